@@ -1,0 +1,39 @@
+//! Memory, as the card sees it: foreign, translated and checked.
+//!
+//! [`Memory`] is what a driver gives the card to reach bytes; [`region`] says which bytes a key
+//! opens, and [`translate`] where they lie.
+
+pub mod region;
+pub mod translate;
+
+use thiserror::Error;
+
+/// The bytes behind a bus address, as the driver reaches them.
+///
+/// A bus address is what page tables hold: in a live process a virtual address of that process (or
+/// a handle and offset that the driver made up), in the simulator an offset into a host's memory.
+/// The card never turns one into a reference: an application may write registered memory at any
+/// time, so it is copied in and out, or changed by real atomics, and every call may fail (a served
+/// file can shrink).
+pub trait Memory {
+    /// Copies `dst.len()` bytes from `addr`.
+    fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault>;
+
+    /// Copies `src` to `addr`. Bytes become visible in rising order of address.
+    fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Replaces the 64-bit word at `addr` (8-byte aligned, host byte order) by `swap` if it equals
+    /// `compare`, atomically for the host's processors too. Returns the value before.
+    fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault>;
+
+    /// Adds `add` to the 64-bit word at `addr`, as [`Memory::compare_swap`] does its work.
+    fn fetch_add(&mut self, addr: u64, add: u64) -> Result<u64, MemoryFault>;
+}
+
+/// The driver could not reach memory that the page table names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the memory at bus address {addr:#x} cannot be reached")]
+pub struct MemoryFault {
+    /// Where.
+    pub addr: u64,
+}

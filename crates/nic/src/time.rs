@@ -1,0 +1,36 @@
+//! The card's clock: an argument, never a call.
+
+use core::ops::{Add, Sub};
+use core::time::Duration;
+
+/// A moment, in nanoseconds since a start that the driver chose.
+///
+/// The card only compares moments and adds durations to them, so any monotonic clock will do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The start of the clock.
+    pub const ZERO: Time = Time(0);
+    /// Later than every moment: an unarmed timer.
+    pub const NEVER: Time = Time(u64::MAX);
+
+    /// The time from `earlier` to `self`; zero if `earlier` is later.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+    fn add(self, d: Duration) -> Time {
+        Time(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Time> for Time {
+    type Output = Duration;
+    fn sub(self, earlier: Time) -> Duration {
+        self.since(earlier)
+    }
+}

@@ -1,0 +1,236 @@
+//! What goes out and what comes in: packets by reference, datagrams by slice.
+
+use core::net::IpAddr;
+use core::ops::Range;
+
+use crate::wire::MAX_HEADER;
+
+/// Explicit congestion notification bits of an IP header.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Ecn {
+    /// The sender does not take part.
+    #[default]
+    NotCapable = 0,
+    /// ECN-capable, code point 1.
+    Capable1 = 1,
+    /// ECN-capable, code point 0.
+    Capable0 = 2,
+    /// Congestion was met on the way.
+    Congested = 3,
+}
+
+impl Ecn {
+    /// The low two bits of a traffic class byte.
+    pub const fn from_tos(tos: u8) -> Ecn {
+        match tos & 3 {
+            0 => Ecn::NotCapable,
+            1 => Ecn::Capable1,
+            2 => Ecn::Capable0,
+            _ => Ecn::Congested,
+        }
+    }
+}
+
+/// A datagram that arrived: the UDP payload and what the driver knows of its outer headers.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Source address.
+    pub src: IpAddr,
+    /// Source UDP port.
+    pub src_port: u16,
+    /// Destination address: this card's own.
+    pub dst: IpAddr,
+    /// The IPv4 identification, where the driver sees it; a plain UDP socket does not show it.
+    pub ip_id: Option<u16>,
+    /// Traffic class, ECN bits included.
+    pub tos: u8,
+    /// UDP payload: BTH to ICRC.
+    pub bytes: &'a [u8],
+}
+
+/// Where packets of a queue pair go: the outer headers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Path {
+    /// Destination address.
+    pub dst: IpAddr,
+    /// Source UDP port, 0xC000..=0xFFFF, constant per queue pair. A driver with one bound socket
+    /// sends from that socket's port instead; the ICRC covers whichever is used.
+    pub src_port: u16,
+    /// Traffic class without ECN bits.
+    pub traffic_class: u8,
+    /// Time to live.
+    pub hop_limit: u8,
+}
+
+/// A run of bytes in memory, by bus address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// Bus address, for [`crate::Memory`].
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// A packet to send: headers by value, payload by reference. Belongs to a [`TransmitBatch`].
+#[derive(Clone, Debug)]
+pub struct Transmit {
+    /// Outer headers.
+    pub path: Path,
+    /// ECN bits to send with.
+    pub ecn: Ecn,
+    header: [u8; MAX_HEADER],
+    header_len: u8,
+    pad: u8,
+    payload_len: u32,
+    payload: Payload,
+}
+
+#[derive(Clone, Debug)]
+enum Payload {
+    /// Indices into the batch's segments.
+    Segments(Range<u32>),
+    /// Indices into the batch's own bytes.
+    Owned(Range<u32>),
+}
+
+impl Transmit {
+    /// BTH and the headers that follow it.
+    pub fn header(&self) -> &[u8] {
+        &self.header[..usize::from(self.header_len)]
+    }
+
+    /// Bytes of payload, without pad.
+    pub fn payload_len(&self) -> usize {
+        self.payload_len as usize
+    }
+
+    /// Zero bytes to send behind the payload, 0..=3.
+    pub fn pad(&self) -> usize {
+        usize::from(self.pad)
+    }
+
+    /// Length of the UDP payload: headers, payload, pad and ICRC.
+    pub fn datagram_len(&self) -> usize {
+        usize::from(self.header_len) + self.payload_len() + self.pad() + crate::wire::ICRC_LEN
+    }
+}
+
+/// Where a packet's payload lies.
+#[derive(Clone, Copy, Debug)]
+pub enum PayloadRef<'a> {
+    /// In registered memory.
+    Segments(&'a [Segment]),
+    /// In the batch itself (management datagrams, notifications).
+    Bytes(&'a [u8]),
+}
+
+/// A reusable batch of packets that [`crate::Nic::poll_transmit`] fills.
+#[derive(Debug, Default)]
+pub struct TransmitBatch {
+    packets: Vec<Transmit>,
+    segments: Vec<Segment>,
+    bytes: Vec<u8>,
+}
+
+impl TransmitBatch {
+    /// An empty batch.
+    pub fn new() -> TransmitBatch {
+        TransmitBatch::default()
+    }
+
+    /// Forgets the packets, keeps the room.
+    pub fn clear(&mut self) {
+        self.packets.clear();
+        self.segments.clear();
+        self.bytes.clear();
+    }
+
+    /// The packets, in the order they are to leave.
+    pub fn packets(&self) -> &[Transmit] {
+        &self.packets
+    }
+
+    /// How many packets there are.
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Is there nothing to send?
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Where the payload of `packet`, one of [`TransmitBatch::packets`], lies.
+    pub fn payload(&self, packet: &Transmit) -> PayloadRef<'_> {
+        match &packet.payload {
+            Payload::Segments(r) => {
+                PayloadRef::Segments(&self.segments[r.start as usize..r.end as usize])
+            }
+            Payload::Owned(r) => PayloadRef::Bytes(&self.bytes[r.start as usize..r.end as usize]),
+        }
+    }
+
+    /// Room for segments of the packet that [`TransmitBatch::push`] will add next.
+    pub(crate) fn segments_mut(&mut self) -> &mut Vec<Segment> {
+        &mut self.segments
+    }
+
+    /// The index from which the next packet's segments start.
+    pub(crate) fn mark(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    /// Drops the segments added since `mark`, for a packet that is not to be sent after all.
+    pub(crate) fn rewind(&mut self, mark: u32) {
+        self.segments.truncate(mark as usize);
+    }
+
+    /// Adds a packet whose payload is the segments added since `mark`.
+    pub(crate) fn push(
+        &mut self,
+        path: Path,
+        ecn: Ecn,
+        mark: u32,
+        pad: u8,
+        header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
+    ) {
+        let payload_len = self.segments[mark as usize..].iter().map(|s| s.len).sum();
+        let payload = Payload::Segments(mark..self.mark());
+        self.add(path, ecn, pad, payload_len, payload, header);
+    }
+
+    /// Adds a packet that carries its payload itself; the payload needs no pad.
+    pub(crate) fn push_owned(
+        &mut self,
+        path: Path,
+        bytes: &[u8],
+        header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
+    ) {
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(bytes);
+        let payload = Payload::Owned(start..self.bytes.len() as u32);
+        self.add(path, Ecn::NotCapable, 0, bytes.len() as u32, payload, header);
+    }
+
+    fn add(
+        &mut self,
+        path: Path,
+        ecn: Ecn,
+        pad: u8,
+        payload_len: u32,
+        payload: Payload,
+        header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
+    ) {
+        let mut bytes = [0; MAX_HEADER];
+        let header_len = header(&mut bytes) as u8;
+        self.packets.push(Transmit {
+            path,
+            ecn,
+            header: bytes,
+            header_len,
+            pad,
+            payload_len,
+            payload,
+        });
+    }
+}

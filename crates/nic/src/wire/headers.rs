@@ -1,0 +1,255 @@
+//! The transport headers, each as a struct with `parse` from and `emit` to its exact bytes.
+//!
+//! All fields are big-endian on the wire. `parse` takes an array of the header's length, so it
+//! cannot fail: lengths are checked once, in [`super::packet`].
+
+use crate::psn::Psn;
+
+/// Base transport header, 12 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Bth {
+    /// Op-code: see [`super::opcode`].
+    pub opcode: u8,
+    /// The receiver is to raise a solicited event.
+    pub solicited: bool,
+    /// Migration state; hardware sends 1, and so do we.
+    pub migreq: bool,
+    /// Bytes of padding behind the payload, 0..=3.
+    pub pad: u8,
+    /// Header version; 0.
+    pub version: u8,
+    /// Partition key.
+    pub pkey: u16,
+    /// Forward explicit congestion notification.
+    pub fecn: bool,
+    /// Backward explicit congestion notification.
+    pub becn: bool,
+    /// Destination queue pair, 24 bits.
+    pub dest_qp: u32,
+    /// An acknowledge is requested.
+    pub ack_req: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+}
+
+impl Bth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 12;
+
+    /// Reads the header.
+    pub fn parse(b: &[u8; Self::LEN]) -> Bth {
+        Bth {
+            opcode: b[0],
+            solicited: b[1] & 0x80 != 0,
+            migreq: b[1] & 0x40 != 0,
+            pad: b[1] >> 4 & 3,
+            version: b[1] & 0xF,
+            pkey: u16::from_be_bytes([b[2], b[3]]),
+            fecn: b[4] & 0x80 != 0,
+            becn: b[4] & 0x40 != 0,
+            dest_qp: u32::from_be_bytes([0, b[5], b[6], b[7]]),
+            ack_req: b[8] & 0x80 != 0,
+            psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
+        }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
+        b[0] = self.opcode;
+        b[1] = u8::from(self.solicited) << 7
+            | u8::from(self.migreq) << 6
+            | (self.pad & 3) << 4
+            | self.version & 0xF;
+        b[2..4].copy_from_slice(&self.pkey.to_be_bytes());
+        b[4..8].copy_from_slice(&(self.dest_qp & 0xFF_FFFF).to_be_bytes());
+        b[4] = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
+        b[8..12].copy_from_slice(&self.psn.value().to_be_bytes());
+        b[8] = u8::from(self.ack_req) << 7;
+    }
+}
+
+/// RDMA extended transport header, 16 bytes: what a WRITE or READ touches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reth {
+    /// Remote virtual address (for StRoM's op-codes: the RPC op-code).
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// Bytes of the whole message.
+    pub len: u32,
+}
+
+impl Reth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 16;
+
+    /// Reads the header.
+    pub fn parse(b: &[u8; Self::LEN]) -> Reth {
+        let v = u128::from_be_bytes(*b);
+        Reth { addr: (v >> 64) as u64, rkey: (v >> 32) as u32, len: v as u32 }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
+        let v = u128::from(self.addr) << 64 | u128::from(self.rkey) << 32 | u128::from(self.len);
+        *b = v.to_be_bytes();
+    }
+}
+
+/// Atomic extended transport header, 28 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AtomicEth {
+    /// Remote virtual address, a multiple of 8.
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// The value to swap in, or to add.
+    pub swap_add: u64,
+    /// The value to compare with; unused by fetch-and-add.
+    pub compare: u64,
+}
+
+impl AtomicEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 28;
+
+    /// Reads the header.
+    pub fn parse(b: &[u8; Self::LEN]) -> AtomicEth {
+        AtomicEth {
+            addr: be64(&b[0..8]),
+            rkey: be32(&b[8..12]),
+            swap_add: be64(&b[12..20]),
+            compare: be64(&b[20..28]),
+        }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
+        b[0..8].copy_from_slice(&self.addr.to_be_bytes());
+        b[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        b[12..20].copy_from_slice(&self.swap_add.to_be_bytes());
+        b[20..28].copy_from_slice(&self.compare.to_be_bytes());
+    }
+}
+
+/// Datagram extended transport header, 8 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Deth {
+    /// The key the receiving queue pair must have.
+    pub qkey: u32,
+    /// The sending queue pair, 24 bits.
+    pub src_qp: u32,
+}
+
+impl Deth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 8;
+
+    /// Reads the header.
+    pub fn parse(b: &[u8; Self::LEN]) -> Deth {
+        Deth { qkey: be32(&b[0..4]), src_qp: be32(&b[4..8]) & 0xFF_FFFF }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
+        b[0..4].copy_from_slice(&self.qkey.to_be_bytes());
+        b[4..8].copy_from_slice(&(self.src_qp & 0xFF_FFFF).to_be_bytes());
+    }
+}
+
+/// Acknowledge extended transport header, 4 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Aeth {
+    /// Acknowledge, RNR NAK or NAK, with its value.
+    pub syndrome: u8,
+    /// How many messages the responder has completed, 24 bits.
+    pub msn: u32,
+}
+
+impl Aeth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header.
+    pub fn parse(b: &[u8; Self::LEN]) -> Aeth {
+        Aeth { syndrome: b[0], msn: u32::from_be_bytes([0, b[1], b[2], b[3]]) }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
+        b.copy_from_slice(&(self.msn & 0xFF_FFFF).to_be_bytes());
+        b[0] = self.syndrome;
+    }
+}
+
+/// The meaning of an AETH's syndrome byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Syndrome {
+    /// Positive, with a credit code; 31 means no limit.
+    Ack {
+        /// Credit code, 5 bits.
+        credits: u8,
+    },
+    /// Receiver not ready: wait as long as the timer code says.
+    Rnr {
+        /// Index into the RNR timer table, 5 bits.
+        timer: u8,
+    },
+    /// Negative.
+    Nak(Nak),
+    /// A reserved encoding.
+    Reserved,
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Nak {
+    /// A packet is missing before this one.
+    PsnSequence = 0,
+    /// The request is not one this queue pair can carry out.
+    InvalidRequest = 1,
+    /// Key, bounds or permission.
+    RemoteAccess = 2,
+    /// The responder failed.
+    RemoteOperational = 3,
+}
+
+impl Syndrome {
+    /// Credit code "no limit".
+    pub const UNLIMITED: u8 = 31;
+
+    /// Reads a syndrome byte.
+    pub fn parse(byte: u8) -> Syndrome {
+        let value = byte & 0x1F;
+        match byte >> 5 {
+            0 => Syndrome::Ack { credits: value },
+            1 => Syndrome::Rnr { timer: value },
+            3 => match value {
+                0 => Syndrome::Nak(Nak::PsnSequence),
+                1 => Syndrome::Nak(Nak::InvalidRequest),
+                2 => Syndrome::Nak(Nak::RemoteAccess),
+                3 => Syndrome::Nak(Nak::RemoteOperational),
+                _ => Syndrome::Reserved,
+            },
+            _ => Syndrome::Reserved,
+        }
+    }
+
+    /// The byte; a reserved syndrome becomes a reserved code.
+    pub fn byte(self) -> u8 {
+        match self {
+            Syndrome::Ack { credits } => credits & 0x1F,
+            Syndrome::Rnr { timer } => 0x20 | timer & 0x1F,
+            Syndrome::Nak(nak) => 0x60 | nak as u8,
+            Syndrome::Reserved => 0x5F,
+        }
+    }
+}
+
+fn be32(b: &[u8]) -> u32 {
+    b.iter().fold(0, |v, &x| v << 8 | u32::from(x))
+}
+
+fn be64(b: &[u8]) -> u64 {
+    b.iter().fold(0, |v, &x| v << 8 | u64::from(x))
+}

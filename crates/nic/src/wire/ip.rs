@@ -1,0 +1,1 @@
+//! The outer headers, as bytes.

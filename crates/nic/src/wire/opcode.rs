@@ -1,0 +1,336 @@
+//! The op-code table of RoCE v2, and StRoM's five op-codes beside it.
+//!
+//! One row an op-code says which transport it belongs to, what it does, where in a message it
+//! stands and which headers follow the BTH. Parsing, building and the legality of sequences are
+//! all read from here.
+
+use core::fmt;
+
+use bitflags::bitflags;
+
+/// The transport service an op-code belongs to (the top three bits of the op-code).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// What a packet asks for or answers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operation {
+    /// SEND into a receive element.
+    Send,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ request.
+    ReadRequest,
+    /// RDMA READ response.
+    ReadResponse,
+    /// Acknowledge, positive or negative.
+    Acknowledge,
+    /// The original value, in answer to an atomic.
+    AtomicAcknowledge,
+    /// Compare and swap.
+    CompareSwap,
+    /// Fetch and add.
+    FetchAdd,
+    /// Congestion notification.
+    Cnp,
+    /// Parameters for a kernel (StRoM §5.1).
+    Rpc,
+    /// Payload for a kernel (StRoM §5.1).
+    RpcWrite,
+}
+
+/// Where in its message a packet stands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Position {
+    /// The first of several.
+    First,
+    /// Neither first nor last.
+    Middle,
+    /// The last of several.
+    Last,
+    /// The only one.
+    Only,
+}
+
+impl Position {
+    /// Does a message begin with this packet?
+    pub const fn begins(self) -> bool {
+        matches!(self, Position::First | Position::Only)
+    }
+
+    /// Does a message end with this packet?
+    pub const fn ends(self) -> bool {
+        matches!(self, Position::Last | Position::Only)
+    }
+
+    /// The position of a packet that begins or ends a message, or does neither.
+    pub const fn new(begins: bool, ends: bool) -> Position {
+        match (begins, ends) {
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, true) => Position::Last,
+            (false, false) => Position::Middle,
+        }
+    }
+}
+
+bitflags! {
+    /// What follows the BTH, in the order of the bits.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Follows: u8 {
+        /// Datagram header: Q_Key and source queue pair.
+        const DETH = 1 << 0;
+        /// Remote address, key and length.
+        const RETH = 1 << 1;
+        /// Atomic: remote address, key and two operands.
+        const ATOMIC = 1 << 2;
+        /// Syndrome and message sequence number.
+        const AETH = 1 << 3;
+        /// The original value of an atomic.
+        const ATOMIC_ACK = 1 << 4;
+        /// Immediate data.
+        const IMM = 1 << 5;
+        /// The key to invalidate.
+        const IETH = 1 << 6;
+        /// Payload.
+        const PAYLOAD = 1 << 7;
+    }
+}
+
+/// Which meaning the op-codes have that StRoM and the later standard both claim.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Dialect {
+    /// RoCE v2 to the letter.
+    #[default]
+    Standard,
+    /// RoCE v2 with StRoM's RPC op-codes, agreed by both cards at connection.
+    Strom,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Op {
+    /// The byte on the wire.
+    pub code: u8,
+    /// The name in the specification's words.
+    pub name: &'static str,
+    /// The transport service; a CNP is listed under RC and valid on every connected service.
+    pub transport: Transport,
+    /// What it does.
+    pub operation: Operation,
+    /// Where in the message it stands.
+    pub position: Position,
+    /// The headers behind the BTH.
+    pub follows: Follows,
+    /// The dialect that has it.
+    pub dialect: Dialect,
+}
+
+impl Op {
+    /// Is this an answer to a request (for the requester's half of a queue pair)?
+    pub const fn is_response(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge
+        )
+    }
+
+    /// Bytes of the headers: BTH and all that follows it before the payload.
+    pub const fn header_len(&self) -> usize {
+        let mut len = 12;
+        let f = self.follows;
+        if f.contains(Follows::DETH) {
+            len += 8;
+        }
+        if f.contains(Follows::RETH) {
+            len += 16;
+        }
+        if f.contains(Follows::ATOMIC) {
+            len += 28;
+        }
+        if f.contains(Follows::AETH) {
+            len += 4;
+        }
+        if f.contains(Follows::ATOMIC_ACK) {
+            len += 8;
+        }
+        if f.contains(Follows::IMM) {
+            len += 4;
+        }
+        if f.contains(Follows::IETH) {
+            len += 4;
+        }
+        len
+    }
+
+    /// The row of `code`, if the dialect has one.
+    pub fn lookup(code: u8, dialect: Dialect) -> Option<&'static Op> {
+        let standard = STANDARD[usize::from(code)];
+        let row = match (standard, dialect) {
+            (NONE, Dialect::Strom) => STROM[usize::from(code)],
+            (row, _) => row,
+        };
+        (row != NONE).then(|| &ROWS[usize::from(row)])
+    }
+
+    /// The row for an operation of a connected or datagram service at a place in its message.
+    ///
+    /// `with` adds immediate data ([`Follows::IMM`]) or an invalidation ([`Follows::IETH`]);
+    /// it is only looked at where the message ends.
+    pub fn find(
+        transport: Transport,
+        operation: Operation,
+        position: Position,
+        with: Follows,
+    ) -> Option<&'static Op> {
+        let with = if position.ends() { with } else { Follows::empty() };
+        let extras = Follows::IMM.union(Follows::IETH);
+        ROWS.iter().find(|op| {
+            op.transport == transport
+                && op.operation == operation
+                && op.position == position
+                && op.follows.intersection(extras) == with
+        })
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// The congestion notification packet.
+pub const CNP: u8 = 0x81;
+
+const fn row(
+    code: u8,
+    name: &'static str,
+    transport: Transport,
+    operation: Operation,
+    position: Position,
+    follows: Follows,
+) -> Op {
+    Op { code, name, transport, operation, position, follows, dialect: Dialect::Standard }
+}
+
+const fn strom(code: u8, name: &'static str, operation: Operation, position: Position) -> Op {
+    let follows = if position.begins() { RETH.union(DATA) } else { DATA };
+    Op {
+        code,
+        name,
+        transport: Transport::Rc,
+        operation,
+        position,
+        follows,
+        dialect: Dialect::Strom,
+    }
+}
+
+use Operation as O;
+use Position::{First, Last, Middle, Only};
+use Transport::{Rc, Uc, Ud};
+
+const DATA: Follows = Follows::PAYLOAD;
+const IMM: Follows = Follows::IMM;
+const IETH: Follows = Follows::IETH;
+const RETH: Follows = Follows::RETH;
+const AETH: Follows = Follows::AETH;
+const DETH: Follows = Follows::DETH;
+const ATOMIC: Follows = Follows::ATOMIC;
+
+/// Every op-code the card speaks. (The standard's later FLUSH, 0x1C, and ATOMIC WRITE, 0x1D, are not
+/// among them: on a standard queue pair they are refused as unknown.)
+pub const TABLE: [Op; 43] = [
+    row(0x00, "RC SEND First", Rc, O::Send, First, DATA),
+    row(0x01, "RC SEND Middle", Rc, O::Send, Middle, DATA),
+    row(0x02, "RC SEND Last", Rc, O::Send, Last, DATA),
+    row(0x03, "RC SEND Last with Immediate", Rc, O::Send, Last, IMM.union(DATA)),
+    row(0x04, "RC SEND Only", Rc, O::Send, Only, DATA),
+    row(0x05, "RC SEND Only with Immediate", Rc, O::Send, Only, IMM.union(DATA)),
+    row(0x06, "RC RDMA WRITE First", Rc, O::Write, First, RETH.union(DATA)),
+    row(0x07, "RC RDMA WRITE Middle", Rc, O::Write, Middle, DATA),
+    row(0x08, "RC RDMA WRITE Last", Rc, O::Write, Last, DATA),
+    row(0x09, "RC RDMA WRITE Last with Immediate", Rc, O::Write, Last, IMM.union(DATA)),
+    row(0x0A, "RC RDMA WRITE Only", Rc, O::Write, Only, RETH.union(DATA)),
+    row(
+        0x0B,
+        "RC RDMA WRITE Only with Immediate",
+        Rc,
+        O::Write,
+        Only,
+        RETH.union(IMM).union(DATA),
+    ),
+    row(0x0C, "RC RDMA READ Request", Rc, O::ReadRequest, Only, RETH),
+    row(0x0D, "RC RDMA READ Response First", Rc, O::ReadResponse, First, AETH.union(DATA)),
+    row(0x0E, "RC RDMA READ Response Middle", Rc, O::ReadResponse, Middle, DATA),
+    row(0x0F, "RC RDMA READ Response Last", Rc, O::ReadResponse, Last, AETH.union(DATA)),
+    row(0x10, "RC RDMA READ Response Only", Rc, O::ReadResponse, Only, AETH.union(DATA)),
+    row(0x11, "RC Acknowledge", Rc, O::Acknowledge, Only, AETH),
+    row(
+        0x12,
+        "RC ATOMIC Acknowledge",
+        Rc,
+        O::AtomicAcknowledge,
+        Only,
+        AETH.union(Follows::ATOMIC_ACK),
+    ),
+    row(0x13, "RC CmpSwap", Rc, O::CompareSwap, Only, ATOMIC),
+    row(0x14, "RC FetchAdd", Rc, O::FetchAdd, Only, ATOMIC),
+    row(0x16, "RC SEND Last with Invalidate", Rc, O::Send, Last, IETH.union(DATA)),
+    row(0x17, "RC SEND Only with Invalidate", Rc, O::Send, Only, IETH.union(DATA)),
+    strom(0x18, "RC RPC Params", O::Rpc, Only),
+    strom(0x19, "RC RPC WRITE First", O::RpcWrite, First),
+    strom(0x1A, "RC RPC WRITE Middle", O::RpcWrite, Middle),
+    strom(0x1B, "RC RPC WRITE Last", O::RpcWrite, Last),
+    strom(0x1C, "RC RPC WRITE Only", O::RpcWrite, Only),
+    row(0x20, "UC SEND First", Uc, O::Send, First, DATA),
+    row(0x21, "UC SEND Middle", Uc, O::Send, Middle, DATA),
+    row(0x22, "UC SEND Last", Uc, O::Send, Last, DATA),
+    row(0x23, "UC SEND Last with Immediate", Uc, O::Send, Last, IMM.union(DATA)),
+    row(0x24, "UC SEND Only", Uc, O::Send, Only, DATA),
+    row(0x25, "UC SEND Only with Immediate", Uc, O::Send, Only, IMM.union(DATA)),
+    row(0x26, "UC RDMA WRITE First", Uc, O::Write, First, RETH.union(DATA)),
+    row(0x27, "UC RDMA WRITE Middle", Uc, O::Write, Middle, DATA),
+    row(0x28, "UC RDMA WRITE Last", Uc, O::Write, Last, DATA),
+    row(0x29, "UC RDMA WRITE Last with Immediate", Uc, O::Write, Last, IMM.union(DATA)),
+    row(0x2A, "UC RDMA WRITE Only", Uc, O::Write, Only, RETH.union(DATA)),
+    row(
+        0x2B,
+        "UC RDMA WRITE Only with Immediate",
+        Uc,
+        O::Write,
+        Only,
+        RETH.union(IMM).union(DATA),
+    ),
+    row(0x64, "UD SEND Only", Ud, O::Send, Only, DETH.union(DATA)),
+    row(0x65, "UD SEND Only with Immediate", Ud, O::Send, Only, DETH.union(IMM).union(DATA)),
+    // The notification's 16 reserved bytes are its payload.
+    row(CNP, "CNP", Rc, O::Cnp, Only, DATA),
+];
+
+static ROWS: [Op; TABLE.len()] = TABLE;
+
+const NONE: u8 = u8::MAX;
+static STANDARD: [u8; 256] = index(Dialect::Standard);
+static STROM: [u8; 256] = index(Dialect::Strom);
+
+/// Where in [`TABLE`] each op-code of a dialect stands.
+const fn index(dialect: Dialect) -> [u8; 256] {
+    let mut map = [NONE; 256];
+    let mut i = 0;
+    while i < TABLE.len() {
+        if TABLE[i].dialect as u8 == dialect as u8 {
+            map[TABLE[i].code as usize] = i as u8;
+        }
+        i += 1;
+    }
+    map
+}

@@ -1,0 +1,328 @@
+//! Memory regions: which bytes a key opens, to whom, and for what.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use bitflags::bitflags;
+use rand_chacha::ChaCha8Rng;
+use rand_core::Rng;
+use thiserror::Error;
+
+use super::translate::PageTable;
+use crate::counters::Counters;
+use crate::transmit::Segment;
+
+bitflags! {
+    /// What a region, or a queue pair, permits.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct Access: u8 {
+        /// The card may write it for its own host (receives, READ results).
+        const LOCAL_WRITE = 1 << 0;
+        /// A peer may WRITE it.
+        const REMOTE_WRITE = 1 << 1;
+        /// A peer may READ it.
+        const REMOTE_READ = 1 << 2;
+        /// A peer may run atomics on it.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// A peer may end its own right to it by SEND with invalidate.
+        const REMOTE_INVALIDATE = 1 << 4;
+    }
+}
+
+/// A protection domain's handle.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Pd(pub(crate) u32);
+
+/// A key of a memory region: local (`lkey`) and remote (`rkey`) are the same number.
+pub type Key = u32;
+
+/// What to register.
+#[derive(Clone, Debug)]
+pub struct MrInit {
+    /// The address that work requests and peers will use for the first byte.
+    pub iova: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Who may do what.
+    pub access: Access,
+    /// Where the bytes lie on the bus.
+    pub pages: PageTable,
+}
+
+/// Why a region was not registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum RegMrError {
+    /// No such protection domain.
+    #[error("no such protection domain")]
+    UnknownPd,
+    /// The pages do not cover the length, or the addresses wrap.
+    #[error("the page table does not cover the region")]
+    Pages,
+    /// Remote write or atomic access without local write.
+    #[error("remote write and atomic access need local write access too")]
+    Access,
+    /// The translation memory is used up.
+    #[error("no room for {needed} more page-table entries: {used} of {limit} are used")]
+    TranslationFull {
+        /// Entries asked for.
+        needed: usize,
+        /// Entries in use.
+        used: usize,
+        /// Entries there are.
+        limit: usize,
+    },
+}
+
+/// Why an access was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum AccessError {
+    /// The key opens nothing: never given, deregistered or invalidated.
+    #[error("the key opens no region")]
+    Key,
+    /// The key belongs to another protection domain.
+    #[error("the key belongs to another protection domain")]
+    Domain,
+    /// Outside the region.
+    #[error("the access lies outside its region")]
+    Bounds,
+    /// Not permitted.
+    #[error("the access is not permitted")]
+    Permission,
+    /// The driver could not reach the memory.
+    #[error("the memory cannot be reached")]
+    Memory,
+}
+
+impl AccessError {
+    /// Counts a remote peer's refused access.
+    pub(crate) fn count(self, counters: &mut Counters) {
+        match self {
+            AccessError::Key => counters.refused_key += 1,
+            AccessError::Domain => counters.refused_domain += 1,
+            AccessError::Bounds => counters.refused_bounds += 1,
+            AccessError::Permission => counters.refused_permission += 1,
+            AccessError::Memory => counters.refused_memory += 1,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Region {
+    pd: Pd,
+    iova: u64,
+    len: u64,
+    access: Access,
+    /// Cleared by a SEND with invalidate: the key still names the region for `dereg_mr`.
+    valid: bool,
+    pages: PageTable,
+}
+
+/// All regions of the card.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    regions: HashMap<Key, Region, BuildHasherDefault<KeyHasher>>,
+    entries: usize,
+    entries_limit: usize,
+}
+
+impl Regions {
+    pub(crate) fn new(entries_limit: usize) -> Regions {
+        Regions { regions: HashMap::default(), entries: 0, entries_limit }
+    }
+
+    /// Registers a region under a key drawn from `rng`: neither guessable nor soon used again.
+    pub(crate) fn register(
+        &mut self,
+        pd: Pd,
+        init: MrInit,
+        rng: &mut ChaCha8Rng,
+    ) -> Result<Key, RegMrError> {
+        let MrInit { iova, len, access, pages } = init;
+        if pages.reach() < len || iova.checked_add(len).is_none() {
+            return Err(RegMrError::Pages);
+        }
+        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(RegMrError::Access);
+        }
+        let (needed, used, limit) = (pages.entries(), self.entries, self.entries_limit);
+        if needed > limit - used {
+            return Err(RegMrError::TranslationFull { needed, used, limit });
+        }
+        let key = loop {
+            let key = rng.next_u32();
+            if key != 0 && !self.regions.contains_key(&key) {
+                break key;
+            }
+        };
+        self.entries += needed;
+        self.regions.insert(key, Region { pd, iova, len, access, valid: true, pages });
+        Ok(key)
+    }
+
+    /// Ends a region; its key is stale from here on.
+    pub(crate) fn deregister(&mut self, key: Key) -> Option<Pd> {
+        let region = self.regions.remove(&key)?;
+        self.entries -= region.pages.entries();
+        Some(region.pd)
+    }
+
+    /// Ends a peer's right to a region (SEND with invalidate), if the region permits that.
+    pub(crate) fn invalidate(&mut self, key: Key, pd: Pd) -> Result<(), AccessError> {
+        let region = self.regions.get_mut(&key).filter(|r| r.valid).ok_or(AccessError::Key)?;
+        if region.pd != pd {
+            return Err(AccessError::Domain);
+        }
+        if !region.access.contains(Access::REMOTE_INVALIDATE) {
+            return Err(AccessError::Permission);
+        }
+        region.valid = false;
+        Ok(())
+    }
+
+    /// May `len` bytes at `addr` be used through `key` in the way `need` says?
+    pub(crate) fn check(
+        &self,
+        key: Key,
+        pd: Pd,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(), AccessError> {
+        self.find(key, pd, addr, len, need).map(|_| ())
+    }
+
+    /// As [`Regions::check`], and calls `each` with the pieces of memory in order.
+    #[inline]
+    pub(crate) fn translate(
+        &self,
+        key: Key,
+        pd: Pd,
+        addr: u64,
+        len: u32,
+        need: Access,
+        each: impl FnMut(Segment),
+    ) -> Result<(), AccessError> {
+        let (region, from) = self.find(key, pd, addr, u64::from(len), need)?;
+        region.pages.split(from, len, each);
+        Ok(())
+    }
+
+    #[inline]
+    fn find(
+        &self,
+        key: Key,
+        pd: Pd,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(&Region, u64), AccessError> {
+        let region = self.regions.get(&key).filter(|r| r.valid).ok_or(AccessError::Key)?;
+        if region.pd != pd {
+            return Err(AccessError::Domain);
+        }
+        let from = addr.checked_sub(region.iova).ok_or(AccessError::Bounds)?;
+        if from.checked_add(len).is_none_or(|end| end > region.len) {
+            return Err(AccessError::Bounds);
+        }
+        if !region.access.contains(need) {
+            return Err(AccessError::Permission);
+        }
+        Ok((region, from))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.regions.len()
+    }
+}
+
+/// Keys are uniformly random already: spreading them over the map's high bits is enough.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.0 = self.0 << 8 | u64::from(b);
+        }
+    }
+
+    fn write_u32(&mut self, key: u32) {
+        self.0 = u64::from(key) << 32 | u64::from(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_core::SeedableRng;
+
+    fn regions() -> (Regions, ChaCha8Rng) {
+        (Regions::new(4), ChaCha8Rng::seed_from_u64(1))
+    }
+
+    fn init(access: Access) -> MrInit {
+        MrInit { iova: 0x1000, len: 100, access, pages: PageTable::contiguous(21, 0, 100) }
+    }
+
+    #[test]
+    fn bounds_domain_and_permission_are_checked() {
+        let (mut regions, mut rng) = regions();
+        let key = regions.register(Pd(1), init(Access::REMOTE_READ), &mut rng).unwrap();
+        let check = |pd, addr, len, need| regions.check(key, Pd(pd), addr, len, need);
+        let read = Access::REMOTE_READ;
+        assert_eq!(check(1, 0x1000, 100, read), Ok(()));
+        assert_eq!(check(1, 0x1064, 0, read), Ok(()));
+        assert_eq!(check(1, 0x1000, 101, read), Err(AccessError::Bounds));
+        assert_eq!(check(1, 0xfff, 1, read), Err(AccessError::Bounds));
+        assert_eq!(check(1, 0x1001, u64::MAX, read), Err(AccessError::Bounds));
+        assert_eq!(check(2, 0x1000, 1, read), Err(AccessError::Domain));
+        assert_eq!(check(1, 0x1000, 1, Access::REMOTE_WRITE), Err(AccessError::Permission));
+    }
+
+    #[test]
+    fn keys_go_stale_and_are_not_given_again() {
+        let (mut regions, mut rng) = regions();
+        let a = regions.register(Pd(1), init(Access::empty()), &mut rng).unwrap();
+        assert_eq!(regions.deregister(a), Some(Pd(1)));
+        let b = regions.register(Pd(1), init(Access::empty()), &mut rng).unwrap();
+        assert_ne!(a, b);
+        assert_eq!(regions.check(a, Pd(1), 0x1000, 1, Access::empty()), Err(AccessError::Key));
+        assert_eq!(regions.deregister(a), None);
+    }
+
+    #[test]
+    fn invalidation_needs_permission_and_ends_the_key() {
+        let (mut regions, mut rng) = regions();
+        let plain = regions.register(Pd(1), init(Access::REMOTE_READ), &mut rng).unwrap();
+        assert_eq!(regions.invalidate(plain, Pd(1)), Err(AccessError::Permission));
+        let open = init(Access::REMOTE_READ | Access::REMOTE_INVALIDATE);
+        let key = regions.register(Pd(1), open, &mut rng).unwrap();
+        assert_eq!(regions.invalidate(key, Pd(2)), Err(AccessError::Domain));
+        assert_eq!(regions.invalidate(key, Pd(1)), Ok(()));
+        assert_eq!(regions.invalidate(key, Pd(1)), Err(AccessError::Key));
+        assert_eq!(regions.deregister(key), Some(Pd(1)), "the host can still deregister it");
+    }
+
+    #[test]
+    fn translation_memory_is_bounded() {
+        let (mut regions, mut rng) = regions();
+        let big = |pages: u64| MrInit {
+            iova: 0,
+            len: pages << 21,
+            access: Access::empty(),
+            pages: PageTable::contiguous(21, 0, pages << 21),
+        };
+        let a = regions.register(Pd(1), big(3), &mut rng).unwrap();
+        assert_eq!(
+            regions.register(Pd(1), big(2), &mut rng),
+            Err(RegMrError::TranslationFull { needed: 2, used: 3, limit: 4 })
+        );
+        regions.deregister(a);
+        assert!(regions.register(Pd(1), big(4), &mut rng).is_ok());
+    }
+}

@@ -1,0 +1,100 @@
+//! Address translation: a page table per region (StRoM §4.3).
+
+use crate::transmit::Segment;
+
+/// The pages behind a region, in order.
+///
+/// Pages lie anywhere on the bus, so an access that crosses from one to the next is split, unless
+/// the next page happens to follow the first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PageTable {
+    /// log2 of the page size.
+    shift: u32,
+    /// Where in the first page the region begins.
+    offset: u64,
+    /// Bus address of each page.
+    pages: Box<[u64]>,
+}
+
+impl PageTable {
+    /// A table of pages of 2^`shift` bytes; the region begins `offset` bytes into the first.
+    pub fn new(shift: u32, offset: u64, pages: impl Into<Box<[u64]>>) -> PageTable {
+        PageTable { shift, offset, pages: pages.into() }
+    }
+
+    /// The table of `len` bytes from bus address `addr` on, contiguous on the bus.
+    pub fn contiguous(shift: u32, addr: u64, len: u64) -> PageTable {
+        let size = 1 << shift;
+        let offset = addr & (size - 1);
+        let count = (offset + len).div_ceil(size);
+        let first = addr - offset;
+        PageTable { shift, offset, pages: (0..count).map(|i| first + (i << shift)).collect() }
+    }
+
+    /// Entries of the card's translation memory that this table takes.
+    pub fn entries(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Bytes from the region's start to the end of the last page.
+    pub fn reach(&self) -> u64 {
+        ((self.pages.len() as u64) << self.shift).saturating_sub(self.offset)
+    }
+
+    /// Calls `each` with the contiguous pieces of `len` bytes from `from` on, in order.
+    ///
+    /// The caller has checked that they lie within [`PageTable::reach`].
+    #[inline]
+    pub fn split(&self, from: u64, len: u32, mut each: impl FnMut(Segment)) {
+        let size = 1u64 << self.shift;
+        let mut at = self.offset + from;
+        let mut left = u64::from(len);
+        let mut piece = Segment { addr: 0, len: 0 };
+        while left > 0 {
+            let within = at & (size - 1);
+            let addr = self.pages[(at >> self.shift) as usize] + within;
+            let take = left.min(size - within);
+            if piece.len > 0 && piece.addr + u64::from(piece.len) == addr {
+                piece.len += take as u32;
+            } else {
+                if piece.len > 0 {
+                    each(piece);
+                }
+                piece = Segment { addr, len: take as u32 };
+            }
+            at += take;
+            left -= take;
+        }
+        if piece.len > 0 {
+            each(piece);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(table: &PageTable, from: u64, len: u32) -> Vec<(u64, u32)> {
+        let mut out = Vec::new();
+        table.split(from, len, |s| out.push((s.addr, s.len)));
+        out
+    }
+
+    #[test]
+    fn an_access_is_split_where_pages_part() {
+        let table = PageTable::new(12, 0x10, [0x10_000, 0x40_000, 0x41_000]);
+        assert_eq!(table.reach(), 3 * 4096 - 16);
+        assert_eq!(split(&table, 0, 4096 - 16), [(0x10_010, 4096 - 16)]);
+        assert_eq!(split(&table, 4096 - 20, 8), [(0x10_ffc, 4), (0x40_000, 4)]);
+        assert_eq!(split(&table, 4096 - 16, 8192), [(0x40_000, 8192)], "neighbours are joined");
+        assert_eq!(split(&table, 5, 0), []);
+    }
+
+    #[test]
+    fn a_contiguous_range_is_never_split() {
+        let table = PageTable::contiguous(21, 0x7fff_1234, 5 << 20);
+        assert_eq!(table.entries(), 4);
+        assert_eq!(split(&table, 7, 5 << 19), [(0x7fff_123b, 5 << 19)]);
+    }
+}

@@ -36,6 +36,23 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = 12;
 
+    /// What our packets have in common: the default partition, and MigReq set as hardware sets it.
+    pub const fn ours() -> Bth {
+        Bth {
+            opcode: 0,
+            solicited: false,
+            migreq: true,
+            pad: 0,
+            version: 0,
+            pkey: 0xFFFF,
+            fecn: false,
+            becn: false,
+            dest_qp: 0,
+            ack_req: false,
+            psn: Psn::new(0),
+        }
+    }
+
     /// Reads the header.
     pub fn parse(b: &[u8; Self::LEN]) -> Bth {
         Bth {

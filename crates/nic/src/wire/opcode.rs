@@ -180,24 +180,24 @@ impl Op {
         (row != NONE).then(|| &ROWS[usize::from(row)])
     }
 
-    /// The row for an operation of a connected or datagram service at a place in its message.
+    /// The row for an operation of a service at a place in its message.
     ///
-    /// `with` adds immediate data ([`Follows::IMM`]) or an invalidation ([`Follows::IETH`]);
-    /// it is only looked at where the message ends.
-    pub fn find(
+    /// `with` adds immediate data ([`Follows::IMM`]) or an invalidation ([`Follows::IETH`]); it is
+    /// only looked at where the message ends.
+    ///
+    /// # Panics
+    /// If the service has no such operation: the caller has judged the work request before.
+    #[inline]
+    pub fn of(
         transport: Transport,
         operation: Operation,
         position: Position,
         with: Follows,
-    ) -> Option<&'static Op> {
-        let with = if position.ends() { with } else { Follows::empty() };
-        let extras = Follows::IMM.union(Follows::IETH);
-        ROWS.iter().find(|op| {
-            op.transport == transport
-                && op.operation == operation
-                && op.position == position
-                && op.follows.intersection(extras) == with
-        })
+    ) -> &'static Op {
+        let row = FORMS[transport as usize][operation as usize][position as usize]
+            [form(position, with)];
+        assert!(row != NONE, "{transport:?} has no {operation:?} {position:?} with {with:?}");
+        &ROWS[usize::from(row)]
     }
 }
 
@@ -334,3 +334,25 @@ const fn index(dialect: Dialect) -> [u8; 256] {
     }
     map
 }
+
+/// Forms of an operation: plain, with immediate data, with invalidation.
+const fn form(position: Position, with: Follows) -> usize {
+    match (position.ends(), with.contains(IMM), with.contains(IETH)) {
+        (true, true, _) => 1,
+        (true, false, true) => 2,
+        _ => 0,
+    }
+}
+
+/// [`TABLE`] by transport, operation, position and form.
+static FORMS: [[[[u8; 3]; 4]; 11]; 3] = {
+    let mut map = [[[[NONE; 3]; 4]; 11]; 3];
+    let mut i = 0;
+    while i < TABLE.len() {
+        let op = &TABLE[i];
+        let at = form(op.position, op.follows);
+        map[op.transport as usize][op.operation as usize][op.position as usize][at] = i as u8;
+        i += 1;
+    }
+    map
+};

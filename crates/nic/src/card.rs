@@ -1,0 +1,225 @@
+//! What all queue pairs of a card share: tables, pools, the scheduler's ring, timers, counters.
+
+use std::collections::VecDeque;
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::counters::Counters;
+use crate::memory::region::{AccessError, Access, Pd, Regions};
+use crate::memory::{Memory, MemoryFault};
+use crate::multi_queue::MultiQueue;
+use crate::nic::{Config, Event};
+use crate::qp::timers::Timers;
+use crate::qp::{Answer, Outstanding, Qp};
+use crate::queue::completion::{CompletionQueue, Pushed};
+use crate::queue::element::{MAX_SGE, sge_at};
+use crate::queue::ring::Ring;
+use crate::queue::{Completion, Sge};
+use crate::table::Table;
+use crate::time::Time;
+use crate::transmit::{Path, Segment};
+
+/// The handles of everything but queue pairs: 20 bits of index, 12 of generation.
+pub(crate) type Handles<T> = Table<T, 20, 32>;
+
+/// The state that is not one queue pair's own.
+#[derive(Debug)]
+pub(crate) struct Card {
+    pub(crate) config: Config,
+    pub(crate) pds: Handles<Domain>,
+    pub(crate) regions: Regions,
+    pub(crate) cqs: Handles<CompletionQueue>,
+    pub(crate) srqs: Handles<SharedReceiveQueue>,
+    pub(crate) ahs: Handles<AddressHandle>,
+    pub(crate) outstanding: MultiQueue<Outstanding>,
+    pub(crate) answers: MultiQueue<Answer>,
+    pub(crate) sgls: SglPool,
+    /// SRNIC's schedule queue: the queue pairs that are ready, by number.
+    pub(crate) ready: VecDeque<u32>,
+    pub(crate) timers: Timers,
+    pub(crate) counters: Counters,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) rng: ChaCha8Rng,
+    /// Where a batch of elements is copied to at the fetch.
+    pub(crate) fetched: Vec<u8>,
+}
+
+/// A card at a moment, with its memory: what a queue pair needs to do anything.
+pub(crate) struct Env<'a> {
+    pub(crate) now: Time,
+    pub(crate) mem: &'a mut dyn Memory,
+    pub(crate) card: &'a mut Card,
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    /// Objects that belong to it.
+    pub(crate) users: u32,
+}
+
+/// An address handle.
+#[derive(Debug)]
+pub(crate) struct AddressHandle {
+    pub(crate) pd: Pd,
+    pub(crate) path: Path,
+}
+
+/// A receive queue that several queue pairs take from.
+#[derive(Debug)]
+pub(crate) struct SharedReceiveQueue {
+    pub(crate) pd: Pd,
+    pub(crate) ring: Ring,
+    /// Raise an event when fewer than this many are posted; zero: do not.
+    pub(crate) limit: u32,
+    pub(crate) users: u32,
+}
+
+impl Card {
+    /// A scheduling event: `qp` has something to do (SRNIC's event mux).
+    #[inline]
+    pub(crate) fn schedule(&mut self, qp: &mut Qp) {
+        if !qp.queued {
+            qp.queued = true;
+            self.ready.push_back(qp.qpn);
+        }
+    }
+
+    /// An element of a shared receive queue was taken; `waiting` are left.
+    pub(crate) fn srq_taken(&mut self, handle: u32, waiting: u32) {
+        let Some(srq) = self.srqs.get_mut(handle) else { return };
+        if waiting < srq.limit {
+            srq.limit = 0;
+            self.events.push_back(Event::SrqLimitReached(handle));
+        }
+    }
+
+    /// Adds a completion, and the events it causes.
+    pub(crate) fn complete(&mut self, cq: u32, entry: Completion) {
+        let Some(queue) = self.cqs.get_mut(cq) else { return };
+        let pushed = queue.push(entry);
+        match pushed {
+            Pushed::Quietly | Pushed::Lost => {}
+            Pushed::Notify => self.events.push_back(Event::CompletionQueueNotify(cq)),
+            Pushed::Overflow => self.events.push_back(Event::CompletionQueueError(cq)),
+        }
+        match pushed {
+            Pushed::Quietly | Pushed::Notify => self.counters.completions += 1,
+            Pushed::Overflow | Pushed::Lost => self.counters.cq_overflows += 1,
+        }
+    }
+}
+
+impl Env<'_> {
+    /// Writes `bytes` through a key, pieces in rising order.
+    #[inline]
+    pub(crate) fn write_region(
+        &mut self,
+        (key, pd): (u32, Pd),
+        addr: u64,
+        bytes: &[u8],
+        need: Access,
+    ) -> Result<(), AccessError> {
+        let mut rest = bytes;
+        let mut result = Ok(());
+        let mem = &mut *self.mem;
+        self.card.regions.translate(key, pd, addr, bytes.len() as u32, need, |piece: Segment| {
+            let (now, later) = rest.split_at(piece.len as usize);
+            rest = later;
+            if result.is_ok() {
+                result = mem.write(piece.addr, now);
+            }
+        })?;
+        result.map_err(|MemoryFault { .. }| AccessError::Memory)
+    }
+}
+
+/// No slot of an [`SglPool`].
+pub(crate) const NO_SGL: u32 = u32::MAX;
+
+/// Copies of scatter/gather lists longer than one entry, for work in flight.
+#[derive(Debug, Default)]
+pub(crate) struct SglPool {
+    slots: Vec<[Sge; MAX_SGE]>,
+    free: Vec<u32>,
+}
+
+impl SglPool {
+    /// Copies the `count` entries of a fetched element; [`NO_SGL`] if one or none.
+    pub(crate) fn copy_in(&mut self, raw: &[u8], count: u8) -> u32 {
+        if count <= 1 {
+            return NO_SGL;
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push([Sge::default(); MAX_SGE]);
+            self.slots.len() as u32 - 1
+        });
+        for (i, sge) in self.slots[at as usize].iter_mut().take(usize::from(count)).enumerate() {
+            *sge = sge_at(raw, i);
+        }
+        at
+    }
+
+    /// The entries of an element whose first is `first` and whose slot is `more`.
+    pub(crate) fn entries<'a>(&'a self, count: u8, first: &'a Sge, more: u32) -> &'a [Sge] {
+        match self.slots.get(more as usize) {
+            Some(sges) => &sges[..usize::from(count).min(MAX_SGE)],
+            None => &core::slice::from_ref(first)[..usize::from(count).min(1)],
+        }
+    }
+
+    pub(crate) fn release(&mut self, at: u32) {
+        if at != NO_SGL {
+            self.free.push(at);
+        }
+    }
+}
+
+/// Calls `each` with the pieces of `sges` that hold bytes `offset..offset + len` of the message.
+#[inline]
+pub(crate) fn pieces<E>(
+    sges: &[Sge],
+    offset: u32,
+    len: u32,
+    mut each: impl FnMut(Sge) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut skip, mut left) = (offset, len);
+    for sge in sges {
+        if left == 0 {
+            break;
+        }
+        if skip >= sge.len {
+            skip -= sge.len;
+            continue;
+        }
+        let len = left.min(sge.len - skip);
+        each(Sge { addr: sge.addr.wrapping_add(u64::from(skip)), len, lkey: sge.lkey })?;
+        left -= len;
+        skip = 0;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_cut_along_its_entries() {
+        let sge = |addr, len| Sge { addr, len, lkey: 1 };
+        let sges = [sge(100, 10), sge(200, 0), sge(300, 10)];
+        let cut = |offset, len| {
+            let mut out = Vec::new();
+            pieces(&sges, offset, len, |s| {
+                out.push((s.addr, s.len));
+                Ok::<_, ()>(())
+            })
+            .unwrap();
+            out
+        };
+        assert_eq!(cut(0, 20), [(100, 10), (300, 10)]);
+        assert_eq!(cut(8, 4), [(108, 2), (300, 2)]);
+        assert_eq!(cut(15, 5), [(305, 5)]);
+        assert_eq!(cut(3, 0), []);
+    }
+}

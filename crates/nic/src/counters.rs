@@ -1,0 +1,128 @@
+//! What happened, counted under names a person can look up.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// The card's counters. Each only ever rises.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[non_exhaustive]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// Every counter's name, value and meaning, in the order of the documentation.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+                [$((stringify!($name), self.$name, concat!($($doc),+).trim_ascii()),)+].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets received, refused ones included.
+    rx_packets,
+    /// Payload bytes of packets accepted by a queue pair.
+    rx_bytes,
+    /// Packets sent.
+    tx_packets,
+    /// Payload bytes of packets sent.
+    tx_bytes,
+    /// Requests and responses sent again after a loss.
+    tx_retransmitted,
+    /// Acknowledges sent.
+    tx_acks,
+    /// Negative acknowledges sent, receiver-not-ready included.
+    tx_naks,
+    /// Receiver-not-ready NAKs sent: a SEND came and no receive element was posted.
+    tx_rnr_naks,
+    /// Congestion notifications sent.
+    tx_cnps,
+    /// Congestion notifications received.
+    rx_cnps,
+    /// Packets that arrived with the congestion-experienced mark.
+    rx_ecn_marked,
+    /// Negative acknowledges received, receiver-not-ready included.
+    rx_naks,
+    /// Receiver-not-ready NAKs received.
+    rx_rnr_naks,
+    /// Retransmission timers that ran out.
+    timeouts,
+    /// Read responses or acknowledges that showed a loss before them.
+    implied_naks,
+    /// Requests received twice and answered again.
+    rx_duplicates,
+    /// Requests received ahead of the expected PSN.
+    rx_out_of_sequence,
+    /// Dropped: no packet (too short, truncated, wrong padding).
+    drop_malformed,
+    /// Dropped: the ICRC does not fit the bytes.
+    drop_icrc,
+    /// Dropped: header version other than 0.
+    drop_version,
+    /// Dropped: partition key other than the default partition's.
+    drop_pkey,
+    /// Dropped: op-code unknown, or StRoM's on a queue pair that did not agree to them.
+    drop_opcode,
+    /// Dropped: op-code of another transport service than the queue pair's.
+    drop_transport,
+    /// Dropped: no such queue pair.
+    drop_unknown_qp,
+    /// Dropped: the queue pair's state takes no such packet.
+    drop_qp_state,
+    /// Dropped: from another address than the queue pair is connected to.
+    drop_wrong_source,
+    /// Dropped: wrong Q_Key.
+    drop_qkey,
+    /// Dropped: a datagram or unreliable SEND with no receive element, or one too small.
+    drop_no_receive,
+    /// Dropped: an unreliable message with a packet missing, or out of its order.
+    drop_uc_sequence,
+    /// Dropped: a response to nothing outstanding.
+    drop_ghost_response,
+    /// Dropped: a repeated READ or atomic whose saved state is gone or does not match.
+    drop_stale_duplicate,
+    /// Dropped: a management datagram that is not one.
+    drop_management,
+    /// Refused: a request whose op-code cannot stand here, or with a wrong length.
+    refused_invalid_request,
+    /// Refused: a remote key that opens nothing.
+    refused_key,
+    /// Refused: a remote key of another protection domain.
+    refused_domain,
+    /// Refused: an access outside its region.
+    refused_bounds,
+    /// Refused: an access the region or queue pair does not permit.
+    refused_permission,
+    /// Refused: memory that the driver could not reach.
+    refused_memory,
+    /// Refused: more READs and atomics at once than agreed.
+    refused_too_many_reads,
+    /// Refused: an RPC op-code with no kernel deployed.
+    refused_no_kernel,
+    /// Work-queue elements fetched.
+    elements_fetched,
+    /// Work-queue elements refused: unknown op-code, too many entries, wrong length or state.
+    elements_invalid,
+    /// Work-queue elements refused: a local key, bounds or permission.
+    elements_protection,
+    /// Work-queue elements flushed by an error.
+    elements_flushed,
+    /// Completions delivered.
+    completions,
+    /// Completions lost because their queue was full.
+    cq_overflows,
+    /// Elements of outstanding work that found the card's pool full and waited.
+    pool_full,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_meanings_come_from_the_fields() {
+        let counters = Counters { drop_icrc: 3, ..Counters::default() };
+        let row = counters.iter().find(|(name, ..)| *name == "drop_icrc").unwrap();
+        assert_eq!(row, ("drop_icrc", 3, "Dropped: the ICRC does not fit the bytes."));
+    }
+}

@@ -1,0 +1,169 @@
+//! StRoM's Multi-Queue (§4.1): one linked list a queue pair, all in one pool.
+//!
+//! Outstanding work costs memory in proportion to what is outstanding on the whole card, not to
+//! the number of queue pairs times the depth of their queues; a queue pair holds only head, tail
+//! and length. The pool grows to what was once needed and no further than its limit.
+
+const NIL: u32 = u32::MAX;
+
+/// A pool of list nodes.
+#[derive(Debug)]
+pub(crate) struct MultiQueue<T> {
+    nodes: Vec<Node<T>>,
+    free: u32,
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct Node<T> {
+    next: u32,
+    item: T,
+}
+
+/// One list of a [`MultiQueue`]; kept by its owner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl List {
+    pub(crate) const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
+
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A place in a list, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Cursor(u32);
+
+impl Cursor {
+    pub(crate) const NONE: Cursor = Cursor(NIL);
+
+    pub(crate) fn is_none(self) -> bool {
+        self.0 == NIL
+    }
+}
+
+impl<T: Copy> MultiQueue<T> {
+    pub(crate) fn new(limit: usize) -> MultiQueue<T> {
+        MultiQueue { nodes: Vec::new(), free: NIL, limit: limit.min(NIL as usize) }
+    }
+
+    /// Appends to `list`; `None` when the pool is at its limit.
+    pub(crate) fn push(&mut self, list: &mut List, item: T) -> Option<Cursor> {
+        let node = Node { next: NIL, item };
+        let at = if self.free != NIL {
+            let at = self.free;
+            self.free = self.nodes[at as usize].next;
+            self.nodes[at as usize] = node;
+            at
+        } else if self.nodes.len() < self.limit {
+            self.nodes.push(node);
+            self.nodes.len() as u32 - 1
+        } else {
+            return None;
+        };
+        match list.tail {
+            NIL => list.head = at,
+            tail => self.nodes[tail as usize].next = at,
+        }
+        list.tail = at;
+        list.len += 1;
+        Some(Cursor(at))
+    }
+
+    /// Takes the first item.
+    pub(crate) fn pop(&mut self, list: &mut List) -> Option<T> {
+        let at = list.head;
+        let node = self.nodes.get_mut(at as usize)?;
+        list.head = node.next;
+        list.len -= 1;
+        if list.head == NIL {
+            list.tail = NIL;
+        }
+        node.next = self.free;
+        self.free = at;
+        Some(self.nodes[at as usize].item)
+    }
+
+    pub(crate) fn front(&self, list: &List) -> Option<&T> {
+        self.nodes.get(list.head as usize).map(|n| &n.item)
+    }
+
+    pub(crate) fn front_mut(&mut self, list: &List) -> Option<&mut T> {
+        self.nodes.get_mut(list.head as usize).map(|n| &mut n.item)
+    }
+
+    pub(crate) fn first(&self, list: &List) -> Cursor {
+        Cursor(list.head)
+    }
+
+    pub(crate) fn next(&self, at: Cursor) -> Cursor {
+        self.nodes.get(at.0 as usize).map_or(Cursor::NONE, |n| Cursor(n.next))
+    }
+
+    pub(crate) fn get(&self, at: Cursor) -> Option<&T> {
+        self.nodes.get(at.0 as usize).map(|n| &n.item)
+    }
+
+    pub(crate) fn get_mut(&mut self, at: Cursor) -> Option<&mut T> {
+        self.nodes.get_mut(at.0 as usize).map(|n| &mut n.item)
+    }
+
+    /// The first place in `list` whose item fits.
+    pub(crate) fn find(&self, list: &List, mut fits: impl FnMut(&T) -> bool) -> Cursor {
+        let mut at = self.first(list);
+        while let Some(item) = self.get(at) {
+            if fits(item) {
+                return at;
+            }
+            at = self.next(at);
+        }
+        Cursor::NONE
+    }
+
+    /// How many nodes the pool holds that are in no list.
+    #[cfg(test)]
+    fn spare(&self) -> usize {
+        let mut n = 0;
+        let mut at = self.free;
+        while at != NIL {
+            n += 1;
+            at = self.nodes[at as usize].next;
+        }
+        n
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_share_the_pool_and_give_back() {
+        let mut pool = MultiQueue::new(4);
+        let (mut a, mut b) = (List::EMPTY, List::EMPTY);
+        for i in 0..2 {
+            pool.push(&mut a, i).unwrap();
+            pool.push(&mut b, 10 + i).unwrap();
+        }
+        assert!(pool.push(&mut a, 9).is_none(), "the limit holds for all lists together");
+        assert_eq!(pool.pop(&mut a), Some(0));
+        assert!(pool.push(&mut b, 12).is_some());
+        assert_eq!((pool.pop(&mut b), pool.pop(&mut b)), (Some(10), Some(11)));
+        assert_eq!(pool.front(&b), Some(&12));
+        assert_eq!((a.len(), b.len()), (1, 1));
+        assert_eq!(pool.pop(&mut a), Some(1));
+        assert_eq!(pool.pop(&mut a), None);
+        assert!(a.is_empty());
+        assert_eq!(pool.spare(), 3);
+    }
+}

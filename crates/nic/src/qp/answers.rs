@@ -1,0 +1,323 @@
+//! What the responder sends: READ responses, atomic results, acknowledges, notifications.
+//!
+//! The last few READs and atomics are kept, as many as the peer may have outstanding, so that a
+//! repeated READ is executed again and a repeated atomic is told its saved result. An acknowledge
+//! waits until the responses before it have left.
+
+use core::time::Duration;
+
+use super::responder::{Refusal, Reply};
+use super::{Budget, Qp, State};
+use crate::card::Env;
+use crate::memory::region::{Access, AccessError};
+use crate::multi_queue::Cursor;
+use crate::psn::Psn;
+use crate::queue::element::MAX_MESSAGE;
+use crate::transmit::{Ecn, TransmitBatch};
+use crate::wire::opcode::Follows;
+use crate::wire::{Aeth, Bth, Extensions, Nak, Op, Operation, Packet, Position, Syndrome, Transport};
+
+/// The least time between two congestion notifications of a queue pair.
+pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
+
+/// A READ or atomic: what is asked, and how far the answer is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    psn: Psn,
+    packets: u32,
+    what: What,
+    /// Packets of it to send: those from `next` to `end`, begun at `start`.
+    start: u32,
+    next: u32,
+    end: u32,
+    /// It has been answered in full at least once.
+    answered: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Read { addr: u64, rkey: u32, len: u32 },
+    Atomic { original: u64 },
+}
+
+impl Answer {
+    fn is_pending(&self) -> bool {
+        self.next < self.end
+    }
+
+    fn holds(&self, psn: Psn) -> bool {
+        psn.distance_from(self.psn) < self.packets
+    }
+}
+
+impl Qp {
+    /// An expected READ request; returns the PSNs its responses take.
+    pub(crate) fn execute_read(
+        &mut self,
+        env: &mut Env<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<u32, Refusal> {
+        let reth = packet.ext.reth;
+        if reth.len > MAX_MESSAGE {
+            env.card.counters.refused_invalid_request += 1;
+            return Err(Refusal::Nak(Nak::InvalidRequest));
+        }
+        self.check_remote(env, reth.rkey, reth.addr, reth.len, Access::REMOTE_READ)?;
+        let packets = reth.len.div_ceil(u32::from(self.mtu)).max(1);
+        let what = What::Read { addr: reth.addr, rkey: reth.rkey, len: reth.len };
+        self.add_answer(env, packet.bth.psn, packets, what)?;
+        Ok(packets)
+    }
+
+    /// An expected atomic: executed at once, its result saved.
+    pub(crate) fn execute_atomic(
+        &mut self,
+        env: &mut Env<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<u32, Refusal> {
+        let atomic = packet.ext.atomic;
+        if !atomic.addr.is_multiple_of(8) {
+            env.card.counters.refused_invalid_request += 1;
+            return Err(Refusal::Nak(Nak::InvalidRequest));
+        }
+        self.check_remote(env, atomic.rkey, atomic.addr, 8, Access::REMOTE_ATOMIC)?;
+        self.make_room(env)?;
+        let mut place = None;
+        let need = Access::REMOTE_ATOMIC;
+        let found = env.card.regions.translate(atomic.rkey, self.pd, atomic.addr, 8, need, |s| {
+            place = Some(s);
+        });
+        // A word whose halves lie on different pages, or off its alignment on the bus, is no word.
+        let word = place.filter(|s| found.is_ok() && s.len == 8 && s.addr.is_multiple_of(8));
+        let Some(word) = word else {
+            env.card.counters.refused_invalid_request += 1;
+            return Err(Refusal::Nak(Nak::InvalidRequest));
+        };
+        let original = match packet.op.operation {
+            Operation::CompareSwap => {
+                env.mem.compare_swap(word.addr, atomic.compare, atomic.swap_add)
+            }
+            _ => env.mem.fetch_add(word.addr, atomic.swap_add),
+        };
+        let Ok(original) = original else {
+            AccessError::Memory.count(&mut env.card.counters);
+            return Err(Refusal::Nak(Nak::RemoteOperational));
+        };
+        self.add_answer(env, packet.bth.psn, 1, What::Atomic { original })?;
+        Ok(1)
+    }
+
+    /// Forgets the oldest answer if as many are kept as the peer may have outstanding. More than
+    /// that at once, the peer must not ask.
+    fn make_room(&mut self, env: &mut Env<'_>) -> Result<(), Refusal> {
+        if self.rx.answers.len() < usize::from(self.cold.max_dest_rd_atomic) {
+            return Ok(());
+        }
+        let oldest = env.card.answers.front(&self.rx.answers);
+        // An answer being repeated may go: that the peer asks for more shows it has the first.
+        if oldest.is_none_or(|a| !a.answered) {
+            env.card.counters.refused_too_many_reads += 1;
+            return Err(Refusal::Nak(Nak::InvalidRequest));
+        }
+        if env.card.answers.pop(&mut self.rx.answers).is_some_and(|a| a.is_pending()) {
+            self.rx.pending -= 1;
+        }
+        Ok(())
+    }
+
+    fn add_answer(
+        &mut self,
+        env: &mut Env<'_>,
+        psn: Psn,
+        packets: u32,
+        what: What,
+    ) -> Result<(), Refusal> {
+        self.make_room(env)?;
+        let answer =
+            Answer { psn, packets, what, start: 0, next: 0, end: packets, answered: false };
+        if env.card.answers.push(&mut self.rx.answers, answer).is_none() {
+            env.card.counters.pool_full += 1;
+            return Err(Refusal::NotReady);
+        }
+        self.rx.pending += 1;
+        self.rx.msn = self.rx.msn.wrapping_add(1);
+        Ok(())
+    }
+
+    /// A repeated READ is executed again, if it is (the tail of) one that is kept.
+    pub(crate) fn answer_read_again(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        let reth = packet.ext.reth;
+        let mtu = u32::from(self.mtu);
+        let at = self.find_answer(env, packet.bth.psn);
+        let wanted = env.card.answers.get(at).and_then(|kept| {
+            let What::Read { addr, rkey, len } = kept.what else { return None };
+            let skip = packet.bth.psn.distance_from(kept.psn);
+            let offset = u64::from(skip) * u64::from(mtu);
+            let end = skip + reth.len.div_ceil(mtu).max(1);
+            let fits = reth.rkey == rkey
+                && reth.addr == addr.wrapping_add(offset)
+                && offset + u64::from(reth.len) <= u64::from(len)
+                && (end == kept.packets) == (offset + u64::from(reth.len) == u64::from(len));
+            fits.then_some((skip, end))
+        });
+        match wanted {
+            Some((start, end)) => self.send_again(env, at, start, end),
+            None => env.card.counters.drop_stale_duplicate += 1,
+        }
+    }
+
+    /// A repeated atomic is not executed again: its result is.
+    pub(crate) fn answer_atomic_again(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        let at = self.find_answer(env, packet.bth.psn);
+        match env.card.answers.get(at).map(|kept| kept.what) {
+            Some(What::Atomic { .. }) => self.send_again(env, at, 0, 1),
+            _ => env.card.counters.drop_stale_duplicate += 1,
+        }
+    }
+
+    fn find_answer(&self, env: &Env<'_>, psn: Psn) -> Cursor {
+        env.card.answers.find(&self.rx.answers, |a| a.holds(psn))
+    }
+
+    fn send_again(&mut self, env: &mut Env<'_>, at: Cursor, start: u32, end: u32) {
+        let Some(answer) = env.card.answers.get_mut(at) else { return };
+        if !answer.is_pending() {
+            self.rx.pending += 1;
+        }
+        (answer.start, answer.next, answer.end) = (start, start, end);
+    }
+
+    /// Sends what READs and atomics ask, oldest first, as far as the turn allows.
+    pub(crate) fn send_answers(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+    ) {
+        while self.rx.pending > 0 && !budget.is_spent() {
+            let at = env.card.answers.find(&self.rx.answers, Answer::is_pending);
+            let Some(&answer) = env.card.answers.get(at) else { return };
+            if let Err(error) = self.send_answer(env, batch, budget, &answer) {
+                // The memory went away between the request and its answer.
+                error.count(&mut env.card.counters);
+                self.rx.expected = answer.psn.plus(answer.next);
+                return self.break_connection(env, Nak::RemoteAccess);
+            }
+            if let Some(answer) = env.card.answers.get_mut(at) {
+                answer.next += 1;
+                if answer.next == answer.end {
+                    answer.answered = true;
+                    self.rx.pending -= 1;
+                }
+            }
+        }
+    }
+
+    /// Sends one packet of an answer.
+    fn send_answer(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+        answer: &Answer,
+    ) -> Result<(), AccessError> {
+        let mark = batch.mark();
+        let mut ext = Extensions { aeth: self.aeth(Syndrome::Ack { credits: 31 }), ..Extensions::default() };
+        let k = answer.next;
+        let (operation, position, len) = match answer.what {
+            What::Atomic { original } => {
+                ext.atomic_ack = original;
+                (Operation::AtomicAcknowledge, Position::Only, 0)
+            }
+            What::Read { addr, rkey, len } => {
+                let mtu = u32::from(self.mtu);
+                let offset = k * mtu;
+                let part = (len - offset).min(mtu);
+                if part > 0 {
+                    let segments = batch.segments_mut();
+                    let from = addr.wrapping_add(u64::from(offset));
+                    let need = Access::REMOTE_READ;
+                    let pd = self.pd;
+                    env.card.regions.translate(rkey, pd, from, part, need, |s| segments.push(s))?;
+                }
+                let position = Position::new(k == answer.start, k + 1 == answer.end);
+                (Operation::ReadResponse, position, part)
+            }
+        };
+        let pad = (len.wrapping_neg() & 3) as u8;
+        let op = Op::of(Transport::Rc, operation, position, Follows::empty());
+        let psn = answer.psn.plus(k);
+        let bth = Bth { pad, dest_qp: self.dest_qp, psn, ..Bth::ours() };
+        let ecn = env.card.config.ecn;
+        batch.push(self.path, ecn, mark, pad, |out| Packet::emit_headers(&bth, op, &ext, out));
+        budget.spend(len);
+        env.card.counters.tx_packets += 1;
+        env.card.counters.tx_bytes += u64::from(len);
+        if answer.answered {
+            env.card.counters.tx_retransmitted += 1;
+        }
+        Ok(())
+    }
+
+    fn aeth(&self, syndrome: Syndrome) -> Aeth {
+        Aeth { syndrome: syndrome.byte(), msn: self.rx.msn }
+    }
+
+    /// Sends the acknowledge or NAK that is owed. One acknowledge stands for all requests that
+    /// arrived since the last.
+    pub(crate) fn send_acknowledge(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
+        let unlimited = Syndrome::Ack { credits: Syndrome::UNLIMITED }.byte();
+        let (syndrome, psn) = match self.rx.reply {
+            Reply::Nothing => return,
+            _ if self.rx.pending > 0 => return,
+            Reply::Acknowledge => (unlimited, self.rx.expected.minus(1)),
+            Reply::Negative(syndrome) => (syndrome, self.rx.expected),
+        };
+        self.rx.reply = Reply::Nothing;
+        let ext = Extensions {
+            aeth: Aeth { syndrome, msn: self.rx.msn },
+            ..Extensions::default()
+        };
+        let op = Op::of(Transport::Rc, Operation::Acknowledge, Position::Only, Follows::empty());
+        let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
+        let mark = batch.mark();
+        batch.push(self.path, Ecn::NotCapable, mark, 0, |out| {
+            Packet::emit_headers(&bth, op, &ext, out)
+        });
+        env.card.counters.tx_packets += 1;
+        if syndrome == unlimited {
+            env.card.counters.tx_acks += 1;
+        } else {
+            env.card.counters.tx_naks += 1;
+        }
+    }
+
+    /// Sends the congestion notification that is owed.
+    pub(crate) fn send_cnp(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
+        if !core::mem::take(&mut self.rx.cnp_owed) {
+            return;
+        }
+        let op = Op::of(Transport::Rc, Operation::Cnp, Position::Only, Follows::empty());
+        let bth = Bth { becn: true, dest_qp: self.dest_qp, ..Bth::ours() };
+        batch.push_owned(self.path, &[0; 16], |out| {
+            Packet::emit_headers(&bth, op, &Extensions::default(), out)
+        });
+        env.card.counters.tx_packets += 1;
+        env.card.counters.tx_cnps += 1;
+    }
+
+    /// A congestion notification has come: send less.
+    pub(crate) fn handle_cnp(&mut self, env: &mut Env<'_>) {
+        env.card.counters.rx_cnps += 1;
+        self.tx.window.shrink(self.tx.high);
+    }
+
+    /// Sends no more answers.
+    pub(crate) fn drop_answers(&mut self, env: &mut Env<'_>) {
+        while env.card.answers.pop(&mut self.rx.answers).is_some() {}
+        self.rx.pending = 0;
+        if self.state != State::Error || self.rx.reply == Reply::Acknowledge {
+            self.rx.reply = Reply::Nothing;
+        }
+    }
+}

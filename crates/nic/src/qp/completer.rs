@@ -1,0 +1,257 @@
+//! The completer: what answers from the peer do to outstanding requests.
+//!
+//! Any answer acknowledges all requests before it. One that passes an unanswered READ or atomic
+//! shows that its response was lost: an implied NAK, and the requester goes back to it.
+
+use super::timers::rnr_delay;
+use super::{Qp, State};
+use crate::card::{Env, pieces};
+use crate::memory::region::{Access, AccessError};
+use crate::psn::Psn;
+use crate::queue::{Opcode, Sge, Status};
+use crate::wire::{Nak, Operation, Packet, Syndrome};
+
+/// RNR retry count that means "for ever".
+const RNR_FOR_EVER: u8 = 7;
+
+impl Qp {
+    /// An acknowledge, READ response or atomic acknowledge for this queue pair.
+    pub(crate) fn handle_response(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        if !matches!(self.state, State::Rts | State::Sqd) {
+            env.card.counters.drop_qp_state += 1;
+            return;
+        }
+        let psn = packet.bth.psn;
+        let in_window =
+            psn.distance_from(self.tx.una) < self.tx.high.distance_from(self.tx.una);
+        if !in_window {
+            env.card.counters.drop_ghost_response += 1;
+            return;
+        }
+        match packet.op.operation {
+            Operation::Acknowledge => self.handle_acknowledge(env, psn, packet),
+            Operation::ReadResponse => self.handle_read_response(env, psn, packet),
+            _ => self.handle_atomic_response(env, psn, packet),
+        }
+        self.settle_failures(env);
+        if self.state != State::Error {
+            env.card.schedule(self);
+        }
+    }
+
+    fn handle_acknowledge(&mut self, env: &mut Env<'_>, psn: Psn, packet: &Packet<'_>) {
+        match Syndrome::parse(packet.ext.aeth.syndrome) {
+            Syndrome::Ack { .. } => {
+                self.acknowledged(env, psn.plus(1));
+            }
+            Syndrome::Rnr { timer } => {
+                env.card.counters.rx_naks += 1;
+                env.card.counters.rx_rnr_naks += 1;
+                if self.acknowledged(env, psn) {
+                    self.wait_for_receiver(env, psn, timer);
+                }
+            }
+            Syndrome::Nak(nak) => {
+                env.card.counters.rx_naks += 1;
+                if self.acknowledged(env, psn) {
+                    self.handle_nak(env, psn, nak);
+                }
+            }
+            Syndrome::Reserved => env.card.counters.drop_malformed += 1,
+        }
+    }
+
+    fn handle_nak(&mut self, env: &mut Env<'_>, psn: Psn, nak: Nak) {
+        let status = match nak {
+            Nak::PsnSequence => return self.retry(env, psn),
+            Nak::InvalidRequest => Status::RemoteInvalidRequest,
+            Nak::RemoteAccess => Status::RemoteAccess,
+            Nak::RemoteOperational => Status::RemoteOperation,
+        };
+        self.fail_front(env, status);
+    }
+
+    fn wait_for_receiver(&mut self, env: &mut Env<'_>, psn: Psn, timer: u8) {
+        if self.tx.rnr_retries_left == 0 {
+            return self.fail_front(env, Status::RnrRetryExceeded);
+        }
+        if self.cold.rnr_retry != RNR_FOR_EVER {
+            self.tx.rnr_retries_left -= 1;
+        }
+        self.go_back(env, psn);
+        self.tx.rnr_wait = true;
+        env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + rnr_delay(timer));
+    }
+
+    /// The queue pair's timer has run out: a wait is over, or an acknowledge did not come.
+    pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        if core::mem::take(&mut self.tx.rnr_wait) {
+            env.card.schedule(self);
+            return;
+        }
+        if self.tx.una == self.tx.high {
+            return;
+        }
+        env.card.counters.timeouts += 1;
+        self.tx.implied_nak = false;
+        self.retry(env, self.tx.una);
+    }
+
+    /// Sends again from `psn` on, or gives up.
+    fn retry(&mut self, env: &mut Env<'_>, psn: Psn) {
+        if self.tx.retries_left == 0 {
+            return self.fail_front(env, Status::RetryExceeded);
+        }
+        self.tx.retries_left -= 1;
+        self.tx.window.shrink(self.tx.high);
+        self.go_back(env, psn);
+        self.arm_timer(env);
+        env.card.schedule(self);
+    }
+
+    /// Puts the cursor to the packet `psn`.
+    fn go_back(&mut self, env: &mut Env<'_>, psn: Psn) {
+        self.tx.next = psn;
+        self.tx.cursor = env.card.outstanding.find(&self.tx.outstanding, |w| w.holds(psn));
+        self.tx.reads = 0;
+    }
+
+    /// A response that does not follow the last one: one before it is missing.
+    fn imply_nak(&mut self, env: &mut Env<'_>) {
+        if !self.tx.implied_nak {
+            self.tx.implied_nak = true;
+            env.card.counters.implied_naks += 1;
+            self.retry(env, self.tx.una);
+        }
+    }
+
+    /// All before `end` is acknowledged: completes messages, as far as no READ or atomic without
+    /// its response stands in the way. Returns whether none does.
+    fn acknowledged(&mut self, env: &mut Env<'_>, end: Psn) -> bool {
+        let una = self.tx.una;
+        let mut done = una;
+        let mut in_order = true;
+        while done != end {
+            let Some(work) = env.card.outstanding.front(&self.tx.outstanding) else { break };
+            if work.element.opcode.wants_response() {
+                in_order = false;
+                break;
+            }
+            let message_end = work.end();
+            if end.distance_from(done) < message_end.distance_from(done) || work.failed.is_some() {
+                done = end;
+                break;
+            }
+            done = message_end;
+            self.complete_front(env);
+        }
+        self.progress(env, done);
+        if !in_order {
+            self.imply_nak(env);
+        }
+        in_order
+    }
+
+    /// All before `una` is settled: new retries, a new timer, a wider window.
+    fn progress(&mut self, env: &mut Env<'_>, una: Psn) {
+        let packets = una.distance_from(self.tx.una);
+        if packets == 0 {
+            return;
+        }
+        let was_behind = self.tx.next.distance_from(self.tx.una) < packets;
+        self.tx.una = una;
+        if was_behind {
+            // What was about to be sent again has arrived after all.
+            self.tx.next = una;
+            self.tx.cursor = env.card.outstanding.find(&self.tx.outstanding, |w| w.holds(una));
+        }
+        self.tx.window.acknowledged(packets, una);
+        self.tx.retries_left = self.cold.retry_cnt;
+        self.tx.rnr_retries_left = self.cold.rnr_retry;
+        self.tx.implied_nak = false;
+        self.tx.rnr_wait = false;
+        if una == self.tx.high {
+            self.tx.timer.disarm();
+        } else {
+            self.arm_timer(env);
+        }
+    }
+
+    /// Acknowledges all before a response with data; is it then the one expected, for the message
+    /// at the front?
+    fn is_expected(&mut self, env: &mut Env<'_>, psn: Psn, opcodes: &[Opcode]) -> bool {
+        if psn != self.tx.una {
+            if !self.acknowledged(env, psn) || self.tx.una != psn {
+                return false;
+            }
+        }
+        let front = env.card.outstanding.front(&self.tx.outstanding);
+        front.is_some_and(|w| w.failed.is_none() && opcodes.contains(&w.element.opcode))
+    }
+
+    fn handle_read_response(&mut self, env: &mut Env<'_>, psn: Psn, packet: &Packet<'_>) {
+        if !self.is_expected(env, psn, &[Opcode::Read]) {
+            env.card.counters.drop_ghost_response += 1;
+            return;
+        }
+        let Some(&work) = env.card.outstanding.front(&self.tx.outstanding) else { return };
+        let offset = psn.distance_from(work.psn) * u32::from(self.mtu);
+        let expected = (work.element.len - offset).min(u32::from(self.mtu));
+        if packet.payload.len() != expected as usize {
+            return self.fail_front(env, Status::BadResponse);
+        }
+        if self.scatter(env, &work, offset, packet.payload).is_err() {
+            env.card.counters.elements_protection += 1;
+            return self.fail_front(env, Status::LocalProtection);
+        }
+        env.card.counters.rx_bytes += u64::from(expected);
+        if packet.op.position.ends() {
+            self.tx.reads = self.tx.reads.saturating_sub(1);
+        }
+        self.answered(env, psn, work.end());
+    }
+
+    fn handle_atomic_response(&mut self, env: &mut Env<'_>, psn: Psn, packet: &Packet<'_>) {
+        if !self.is_expected(env, psn, &[Opcode::CompareSwap, Opcode::FetchAdd]) {
+            env.card.counters.drop_ghost_response += 1;
+            return;
+        }
+        let Some(&work) = env.card.outstanding.front(&self.tx.outstanding) else { return };
+        // The word is in the host's byte order in memory, on both sides.
+        let original = packet.ext.atomic_ack.to_ne_bytes();
+        if self.scatter(env, &work, 0, &original).is_err() {
+            env.card.counters.elements_protection += 1;
+            return self.fail_front(env, Status::LocalProtection);
+        }
+        self.tx.reads = self.tx.reads.saturating_sub(1);
+        self.answered(env, psn, work.end());
+    }
+
+    /// The response `psn` is taken; `end` is the end of its message.
+    fn answered(&mut self, env: &mut Env<'_>, psn: Psn, end: Psn) {
+        if psn.plus(1) == end {
+            self.complete_front(env);
+        }
+        self.progress(env, psn.plus(1));
+    }
+
+    /// Writes response data where the request's entries say.
+    fn scatter(
+        &self,
+        env: &mut Env<'_>,
+        work: &super::Outstanding,
+        offset: u32,
+        bytes: &[u8],
+    ) -> Result<(), AccessError> {
+        let mut entries = [Sge::default(); crate::queue::MAX_SGE];
+        let sges = env.card.sgls.entries(work.element.num_sge, &work.element.sge, work.more);
+        let entries = &mut entries[..sges.len()];
+        entries.copy_from_slice(sges);
+        let mut rest = bytes;
+        pieces(entries, offset, bytes.len() as u32, |Sge { addr, len, lkey }| {
+            let (now, later) = rest.split_at(len as usize);
+            rest = later;
+            env.write_region((lkey, self.pd), addr, now, Access::LOCAL_WRITE)
+        })
+    }
+}

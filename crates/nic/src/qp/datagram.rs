@@ -1,0 +1,101 @@
+//! The unreliable services' receivers: UC messages, UD datagrams.
+//!
+//! Nothing is acknowledged, so nothing is refused: what does not fit is dropped and counted.
+
+use super::responder::Refusal;
+use super::Qp;
+use crate::card::Env;
+use crate::queue::{Completion, CompletionFlags, Status, WorkKind};
+use crate::transmit::Datagram;
+use crate::wire::opcode::Follows;
+use crate::wire::{Operation, Packet, ip};
+
+impl Qp {
+    /// A packet on an unreliable connection: a gap ends the message in progress, and everything
+    /// up to the next beginning is dropped.
+    pub(crate) fn handle_unreliable(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        let psn = packet.bth.psn;
+        let gap = psn != self.rx.expected;
+        self.rx.expected = psn.plus(1);
+        if gap || packet.op.position.begins() {
+            self.abandon_message(env);
+        }
+        if !self.follows(packet) || !self.has_legal_length(packet) {
+            env.card.counters.drop_uc_sequence += 1;
+            self.abandon_message(env);
+            return;
+        }
+        let done = match packet.op.operation {
+            Operation::Send => self.execute_send(env, packet),
+            _ => self.execute_write(env, packet),
+        };
+        match done {
+            Ok(_) => {
+                let ends = packet.op.position.ends();
+                self.rx.current = (!ends).then_some(packet.op.operation);
+                env.card.counters.rx_bytes += packet.payload.len() as u64;
+            }
+            Err(refusal) => {
+                if matches!(refusal, Refusal::NotReady) {
+                    env.card.counters.drop_no_receive += 1;
+                }
+                self.abandon_message(env);
+            }
+        }
+    }
+
+    /// The message in progress will not be finished; its receive element starts over with the
+    /// next message.
+    fn abandon_message(&mut self, _env: &mut Env<'_>) {
+        self.rx.current = None;
+        if let Some(receive) = &mut self.rx.receive {
+            receive.filled = 0;
+        }
+    }
+
+    /// A datagram.
+    pub(crate) fn handle_datagram(
+        &mut self,
+        env: &mut Env<'_>,
+        packet: &Packet<'_>,
+        outer: &Datagram<'_>,
+    ) {
+        if packet.ext.deth.qkey != self.qkey {
+            env.card.counters.drop_qkey += 1;
+            return;
+        }
+        if packet.payload.len() > usize::from(self.mtu) {
+            env.card.counters.drop_malformed += 1;
+            return;
+        }
+        let Ok(mut receive) = self.take_receive(env) else {
+            env.card.counters.drop_no_receive += 1;
+            return;
+        };
+        let grh = ip::grh(outer);
+        for part in [&grh[..], packet.payload] {
+            if self.fill(env, &mut receive, part).is_err() {
+                env.card.counters.drop_no_receive += 1;
+                return;
+            }
+        }
+        let imm = packet.op.follows.contains(Follows::IMM);
+        let with = |on, flag| if on { flag } else { CompletionFlags::empty() };
+        env.card.counters.rx_bytes += packet.payload.len() as u64;
+        self.finish_receive(
+            env,
+            &receive,
+            Completion {
+                status: Status::Success,
+                kind: WorkKind::Recv,
+                len: receive.filled,
+                imm_or_key: packet.ext.imm_or_key,
+                src_qp: packet.ext.deth.src_qp,
+                flags: CompletionFlags::GRH
+                    | with(imm, CompletionFlags::IMM)
+                    | with(packet.bth.solicited, CompletionFlags::SOLICITED),
+                ..Completion::default()
+            },
+        );
+    }
+}

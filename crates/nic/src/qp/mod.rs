@@ -1,0 +1,211 @@
+//! The queue pair, by its halves.
+//!
+//! [`requester`] turns send elements into packets, [`completer`] takes the answers, [`responder`]
+//! carries out a peer's requests and [`answers`] sends what READs and atomics ask back;
+//! [`datagram`] is what UD does instead. [`state`] is the table of states, [`timers`] and
+//! [`window`] say when and how much to send.
+//!
+//! What every packet touches is at most 256 bytes a queue pair ([`Qp`]; a test holds it); the rest
+//! is boxed away ([`Cold`]) or lives in pools that the whole card shares.
+
+mod answers;
+mod completer;
+mod datagram;
+mod requester;
+mod responder;
+pub mod state;
+pub(crate) mod timers;
+mod window;
+
+pub use state::{ModifyQpError, Mtu, QpAttr, State};
+pub use timers::rnr_delay;
+
+pub(crate) use answers::Answer;
+pub(crate) use requester::Outstanding;
+
+use crate::card::{Card, Env};
+use crate::memory::region::{Access, Pd};
+use crate::nic::Event;
+use crate::psn::Psn;
+use crate::queue::ring::Ring;
+use crate::queue::{Completion, Status, WorkKind};
+use crate::time::Time;
+use crate::transmit::{Path, TransmitBatch};
+use crate::wire::{Dialect, Transport};
+use requester::Requester;
+use responder::Responder;
+
+/// The most READs and atomics outstanding in one direction of a queue pair.
+pub const MAX_RD_ATOMIC: u8 = 16;
+
+/// A queue pair's hot state.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) qpn: u32,
+    pub(crate) pd: Pd,
+    pub(crate) send_cq: u32,
+    pub(crate) recv_cq: u32,
+    /// Shared receive queue, 0 for none.
+    pub(crate) srq: u32,
+    pub(crate) dest_qp: u32,
+    pub(crate) qkey: u32,
+    pub(crate) sq: Ring,
+    pub(crate) rq: Ring,
+    pub(crate) tx: Requester,
+    pub(crate) rx: Responder,
+    pub(crate) path: Path,
+    pub(crate) mtu: u16,
+    pub(crate) state: State,
+    pub(crate) transport: Transport,
+    pub(crate) dialect: Dialect,
+    pub(crate) access: Access,
+    /// In the schedule queue (SRNIC's ready state).
+    pub(crate) queued: bool,
+    pub(crate) signal_all: bool,
+    pub(crate) cold: Box<Cold>,
+}
+
+/// What only set-up, errors and congestion need.
+#[derive(Debug)]
+pub(crate) struct Cold {
+    /// All that was set, for `query_qp`.
+    pub(crate) attr: QpAttr,
+    /// Not before this time another congestion notification.
+    pub(crate) next_cnp: Time,
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) max_dest_rd_atomic: u8,
+    /// The event "last element reached" of a queue pair with a shared receive queue was raised.
+    pub(crate) last_element_told: bool,
+    /// The event "send queue drained" is owed.
+    pub(crate) drain_wanted: bool,
+}
+
+/// What one turn of the scheduler may still spend (SRNIC §4.3.1).
+#[derive(Debug)]
+pub(crate) struct Budget {
+    pub(crate) elements: u32,
+    pub(crate) bytes: u32,
+}
+
+impl Budget {
+    fn is_spent(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// A packet counts its payload, and at least its headers.
+    fn spend(&mut self, payload: u32) {
+        self.bytes = self.bytes.saturating_sub(payload.max(64));
+    }
+}
+
+impl Qp {
+    /// One turn: answers, requests, acknowledge, in that order, so that an acknowledge rides
+    /// behind data. Returns whether the queue pair is to have another turn.
+    pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
+        let mut budget =
+            Budget { elements: env.card.config.fetch_elements, bytes: env.card.config.burst_bytes };
+        self.send_cnp(env, batch);
+        self.send_answers(env, batch, &mut budget);
+        let again = match self.state {
+            State::Rts | State::Sqd => self.send_requests(env, batch, &mut budget),
+            State::Error | State::Sqe => self.flush(env, &mut budget),
+            _ => false,
+        };
+        self.send_acknowledge(env, batch);
+        again || self.rx.pending > 0
+    }
+
+    /// The queue pair cannot go on: outstanding work will be flushed.
+    pub(crate) fn fail(&mut self, env: &mut Env<'_>) {
+        if self.state == State::Error {
+            return;
+        }
+        self.state = State::Error;
+        self.tx.stop();
+        self.drop_answers(env);
+        env.card.schedule(self);
+    }
+
+    /// Completes what is left with [`Status::Flushed`], a turn's worth; returns whether there is
+    /// more. In SQE only the send queue is flushed.
+    fn flush(&mut self, env: &mut Env<'_>, budget: &mut Budget) -> bool {
+        let receives = self.state == State::Error;
+        if receives {
+            self.flush_receive(env);
+        }
+        while budget.elements > 0 {
+            budget.elements -= 1;
+            if let Some(work) = self.pop_outstanding(env) {
+                let kind = WorkKind::Send(work.element.opcode);
+                self.flushed(env, self.send_cq, kind, work.element.wr_id);
+            } else if self.sq.waiting() > 0 {
+                let wr_id = self.take_wr_id(env, true);
+                self.sq.retired = self.sq.fetched;
+                self.flushed(env, self.send_cq, WorkKind::Unread, wr_id);
+            } else if receives && self.rq.waiting() > 0 {
+                let wr_id = self.take_wr_id(env, false);
+                self.rq.retired = self.rq.fetched;
+                self.flushed(env, self.recv_cq, WorkKind::Recv, wr_id);
+            } else {
+                if receives {
+                    self.tell_last_element(env);
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    fn flushed(&mut self, env: &mut Env<'_>, cq: u32, kind: WorkKind, wr_id: u64) {
+        env.card.counters.elements_flushed += 1;
+        let status = Status::Flushed;
+        env.card.complete(
+            cq,
+            Completion { wr_id, status, kind, qpn: self.qpn, ..Completion::default() },
+        );
+    }
+
+    /// Takes the next element of a ring only for its `wr_id`.
+    fn take_wr_id(&mut self, env: &mut Env<'_>, send: bool) -> u64 {
+        let ring = if send { &mut self.sq } else { &mut self.rq };
+        let mut raw = [0; crate::queue::ELEMENT_LEN];
+        // A ring that cannot be read is flushed all the same, with a wr_id of zero.
+        let read = env.mem.read(ring.slot(ring.fetched), &mut raw);
+        ring.fetched = ring.fetched.wrapping_add(1);
+        read.map_or(0, |()| crate::queue::element::Element::wr_id(&raw))
+    }
+
+    fn tell_last_element(&mut self, env: &mut Env<'_>) {
+        if self.srq != 0 && !self.cold.last_element_told {
+            self.cold.last_element_told = true;
+            env.card.events.push_back(Event::LastElementReached(self.qpn));
+        }
+    }
+
+    /// Forgets all work and all sequence state (RESET, or before destruction).
+    pub(crate) fn reset(&mut self, card: &mut Card) {
+        while let Some(work) = card.outstanding.pop(&mut self.tx.outstanding) {
+            card.sgls.release(work.more);
+        }
+        while card.answers.pop(&mut self.rx.answers).is_some() {}
+        card.sgls.release(self.rx.receive.map_or(crate::card::NO_SGL, |r| r.more));
+        self.sq.reset();
+        self.rq.reset();
+        let limit = card.config.window_packets;
+        self.tx = Requester::new(Psn::default(), limit);
+        self.rx = Responder::new(Psn::default());
+        self.cold.last_element_told = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn hot_state_is_at_most_256_bytes() {
+        assert!(size_of::<super::Qp>() <= 256, "{} bytes", size_of::<super::Qp>());
+    }
+}

@@ -1,0 +1,555 @@
+//! The requester: from send elements to request packets.
+//!
+//! An element is fetched and judged once; its copy stands in the card's Multi-Queue until it is
+//! acknowledged, and packets, first time or again, are always made from that copy. To go back N
+//! is to put the cursor back.
+
+use super::window::Window;
+use super::{Budget, Qp, State, timers};
+use crate::card::{Env, pieces};
+use crate::memory::region::{Access, AccessError};
+use crate::multi_queue::{Cursor, List};
+use crate::nic::Event;
+use crate::psn::Psn;
+use crate::queue::element::{AT_SGE, BadElement, Element};
+use crate::queue::{Completion, Opcode, SendFlags, Sge, Status, WorkKind};
+use crate::qp::timers::Timer;
+use crate::transmit::{Path, Segment, TransmitBatch};
+use crate::wire::opcode::Follows;
+use crate::wire::{AtomicEth, Bth, Deth, Extensions, Op, Operation, Packet, Position, Reth, Transport};
+
+/// A READ is asked for in pieces of this many response packets, so that the window bounds what a
+/// peer may pour out. The pieces lie at fixed places in the message: a repeated request is always
+/// the tail of one that the responder has seen.
+const READ_PIECE: u32 = 32;
+
+/// The requester's hot state.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    /// Messages issued and not yet acknowledged.
+    pub(crate) outstanding: List,
+    /// The message that `next` is part of; none if all issued messages are sent.
+    pub(crate) cursor: Cursor,
+    /// The oldest PSN not acknowledged.
+    pub(crate) una: Psn,
+    /// The next PSN to send.
+    pub(crate) next: Psn,
+    /// One past the highest PSN ever sent.
+    pub(crate) high: Psn,
+    /// The PSN of the next message to issue.
+    pub(crate) tail: Psn,
+    pub(crate) window: Window,
+    pub(crate) timer: Timer,
+    pub(crate) retries_left: u8,
+    pub(crate) rnr_retries_left: u8,
+    /// READ pieces and atomics asked for and not answered.
+    pub(crate) reads: u8,
+    /// Waiting as an RNR NAK asked.
+    pub(crate) rnr_wait: bool,
+    /// A response showed a loss and the retry is under way.
+    pub(crate) implied_nak: bool,
+}
+
+impl Requester {
+    pub(crate) fn new(psn: Psn, window: u16) -> Requester {
+        Requester {
+            outstanding: List::EMPTY,
+            cursor: Cursor::NONE,
+            una: psn,
+            next: psn,
+            high: psn,
+            tail: psn,
+            window: Window::new(window),
+            timer: Timer::IDLE,
+            retries_left: 0,
+            rnr_retries_left: 0,
+            reads: 0,
+            rnr_wait: false,
+            implied_nak: false,
+        }
+    }
+
+    /// Sends nothing more and waits for nothing.
+    pub(crate) fn stop(&mut self) {
+        self.cursor = Cursor::NONE;
+        self.timer.disarm();
+        self.rnr_wait = false;
+    }
+}
+
+/// A message that was issued: the judged copy of its element, and its place in the sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outstanding {
+    pub(crate) element: Element,
+    /// Further entries, in the card's pool.
+    pub(crate) more: u32,
+    /// Which element of the ring.
+    pub(crate) index: u32,
+    pub(crate) psn: Psn,
+    /// PSNs it takes; none if it failed before it could begin.
+    pub(crate) packets: u32,
+    /// It cannot be carried out: reported when all before it are done.
+    pub(crate) failed: Option<Status>,
+}
+
+impl Outstanding {
+    /// Is `psn` one of this message's?
+    pub(crate) fn holds(&self, psn: Psn) -> bool {
+        psn.distance_from(self.psn) < self.packets
+    }
+
+    /// One past the last PSN.
+    pub(crate) fn end(&self) -> Psn {
+        self.psn.plus(self.packets)
+    }
+}
+
+/// Why a requester stopped sending.
+#[derive(PartialEq, Eq, Debug)]
+enum Stop {
+    /// Its turn is over.
+    Spent,
+    /// An acknowledge, a timer or a doorbell has to come first.
+    Blocked,
+}
+
+impl Qp {
+    /// Sends what the turn allows; returns whether there is more that could go.
+    pub(crate) fn send_requests(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+    ) -> bool {
+        // The fetched elements are lent out of the card, so that the card can be used meanwhile.
+        let mut fetched = core::mem::take(&mut env.card.fetched);
+        let stop = self.send_until_stopped(env, batch, budget, &mut fetched);
+        env.card.fetched = fetched;
+        stop == Stop::Spent
+    }
+
+    fn send_until_stopped(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+        fetched: &mut Vec<u8>,
+    ) -> Stop {
+        let (mut at, mut left) = (0, 0);
+        loop {
+            if let Some(stop) = self.send_issued(env, batch, budget) {
+                return stop;
+            }
+            if self.state != State::Rts || self.sq.waiting() == 0 {
+                return Stop::Blocked;
+            }
+            if budget.elements == 0 || budget.is_spent() {
+                return Stop::Spent;
+            }
+            if left == 0 {
+                (at, left) = (0, self.sq.contiguous(budget.elements));
+                if !self.fetch(env, left, fetched) {
+                    return Stop::Blocked;
+                }
+            }
+            let stride = self.sq.stride();
+            if let Some(stop) = self.issue(env, &fetched[at * stride..(at + 1) * stride]) {
+                return stop;
+            }
+            at += 1;
+            left -= 1;
+            budget.elements -= 1;
+        }
+    }
+
+    /// Copies the next `count` elements; what the turn does not use is dropped (SRNIC §4.3.1).
+    fn fetch(&mut self, env: &mut Env<'_>, count: u32, fetched: &mut Vec<u8>) -> bool {
+        fetched.resize(count as usize * self.sq.stride(), 0);
+        env.card.counters.elements_fetched += u64::from(count);
+        if env.mem.read(self.sq.slot(self.sq.fetched), fetched).is_err() {
+            env.card.counters.elements_invalid += 1;
+            self.fail(env);
+            return false;
+        }
+        true
+    }
+
+    /// Judges one element and gives it its PSNs.
+    fn issue(&mut self, env: &mut Env<'_>, raw: &[u8]) -> Option<Stop> {
+        let judged = Element::parse(raw).map_err(|bad| match bad {
+            BadElement::Length => Status::LocalLength,
+            _ => Status::LocalQpOperation,
+        });
+        let fenced = judged.is_ok_and(|e| e.flags.contains(SendFlags::FENCE));
+        if fenced && self.waits_for_response(env) {
+            return Some(Stop::Blocked);
+        }
+        let failed = judged.and_then(|e| self.judge(env, &e, raw)).err();
+        let element = judged.unwrap_or_else(|_| {
+            env.card.counters.elements_invalid += 1;
+            Element::unreadable(raw)
+        });
+        let packets = match (failed, element.opcode) {
+            (Some(_), _) => 0,
+            (None, op) if op.is_atomic() => 1,
+            (None, _) => element.len.div_ceil(u32::from(self.mtu)).max(1),
+        };
+        let work = Outstanding {
+            element,
+            more: env.card.sgls.copy_in(raw, if failed.is_some() { 0 } else { element.num_sge }),
+            index: self.sq.fetched,
+            psn: self.tx.tail,
+            packets,
+            failed,
+        };
+        let Some(cursor) = env.card.outstanding.push(&mut self.tx.outstanding, work) else {
+            env.card.sgls.release(work.more);
+            env.card.counters.pool_full += 1;
+            return Some(Stop::Spent);
+        };
+        self.sq.fetched = self.sq.fetched.wrapping_add(1);
+        self.tx.tail = work.end();
+        self.tx.cursor = cursor;
+        None
+    }
+
+    fn waits_for_response(&self, env: &Env<'_>) -> bool {
+        let pool = &env.card.outstanding;
+        !pool.find(&self.tx.outstanding, |w| w.element.opcode.wants_response()).is_none()
+    }
+
+    /// Can this queue pair carry the element out? Only the copy in `raw` is looked at.
+    fn judge(&self, env: &mut Env<'_>, element: &Element, raw: &[u8]) -> Result<(), Status> {
+        let opcode = element.opcode;
+        let allowed = match self.transport {
+            Transport::Rc => !opcode.wants_response() || self.cold.max_rd_atomic > 0,
+            Transport::Uc => matches!(
+                opcode,
+                Opcode::Send | Opcode::SendImm | Opcode::Write | Opcode::WriteImm
+            ),
+            Transport::Ud => matches!(opcode, Opcode::Send | Opcode::SendImm),
+        };
+        if !allowed {
+            env.card.counters.elements_invalid += 1;
+            return Err(Status::LocalQpOperation);
+        }
+        if self.transport == Transport::Ud {
+            if element.len > u32::from(self.mtu) {
+                return Err(Status::LocalLength);
+            }
+            if env.card.ahs.get(element.ud().0).is_none_or(|ah| ah.pd != self.pd) {
+                return Err(Status::LocalQpOperation);
+            }
+        }
+        let need = if opcode.wants_response() { Access::LOCAL_WRITE } else { Access::empty() };
+        for i in 0..usize::from(element.num_sge) {
+            let Sge { addr, len, lkey } = crate::queue::element::sge_at(raw, i);
+            let opens = env.card.regions.check(lkey, self.pd, addr, u64::from(len), need);
+            if len > 0 && opens.is_err() {
+                env.card.counters.elements_protection += 1;
+                return Err(Status::LocalProtection);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends packets of issued messages from the cursor on. `None`: all are sent.
+    fn send_issued(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+    ) -> Option<Stop> {
+        if self.tx.rnr_wait {
+            return Some(Stop::Blocked);
+        }
+        while let Some(&work) = env.card.outstanding.get(self.tx.cursor) {
+            if work.failed.is_some() {
+                self.settle_failures(env);
+                return Some(Stop::Blocked);
+            }
+            if budget.is_spent() {
+                return Some(Stop::Spent);
+            }
+            let in_flight = self.tx.next.distance_from(self.tx.una);
+            if self.transport == Transport::Rc && !self.tx.window.has_room(in_flight) {
+                return Some(Stop::Blocked);
+            }
+            let wants_response = work.element.opcode.wants_response();
+            if wants_response && self.tx.reads >= self.cold.max_rd_atomic {
+                return Some(Stop::Blocked);
+            }
+            match self.send_packet(env, batch, budget, &work) {
+                Ok(psns) => self.sent(env, &work, psns),
+                Err(_) => {
+                    env.card.counters.elements_protection += 1;
+                    let work = env.card.outstanding.get_mut(self.tx.cursor);
+                    if let Some(work) = work {
+                        work.failed = Some(Status::LocalProtection);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// `psns` more PSNs of `work` are on their way.
+    fn sent(&mut self, env: &mut Env<'_>, work: &Outstanding, psns: u32) {
+        if self.tx.next.is_before(self.tx.high) {
+            env.card.counters.tx_retransmitted += 1;
+        }
+        self.tx.next = self.tx.next.plus(psns);
+        if self.tx.next.is_after(self.tx.high) {
+            self.tx.high = self.tx.next;
+        }
+        if work.element.opcode.wants_response() {
+            self.tx.reads += 1;
+        }
+        if self.tx.next == work.end() {
+            self.tx.cursor = env.card.outstanding.next(self.tx.cursor);
+        }
+        if self.transport == Transport::Rc {
+            if !self.tx.timer.is_armed() {
+                self.arm_timer(env);
+            }
+        } else if self.tx.next == work.end() {
+            // Unreliable: sent is done.
+            self.tx.una = self.tx.next;
+            self.complete_front(env);
+        }
+    }
+
+    /// Starts the wait for an acknowledge anew.
+    pub(crate) fn arm_timer(&mut self, env: &mut Env<'_>) {
+        match timers::ack_timeout(self.cold.timeout) {
+            Some(wait) => env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + wait),
+            None => self.tx.timer.disarm(),
+        }
+    }
+
+    /// Makes the packet at `next`; returns how many PSNs it takes.
+    fn send_packet(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+        work: &Outstanding,
+    ) -> Result<u32, AccessError> {
+        let element = &work.element;
+        match element.opcode {
+            Opcode::Read => Ok(self.send_read(env, batch, budget, work)),
+            Opcode::CompareSwap | Opcode::FetchAdd => {
+                let atomic = AtomicEth {
+                    addr: element.remote,
+                    rkey: element.key,
+                    swap_add: element.operand,
+                    compare: element.compare,
+                };
+                let operation = match element.opcode {
+                    Opcode::CompareSwap => Operation::CompareSwap,
+                    _ => Operation::FetchAdd,
+                };
+                let ext = Extensions { atomic, ..Extensions::default() };
+                self.push_bare(env, batch, budget, operation, &ext);
+                Ok(1)
+            }
+            _ => self.send_data(env, batch, budget, work),
+        }
+    }
+
+    /// A packet of a SEND or WRITE.
+    fn send_data(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+        work: &Outstanding,
+    ) -> Result<u32, AccessError> {
+        let element = &work.element;
+        let k = self.tx.next.distance_from(work.psn);
+        let offset = k * u32::from(self.mtu);
+        let len = (element.len - offset).min(u32::from(self.mtu));
+        let position = Position::new(k == 0, k + 1 == work.packets);
+        let mark = batch.mark();
+        if let Err(refused) = self.gather(env, batch, work, offset, len) {
+            batch.rewind(mark);
+            return Err(refused);
+        }
+        let (operation, with) = match element.opcode {
+            Opcode::Send => (Operation::Send, Follows::empty()),
+            Opcode::SendImm => (Operation::Send, Follows::IMM),
+            Opcode::SendInvalidate => (Operation::Send, Follows::IETH),
+            Opcode::WriteImm => (Operation::Write, Follows::IMM),
+            _ => (Operation::Write, Follows::empty()),
+        };
+        let op = Op::of(self.transport, operation, position, with);
+        let ext = Extensions {
+            reth: Reth { addr: element.remote, rkey: element.key, len: element.len },
+            imm_or_key: element.imm(),
+            deth: self.deth(element),
+            ..Extensions::default()
+        };
+        let pad = (len.wrapping_neg() & 3) as u8;
+        let (path, dest_qp) = self.destination(env, element);
+        let window_ends = !self.tx.window.has_room(self.tx.next.distance_from(self.tx.una) + 1);
+        let asks = position.ends() || window_ends || (k + 1) % env.card.config.ack_every == 0;
+        let tells = position.ends() && !matches!(element.opcode, Opcode::Write);
+        let bth = Bth {
+            solicited: tells && element.flags.contains(SendFlags::SOLICITED),
+            pad,
+            dest_qp,
+            ack_req: self.transport == Transport::Rc && asks,
+            psn: self.tx.next,
+            ..Bth::ours()
+        };
+        let ecn = env.card.config.ecn;
+        batch.push(path, ecn, mark, pad, |out| Packet::emit_headers(&bth, op, &ext, out));
+        self.count_sent(env, budget, len);
+        Ok(1)
+    }
+
+    /// Where the bytes of a packet lie.
+    fn gather(
+        &self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        work: &Outstanding,
+        offset: u32,
+        len: u32,
+    ) -> Result<(), AccessError> {
+        let segments = batch.segments_mut();
+        let element = &work.element;
+        if element.flags.contains(SendFlags::INLINE) {
+            let addr = self.sq.slot(work.index) + AT_SGE as u64 + u64::from(offset);
+            segments.extend((len > 0).then_some(Segment { addr, len }));
+            return Ok(());
+        }
+        let card = &*env.card;
+        let sges = card.sgls.entries(element.num_sge, &element.sge, work.more);
+        pieces(sges, offset, len, |Sge { addr, len, lkey }| {
+            let read = Access::empty();
+            card.regions.translate(lkey, self.pd, addr, len, read, |s| segments.push(s))
+        })
+    }
+
+    /// Asks for the piece of a READ that begins at `next`.
+    fn send_read(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+        work: &Outstanding,
+    ) -> u32 {
+        let mtu = u32::from(self.mtu);
+        let k = self.tx.next.distance_from(work.psn);
+        let end = ((k / READ_PIECE + 1) * READ_PIECE).min(work.packets);
+        let offset = k * mtu;
+        let len = (work.element.len - offset).min((end - k) * mtu);
+        let addr = work.element.remote.wrapping_add(u64::from(offset));
+        let reth = Reth { addr, rkey: work.element.key, len };
+        let ext = Extensions { reth, ..Extensions::default() };
+        self.push_bare(env, batch, budget, Operation::ReadRequest, &ext);
+        end - k
+    }
+
+    /// Adds an RC request without payload.
+    fn push_bare(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+        operation: Operation,
+        ext: &Extensions,
+    ) {
+        let op = Op::of(Transport::Rc, operation, Position::Only, Follows::empty());
+        let bth =
+            Bth { dest_qp: self.dest_qp, ack_req: true, psn: self.tx.next, ..Bth::ours() };
+        let (ecn, mark) = (env.card.config.ecn, batch.mark());
+        batch.push(self.path, ecn, mark, 0, |out| Packet::emit_headers(&bth, op, ext, out));
+        self.count_sent(env, budget, 0);
+    }
+
+    fn count_sent(&self, env: &mut Env<'_>, budget: &mut Budget, payload: u32) {
+        budget.spend(payload);
+        env.card.counters.tx_packets += 1;
+        env.card.counters.tx_bytes += u64::from(payload);
+    }
+
+    /// Where a message goes, and to which queue pair.
+    fn destination(&self, env: &Env<'_>, element: &Element) -> (Path, u32) {
+        if self.transport != Transport::Ud {
+            return (self.path, self.dest_qp);
+        }
+        let (ah, qpn) = element.ud();
+        // The handle was there when the element was judged, a moment ago in the same turn.
+        (env.card.ahs.get(ah).map_or(self.path, |ah| ah.path), qpn)
+    }
+
+    /// The datagram header; a Q_Key with its top bit set stands for the queue pair's own.
+    fn deth(&self, element: &Element) -> Deth {
+        let qkey = if element.key >> 31 == 1 { self.qkey } else { element.key };
+        Deth { qkey, src_qp: self.qpn }
+    }
+
+    /// Takes the oldest message off the list; its slot in the ring is free again.
+    pub(crate) fn pop_outstanding(&mut self, env: &mut Env<'_>) -> Option<Outstanding> {
+        let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
+        env.card.sgls.release(work.more);
+        self.sq.retired = work.index.wrapping_add(1);
+        Some(work)
+    }
+
+    /// The oldest message is done: tells its owner, if that was asked for.
+    pub(crate) fn complete_front(&mut self, env: &mut Env<'_>) {
+        let Some(work) = self.pop_outstanding(env) else { return };
+        let element = work.element;
+        if self.signal_all || element.flags.contains(SendFlags::SIGNALED) {
+            env.card.complete(
+                self.send_cq,
+                Completion {
+                    wr_id: element.wr_id,
+                    kind: WorkKind::Send(element.opcode),
+                    qpn: self.qpn,
+                    len: element.len,
+                    ..Completion::default()
+                },
+            );
+        }
+        if self.state == State::Sqd && self.tx.outstanding.is_empty() && self.cold.drain_wanted {
+            self.cold.drain_wanted = false;
+            env.card.events.push_back(Event::SendQueueDrained(self.qpn));
+        }
+    }
+
+    /// Messages at the front that cannot be carried out are reported now that all before them
+    /// are done; the queue pair stops (RC) or stops sending (UC, UD).
+    pub(crate) fn settle_failures(&mut self, env: &mut Env<'_>) {
+        let front = env.card.outstanding.front(&self.tx.outstanding);
+        let Some(status) = front.and_then(|w| w.failed) else { return };
+        self.fail_front(env, status);
+    }
+
+    /// The oldest message ends with an error, and the queue pair with it.
+    pub(crate) fn fail_front(&mut self, env: &mut Env<'_>, status: Status) {
+        if let Some(work) = self.pop_outstanding(env) {
+            env.card.complete(
+                self.send_cq,
+                Completion {
+                    wr_id: work.element.wr_id,
+                    status,
+                    kind: WorkKind::Send(work.element.opcode),
+                    qpn: self.qpn,
+                    ..Completion::default()
+                },
+            );
+        }
+        if self.transport == Transport::Rc {
+            self.fail(env);
+        } else {
+            self.tx.stop();
+            self.tx.next = self.tx.una;
+            self.tx.tail = self.tx.una;
+            self.state = State::Sqe;
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The responder: a peer's requests, judged and carried out in order.
+//!
+//! A request ahead of the expected PSN is told once what is missing; one behind it is a duplicate,
+//! acknowledged or answered again; the expected one is checked against the op-code table, the
+//! message it is part of, and memory, and only then changes anything.
+
+use super::{Qp, State, answers};
+use crate::card::{Env, pieces};
+use crate::memory::region::{Access, AccessError};
+use crate::multi_queue::List;
+use crate::nic::Event;
+use crate::psn::Psn;
+use crate::queue::element::sge_at;
+use crate::queue::ring::MAX_STRIDE;
+use crate::queue::{Completion, CompletionFlags, MAX_SGE, Sge, Status, WorkKind};
+use crate::wire::opcode::Follows;
+use crate::wire::{Nak, Operation, Packet, Syndrome};
+
+/// The responder's hot state.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    /// The PSN expected next.
+    pub(crate) expected: Psn,
+    /// Messages completed, 24 bits.
+    pub(crate) msn: u32,
+    /// READs and atomics, answered or to be answered, oldest first.
+    pub(crate) answers: List,
+    /// How many of them are still to be sent.
+    pub(crate) pending: u16,
+    /// What the next acknowledge is to say.
+    pub(crate) reply: Reply,
+    /// A NAK was sent for the expected PSN: silence until it comes.
+    pub(crate) nak_sent: bool,
+    /// A congestion notification is owed.
+    pub(crate) cnp_owed: bool,
+    /// The message in progress, by its operation.
+    pub(crate) current: Option<Operation>,
+    /// A WRITE in progress: where its next byte goes.
+    write: WriteCursor,
+    /// A SEND in progress: the receive element it fills.
+    pub(crate) receive: Option<Receive>,
+}
+
+/// What a responder owes its requester.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reply {
+    Nothing,
+    Acknowledge,
+    Negative(u8),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct WriteCursor {
+    addr: u64,
+    rkey: u32,
+    /// Bytes still to come, of how many.
+    left: u32,
+    total: u32,
+}
+
+/// A receive element in use: the copy of what was fetched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receive {
+    pub(crate) wr_id: u64,
+    first: Sge,
+    pub(crate) more: u32,
+    /// Bytes received so far.
+    pub(crate) filled: u32,
+    count: u8,
+}
+
+/// Why a request is not carried out.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Told to the requester; ends the connection.
+    Nak(Nak),
+    /// The receiver is not ready: the requester is to wait.
+    NotReady,
+}
+
+impl Refusal {
+    fn access(env: &mut Env<'_>, error: AccessError) -> Refusal {
+        error.count(&mut env.card.counters);
+        Refusal::Nak(match error {
+            AccessError::Memory => Nak::RemoteOperational,
+            _ => Nak::RemoteAccess,
+        })
+    }
+
+    fn invalid(env: &mut Env<'_>) -> Refusal {
+        env.card.counters.refused_invalid_request += 1;
+        Refusal::Nak(Nak::InvalidRequest)
+    }
+}
+
+impl Responder {
+    pub(crate) fn new(expected: Psn) -> Responder {
+        Responder {
+            expected,
+            msn: 0,
+            answers: List::EMPTY,
+            pending: 0,
+            reply: Reply::Nothing,
+            nak_sent: false,
+            cnp_owed: false,
+            current: None,
+            write: WriteCursor::default(),
+            receive: None,
+        }
+    }
+}
+
+impl Qp {
+    /// A request on a reliable connection.
+    pub(crate) fn handle_request(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        let psn = packet.bth.psn;
+        if psn.is_before(self.rx.expected) {
+            self.handle_duplicate(env, packet);
+            env.card.schedule(self);
+            return;
+        }
+        if psn != self.rx.expected {
+            env.card.counters.rx_out_of_sequence += 1;
+            if !self.rx.nak_sent {
+                self.refuse(env, Syndrome::Nak(Nak::PsnSequence));
+            }
+            return;
+        }
+        match self.execute(env, packet) {
+            Ok(psns) => {
+                self.rx.nak_sent = false;
+                self.rx.expected = psn.plus(psns);
+                env.card.counters.rx_bytes += packet.payload.len() as u64;
+                if packet.bth.ack_req && self.rx.reply == Reply::Nothing {
+                    self.rx.reply = Reply::Acknowledge;
+                }
+                if self.rx.reply != Reply::Nothing || self.rx.pending > 0 {
+                    env.card.schedule(self);
+                }
+            }
+            Err(Refusal::NotReady) => {
+                env.card.counters.tx_rnr_naks += 1;
+                self.refuse(env, Syndrome::Rnr { timer: self.cold.min_rnr_timer });
+            }
+            Err(Refusal::Nak(nak)) => self.break_connection(env, nak),
+        }
+    }
+
+    /// Owes the requester a NAK for the expected PSN; then silence until it comes.
+    fn refuse(&mut self, env: &mut Env<'_>, syndrome: Syndrome) {
+        self.rx.nak_sent = true;
+        self.rx.reply = Reply::Negative(syndrome.byte());
+        env.card.schedule(self);
+    }
+
+    /// A request that cannot be carried out ends the connection: a last NAK, then ERROR.
+    pub(crate) fn break_connection(&mut self, env: &mut Env<'_>, nak: Nak) {
+        self.refuse(env, Syndrome::Nak(nak));
+        env.card.events.push_back(match nak {
+            Nak::RemoteAccess => Event::QpAccessError(self.qpn),
+            _ => Event::QpRequestError(self.qpn),
+        });
+        if let Some(receive) = self.rx.receive.take() {
+            self.end_receive(env, &receive, Status::RemoteInvalidRequest);
+        }
+        self.fail(env);
+    }
+
+    fn handle_duplicate(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        env.card.counters.rx_duplicates += 1;
+        match packet.op.operation {
+            Operation::ReadRequest => self.answer_read_again(env, packet),
+            Operation::CompareSwap | Operation::FetchAdd => self.answer_atomic_again(env, packet),
+            _ if self.rx.reply == Reply::Nothing => self.rx.reply = Reply::Acknowledge,
+            _ => {}
+        }
+    }
+
+    /// Carries out the expected request; returns how many PSNs it takes.
+    fn execute(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) -> Result<u32, Refusal> {
+        if !self.follows(packet) || !self.has_legal_length(packet) {
+            return Err(Refusal::invalid(env));
+        }
+        let psns = match packet.op.operation {
+            Operation::Send => self.execute_send(env, packet)?,
+            Operation::Write => self.execute_write(env, packet)?,
+            Operation::ReadRequest => return self.execute_read(env, packet),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                return self.execute_atomic(env, packet);
+            }
+            _ => {
+                env.card.counters.refused_no_kernel += 1;
+                return Err(Refusal::Nak(Nak::InvalidRequest));
+            }
+        };
+        if packet.op.position.ends() {
+            self.rx.current = None;
+            self.rx.msn = self.rx.msn.wrapping_add(1);
+        } else {
+            self.rx.current = Some(packet.op.operation);
+        }
+        Ok(psns)
+    }
+
+    /// May this packet follow the last one?
+    pub(crate) fn follows(&self, packet: &Packet<'_>) -> bool {
+        match self.rx.current {
+            None => packet.op.position.begins(),
+            Some(operation) => {
+                !packet.op.position.begins() && packet.op.operation == operation
+            }
+        }
+    }
+
+    /// FIRST and MIDDLE are full, LAST is not empty, none is longer than the path MTU.
+    pub(crate) fn has_legal_length(&self, packet: &Packet<'_>) -> bool {
+        use crate::wire::Position::{First, Last, Middle, Only};
+        let (len, mtu) = (packet.payload.len(), usize::from(self.mtu));
+        match packet.op.position {
+            First | Middle => len == mtu,
+            Last => (1..=mtu).contains(&len),
+            Only => len <= mtu,
+        }
+    }
+
+    pub(crate) fn execute_send(
+        &mut self,
+        env: &mut Env<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<u32, Refusal> {
+        let mut receive = match self.rx.receive {
+            Some(receive) => receive,
+            None => self.take_receive(env)?,
+        };
+        // Kept before anything can go wrong: whatever happens, its owner is told.
+        self.rx.receive = Some(receive);
+        self.fill(env, &mut receive, packet.payload)?;
+        self.rx.receive = Some(receive);
+        if packet.op.position.ends() {
+            let invalidates = packet.op.follows.contains(Follows::IETH);
+            if invalidates {
+                let ended = env.card.regions.invalidate(packet.ext.imm_or_key, self.pd);
+                ended.map_err(|error| Refusal::access(env, error))?;
+            }
+            self.rx.receive = None;
+            self.complete_receive(env, &receive, packet, WorkKind::Recv, receive.filled);
+        }
+        Ok(1)
+    }
+
+    pub(crate) fn execute_write(
+        &mut self,
+        env: &mut Env<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<u32, Refusal> {
+        let len = packet.payload.len() as u32;
+        let mut cursor = self.rx.write;
+        if packet.op.position.begins() {
+            let reth = packet.ext.reth;
+            let (left, total) = (reth.len, reth.len);
+            cursor = WriteCursor { addr: reth.addr, rkey: reth.rkey, left, total };
+            if !packet.op.position.ends() {
+                // The whole range is judged before its first byte is written.
+                self.check_remote(env, reth.rkey, reth.addr, reth.len, Access::REMOTE_WRITE)?;
+            }
+        }
+        if cursor.left < len || packet.op.position.ends() != (cursor.left == len) {
+            return Err(Refusal::invalid(env));
+        }
+        // A receive element is taken only when nothing but the driver can still refuse the data.
+        self.check_remote(env, cursor.rkey, cursor.addr, len, Access::REMOTE_WRITE)?;
+        let imm = packet.op.follows.contains(Follows::IMM);
+        let receive = if imm { Some(self.take_receive(env)?) } else { None };
+        if len > 0 {
+            let key = (cursor.rkey, self.pd);
+            let written = env.write_region(key, cursor.addr, packet.payload, Access::REMOTE_WRITE);
+            if let Err(error) = written {
+                self.rx.receive = receive;
+                return Err(Refusal::access(env, error));
+            }
+        }
+        let addr = cursor.addr.wrapping_add(u64::from(len));
+        self.rx.write = WriteCursor { addr, left: cursor.left - len, ..cursor };
+        if let Some(receive) = receive {
+            self.complete_receive(env, &receive, packet, WorkKind::RecvWriteImm, cursor.total);
+        }
+        Ok(1)
+    }
+
+    /// Does the key open this range to the peer, on this queue pair? An empty range needs no key.
+    pub(crate) fn check_remote(
+        &self,
+        env: &mut Env<'_>,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+        need: Access,
+    ) -> Result<(), Refusal> {
+        let opens = if !self.access.contains(need) {
+            Err(AccessError::Permission)
+        } else if len == 0 {
+            Ok(())
+        } else {
+            env.card.regions.check(rkey, self.pd, addr, u64::from(len), need)
+        };
+        opens.map_err(|error| Refusal::access(env, error))
+    }
+
+    /// Takes the next receive element, from the shared queue if there is one.
+    pub(crate) fn take_receive(&mut self, env: &mut Env<'_>) -> Result<Receive, Refusal> {
+        let mut raw = [0; MAX_STRIDE];
+        let card = &mut *env.card;
+        let ring = match card.srqs.get_mut(self.srq) {
+            Some(srq) => &mut srq.ring,
+            None => &mut self.rq,
+        };
+        if ring.waiting() == 0 {
+            return Err(Refusal::NotReady);
+        }
+        let raw = &mut raw[..ring.stride()];
+        let read = env.mem.read(ring.slot(ring.fetched), raw);
+        ring.fetched = ring.fetched.wrapping_add(1);
+        ring.retired = ring.fetched;
+        let waiting = ring.waiting();
+        card.counters.elements_fetched += 1;
+        card.srq_taken(self.srq, waiting);
+        let count = raw[11];
+        let wr_id = crate::queue::element::Element::wr_id(raw);
+        let bad = read.is_err() || usize::from(count) > crate::queue::element::max_sges(raw.len());
+        let count = if bad { 0 } else { count };
+        let more = card.sgls.copy_in(raw, count);
+        let first = if count > 0 { sge_at(raw, 0) } else { Sge::default() };
+        let receive = Receive { wr_id, first, more, filled: 0, count };
+        if bad {
+            card.counters.elements_invalid += 1;
+            self.end_receive(env, &receive, Status::LocalQpOperation);
+            return Err(Refusal::Nak(Nak::RemoteOperational));
+        }
+        Ok(receive)
+    }
+
+    /// Appends a packet's payload to the receive element's memory.
+    pub(crate) fn fill(
+        &mut self,
+        env: &mut Env<'_>,
+        receive: &mut Receive,
+        payload: &[u8],
+    ) -> Result<(), Refusal> {
+        let mut entries = [Sge::default(); MAX_SGE];
+        let sges = env.card.sgls.entries(receive.count, &receive.first, receive.more);
+        let entries = &mut entries[..sges.len()];
+        entries.copy_from_slice(sges);
+        let room: u64 = entries.iter().map(|s| u64::from(s.len)).sum();
+        if u64::from(receive.filled) + payload.len() as u64 > room {
+            self.rx.receive = None;
+            self.end_receive(env, receive, Status::LocalLength);
+            return Err(Refusal::invalid(env));
+        }
+        let mut rest = payload;
+        let filled = pieces(entries, receive.filled, payload.len() as u32, |sge| {
+            let (now, later) = rest.split_at(sge.len as usize);
+            rest = later;
+            env.write_region((sge.lkey, self.pd), sge.addr, now, Access::LOCAL_WRITE)
+        });
+        if filled.is_err() {
+            env.card.counters.elements_protection += 1;
+            self.rx.receive = None;
+            self.end_receive(env, receive, Status::LocalProtection);
+            return Err(Refusal::Nak(Nak::RemoteOperational));
+        }
+        receive.filled += payload.len() as u32;
+        Ok(())
+    }
+
+    /// A message has arrived whole.
+    fn complete_receive(
+        &mut self,
+        env: &mut Env<'_>,
+        receive: &Receive,
+        packet: &Packet<'_>,
+        kind: WorkKind,
+        len: u32,
+    ) {
+        let flags = [
+            (packet.op.follows.contains(Follows::IMM), CompletionFlags::IMM),
+            (packet.op.follows.contains(Follows::IETH), CompletionFlags::INVALIDATED),
+            (packet.bth.solicited, CompletionFlags::SOLICITED),
+        ];
+        self.finish_receive(
+            env,
+            receive,
+            Completion {
+                kind,
+                len,
+                imm_or_key: packet.ext.imm_or_key,
+                flags: flags.iter().filter(|(is, _)| *is).map(|(_, flag)| *flag).collect(),
+                ..Completion::default()
+            },
+        );
+    }
+
+    /// A receive element ends with an error.
+    pub(crate) fn end_receive(&mut self, env: &mut Env<'_>, receive: &Receive, status: Status) {
+        self.finish_receive(env, receive, Completion { status, ..Completion::default() });
+    }
+
+    /// Gives a receive element back with `entry`.
+    pub(crate) fn finish_receive(
+        &mut self,
+        env: &mut Env<'_>,
+        receive: &Receive,
+        entry: Completion,
+    ) {
+        env.card.sgls.release(receive.more);
+        let entry = Completion { wr_id: receive.wr_id, qpn: self.qpn, ..entry };
+        env.card.complete(self.recv_cq, entry);
+    }
+
+    /// The receive element in progress is flushed with the rest.
+    pub(crate) fn flush_receive(&mut self, env: &mut Env<'_>) {
+        if let Some(receive) = self.rx.receive.take() {
+            env.card.counters.elements_flushed += 1;
+            self.end_receive(env, &receive, Status::Flushed);
+        }
+    }
+
+    /// A marked packet has arrived: the sender is to be told, not more often than every
+    /// [`answers::CNP_INTERVAL`].
+    pub(crate) fn note_congestion(&mut self, env: &mut Env<'_>) {
+        env.card.counters.rx_ecn_marked += 1;
+        if self.state != State::Error && env.now >= self.cold.next_cnp {
+            self.cold.next_cnp = env.now + answers::CNP_INTERVAL;
+            self.rx.cnp_owed = true;
+            env.card.schedule(self);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Retransmission timers: one a queue pair, and the transport's two tables of durations.
+
+use core::cmp::Reverse;
+use core::time::Duration;
+use std::collections::BinaryHeap;
+
+use crate::time::Time;
+
+/// A queue pair's timer: moved often (every acknowledge), run out seldom.
+///
+/// So the heap holds one entry a queue pair that may be earlier than the deadline; when it comes
+/// up early it is put back, and moving a deadline further away costs nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timer {
+    deadline: Time,
+    /// The time of this timer's valid heap entry.
+    queued: Time,
+}
+
+impl Timer {
+    pub(crate) const IDLE: Timer = Timer { deadline: Time::NEVER, queued: Time::NEVER };
+
+    pub(crate) fn is_armed(&self) -> bool {
+        self.deadline != Time::NEVER
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.deadline = Time::NEVER;
+    }
+}
+
+/// All timers' heap.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<(Time, u32)>>,
+}
+
+impl Timers {
+    /// Sets `timer` of queue pair `qpn` to run out at `deadline`.
+    pub(crate) fn arm(&mut self, timer: &mut Timer, qpn: u32, deadline: Time) {
+        timer.deadline = deadline;
+        if deadline < timer.queued {
+            timer.queued = deadline;
+            self.heap.push(Reverse((deadline, qpn)));
+        }
+    }
+
+    /// When to look again; [`Time::NEVER`] if no timer is armed. May be early.
+    pub(crate) fn next(&self) -> Time {
+        self.heap.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
+    }
+
+    /// Takes an entry whose time has come. The owner passes it to [`Timers::expire`].
+    pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, u32)> {
+        if self.next() > now {
+            return None;
+        }
+        self.heap.pop().map(|Reverse(entry)| entry)
+    }
+
+    /// Has `timer` run out, now that its entry for `at` has come up?
+    pub(crate) fn expire(&mut self, timer: &mut Timer, qpn: u32, at: Time, now: Time) -> bool {
+        if timer.queued != at {
+            return false;
+        }
+        timer.queued = Time::NEVER;
+        if timer.deadline <= now {
+            timer.deadline = Time::NEVER;
+            return true;
+        }
+        if timer.is_armed() {
+            let deadline = timer.deadline;
+            self.arm(timer, qpn, deadline);
+        }
+        false
+    }
+}
+
+/// The local ACK timeout: 4.096 µs · 2^`code`, or none for code 0.
+pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
+    (code != 0).then(|| Duration::from_nanos(4096 << code.min(31)))
+}
+
+/// The wait that an RNR NAK's 5-bit timer code asks for (InfiniBand specification, table "Encoding
+/// for RNR NAK timer field").
+pub fn rnr_delay(code: u8) -> Duration {
+    const HUNDREDTHS_OF_MS: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(u64::from(HUNDREDTHS_OF_MS[usize::from(code & 31)]) * 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moved_deadline_runs_out_once_and_not_early() {
+        let mut timers = Timers::default();
+        let mut timer = Timer::IDLE;
+        timers.arm(&mut timer, 7, Time(100));
+        timers.arm(&mut timer, 7, Time(300));
+        assert_eq!(timers.pop(Time(99)), None);
+        let (at, qpn) = timers.pop(Time(150)).unwrap();
+        assert!(!timers.expire(&mut timer, qpn, at, Time(150)));
+        assert_eq!(timers.next(), Time(300));
+        let (at, qpn) = timers.pop(Time(300)).unwrap();
+        assert!(timers.expire(&mut timer, qpn, at, Time(300)));
+        assert_eq!(timers.next(), Time::NEVER);
+    }
+
+    #[test]
+    fn an_earlier_deadline_takes_over() {
+        let mut timers = Timers::default();
+        let mut timer = Timer::IDLE;
+        timers.arm(&mut timer, 7, Time(1000));
+        timers.arm(&mut timer, 7, Time(10));
+        let (at, qpn) = timers.pop(Time(10)).unwrap();
+        assert!(timers.expire(&mut timer, qpn, at, Time(10)));
+        let (at, qpn) = timers.pop(Time(1000)).unwrap();
+        assert!(!timers.expire(&mut timer, qpn, at, Time(1000)), "the old entry is void");
+    }
+
+    #[test]
+    fn durations_are_those_of_the_specification() {
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(14), Some(Duration::from_nanos(67_108_864)));
+        assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
+        assert_eq!(rnr_delay(12), Duration::from_micros(640));
+        assert_eq!(rnr_delay(31), Duration::from_micros(491_520));
+    }
+}

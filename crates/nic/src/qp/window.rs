@@ -1,0 +1,87 @@
+//! How many packets a requester may have outstanding.
+
+use crate::psn::Psn;
+
+/// A window in packets that halves at a sign of congestion and grows by one a round trip.
+///
+/// Additive increase and multiplicative decrease, at most one decrease a window: the credit that
+/// the scheduler asks for (SRNIC §4.3). A receiver with a small socket buffer is thus filled, not
+/// flooded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    size: u16,
+    limit: u16,
+    /// Packets acknowledged since the last growth.
+    acked: u16,
+    /// No second decrease before this one is acknowledged.
+    recover: Option<Psn>,
+}
+
+/// The smallest window: enough for an acknowledge to be asked for and to show a loss.
+const LEAST: u16 = 4;
+
+impl Window {
+    pub(crate) fn new(limit: u16) -> Window {
+        let limit = limit.max(LEAST);
+        Window { size: limit, limit, acked: 0, recover: None }
+    }
+
+    /// May another packet leave while `in_flight` are unacknowledged?
+    #[inline]
+    pub(crate) fn has_room(&self, in_flight: u32) -> bool {
+        in_flight < u32::from(self.size)
+    }
+
+    /// `packets` more are acknowledged, all before `una`.
+    pub(crate) fn acknowledged(&mut self, packets: u32, una: Psn) {
+        if self.recover.is_some_and(|mark| !una.is_before(mark)) {
+            self.recover = None;
+        }
+        if self.size < self.limit {
+            self.acked = self.acked.saturating_add(packets.min(1 << 14) as u16);
+            if self.acked >= self.size {
+                self.acked -= self.size;
+                self.size += 1;
+            }
+        }
+    }
+
+    /// Congestion or loss was seen while packets up to `high` were out.
+    pub(crate) fn shrink(&mut self, high: Psn) {
+        if self.recover.is_none() {
+            self.size = (self.size / 2).max(LEAST);
+            self.acked = 0;
+            self.recover = Some(high);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_decrease_a_window_then_growth() {
+        let mut w = Window::new(64);
+        w.shrink(Psn::new(100));
+        w.shrink(Psn::new(120));
+        assert!(w.has_room(31) && !w.has_room(32));
+        w.acknowledged(32, Psn::new(50));
+        assert!(w.has_room(32) && !w.has_room(33));
+        w.shrink(Psn::new(130));
+        assert!(w.has_room(32), "still recovering from the first");
+        w.acknowledged(1, Psn::new(100));
+        w.shrink(Psn::new(130));
+        assert!(!w.has_room(16));
+    }
+
+    #[test]
+    fn it_never_closes() {
+        let mut w = Window::new(1);
+        for i in 0..10 {
+            w.shrink(Psn::new(i));
+            w.acknowledged(0, Psn::new(i + 1));
+        }
+        assert!(w.has_room(3));
+    }
+}

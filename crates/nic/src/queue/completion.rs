@@ -1,0 +1,243 @@
+//! Completions and their queues.
+
+use std::collections::VecDeque;
+
+use bitflags::bitflags;
+use thiserror::Error;
+
+/// How a work request ended (the verbs' completion statuses).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
+pub enum Status {
+    /// As asked.
+    #[error("success")]
+    Success,
+    /// A message longer than the queue pair or the receive element takes.
+    #[error("local length error: the message does not fit the posted buffer or the MTU")]
+    LocalLength,
+    /// The element itself is wrong, or the queue pair cannot do it.
+    #[error("local queue pair operation error: the work request is malformed")]
+    LocalQpOperation,
+    /// A local key, its bounds or its permissions.
+    #[error("local protection error: a local key does not open the given memory")]
+    LocalProtection,
+    /// The queue pair went to the error state before this request was carried out.
+    #[error("flushed: the queue pair went to the error state")]
+    Flushed,
+    /// The peer answered with something that does not fit the request.
+    #[error("bad response: the peer's answer does not fit the request")]
+    BadResponse,
+    /// The peer says that the request is not one it can carry out.
+    #[error("remote invalid request: the peer's queue pair does not take such a request")]
+    RemoteInvalidRequest,
+    /// The peer refused the key, the bounds or the permission.
+    #[error("remote access error: the peer refused the key, the bounds or the permission")]
+    RemoteAccess,
+    /// The peer failed to carry out the request.
+    #[error("remote operational error: the peer failed to carry out the request")]
+    RemoteOperation,
+    /// No answer after all retries.
+    #[error("transport retry counter exceeded: the peer did not answer")]
+    RetryExceeded,
+    /// The peer stayed without receive elements after all retries.
+    #[error("RNR retry counter exceeded: the peer posts no receive requests")]
+    RnrRetryExceeded,
+}
+
+/// What kind of work a completion reports.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WorkKind {
+    /// A send request, by its operation.
+    Send(super::element::Opcode),
+    /// A receive request that a SEND filled.
+    Recv,
+    /// A receive request that a WRITE with immediate took.
+    RecvWriteImm,
+    /// A send element that was flushed unread.
+    Unread,
+}
+
+bitflags! {
+    /// What else a completion says.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct CompletionFlags: u8 {
+        /// `imm_or_key` is immediate data.
+        const IMM = 1 << 0;
+        /// `imm_or_key` is the key that was invalidated.
+        const INVALIDATED = 1 << 1;
+        /// The buffer begins with a 40-byte GRH.
+        const GRH = 1 << 2;
+        /// The sender asked for a solicited event.
+        const SOLICITED = 1 << 3;
+    }
+}
+
+/// A completion-queue entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// From the work request.
+    pub wr_id: u64,
+    /// How it ended. If not [`Status::Success`], only `wr_id`, `qpn` and `status` mean anything.
+    pub status: Status,
+    /// What ended.
+    pub kind: WorkKind,
+    /// The queue pair, ours.
+    pub qpn: u32,
+    /// Bytes moved (for UD receives: GRH included).
+    pub len: u32,
+    /// Immediate data or invalidated key: see `flags`.
+    pub imm_or_key: u32,
+    /// The sending queue pair of a datagram.
+    pub src_qp: u32,
+    /// What else.
+    pub flags: CompletionFlags,
+}
+
+/// Why a completion queue cannot be polled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum PollCqError {
+    /// No such queue.
+    #[error("no such completion queue")]
+    UnknownCq,
+    /// It overflowed: completions were lost.
+    #[error("the completion queue overflowed: create it with more entries than work in flight")]
+    Overrun,
+}
+
+/// What a queue's owner wants to be told of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Armed {
+    No,
+    Solicited,
+    Next,
+}
+
+/// What became of a completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pushed {
+    Quietly,
+    Notify,
+    /// The first entry that was lost.
+    Overflow,
+    /// A further one.
+    Lost,
+}
+
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    ring: VecDeque<Completion>,
+    capacity: usize,
+    armed: Armed,
+    overrun: bool,
+    /// Queue pairs that report here.
+    pub(crate) users: u32,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(capacity: usize) -> CompletionQueue {
+        CompletionQueue {
+            ring: VecDeque::with_capacity(capacity),
+            capacity,
+            armed: Armed::No,
+            overrun: false,
+            users: 0,
+        }
+    }
+
+    /// Adds an entry; says whether the owner waits for it. A full queue loses the entry, is
+    /// overrun from then on, and says so once.
+    pub(crate) fn push(&mut self, entry: Completion) -> Pushed {
+        if self.ring.len() >= self.capacity {
+            let first = !self.overrun;
+            self.overrun = true;
+            return if first { Pushed::Overflow } else { Pushed::Lost };
+        }
+        self.ring.push_back(entry);
+        let solicited = entry.flags.contains(CompletionFlags::SOLICITED)
+            || entry.status != Status::Success;
+        let wanted = match self.armed {
+            Armed::No => false,
+            Armed::Solicited => solicited,
+            Armed::Next => true,
+        };
+        if wanted {
+            self.armed = Armed::No;
+            return Pushed::Notify;
+        }
+        Pushed::Quietly
+    }
+
+    /// Asks for one notification at the next entry (or the next solicited one).
+    pub(crate) fn arm(&mut self, solicited_only: bool) {
+        match (self.armed, solicited_only) {
+            (Armed::Next, true) => {}
+            (_, true) => self.armed = Armed::Solicited,
+            (_, false) => self.armed = Armed::Next,
+        }
+    }
+
+    /// Moves entries to `out`, oldest first; returns how many.
+    pub(crate) fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollCqError> {
+        if self.ring.is_empty() && self.overrun {
+            return Err(PollCqError::Overrun);
+        }
+        let n = out.len().min(self.ring.len());
+        for (slot, entry) in out.iter_mut().zip(self.ring.drain(..n)) {
+            *slot = entry;
+        }
+        Ok(n)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ring.len()
+    }
+}
+
+impl Default for Completion {
+    fn default() -> Completion {
+        Completion {
+            wr_id: 0,
+            status: Status::Success,
+            kind: WorkKind::Recv,
+            qpn: 0,
+            len: 0,
+            imm_or_key: 0,
+            src_qp: 0,
+            flags: CompletionFlags::empty(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(wr_id: u64, flags: CompletionFlags) -> Completion {
+        Completion { wr_id, flags, ..Completion::default() }
+    }
+
+    #[test]
+    fn overflow_is_said_once_and_polled_as_an_error() {
+        let mut cq = CompletionQueue::new(2);
+        for i in 0..2 {
+            assert_eq!(cq.push(entry(i, CompletionFlags::empty())), Pushed::Quietly);
+        }
+        assert_eq!(cq.push(entry(2, CompletionFlags::empty())), Pushed::Overflow);
+        assert_eq!(cq.push(entry(3, CompletionFlags::empty())), Pushed::Lost);
+        let mut out = [Completion::default(); 4];
+        assert_eq!(cq.poll(&mut out), Ok(2));
+        assert_eq!((out[0].wr_id, out[1].wr_id), (0, 1));
+        assert_eq!(cq.poll(&mut out), Err(PollCqError::Overrun));
+    }
+
+    #[test]
+    fn arming_asks_for_one_notification() {
+        let mut cq = CompletionQueue::new(8);
+        cq.arm(true);
+        assert_eq!(cq.push(entry(0, CompletionFlags::empty())), Pushed::Quietly);
+        assert_eq!(cq.push(entry(1, CompletionFlags::SOLICITED)), Pushed::Notify);
+        assert_eq!(cq.push(entry(2, CompletionFlags::SOLICITED)), Pushed::Quietly);
+        cq.arm(false);
+        cq.arm(true);
+        assert_eq!(cq.push(entry(3, CompletionFlags::empty())), Pushed::Notify, "the wider wins");
+    }
+}

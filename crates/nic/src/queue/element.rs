@@ -1,0 +1,493 @@
+//! The work-queue element: its bytes, its builder and its hostile reader.
+//!
+//! An element starts with 64 bytes; more scatter/gather entries or inline data follow in the same
+//! slot of the ring, whose stride is a multiple of 64. All fields are little-endian.
+//!
+//! ```text
+//! byte  0  opcode   u16     \ one 64-bit word: a compare-and-swap can test the id
+//!       2  id       u48     / and change the opcode (RedN §3.3)
+//!       8  flags    u16
+//!      10  reserved u8
+//!      11  num_sge  u8
+//!      12  rkey     u32     UD: Q_Key
+//!      16  remote   u64     UD: address handle u32, queue pair u32
+//!      24  operand  u64     immediate or key to invalidate u32, inline length u32;
+//!                           atomics: the value to swap in or to add
+//!      32  wr_id    u64
+//!      40  sge[0]           address u64, length u32, lkey u32; or inline data from here on
+//!      56  compare  u64     compare-and-swap only
+//!      64  sge[1..]         16 bytes each
+//! ```
+//!
+//! A receive element uses `num_sge`, `wr_id` and the entries only.
+//!
+//! Whoever can write the ring can put any bytes there, at any time. So an element is copied once,
+//! when it is fetched; [`Element::parse`] judges the copy, and only the copy is executed.
+
+use bitflags::bitflags;
+use thiserror::Error;
+
+/// Bytes of an element without further entries.
+pub const ELEMENT_LEN: usize = 64;
+/// The most scatter/gather entries of one element.
+pub const MAX_SGE: usize = 16;
+/// The most inline bytes of one element.
+pub const MAX_INLINE: usize = 1024;
+/// Inline bytes that fit the first 64 bytes.
+pub const INLINE_FIRST: usize = ELEMENT_LEN - AT_SGE;
+/// The longest message of a connected service, in bytes.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
+pub(crate) const AT_SGE: usize = 40;
+const AT_MORE_SGES: usize = 64;
+const SGE_LEN: usize = 16;
+
+/// What an element asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u16)]
+pub enum Opcode {
+    /// SEND.
+    Send = 1,
+    /// SEND with immediate data.
+    SendImm = 2,
+    /// SEND that invalidates a key at the receiver.
+    SendInvalidate = 3,
+    /// RDMA WRITE.
+    Write = 4,
+    /// RDMA WRITE with immediate data, which takes a receive element.
+    WriteImm = 5,
+    /// RDMA READ.
+    Read = 6,
+    /// Atomic compare and swap.
+    CompareSwap = 7,
+    /// Atomic fetch and add.
+    FetchAdd = 8,
+}
+
+impl Opcode {
+    fn parse(code: u16) -> Option<Opcode> {
+        Some(match code {
+            1 => Opcode::Send,
+            2 => Opcode::SendImm,
+            3 => Opcode::SendInvalidate,
+            4 => Opcode::Write,
+            5 => Opcode::WriteImm,
+            6 => Opcode::Read,
+            7 => Opcode::CompareSwap,
+            8 => Opcode::FetchAdd,
+            _ => return None,
+        })
+    }
+
+    /// Compare-and-swap or fetch-and-add?
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+
+    /// Does the answer carry data, so that an acknowledge alone does not complete it?
+    pub const fn wants_response(self) -> bool {
+        matches!(self, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+}
+
+bitflags! {
+    /// How a work request is carried out.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct SendFlags: u16 {
+        /// Report its completion. (An error is always reported.)
+        const SIGNALED = 1 << 0;
+        /// Wait for all earlier READs and atomics of the queue first.
+        const FENCE = 1 << 1;
+        /// Raise a solicited event at the receiver.
+        const SOLICITED = 1 << 2;
+        /// The data is in the element itself. Set by the builder.
+        const INLINE = 1 << 3;
+    }
+}
+
+/// A scatter/gather entry: a piece of a registered region.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Sge {
+    /// Address within the region, as registered.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// The region's key.
+    pub lkey: u32,
+}
+
+/// Remote memory: an address and the key that opens it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Remote {
+    /// Address, as the peer registered it.
+    pub addr: u64,
+    /// The peer's key.
+    pub rkey: u32,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct UdDestination {
+    /// Address handle: see [`crate::Nic::create_ah`].
+    pub ah: u32,
+    /// Queue pair at the destination.
+    pub qpn: u32,
+    /// The destination's Q_Key.
+    pub qkey: u32,
+}
+
+/// What a send request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendOp {
+    /// SEND, perhaps with immediate data; `to` is for UD queue pairs, and only for them.
+    Send {
+        /// Immediate data.
+        imm: Option<u32>,
+        /// Destination of a datagram.
+        to: Option<UdDestination>,
+    },
+    /// SEND that ends the peer's right to use this key of its own region (RC only).
+    SendInvalidate {
+        /// The key at the receiver.
+        rkey: u32,
+    },
+    /// RDMA WRITE, perhaps with immediate data.
+    Write {
+        /// Target.
+        to: Remote,
+        /// Immediate data.
+        imm: Option<u32>,
+    },
+    /// RDMA READ into the request's entries.
+    Read {
+        /// Source.
+        from: Remote,
+    },
+    /// Replace a 64-bit word if it equals `compare`; the word before comes back.
+    CompareSwap {
+        /// The word, 8-byte aligned.
+        at: Remote,
+        /// Compared with.
+        compare: u64,
+        /// Swapped in.
+        swap: u64,
+    },
+    /// Add to a 64-bit word; the word before comes back.
+    FetchAdd {
+        /// The word, 8-byte aligned.
+        at: Remote,
+        /// Added, modulo 2^64.
+        add: u64,
+    },
+}
+
+/// The local side of a send request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Data<'a> {
+    /// Registered memory.
+    Sges(&'a [Sge]),
+    /// Bytes copied into the element at once; they need no registration.
+    Inline(&'a [u8]),
+}
+
+/// A send work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SendRequest<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// With which local bytes.
+    pub data: Data<'a>,
+    /// How.
+    pub flags: SendFlags,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecvRequest<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: &'a [Sge],
+}
+
+/// Why an element's bytes are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum BadElement {
+    /// No such op-code.
+    #[error("unknown op-code")]
+    Opcode,
+    /// More entries, or more inline bytes, than the queue was created for.
+    #[error("more entries or inline bytes than the queue was created for")]
+    TooLong,
+    /// A message longer than 2^31 bytes, or an atomic whose result is not 8 bytes.
+    #[error("the message is longer than 2 GiB, or an atomic's result is not 8 bytes")]
+    Length,
+    /// Inline data where data comes back.
+    #[error("inline data with an op-code that returns data")]
+    Inline,
+}
+
+/// A validated copy of a send element. Entries beyond the first stay in the fetched bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Element {
+    pub(crate) opcode: Opcode,
+    pub(crate) flags: SendFlags,
+    pub(crate) num_sge: u8,
+    pub(crate) key: u32,
+    pub(crate) remote: u64,
+    pub(crate) operand: u64,
+    pub(crate) compare: u64,
+    pub(crate) wr_id: u64,
+    pub(crate) sge: Sge,
+    /// Bytes of all entries together, or of the inline data.
+    pub(crate) len: u32,
+}
+
+impl Element {
+    /// Judges the bytes of one slot. `raw` is the whole slot.
+    pub(crate) fn parse(raw: &[u8]) -> Result<Element, BadElement> {
+        let opcode = Opcode::parse(le16(raw, 0)).ok_or(BadElement::Opcode)?;
+        let flags = SendFlags::from_bits_truncate(le16(raw, 8));
+        let operand = le64(raw, 24);
+        let inline = flags.contains(SendFlags::INLINE);
+        let num_sge = if inline { 0 } else { raw[11] };
+        let len = if inline {
+            let len = operand >> 32;
+            if opcode.wants_response() {
+                return Err(BadElement::Inline);
+            }
+            if len > (raw.len() - AT_SGE) as u64 {
+                return Err(BadElement::TooLong);
+            }
+            len
+        } else {
+            if usize::from(num_sge) > max_sges(raw.len()) {
+                return Err(BadElement::TooLong);
+            }
+            (0..usize::from(num_sge)).map(|i| u64::from(sge_at(raw, i).len)).sum()
+        };
+        if len > u64::from(MAX_MESSAGE) || opcode.is_atomic() && (len != 8 || num_sge != 1) {
+            return Err(BadElement::Length);
+        }
+        Ok(Element {
+            opcode,
+            flags,
+            num_sge,
+            key: le32(raw, 12),
+            remote: le64(raw, 16),
+            operand,
+            compare: le64(raw, 56),
+            wr_id: le64(raw, 32),
+            sge: if num_sge > 0 { sge_at(raw, 0) } else { Sge::default() },
+            len: len as u32,
+        })
+    }
+
+    /// What stands for an element that is none: only its `wr_id` means anything.
+    pub(crate) fn unreadable(raw: &[u8]) -> Element {
+        Element {
+            opcode: Opcode::Send,
+            flags: SendFlags::empty(),
+            num_sge: 0,
+            key: 0,
+            remote: 0,
+            operand: 0,
+            compare: 0,
+            wr_id: Element::wr_id(raw),
+            sge: Sge::default(),
+            len: 0,
+        }
+    }
+
+    /// What a refused element can still say: whom to tell.
+    pub(crate) fn wr_id(raw: &[u8]) -> u64 {
+        le64(raw, 32)
+    }
+
+    /// Immediate data, or the key to invalidate.
+    pub(crate) fn imm(&self) -> u32 {
+        self.operand as u32
+    }
+
+    /// The address handle and queue pair of a datagram.
+    pub(crate) fn ud(&self) -> (u32, u32) {
+        (self.remote as u32, (self.remote >> 32) as u32 & 0xFF_FFFF)
+    }
+}
+
+/// How many entries fit a slot of `stride` bytes.
+pub(crate) const fn max_sges(stride: usize) -> usize {
+    let more = (stride - AT_MORE_SGES) / SGE_LEN;
+    if more + 1 > MAX_SGE { MAX_SGE } else { more + 1 }
+}
+
+/// The stride that a queue needs for this many entries and inline bytes.
+pub(crate) const fn stride_for(sges: usize, inline: usize) -> usize {
+    let more = AT_MORE_SGES + SGE_LEN * sges.saturating_sub(1);
+    let inline = AT_SGE + inline;
+    let longest = if more > inline { more } else { inline };
+    longest.div_ceil(ELEMENT_LEN) * ELEMENT_LEN
+}
+
+/// Entry `i` of a slot; zero if the slot is too short.
+pub(crate) fn sge_at(raw: &[u8], i: usize) -> Sge {
+    let at = if i == 0 { AT_SGE } else { AT_MORE_SGES + (i - 1) * SGE_LEN };
+    Sge { addr: le64(raw, at), len: le32(raw, at + 8), lkey: le32(raw, at + 12) }
+}
+
+/// Why a request does not fit a queue's elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the request has more entries or inline bytes than the queue was created for")]
+pub struct TooLong;
+
+/// Writes a send request into a slot; returns how many bytes of it are used.
+pub(crate) fn encode_send(request: &SendRequest<'_>, raw: &mut [u8]) -> Result<usize, TooLong> {
+    raw[..ELEMENT_LEN].fill(0);
+    let mut flags = request.flags.difference(SendFlags::INLINE);
+    let mut inline_len = 0;
+    let used = match request.data {
+        Data::Sges(sges) => put_sges(sges, raw)?,
+        Data::Inline(bytes) => {
+            flags |= SendFlags::INLINE;
+            inline_len = u32::try_from(bytes.len()).map_err(|_| TooLong)?;
+            raw.get_mut(AT_SGE..AT_SGE + bytes.len()).ok_or(TooLong)?.copy_from_slice(bytes);
+            AT_SGE + bytes.len()
+        }
+    };
+    let immediate = |imm: Option<u32>| u64::from(imm.unwrap_or(0));
+    let operand32 = |low: u64| low | u64::from(inline_len) << 32;
+    let (opcode, remote, key, operand) = match request.op {
+        SendOp::Send { imm, to } => {
+            let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
+            let to = to.unwrap_or(UdDestination { ah: 0, qpn: 0, qkey: 0 });
+            let remote = u64::from(to.ah) | u64::from(to.qpn) << 32;
+            (opcode, remote, to.qkey, operand32(immediate(imm)))
+        }
+        SendOp::SendInvalidate { rkey } => {
+            (Opcode::SendInvalidate, 0, 0, operand32(u64::from(rkey)))
+        }
+        SendOp::Write { to, imm } => {
+            let opcode = if imm.is_some() { Opcode::WriteImm } else { Opcode::Write };
+            (opcode, to.addr, to.rkey, operand32(immediate(imm)))
+        }
+        SendOp::Read { from } => (Opcode::Read, from.addr, from.rkey, operand32(0)),
+        SendOp::CompareSwap { at, compare, swap } => {
+            raw[56..64].copy_from_slice(&compare.to_le_bytes());
+            (Opcode::CompareSwap, at.addr, at.rkey, swap)
+        }
+        SendOp::FetchAdd { at, add } => (Opcode::FetchAdd, at.addr, at.rkey, add),
+    };
+    raw[0..2].copy_from_slice(&(opcode as u16).to_le_bytes());
+    raw[8..10].copy_from_slice(&flags.bits().to_le_bytes());
+    raw[12..16].copy_from_slice(&key.to_le_bytes());
+    raw[16..24].copy_from_slice(&remote.to_le_bytes());
+    raw[24..32].copy_from_slice(&operand.to_le_bytes());
+    raw[32..40].copy_from_slice(&request.wr_id.to_le_bytes());
+    Ok(used.max(ELEMENT_LEN))
+}
+
+/// Writes a receive request into a slot; returns how many bytes of it are used.
+pub(crate) fn encode_recv(request: &RecvRequest<'_>, raw: &mut [u8]) -> Result<usize, TooLong> {
+    raw[..ELEMENT_LEN].fill(0);
+    let used = put_sges(request.sges, raw)?;
+    raw[32..40].copy_from_slice(&request.wr_id.to_le_bytes());
+    Ok(used)
+}
+
+fn put_sges(sges: &[Sge], raw: &mut [u8]) -> Result<usize, TooLong> {
+    if sges.len() > max_sges(raw.len()) {
+        return Err(TooLong);
+    }
+    raw[11] = sges.len() as u8;
+    for (i, sge) in sges.iter().enumerate() {
+        let at = if i == 0 { AT_SGE } else { AT_MORE_SGES + (i - 1) * SGE_LEN };
+        raw[at..at + 8].copy_from_slice(&sge.addr.to_le_bytes());
+        raw[at + 8..at + 12].copy_from_slice(&sge.len.to_le_bytes());
+        raw[at + 12..at + 16].copy_from_slice(&sge.lkey.to_le_bytes());
+    }
+    Ok(AT_MORE_SGES + sges.len().saturating_sub(1) * SGE_LEN)
+}
+
+fn le16(b: &[u8], at: usize) -> u16 {
+    b.get(at..at + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes)
+}
+
+fn le32(b: &[u8], at: usize) -> u32 {
+    b.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn le64(b: &[u8], at: usize) -> u64 {
+    b.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sges(n: usize) -> Vec<Sge> {
+        (0..n).map(|i| Sge { addr: i as u64 * 100, len: 10 + i as u32, lkey: 7 }).collect()
+    }
+
+    #[test]
+    fn what_is_encoded_is_parsed() {
+        let sges = sges(6);
+        let request = SendRequest {
+            wr_id: 0xABCD,
+            op: SendOp::Write { to: Remote { addr: 9, rkey: 8 }, imm: Some(5) },
+            data: Data::Sges(&sges),
+            flags: SendFlags::SIGNALED | SendFlags::FENCE,
+        };
+        let mut raw = vec![0xFF; stride_for(6, 0)];
+        encode_send(&request, &mut raw).unwrap();
+        let e = Element::parse(&raw).unwrap();
+        assert_eq!((e.opcode, e.wr_id, e.remote, e.key), (Opcode::WriteImm, 0xABCD, 9, 8));
+        assert_eq!((e.imm(), e.flags, e.num_sge, e.len), (5, request.flags, 6, 75));
+        assert_eq!((0..6).map(|i| sge_at(&raw, i)).collect::<Vec<_>>(), sges);
+    }
+
+    #[test]
+    fn the_id_and_opcode_share_the_first_word() {
+        let request = SendRequest {
+            wr_id: 1,
+            op: SendOp::Send { imm: None, to: None },
+            data: Data::Inline(b"hello"),
+            flags: SendFlags::empty(),
+        };
+        let mut raw = [0; 64];
+        encode_send(&request, &mut raw).unwrap();
+        let word = le64(&raw, 0);
+        assert_eq!(word & 0xFFFF, Opcode::Send as u64);
+        raw[..8].copy_from_slice(&(word & !0xFFFF | 42 << 16 | Opcode::Write as u64).to_le_bytes());
+        assert_eq!(Element::parse(&raw).unwrap().opcode, Opcode::Write, "the id is free");
+    }
+
+    #[test]
+    fn a_queue_refuses_more_than_it_was_created_for() {
+        assert_eq!(stride_for(1, INLINE_FIRST), 64);
+        assert_eq!(stride_for(2, 0), 128);
+        let sges = sges(2);
+        let request = RecvRequest { wr_id: 1, sges: &sges };
+        assert_eq!(encode_recv(&request, &mut [0; 64]), Err(TooLong));
+        let mut raw = [0; 64];
+        raw[0] = 1;
+        raw[11] = 2;
+        assert_eq!(Element::parse(&raw), Err(BadElement::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_judged(raw in prop::collection::vec(any::<u8>(), 64..=64),
+                                opcode in 0u8..10) {
+            let mut raw = raw;
+            raw[0] = opcode;
+            raw[1] = 0;
+            if let Ok(e) = Element::parse(&raw) {
+                prop_assert!(e.len <= MAX_MESSAGE);
+                prop_assert!(usize::from(e.num_sge) <= 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A ring of elements in memory, and what the card knows of it.
+
+use super::element::ELEMENT_LEN;
+
+/// A work queue's ring, as its owner laid it out in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RingInit {
+    /// Bus address of the first slot; the driver vouches for the whole ring.
+    pub addr: u64,
+    /// Slots; a power of two, at most 2^20. Zero: no such queue.
+    pub depth: u32,
+    /// Bytes from slot to slot; a multiple of 64, at most 1088.
+    pub stride: u32,
+}
+
+impl RingInit {
+    /// The stride that elements of this many entries and inline bytes need.
+    pub const fn stride_for(sges: usize, inline: usize) -> u32 {
+        super::element::stride_for(sges, inline) as u32
+    }
+
+    /// Bytes of the whole ring.
+    pub const fn len(&self) -> usize {
+        self.depth as usize * self.stride as usize
+    }
+
+    /// Is there no ring?
+    pub const fn is_empty(&self) -> bool {
+        self.depth == 0
+    }
+
+    pub(crate) fn is_valid(&self) -> bool {
+        self.depth == 0
+            || self.depth.is_power_of_two()
+                && self.depth <= 1 << 20
+                && self.stride as usize >= ELEMENT_LEN
+                && (self.stride as usize).is_multiple_of(ELEMENT_LEN)
+                && self.stride as usize <= MAX_STRIDE
+    }
+}
+
+/// Room for [`super::MAX_INLINE`] bytes behind an element's fixed fields.
+pub(crate) const MAX_STRIDE: usize = super::element::stride_for(1, super::element::MAX_INLINE);
+
+/// The card's view of a ring: indices count up without end and are masked on use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ring {
+    addr: u64,
+    depth: u32,
+    stride: u16,
+    /// Elements the owner has posted.
+    pub(crate) posted: u32,
+    /// Elements the card has taken.
+    pub(crate) fetched: u32,
+    /// Elements whose slots the owner may use again.
+    pub(crate) retired: u32,
+}
+
+impl Ring {
+    pub(crate) fn new(init: RingInit) -> Ring {
+        Ring { addr: init.addr, depth: init.depth, stride: init.stride as u16, ..Ring::default() }
+    }
+
+    /// The bus address of the slot of element `index`.
+    pub(crate) fn slot(&self, index: u32) -> u64 {
+        let slot = index & self.depth.wrapping_sub(1);
+        self.addr + u64::from(slot) * u64::from(self.stride)
+    }
+
+    pub(crate) fn stride(&self) -> usize {
+        usize::from(self.stride)
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Elements posted and not fetched.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.posted.wrapping_sub(self.fetched)
+    }
+
+    /// Elements posted and not retired.
+    pub(crate) fn in_use(&self) -> u32 {
+        self.posted.wrapping_sub(self.retired)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.in_use() >= self.depth
+    }
+
+    /// Waiting elements, at most `most`, up to where the ring's memory wraps.
+    pub(crate) fn contiguous(&self, most: u32) -> u32 {
+        if self.depth == 0 {
+            return 0;
+        }
+        let to_wrap = self.depth - (self.fetched & (self.depth - 1));
+        self.waiting().min(most).min(to_wrap)
+    }
+
+    /// A doorbell: the owner has posted up to `index`. Refuses what the ring cannot hold.
+    pub(crate) fn doorbell(&mut self, index: u32) -> bool {
+        let fits = index.wrapping_sub(self.retired) <= self.depth
+            && index.wrapping_sub(self.posted) <= self.depth;
+        if fits {
+            self.posted = index;
+        }
+        fits
+    }
+
+    /// Forgets all elements (a queue pair goes to RESET).
+    pub(crate) fn reset(&mut self) {
+        (self.posted, self.fetched, self.retired) = (0, 0, 0);
+    }
+}

@@ -1,0 +1,105 @@
+//! Tables of the card's objects, addressed by handles that go stale.
+
+/// A table whose handles hold an index and a generation, so that a handle of something destroyed
+/// does not open what took its place.
+///
+/// A handle has `BITS` bits in all, the low `INDEX` of which are the index. The generation is
+/// never zero, so no handle is below 2^`INDEX`: small numbers (queue pairs 0 and 1) stay free.
+#[derive(Debug)]
+pub(crate) struct Table<T, const INDEX: u32, const BITS: u32> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
+    /// An empty table that will hold at most `limit` values (and at most 2^`INDEX`).
+    pub(crate) fn new(limit: usize) -> Self {
+        Table { slots: Vec::new(), free: Vec::new(), limit: limit.min(1 << INDEX) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Adds the value that `make` builds from its handle; `None` when the table is full.
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() < self.limit => {
+                self.slots.push(Slot { generation: 1, value: None });
+                self.slots.len() as u32 - 1
+            }
+            None => return None,
+        };
+        let slot = &mut self.slots[index as usize];
+        let handle = slot.generation << INDEX | index;
+        slot.value = Some(make(handle));
+        Some(handle)
+    }
+
+    pub(crate) fn remove(&mut self, handle: u32) -> Option<T> {
+        let index = Self::index(handle);
+        let slot = self.slots.get_mut(index as usize).filter(|s| s.generation == handle >> INDEX)?;
+        let value = slot.value.take()?;
+        slot.generation = (slot.generation + 1) & ((1 << (BITS - INDEX)) - 1);
+        slot.generation = slot.generation.max(1);
+        self.free.push(index);
+        Some(value)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, handle: u32) -> Option<&T> {
+        let slot = self.slots.get(Self::index(handle) as usize)?;
+        if slot.generation == handle >> INDEX { slot.value.as_ref() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, handle: u32) -> Option<&mut T> {
+        let slot = self.slots.get_mut(Self::index(handle) as usize)?;
+        if slot.generation == handle >> INDEX { slot.value.as_mut() } else { None }
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|s| s.value.as_ref())
+    }
+
+    const fn index(handle: u32) -> u32 {
+        handle & ((1 << INDEX) - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_goes_stale() {
+        let mut table: Table<&str, 4, 8> = Table::new(16);
+        let a = table.insert_with(|_| "a").unwrap();
+        assert_eq!(table.remove(a), Some("a"));
+        let b = table.insert_with(|_| "b").unwrap();
+        assert_eq!(a & 0xF, b & 0xF, "the slot is used again");
+        assert_eq!(table.get(a), None);
+        assert_eq!(table.remove(a), None);
+        assert_eq!(table.get(b), Some(&"b"));
+    }
+
+    #[test]
+    fn generations_wrap_without_reaching_zero() {
+        let mut table: Table<(), 4, 8> = Table::new(1);
+        for _ in 0..40 {
+            let h = table.insert_with(|_| ()).unwrap();
+            assert!((16..256).contains(&h));
+            assert!(table.insert_with(|_| ()).is_none(), "the limit holds");
+            table.remove(h).unwrap();
+        }
+        assert_eq!(table.len(), 0);
+    }
+}

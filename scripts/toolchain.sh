@@ -44,7 +44,7 @@ apt_candidate() {
         sed -n 's/^ *Candidate: *\([0-9][^ ]*\)$/\1/p'
 }
 
-# apt_install WHY PACKAGE...: installs, and removes nothing but an older Rust that stands in the way.
+# apt_install WHY PACKAGE...: installs; removes nothing but an older Rust that is in the way.
 apt_install() {
     local why=$1 removed other
     shift
@@ -96,7 +96,7 @@ use_rust() {
     local bin=${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
     if [[ -x $bin/cargo && :$PATH: != *:"$bin":* ]]; then export PATH=$bin:$PATH; fi
     rust_answers && return
-    # shellcheck disable=SC2031
+    # shellcheck disable=SC2030,SC2031
     if have rustup && (export RUSTUP_TOOLCHAIN=stable && rust_answers); then
         export RUSTUP_TOOLCHAIN=stable
         return
@@ -155,7 +155,7 @@ setup_build() {
 
 # Everything that the checks need beyond that: rustfmt and clippy for the Rust in use.
 setup_lints() {
-    if cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1; then return; fi
+    cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return
     if have rustup && rustup component add clippy rustfmt >/dev/null 2>&1; then return; fi
     if dpkg-query -W cargo-web >/dev/null 2>&1; then
         apt_install "Rust's formatter and linter" rustfmt-web rust-web-clippy

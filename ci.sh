@@ -137,7 +137,8 @@ stage_core() {
     cargo build "${locked[@]}" --quiet -p remora-nic || fail "remora-nic does not build"
     library=$(target_dir)/debug/libremora_nic.rlib
     # (Demangled, "std" may carry a hash in brackets.)
-    calls=$(nm -uC "$library" 2>/dev/null | sed -n 's/^ *U //p' | sed 's/\[[0-9a-f]*\]//g' | sort -u)
+    calls=$(nm -uC "$library" 2>/dev/null | sed -n 's/^ *U //p' |
+        sed 's/\[[0-9a-f]*\]//g' | sort -u)
     [[ $calls == *core::* ]] || fail "nm found no calls at all in $library: is binutils there?"
     bad=$(grep -E '^<*std::(env|fs|io|net|os|process|sys|thread|time|hash::random)::' \
         <<<"$calls" || true)

@@ -1,0 +1,301 @@
+#!/usr/bin/env bash
+# The one door for every check of this repository.
+# shellcheck disable=SC2317 # the stages are called by name
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+# shellcheck source=scripts/toolchain.sh
+source scripts/toolchain.sh
+
+usage() {
+    cat <<'USAGE'
+./ci.sh STAGE...      runs the stages in the order given, and prints a table of them
+
+  setup    installs what the rest needs, if it is not there (Debian, Ubuntu); says what and why
+  tidy     the repository's own rules, on the files git knows
+  fmt      rustfmt
+  clippy   every crate, with tests and examples; warnings are errors
+  check    only: does everything compile? (quick; clippy covers it)
+  core     the card has no clock, socket, thread, file or random source
+  deny     licences and sources of what we depend on, by cargo-deny
+  doc      rustdoc; warnings are errors
+  test     every test, with overflow checks
+  fuzz     every fuzz target over its corpus and random inputs
+  sim      random worlds
+  all      all of them but check, setup first; goes on after a failure
+
+  CI            set: Cargo.lock must be up to date
+  CI_DENY=1     deny: install cargo-deny if it is missing, and look for security advisories too
+  FUZZ_ROUNDS   fuzz: random inputs a target (default 200000)
+  FUZZ_SEED     fuzz: where they begin (default 1)
+  FUZZ_SECONDS  fuzz: seconds a target under nightly Rust's cargo-fuzz (default 0: not at all)
+  SIM_SEEDS     sim: how many worlds (default 50)
+  SIM_FIRST     sim: the first seed (default 1)
+USAGE
+}
+
+all_stages=(setup tidy fmt clippy core deny doc test fuzz sim)
+skipped=77 # the status of a stage that had nothing to do it with
+
+locked=()
+[[ -z ${CI:-} ]] || locked=(--locked)
+
+# The newest Rust whose lints somebody has looked at. A newer one brings lints that nobody here
+# has seen: it reports them, but they do not fail the tests of a person who cloned this.
+# Raise it with the first commit that is clean under a newer Rust.
+lints_known_to=1.96.99
+
+lints_are_errors() {
+    at_least "$(rustc --version | cut -d' ' -f2)" "$lints_known_to"
+}
+
+stage_setup() {
+    setup_build
+    setup_lints
+    need_command git "git, to know which files are the repository's" git
+    need_command tshark "a packet dissector, to judge our packets" tshark
+    python3 -c 'import ensurepip, venv' 2>/dev/null ||
+        apt_install "Python environments, for the second judge of our packets" python3-venv
+    local judges_start=$SECONDS
+    scripts/judges-venv.sh || fail "the Python environment of the packet judges could not be made" \
+        "Run it yourself to see why: scripts/judges-venv.sh"
+    ((SECONDS - judges_start < 2)) || say "  made target/judges-venv: a Python with scapy"
+    if have rustup && ! wasm_is_there; then
+        say "  adding the target wasm32-unknown-unknown to Rust, for the stage core"
+        rustup target add wasm32-unknown-unknown >/dev/null 2>&1 || say "  (it could not be had)"
+    fi
+    say "Rust $(rustc --version | cut -d' ' -f2), $(tshark --version 2>/dev/null | head -n1)"
+}
+
+stage_fmt() {
+    cargo fmt --all --check || fail "some files are not formatted" "Run: cargo fmt --all"
+}
+
+stage_clippy() {
+    local flags=()
+    if lints_are_errors; then
+        flags=(-- -D warnings)
+    else
+        say "Rust is newer than $lints_known_to: its warnings are shown, and are not errors"
+    fi
+    cargo clippy "${locked[@]}" --quiet --workspace --all-targets "${flags[@]}" ||
+        fail "clippy objects" "Mend it, or allow the lint on that item and say why in a comment."
+}
+
+stage_check() {
+    cargo check "${locked[@]}" --quiet --workspace --all-targets || fail "it does not compile"
+}
+
+# Tests run in the dev profile: optimised a little, and with overflow checks, which a release
+# build lacks; and without link-time optimisation of two dozen test programs.
+stage_test() {
+    cargo test "${locked[@]}" --quiet --workspace ||
+        fail "a test failed" "Run one alone: cargo test -p CRATE NAME -- --nocapture"
+}
+
+# Only the libraries: the command `remora` and the library `remora` would share a page.
+stage_doc() {
+    local deny=""
+    if lints_are_errors; then deny="-D warnings"; fi
+    RUSTDOCFLAGS=$deny cargo doc "${locked[@]}" --quiet --workspace --no-deps --lib ||
+        fail "rustdoc objects" "Read it with: cargo doc --no-deps --open"
+}
+
+# Building cargo-deny takes over three minutes on two cores, more than the rest together, and the
+# advisories need their database from the network, and change while we do not: so by default this
+# stage uses cargo-deny only where it is, and asks only what the tree itself decides.
+stage_deny() {
+    if ! cargo deny --version >/dev/null 2>&1; then
+        if [[ ${CI_DENY:-} != 1 ]]; then
+            say "cargo-deny is not installed; CI_DENY=1 installs it (several minutes)"
+            return "$skipped"
+        fi
+        say "installing cargo-deny"
+        cargo install --quiet --locked cargo-deny || fail "cargo-deny could not be installed"
+    fi
+    local checks=(bans licenses sources)
+    [[ ${CI_DENY:-} != 1 ]] || checks+=(advisories)
+    cargo deny --log-level error check "${checks[@]}" ||
+        fail "cargo-deny objects" "A new licence or source needs a line with a reason in deny.toml."
+}
+
+# --- core --------------------------------------------------------------------------------------
+
+wasm_is_there() {
+    [[ -d $(rustc --print target-libdir --target wasm32-unknown-unknown 2>/dev/null) ]]
+}
+
+# Three proofs that the card is sans-IO. Clippy brings a fourth: crates/nic/clippy.toml bans the
+# types by name, so that they do not stand in a signature either.
+stage_core() {
+    local library calls bad
+    # 1. No unsafe code, so no system calls of its own.
+    grep -q '^#!\[forbid(unsafe_code)\]$' crates/nic/src/lib.rs ||
+        fail "crates/nic/src/lib.rs does not forbid unsafe code"
+
+    # 2. What its compiled code calls: of the standard library nothing that asks the machine,
+    # of C nothing but what the compiler itself calls.
+    cargo build "${locked[@]}" --quiet -p remora-nic || fail "remora-nic does not build"
+    library=$(target_dir)/debug/libremora_nic.rlib
+    # (Demangled, "std" may carry a hash in brackets.)
+    calls=$(nm -uC "$library" 2>/dev/null | sed -n 's/^ *U //p' |
+        sed 's/\[[0-9a-f]*\]//g' | sort -u)
+    [[ $calls == *core::* ]] || fail "nm found no calls at all in $library: is binutils there?"
+    bad=$(grep -E '^<*std::(env|fs|io|net|os|process|sys|thread|time|hash::random)::' \
+        <<<"$calls" || true)
+    [[ -z $bad ]] || fail "remora-nic calls the machine:" "$bad" \
+        "Time, memory, packets and seeds come in as arguments (docs/architecture.md)."
+    bad=$(grep -vE '::|^<|^anon\.|^(__rust|rust_)' <<<"$calls" |
+        grep -vxE 'mem(cpy|move|set|cmp)|bcmp|strlen|_Unwind_Resume|_GLOBAL_OFFSET_TABLE_' || true)
+    [[ -z $bad ]] || fail "remora-nic calls C:" "$bad"
+
+    # 3. It and all it depends on compile for a machine without an operating system.
+    if wasm_is_there; then
+        cargo build "${locked[@]}" --quiet -p remora-nic --target wasm32-unknown-unknown ||
+            fail "remora-nic, or what it depends on, needs an operating system"
+    else
+        say "no wasm32-unknown-unknown here: that part is left out (./ci.sh setup may add it)"
+    fi
+}
+
+# --- tidy --------------------------------------------------------------------------------------
+
+# objections WHAT-TO-DO: fails if something was found on standard input.
+objections() {
+    local found
+    found=$(head -n 20)
+    [[ -z $found ]] && return
+    printf '%s\n  -> %s\n' "$found" "$1"
+    return 1
+}
+
+# Rules that can be tested are tested here, so that nobody has to remember them. The patterns are
+# written so that they do not find themselves.
+stage_tidy() {
+    export LC_ALL=C.UTF-8
+    local ok=0 file
+    local text=(':!Cargo.lock' ':!LICENSE-*' ':!*.snap')
+
+    git grep -nIE '(^|[^[:alnum:]_.~$}-])/(wor[k]|hom[e]|tm[p]|roo[t])/' -- "${text[@]}" |
+        objections "a path of one machine: derive it, or take it as an argument" || ok=1
+
+    git grep -nIE 'crate[s]\.io|pyp[i]\.org|npm[j]s|(deb|archive|security)\.(debia[n]|ubunt[u])\.' \
+        -- "${text[@]}" | objections "a registry's host: its client knows it" || ok=1
+
+    git grep -nIE '^.{101,}' -- '*.rs' '*.sh' '*.md' '*.toml' .ci ':!*/corpus/*' |
+        grep -vE '\]\(|^[^:]*\.md:[0-9]*:\|' |
+        objections "longer than 100 columns (links and tables of prose excepted)" || ok=1
+
+    git grep -nIE '[[:blank:]]+$' -- "${text[@]}" | objections "blanks at the end of a line" || ok=1
+
+    git ls-files '*.rs' | while read -r file; do
+        awk -v file="$file" 'END { if (NR > 800) print file ": " NR " lines" }' "$file"
+    done | objections "longer than 800 lines: split it by what its parts do" || ok=1
+
+    git ls-files | grep -E '(^|/)[^/]*[-_](core|common|utils?|types|helpers)(/|\.rs$)' |
+        objections "a name that says nothing: name it after what it does" || ok=1
+
+    for file in $(git ls-files 'crates/*/Cargo.toml' fuzz/Cargo.toml); do
+        tr '\n' ' ' <"$file" | grep -qE '\[lints\] +workspace = true' || printf '%s\n' "$file"
+    done | objections "not under the workspace's lints: [lints] workspace = true" || ok=1
+
+    if have shellcheck; then
+        git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck -x || ok=1
+    fi
+    return "$ok"
+}
+
+# --- fuzz and sim ------------------------------------------------------------------------------
+
+stage_fuzz() {
+    local target seconds=${FUZZ_SECONDS:-0}
+    REMORA_FUZZ_ROUNDS=${FUZZ_ROUNDS:-200000} REMORA_FUZZ_SEED=${FUZZ_SEED:-1} \
+        cargo test "${locked[@]}" --quiet -p remora-fuzz || fail "a fuzz target failed"
+    ((seconds > 0)) || return 0
+    if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
+        say "no nightly Rust with cargo-fuzz here: no coverage-guided run"
+        say "(rustup toolchain install nightly; cargo install cargo-fuzz)"
+        return 0
+    fi
+    for target in fuzz/fuzz_targets/*.rs; do
+        target=$(basename "$target" .rs)
+        say "fuzz: $target for $seconds s"
+        # New inputs go to a scratch corpus; `cargo fuzz cmin` chooses what is worth keeping.
+        mkdir -p "$(target_dir)/fuzz-corpus/$target"
+        cargo +nightly fuzz run "$target" "$(target_dir)/fuzz-corpus/$target" \
+            "fuzz/corpus/$target" -- -max_total_time="$seconds" -max_len=4200 \
+            -verbosity=0 -print_final_stats=1 ||
+            fail "fuzz target $target found something" \
+                "Put the input into fuzz/corpus/$target with the fix: the tests replay it."
+    done
+}
+
+stage_sim() {
+    local first=${SIM_FIRST:-1} count=${SIM_SEEDS:-50} remora failures
+    cargo build "${locked[@]}" --quiet --release -p remora-cli || fail "the build failed"
+    remora=$(target_dir)/release/remora
+    # shellcheck disable=SC2016 # the inner bash expands it
+    failures=$(seq "$first" $((first + count - 1)) | xargs -P "$(nproc)" -I SEED bash -c \
+        'out=$("$0" sim SEED 2>&1) || printf "%s\n--- seed SEED failed\n" "$out"' "$remora")
+    if [[ -n $failures ]]; then
+        tail -n 60 <<<"$failures"
+        fail "some worlds failed" "One alone: $remora sim SEED"
+    fi
+    say "$count worlds from seed $first"
+}
+
+# --- the stages --------------------------------------------------------------------------------
+
+names=() results=() times=() failed=0
+
+run_stage() {
+    local name=$1 start=$EPOCHREALTIME status
+    printf '== %s\n' "$name"
+    if [[ $name != setup && $name != tidy ]] && ! use_rust; then
+        say "no Rust of $(rust_wanted) or newer here; run: ./ci.sh setup"
+        status=1
+    else
+        # In a subshell that stops at the first error; not in a condition, where it would not.
+        set +e
+        (
+            set -e
+            "stage_$name"
+        )
+        status=$?
+        set -e
+    fi
+    names+=("$name")
+    times+=($((${EPOCHREALTIME/[.,]/} - ${start/[.,]/})))
+    case $status in
+        0) results+=(ok) ;;
+        "$skipped") results+=(skipped) ;;
+        *)
+            results+=(FAILED)
+            failed=1
+            ;;
+    esac
+}
+
+stages=()
+for argument in "$@"; do
+    case $argument in
+        all) stages+=("${all_stages[@]}") ;;
+        -h | --help) usage && exit ;;
+        *)
+            declare -F "stage_$argument" >/dev/null || { usage >&2 && exit 2; }
+            stages+=("$argument")
+            ;;
+    esac
+done
+((${#stages[@]})) || { usage >&2 && exit 2; }
+
+for stage in "${stages[@]}"; do
+    run_stage "$stage"
+    [[ $stage == setup && $failed == 1 ]] && break
+done
+
+printf '\n%-8s %-8s %8s\n' stage result seconds
+for i in "${!names[@]}"; do
+    printf '%-8s %-8s %6d.%d\n' "${names[i]}" "${results[i]}" $((times[i] / 1000000)) \
+        $((times[i] / 100000 % 10))
+done
+exit $failed

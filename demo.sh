@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# The main job, on this machine: a memory node in one process, a client in another, a real file
+# read and written one-sided over RoCE v2, every byte verified, and a plain-TCP copy beside it.
+# Installs what building needs (and says so), builds, runs. Needs no root to run.
+#
+#   ./demo.sh [OPTION...]      options go to `remora demo`; try --help
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+# shellcheck source=scripts/toolchain.sh
+source scripts/toolchain.sh
+
+setup_build
+remora=$(target_dir)/release/remora
+[[ -x $remora ]] || say "Building Remora (the first time takes a minute or two)."
+cargo build --quiet --release -p remora-cli || fail "the build failed; the reason stands above."
+exec "$remora" demo "$@"

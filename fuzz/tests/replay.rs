@@ -1,0 +1,191 @@
+//! Every fuzz target on stable Rust: its corpus, then inputs made from one seed.
+//!
+//! `REMORA_FUZZ_SEED` and `REMORA_FUZZ_ROUNDS` choose the inputs; `./ci.sh fuzz` sets them.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use remora_fuzz::{Seed, TARGETS, Target};
+use remora_nic::wire::opcode::TABLE;
+use remora_nic::wire::{Dialect, Malformed, Op, Packet};
+
+#[test]
+fn every_target_survives_its_corpus() {
+    for target in TARGETS {
+        for seed in corpus(target) {
+            attempt(target, &seed.data, &format!("corpus/{}/{}", target.name, seed.name));
+        }
+    }
+}
+
+#[test]
+fn every_target_survives_mutations_and_noise() {
+    let first = setting("REMORA_FUZZ_SEED", 1);
+    let rounds = setting("REMORA_FUZZ_ROUNDS", 20_000);
+    for target in TARGETS {
+        let corpus = corpus(target);
+        for seed in first..first.saturating_add(rounds) {
+            let data = Random(seed).input(&corpus, target.max_len);
+            attempt(target, &data, &format!("REMORA_FUZZ_SEED={seed} REMORA_FUZZ_ROUNDS=1"));
+        }
+    }
+}
+
+#[test]
+fn every_target_has_its_binary_and_its_corpus() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let named: BTreeSet<_> = TARGETS.iter().map(|target| target.name.to_owned()).collect();
+    let binaries = names(&here.join("fuzz_targets"));
+    let binaries = binaries.iter().map(|name| name.trim_end_matches(".rs").to_owned()).collect();
+    assert_eq!(named, binaries, "TARGETS and fuzz_targets/ differ");
+    assert_eq!(named, names(&here.join("corpus")), "TARGETS and corpus/ differ");
+}
+
+#[test]
+fn every_seed_is_in_the_corpus() {
+    for target in TARGETS {
+        let corpus = corpus(target);
+        for seed in (target.seeds)() {
+            assert!(
+                corpus.contains(&seed),
+                "{}/{} is missing or old: cargo test -p remora-fuzz -- --ignored",
+                target.name,
+                seed.name,
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "writes the seeds into the corpus"]
+fn write_seeds() {
+    for target in TARGETS {
+        let folder = corpus_folder(target);
+        fs::create_dir_all(&folder).unwrap();
+        for seed in (target.seeds)() {
+            fs::write(folder.join(seed.name), seed.data).unwrap();
+        }
+    }
+}
+
+/// A fuzzer that reaches nothing finds nothing: the inputs must get past the first checks.
+#[test]
+fn inputs_for_packet_reach_every_op_code_and_every_refusal() {
+    let target = TARGETS.iter().find(|target| target.name == "packet").unwrap();
+    let corpus = corpus(target);
+    let mut parsed = BTreeSet::new();
+    let mut refused = BTreeSet::new();
+    for seed in 1..20_000 {
+        let data = Random(seed).input(&corpus, target.max_len);
+        let outcome = Packet::bth(&data).and_then(|bth| {
+            let op = Op::lookup(bth.opcode, Dialect::Strom);
+            op.map(|op| Packet::parse(bth, op, &data)).transpose()
+        });
+        match outcome {
+            Ok(Some(packet)) => _ = parsed.insert(packet.op.name),
+            Ok(None) => _ = refused.insert("the op-code is unknown".to_owned()),
+            Err(malformed) => _ = refused.insert(malformed.to_string()),
+        }
+    }
+    assert_eq!(parsed, TABLE.iter().map(|op| op.name).collect());
+    let reasons = [Malformed::TooShort, Malformed::Truncated, Malformed::Padding];
+    for reason in reasons {
+        assert!(refused.contains(&reason.to_string()), "never refused because {reason}");
+    }
+}
+
+/// Runs a target; when it panics, keeps the input and says how to have it again.
+fn attempt(target: &Target, data: &[u8], origin: &str) {
+    if catch_unwind(AssertUnwindSafe(|| (target.run)(data))).is_err() {
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-finding", target.name));
+        let kept = match fs::write(&kept, data) {
+            Ok(()) => format!("cargo run -p remora-fuzz --bin {} {}", target.name, kept.display()),
+            Err(error) => format!("(the input could not be kept: {error})"),
+        };
+        panic!("target {} broke on {} bytes from {origin}\n{kept}", target.name, data.len());
+    }
+}
+
+fn corpus_folder(target: &Target) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
+}
+
+/// A target's corpus, in the order of the names, so that a seed always makes the same input.
+fn corpus(target: &Target) -> Vec<Seed> {
+    let folder = corpus_folder(target);
+    let read = |name: String| Seed { data: fs::read(folder.join(&name)).unwrap(), name };
+    names(&folder).into_iter().map(read).collect()
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    env::var(name).map_or(default, |value| {
+        value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number"))
+    })
+}
+
+/// SplitMix64: small, and good enough to make bad input.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    /// A number below `limit`, which is not 0.
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    fn byte(&mut self) -> u8 {
+        // Boundaries break more than the values between them.
+        const EDGES: [u8; 6] = [0, 1, 0x7F, 0x80, 0xFE, 0xFF];
+        if self.below(2) == 0 { EDGES[self.below(EDGES.len())] } else { self.next() as u8 }
+    }
+
+    /// One time in eight noise, otherwise something from the corpus with a few changes.
+    fn input(mut self, corpus: &[Seed], max_len: usize) -> Vec<u8> {
+        // Seeds are small neighbouring numbers: stir before the first choice.
+        self.next();
+        if corpus.is_empty() || self.below(8) == 0 {
+            let limit = if self.below(8) == 0 { max_len } else { max_len.min(96) };
+            return (0..self.below(limit + 1)).map(|_| self.next() as u8).collect();
+        }
+        let mut data = corpus[self.below(corpus.len())].data.clone();
+        for _ in 0..=self.below(4) {
+            self.mutate(&mut data, corpus);
+        }
+        data.truncate(max_len);
+        data
+    }
+
+    fn mutate(&mut self, data: &mut Vec<u8>, corpus: &[Seed]) {
+        let at = self.below(data.len() + 1);
+        match self.below(6) {
+            0 => data.truncate(at),
+            1 => {
+                let byte = self.byte();
+                data.extend(std::iter::repeat_n(byte, at.max(1)));
+            }
+            2 => data.insert(at, self.byte()),
+            // The head of this one with the tail of another.
+            3 => {
+                let other = &corpus[self.below(corpus.len())].data;
+                data.truncate(at);
+                data.extend_from_slice(other.get(at..).unwrap_or_default());
+            }
+            4 if at < data.len() => data[at] ^= 1 << self.below(8),
+            _ if at < data.len() => data[at] = self.byte(),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,171 @@
+# shellcheck shell=bash
+# What both demo.sh and ci.sh need of the machine: sourced by them, from the repository's root.
+# Nothing is installed before it has been said what and why, and sudo is only used when
+# something is missing.
+
+say() { printf '%s\n' "$*"; }
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    for line in "$@"; do printf '       %s\n' "$line" >&2; done
+    exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# --- apt ---------------------------------------------------------------------------------------
+
+# Runs a command as root: directly, or through sudo. Without a terminal sudo may not ask.
+as_root() {
+    if ((EUID == 0)); then
+        "$@"
+    elif ! have sudo; then
+        fail "this needs root, and there is no sudo: $*" "Run that line as root, then this again."
+    elif [[ -t 0 ]]; then
+        say "  (sudo may ask for your password, for: $*)"
+        sudo "$@"
+    else
+        sudo -n "$@" || fail "this needs root: $*" "Run that line yourself, then this again."
+    fi
+}
+
+# Reads the package lists, once a run.
+apt_update() {
+    [[ -z ${apt_is_updated:-} ]] || return 0
+    say "  reading the package lists (apt-get update)"
+    as_root apt-get update -qq || say "  apt-get update failed; going on with the lists there are"
+    apt_is_updated=1
+}
+
+# The version apt would install of a package; nothing if it has none.
+apt_candidate() {
+    LC_ALL=C apt-cache policy "$1" 2>/dev/null |
+        sed -n 's/^ *Candidate: *\([0-9][^ ]*\)$/\1/p'
+}
+
+# apt_install WHY PACKAGE...: installs; removes nothing but an older Rust that is in the way.
+apt_install() {
+    local why=$1 removed other
+    shift
+    have apt-get || fail "missing here: $why" \
+        "This script installs with apt only. Please install what Debian calls: $*"
+    apt_update
+    say "  installing $*: $why"
+    removed=$(LC_ALL=C apt-get -s install "$@" 2>/dev/null | sed -n 's/^Remv \([^ ]*\).*/\1/p')
+    if [[ -n $removed ]]; then
+        other=$(grep -vE '^(rustc|cargo|rustfmt|rust-|libstd-rust)' <<<"$removed" || true)
+        [[ -z $other ]] || fail "apt would have to remove: ${other//$'\n'/ }" \
+            "That is for you to decide: apt-get install $*"
+        say "  in place of the older ${removed//$'\n'/ }"
+    fi
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o Dpkg::Use-Pty=0 "$@" >/dev/null || fail "apt-get could not install: $*" \
+        "Run it yourself to see why: apt-get install $*"
+}
+
+# need_command COMMAND WHY PACKAGE...: installs the packages where the command is not there.
+need_command() {
+    local command=$1
+    shift
+    have "$command" || apt_install "$@"
+}
+
+# --- Rust --------------------------------------------------------------------------------------
+
+# at_least WANTED VERSION: is VERSION new enough?
+at_least() { [[ -n $2 ]] && printf '%s\n%s\n' "$1" "$2" | sort -V -C; }
+
+rust_wanted() { sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml; }
+
+# Do cargo and rustc answer, and are both new enough?
+rust_answers() {
+    local wanted
+    wanted=$(rust_wanted)
+    # shellcheck disable=SC2030,SC2031
+    (
+        export RUSTUP_AUTO_INSTALL=0
+        at_least "$wanted" "$(cargo --version 2>/dev/null | cut -d' ' -f2)" &&
+            at_least "$wanted" "$(rustc --version 2>/dev/null | cut -d' ' -f2)"
+    )
+}
+
+# Finds a Rust that is new enough, without installing: the default one, else rustup's stable.
+# It changes PATH and RUSTUP_TOOLCHAIN of this run only.
+use_rust() {
+    local bin=${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
+    if [[ -x $bin/cargo && :$PATH: != *:"$bin":* ]]; then export PATH=$bin:$PATH; fi
+    rust_answers && return
+    # shellcheck disable=SC2030,SC2031
+    if have rustup && (export RUSTUP_TOOLCHAIN=stable && rust_answers); then
+        export RUSTUP_TOOLCHAIN=stable
+        return
+    fi
+    return 1
+}
+
+rustup_stable() {
+    say "  installing the current stable Rust with rustup, in your home (your default stays)"
+    rustup toolchain install stable --profile minimal --component clippy --component rustfmt \
+        --no-self-update >/dev/null 2>&1 || fail "rustup could not install stable Rust" \
+        "Run it yourself to see why: rustup toolchain install stable"
+}
+
+# Installs a Rust that is new enough, from the first source that has one.
+install_rust() {
+    use_rust && return
+    local wanted suffix
+    wanted=$(rust_wanted)
+    say "Rust $wanted or newer is needed to build; this machine has $(rustc --version \
+        2>/dev/null | cut -d' ' -f1,2 | grep . || echo none)."
+    if have rustup; then
+        rustup_stable
+        use_rust && return
+    fi
+    if have apt-get; then
+        apt_update
+        if [[ -n $(apt_candidate rustup) ]]; then
+            apt_install "rustup, which brings Rust" rustup
+            hash -r
+            rustup_stable
+            use_rust && return
+        fi
+        # Debian keeps a newer Rust beside the release's own, for building web browsers.
+        for suffix in -web ""; do
+            if at_least "$wanted" "$(apt_candidate "rustc$suffix")" &&
+                at_least "$wanted" "$(apt_candidate "cargo$suffix")"; then
+                apt_install "the Rust compiler" "rustc$suffix" "cargo$suffix"
+                hash -r
+                use_rust && return
+            fi
+        done
+    fi
+    fail "this machine has no Rust of $wanted or newer, nor a package of one." \
+        "Please install rustup as its web page (rustup.rs) says, then run this again."
+}
+
+# Everything that building needs: a linker, root certificates for cargo, Rust.
+setup_build() {
+    need_command cc "a C compiler and linker, which Rust links with" gcc libc6-dev
+    if have apt-get && [[ ! -s /etc/ssl/certs/ca-certificates.crt ]]; then
+        apt_install "root certificates, to fetch Rust's libraries" ca-certificates
+    fi
+    install_rust
+}
+
+# Everything that the checks need beyond that: rustfmt and clippy for the Rust in use.
+setup_lints() {
+    cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return
+    if have rustup && rustup component add clippy rustfmt >/dev/null 2>&1; then return; fi
+    if dpkg-query -W cargo-web >/dev/null 2>&1; then
+        apt_install "Rust's formatter and linter" rustfmt-web rust-web-clippy
+    elif dpkg-query -W cargo >/dev/null 2>&1; then
+        apt_install "Rust's formatter and linter" rustfmt rust-clippy
+    else
+        say "  rustfmt or clippy is missing and belongs to a Rust that was installed by hand:"
+        say "  the stages fmt and clippy will fail until it is there"
+    fi
+}
+
+# Where cargo puts what it builds.
+target_dir() { printf '%s' "${CARGO_TARGET_DIR:-target}"; }

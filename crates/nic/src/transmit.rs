@@ -62,6 +62,15 @@ pub struct Path {
     pub hop_limit: u8,
 }
 
+impl Path {
+    /// The usual path to `dst`, with a source port that follows from `entropy` (a queue pair's
+    /// number).
+    pub fn new(dst: IpAddr, entropy: u32) -> Path {
+        let spread = entropy.wrapping_mul(0x9E37_79B1) >> 18;
+        Path { dst, src_port: 0xC000 | spread as u16, traffic_class: 0, hop_limit: 64 }
+    }
+}
+
 /// A run of bytes in memory, by bus address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {

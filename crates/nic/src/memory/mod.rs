@@ -3,6 +3,7 @@
 //! [`Memory`] is what a driver gives the card to reach bytes; [`region`] says which bytes a key
 //! opens, and [`translate`] where they lie.
 
+pub(crate) mod device;
 pub mod region;
 pub mod translate;
 

@@ -61,6 +61,12 @@ pub enum RegMrError {
     /// Remote write or atomic access without local write.
     #[error("remote write and atomic access need local write access too")]
     Access,
+    /// The card has no more regions.
+    #[error("the card has no more room: its limit is {limit} regions")]
+    Full {
+        /// The limit.
+        limit: usize,
+    },
     /// The translation memory is used up.
     #[error("no room for {needed} more page-table entries: {used} of {limit} are used")]
     TranslationFull {
@@ -123,11 +129,12 @@ pub(crate) struct Regions {
     regions: HashMap<Key, Region, BuildHasherDefault<KeyHasher>>,
     entries: usize,
     entries_limit: usize,
+    limit: usize,
 }
 
 impl Regions {
-    pub(crate) fn new(entries_limit: usize) -> Regions {
-        Regions { regions: HashMap::default(), entries: 0, entries_limit }
+    pub(crate) fn new(entries_limit: usize, limit: usize) -> Regions {
+        Regions { regions: HashMap::default(), entries: 0, entries_limit, limit }
     }
 
     /// Registers a region under a key drawn from `rng`: neither guessable nor soon used again.
@@ -144,6 +151,9 @@ impl Regions {
         let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
             return Err(RegMrError::Access);
+        }
+        if self.regions.len() >= self.limit {
+            return Err(RegMrError::Full { limit: self.limit });
         }
         let (needed, used, limit) = (pages.entries(), self.entries, self.entries_limit);
         if needed > limit - used {
@@ -262,7 +272,7 @@ mod tests {
     use rand_core::SeedableRng;
 
     fn regions() -> (Regions, ChaCha8Rng) {
-        (Regions::new(4), ChaCha8Rng::seed_from_u64(1))
+        (Regions::new(4, 100), ChaCha8Rng::seed_from_u64(1))
     }
 
     fn init(access: Access) -> MrInit {

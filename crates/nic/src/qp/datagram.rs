@@ -8,7 +8,8 @@ use crate::card::Env;
 use crate::queue::{Completion, CompletionFlags, Status, WorkKind};
 use crate::transmit::Datagram;
 use crate::wire::opcode::Follows;
-use crate::wire::{Operation, Packet, ip};
+use crate::wire::ip::{self, Flow};
+use crate::wire::{Operation, Packet, ROCE_PORT};
 
 impl Qp {
     /// A packet on an unreliable connection: a gap ends the message in progress, and everything
@@ -72,7 +73,14 @@ impl Qp {
             env.card.counters.drop_no_receive += 1;
             return;
         };
-        let grh = ip::grh(outer);
+        let flow = Flow {
+            src: outer.src,
+            dst: outer.dst,
+            src_port: outer.src_port,
+            dst_port: ROCE_PORT,
+        };
+        let id = outer.ip_id.unwrap_or(0);
+        let grh = ip::grh(&flow, outer.tos, outer.hop_limit, id, outer.bytes.len());
         for part in [&grh[..], packet.payload] {
             if self.fill(env, &mut receive, part).is_err() {
                 env.card.counters.drop_no_receive += 1;

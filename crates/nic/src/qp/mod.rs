@@ -25,15 +25,15 @@ pub(crate) use requester::Outstanding;
 
 use crate::card::{Card, Env};
 use crate::memory::region::{Access, Pd};
-use crate::nic::Event;
+use crate::nic::{Event, QpInfo};
 use crate::psn::Psn;
 use crate::queue::ring::Ring;
 use crate::queue::{Completion, Status, WorkKind};
 use crate::time::Time;
-use crate::transmit::{Path, TransmitBatch};
-use crate::wire::{Dialect, Transport};
-use requester::Requester;
-use responder::Responder;
+use crate::transmit::{Datagram, Ecn, Path, TransmitBatch};
+use crate::wire::{Bth, Dialect, Nak, Operation, Packet, Transport};
+pub(crate) use requester::Requester;
+pub(crate) use responder::Responder;
 
 /// The most READs and atomics outstanding in one direction of a queue pair.
 pub const MAX_RD_ATOMIC: u8 = 16;
@@ -68,8 +68,6 @@ pub(crate) struct Qp {
 /// What only set-up, errors and congestion need.
 #[derive(Debug)]
 pub(crate) struct Cold {
-    /// All that was set, for `query_qp`.
-    pub(crate) attr: QpAttr,
     /// Not before this time another congestion notification.
     pub(crate) next_cnp: Time,
     pub(crate) timeout: u8,
@@ -102,7 +100,151 @@ impl Budget {
     }
 }
 
+impl Cold {
+    pub(crate) fn new() -> Cold {
+        Cold {
+            next_cnp: Time::ZERO,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            min_rnr_timer: 0,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            last_element_told: false,
+            drain_wanted: false,
+        }
+    }
+}
+
 impl Qp {
+    /// A packet for this queue pair: to the half that it concerns.
+    pub(crate) fn handle_packet(
+        &mut self,
+        env: &mut Env<'_>,
+        packet: &Packet<'_>,
+        outer: &Datagram<'_>,
+    ) {
+        let cnp = packet.op.operation == Operation::Cnp;
+        if packet.op.transport != self.transport && !cnp {
+            env.card.counters.drop_transport += 1;
+            return;
+        }
+        if !matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe) {
+            env.card.counters.drop_qp_state += 1;
+            return;
+        }
+        if self.transport == Transport::Ud {
+            self.handle_datagram(env, packet, outer);
+            return;
+        }
+        if outer.src != self.path.dst {
+            env.card.counters.drop_wrong_source += 1;
+            return;
+        }
+        if Ecn::from_tos(outer.tos) == Ecn::Congested {
+            self.note_congestion(env);
+        }
+        match (cnp, self.transport) {
+            (true, _) => self.handle_cnp(env),
+            (_, Transport::Uc) => self.handle_unreliable(env, packet),
+            _ if packet.op.is_response() => self.handle_response(env, packet),
+            _ => self.handle_request(env, packet),
+        }
+    }
+
+    /// A packet with an op-code that this queue pair does not know: an invalid request, if it
+    /// stands where the next request is expected.
+    pub(crate) fn handle_unknown(&mut self, env: &mut Env<'_>, bth: &Bth) {
+        let listens = matches!(self.state, State::Rtr | State::Rts | State::Sqd);
+        let for_rc = self.transport == Transport::Rc && bth.opcode >> 5 == 0;
+        if listens && for_rc && bth.psn == self.rx.expected {
+            env.card.counters.refused_invalid_request += 1;
+            self.break_connection(env, Nak::InvalidRequest);
+        }
+    }
+
+    /// Takes attributes that [`state::check`] has allowed, and goes to `to`.
+    pub(crate) fn modify(&mut self, env: &mut Env<'_>, to: State, attr: &QpAttr) {
+        let cold = &mut *self.cold;
+        let mut set = |value: Option<u8>, field: fn(&mut Cold) -> &mut u8| {
+            if let Some(value) = value {
+                *field(cold) = value;
+            }
+        };
+        set(attr.timeout, |c| &mut c.timeout);
+        set(attr.retry_cnt, |c| &mut c.retry_cnt);
+        set(attr.rnr_retry, |c| &mut c.rnr_retry);
+        set(attr.min_rnr_timer, |c| &mut c.min_rnr_timer);
+        set(attr.max_rd_atomic, |c| &mut c.max_rd_atomic);
+        set(attr.max_dest_rd_atomic, |c| &mut c.max_dest_rd_atomic);
+        self.access = attr.access.unwrap_or(self.access);
+        self.qkey = attr.qkey.unwrap_or(self.qkey);
+        self.path = attr.path.unwrap_or(self.path);
+        self.mtu = attr.path_mtu.map_or(self.mtu, |mtu| mtu as u16);
+        self.dest_qp = attr.dest_qp.unwrap_or(self.dest_qp);
+        self.dialect = attr.dialect.unwrap_or(self.dialect);
+        self.tx.retries_left = self.cold.retry_cnt;
+        self.tx.rnr_retries_left = self.cold.rnr_retry;
+        if let Some(psn) = attr.rq_psn {
+            self.rx = Responder::new(psn);
+        }
+        if let Some(psn) = attr.sq_psn {
+            self.tx = Requester {
+                retries_left: self.cold.retry_cnt,
+                rnr_retries_left: self.cold.rnr_retry,
+                ..Requester::new(psn, env.card.config.window_packets)
+            };
+        }
+        match to {
+            State::Reset => {
+                self.reset(env.card);
+                self.state = State::Reset;
+            }
+            State::Error => self.fail(env),
+            State::Sqd if self.state == State::Rts => {
+                self.state = State::Sqd;
+                if self.tx.outstanding.is_empty() {
+                    env.card.events.push_back(Event::SendQueueDrained(self.qpn));
+                } else {
+                    self.cold.drain_wanted = true;
+                }
+            }
+            _ => {
+                self.state = to;
+                env.card.schedule(self);
+            }
+        }
+    }
+
+    /// The queue pair as it stands.
+    pub(crate) fn info(&self) -> QpInfo {
+        let cold = &self.cold;
+        QpInfo {
+            state: self.state,
+            transport: self.transport,
+            attr: QpAttr {
+                state: Some(self.state),
+                access: Some(self.access),
+                qkey: Some(self.qkey),
+                path: Some(self.path),
+                path_mtu: Mtu::from_bytes(self.mtu),
+                dest_qp: Some(self.dest_qp),
+                rq_psn: Some(self.rx.expected),
+                sq_psn: Some(self.tx.tail),
+                max_rd_atomic: Some(cold.max_rd_atomic),
+                max_dest_rd_atomic: Some(cold.max_dest_rd_atomic),
+                min_rnr_timer: Some(cold.min_rnr_timer),
+                timeout: Some(cold.timeout),
+                retry_cnt: Some(cold.retry_cnt),
+                rnr_retry: Some(cold.rnr_retry),
+                dialect: Some(self.dialect),
+            },
+            sends: self.sq.in_use(),
+            outstanding: self.tx.outstanding.len(),
+            receives: self.rq.waiting(),
+        }
+    }
+
     /// One turn: answers, requests, acknowledge, in that order, so that an acknowledge rides
     /// behind data. Returns whether the queue pair is to have another turn.
     pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {

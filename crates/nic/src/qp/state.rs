@@ -49,6 +49,11 @@ impl Mtu {
         self as u32
     }
 
+    /// The MTU of so many bytes.
+    pub(crate) fn from_bytes(bytes: u16) -> Option<Mtu> {
+        (1..=5).filter_map(Mtu::from_code).find(|mtu| *mtu as u16 == bytes)
+    }
+
     /// The code that verbs and CM messages use, 1..=5.
     pub const fn code(self) -> u8 {
         match self {

@@ -1,0 +1,79 @@
+//! Device memory: memory that lives on the card.
+//!
+//! It is a range of the bus that the driver backs with memory of its own; the card only says which
+//! part of it is whose.
+
+/// A first-fit allocator over a range of bus addresses.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    /// Free pieces, by address, never touching each other.
+    free: Vec<(u64, u64)>,
+    /// Pieces given out, by address.
+    given: Vec<(u64, u64)>,
+}
+
+/// Pieces start and end at multiples of this.
+const GRANULE: u64 = 64;
+
+impl DeviceMemory {
+    pub(crate) fn new(range: core::ops::Range<u64>) -> DeviceMemory {
+        let free = if range.is_empty() { vec![] } else { vec![(range.start, range.end)] };
+        DeviceMemory { free, given: Vec::new() }
+    }
+
+    /// The bus address of `len` bytes of device memory; `None` if no free piece is long enough.
+    pub(crate) fn alloc(&mut self, len: u64) -> Option<u64> {
+        let len = len.max(1).checked_next_multiple_of(GRANULE)?;
+        let at = self.free.iter().position(|(start, end)| end - start >= len)?;
+        let (start, end) = &mut self.free[at];
+        let addr = *start;
+        *start += len;
+        if start == end {
+            self.free.remove(at);
+        }
+        self.given.push((addr, addr + len));
+        Some(addr)
+    }
+
+    /// Takes a piece back; says whether `addr` was one.
+    pub(crate) fn free(&mut self, addr: u64) -> bool {
+        let Some(at) = self.given.iter().position(|(start, _)| *start == addr) else {
+            return false;
+        };
+        let piece = self.given.swap_remove(at);
+        let at = self.free.partition_point(|(start, _)| *start < addr);
+        self.free.insert(at, piece);
+        if at + 1 < self.free.len() && self.free[at].1 == self.free[at + 1].0 {
+            self.free[at].1 = self.free.remove(at + 1).1;
+        }
+        if at > 0 && self.free[at - 1].1 == self.free[at].0 {
+            self.free[at - 1].1 = self.free.remove(at).1;
+        }
+        true
+    }
+
+    /// Is the whole range within one piece that was given out?
+    pub(crate) fn holds(&self, addr: u64, len: u64) -> bool {
+        self.given.iter().any(|&(start, end)| start <= addr && len <= end.saturating_sub(addr))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_come_back_and_join() {
+        let mut dm = DeviceMemory::new(1024..2048);
+        let a = dm.alloc(100).unwrap();
+        let b = dm.alloc(64).unwrap();
+        let c = dm.alloc(2048 - 1024 - 128 - 64).unwrap();
+        assert_eq!((a, b, c), (1024, 1152, 1216));
+        assert_eq!(dm.alloc(1), None);
+        assert!(dm.holds(a, 128) && !dm.holds(a, 129) && !dm.holds(a - 1, 1));
+        assert!(dm.free(b) && dm.free(a) && dm.free(c));
+        assert!(!dm.free(a));
+        assert_eq!(dm.alloc(1024), Some(1024));
+        assert_eq!(dm.alloc(u64::MAX), None);
+    }
+}

@@ -1,0 +1,759 @@
+//! [`Nic`]: the card as a value.
+
+use core::net::{IpAddr, Ipv4Addr};
+use core::ops::Range;
+use std::collections::VecDeque;
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+use thiserror::Error;
+
+use crate::card::{AddressHandle, Card, Domain, Env, SglPool, SharedReceiveQueue};
+use crate::counters::Counters;
+use crate::memory::device::DeviceMemory;
+use crate::memory::region::{Access, Key, MrInit, Pd, RegMrError, Regions};
+use crate::memory::{Memory, MemoryFault};
+use crate::multi_queue::MultiQueue;
+use crate::psn::Psn;
+use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
+use crate::qp::timers::Timers;
+use crate::qp::{Cold, Qp, Requester, Responder};
+use crate::queue::completion::{CompletionQueue, PollCqError};
+use crate::queue::element::{self, RecvRequest, SendRequest, TooLong};
+use crate::queue::ring::{MAX_STRIDE, Ring, RingInit};
+use crate::queue::Completion;
+use crate::table::Table;
+use crate::time::Time;
+use crate::transmit::{Datagram, Ecn, Path, TransmitBatch};
+use crate::wire::icrc::IcrcChecker;
+use crate::wire::ip::Flow;
+use crate::wire::{Dialect, Op, Operation, Packet, ROCE_PORT, Transport};
+
+/// The management queue pair.
+const MANAGEMENT_QP: u32 = 1;
+/// The default partition, without the membership bit.
+const DEFAULT_PARTITION: u16 = 0x7FFF;
+
+/// What a card is made with. All limits are exact: a command that would pass one is refused.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The card's own address, from which its GID follows.
+    pub address: IpAddr,
+    /// Queue pairs, at most 65,536.
+    pub max_qps: usize,
+    /// Completion queues.
+    pub max_cqs: usize,
+    /// Entries of one completion queue.
+    pub max_cqe: usize,
+    /// Shared receive queues.
+    pub max_srqs: usize,
+    /// Protection domains.
+    pub max_pds: usize,
+    /// Address handles.
+    pub max_ahs: usize,
+    /// Memory regions.
+    pub max_mrs: usize,
+    /// log2 of the page size that contiguous regions are divided by: 2 MB (StRoM §4.3).
+    pub page_shift: u32,
+    /// Page-table entries of all regions together: 16,384 (StRoM §4.3).
+    pub translation_entries: usize,
+    /// Bus addresses of the memory that lives on the card.
+    pub device_memory: Range<u64>,
+    /// Messages outstanding on all queue pairs together.
+    pub max_outstanding: usize,
+    /// Elements fetched in one turn: 8 (SRNIC §4.3).
+    pub fetch_elements: u32,
+    /// Bytes sent in one turn: 16 KB (SRNIC §4.3).
+    pub burst_bytes: u32,
+    /// Packets that a requester may have unacknowledged, at most.
+    pub window_packets: u16,
+    /// An acknowledge is asked for at the end of each message and every so many packets.
+    pub ack_every: u32,
+    /// ECN bits of data packets.
+    pub ecn: Ecn,
+}
+
+impl Config {
+    /// The defaults, for a card at `address`.
+    pub fn new(address: IpAddr) -> Config {
+        Config {
+            address,
+            max_qps: 1 << 16,
+            max_cqs: 1 << 16,
+            max_cqe: 1 << 20,
+            max_srqs: 1 << 16,
+            max_pds: 1 << 16,
+            max_ahs: 1 << 16,
+            max_mrs: 1 << 20,
+            page_shift: 21,
+            translation_entries: 16_384,
+            device_memory: 0..0,
+            max_outstanding: 1 << 20,
+            fetch_elements: 8,
+            burst_bytes: 16 << 10,
+            window_packets: 64,
+            ack_every: 16,
+            ecn: Ecn::Capable0,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+}
+
+/// What the card tells its owner, in the order it happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The armed completion queue got an entry.
+    CompletionQueueNotify(u32),
+    /// The completion queue overflowed: entries are lost.
+    CompletionQueueError(u32),
+    /// The peer of a queue pair broke an access rule; the queue pair is in ERROR.
+    QpAccessError(u32),
+    /// The peer of a queue pair sent an invalid request; the queue pair is in ERROR.
+    QpRequestError(u32),
+    /// The first packet came before the connection was said to be established.
+    CommunicationEstablished(u32),
+    /// All that was outstanding when the queue pair went to SQD is done.
+    SendQueueDrained(u32),
+    /// A queue pair in ERROR will take no more elements from its shared receive queue.
+    LastElementReached(u32),
+    /// Fewer elements than the limit are posted to the shared receive queue; the limit is off.
+    SrqLimitReached(u32),
+}
+
+/// A card ran out of something, or an argument names nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum CreateError {
+    /// No such protection domain.
+    #[error("no such protection domain")]
+    UnknownPd,
+    /// No such completion queue.
+    #[error("no such completion queue")]
+    UnknownCq,
+    /// No such shared receive queue, or one of another protection domain.
+    #[error("no such shared receive queue in this protection domain")]
+    UnknownSrq,
+    /// A ring that is none: see [`RingInit`].
+    #[error("a ring's depth must be a power of two up to 2^20, its stride a multiple of 64")]
+    BadRing,
+    /// A size of zero or above the card's limit.
+    #[error("the size is zero or above the card's limit of {limit}")]
+    Size {
+        /// The limit.
+        limit: usize,
+    },
+    /// The card has no more of these.
+    #[error("the card has no more room: its limit is {limit}")]
+    Full {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// Why something was not destroyed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum DestroyError {
+    /// No such object.
+    #[error("no such object")]
+    Unknown,
+    /// Others still use it.
+    #[error("{users} objects still use it: destroy them first")]
+    Busy {
+        /// How many.
+        users: u32,
+    },
+}
+
+/// Why a work request was not posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum PostError {
+    /// No such queue pair or shared receive queue.
+    #[error("no such queue")]
+    UnknownQueue,
+    /// The queue pair's state takes no such work.
+    #[error("a queue pair in {0:?} takes no such work request")]
+    State(State),
+    /// The ring is full.
+    #[error("the queue is full: poll completions first")]
+    Full,
+    /// More entries or inline bytes than the queue was created for.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    /// The queue's memory cannot be written.
+    #[error(transparent)]
+    Memory(#[from] MemoryFault),
+}
+
+/// What to make a queue pair with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpInit {
+    /// Protection domain.
+    pub pd: Pd,
+    /// Service.
+    pub transport: Transport,
+    /// Where send completions go.
+    pub send_cq: u32,
+    /// Where receive completions go.
+    pub recv_cq: u32,
+    /// A shared receive queue instead of `rq`.
+    pub srq: Option<u32>,
+    /// The send queue's ring.
+    pub sq: RingInit,
+    /// The receive queue's ring.
+    pub rq: RingInit,
+    /// Report every send request, signaled or not.
+    pub signal_all: bool,
+}
+
+/// A queue pair, as it stands.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QpInfo {
+    /// State.
+    pub state: State,
+    /// Service.
+    pub transport: Transport,
+    /// What was set; `state` and the PSNs are the current ones.
+    pub attr: QpAttr,
+    /// Elements posted to the send queue and not yet done.
+    pub sends: u32,
+    /// Messages sent in whole or in part and not yet acknowledged.
+    pub outstanding: usize,
+    /// Elements posted to the receive queue and not yet taken.
+    pub receives: u32,
+}
+
+/// The card: a RoCE v2 network card as a plain value.
+///
+/// It has no clock, socket, thread, file or random source. Its methods are of four kinds:
+///
+/// 1. **Getters** take `&self` and change nothing: [`Nic::config`], [`Nic::counters`],
+///    [`Nic::query_qp`]…
+/// 2. **`handle_*`** say what happened to the card: [`Nic::handle_packets`], [`Nic::handle_timeout`]
+///    and the doorbells.
+/// 3. **Commands**, in the words of verbs: [`Nic::reg_mr`], [`Nic::create_qp`], [`Nic::modify_qp`],
+///    [`Nic::post_send`], [`Nic::poll_cq`]… A command that fails has changed nothing.
+/// 4. **`poll_*`** say what the card wants: [`Nic::poll_transmit`] packets to send,
+///    [`Nic::poll_event`] events, [`Nic::poll_timeout`] the next wake-up.
+///
+/// After any `handle_*` or command, poll, in this order: `poll_transmit` until it says there is no
+/// more, `poll_event` until `None`, `poll_timeout`. Calls of the first three kinds may come in any
+/// order and any number between two polls: whatever becomes due is kept, and what becomes due
+/// together leaves together (acknowledges coalesce, packets batch). Time must not run backwards
+/// from call to call.
+///
+/// Memory is an argument ([`Memory`]) wherever the card reads or writes it. A packet to send only
+/// refers to its payload: gather it before the next command that could deregister it.
+#[derive(Debug)]
+pub struct Nic {
+    card: Card,
+    qps: Table<Qp, 16, 24>,
+    device_memory: DeviceMemory,
+    icrc: IcrcChecker,
+}
+
+/// Commands and getters.
+impl Nic {
+    /// A card. `seed` makes its keys: a live driver takes it from the system's random source.
+    pub fn new(config: Config, seed: [u8; 32]) -> Nic {
+        let answers = config.max_qps.saturating_mul(usize::from(crate::qp::MAX_RD_ATOMIC));
+        Nic {
+            qps: Table::new(config.max_qps),
+            device_memory: DeviceMemory::new(config.device_memory.clone()),
+            icrc: IcrcChecker::new(),
+            card: Card {
+                pds: Table::new(config.max_pds),
+                regions: Regions::new(config.translation_entries, config.max_mrs),
+                cqs: Table::new(config.max_cqs),
+                srqs: Table::new(config.max_srqs),
+                ahs: Table::new(config.max_ahs),
+                outstanding: MultiQueue::new(config.max_outstanding),
+                answers: MultiQueue::new(answers),
+                sgls: SglPool::default(),
+                ready: VecDeque::new(),
+                timers: Timers::default(),
+                counters: Counters::default(),
+                events: VecDeque::new(),
+                rng: ChaCha8Rng::from_seed(seed),
+                fetched: Vec::new(),
+                config,
+            },
+        }
+    }
+
+    /// What the card was made with.
+    pub fn config(&self) -> &Config {
+        &self.card.config
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.card.counters
+    }
+
+    /// How many queue pairs, regions and completion queues exist: for leak checks and `devinfo`.
+    pub fn in_use(&self) -> InUse {
+        InUse {
+            qps: self.qps.len(),
+            mrs: self.card.regions.len(),
+            cqs: self.card.cqs.len(),
+            srqs: self.card.srqs.len(),
+            pds: self.card.pds.len(),
+            ahs: self.card.ahs.len(),
+        }
+    }
+
+    /// A random 24-bit PSN to start a connection with.
+    pub fn random_psn(&mut self) -> Psn {
+        Psn::new(self.card.rng.next_u32())
+    }
+
+    /// Makes a protection domain.
+    pub fn alloc_pd(&mut self) -> Result<Pd, CreateError> {
+        let limit = self.card.config.max_pds;
+        let made = self.card.pds.insert_with(|_| Domain { users: 0 });
+        made.map(Pd).ok_or(CreateError::Full { limit })
+    }
+
+    /// Ends a protection domain that nothing belongs to any more.
+    pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), DestroyError> {
+        let domain = self.card.pds.get(pd.0).ok_or(DestroyError::Unknown)?;
+        if domain.users > 0 {
+            return Err(DestroyError::Busy { users: domain.users });
+        }
+        self.card.pds.remove(pd.0);
+        Ok(())
+    }
+
+    /// Registers memory; the key serves as lkey and rkey.
+    pub fn reg_mr(&mut self, pd: Pd, init: MrInit) -> Result<Key, RegMrError> {
+        let domain = self.card.pds.get_mut(pd.0).ok_or(RegMrError::UnknownPd)?;
+        let key = self.card.regions.register(pd, init, &mut self.card.rng)?;
+        domain.users += 1;
+        Ok(key)
+    }
+
+    /// Ends a region. From here on its key opens nothing, for elements and packets already under
+    /// way too.
+    pub fn dereg_mr(&mut self, key: Key) -> Result<(), DestroyError> {
+        let pd = self.card.regions.deregister(key).ok_or(DestroyError::Unknown)?;
+        self.leave(pd);
+        Ok(())
+    }
+
+    /// The bus address of `len` bytes of the card's own memory, to be registered like any other.
+    pub fn alloc_dm(&mut self, len: u64) -> Result<u64, CreateError> {
+        let range = &self.card.config.device_memory;
+        let limit = (range.end - range.start) as usize;
+        self.device_memory.alloc(len).ok_or(CreateError::Full { limit })
+    }
+
+    /// Gives device memory back. Regions in it must have been deregistered.
+    pub fn free_dm(&mut self, addr: u64) -> Result<(), DestroyError> {
+        if self.device_memory.free(addr) { Ok(()) } else { Err(DestroyError::Unknown) }
+    }
+
+    /// Is the whole range device memory that was given out in one piece?
+    pub fn is_dm(&self, addr: u64, len: u64) -> bool {
+        self.device_memory.holds(addr, len)
+    }
+
+    /// Makes a completion queue of `capacity` entries.
+    pub fn create_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
+        let limit = self.card.config.max_cqe;
+        if capacity == 0 || capacity > limit {
+            return Err(CreateError::Size { limit });
+        }
+        let limit = self.card.config.max_cqs;
+        let made = self.card.cqs.insert_with(|_| CompletionQueue::new(capacity));
+        made.ok_or(CreateError::Full { limit })
+    }
+
+    /// Ends a completion queue that no queue pair reports to any more.
+    pub fn destroy_cq(&mut self, cq: u32) -> Result<(), DestroyError> {
+        let queue = self.card.cqs.get(cq).ok_or(DestroyError::Unknown)?;
+        if queue.users > 0 {
+            return Err(DestroyError::Busy { users: queue.users });
+        }
+        self.card.cqs.remove(cq);
+        Ok(())
+    }
+
+    /// Asks for one [`Event::CompletionQueueNotify`] at the next entry, or the next solicited one.
+    pub fn req_notify_cq(&mut self, cq: u32, solicited_only: bool) -> Result<(), PollCqError> {
+        let queue = self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?;
+        queue.arm(solicited_only);
+        Ok(())
+    }
+
+    /// Takes entries, oldest first; returns how many.
+    pub fn poll_cq(&mut self, cq: u32, out: &mut [Completion]) -> Result<usize, PollCqError> {
+        self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?.poll(out)
+    }
+
+    /// How many entries wait in a completion queue.
+    pub fn cq_len(&self, cq: u32) -> Option<usize> {
+        self.card.cqs.get(cq).map(CompletionQueue::len)
+    }
+
+    /// Makes a shared receive queue.
+    pub fn create_srq(&mut self, pd: Pd, ring: RingInit) -> Result<u32, CreateError> {
+        if !ring.is_valid() || ring.is_empty() {
+            return Err(CreateError::BadRing);
+        }
+        let domain = self.card.pds.get_mut(pd.0).ok_or(CreateError::UnknownPd)?;
+        let limit = self.card.config.max_srqs;
+        let srq = SharedReceiveQueue { pd, ring: Ring::new(ring), limit: 0, users: 0 };
+        let made = self.card.srqs.insert_with(|_| srq).ok_or(CreateError::Full { limit })?;
+        domain.users += 1;
+        Ok(made)
+    }
+
+    /// Asks for one [`Event::SrqLimitReached`] when fewer than `limit` elements are posted.
+    pub fn arm_srq(&mut self, srq: u32, limit: u32) -> Result<(), DestroyError> {
+        self.card.srqs.get_mut(srq).ok_or(DestroyError::Unknown)?.limit = limit;
+        Ok(())
+    }
+
+    /// Ends a shared receive queue that no queue pair takes from any more.
+    pub fn destroy_srq(&mut self, srq: u32) -> Result<(), DestroyError> {
+        let queue = self.card.srqs.get(srq).ok_or(DestroyError::Unknown)?;
+        if queue.users > 0 {
+            return Err(DestroyError::Busy { users: queue.users });
+        }
+        let pd = queue.pd;
+        self.card.srqs.remove(srq);
+        self.leave(pd);
+        Ok(())
+    }
+
+    /// Makes an address handle: where datagrams go.
+    pub fn create_ah(&mut self, pd: Pd, path: Path) -> Result<u32, CreateError> {
+        let domain = self.card.pds.get_mut(pd.0).ok_or(CreateError::UnknownPd)?;
+        let limit = self.card.config.max_ahs;
+        let made = self.card.ahs.insert_with(|_| AddressHandle { pd, path });
+        let made = made.ok_or(CreateError::Full { limit })?;
+        domain.users += 1;
+        Ok(made)
+    }
+
+    /// Ends an address handle. Datagrams already issued with it have left.
+    pub fn destroy_ah(&mut self, ah: u32) -> Result<(), DestroyError> {
+        let pd = self.card.ahs.remove(ah).ok_or(DestroyError::Unknown)?.pd;
+        self.leave(pd);
+        Ok(())
+    }
+
+    /// Makes a queue pair, in RESET; returns its number.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<u32, CreateError> {
+        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all } = init;
+        if !sq.is_valid() || !rq.is_valid() {
+            return Err(CreateError::BadRing);
+        }
+        if self.card.pds.get(pd.0).is_none() {
+            return Err(CreateError::UnknownPd);
+        }
+        if self.card.cqs.get(send_cq).is_none() || self.card.cqs.get(recv_cq).is_none() {
+            return Err(CreateError::UnknownCq);
+        }
+        if srq.is_some_and(|h| self.card.srqs.get(h).is_none_or(|s| s.pd != pd)) {
+            return Err(CreateError::UnknownSrq);
+        }
+        let limit = self.card.config.max_qps;
+        let config = &self.card.config;
+        let made = self.qps.insert_with(|qpn| Qp {
+            qpn,
+            pd,
+            send_cq,
+            recv_cq,
+            srq: srq.unwrap_or(0),
+            dest_qp: 0,
+            qkey: 0,
+            sq: Ring::new(sq),
+            rq: Ring::new(rq),
+            tx: Requester::new(Psn::default(), config.window_packets),
+            rx: Responder::new(Psn::default()),
+            path: Path::new(config.address, qpn),
+            mtu: Mtu::B1024 as u16,
+            state: State::Reset,
+            transport,
+            dialect: Dialect::Standard,
+            access: Access::empty(),
+            queued: false,
+            signal_all,
+            cold: Box::new(Cold::new()),
+        });
+        let qpn = made.ok_or(CreateError::Full { limit })?;
+        self.count_users(qpn, 1);
+        Ok(qpn)
+    }
+
+    /// Ends a queue pair. Its work is forgotten without completions; those already delivered stay.
+    pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), DestroyError> {
+        if self.qps.get(qpn).is_none() {
+            return Err(DestroyError::Unknown);
+        }
+        self.count_users(qpn, -1);
+        if let Some(mut qp) = self.qps.remove(qpn) {
+            qp.reset(&mut self.card);
+        }
+        Ok(())
+    }
+
+    /// Changes a queue pair's attributes and state, by the table in [`crate::qp::state`].
+    pub fn modify_qp(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        qpn: u32,
+        attr: &QpAttr,
+    ) -> Result<(), ModifyQpError> {
+        let qp = self.qps.get_mut(qpn).ok_or(ModifyQpError::UnknownQp)?;
+        let to = state::check(qp.transport, qp.state, attr)?;
+        qp.modify(&mut Env { now, mem, card: &mut self.card }, to, attr);
+        Ok(())
+    }
+
+    /// A queue pair as it stands.
+    pub fn query_qp(&self, qpn: u32) -> Option<QpInfo> {
+        self.qps.get(qpn).map(Qp::info)
+    }
+
+    /// Posts a send request: writes its element into the ring and rings the doorbell.
+    pub fn post_send(
+        &mut self,
+        mem: &mut dyn Memory,
+        qpn: u32,
+        request: &SendRequest<'_>,
+    ) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
+        if matches!(qp.state, State::Reset | State::Init | State::Rtr) {
+            return Err(PostError::State(qp.state));
+        }
+        post(mem, &mut qp.sq, |raw| element::encode_send(request, raw))?;
+        self.card.schedule(qp);
+        Ok(())
+    }
+
+    /// Posts a receive request.
+    pub fn post_recv(
+        &mut self,
+        mem: &mut dyn Memory,
+        qpn: u32,
+        request: &RecvRequest<'_>,
+    ) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
+        if qp.state == State::Reset {
+            return Err(PostError::State(qp.state));
+        }
+        post(mem, &mut qp.rq, |raw| element::encode_recv(request, raw))?;
+        if qp.state == State::Error {
+            self.card.schedule(qp);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive request to a shared receive queue.
+    pub fn post_srq_recv(
+        &mut self,
+        mem: &mut dyn Memory,
+        srq: u32,
+        request: &RecvRequest<'_>,
+    ) -> Result<(), PostError> {
+        let srq = self.card.srqs.get_mut(srq).ok_or(PostError::UnknownQueue)?;
+        post(mem, &mut srq.ring, |raw| element::encode_recv(request, raw))
+    }
+
+    /// An object of a protection domain is gone.
+    fn leave(&mut self, pd: Pd) {
+        if let Some(domain) = self.card.pds.get_mut(pd.0) {
+            domain.users -= 1;
+        }
+    }
+
+    /// Counts a queue pair among (or out of) the users of what it refers to.
+    fn count_users(&mut self, qpn: u32, by: i32) {
+        let Some(qp) = self.qps.get(qpn) else { return };
+        let count = |users: &mut u32| *users = users.wrapping_add_signed(by);
+        for cq in [qp.send_cq, qp.recv_cq] {
+            if let Some(queue) = self.card.cqs.get_mut(cq) {
+                count(&mut queue.users);
+            }
+        }
+        if let Some(srq) = self.card.srqs.get_mut(qp.srq) {
+            count(&mut srq.users);
+        }
+        if let Some(domain) = self.card.pds.get_mut(qp.pd.0) {
+            count(&mut domain.users);
+        }
+    }
+}
+
+/// What happens to the card.
+impl Nic {
+    /// Datagrams have arrived.
+    pub fn handle_packets<'a>(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        datagrams: impl IntoIterator<Item = Datagram<'a>>,
+    ) {
+        for datagram in datagrams {
+            self.handle_packet(now, mem, &datagram);
+        }
+    }
+
+    fn handle_packet(&mut self, now: Time, mem: &mut dyn Memory, datagram: &Datagram<'_>) {
+        let counters = &mut self.card.counters;
+        counters.rx_packets += 1;
+        let Ok(bth) = Packet::bth(datagram.bytes) else {
+            counters.drop_malformed += 1;
+            return;
+        };
+        let flow = Flow {
+            src: datagram.src,
+            dst: datagram.dst,
+            src_port: datagram.src_port,
+            dst_port: ROCE_PORT,
+        };
+        if !self.icrc.check(&flow, datagram.ip_id, datagram.bytes) {
+            counters.drop_icrc += 1;
+            return;
+        }
+        if bth.version != 0 {
+            counters.drop_version += 1;
+            return;
+        }
+        if bth.pkey & DEFAULT_PARTITION != DEFAULT_PARTITION {
+            counters.drop_pkey += 1;
+            return;
+        }
+        if bth.dest_qp == MANAGEMENT_QP {
+            counters.drop_management += 1;
+            return;
+        }
+        let Some(qp) = self.qps.get_mut(bth.dest_qp) else {
+            counters.drop_unknown_qp += 1;
+            return;
+        };
+        let Some(op) = Op::lookup(bth.opcode, qp.dialect) else {
+            counters.drop_opcode += 1;
+            // On a reliable connection the requester is told, if the packet is the expected one.
+            let mut env = Env { now, mem, card: &mut self.card };
+            qp.handle_unknown(&mut env, &bth);
+            return;
+        };
+        let Ok(packet) = Packet::parse(bth, op, datagram.bytes) else {
+            counters.drop_malformed += 1;
+            return;
+        };
+        qp.handle_packet(&mut Env { now, mem, card: &mut self.card }, &packet, datagram);
+    }
+
+    /// Time has passed: see [`Nic::poll_timeout`]. Calling it early or often does no harm.
+    pub fn handle_timeout(&mut self, now: Time, mem: &mut dyn Memory) {
+        while let Some((at, qpn)) = self.card.timers.pop(now) {
+            let Some(qp) = self.qps.get_mut(qpn) else { continue };
+            if self.card.timers.expire(&mut qp.tx.timer, qpn, at, now) {
+                qp.handle_timeout(&mut Env { now, mem, card: &mut self.card });
+            }
+        }
+    }
+
+    /// The owner of a send ring has written elements up to `index`, counted from the queue's
+    /// creation. What the ring cannot hold is refused.
+    pub fn handle_send_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
+        if !qp.sq.doorbell(index) {
+            return Err(PostError::Full);
+        }
+        self.card.schedule(qp);
+        Ok(())
+    }
+
+    /// As [`Nic::handle_send_doorbell`], for the receive ring.
+    pub fn handle_recv_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
+        if qp.rq.doorbell(index) { Ok(()) } else { Err(PostError::Full) }
+    }
+}
+
+/// What the card wants.
+impl Nic {
+    /// Adds packets to `batch` until it holds `limit` or nothing is ready; returns whether more
+    /// is ready. Ready queue pairs take turns (SRNIC §4.3).
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        batch: &mut TransmitBatch,
+        limit: usize,
+    ) -> bool {
+        // A turn may send nothing, so turns are bounded too: the caller gets to receive again.
+        let mut turns = self.card.ready.len().max(limit);
+        while batch.len() < limit && turns > 0 {
+            turns -= 1;
+            let Some(qpn) = self.card.ready.pop_front() else { return false };
+            let Some(qp) = self.qps.get_mut(qpn) else { continue };
+            qp.queued = false;
+            if qp.turn(&mut Env { now, mem, card: &mut self.card }, batch) {
+                self.card.schedule(qp);
+            }
+        }
+        !self.card.ready.is_empty()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.card.events.pop_front()
+    }
+
+    /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
+    pub fn poll_timeout(&self) -> Time {
+        self.card.timers.next()
+    }
+
+    /// Is anything ready to be sent?
+    pub fn wants_transmit(&self) -> bool {
+        !self.card.ready.is_empty()
+    }
+}
+
+/// How much of the card is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct InUse {
+    /// Queue pairs.
+    pub qps: usize,
+    /// Memory regions.
+    pub mrs: usize,
+    /// Completion queues.
+    pub cqs: usize,
+    /// Shared receive queues.
+    pub srqs: usize,
+    /// Protection domains.
+    pub pds: usize,
+    /// Address handles.
+    pub ahs: usize,
+}
+
+/// Writes one element into `ring` and counts it as posted.
+fn post(
+    mem: &mut dyn Memory,
+    ring: &mut Ring,
+    encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
+) -> Result<(), PostError> {
+    if ring.is_full() {
+        return Err(PostError::Full);
+    }
+    let mut raw = [0; MAX_STRIDE];
+    let used = encode(&mut raw[..ring.stride()])?;
+    mem.write(ring.slot(ring.posted), &raw[..used])?;
+    ring.posted = ring.posted.wrapping_add(1);
+    Ok(())
+}

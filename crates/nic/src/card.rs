@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rand_chacha::ChaCha8Rng;
 
 use crate::counters::Counters;
-use crate::memory::region::{AccessError, Access, Pd, Regions};
+use crate::memory::region::{Access, AccessError, Pd, Regions};
 use crate::memory::{Memory, MemoryFault};
 use crate::multi_queue::MultiQueue;
 use crate::nic::{Config, Event};
@@ -123,13 +123,20 @@ impl Env<'_> {
         let mut rest = bytes;
         let mut result = Ok(());
         let mem = &mut *self.mem;
-        self.card.regions.translate(key, pd, addr, bytes.len() as u32, need, |piece: Segment| {
-            let (now, later) = rest.split_at(piece.len as usize);
-            rest = later;
-            if result.is_ok() {
-                result = mem.write(piece.addr, now);
-            }
-        })?;
+        self.card.regions.translate(
+            key,
+            pd,
+            addr,
+            bytes.len() as u32,
+            need,
+            |piece: Segment| {
+                let (now, later) = rest.split_at(piece.len as usize);
+                rest = later;
+                if result.is_ok() {
+                    result = mem.write(piece.addr, now);
+                }
+            },
+        )?;
         result.map_err(|MemoryFault { .. }| AccessError::Memory)
     }
 }

@@ -21,4 +21,4 @@ pub use memory::{Memory, MemoryFault};
 pub use nic::{Config, CreateError, DestroyError, Event, Nic, PostError, QpInfo, QpInit};
 pub use psn::Psn;
 pub use time::Time;
-pub use transmit::{Datagram, Ecn, PayloadRef, Path, Segment, Transmit, TransmitBatch};
+pub use transmit::{Datagram, Ecn, Path, PayloadRef, Segment, Transmit, TransmitBatch};

@@ -98,10 +98,6 @@ impl<T: Copy> MultiQueue<T> {
         self.nodes.get(list.head as usize).map(|n| &n.item)
     }
 
-    pub(crate) fn front_mut(&mut self, list: &List) -> Option<&mut T> {
-        self.nodes.get_mut(list.head as usize).map(|n| &mut n.item)
-    }
-
     pub(crate) fn first(&self, list: &List) -> Cursor {
         Cursor(list.head)
     }

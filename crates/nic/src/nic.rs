@@ -18,16 +18,16 @@ use crate::psn::Psn;
 use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
 use crate::qp::timers::Timers;
 use crate::qp::{Cold, Qp, Requester, Responder};
+use crate::queue::Completion;
 use crate::queue::completion::{CompletionQueue, PollCqError};
 use crate::queue::element::{self, RecvRequest, SendRequest, TooLong};
 use crate::queue::ring::{MAX_STRIDE, Ring, RingInit};
-use crate::queue::Completion;
 use crate::table::Table;
 use crate::time::Time;
 use crate::transmit::{Datagram, Ecn, Path, TransmitBatch};
 use crate::wire::icrc::IcrcChecker;
 use crate::wire::ip::Flow;
-use crate::wire::{Dialect, Op, Operation, Packet, ROCE_PORT, Transport};
+use crate::wire::{Dialect, Op, Packet, ROCE_PORT, Transport};
 
 /// The management queue pair.
 const MANAGEMENT_QP: u32 = 1;

@@ -46,7 +46,8 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
 
     pub(crate) fn remove(&mut self, handle: u32) -> Option<T> {
         let index = Self::index(handle);
-        let slot = self.slots.get_mut(index as usize).filter(|s| s.generation == handle >> INDEX)?;
+        let slot =
+            self.slots.get_mut(index as usize).filter(|s| s.generation == handle >> INDEX)?;
         let value = slot.value.take()?;
         slot.generation = (slot.generation + 1) & ((1 << (BITS - INDEX)) - 1);
         slot.generation = slot.generation.max(1);
@@ -64,10 +65,6 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
     pub(crate) fn get_mut(&mut self, handle: u32) -> Option<&mut T> {
         let slot = self.slots.get_mut(Self::index(handle) as usize)?;
         if slot.generation == handle >> INDEX { slot.value.as_mut() } else { None }
-    }
-
-    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().filter_map(|s| s.value.as_ref())
     }
 
     const fn index(handle: u32) -> u32 {

@@ -15,7 +15,9 @@ use crate::psn::Psn;
 use crate::queue::element::MAX_MESSAGE;
 use crate::transmit::{Ecn, TransmitBatch};
 use crate::wire::opcode::Follows;
-use crate::wire::{Aeth, Bth, Extensions, Nak, Op, Operation, Packet, Position, Syndrome, Transport};
+use crate::wire::{
+    Aeth, Bth, Extensions, Nak, Op, Operation, Packet, Position, Syndrome, Transport,
+};
 
 /// The least time between two congestion notifications of a queue pair.
 pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
@@ -222,7 +224,8 @@ impl Qp {
         answer: &Answer,
     ) -> Result<(), AccessError> {
         let mark = batch.mark();
-        let mut ext = Extensions { aeth: self.aeth(Syndrome::Ack { credits: 31 }), ..Extensions::default() };
+        let mut ext =
+            Extensions { aeth: self.aeth(Syndrome::Ack { credits: 31 }), ..Extensions::default() };
         let k = answer.next;
         let (operation, position, len) = match answer.what {
             What::Atomic { original } => {
@@ -274,10 +277,7 @@ impl Qp {
             Reply::Negative(syndrome) => (syndrome, self.rx.expected),
         };
         self.rx.reply = Reply::Nothing;
-        let ext = Extensions {
-            aeth: Aeth { syndrome, msn: self.rx.msn },
-            ..Extensions::default()
-        };
+        let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
         let op = Op::of(Transport::Rc, Operation::Acknowledge, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
         let mark = batch.mark();

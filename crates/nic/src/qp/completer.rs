@@ -22,8 +22,7 @@ impl Qp {
             return;
         }
         let psn = packet.bth.psn;
-        let in_window =
-            psn.distance_from(self.tx.una) < self.tx.high.distance_from(self.tx.una);
+        let in_window = psn.distance_from(self.tx.una) < self.tx.high.distance_from(self.tx.una);
         if !in_window {
             env.card.counters.drop_ghost_response += 1;
             return;

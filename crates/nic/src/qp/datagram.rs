@@ -2,14 +2,17 @@
 //!
 //! Nothing is acknowledged, so nothing is refused: what does not fit is dropped and counted.
 
-use super::responder::Refusal;
 use super::Qp;
+use super::responder::Refusal;
 use crate::card::Env;
 use crate::queue::{Completion, CompletionFlags, Status, WorkKind};
 use crate::transmit::Datagram;
-use crate::wire::opcode::Follows;
 use crate::wire::ip::{self, Flow};
+use crate::wire::opcode::Follows;
 use crate::wire::{Operation, Packet, ROCE_PORT};
+
+/// The hop limit in a receive buffer's GRH: a socket does not show the one that arrived.
+const HOP_LIMIT: u8 = 64;
 
 impl Qp {
     /// A packet on an unreliable connection: a gap ends the message in progress, and everything
@@ -73,14 +76,10 @@ impl Qp {
             env.card.counters.drop_no_receive += 1;
             return;
         };
-        let flow = Flow {
-            src: outer.src,
-            dst: outer.dst,
-            src_port: outer.src_port,
-            dst_port: ROCE_PORT,
-        };
+        let flow =
+            Flow { src: outer.src, dst: outer.dst, src_port: outer.src_port, dst_port: ROCE_PORT };
         let id = outer.ip_id.unwrap_or(0);
-        let grh = ip::grh(&flow, outer.tos, outer.hop_limit, id, outer.bytes.len());
+        let grh = ip::grh(&flow, outer.tos, HOP_LIMIT, id, outer.bytes.len());
         for part in [&grh[..], packet.payload] {
             if self.fill(env, &mut receive, part).is_err() {
                 env.card.counters.drop_no_receive += 1;

@@ -11,12 +11,14 @@ use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::{Cursor, List};
 use crate::nic::Event;
 use crate::psn::Psn;
+use crate::qp::timers::Timer;
 use crate::queue::element::{AT_SGE, BadElement, Element};
 use crate::queue::{Completion, Opcode, SendFlags, Sge, Status, WorkKind};
-use crate::qp::timers::Timer;
 use crate::transmit::{Path, Segment, TransmitBatch};
 use crate::wire::opcode::Follows;
-use crate::wire::{AtomicEth, Bth, Deth, Extensions, Op, Operation, Packet, Position, Reth, Transport};
+use crate::wire::{
+    AtomicEth, Bth, Deth, Extensions, Op, Operation, Packet, Position, Reth, Transport,
+};
 
 /// A READ is asked for in pieces of this many response packets, so that the window bounds what a
 /// peer may pour out. The pieces lie at fixed places in the message: a repeated request is always
@@ -223,10 +225,9 @@ impl Qp {
         let opcode = element.opcode;
         let allowed = match self.transport {
             Transport::Rc => !opcode.wants_response() || self.cold.max_rd_atomic > 0,
-            Transport::Uc => matches!(
-                opcode,
-                Opcode::Send | Opcode::SendImm | Opcode::Write | Opcode::WriteImm
-            ),
+            Transport::Uc => {
+                matches!(opcode, Opcode::Send | Opcode::SendImm | Opcode::Write | Opcode::WriteImm)
+            }
             Transport::Ud => matches!(opcode, Opcode::Send | Opcode::SendImm),
         };
         if !allowed {
@@ -462,8 +463,7 @@ impl Qp {
         ext: &Extensions,
     ) {
         let op = Op::of(Transport::Rc, operation, Position::Only, Follows::empty());
-        let bth =
-            Bth { dest_qp: self.dest_qp, ack_req: true, psn: self.tx.next, ..Bth::ours() };
+        let bth = Bth { dest_qp: self.dest_qp, ack_req: true, psn: self.tx.next, ..Bth::ours() };
         let (ecn, mark) = (env.card.config.ecn, batch.mark());
         batch.push(self.path, ecn, mark, 0, |out| Packet::emit_headers(&bth, op, ext, out));
         self.count_sent(env, budget, 0);

@@ -206,9 +206,7 @@ impl Qp {
     pub(crate) fn follows(&self, packet: &Packet<'_>) -> bool {
         match self.rx.current {
             None => packet.op.position.begins(),
-            Some(operation) => {
-                !packet.op.position.begins() && packet.op.operation == operation
-            }
+            Some(operation) => !packet.op.position.begins() && packet.op.operation == operation,
         }
     }
 

@@ -365,15 +365,8 @@ pub(crate) fn check(
 mod tests {
     use super::*;
 
-    const ALL: [State; 7] = [
-        State::Reset,
-        State::Init,
-        State::Rtr,
-        State::Rts,
-        State::Sqd,
-        State::Sqe,
-        State::Error,
-    ];
+    const ALL: [State; 7] =
+        [State::Reset, State::Init, State::Rtr, State::Rts, State::Sqd, State::Sqe, State::Error];
 
     /// The whole matrix of a service: what a bare change of state is told.
     fn matrix(transport: Transport) -> String {
@@ -407,10 +400,7 @@ mod tests {
             Err(ModifyQpError::Extra { from: State::Rts, to: State::Rts, extra: "sq_psn" })
         );
         let attr = QpAttr { retry_cnt: Some(8), ..QpAttr::default() };
-        assert_eq!(
-            check(Transport::Rc, State::Rts, &attr),
-            Err(ModifyQpError::Range("retry_cnt"))
-        );
+        assert_eq!(check(Transport::Rc, State::Rts, &attr), Err(ModifyQpError::Range("retry_cnt")));
     }
 
     #[test]

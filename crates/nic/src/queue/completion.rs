@@ -152,8 +152,8 @@ impl CompletionQueue {
             return if first { Pushed::Overflow } else { Pushed::Lost };
         }
         self.ring.push_back(entry);
-        let solicited = entry.flags.contains(CompletionFlags::SOLICITED)
-            || entry.status != Status::Success;
+        let solicited =
+            entry.flags.contains(CompletionFlags::SOLICITED) || entry.status != Status::Success;
         let wanted = match self.armed {
             Armed::No => false,
             Armed::Solicited => solicited,

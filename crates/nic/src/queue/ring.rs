@@ -71,10 +71,6 @@ impl Ring {
         usize::from(self.stride)
     }
 
-    pub(crate) fn depth(&self) -> u32 {
-        self.depth
-    }
-
     /// Elements posted and not fetched.
     pub(crate) fn waiting(&self) -> u32 {
         self.posted.wrapping_sub(self.fetched)

@@ -194,8 +194,8 @@ impl Op {
         position: Position,
         with: Follows,
     ) -> &'static Op {
-        let row = FORMS[transport as usize][operation as usize][position as usize]
-            [form(position, with)];
+        let row =
+            FORMS[transport as usize][operation as usize][position as usize][form(position, with)];
         assert!(row != NONE, "{transport:?} has no {operation:?} {position:?} with {with:?}");
         &ROWS[usize::from(row)]
     }
@@ -260,14 +260,7 @@ pub const TABLE: [Op; 43] = [
     row(0x08, "RC RDMA WRITE Last", Rc, O::Write, Last, DATA),
     row(0x09, "RC RDMA WRITE Last with Immediate", Rc, O::Write, Last, IMM.union(DATA)),
     row(0x0A, "RC RDMA WRITE Only", Rc, O::Write, Only, RETH.union(DATA)),
-    row(
-        0x0B,
-        "RC RDMA WRITE Only with Immediate",
-        Rc,
-        O::Write,
-        Only,
-        RETH.union(IMM).union(DATA),
-    ),
+    row(0x0B, "RC RDMA WRITE Only with Immediate", Rc, O::Write, Only, RETH.union(IMM).union(DATA)),
     row(0x0C, "RC RDMA READ Request", Rc, O::ReadRequest, Only, RETH),
     row(0x0D, "RC RDMA READ Response First", Rc, O::ReadResponse, First, AETH.union(DATA)),
     row(0x0E, "RC RDMA READ Response Middle", Rc, O::ReadResponse, Middle, DATA),
@@ -302,14 +295,7 @@ pub const TABLE: [Op; 43] = [
     row(0x28, "UC RDMA WRITE Last", Uc, O::Write, Last, DATA),
     row(0x29, "UC RDMA WRITE Last with Immediate", Uc, O::Write, Last, IMM.union(DATA)),
     row(0x2A, "UC RDMA WRITE Only", Uc, O::Write, Only, RETH.union(DATA)),
-    row(
-        0x2B,
-        "UC RDMA WRITE Only with Immediate",
-        Uc,
-        O::Write,
-        Only,
-        RETH.union(IMM).union(DATA),
-    ),
+    row(0x2B, "UC RDMA WRITE Only with Immediate", Uc, O::Write, Only, RETH.union(IMM).union(DATA)),
     row(0x64, "UD SEND Only", Ud, O::Send, Only, DETH.union(DATA)),
     row(0x65, "UD SEND Only with Immediate", Ud, O::Send, Only, DETH.union(IMM).union(DATA)),
     // The notification's 16 reserved bytes are its payload.

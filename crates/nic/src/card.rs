@@ -1,5 +1,6 @@
 //! What all queue pairs of a card share: tables, pools, the scheduler's ring, timers, counters.
 
+use core::num::NonZeroU32;
 use std::collections::VecDeque;
 
 use rand_chacha::ChaCha8Rng;
@@ -141,44 +142,42 @@ impl Env<'_> {
     }
 }
 
-/// No slot of an [`SglPool`].
-pub(crate) const NO_SGL: u32 = u32::MAX;
+/// A slot of an [`SglPool`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SglSlot(NonZeroU32);
 
-/// Copies of scatter/gather lists longer than one entry, for work in flight.
+/// Copies of scatter/gather lists, for work in flight.
 #[derive(Debug, Default)]
 pub(crate) struct SglPool {
     slots: Vec<[Sge; MAX_SGE]>,
-    free: Vec<u32>,
+    free: Vec<SglSlot>,
 }
 
 impl SglPool {
-    /// Copies the `count` entries of a fetched element; [`NO_SGL`] if one or none.
-    pub(crate) fn copy_in(&mut self, raw: &[u8], count: u8) -> u32 {
-        if count <= 1 {
-            return NO_SGL;
-        }
-        let at = self.free.pop().unwrap_or_else(|| {
+    /// Copies the `count` entries of a fetched element.
+    pub(crate) fn copy_in(&mut self, raw: &[u8], count: u8) -> SglSlot {
+        let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push([Sge::default(); MAX_SGE]);
-            self.slots.len() as u32 - 1
+            // One more than the index, so that it is never zero.
+            SglSlot(NonZeroU32::MIN.saturating_add(self.slots.len() as u32 - 1))
         });
-        for (i, sge) in self.slots[at as usize].iter_mut().take(usize::from(count)).enumerate() {
+        let entries = &mut self.slots[Self::index(slot)];
+        for (i, sge) in entries.iter_mut().take(usize::from(count)).enumerate() {
             *sge = sge_at(raw, i);
         }
-        at
+        slot
     }
 
-    /// The entries of an element whose first is `first` and whose slot is `more`.
-    pub(crate) fn entries<'a>(&'a self, count: u8, first: &'a Sge, more: u32) -> &'a [Sge] {
-        match self.slots.get(more as usize) {
-            Some(sges) => &sges[..usize::from(count).min(MAX_SGE)],
-            None => &core::slice::from_ref(first)[..usize::from(count).min(1)],
-        }
+    pub(crate) fn entries(&self, slot: SglSlot, count: u8) -> &[Sge] {
+        &self.slots[Self::index(slot)][..usize::from(count).min(MAX_SGE)]
     }
 
-    pub(crate) fn release(&mut self, at: u32) {
-        if at != NO_SGL {
-            self.free.push(at);
-        }
+    pub(crate) fn release(&mut self, slot: SglSlot) {
+        self.free.push(slot);
+    }
+
+    fn index(slot: SglSlot) -> usize {
+        slot.0.get() as usize - 1
     }
 }
 

@@ -3,6 +3,7 @@
 //! Any answer acknowledges all requests before it. One that passes an unanswered READ or atomic
 //! shows that its response was lost: an implied NAK, and the requester goes back to it.
 
+use super::requester::Recovery;
 use super::timers::rnr_delay;
 use super::{Qp, State};
 use crate::card::{Env, pieces};
@@ -78,13 +79,14 @@ impl Qp {
             self.tx.rnr_retries_left -= 1;
         }
         self.go_back(env, psn);
-        self.tx.rnr_wait = true;
+        self.tx.recovery = Recovery::RnrWait;
         env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + rnr_delay(timer));
     }
 
     /// The queue pair's timer has run out: a wait is over, or an acknowledge did not come.
     pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
-        if core::mem::take(&mut self.tx.rnr_wait) {
+        let recovery = core::mem::replace(&mut self.tx.recovery, Recovery::Nothing);
+        if recovery == Recovery::RnrWait {
             env.card.schedule(self);
             return;
         }
@@ -92,7 +94,6 @@ impl Qp {
             return;
         }
         env.card.counters.timeouts += 1;
-        self.tx.implied_nak = false;
         self.retry(env, self.tx.una);
     }
 
@@ -117,8 +118,8 @@ impl Qp {
 
     /// A response that does not follow the last one: one before it is missing.
     fn imply_nak(&mut self, env: &mut Env<'_>) {
-        if !self.tx.implied_nak {
-            self.tx.implied_nak = true;
+        if self.tx.recovery != Recovery::ImpliedNak {
+            self.tx.recovery = Recovery::ImpliedNak;
             env.card.counters.implied_naks += 1;
             self.retry(env, self.tx.una);
         }
@@ -164,11 +165,10 @@ impl Qp {
             self.tx.next = una;
             self.tx.cursor = env.card.outstanding.find(&self.tx.outstanding, |w| w.holds(una));
         }
-        self.tx.window.acknowledged(packets, una);
+        self.tx.window.acknowledged(packets, una, env.card.config.window_packets);
         self.tx.retries_left = self.cold.retry_cnt;
         self.tx.rnr_retries_left = self.cold.rnr_retry;
-        self.tx.implied_nak = false;
-        self.tx.rnr_wait = false;
+        self.tx.recovery = Recovery::Nothing;
         if una == self.tx.high {
             self.tx.timer.disarm();
         } else {
@@ -243,7 +243,7 @@ impl Qp {
         bytes: &[u8],
     ) -> Result<(), AccessError> {
         let mut entries = [Sge::default(); crate::queue::MAX_SGE];
-        let sges = env.card.sgls.entries(work.element.num_sge, &work.element.sge, work.more);
+        let sges = work.entries(&env.card.sgls);
         let entries = &mut entries[..sges.len()];
         entries.copy_from_slice(sges);
         let mut rest = bytes;

@@ -230,7 +230,7 @@ impl Qp {
                 path_mtu: Mtu::from_bytes(self.mtu),
                 dest_qp: Some(self.dest_qp),
                 rq_psn: Some(self.rx.expected),
-                sq_psn: Some(self.tx.tail),
+                sq_psn: Some(self.tx.next),
                 max_rd_atomic: Some(cold.max_rd_atomic),
                 max_dest_rd_atomic: Some(cold.max_dest_rd_atomic),
                 min_rnr_timer: Some(cold.min_rnr_timer),
@@ -331,10 +331,10 @@ impl Qp {
     /// Forgets all work and all sequence state (RESET, or before destruction).
     pub(crate) fn reset(&mut self, card: &mut Card) {
         while let Some(work) = card.outstanding.pop(&mut self.tx.outstanding) {
-            card.sgls.release(work.more);
+            work.more.into_iter().for_each(|slot| card.sgls.release(slot));
         }
         while card.answers.pop(&mut self.rx.answers).is_some() {}
-        card.sgls.release(self.rx.receive.map_or(crate::card::NO_SGL, |r| r.more));
+        self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));
         self.sq.reset();
         self.rq.reset();
         let limit = card.config.window_packets;

@@ -6,7 +6,7 @@
 
 use super::window::Window;
 use super::{Budget, Qp, State, timers};
-use crate::card::{Env, pieces};
+use crate::card::{Env, SglPool, SglSlot, pieces};
 use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::{Cursor, List};
 use crate::nic::Event;
@@ -38,18 +38,23 @@ pub(crate) struct Requester {
     pub(crate) next: Psn,
     /// One past the highest PSN ever sent.
     pub(crate) high: Psn,
-    /// The PSN of the next message to issue.
-    pub(crate) tail: Psn,
     pub(crate) window: Window,
     pub(crate) timer: Timer,
     pub(crate) retries_left: u8,
     pub(crate) rnr_retries_left: u8,
     /// READ pieces and atomics asked for and not answered.
     pub(crate) reads: u8,
+    pub(crate) recovery: Recovery,
+}
+
+/// What a requester is recovering from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Recovery {
+    Nothing,
     /// Waiting as an RNR NAK asked.
-    pub(crate) rnr_wait: bool,
-    /// A response showed a loss and the retry is under way.
-    pub(crate) implied_nak: bool,
+    RnrWait,
+    /// A response showed a loss, and the retry is under way.
+    ImpliedNak,
 }
 
 impl Requester {
@@ -60,14 +65,12 @@ impl Requester {
             una: psn,
             next: psn,
             high: psn,
-            tail: psn,
             window: Window::new(window),
             timer: Timer::IDLE,
             retries_left: 0,
             rnr_retries_left: 0,
             reads: 0,
-            rnr_wait: false,
-            implied_nak: false,
+            recovery: Recovery::Nothing,
         }
     }
 
@@ -75,7 +78,7 @@ impl Requester {
     pub(crate) fn stop(&mut self) {
         self.cursor = Cursor::NONE;
         self.timer.disarm();
-        self.rnr_wait = false;
+        self.recovery = Recovery::Nothing;
     }
 }
 
@@ -84,7 +87,7 @@ impl Requester {
 pub(crate) struct Outstanding {
     pub(crate) element: Element,
     /// Further entries, in the card's pool.
-    pub(crate) more: u32,
+    pub(crate) more: Option<SglSlot>,
     /// Which element of the ring.
     pub(crate) index: u32,
     pub(crate) psn: Psn,
@@ -98,6 +101,14 @@ impl Outstanding {
     /// Is `psn` one of this message's?
     pub(crate) fn holds(&self, psn: Psn) -> bool {
         psn.distance_from(self.psn) < self.packets
+    }
+
+    /// Its scatter/gather entries.
+    pub(crate) fn entries<'a>(&'a self, pool: &'a SglPool) -> &'a [Sge] {
+        match self.more {
+            Some(slot) => pool.entries(slot, self.element.num_sge),
+            None => &core::slice::from_ref(&self.element.sge)[..self.element.num_sge.into()],
+        }
     }
 
     /// One past the last PSN.
@@ -198,19 +209,20 @@ impl Qp {
         };
         let work = Outstanding {
             element,
-            more: env.card.sgls.copy_in(raw, if failed.is_some() { 0 } else { element.num_sge }),
+            more: (failed.is_none() && element.num_sge > 1)
+                .then(|| env.card.sgls.copy_in(raw, element.num_sge)),
             index: self.sq.fetched,
-            psn: self.tx.tail,
+            // All issued messages are sent, so the next PSN to send is the next free one.
+            psn: self.tx.next,
             packets,
             failed,
         };
         let Some(cursor) = env.card.outstanding.push(&mut self.tx.outstanding, work) else {
-            env.card.sgls.release(work.more);
+            work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
             env.card.counters.pool_full += 1;
             return Some(Stop::Spent);
         };
         self.sq.fetched = self.sq.fetched.wrapping_add(1);
-        self.tx.tail = work.end();
         self.tx.cursor = cursor;
         None
     }
@@ -261,7 +273,7 @@ impl Qp {
         batch: &mut TransmitBatch,
         budget: &mut Budget,
     ) -> Option<Stop> {
-        if self.tx.rnr_wait {
+        if self.tx.recovery == Recovery::RnrWait {
             return Some(Stop::Blocked);
         }
         while let Some(&work) = env.card.outstanding.get(self.tx.cursor) {
@@ -426,8 +438,7 @@ impl Qp {
             return Ok(());
         }
         let card = &*env.card;
-        let sges = card.sgls.entries(element.num_sge, &element.sge, work.more);
-        pieces(sges, offset, len, |Sge { addr, len, lkey }| {
+        pieces(work.entries(&card.sgls), offset, len, |Sge { addr, len, lkey }| {
             let read = Access::empty();
             card.regions.translate(lkey, self.pd, addr, len, read, |s| segments.push(s))
         })
@@ -494,7 +505,7 @@ impl Qp {
     /// Takes the oldest message off the list; its slot in the ring is free again.
     pub(crate) fn pop_outstanding(&mut self, env: &mut Env<'_>) -> Option<Outstanding> {
         let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
-        env.card.sgls.release(work.more);
+        work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
         self.sq.retired = work.index.wrapping_add(1);
         Some(work)
     }
@@ -548,7 +559,6 @@ impl Qp {
         } else {
             self.tx.stop();
             self.tx.next = self.tx.una;
-            self.tx.tail = self.tx.una;
             self.state = State::Sqe;
         }
     }

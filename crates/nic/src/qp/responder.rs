@@ -5,16 +5,15 @@
 //! message it is part of, and memory, and only then changes anything.
 
 use super::{Qp, State, answers};
-use crate::card::{Env, pieces};
+use crate::card::{Env, SglSlot, pieces};
 use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::List;
 use crate::nic::Event;
 use crate::psn::Psn;
-use crate::queue::element::sge_at;
 use crate::queue::ring::MAX_STRIDE;
 use crate::queue::{Completion, CompletionFlags, MAX_SGE, Sge, Status, WorkKind};
 use crate::wire::opcode::Follows;
-use crate::wire::{Nak, Operation, Packet, Syndrome};
+use crate::wire::{Nak, Operation, Packet, Reth, Syndrome};
 
 /// The responder's hot state.
 #[derive(Debug)]
@@ -36,7 +35,12 @@ pub(crate) struct Responder {
     /// The message in progress, by its operation.
     pub(crate) current: Option<Operation>,
     /// A WRITE in progress: where its next byte goes.
-    write: WriteCursor,
+    write_addr: u64,
+    write_rkey: u32,
+    /// Bytes of it still to come.
+    write_left: u32,
+    /// Bytes of it in all.
+    write_total: u32,
     /// A SEND in progress: the receive element it fills.
     pub(crate) receive: Option<Receive>,
 }
@@ -49,21 +53,12 @@ pub(crate) enum Reply {
     Negative(u8),
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct WriteCursor {
-    addr: u64,
-    rkey: u32,
-    /// Bytes still to come, of how many.
-    left: u32,
-    total: u32,
-}
-
 /// A receive element in use: the copy of what was fetched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receive {
     pub(crate) wr_id: u64,
-    first: Sge,
-    pub(crate) more: u32,
+    /// Its entries, in the card's pool.
+    pub(crate) sgl: SglSlot,
     /// Bytes received so far.
     pub(crate) filled: u32,
     count: u8,
@@ -104,7 +99,10 @@ impl Responder {
             nak_sent: false,
             cnp_owed: false,
             current: None,
-            write: WriteCursor::default(),
+            write_addr: 0,
+            write_rkey: 0,
+            write_left: 0,
+            write_total: 0,
             receive: None,
         }
     }
@@ -226,10 +224,7 @@ impl Qp {
         env: &mut Env<'_>,
         packet: &Packet<'_>,
     ) -> Result<u32, Refusal> {
-        let mut receive = match self.rx.receive {
-            Some(receive) => receive,
-            None => self.take_receive(env)?,
-        };
+        let mut receive = self.take_receive(env)?;
         // Kept before anything can go wrong: whatever happens, its owner is told.
         self.rx.receive = Some(receive);
         self.fill(env, &mut receive, packet.payload)?;
@@ -252,35 +247,33 @@ impl Qp {
         packet: &Packet<'_>,
     ) -> Result<u32, Refusal> {
         let len = packet.payload.len() as u32;
-        let mut cursor = self.rx.write;
-        if packet.op.position.begins() {
-            let reth = packet.ext.reth;
-            let (left, total) = (reth.len, reth.len);
-            cursor = WriteCursor { addr: reth.addr, rkey: reth.rkey, left, total };
-            if !packet.op.position.ends() {
-                // The whole range is judged before its first byte is written.
-                self.check_remote(env, reth.rkey, reth.addr, reth.len, Access::REMOTE_WRITE)?;
-            }
-        }
-        if cursor.left < len || packet.op.position.ends() != (cursor.left == len) {
+        let (addr, rkey, left, total) = if packet.op.position.begins() {
+            let Reth { addr, rkey, len } = packet.ext.reth;
+            (addr, rkey, len, len)
+        } else {
+            (self.rx.write_addr, self.rx.write_rkey, self.rx.write_left, self.rx.write_total)
+        };
+        if left < len || packet.op.position.ends() != (left == len) {
             return Err(Refusal::invalid(env));
         }
-        // A receive element is taken only when nothing but the driver can still refuse the data.
-        self.check_remote(env, cursor.rkey, cursor.addr, len, Access::REMOTE_WRITE)?;
+        // The whole range is judged before its first byte is written, and a receive element is
+        // taken only when nothing but the driver can still refuse the data.
+        let judged = if packet.op.position.begins() { total } else { len };
+        self.check_remote(env, rkey, addr, judged, Access::REMOTE_WRITE)?;
         let imm = packet.op.follows.contains(Follows::IMM);
         let receive = if imm { Some(self.take_receive(env)?) } else { None };
         if len > 0 {
-            let key = (cursor.rkey, self.pd);
-            let written = env.write_region(key, cursor.addr, packet.payload, Access::REMOTE_WRITE);
+            let key = (rkey, self.pd);
+            let written = env.write_region(key, addr, packet.payload, Access::REMOTE_WRITE);
             if let Err(error) = written {
                 self.rx.receive = receive;
                 return Err(Refusal::access(env, error));
             }
         }
-        let addr = cursor.addr.wrapping_add(u64::from(len));
-        self.rx.write = WriteCursor { addr, left: cursor.left - len, ..cursor };
+        self.rx.write_addr = addr.wrapping_add(u64::from(len));
+        (self.rx.write_rkey, self.rx.write_left, self.rx.write_total) = (rkey, left - len, total);
         if let Some(receive) = receive {
-            self.complete_receive(env, &receive, packet, WorkKind::RecvWriteImm, cursor.total);
+            self.complete_receive(env, &receive, packet, WorkKind::RecvWriteImm, total);
         }
         Ok(1)
     }
@@ -304,8 +297,12 @@ impl Qp {
         opens.map_err(|error| Refusal::access(env, error))
     }
 
-    /// Takes the next receive element, from the shared queue if there is one.
+    /// Takes the next receive element, from the shared queue if there is one. (One that an
+    /// unreliable message left unfinished comes first.)
     pub(crate) fn take_receive(&mut self, env: &mut Env<'_>) -> Result<Receive, Refusal> {
+        if let Some(receive) = self.rx.receive.take() {
+            return Ok(receive);
+        }
         let mut raw = [0; MAX_STRIDE];
         let card = &mut *env.card;
         let ring = match card.srqs.get_mut(self.srq) {
@@ -326,9 +323,7 @@ impl Qp {
         let wr_id = crate::queue::element::Element::wr_id(raw);
         let bad = read.is_err() || usize::from(count) > crate::queue::element::max_sges(raw.len());
         let count = if bad { 0 } else { count };
-        let more = card.sgls.copy_in(raw, count);
-        let first = if count > 0 { sge_at(raw, 0) } else { Sge::default() };
-        let receive = Receive { wr_id, first, more, filled: 0, count };
+        let receive = Receive { wr_id, sgl: card.sgls.copy_in(raw, count), filled: 0, count };
         if bad {
             card.counters.elements_invalid += 1;
             self.end_receive(env, &receive, Status::LocalQpOperation);
@@ -345,7 +340,7 @@ impl Qp {
         payload: &[u8],
     ) -> Result<(), Refusal> {
         let mut entries = [Sge::default(); MAX_SGE];
-        let sges = env.card.sgls.entries(receive.count, &receive.first, receive.more);
+        let sges = env.card.sgls.entries(receive.sgl, receive.count);
         let entries = &mut entries[..sges.len()];
         entries.copy_from_slice(sges);
         let room: u64 = entries.iter().map(|s| u64::from(s.len)).sum();
@@ -409,7 +404,7 @@ impl Qp {
         receive: &Receive,
         entry: Completion,
     ) {
-        env.card.sgls.release(receive.more);
+        env.card.sgls.release(receive.sgl);
         let entry = Completion { wr_id: receive.wr_id, qpn: self.qpn, ..entry };
         env.card.complete(self.recv_cq, entry);
     }

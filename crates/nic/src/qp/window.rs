@@ -10,11 +10,36 @@ use crate::psn::Psn;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     size: u16,
-    limit: u16,
     /// Packets acknowledged since the last growth.
     acked: u16,
-    /// No second decrease before this one is acknowledged.
-    recover: Option<Psn>,
+    recover: Recover,
+}
+
+/// No second decrease before the first is over.
+#[derive(Clone, Copy, Debug)]
+enum Recover {
+    No,
+    /// Until this PSN is acknowledged.
+    Until {
+        low: u16,
+        high: u8,
+    },
+}
+
+impl Recover {
+    // Kept in 4 bytes: the window is part of every queue pair's hot state.
+    fn until(psn: Psn) -> Recover {
+        Recover::Until { low: psn.value() as u16, high: (psn.value() >> 16) as u8 }
+    }
+
+    fn is_over(self, una: Psn) -> bool {
+        match self {
+            Recover::No => true,
+            Recover::Until { low, high } => {
+                !una.is_before(Psn::new(u32::from(low) | u32::from(high) << 16))
+            }
+        }
+    }
 }
 
 /// The smallest window: enough for an acknowledge to be asked for and to show a loss.
@@ -22,8 +47,7 @@ const LEAST: u16 = 4;
 
 impl Window {
     pub(crate) fn new(limit: u16) -> Window {
-        let limit = limit.max(LEAST);
-        Window { size: limit, limit, acked: 0, recover: None }
+        Window { size: limit.max(LEAST), acked: 0, recover: Recover::No }
     }
 
     /// May another packet leave while `in_flight` are unacknowledged?
@@ -32,12 +56,12 @@ impl Window {
         in_flight < u32::from(self.size)
     }
 
-    /// `packets` more are acknowledged, all before `una`.
-    pub(crate) fn acknowledged(&mut self, packets: u32, una: Psn) {
-        if self.recover.is_some_and(|mark| !una.is_before(mark)) {
-            self.recover = None;
+    /// `packets` more are acknowledged, all before `una`; the window grows up to `limit`.
+    pub(crate) fn acknowledged(&mut self, packets: u32, una: Psn, limit: u16) {
+        if self.recover.is_over(una) {
+            self.recover = Recover::No;
         }
-        if self.size < self.limit {
+        if self.size < limit {
             self.acked = self.acked.saturating_add(packets.min(1 << 14) as u16);
             if self.acked >= self.size {
                 self.acked -= self.size;
@@ -48,10 +72,10 @@ impl Window {
 
     /// Congestion or loss was seen while packets up to `high` were out.
     pub(crate) fn shrink(&mut self, high: Psn) {
-        if self.recover.is_none() {
+        if matches!(self.recover, Recover::No) {
             self.size = (self.size / 2).max(LEAST);
             self.acked = 0;
-            self.recover = Some(high);
+            self.recover = Recover::until(high);
         }
     }
 }
@@ -66,11 +90,11 @@ mod tests {
         w.shrink(Psn::new(100));
         w.shrink(Psn::new(120));
         assert!(w.has_room(31) && !w.has_room(32));
-        w.acknowledged(32, Psn::new(50));
+        w.acknowledged(32, Psn::new(50), 64);
         assert!(w.has_room(32) && !w.has_room(33));
         w.shrink(Psn::new(130));
         assert!(w.has_room(32), "still recovering from the first");
-        w.acknowledged(1, Psn::new(100));
+        w.acknowledged(1, Psn::new(100), 64);
         w.shrink(Psn::new(130));
         assert!(!w.has_room(16));
     }
@@ -80,7 +104,7 @@ mod tests {
         let mut w = Window::new(1);
         for i in 0..10 {
             w.shrink(Psn::new(i));
-            w.acknowledged(0, Psn::new(i + 1));
+            w.acknowledged(0, Psn::new(i + 1), 64);
         }
         assert!(w.has_room(3));
     }

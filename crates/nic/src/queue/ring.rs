@@ -46,8 +46,10 @@ pub(crate) const MAX_STRIDE: usize = super::element::stride_for(1, super::elemen
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ring {
     addr: u64,
-    depth: u32,
-    stride: u16,
+    /// log2 of the slots; [`Ring::NONE`] if there is no ring.
+    depth_log2: u8,
+    /// Stride in units of [`ELEMENT_LEN`].
+    stride_units: u8,
     /// Elements the owner has posted.
     pub(crate) posted: u32,
     /// Elements the card has taken.
@@ -57,18 +59,26 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
+    const NONE: u8 = u8::MAX;
+
+    fn depth(&self) -> u32 {
+        if self.depth_log2 == Ring::NONE { 0 } else { 1 << self.depth_log2 }
+    }
+
     pub(crate) fn new(init: RingInit) -> Ring {
-        Ring { addr: init.addr, depth: init.depth, stride: init.stride as u16, ..Ring::default() }
+        let depth_log2 = if init.is_empty() { Ring::NONE } else { init.depth.ilog2() as u8 };
+        let stride_units = (init.stride as usize / ELEMENT_LEN) as u8;
+        Ring { addr: init.addr, depth_log2, stride_units, ..Ring::default() }
     }
 
     /// The bus address of the slot of element `index`.
     pub(crate) fn slot(&self, index: u32) -> u64 {
-        let slot = index & self.depth.wrapping_sub(1);
-        self.addr + u64::from(slot) * u64::from(self.stride)
+        let slot = index & self.depth().wrapping_sub(1);
+        self.addr + u64::from(slot) * self.stride() as u64
     }
 
     pub(crate) fn stride(&self) -> usize {
-        usize::from(self.stride)
+        usize::from(self.stride_units) * ELEMENT_LEN
     }
 
     /// Elements posted and not fetched.
@@ -82,22 +92,24 @@ impl Ring {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.in_use() >= self.depth
+        self.in_use() >= self.depth()
     }
 
     /// Waiting elements, at most `most`, up to where the ring's memory wraps.
     pub(crate) fn contiguous(&self, most: u32) -> u32 {
-        if self.depth == 0 {
+        let depth = self.depth();
+        if depth == 0 {
             return 0;
         }
-        let to_wrap = self.depth - (self.fetched & (self.depth - 1));
+        let to_wrap = depth - (self.fetched & (depth - 1));
         self.waiting().min(most).min(to_wrap)
     }
 
     /// A doorbell: the owner has posted up to `index`. Refuses what the ring cannot hold.
     pub(crate) fn doorbell(&mut self, index: u32) -> bool {
-        let fits = index.wrapping_sub(self.retired) <= self.depth
-            && index.wrapping_sub(self.posted) <= self.depth;
+        let depth = self.depth();
+        let fits =
+            index.wrapping_sub(self.retired) <= depth && index.wrapping_sub(self.posted) <= depth;
         if fits {
             self.posted = index;
         }

@@ -3,7 +3,7 @@
 //! [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes, [`event`] wakes a
 //! sleeper, [`interface`] finds the address to be, and [`pcap`] writes down what passed.
 //!
-//! `unsafe` stands only in `socket/sys.rs`, `interface/sys.rs`, `event.rs` and under `memory`.
+//! `unsafe` stands only in `socket/sys.rs`, `interface.rs`, `event.rs` and under `memory`.
 #![warn(missing_debug_implementations)]
 
 pub mod egress;

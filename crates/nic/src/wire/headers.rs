@@ -253,3 +253,82 @@ fn be32(b: &[u8]) -> u32 {
 fn be64(b: &[u8]) -> u64 {
     b.iter().fold(0, |v, &x| v << 8 | u64::from(x))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The bytes of a header, in the words of its `emit`.
+    macro_rules! emitted {
+        ($header:expr, $type:ty) => {{
+            let mut b = [0xAA; <$type>::LEN];
+            $header.emit(&mut b);
+            b
+        }};
+    }
+
+    proptest! {
+        #[test]
+        fn bth_round_trip(
+            (opcode, pkey) in any::<(u8, u16)>(),
+            (solicited, migreq, fecn, becn, ack_req) in any::<(bool, bool, bool, bool, bool)>(),
+            pad in 0u8..4, version in 0u8..16, dest_qp in 0u32..1 << 24, psn in any::<u32>(),
+        ) {
+            let psn = Psn::new(psn);
+            let bth = Bth {
+                opcode, solicited, migreq, pad, version, pkey, fecn, becn, dest_qp, ack_req, psn,
+            };
+            prop_assert_eq!(Bth::parse(&emitted!(bth, Bth)), bth);
+        }
+
+        #[test]
+        fn reth_round_trip(addr: u64, rkey: u32, len: u32) {
+            let reth = Reth { addr, rkey, len };
+            prop_assert_eq!(Reth::parse(&emitted!(reth, Reth)), reth);
+        }
+
+        #[test]
+        fn atomic_eth_round_trip(addr: u64, rkey: u32, swap_add: u64, compare: u64) {
+            let atomic = AtomicEth { addr, rkey, swap_add, compare };
+            prop_assert_eq!(AtomicEth::parse(&emitted!(atomic, AtomicEth)), atomic);
+        }
+
+        #[test]
+        fn deth_round_trip(qkey: u32, src_qp in 0u32..1 << 24) {
+            let deth = Deth { qkey, src_qp };
+            prop_assert_eq!(Deth::parse(&emitted!(deth, Deth)), deth);
+        }
+
+        #[test]
+        fn aeth_round_trip(syndrome: u8, msn in 0u32..1 << 24) {
+            let aeth = Aeth { syndrome, msn };
+            prop_assert_eq!(Aeth::parse(&emitted!(aeth, Aeth)), aeth);
+        }
+
+        /// Fields wider than their place must not spill into their neighbours.
+        #[test]
+        fn values_too_wide_are_cut(pad: u8, version: u8, wide: u32) {
+            let bth = Bth { pad, version, dest_qp: wide, ..Bth::default() };
+            let dest_qp = wide & 0xFF_FFFF;
+            let cut = Bth { pad: pad & 3, version: version & 0xF, dest_qp, ..bth };
+            prop_assert_eq!(Bth::parse(&emitted!(bth, Bth)), cut);
+            let deth = Deth { qkey: 0, src_qp: wide };
+            prop_assert_eq!(Deth::parse(&emitted!(deth, Deth)).src_qp, wide & 0xFF_FFFF);
+            let aeth = Aeth { syndrome: 0, msn: wide };
+            prop_assert_eq!(Aeth::parse(&emitted!(aeth, Aeth)).msn, wide & 0xFF_FFFF);
+        }
+    }
+
+    #[test]
+    fn every_syndrome_byte_that_means_something_round_trips() {
+        for byte in 0..=u8::MAX {
+            match Syndrome::parse(byte) {
+                Syndrome::Reserved => {}
+                syndrome => assert_eq!(syndrome.byte(), byte),
+            }
+        }
+        assert_eq!(Syndrome::parse(Syndrome::Reserved.byte()), Syndrome::Reserved);
+    }
+}

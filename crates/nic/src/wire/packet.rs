@@ -143,3 +143,140 @@ fn put<'a, const N: usize>(rest: &mut &'a mut [u8]) -> &'a mut [u8; N] {
     *rest = tail;
     head
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::psn::Psn;
+    use crate::wire::opcode::{Dialect, TABLE};
+
+    static ROWS: [Op; TABLE.len()] = TABLE;
+
+    /// Extensions with a different value in every field, without those `op` has no header for.
+    fn extensions(op: &Op) -> Extensions {
+        let has = |h| op.follows.intersects(h);
+        let mut ext = Extensions::default();
+        if has(Follows::DETH) {
+            ext.deth = Deth { qkey: 0x8001_0000, src_qp: 0x01_0203 };
+        }
+        if has(Follows::RETH) {
+            ext.reth = Reth { addr: 0x1122_3344_5566_7788, rkey: 0x99AA_BBCC, len: 0xDDEE_FF00 };
+        }
+        if has(Follows::ATOMIC) {
+            ext.atomic = AtomicEth { addr: 8, rkey: 2, swap_add: u64::MAX - 3, compare: 4 };
+        }
+        if has(Follows::AETH) {
+            ext.aeth = Aeth { syndrome: 0x1F, msn: 0xFE_DCBA };
+        }
+        if has(Follows::ATOMIC_ACK) {
+            ext.atomic_ack = 0x0F0E_0D0C_0B0A_0908;
+        }
+        if has(Follows::IMM.union(Follows::IETH)) {
+            ext.imm_or_key = 0xCAFE_F00D;
+        }
+        ext
+    }
+
+    /// A whole datagram, ICRC left at zero.
+    fn datagram(bth: &Bth, op: &Op, ext: &Extensions, payload: &[u8]) -> Vec<u8> {
+        let mut headers = [0; MAX_HEADER];
+        let len = Packet::emit_headers(bth, op, ext, &mut headers);
+        assert_eq!(len, op.header_len(), "{op}");
+        let trailer = vec![0; usize::from(bth.pad) + ICRC_LEN];
+        [&headers[..len], payload, &trailer].concat()
+    }
+
+    fn parse(bytes: &[u8], dialect: Dialect) -> Option<Result<Packet<'_>, Malformed>> {
+        let bth = match Packet::bth(bytes) {
+            Ok(bth) => bth,
+            Err(e) => return Some(Err(e)),
+        };
+        let op = Op::lookup(bth.opcode, dialect)?;
+        Some(Packet::parse(bth, op, bytes))
+    }
+
+    #[test]
+    fn every_opcode_round_trips() {
+        for op in &TABLE {
+            let max_payload = if op.follows.contains(Follows::PAYLOAD) { 9 } else { 0 };
+            for len in 0..=max_payload {
+                let payload = vec![0x5A; len];
+                let bth = Bth {
+                    opcode: op.code,
+                    pad: (len.next_multiple_of(4) - len) as u8,
+                    dest_qp: 17,
+                    psn: Psn::new(99),
+                    ..Bth::default()
+                };
+                let ext = extensions(op);
+                let bytes = datagram(&bth, op, &ext, &payload);
+                let expected = Packet { bth, op, ext, payload: &payload };
+                assert_eq!(parse(&bytes, op.dialect), Some(Ok(expected)));
+            }
+        }
+    }
+
+    #[test]
+    fn max_header_is_the_longest() {
+        assert_eq!(TABLE.iter().map(Op::header_len).max(), Some(MAX_HEADER));
+    }
+
+    #[test]
+    fn every_cut_is_refused_with_a_reason() {
+        for op in &TABLE {
+            let bth = Bth { opcode: op.code, ..Bth::default() };
+            let bytes = datagram(&bth, op, &extensions(op), &[]);
+            for len in 0..bytes.len() {
+                let reason = if len < Bth::LEN + ICRC_LEN {
+                    Malformed::TooShort
+                } else {
+                    Malformed::Truncated
+                };
+                assert_eq!(parse(&bytes[..len], op.dialect), Some(Err(reason)), "{op}, {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn pad_without_payload_is_refused() {
+        let op = Op::lookup(0x04, Dialect::Standard).unwrap();
+        let bth = Bth { opcode: op.code, pad: 1, ..Bth::default() };
+        let bytes = datagram(&Bth { pad: 0, ..bth }, op, &Extensions::default(), &[]);
+        assert_eq!(Packet::parse(bth, op, &bytes), Err(Malformed::Padding));
+    }
+
+    #[test]
+    fn payload_where_none_may_be_is_refused() {
+        for op in TABLE.iter().filter(|op| !op.follows.contains(Follows::PAYLOAD)) {
+            let bth = Bth { opcode: op.code, ..Bth::default() };
+            let bytes = datagram(&bth, op, &extensions(op), &[0; 4]);
+            assert_eq!(parse(&bytes, op.dialect), Some(Err(Malformed::Padding)), "{op}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_do_not_panic(
+            mut bytes: Vec<u8>, op in prop::sample::select(&ROWS[..])
+        ) {
+            let _ = parse(&bytes, Dialect::Standard);
+            let _ = parse(&bytes, Dialect::Strom);
+            if let Some(first) = bytes.first_mut() {
+                *first = op.code;
+            }
+            if let Some(Ok(packet)) = parse(&bytes, op.dialect) {
+                prop_assert!(packet.payload.len() < bytes.len());
+            }
+        }
+
+        /// The caller may pair any BTH with any row.
+        #[test]
+        fn any_row_parses_any_bytes(
+            bytes: Vec<u8>, pad: u8, row in 0..ROWS.len()
+        ) {
+            let _ = Packet::parse(Bth { pad, ..Bth::default() }, &ROWS[row], &bytes);
+        }
+    }
+}

@@ -86,7 +86,9 @@ impl Control {
                     received.tos = value.first().copied().unwrap_or(0);
                 }
                 (SOL_UDP, UDP_GRO) => {
-                    received.segment = value.first_chunk().map_or(0, |b| i32::from_ne_bytes(*b))
+                    received.segment = value
+                        .first_chunk()
+                        .map_or(0, |b| i32::from_ne_bytes(*b))
                         .try_into()
                         .unwrap_or(0);
                 }

@@ -182,9 +182,11 @@ impl AsFd for Socket {
 pub enum SendFailure {
     /// The socket's or the interface's queue is full: send the same again, later.
     Full,
-    /// This route cannot cut a group into datagrams of this size: send them one by one, each with
-    /// the ICRC of a packet that has identification 0.
-    Segmentation,
+    /// This route takes no group of datagrams of this size: send them one by one, each with the
+    /// ICRC of a packet that has identification 0.
+    GroupRefused,
+    /// As [`SendFailure::GroupRefused`], for every group: the network device cannot cut them.
+    NoSegmentation,
     /// A datagram is longer than the path allows.
     TooLong,
     /// An error that an *earlier* packet met, reported now; nothing was sent. Send the same again.
@@ -198,9 +200,8 @@ impl SendFailure {
     pub fn of(error: &io::Error, group: bool) -> SendFailure {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => SendFailure::Full,
-            Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::ENOPROTOOPT) if group => {
-                SendFailure::Segmentation
-            }
+            Some(libc::EINVAL | libc::EMSGSIZE) if group => SendFailure::GroupRefused,
+            Some(libc::EIO) if group => SendFailure::NoSegmentation,
             Some(libc::EMSGSIZE) => SendFailure::TooLong,
             Some(libc::ECONNREFUSED) => SendFailure::Stale,
             _ => SendFailure::Unreachable,

@@ -13,7 +13,12 @@ use super::control::Control;
 pub(super) const SLOTS_MAX: usize = 16;
 
 /// Sets an integer option.
-pub(super) fn set_option(fd: BorrowedFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+pub(super) fn set_option(
+    fd: BorrowedFd,
+    level: c_int,
+    name: c_int,
+    value: c_int,
+) -> io::Result<()> {
     let len = size_of::<c_int>() as socklen_t;
     // SAFETY: the value lives through the call, and `len` is its size.
     let rc = unsafe {
@@ -118,7 +123,12 @@ impl std::fmt::Debug for RawAddr {
 }
 
 /// Sends `bytes` to `to` with `control` beside them.
-pub(super) fn send(fd: BorrowedFd, to: SocketAddr, control: &Control, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn send(
+    fd: BorrowedFd,
+    to: SocketAddr,
+    control: &Control,
+    bytes: &[u8],
+) -> io::Result<()> {
     let mut name = RawAddr::from(to);
     let mut iov = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut msg = empty_message();

@@ -180,22 +180,22 @@ impl TransmitBatch {
     }
 
     /// Room for segments of the packet that [`TransmitBatch::push`] will add next.
-    pub(crate) fn segments_mut(&mut self) -> &mut Vec<Segment> {
+    pub fn segments_mut(&mut self) -> &mut Vec<Segment> {
         &mut self.segments
     }
 
     /// The index from which the next packet's segments start.
-    pub(crate) fn mark(&self) -> u32 {
+    pub fn mark(&self) -> u32 {
         self.segments.len() as u32
     }
 
     /// Drops the segments added since `mark`, for a packet that is not to be sent after all.
-    pub(crate) fn rewind(&mut self, mark: u32) {
+    pub fn rewind(&mut self, mark: u32) {
         self.segments.truncate(mark as usize);
     }
 
     /// Adds a packet whose payload is the segments added since `mark`.
-    pub(crate) fn push(
+    pub fn push(
         &mut self,
         path: Path,
         ecn: Ecn,
@@ -209,7 +209,7 @@ impl TransmitBatch {
     }
 
     /// Adds a packet that carries its payload itself; the payload needs no pad.
-    pub(crate) fn push_owned(
+    pub fn push_owned(
         &mut self,
         path: Path,
         bytes: &[u8],

@@ -1,0 +1,322 @@
+//! From a batch of packets to the socket: gather, checksum, group, send.
+//!
+//! Packets that follow each other to one peer, of one length, leave by one system call; the last
+//! of such a group may be shorter. Their bytes are copied once, from registered memory to a staging
+//! buffer that never leaves the cache, and checksummed there.
+
+use std::fmt;
+use std::io;
+
+use remora_nic::wire::ICRC_LEN;
+use remora_nic::wire::icrc::{Flow, Icrc};
+use remora_nic::{Memory, MemoryFault, PayloadRef, Transmit, TransmitBatch};
+
+use crate::socket::{Destination, GROUP_MAX, SEGMENTS_MAX, SendFailure, Socket};
+
+/// How often a group is sent again when an error of an earlier packet stands in its way.
+const STALE_MAX: u32 = 3;
+
+/// Sends batches of packets. Remembers how far it got when the socket was full.
+pub struct Egress {
+    staging: Box<[u8]>,
+    /// The first packet of the batch that is neither sent nor staged.
+    next: usize,
+    /// Packets before this one go singly, because the route took no group of them.
+    single_until: usize,
+    /// Does the network device cut groups?
+    segmentation: bool,
+    staged: Option<Group>,
+    counters: EgressCounters,
+}
+
+/// What became of packets. All count from the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EgressCounters {
+    /// Packets handed to the kernel.
+    pub packets: u64,
+    /// Their bytes, from BTH to ICRC.
+    pub bytes: u64,
+    /// System calls that sent them.
+    pub groups: u64,
+    /// How often the socket had no room. Nothing is lost: the rest of the batch waits.
+    pub socket_full: u64,
+    /// How often the route refused a group, which then went packet by packet.
+    pub ungrouped: u64,
+    /// Packets dropped because their payload could not be read.
+    pub memory_faults: u64,
+    /// Packets dropped because they are longer than the path allows: the path MTU of the queue
+    /// pair is larger than that of the network.
+    pub too_long: u64,
+    /// Packets dropped because there is no way to the peer.
+    pub unreachable: u64,
+    /// Errors that peers had reported to earlier packets (a closed port, say).
+    pub icmp_errors: u64,
+}
+
+/// How far [`Egress::send`] got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Packets handed to the kernel by this call.
+    pub sent: usize,
+    /// Is there a rest, because the socket is full? Call again with the same batch when the socket
+    /// is writable.
+    pub blocked: bool,
+}
+
+/// Packets that have just left, for whoever writes them down.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent<'a> {
+    /// Where they went.
+    pub to: Destination,
+    /// Their addresses and ports.
+    pub flow: Flow,
+    bytes: &'a [u8],
+    segment: usize,
+}
+
+impl<'a> Sent<'a> {
+    /// The UDP payload of each packet, BTH to ICRC, with its IPv4 identification.
+    pub fn datagrams(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a> {
+        (0..).zip(self.bytes.chunks(self.segment))
+    }
+}
+
+/// Packets that are sent by one call.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    to: Destination,
+    flow: Flow,
+    /// Length of every packet but the last.
+    segment: usize,
+    packets: usize,
+    /// Bytes in the staging buffer.
+    len: usize,
+    /// The batch's packets `first..end` were staged, but for those whose memory failed.
+    first: usize,
+    end: usize,
+    stale: u32,
+}
+
+impl Group {
+    /// May a packet of `len` bytes to `to` follow?
+    fn accepts(&self, to: Destination, len: usize, packets_max: usize) -> bool {
+        let unbroken = self.len == self.packets * self.segment;
+        let first = self.packets == 0;
+        to == self.to
+            && (first || unbroken && len <= self.segment && self.packets < packets_max)
+            && self.len + len <= GROUP_MAX
+    }
+}
+
+impl Default for Egress {
+    fn default() -> Egress {
+        Egress::new()
+    }
+}
+
+impl Egress {
+    /// An egress with nothing to send.
+    pub fn new() -> Egress {
+        Egress {
+            staging: vec![0; GROUP_MAX].into(),
+            next: 0,
+            single_until: 0,
+            segmentation: true,
+            staged: None,
+            counters: EgressCounters::default(),
+        }
+    }
+
+    /// What became of packets so far.
+    pub fn counters(&self) -> EgressCounters {
+        self.counters
+    }
+
+    /// Sends the packets of `batch`, or those that an earlier call with this batch left over, with
+    /// payload from `memory`, and shows each group that left to `sent`.
+    ///
+    /// Packets leave in the order of the batch. The source port is the socket's own. Until the
+    /// answer says that nothing is left, `batch` must not change.
+    pub fn send(
+        &mut self,
+        batch: &TransmitBatch,
+        memory: &mut impl Memory,
+        socket: &Socket,
+        sent: impl FnMut(Sent<'_>),
+    ) -> Progress {
+        let call = |to, segment, bytes: &[u8]| socket.send(to, segment, bytes);
+        self.send_by(call, batch, memory, socket, sent)
+    }
+
+    /// Forgets what is left of a batch that will not be sent after all.
+    pub fn forget(&mut self) {
+        self.staged = None;
+        self.next = 0;
+        self.single_until = 0;
+    }
+
+    /// As [`Egress::send`], with another system call in tests.
+    fn send_by(
+        &mut self,
+        mut call: impl FnMut(Destination, usize, &[u8]) -> io::Result<()>,
+        batch: &TransmitBatch,
+        memory: &mut impl Memory,
+        socket: &Socket,
+        mut sent: impl FnMut(Sent<'_>),
+    ) -> Progress {
+        let before = self.counters.packets;
+        let mut blocked = false;
+        while !blocked {
+            let Some(group) = self.staged.take().or_else(|| self.stage(batch, memory, socket))
+            else {
+                self.forget();
+                break;
+            };
+            if group.packets == 0 {
+                continue;
+            }
+            let bytes = &self.staging[..group.len];
+            match call(group.to, group.segment, bytes) {
+                Ok(()) => {
+                    self.counters.packets += group.packets as u64;
+                    self.counters.bytes += group.len as u64;
+                    self.counters.groups += 1;
+                    sent(Sent { to: group.to, flow: group.flow, bytes, segment: group.segment });
+                }
+                Err(e) => blocked = self.handle_failure(group, &e),
+            }
+        }
+        Progress { sent: (self.counters.packets - before) as usize, blocked }
+    }
+
+    /// Decides what becomes of a group that was not sent. Returns whether to wait.
+    fn handle_failure(&mut self, mut group: Group, error: &io::Error) -> bool {
+        let packets = group.packets as u64;
+        match SendFailure::of(error, packets > 1) {
+            SendFailure::Full => {
+                self.counters.socket_full += 1;
+                self.staged = Some(group);
+                return true;
+            }
+            SendFailure::NoSegmentation => {
+                self.segmentation = false;
+                self.ungroup(&group);
+            }
+            SendFailure::GroupRefused => self.ungroup(&group),
+            SendFailure::TooLong => self.counters.too_long += packets,
+            SendFailure::Stale if group.stale < STALE_MAX => {
+                self.counters.icmp_errors += 1;
+                group.stale += 1;
+                self.staged = Some(group);
+            }
+            SendFailure::Stale | SendFailure::Unreachable => self.counters.unreachable += packets,
+        }
+        false
+    }
+
+    /// Lets the packets of a group be staged again one by one: alone, each has another IPv4
+    /// identification, and so another ICRC.
+    fn ungroup(&mut self, group: &Group) {
+        self.counters.ungrouped += 1;
+        self.next = group.first;
+        self.single_until = group.end;
+    }
+
+    /// Stages the next group, which is empty if no packet of it could be read; `None` at the end of
+    /// the batch.
+    fn stage(
+        &mut self,
+        batch: &TransmitBatch,
+        memory: &mut impl Memory,
+        socket: &Socket,
+    ) -> Option<Group> {
+        let rest = batch.packets().get(self.next..)?;
+        let mut group = open_group(rest.first()?, self.next, socket);
+        let grouping = self.segmentation && socket.segmentation() && self.next >= self.single_until;
+        let packets_max = if grouping { SEGMENTS_MAX } else { 1 };
+        for packet in rest {
+            let len = packet.datagram_len();
+            if group.packets == 0 && len > GROUP_MAX {
+                self.counters.too_long += 1;
+                group.end += 1;
+                continue;
+            }
+            if !group.accepts(destination(packet), len, packets_max) {
+                break;
+            }
+            let room = &mut self.staging[group.len..group.len + len];
+            match gather(packet, batch, memory, &group, room) {
+                Ok(()) => {
+                    group.segment = group.segment.max(len);
+                    group.packets += 1;
+                    group.len += len;
+                }
+                Err(MemoryFault { .. }) => self.counters.memory_faults += 1,
+            }
+            group.end += 1;
+        }
+        self.next = group.end;
+        Some(group)
+    }
+}
+
+fn open_group(packet: &Transmit, first: usize, socket: &Socket) -> Group {
+    let to = destination(packet);
+    let port = socket.port();
+    let flow = Flow { src: socket.addr(), dst: to.addr, src_port: port, dst_port: port };
+    Group { to, flow, segment: 0, packets: 0, len: 0, first, end: first, stale: 0 }
+}
+
+fn destination(packet: &Transmit) -> Destination {
+    Destination {
+        addr: packet.path.dst.to_canonical(),
+        tos: packet.path.traffic_class | packet.ecn as u8,
+        hop_limit: packet.path.hop_limit,
+    }
+}
+
+/// Writes a whole packet to `out`, which has its length, as the next one of `group`.
+fn gather(
+    packet: &Transmit,
+    batch: &TransmitBatch,
+    memory: &mut impl Memory,
+    group: &Group,
+    out: &mut [u8],
+) -> Result<(), MemoryFault> {
+    let len = out.len();
+    let (header, mut rest) = out.split_at_mut(packet.header().len());
+    header.copy_from_slice(packet.header());
+    match batch.payload(packet) {
+        PayloadRef::Segments(segments) => {
+            for segment in segments {
+                let (to, behind) = rest.split_at_mut(segment.len as usize);
+                memory.read(segment.addr, to)?;
+                rest = behind;
+            }
+        }
+        PayloadRef::Bytes(bytes) => {
+            let (to, behind) = rest.split_at_mut(bytes.len());
+            to.copy_from_slice(bytes);
+            rest = behind;
+        }
+    }
+    rest[..packet.pad()].fill(0);
+    let (covered, icrc) = out.split_at_mut(len - ICRC_LEN);
+    // The kernel numbers the packets of a group from 0.
+    let ip_id = group.packets as u16;
+    icrc.copy_from_slice(&Icrc::start(&group.flow, ip_id, len, covered).finish());
+    Ok(())
+}
+
+impl fmt::Debug for Egress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Egress")
+            .field("next", &self.next)
+            .field("staged", &self.staged)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

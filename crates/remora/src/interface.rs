@@ -1,0 +1,210 @@
+//! Which address a card is to have, and how large its packets may be.
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use remora_nic::wire::{ICRC_LEN, MAX_HEADER};
+use thiserror::Error;
+
+use crate::socket::{BindError, Config, Socket};
+
+/// What stands around the payload of a packet: IPv6, UDP, transport headers, ICRC.
+const OVERHEAD: u32 = 40 + 8 + (MAX_HEADER + ICRC_LEN) as u32;
+
+/// One address of a network interface of this machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// The interface's name.
+    pub name: String,
+    /// The address.
+    pub addr: IpAddr,
+    /// The interface's number, for link-local IPv6 addresses; 0 for all others.
+    pub scope_id: u32,
+    /// The longest IP packet that the interface carries, in bytes.
+    pub link_mtu: u32,
+}
+
+/// Why an interface was not found.
+#[derive(Debug, Error)]
+pub enum InterfaceError {
+    /// The system would not list its interfaces.
+    #[error("cannot list the network interfaces: {0}")]
+    List(#[source] io::Error),
+    /// Nothing of this machine is called so.
+    #[error("no interface or address of this machine is `{wanted}`; there are: {known}")]
+    Unknown {
+        /// What was asked for.
+        wanted: String,
+        /// What would have been found.
+        known: String,
+    },
+    /// The system would not say how large packets may be.
+    #[error("cannot read the MTU of interface {name}: {source}")]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl Interface {
+    /// Finds what `wanted` names: an IP address of this machine, or an interface, of whose
+    /// addresses IPv4 goes before IPv6, and link-local IPv6 comes last.
+    pub fn find(wanted: &str) -> Result<Interface, InterfaceError> {
+        let mut all = sys::addresses().map_err(InterfaceError::List)?;
+        all.sort_by_key(|(_, addr)| preference(addr));
+        let ip = wanted.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+        let found = all.iter().find(|(name, addr)| match ip {
+            Some(ip) => addr.ip() == ip || on_loopback(ip, addr.ip()),
+            None => name == wanted,
+        });
+        let Some((name, addr)) = found else {
+            let known: Vec<String> = all.iter().map(|(n, a)| format!("{n} {}", a.ip())).collect();
+            let known = known.join(", ");
+            return Err(InterfaceError::Unknown { wanted: wanted.to_owned(), known });
+        };
+        let link_mtu = sys::link_mtu(name)
+            .map_err(|source| InterfaceError::Mtu { name: name.clone(), source })?;
+        let scope_id = match addr {
+            SocketAddr::V6(v6) => v6.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        Ok(Interface { name: name.clone(), addr: ip.unwrap_or(addr.ip()), scope_id, link_mtu })
+    }
+
+    /// The largest RoCE path MTU that fits: see [`path_mtu`].
+    pub fn path_mtu(&self) -> u32 {
+        path_mtu(self.link_mtu)
+    }
+
+    /// Opens a socket on this address.
+    pub fn bind(&self, config: Config) -> Result<Socket, BindError> {
+        Socket::bind_scoped(self.addr, self.scope_id, config)
+    }
+}
+
+/// The largest RoCE path MTU (bytes of payload in a packet: 256, 512, 1024, 2048 or 4096) whose
+/// packets fit a link with IP packets of at most `link_mtu` bytes. 256 if none does.
+pub fn path_mtu(link_mtu: u32) -> u32 {
+    let fits = |mtu: &u32| mtu + OVERHEAD <= link_mtu;
+    [4096, 2048, 1024, 512].into_iter().find(fits).unwrap_or(256)
+}
+
+fn preference(addr: &SocketAddr) -> u8 {
+    match addr.ip() {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => 2,
+        IpAddr::V6(_) => 1,
+    }
+}
+
+/// All of 127.0.0.0/8 belongs to the loopback interface, which lists only one address of it.
+fn on_loopback(wanted: IpAddr, listed: IpAddr) -> bool {
+    wanted.is_ipv4() && listed.is_ipv4() && wanted.is_loopback() && listed.is_loopback()
+}
+
+mod sys {
+    //! The system calls.
+
+    use super::*;
+
+    /// Every address, with the name of its interface.
+    pub(super) fn addresses() -> io::Result<Vec<(String, SocketAddr)>> {
+        let mut first: *mut libc::ifaddrs = ptr::null_mut();
+        // SAFETY: on success the list is ours until `freeifaddrs`.
+        if unsafe { libc::getifaddrs(&mut first) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut found = Vec::new();
+        let mut next = first;
+        // SAFETY: each pointer comes from the list, which lives until it is freed below; the C
+        // library ends names with a zero byte.
+        while let Some(entry) = unsafe { next.as_ref() } {
+            // SAFETY: as above.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
+            // SAFETY: as above; the address is null or as long as its family says.
+            if let Some(addr) = unsafe { socket_addr(entry.ifa_addr) } {
+                found.push((name, addr));
+            }
+            next = entry.ifa_next;
+        }
+        // SAFETY: `first` came from `getifaddrs`, is freed once, and nothing borrows from it.
+        unsafe { libc::freeifaddrs(first) };
+        Ok(found)
+    }
+
+    /// # Safety
+    /// `addr` is null, or points to an address as long as its family says.
+    unsafe fn socket_addr(addr: *const libc::sockaddr) -> Option<SocketAddr> {
+        // SAFETY: null, or an address, by the caller's promise.
+        let family = i32::from(unsafe { addr.as_ref() }?.sa_family);
+        match family {
+            libc::AF_INET => {
+                // SAFETY: the family says what it is.
+                let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+                Some((IpAddr::V4(u32::from_be(v4.sin_addr.s_addr).into()), 0).into())
+            }
+            libc::AF_INET6 => {
+                // SAFETY: the family says what it is.
+                let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                let ip = v6.sin6_addr.s6_addr.into();
+                Some(std::net::SocketAddrV6::new(ip, 0, 0, v6.sin6_scope_id).into())
+            }
+            _ => None,
+        }
+    }
+
+    /// The longest IP packet that the interface `name` carries.
+    pub(super) fn link_mtu(name: &str) -> io::Result<u32> {
+        // Any socket will do to ask by.
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0")
+            .or_else(|_| std::net::UdpSocket::bind("[::1]:0"))?;
+        // SAFETY: all fields are integers, for which zeroes are valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.len() >= request.ifr_name.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from.cast_signed() as _;
+        }
+        // SAFETY: SIOCGIFMTU reads the name, which ends with a zero byte, and writes the MTU.
+        let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &mut request) };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call succeeded, so this is the member that it wrote.
+        Ok(unsafe { request.ifr_ifru.ifru_mtu }.try_into().unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_mtus_of_usual_links() {
+        let links = [(65_536, 4096), (9000, 4096), (4200, 4096), (4000, 2048), (1500, 1024)];
+        for (link, path) in links {
+            assert_eq!(path_mtu(link), path, "link of {link}");
+        }
+        assert_eq!(path_mtu(576), 256);
+    }
+
+    #[test]
+    fn loopback_is_found_by_name_and_by_any_of_its_addresses() {
+        let lo = Interface::find("lo").unwrap();
+        assert_eq!((lo.addr, lo.path_mtu()), ("127.0.0.1".parse().unwrap(), 4096));
+        let other = Interface::find("127.0.3.9").unwrap();
+        assert_eq!((other.name.as_str(), other.addr), ("lo", "127.0.3.9".parse().unwrap()));
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        let text = Interface::find("nosuch0").unwrap_err().to_string();
+        assert!(text.contains("`nosuch0`") && text.contains("lo 127.0.0.1"), "{text}");
+    }
+}

@@ -1,0 +1,219 @@
+//! Memory to register, owned by Rust.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use thiserror::Error;
+
+use super::copy;
+
+/// Page-aligned memory, zero at first, that a card and its peers may change at any time.
+///
+/// Therefore it is never lent as a slice: its bytes are copied in and out, through `&self` and from
+/// any thread. Dropping it unmaps it, so whoever registers it keeps it for as long as the
+/// registration lives.
+#[derive(Debug)]
+pub struct Buffer {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory is reached only by volatile and atomic accesses, from any thread, and is
+// unmapped by the one owner.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; no method gives out a reference to the bytes.
+unsafe impl Sync for Buffer {}
+
+/// No memory for a [`Buffer`].
+#[derive(Debug, Error)]
+#[error("cannot map {len} bytes of memory: {source}; ask for less, but more than zero")]
+pub struct AllocError {
+    /// Bytes asked for.
+    pub len: usize,
+    /// The system's reason.
+    pub source: io::Error,
+}
+
+/// An access that a [`Buffer`] refuses. Nothing was read or written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum AccessError {
+    /// Past the end.
+    #[error("{len} bytes at offset {offset} are not within a buffer of {buffer} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        offset: usize,
+        /// Bytes asked for.
+        len: usize,
+        /// Length of the buffer.
+        buffer: usize,
+    },
+    /// A word at an offset that is not a multiple of 8.
+    #[error("offset {offset} is not a multiple of 8, as that of a 64-bit word must be")]
+    Misaligned {
+        /// First byte asked for.
+        offset: usize,
+    },
+}
+
+impl Buffer {
+    /// Maps `len` bytes of zeroes.
+    ///
+    /// # Errors
+    /// `len` is zero, or the system has no memory.
+    pub fn new(len: usize) -> Result<Buffer, AllocError> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new anonymous mapping at a place of the kernel's choice touches nothing of ours.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(AllocError { len, source: io::Error::last_os_error() });
+        }
+        let base = NonNull::new(base.cast()).expect("the kernel maps nothing at 0 unasked");
+        Ok(Buffer { base, len })
+    }
+
+    /// As [`Buffer::new`], and advises the kernel to use huge pages, which makes large buffers
+    /// cheaper to walk. Without any, it is an ordinary buffer.
+    ///
+    /// # Errors
+    /// Those of [`Buffer::new`].
+    pub fn with_huge_pages(len: usize) -> Result<Buffer, AllocError> {
+        let buffer = Buffer::new(len)?;
+        // SAFETY: the range is our own mapping; advice does not change its bytes.
+        unsafe { libc::madvise(buffer.base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        Ok(buffer)
+    }
+
+    /// Length in bytes, never zero.
+    #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where it begins: a virtual address of this process, and so a bus address of
+    /// [`super::HostMemory`].
+    pub fn addr(&self) -> u64 {
+        self.base.as_ptr().expose_provenance() as u64
+    }
+
+    /// Copies the bytes from `offset` on into `dst`.
+    pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
+        let src = self.range(offset, dst.len())?;
+        // SAFETY: the range is within our mapping, of which nobody has a slice.
+        unsafe { copy::copy_in(src, dst) };
+        Ok(())
+    }
+
+    /// Copies `src` to the bytes from `offset` on. They become visible in rising order.
+    pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
+        let dst = self.range(offset, src.len())?;
+        // SAFETY: the range is within our mapping, of which nobody has a slice.
+        unsafe { copy::copy_out(src, dst) };
+        Ok(())
+    }
+
+    /// Sets every byte to `byte`.
+    pub fn fill(&self, byte: u8) {
+        let block = [byte; 4096];
+        for offset in (0..self.len).step_by(block.len()) {
+            let len = block.len().min(self.len - offset);
+            self.write_at(offset, &block[..len]).expect("the loop ends with the buffer");
+        }
+    }
+
+    /// The 64-bit word at `offset`, in host byte order, and with it all that was written before it
+    /// (acquire).
+    pub fn load_u64(&self, offset: usize) -> Result<u64, AccessError> {
+        Ok(self.word(offset)?.load(Ordering::Acquire))
+    }
+
+    /// Sets the 64-bit word at `offset`, in host byte order, after all that was written before
+    /// (release).
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), AccessError> {
+        self.word(offset)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    fn word(&self, offset: usize) -> Result<&AtomicU64, AccessError> {
+        let ptr = self.range(offset, 8)?.cast::<u64>();
+        if !ptr.is_aligned() {
+            return Err(AccessError::Misaligned { offset });
+        }
+        // SAFETY: aligned, within our mapping, which lives as long as `self`; an atomic may be
+        // changed by others.
+        Ok(unsafe { AtomicU64::from_ptr(ptr) })
+    }
+
+    /// Where `len` bytes at `offset` lie.
+    fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),
+            _ => Err(AccessError::OutOfRange { offset, len, buffer: self.len }),
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, unmapped once; nothing borrows from it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_words() {
+        let buffer = Buffer::with_huge_pages(10_000).unwrap();
+        assert_eq!(buffer.addr() % 4096, 0);
+        buffer.fill(7);
+        buffer.write_at(9_997, b"end").unwrap();
+        let mut tail = [0; 5];
+        buffer.read_at(9_995, &mut tail).unwrap();
+        assert_eq!(&tail, b"\x07\x07end");
+        buffer.store_u64(16, 42).unwrap();
+        assert_eq!(buffer.load_u64(16), Ok(42));
+    }
+
+    #[test]
+    fn the_callers_mistakes_are_named() {
+        let buffer = Buffer::new(64).unwrap();
+        let beyond = AccessError::OutOfRange { offset: 60, len: 5, buffer: 64 };
+        assert_eq!(buffer.write_at(60, &[0; 5]), Err(beyond));
+        assert!(buffer.read_at(usize::MAX, &mut [0; 2]).is_err());
+        assert_eq!(buffer.load_u64(4), Err(AccessError::Misaligned { offset: 4 }));
+        assert!(Buffer::new(0).is_err());
+        assert!(Buffer::new(usize::MAX / 2).unwrap_err().to_string().contains("cannot map"));
+    }
+
+    /// Whoever sees the last byte sees the rest, which is what programs that poll rely on.
+    #[test]
+    fn the_last_byte_is_seen_last() {
+        const LEN: usize = 4099;
+        let buffer = Buffer::new(8192).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=200u8 {
+                    buffer.write_at(1, &[round; LEN]).unwrap();
+                    // The reader says that it is done by the word behind.
+                    while buffer.load_u64(8184).unwrap() != u64::from(round) {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            for round in 1..=200u8 {
+                let mut last = [0];
+                while last[0] != round {
+                    buffer.read_at(LEN, &mut last).unwrap();
+                }
+                let mut all = [0; LEN];
+                buffer.read_at(1, &mut all).unwrap();
+                assert!(all.iter().all(|b| *b == round), "round {round}");
+                buffer.store_u64(8184, u64::from(round)).unwrap();
+            }
+        });
+    }
+}

@@ -1,0 +1,244 @@
+//! Registered memory of a live process.
+//!
+//! [`HostMemory`] is what the card reaches it through; a [`Buffer`] is memory made for the purpose.
+
+mod buffer;
+mod copy;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_nic::{Memory, MemoryFault};
+use thiserror::Error;
+
+pub use buffer::{AccessError, AllocError, Buffer};
+
+/// Set in bus addresses that name a place in a file; no virtual address of a process has it.
+const FILE_BIT: u64 = 1 << 63;
+/// Where the number of the file stands in such an address, below [`FILE_BIT`].
+const FILE_SHIFT: u32 = 48;
+/// The longest part of a file that an address reaches.
+const FILE_LEN_MAX: u64 = 1 << FILE_SHIFT;
+/// How many files there can be.
+const FILES_MAX: usize = 1 << 15;
+/// Nothing is mapped below this, so that null pointers are found.
+const LOWEST_ADDR: u64 = 4096;
+
+/// The memory of this process, and files that are served as if they were memory.
+///
+/// A bus address below 2^63 is a virtual address of this process. One above is a window on a file:
+/// bit 63 set, the file's number in bits 48 to 62, the offset below. Files are read and written by
+/// system calls and not mapped, so that one that shrinks while it is served makes a
+/// [`MemoryFault`], and does not kill the process.
+#[derive(Debug)]
+pub struct HostMemory {
+    files: Vec<Option<File>>,
+}
+
+/// No file can be added to a [`HostMemory`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("cannot serve another file: {FILES_MAX} are served already; deregister one of them")]
+pub struct FilesFull;
+
+impl HostMemory {
+    /// # Safety
+    /// Whoever uses it as [`Memory`] promises that each virtual address passed to it lies in memory
+    /// that is mapped, readable, writable where written, and for the time of the call reached by
+    /// raw pointers and atomics only. A card keeps this promise if every range that is registered
+    /// with it keeps it for as long as it is registered.
+    pub const unsafe fn new() -> HostMemory {
+        HostMemory { files: Vec::new() }
+    }
+
+    /// Makes `file` reachable and returns the bus address of its first byte. It can be written if
+    /// it was opened for writing, but not made longer.
+    pub fn add_file(&mut self, file: File) -> Result<u64, FilesFull> {
+        let free = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
+        if free == FILES_MAX {
+            return Err(FilesFull);
+        }
+        if free == self.files.len() {
+            self.files.push(None);
+        }
+        self.files[free] = Some(file);
+        Ok(FILE_BIT | (free as u64) << FILE_SHIFT)
+    }
+
+    /// Takes back the file whose first byte has the bus address `base`, if there is one.
+    pub fn remove_file(&mut self, base: u64) -> Option<File> {
+        if base & FILE_BIT == 0 {
+            return None;
+        }
+        self.files.get_mut(file_number(base))?.take()
+    }
+
+    fn place(&self, addr: u64, len: usize) -> Option<Place<'_>> {
+        let len = len as u64;
+        if addr & FILE_BIT == 0 {
+            let end = addr.checked_add(len)?;
+            let mapped = addr >= LOWEST_ADDR && end <= FILE_BIT;
+            return mapped.then(|| Place::Process(ptr::with_exposed_provenance_mut(addr as usize)));
+        }
+        let offset = addr & (FILE_LEN_MAX - 1);
+        let file = self.files.get(file_number(addr))?.as_ref()?;
+        (offset.checked_add(len)? <= FILE_LEN_MAX).then_some(Place::File(file, offset))
+    }
+
+    fn word(&self, addr: u64) -> Result<&AtomicU64, MemoryFault> {
+        match self.place(addr, 8) {
+            Some(Place::Process(ptr)) if addr.is_multiple_of(8) => {
+                // SAFETY: aligned; mapped, and shared with raw pointers and atomics only, by the
+                // promise made to `new`. The reference is used for one access.
+                Ok(unsafe { AtomicU64::from_ptr(ptr.cast()) })
+            }
+            _ => Err(MemoryFault { addr }),
+        }
+    }
+}
+
+/// Where bytes are.
+enum Place<'a> {
+    Process(*mut u8),
+    File(&'a File, u64),
+}
+
+impl Memory for HostMemory {
+    fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
+        if dst.is_empty() {
+            return Ok(());
+        }
+        match self.place(addr, dst.len()) {
+            Some(Place::Process(src)) => {
+                // SAFETY: mapped, and no part of a Rust reference, by the promise made to `new`.
+                unsafe { copy::copy_in(src, dst) };
+                Ok(())
+            }
+            Some(Place::File(file, offset)) => {
+                file.read_exact_at(dst, offset).map_err(|_| MemoryFault { addr })
+            }
+            None => Err(MemoryFault { addr }),
+        }
+    }
+
+    fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
+        if src.is_empty() {
+            return Ok(());
+        }
+        match self.place(addr, src.len()) {
+            Some(Place::Process(dst)) => {
+                // SAFETY: mapped, and no part of a Rust reference, by the promise made to `new`.
+                unsafe { copy::copy_out(src, dst) };
+                Ok(())
+            }
+            Some(Place::File(file, offset)) => {
+                overwrite(file, offset, src).ok_or(MemoryFault { addr })
+            }
+            None => Err(MemoryFault { addr }),
+        }
+    }
+
+    /// Refused for files: nothing makes a read and a write of a file one step.
+    fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault> {
+        let word = self.word(addr)?;
+        let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        Ok(word.compare_exchange(compare, swap, done, failed).unwrap_or_else(|now| now))
+    }
+
+    /// Refused for files, as [`HostMemory::compare_swap`] is.
+    fn fetch_add(&mut self, addr: u64, add: u64) -> Result<u64, MemoryFault> {
+        Ok(self.word(addr)?.fetch_add(add, Ordering::AcqRel))
+    }
+}
+
+fn file_number(addr: u64) -> usize {
+    ((addr & !FILE_BIT) >> FILE_SHIFT) as usize
+}
+
+/// Writes where the file has bytes already. (One that is cut just after it was measured grows to
+/// the end of what was written.)
+fn overwrite(file: &File, offset: u64, src: &[u8]) -> Option<()> {
+    if offset + src.len() as u64 > file.metadata().ok()?.len() {
+        return None;
+    }
+    file.write_all_at(src, offset).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> HostMemory {
+        // SAFETY: the tests reach buffers that live, and addresses that are refused.
+        unsafe { HostMemory::new() }
+    }
+
+    fn file_of(bytes: &[u8]) -> File {
+        // SAFETY: the name ends with a zero byte.
+        let fd = unsafe { libc::memfd_create(c"remora-test".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(fd >= 0);
+        // SAFETY: the descriptor was just made, and nobody else has it.
+        let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
+        file.write_all_at(bytes, 0).unwrap();
+        file
+    }
+
+    #[test]
+    fn memory_of_the_process() {
+        let buffer = Buffer::new(4096).unwrap();
+        let mut memory = memory();
+        memory.write(buffer.addr() + 3, b"hello").unwrap();
+        let mut bytes = [0; 6];
+        memory.read(buffer.addr() + 2, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"\0hello");
+        let word = buffer.addr() + 64;
+        assert_eq!(memory.fetch_add(word, 5), Ok(0));
+        assert_eq!(memory.compare_swap(word, 5, 9), Ok(5));
+        assert_eq!(memory.compare_swap(word, 5, 1), Ok(9));
+        assert_eq!(buffer.load_u64(64), Ok(9));
+        assert_eq!(memory.fetch_add(word + 1, 1), Err(MemoryFault { addr: word + 1 }));
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_are_faults() {
+        let mut memory = memory();
+        for addr in [0, 8, FILE_BIT - 4, FILE_BIT, u64::MAX - 3] {
+            assert_eq!(memory.read(addr, &mut [0; 8]), Err(MemoryFault { addr }), "{addr:#x}");
+            assert_eq!(memory.write(addr, &[0; 8]), Err(MemoryFault { addr }), "{addr:#x}");
+        }
+        assert_eq!(memory.read(0, &mut []), Ok(()));
+    }
+
+    #[test]
+    fn a_file_that_shrinks_makes_a_fault() {
+        let file = file_of(&[7; 10_000]);
+        let mut memory = memory();
+        let base = memory.add_file(file.try_clone().unwrap()).unwrap();
+        let mut bytes = [0; 100];
+        memory.read(base + 9_900, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 100]);
+        memory.write(base + 9_999, b"x").unwrap();
+        file.set_len(9_950).unwrap();
+        assert_eq!(memory.read(base + 9_900, &mut bytes), Err(MemoryFault { addr: base + 9_900 }));
+        assert!(memory.write(base + 9_949, b"xy").is_err());
+        assert_eq!(file.metadata().unwrap().len(), 9_950, "a write makes no file longer");
+        assert!(memory.fetch_add(base, 1).is_err());
+        assert!(memory.compare_swap(base, 0, 1).is_err());
+    }
+
+    #[test]
+    fn file_numbers_are_used_again() {
+        let mut memory = memory();
+        let first = memory.add_file(file_of(b"one")).unwrap();
+        let second = memory.add_file(file_of(b"two")).unwrap();
+        assert_ne!(first, second);
+        assert!(memory.remove_file(first).is_some());
+        assert!(memory.remove_file(first).is_none());
+        assert!(memory.read(first, &mut [0; 3]).is_err());
+        assert_eq!(memory.add_file(file_of(b"new")), Ok(first));
+        let mut bytes = [0; 3];
+        memory.read(second, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"two");
+    }
+}

@@ -1,0 +1,69 @@
+use std::process::Command;
+
+use super::*;
+
+/// RC SEND Only to queue pair 17 with PSN 5, "hello" and three bytes of pad, some ICRC.
+const DATAGRAM: [u8; 24] = *b"\x04\x70\xff\xff\x00\x00\x00\x11\x00\x00\x00\x05hello\0\0\0ICRC";
+
+fn datagram(src: &str, dst: &str) -> Datagram<'static> {
+    let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+    Datagram { src, src_port: 50_000, dst, ip_id: Some(7), tos: 0x69, bytes: &DATAGRAM }
+}
+
+#[test]
+fn blocks_say_their_length_before_and_behind() {
+    let mut bytes = Vec::new();
+    let mut capture = Capture::new(&mut bytes, "remora0").unwrap();
+    capture.received(1, &datagram("10.0.0.1", "10.0.0.2"), 4791).unwrap();
+    let word = |at: usize| u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap());
+    let mut at = 0;
+    let mut kinds = Vec::new();
+    while at < bytes.len() {
+        let len = word(at + 4) as usize;
+        assert_eq!(len % 4, 0);
+        assert_eq!(word(at + len - 4) as usize, len);
+        kinds.push(word(at));
+        at += len;
+    }
+    assert_eq!(kinds, [SECTION_HEADER, INTERFACE_DESCRIPTION, ENHANCED_PACKET]);
+}
+
+#[test]
+fn tshark_reads_it() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        eprintln!("skipped: no tshark here");
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("remora-{}.pcapng", std::process::id()));
+    let mut capture = Capture::create(&path, "remora0").unwrap();
+    let at = 1_700_000_000_123_456_789;
+    capture.received(at, &datagram("10.0.0.1", "10.0.0.2"), 4791).unwrap();
+    capture.received(at + 1, &datagram("fd00::1", "fd00::2"), 4791).unwrap();
+    capture.flush().unwrap();
+    let mut tshark = Command::new("tshark");
+    tshark.args(["-o", "udp.check_checksum:TRUE", "-T", "fields", "-E", "separator=,", "-r"]);
+    tshark.arg(&path);
+    for field in [
+        "frame.time_epoch",
+        "frame.interface_name",
+        "frame.packet_flags_direction",
+        "ip.src",
+        "ipv6.dst",
+        "ip.dsfield",
+        "udp.checksum.status",
+        "infiniband.bth.destqp",
+        "infiniband.bth.psn",
+    ] {
+        tshark.args(["-e", field]);
+    }
+    let out = tshark.output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    // Checksum status 3: not there; 1: good.
+    let expected = [
+        "1700000000.123456789,remora0,0x00000001,10.0.0.1,,0x69,3,0x000011,5",
+        "1700000000.123456790,remora0,0x00000001,,fd00::2,,1,0x000011,5",
+    ];
+    assert_eq!(lines, expected, "{}", String::from_utf8_lossy(&out.stderr));
+}

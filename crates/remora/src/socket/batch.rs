@@ -1,0 +1,152 @@
+//! Datagrams that arrived together.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use remora_nic::Datagram;
+
+use super::control::Received;
+use super::sys::{self, SLOTS_MAX, Slot};
+
+/// Room for what one slot receives: the longest UDP payload, or many datagrams of one sender that
+/// the kernel put into one piece (`UDP_GRO`).
+const SLOT_LEN: usize = 65_536;
+
+/// A reusable set of buffers that [`super::Socket::recv`] fills with datagrams.
+pub struct RecvBatch {
+    bytes: Box<[u8]>,
+    slots: Box<[Slot]>,
+    heads: Box<[Head]>,
+    used: usize,
+    dst: IpAddr,
+    counters: RecvCounters,
+}
+
+/// What went wrong, or was missed, on the way in. All count from the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecvCounters {
+    /// Datagrams that the kernel dropped because the socket's buffer was full. The kernel says so
+    /// beside the next datagram that does arrive; this is its count modulo 2^32.
+    pub overflowed: u32,
+    /// Pieces dropped because they did not fit a buffer.
+    pub truncated: u64,
+    /// Errors of earlier sends that the kernel reported here (a peer's port is closed, say).
+    pub icmp_errors: u64,
+}
+
+/// What is known of the bytes in a slot.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    from: SocketAddr,
+    len: usize,
+    /// Length of each datagram but the last; never 0.
+    segment: usize,
+    tos: u8,
+}
+
+const NO_HEAD: Head = Head {
+    from: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+    len: 0,
+    segment: 1,
+    tos: 0,
+};
+
+impl RecvBatch {
+    /// Buffers for `slots` pieces of 64 KB, at least 1 and at most 16. Four keep a busy receiver
+    /// within a second-level cache.
+    pub fn new(slots: usize) -> RecvBatch {
+        let slots = slots.clamp(1, SLOTS_MAX);
+        RecvBatch {
+            bytes: vec![0; slots * SLOT_LEN].into(),
+            slots: vec![Slot::EMPTY; slots].into(),
+            heads: vec![NO_HEAD; slots].into(),
+            used: 0,
+            dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            counters: RecvCounters::default(),
+        }
+    }
+
+    /// The datagrams, in the order they arrived.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+        let filled = self.heads[..self.used].iter().zip(self.bytes.chunks_exact(SLOT_LEN));
+        filled.flat_map(|(head, bytes)| {
+            bytes[..head.len].chunks(head.segment).map(|bytes| Datagram {
+                src: head.from.ip(),
+                src_port: head.from.port(),
+                dst: self.dst,
+                ip_id: None,
+                tos: head.tos,
+                bytes,
+            })
+        })
+    }
+
+    /// How many datagrams there are.
+    pub fn len(&self) -> usize {
+        self.heads[..self.used].iter().map(|h| h.len.div_ceil(h.segment)).sum()
+    }
+
+    /// Did nothing arrive?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What went wrong on the way in, since this batch was made.
+    pub fn counters(&self) -> RecvCounters {
+        self.counters
+    }
+
+    /// Forgets the old datagrams and fetches new ones, sent to `dst`.
+    pub(super) fn fill(&mut self, fd: BorrowedFd, dst: IpAddr) -> io::Result<usize> {
+        self.used = 0;
+        self.dst = dst;
+        let filled = self.fetch(fd)?;
+        for i in 0..filled {
+            let slot = &self.slots[i];
+            self.heads[i] = head(slot, slot.control.parse(), &mut self.counters);
+        }
+        self.used = filled;
+        Ok(self.len())
+    }
+
+    /// Fills slots. An error that an earlier send left behind hides the datagrams that wait, so it
+    /// is taken and counted, and the call repeated.
+    fn fetch(&mut self, fd: BorrowedFd) -> io::Result<usize> {
+        const TRIES: usize = 16;
+        for _ in 0..TRIES {
+            match sys::receive_batch(fd, &mut self.slots, &mut self.bytes, SLOT_LEN) {
+                Ok(filled) => return Ok(filled),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if super::is_icmp_error(&e) => self.counters.icmp_errors += 1,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn head(slot: &Slot, received: Received, counters: &mut RecvCounters) -> Head {
+    if let Some(overflow) = received.overflow {
+        counters.overflowed = overflow;
+    }
+    if slot.truncated {
+        counters.truncated += 1;
+        return NO_HEAD;
+    }
+    let Some(from) = slot.from.get() else { return NO_HEAD };
+    let segment = if received.segment == 0 { slot.len } else { received.segment };
+    Head { from, len: slot.len, segment: segment.max(1), tos: received.tos }
+}
+
+impl fmt::Debug for RecvBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heads = &self.heads[..self.used];
+        f.debug_struct("RecvBatch")
+            .field("heads", &heads)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}

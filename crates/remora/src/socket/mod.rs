@@ -1,0 +1,273 @@
+//! One unprivileged UDP socket that carries RoCE v2.
+//!
+//! The socket is never connected and never lets IP fragment, because then (and only then) Linux
+//! sends IPv4 packets with an identification that can be known beforehand, which the invariant CRC
+//! covers: 0 for a single datagram, and *i* for the *i*-th of those sent by one call with
+//! `UDP_SEGMENT`. Both directions move many datagrams a call, where the kernel can.
+
+mod batch;
+mod bind;
+mod control;
+mod sys;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use libc::c_int;
+use remora_nic::wire::ROCE_PORT;
+
+pub use batch::{RecvBatch, RecvCounters};
+pub use bind::{BindError, Holder};
+use control::Control;
+
+/// The most datagrams that one [`Socket::send`] carries (the kernel's `UDP_MAX_SEGMENTS`).
+pub const SEGMENTS_MAX: usize = 64;
+
+/// The most bytes that one [`Socket::send`] carries, for IPv4 and IPv6 alike.
+pub const GROUP_MAX: usize = 65_000;
+
+/// The time to live of packets that ask for none.
+const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// How to open a [`Socket`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// UDP port, here and at every peer. Real cards listen only on 4791.
+    pub port: u16,
+    /// Wanted room for datagrams that wait to be sent or received, in bytes, each.
+    pub buffer: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { port: ROCE_PORT, buffer: 16 << 20 }
+    }
+}
+
+/// A UDP socket bound to the one address that a card answers to.
+///
+/// No call blocks. To sleep until something arrives or leaves, poll the descriptor ([`AsFd`]).
+#[derive(Debug)]
+pub struct Socket {
+    udp: UdpSocket,
+    addr: IpAddr,
+    /// Which interface a link-local address belongs to; 0 for all others.
+    scope_id: u32,
+    port: u16,
+    segmentation: bool,
+    coalescing: bool,
+}
+
+/// What a group of datagrams of one size needs beside its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Destination {
+    /// The peer's address.
+    pub addr: IpAddr,
+    /// Traffic class, ECN bits included.
+    pub tos: u8,
+    /// Time to live; 0 stands for the usual one.
+    pub hop_limit: u8,
+}
+
+impl Socket {
+    /// Binds to `addr`, which must be an address of this machine, not the unspecified one: a peer
+    /// checks that packets come from the address it connected to.
+    pub fn bind(addr: IpAddr, config: Config) -> Result<Socket, BindError> {
+        Socket::bind_scoped(addr, 0, config)
+    }
+
+    /// As [`Socket::bind`], for a link-local IPv6 address of interface `scope_id`.
+    pub fn bind_scoped(addr: IpAddr, scope_id: u32, config: Config) -> Result<Socket, BindError> {
+        let addr = addr.to_canonical();
+        if addr.is_unspecified() {
+            return Err(BindError::Unspecified { addr });
+        }
+        let to = socket_addr(addr, scope_id, config.port);
+        let udp = bind::open(to)?;
+        Socket::prepare(udp, addr, scope_id, config)
+    }
+
+    /// Binds to the first free address of 127.0.0.1, 127.0.0.2, … so that each process of a machine
+    /// can have a card of its own.
+    pub fn bind_loopback(config: Config) -> Result<Socket, BindError> {
+        let (udp, addr) = bind::first_free_loopback(config.port)?;
+        Socket::prepare(udp, addr, 0, config)
+    }
+
+    fn prepare(
+        udp: UdpSocket,
+        addr: IpAddr,
+        scope_id: u32,
+        config: Config,
+    ) -> Result<Socket, BindError> {
+        let (segmentation, coalescing) = set_options(&udp, addr.is_ipv6(), config.buffer)
+            .map_err(|source| BindError::Options { addr, source })?;
+        Ok(Socket { udp, addr, scope_id, port: config.port, segmentation, coalescing })
+    }
+
+    /// The address that the socket is bound to.
+    pub fn addr(&self) -> IpAddr {
+        self.addr
+    }
+
+    /// The UDP port, of this end and of every peer.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Can one call send many datagrams (`UDP_SEGMENT`, Linux 4.18)?
+    pub fn segmentation(&self) -> bool {
+        self.segmentation
+    }
+
+    /// Do datagrams of one sender arrive many at a time (`UDP_GRO`, Linux 5.0)?
+    pub fn coalescing(&self) -> bool {
+        self.coalescing
+    }
+
+    /// How many bytes may wait to be received, as granted by the kernel. It counts its own
+    /// bookkeeping too, so small datagrams fill it sooner.
+    pub fn recv_buffer(&self) -> io::Result<usize> {
+        granted_buffer(self.as_fd(), libc::SO_RCVBUF)
+    }
+
+    /// How many bytes may wait to be sent, as granted by the kernel.
+    pub fn send_buffer(&self) -> io::Result<usize> {
+        granted_buffer(self.as_fd(), libc::SO_SNDBUF)
+    }
+
+    /// Replaces what is in `batch` by the datagrams that wait, and returns how many there are: 0 if
+    /// none wait, or if `batch` had room for fewer bytes than one of them.
+    ///
+    /// # Errors
+    /// Only those that mean the socket itself is unusable.
+    pub fn recv(&self, batch: &mut RecvBatch) -> io::Result<usize> {
+        batch.fill(self.as_fd(), self.addr)
+    }
+
+    /// Sends `bytes` as datagrams of `segment` bytes, the last of which may be shorter; at most
+    /// [`SEGMENTS_MAX`] of them and [`GROUP_MAX`] bytes. More than one need
+    /// [`Socket::segmentation`].
+    ///
+    /// # Errors
+    /// Those of `sendmsg`. [`io::ErrorKind::WouldBlock`]: there is no room, try again when the
+    /// descriptor is writable. [`SendFailure`] sorts the others.
+    pub fn send(&self, to: Destination, segment: usize, bytes: &[u8]) -> io::Result<()> {
+        let mut control = Control::new();
+        let v6 = self.addr.is_ipv6();
+        if to.tos != 0 {
+            control.push_tos(v6, to.tos);
+        }
+        if to.hop_limit != 0 && to.hop_limit != DEFAULT_HOP_LIMIT {
+            control.push_hop_limit(v6, to.hop_limit);
+        }
+        if bytes.len() > segment {
+            let segment = u16::try_from(segment).map_err(|_| io::ErrorKind::InvalidInput)?;
+            control.push_segment(segment);
+        }
+        let to = socket_addr(to.addr.to_canonical(), self.scope_id, self.port);
+        sys::send(self.as_fd(), to, &control, bytes)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.udp.as_fd()
+    }
+}
+
+/// What a failed [`Socket::send`] means for the sender.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendFailure {
+    /// The socket's or the interface's queue is full: send the same again, later.
+    Full,
+    /// This route takes no group of datagrams of this size: send them one by one, each with the
+    /// ICRC of a packet that has identification 0.
+    GroupRefused,
+    /// As [`SendFailure::GroupRefused`], for every group: the network device cannot cut them.
+    NoSegmentation,
+    /// A datagram is longer than the path allows.
+    TooLong,
+    /// An error that an *earlier* packet met, reported now; nothing was sent. Send the same again.
+    Stale,
+    /// The peer cannot be reached from here.
+    Unreachable,
+}
+
+impl SendFailure {
+    /// Sorts an error of [`Socket::send`] of one datagram, or of a group of them.
+    pub fn of(error: &io::Error, group: bool) -> SendFailure {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => SendFailure::Full,
+            Some(libc::EINVAL | libc::EMSGSIZE) if group => SendFailure::GroupRefused,
+            Some(libc::EIO) if group => SendFailure::NoSegmentation,
+            Some(libc::EMSGSIZE) => SendFailure::TooLong,
+            Some(libc::ECONNREFUSED) => SendFailure::Stale,
+            _ => SendFailure::Unreachable,
+        }
+    }
+}
+
+/// Is this an error that arrived by ICMP, and not one of the call itself?
+fn is_icmp_error(error: &io::Error) -> bool {
+    let icmp = [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::EPROTO,
+        libc::EMSGSIZE,
+        libc::EOPNOTSUPP,
+        libc::ENOPROTOOPT,
+        libc::EACCES,
+    ];
+    error.raw_os_error().is_some_and(|code| icmp.contains(&code))
+}
+
+/// `scope_id` is used for link-local IPv6 addresses only.
+fn socket_addr(addr: IpAddr, scope_id: u32, port: u16) -> SocketAddr {
+    match addr {
+        IpAddr::V4(_) => SocketAddr::new(addr, port),
+        IpAddr::V6(v6) => {
+            let scope_id = if v6.is_unicast_link_local() { scope_id } else { 0 };
+            SocketAddrV6::new(v6, port, 0, scope_id).into()
+        }
+    }
+}
+
+/// Sets what correct packets need, and says whether the kernel offers segmentation and coalescing.
+fn set_options(udp: &UdpSocket, v6: bool, buffer: usize) -> io::Result<(bool, bool)> {
+    udp.set_nonblocking(true)?;
+    let fd = udp.as_fd();
+    if v6 {
+        let discover = libc::IPV6_PMTUDISC_DO;
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+    } else {
+        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+    }
+    // Only a count is lost where this is unknown.
+    let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
+    set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, buffer)?;
+    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, buffer)?;
+    let segmentation = sys::option(fd, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
+    let coalescing = sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+    Ok((segmentation, coalescing))
+}
+
+/// Asks for `bytes` of buffer: past the system's limit if we may, else as much as it allows.
+fn set_buffer(fd: BorrowedFd, force: c_int, usual: c_int, bytes: usize) -> io::Result<()> {
+    let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2);
+    sys::set_option(fd, libc::SOL_SOCKET, force, bytes)
+        .or_else(|_| sys::set_option(fd, libc::SOL_SOCKET, usual, bytes))
+}
+
+/// The kernel doubles what was asked for, to pay for its bookkeeping.
+fn granted_buffer(fd: BorrowedFd, name: c_int) -> io::Result<usize> {
+    sys::option(fd, libc::SOL_SOCKET, name).map(|doubled| usize::try_from(doubled / 2).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests;

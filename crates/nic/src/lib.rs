@@ -1,6 +1,7 @@
 //! The card.
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod memory;
 pub mod psn;
 pub mod time;

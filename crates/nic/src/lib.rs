@@ -11,4 +11,4 @@ pub mod wire;
 pub use memory::{Memory, MemoryFault};
 pub use psn::Psn;
 pub use time::Time;
-pub use transmit::{Datagram, Ecn, PayloadRef, Path, Segment, Transmit, TransmitBatch};
+pub use transmit::{Datagram, Ecn, Path, PayloadRef, Segment, Transmit, TransmitBatch};

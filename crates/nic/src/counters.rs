@@ -81,7 +81,12 @@ counters! {
     drop_ghost_response,
     /// Dropped: a repeated READ or atomic whose saved state is gone or does not match.
     drop_stale_duplicate,
-    /// Dropped: a management datagram that is not one.
+    /// Management datagrams received by the communication manager (which counts its own
+    /// refusals).
+    rx_management,
+    /// Management datagrams sent.
+    tx_management,
+    /// Dropped: a packet for queue pair 1 that is no management datagram.
     drop_management,
     /// Refused: a request whose op-code cannot stand here, or with a wrong length.
     refused_invalid_request,

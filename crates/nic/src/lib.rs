@@ -1,8 +1,20 @@
-//! The card.
+//! The card: a RoCE v2 network card as a sans-IO engine.
+//!
+//! [`Nic`] is the card. It has no clock, socket, thread, file or random source; its doc comment
+//! says how to drive it. Read the modules in this order:
+//!
+//! 1. [`wire`]: the bytes of a packet, and the one table of op-codes.
+//! 2. [`memory`]: keys, regions, page tables, and the trait by which the card reaches bytes.
+//! 3. [`queue`]: work-queue elements in rings in memory, completions in queues on the card.
+//! 4. [`qp`]: the queue pair, by its halves: requester, completer, responder.
+//! 5. [`nic`]: the card's face, and the scheduler's loop.
+//! 6. [`cm`]: communication management, how queue pairs find each other.
 #![forbid(unsafe_code)]
 
 mod card;
+pub mod cm;
 pub mod counters;
+mod management;
 pub mod memory;
 mod multi_queue;
 pub mod nic;

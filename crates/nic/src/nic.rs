@@ -9,7 +9,10 @@ use rand_core::{Rng, SeedableRng};
 use thiserror::Error;
 
 use crate::card::{AddressHandle, Card, Domain, Env, SglPool, SharedReceiveQueue};
+use crate::cm::mad::CM_QPN;
+use crate::cm::{Cm, CmConfig, CmEvent};
 use crate::counters::Counters;
+use crate::management;
 use crate::memory::device::DeviceMemory;
 use crate::memory::region::{Access, Key, MrInit, Pd, RegMrError, Regions};
 use crate::memory::{Memory, MemoryFault};
@@ -29,8 +32,6 @@ use crate::wire::icrc::IcrcChecker;
 use crate::wire::ip::Flow;
 use crate::wire::{Dialect, Op, Packet, ROCE_PORT, Transport};
 
-/// The management queue pair.
-const MANAGEMENT_QP: u32 = 1;
 /// The default partition, without the membership bit.
 const DEFAULT_PARTITION: u16 = 0x7FFF;
 
@@ -71,6 +72,8 @@ pub struct Config {
     pub ack_every: u32,
     /// ECN bits of data packets.
     pub ecn: Ecn,
+    /// The communication manager's settings.
+    pub cm: CmConfig,
 }
 
 impl Config {
@@ -94,8 +97,19 @@ impl Config {
             window_packets: 64,
             ack_every: 16,
             ecn: Ecn::Capable0,
+            cm: CmConfig::new(address, guid(address)),
         }
     }
+}
+
+/// A name for the card that is never zero and differs from address to address.
+fn guid(address: IpAddr) -> u64 {
+    let bits = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    // The second bit of the first byte says "locally administered".
+    (bits as u64 ^ (bits >> 64) as u64) | 0x0200_0000_0000_0000
 }
 
 impl Default for Config {
@@ -124,6 +138,8 @@ pub enum Event {
     LastElementReached(u32),
     /// Fewer elements than the limit are posted to the shared receive queue; the limit is off.
     SrqLimitReached(u32),
+    /// From the communication manager.
+    Cm(CmEvent),
 }
 
 /// A card ran out of something, or an argument names nothing.
@@ -255,6 +271,7 @@ pub struct Nic {
     qps: Table<Qp, 16, 24>,
     device_memory: DeviceMemory,
     icrc: IcrcChecker,
+    cm: Cm,
 }
 
 /// Commands and getters.
@@ -266,6 +283,7 @@ impl Nic {
             qps: Table::new(config.max_qps),
             device_memory: DeviceMemory::new(config.device_memory.clone()),
             icrc: IcrcChecker::new(),
+            cm: Cm::new(config.cm, u64::from_le_bytes(core::array::from_fn(|i| seed[i]))),
             card: Card {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs),
@@ -306,6 +324,17 @@ impl Nic {
             pds: self.card.pds.len(),
             ahs: self.card.ahs.len(),
         }
+    }
+
+    /// The communication manager, to ask.
+    pub fn cm(&self) -> &Cm {
+        &self.cm
+    }
+
+    /// The communication manager, to command. Its messages leave by [`Nic::poll_transmit`], its
+    /// events come by [`Nic::poll_event`]; its own `handle_*` and `poll_*` are the card's to call.
+    pub fn cm_mut(&mut self) -> &mut Cm {
+        &mut self.cm
     }
 
     /// A random 24-bit PSN to start a connection with.
@@ -633,9 +662,8 @@ impl Nic {
             counters.drop_pkey += 1;
             return;
         }
-        if bth.dest_qp == MANAGEMENT_QP {
-            counters.drop_management += 1;
-            return;
+        if bth.dest_qp == CM_QPN {
+            return management::receive(&mut self.cm, counters, now, bth, datagram);
         }
         let Some(qp) = self.qps.get_mut(bth.dest_qp) else {
             counters.drop_unknown_qp += 1;
@@ -657,6 +685,9 @@ impl Nic {
 
     /// Time has passed: see [`Nic::poll_timeout`]. Calling it early or often does no harm.
     pub fn handle_timeout(&mut self, now: Time, mem: &mut dyn Memory) {
+        if self.cm.poll_timeout() <= now {
+            self.cm.handle_timeout(now);
+        }
         while let Some((at, qpn)) = self.card.timers.pop(now) {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             if self.card.timers.expire(&mut qp.tx.timer, qpn, at, now) {
@@ -694,33 +725,29 @@ impl Nic {
         batch: &mut TransmitBatch,
         limit: usize,
     ) -> bool {
+        let more = management::transmit(&mut self.cm, &mut self.card.counters, batch, limit);
         // A turn may send nothing, so turns are bounded too: the caller gets to receive again.
         let mut turns = self.card.ready.len().max(limit);
         while batch.len() < limit && turns > 0 {
             turns -= 1;
-            let Some(qpn) = self.card.ready.pop_front() else { return false };
+            let Some(qpn) = self.card.ready.pop_front() else { return more };
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
             if qp.turn(&mut Env { now, mem, card: &mut self.card }, batch) {
                 self.card.schedule(qp);
             }
         }
-        !self.card.ready.is_empty()
+        more || !self.card.ready.is_empty()
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.card.events.pop_front()
+        self.card.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
     }
 
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
     pub fn poll_timeout(&self) -> Time {
-        self.card.timers.next()
-    }
-
-    /// Is anything ready to be sent?
-    pub fn wants_transmit(&self) -> bool {
-        !self.card.ready.is_empty()
+        self.card.timers.next().min(self.cm.poll_timeout())
     }
 }
 

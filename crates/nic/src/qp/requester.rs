@@ -405,7 +405,8 @@ impl Qp {
         let pad = (len.wrapping_neg() & 3) as u8;
         let (path, dest_qp) = self.destination(env, element);
         let window_ends = !self.tx.window.has_room(self.tx.next.distance_from(self.tx.una) + 1);
-        let asks = position.ends() || window_ends || (k + 1).is_multiple_of(env.card.config.ack_every);
+        let asks =
+            position.ends() || window_ends || (k + 1).is_multiple_of(env.card.config.ack_every);
         let tells = position.ends() && !matches!(element.opcode, Opcode::Write);
         let bth = Bth {
             solicited: tells && element.flags.contains(SendFlags::SOLICITED),

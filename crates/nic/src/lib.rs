@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod card;
+pub mod cm;
 pub mod counters;
 pub mod memory;
 mod multi_queue;

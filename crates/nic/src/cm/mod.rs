@@ -1,0 +1,5 @@
+//! The RDMA communication manager.
+
+pub mod mad;
+pub mod message;
+pub mod service;

@@ -1,5 +1,369 @@
-//! The RDMA communication manager.
+//! The RDMA communication manager: how two queue pairs learn of each other.
+//!
+//! [`Cm`] is an engine without input or output, apart from the queue-pair engine: it exchanges
+//! messages with the peer's manager and tells its caller what to do with a queue pair. It speaks
+//! InfiniBand's communication management (volume 1, chapter 12) over RoCE v2, with the address
+//! header of the RDMA connection manager, so that `rdma_cm` programs are its peers.
+//!
+//! - [`mad`] and [`message`] are the bytes; [`service`] maps ports to service ids.
+//! - `state` is the table of states; `receive` does what messages ask, `command` what the caller
+//!   asks, `sidr` both for datagram services; `connection` is what one connection remembers.
+//!
+//! A connection, told from both sides:
+//!
+//! ```text
+//! active                                    passive
+//!                                           listen
+//! connect            -- REQ -->             ConnectRequest
+//! Replied            <-- REP --             accept        (queue pair to RTR)
+//! (queue pair to RTS)
+//! establish          -- RTU -->             Established   (queue pair to RTS)
+//!                        ...
+//! disconnect         -- DREQ -->            Disconnected  (queue pair to ERR)
+//! Disconnected       <-- DREP --            disconnect_reply
+//! TimewaitExit                              TimewaitExit
+//! destroy                                   destroy
+//! ```
 
+mod command;
+mod config;
+mod connection;
+mod counters;
+mod event;
+mod listener;
 pub mod mad;
 pub mod message;
+mod receive;
 pub mod service;
+mod sidr;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use core::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+
+pub use command::{AcceptParams, CommandError, ConnectError, ConnectRequest};
+pub use config::CmConfig;
+pub use connection::ConnId;
+pub use counters::CmCounters;
+pub use event::{CmEvent, IncomingRequest, IncomingResolution, Reply, Resolution};
+pub use listener::{ListenError, ListenerId};
+pub use sidr::{ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId};
+pub use state::State;
+
+use crate::Time;
+use connection::{Connection, Side};
+use listener::Listeners;
+use mad::{CM_QPN, MAD_LEN};
+use message::{Attribute, Message};
+use service::ServiceId;
+use sidr::Resolutions;
+use state::{Input, Next};
+
+/// A MAD to be sent, from queue pair 1 with the queue key [`CM_QKEY`](mad::CM_QKEY).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutgoingMad {
+    /// To whom.
+    pub dst: IpAddr,
+    /// To which queue pair.
+    pub dst_qp: u32,
+    /// The payload.
+    pub bytes: Box<[u8; MAD_LEN]>,
+}
+
+/// Whose timer it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Timer {
+    Connection(u32),
+    Resolution(u32),
+}
+
+/// A communication manager.
+///
+/// Its methods are of four kinds. Getters take `&self`. `handle_*` tell it what happened: a
+/// message came, or the moment of [`poll_timeout`](Cm::poll_timeout) passed. Commands are the
+/// caller's wishes; each is an error in a state where it makes no sense, and then changes
+/// nothing. `poll_*` say what it wants: messages to send, events to act on, the next wake-up.
+/// After any call of the second or third kind, poll all three, in any order; moments given must
+/// not go backwards.
+///
+/// A [`ConnId`] is valid until the caller destroys it (or rejects it), whatever the peer does.
+/// After that the manager still sees the connection off, silently. Nothing that a peer sends
+/// makes the manager remember more than its [`CmConfig`] allows.
+#[derive(Debug)]
+pub struct Cm {
+    config: CmConfig,
+    rng: ChaCha8Rng,
+    listeners: Listeners,
+    /// By this side's communication id. Ordered maps, here and below: no hash seed to vary runs.
+    connections: BTreeMap<u32, Connection>,
+    /// Live connections by the peer's communication id.
+    by_peer: BTreeMap<(IpAddr, u32), u32>,
+    /// Live connections by the peer's queue pair.
+    by_qpn: BTreeMap<(IpAddr, u32), u32>,
+    resolutions: Resolutions,
+    timers: BTreeSet<(Time, Timer)>,
+    outgoing: VecDeque<OutgoingMad>,
+    events: VecDeque<CmEvent>,
+    counters: CmCounters,
+}
+
+impl Cm {
+    /// A manager without listeners or connections. Its ids come from `seed`: two runs with the
+    /// same seed and the same calls are the same; two processes should have different ones.
+    pub fn new(config: CmConfig, seed: u64) -> Cm {
+        Cm {
+            config,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            listeners: Listeners::default(),
+            connections: BTreeMap::new(),
+            by_peer: BTreeMap::new(),
+            by_qpn: BTreeMap::new(),
+            resolutions: Resolutions::default(),
+            timers: BTreeSet::new(),
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: CmCounters::default(),
+        }
+    }
+
+    /// What was refused so far.
+    pub fn counters(&self) -> &CmCounters {
+        &self.counters
+    }
+
+    /// Where a connection stands; `None` once it is destroyed.
+    pub fn state(&self, conn: ConnId) -> Option<State> {
+        self.owned(conn).map(|connection| connection.state)
+    }
+
+    /// Connections remembered, destroyed ones in time-wait included.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Takes requests for a service.
+    pub fn listen(&mut self, service: ServiceId) -> Result<ListenerId, ListenError> {
+        self.listeners.add(service, self.config.max_listeners)
+    }
+
+    /// Takes no more requests. Those already told of stay. Says whether there was such a listener.
+    pub fn unlisten(&mut self, listener: ListenerId) -> bool {
+        self.listeners.remove(listener)
+    }
+
+    /// A MAD came from queue pair `src_qp` at `src`.
+    pub fn handle_mad(&mut self, now: Time, src: IpAddr, src_qp: u32, bytes: &[u8]) {
+        // Only a manager can send from queue pair 1; another queue pair is an application's.
+        if src_qp != CM_QPN {
+            self.counters.wrong_queue_pair += 1;
+            return;
+        }
+        match Message::from_mad(bytes) {
+            Ok((transaction_id, message)) => self.receive(now, src, transaction_id, &message),
+            Err(_) => self.counters.malformed += 1,
+        }
+    }
+
+    /// Time has passed: does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Time) {
+        // Only those due at the start: what they arm anew waits for the next call.
+        let due: Vec<Timer> =
+            self.timers.iter().take_while(|(at, _)| *at <= now).map(|(_, timer)| *timer).collect();
+        for timer in due {
+            match timer {
+                Timer::Connection(id) => self.on_connection_timer(now, id),
+                Timer::Resolution(id) => self.on_resolution_timer(now, id),
+            }
+        }
+    }
+
+    /// The next message to send.
+    pub fn poll_mad(&mut self) -> Option<OutgoingMad> {
+        self.outgoing.pop_front()
+    }
+
+    /// When [`handle_timeout`](Cm::handle_timeout) is next due; [`Time::NEVER`] if it is not.
+    pub fn poll_timeout(&self) -> Time {
+        self.timers.first().map_or(Time::NEVER, |(at, _)| *at)
+    }
+
+    /// The next thing to tell the caller. Connections destroyed since are no longer spoken of.
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
+        loop {
+            let event = self.events.pop_front()?;
+            if event.conn().is_none_or(|conn| self.owned(conn).is_some()) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// A connection that is still the caller's.
+    fn owned(&self, conn: ConnId) -> Option<&Connection> {
+        self.connections.get(&conn.0).filter(|connection| !connection.released)
+    }
+
+    /// A communication id or request id that is not in use: a random one, or the next free one.
+    fn free_id(&mut self) -> u32 {
+        let mut id = self.rng.next_u32();
+        while id == 0 || self.connections.contains_key(&id) || self.resolutions.contains(id) {
+            id = id.wrapping_add(1);
+        }
+        id
+    }
+
+    fn on_connection_timer(&mut self, now: Time, id: u32) {
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        if conn.state == State::TimeWait {
+            self.tell(id, |conn| CmEvent::TimewaitExit { conn });
+            self.step(now, id, Input::TimeWaitOver);
+        } else if conn.retries_left == 0 {
+            self.give_up(now, id);
+        } else {
+            conn.retries_left -= 1;
+            let (peer, again) = (conn.peer, now + conn.wait);
+            let last = conn.last.as_ref().map(|(_, bytes)| bytes.clone());
+            self.counters.retransmissions += 1;
+            self.set_deadline(id, again);
+            if let Some(bytes) = last {
+                self.transmit(peer, bytes);
+            }
+        }
+    }
+
+    /// Does what the table says of `input`, as far as states go. `None` if it is refused.
+    fn step(&mut self, now: Time, id: u32, input: Input) -> Option<Next> {
+        let next = self.connections.get(&id)?.state.on(input);
+        match next {
+            Next::To(state) => self.enter(now, id, state),
+            Next::Resend => {}
+            Next::Refuse => return None,
+        }
+        Some(next)
+    }
+
+    /// Puts a connection into a state, with all that follows from the state alone.
+    fn enter(&mut self, now: Time, id: u32, state: State) {
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        let before = core::mem::replace(&mut conn.state, state);
+        if before == state {
+            return self.drop_if_done(id);
+        }
+        if let Side::Passive(listener) = conn.side
+            && before.is_pending()
+            && !state.is_pending()
+        {
+            self.listeners.end(listener);
+        }
+        match state {
+            State::TimeWait => {
+                let until = now + conn.time_wait;
+                self.set_deadline(id, until);
+            }
+            State::Closed => {
+                self.forget_peer(id);
+                self.set_deadline(id, Time::NEVER);
+                self.drop_if_done(id);
+            }
+            _ if state.repeats() => {}
+            _ => self.set_deadline(id, Time::NEVER),
+        }
+    }
+
+    fn drop_if_done(&mut self, id: u32) {
+        if self.connections.get(&id).is_some_and(|c| c.released && c.state == State::Closed) {
+            self.connections.remove(&id);
+        }
+    }
+
+    /// The peer's ids may mean another connection from now on.
+    fn forget_peer(&mut self, id: u32) {
+        self.forget_qpn(id);
+        let Some(conn) = self.connections.get(&id) else { return };
+        if let Some(remote_id) = conn.remote_id {
+            remove_if(&mut self.by_peer, (conn.peer, remote_id), id);
+        }
+    }
+
+    /// The peer's queue pair never was connected to ours, or is no more.
+    fn forget_qpn(&mut self, id: u32) {
+        let Some(conn) = self.connections.get(&id) else { return };
+        if let Some(qpn) = conn.remote_qpn {
+            remove_if(&mut self.by_qpn, (conn.peer, qpn), id);
+        }
+    }
+
+    fn set_deadline(&mut self, id: u32, at: Time) {
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        let timer = Timer::Connection(id);
+        self.timers.remove(&(conn.deadline, timer));
+        conn.deadline = at;
+        if at != Time::NEVER {
+            self.timers.insert((at, timer));
+        }
+    }
+
+    /// Sends a message of a connection once, and keeps it for when the peer misses it.
+    fn say(&mut self, id: u32, message: impl Into<Message>) {
+        let message = message.into();
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        let bytes = Box::new(message.to_mad(conn.transaction_id));
+        conn.last = Some((message.attribute(), bytes.clone()));
+        let peer = conn.peer;
+        self.transmit(peer, bytes);
+    }
+
+    /// Sends a message of a connection, and repeats it until the connection moves on.
+    fn ask(&mut self, now: Time, id: u32, message: impl Into<Message>) {
+        self.say(id, message);
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        conn.retries_left = conn.max_retries;
+        conn.wait = conn.first_wait;
+        let again = now + conn.wait;
+        self.set_deadline(id, again);
+    }
+
+    /// Sends the last message again if it is one of `answers`; says whether it was.
+    fn repeat_answer(&mut self, id: u32, answers: &[Attribute]) -> bool {
+        let Some(conn) = self.connections.get(&id) else { return false };
+        let Some((attribute, bytes)) = &conn.last else { return false };
+        if !answers.contains(attribute) {
+            return false;
+        }
+        let (peer, bytes) = (conn.peer, bytes.clone());
+        self.counters.duplicates += 1;
+        self.transmit(peer, bytes);
+        true
+    }
+
+    /// Sends a message that no connection remembers.
+    fn answer(&mut self, dst: IpAddr, transaction_id: u64, message: impl Into<Message>) {
+        self.transmit(dst, Box::new(message.into().to_mad(transaction_id)));
+    }
+
+    fn transmit(&mut self, dst: IpAddr, bytes: Box<[u8; MAD_LEN]>) {
+        if self.outgoing.len() >= self.config.max_outgoing {
+            self.counters.outgoing_full += 1;
+            return;
+        }
+        self.outgoing.push_back(OutgoingMad { dst, dst_qp: CM_QPN, bytes });
+    }
+
+    /// Tells the caller, unless it is done with the connection.
+    fn tell(&mut self, id: u32, event: impl FnOnce(ConnId) -> CmEvent) {
+        if self.owned(ConnId(id)).is_some() {
+            self.events.push_back(event(ConnId(id)));
+        }
+    }
+}
+
+/// Removes an entry that still means `id`.
+fn remove_if(map: &mut BTreeMap<(IpAddr, u32), u32>, key: (IpAddr, u32), id: u32) {
+    if map.get(&key) == Some(&id) {
+        map.remove(&key);
+    }
+}

@@ -14,7 +14,7 @@ mod request;
 mod sidr;
 
 pub use connect::{Mra, Rep, Rtu};
-pub use reject::{RejectReason, Rej};
+pub use reject::{Rej, RejectReason};
 pub use release::{Drep, Dreq};
 pub(crate) use request::gid;
 pub use request::{Primary, Req, TransportService};

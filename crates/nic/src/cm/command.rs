@@ -1,0 +1,390 @@
+//! What the caller can ask for.
+
+use core::net::{IpAddr, SocketAddr};
+
+use rand_core::Rng;
+
+use super::connection::{Beginning, Connection, Side, rejection, standard_time};
+use super::message::{
+    Answered, Drep, Dreq, Mra, Primary, Rej, RejectReason, Rep, Req, Rtu, TooLong,
+    TransportService, private_data,
+};
+use super::receive::{MAX_MTU_CODE, answer_time};
+use super::service::{CmaHeader, ServiceId};
+use super::state::{Input, Next, State};
+use super::{Cm, CmEvent, ConnId};
+use crate::{Psn, Time};
+
+/// A connection to ask a peer for. Numbers wider than their field are cut to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnectRequest<'a> {
+    /// The peer.
+    pub remote: IpAddr,
+    /// What to ask it for; [`PortSpace::service_id`](super::service::PortSpace::service_id)
+    /// makes one of a port.
+    pub service: ServiceId,
+    /// The port that the peer sees; used with services of the port spaces only.
+    pub local_port: u16,
+    /// RC or UC.
+    pub transport: TransportService,
+    /// Our queue pair.
+    pub local_qpn: u32,
+    /// The first PSN that we send.
+    pub starting_psn: Psn,
+    /// How many reads and atomics we can answer at a time.
+    pub responder_resources: u8,
+    /// How many we want under way.
+    pub initiator_depth: u8,
+    /// Transport retries, at most 7.
+    pub retry_count: u8,
+    /// Retries after "receiver not ready", at most 7.
+    pub rnr_retry_count: u8,
+    /// Does our queue pair use a shared receive queue?
+    pub srq: bool,
+    /// Will we obey end-to-end credits?
+    pub flow_control: bool,
+    /// 1 is 256 bytes, 5 is 4096.
+    pub path_mtu: u8,
+    /// Acknowledgement time-out, an exponent of at most 31. Time-wait is as long.
+    pub ack_timeout: u8,
+    /// Traffic class of the path.
+    pub traffic_class: u8,
+    /// At most 56 bytes, or 92 outside the port spaces.
+    pub private_data: &'a [u8],
+}
+
+/// What the passive side answers. Numbers wider than their field are cut to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AcceptParams<'a> {
+    /// Our queue pair.
+    pub qpn: u32,
+    /// The first PSN that we send.
+    pub starting_psn: Psn,
+    /// How many reads and atomics we can answer at a time.
+    pub responder_resources: u8,
+    /// How many we will have under way.
+    pub initiator_depth: u8,
+    /// The longest it takes us to acknowledge, an exponent of at most 31.
+    pub target_ack_delay: u8,
+    /// Retries after "receiver not ready", at most 7.
+    pub rnr_retry_count: u8,
+    /// Does our queue pair use a shared receive queue?
+    pub srq: bool,
+    /// Will we obey end-to-end credits?
+    pub flow_control: bool,
+    /// At most 196 bytes.
+    pub private_data: &'a [u8],
+}
+
+/// Why a connection cannot be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// As many connections as may be.
+    #[error("too many connections")]
+    TooManyConnections,
+    /// The private data does not fit.
+    #[error(transparent)]
+    PrivateData(#[from] TooLong),
+    /// The path MTU is not 1 to 5.
+    #[error("no path MTU has the code {0}")]
+    PathMtu(u8),
+    /// Only RC and UC queue pairs can be connected.
+    #[error("cannot connect {0:?} queue pairs")]
+    Transport(TransportService),
+}
+
+/// Why a connection does not do as asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CommandError {
+    /// There is none of this id, or the caller destroyed it.
+    #[error("unknown connection")]
+    UnknownConnection,
+    /// It makes no sense in this state.
+    #[error("not possible in state {0:?}")]
+    WrongState(State),
+    /// The private data does not fit.
+    #[error(transparent)]
+    PrivateData(#[from] TooLong),
+}
+
+impl Cm {
+    /// Asks a peer for a connection. [`CmEvent::Replied`], [`CmEvent::Rejected`] or
+    /// [`CmEvent::Unreachable`] will follow.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        request: &ConnectRequest<'_>,
+    ) -> Result<ConnId, ConnectError> {
+        if !(1..=MAX_MTU_CODE).contains(&request.path_mtu) {
+            return Err(ConnectError::PathMtu(request.path_mtu));
+        }
+        if !matches!(request.transport, TransportService::Rc | TransportService::Uc) {
+            return Err(ConnectError::Transport(request.transport));
+        }
+        if self.connections.len() >= self.config.max_connections {
+            return Err(ConnectError::TooManyConnections);
+        }
+        let data = self.request_data(request)?;
+        let id = self.free_id();
+        let conn = Connection::new(
+            State::ReqSent,
+            Beginning {
+                side: Side::Active,
+                peer: request.remote,
+                local_qpn: low_24(request.local_qpn),
+                transaction_id: self.rng.next_u64(),
+                wait: answer_time(self.config.response_timeout, request.ack_timeout),
+                max_retries: self.config.max_retries,
+                time_wait: standard_time(request.ack_timeout),
+            },
+        );
+        self.connections.insert(id, conn);
+        self.ask(now, id, self.req(id, request, data));
+        Ok(ConnId(id))
+    }
+
+    fn request_data(&self, request: &ConnectRequest<'_>) -> Result<[u8; 92], TooLong> {
+        if request.service.port().is_none() {
+            return private_data(request.private_data);
+        }
+        self.cma_header(request.remote, request.local_port).prepend(request.private_data)
+    }
+
+    pub(super) fn cma_header(&self, destination: IpAddr, local_port: u16) -> CmaHeader {
+        CmaHeader { source: SocketAddr::new(self.config.local, local_port), destination }
+    }
+
+    fn req(&self, id: u32, request: &ConnectRequest<'_>, private_data: [u8; 92]) -> Req {
+        let config = &self.config;
+        let path =
+            Primary::between(config.local, request.remote, config.hop_limit, request.ack_timeout);
+        Req {
+            local_comm_id: id,
+            service_id: request.service,
+            local_ca_guid: config.ca_guid,
+            local_qkey: 0,
+            local_qpn: request.local_qpn,
+            responder_resources: request.responder_resources,
+            initiator_depth: request.initiator_depth,
+            remote_response_timeout: config.response_timeout,
+            transport: request.transport,
+            flow_control: request.flow_control,
+            starting_psn: request.starting_psn,
+            local_response_timeout: config.response_timeout,
+            retry_count: request.retry_count,
+            pkey: config.pkey,
+            path_mtu: request.path_mtu,
+            rnr_retry_count: request.rnr_retry_count,
+            max_cm_retries: config.max_retries,
+            srq: request.srq,
+            extended_transport: 0,
+            primary: Primary { traffic_class: request.traffic_class, ..path },
+            private_data,
+        }
+    }
+
+    /// Passive side: accepts a request. The queue pair should already be able to receive.
+    /// [`CmEvent::Established`] or a failure will follow.
+    pub fn accept(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        params: &AcceptParams<'_>,
+    ) -> Result<(), CommandError> {
+        let private_data = private_data(params.private_data)?;
+        self.command(now, conn, Input::Accept)?;
+        let Some(connection) = self.connections.get_mut(&conn.0) else { return Ok(()) };
+        connection.local_qpn = low_24(params.qpn);
+        let rep = Rep {
+            local_comm_id: conn.0,
+            remote_comm_id: connection.remote_id.unwrap_or(0),
+            local_qkey: 0,
+            local_qpn: params.qpn,
+            starting_psn: params.starting_psn,
+            responder_resources: params.responder_resources,
+            initiator_depth: params.initiator_depth,
+            target_ack_delay: params.target_ack_delay,
+            failover_accepted: 0,
+            flow_control: params.flow_control,
+            rnr_retry_count: params.rnr_retry_count,
+            srq: params.srq,
+            local_ca_guid: self.config.ca_guid,
+            private_data,
+        };
+        self.ask(now, conn.0, rep);
+        Ok(())
+    }
+
+    /// Active side: the queue pair is ready to send, and the peer may know it. The connection is
+    /// established.
+    pub fn establish(&mut self, now: Time, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
+        let private_data = private_data(data)?;
+        self.command(now, conn, Input::Establish)?;
+        let (local_comm_id, remote_comm_id) = self.ids(conn.0);
+        self.say(conn.0, Rtu { local_comm_id, remote_comm_id, private_data });
+        Ok(())
+    }
+
+    /// Passive side: a packet came on the queue pair, so the peer is established even if its
+    /// message to say so is lost. [`CmEvent::Established`] follows.
+    pub fn notify_established(&mut self, now: Time, conn: ConnId) -> Result<(), CommandError> {
+        self.command(now, conn, Input::NotifyEstablished)?;
+        self.tell(conn.0, |conn| CmEvent::Established { conn, private_data: Vec::new() });
+        Ok(())
+    }
+
+    /// Refuses a request or a reply. The id is no longer the caller's after this.
+    pub fn reject(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        reason: RejectReason,
+        data: &[u8],
+    ) -> Result<(), CommandError> {
+        let private_data = private_data(data)?;
+        let rejected = self.owned(conn).ok_or(CommandError::UnknownConnection)?.unanswered();
+        self.refusing(conn.0);
+        self.command(now, conn, Input::Reject)?;
+        let (local, remote) = self.ids(conn.0);
+        self.say(conn.0, Rej { private_data, ..rejection(local, remote, rejected, reason) });
+        self.release(conn.0);
+        Ok(())
+    }
+
+    /// Asks the peer for time: it will repeat the message that is to be answered only after
+    /// `service_timeout`, an exponent of at most 31. The manager does this by itself when the
+    /// peer repeats a message.
+    pub fn mra(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        service_timeout: u8,
+    ) -> Result<(), CommandError> {
+        let of = self.owned(conn).ok_or(CommandError::UnknownConnection)?.unanswered();
+        self.command(now, conn, Input::Mra)?;
+        self.say_mra(conn.0, of, service_timeout);
+        Ok(())
+    }
+
+    /// Ends an established connection; [`CmEvent::Disconnected`] follows. If the peer already
+    /// asked to end it, this is [`disconnect_reply`](Cm::disconnect_reply).
+    pub fn disconnect(&mut self, now: Time, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
+        if self.state(conn) == Some(State::DreqReceived) {
+            return self.disconnect_reply(now, conn, data);
+        }
+        let private_data = private_data(data)?;
+        self.command(now, conn, Input::Disconnect)?;
+        self.say_dreq(now, conn.0, private_data);
+        Ok(())
+    }
+
+    /// Agrees to the peer's wish to end the connection: the queue pair sends no more.
+    pub fn disconnect_reply(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        data: &[u8],
+    ) -> Result<(), CommandError> {
+        let private_data = private_data(data)?;
+        self.command(now, conn, Input::DisconnectReply)?;
+        self.say_drep(conn.0, private_data);
+        Ok(())
+    }
+
+    /// Gives the id back, whatever the state. A connection that is not yet closed is rejected,
+    /// cancelled or disconnected, without further events.
+    pub fn destroy(&mut self, now: Time, conn: ConnId) -> Result<(), CommandError> {
+        let before = self.owned(conn).ok_or(CommandError::UnknownConnection)?;
+        let (state, unanswered) = (before.state, before.unanswered());
+        match state {
+            State::ReqSent | State::MraReqReceived => self.say_timeout(conn.0),
+            State::ReqReceived | State::MraReqSent => {
+                self.refusing(conn.0);
+                self.reject_from(conn.0, unanswered, RejectReason::CONSUMER_DEFINED);
+            }
+            State::RepReceived | State::MraRepSent | State::RepSent | State::MraRepReceived => {
+                self.reject_from(conn.0, unanswered, RejectReason::CONSUMER_DEFINED);
+            }
+            State::Established => self.say_dreq(now, conn.0, [0; 220]),
+            State::DreqReceived => self.say_drep(conn.0, [0; 224]),
+            State::DreqSent | State::TimeWait | State::Closed => {}
+        }
+        self.release(conn.0);
+        self.step(now, conn.0, Input::Destroy);
+        Ok(())
+    }
+
+    /// A command to a connection of the caller's, as the table has it.
+    fn command(&mut self, now: Time, conn: ConnId, input: Input) -> Result<Next, CommandError> {
+        let state = self.state(conn).ok_or(CommandError::UnknownConnection)?;
+        self.step(now, conn.0, input).ok_or(CommandError::WrongState(state))
+    }
+
+    fn release(&mut self, id: u32) {
+        if let Some(conn) = self.connections.get_mut(&id) {
+            conn.released = true;
+        }
+    }
+
+    /// A request is about to be refused: its queue pair never was connected, so it may ask again,
+    /// and repetitions of the request are answered for as long as they may come.
+    fn refusing(&mut self, id: u32) {
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        if matches!(conn.state, State::ReqReceived | State::MraReqSent) {
+            conn.time_wait += conn.first_wait;
+            self.forget_qpn(id);
+        }
+    }
+
+    /// Our and the peer's id of a connection; 0 stands for one not known.
+    fn ids(&self, id: u32) -> (u32, u32) {
+        (id, self.connections.get(&id).and_then(|conn| conn.remote_id).unwrap_or(0))
+    }
+
+    pub(super) fn say_mra(&mut self, id: u32, acknowledged: Answered, service_timeout: u8) {
+        let (local_comm_id, remote_comm_id) = self.ids(id);
+        let private_data = [0; 222];
+        self.say(
+            id,
+            Mra { local_comm_id, remote_comm_id, acknowledged, service_timeout, private_data },
+        );
+    }
+
+    pub(super) fn reject_from(&mut self, id: u32, rejected: Answered, reason: RejectReason) {
+        let (local, remote) = self.ids(id);
+        self.say(id, rejection(local, remote, rejected, reason));
+    }
+
+    /// Tells the peer that it took too long. It may not know our id for the connection, so it is
+    /// told our card.
+    pub(super) fn say_timeout(&mut self, id: u32) {
+        let (local, remote) = self.ids(id);
+        let mut rej = rejection(local, remote, Answered::Other, RejectReason::TIMEOUT);
+        let guid = self.config.ca_guid.to_be_bytes();
+        rej.info[..guid.len()].copy_from_slice(&guid);
+        rej.info_len = guid.len() as u8;
+        self.say(id, rej);
+    }
+
+    pub(super) fn say_dreq(&mut self, now: Time, id: u32, private_data: [u8; 220]) {
+        let transaction_id = self.rng.next_u64();
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        conn.transaction_id = transaction_id;
+        let dreq = Dreq {
+            local_comm_id: id,
+            remote_comm_id: conn.remote_id.unwrap_or(0),
+            remote_qpn: conn.remote_qpn.unwrap_or(0),
+            private_data,
+        };
+        self.ask(now, id, dreq);
+    }
+
+    pub(super) fn say_drep(&mut self, id: u32, private_data: [u8; 224]) {
+        let (local_comm_id, remote_comm_id) = self.ids(id);
+        self.say(id, Drep { local_comm_id, remote_comm_id, private_data });
+    }
+}
+
+fn low_24(qpn: u32) -> u32 {
+    qpn & 0x00ff_ffff
+}

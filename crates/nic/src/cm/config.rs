@@ -1,0 +1,56 @@
+//! What a communication manager is made with.
+
+use core::net::IpAddr;
+
+/// The manager's settings and limits. Times are exponents of the standard's: 4.096 µs · 2ⁿ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CmConfig {
+    /// The address of this side.
+    pub local: IpAddr,
+    /// The card's name for itself. Peers find connections by it, so it should be unique.
+    pub ca_guid: u64,
+    /// Connections that may exist, those in time-wait included.
+    pub max_connections: usize,
+    /// Requests that may wait at one listener until they are connections.
+    pub max_pending: usize,
+    /// Listeners that may exist.
+    pub max_listeners: usize,
+    /// Service id resolutions of ours that may be under way, and as many of peers'.
+    pub max_resolutions: usize,
+    /// Messages that may wait to be sent; more are dropped, as by the network.
+    pub max_outgoing: usize,
+    /// In what time the peer is expected to answer, and this side promises to. At most 31.
+    pub response_timeout: u8,
+    /// How much time this side asks for when the peer repeats a message before the caller has
+    /// answered it. At most 31.
+    pub service_timeout: u8,
+    /// The longest time that a peer may ask for. At most 31.
+    pub max_service_timeout: u8,
+    /// How often a message is repeated. At most 15.
+    pub max_retries: u8,
+    /// Hop limit of the path.
+    pub hop_limit: u8,
+    /// Partition key.
+    pub pkey: u16,
+}
+
+impl CmConfig {
+    /// The settings of the Linux RDMA connection manager, and moderate limits.
+    pub fn new(local: IpAddr, ca_guid: u64) -> CmConfig {
+        CmConfig {
+            local,
+            ca_guid,
+            max_connections: 65_536,
+            max_pending: 1024,
+            max_listeners: 4096,
+            max_resolutions: 4096,
+            max_outgoing: 4096,
+            response_timeout: 20,
+            service_timeout: 24,
+            max_service_timeout: 24,
+            max_retries: 15,
+            hop_limit: 64,
+            pkey: 0xffff,
+        }
+    }
+}

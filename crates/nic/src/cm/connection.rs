@@ -1,0 +1,122 @@
+//! What is remembered about one connection.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use super::listener::ListenerId;
+use super::mad::MAD_LEN;
+use super::message::{Answered, Attribute, Rej, RejectReason, Req};
+use super::state::State;
+use crate::Time;
+
+/// A connection, by the name that this side gave it: its communication id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId(pub(super) u32);
+
+/// Which side asked for the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    Active,
+    Passive(ListenerId),
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) state: State,
+    pub(super) side: Side,
+    pub(super) peer: IpAddr,
+    /// The peer's communication id, once known.
+    pub(super) remote_id: Option<u32>,
+    pub(super) local_qpn: u32,
+    /// The peer's queue pair, once known.
+    pub(super) remote_qpn: Option<u32>,
+    /// The transaction that is under way.
+    pub(super) transaction_id: u64,
+    /// The last message, for when the peer seems not to have it.
+    pub(super) last: Option<(Attribute, Box<[u8; MAD_LEN]>)>,
+    /// How long to wait before the last message is repeated.
+    pub(super) wait: Duration,
+    /// The wait that the connection began with, which an MRA does not change.
+    pub(super) first_wait: Duration,
+    /// How often a message is repeated.
+    pub(super) max_retries: u8,
+    pub(super) retries_left: u8,
+    /// How long late messages may come.
+    pub(super) time_wait: Duration,
+    /// When something is due.
+    pub(super) deadline: Time,
+    /// The caller is done with it: it tells nothing, and goes when it is closed.
+    pub(super) released: bool,
+}
+
+/// What a connection begins with.
+pub(super) struct Beginning {
+    pub(super) side: Side,
+    pub(super) peer: IpAddr,
+    pub(super) local_qpn: u32,
+    pub(super) transaction_id: u64,
+    pub(super) wait: Duration,
+    pub(super) max_retries: u8,
+    pub(super) time_wait: Duration,
+}
+
+impl Connection {
+    pub(super) fn new(state: State, beginning: Beginning) -> Connection {
+        let Beginning { side, peer, local_qpn, transaction_id, wait, max_retries, time_wait } =
+            beginning;
+        Connection {
+            state,
+            side,
+            peer,
+            remote_id: None,
+            local_qpn,
+            remote_qpn: None,
+            transaction_id,
+            last: None,
+            wait,
+            first_wait: wait,
+            max_retries,
+            retries_left: max_retries,
+            time_wait,
+            deadline: Time::NEVER,
+            released: false,
+        }
+    }
+
+    /// Is `req` the request that this connection began with?
+    pub(super) fn began_with(&self, transaction_id: u64, req: &Req) -> bool {
+        self.side != Side::Active
+            && self.transaction_id == transaction_id
+            && self.remote_qpn == Some(req.local_qpn)
+    }
+
+    /// Does a message that names these ids belong to this connection?
+    pub(super) fn is_between(&self, peer: IpAddr, remote_id: u32) -> bool {
+        self.peer == peer && self.remote_id.is_none_or(|id| id == remote_id)
+    }
+
+    /// Which of the peer's messages a rejection would now be of.
+    pub(super) fn unanswered(&self) -> Answered {
+        match self.state {
+            State::ReqReceived | State::MraReqSent => Answered::Req,
+            State::RepReceived | State::MraRepSent => Answered::Rep,
+            _ => Answered::Other,
+        }
+    }
+}
+
+/// A rejection with nothing in its fields but what every one has.
+pub(super) fn rejection(
+    local_comm_id: u32,
+    remote_comm_id: u32,
+    rejected: Answered,
+    reason: RejectReason,
+) -> Rej {
+    let (info_len, info, private_data) = (0, [0; 72], [0; 148]);
+    Rej { local_comm_id, remote_comm_id, rejected, info_len, reason, info, private_data }
+}
+
+/// A time of the standard's: 4.096 µs, doubled `exponent` times.
+pub(super) fn standard_time(exponent: u8) -> Duration {
+    Duration::from_nanos(4096 << u64::from(exponent.min(31)))
+}

@@ -1,0 +1,335 @@
+//! Service id resolution: a datagram service is asked for its queue pair and key, once.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand_core::Rng;
+
+use super::mad::MAD_LEN;
+use super::message::{Message, SidrRep, SidrReq, SidrStatus, TooLong, private_data};
+use super::receive::{Admission, answer_time, who_asks};
+use super::service::ServiceId;
+use super::{Cm, CmEvent, IncomingResolution, Resolution, Timer};
+use crate::Time;
+
+/// A resolution under way, on either side. One of a peer's is valid until it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SidrId(u32);
+
+/// A datagram service to resolve.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResolveRequest<'a> {
+    /// The peer.
+    pub remote: IpAddr,
+    /// What to ask for.
+    pub service: ServiceId,
+    /// The port that the peer sees; used with services of the port spaces only.
+    pub local_port: u16,
+    /// At most 180 bytes, or 216 outside the port spaces.
+    pub private_data: &'a [u8],
+}
+
+/// The answer to a resolution.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SidrAnswer<'a> {
+    /// Success, or why not.
+    pub status: SidrStatus,
+    /// The queue pair that speaks for the service.
+    pub qpn: u32,
+    /// The queue key to send with.
+    pub qkey: u32,
+    /// At most 136 bytes.
+    pub private_data: &'a [u8],
+}
+
+/// Why a service cannot be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// As many resolutions as may be.
+    #[error("too many resolutions")]
+    TooMany,
+    /// The private data does not fit.
+    #[error(transparent)]
+    PrivateData(#[from] TooLong),
+}
+
+/// Why a resolution does not do as asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SidrError {
+    /// There is none of this id, or not one that this can be done to.
+    #[error("unknown resolution")]
+    Unknown,
+    /// The private data does not fit.
+    #[error(transparent)]
+    PrivateData(#[from] TooLong),
+}
+
+/// The resolutions under way.
+#[derive(Debug, Default)]
+pub(super) struct Resolutions {
+    entries: BTreeMap<u32, Entry>,
+    /// Those asked by peers, by the peer's id.
+    by_peer: BTreeMap<(IpAddr, u32), u32>,
+    /// Those that are remembered only for repeated questions, the next to be forgotten first.
+    answered: BTreeSet<(Time, u32)>,
+    /// How many are ours.
+    asking: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    peer: IpAddr,
+    transaction_id: u64,
+    service: ServiceId,
+    stage: Stage,
+    deadline: Time,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// We asked, and repeat it until answered.
+    Asking { request: Box<[u8; MAD_LEN]>, retries_left: u8 },
+    /// A peer asked under its `request_id`; the caller is to answer.
+    Asked { request_id: u32 },
+    /// The caller answered; a repeated question gets the same answer.
+    Answered { request_id: u32, answer: Box<[u8; MAD_LEN]> },
+}
+
+impl Resolutions {
+    pub(super) fn contains(&self, id: u32) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    fn remove(&mut self, id: u32) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        match entry.stage {
+            Stage::Asking { .. } => self.asking -= 1,
+            Stage::Asked { request_id } => {
+                self.by_peer.remove(&(entry.peer, request_id));
+            }
+            Stage::Answered { request_id, .. } => {
+                self.by_peer.remove(&(entry.peer, request_id));
+                self.answered.remove(&(entry.deadline, id));
+            }
+        }
+        Some(entry)
+    }
+
+    /// How many are peers'.
+    fn asked(&self) -> usize {
+        self.entries.len() - self.asking
+    }
+}
+
+impl Cm {
+    /// Asks a peer which queue pair speaks for a datagram service. [`CmEvent::SidrReply`] or
+    /// [`CmEvent::SidrUnreachable`] will follow.
+    pub fn resolve_sidr(
+        &mut self,
+        now: Time,
+        request: &ResolveRequest<'_>,
+    ) -> Result<SidrId, ResolveError> {
+        if self.resolutions.asking >= self.config.max_resolutions {
+            return Err(ResolveError::TooMany);
+        }
+        let private_data = match request.service.port() {
+            Some(_) => {
+                self.cma_header(request.remote, request.local_port).prepend(request.private_data)?
+            }
+            None => private_data(request.private_data)?,
+        };
+        let id = self.free_id();
+        let transaction_id = self.rng.next_u64();
+        let (pkey, service_id) = (self.config.pkey, request.service);
+        let question = Message::from(SidrReq { request_id: id, pkey, service_id, private_data });
+        let mad = Box::new(question.to_mad(transaction_id));
+        self.transmit(request.remote, mad.clone());
+        let stage = Stage::Asking { request: mad, retries_left: self.config.max_retries };
+        self.resolutions.asking += 1;
+        self.insert(id, request.remote, transaction_id, request.service, stage);
+        self.set_resolution_deadline(id, now + self.sidr_wait());
+        Ok(SidrId(id))
+    }
+
+    /// Answers a peer's resolution.
+    pub fn sidr_reply(
+        &mut self,
+        now: Time,
+        sidr: SidrId,
+        answer: &SidrAnswer<'_>,
+    ) -> Result<(), SidrError> {
+        let private_data = private_data(answer.private_data)?;
+        let entry = self.resolutions.entries.get_mut(&sidr.0).ok_or(SidrError::Unknown)?;
+        let Stage::Asked { request_id } = entry.stage else { return Err(SidrError::Unknown) };
+        let rep = SidrRep {
+            qpn: answer.qpn,
+            qkey: answer.qkey,
+            private_data,
+            ..sidr_answer(request_id, entry.service, answer.status)
+        };
+        let mad = Box::new(Message::from(rep).to_mad(entry.transaction_id));
+        entry.stage = Stage::Answered { request_id, answer: mad.clone() };
+        let peer = entry.peer;
+        self.transmit(peer, mad);
+        let until = now + self.patience();
+        self.set_resolution_deadline(sidr.0, until);
+        self.resolutions.answered.insert((until, sidr.0));
+        Ok(())
+    }
+
+    /// Forgets a resolution of ours, without an event.
+    pub fn cancel_sidr(&mut self, sidr: SidrId) -> Result<(), SidrError> {
+        let entry = self.resolutions.entries.get(&sidr.0).ok_or(SidrError::Unknown)?;
+        let Stage::Asking { .. } = entry.stage else { return Err(SidrError::Unknown) };
+        self.remove_resolution(sidr.0);
+        Ok(())
+    }
+
+    pub(super) fn on_sidr_req(&mut self, src: IpAddr, tid: u64, req: &SidrReq) {
+        if let Some(id) = self.resolutions.by_peer.get(&(src, req.request_id)).copied() {
+            return self.on_duplicate_sidr_req(src, id);
+        }
+        match self.admit_sidr(src, req) {
+            Ok(Admission { listener, peer, local, private_data }) => {
+                let id = self.free_id();
+                let stage = Stage::Asked { request_id: req.request_id };
+                self.insert(id, src, tid, req.service_id, stage);
+                self.resolutions.by_peer.insert((src, req.request_id), id);
+                self.events.push_back(CmEvent::SidrRequest(Box::new(IncomingResolution {
+                    sidr: SidrId(id),
+                    listener,
+                    service: req.service_id,
+                    peer,
+                    local,
+                    private_data,
+                })));
+            }
+            Err(status) => {
+                self.answer(src, tid, sidr_answer(req.request_id, req.service_id, status));
+            }
+        }
+    }
+
+    fn on_duplicate_sidr_req(&mut self, src: IpAddr, id: u32) {
+        self.counters.duplicates += 1;
+        let entry = self.resolutions.entries.get(&id);
+        if let Some(Stage::Answered { answer, .. }) = entry.map(|entry| &entry.stage) {
+            let answer = answer.clone();
+            self.transmit(src, answer);
+        }
+    }
+
+    fn admit_sidr(&mut self, src: IpAddr, req: &SidrReq) -> Result<Admission, SidrStatus> {
+        let Some(listener) = self.listeners.find(req.service_id) else {
+            self.counters.invalid_service += 1;
+            return Err(SidrStatus::Unsupported);
+        };
+        if !self.has_room_for_question() {
+            self.counters.too_many_resolutions += 1;
+            return Err(SidrStatus::NoQp);
+        }
+        let Some((peer, local, data)) = who_asks(src, req.service_id, &req.private_data) else {
+            self.counters.invalid_cma_header += 1;
+            return Err(SidrStatus::Rejected);
+        };
+        Ok(Admission { listener, peer, local, private_data: data.to_vec() })
+    }
+
+    pub(super) fn on_sidr_rep(&mut self, src: IpAddr, rep: &SidrRep) {
+        let entry = self.resolutions.entries.get(&rep.request_id);
+        if !entry.is_some_and(|e| e.peer == src && matches!(e.stage, Stage::Asking { .. })) {
+            return self.counters.unknown_connection += 1;
+        }
+        self.remove_resolution(rep.request_id);
+        self.events.push_back(CmEvent::SidrReply(Box::new(Resolution {
+            sidr: SidrId(rep.request_id),
+            status: rep.status,
+            qpn: rep.qpn,
+            qkey: rep.qkey,
+            private_data: rep.private_data.to_vec(),
+        })));
+    }
+
+    pub(super) fn on_resolution_timer(&mut self, now: Time, id: u32) {
+        let again = now + self.sidr_wait();
+        let Some(entry) = self.resolutions.entries.get_mut(&id) else { return };
+        match &mut entry.stage {
+            Stage::Asking { request, retries_left } if *retries_left > 0 => {
+                *retries_left -= 1;
+                let (peer, request) = (entry.peer, request.clone());
+                self.counters.retransmissions += 1;
+                self.transmit(peer, request);
+                self.set_resolution_deadline(id, again);
+            }
+            Stage::Asking { .. } => {
+                self.counters.unreachable += 1;
+                self.remove_resolution(id);
+                self.events.push_back(CmEvent::SidrUnreachable { sidr: SidrId(id) });
+            }
+            Stage::Asked { .. } | Stage::Answered { .. } => self.remove_resolution(id),
+        }
+    }
+
+    /// Makes room by forgetting an answer, if need be: its peer is likely to have it.
+    fn has_room_for_question(&mut self) -> bool {
+        if self.resolutions.asked() < self.config.max_resolutions {
+            return true;
+        }
+        let Some(&(_, oldest)) = self.resolutions.answered.first() else { return false };
+        self.remove_resolution(oldest);
+        true
+    }
+
+    fn insert(
+        &mut self,
+        id: u32,
+        peer: IpAddr,
+        transaction_id: u64,
+        service: ServiceId,
+        stage: Stage,
+    ) {
+        let deadline = Time::NEVER;
+        let entry = Entry { peer, transaction_id, service, stage, deadline };
+        self.resolutions.entries.insert(id, entry);
+    }
+
+    fn sidr_wait(&self) -> Duration {
+        answer_time(self.config.response_timeout, 0)
+    }
+
+    /// How long a peer goes on asking, by our own habits.
+    fn patience(&self) -> Duration {
+        self.sidr_wait() * (u32::from(self.config.max_retries) + 1)
+    }
+
+    fn set_resolution_deadline(&mut self, id: u32, at: Time) {
+        let Some(entry) = self.resolutions.entries.get_mut(&id) else { return };
+        let timer = Timer::Resolution(id);
+        self.timers.remove(&(entry.deadline, timer));
+        entry.deadline = at;
+        if at != Time::NEVER {
+            self.timers.insert((at, timer));
+        }
+    }
+
+    fn remove_resolution(&mut self, id: u32) {
+        if let Some(entry) = self.resolutions.remove(id) {
+            self.timers.remove(&(entry.deadline, Timer::Resolution(id)));
+        }
+    }
+}
+
+/// An answer with nothing in its fields but what every one has.
+fn sidr_answer(request_id: u32, service_id: ServiceId, status: SidrStatus) -> SidrRep {
+    SidrRep {
+        request_id,
+        status,
+        info_len: 0,
+        qpn: 0,
+        service_id,
+        qkey: 0,
+        info: [0; 72],
+        private_data: [0; 136],
+    }
+}

@@ -1,0 +1,241 @@
+//! The states of a connection, and the table of what moves it: InfiniBand volume 1, 12.9.
+//!
+//! The table is [`State::on`]. It says only where a connection goes; what is sent and told on the
+//! way stands with the handler of each input, in `receive` and `command`. Every path leads
+//! forward, so a connection has an end and tells a bounded number of events before it.
+
+/// Where a connection stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum State {
+    /// Active: the request is sent, and is repeated until answered.
+    ReqSent,
+    /// Active: the peer has the request and asks for more time.
+    MraReqReceived,
+    /// Active: the peer accepted; the caller is to make its queue pair ready and establish.
+    RepReceived,
+    /// Active: as before, and the peer was asked for more time.
+    MraRepSent,
+    /// Passive: a request is here; the caller is to accept or reject.
+    ReqReceived,
+    /// Passive: as before, and the peer was asked for more time.
+    MraReqSent,
+    /// Passive: accepted; the reply is repeated until answered.
+    RepSent,
+    /// Passive: the peer has the reply and asks for more time.
+    MraRepReceived,
+    /// Both sides may send.
+    Established,
+    /// The disconnection request is sent, and is repeated until answered.
+    DreqSent,
+    /// The peer disconnects; the caller is to stop its queue pair and reply.
+    DreqReceived,
+    /// Over, but late messages may still come: neither ids nor queue pairs are to be reused.
+    TimeWait,
+    /// Over. Waits for the caller to destroy it.
+    Closed,
+}
+
+/// What can happen to a connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Input {
+    // From the peer.
+    /// The request of this very connection, again.
+    DuplicateReq,
+    MraOfReq,
+    MraOfRep,
+    Rej,
+    /// A rejection because the queue pair is still in use there: it must rest before reuse.
+    RejStale,
+    Rep,
+    Rtu,
+    Dreq,
+    Drep,
+    // From the clock.
+    RetriesExhausted,
+    TimeWaitOver,
+    // From the caller.
+    Accept,
+    Mra,
+    Establish,
+    NotifyEstablished,
+    Reject,
+    Disconnect,
+    DisconnectReply,
+    Destroy,
+}
+
+/// What an input does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// The connection goes there.
+    To(State),
+    /// It stays, and its last message is sent again: the peer seems not to have it.
+    Resend,
+    /// It stays: the message is late, doubled or out of place; the command is an error.
+    Refuse,
+}
+
+impl State {
+    /// The state table.
+    pub(super) fn on(self, input: Input) -> Next {
+        use Input::*;
+        use Next::{Refuse, Resend, To};
+        use State::*;
+
+        match (self, input) {
+            // Active side, until the connection stands.
+            (ReqSent, MraOfReq) => To(MraReqReceived),
+            (ReqSent | MraReqReceived, Rep) => To(RepReceived),
+            (ReqSent | MraReqReceived, Rej | RetriesExhausted) => To(Closed),
+            (ReqSent | MraReqReceived, RejStale | Destroy) => To(TimeWait),
+            (RepReceived, Rep | Mra) => To(MraRepSent),
+            (MraRepSent, Rep) => Resend,
+            (RepReceived | MraRepSent, Establish) => To(Established),
+            (RepReceived | MraRepSent, Rej | RejStale | Reject | Destroy) => To(TimeWait),
+
+            // Passive side, until the connection stands.
+            (ReqReceived, DuplicateReq | Mra) => To(MraReqSent),
+            (MraReqSent, DuplicateReq) => Resend,
+            (ReqReceived | MraReqSent, Accept) => To(RepSent),
+            (ReqReceived | MraReqSent, Rej | RejStale) => To(Closed),
+            (ReqReceived | MraReqSent, Reject | Destroy) => To(TimeWait),
+            (RepSent, MraOfRep) => To(MraRepReceived),
+            (RepSent | MraRepReceived, DuplicateReq) => Resend,
+            (RepSent | MraRepReceived, Rtu | NotifyEstablished) => To(Established),
+            // The peer is past an RTU that was lost.
+            (RepSent | MraRepReceived, Dreq) => To(DreqReceived),
+            (RepSent | MraRepReceived, Rej | RejStale | RetriesExhausted | Destroy) => To(TimeWait),
+
+            // Established, and after.
+            (Established, Rep) => Resend,
+            (Established, Dreq) => To(DreqReceived),
+            (Established, Disconnect | Destroy) => To(DreqSent),
+            (Established, Rej | RejStale) => To(TimeWait),
+            (DreqSent, Drep | Dreq | Rej | RejStale | RetriesExhausted) => To(TimeWait),
+            (DreqSent, Destroy) => To(DreqSent),
+            (DreqReceived, Rej | RejStale) => To(TimeWait),
+            (DreqReceived, Disconnect | DisconnectReply | Destroy) => To(TimeWait),
+            (TimeWait, DuplicateReq | Rep | Dreq) => Resend,
+            (TimeWait, TimeWaitOver) => To(Closed),
+            (TimeWait, Destroy) => To(TimeWait),
+            (Closed, Destroy) => To(Closed),
+
+            _ => Refuse,
+        }
+    }
+
+    /// Does the connection repeat its last message until it is answered?
+    pub(super) fn repeats(self) -> bool {
+        use State::*;
+        matches!(self, ReqSent | MraReqReceived | RepSent | MraRepReceived | DreqSent)
+    }
+
+    /// Is it a request to a listener that is not yet a connection?
+    pub(super) fn is_pending(self) -> bool {
+        use State::*;
+        matches!(self, ReqReceived | MraReqSent | RepSent | MraRepReceived)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fmt::Write;
+
+    use super::*;
+
+    const STATES: [State; 13] = [
+        State::ReqSent,
+        State::MraReqReceived,
+        State::RepReceived,
+        State::MraRepSent,
+        State::ReqReceived,
+        State::MraReqSent,
+        State::RepSent,
+        State::MraRepReceived,
+        State::Established,
+        State::DreqSent,
+        State::DreqReceived,
+        State::TimeWait,
+        State::Closed,
+    ];
+
+    const INPUTS: [Input; 19] = [
+        Input::DuplicateReq,
+        Input::MraOfReq,
+        Input::MraOfRep,
+        Input::Rej,
+        Input::RejStale,
+        Input::Rep,
+        Input::Rtu,
+        Input::Dreq,
+        Input::Drep,
+        Input::RetriesExhausted,
+        Input::TimeWaitOver,
+        Input::Accept,
+        Input::Mra,
+        Input::Establish,
+        Input::NotifyEstablished,
+        Input::Reject,
+        Input::Disconnect,
+        Input::DisconnectReply,
+        Input::Destroy,
+    ];
+
+    /// The whole matrix, for the eye and against accidents.
+    #[test]
+    fn the_table() {
+        let mut table = String::new();
+        for state in STATES {
+            for input in INPUTS {
+                match state.on(input) {
+                    Next::Refuse => {}
+                    Next::Resend => writeln!(table, "{state:?} + {input:?}: resend").unwrap(),
+                    Next::To(next) => writeln!(table, "{state:?} + {input:?} -> {next:?}").unwrap(),
+                }
+            }
+        }
+        insta::assert_snapshot!(table);
+    }
+
+    /// No input leads back, except one that leaves a connection where it is.
+    #[test]
+    fn every_path_leads_forward() {
+        fn reachable(from: State) -> BTreeSet<State> {
+            let mut seen = BTreeSet::new();
+            let mut todo = vec![from];
+            while let Some(state) = todo.pop() {
+                for input in INPUTS {
+                    if let Next::To(next) = state.on(input)
+                        && next != state
+                        && seen.insert(next)
+                    {
+                        todo.push(next);
+                    }
+                }
+            }
+            seen
+        }
+        for state in STATES {
+            assert!(!reachable(state).contains(&state), "{state:?} can come back");
+        }
+    }
+
+    /// Whatever the state, destroying leads out without the peer's help.
+    #[test]
+    fn every_state_can_be_destroyed() {
+        for state in STATES {
+            let Next::To(next) = state.on(Input::Destroy) else { panic!("{state:?}") };
+            assert!(matches!(next, State::DreqSent | State::TimeWait | State::Closed));
+        }
+    }
+
+    /// A state that repeats must know what to do when nobody answers.
+    #[test]
+    fn every_repeating_state_gives_up() {
+        for state in STATES {
+            let gives_up = matches!(state.on(Input::RetriesExhausted), Next::To(_));
+            assert_eq!(gives_up, state.repeats(), "{state:?}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Who is refused, why, and that it is counted.
+
+use super::*;
+use crate::cm::message::{Answered, Rej, RejectReason, Req};
+
+/// `a` asks as told, with the request changed on the way; what it gets back.
+fn refusal_of(pair: &mut Pair, change: impl FnOnce(&mut Req)) -> Rej {
+    let request = to_port(ip(2), PORT, A_QPN + 1);
+    let conn = pair.a.connect(pair.now, &request).unwrap();
+    let mad = pair.a.poll_mad().unwrap();
+    let (tid, Message::Req(mut req)) = Message::from_mad(mad.bytes.as_slice()).unwrap() else {
+        panic!()
+    };
+    change(&mut req);
+    pair.b.handle_mad(pair.now, ip(1), 1, &Message::Req(req).to_mad(tid));
+    let Message::Rej(rej) = pair.b_to_a() else { panic!() };
+    assert_eq!((rej.rejected, rej.remote_comm_id), (Answered::Req, conn.0));
+    let told = events(&mut pair.a);
+    assert!(matches!(&told[0], CmEvent::Rejected { reason, .. } if *reason == rej.reason));
+    pair.a.destroy(pair.now, conn).unwrap();
+    rej
+}
+
+#[test]
+fn nobody_listens() {
+    let mut pair = Pair::new();
+    let rej = refusal_of(&mut pair, |req| req.service_id = PortSpace::Tcp.service_id(1));
+    assert_eq!(rej.reason, RejectReason::INVALID_SERVICE_ID);
+    assert_eq!(pair.b.counters().invalid_service, 1);
+    assert_eq!(pair.a.connections(), 0);
+}
+
+#[test]
+fn nobody_listens_any_more() {
+    let mut pair = Pair::new();
+    let service = PortSpace::Tcp.service_id(7);
+    let listener = pair.b.listen(service).unwrap();
+    assert_eq!(pair.b.listen(service), Err(ListenError::InUse(service)));
+    assert!(pair.b.unlisten(listener));
+    assert!(!pair.b.unlisten(listener));
+    let rej = refusal_of(&mut pair, |req| req.service_id = service);
+    assert_eq!(rej.reason, RejectReason::INVALID_SERVICE_ID);
+}
+
+#[test]
+fn requests_that_make_no_sense() {
+    let mut pair = Pair::new();
+    let rej = refusal_of(&mut pair, |req| req.transport = TransportService::Rd);
+    assert_eq!(rej.reason, RejectReason::INVALID_TRANSPORT_TYPE);
+    let rej = refusal_of(&mut pair, |req| req.path_mtu = 6);
+    assert_eq!(rej.reason, RejectReason::INVALID_MTU);
+    let rej = refusal_of(&mut pair, |req| req.private_data = [0xff; 92]);
+    assert_eq!(rej.reason, RejectReason::UNSUPPORTED);
+    let counters = pair.b.counters();
+    assert_eq!(
+        (counters.invalid_transport, counters.invalid_mtu, counters.invalid_cma_header),
+        (1, 1, 1)
+    );
+    assert_eq!(pair.b.connections(), 0);
+}
+
+#[test]
+fn the_application_refuses() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.requested();
+    let reason = RejectReason::CONSUMER_DEFINED;
+    pair.b.reject(pair.now, b, reason, b"no").unwrap();
+    let lost = pair.b.poll_mad();
+    assert_eq!(pair.b.state(b), None, "rejecting gives the id back");
+    pair.a.handle_timeout(pair.a.poll_timeout());
+    let now = pair.a.poll_timeout();
+    pair.a_to_b();
+    assert_eq!(pair.b.poll_mad(), lost, "a repeated request is refused again");
+    pair.a.handle_mad(now, ip(2), 1, lost.unwrap().bytes.as_slice());
+    let Some(CmEvent::Rejected { conn, reason: told, private_data }) = pair.a.poll_event() else {
+        panic!()
+    };
+    assert_eq!((conn, told, &private_data[..3]), (a, reason, &b"no\0"[..]));
+    pair.b.handle_timeout(pair.b.poll_timeout());
+    assert_eq!((pair.b.connections(), pair.b.poll_event()), (0, None));
+}
+
+#[test]
+fn a_refused_queue_pair_may_ask_again_at_once() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.requested();
+    pair.b.reject(pair.now, b, RejectReason::CONSUMER_DEFINED, b"").unwrap();
+    pair.settle();
+    pair.a.destroy(pair.now, a).unwrap();
+    pair.requested();
+}
+
+#[test]
+fn the_active_side_refuses_a_reply() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.replied();
+    pair.a.reject(pair.now, a, RejectReason::CONSUMER_DEFINED, b"changed my mind").unwrap();
+    let Message::Rej(rej) = pair.a_to_b() else { panic!() };
+    assert_eq!(rej.rejected, Answered::Rep);
+    assert!(matches!(pair.b.poll_event(), Some(CmEvent::Rejected { conn, .. }) if conn == b));
+}
+
+#[test]
+fn a_peer_that_forgot_its_connection_is_stale() {
+    let mut pair = Pair::new();
+    let (_, b) = pair.established();
+    pair.a = Cm::new(config(1), 99);
+    let conn = pair.a.connect(pair.now, &to_port(ip(2), PORT, A_QPN)).unwrap();
+    pair.a_to_b();
+    pair.settle();
+    let told = events(&mut pair.a);
+    assert!(matches!(told[..], [CmEvent::Rejected { reason: RejectReason::STALE_CONNECTION, .. }]));
+    assert_eq!(pair.a.state(conn), Some(State::TimeWait), "the queue pair must rest");
+    assert!(matches!(pair.b.poll_event(), Some(CmEvent::Disconnected { conn, .. }) if conn == b));
+    assert_eq!(pair.b.counters().stale_connection, 1);
+
+    // Once both have rested, the same queue pair can connect.
+    pair.wait();
+    assert_eq!(events(&mut pair.b).len(), 1);
+    pair.requested();
+}
+
+#[test]
+fn a_comm_id_used_anew_is_stale() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established();
+    pair.a.connect(pair.now, &to_port(ip(2), PORT, A_QPN + 1)).unwrap();
+    let mad = pair.a.poll_mad().unwrap();
+    let (tid, Message::Req(mut req)) = Message::from_mad(mad.bytes.as_slice()).unwrap() else {
+        panic!()
+    };
+    req.local_comm_id = a.0;
+    pair.b.handle_mad(pair.now, ip(1), 1, &Message::Req(req).to_mad(tid));
+    let answers = sent(&mut pair.b);
+    assert!(matches!(answers[0], Message::Dreq(_)), "the old connection ends");
+    let Message::Rej(rej) = &answers[1] else { panic!() };
+    assert_eq!(rej.reason, RejectReason::STALE_CONNECTION);
+    assert_eq!(pair.b.state(b), Some(State::DreqSent));
+}
+
+#[test]
+fn a_reply_nobody_waits_for_is_refused() {
+    let mut pair = Pair::new();
+    let (_, b) = pair.requested();
+    pair.a = Cm::new(config(1), 99);
+    pair.b.accept(pair.now, b, &params(B_QPN)).unwrap();
+    pair.b_to_a();
+    let Message::Rej(rej) = pair.a_to_b() else { panic!() };
+    assert_eq!((rej.reason, rej.rejected), (RejectReason::INVALID_COMM_ID, Answered::Rep));
+    assert!(matches!(pair.b.poll_event(), Some(CmEvent::Rejected { .. })));
+}
+
+#[test]
+fn a_disconnection_for_another_queue_pair_is_ignored() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established();
+    let dreq = crate::cm::message::Dreq {
+        local_comm_id: a.0,
+        remote_comm_id: b.0,
+        remote_qpn: B_QPN + 1,
+        private_data: [0; 220],
+    };
+    pair.b.handle_mad(pair.now, ip(1), 1, &Message::Dreq(dreq).to_mad(5));
+    assert_eq!(pair.b.state(b), Some(State::Established));
+    assert_eq!(pair.b.counters().wrong_qpn, 1);
+}
+
+#[test]
+fn another_peer_cannot_speak_for_a_connection() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established();
+    pair.a.disconnect(pair.now, a, b"").unwrap();
+    let mad = pair.a.poll_mad().unwrap();
+    pair.b.handle_mad(pair.now, ip(3), 1, mad.bytes.as_slice());
+    pair.b.handle_mad(pair.now, ip(1), 7, mad.bytes.as_slice());
+    assert_eq!(pair.b.state(b), Some(State::Established));
+    assert_eq!(pair.b.counters().unknown_connection, 1);
+    assert_eq!(pair.b.counters().wrong_queue_pair, 1);
+}
+
+#[test]
+fn the_backlog_and_the_connections_have_ends() {
+    let mut pair = Pair::new();
+    let mut pending = Vec::new();
+    for qpn in 0..4 {
+        pair.a.connect(pair.now, &to_port(ip(2), PORT, 100 + qpn)).unwrap();
+        pair.a_to_b();
+        let Some(CmEvent::ConnectRequest(request)) = pair.b.poll_event() else { panic!() };
+        pending.push(request.conn);
+    }
+    assert_eq!(refusal_of(&mut pair, |_| {}).reason, RejectReason::NO_RESOURCES);
+    assert_eq!(pair.b.counters().backlog_full, 1);
+    for conn in pending {
+        pair.b.reject(pair.now, conn, RejectReason::CONSUMER_DEFINED, b"").unwrap();
+    }
+    pair.settle();
+    // The refused are remembered for a while, and count.
+    assert_eq!(pair.b.connections(), 4);
+    for port in 1..5 {
+        pair.b.connect(pair.now, &to_port(ip(9), port, 200)).unwrap();
+    }
+    let request = to_port(ip(9), 1, 200);
+    assert_eq!(pair.b.connect(pair.now, &request), Err(ConnectError::TooManyConnections));
+    sent(&mut pair.b);
+    pair.a.destroy(pair.now, ConnId(0)).unwrap_err();
+    let victims: Vec<u32> = pair.a.connections.keys().copied().collect();
+    for id in victims {
+        pair.a.destroy(pair.now, ConnId(id)).unwrap();
+    }
+    assert_eq!(refusal_of(&mut pair, |_| {}).reason, RejectReason::NO_RESOURCES);
+    assert_eq!(pair.b.counters().too_many_connections, 1);
+}
+
+#[test]
+fn commands_out_of_place_change_nothing() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.requested();
+    let wrong = |state| Err(CommandError::WrongState(state));
+    assert_eq!(pair.a.establish(pair.now, a, b""), wrong(State::ReqSent));
+    assert_eq!(pair.a.accept(pair.now, a, &params(1)), wrong(State::ReqSent));
+    assert_eq!(pair.a.disconnect(pair.now, a, b""), wrong(State::ReqSent));
+    assert_eq!(pair.b.disconnect_reply(pair.now, b, b""), wrong(State::ReqReceived));
+    assert_eq!(pair.b.notify_established(pair.now, b), wrong(State::ReqReceived));
+    let long = AcceptParams { private_data: &[0; 197], ..params(1) };
+    assert!(matches!(pair.b.accept(pair.now, b, &long), Err(CommandError::PrivateData(_))));
+    assert_eq!(pair.b.accept(pair.now, a, &params(1)), Err(CommandError::UnknownConnection));
+    assert_eq!((pair.a.poll_mad(), pair.b.poll_mad()), (None, None));
+    assert_eq!(pair.b.state(b), Some(State::ReqReceived));
+}
+
+#[test]
+fn requests_that_cannot_be_sent() {
+    let mut pair = Pair::new();
+    let good = to_port(ip(2), PORT, A_QPN);
+    let bad = ConnectRequest { path_mtu: 0, ..good.clone() };
+    assert_eq!(pair.a.connect(pair.now, &bad), Err(ConnectError::PathMtu(0)));
+    let bad = ConnectRequest { transport: TransportService::Rd, ..good.clone() };
+    assert!(matches!(pair.a.connect(pair.now, &bad), Err(ConnectError::Transport(_))));
+    let bad = ConnectRequest { private_data: &[0; 57], ..good };
+    assert!(matches!(pair.a.connect(pair.now, &bad), Err(ConnectError::PrivateData(_))));
+    assert_eq!(pair.a.connections(), 0);
+}

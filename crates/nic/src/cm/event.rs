@@ -24,7 +24,8 @@ pub enum CmEvent {
         /// The peer's; empty if its message was lost and data told instead.
         private_data: Vec<u8>,
     },
-    /// The peer refuses, or has given up.
+    /// The peer refuses, or has given up. If the connection's state is then
+    /// [`TimeWait`](super::State::TimeWait), [`TimewaitExit`](CmEvent::TimewaitExit) follows.
     Rejected {
         /// Which connection.
         conn: ConnId,

@@ -145,6 +145,7 @@ mod tests {
 
     /// Worked out by hand from table 110 of the standard.
     #[test]
+    #[allow(clippy::unusual_byte_groupings)] // grouped as the fields are
     fn the_bytes_of_a_reply() {
         let rep = Rep {
             local_comm_id: 0x0102_0304,
@@ -176,6 +177,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::unusual_byte_groupings)] // grouped as the fields are
     fn the_bytes_of_a_receipt() {
         let mra = Mra {
             local_comm_id: 1,

@@ -268,6 +268,7 @@ pub(crate) mod tests {
 
     /// Worked out by hand from table 106 of the standard.
     #[test]
+    #[allow(clippy::unusual_byte_groupings)] // grouped as the fields are
     fn the_bytes_of_a_request() {
         let mut data = [0; DATA_LEN];
         example().emit(&mut data);

@@ -273,3 +273,29 @@ fn a_disconnection_overtakes_a_lost_ready_to_use() {
     assert!(matches!(pair.b.poll_event(), Some(CmEvent::Disconnected { .. })));
     assert_eq!(pair.b.state(b), Some(State::DreqReceived));
 }
+
+/// Client and server in one process, at one address.
+#[test]
+fn a_manager_connects_to_itself() {
+    let mut pair = Pair::new();
+    let active = pair.b.connect(pair.now, &to_port(ip(2), PORT, A_QPN)).unwrap();
+    let loop_back = |pair: &mut Pair| {
+        let mad = pair.b.poll_mad().unwrap();
+        pair.b.handle_mad(pair.now, ip(2), CM_QPN, mad.bytes.as_slice());
+    };
+    loop_back(&mut pair);
+    let Some(CmEvent::ConnectRequest(request)) = pair.b.poll_event() else { panic!() };
+    pair.b.accept(pair.now, request.conn, &params(B_QPN)).unwrap();
+    loop_back(&mut pair);
+    pair.b.establish(pair.now, active, b"").unwrap();
+    loop_back(&mut pair);
+    assert_eq!(pair.b.state(active), Some(State::Established));
+    assert_eq!(pair.b.state(request.conn), Some(State::Established));
+    pair.b.disconnect(pair.now, request.conn, b"").unwrap();
+    loop_back(&mut pair);
+    pair.b.disconnect_reply(pair.now, active, b"").unwrap();
+    loop_back(&mut pair);
+    assert_eq!(pair.b.state(active), Some(State::TimeWait));
+    assert_eq!(pair.b.state(request.conn), Some(State::TimeWait));
+    assert_eq!(pair.b.counters(), &CmCounters::default());
+}

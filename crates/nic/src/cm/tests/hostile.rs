@@ -83,7 +83,9 @@ fn command(cm: &mut Cm, now: Time, which: u8, what: u8) {
 
 proptest! {
     #[test]
-    fn nothing_panics_and_nothing_grows(happenings in proptest::collection::vec(happening(), 0..300)) {
+    fn nothing_panics_and_nothing_grows(
+        happenings in proptest::collection::vec(happening(), 0..300),
+    ) {
         let limits = CmConfig { max_outgoing: 16, max_resolutions: 3, ..config(2) };
         let mut cm = Cm::new(limits, 5);
         cm.listen(PortSpace::Tcp.service_id(PORT)).unwrap();

@@ -1,8 +1,7 @@
 //! Many connections over a link that loses, doubles and reorders, by seed.
 //!
-//! A world draws its link and its callers' habits from one seed. The link is bad for a while and
-//! then good; in the end no connection may hang, the two sides must agree, and nothing may be
-//! left behind.
+//! A world draws its link and its callers' habits from one seed. In the end no connection may
+//! hang, every failure must have been told, and nothing may be left behind.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +28,6 @@ struct Side {
     ip: IpAddr,
     /// What was seen of each connection, by id.
     saw: BTreeMap<u32, Vec<Saw>>,
-    /// Connections that will be destroyed before they end.
     next_qpn: u32,
 }
 

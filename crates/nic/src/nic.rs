@@ -730,13 +730,14 @@ impl Nic {
         let mut turns = self.card.ready.len().max(limit);
         while batch.len() < limit && turns > 0 {
             turns -= 1;
-            let Some(qpn) = self.card.ready.pop_front() else { return more };
+            let Some(qpn) = self.card.ready.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
             if qp.turn(&mut Env { now, mem, card: &mut self.card }, batch) {
                 self.card.schedule(qp);
             }
         }
+        batch.finish();
         more || !self.card.ready.is_empty()
     }
 

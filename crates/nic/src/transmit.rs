@@ -137,6 +137,8 @@ pub enum PayloadRef<'a> {
 #[derive(Debug, Default)]
 pub struct TransmitBatch {
     packets: Vec<Transmit>,
+    /// Short packets to leave behind the others: see [`TransmitBatch::push_last`].
+    last: Vec<Transmit>,
     segments: Vec<Segment>,
     bytes: Vec<u8>,
 }
@@ -150,6 +152,7 @@ impl TransmitBatch {
     /// Forgets the packets, keeps the room.
     pub fn clear(&mut self) {
         self.packets.clear();
+        self.last.clear();
         self.segments.clear();
         self.bytes.clear();
     }
@@ -161,12 +164,12 @@ impl TransmitBatch {
 
     /// How many packets there are.
     pub fn len(&self) -> usize {
-        self.packets.len()
+        self.packets.len() + self.last.len()
     }
 
     /// Is there nothing to send?
     pub fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+        self.len() == 0
     }
 
     /// Where the payload of `packet`, one of [`TransmitBatch::packets`], lies.
@@ -219,6 +222,23 @@ impl TransmitBatch {
         self.bytes.extend_from_slice(bytes);
         let payload = Payload::Owned(start..self.bytes.len() as u32);
         self.add(path, Ecn::NotCapable, 0, bytes.len() as u32, payload, header);
+    }
+
+    /// Adds a packet of headers only, to leave behind all others of the batch: an acknowledge
+    /// between data packets would end a group that leaves by one system call.
+    pub(crate) fn push_last(
+        &mut self,
+        path: Path,
+        header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
+    ) {
+        let mark = self.mark();
+        self.push(path, Ecn::NotCapable, mark, 0, header);
+        self.last.extend(self.packets.pop());
+    }
+
+    /// The batch is complete: what was to leave last is put behind the rest.
+    pub(crate) fn finish(&mut self) {
+        self.packets.append(&mut self.last);
     }
 
     fn add(

@@ -83,3 +83,10 @@ mod tests {
         assert!(!readable(&event));
     }
 }
+
+/// Wakes whoever sleeps on `event`. That can only fail where the descriptor is not an event's.
+pub(crate) fn wake(event: &Event) {
+    if let Err(error) = event.notify() {
+        tracing::error!(%error, "cannot wake a waiting thread");
+    }
+}

@@ -13,7 +13,7 @@ use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::Cursor;
 use crate::psn::Psn;
 use crate::queue::element::MAX_MESSAGE;
-use crate::transmit::{Ecn, TransmitBatch};
+use crate::transmit::TransmitBatch;
 use crate::wire::opcode::Follows;
 use crate::wire::{
     Aeth, Bth, Extensions, Nak, Op, Operation, Packet, Position, Syndrome, Transport,
@@ -280,10 +280,7 @@ impl Qp {
         let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
         let op = Op::of(Transport::Rc, Operation::Acknowledge, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
-        let mark = batch.mark();
-        batch.push(self.path, Ecn::NotCapable, mark, 0, |out| {
-            Packet::emit_headers(&bth, op, &ext, out)
-        });
+        batch.push_last(self.path, |out| Packet::emit_headers(&bth, op, &ext, out));
         env.card.counters.tx_packets += 1;
         if syndrome == unlimited {
             env.card.counters.tx_acks += 1;

@@ -1,0 +1,120 @@
+//! The background thread: drives the card while no application thread does.
+//!
+//! Two busy processes on two cores must not fight their own background threads. So the thread only
+//! looks in, every few milliseconds, as long as somebody polls; when it finds that nobody has, it
+//! sleeps on the socket and handles what comes at once, until somebody polls again.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use remora_nic::Time;
+
+use crate::device::Shared;
+use crate::event::Event;
+
+/// How soon after the last poll the thread takes over, at least and at most.
+const LOOK_IN_MIN: Duration = Duration::from_millis(1);
+const LOOK_IN_MAX: Duration = Duration::from_millis(4);
+/// Steps in a row before the lock is given up for others.
+const STEPS: usize = 64;
+
+/// What the background thread and the others tell each other.
+#[derive(Debug)]
+pub(crate) struct Background {
+    /// Somebody has polled since the thread last looked.
+    polled: AtomicBool,
+    /// When the thread will wake by itself, in the card's time.
+    wakes_at: AtomicU64,
+    /// Wakes it earlier.
+    wake: Event,
+}
+
+impl Background {
+    pub(crate) fn new() -> std::io::Result<Background> {
+        Ok(Background {
+            polled: AtomicBool::new(false),
+            wakes_at: AtomicU64::new(0),
+            wake: Event::new()?,
+        })
+    }
+
+    /// Somebody polls: the thread may rest.
+    pub(crate) fn note_poll(&self) {
+        if !self.polled.load(Ordering::Relaxed) {
+            self.polled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Something is due at `at` that the thread may not know of.
+    pub(crate) fn due(&self, at: Time) {
+        if at.0 < self.wakes_at.load(Ordering::Acquire) {
+            crate::event::wake(&self.wake);
+        }
+    }
+
+    /// Wakes the thread, to end or to look again.
+    pub(crate) fn wake(&self) {
+        crate::event::wake(&self.wake);
+    }
+}
+
+/// The thread's life; it ends when the device is gone.
+pub(crate) fn run(shared: &Weak<Shared>) {
+    let mut look_in = LOOK_IN_MIN;
+    while let Some(shared) = shared.upgrade() {
+        if shared.background.polled.swap(false, Ordering::Relaxed) {
+            look_in = (look_in * 2).min(LOOK_IN_MAX);
+            rest(&shared, look_in);
+            continue;
+        }
+        look_in = LOOK_IN_MIN;
+        drive(&shared);
+    }
+}
+
+/// Lets whoever polls drive.
+fn rest(shared: &Arc<Shared>, time: Duration) {
+    let wakes_at = {
+        let driver = shared.lock();
+        driver.now() + time
+    };
+    shared.background.wakes_at.store(wakes_at.0, Ordering::Release);
+    // Nothing to do on failure but to look again.
+    let _ = poll(&mut [PollFd::new(&shared.background.wake, PollFlags::IN)], Some(&spec(time)));
+    shared.background.wake.drain().ok();
+}
+
+/// Drives the card until nothing moves, then sleeps until something does.
+fn drive(shared: &Arc<Shared>) {
+    let (socket_wants, timeout) = {
+        let mut driver = shared.lock();
+        let mut steps = STEPS;
+        while driver.progress() && steps > 0 {
+            steps -= 1;
+        }
+        if let Err(error) = driver.flush_capture() {
+            tracing::warn!(%error, "cannot write to the capture file");
+        }
+        shared.cm_arrived.notify_all();
+        if steps == 0 {
+            return;
+        }
+        let due = driver.nic.poll_timeout();
+        shared.background.wakes_at.store(due.0, Ordering::Release);
+        let timeout = (due != Time::NEVER).then(|| due.since(driver.now()));
+        let wants = if driver.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
+        (PollFlags::IN | wants, timeout)
+    };
+    let mut fds = [
+        PollFd::from_borrowed_fd(shared.socket_fd(), socket_wants),
+        PollFd::new(&shared.background.wake, PollFlags::IN),
+    ];
+    let _ = poll(&mut fds, timeout.map(spec).as_ref());
+    shared.background.wake.drain().ok();
+}
+
+fn spec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}

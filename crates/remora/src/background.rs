@@ -5,7 +5,6 @@
 //! sleeps on the socket and handles what comes at once, until somebody polls again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,6 +28,8 @@ pub(crate) struct Background {
     wakes_at: AtomicU64,
     /// Wakes it earlier.
     wake: Event,
+    /// The device is closed.
+    stop: AtomicBool,
 }
 
 impl Background {
@@ -37,6 +38,7 @@ impl Background {
             polled: AtomicBool::new(false),
             wakes_at: AtomicU64::new(0),
             wake: Event::new()?,
+            stop: AtomicBool::new(false),
         })
     }
 
@@ -54,28 +56,29 @@ impl Background {
         }
     }
 
-    /// Wakes the thread, to end or to look again.
-    pub(crate) fn wake(&self) {
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
         crate::event::wake(&self.wake);
     }
 }
 
-/// The thread's life; it ends when the device is gone.
-pub(crate) fn run(shared: &Weak<Shared>) {
+/// The thread's life; it ends when the device is closed.
+pub(crate) fn run(shared: &Shared) {
     let mut look_in = LOOK_IN_MIN;
-    while let Some(shared) = shared.upgrade() {
+    while !shared.background.stop.load(Ordering::Acquire) {
         if shared.background.polled.swap(false, Ordering::Relaxed) {
             look_in = (look_in * 2).min(LOOK_IN_MAX);
-            rest(&shared, look_in);
+            rest(shared, look_in);
             continue;
         }
         look_in = LOOK_IN_MIN;
-        drive(&shared);
+        drive(shared);
     }
 }
 
 /// Lets whoever polls drive.
-fn rest(shared: &Arc<Shared>, time: Duration) {
+fn rest(shared: &Shared, time: Duration) {
     let wakes_at = {
         let driver = shared.lock();
         driver.now() + time
@@ -87,7 +90,7 @@ fn rest(shared: &Arc<Shared>, time: Duration) {
 }
 
 /// Drives the card until nothing moves, then sleeps until something does.
-fn drive(shared: &Arc<Shared>) {
+fn drive(shared: &Shared) {
     let (socket_wants, timeout) = {
         let mut driver = shared.lock();
         let mut steps = STEPS;

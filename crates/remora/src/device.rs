@@ -1,0 +1,395 @@
+//! The device: opening it, asking it, and what all its objects share.
+
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::{env, io, thread};
+
+use remora_nic::nic::InUse;
+use remora_nic::qp::Mtu;
+use remora_nic::{Counters, CreateError, Event as CardEvent, Nic, Time};
+use thiserror::Error;
+
+use crate::background::{self, Background};
+use crate::completion::{Channel, CompletionQueue};
+use crate::driver::Driver;
+use crate::egress::EgressCounters;
+use crate::event::Event;
+use crate::interface::{Interface, InterfaceError};
+use crate::memory::HostMemory;
+use crate::pcap::Capture;
+use crate::region::ProtectionDomain;
+use crate::socket::{self, BindError, RecvCounters, Socket};
+
+/// The environment variable that names a capture file for any process; `%p` in it becomes the
+/// process id.
+pub const PCAP_VARIABLE: &str = "REMORA_PCAP";
+
+/// Memory that lives on the card, in bytes.
+const DEVICE_MEMORY: usize = 1 << 20;
+
+/// How to open a [`Device`].
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    bind: Option<String>,
+    capture: Option<PathBuf>,
+    window: Option<u16>,
+    mtu: Option<Mtu>,
+}
+
+/// Why a device could not be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The address or interface to bind to is not there.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// The port cannot be had.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The capture file cannot be made.
+    #[error("cannot make the capture file {path}: {source}")]
+    Capture {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system has no more descriptors, threads or memory.
+    #[error("cannot set up the card: {0}")]
+    System(#[from] io::Error),
+    /// No memory for the card's own memory.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::AllocError),
+}
+
+impl DeviceOptions {
+    /// A device on loopback, at the first free address of 127.0.0.0/8.
+    pub fn new() -> DeviceOptions {
+        DeviceOptions::default()
+    }
+
+    /// Binds to an IP address of this machine, or to the address of an interface, by name.
+    #[must_use]
+    pub fn bind(mut self, address_or_interface: impl Into<String>) -> DeviceOptions {
+        self.bind = Some(address_or_interface.into());
+        self
+    }
+
+    /// Writes what is sent and received to a pcapng file. Without this, [`PCAP_VARIABLE`] counts.
+    #[must_use]
+    pub fn capture(mut self, path: impl Into<PathBuf>) -> DeviceOptions {
+        self.capture = Some(path.into());
+        self
+    }
+
+    /// At most so many packets of a queue pair unacknowledged, instead of what fits the socket's
+    /// buffer.
+    #[must_use]
+    pub fn window(mut self, packets: u16) -> DeviceOptions {
+        self.window = Some(packets);
+        self
+    }
+
+    /// A smaller path MTU than the link allows.
+    #[must_use]
+    pub fn mtu(mut self, mtu: Mtu) -> DeviceOptions {
+        self.mtu = Some(mtu);
+        self
+    }
+
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; each says what to do.
+    pub fn open(self) -> Result<Device, OpenError> {
+        let (socket, link) = match &self.bind {
+            None => (Socket::bind_loopback(socket::Config::default())?, Mtu::B4096),
+            Some(wanted) => {
+                let interface = Interface::find(wanted)?;
+                (interface.bind(socket::Config::default())?, interface.path_mtu())
+            }
+        };
+        let mtu = self.mtu.map_or(link, |mtu| mtu.min(link));
+        let capture = match self.capture.or_else(capture_from_environment) {
+            None => None,
+            Some(path) => Some(
+                Capture::create(&path, &socket.addr().to_string())
+                    .map_err(|source| OpenError::Capture { path, source })?,
+            ),
+        };
+        let own_memory = crate::memory::Buffer::new(DEVICE_MEMORY)?;
+        let mut config = remora_nic::Config::new(socket.addr());
+        config.device_memory = own_memory.addr()..own_memory.addr() + DEVICE_MEMORY as u64;
+        config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
+        let mut seed = [0; 32];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+            .map_err(io::Error::from)?;
+        let info = DeviceInfo { address: socket.addr(), port: socket.port(), mtu };
+        let async_ready = Arc::new(Event::new()?);
+        // SAFETY: the card passes only addresses of its own memory, of rings and of registered
+        // regions. The first lives in `Shared` beside the driver; rings and regions are `Buffer`s
+        // that their owners keep until they are destroyed on the card, or ranges for which the
+        // caller of `ProtectionDomain::register_raw` has promised the same.
+        let memory = unsafe { HostMemory::new() };
+        let nic = Nic::new(config, seed);
+        let driver = Driver::new(nic, memory, socket, capture, async_ready.clone());
+        Device::start(driver, own_memory, info, async_ready)
+    }
+}
+
+/// Several windows of packets fit the socket's buffer at the other end, if that is as large as
+/// ours: one queue pair alone should not overflow it. The kernel counts its bookkeeping too, about
+/// as much again for small packets.
+fn window_for(socket: &Socket, mtu: Mtu) -> u16 {
+    let buffer = socket.recv_buffer().unwrap_or(212_992);
+    let packets = buffer / 4 / (mtu.bytes() as usize + 256);
+    packets.clamp(16, 256) as u16
+}
+
+fn capture_from_environment() -> Option<PathBuf> {
+    let name = env::var(PCAP_VARIABLE).ok().filter(|name| !name.is_empty())?;
+    Some(name.replace("%p", &std::process::id().to_string()).into())
+}
+
+/// What a device is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceInfo {
+    /// Its address, from which its GID follows.
+    pub address: IpAddr,
+    /// Its UDP port.
+    pub port: u16,
+    /// The largest path MTU of its link.
+    pub mtu: Mtu,
+}
+
+/// Everything a device has counted.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceCounters {
+    /// The card's.
+    pub card: Counters,
+    /// The sending side of the socket.
+    pub egress: EgressCounters,
+    /// The receiving side of the socket.
+    pub ingress: RecvCounters,
+}
+
+impl DeviceCounters {
+    /// Names and values, the card's first.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let socket = [
+            ("socket_tx_packets", self.egress.packets),
+            ("socket_tx_calls", self.egress.groups),
+            ("socket_tx_full", self.egress.socket_full),
+            ("socket_tx_memory_faults", self.egress.memory_faults),
+            ("socket_tx_too_long", self.egress.too_long),
+            ("socket_tx_unreachable", self.egress.unreachable),
+            ("socket_rx_overflowed", u64::from(self.ingress.overflowed)),
+            ("socket_rx_truncated", self.ingress.truncated),
+            ("socket_icmp_errors", self.egress.icmp_errors + self.ingress.icmp_errors),
+        ];
+        self.card.iter().map(|(name, value, _)| (name, value)).chain(socket)
+    }
+}
+
+/// A RoCE v2 device in this process. Cloning it gives another handle to the same device; it closes
+/// when the last handle, and all that was made with it, is gone.
+///
+/// Whoever polls a completion queue drives the device inline; while nobody does, a background
+/// thread drives it.
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub(crate) live: Arc<Live>,
+}
+
+/// The device and its background thread; every object of the device holds it.
+#[derive(Debug)]
+pub(crate) struct Live {
+    shared: Arc<Shared>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// What the threads that drive a device share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    driver: Mutex<Driver>,
+    pub(crate) background: Background,
+    /// Signalled after the background thread has driven.
+    pub(crate) cm_arrived: Condvar,
+    socket: std::os::fd::OwnedFd,
+    pub(crate) info: DeviceInfo,
+    /// Device memory; the card gives out its parts. Dropped after the driver.
+    _own_memory: crate::memory::Buffer,
+}
+
+impl Deref for Live {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.shared.background.stop();
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself if it is this very thread that drops the last handle.
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
+                tracing::error!("the card's background thread has panicked");
+            }
+        }
+        // What is ready still leaves: a last acknowledge, a disconnect.
+        let mut driver = self.shared.lock();
+        driver.transmit();
+        if let Err(error) = driver.flush_capture() {
+            tracing::warn!(%error, "cannot write to the capture file");
+        }
+    }
+}
+
+impl Shared {
+    /// The driver, for whoever is to drive or command. A thread that panicked while it had it
+    /// leaves a card that is still whole: the card's own commands do not stop half-way.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Driver> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Commands the card, sends what became due, and lets the background thread know of timers.
+    pub(crate) fn command<R>(&self, act: impl FnOnce(&mut Driver) -> R) -> R {
+        let mut driver = self.lock();
+        let result = act(&mut driver);
+        driver.transmit();
+        driver.dispatch_events();
+        self.background.due(driver.nic.poll_timeout());
+        result
+    }
+
+    pub(crate) fn socket_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Device {
+    /// Opens a device on loopback: see [`DeviceOptions`] for others.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open() -> Result<Device, OpenError> {
+        DeviceOptions::new().open()
+    }
+
+    fn start(
+        driver: Driver,
+        own_memory: crate::memory::Buffer,
+        info: DeviceInfo,
+        _async_ready: Arc<Event>,
+    ) -> Result<Device, OpenError> {
+        let socket = driver.socket.as_fd().try_clone_to_owned()?;
+        let shared = Arc::new(Shared {
+            driver: Mutex::new(driver),
+            background: Background::new()?,
+            cm_arrived: Condvar::new(),
+            socket,
+            info,
+            _own_memory: own_memory,
+        });
+        let of_thread = shared.clone();
+        let thread = thread::Builder::new()
+            .name("remora".into())
+            .spawn(move || background::run(&of_thread))?;
+        Ok(Device { live: Arc::new(Live { shared, thread: Some(thread) }) })
+    }
+
+    /// What the device is.
+    pub fn info(&self) -> DeviceInfo {
+        self.live.info
+    }
+
+    /// What the device's card was made with: its limits.
+    pub fn limits(&self) -> remora_nic::Config {
+        self.live.lock().nic.config().clone()
+    }
+
+    /// How much of it is in use.
+    pub fn in_use(&self) -> InUse {
+        self.live.lock().nic.in_use()
+    }
+
+    /// What has happened so far.
+    pub fn counters(&self) -> DeviceCounters {
+        let driver = self.live.lock();
+        DeviceCounters {
+            card: *driver.nic.counters(),
+            egress: driver.egress.counters(),
+            ingress: driver.received.counters(),
+        }
+    }
+
+    /// Drives the device one step: sends what is due, receives what has come. Returns whether
+    /// there was anything. For applications that wait for memory to change; polling a completion
+    /// queue does it too.
+    pub fn progress(&self) -> bool {
+        self.live.background.note_poll();
+        self.live.lock().progress()
+    }
+
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// The card has no more.
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain, CreateError> {
+        ProtectionDomain::new(self.live.clone())
+    }
+
+    /// Makes a completion queue of `entries` entries, to be polled.
+    ///
+    /// # Errors
+    /// `entries` is zero or above the card's limit, or the card has no more queues.
+    pub fn create_cq(&self, entries: usize) -> Result<CompletionQueue, CreateError> {
+        CompletionQueue::new(self.live.clone(), entries, None)
+    }
+
+    /// As [`Device::create_cq`], with a channel that an armed queue wakes.
+    ///
+    /// # Errors
+    /// Those of [`Device::create_cq`].
+    pub fn create_cq_on(
+        &self,
+        channel: &Channel,
+        entries: usize,
+    ) -> Result<CompletionQueue, CreateError> {
+        CompletionQueue::new(self.live.clone(), entries, Some(channel.queue()))
+    }
+
+    /// Makes a completion channel.
+    ///
+    /// # Errors
+    /// Too many open files.
+    pub fn create_channel(&self) -> io::Result<Channel> {
+        Channel::new()
+    }
+
+    /// The next asynchronous event: an error or a limit that no completion reports.
+    pub fn poll_async_event(&self) -> Option<CardEvent> {
+        let mut driver = self.live.lock();
+        let event = driver.async_events.pop_front();
+        if driver.async_events.is_empty() && driver.async_ready.drain().is_err() {
+            tracing::error!("cannot reset the descriptor of asynchronous events");
+        }
+        event
+    }
+
+    /// A descriptor that is readable while [`Device::poll_async_event`] has events.
+    ///
+    /// # Errors
+    /// Too many open files.
+    pub fn async_fd(&self) -> io::Result<std::os::fd::OwnedFd> {
+        self.live.lock().async_ready.as_fd().try_clone_to_owned()
+    }
+
+    /// The card's clock.
+    pub fn now(&self) -> Time {
+        self.live.lock().now()
+    }
+}

@@ -1,0 +1,397 @@
+//! Queue pairs and shared receive queues.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use remora_nic::qp::{ModifyQpError, Mtu, QpAttr, State};
+use remora_nic::queue::{RecvRequest, SendRequest};
+use remora_nic::wire::Transport;
+use remora_nic::{Access, Path, PostError, Psn, QpInfo, QpInit};
+
+use crate::completion::CompletionQueue;
+use crate::memory::Buffer;
+use crate::region::{CreateQpError, ProtectionDomain, ring};
+
+/// What a queue pair is made with.
+#[derive(Clone, Debug)]
+pub struct QueuePairOptions<'a> {
+    /// Service.
+    pub transport: Transport,
+    /// Where send completions go.
+    pub send_cq: &'a CompletionQueue,
+    /// Where receive completions go.
+    pub recv_cq: &'a CompletionQueue,
+    /// Receive requests come from here instead of a queue of its own.
+    pub srq: Option<&'a SharedReceiveQueue>,
+    /// Send requests that may be outstanding; rounded up to a power of two.
+    pub send_depth: u32,
+    /// Receive requests that may be outstanding; rounded up to a power of two.
+    pub recv_depth: u32,
+    /// Entries of a send request, at most 16.
+    pub send_sges: usize,
+    /// Entries of a receive request, at most 16.
+    pub recv_sges: usize,
+    /// Inline bytes of a send request, at most 1024.
+    pub inline: usize,
+    /// Report every send request.
+    pub signal_all: bool,
+}
+
+impl<'a> QueuePairOptions<'a> {
+    /// A reliable connection of moderate size that reports to `cq`.
+    pub fn rc(cq: &'a CompletionQueue) -> QueuePairOptions<'a> {
+        QueuePairOptions {
+            transport: Transport::Rc,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            send_depth: 128,
+            recv_depth: 128,
+            send_sges: 1,
+            recv_sges: 1,
+            inline: 24,
+            signal_all: false,
+        }
+    }
+}
+
+/// What one side of a connection must know of the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its queue pair.
+    pub qpn: u32,
+    /// The first PSN it sends.
+    pub psn: Psn,
+}
+
+/// How a connection behaves. The defaults suit a machine or a rack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionParams {
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// What the peer may do.
+    pub access: Access,
+    /// READs and atomics outstanding in each direction, at most 16.
+    pub max_rd_atomic: u8,
+    /// The wait for an acknowledge: 4.096 µs · 2^n.
+    pub timeout: u8,
+    /// Retries without progress.
+    pub retry_cnt: u8,
+    /// Retries when the receiver is not ready; 7: for ever.
+    pub rnr_retry: u8,
+    /// The wait that we ask for when we are not ready: a code.
+    pub min_rnr_timer: u8,
+}
+
+impl ConnectionParams {
+    /// The defaults, for a path of this MTU.
+    pub fn new(mtu: Mtu) -> ConnectionParams {
+        ConnectionParams {
+            mtu,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            max_rd_atomic: 16,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+        }
+    }
+}
+
+/// A queue pair. It is destroyed when the last handle is dropped.
+#[derive(Clone, Debug)]
+pub struct QueuePair {
+    inner: Arc<QpInner>,
+}
+
+#[derive(Debug)]
+struct QpInner {
+    pd: ProtectionDomain,
+    qpn: u32,
+    psn: Psn,
+    /// Kept until the queue pair is gone, since the card reads them.
+    _rings: (Option<Buffer>, Option<Buffer>),
+    _queues: (CompletionQueue, CompletionQueue, Option<SharedReceiveQueue>),
+}
+
+impl QueuePair {
+    pub(crate) fn new(
+        pd: ProtectionDomain,
+        options: &QueuePairOptions<'_>,
+    ) -> Result<QueuePair, CreateQpError> {
+        let (sq_memory, sq) = ring(options.send_depth, options.send_sges, options.inline)?;
+        let recv_depth = if options.srq.is_some() { 0 } else { options.recv_depth };
+        let (rq_memory, rq) = ring(recv_depth, options.recv_sges, 0)?;
+        let init = QpInit {
+            pd: pd.pd(),
+            transport: options.transport,
+            send_cq: options.send_cq.handle(),
+            recv_cq: options.recv_cq.handle(),
+            srq: options.srq.map(SharedReceiveQueue::handle),
+            sq,
+            rq,
+            signal_all: options.signal_all,
+        };
+        let (qpn, psn) = {
+            let mut driver = pd.live().lock();
+            (driver.nic.create_qp(init)?, driver.nic.random_psn())
+        };
+        let queues = (options.send_cq.clone(), options.recv_cq.clone(), options.srq.cloned());
+        let rings = (sq_memory, rq_memory);
+        let inner = QpInner { pd, qpn, psn, _rings: rings, _queues: queues };
+        Ok(QueuePair { inner: Arc::new(inner) })
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> u32 {
+        self.inner.qpn
+    }
+
+    /// What a peer must know to connect to it.
+    pub fn local(&self) -> Peer {
+        let address = self.inner.pd.live().info.address;
+        Peer { address, qpn: self.inner.qpn, psn: self.inner.psn }
+    }
+
+    /// Changes attributes and state.
+    ///
+    /// # Errors
+    /// See [`ModifyQpError`]; nothing has changed then.
+    pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        self.inner.pd.live().command(|driver| {
+            let now = driver.now();
+            driver.nic.modify_qp(now, &mut driver.memory, self.inner.qpn, attr)
+        })
+    }
+
+    /// Takes a connected queue pair from RESET to INIT: receive requests may be posted.
+    ///
+    /// # Errors
+    /// See [`ModifyQpError`].
+    pub fn to_init(&self, access: Access) -> Result<(), ModifyQpError> {
+        let state = Some(State::Init);
+        self.modify(&QpAttr { state, access: Some(access), ..QpAttr::default() })
+    }
+
+    /// Takes a reliable connection from INIT to RTR: the peer may send.
+    ///
+    /// # Errors
+    /// See [`ModifyQpError`].
+    pub fn to_rtr(&self, peer: Peer, params: &ConnectionParams) -> Result<(), ModifyQpError> {
+        self.modify(&QpAttr {
+            state: Some(State::Rtr),
+            path: Some(Path::new(peer.address, self.inner.qpn)),
+            path_mtu: Some(params.mtu),
+            dest_qp: Some(peer.qpn),
+            rq_psn: Some(peer.psn),
+            max_dest_rd_atomic: Some(params.max_rd_atomic),
+            min_rnr_timer: Some(params.min_rnr_timer),
+            ..QpAttr::default()
+        })
+    }
+
+    /// Takes a reliable connection from RTR to RTS: we may send.
+    ///
+    /// # Errors
+    /// See [`ModifyQpError`].
+    pub fn to_rts(&self, params: &ConnectionParams) -> Result<(), ModifyQpError> {
+        self.modify(&QpAttr {
+            state: Some(State::Rts),
+            sq_psn: Some(self.inner.psn),
+            max_rd_atomic: Some(params.max_rd_atomic),
+            timeout: Some(params.timeout),
+            retry_cnt: Some(params.retry_cnt),
+            rnr_retry: Some(params.rnr_retry),
+            ..QpAttr::default()
+        })
+    }
+
+    /// Connects a fresh reliable queue pair to its peer, all the way to RTS.
+    ///
+    /// # Errors
+    /// See [`ModifyQpError`].
+    pub fn connect(&self, peer: Peer, params: &ConnectionParams) -> Result<(), ModifyQpError> {
+        self.to_init(params.access)?;
+        self.to_rtr(peer, params)?;
+        self.to_rts(params)
+    }
+
+    /// Makes a fresh datagram queue pair ready, with `qkey` as the key that datagrams to it need.
+    ///
+    /// # Errors
+    /// See [`ModifyQpError`].
+    pub fn activate_ud(&self, qkey: u32) -> Result<(), ModifyQpError> {
+        let path_mtu = Some(self.inner.pd.live().info.mtu);
+        let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
+        self.modify(&QpAttr { qkey: Some(qkey), ..to(State::Init) })?;
+        self.modify(&QpAttr { path_mtu, ..to(State::Rtr) })?;
+        self.modify(&QpAttr { sq_psn: Some(self.inner.psn), ..to(State::Rts) })
+    }
+
+    /// How it stands.
+    pub fn query(&self) -> QpInfo {
+        let info = self.inner.pd.live().lock().nic.query_qp(self.inner.qpn);
+        info.expect("a queue pair lives as long as its handle")
+    }
+
+    /// Posts a send request and rings the doorbell.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        self.inner.pd.live().command(|driver| {
+            driver.nic.post_send(&mut driver.memory, self.inner.qpn, request)
+        })
+    }
+
+    /// Posts requests in turn and rings the doorbell once; returns how many were posted before
+    /// one was refused, and why it was.
+    pub fn post_sends<'r>(
+        &self,
+        requests: impl IntoIterator<Item = SendRequest<'r>>,
+    ) -> (usize, Result<(), PostError>) {
+        self.inner.pd.live().command(|driver| {
+            for (posted, request) in requests.into_iter().enumerate() {
+                let post = driver.nic.post_send(&mut driver.memory, self.inner.qpn, &request);
+                if post.is_err() {
+                    return (posted, post);
+                }
+            }
+            (0, Ok(()))
+        })
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), PostError> {
+        let mut driver = self.inner.pd.live().lock();
+        let driver = &mut *driver;
+        driver.nic.post_recv(&mut driver.memory, self.inner.qpn, request)
+    }
+
+    pub(crate) fn pd(&self) -> &ProtectionDomain {
+        &self.inner.pd
+    }
+}
+
+impl Drop for QpInner {
+    fn drop(&mut self) {
+        let mut driver = self.pd.live().lock();
+        // Acknowledges that are due leave before the queue pair does.
+        driver.transmit();
+        driver.forget_unsent();
+        if let Err(error) = driver.nic.destroy_qp(self.qpn) {
+            tracing::error!(%error, "a queue pair was gone before its handle");
+        }
+    }
+}
+
+/// Posts to many queue pairs of one device and rings all doorbells at once, when it is dropped:
+/// packets of different queue pairs to one peer then share system calls.
+///
+/// It holds the device's lock: post and let go.
+#[derive(Debug)]
+pub struct PostBatch<'a> {
+    live: &'a crate::device::Live,
+    driver: std::sync::MutexGuard<'a, crate::driver::Driver>,
+}
+
+impl crate::device::Device {
+    /// Begins a batch.
+    pub fn post_batch(&self) -> PostBatch<'_> {
+        PostBatch { live: &self.live, driver: self.live.lock() }
+    }
+}
+
+impl PostBatch<'_> {
+    /// Posts a send request to a queue pair of this device.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn post_send(
+        &mut self,
+        qp: &QueuePair,
+        request: &SendRequest<'_>,
+    ) -> Result<(), PostError> {
+        let driver = &mut *self.driver;
+        driver.nic.post_send(&mut driver.memory, qp.qpn(), request)
+    }
+
+    /// Posts a receive request to a queue pair of this device.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn post_recv(
+        &mut self,
+        qp: &QueuePair,
+        request: &RecvRequest<'_>,
+    ) -> Result<(), PostError> {
+        let driver = &mut *self.driver;
+        driver.nic.post_recv(&mut driver.memory, qp.qpn(), request)
+    }
+}
+
+impl Drop for PostBatch<'_> {
+    fn drop(&mut self) {
+        self.driver.transmit();
+        self.driver.dispatch_events();
+        self.live.background.due(self.driver.nic.poll_timeout());
+    }
+}
+
+/// A receive queue that several queue pairs take from.
+#[derive(Clone, Debug)]
+pub struct SharedReceiveQueue {
+    inner: Arc<SrqInner>,
+}
+
+#[derive(Debug)]
+struct SrqInner {
+    pd: ProtectionDomain,
+    handle: u32,
+    _ring: Option<Buffer>,
+}
+
+impl SharedReceiveQueue {
+    pub(crate) fn new(
+        pd: ProtectionDomain,
+        depth: u32,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, CreateQpError> {
+        let (memory, init) = ring(depth, max_sge, 0)?;
+        let handle = pd.live().lock().nic.create_srq(pd.pd(), init)?;
+        Ok(SharedReceiveQueue { inner: Arc::new(SrqInner { pd, handle, _ring: memory }) })
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.inner.handle
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), PostError> {
+        let mut driver = self.inner.pd.live().lock();
+        let driver = &mut *driver;
+        driver.nic.post_srq_recv(&mut driver.memory, self.inner.handle, request)
+    }
+
+    /// Asks for one asynchronous event when fewer than `limit` requests are posted.
+    pub fn arm(&self, limit: u32) {
+        let armed = self.inner.pd.live().lock().nic.arm_srq(self.inner.handle, limit);
+        armed.expect("a shared receive queue lives as long as its handle");
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        if let Err(error) = self.pd.live().lock().nic.destroy_srq(self.handle) {
+            tracing::error!(%error, "a shared receive queue was dropped while in use");
+        }
+    }
+}

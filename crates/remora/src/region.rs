@@ -1,0 +1,349 @@
+//! Protection domains, and the memory registered in them.
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use remora_nic::queue::{Remote, RingInit, Sge};
+use remora_nic::{Access, CreateError, Key, MrInit, PageTable, Path, Pd, RegMrError};
+use thiserror::Error;
+
+use crate::device::Live;
+use crate::memory::{AccessError, AllocError, Buffer, FilesFull};
+use crate::queue_pair::{QueuePair, QueuePairOptions, SharedReceiveQueue};
+
+/// A protection domain: what belongs to one can use only what belongs to the same.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain {
+    inner: Arc<PdInner>,
+}
+
+#[derive(Debug)]
+struct PdInner {
+    live: Arc<Live>,
+    pd: Pd,
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        if let Err(error) = self.live.lock().nic.dealloc_pd(self.pd) {
+            tracing::error!(%error, "a protection domain was dropped while in use");
+        }
+    }
+}
+
+/// Why memory was not registered.
+#[derive(Debug, Error)]
+pub enum RegisterError {
+    /// The card refuses.
+    #[error(transparent)]
+    Card(#[from] RegMrError),
+    /// No memory.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// No more files.
+    #[error(transparent)]
+    Files(#[from] FilesFull),
+    /// The file's length cannot be read.
+    #[error("cannot read the length of the file to serve: {0}")]
+    Length(std::io::Error),
+    /// There is nothing to register.
+    #[error("the file to serve is empty: there is nothing to read or write in it")]
+    EmptyFile,
+    /// The card has no memory of its own left.
+    #[error("device memory: {0}")]
+    DeviceMemory(CreateError),
+}
+
+impl ProtectionDomain {
+    pub(crate) fn new(live: Arc<Live>) -> Result<ProtectionDomain, CreateError> {
+        let pd = live.lock().nic.alloc_pd()?;
+        Ok(ProtectionDomain { inner: Arc::new(PdInner { live, pd }) })
+    }
+
+    /// Makes a zeroed buffer of `len` bytes and registers it.
+    ///
+    /// # Errors
+    /// `len` is zero, memory is short, or the card refuses.
+    pub fn alloc(&self, len: usize, access: Access) -> Result<MemoryRegion, RegisterError> {
+        self.register(Buffer::with_huge_pages(len)?, access)
+    }
+
+    /// Registers a buffer. Peers and work requests use the buffer's addresses.
+    ///
+    /// # Errors
+    /// The card refuses: see [`RegMrError`].
+    pub fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, RegisterError> {
+        let (addr, len) = (buffer.addr(), buffer.len() as u64);
+        self.add(addr, addr, len, access, Backing::Buffer(buffer))
+    }
+
+    /// Registers memory that the caller keeps.
+    ///
+    /// # Errors
+    /// The card refuses: see [`RegMrError`].
+    ///
+    /// # Safety
+    /// Until the region is dropped, the range must stay mapped, writable if `access` allows any
+    /// writing, and must be reached by raw pointers and atomics only: the card and its peers read
+    /// and write it at any time.
+    pub unsafe fn register_raw(
+        &self,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        self.add(addr, addr, len, access, Backing::Caller)
+    }
+
+    /// Registers a file, from its beginning to its present end; peers and work requests use
+    /// addresses from 0 on. Bytes are read from and written to the file itself, when they are asked
+    /// for. Where the file has shrunk since, access fails; the process goes on.
+    ///
+    /// # Errors
+    /// The file is empty, or the card refuses.
+    pub fn register_file(&self, file: File, access: Access) -> Result<MemoryRegion, RegisterError> {
+        let len = file.metadata().map_err(RegisterError::Length)?.len();
+        if len == 0 {
+            return Err(RegisterError::EmptyFile);
+        }
+        let base = self.inner.live.lock().memory.add_file(file)?;
+        self.add(base, 0, len, access, Backing::File(base)).inspect_err(|_| {
+            self.inner.live.lock().memory.remove_file(base);
+        })
+    }
+
+    /// Registers `len` bytes of memory that lives on the card.
+    ///
+    /// # Errors
+    /// The card has not so much memory left, or refuses.
+    pub fn alloc_device_memory(
+        &self,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let taken = self.inner.live.lock().nic.alloc_dm(len);
+        let addr = taken.map_err(RegisterError::DeviceMemory)?;
+        self.add(addr, addr, len, access, Backing::Device(addr))
+    }
+
+    fn add(
+        &self,
+        bus: u64,
+        iova: u64,
+        len: u64,
+        access: Access,
+        backing: Backing,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let mut driver = self.inner.live.lock();
+        let shift = driver.nic.config().page_shift;
+        let pages = PageTable::contiguous(shift, bus, len);
+        let init = MrInit { iova, len, access, pages };
+        let key = match driver.nic.reg_mr(self.inner.pd, init) {
+            Ok(key) => key,
+            Err(refused) => {
+                if let Backing::Device(addr) = backing {
+                    driver.nic.free_dm(addr).ok();
+                }
+                return Err(refused.into());
+            }
+        };
+        drop(driver);
+        let inner = MrInner { pd: self.clone(), key, iova, len, backing };
+        Ok(MemoryRegion { inner: Arc::new(inner) })
+    }
+
+    /// Makes a queue pair.
+    ///
+    /// # Errors
+    /// The card refuses, or memory for its rings is short.
+    pub fn create_qp(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, CreateQpError> {
+        QueuePair::new(self.clone(), options)
+    }
+
+    /// Makes a shared receive queue for `depth` requests (rounded up to a power of two) of at most
+    /// `max_sge` entries.
+    ///
+    /// # Errors
+    /// The card refuses, or memory for its ring is short.
+    pub fn create_srq(
+        &self,
+        depth: u32,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, CreateQpError> {
+        SharedReceiveQueue::new(self.clone(), depth, max_sge)
+    }
+
+    /// Makes an address handle for datagrams to `address`.
+    ///
+    /// # Errors
+    /// The card has no more.
+    pub fn create_ah(&self, address: IpAddr) -> Result<AddressHandle, CreateError> {
+        let path = Path::new(address, 0);
+        let handle = self.inner.live.lock().nic.create_ah(self.inner.pd, path)?;
+        Ok(AddressHandle { inner: Arc::new(AhInner { pd: self.clone(), handle }) })
+    }
+
+    pub(crate) fn live(&self) -> &Arc<Live> {
+        &self.inner.live
+    }
+
+    pub(crate) fn pd(&self) -> Pd {
+        self.inner.pd
+    }
+}
+
+/// Why a queue was not made.
+#[derive(Debug, Error)]
+pub enum CreateQpError {
+    /// The card refuses.
+    #[error(transparent)]
+    Card(#[from] CreateError),
+    /// No memory for the rings.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+/// Memory for a ring of at least `depth` slots.
+pub(crate) fn ring(
+    depth: u32,
+    sges: usize,
+    inline: usize,
+) -> Result<(Option<Buffer>, RingInit), AllocError> {
+    if depth == 0 {
+        return Ok((None, RingInit::default()));
+    }
+    let depth = depth.min(1 << 20).next_power_of_two();
+    let init = RingInit { addr: 0, depth, stride: RingInit::stride_for(sges, inline) };
+    let buffer = Buffer::new(init.len())?;
+    let init = RingInit { addr: buffer.addr(), ..init };
+    Ok((Some(buffer), init))
+}
+
+/// What lies under a region.
+#[derive(Debug)]
+enum Backing {
+    Buffer(Buffer),
+    Caller,
+    File(u64),
+    Device(u64),
+}
+
+/// Registered memory. It is deregistered when the last handle is dropped; from then on its key
+/// opens nothing.
+#[derive(Clone, Debug)]
+pub struct MemoryRegion {
+    inner: Arc<MrInner>,
+}
+
+#[derive(Debug)]
+struct MrInner {
+    pd: ProtectionDomain,
+    key: Key,
+    iova: u64,
+    len: u64,
+    backing: Backing,
+}
+
+impl MemoryRegion {
+    /// The key, for work requests (lkey) and peers (rkey).
+    pub fn key(&self) -> Key {
+        self.inner.key
+    }
+
+    /// The address of the first byte, for work requests and peers.
+    pub fn addr(&self) -> u64 {
+        self.inner.iova
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.inner.len
+    }
+
+    /// Is the region empty?
+    pub fn is_empty(&self) -> bool {
+        self.inner.len == 0
+    }
+
+    /// A scatter/gather entry for `len` bytes from `offset` on. The card checks the bounds when
+    /// the entry is used.
+    pub fn sge(&self, offset: u64, len: u32) -> Sge {
+        Sge { addr: self.inner.iova.wrapping_add(offset), len, lkey: self.inner.key }
+    }
+
+    /// What a peer needs to reach the bytes from `offset` on.
+    pub fn remote(&self, offset: u64) -> Remote {
+        Remote { addr: self.inner.iova.wrapping_add(offset), rkey: self.inner.key }
+    }
+
+    /// The buffer under the region, if it has one of its own.
+    pub fn buffer(&self) -> Option<&Buffer> {
+        match &self.inner.backing {
+            Backing::Buffer(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// Copies bytes out of the region's buffer.
+    ///
+    /// # Errors
+    /// Outside the buffer, or the region has none of its own.
+    pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
+        self.need_buffer(offset, dst.len())?.read_at(offset, dst)
+    }
+
+    /// Copies bytes into the region's buffer.
+    ///
+    /// # Errors
+    /// Outside the buffer, or the region has none of its own.
+    pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
+        self.need_buffer(offset, src.len())?.write_at(offset, src)
+    }
+
+    fn need_buffer(&self, offset: usize, len: usize) -> Result<&Buffer, AccessError> {
+        self.buffer().ok_or(AccessError::OutOfRange { offset, len, buffer: 0 })
+    }
+}
+
+impl Drop for MrInner {
+    fn drop(&mut self) {
+        let mut driver = self.pd.live().lock();
+        driver.forget_unsent();
+        if let Err(error) = driver.nic.dereg_mr(self.key) {
+            tracing::error!(%error, "a region's key was gone before the region");
+        }
+        match self.backing {
+            Backing::File(base) => drop(driver.memory.remove_file(base)),
+            Backing::Device(addr) => drop(driver.nic.free_dm(addr)),
+            Backing::Buffer(_) | Backing::Caller => {}
+        }
+    }
+}
+
+/// Where datagrams go.
+#[derive(Clone, Debug)]
+pub struct AddressHandle {
+    inner: Arc<AhInner>,
+}
+
+#[derive(Debug)]
+struct AhInner {
+    pd: ProtectionDomain,
+    handle: u32,
+}
+
+impl AddressHandle {
+    /// The card's number for it, for [`remora_nic::queue::UdDestination`].
+    pub fn handle(&self) -> u32 {
+        self.inner.handle
+    }
+}
+
+impl Drop for AhInner {
+    fn drop(&mut self) {
+        if let Err(error) = self.pd.live().lock().nic.destroy_ah(self.handle) {
+            tracing::error!(%error, "an address handle was gone before its owner");
+        }
+    }
+}

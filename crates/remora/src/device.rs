@@ -134,8 +134,8 @@ impl DeviceOptions {
         // caller of `ProtectionDomain::register_raw` has promised the same.
         let memory = unsafe { HostMemory::new() };
         let nic = Nic::new(config, seed);
-        let driver = Driver::new(nic, memory, socket, capture, async_ready.clone());
-        Device::start(driver, own_memory, info, async_ready)
+        let driver = Driver::new(nic, memory, socket, capture, async_ready);
+        Device::start(driver, own_memory, info)
     }
 }
 
@@ -283,7 +283,6 @@ impl Device {
         driver: Driver,
         own_memory: crate::memory::Buffer,
         info: DeviceInfo,
-        _async_ready: Arc<Event>,
     ) -> Result<Device, OpenError> {
         let socket = driver.socket.as_fd().try_clone_to_owned()?;
         let shared = Arc::new(Shared {

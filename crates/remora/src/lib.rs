@@ -1,14 +1,41 @@
-//! The live device: the card on real sockets, real memory and a real clock.
+//! The live card: RoCE v2 over UDP sockets, embedded in a process, without hardware or root.
 //!
-//! [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes, [`event`] wakes a
-//! sleeper, [`interface`] finds the address to be, and [`pcap`] writes down what passed.
+//! [`Device::open`] gives a device on loopback, [`DeviceOptions`] others. From there, the words are
+//! those of verbs: a [`ProtectionDomain`] holds [`MemoryRegion`]s and [`QueuePair`]s, which report
+//! to [`CompletionQueue`]s; a [`Listener`] and [`connect`](Device::connect) bring queue pairs
+//! together by RDMA connection management.
 //!
-//! `unsafe` stands only in `socket/sys.rs`, `interface.rs`, `event.rs` and under `memory`.
+//! Registered memory is foreign memory: the card and its peers read and write it at any time. So a
+//! [`Buffer`](memory::Buffer) is read and written by copies, and never lent as a slice.
+//!
+//! Below the device: [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes,
+//! [`interface`] finds the address to be, and [`pcap`] writes down what passed. `unsafe` stands
+//! only in `socket/sys.rs`, `interface.rs`, `event.rs`, `device.rs` (one promise) and `memory`.
 #![warn(missing_debug_implementations)]
 
+mod background;
+pub mod completion;
+pub mod connection;
+pub mod device;
+mod driver;
 pub mod egress;
 pub mod event;
 pub mod interface;
 pub mod memory;
 pub mod pcap;
+pub mod queue_pair;
+pub mod region;
 pub mod socket;
+
+pub use completion::{Channel, CompletionQueue, WaitError};
+pub use connection::{
+    ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener,
+};
+pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError};
+pub use queue_pair::{
+    ConnectionParams, Peer, PostBatch, QueuePair, QueuePairOptions, SharedReceiveQueue,
+};
+pub use region::{
+    AddressHandle, CreateQpError, MemoryRegion, ProtectionDomain, RegisterError,
+};
+pub use remora_nic as nic;

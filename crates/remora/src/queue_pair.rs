@@ -253,13 +253,15 @@ impl QueuePair {
         requests: impl IntoIterator<Item = SendRequest<'r>>,
     ) -> (usize, Result<(), PostError>) {
         self.inner.pd.live().command(|driver| {
-            for (posted, request) in requests.into_iter().enumerate() {
+            let mut posted = 0;
+            for request in requests {
                 let post = driver.nic.post_send(&mut driver.memory, self.inner.qpn, &request);
                 if post.is_err() {
                     return (posted, post);
                 }
+                posted += 1;
             }
-            (0, Ok(()))
+            (posted, Ok(()))
         })
     }
 
@@ -273,8 +275,8 @@ impl QueuePair {
         driver.nic.post_recv(&mut driver.memory, self.inner.qpn, request)
     }
 
-    pub(crate) fn pd(&self) -> &ProtectionDomain {
-        &self.inner.pd
+    pub(crate) fn live(&self) -> &Arc<crate::device::Live> {
+        self.inner.pd.live()
     }
 }
 

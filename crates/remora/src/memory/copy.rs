@@ -7,46 +7,31 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// What the main loop moves at a time: the widest access that every x86-64 has. Elsewhere, a word.
 #[cfg(target_arch = "x86_64")]
-type Lane = std::arch::x86_64::__m128i;
-#[cfg(not(target_arch = "x86_64"))]
-type Lane = u64;
+use std::arch::x86_64::{__m128i, __m256i};
 
-const LANE: usize = size_of::<Lane>();
 const WORD: usize = size_of::<u64>();
+/// Lanes that are moved in one turn of the main loop.
+const UNROLL: usize = 4;
+/// From how many bytes on wider lanes are worth asking for.
+#[cfg(target_arch = "x86_64")]
+const WIDE: usize = 256;
 
 /// Copies foreign bytes from `src` on to `dst`.
 ///
 /// # Safety
 /// `dst.len()` bytes from `src` on are mapped readable, and none of them is a part of `dst`.
 pub(super) unsafe fn copy_in(src: *const u8, dst: &mut [u8]) {
-    let len = dst.len();
-    let dst = dst.as_mut_ptr();
-    let mut at = 0;
-    // SAFETY: `at` and the size of an access never pass `len`, so each access is within both
-    // ranges; foreign words and lanes are aligned by then, our own side is accessed unaligned.
+    // SAFETY: by the caller's promise; AVX only where it is found.
     unsafe {
-        while at < len && !src.add(at).cast::<u64>().is_aligned() {
-            dst.add(at).write(src.add(at).read_volatile());
-            at += 1;
+        #[cfg(target_arch = "x86_64")]
+        if dst.len() >= WIDE && is_x86_feature_detected!("avx") {
+            copy_in_avx(src, dst);
+        } else {
+            copy_in_by::<__m128i>(src, dst);
         }
-        while at + WORD <= len && !src.add(at).cast::<Lane>().is_aligned() {
-            dst.add(at).cast::<u64>().write_unaligned(src.add(at).cast::<u64>().read_volatile());
-            at += WORD;
-        }
-        while at + LANE <= len {
-            dst.add(at).cast::<Lane>().write_unaligned(src.add(at).cast::<Lane>().read_volatile());
-            at += LANE;
-        }
-        while at + WORD <= len {
-            dst.add(at).cast::<u64>().write_unaligned(src.add(at).cast::<u64>().read_volatile());
-            at += WORD;
-        }
-        while at < len {
-            dst.add(at).write(src.add(at).read_volatile());
-            at += 1;
-        }
+        #[cfg(not(target_arch = "x86_64"))]
+        copy_in_by::<u64>(src, dst);
     }
     // What is read after this is at least as new as what was copied.
     fence(Ordering::Acquire);
@@ -57,47 +42,143 @@ pub(super) unsafe fn copy_in(src: *const u8, dst: &mut [u8]) {
 /// Programs poll the last byte of a message, or a flag behind a record, and then read what lies
 /// before it. Volatile stores leave the processor's core in the order written here, which is that
 /// of rising addresses, and x86 shows stores to others in that order (total store order). Other
-/// processors keep the promise for the last 1 to 16 bytes only: these are stored with release
-/// ordering, so all that came before is seen by whoever sees them.
+/// processors keep the promise for the last bytes only, those behind the last whole lane: they are
+/// stored with release ordering, so all that came before is seen by whoever sees them.
 ///
 /// # Safety
 /// `src.len()` bytes from `dst` on are mapped writable, and none of them is a part of `src`.
 pub(super) unsafe fn copy_out(src: &[u8], dst: *mut u8) {
-    let len = src.len();
-    let src = src.as_ptr();
+    // SAFETY: by the caller's promise; AVX only where it is found.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if src.len() >= WIDE && is_x86_feature_detected!("avx") {
+            copy_out_avx(src, dst);
+        } else {
+            copy_out_by::<__m128i>(src, dst);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        copy_out_by::<u64>(src, dst);
+    }
+}
+
+/// # Safety
+/// As for [`copy_in`], and the processor has AVX.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn copy_in_avx(src: *const u8, dst: &mut [u8]) {
+    // SAFETY: by the caller's promise.
+    unsafe { copy_in_by::<__m256i>(src, dst) }
+}
+
+/// # Safety
+/// As for [`copy_out`], and the processor has AVX.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn copy_out_avx(src: &[u8], dst: *mut u8) {
+    // SAFETY: by the caller's promise.
+    unsafe { copy_out_by::<__m256i>(src, dst) }
+}
+
+/// [`copy_in`] by lanes of type `L`, an integer or vector that the caller's instructions can move.
+///
+/// # Safety
+/// As for [`copy_in`].
+#[inline(always)]
+unsafe fn copy_in_by<L: Copy>(src: *const u8, dst: &mut [u8]) {
+    let len = dst.len();
+    let dst = dst.as_mut_ptr();
+    let lane = size_of::<L>();
     let mut at = 0;
     // SAFETY: `at` and the size of an access never pass `len`, so each access is within both
     // ranges; foreign words and lanes are aligned by then, our own side is accessed unaligned.
-    // Foreign memory is reached by no reference but those of atomics made here.
     unsafe {
-        while at < len && !dst.add(at).cast::<u64>().is_aligned() {
-            AtomicU8::from_ptr(dst.add(at)).store(src.add(at).read(), Ordering::Release);
+        while at < len && !src.add(at).cast::<u64>().is_aligned() {
+            dst.add(at).write(src.add(at).read_volatile());
             at += 1;
         }
-        if at + WORD <= len && !dst.add(at).cast::<Lane>().is_aligned() {
+        while at + WORD <= len && !src.add(at).cast::<L>().is_aligned() {
+            dst.add(at).cast::<u64>().write_unaligned(src.add(at).cast::<u64>().read_volatile());
+            at += WORD;
+        }
+        while at + UNROLL * lane <= len {
+            let from = src.add(at).cast::<L>();
+            let to = dst.add(at).cast::<L>();
+            let lanes: [L; UNROLL] = std::array::from_fn(|i| from.add(i).read_volatile());
+            lanes.into_iter().enumerate().for_each(|(i, lane)| to.add(i).write_unaligned(lane));
+            at += UNROLL * lane;
+        }
+        while at + lane <= len {
+            dst.add(at).cast::<L>().write_unaligned(src.add(at).cast::<L>().read_volatile());
+            at += lane;
+        }
+        while at + WORD <= len {
+            dst.add(at).cast::<u64>().write_unaligned(src.add(at).cast::<u64>().read_volatile());
+            at += WORD;
+        }
+        while at < len {
+            dst.add(at).write(src.add(at).read_volatile());
+            at += 1;
+        }
+    }
+}
+
+/// [`copy_out`] by lanes of type `L`, an integer or vector that the caller's instructions can move.
+///
+/// # Safety
+/// As for [`copy_out`].
+#[inline(always)]
+unsafe fn copy_out_by<L: Copy>(src: &[u8], dst: *mut u8) {
+    let len = src.len();
+    let src = src.as_ptr();
+    let lane = size_of::<L>();
+    let mut at = 0;
+    // SAFETY: `at` and the size of an access never pass `len`, so each access is within both
+    // ranges; foreign words and lanes are aligned by then, our own side is accessed unaligned.
+    unsafe {
+        while at < len && !dst.add(at).cast::<u64>().is_aligned() {
+            store_byte(src.add(at), dst.add(at));
+            at += 1;
+        }
+        while at + WORD <= len && !dst.add(at).cast::<L>().is_aligned() {
             store_word(src.add(at), dst.add(at));
             at += WORD;
         }
-        while at + LANE < len {
-            let lane = src.add(at).cast::<Lane>().read_unaligned();
-            dst.add(at).cast::<Lane>().write_volatile(lane);
-            at += LANE;
+        // Something stays behind, so that the last bytes are stored with release ordering.
+        while at + UNROLL * lane < len {
+            let from = src.add(at).cast::<L>();
+            let to = dst.add(at).cast::<L>();
+            let lanes: [L; UNROLL] = std::array::from_fn(|i| from.add(i).read_unaligned());
+            lanes.into_iter().enumerate().for_each(|(i, lane)| to.add(i).write_volatile(lane));
+            at += UNROLL * lane;
+        }
+        while at + lane < len {
+            dst.add(at).cast::<L>().write_volatile(src.add(at).cast::<L>().read_unaligned());
+            at += lane;
         }
         while at + WORD <= len {
             store_word(src.add(at), dst.add(at));
             at += WORD;
         }
         while at < len {
-            AtomicU8::from_ptr(dst.add(at)).store(src.add(at).read(), Ordering::Release);
+            store_byte(src.add(at), dst.add(at));
             at += 1;
         }
     }
 }
 
 /// # Safety
+/// A byte can be read at `src` and written at `dst`.
+#[inline(always)]
+unsafe fn store_byte(src: *const u8, dst: *mut u8) {
+    // SAFETY: by the caller's promise; foreign memory is reached by atomics and raw pointers only.
+    unsafe { AtomicU8::from_ptr(dst).store(src.read(), Ordering::Release) }
+}
+
+/// # Safety
 /// A word can be read at `src` and written at `dst`, which is aligned.
+#[inline(always)]
 unsafe fn store_word(src: *const u8, dst: *mut u8) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: by the caller's promise; foreign memory is reached by atomics and raw pointers only.
     unsafe {
         let word = src.cast::<u64>().read_unaligned();
         AtomicU64::from_ptr(dst.cast()).store(word, Ordering::Release);
@@ -110,11 +191,11 @@ mod tests {
 
     #[test]
     fn every_length_at_every_alignment() {
-        let pattern: Vec<u8> = (0..200u8).collect();
+        let pattern: Vec<u8> = (0..400).map(|i| (i % 253) as u8).collect();
         for offset in 0..17 {
-            for len in 0..150 {
+            for len in (0..150).chain([320, 353]) {
                 let src = &pattern[offset..offset + len];
-                let mut there = [0xffu8; 200];
+                let mut there = [0xffu8; 400];
                 // SAFETY: both ranges are within their arrays.
                 unsafe { copy_out(src, there.as_mut_ptr().add(offset)) };
                 assert_eq!(&there[offset..offset + len], src);

@@ -197,7 +197,7 @@ pub(super) fn receive_batch(
     for (slot, message) in slots.iter_mut().zip(&messages[..got]) {
         slot.len = message.msg_len as usize;
         slot.truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-        slot.control.set_len(message.msg_hdr.msg_controllen as usize);
+        slot.control.set_len(message.msg_hdr.msg_controllen as _);
     }
     Ok(got)
 }

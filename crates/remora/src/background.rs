@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use remora_nic::Time;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::device::Shared;
 use crate::event::Event;

@@ -107,10 +107,6 @@ impl CompletionQueue {
     pub fn arm(&self, solicited_only: bool) -> Result<(), PollCqError> {
         self.inner.live.command(|d| d.nic.req_notify_cq(self.inner.handle, solicited_only))
     }
-
-    pub(crate) fn live(&self) -> &Arc<Live> {
-        &self.inner.live
-    }
 }
 
 impl Drop for Inner {
@@ -179,10 +175,8 @@ impl Channel {
             if left.is_zero() {
                 return Err(WaitError::Timeout(patience));
             }
-            let left = Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
+            let left =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
             let fd = PollFd::new(&self.queue.ready, PollFlags::IN);
             match poll(&mut [fd], Some(&left)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}

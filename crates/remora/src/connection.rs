@@ -161,8 +161,7 @@ impl Device {
             rnr_retry: reply.rnr_retry_count,
             ..*params
         };
-        let peer =
-            Peer { address: remote.ip(), qpn: reply.remote_qpn, psn: reply.starting_psn };
+        let peer = Peer { address: remote.ip(), qpn: reply.remote_qpn, psn: reply.starting_psn };
         connection.queue_pair.to_rtr(peer, params)?;
         connection.queue_pair.to_rts(&agreed)?;
         self.live.command(|driver| {
@@ -227,11 +226,8 @@ impl IncomingConnection {
             rnr_retry: request.rnr_retry_count,
             ..*params
         };
-        let peer = Peer {
-            address: request.peer.ip(),
-            qpn: request.remote_qpn,
-            psn: request.starting_psn,
-        };
+        let peer =
+            Peer { address: request.peer.ip(), qpn: request.remote_qpn, psn: request.starting_psn };
         let depth = params.max_rd_atomic.min(request.initiator_depth);
         queue_pair.to_init(params.access)?;
         queue_pair.to_rtr(peer, &ConnectionParams { max_rd_atomic: depth, ..agreed })?;
@@ -283,7 +279,7 @@ impl IncomingConnection {
         }
         let told = self.live.command(|driver| {
             let now = driver.now();
-            let reason = RejectReason::CONSUMER;
+            let reason = RejectReason::CONSUMER_DEFINED;
             driver.nic.cm_mut().reject(now, self.request.conn, reason, &message.as_bytes()[..end])
         });
         if let Err(error) = told {

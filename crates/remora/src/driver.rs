@@ -104,12 +104,11 @@ impl Driver {
                 }
             }
             let capture = &mut self.capture;
-            let progress =
-                self.egress.send(&self.batch, &mut self.memory, &self.socket, |group| {
-                    if let Some(capture) = capture {
-                        note_capture(capture.sent(wall_clock(), &group));
-                    }
-                });
+            let progress = self.egress.send(&self.batch, &mut self.memory, &self.socket, |group| {
+                if let Some(capture) = capture {
+                    note_capture(capture.sent(wall_clock(), &group));
+                }
+            });
             any |= progress.sent > 0;
             self.blocked = progress.blocked;
             if self.blocked {

@@ -6,13 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use remora_nic::wire::{ICRC_LEN, MAX_HEADER};
+use remora_nic::qp::Mtu;
 use thiserror::Error;
 
 use crate::socket::{BindError, Config, Socket};
-
-/// What stands around the payload of a packet: IPv6, UDP, transport headers, ICRC.
-const OVERHEAD: u32 = 40 + 8 + (MAX_HEADER + ICRC_LEN) as u32;
 
 /// One address of a network interface of this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,22 +73,15 @@ impl Interface {
         Ok(Interface { name: name.clone(), addr: ip.unwrap_or(addr.ip()), scope_id, link_mtu })
     }
 
-    /// The largest RoCE path MTU that fits: see [`path_mtu`].
-    pub fn path_mtu(&self) -> u32 {
-        path_mtu(self.link_mtu)
+    /// The largest RoCE path MTU whose packets fit the link.
+    pub fn path_mtu(&self) -> Mtu {
+        Mtu::fitting(self.link_mtu as usize)
     }
 
     /// Opens a socket on this address.
     pub fn bind(&self, config: Config) -> Result<Socket, BindError> {
         Socket::bind_scoped(self.addr, self.scope_id, config)
     }
-}
-
-/// The largest RoCE path MTU (bytes of payload in a packet: 256, 512, 1024, 2048 or 4096) whose
-/// packets fit a link with IP packets of at most `link_mtu` bytes. 256 if none does.
-pub fn path_mtu(link_mtu: u32) -> u32 {
-    let fits = |mtu: &u32| mtu + OVERHEAD <= link_mtu;
-    [4096, 2048, 1024, 512].into_iter().find(fits).unwrap_or(256)
 }
 
 fn preference(addr: &SocketAddr) -> u8 {
@@ -186,18 +176,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_mtus_of_usual_links() {
-        let links = [(65_536, 4096), (9000, 4096), (4200, 4096), (4000, 2048), (1500, 1024)];
-        for (link, path) in links {
-            assert_eq!(path_mtu(link), path, "link of {link}");
-        }
-        assert_eq!(path_mtu(576), 256);
-    }
-
-    #[test]
     fn loopback_is_found_by_name_and_by_any_of_its_addresses() {
         let lo = Interface::find("lo").unwrap();
-        assert_eq!((lo.addr, lo.path_mtu()), ("127.0.0.1".parse().unwrap(), 4096));
+        assert_eq!((lo.addr, lo.path_mtu()), ("127.0.0.1".parse().unwrap(), Mtu::B4096));
         let other = Interface::find("127.0.3.9").unwrap();
         assert_eq!((other.name.as_str(), other.addr), ("lo", "127.0.3.9".parse().unwrap()));
     }

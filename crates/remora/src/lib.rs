@@ -28,14 +28,10 @@ pub mod region;
 pub mod socket;
 
 pub use completion::{Channel, CompletionQueue, WaitError};
-pub use connection::{
-    ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener,
-};
+pub use connection::{ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener};
 pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError};
 pub use queue_pair::{
     ConnectionParams, Peer, PostBatch, QueuePair, QueuePairOptions, SharedReceiveQueue,
 };
-pub use region::{
-    AddressHandle, CreateQpError, MemoryRegion, ProtectionDomain, RegisterError,
-};
+pub use region::{AddressHandle, CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
 pub use remora_nic as nic;

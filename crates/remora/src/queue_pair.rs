@@ -241,9 +241,10 @@ impl QueuePair {
     /// # Errors
     /// See [`PostError`]; nothing was posted then.
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
-        self.inner.pd.live().command(|driver| {
-            driver.nic.post_send(&mut driver.memory, self.inner.qpn, request)
-        })
+        self.inner
+            .pd
+            .live()
+            .command(|driver| driver.nic.post_send(&mut driver.memory, self.inner.qpn, request))
     }
 
     /// Posts requests in turn and rings the doorbell once; returns how many were posted before
@@ -273,10 +274,6 @@ impl QueuePair {
         let mut driver = self.inner.pd.live().lock();
         let driver = &mut *driver;
         driver.nic.post_recv(&mut driver.memory, self.inner.qpn, request)
-    }
-
-    pub(crate) fn live(&self) -> &Arc<crate::device::Live> {
-        self.inner.pd.live()
     }
 }
 

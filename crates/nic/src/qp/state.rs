@@ -408,6 +408,7 @@ mod tests {
         assert_eq!(Mtu::fitting(1500), Mtu::B1024);
         assert_eq!(Mtu::fitting(65536), Mtu::B4096);
         assert_eq!(Mtu::fitting(9000), Mtu::B4096);
+        assert_eq!((Mtu::fitting(4200), Mtu::fitting(4000)), (Mtu::B4096, Mtu::B2048));
         assert_eq!(Mtu::fitting(100), Mtu::B256);
     }
 }

@@ -110,13 +110,6 @@ impl Pair {
         self.b.handle_timeout(self.now);
     }
 
-<<<<<<< HEAD
-    pub(super) fn pass(&mut self, time: Duration) {
-        self.now = self.now + time;
-    }
-
-=======
->>>>>>> cm
     /// `a` asks `b`, which is told.
     pub(super) fn requested(&mut self) -> (ConnId, ConnId) {
         let a = self.a.connect(self.now, &to_port(ip(2), PORT, A_QPN)).unwrap();

@@ -1,0 +1,268 @@
+//! Two devices of one process, over real sockets on loopback.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use remora::nic::Access;
+use remora::nic::queue::{
+    Data, Opcode, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Status, UdDestination,
+    WorkKind,
+};
+use remora::nic::wire::Transport;
+use remora::{
+    CompletionQueue, ConnectionEnd, ConnectionParams, Device, ProtectionDomain, QueuePair,
+    QueuePairOptions,
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const OPEN: Access = Access::all();
+
+struct End {
+    device: Device,
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    qp: QueuePair,
+}
+
+fn end() -> End {
+    let device = Device::open().unwrap();
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq(256).unwrap();
+    let qp = pd.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    End { device, pd, cq, qp }
+}
+
+fn pair() -> (End, End) {
+    let (a, b) = (end(), end());
+    let params = ConnectionParams::new(a.device.info().mtu);
+    a.qp.connect(b.qp.local(), &params).unwrap();
+    b.qp.connect(a.qp.local(), &params).unwrap();
+    (a, b)
+}
+
+fn signaled<'a>(wr_id: u64, op: SendOp, data: Data<'a>) -> SendRequest<'a> {
+    SendRequest { wr_id, op, data, flags: SendFlags::SIGNALED }
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed).collect()
+}
+
+#[test]
+fn writes_and_reads_of_many_sizes_arrive_byte_for_byte() {
+    let (a, b) = pair();
+    let size = 3 << 20;
+    let mine = a.pd.alloc(size, OPEN).unwrap();
+    let theirs = b.pd.alloc(size, OPEN).unwrap();
+    for (i, len) in [1, 7, 8, 64, 4095, 4096, 4097, 65_536, 1_000_003, 3 << 20].iter().enumerate() {
+        let (len, seed) = (*len, i as u8 + 1);
+        let bytes = pattern(len, seed);
+        mine.write_at(0, &bytes).unwrap();
+        let sge = [mine.sge(0, len as u32)];
+        let to = SendOp::Write { to: theirs.remote(0), imm: None };
+        a.qp.post_send(&signaled(1, to, Data::Sges(&sge))).unwrap();
+        let done = a.cq.spin(PATIENCE).unwrap();
+        assert_eq!((done.wr_id, done.status), (1, Status::Success), "WRITE of {len}");
+        let mut got = vec![0; len];
+        theirs.read_at(0, &mut got).unwrap();
+        assert!(got == bytes, "WRITE of {len} bytes");
+
+        mine.write_at(0, &vec![0; len]).unwrap();
+        let from = SendOp::Read { from: theirs.remote(0) };
+        a.qp.post_send(&signaled(2, from, Data::Sges(&sge))).unwrap();
+        let done = a.cq.spin(PATIENCE).unwrap();
+        assert_eq!((done.wr_id, done.status), (2, Status::Success), "READ of {len}");
+        mine.read_at(0, &mut got).unwrap();
+        assert!(got == bytes, "READ of {len} bytes");
+    }
+}
+
+#[test]
+fn sends_are_received_in_order_with_their_immediate_data() {
+    let (a, b) = pair();
+    let room = b.pd.alloc(1 << 16, OPEN).unwrap();
+    for i in 0..16 {
+        let sges = [room.sge(i * 4096, 4096)];
+        b.qp.post_recv(&RecvRequest { wr_id: i, sges: &sges }).unwrap();
+    }
+    for i in 0..16u32 {
+        let text = format!("message {i}");
+        let op = SendOp::Send { imm: Some(i), to: None };
+        a.qp.post_send(&signaled(0, op, Data::Inline(text.as_bytes()))).unwrap();
+    }
+    for i in 0..16u32 {
+        let got = b.cq.spin(PATIENCE).unwrap();
+        let text = format!("message {i}");
+        assert_eq!((got.wr_id, got.kind, got.imm_or_key), (u64::from(i), WorkKind::Recv, i));
+        assert_eq!(got.len as usize, text.len());
+        let mut bytes = vec![0; text.len()];
+        room.read_at(i as usize * 4096, &mut bytes).unwrap();
+        assert_eq!(bytes, text.as_bytes());
+    }
+}
+
+#[test]
+fn atomics_return_the_word_before() {
+    let (a, b) = pair();
+    let result = a.pd.alloc(4096, OPEN).unwrap();
+    let word = b.pd.alloc(4096, OPEN).unwrap();
+    word.buffer().unwrap().store_u64(8, 40).unwrap();
+    let sge = [result.sge(0, 8)];
+    let at = word.remote(8);
+    let ops = [SendOp::FetchAdd { at, add: 2 }, SendOp::CompareSwap { at, compare: 42, swap: 7 }];
+    for (op, before, after) in [(ops[0], 40, 42), (ops[1], 42, 7), (ops[1], 7, 7)] {
+        a.qp.post_send(&signaled(0, op, Data::Sges(&sge))).unwrap();
+        let done = a.cq.spin(PATIENCE).unwrap();
+        assert_eq!(done.status, Status::Success);
+        assert!(matches!(done.kind, WorkKind::Send(Opcode::FetchAdd | Opcode::CompareSwap)));
+        assert_eq!(result.buffer().unwrap().load_u64(0).unwrap(), before);
+        assert_eq!(word.buffer().unwrap().load_u64(8).unwrap(), after);
+    }
+}
+
+#[test]
+fn a_stale_key_is_refused_and_named() {
+    let (a, b) = pair();
+    let mine = a.pd.alloc(4096, OPEN).unwrap();
+    let theirs = b.pd.alloc(4096, OPEN).unwrap();
+    let stale = theirs.remote(0);
+    drop(theirs);
+    let sge = [mine.sge(0, 8)];
+    let op = SendOp::Write { to: stale, imm: None };
+    a.qp.post_send(&signaled(9, op, Data::Sges(&sge))).unwrap();
+    let done = a.cq.spin(PATIENCE).unwrap();
+    assert_eq!((done.wr_id, done.status), (9, Status::RemoteAccess));
+    assert_eq!(b.device.counters().card.refused_key, 1);
+}
+
+#[test]
+fn a_silent_peer_ends_in_retries_exceeded() {
+    let a = end();
+    let gone = end();
+    let peer = gone.qp.local();
+    let mine = a.pd.alloc(4096, OPEN).unwrap();
+    drop(gone);
+    let mtu = a.device.info().mtu;
+    let params = ConnectionParams { timeout: 8, retry_cnt: 2, ..ConnectionParams::new(mtu) };
+    a.qp.connect(peer, &params).unwrap();
+    let sge = [mine.sge(0, 8)];
+    let op = SendOp::Write { to: Remote { addr: 0, rkey: 1 }, imm: None };
+    a.qp.post_send(&signaled(1, op, Data::Sges(&sge))).unwrap();
+    assert_eq!(a.cq.spin(PATIENCE).unwrap().status, Status::RetryExceeded);
+}
+
+#[test]
+fn an_idle_process_still_answers() {
+    let (a, b) = pair();
+    let mine = a.pd.alloc(1 << 20, OPEN).unwrap();
+    let theirs = b.pd.alloc(1 << 20, OPEN).unwrap();
+    // Only `a` is polled here; `b` is driven by its background thread alone.
+    let sge = [mine.sge(0, 1 << 20)];
+    for i in 0..50 {
+        let op = SendOp::Read { from: theirs.remote(0) };
+        a.qp.post_send(&signaled(i, op, Data::Sges(&sge))).unwrap();
+        assert_eq!(a.cq.spin(PATIENCE).unwrap().status, Status::Success);
+    }
+}
+
+#[test]
+fn a_channel_wakes_who_waits() {
+    let a = end();
+    let device = Device::open().unwrap();
+    let channel = device.create_channel().unwrap();
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq_on(&channel, 16).unwrap();
+    let qp = pd.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    let params = ConnectionParams::new(device.info().mtu);
+    a.qp.connect(qp.local(), &params).unwrap();
+    qp.connect(a.qp.local(), &params).unwrap();
+    let room = pd.alloc(4096, OPEN).unwrap();
+    let sges = [room.sge(0, 4096)];
+    qp.post_recv(&RecvRequest { wr_id: 5, sges: &sges }).unwrap();
+    cq.arm(false).unwrap();
+    let op = SendOp::Send { imm: None, to: None };
+    a.qp.post_send(&signaled(0, op, Data::Inline(b"wake"))).unwrap();
+    assert_eq!(channel.wait(PATIENCE).unwrap(), cq.handle());
+    assert_eq!(cq.spin(PATIENCE).unwrap().wr_id, 5);
+}
+
+#[test]
+fn datagrams_carry_their_route() {
+    let make = |device: &Device| {
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(64).unwrap();
+        let options = QueuePairOptions { transport: Transport::Ud, ..QueuePairOptions::rc(&cq) };
+        let qp = pd.create_qp(&options).unwrap();
+        qp.activate_ud(0x1111).unwrap();
+        (pd, cq, qp)
+    };
+    let (here, there) = (Device::open().unwrap(), Device::open().unwrap());
+    let (pd, cq, qp) = make(&here);
+    let (pd2, cq2, qp2) = make(&there);
+    let room = pd2.alloc(4096, OPEN).unwrap();
+    let sges = [room.sge(0, 4096)];
+    qp2.post_recv(&RecvRequest { wr_id: 1, sges: &sges }).unwrap();
+    let ah = pd.create_ah(there.info().address).unwrap();
+    let to = UdDestination { ah: ah.handle(), qpn: qp2.qpn(), qkey: 0x1111 };
+    let op = SendOp::Send { imm: None, to: Some(to) };
+    qp.post_send(&signaled(2, op, Data::Inline(b"datagram"))).unwrap();
+    assert_eq!(cq.spin(PATIENCE).unwrap().wr_id, 2);
+    let got = cq2.spin(PATIENCE).unwrap();
+    assert_eq!((got.len, got.src_qp), (40 + 8, qp.qpn()));
+    let mut bytes = [0; 48];
+    room.read_at(0, &mut bytes).unwrap();
+    assert_eq!(&bytes[40..], b"datagram");
+    assert_eq!(bytes[20] >> 4, 4, "an IPv4 header stands in the second half of the GRH");
+}
+
+#[test]
+fn connections_are_made_used_and_parted() {
+    let server = end();
+    let client = end();
+    let listener = server.device.listen(7471).unwrap();
+    let to = SocketAddr::new(server.device.info().address, 7471);
+    let params = ConnectionParams::new(server.device.info().mtu);
+    let room = server.pd.alloc(4096, OPEN).unwrap();
+    let sges = [room.sge(0, 4096)];
+    let passive = std::thread::spawn(move || {
+        let request = listener.accept(PATIENCE).expect("a request");
+        assert_eq!(&request.private_data()[..5], b"hello");
+        let connection = request.accept(server.qp.clone(), b"welcome", &params, PATIENCE).unwrap();
+        connection.queue_pair().post_recv(&RecvRequest { wr_id: 3, sges: &sges }).unwrap();
+        assert_eq!(server.cq.spin(PATIENCE).unwrap().wr_id, 3);
+        assert_eq!(connection.wait_for_end(PATIENCE), ConnectionEnd::Disconnected);
+    });
+    let connection =
+        client.device.connect(client.qp.clone(), to, b"hello", &params, PATIENCE).unwrap();
+    assert_eq!(&connection.private_data()[..7], b"welcome");
+    let op = SendOp::Send { imm: None, to: None };
+    connection.queue_pair().post_send(&signaled(0, op, Data::Inline(b"x"))).unwrap();
+    assert_eq!(client.cq.spin(PATIENCE).unwrap().status, Status::Success);
+    drop(connection);
+    passive.join().unwrap();
+}
+
+#[test]
+fn a_refusal_says_why() {
+    let (server, client) = (end(), end());
+    let listener = server.device.listen(7471).unwrap();
+    let to = SocketAddr::new(server.device.info().address, 7471);
+    let passive = std::thread::spawn(move || {
+        listener.accept(PATIENCE).expect("a request").reject("not today");
+        std::thread::sleep(Duration::from_millis(50));
+    });
+    let params = ConnectionParams::new(client.device.info().mtu);
+    let refused = client.device.connect(client.qp.clone(), to, b"", &params, PATIENCE);
+    assert!(refused.unwrap_err().to_string().ends_with("not today"));
+    passive.join().unwrap();
+}
+
+#[test]
+fn nothing_is_left_when_all_is_dropped() {
+    let (a, b) = pair();
+    let region = a.pd.alloc(4096, OPEN).unwrap();
+    let device = a.device.clone();
+    drop((a, region));
+    assert_eq!(device.in_use(), Default::default());
+    drop(b);
+}

@@ -1,0 +1,84 @@
+//! `remora`: a software RDMA card, from the command line.
+
+mod bench;
+mod devinfo;
+mod node;
+mod output;
+mod perf;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use remora::{Device, DeviceOptions, OpenError};
+
+/// A software RDMA network card: memory nodes, transfers, measurements, simulations.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what the device offers, in the manner of ibv_devinfo
+    Devinfo(devinfo::Devinfo),
+    /// Measure latency and bandwidth, in the manner of perftest
+    Perf(perf::Perf),
+    /// Measure beside the peers, in one run
+    Bench(bench::Bench),
+}
+
+/// Options of every command that opens a device.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// IP address or interface to bind to [default: a free address of 127.0.0.0/8]
+    #[arg(long, value_name = "IP|INTERFACE")]
+    pub(crate) bind: Option<String>,
+    /// Write what the card sends and receives to a pcapng file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<std::path::PathBuf>,
+    /// Print the card's counters at the end
+    #[arg(long)]
+    pub(crate) stats: bool,
+}
+
+impl DeviceArgs {
+    /// Opens the device.
+    pub(crate) fn open(&self) -> Result<Device, OpenError> {
+        let mut options = DeviceOptions::new();
+        if let Some(bind) = &self.bind {
+            options = options.bind(bind);
+        }
+        if let Some(path) = &self.pcap {
+            options = options.capture(path);
+        }
+        options.open()
+    }
+
+    /// Prints the counters, if they were asked for.
+    pub(crate) fn finish(&self, device: &Device) {
+        if self.stats {
+            output::counters(device);
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_env("REMORA_LOG"))
+        .with_writer(std::io::stderr)
+        .init();
+    let done = match Cli::parse().command {
+        Command::Devinfo(command) => command.run(),
+        Command::Perf(command) => command.run(),
+        Command::Bench(command) => command.run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("remora: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -179,10 +179,8 @@ impl Qp {
     /// Acknowledges all before a response with data; is it then the one expected, for the message
     /// at the front?
     fn is_expected(&mut self, env: &mut Env<'_>, psn: Psn, opcodes: &[Opcode]) -> bool {
-        if psn != self.tx.una {
-            if !self.acknowledged(env, psn) || self.tx.una != psn {
-                return false;
-            }
+        if psn != self.tx.una && (!self.acknowledged(env, psn) || self.tx.una != psn) {
+            return false;
         }
         let front = env.card.outstanding.front(&self.tx.outstanding);
         front.is_some_and(|w| w.failed.is_none() && opcodes.contains(&w.element.opcode))

@@ -179,8 +179,11 @@ impl Qp {
     /// Acknowledges all before a response with data; is it then the one expected, for the message
     /// at the front?
     fn is_expected(&mut self, env: &mut Env<'_>, psn: Psn, opcodes: &[Opcode]) -> bool {
-        if psn != self.tx.una && (!self.acknowledged(env, psn) || self.tx.una != psn) {
-            return false;
+        if psn != self.tx.una {
+            let in_order = self.acknowledged(env, psn);
+            if !in_order || self.tx.una != psn {
+                return false;
+            }
         }
         let front = env.card.outstanding.front(&self.tx.outstanding);
         front.is_some_and(|w| w.failed.is_none() && opcodes.contains(&w.element.opcode))

@@ -1,15 +1,21 @@
 //! `remora`: a software RDMA card, from the command line.
 
-mod bench;
+// mod bench;
 mod devinfo;
-mod node;
+mod mem;
 mod output;
-mod perf;
+// mod perf;
+mod remote;
+mod serve;
+mod stats;
+mod stop;
 
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use remora::{Device, DeviceOptions, OpenError};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// A software RDMA network card: memory nodes, transfers, measurements, simulations.
 #[derive(Debug, Parser)]
@@ -23,10 +29,16 @@ struct Cli {
 enum Command {
     /// Show what the device offers, in the manner of ibv_devinfo
     Devinfo(devinfo::Devinfo),
-    /// Measure latency and bandwidth, in the manner of perftest
-    Perf(perf::Perf),
-    /// Measure beside the peers, in one run
-    Bench(bench::Bench),
+    /// Serve files and memory to other processes, one-sided
+    Node(serve::Serve),
+    /// List, read and write the regions of a node, one-sided
+    Mem(mem::Mem),
+    /// Show the counters of a running node
+    Stats(stats::Stats),
+    // /// Measure latency and bandwidth, in the manner of perftest
+    // Perf(perf::Perf),
+    // /// Measure beside the peers, in one run
+    // Bench(bench::Bench),
 }
 
 /// Options of every command that opens a device.
@@ -65,14 +77,18 @@ impl DeviceArgs {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("REMORA_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
+    let filter = EnvFilter::builder()
+        .with_env_var("REMORA_LOG")
+        .with_default_directive(LevelFilter::WARN.into())
+        .from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let done = match Cli::parse().command {
         Command::Devinfo(command) => command.run(),
-        Command::Perf(command) => command.run(),
-        Command::Bench(command) => command.run(),
+        Command::Node(command) => command.run(),
+        Command::Mem(command) => command.run(),
+        Command::Stats(command) => command.run(),
+        // Command::Perf(command) => command.run(),
+        // Command::Bench(command) => command.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

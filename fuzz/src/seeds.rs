@@ -88,7 +88,8 @@ fn storm(seed: &Seed) -> Seed {
         for _ in 0..6 {
             push_packet(&mut data, 7, queue_pair, seed);
         }
-        // To the region that may only be read, as it is, and to queue pair 1.
+        // As a duplicate, to the region that may only be read, as it is, and to queue pair 1.
+        push_packet(&mut data, 7, queue_pair | 0xC0, seed);
         push_packet(&mut data, 7, queue_pair | 8, seed);
         push_packet(&mut data, 8, queue_pair, seed);
         push_packet(&mut data, 9, queue_pair, seed);

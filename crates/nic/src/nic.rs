@@ -130,7 +130,8 @@ pub enum Event {
     QpAccessError(u32),
     /// The peer of a queue pair sent an invalid request; the queue pair is in ERROR.
     QpRequestError(u32),
-    /// The first packet came before the connection was said to be established.
+    /// The first packet came while the queue pair was in RTR: the peer is ready, whatever the
+    /// connection manager knows.
     CommunicationEstablished(u32),
     /// All that was outstanding when the queue pair went to SQD is done.
     SendQueueDrained(u32),
@@ -710,7 +711,13 @@ impl Nic {
     /// As [`Nic::handle_send_doorbell`], for the receive ring.
     pub fn handle_recv_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if qp.rq.doorbell(index) { Ok(()) } else { Err(PostError::Full) }
+        if !qp.rq.doorbell(index) {
+            return Err(PostError::Full);
+        }
+        if qp.state == State::Error {
+            self.card.schedule(qp);
+        }
+        Ok(())
     }
 }
 

@@ -76,6 +76,8 @@ pub(crate) struct Cold {
     pub(crate) min_rnr_timer: u8,
     pub(crate) max_rd_atomic: u8,
     pub(crate) max_dest_rd_atomic: u8,
+    /// The event "communication established" was raised.
+    pub(crate) peer_told: bool,
     /// The event "last element reached" of a queue pair with a shared receive queue was raised.
     pub(crate) last_element_told: bool,
     /// The event "send queue drained" is owed.
@@ -110,6 +112,7 @@ impl Cold {
             min_rnr_timer: 0,
             max_rd_atomic: 0,
             max_dest_rd_atomic: 0,
+            peer_told: false,
             last_element_told: false,
             drain_wanted: false,
         }
@@ -132,6 +135,10 @@ impl Qp {
         if !matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe) {
             env.card.counters.drop_qp_state += 1;
             return;
+        }
+        if self.state == State::Rtr && !self.cold.peer_told {
+            self.cold.peer_told = true;
+            env.card.events.push_back(Event::CommunicationEstablished(self.qpn));
         }
         if self.transport == Transport::Ud {
             self.handle_datagram(env, packet, outer);
@@ -340,6 +347,7 @@ impl Qp {
         let limit = card.config.window_packets;
         self.tx = Requester::new(Psn::default(), limit);
         self.rx = Responder::new(Psn::default());
+        self.cold.peer_told = false;
         self.cold.last_element_told = false;
     }
 }

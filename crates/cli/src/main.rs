@@ -1,8 +1,7 @@
 //! `remora`: a software RDMA card, from the command line.
 
 mod bench;
-mod devinfo;
-mod node;
+mod child;
 mod output;
 mod perf;
 
@@ -21,8 +20,6 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what the device offers, in the manner of ibv_devinfo
-    Devinfo(devinfo::Devinfo),
     /// Measure latency and bandwidth, in the manner of perftest
     Perf(perf::Perf),
     /// Measure beside the peers, in one run
@@ -70,7 +67,6 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let done = match Cli::parse().command {
-        Command::Devinfo(command) => command.run(),
         Command::Perf(command) => command.run(),
         Command::Bench(command) => command.run(),
     };

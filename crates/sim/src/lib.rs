@@ -1,1 +1,23 @@
-//! Placeholder.
+//! The simulated world: cards on simulated hosts, links with every kind of fault, and virtual time
+//! that jumps to the next event. One seed makes a whole world, and the same seed always the same.
+//!
+//! - [`run`] draws a world from a seed, breaks its network, heals it, demands progress, and lets
+//!   the checkers in [`check`] judge what happened. This is the main test of the card.
+//! - [`Pair`] is the smallest world, two hosts and a connection, for directed tests with
+//!   [`Rule`]s that drop, delay or damage chosen packets.
+//! - [`goodput`](goodput::goodput) measures a connection at a given loss.
+//!
+//! The reading order is [`dice`], [`memory`], [`packet`], [`network`], [`world`], [`endpoint`].
+#![forbid(unsafe_code)]
+
+pub mod dice;
+pub mod endpoint;
+pub mod memory;
+pub mod network;
+pub mod packet;
+pub mod pair;
+pub mod world;
+
+pub use network::{Fate, Faults, LinkOptions, Rule};
+pub use pair::{A, B, Pair, PairOptions};
+pub use world::World;

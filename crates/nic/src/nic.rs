@@ -295,6 +295,8 @@ impl Nic {
                 answers: MultiQueue::new(answers),
                 sgls: SglPool::default(),
                 ready: VecDeque::new(),
+                starved: Vec::new(),
+                feedings: 0,
                 timers: Timers::default(),
                 counters: Counters::default(),
                 events: VecDeque::new(),
@@ -324,6 +326,9 @@ impl Nic {
             srqs: self.card.srqs.len(),
             pds: self.card.pds.len(),
             ahs: self.card.ahs.len(),
+            outstanding: self.card.outstanding.in_use(),
+            answers: self.card.answers.in_use(),
+            lists: self.card.sgls.in_use(),
         }
     }
 
@@ -674,7 +679,7 @@ impl Nic {
             counters.drop_opcode += 1;
             // On a reliable connection the requester is told, if the packet is the expected one.
             let mut env = Env { now, mem, card: &mut self.card };
-            qp.handle_unknown(&mut env, &bth);
+            qp.handle_unknown(&mut env, &bth, datagram);
             return;
         };
         let Ok(packet) = Packet::parse(bth, op, datagram.bytes) else {
@@ -775,6 +780,12 @@ pub struct InUse {
     pub pds: usize,
     /// Address handles.
     pub ahs: usize,
+    /// Messages outstanding.
+    pub outstanding: usize,
+    /// READs and atomics kept to be answered (again).
+    pub answers: usize,
+    /// Copies of scatter/gather lists.
+    pub lists: usize,
 }
 
 /// Writes one element into `ring` and counts it as posted.

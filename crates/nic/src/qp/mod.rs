@@ -82,6 +82,8 @@ pub(crate) struct Cold {
     pub(crate) last_element_told: bool,
     /// The event "send queue drained" is owed.
     pub(crate) drain_wanted: bool,
+    /// One more than [`Card::feedings`] when it last stood among the starved.
+    pub(crate) starved: u32,
 }
 
 /// What one turn of the scheduler may still spend (SRNIC §4.3.1).
@@ -115,6 +117,7 @@ impl Cold {
             peer_told: false,
             last_element_told: false,
             drain_wanted: false,
+            starved: 0,
         }
     }
 }
@@ -161,7 +164,16 @@ impl Qp {
 
     /// A packet with an op-code that this queue pair does not know: an invalid request, if it
     /// stands where the next request is expected.
-    pub(crate) fn handle_unknown(&mut self, env: &mut Env<'_>, bth: &Bth) {
+    pub(crate) fn handle_unknown(
+        &mut self,
+        env: &mut Env<'_>,
+        bth: &Bth,
+        outer: &Datagram<'_>,
+    ) {
+        if outer.src != self.path.dst {
+            env.card.counters.drop_wrong_source += 1;
+            return;
+        }
         let listens = matches!(self.state, State::Rtr | State::Rts | State::Sqd);
         let for_rc = self.transport == Transport::Rc && bth.opcode >> 5 == 0;
         if listens && for_rc && bth.psn == self.rx.expected {
@@ -340,6 +352,7 @@ impl Qp {
         while let Some(work) = card.outstanding.pop(&mut self.tx.outstanding) {
             work.more.into_iter().for_each(|slot| card.sgls.release(slot));
         }
+        card.wake_starved();
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));
         self.sq.reset();

@@ -1,10 +1,11 @@
 //! `remora`: a software RDMA card, from the command line.
 
-// mod bench;
+mod bench;
+mod child;
 mod devinfo;
 mod mem;
 mod output;
-// mod perf;
+mod perf;
 mod remote;
 mod serve;
 mod stats;
@@ -35,10 +36,10 @@ enum Command {
     Mem(mem::Mem),
     /// Show the counters of a running node
     Stats(stats::Stats),
-    // /// Measure latency and bandwidth, in the manner of perftest
-    // Perf(perf::Perf),
-    // /// Measure beside the peers, in one run
-    // Bench(bench::Bench),
+    /// Measure latency and bandwidth, in the manner of perftest
+    Perf(perf::Perf),
+    /// Measure beside the peers, in one run
+    Bench(bench::Bench),
 }
 
 /// Options of every command that opens a device.
@@ -87,8 +88,8 @@ fn main() -> ExitCode {
         Command::Node(command) => command.run(),
         Command::Mem(command) => command.run(),
         Command::Stats(command) => command.run(),
-        // Command::Perf(command) => command.run(),
-        // Command::Bench(command) => command.run(),
+        Command::Perf(command) => command.run(),
+        Command::Bench(command) => command.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -63,7 +63,7 @@ impl List {
         if self.json {
             output::json_line(&regions)?;
         } else {
-            let mut table = output::table(&["region", "bytes", "access", "from"], &[1]);
+            let mut table = output::table(["region", "bytes", "access", "from"]);
             for region in &regions {
                 let access = match (&region.withdrawn, region.writable) {
                     (Some(why), _) => format!("withdrawn: {why}"),
@@ -74,6 +74,7 @@ impl List {
                 let (name, bytes) = (region.name.clone(), output::grouped(region.bytes));
                 table.add_row([name, bytes, access, from.into()]);
             }
+            output::align_right(&mut table, [1]);
             println!("{table}");
         }
         self.remote.device.finish(&device);

@@ -92,12 +92,13 @@ impl Serve {
 
 fn announce(node: &Node, token: Option<Token>) {
     let address = node.address();
-    let mut table = output::table(&["region", "bytes", "access", "from"], &[1]);
+    let mut table = output::table(["region", "bytes", "access", "from"]);
     for region in node.regions() {
         let access = if region.writable { "read, write" } else { "read" };
         let from = if region.file { "file" } else { "memory" };
         table.add_row([&region.name, &output::grouped(region.bytes), access, from]);
     }
+    output::align_right(&mut table, [1]);
     println!("Memory node at {address}: RoCE v2 on UDP 4791, RDMA CM port {}.", address.port);
     println!("{table}");
     if let Some(token) = token {

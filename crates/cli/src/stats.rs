@@ -74,7 +74,7 @@ impl Stats {
             Some(_) => &["counter", "value", "a second"],
             None => &["counter", "value"],
         };
-        let mut table = output::table(header, &[1, 2]);
+        let mut table = output::table(header.iter().copied());
         let none = BTreeMap::new();
         let (events, counters) = before.map_or((&none, &none), |b| (&b.events, &b.counters));
         let lists = [(&now.events, events), (&now.counters, counters)];
@@ -90,6 +90,7 @@ impl Stats {
             }
             table.add_row(row);
         }
+        output::align_right(&mut table, [1, 2]);
         println!("{table}");
     }
 }

@@ -42,6 +42,9 @@ pub struct Config {
     pub address: IpAddr,
     /// Queue pairs, at most 65,536.
     pub max_qps: usize,
+    /// The number of the first queue pair; others follow. Peers remember a connection by it for a
+    /// while, so a process that comes after another at the same address should begin elsewhere.
+    pub first_qpn: u32,
     /// Completion queues.
     pub max_cqs: usize,
     /// Entries of one completion queue.
@@ -82,6 +85,7 @@ impl Config {
         Config {
             address,
             max_qps: 1 << 16,
+            first_qpn: 0,
             max_cqs: 1 << 16,
             max_cqe: 1 << 20,
             max_srqs: 1 << 16,
@@ -130,7 +134,8 @@ pub enum Event {
     QpAccessError(u32),
     /// The peer of a queue pair sent an invalid request; the queue pair is in ERROR.
     QpRequestError(u32),
-    /// The first packet came before the connection was said to be established.
+    /// The first packet came while the queue pair was in RTR: the peer is ready, whatever the
+    /// connection manager knows.
     CommunicationEstablished(u32),
     /// All that was outstanding when the queue pair went to SQD is done.
     SendQueueDrained(u32),
@@ -280,7 +285,7 @@ impl Nic {
     pub fn new(config: Config, seed: [u8; 32]) -> Nic {
         let answers = config.max_qps.saturating_mul(usize::from(crate::qp::MAX_RD_ATOMIC));
         Nic {
-            qps: Table::new(config.max_qps),
+            qps: Table::starting_at(config.max_qps, config.first_qpn),
             device_memory: DeviceMemory::new(config.device_memory.clone()),
             icrc: IcrcChecker::new(),
             cm: Cm::new(config.cm, u64::from_le_bytes(core::array::from_fn(|i| seed[i]))),
@@ -294,6 +299,8 @@ impl Nic {
                 answers: MultiQueue::new(answers),
                 sgls: SglPool::default(),
                 ready: VecDeque::new(),
+                starved: Vec::new(),
+                feedings: 0,
                 timers: Timers::default(),
                 counters: Counters::default(),
                 events: VecDeque::new(),
@@ -323,6 +330,9 @@ impl Nic {
             srqs: self.card.srqs.len(),
             pds: self.card.pds.len(),
             ahs: self.card.ahs.len(),
+            outstanding: self.card.outstanding.in_use(),
+            answers: self.card.answers.in_use(),
+            lists: self.card.sgls.in_use(),
         }
     }
 
@@ -673,7 +683,7 @@ impl Nic {
             counters.drop_opcode += 1;
             // On a reliable connection the requester is told, if the packet is the expected one.
             let mut env = Env { now, mem, card: &mut self.card };
-            qp.handle_unknown(&mut env, &bth);
+            qp.handle_unknown(&mut env, &bth, datagram);
             return;
         };
         let Ok(packet) = Packet::parse(bth, op, datagram.bytes) else {
@@ -710,7 +720,13 @@ impl Nic {
     /// As [`Nic::handle_send_doorbell`], for the receive ring.
     pub fn handle_recv_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if qp.rq.doorbell(index) { Ok(()) } else { Err(PostError::Full) }
+        if !qp.rq.doorbell(index) {
+            return Err(PostError::Full);
+        }
+        if qp.state == State::Error {
+            self.card.schedule(qp);
+        }
+        Ok(())
     }
 }
 
@@ -768,6 +784,12 @@ pub struct InUse {
     pub pds: usize,
     /// Address handles.
     pub ahs: usize,
+    /// Messages outstanding.
+    pub outstanding: usize,
+    /// READs and atomics kept to be answered (again).
+    pub answers: usize,
+    /// Copies of scatter/gather lists.
+    pub lists: usize,
 }
 
 /// Writes one element into `ring` and counts it as posted.

@@ -10,6 +10,8 @@ pub(crate) struct Table<T, const INDEX: u32, const BITS: u32> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
     limit: usize,
+    /// The first handle: others follow it.
+    first: u32,
 }
 
 #[derive(Debug)]
@@ -21,7 +23,14 @@ struct Slot<T> {
 impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
     /// An empty table that will hold at most `limit` values (and at most 2^`INDEX`).
     pub(crate) fn new(limit: usize) -> Self {
-        Table { slots: Vec::new(), free: Vec::new(), limit: limit.min(1 << INDEX) }
+        Table::starting_at(limit, 0)
+    }
+
+    /// As [`Table::new`], with `first` as the first handle, if that can be one.
+    pub(crate) fn starting_at(limit: usize, first: u32) -> Self {
+        let first = first & (u32::MAX >> (32 - BITS));
+        let first = if first >> INDEX == 0 { first | 1 << INDEX } else { first };
+        Table { slots: Vec::new(), free: Vec::new(), limit: limit.min(1 << INDEX), first }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -33,19 +42,20 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() < self.limit => {
-                self.slots.push(Slot { generation: 1, value: None });
+                self.slots.push(Slot { generation: self.first >> INDEX, value: None });
                 self.slots.len() as u32 - 1
             }
             None => return None,
         };
         let slot = &mut self.slots[index as usize];
-        let handle = slot.generation << INDEX | index;
+        let low = index.wrapping_add(self.first) & ((1 << INDEX) - 1);
+        let handle = slot.generation << INDEX | low;
         slot.value = Some(make(handle));
         Some(handle)
     }
 
     pub(crate) fn remove(&mut self, handle: u32) -> Option<T> {
-        let index = Self::index(handle);
+        let index = self.index(handle);
         let slot =
             self.slots.get_mut(index as usize).filter(|s| s.generation == handle >> INDEX)?;
         let value = slot.value.take()?;
@@ -57,18 +67,20 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
 
     #[inline]
     pub(crate) fn get(&self, handle: u32) -> Option<&T> {
-        let slot = self.slots.get(Self::index(handle) as usize)?;
+        let slot = self.slots.get(self.index(handle) as usize)?;
         if slot.generation == handle >> INDEX { slot.value.as_ref() } else { None }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, handle: u32) -> Option<&mut T> {
-        let slot = self.slots.get_mut(Self::index(handle) as usize)?;
+        let index = self.index(handle) as usize;
+        let slot = self.slots.get_mut(index)?;
         if slot.generation == handle >> INDEX { slot.value.as_mut() } else { None }
     }
 
-    const fn index(handle: u32) -> u32 {
-        handle & ((1 << INDEX) - 1)
+    #[inline]
+    const fn index(&self, handle: u32) -> u32 {
+        handle.wrapping_sub(self.first) & ((1 << INDEX) - 1)
     }
 }
 
@@ -86,6 +98,17 @@ mod tests {
         assert_eq!(table.get(a), None);
         assert_eq!(table.remove(a), None);
         assert_eq!(table.get(b), Some(&"b"));
+    }
+
+    #[test]
+    fn handles_follow_the_first() {
+        let mut table: Table<u32, 4, 8> = Table::starting_at(16, 0xFFFF_FF3E);
+        let handles: Vec<u32> = (0..16).map(|i| table.insert_with(|_| i).unwrap()).collect();
+        assert_eq!(handles[..4], [0x3E, 0x3F, 0x30, 0x31]);
+        assert!(handles.iter().zip(0..).all(|(h, i)| table.get(*h) == Some(&i)));
+        assert_eq!(table.get(0x1E), None, "the slot, but another generation");
+        let mut small: Table<(), 4, 8> = Table::starting_at(16, 3);
+        assert_eq!(small.insert_with(|_| ()), Some(0x13), "small numbers stay free");
     }
 
     #[test]

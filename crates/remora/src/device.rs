@@ -123,9 +123,13 @@ impl DeviceOptions {
         let mut config = remora_nic::Config::new(socket.addr());
         config.device_memory = own_memory.addr()..own_memory.addr() + DEVICE_MEMORY as u64;
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
-        let mut seed = [0; 32];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(io::Error::from)?;
+        // Numbers of their own: queue pair numbers are public, the seed of the keys is not.
+        let (mut seed, mut first_qpn) = ([0; 32], [0; 4]);
+        for bytes in [&mut seed[..], &mut first_qpn] {
+            rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
+                .map_err(io::Error::from)?;
+        }
+        config.first_qpn = u32::from_le_bytes(first_qpn);
         let info = DeviceInfo { address: socket.addr(), port: socket.port(), mtu };
         let async_ready = Arc::new(Event::new()?);
         // SAFETY: the card passes only addresses of its own memory, of rings and of registered

@@ -1,0 +1,206 @@
+//! `remora bench`: our figures beside a peer's, measured in one run.
+//!
+//! A benchmark is a list of [`Case`]s. [`measure`] runs ours and the peer's in turn, several times,
+//! so that what disturbs the machine disturbs both, and makes a [`Row`] of each; [`report`] prints
+//! the rows as a table and writes them as JSON. Every `remora bench …` uses this frame and its
+//! format: `{"name", "unit", "ours": {"min", "median", "max"}, "peer": {"name", "min", "median",
+//! "max"}, "ratio"}`, where the ratio is our median over the peer's.
+
+mod peers;
+mod transport;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::output;
+
+/// `remora bench`.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Latency, bandwidth and message rate of WRITEs, beside plain UDP and TCP on the same cores
+    Transport(transport::Transport),
+    #[command(hide = true)]
+    Peer(peers::Peer),
+}
+
+impl Bench {
+    /// Runs the command.
+    pub(crate) fn run(self) -> Result<()> {
+        match self.what {
+            What::Transport(transport) => transport.run(),
+            What::Peer(peer) => peer.run(),
+        }
+    }
+}
+
+/// Options of every benchmark.
+#[derive(Clone, Debug, Args)]
+struct Options {
+    /// Write the rows to a file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Fewer and shorter runs: to see that it works, not how well
+    #[arg(long)]
+    quick: bool,
+}
+
+/// One thing to measure, ours and a peer's.
+struct Case<'a> {
+    name: &'static str,
+    unit: &'static str,
+    peer: &'static str,
+    target: Target,
+    ours: Box<dyn FnMut() -> Result<f64> + 'a>,
+    theirs: Box<dyn FnMut() -> Result<f64> + 'a>,
+}
+
+/// What the ratio should be.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Target {
+    fn is_met(self, ratio: f64) -> bool {
+        match self {
+            Target::AtMost(limit) => ratio <= limit,
+            Target::AtLeast(limit) => ratio >= limit,
+        }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::AtMost(limit) => write!(f, "≤ {limit} ×"),
+            Target::AtLeast(limit) => write!(f, "≥ {limit} ×"),
+        }
+    }
+}
+
+/// Several runs of one side.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+struct Spread {
+    min: f64,
+    median: f64,
+    max: f64,
+}
+
+impl Spread {
+    /// `runs` is not empty.
+    fn of(mut runs: Vec<f64>) -> Spread {
+        runs.sort_by(f64::total_cmp);
+        let middle = runs.len() / 2;
+        let median = if runs.len() % 2 == 1 {
+            runs[middle]
+        } else {
+            f64::midpoint(runs[middle - 1], runs[middle])
+        };
+        Spread { min: runs[0], median, max: runs[runs.len() - 1] }
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.3} ({:.3}–{:.3})", self.median, self.min, self.max)
+    }
+}
+
+/// The peer's side of a row.
+#[derive(Debug, Serialize)]
+struct PeerSide {
+    name: &'static str,
+    #[serde(flatten)]
+    spread: Spread,
+}
+
+/// A line of the table.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    unit: &'static str,
+    ours: Spread,
+    peer: PeerSide,
+    ratio: f64,
+    #[serde(skip)]
+    target: Target,
+}
+
+/// Runs both sides in turn, `runs` times each.
+fn measure(mut case: Case<'_>, runs: usize) -> Result<Row> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        ours.push((case.ours)()?);
+        theirs.push((case.theirs)()?);
+    }
+    let Case { name, unit, peer, target, .. } = case;
+    let ours = Spread::of(ours);
+    let peer = PeerSide { name: peer, spread: Spread::of(theirs) };
+    Ok(Row { name, unit, ours, ratio: ours.median / peer.spread.median, peer, target })
+}
+
+/// Prints the rows and writes them where they are wanted.
+fn report(rows: &[Row], options: &Options) -> Result<()> {
+    let headings = ["row", "unit", "ours", "peer", "peer's", "ratio", "target", ""];
+    let mut table = output::table(headings);
+    for row in rows {
+        let met = if row.target.is_met(row.ratio) { "met" } else { "missed" };
+        table.add_row([
+            row.name.to_owned(),
+            row.unit.to_owned(),
+            row.ours.to_string(),
+            row.peer.name.to_owned(),
+            row.peer.spread.to_string(),
+            format!("{:.2}", row.ratio),
+            row.target.to_string(),
+            met.to_owned(),
+        ]);
+    }
+    output::align_right(&mut table, [2, 4, 5, 6]);
+    println!("{table}\nmedian (lowest–highest) of several runs in turn; ratio = ours / peer's");
+    match &options.json {
+        Some(path) => output::write_json(path, &rows),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_the_agreed_form() {
+        let mut values = [3.0, 1.0, 2.0].into_iter();
+        let case = Case {
+            name: "row",
+            unit: "µs",
+            peer: "other",
+            target: Target::AtMost(1.0),
+            ours: Box::new(move || Ok(values.next().unwrap())),
+            theirs: Box::new(|| Ok(4.0)),
+        };
+        let row = measure(case, 3).unwrap();
+        assert!(row.target.is_met(row.ratio));
+        let expected = serde_json::json!({
+            "name": "row", "unit": "µs", "ratio": 0.5,
+            "ours": {"min": 1.0, "median": 2.0, "max": 3.0},
+            "peer": {"name": "other", "min": 4.0, "median": 4.0, "max": 4.0},
+        });
+        assert_eq!(serde_json::to_value(&row).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between() {
+        assert_eq!(Spread::of(vec![4.0, 1.0]).median, 2.5);
+    }
+}

@@ -1,0 +1,239 @@
+//! The peers: what plain sockets do on the same two cores, as well as plain programs can.
+//!
+//! Each is two processes, pinned to a core each, that spin and never sleep. The hidden command
+//! `remora bench peer KIND` runs one and prints its figure as JSON; it starts itself a second time
+//! for the other end.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
+use serde::{Deserialize, Serialize};
+
+use crate::child::{self, Helper};
+
+/// What a TCP program would write at a time.
+const TCP_WRITE: usize = 1 << 20;
+/// Rounds of ping-pong between looks at the clock.
+const ROUNDS: u32 = 256;
+/// The longest wait for the other end.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What ends a stream of datagrams: longer than any that carries data.
+const LAST: [u8; 256] = [0; 256];
+
+/// Which peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum Kind {
+    /// 8 bytes to and fro over UDP: half a round trip in µs
+    UdpLatency,
+    /// One TCP stream: Gb/s
+    TcpBandwidth,
+    /// 64-byte datagrams, a system call each: millions received a second
+    UdpRate,
+}
+
+/// The hidden command `remora bench peer`.
+#[derive(Debug, Args)]
+pub(super) struct Peer {
+    #[arg(value_enum)]
+    kind: Kind,
+    /// Seconds to measure
+    #[arg(long, default_value_t = 0.3)]
+    seconds: f64,
+    /// Bytes of the socket's buffers; 0: leave them to the system
+    #[arg(long, default_value_t = 0)]
+    buffer: usize,
+    /// Be the other end
+    #[arg(long)]
+    other: bool,
+}
+
+/// What a peer prints.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Figure {
+    pub(super) value: f64,
+}
+
+impl Peer {
+    /// Runs one end.
+    pub(super) fn run(&self) -> Result<()> {
+        if self.other {
+            child::pin(1)?;
+            return match self.kind {
+                Kind::UdpLatency => udp_echo(),
+                Kind::TcpBandwidth => tcp_sink(self.buffer),
+                Kind::UdpRate => udp_sink(),
+            };
+        }
+        let name = self.kind.to_possible_value().context("a kind without a name")?;
+        let buffer = self.buffer.to_string();
+        let args = ["bench", "peer", name.get_name(), "--other", "--buffer", &buffer];
+        let mut other = Helper::start(args)?;
+        // Only now: the other end would inherit it.
+        child::pin(0)?;
+        let to: SocketAddr = other.line()?.parse().context("the other end named no address")?;
+        let time = Duration::from_secs_f64(self.seconds);
+        let value = match self.kind {
+            Kind::UdpLatency => udp_ping(to, time)?,
+            Kind::TcpBandwidth => tcp_source(to, time, self.buffer)?,
+            Kind::UdpRate => udp_source(to, time, &mut other)?,
+        };
+        println!("{}", serde_json::to_string(&Figure { value })?);
+        Ok(())
+    }
+}
+
+/// A socket on loopback that never blocks, whose address has been printed if `tell`.
+fn udp(tell: bool) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot bind a UDP socket")?;
+    socket.set_nonblocking(true)?;
+    // As much as an unprivileged program gets; a failure leaves the system's default.
+    set_socket_recv_buffer_size(&socket, 16 << 20).ok();
+    if tell {
+        announce(socket.local_addr()?)?;
+    }
+    Ok(socket)
+}
+
+fn announce(address: SocketAddr) -> Result<()> {
+    println!("{address}");
+    std::io::stdout().flush()?;
+    child::end_with_stdin()
+}
+
+/// Receives one datagram, spinning; an error after a long silence.
+fn spin(socket: &UdpSocket, bytes: &mut [u8]) -> Result<(usize, SocketAddr)> {
+    let mut silent = None;
+    loop {
+        for _ in 0..1 << 14 {
+            match socket.recv_from(bytes) {
+                Ok(received) => return Ok(received),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).context("cannot receive over UDP"),
+            }
+        }
+        let since = silent.get_or_insert_with(Instant::now).elapsed();
+        ensure!(since < PATIENCE, "the UDP peer lost a datagram or is silent");
+    }
+}
+
+fn udp_ping(to: SocketAddr, time: Duration) -> Result<f64> {
+    let socket = udp(false)?;
+    let mut bytes = [1; 8];
+    let mut samples = Vec::new();
+    let start = Instant::now();
+    while start.elapsed() < time {
+        for _ in 0..ROUNDS {
+            let before = Instant::now();
+            socket.send_to(&bytes, to).context("cannot send over UDP")?;
+            spin(&socket, &mut bytes)?;
+            samples.push(before.elapsed().as_nanos() as u64 / 2);
+        }
+    }
+    samples.sort_unstable();
+    Ok(samples[samples.len() / 2] as f64 / 1e3)
+}
+
+fn udp_echo() -> Result<()> {
+    let socket = udp(true)?;
+    let mut bytes = [0; 8];
+    loop {
+        let (len, from) = match spin(&socket, &mut bytes) {
+            Ok(received) => received,
+            // Before the first and after the last, silence is as it should be.
+            Err(_) => continue,
+        };
+        socket.send_to(&bytes[..len], from).context("cannot send over UDP")?;
+    }
+}
+
+fn tcp_buffers(stream: &TcpStream, bytes: usize) -> Result<()> {
+    stream.set_nodelay(true)?;
+    if bytes > 0 {
+        set_socket_send_buffer_size(stream, bytes)?;
+        set_socket_recv_buffer_size(stream, bytes)?;
+    }
+    Ok(())
+}
+
+fn tcp_source(to: SocketAddr, time: Duration, buffer: usize) -> Result<f64> {
+    let mut stream = TcpStream::connect(to).context("cannot connect over TCP")?;
+    tcp_buffers(&stream, buffer)?;
+    let bytes = vec![7; TCP_WRITE];
+    let mut sent = 0u64;
+    let start = Instant::now();
+    while start.elapsed() < time {
+        stream.write_all(&bytes).context("cannot send over TCP")?;
+        sent += TCP_WRITE as u64;
+    }
+    // All has arrived when the other end says so.
+    stream.shutdown(std::net::Shutdown::Write)?;
+    stream.read_exact(&mut [0]).context("the TCP peer did not confirm")?;
+    Ok(sent as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9)
+}
+
+fn tcp_sink(buffer: usize) -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen over TCP")?;
+    if buffer > 0 {
+        // Before the connection comes, so that its window is made for it.
+        set_socket_recv_buffer_size(&listener, buffer)?;
+    }
+    announce(listener.local_addr()?)?;
+    let (mut stream, _) = listener.accept().context("cannot accept over TCP")?;
+    tcp_buffers(&stream, buffer)?;
+    let mut bytes = vec![0; TCP_WRITE];
+    while stream.read(&mut bytes).context("cannot receive over TCP")? > 0 {}
+    stream.write_all(&[1])?;
+    wait_for_the_end()
+}
+
+/// Sends as fast as it can; the figure is what the other end received a second.
+fn udp_source(to: SocketAddr, time: Duration, other: &mut Helper) -> Result<f64> {
+    let socket = udp(false)?;
+    socket.connect(to)?;
+    let bytes = [7; 64];
+    let start = Instant::now();
+    while start.elapsed() < time {
+        for _ in 0..ROUNDS {
+            send(&socket, &bytes)?;
+        }
+    }
+    while start.elapsed() < time + Duration::from_millis(20) {
+        send(&socket, &LAST)?;
+    }
+    other.line()?.parse().context("the other end printed no figure")
+}
+
+/// Sends one datagram; a full socket is tried again.
+fn send(socket: &UdpSocket, bytes: &[u8]) -> Result<()> {
+    loop {
+        match socket.send(bytes) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error).context("cannot send over UDP"),
+        }
+    }
+}
+
+fn udp_sink() -> Result<()> {
+    let socket = udp(true)?;
+    let mut bytes = [0; LAST.len()];
+    spin(&socket, &mut bytes)?;
+    let start = Instant::now();
+    let mut received = 0u64;
+    while spin(&socket, &mut bytes)?.0 != LAST.len() {
+        received += 1;
+    }
+    println!("{}", received as f64 / start.elapsed().as_secs_f64() / 1e6);
+    std::io::stdout().flush()?;
+    wait_for_the_end()
+}
+
+/// Sleeps until standard input closes and ends the process.
+fn wait_for_the_end() -> Result<()> {
+    std::thread::sleep(Duration::from_secs(60));
+    bail!("the process that started this one has forgotten it")
+}

@@ -1,0 +1,216 @@
+//! `remora perf`: latency and bandwidth, in the manner of perftest.
+//!
+//! A client connects to `remora perf serve` by RDMA CM ([`session`]), with the test's [`plan`] as
+//! private data. Queue pair numbers go over a control connection ([`control`]), so that a thousand
+//! queue pairs cost two messages. Then [`latency`] or [`bandwidth`] runs, and [`verify`] looks at
+//! what has arrived.
+
+mod bandwidth;
+mod control;
+mod latency;
+mod plan;
+mod report;
+mod serve;
+mod session;
+mod verify;
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::DeviceArgs;
+use crate::child::{self, Helper};
+use plan::{Plan, Verb};
+use session::Session;
+
+/// The port that `remora perf serve` listens on, of RDMA CM's TCP port space; perftest's own.
+const DEFAULT_PORT: u16 = 18_515;
+/// How long a silent peer is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// `remora perf`.
+#[derive(Debug, Args)]
+pub(crate) struct Perf {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// RDMA WRITE; latency is a ping-pong in which each side polls memory for the last byte
+    Write(Test),
+    /// RDMA READ
+    Read(Test),
+    /// SEND; latency is a ping-pong of messages
+    Send(Test),
+    /// Fetch-and-add of 8 bytes
+    Atomic(Test),
+    /// Be the other end: wait for clients until stopped
+    Serve(serve::Serve),
+}
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Mode {
+    /// Time of one operation at a time; half a round trip for ping-pongs
+    Lat,
+    /// Bytes and messages a second with many operations in flight
+    Bw,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Args)]
+struct Test {
+    /// Latency or bandwidth
+    #[arg(value_enum)]
+    mode: Mode,
+    /// Address, or address:port, of a running `remora perf serve` [default: start one on this
+    /// machine, and stop it at the end]
+    node: Option<String>,
+    /// Message size in bytes; K, M, G are accepted [default: 8 for lat, 64K for bw]
+    #[arg(long, short, value_parser = plan::parse_size)]
+    size: Option<u32>,
+    /// Queue pairs (bw)
+    #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    qps: u32,
+    /// Messages of each queue pair [default: 1000 for lat, 5000 for bw]
+    #[arg(long, short = 'n', conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    iters: Option<u64>,
+    /// Seconds to run, instead of a number of messages
+    #[arg(long, short = 'D', value_name = "S", value_parser = parse_seconds)]
+    duration: Option<Duration>,
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that the link allows]
+    #[arg(long, short, value_parser = plan::parse_mtu)]
+    mtu: Option<remora::nic::qp::Mtu>,
+    /// Messages in flight on each queue pair
+    #[arg(long, short = 't', default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    depth: u32,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Leave it to the system which cores run the two ends
+    #[arg(long)]
+    no_pin: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+impl Perf {
+    /// Runs the command.
+    pub(crate) fn run(self) -> Result<()> {
+        match self.what {
+            What::Write(test) => test.run(Verb::Write),
+            What::Read(test) => test.run(Verb::Read),
+            What::Send(test) => test.run(Verb::Send),
+            What::Atomic(test) => test.run(Verb::Atomic),
+            What::Serve(serve) => serve.run(),
+        }
+    }
+}
+
+impl Test {
+    fn run(&self, verb: Verb) -> Result<()> {
+        let plan = self.plan(verb)?;
+        let (server, node) = match &self.node {
+            Some(node) => (None, resolve(node)?),
+            None => self.start_server().map(|(server, node)| (Some(server), node))?,
+        };
+        if !self.no_pin && server.is_some() {
+            child::pin(0)?;
+        }
+        let device = self.device.open()?;
+        let outcome = self.measure(&device, plan, node);
+        self.device.finish(&device);
+        let result = outcome?;
+        if let Some(server) = server {
+            server.finish()?;
+        }
+        report::print(&result, self.json)
+    }
+
+    fn measure(
+        &self,
+        device: &remora::Device,
+        plan: Plan,
+        node: SocketAddr,
+    ) -> Result<report::Outcome> {
+        let mut session = Session::connect(device, plan, self.mtu, node)?;
+        let until = self.until();
+        let measured = match plan.mode {
+            Mode::Lat => report::Measured::Latency(latency::measure(&mut session, until)?),
+            Mode::Bw => report::Measured::Bandwidth(bandwidth::measure(&mut session, until)?),
+        };
+        verify::client(&mut session, measured.messages())?;
+        Ok(report::Outcome { plan, mtu: session.mtu.bytes(), measured })
+    }
+
+    fn plan(&self, verb: Verb) -> Result<Plan> {
+        let size = match (verb, self.size) {
+            (Verb::Atomic, None | Some(8)) => 8,
+            (Verb::Atomic, Some(_)) => {
+                anyhow::bail!("an atomic works on 8 bytes: leave out --size")
+            }
+            (_, Some(size)) => size,
+            (_, None) if self.mode == Mode::Lat => 8,
+            (_, None) => 65_536,
+        };
+        let one = self.mode == Mode::Bw || self.qps == 1;
+        ensure!(one, "latency is measured on one queue pair: leave out --qps");
+        Ok(Plan { verb, mode: self.mode, size, qps: self.qps, depth: self.depth })
+    }
+
+    fn until(&self) -> Until {
+        let usual = if self.mode == Mode::Lat { 1000 } else { 5000 };
+        match self.duration {
+            Some(time) => Until::Elapsed(time),
+            None => Until::Messages(self.iters.unwrap_or(usual)),
+        }
+    }
+
+    /// Starts `remora perf serve` on an address of its own.
+    fn start_server(&self) -> Result<(Helper, SocketAddr)> {
+        let mut args: Vec<String> = ["perf", "serve", "--child"].map(String::from).into();
+        if !self.no_pin {
+            args.extend(["--pin".into(), "1".into()]);
+        }
+        if self.device.stats {
+            args.push("--stats".into());
+        }
+        let mut server = Helper::start(args)?;
+        let line = server.line()?;
+        let node = line.strip_prefix(serve::LISTENING).and_then(|at| at.trim().parse().ok());
+        let node = node.with_context(|| format!("the other process said `{line}`"))?;
+        Ok((server, node))
+    }
+}
+
+/// How long a measurement goes on.
+#[derive(Clone, Copy, Debug)]
+enum Until {
+    /// So many messages on each queue pair.
+    Messages(u64),
+    /// So long.
+    Elapsed(Duration),
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    if !(0.001..=86_400.0).contains(&seconds) {
+        return Err("between 0.001 and 86400 seconds, please".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// The address of a node: `IP`, `IP:PORT`, `NAME` or `NAME:PORT`.
+fn resolve(node: &str) -> Result<SocketAddr> {
+    if let Ok(ip) = node.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, DEFAULT_PORT));
+    }
+    let found = node.to_socket_addrs().or_else(|_| (node, DEFAULT_PORT).to_socket_addrs());
+    found
+        .with_context(|| format!("`{node}` is neither an address nor the name of a machine"))?
+        .next()
+        .with_context(|| format!("`{node}` has no address"))
+}

@@ -1,0 +1,177 @@
+//! What a test does: what the client tells the server when it connects.
+
+use anyhow::{Result, bail, ensure};
+use clap::ValueEnum;
+use remora::nic::qp::Mtu;
+
+use super::Mode;
+
+/// The first bytes of the private data, with the version of all that follows.
+const MAGIC: [u8; 5] = *b"perf\x01";
+/// The longest message.
+const SIZE_MAX: u32 = 1 << 30;
+/// Memory for messages, in each direction, beyond which queue pairs share slots.
+const SLOTS_BYTES: u64 = 64 << 20;
+
+/// What is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verb {
+    Write = 1,
+    Read = 2,
+    Send = 3,
+    Atomic = 4,
+}
+
+impl Verb {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Verb::Write => "write",
+            Verb::Read => "read",
+            Verb::Send => "send",
+            Verb::Atomic => "atomic",
+        }
+    }
+}
+
+/// A test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Plan {
+    pub(super) verb: Verb,
+    pub(super) mode: Mode,
+    /// Bytes of a message.
+    pub(super) size: u32,
+    /// Queue pairs.
+    pub(super) qps: u32,
+    /// Messages in flight on each.
+    pub(super) depth: u32,
+}
+
+impl Plan {
+    /// As private data of a connection request.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend([self.verb as u8, u8::from(self.mode == Mode::Bw), 0]);
+        for number in [self.size, self.qps, self.depth] {
+            out.extend(number.to_be_bytes());
+        }
+        out
+    }
+
+    /// Reads what a client sent; nothing in it is trusted.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Plan> {
+        ensure!(
+            bytes.len() >= 20 && bytes[..5] == MAGIC,
+            "this is not `remora perf` of my version"
+        );
+        let verb = match bytes[5] {
+            1 => Verb::Write,
+            2 => Verb::Read,
+            3 => Verb::Send,
+            4 => Verb::Atomic,
+            _ => bail!("unknown verb"),
+        };
+        let mode = if bytes[6] == 1 { Mode::Bw } else { Mode::Lat };
+        let number = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_be_bytes(*b));
+        let plan = Plan { verb, mode, size: number(8), qps: number(12), depth: number(16) };
+        ensure!((1..=SIZE_MAX).contains(&plan.size), "message size out of range");
+        ensure!((1..=16_384).contains(&plan.qps), "number of queue pairs out of range");
+        ensure!((1..=8192).contains(&plan.depth), "depth out of range");
+        Ok(plan)
+    }
+
+    /// Bytes from one slot to the next.
+    pub(super) fn stride(&self) -> u64 {
+        u64::from(self.size).next_multiple_of(64)
+    }
+
+    /// Slots for messages, in each direction: one a queue pair, unless that takes too much memory.
+    pub(super) fn slots(&self) -> u64 {
+        u64::from(self.qps).min((SLOTS_BYTES / self.stride()).max(1))
+    }
+
+    /// Where messages arrive: the first byte of the slot of queue pair `i`.
+    pub(super) fn inbox(&self, i: usize) -> u64 {
+        i as u64 % self.slots() * self.stride()
+    }
+
+    /// Where messages are sent from.
+    pub(super) fn outbox(&self, i: usize) -> u64 {
+        self.half() + self.inbox(i)
+    }
+
+    /// Bytes of all slots of one direction, in whole pages.
+    pub(super) fn half(&self) -> u64 {
+        (self.slots() * self.stride()).next_multiple_of(4096)
+    }
+
+    /// One request of so many reports its completion: a quarter of what may be in flight.
+    pub(super) fn chunk(&self) -> u32 {
+        (self.depth / 4).clamp(1, 32)
+    }
+
+    /// What one side calls the test.
+    pub(super) fn name(&self) -> String {
+        let mode = self.mode.to_possible_value().map_or_else(String::new, |v| v.get_name().into());
+        format!("{} {mode}", self.verb.name())
+    }
+}
+
+/// A size such as `8`, `64K`, `1M` or `1MiB`.
+pub(super) fn parse_size(text: &str) -> Result<u32, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        unit => return Err(format!("`{unit}` is no unit: K, M and G are")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size"))?;
+    let bytes = number.checked_shl(shift).filter(|b| b >> shift == number).unwrap_or(u64::MAX);
+    match u32::try_from(bytes) {
+        Ok(bytes) if (1..=SIZE_MAX).contains(&bytes) => Ok(bytes),
+        _ => Err(format!("a message has 1 to {SIZE_MAX} bytes")),
+    }
+}
+
+/// An MTU by its bytes.
+pub(super) fn parse_mtu(text: &str) -> Result<Mtu, String> {
+    let mtus = (1..=5).filter_map(Mtu::from_code);
+    mtus.into_iter()
+        .find(|mtu| mtu.bytes().to_string() == text)
+        .ok_or_else(|| "an MTU is 256, 512, 1024, 2048 or 4096".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("8"), Ok(8));
+        assert_eq!(parse_size("64K"), Ok(65_536));
+        assert_eq!(parse_size("1MiB"), Ok(1 << 20));
+        for bad in ["0", "", "K", "5X", "2G", "-1", "99999999999999999999"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_plan_survives_its_encoding() {
+        let plan = Plan { verb: Verb::Atomic, mode: Mode::Bw, size: 8, qps: 1000, depth: 16 };
+        assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);
+        for bad in [&b""[..], b"perf\x02", &[0; 56], &Plan { qps: 0, ..plan }.encode()] {
+            assert!(Plan::decode(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn slots_do_not_overlap_and_stay_within_their_half() {
+        for (size, qps) in [(1, 1), (64, 1000), (1 << 20, 1000), (1 << 30, 2)] {
+            let plan = Plan { verb: Verb::Write, mode: Mode::Bw, size, qps, depth: 1 };
+            let last = plan.inbox(plan.slots() as usize - 1) + u64::from(size);
+            assert!(last <= plan.half() && plan.stride() >= u64::from(size));
+            assert_eq!(plan.outbox(0), plan.half());
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Two ends that are connected and ready to run a test.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Sge, Status};
+use remora::nic::{Access, Psn, qp::Mtu};
+use remora::{
+    CompletionQueue, Connection, ConnectionParams, Device, IncomingConnection, MemoryRegion, Peer,
+    ProtectionDomain, QueuePair, QueuePairOptions,
+};
+
+use super::control::Control;
+use super::plan::{Plan, Verb};
+use super::{Mode, PATIENCE, verify};
+
+/// Messages up to this size are sent inline.
+const INLINE_MAX: u32 = 64;
+/// Bytes of the fixed part of an introduction, and of each queue pair in it.
+const INTRODUCTION: usize = 16;
+const PER_QP: usize = 8;
+
+/// One end of a test.
+pub(super) struct Session {
+    pub(super) plan: Plan,
+    pub(super) device: Device,
+    pub(super) control: Control,
+    pub(super) qps: Vec<QueuePair>,
+    pub(super) send_cq: CompletionQueue,
+    pub(super) recv_cq: CompletionQueue,
+    /// Both halves of it: see [`Plan::inbox`] and [`Plan::outbox`].
+    pub(super) region: MemoryRegion,
+    /// The peer's region.
+    remote: Remote,
+    /// The agreed path MTU.
+    pub(super) mtu: Mtu,
+    /// Disconnects when dropped, after the queue pairs.
+    pub(super) connection: Connection,
+}
+
+impl Session {
+    /// Connects to a server; `mtu` is the largest wanted.
+    pub(super) fn connect(
+        device: &Device,
+        plan: Plan,
+        mtu: Option<Mtu>,
+        node: SocketAddr,
+    ) -> Result<Session> {
+        let half = Half::new(device, plan)?;
+        let params = ConnectionParams::new(device.info().mtu);
+        let qp = half.control.qp.clone();
+        let connection = device
+            .connect(qp, node, &plan.encode(), &params, PATIENCE)
+            .with_context(|| format!("cannot connect to {node} (is `remora perf serve` there?)"))?;
+        let link = device.info().mtu;
+        half.meet(connection, mtu.map_or(link, |mtu| mtu.min(link)), true)
+    }
+
+    /// Accepts a client whose plan has been read.
+    pub(super) fn accept(
+        device: &Device,
+        plan: Plan,
+        incoming: IncomingConnection,
+    ) -> Result<Session> {
+        let half = match Half::new(device, plan) {
+            Ok(half) => half,
+            Err(error) => {
+                incoming.reject(&format!("{error:#}"));
+                return Err(error);
+            }
+        };
+        let params = ConnectionParams::new(device.info().mtu);
+        let qp = half.control.qp.clone();
+        let connection = incoming.accept(qp, &[], &params, PATIENCE)?;
+        half.meet(connection, device.info().mtu, false)
+    }
+
+    /// What the peer's memory is called from `offset` on.
+    pub(super) fn remote(&self, offset: u64) -> Remote {
+        Remote { addr: self.remote.addr.wrapping_add(offset), rkey: self.remote.rkey }
+    }
+
+    /// The buffer under the region.
+    pub(super) fn buffer(&self) -> &remora::memory::Buffer {
+        self.region.buffer().expect("the region was made with a buffer")
+    }
+
+    /// What queue pair `i` does again and again.
+    pub(super) fn work(&self, i: usize) -> Work {
+        let plan = &self.plan;
+        let (inbox, outbox) = (plan.inbox(i), plan.outbox(i));
+        let (op, at) = match plan.verb {
+            Verb::Write => (SendOp::Write { to: self.remote(inbox), imm: None }, outbox),
+            Verb::Read => (SendOp::Read { from: self.remote(outbox) }, inbox),
+            Verb::Send => (SendOp::Send { imm: None, to: None }, outbox),
+            Verb::Atomic => (SendOp::FetchAdd { at: self.remote(inbox), add: 1 }, outbox),
+        };
+        let inline = matches!(plan.verb, Verb::Write | Verb::Send) && plan.size <= INLINE_MAX;
+        Work { op, sges: [self.region.sge(at, plan.size)], at: at as usize, inline }
+    }
+
+    /// The control connection still stands.
+    pub(super) fn ensure_alive(&self) -> Result<()> {
+        let alive = self.connection.end() == remora::ConnectionEnd::Alive;
+        ensure!(alive, "the peer has closed the connection");
+        Ok(())
+    }
+}
+
+/// A request that is posted many times.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    pub(super) op: SendOp,
+    pub(super) sges: [Sge; 1],
+    /// Where in the region the data lie.
+    pub(super) at: usize,
+    /// Is the message short enough to travel in the element?
+    pub(super) inline: bool,
+}
+
+impl Work {
+    /// The request, with data from (or for) the region.
+    pub(super) fn request(&self, wr_id: u64, flags: SendFlags) -> SendRequest<'_> {
+        SendRequest { wr_id, op: self.op, data: Data::Sges(&self.sges), flags }
+    }
+}
+
+/// A completion tells of success.
+pub(super) fn ensure_success(completion: &Completion) -> Result<()> {
+    let Completion { status, qpn, .. } = *completion;
+    ensure!(status == Status::Success, "queue pair {qpn:#x}: {status}");
+    Ok(())
+}
+
+/// An end before it knows the other.
+struct Half {
+    plan: Plan,
+    device: Device,
+    pd: ProtectionDomain,
+    control: Control,
+    region: MemoryRegion,
+}
+
+impl Half {
+    fn new(device: &Device, plan: Plan) -> Result<Half> {
+        let pd = device.alloc_pd()?;
+        let control = Control::new(device, &pd, INTRODUCTION + PER_QP * plan.qps as usize)?;
+        let region = pd.alloc((2 * plan.half()) as usize, Access::all())?;
+        Ok(Half { plan, device: device.clone(), pd, control, region })
+    }
+
+    /// Makes queue pairs, tells the peer of them, hears of its, and connects them. The server
+    /// hears first, so that its queue pairs are ready when the client knows of them.
+    fn meet(mut self, connection: Connection, mtu: Mtu, client: bool) -> Result<Session> {
+        let plan = self.plan;
+        self.control.open()?;
+        let entries = plan.qps as usize * (plan.depth as usize).next_power_of_two() + 64;
+        let entries = entries.min(self.device.limits().max_cqe);
+        let send_cq = self.device.create_cq(entries)?;
+        let recv_cq = self.device.create_cq(entries)?;
+        let receives = plan.verb == Verb::Send && (plan.mode == Mode::Lat || !client);
+        let options = QueuePairOptions {
+            recv_cq: &recv_cq,
+            send_depth: plan.depth,
+            recv_depth: if receives { plan.depth } else { 1 },
+            inline: INLINE_MAX as usize,
+            ..QueuePairOptions::rc(&send_cq)
+        };
+        let qps =
+            (0..plan.qps).map(|_| self.pd.create_qp(&options)).collect::<Result<Vec<_>, _>>()?;
+        let mine = self.introduction(mtu, &qps);
+        verify::fill(&self.region, &plan, if client { verify::CLIENT } else { verify::SERVER })?;
+        if client {
+            self.control.send(&mine, PATIENCE)?;
+        }
+        let hello = self.control.receive(PATIENCE)?;
+        let (remote, their_mtu, peers) = parse_introduction(&hello, connection.peer(), qps.len())?;
+        let mtu = mtu.min(their_mtu);
+        let params = ConnectionParams::new(mtu);
+        for (qp, peer) in qps.iter().zip(peers) {
+            qp.connect(peer, &params)?;
+        }
+        let mut session = Session {
+            plan,
+            device: self.device,
+            control: self.control,
+            qps,
+            send_cq,
+            recv_cq,
+            region: self.region,
+            remote,
+            mtu,
+            connection,
+        };
+        if receives {
+            session.post_all_receives()?;
+        }
+        if !client {
+            session.control.send(&mine, PATIENCE)?;
+        }
+        Ok(session)
+    }
+
+    fn introduction(&self, mtu: Mtu, qps: &[QueuePair]) -> Vec<u8> {
+        let Remote { addr, rkey } = self.region.remote(0);
+        let mut out = addr.to_be_bytes().to_vec();
+        out.extend(rkey.to_be_bytes());
+        out.extend(u32::from(mtu.code()).to_be_bytes());
+        for local in qps.iter().map(QueuePair::local) {
+            out.extend(local.qpn.to_be_bytes());
+            out.extend(local.psn.value().to_be_bytes());
+        }
+        out
+    }
+}
+
+impl Session {
+    fn post_all_receives(&mut self) -> Result<()> {
+        let mut batch = self.device.post_batch();
+        for (i, qp) in self.qps.iter().enumerate() {
+            let sges = [self.region.sge(self.plan.inbox(i), self.plan.size)];
+            for _ in 0..self.plan.depth.next_power_of_two() {
+                let request = remora::nic::queue::RecvRequest { wr_id: i as u64, sges: &sges };
+                batch.post_recv(qp, &request)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse_introduction(
+    bytes: &[u8],
+    peer: SocketAddr,
+    qps: usize,
+) -> Result<(Remote, Mtu, impl Iterator<Item = Peer>)> {
+    ensure!(
+        bytes.len() == INTRODUCTION + PER_QP * qps,
+        "the peer introduces itself in a way unknown"
+    );
+    let number =
+        |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let addr = u64::from(number(0)) << 32 | u64::from(number(4));
+    let mtu = u8::try_from(number(12)).ok().and_then(Mtu::from_code);
+    let mtu = mtu.context("the peer names an MTU unknown")?;
+    let peers = bytes[INTRODUCTION..].chunks_exact(PER_QP).map(move |qp| {
+        let number = |at: usize| u32::from_be_bytes([qp[at], qp[at + 1], qp[at + 2], qp[at + 3]]);
+        Peer { address: peer.ip(), qpn: number(0), psn: Psn::new(number(4)) }
+    });
+    Ok((Remote { addr, rkey: number(8) }, mtu, peers))
+}

@@ -2,6 +2,7 @@
 
 mod bench;
 mod child;
+mod demo;
 mod devinfo;
 mod mem;
 mod output;
@@ -30,6 +31,11 @@ struct Cli {
 enum Command {
     /// Show what the device offers, in the manner of ibv_devinfo
     Devinfo(devinfo::Devinfo),
+    /// See it work: a real file over RoCE v2 between two processes, verified, beside plain TCP
+    Demo(demo::Demo),
+    /// The other end of the demo's TCP copy
+    #[command(hide = true)]
+    DemoTcp(demo::TcpServer),
     /// Serve files and memory to other processes, one-sided
     Node(serve::Serve),
     /// List, read and write the regions of a node, one-sided
@@ -85,6 +91,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let done = match Cli::parse().command {
         Command::Devinfo(command) => command.run(),
+        Command::Demo(command) => command.run(),
+        Command::DemoTcp(command) => command.run(),
         Command::Node(command) => command.run(),
         Command::Mem(command) => command.run(),
         Command::Stats(command) => command.run(),

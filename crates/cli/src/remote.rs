@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use remora::Device;
 use remora_cli::node::address::{NodeAddress, RegionAddress};
@@ -28,7 +28,12 @@ impl RemoteArgs {
         if args.bind.is_none() && !is_served_by_default(node.ip) {
             args.bind = Some(source_for(node.ip)?.to_string());
         }
-        Ok(args.open()?)
+        let device = args.open()?;
+        ensure!(
+            device.info().address != node.ip,
+            "no node runs at {node}: the address was free, and this command's own card has it now"
+        );
+        Ok(device)
     }
 
     /// Connects to a region.

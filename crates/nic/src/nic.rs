@@ -767,6 +767,11 @@ impl Nic {
         self.card.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
     }
 
+    /// Is a queue pair ready for a turn?
+    pub fn wants_transmit(&self) -> bool {
+        !self.card.ready.is_empty()
+    }
+
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
     pub fn poll_timeout(&self) -> Time {
         self.card.timers.next().min(self.cm.poll_timeout())

@@ -316,7 +316,6 @@ impl MemoryRegion {
 impl Drop for MrInner {
     fn drop(&mut self) {
         let mut driver = self.pd.live().lock();
-        driver.forget_unsent();
         if let Err(error) = driver.nic.dereg_mr(self.key) {
             tracing::error!(%error, "a region's key was gone before the region");
         }

@@ -26,6 +26,8 @@ pub struct Egress {
     /// Does the network device cut groups?
     segmentation: bool,
     staged: Option<Group>,
+    /// Packets of the batch whose memory could not be read in the last call.
+    faults: Vec<usize>,
     counters: EgressCounters,
 }
 
@@ -123,6 +125,7 @@ impl Egress {
             single_until: 0,
             segmentation: true,
             staged: None,
+            faults: Vec::new(),
             counters: EgressCounters::default(),
         }
     }
@@ -148,6 +151,17 @@ impl Egress {
         self.send_by(call, batch, memory, socket, sent)
     }
 
+    /// Which packets of the batch the last call dropped because their memory could not be read.
+    pub fn faults(&self) -> &[usize] {
+        &self.faults
+    }
+
+    /// The first packet of the batch whose memory may still be read: staged ones are read again if
+    /// their group has to be taken apart.
+    pub fn next(&self) -> usize {
+        self.staged.map_or(self.next, |group| group.first)
+    }
+
     /// Forgets what is left of a batch that will not be sent after all.
     pub fn forget(&mut self) {
         self.staged = None;
@@ -165,6 +179,7 @@ impl Egress {
         mut sent: impl FnMut(Sent<'_>),
     ) -> Progress {
         let before = self.counters.packets;
+        self.faults.clear();
         let mut blocked = false;
         while !blocked {
             let Some(group) = self.staged.take().or_else(|| self.stage(batch, memory, socket))
@@ -251,7 +266,10 @@ impl Egress {
                     group.packets += 1;
                     group.len += len;
                 }
-                Err(MemoryFault { .. }) => self.counters.memory_faults += 1,
+                Err(MemoryFault { .. }) => {
+                    self.counters.memory_faults += 1;
+                    self.faults.push(group.end);
+                }
             }
             group.end += 1;
         }

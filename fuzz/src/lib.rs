@@ -9,11 +9,16 @@
 //! `fuzz_targets/` (with its `[[bin]]` in `Cargo.toml`), and a folder in `corpus/`. The tests say
 //! which is missing. An input that once broke a promise stays in the corpus.
 
+mod arena;
+mod card;
+mod element;
 mod packet;
 mod seeds;
 
+pub use card::{card, card_counters};
+pub use element::{element, element_counters};
 pub use packet::packet;
-pub use seeds::{Seed, packets};
+pub use seeds::{Seed, cards, elements, packets};
 
 /// A target: what it is called, what runs it, and what its corpus must at least hold.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +34,16 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: &[Target] = &[Target {
-    name: "packet",
-    run: packet,
-    seeds: packets,
-    max_len: remora_nic::wire::MAX_DATAGRAM + 8,
-}];
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "packet",
+        run: packet,
+        seeds: packets,
+        max_len: remora_nic::wire::MAX_DATAGRAM + 8,
+    },
+    Target { name: "card", run: card, seeds: cards, max_len: 4096 },
+    Target { name: "element", run: element, seeds: elements, max_len: 4096 },
+];
 
 /// Runs a target over the files named on the command line: how a stable build of a target's
 /// binary repeats a finding.

@@ -47,3 +47,80 @@ pub fn packets() -> Vec<Seed> {
     };
     TABLE.iter().map(seed).collect()
 }
+
+/// A packet of each op-code into the card: twice, with work outstanding that it may answer; and
+/// many times, more than anyone has posted receives or agreed to READs for.
+pub fn cards() -> Vec<Seed> {
+    let packets = packets().into_iter().chain(refusals());
+    packets.flat_map(|seed| [answered(&seed), storm(&seed)]).collect()
+}
+
+/// Acknowledges that refuse.
+fn refusals() -> impl Iterator<Item = Seed> {
+    let template = packets().into_iter().find(|seed| seed.name == "rc-acknowledge");
+    let template = template.expect("the table has it");
+    [0x21, 0x60, 0x61, 0x62, 0x63, 0x7F].into_iter().map(move |syndrome| {
+        let mut seed = template.clone();
+        seed.name = format!("rc-acknowledge-{syndrome:02x}");
+        seed.data[12] = syndrome;
+        seed
+    })
+}
+
+fn answered(seed: &Seed) -> Seed {
+    let mut data = Vec::new();
+    for queue_pair in 0..4u8 {
+        // A READ, an atomic and a WRITE are outstanding; then the packet comes, twice.
+        for kind in [2, 4, 0] {
+            data.extend([kind << 4 | 2, queue_pair | (kind ^ 2) << 2, 0]);
+        }
+        data.extend([3, 0, 0]);
+        push_packet(&mut data, 7, queue_pair, seed);
+        push_packet(&mut data, 7, queue_pair, seed);
+        data.extend([3, 0, 0, 5, 0, 0]);
+    }
+    Seed { data, ..seed.clone() }
+}
+
+fn storm(seed: &Seed) -> Seed {
+    let mut data = Vec::new();
+    for queue_pair in 0..4u8 {
+        for _ in 0..6 {
+            push_packet(&mut data, 7, queue_pair, seed);
+        }
+        // As a duplicate, to the region that may only be read, as it is, and to queue pair 1.
+        push_packet(&mut data, 7, queue_pair | 0xC0, seed);
+        push_packet(&mut data, 7, queue_pair | 8, seed);
+        push_packet(&mut data, 8, queue_pair, seed);
+        push_packet(&mut data, 9, queue_pair, seed);
+    }
+    data.extend([3, 0, 0, 5, 0, 0]);
+    Seed { name: format!("{}-storm", seed.name), data }
+}
+
+fn push_packet(data: &mut Vec<u8>, step: u8, vary: u8, seed: &Seed) {
+    let packet = &seed.data[..seed.data.len() - ICRC_LEN];
+    data.extend([step, vary, packet.len() as u8]);
+    data.extend_from_slice(packet);
+}
+
+/// An element of each op-code on each queue pair, and one rewritten before it is fetched.
+pub fn elements() -> Vec<Seed> {
+    let seed = |opcode: u8| {
+        let mut element = [0; 64];
+        element[0] = opcode;
+        element[11] = 1;
+        element[16] = 8;
+        element[48] = 8;
+        element[52] = 1;
+        let mut data = Vec::new();
+        for queue_pair in 0..4u8 {
+            data.extend([4, queue_pair, element.len() as u8]);
+            data.extend_from_slice(&element);
+            data.extend([3, queue_pair, 1, opcode.wrapping_add(1)]);
+            data.extend([0, 0, 0, 2, 0, 0]);
+        }
+        Seed { name: format!("opcode-{opcode}"), data }
+    };
+    (0..10).map(seed).collect()
+}

@@ -37,6 +37,10 @@ pub(crate) struct Card {
     pub(crate) sgls: SglPool,
     /// SRNIC's schedule queue: the queue pairs that are ready, by number.
     pub(crate) ready: VecDeque<u32>,
+    /// Queue pairs that found the pool of outstanding work full, by number.
+    pub(crate) starved: Vec<u32>,
+    /// Counts how often the starved were woken, so that none stands among them twice.
+    pub(crate) feedings: u32,
     pub(crate) timers: Timers,
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
@@ -83,6 +87,15 @@ impl Card {
         if !qp.queued {
             qp.queued = true;
             self.ready.push_back(qp.qpn);
+        }
+    }
+
+    /// The pool of outstanding work has room again: those that waited for it are ready.
+    #[inline]
+    pub(crate) fn wake_starved(&mut self) {
+        if !self.starved.is_empty() {
+            self.feedings = self.feedings.wrapping_add(1);
+            self.ready.extend(self.starved.drain(..));
         }
     }
 
@@ -174,6 +187,10 @@ impl SglPool {
 
     pub(crate) fn release(&mut self, slot: SglSlot) {
         self.free.push(slot);
+    }
+
+    pub(crate) fn in_use(&self) -> usize {
+        self.slots.len() - self.free.len()
     }
 
     fn index(slot: SglSlot) -> usize {

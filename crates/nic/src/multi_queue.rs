@@ -12,6 +12,7 @@ pub(crate) struct MultiQueue<T> {
     nodes: Vec<Node<T>>,
     free: u32,
     limit: usize,
+    in_use: usize,
 }
 
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Cursor {
 
 impl<T: Copy> MultiQueue<T> {
     pub(crate) fn new(limit: usize) -> MultiQueue<T> {
-        MultiQueue { nodes: Vec::new(), free: NIL, limit: limit.min(NIL as usize) }
+        MultiQueue { nodes: Vec::new(), free: NIL, limit: limit.min(NIL as usize), in_use: 0 }
     }
 
     /// Appends to `list`; `None` when the pool is at its limit.
@@ -77,6 +78,7 @@ impl<T: Copy> MultiQueue<T> {
         }
         list.tail = at;
         list.len += 1;
+        self.in_use += 1;
         Some(Cursor(at))
     }
 
@@ -86,12 +88,18 @@ impl<T: Copy> MultiQueue<T> {
         let node = self.nodes.get_mut(at as usize)?;
         list.head = node.next;
         list.len -= 1;
+        self.in_use -= 1;
         if list.head == NIL {
             list.tail = NIL;
         }
         node.next = self.free;
         self.free = at;
         Some(self.nodes[at as usize].item)
+    }
+
+    /// How many items all lists hold together.
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use
     }
 
     pub(crate) fn front(&self, list: &List) -> Option<&T> {

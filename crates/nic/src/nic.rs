@@ -130,7 +130,8 @@ pub enum Event {
     QpAccessError(u32),
     /// The peer of a queue pair sent an invalid request; the queue pair is in ERROR.
     QpRequestError(u32),
-    /// The first packet came before the connection was said to be established.
+    /// The first packet came while the queue pair was in RTR: the peer is ready, whatever the
+    /// connection manager knows.
     CommunicationEstablished(u32),
     /// All that was outstanding when the queue pair went to SQD is done.
     SendQueueDrained(u32),
@@ -294,6 +295,8 @@ impl Nic {
                 answers: MultiQueue::new(answers),
                 sgls: SglPool::default(),
                 ready: VecDeque::new(),
+                starved: Vec::new(),
+                feedings: 0,
                 timers: Timers::default(),
                 counters: Counters::default(),
                 events: VecDeque::new(),
@@ -323,6 +326,9 @@ impl Nic {
             srqs: self.card.srqs.len(),
             pds: self.card.pds.len(),
             ahs: self.card.ahs.len(),
+            outstanding: self.card.outstanding.in_use(),
+            answers: self.card.answers.in_use(),
+            lists: self.card.sgls.in_use(),
         }
     }
 
@@ -673,7 +679,7 @@ impl Nic {
             counters.drop_opcode += 1;
             // On a reliable connection the requester is told, if the packet is the expected one.
             let mut env = Env { now, mem, card: &mut self.card };
-            qp.handle_unknown(&mut env, &bth);
+            qp.handle_unknown(&mut env, &bth, datagram);
             return;
         };
         let Ok(packet) = Packet::parse(bth, op, datagram.bytes) else {
@@ -710,7 +716,13 @@ impl Nic {
     /// As [`Nic::handle_send_doorbell`], for the receive ring.
     pub fn handle_recv_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if qp.rq.doorbell(index) { Ok(()) } else { Err(PostError::Full) }
+        if !qp.rq.doorbell(index) {
+            return Err(PostError::Full);
+        }
+        if qp.state == State::Error {
+            self.card.schedule(qp);
+        }
+        Ok(())
     }
 }
 
@@ -768,6 +780,12 @@ pub struct InUse {
     pub pds: usize,
     /// Address handles.
     pub ahs: usize,
+    /// Messages outstanding.
+    pub outstanding: usize,
+    /// READs and atomics kept to be answered (again).
+    pub answers: usize,
+    /// Copies of scatter/gather lists.
+    pub lists: usize,
 }
 
 /// Writes one element into `ring` and counts it as posted.

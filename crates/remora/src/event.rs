@@ -59,6 +59,13 @@ impl AsFd for Event {
     }
 }
 
+/// Wakes whoever sleeps on `event`. That can only fail where the descriptor is not an event's.
+pub(crate) fn wake(event: &Event) {
+    if let Err(error) = event.notify() {
+        tracing::error!(%error, "cannot wake a waiting thread");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,12 +88,5 @@ mod tests {
         assert!(readable(&event));
         assert_eq!(event.drain().unwrap(), 2);
         assert!(!readable(&event));
-    }
-}
-
-/// Wakes whoever sleeps on `event`. That can only fail where the descriptor is not an event's.
-pub(crate) fn wake(event: &Event) {
-    if let Err(error) = event.notify() {
-        tracing::error!(%error, "cannot wake a waiting thread");
     }
 }

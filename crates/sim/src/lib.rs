@@ -1,1 +1,28 @@
-//! Placeholder.
+//! The simulated world: cards on simulated hosts, links with every kind of fault, and virtual time
+//! that jumps to the next event. One seed makes a whole world, and the same seed always the same.
+//!
+//! - [`run`] draws a world from a seed, breaks its network, heals it, demands progress, and lets
+//!   the checkers in [`check`] judge what happened. This is the main test of the card.
+//! - [`Pair`] is the smallest world, two hosts and a connection, for directed tests with
+//!   [`Rule`]s that drop, delay or damage chosen packets.
+//!
+//! The reading order is [`dice`], [`memory`], [`packet`], [`network`], [`world`], [`endpoint`].
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod dice;
+pub mod endpoint;
+pub mod memory;
+pub mod network;
+pub mod options;
+pub mod packet;
+pub mod pair;
+pub mod run;
+mod traffic;
+pub mod world;
+
+pub use network::{Fate, Faults, LinkOptions, Rule};
+pub use options::Options;
+pub use pair::{A, B, Pair, PairOptions};
+pub use run::{Failure, Report, run};
+pub use world::World;

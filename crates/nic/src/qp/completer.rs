@@ -23,15 +23,22 @@ impl Qp {
             return;
         }
         let psn = packet.bth.psn;
-        let in_window = psn.distance_from(self.tx.una) < self.tx.high.distance_from(self.tx.una);
-        if !in_window {
-            env.card.counters.drop_ghost_response += 1;
-            return;
-        }
-        match packet.op.operation {
-            Operation::Acknowledge => self.handle_acknowledge(env, psn, packet),
-            Operation::ReadResponse => self.handle_read_response(env, psn, packet),
-            _ => self.handle_atomic_response(env, psn, packet),
+        let sent = self.tx.high.distance_from(self.tx.una);
+        let at = psn.distance_from(self.tx.una);
+        if at >= sent {
+            // A NAK that the missing packet has overtaken may name one that was never sent.
+            if at != sent || sent == 0 || !is_sequence_nak(packet) {
+                env.card.counters.drop_ghost_response += 1;
+                return;
+            }
+            env.card.counters.rx_naks += 1;
+            self.acknowledged(env, psn);
+        } else {
+            match packet.op.operation {
+                Operation::Acknowledge => self.handle_acknowledge(env, psn, packet),
+                Operation::ReadResponse => self.handle_read_response(env, psn, packet),
+                _ => self.handle_atomic_response(env, psn, packet),
+            }
         }
         self.settle_failures(env);
         if self.state != State::Error {
@@ -180,7 +187,8 @@ impl Qp {
     /// at the front?
     fn is_expected(&mut self, env: &mut Env<'_>, psn: Psn, opcodes: &[Opcode]) -> bool {
         if psn != self.tx.una {
-            if !self.acknowledged(env, psn) || self.tx.una != psn {
+            let in_order = self.acknowledged(env, psn);
+            if !in_order || self.tx.una != psn {
                 return false;
             }
         }
@@ -253,4 +261,9 @@ impl Qp {
             env.write_region((lkey, self.pd), addr, now, Access::LOCAL_WRITE)
         })
     }
+}
+
+fn is_sequence_nak(packet: &Packet<'_>) -> bool {
+    packet.op.operation == Operation::Acknowledge
+        && Syndrome::parse(packet.ext.aeth.syndrome) == Syndrome::Nak(Nak::PsnSequence)
 }

@@ -76,10 +76,14 @@ pub(crate) struct Cold {
     pub(crate) min_rnr_timer: u8,
     pub(crate) max_rd_atomic: u8,
     pub(crate) max_dest_rd_atomic: u8,
+    /// The event "communication established" was raised.
+    pub(crate) peer_told: bool,
     /// The event "last element reached" of a queue pair with a shared receive queue was raised.
     pub(crate) last_element_told: bool,
     /// The event "send queue drained" is owed.
     pub(crate) drain_wanted: bool,
+    /// One more than [`Card::feedings`] when it last stood among the starved.
+    pub(crate) starved: u32,
 }
 
 /// What one turn of the scheduler may still spend (SRNIC §4.3.1).
@@ -110,8 +114,10 @@ impl Cold {
             min_rnr_timer: 0,
             max_rd_atomic: 0,
             max_dest_rd_atomic: 0,
+            peer_told: false,
             last_element_told: false,
             drain_wanted: false,
+            starved: 0,
         }
     }
 }
@@ -132,6 +138,10 @@ impl Qp {
         if !matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe) {
             env.card.counters.drop_qp_state += 1;
             return;
+        }
+        if self.state == State::Rtr && !self.cold.peer_told {
+            self.cold.peer_told = true;
+            env.card.events.push_back(Event::CommunicationEstablished(self.qpn));
         }
         if self.transport == Transport::Ud {
             self.handle_datagram(env, packet, outer);
@@ -154,7 +164,16 @@ impl Qp {
 
     /// A packet with an op-code that this queue pair does not know: an invalid request, if it
     /// stands where the next request is expected.
-    pub(crate) fn handle_unknown(&mut self, env: &mut Env<'_>, bth: &Bth) {
+    pub(crate) fn handle_unknown(
+        &mut self,
+        env: &mut Env<'_>,
+        bth: &Bth,
+        outer: &Datagram<'_>,
+    ) {
+        if outer.src != self.path.dst {
+            env.card.counters.drop_wrong_source += 1;
+            return;
+        }
         let listens = matches!(self.state, State::Rtr | State::Rts | State::Sqd);
         let for_rc = self.transport == Transport::Rc && bth.opcode >> 5 == 0;
         if listens && for_rc && bth.psn == self.rx.expected {
@@ -333,6 +352,7 @@ impl Qp {
         while let Some(work) = card.outstanding.pop(&mut self.tx.outstanding) {
             work.more.into_iter().for_each(|slot| card.sgls.release(slot));
         }
+        card.wake_starved();
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));
         self.sq.reset();
@@ -340,6 +360,7 @@ impl Qp {
         let limit = card.config.window_packets;
         self.tx = Requester::new(Psn::default(), limit);
         self.rx = Responder::new(Psn::default());
+        self.cold.peer_told = false;
         self.cold.last_element_told = false;
     }
 }

@@ -220,7 +220,11 @@ impl Qp {
         let Some(cursor) = env.card.outstanding.push(&mut self.tx.outstanding, work) else {
             work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
             env.card.counters.pool_full += 1;
-            return Some(Stop::Spent);
+            if self.cold.starved != env.card.feedings.wrapping_add(1) {
+                self.cold.starved = env.card.feedings.wrapping_add(1);
+                env.card.starved.push(self.qpn);
+            }
+            return Some(Stop::Blocked);
         };
         self.sq.fetched = self.sq.fetched.wrapping_add(1);
         self.tx.cursor = cursor;
@@ -383,6 +387,7 @@ impl Qp {
         let offset = k * u32::from(self.mtu);
         let len = (element.len - offset).min(u32::from(self.mtu));
         let position = Position::new(k == 0, k + 1 == work.packets);
+        let (path, dest_qp) = self.destination(env, element)?;
         let mark = batch.mark();
         if let Err(refused) = self.gather(env, batch, work, offset, len) {
             batch.rewind(mark);
@@ -403,10 +408,9 @@ impl Qp {
             ..Extensions::default()
         };
         let pad = (len.wrapping_neg() & 3) as u8;
-        let (path, dest_qp) = self.destination(env, element);
         let window_ends = !self.tx.window.has_room(self.tx.next.distance_from(self.tx.una) + 1);
-        let asks =
-            position.ends() || window_ends || (k + 1).is_multiple_of(env.card.config.ack_every);
+        let every = self.tx.window.ask_every(env.card.config.ack_every);
+        let asks = position.ends() || window_ends || (k + 1).is_multiple_of(every);
         let tells = position.ends() && !matches!(element.opcode, Opcode::Write);
         let bth = Bth {
             solicited: tells && element.flags.contains(SendFlags::SOLICITED),
@@ -488,13 +492,14 @@ impl Qp {
     }
 
     /// Where a message goes, and to which queue pair.
-    fn destination(&self, env: &Env<'_>, element: &Element) -> (Path, u32) {
+    fn destination(&self, env: &Env<'_>, element: &Element) -> Result<(Path, u32), AccessError> {
         if self.transport != Transport::Ud {
-            return (self.path, self.dest_qp);
+            return Ok((self.path, self.dest_qp));
         }
         let (ah, qpn) = element.ud();
-        // The handle was there when the element was judged, a moment ago in the same turn.
-        (env.card.ahs.get(ah).map_or(self.path, |ah| ah.path), qpn)
+        // The handle was there when the element was judged, but that may be a turn ago.
+        let ah = env.card.ahs.get(ah).ok_or(AccessError::Key)?;
+        Ok((ah.path, qpn))
     }
 
     /// The datagram header; a Q_Key with its top bit set stands for the queue pair's own.
@@ -507,6 +512,7 @@ impl Qp {
     pub(crate) fn pop_outstanding(&mut self, env: &mut Env<'_>) -> Option<Outstanding> {
         let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
         work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
+        env.card.wake_starved();
         self.sq.retired = work.index.wrapping_add(1);
         Some(work)
     }
@@ -561,6 +567,8 @@ impl Qp {
             self.tx.stop();
             self.tx.next = self.tx.una;
             self.state = State::Sqe;
+            // What is left is to be flushed.
+            env.card.schedule(self);
         }
     }
 }

@@ -129,7 +129,9 @@ impl Qp {
                 self.rx.nak_sent = false;
                 self.rx.expected = psn.plus(psns);
                 env.card.counters.rx_bytes += packet.payload.len() as u64;
-                if packet.bth.ack_req && self.rx.reply == Reply::Nothing {
+                let now_ready = matches!(self.rx.reply, Reply::Negative(syndrome)
+                    if matches!(Syndrome::parse(syndrome), Syndrome::Rnr { .. }));
+                if now_ready || packet.bth.ack_req && self.rx.reply == Reply::Nothing {
                     self.rx.reply = Reply::Acknowledge;
                 }
                 if self.rx.reply != Reply::Nothing || self.rx.pending > 0 {

@@ -56,6 +56,13 @@ impl Window {
         in_flight < u32::from(self.size)
     }
 
+    /// How many packets may leave between two that ask for an acknowledge: so few that even when
+    /// the window halves, one of those in flight has asked.
+    #[inline]
+    pub(crate) fn ask_every(&self, most: u32) -> u32 {
+        most.min(u32::from(self.size) / 4).max(1)
+    }
+
     /// `packets` more are acknowledged, all before `una`; the window grows up to `limit`.
     pub(crate) fn acknowledged(&mut self, packets: u32, una: Psn, limit: u16) {
         if self.recover.is_over(una) {

@@ -48,11 +48,7 @@ fn data(cm: &Cm, kind: u16, seed: u64, ids: (u8, u8), qpn: u8) -> mad::Data {
     if !matches!(kind, 0x10 | 0x17) {
         data[4..8].copy_from_slice(&pick(ids.1).to_be_bytes());
     }
-<<<<<<< HEAD
-    if kind == 0x10 && seed % 8 != 0 {
-=======
     if kind == 0x10 && !seed.is_multiple_of(8) {
->>>>>>> cm
         data[8..16].copy_from_slice(&PortSpace::Tcp.service_id(PORT).0.to_be_bytes());
         data[32..35].copy_from_slice(&[0, 0, qpn]);
         data[43] &= !0b110;

@@ -1,0 +1,65 @@
+//! Counters and leaks: what the cards counted fits what the network did, and nothing is left.
+
+use remora_nic::Counters;
+use remora_nic::nic::InUse;
+
+use super::{Violation, demand};
+use crate::network::Tally;
+use crate::world::World;
+
+/// What no card may count in a world where everybody keeps the rules.
+const NEVER: [fn(&Counters) -> (&'static str, u64); 18] = [
+    |c| ("drop_malformed", c.drop_malformed),
+    |c| ("drop_version", c.drop_version),
+    |c| ("drop_pkey", c.drop_pkey),
+    |c| ("drop_opcode", c.drop_opcode),
+    |c| ("drop_transport", c.drop_transport),
+    |c| ("drop_unknown_qp", c.drop_unknown_qp),
+    |c| ("drop_wrong_source", c.drop_wrong_source),
+    |c| ("drop_qkey", c.drop_qkey),
+    |c| ("refused_invalid_request", c.refused_invalid_request),
+    |c| ("refused_key", c.refused_key),
+    |c| ("refused_domain", c.refused_domain),
+    |c| ("refused_bounds", c.refused_bounds),
+    |c| ("refused_permission", c.refused_permission),
+    |c| ("refused_memory", c.refused_memory),
+    |c| ("refused_too_many_reads", c.refused_too_many_reads),
+    |c| ("elements_invalid", c.elements_invalid),
+    |c| ("elements_protection", c.elements_protection),
+    |c| ("cq_overflows", c.cq_overflows),
+];
+
+/// The cards' counters, when all packets have arrived and all hosts are still there.
+pub fn check(world: &World) -> Result<(), Violation> {
+    let Tally { sent, delivered, corrupted, marked, .. } = world.network.tally;
+    let total = |of: fn(&Counters) -> u64| -> u64 {
+        world.hosts.iter().map(|h| of(h.nic.counters())).sum()
+    };
+    let equal = [
+        ("tx_packets", total(|c| c.tx_packets), "packets sent", sent),
+        ("rx_packets", total(|c| c.rx_packets), "datagrams delivered", delivered),
+        ("drop_icrc", total(|c| c.drop_icrc), "datagrams corrupted", corrupted),
+    ];
+    for (name, counted, what, happened) in equal {
+        demand(counted == happened, "counters", || {
+            format!("{name} is {counted} in all, but {what} were {happened}")
+        })?;
+    }
+    demand(total(|c| c.rx_ecn_marked) <= marked, "counters", || "more marks than made".into())?;
+    for (i, host) in world.hosts.iter().enumerate() {
+        for counter in NEVER {
+            let (name, count) = counter(host.nic.counters());
+            demand(count == 0, "counters", || format!("host {i}: {name} is {count}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Nothing is left on any card, after all was destroyed.
+pub fn check_leaks(world: &World) -> Result<(), Violation> {
+    for (i, host) in world.hosts.iter().enumerate() {
+        let left = host.nic.in_use();
+        demand(left == InUse::default(), "leaks", || format!("host {i}: {left:?}"))?;
+    }
+    Ok(())
+}

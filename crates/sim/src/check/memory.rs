@@ -1,0 +1,263 @@
+//! The memory oracle: every byte of a host's memory is what the operations that completed have
+//! made it, or, where an operation is under way, what it was or what it is to become.
+
+use core::ops::Range;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::{Violation, demand};
+use crate::memory::SimMemory;
+
+const WHO: &str = "memory";
+
+/// Pieces of memory, in the order of the bytes of a message.
+pub type Places = Vec<Range<u64>>;
+
+/// What an operation under way does to memory.
+#[derive(Clone, Debug)]
+enum Change {
+    /// Each byte is what it was, or what this says.
+    To(Rc<[u8]>),
+    /// Nobody knows yet which message will come.
+    Unknown,
+}
+
+/// What lies behind a message in its buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rest {
+    /// What was there before.
+    Untouched,
+    /// Perhaps parts of a message that was given up (unreliable connections).
+    Anything,
+}
+
+/// What one host's memory must hold.
+#[derive(Clone, Debug)]
+pub struct MemoryModel {
+    host: usize,
+    expected: Vec<u8>,
+    ignored: Vec<Range<u64>>,
+    changing: BTreeMap<u64, (Places, Change)>,
+}
+
+impl MemoryModel {
+    /// The memory is as it should be now; `ignored` is judged by somebody else.
+    pub fn new(host: usize, memory: &SimMemory, ignored: Vec<Range<u64>>) -> MemoryModel {
+        MemoryModel { host, expected: memory.bytes().to_vec(), ignored, changing: BTreeMap::new() }
+    }
+
+    /// The host itself wrote these bytes.
+    pub fn wrote(&mut self, places: &[Range<u64>], bytes: &[u8]) {
+        for (place, part) in parts(places, bytes) {
+            self.expected[range(&place)].copy_from_slice(part);
+        }
+    }
+
+    /// Operation `id` is to write `bytes` here.
+    pub fn begins(&mut self, id: u64, places: Places, bytes: Rc<[u8]>) {
+        self.changing.insert(id, (places, Change::To(bytes)));
+    }
+
+    /// Operation `id` has written all.
+    pub fn done(&mut self, id: u64, memory: &SimMemory) -> Result<(), Violation> {
+        let Some((places, Change::To(bytes))) = self.changing.remove(&id) else { return Ok(()) };
+        for (place, part) in parts(&places, &bytes) {
+            let found = &memory.bytes()[range(&place)];
+            demand(found == part, WHO, || {
+                let at = found.iter().zip(part).position(|(a, b)| a != b).unwrap_or(0);
+                format!(
+                    "host {}: operation {id} is done, but its byte at bus address {:#x} (of {place:x?}) is {:#04x}, not {:#04x}",
+                    self.host,
+                    place.start + at as u64,
+                    found[at],
+                    part[at]
+                )
+            })?;
+            self.expected[range(&place)].copy_from_slice(part);
+        }
+        Ok(())
+    }
+
+    /// Operation `id` will not be finished: it has written all, some or nothing.
+    pub fn given_up(&mut self, id: u64, memory: &SimMemory) -> Result<(), Violation> {
+        let Some((places, Change::To(bytes))) = self.changing.remove(&id) else { return Ok(()) };
+        self.check_either(&places, &bytes, memory)?;
+        self.adopt(&places, memory);
+        Ok(())
+    }
+
+    /// A receive element was posted: some message will land here.
+    pub fn posted(&mut self, id: u64, places: Places) {
+        self.changing.insert(id, (places, Change::Unknown));
+    }
+
+    /// A message has landed in the receive element `id`.
+    pub fn received(
+        &mut self,
+        id: u64,
+        message: &[u8],
+        rest: Rest,
+        memory: &SimMemory,
+    ) -> Result<(), Violation> {
+        let Some((places, _)) = self.changing.remove(&id) else { return Ok(()) };
+        let mut left = message;
+        for (place, part) in parts(&places, message) {
+            let found = &memory.bytes()[range(&place)];
+            demand(found == part, WHO, || {
+                format!("host {}: receive element {id} does not hold its message", self.host)
+            })?;
+            self.expected[range(&place)].copy_from_slice(part);
+            left = &left[part.len()..];
+        }
+        demand(left.is_empty(), WHO, || format!("receive element {id} is too short"))?;
+        match rest {
+            Rest::Untouched => self.check_untouched(&places, memory),
+            Rest::Anything => {
+                self.adopt(&places, memory);
+                Ok(())
+            }
+        }
+    }
+
+    /// The receive element `id` came back without a message; part of `message` may be in it.
+    pub fn returned(
+        &mut self,
+        id: u64,
+        message: &[u8],
+        rest: Rest,
+        memory: &SimMemory,
+    ) -> Result<(), Violation> {
+        let Some((places, _)) = self.changing.remove(&id) else { return Ok(()) };
+        if rest == Rest::Untouched {
+            self.check_either(&places, message, memory)?;
+        }
+        self.adopt(&places, memory);
+        Ok(())
+    }
+
+    /// All memory, as far as it is known.
+    pub fn check(&self, memory: &SimMemory) -> Result<(), Violation> {
+        let mut skipped = self.ignored.clone();
+        for (places, change) in self.changing.values() {
+            skipped.extend(places.iter().filter(|p| !p.is_empty()).cloned());
+            if let Change::To(bytes) = change {
+                self.check_either(places, bytes, memory)?;
+            }
+        }
+        skipped.sort_by_key(|r| r.start);
+        let end = memory.bytes().len() as u64;
+        skipped.push(end..end);
+        let mut at = 0;
+        for skip in skipped {
+            if skip.start > at {
+                self.check_untouched(&[at..skip.start], memory)?;
+            }
+            at = at.max(skip.end);
+        }
+        Ok(())
+    }
+
+    fn check_untouched(&self, places: &[Range<u64>], memory: &SimMemory) -> Result<(), Violation> {
+        for place in places {
+            let (found, expected) = (&memory.bytes()[range(place)], &self.expected[range(place)]);
+            demand(found == expected, WHO, || {
+                let at = found.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(0);
+                format!(
+                    "host {}: the byte at bus address {:#x} is {:#04x}, not {:#04x}: nothing was to write it",
+                    self.host,
+                    place.start + at as u64,
+                    found[at],
+                    expected[at]
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Each byte is what it was or what `bytes` says; behind `bytes` it is what it was.
+    fn check_either(
+        &self,
+        places: &[Range<u64>],
+        bytes: &[u8],
+        memory: &SimMemory,
+    ) -> Result<(), Violation> {
+        let mut new = bytes.iter();
+        for at in places.iter().flat_map(|p| range(p)) {
+            let (found, old, new) = (memory.bytes()[at], self.expected[at], new.next());
+            demand(found == old || new == Some(&found), WHO, || {
+                format!(
+                    "host {}: the byte at bus address {at:#x} is {found:#04x}, neither {old:#04x} as before nor {new:x?} as sent",
+                    self.host
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, places: &[Range<u64>], memory: &SimMemory) {
+        for place in places {
+            self.expected[range(place)].copy_from_slice(&memory.bytes()[range(place)]);
+        }
+    }
+}
+
+fn range(place: &Range<u64>) -> Range<usize> {
+    place.start as usize..place.end as usize
+}
+
+/// The bytes of a message beside the places they belong to.
+fn parts<'a>(places: &[Range<u64>], bytes: &'a [u8]) -> Vec<(Range<u64>, &'a [u8])> {
+    let mut rest = bytes;
+    let cut = places.iter().map(|place| {
+        let take = rest.len().min((place.end - place.start) as usize);
+        let (now, later) = rest.split_at(take);
+        rest = later;
+        (place.start..place.start + take as u64, now)
+    });
+    cut.filter(|(_, part)| !part.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world() -> (SimMemory, MemoryModel) {
+        let mut memory = SimMemory::new();
+        memory.alloc(64, 8);
+        let model = MemoryModel::new(0, &memory, vec![0..4]);
+        (memory, model)
+    }
+
+    /// The canary: the oracle itself must object.
+    #[test]
+    fn it_objects_to_a_stray_write() {
+        let (mut memory, model) = world();
+        memory.slice_mut(2, 1)[0] = 1;
+        assert_eq!(model.check(&memory), Ok(()), "ignored");
+        memory.slice_mut(4, 1)[0] = 1;
+        assert!(model.check(&memory).unwrap_err().what.contains("0x4"));
+    }
+
+    #[test]
+    fn it_follows_an_operation() {
+        let (mut memory, mut model) = world();
+        model.begins(1, vec![40..42, 10..12], Rc::from([1, 2, 3, 4]));
+        memory.slice_mut(40, 2).copy_from_slice(&[1, 2]);
+        assert_eq!(model.check(&memory), Ok(()), "half done");
+        assert!(model.clone().done(1, &memory).is_err());
+        memory.slice_mut(10, 2).copy_from_slice(&[3, 4]);
+        assert_eq!(model.done(1, &memory), Ok(()));
+        memory.slice_mut(10, 1)[0] = 9;
+        assert!(model.check(&memory).is_err());
+    }
+
+    #[test]
+    fn it_judges_what_lies_behind_a_message() {
+        let (mut memory, mut model) = world();
+        model.posted(1, vec![16..24]);
+        memory.slice_mut(16, 3).copy_from_slice(&[1, 2, 3]);
+        assert!(model.clone().received(1, &[1, 2], Rest::Untouched, &memory).is_err());
+        assert_eq!(model.clone().received(1, &[1, 2], Rest::Anything, &memory), Ok(()));
+        assert_eq!(model.received(1, &[1, 2, 3], Rest::Untouched, &memory), Ok(()));
+    }
+}

@@ -1,0 +1,89 @@
+//! The one source of chance: everything random in a world is drawn from its seed.
+
+use core::ops::RangeInclusive;
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+
+/// A stream of random choices that a seed determines.
+#[derive(Clone, Debug)]
+pub struct Dice(ChaCha8Rng);
+
+impl Dice {
+    /// The stream of `seed`.
+    pub fn new(seed: u64) -> Dice {
+        Dice(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    /// A stream of its own, so that what one part draws does not shift what another gets.
+    pub fn fork(&mut self) -> Dice {
+        Dice::new(self.next())
+    }
+
+    /// Any number.
+    pub fn next(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// 32 random bytes: a card's own seed.
+    pub fn seed(&mut self) -> [u8; 32] {
+        let mut seed = [0; 32];
+        for chunk in seed.chunks_exact_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes());
+        }
+        seed
+    }
+
+    /// A number below `n`, which must not be zero. (The bias of the remainder does not matter.)
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// A number in the range.
+    pub fn between(&mut self, range: RangeInclusive<u64>) -> u64 {
+        range.start() + self.below(range.end() - range.start() + 1)
+    }
+
+    /// A number in the range, each order of magnitude as likely as another.
+    pub fn scaled(&mut self, range: RangeInclusive<u64>) -> u64 {
+        let (low, high) = (*range.start(), *range.end());
+        let bits = (high - low + 1).ilog2();
+        let span = 1u64 << self.between(0..=u64::from(bits));
+        low + self.below(span.min(high - low + 1))
+    }
+
+    /// True with probability `p`.
+    pub fn chance(&mut self, p: f64) -> bool {
+        ((self.next() >> 11) as f64) < p * (1u64 << 53) as f64
+    }
+
+    /// True half of the time.
+    pub fn coin(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+
+    /// One of the choices, of which there must be some.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    /// Puts the items in a random order.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i as u64 + 1) as usize);
+        }
+    }
+}
+
+/// Bytes that `seed` determines and that no other seed is likely to have.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed ^ 0x9E37_79B9_7F4A_7C15;
+    let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
+    while bytes.len() < len {
+        state = state.wrapping_mul(0xD134_2543_DE82_EF95).wrapping_add(0x2545_F491_4F6C_DD1D);
+        let mixed = (state ^ state >> 32).wrapping_mul(0x9E6C_63D0_876A_68DE);
+        bytes.extend_from_slice(&(mixed ^ mixed >> 29).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

@@ -1,0 +1,260 @@
+//! Queue pairs with all they need, and how they are connected.
+
+use remora_nic::nic::{PostError, QpInit};
+use remora_nic::qp::{Mtu, QpAttr, State};
+use remora_nic::queue::{Completion, RecvRequest, RingInit, SendRequest};
+use remora_nic::wire::{Dialect, Transport};
+use remora_nic::{Access, Path, Pd, Psn};
+
+use crate::world::{Host, World};
+
+/// The Q_Key of every datagram queue pair here.
+pub const QKEY: u32 = 0x1234_5678;
+
+/// Sizes of a queue pair's queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueOptions {
+    /// Send elements; a power of two.
+    pub sends: u32,
+    /// Receive elements; a power of two.
+    pub receives: u32,
+    /// Scatter/gather entries of one element.
+    pub sges: usize,
+    /// Inline bytes of one element.
+    pub inline: usize,
+    /// Entries of each completion queue.
+    pub completions: usize,
+    /// All send requests are signaled.
+    pub signal_all: bool,
+}
+
+impl Default for QueueOptions {
+    fn default() -> QueueOptions {
+        QueueOptions {
+            sends: 64,
+            receives: 64,
+            sges: 4,
+            inline: 256,
+            completions: 256,
+            signal_all: false,
+        }
+    }
+}
+
+/// How two queue pairs talk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectOptions {
+    /// Bytes of payload in a full packet.
+    pub mtu: Mtu,
+    /// What the peer may do.
+    pub access: Access,
+    /// READs and atomics outstanding, asked for.
+    pub max_rd_atomic: u8,
+    /// READs and atomics outstanding, granted.
+    pub max_dest_rd_atomic: u8,
+    /// The wait for an acknowledge, as a code.
+    pub timeout: u8,
+    /// Retries without progress.
+    pub retry_cnt: u8,
+    /// RNR retries, 7 for ever.
+    pub rnr_retry: u8,
+    /// The wait that RNR NAKs ask for, as a code.
+    pub min_rnr_timer: u8,
+    /// Which meaning StRoM's op-codes have.
+    pub dialect: Dialect,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> ConnectOptions {
+        ConnectOptions {
+            mtu: Mtu::B1024,
+            access: Access::all(),
+            max_rd_atomic: 8,
+            max_dest_rd_atomic: 8,
+            timeout: 8,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 3,
+            dialect: Dialect::Standard,
+        }
+    }
+}
+
+/// A queue pair and what belongs to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Endpoint {
+    /// Its host.
+    pub host: usize,
+    /// Protection domain.
+    pub pd: Pd,
+    /// Queue pair.
+    pub qpn: u32,
+    /// Service.
+    pub transport: Transport,
+    /// Completion queue of sends.
+    pub send_cq: u32,
+    /// Completion queue of receives.
+    pub recv_cq: u32,
+    /// Shared receive queue, if it takes from one.
+    pub srq: Option<u32>,
+}
+
+/// A ring for elements of this size, in the host's memory.
+pub fn ring(host: &mut Host, depth: u32, sges: usize, inline: usize) -> RingInit {
+    let stride = RingInit::stride_for(sges, inline);
+    let ring = RingInit { addr: 0, depth, stride };
+    RingInit { addr: host.memory.alloc(ring.len(), 64), ..ring }
+}
+
+impl Endpoint {
+    /// Makes a queue pair with completion queues of its own.
+    ///
+    /// # Panics
+    /// If the card refuses: the worlds of this crate ask for nothing it could refuse.
+    pub fn create(
+        world: &mut World,
+        (host, pd): (usize, Pd),
+        transport: Transport,
+        queues: &QueueOptions,
+        srq: Option<u32>,
+    ) -> Endpoint {
+        let at = &mut world.hosts[host];
+        let send_cq = at.nic.create_cq(queues.completions).expect("room for a completion queue");
+        let recv_cq = at.nic.create_cq(queues.completions).expect("room for a completion queue");
+        let sq = ring(at, queues.sends, queues.sges, queues.inline);
+        let rq = match srq {
+            Some(_) => RingInit::default(),
+            None => ring(at, queues.receives, queues.sges, 0),
+        };
+        let signal_all = queues.signal_all;
+        let init = QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all };
+        let qpn = at.nic.create_qp(init).expect("room for a queue pair");
+        Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq }
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Panics
+    /// If the card refuses.
+    pub fn modify(&self, world: &mut World, attr: &QpAttr) {
+        let now = world.now;
+        let Host { nic, memory, .. } = &mut world.hosts[self.host];
+        nic.modify_qp(now, memory, self.qpn, attr).expect("a legal transition");
+    }
+
+    /// Goes to `state` with no other attribute.
+    pub fn go_to(&self, world: &mut World, state: State) {
+        self.modify(world, &QpAttr { state: Some(state), ..QpAttr::default() });
+    }
+
+    /// Posts a send request.
+    pub fn post_send(&self, world: &mut World, request: &SendRequest<'_>) -> Result<(), PostError> {
+        let Host { nic, memory, .. } = &mut world.hosts[self.host];
+        nic.post_send(memory, self.qpn, request)
+    }
+
+    /// Posts a receive request, to the shared queue if there is one.
+    pub fn post_recv(&self, world: &mut World, request: &RecvRequest<'_>) -> Result<(), PostError> {
+        let Host { nic, memory, .. } = &mut world.hosts[self.host];
+        match self.srq {
+            Some(srq) => nic.post_srq_recv(memory, srq, request),
+            None => nic.post_recv(memory, self.qpn, request),
+        }
+    }
+
+    /// The queue pair's state.
+    pub fn state(&self, world: &World) -> State {
+        let info = world.hosts[self.host].nic.query_qp(self.qpn);
+        info.map_or(State::Reset, |info| info.state)
+    }
+
+    /// Takes all entries of one of its completion queues.
+    ///
+    /// # Panics
+    /// If the completion queue overflowed.
+    pub fn drain(world: &mut World, host: usize, cq: u32) -> Vec<Completion> {
+        let mut all = Vec::new();
+        let mut some = [Completion::default(); 16];
+        loop {
+            let polled = world.hosts[host].nic.poll_cq(cq, &mut some);
+            let n = polled.expect("the completion queue holds all that was posted");
+            all.extend_from_slice(&some[..n]);
+            if n < some.len() {
+                return all;
+            }
+        }
+    }
+
+    /// From RESET to RTS, `psns` being the first to send and the first to expect.
+    pub fn bring_up(
+        &self,
+        world: &mut World,
+        peer: &Endpoint,
+        options: &ConnectOptions,
+        psns: (Psn, Psn),
+    ) {
+        self.modify(world, &self.to_init(options));
+        self.modify(world, &self.to_rtr(world, peer, options, psns.1));
+        self.modify(world, &self.to_rts(options, psns.0));
+    }
+
+    fn to_init(&self, options: &ConnectOptions) -> QpAttr {
+        let ud = self.transport == Transport::Ud;
+        let rc = self.transport == Transport::Rc;
+        QpAttr {
+            state: Some(State::Init),
+            access: (!ud).then_some(options.access),
+            qkey: ud.then_some(QKEY),
+            dialect: rc.then_some(options.dialect),
+            ..QpAttr::default()
+        }
+    }
+
+    fn to_rtr(
+        &self,
+        world: &World,
+        peer: &Endpoint,
+        options: &ConnectOptions,
+        expect: Psn,
+    ) -> QpAttr {
+        let attr =
+            QpAttr { state: Some(State::Rtr), path_mtu: Some(options.mtu), ..QpAttr::default() };
+        if self.transport == Transport::Ud {
+            return attr;
+        }
+        let rc = self.transport == Transport::Rc;
+        QpAttr {
+            path: Some(Path::new(world.hosts[peer.host].address, self.qpn)),
+            dest_qp: Some(peer.qpn),
+            rq_psn: Some(expect),
+            max_dest_rd_atomic: rc.then_some(options.max_dest_rd_atomic),
+            min_rnr_timer: rc.then_some(options.min_rnr_timer),
+            ..attr
+        }
+    }
+
+    fn to_rts(&self, options: &ConnectOptions, first: Psn) -> QpAttr {
+        let attr = QpAttr { state: Some(State::Rts), sq_psn: Some(first), ..QpAttr::default() };
+        if self.transport != Transport::Rc {
+            return attr;
+        }
+        QpAttr {
+            max_rd_atomic: Some(options.max_rd_atomic),
+            timeout: Some(options.timeout),
+            retry_cnt: Some(options.retry_cnt),
+            rnr_retry: Some(options.rnr_retry),
+            ..attr
+        }
+    }
+}
+
+/// Connects two queue pairs; `psns` are the first that `a` and `b` send.
+pub fn connect(
+    world: &mut World,
+    (a, b): (&Endpoint, &Endpoint),
+    options: &ConnectOptions,
+    psns: (Psn, Psn),
+) {
+    a.bring_up(world, b, options, psns);
+    b.bring_up(world, a, options, (psns.1, psns.0));
+}

@@ -1,0 +1,326 @@
+//! Links between hosts: delay, rate and everything that goes wrong on the way.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::HashMap;
+
+use remora_nic::Time;
+use remora_nic::wire::headers::Bth;
+
+use crate::dice::Dice;
+use crate::packet::{Seen, Wire};
+
+/// What a link does when nothing goes wrong.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LinkOptions {
+    /// From the end of sending to arrival.
+    pub latency: Duration,
+    /// Up to so much more, at random, without overtaking.
+    pub jitter: Duration,
+    /// Bits a second, the headers of Ethernet, IP and UDP included.
+    pub bits_per_second: u64,
+}
+
+impl Default for LinkOptions {
+    fn default() -> LinkOptions {
+        LinkOptions {
+            latency: Duration::from_micros(1),
+            jitter: Duration::ZERO,
+            bits_per_second: 100_000_000_000,
+        }
+    }
+}
+
+/// What goes wrong with a packet, each with its probability.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Faults {
+    /// It is lost.
+    pub loss: f64,
+    /// It arrives twice.
+    pub duplicate: f64,
+    /// It is held up, so that later ones overtake it.
+    pub reorder: f64,
+    /// For at most so long.
+    pub reorder_by: Duration,
+    /// Some bits of it flip.
+    pub corrupt: f64,
+    /// It is marked as having met congestion, if its sender takes part in that.
+    pub mark: f64,
+    /// A link of two hosts goes out, each time it carries a packet.
+    pub outage: f64,
+    /// For at most so long.
+    pub outage_for: Duration,
+    /// Packets on a link that is out wait instead of being lost.
+    pub clog: bool,
+}
+
+/// What becomes of a packet that a [`Rule`] matches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// Nothing special.
+    Pass,
+    /// Lost.
+    Drop,
+    /// Arrives twice.
+    Duplicate,
+    /// Arrives so much later; others overtake it.
+    Delay(Duration),
+    /// Arrives, and once more so much later.
+    Echo(Duration),
+    /// This bit of the datagram flips.
+    Flip(usize),
+    /// Marked as having met congestion.
+    Mark,
+}
+
+type Matches = Box<dyn FnMut(&Seen) -> bool>;
+
+/// For directed tests: what is to happen to which packets.
+pub struct Rule {
+    matches: Matches,
+    skip: usize,
+    count: usize,
+    fate: Fate,
+}
+
+impl Rule {
+    /// All packets that match.
+    pub fn all(fate: Fate, matches: impl FnMut(&Seen) -> bool + 'static) -> Rule {
+        Rule { matches: Box::new(matches), skip: 0, count: usize::MAX, fate }
+    }
+
+    /// The `n`th packet that matches, counted from 1.
+    pub fn nth(n: usize, fate: Fate, matches: impl FnMut(&Seen) -> bool + 'static) -> Rule {
+        Rule { skip: n - 1, count: 1, ..Rule::all(fate, matches) }
+    }
+
+    /// The first `n` packets that match.
+    pub fn first(n: usize, fate: Fate, matches: impl FnMut(&Seen) -> bool + 'static) -> Rule {
+        Rule { count: n, ..Rule::all(fate, matches) }
+    }
+
+    fn apply(&mut self, seen: &Seen) -> Option<Fate> {
+        if self.count == 0 || !(self.matches)(seen) {
+            return None;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+            return None;
+        }
+        self.count -= 1;
+        Some(self.fate)
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rule({:?}, skip {}, count {})", self.fate, self.skip, self.count)
+    }
+}
+
+/// What the network did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Packets that cards sent.
+    pub sent: u64,
+    /// Datagrams that arrived, copies included.
+    pub delivered: u64,
+    /// Lost, outages included.
+    pub lost: u64,
+    /// Copies made.
+    pub duplicated: u64,
+    /// Held up.
+    pub reordered: u64,
+    /// Datagrams with flipped bits that arrived.
+    pub corrupted: u64,
+    /// Marked.
+    pub marked: u64,
+}
+
+/// The state of one direction between two hosts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    /// When what was sent so far has left.
+    free_at: Time,
+    /// When the last packet that keeps its place arrives.
+    last_arrival: Time,
+    out_until: Time,
+}
+
+/// All links.
+#[derive(Debug)]
+pub struct Network {
+    /// Delay and rate of every link.
+    pub options: LinkOptions,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// What happened.
+    pub tally: Tally,
+    /// Packets sent, if somebody wants to know.
+    pub trace: Option<Vec<Seen>>,
+    rules: Vec<Rule>,
+    links: HashMap<(usize, usize), Link>,
+}
+
+/// Ethernet with preamble and gap, IPv4 and UDP.
+const OUTER_BYTES: u64 = 38 + 20 + 8;
+
+impl Network {
+    /// A network where nothing goes wrong.
+    pub fn new(options: LinkOptions) -> Network {
+        Network {
+            options,
+            faults: Faults::default(),
+            tally: Tally::default(),
+            trace: None,
+            rules: Vec::new(),
+            links: HashMap::new(),
+        }
+    }
+
+    /// Adds a rule; the first that matches a packet decides.
+    pub fn rule(&mut self, rule: Rule) {
+        self.rules.push(rule);
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn heal(&mut self) {
+        self.faults = Faults::default();
+        self.rules.clear();
+        for link in self.links.values_mut() {
+            link.out_until = Time::ZERO;
+        }
+    }
+
+    /// A packet leaves; calls `arrive` for each datagram that will arrive, with its time.
+    pub fn send(
+        &mut self,
+        now: Time,
+        (from, to): (usize, usize),
+        wire: Wire,
+        dice: &mut Dice,
+        mut arrive: impl FnMut(Time, Wire),
+    ) {
+        self.tally.sent += 1;
+        let seen = Seen::new(now, from, to, &wire.bytes);
+        let fate = self.rules.iter_mut().find_map(|r| r.apply(&seen)).unwrap_or(Fate::Pass);
+        if let Some(trace) = &mut self.trace {
+            trace.push(seen);
+        }
+        let Some(at) = self.pass(now, (from, to), wire.bytes.len(), dice) else {
+            self.tally.lost += 1;
+            return;
+        };
+        let faults = self.faults;
+        if fate == Fate::Drop || dice.chance(faults.loss) {
+            self.tally.lost += 1;
+            return;
+        }
+        let echo = match fate {
+            Fate::Duplicate => Some(Duration::ZERO),
+            Fate::Echo(later) => Some(later),
+            _ if dice.chance(faults.duplicate) => Some(self.hold(dice)),
+            _ => None,
+        };
+        let late = match fate {
+            Fate::Delay(by) => by,
+            _ if dice.chance(faults.reorder) => self.hold(dice),
+            _ => Duration::ZERO,
+        };
+        self.tally.reordered += u64::from(late > Duration::ZERO);
+        if let Some(later) = echo {
+            self.tally.duplicated += 1;
+            self.deliver(at + later, wire.clone(), Fate::Pass, dice, &mut arrive);
+        }
+        self.deliver(at + late, wire, fate, dice, &mut arrive);
+    }
+
+    fn hold(&self, dice: &mut Dice) -> Duration {
+        Duration::from_nanos(dice.below(self.faults.reorder_by.as_nanos() as u64 + 1))
+    }
+
+    /// When a packet that leaves now arrives; `None` if its link is out.
+    fn pass(
+        &mut self,
+        now: Time,
+        ends: (usize, usize),
+        len: usize,
+        dice: &mut Dice,
+    ) -> Option<Time> {
+        let link = self.links.entry(ends).or_default();
+        if dice.chance(self.faults.outage) {
+            let most = self.faults.outage_for.as_nanos() as u64;
+            link.out_until = now + Duration::from_nanos(dice.below(most + 1));
+        }
+        let bits = (len as u64 + OUTER_BYTES) * 8;
+        let takes = bits * 1_000_000_000 / self.options.bits_per_second;
+        link.free_at = link.free_at.max(now) + Duration::from_nanos(takes);
+        let jitter = dice.below(self.options.jitter.as_nanos() as u64 + 1);
+        let mut at = link.free_at + self.options.latency + Duration::from_nanos(jitter);
+        if now < link.out_until {
+            if !self.faults.clog {
+                return None;
+            }
+            at = at.max(link.out_until);
+        }
+        link.last_arrival = link.last_arrival.max(at);
+        Some(link.last_arrival)
+    }
+
+    /// One copy, with what becomes of its bytes.
+    fn deliver(
+        &mut self,
+        at: Time,
+        mut wire: Wire,
+        fate: Fate,
+        dice: &mut Dice,
+        arrive: &mut impl FnMut(Time, Wire),
+    ) {
+        if fate == Fate::Mark || dice.chance(self.faults.mark) {
+            mark(&mut wire, &mut self.tally);
+        }
+        if let Fate::Flip(bit) = fate {
+            self.tally.corrupted += 1;
+            flip(&mut wire, bit);
+        } else if dice.chance(self.faults.corrupt) {
+            self.tally.corrupted += 1;
+            corrupt(&mut wire, dice);
+        } else {
+            wire.shows_id = wire.src.is_ipv4() && dice.coin();
+        }
+        self.tally.delivered += 1;
+        arrive(at, wire);
+    }
+}
+
+/// Sets the congestion mark, if the sender takes part.
+fn mark(wire: &mut Wire, tally: &mut Tally) {
+    if wire.tos & 3 != 0 {
+        wire.tos |= 3;
+        tally.marked += 1;
+    }
+}
+
+/// Flips up to three bits: so few that the checksum is certain to catch them (its Hamming distance
+/// is 4 up to 11 KB), given that the receiver sees the identification. It need not catch changes
+/// to the congestion bits, which switches may make.
+fn corrupt(wire: &mut Wire, dice: &mut Dice) {
+    const CONGESTION: u64 = 4;
+    let mut bits = Vec::new();
+    for _ in 0..dice.between(1..=3) {
+        let byte = dice.below(wire.bytes.len() as u64 - 1);
+        let byte = if byte >= CONGESTION { byte + 1 } else { byte };
+        let bit = (byte * 8 + dice.below(8)) as usize;
+        if !bits.contains(&bit) {
+            bits.push(bit);
+            flip(wire, bit);
+        }
+    }
+}
+
+fn flip(wire: &mut Wire, bit: usize) {
+    debug_assert!(Bth::LEN <= wire.bytes.len());
+    wire.shows_id = wire.src.is_ipv4();
+    let at = bit / 8 % wire.bytes.len();
+    wire.bytes[at] ^= 1 << (bit % 8);
+}

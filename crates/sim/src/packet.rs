@@ -1,0 +1,173 @@
+//! Packets as real bytes, and what of them a trace shows.
+
+use core::fmt;
+use core::net::IpAddr;
+
+use remora_nic::wire::icrc::{Flow, Icrc};
+use remora_nic::wire::{
+    Aeth, Bth, Dialect, Extensions, MAX_HEADER, Nak, Op, Operation, Packet, ROCE_PORT, Syndrome,
+};
+use remora_nic::{Datagram, Memory, PayloadRef, Time, Transmit, TransmitBatch};
+
+/// A datagram on its way.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Wire {
+    /// Source address.
+    pub src: IpAddr,
+    /// Source port.
+    pub src_port: u16,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// IPv4 identification it was sent with.
+    pub id: u16,
+    /// Does the receiver's driver see the identification?
+    pub shows_id: bool,
+    /// Traffic class, ECN bits included.
+    pub tos: u8,
+    /// UDP payload.
+    pub bytes: Vec<u8>,
+}
+
+impl Wire {
+    /// As the card gets it.
+    pub fn datagram(&self) -> Datagram<'_> {
+        Datagram {
+            src: self.src,
+            src_port: self.src_port,
+            dst: self.dst,
+            ip_id: self.shows_id.then_some(self.id),
+            tos: self.tos,
+            bytes: &self.bytes,
+        }
+    }
+
+    /// A packet that no card made: for tests that play a peer.
+    pub fn craft(
+        (src, dst): (IpAddr, IpAddr),
+        bth: &Bth,
+        op: &Op,
+        ext: &Extensions,
+        payload: &[u8],
+    ) -> Wire {
+        let mut header = [0; MAX_HEADER];
+        let pad = payload.len().next_multiple_of(4) - payload.len();
+        let bth = Bth { pad: pad as u8, ..*bth };
+        let len = Packet::emit_headers(&bth, op, ext, &mut header);
+        let mut bytes = header[..len].to_vec();
+        bytes.extend_from_slice(payload);
+        bytes.resize(bytes.len() + pad, 0);
+        let mut wire = Wire { src, src_port: 0xC123, dst, id: 0, shows_id: true, tos: 0, bytes };
+        wire.seal();
+        wire
+    }
+
+    /// Ends the packet with its ICRC.
+    fn seal(&mut self) {
+        let flow =
+            Flow { src: self.src, dst: self.dst, src_port: self.src_port, dst_port: ROCE_PORT };
+        let icrc = Icrc::start(&flow, self.id, self.bytes.len() + 4, &self.bytes);
+        self.bytes.extend_from_slice(&icrc.finish());
+    }
+}
+
+/// What a driver does with a packet to send: gathers its payload and ends it with the ICRC.
+/// `None` if the payload cannot be read.
+pub fn seal(
+    packet: &Transmit,
+    batch: &TransmitBatch,
+    memory: &mut dyn Memory,
+    src: IpAddr,
+    id: u16,
+) -> Option<Wire> {
+    let mut bytes = Vec::with_capacity(packet.datagram_len());
+    bytes.extend_from_slice(packet.header());
+    match batch.payload(packet) {
+        PayloadRef::Segments(segments) => {
+            for segment in segments {
+                let at = bytes.len();
+                bytes.resize(at + segment.len as usize, 0);
+                memory.read(segment.addr, &mut bytes[at..]).ok()?;
+            }
+        }
+        PayloadRef::Bytes(payload) => bytes.extend_from_slice(payload),
+    }
+    bytes.resize(bytes.len() + packet.pad(), 0);
+    let tos = packet.path.traffic_class & !3 | packet.ecn as u8;
+    let (src_port, dst) = (packet.path.src_port, packet.path.dst);
+    let mut wire = Wire { src, src_port, dst, id, shows_id: true, tos, bytes };
+    wire.seal();
+    assert_eq!(wire.bytes.len(), packet.datagram_len(), "the card's own length differs");
+    Some(wire)
+}
+
+/// A packet as it left: what rules match on and what a trace keeps.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// When it left.
+    pub at: Time,
+    /// The sending host.
+    pub from: usize,
+    /// The receiving host.
+    pub to: usize,
+    /// Base transport header.
+    pub bth: Bth,
+    /// Its op-code, if there is such a one.
+    pub op: Option<&'static Op>,
+    /// Further headers.
+    pub ext: Extensions,
+    /// Bytes of payload.
+    pub payload: usize,
+}
+
+impl Seen {
+    /// Reads a packet on its way. One that is none has an empty header.
+    pub fn new(at: Time, from: usize, to: usize, bytes: &[u8]) -> Seen {
+        let bth = Packet::bth(bytes).unwrap_or_default();
+        let op = Op::lookup(bth.opcode, Dialect::Strom);
+        let parsed = op.and_then(|op| Packet::parse(bth, op, bytes).ok());
+        let ext = parsed.map_or_else(Extensions::default, |p| p.ext);
+        Seen { at, from, to, bth, op, ext, payload: parsed.map_or(0, |p| p.payload.len()) }
+    }
+
+    /// Is it one of these?
+    pub fn is(&self, operation: Operation) -> bool {
+        self.op.is_some_and(|op| op.operation == operation)
+    }
+
+    /// Is it an acknowledge that says so?
+    pub fn is_ack(&self) -> bool {
+        matches!(self.syndrome(), Some(Syndrome::Ack { .. }))
+    }
+
+    /// Is it a refusal of this kind?
+    pub fn is_nak(&self, nak: Nak) -> bool {
+        self.syndrome() == Some(Syndrome::Nak(nak))
+    }
+
+    /// Is it a request to wait for a receive element?
+    pub fn is_rnr(&self) -> bool {
+        matches!(self.syndrome(), Some(Syndrome::Rnr { .. }))
+    }
+
+    /// The syndrome of an acknowledge.
+    pub fn syndrome(&self) -> Option<Syndrome> {
+        let Aeth { syndrome, .. } = self.ext.aeth;
+        self.is(Operation::Acknowledge).then(|| Syndrome::parse(syndrome))
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.op.map_or("unknown op-code", |op| op.name);
+        let Seen { from, to, payload, .. } = self;
+        let us = self.at.0 as f64 / 1000.0;
+        write!(f, "{us:12.3} us  {from} -> {to}  {name}  psn {}", self.bth.psn)?;
+        if let Some(syndrome) = self.syndrome() {
+            write!(f, "  {syndrome:?}")?;
+        }
+        if *payload > 0 {
+            write!(f, "  {payload} bytes")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,296 @@
+//! Two hosts, one connection, one region each: the smallest world, for directed tests.
+
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+
+use remora_nic::nic::Config;
+use remora_nic::queue::{
+    Completion, Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, UdDestination,
+};
+use remora_nic::wire::{Bth, Extensions, Op, Transport};
+use remora_nic::{Access, Event, Path, Psn};
+
+use crate::dice::pattern;
+use crate::endpoint::{ConnectOptions, Endpoint, QKEY, QueueOptions, connect};
+use crate::memory::{Layout, Region};
+use crate::network::{LinkOptions, Rule};
+use crate::packet::{Seen, Wire};
+use crate::world::{Host, World};
+
+/// The first host, which mostly asks.
+pub const A: usize = 0;
+/// The second host, which mostly answers.
+pub const B: usize = 1;
+
+/// What a [`Pair`] is made with.
+#[derive(Clone, Debug)]
+pub struct PairOptions {
+    /// Service.
+    pub transport: Transport,
+    /// Queues of both.
+    pub queues: QueueOptions,
+    /// Attributes of both.
+    pub connect: ConnectOptions,
+    /// The links.
+    pub link: LinkOptions,
+    /// First PSNs that A and B send.
+    pub psns: (u32, u32),
+    /// Bytes of each region.
+    pub region: u64,
+    /// Pages of the regions.
+    pub layout: Layout,
+    /// What the regions permit.
+    pub access: Access,
+    /// B takes from a shared receive queue.
+    pub srq: bool,
+    /// Changes to the cards' configuration.
+    pub config: fn(&mut Config),
+}
+
+impl Default for PairOptions {
+    fn default() -> PairOptions {
+        PairOptions {
+            transport: Transport::Rc,
+            queues: QueueOptions::default(),
+            connect: ConnectOptions::default(),
+            link: LinkOptions::default(),
+            psns: (100, 5000),
+            region: 1 << 20,
+            layout: Layout::Contiguous,
+            access: Access::all(),
+            srq: false,
+            config: |_| {},
+        }
+    }
+}
+
+/// Two connected hosts.
+#[derive(Debug)]
+pub struct Pair {
+    /// The world.
+    pub world: World,
+    /// The queue pairs of A and B.
+    pub ends: [Endpoint; 2],
+    /// A region at A and one at B.
+    pub regions: [Region; 2],
+    /// Address handles at A and B for each other.
+    pub ahs: [u32; 2],
+    next_wr_id: u64,
+}
+
+/// The address of host `i`.
+pub fn address(i: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, (i >> 8) as u8, i as u8 + 1))
+}
+
+impl Pair {
+    /// A pair that is connected and traced.
+    ///
+    /// # Panics
+    /// If a card refuses what no card should.
+    pub fn new(options: &PairOptions) -> Pair {
+        let mut world = World::new(7, options.link);
+        world.network.trace = Some(Vec::new());
+        let made = [A, B].map(|i| {
+            let mut config = Config::new(address(i));
+            config.translation_entries = 1 << 20;
+            (options.config)(&mut config);
+            world.add_host(config);
+            Pair::furnish(&mut world, i, options)
+        });
+        let ends = [made[A].0, made[B].0];
+        let psns = (Psn::new(options.psns.0), Psn::new(options.psns.1));
+        connect(&mut world, (&ends[A], &ends[B]), &options.connect, psns);
+        let ahs = [made[A].2, made[B].2];
+        let regions = made.map(|(_, region, _)| region);
+        Pair { world, ends, regions, ahs, next_wr_id: 1 }
+    }
+
+    fn furnish(world: &mut World, i: usize, options: &PairOptions) -> (Endpoint, Region, u32) {
+        let mut dice = world.dice().fork();
+        let host = &mut world.hosts[i];
+        let pd = host.nic.alloc_pd().expect("room for a protection domain");
+        let mut region =
+            Region::lay_out(&mut host.memory, &mut dice, options.region, options.layout);
+        region.key = host.nic.reg_mr(pd, region.init(options.access)).expect("room for a region");
+        let srq = (options.srq && i == B).then(|| {
+            let QueueOptions { receives, sges, .. } = options.queues;
+            let ring = crate::endpoint::ring(host, receives, sges, 0);
+            host.nic.create_srq(pd, ring).expect("room for a shared receive queue")
+        });
+        let path = Path::new(address(1 - i), 1);
+        let ah = host.nic.create_ah(pd, path).expect("room for an address handle");
+        let end = Endpoint::create(world, (i, pd), options.transport, &options.queues, srq);
+        (end, region, ah)
+    }
+
+    /// A pair of the usual kind.
+    pub fn standard() -> Pair {
+        Pair::new(&PairOptions::default())
+    }
+
+    /// Adds a rule for the network.
+    pub fn rule(&mut self, rule: Rule) {
+        self.world.network.rule(rule);
+    }
+
+    /// The peer's memory, from `offset` of its region on.
+    pub fn remote(&self, of: usize, offset: u64) -> Remote {
+        let Region { key, iova, .. } = self.regions[of];
+        Remote { addr: iova + offset, rkey: key }
+    }
+
+    /// A scatter/gather entry in the region of `of`.
+    pub fn sge(&self, of: usize, offset: u64, len: u32) -> Sge {
+        let Region { key, iova, .. } = self.regions[of];
+        Sge { addr: iova + offset, len, lkey: key }
+    }
+
+    /// Where datagrams to `of`'s peer go.
+    pub fn to_peer(&self, of: usize) -> UdDestination {
+        UdDestination { ah: self.ahs[of], qpn: self.ends[1 - of].qpn, qkey: QKEY }
+    }
+
+    /// Posts a send request; returns its `wr_id`.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn post(&mut self, of: usize, op: SendOp, data: Data<'_>, flags: SendFlags) -> u64 {
+        let wr_id = self.next_wr_id;
+        self.next_wr_id += 1;
+        let request = SendRequest { wr_id, op, data, flags };
+        self.ends[of].post_send(&mut self.world, &request).expect("a good work request");
+        wr_id
+    }
+
+    /// Posts a signaled request whose data is `len` bytes at `offset` of its own region.
+    pub fn ask(&mut self, of: usize, op: SendOp, offset: u64, len: u32) -> u64 {
+        let sge = self.sge(of, offset, len);
+        self.post(of, op, Data::Sges(&[sge]), SendFlags::SIGNALED)
+    }
+
+    /// A WRITE of `len` bytes from `from` in the own region to `to` in the peer's.
+    pub fn write(&mut self, of: usize, from: u64, to: u64, len: u32) -> u64 {
+        let to = self.remote(1 - of, to);
+        self.ask(of, SendOp::Write { to, imm: None }, from, len)
+    }
+
+    /// A READ of `len` bytes from `from` in the peer's region to `to` in the own.
+    pub fn read(&mut self, of: usize, from: u64, to: u64, len: u32) -> u64 {
+        let from = self.remote(1 - of, from);
+        self.ask(of, SendOp::Read { from }, to, len)
+    }
+
+    /// A SEND of `len` bytes from `from`.
+    pub fn send(&mut self, of: usize, from: u64, len: u32) -> u64 {
+        let ud = self.ends[of].transport == Transport::Ud;
+        let to = ud.then(|| self.to_peer(of));
+        self.ask(of, SendOp::Send { imm: None, to }, from, len)
+    }
+
+    /// Adds to the word at `at` of the peer's region; the original goes to `to`.
+    pub fn fetch_add(&mut self, of: usize, at: u64, add: u64, to: u64) -> u64 {
+        let at = self.remote(1 - of, at);
+        self.ask(of, SendOp::FetchAdd { at, add }, to, 8)
+    }
+
+    /// Posts a receive request for `len` bytes at `offset`; returns its `wr_id`.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn receive(&mut self, of: usize, offset: u64, len: u32) -> u64 {
+        let wr_id = self.next_wr_id;
+        self.next_wr_id += 1;
+        let sges = [self.sge(of, offset, len)];
+        let request = RecvRequest { wr_id, sges: &sges };
+        self.ends[of].post_recv(&mut self.world, &request).expect("a good receive request");
+        wr_id
+    }
+
+    /// Writes a pattern into the region of `of`, and returns it.
+    pub fn fill(&mut self, of: usize, offset: u64, len: u64) -> Vec<u8> {
+        let bytes = pattern(offset ^ len << 20 ^ of as u64, len as usize);
+        self.set(of, offset, &bytes);
+        bytes
+    }
+
+    /// The host `of` itself writes its region.
+    pub fn set(&mut self, of: usize, offset: u64, bytes: &[u8]) {
+        self.regions[of].write(&mut self.world.hosts[of].memory, offset, bytes);
+    }
+
+    /// What the region of `of` holds.
+    pub fn bytes(&self, of: usize, offset: u64, len: u64) -> Vec<u8> {
+        self.regions[of].read(&self.world.hosts[of].memory, offset, len)
+    }
+
+    /// The word at `offset` of the region of `of`.
+    pub fn word(&self, of: usize, offset: u64) -> u64 {
+        let bytes = self.bytes(of, offset, 8);
+        u64::from_ne_bytes(bytes.try_into().expect("8 bytes were read"))
+    }
+
+    /// Runs until all is quiet.
+    ///
+    /// # Panics
+    /// If it is not within a minute of simulated time.
+    pub fn run(&mut self) {
+        assert!(self.world.run(Duration::from_secs(60)), "no quiet after a minute");
+    }
+
+    /// Takes the send completions of `of`.
+    pub fn sent(&mut self, of: usize) -> Vec<Completion> {
+        Endpoint::drain(&mut self.world, of, self.ends[of].send_cq)
+    }
+
+    /// Takes the receive completions of `of`.
+    pub fn received(&mut self, of: usize) -> Vec<Completion> {
+        Endpoint::drain(&mut self.world, of, self.ends[of].recv_cq)
+    }
+
+    /// Takes the events of `of`.
+    pub fn events(&mut self, of: usize) -> Vec<Event> {
+        self.world.take_events(of)
+    }
+
+    /// The packets sent so far that match.
+    pub fn seen(&self, matches: impl Fn(&Seen) -> bool) -> Vec<Seen> {
+        let trace = self.world.network.trace.iter().flatten();
+        trace.filter(|seen| matches(seen)).cloned().collect()
+    }
+
+    /// Forgets the packets sent so far.
+    pub fn forget(&mut self) {
+        self.world.network.trace = Some(Vec::new());
+    }
+
+    /// Puts a packet on the way that claims to be from `of` to its peer.
+    pub fn forge(&mut self, of: usize, psn: u32, op: &Op, ext: &Extensions, payload: &[u8]) {
+        let dest_qp = self.ends[1 - of].qpn;
+        let bth = Bth { dest_qp, psn: Psn::new(psn), ack_req: true, ..Bth::ours() };
+        let wire = Wire::craft((address(of), address(1 - of)), &bth, op, ext, payload);
+        self.world.inject(wire);
+    }
+
+    /// Destroys everything.
+    ///
+    /// # Panics
+    /// If anything is left over on a card.
+    pub fn tear_down(mut self) {
+        for i in [A, B] {
+            let Endpoint { qpn, send_cq, recv_cq, srq, pd, .. } = self.ends[i];
+            let Host { nic, .. } = &mut self.world.hosts[i];
+            nic.destroy_qp(qpn).expect("it is there");
+            nic.destroy_cq(send_cq).expect("nobody reports to it");
+            nic.destroy_cq(recv_cq).expect("nobody reports to it");
+            if let Some(srq) = srq {
+                nic.destroy_srq(srq).expect("nobody takes from it");
+            }
+            nic.destroy_ah(self.ahs[i]).expect("it is there");
+            // A key that a SEND with invalidate ended still names its region.
+            nic.dereg_mr(self.regions[i].key).expect("it is there");
+            nic.dealloc_pd(pd).expect("nothing belongs to it");
+            assert_eq!(nic.in_use(), remora_nic::nic::InUse::default(), "left over at host {i}");
+        }
+    }
+}

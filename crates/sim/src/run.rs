@@ -1,0 +1,215 @@
+//! One random world: made from a seed, broken, healed, judged.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use remora_nic::Time;
+use thiserror::Error;
+
+use crate::check::{Violation, counters, demand};
+use crate::network::Tally;
+use crate::options::{Options, Verb};
+use crate::traffic::Traffic;
+use crate::world::{Step, World};
+
+/// The most simulated time between the healing of the network and the end of all work. The longest
+/// legitimate wait: eight timeouts of a queue pair whose peer is gone.
+const LIVENESS: Duration = Duration::from_secs(300);
+
+/// A host with nothing to do looks after its queues at least so often.
+const IDLE_TICK: Duration = Duration::from_millis(5);
+
+/// What a world did.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What was drawn.
+    pub options: Options,
+    /// What the network did.
+    pub tally: Tally,
+    /// Work requests that succeeded, by verb.
+    pub done: BTreeMap<Verb, u64>,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Queue pairs that failed, as they legitimately may, by status.
+    pub failed: BTreeMap<String, u64>,
+    /// Packets sent again.
+    pub retransmitted: u64,
+    /// Simulated time with faults and without.
+    pub phases: [Duration; 2],
+    /// Steps of the world.
+    pub steps: u64,
+}
+
+/// A checker objected.
+#[derive(Clone, Debug, Error)]
+#[error("seed {}: {phase} phase, at {} ns: {violation}", .options.seed, .at.0)]
+pub struct Failure {
+    /// What was drawn.
+    pub options: Box<Options>,
+    /// Which phase the world was in.
+    pub phase: &'static str,
+    /// When.
+    pub at: Time,
+    /// The objection.
+    pub violation: Violation,
+}
+
+/// Runs the world of `seed`: safety while the network is broken, then liveness when it is healed.
+pub fn run(seed: u64) -> Result<Report, Failure> {
+    run_world(Options::draw(seed))
+}
+
+/// Runs the world of these options.
+pub fn run_world(options: Options) -> Result<Report, Failure> {
+    let mut run = Run::new(options);
+    match run.phases() {
+        Ok(phases) => Ok(run.report(phases)),
+        Err(violation) => Err(Failure {
+            options: Box::new(run.options),
+            phase: run.phase,
+            at: run.world.now,
+            violation,
+        }),
+    }
+}
+
+struct Run {
+    options: Options,
+    world: World,
+    traffic: Traffic,
+    phase: &'static str,
+    /// By host: how many ticks in a row had nothing to do.
+    idle: Vec<u32>,
+}
+
+impl Run {
+    fn new(options: Options) -> Run {
+        let (world, traffic) = Traffic::set_up(&options);
+        let idle = vec![0; options.hosts];
+        Run { options, world, traffic, phase: "safety", idle }
+    }
+
+    fn phases(&mut self) -> Result<[Duration; 2], Violation> {
+        let start = self.world.now;
+        self.world.network.faults = self.options.faults;
+        for host in 0..self.options.hosts {
+            self.world.alarm(Duration::from_nanos(host as u64), host as u64);
+        }
+        self.work_until(start + self.options.broken_for)?;
+        self.traffic.check_memory(&self.world)?;
+        let healed = self.world.now;
+        self.phase = "liveness";
+        self.world.network.heal();
+        self.traffic.healed = true;
+        self.work_until(healed + LIVENESS)?;
+        demand(self.traffic.is_done(), "liveness", || self.traffic.unfinished(&self.world))?;
+        let end = self.world.now;
+        self.phase = "closing";
+        self.close()?;
+        Ok([healed - start, end - healed])
+    }
+
+    /// Everybody works until all is done, or until `end`.
+    fn work_until(&mut self, end: Time) -> Result<(), Violation> {
+        while !self.traffic.is_done() && self.world.now < end {
+            match self.world.step() {
+                Some(Step::Alarm(host)) => self.tick(host as usize)?,
+                Some(_) => {}
+                None => break,
+            }
+            self.events()?;
+            if self.world.steps.is_multiple_of(20_000) {
+                self.traffic.check_memory(&self.world)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, host: usize) -> Result<(), Violation> {
+        let before = self.traffic.activity();
+        self.traffic.tick(&mut self.world, host)?;
+        let idle = &mut self.idle[host];
+        *idle = if self.traffic.activity() == before { *idle + 1 } else { 0 };
+        let most = self.options.tick.saturating_mul(1 << (*idle / 4).min(20)).min(IDLE_TICK);
+        let most = most.max(self.options.tick).as_nanos() as u64;
+        let delay = Duration::from_nanos(self.world.dice().between(1..=most));
+        self.world.alarm(delay, host as u64);
+        Ok(())
+    }
+
+    fn events(&mut self) -> Result<(), Violation> {
+        for host in 0..self.options.hosts {
+            for event in self.world.take_events(host) {
+                self.traffic.event(&mut self.world, host, &event)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets all packets arrive and all timers run out.
+    fn quiesce(&mut self) -> Result<(), Violation> {
+        while self.world.step().is_some() {
+            self.events()?;
+        }
+        Ok(())
+    }
+
+    /// Ends everything and judges what is left.
+    fn close(&mut self) -> Result<(), Violation> {
+        self.quiesce()?;
+        self.traffic.settle(&self.world)?;
+        self.traffic.check_memory(&self.world)?;
+        self.traffic.close(&mut self.world);
+        self.quiesce()?;
+        for side in 0..self.traffic.sides.len() {
+            self.traffic.poll_side(&mut self.world, side)?;
+        }
+        self.traffic.check_delivered()?;
+        self.traffic.check_buffers(&self.world)?;
+        self.traffic.check_memory(&self.world)?;
+        self.traffic.check_words(&self.world)?;
+        counters::check(&self.world)?;
+        self.traffic.tear_down(&mut self.world)?;
+        counters::check_leaks(&self.world)
+    }
+
+    fn report(self, phases: [Duration; 2]) -> Report {
+        let stats = self.traffic.stats;
+        let again = self.world.hosts.iter().map(|h| h.nic.counters().tx_retransmitted).sum();
+        Report {
+            options: self.options,
+            tally: self.world.network.tally,
+            done: stats.done,
+            bytes: stats.bytes,
+            received: stats.received,
+            failed: stats.failed,
+            retransmitted: again,
+            phases,
+            steps: self.world.steps,
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { sent, lost, duplicated, reordered, corrupted, marked, .. } = self.tally;
+        write!(f, "{}", self.options)?;
+        write!(f, "  done    {} bytes, {} messages received;", self.bytes, self.received)?;
+        self.done.iter().try_for_each(|(verb, n)| write!(f, " {verb:?} {n}"))?;
+        writeln!(f)?;
+        writeln!(
+            f,
+            "  packets {sent} sent, {} of them again; {lost} lost, {duplicated} duplicated, \
+             {reordered} reordered, {corrupted} corrupted, {marked} marked",
+            self.retransmitted
+        )?;
+        for (status, n) in &self.failed {
+            writeln!(f, "  failed  {n} queue pairs: {status}")?;
+        }
+        let [broken, healed] = self.phases;
+        writeln!(f, "  time    {broken:?} broken, {healed:?} healed; {} steps", self.steps)
+    }
+}

@@ -1,0 +1,168 @@
+//! Send completions: what each says has happened, told to the checkers.
+
+use remora_nic::queue::{Completion, Opcode, Status, WorkKind};
+use remora_nic::wire::Transport;
+
+use super::receives::places;
+use super::{Op, Traffic};
+use crate::check::memory::Rest;
+use crate::check::{Violation, demand};
+use crate::options::Verb;
+use crate::world::World;
+
+const WHO: &str = "completions";
+
+impl Traffic {
+    /// A completion of end `s`'s send queue.
+    pub(super) fn send_completed(
+        &mut self,
+        world: &mut World,
+        s: usize,
+        entry: &Completion,
+    ) -> Result<(), Violation> {
+        let ended = self.sides[s].order.complete(entry.wr_id, entry.status)?;
+        for end in ended {
+            let Some(op) = self.sides[s].ops.remove(&end.id) else {
+                return Err(Violation::new(WHO, format!("request {} is unknown", end.id)));
+            };
+            match end.status {
+                Status::Success => {
+                    if end.id == entry.wr_id {
+                        judge(entry, &op)?;
+                    }
+                    self.succeeded(world, s, end.id, &op)?;
+                }
+                status => self.ended_badly(world, s, end.id, &op, status)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn succeeded(
+        &mut self,
+        world: &mut World,
+        s: usize,
+        id: u64,
+        op: &Op,
+    ) -> Result<(), Violation> {
+        *self.stats.done.entry(op.verb).or_default() += 1;
+        self.stats.bytes += op.len;
+        let side = &self.sides[s];
+        let (host, peer) = (side.end.host, self.sides[s ^ 1].end.host);
+        let reliable = side.end.transport == Transport::Rc;
+        match op.verb {
+            Verb::Write | Verb::WriteImm if reliable => {
+                self.hosts[peer].model.done(id, &world.hosts[peer].memory)?;
+            }
+            Verb::Read => self.hosts[host].model.done(id, &world.hosts[host].memory)?,
+            Verb::CompareSwap | Verb::FetchAdd => self.atomic_done(world, s, id, op)?,
+            _ => {}
+        }
+        self.release(world, s, op, reliable);
+        Ok(())
+    }
+
+    fn atomic_done(&mut self, world: &World, s: usize, id: u64, op: &Op) -> Result<(), Violation> {
+        let side = &self.sides[s];
+        let host = side.end.host;
+        let memory = &world.hosts[host].memory;
+        let bytes = side.local.region.read(memory, op.local.0, 8);
+        self.hosts[host].model.received(id, &bytes, Rest::Untouched, memory)?;
+        let original = u64::from_ne_bytes(bytes.try_into().expect("8 bytes were read"));
+        let Some(word) = op.word else { return Ok(()) };
+        let history = self.words.entry(word).or_default();
+        if op.verb == Verb::FetchAdd {
+            history.added(original, op.operand);
+            return Ok(());
+        }
+        history.swapped(original, op.compare, op.operand);
+        let now = if original == op.compare { op.operand } else { original };
+        self.hosts[host].seen.insert(word, now);
+        Ok(())
+    }
+
+    fn ended_badly(
+        &mut self,
+        world: &mut World,
+        s: usize,
+        id: u64,
+        op: &Op,
+        status: Status,
+    ) -> Result<(), Violation> {
+        if status != Status::Flushed {
+            *self.stats.failed.entry(format!("{status:?}")).or_default() += 1;
+        }
+        let side = &mut self.sides[s];
+        side.failed = side.failed.or(Some(status));
+        side.doubtful.insert(id);
+        let side = &self.sides[s];
+        let (host, peer) = (side.end.host, self.sides[s ^ 1].end.host);
+        let legal = matches!(status, Status::RetryExceeded | Status::Flushed)
+            && (side.closing || self.options.may_fail(&side.options));
+        demand(legal, WHO, || {
+            format!("request {id} of end {s} ({:?}) ended with {status:?}", op.verb)
+        })?;
+        match op.verb {
+            Verb::Write | Verb::WriteImm => {
+                // Its packets may still be on their way: judged at the end.
+                self.unsettled.push((peer, id));
+            }
+            Verb::Read => self.hosts[host].model.given_up(id, &world.hosts[host].memory)?,
+            Verb::CompareSwap | Verb::FetchAdd => {
+                let memory = &world.hosts[host].memory;
+                self.hosts[host].model.returned(id, &[], Rest::Anything, memory)?;
+                if let Some(word) = op.word {
+                    let history = self.words.entry(word).or_default();
+                    match op.verb {
+                        Verb::FetchAdd => history.perhaps_added(op.operand),
+                        _ => history.perhaps_swapped(op.compare, op.operand),
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The request's parts of the regions are free. Its source is written over, so that a packet
+    /// made from it from now on is seen.
+    pub(super) fn release(&mut self, world: &mut World, s: usize, op: &Op, frees_target: bool) {
+        let (start, len) = op.local;
+        let side = &mut self.sides[s];
+        side.local.spans.give_back(start, len);
+        if !matches!(op.verb, Verb::Read | Verb::CompareSwap | Verb::FetchAdd) {
+            let junk = vec![self.dice.next() as u8; len as usize];
+            let host = side.end.host;
+            side.local.region.write(&mut world.hosts[host].memory, start, &junk);
+            let places = places(&side.local.region, &[(start, len)]);
+            self.hosts[host].model.wrote(&places, &junk);
+        }
+        if let Some((start, len)) = op.target.filter(|_| op.frees_target && frees_target) {
+            self.sides[s ^ 1].target.spans.give_back(start, len);
+        }
+    }
+
+    /// All packets have arrived: what failed has written some, all or nothing.
+    pub(crate) fn settle(&mut self, world: &World) -> Result<(), Violation> {
+        for (host, id) in core::mem::take(&mut self.unsettled) {
+            self.hosts[host].model.given_up(id, &world.hosts[host].memory)?;
+        }
+        Ok(())
+    }
+}
+
+/// Does the completion say what was posted?
+fn judge(entry: &Completion, op: &Op) -> Result<(), Violation> {
+    let opcode = match op.verb {
+        Verb::Send => Opcode::Send,
+        Verb::SendImm => Opcode::SendImm,
+        Verb::SendInvalidate => Opcode::SendInvalidate,
+        Verb::Write => Opcode::Write,
+        Verb::WriteImm => Opcode::WriteImm,
+        Verb::Read => Opcode::Read,
+        Verb::CompareSwap => Opcode::CompareSwap,
+        Verb::FetchAdd => Opcode::FetchAdd,
+    };
+    let right = entry.kind == WorkKind::Send(opcode) && u64::from(entry.len) == op.len;
+    demand(right, WHO, || format!("{opcode:?} of {} bytes was reported as {entry:?}", op.len))
+}

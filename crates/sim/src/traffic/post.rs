@@ -1,0 +1,361 @@
+//! Posting work: which verb, how much, from where to where.
+
+use std::rc::Rc;
+
+use remora_nic::nic::PostError;
+use remora_nic::qp::State;
+use remora_nic::queue::{Data, Remote, SendFlags, SendOp, SendRequest, UdDestination};
+use remora_nic::wire::Transport;
+
+use super::receives::{entries, places};
+use super::spans::cut;
+use super::{Message, Op, Traffic, WORDS};
+use crate::check::Violation;
+use crate::dice::pattern;
+use crate::endpoint::QKEY;
+use crate::options::Verb;
+use crate::world::World;
+
+impl Traffic {
+    /// Posts as much work of one end as fits.
+    pub(super) fn post_sends(&mut self, world: &mut World, s: usize) -> Result<(), Violation> {
+        while self.sides[s].left > 0 && self.sides[s].failed.is_none() {
+            // Not always all at once.
+            if self.dice.chance(0.05) || !self.post_one(world, s)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// An end that is to give up does.
+    pub(super) fn give_up(&mut self, world: &mut World, s: usize) {
+        let side = &mut self.sides[s];
+        if side.gives_up_after.is_some_and(|n| side.posted >= n) {
+            side.gives_up_after = None;
+            side.end.go_to(world, State::Error);
+            side.failed = side.failed.or(Some(remora_nic::queue::Status::Flushed));
+        }
+    }
+
+    fn post_one(&mut self, world: &mut World, s: usize) -> Result<bool, Violation> {
+        let verb = self.choose_verb(s);
+        let Some(op) = self.plan(world, s, verb) else { return Ok(false) };
+        // A READ and then a WRITE behind a fence, or a WRITE and then a READ, of the same bytes.
+        let again = match verb {
+            Verb::Read if self.dice.chance(0.3) => Some(Verb::Write),
+            Verb::Write if self.sides[s].end.transport == Transport::Rc => {
+                self.dice.chance(0.2).then_some(Verb::Read)
+            }
+            _ => None,
+        };
+        let again = again.filter(|_| self.sides[s].left > 1);
+        let target = op.target;
+        let content = Rc::clone(&op.content);
+        let op = Op { frees_target: again.is_none(), ..op };
+        let fence = self.dice.chance(0.05);
+        let Some(id) = self.submit(world, s, op, fence)? else {
+            self.free_target(s, target);
+            return Ok(false);
+        };
+        let (Some(verb), Some(target)) = (again, target) else { return Ok(true) };
+        let old = (verb == Verb::Read).then_some(content);
+        let follower = self.plan_on(world, s, verb, target, old);
+        let follower = match follower {
+            Some(op) => self.submit(world, s, op, verb == Verb::Write)?,
+            None => None,
+        };
+        if follower.is_none() {
+            // The first is the last after all.
+            if let Some(op) = self.sides[s].ops.get_mut(&id) {
+                op.frees_target = true;
+            }
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn choose_verb(&mut self, s: usize) -> Verb {
+        let verb = self.dice.pick(&self.sides[s].options.verbs);
+        match verb {
+            Verb::SendInvalidate if self.sides[s ^ 1].invalidatable.is_none() => Verb::Send,
+            verb => verb,
+        }
+    }
+
+    /// A length, often one at an edge.
+    fn length(&mut self, s: usize) -> u64 {
+        let options = &self.sides[s].options;
+        let (most, mtu) = (options.message_max, u64::from(options.connect.mtu.bytes()));
+        let unreliable = options.transport != Transport::Rc;
+        let len = match self.dice.below(8) {
+            0 => 0,
+            1 => mtu - 1 + self.dice.below(3),
+            2 => mtu * self.dice.below(5) + self.dice.below(2),
+            3 => most,
+            _ => self.dice.scaled(0..=most),
+        };
+        let len = len.min(most);
+        // A message of an unreliable service must have room to say which it is.
+        if unreliable { len.max(8) } else { len }
+    }
+
+    /// A request of this verb, with its parts of the regions; `None` if there is no room.
+    fn plan(&mut self, world: &mut World, s: usize, verb: Verb) -> Option<Op> {
+        if matches!(verb, Verb::CompareSwap | Verb::FetchAdd) {
+            return self.plan_atomic(s, verb);
+        }
+        let len = self.length(s);
+        let one_sided = matches!(verb, Verb::Write | Verb::WriteImm | Verb::Read);
+        if !one_sided {
+            return self.plan_local(world, s, verb, len, None);
+        }
+        let mut target = (0, len);
+        match self.sides[s ^ 1].target.spans.take(&mut self.dice, len) {
+            Some(start) => target.0 = start,
+            // Unreliable WRITEs never give their targets back: go on without.
+            None if self.sides[s].end.transport == Transport::Uc => target.1 = 0,
+            None => return None,
+        }
+        let op = self.plan_local(world, s, verb, target.1, Some(target));
+        if op.is_none() {
+            self.free_target(s, Some(target));
+        }
+        op
+    }
+
+    fn free_target(&mut self, s: usize, target: Option<(u64, u64)>) {
+        if let Some((start, len)) = target {
+            self.sides[s ^ 1].target.spans.give_back(start, len);
+        }
+    }
+
+    /// A request of this verb on a part of the target region that is taken already.
+    fn plan_on(
+        &mut self,
+        world: &mut World,
+        s: usize,
+        verb: Verb,
+        target: (u64, u64),
+        old: Option<Rc<[u8]>>,
+    ) -> Option<Op> {
+        let mut op = self.plan_local(world, s, verb, target.1, Some(target))?;
+        if let Some(old) = old {
+            op.content = old;
+        }
+        Some(op)
+    }
+
+    fn plan_local(
+        &mut self,
+        world: &mut World,
+        s: usize,
+        verb: Verb,
+        len: u64,
+        target: Option<(u64, u64)>,
+    ) -> Option<Op> {
+        let start = self.sides[s].local.spans.take(&mut self.dice, len)?;
+        let sges = self.sides[s].options.queues.sges;
+        let pieces = cut(&mut self.dice, start, len, sges);
+        let content: Rc<[u8]> = match (verb, target) {
+            (Verb::Read, Some((at, _))) => {
+                let peer = &self.sides[s ^ 1];
+                peer.target.region.read(&world.hosts[peer.end.host].memory, at, len).into()
+            }
+            _ => pattern(self.dice.next(), len as usize).into(),
+        };
+        Some(Op {
+            verb,
+            len,
+            content,
+            local: (start, len),
+            pieces,
+            target,
+            frees_target: true,
+            word: None,
+            compare: 0,
+            operand: 0,
+        })
+    }
+
+    fn plan_atomic(&mut self, s: usize, verb: Verb) -> Option<Op> {
+        let start = self.sides[s].local.spans.take(&mut self.dice, 8)?;
+        let peer = self.sides[s ^ 1].end.host;
+        let word = self.dice.below(WORDS);
+        let (word, compare, operand) = if verb == Verb::FetchAdd {
+            (word, 0, self.dice.between(1..=9))
+        } else {
+            let word = WORDS + word;
+            let seen = &self.hosts[self.sides[s].end.host].seen;
+            let compare = seen.get(&(peer, word)).copied().unwrap_or(0);
+            // A value that was never there before.
+            (word, compare, self.next_id << 8 | 1)
+        };
+        Some(Op {
+            verb,
+            len: 8,
+            content: Rc::from([]),
+            local: (start, 8),
+            pieces: vec![(start, 8)],
+            target: None,
+            frees_target: false,
+            word: Some((peer, word)),
+            compare,
+            operand,
+        })
+    }
+
+    /// Posts a planned request; returns its id, or `None` if the queue is full.
+    fn submit(
+        &mut self,
+        world: &mut World,
+        s: usize,
+        op: Op,
+        fence: bool,
+    ) -> Result<Option<u64>, Violation> {
+        let id = self.id();
+        let (op, message) = self.address(s, id, op);
+        let signaled = self.is_signaled(s, &op);
+        let solicited = self.dice.chance(0.2);
+        let side = &self.sides[s];
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, signaled);
+        flags.set(SendFlags::FENCE, fence);
+        flags.set(SendFlags::SOLICITED, solicited);
+        let sends_data = !matches!(op.verb, Verb::Read | Verb::CompareSwap | Verb::FetchAdd);
+        let inline = sends_data && op.len <= side.options.queues.inline as u64 && self.dice.coin();
+        let sges = entries(&side.local.region, &op.pieces);
+        let data = if inline { Data::Inline(&op.content) } else { Data::Sges(&sges) };
+        let request = SendRequest { wr_id: id, op: self.send_op(s, id, &op), data, flags };
+        if sends_data {
+            self.write_source(world, s, &op);
+        }
+        match self.sides[s].end.post_send(world, &request) {
+            Ok(()) => {}
+            Err(PostError::Full) => {
+                self.release(world, s, &op, false);
+                return Ok(None);
+            }
+            Err(other) => return Err(Violation::new("post", other.to_string())),
+        }
+        let signaled = signaled || self.sides[s].options.queues.signal_all;
+        self.begin(s, id, &op);
+        let side = &mut self.sides[s];
+        side.order.post(id, signaled);
+        side.left -= 1;
+        side.posted += 1;
+        if op.verb == Verb::SendInvalidate {
+            self.sides[s ^ 1].invalidatable = None;
+        }
+        let side = &mut self.sides[s];
+        if let Some(message) = message {
+            let message = Message { solicited, ..message };
+            match side.end.transport {
+                Transport::Rc => side.messages.push_back(message),
+                _ => drop(side.unreliable.insert(id, message)),
+            }
+        }
+        side.ops.insert(id, op);
+        Ok(Some(id))
+    }
+
+    /// Gives an unreliable message its id to carry, and says what its receiver is to see.
+    fn address(&self, s: usize, id: u64, mut op: Op) -> (Op, Option<Message>) {
+        let reliable = self.sides[s].end.transport == Transport::Rc;
+        let message =
+            matches!(op.verb, Verb::Send | Verb::SendImm | Verb::SendInvalidate | Verb::WriteImm);
+        if !message {
+            return (op, None);
+        }
+        if !reliable && op.verb == Verb::Send {
+            let mut content = op.content.to_vec();
+            content[..8].copy_from_slice(&id.to_le_bytes());
+            op.content = content.into();
+        }
+        let imm = matches!(op.verb, Verb::SendImm | Verb::WriteImm).then_some(id as u32);
+        let key =
+            (op.verb == Verb::SendInvalidate).then(|| self.sides[s ^ 1].invalidatable).flatten();
+        let content = Rc::clone(&op.content);
+        let message = Message { id, verb: op.verb, content, imm, key, solicited: false };
+        (op, Some(message))
+    }
+
+    /// Must it be signaled, or does chance decide?
+    fn is_signaled(&mut self, s: usize, op: &Op) -> bool {
+        let side = &self.sides[s];
+        let run = side.order.unsignaled();
+        let most = (side.options.queues.sends as usize / 2).min(4);
+        let large = op.len * 8 > side.options.message_max;
+        run + 1 >= most || large || side.left <= 2 || self.dice.coin()
+    }
+
+    fn send_op(&self, s: usize, id: u64, op: &Op) -> SendOp {
+        let (side, peer) = (&self.sides[s], &self.sides[s ^ 1]);
+        let at = |start: u64| {
+            let region = &peer.target.region;
+            Remote { addr: region.iova + start, rkey: region.key }
+        };
+        let to = (side.end.transport == Transport::Ud).then(|| UdDestination {
+            ah: side.ah,
+            qpn: peer.end.qpn,
+            qkey: QKEY,
+        });
+        let target = at(op.target.map_or(0, |t| t.0));
+        let word = op.word.map_or(Remote::default(), |(host, word)| {
+            let region = &self.hosts[host].words;
+            Remote { addr: region.iova + word * 8, rkey: region.key }
+        });
+        let imm = Some(id as u32);
+        match op.verb {
+            Verb::Send => SendOp::Send { imm: None, to },
+            Verb::SendImm => SendOp::Send { imm, to },
+            Verb::SendInvalidate => {
+                SendOp::SendInvalidate { rkey: peer.invalidatable.unwrap_or(0) }
+            }
+            Verb::Write => SendOp::Write { to: target, imm: None },
+            Verb::WriteImm => SendOp::Write { to: target, imm },
+            Verb::Read => SendOp::Read { from: target },
+            Verb::CompareSwap => {
+                SendOp::CompareSwap { at: word, compare: op.compare, swap: op.operand }
+            }
+            Verb::FetchAdd => SendOp::FetchAdd { at: word, add: op.operand },
+        }
+    }
+
+    /// Puts the content where the request's entries say.
+    fn write_source(&mut self, world: &mut World, s: usize, op: &Op) {
+        let side = &self.sides[s];
+        let host = side.end.host;
+        let mut rest = &op.content[..];
+        for &(start, len) in &op.pieces {
+            let (now, later) = rest.split_at(len as usize);
+            side.local.region.write(&mut world.hosts[host].memory, start, now);
+            rest = later;
+        }
+        let places = places(&side.local.region, &op.pieces);
+        self.hosts[host].model.wrote(&places, &op.content);
+    }
+
+    /// Tells the memory oracle what the request is to change.
+    fn begin(&mut self, s: usize, id: u64, op: &Op) {
+        let (side, peer) = (&self.sides[s], &self.sides[s ^ 1]);
+        match (op.verb, op.target) {
+            (Verb::Write | Verb::WriteImm, Some((start, len))) => {
+                let places = places(&peer.target.region, &[(start, len)]);
+                let content = Rc::clone(&op.content);
+                self.hosts[peer.end.host].model.begins(id, places, content);
+            }
+            (Verb::Read, _) => {
+                let places = places(&side.local.region, &op.pieces);
+                let content = Rc::clone(&op.content);
+                self.hosts[side.end.host].model.begins(id, places, content);
+            }
+            // The original is known only when it has come.
+            (Verb::CompareSwap | Verb::FetchAdd, _) => {
+                let places = places(&side.local.region, &op.pieces);
+                self.hosts[side.end.host].model.posted(id, places);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Receive buffers: posting them, and what comes back in them.
+
+use core::ops::Range;
+use std::rc::Rc;
+
+use remora_nic::queue::{Completion, CompletionFlags, RecvRequest, Sge, Status, WorkKind};
+use remora_nic::wire::Transport;
+
+use super::setup::GRH;
+use super::spans::cut;
+use super::{Buffer, Message, Traffic};
+use crate::check::memory::{Places, Rest};
+use crate::check::{Violation, demand};
+use crate::memory::Region;
+use crate::options::Verb;
+use crate::world::World;
+
+const WHO: &str = "messages";
+
+/// Where pieces of a region lie on the bus.
+pub(super) fn places(region: &Region, pieces: &[(u64, u64)]) -> Places {
+    pieces.iter().flat_map(|(start, len)| region.pieces(*start, *len)).collect()
+}
+
+/// Scatter/gather entries for pieces of a region.
+pub(super) fn entries(region: &Region, pieces: &[(u64, u64)]) -> Vec<Sge> {
+    let entry = |&(start, len): &(u64, u64)| Sge {
+        addr: region.iova + start,
+        len: len as u32,
+        lkey: region.key,
+    };
+    pieces.iter().map(entry).collect()
+}
+
+/// The first `len` bytes of what lies at `places`.
+fn gather(world: &World, host: usize, places: &[Range<u64>], len: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len as usize);
+    for place in places {
+        let take = (place.end - place.start).min(len - bytes.len() as u64);
+        bytes.extend_from_slice(world.hosts[host].memory.slice(place.start, take as usize));
+    }
+    bytes
+}
+
+impl Traffic {
+    /// Posts receive buffers of one end, as quickly as its options say.
+    pub(super) fn post_receives(&mut self, world: &mut World, s: usize) {
+        let side = &self.sides[s];
+        let speed = if self.healed { 1.0 } else { side.options.receiver_speed };
+        let sges = side.options.queues.sges.min(4);
+        let (end, p) = (side.end, side.pool);
+        if side.failed.is_some() && end.srq.is_none() {
+            return;
+        }
+        while !self.pools[p].free.is_empty() && self.dice.chance(speed) {
+            let id = self.id();
+            let pool = &mut self.pools[p];
+            let Some(slot) = pool.free.pop() else { return };
+            let pieces = cut(&mut self.dice, slot * pool.slot, pool.slot, sges);
+            let request = RecvRequest { wr_id: id, sges: &entries(&pool.region, &pieces) };
+            if end.post_recv(world, &request).is_err() {
+                pool.free.push(slot);
+                return;
+            }
+            let places = places(&pool.region, &pieces);
+            self.hosts[end.host].model.posted(id, places.clone());
+            pool.posted.insert(id, Buffer { slot, places });
+            if let Some(order) = &mut pool.order {
+                order.post(id);
+            }
+        }
+    }
+
+    /// A receive element of end `s` came back.
+    pub(super) fn receive_completed(
+        &mut self,
+        world: &mut World,
+        s: usize,
+        entry: &Completion,
+    ) -> Result<(), Violation> {
+        let side = &self.sides[s];
+        let pool = &mut self.pools[side.pool];
+        demand(entry.qpn == side.end.qpn, WHO, || format!("of another queue pair: {entry:?}"))?;
+        if let Some(order) = &mut pool.order {
+            order.complete(entry.wr_id)?;
+        }
+        let buffer = pool.posted.remove(&entry.wr_id).ok_or_else(|| {
+            Violation::new(WHO, format!("receive element {} was not posted", entry.wr_id))
+        })?;
+        pool.free.push(buffer.slot);
+        match entry.status {
+            Status::Success => self.message_arrived(world, s, entry, &buffer),
+            Status::Flushed => self.buffer_returned(world, s, entry.wr_id),
+            other => Err(Violation::new(WHO, format!("a receive element ended with {other:?}"))),
+        }
+    }
+
+    fn message_arrived(
+        &mut self,
+        world: &mut World,
+        s: usize,
+        entry: &Completion,
+        buffer: &Buffer,
+    ) -> Result<(), Violation> {
+        self.stats.received += 1;
+        let host = self.sides[s].end.host;
+        let transport = self.sides[s].end.transport;
+        let message = match transport {
+            Transport::Rc => self.sides[s ^ 1].messages.pop_front(),
+            _ => self.identify(world, s, entry, buffer),
+        };
+        let message = message
+            .ok_or_else(|| Violation::new(WHO, format!("nobody sent what came: {entry:?}")))?;
+        judge(entry, &message, transport)?;
+        let memory = &world.hosts[host].memory;
+        let model = &mut self.hosts[host].model;
+        if message.verb == Verb::WriteImm {
+            // The buffer only tells that the data is in its place.
+            let rest = if transport == Transport::Rc { Rest::Untouched } else { Rest::Anything };
+            model.received(entry.wr_id, &[], rest, memory)?;
+            return model.done(message.id, memory);
+        }
+        let rest = if transport == Transport::Uc { Rest::Anything } else { Rest::Untouched };
+        let mut content = Rc::clone(&message.content);
+        if transport == Transport::Ud {
+            // What the GRH says is judged elsewhere; here it only has to be one.
+            let grh = gather(world, host, &buffer.places, GRH);
+            content = grh.iter().chain(content.iter()).copied().collect();
+        }
+        model.received(entry.wr_id, &content, rest, memory)?;
+        if let Some(key) = message.key {
+            let side = &mut self.sides[s];
+            world.hosts[host].nic.dereg_mr(key).map_err(|_| {
+                Violation::new(WHO, format!("the invalidated key {key:#x} names nothing"))
+            })?;
+            side.keys.retain(|k| *k != key);
+            side.offer_key(world);
+        }
+        Ok(())
+    }
+
+    /// Which message of an unreliable service is this? It says so in its immediate data or its
+    /// first eight bytes.
+    fn identify(
+        &self,
+        world: &World,
+        s: usize,
+        entry: &Completion,
+        buffer: &Buffer,
+    ) -> Option<Message> {
+        let side = &self.sides[s];
+        let sent = &self.sides[s ^ 1].unreliable;
+        if entry.flags.contains(CompletionFlags::IMM) {
+            return sent.get(&u64::from(entry.imm_or_key)).cloned();
+        }
+        let skip = if side.end.transport == Transport::Ud { GRH } else { 0 };
+        let bytes = gather(world, side.end.host, &buffer.places, skip + 8);
+        let id = bytes.get(skip as usize..)?.try_into().ok()?;
+        sent.get(&u64::from_le_bytes(id)).cloned()
+    }
+
+    /// A buffer came back without a message.
+    fn buffer_returned(&mut self, world: &World, s: usize, id: u64) -> Result<(), Violation> {
+        let side = &self.sides[s];
+        let host = side.end.host;
+        let reliable = side.end.transport == Transport::Rc;
+        let rest = if reliable { Rest::Untouched } else { Rest::Anything };
+        // A part of the next message may have come.
+        let next = self.sides[s ^ 1].messages.front();
+        let next = next.map_or(Rc::from([]), |m| Rc::clone(&m.content));
+        self.hosts[host].model.returned(id, &next, rest, &world.hosts[host].memory)
+    }
+
+    /// Every receive element of a queue pair of its own came back; those of shared queues that
+    /// nobody took are untouched.
+    pub(crate) fn check_buffers(&mut self, world: &World) -> Result<(), Violation> {
+        for pool in &mut self.pools {
+            let left = pool.order.as_ref().map_or(0, |order| order.len());
+            demand(left == 0, WHO, || format!("{left} receive elements never came back"))?;
+            let memory = &world.hosts[pool.host].memory;
+            for id in pool.posted.keys() {
+                self.hosts[pool.host].model.returned(*id, &[], Rest::Untouched, memory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All messages that a requester knows to be delivered were.
+    pub(crate) fn check_delivered(&self) -> Result<(), Violation> {
+        for (s, side) in self.sides.iter().enumerate() {
+            for message in &side.messages {
+                let id = message.id;
+                let doubtful = side.ops.contains_key(&id) || side.doubtful.contains(&id);
+                demand(doubtful, WHO, || {
+                    format!("message {} of end {s} was acknowledged and never came", message.id)
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does the completion say what was sent?
+fn judge(entry: &Completion, message: &Message, transport: Transport) -> Result<(), Violation> {
+    let Message { id, verb, imm, key, solicited, .. } = message;
+    let kind = if *verb == Verb::WriteImm { WorkKind::RecvWriteImm } else { WorkKind::Recv };
+    let grh = if transport == Transport::Ud { GRH } else { 0 };
+    let mut flags = CompletionFlags::empty();
+    flags.set(CompletionFlags::IMM, imm.is_some());
+    flags.set(CompletionFlags::INVALIDATED, key.is_some());
+    flags.set(CompletionFlags::SOLICITED, *solicited);
+    flags.set(CompletionFlags::GRH, grh > 0);
+    let value = imm.or(*key).unwrap_or(0);
+    let right = entry.kind == kind
+        && u64::from(entry.len) == message.content.len() as u64 + grh
+        && entry.flags == flags
+        && (imm.is_none() && key.is_none() || entry.imm_or_key == value);
+    demand(right, WHO, || {
+        let len = message.content.len();
+        format!("message {id} ({verb:?}, {len} bytes, {flags:?}, {value:#x}) came as {entry:?}")
+    })
+}

@@ -1,0 +1,26 @@
+//! Random worlds, a few on every run; `SIM_SEEDS` and `SIM_FIRST` say more.
+
+use std::env;
+
+#[test]
+fn random_worlds() {
+    let number = |name, default| env::var(name).map_or(default, |v| v.parse().unwrap());
+    let (first, count): (u64, u64) = (number("SIM_FIRST", 1), number("SIM_SEEDS", 50));
+    let mut failures = Vec::new();
+    for seed in first..first + count {
+        let result = std::panic::catch_unwind(|| remora_sim::run(seed));
+        match result {
+            Ok(Ok(report)) if count == 1 => println!("{report}"),
+            Ok(Ok(_)) => {}
+            Ok(Err(failure)) => {
+                println!("{}{failure}", failure.options);
+                failures.push(seed);
+            }
+            Err(_) => {
+                println!("seed {seed}: panic");
+                failures.push(seed);
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} of {count} seeds failed: {failures:?}", failures.len());
+}

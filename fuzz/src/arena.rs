@@ -1,0 +1,333 @@
+//! A card with live queue pairs over a small memory that checks every access.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use remora_nic::qp::{Mtu, QpAttr, State};
+use remora_nic::queue::{
+    Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge,
+};
+use remora_nic::wire::icrc::{Flow, Icrc};
+use remora_nic::wire::{Dialect, ICRC_LEN, ROCE_PORT, Transport};
+use remora_nic::{
+    Access, Config, Counters, Datagram, Key, Memory, MemoryFault, MrInit, Nic, PageTable, Path,
+    Psn, QpInit, Time, TransmitBatch,
+};
+
+/// Bytes of memory: rings first, then a region of each kind, with gaps that nobody may touch.
+const SIZE: usize = 1 << 16;
+const RING: u64 = 4096;
+/// The first byte of the region that peers may do everything with.
+pub(crate) const OPEN: u64 = 0x8000;
+/// The first byte of the region that peers may only read.
+pub(crate) const READ_ONLY: u64 = 0xB000;
+/// Bytes of each region.
+pub(crate) const REGION: u64 = 0x1800;
+const DEPTH: u32 = 16;
+const STRIDE: u32 = 128;
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+const PEER_QP: u32 = 0x77;
+
+/// Memory that panics where the card has no business.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    bytes: Vec<u8>,
+    /// The owner is posting: the rings may be written.
+    posting: bool,
+}
+
+impl Guarded {
+    fn check(&self, addr: u64, len: usize, write: bool) {
+        let end = addr.checked_add(len as u64).expect("an access must not wrap");
+        let within = |start: u64, size: u64| start <= addr && end <= start + size;
+        let ring = within(0, 8 * RING) && (self.posting || !write);
+        let open = within(OPEN, REGION);
+        let read_only = within(READ_ONLY, REGION) && !write;
+        assert!(ring || open || read_only, "{addr:#x}..{end:#x}, write: {write}");
+    }
+
+    fn word(&mut self, addr: u64) -> &mut [u8; 8] {
+        assert!(addr.is_multiple_of(8), "an atomic at {addr:#x}");
+        self.check(addr, 8, true);
+        self.bytes[addr as usize..][..8].first_chunk_mut().expect("8 bytes")
+    }
+}
+
+impl Memory for Guarded {
+    fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
+        self.check(addr, dst.len(), false);
+        dst.copy_from_slice(&self.bytes[addr as usize..][..dst.len()]);
+        Ok(())
+    }
+
+    fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
+        self.check(addr, src.len(), true);
+        self.bytes[addr as usize..][..src.len()].copy_from_slice(src);
+        Ok(())
+    }
+
+    fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault> {
+        let word = self.word(addr);
+        let before = u64::from_ne_bytes(*word);
+        if before == compare {
+            *word = swap.to_ne_bytes();
+        }
+        Ok(before)
+    }
+
+    fn fetch_add(&mut self, addr: u64, add: u64) -> Result<u64, MemoryFault> {
+        let word = self.word(addr);
+        let before = u64::from_ne_bytes(*word);
+        *word = before.wrapping_add(add).to_ne_bytes();
+        Ok(before)
+    }
+}
+
+/// A queue pair under test, and its rings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject {
+    pub(crate) qpn: u32,
+    sq: u64,
+    /// Elements put into the send ring.
+    posted: u32,
+}
+
+/// The card and all that a target does to it.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    pub(crate) nic: Nic,
+    memory: Guarded,
+    now: Time,
+    pub(crate) subjects: Vec<Subject>,
+    cq: u32,
+    pub(crate) open: Key,
+    pub(crate) read_only: Key,
+    batch: TransmitBatch,
+    posted: usize,
+    completed: usize,
+}
+
+impl Arena {
+    /// An RC pair that agreed to StRoM's op-codes, a plain one, a UC and a UD queue pair, all
+    /// ready, with work posted.
+    pub(crate) fn new() -> Arena {
+        let mut nic = Nic::new(Config::new(LOCAL), [7; 32]);
+        let memory = Guarded { bytes: vec![0; SIZE], posting: false };
+        let pd = nic.alloc_pd().expect("room");
+        let cq = nic.create_cq(4096).expect("room");
+        let mut register = |addr, access| {
+            let pages = PageTable::contiguous(12, addr, REGION);
+            nic.reg_mr(pd, MrInit { iova: addr, len: REGION, access, pages }).expect("room")
+        };
+        let open = register(OPEN, Access::all());
+        let read_only = register(READ_ONLY, Access::REMOTE_READ);
+        let mut arena = Arena {
+            nic,
+            memory,
+            now: Time(1),
+            subjects: Vec::new(),
+            cq,
+            open,
+            read_only,
+            batch: TransmitBatch::new(),
+            posted: 0,
+            completed: 0,
+        };
+        let services = [
+            (Transport::Rc, Dialect::Standard),
+            (Transport::Rc, Dialect::Strom),
+            (Transport::Uc, Dialect::Standard),
+            (Transport::Ud, Dialect::Standard),
+        ];
+        for (i, (transport, dialect)) in services.into_iter().enumerate() {
+            let sq = RingInit { addr: 2 * i as u64 * RING, depth: DEPTH, stride: STRIDE };
+            let rq = RingInit { addr: sq.addr + RING, ..sq };
+            let init = QpInit {
+                pd,
+                transport,
+                send_cq: cq,
+                recv_cq: cq,
+                srq: None,
+                sq,
+                rq,
+                signal_all: true,
+            };
+            let qpn = arena.nic.create_qp(init).expect("room");
+            arena.connect(qpn, transport, dialect);
+            arena.subjects.push(Subject { qpn, sq: sq.addr, posted: 0 });
+            for wr_id in 0..4 {
+                arena.post_recv(i, wr_id);
+            }
+        }
+        arena
+    }
+
+    fn connect(&mut self, qpn: u32, transport: Transport, dialect: Dialect) {
+        let connected = transport != Transport::Ud;
+        let reliable = transport == Transport::Rc;
+        let steps = [
+            QpAttr {
+                state: Some(State::Init),
+                access: connected.then_some(Access::all()),
+                qkey: (!connected).then_some(0x11),
+                dialect: reliable.then_some(dialect),
+                ..QpAttr::default()
+            },
+            QpAttr {
+                state: Some(State::Rtr),
+                path: connected.then(|| Path::new(PEER, 0)),
+                path_mtu: Some(Mtu::B1024),
+                dest_qp: connected.then_some(PEER_QP),
+                rq_psn: connected.then_some(Psn::new(0xFF_FFFE)),
+                max_dest_rd_atomic: reliable.then_some(4),
+                min_rnr_timer: reliable.then_some(1),
+                ..QpAttr::default()
+            },
+            QpAttr {
+                state: Some(State::Rts),
+                sq_psn: Some(Psn::new(0xFF_FFFE)),
+                max_rd_atomic: reliable.then_some(4),
+                timeout: reliable.then_some(8),
+                retry_cnt: reliable.then_some(7),
+                rnr_retry: reliable.then_some(7),
+                ..QpAttr::default()
+            },
+        ];
+        for attr in steps {
+            let done = self.nic.modify_qp(self.now, &mut self.memory, qpn, &attr);
+            done.expect("the table allows it");
+        }
+    }
+
+    pub(crate) fn post_recv(&mut self, subject: usize, wr_id: u64) {
+        self.memory.posting = true;
+        let sges = [Sge { addr: OPEN, len: 2048, lkey: self.open }];
+        let request = RecvRequest { wr_id, sges: &sges };
+        let qpn = self.subjects[subject].qpn;
+        let posted = self.nic.post_recv(&mut self.memory, qpn, &request);
+        self.posted += usize::from(posted.is_ok());
+        self.memory.posting = false;
+    }
+
+    /// Posts a well-formed request of kind `kind`, so that answers have something to answer.
+    pub(crate) fn post_send(&mut self, subject: usize, kind: u8) {
+        self.memory.posting = true;
+        let remote = Remote { addr: 0x1000, rkey: 5 };
+        let len = if kind & 0x80 == 0 { 8 } else { 3000 };
+        let op = match kind & 7 {
+            0 => SendOp::Write { to: remote, imm: None },
+            1 => SendOp::Write { to: remote, imm: Some(1) },
+            2 | 3 => SendOp::Read { from: remote },
+            4 => SendOp::FetchAdd { at: remote, add: 1 },
+            5 => SendOp::CompareSwap { at: remote, compare: 1, swap: 2 },
+            6 => SendOp::SendInvalidate { rkey: 4 },
+            _ => SendOp::Send { imm: None, to: None },
+        };
+        let sges = [Sge { addr: OPEN, len, lkey: self.open }];
+        let request =
+            SendRequest { wr_id: 1, op, data: Data::Sges(&sges), flags: SendFlags::empty() };
+        let qpn = self.subjects[subject].qpn;
+        if self.nic.post_send(&mut self.memory, qpn, &request).is_ok() {
+            self.posted += 1;
+            self.subjects[subject].posted += 1;
+        }
+        self.memory.posting = false;
+    }
+
+    /// Puts any bytes into the next slot of a send ring and rings the doorbell.
+    pub(crate) fn post_raw(&mut self, subject: usize, element: &[u8]) {
+        let Subject { qpn, sq, posted, .. } = self.subjects[subject];
+        let slot = (sq + u64::from(posted % DEPTH) * u64::from(STRIDE)) as usize;
+        let len = element.len().min(STRIDE as usize);
+        self.memory.bytes[slot..slot + len].copy_from_slice(&element[..len]);
+        if self.nic.handle_send_doorbell(qpn, posted + 1).is_ok() {
+            self.posted += 1;
+            self.subjects[subject].posted += 1;
+        }
+    }
+
+    /// Changes bytes of an element that may already be posted.
+    pub(crate) fn rewrite(&mut self, subject: usize, at: usize, bytes: &[u8]) {
+        let base = self.subjects[subject].sq as usize;
+        let at = base + at % (DEPTH * STRIDE) as usize;
+        let len = bytes.len().min(base + (DEPTH * STRIDE) as usize - at);
+        self.memory.bytes[at..at + len].copy_from_slice(&bytes[..len]);
+    }
+
+    /// Seals `packet` (BTH onwards, without ICRC) as one from the peer, and delivers it.
+    pub(crate) fn deliver(&mut self, packet: &[u8], tos: u8) {
+        let flow = Flow { src: PEER, dst: LOCAL, src_port: ROCE_PORT, dst_port: ROCE_PORT };
+        let mut bytes = packet.to_vec();
+        if packet.len() >= 12 {
+            let icrc = Icrc::start(&flow, 0, packet.len() + ICRC_LEN, packet).finish();
+            bytes.extend_from_slice(&icrc);
+        }
+        self.deliver_raw(&bytes, tos);
+    }
+
+    /// Delivers bytes as they are.
+    pub(crate) fn deliver_raw(&mut self, bytes: &[u8], tos: u8) {
+        let datagram =
+            Datagram { src: PEER, src_port: ROCE_PORT, dst: LOCAL, ip_id: Some(0), tos, bytes };
+        self.nic.handle_packets(self.now, &mut self.memory, [datagram]);
+    }
+
+    /// Sends what is ready, reading every payload as a driver would.
+    pub(crate) fn transmit(&mut self) {
+        self.batch.clear();
+        self.nic.poll_transmit(self.now, &mut self.memory, &mut self.batch, 64);
+        for packet in self.batch.packets() {
+            assert!(packet.datagram_len() <= remora_nic::wire::MAX_DATAGRAM);
+            let remora_nic::PayloadRef::Segments(segments) = self.batch.payload(packet) else {
+                continue;
+            };
+            let total: usize = segments.iter().map(|s| s.len as usize).sum();
+            assert_eq!(total, packet.payload_len());
+            for s in segments {
+                self.memory.check(s.addr, s.len as usize, false);
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&mut self, nanoseconds: u64) {
+        self.now = Time(self.now.0 + nanoseconds);
+        self.nic.handle_timeout(self.now, &mut self.memory);
+    }
+
+    /// Takes completions and events; there are never more completions than work.
+    pub(crate) fn collect(&mut self) {
+        let mut out = [Completion::default(); 16];
+        while let Ok(n @ 1..) = self.nic.poll_cq(self.cq, &mut out) {
+            self.completed += n;
+        }
+        assert!(self.completed <= self.posted, "{} of {}", self.completed, self.posted);
+        while self.nic.poll_event().is_some() {}
+    }
+
+    /// Puts every queue pair into ERROR: all that was posted comes back, once. Returns what the
+    /// card has counted.
+    pub(crate) fn flush(mut self) -> Counters {
+        let attr = QpAttr { state: Some(State::Error), ..QpAttr::default() };
+        for subject in self.subjects.clone() {
+            let done = self.nic.modify_qp(self.now, &mut self.memory, subject.qpn, &attr);
+            done.expect("any state may go to ERROR");
+        }
+        for _ in 0..64 {
+            self.transmit();
+            self.collect();
+        }
+        assert_eq!(self.completed, self.posted, "work was lost");
+        for subject in &self.subjects {
+            self.nic.destroy_qp(subject.qpn).expect("it exists");
+        }
+        self.nic.destroy_cq(self.cq).expect("nothing uses it");
+        for key in [self.open, self.read_only] {
+            // A SEND with invalidate ends a peer's right, not the region.
+            self.nic.dereg_mr(key).expect("it exists");
+        }
+        let left = self.nic.in_use();
+        assert_eq!((left.qps, left.mrs, left.cqs), (0, 0, 0));
+        *self.nic.counters()
+    }
+}

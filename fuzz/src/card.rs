@@ -1,0 +1,99 @@
+//! Any bytes as packets into a card with live queue pairs.
+
+use remora_nic::Counters;
+use remora_nic::cm::mad::{CM_QKEY, CM_QPN, MAD_LEN};
+use remora_nic::wire::{Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Packet, Transport};
+
+use crate::arena::{Arena, OPEN, READ_ONLY};
+
+/// The input is a list of steps: a byte that chooses, a byte that varies, a length byte, and so
+/// many bytes. Most steps are packets, with the fields that would only be dropped (destination,
+/// PSN, key) put right as the varying byte says, so that what is behind them is reached too.
+///
+/// # Panics
+/// When the card touches memory it has no business with, loses work, or makes up completions.
+pub fn card(data: &[u8]) {
+    card_counters(data);
+}
+
+/// As [`card`], and says what the card has counted.
+pub fn card_counters(data: &[u8]) -> Counters {
+    let mut arena = Arena::new();
+    let mut rest = data;
+    while let [step, vary, len, tail @ ..] = rest {
+        let (bytes, tail) = tail.split_at(tail.len().min(usize::from(*len)));
+        rest = tail;
+        take_step(&mut arena, *step, *vary, bytes);
+    }
+    arena.flush()
+}
+
+fn take_step(arena: &mut Arena, step: u8, vary: u8, bytes: &[u8]) {
+    let subject = usize::from(vary & 3);
+    match step & 15 {
+        0 => arena.deliver_raw(bytes, vary),
+        1 => arena.post_recv(subject, 7),
+        2 => arena.post_send(subject, step ^ vary >> 2),
+        3 => arena.transmit(),
+        4 => arena.pass(u64::from(vary) << (step >> 4)),
+        5 => arena.collect(),
+        6 => arena.deliver(&for_management(bytes), vary),
+        8 => arena.deliver(bytes, vary),
+        9 if bytes.len() >= 12 => {
+            let mut packet = bytes.to_vec();
+            packet[1..8].copy_from_slice(&[0, 0xFF, 0xFF, 0, 0, 0, CM_QPN as u8]);
+            arena.deliver(&packet, vary);
+        }
+        _ => arena.deliver(&put_right(arena, subject, vary, bytes), step >> 4),
+    }
+}
+
+/// A management datagram around `bytes`, for queue pair 1.
+fn for_management(bytes: &[u8]) -> Vec<u8> {
+    let bth = Bth { dest_qp: CM_QPN, ..Bth::ours() };
+    let ext = Extensions { deth: Deth { qkey: CM_QKEY, src_qp: CM_QPN }, ..Extensions::default() };
+    let op = Op::lookup(0x64, Dialect::Standard).expect("UD SEND Only");
+    let mut headers = [0; MAX_HEADER];
+    let len = Packet::emit_headers(&bth, op, &ext, &mut headers);
+    let mut packet = [&headers[..len], bytes].concat();
+    packet.resize(len + MAD_LEN, 0);
+    packet
+}
+
+/// A packet whose outer checks pass: see [`card`].
+fn put_right(arena: &Arena, subject: usize, vary: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut packet = bytes.to_vec();
+    if packet.len() < 12 {
+        return packet;
+    }
+    let subject = arena.subjects[subject];
+    packet[1] &= 0x70 | 0x80;
+    packet[2..4].copy_from_slice(&[0xFF, 0xFF]);
+    packet[5..8].copy_from_slice(&subject.qpn.to_be_bytes()[1..]);
+    let Some(op) = Op::lookup(packet[0], Dialect::Strom) else { return packet };
+    if vary & 4 == 0
+        && let Some(info) = arena.nic.query_qp(subject.qpn)
+    {
+        // A response is near the requester's PSN, a request near the responder's.
+        let psn = if op.is_response() { info.attr.sq_psn } else { info.attr.rq_psn };
+        let near = u32::from(vary >> 6);
+        let psn = psn.unwrap_or_default();
+        let psn = match (op.is_response(), near) {
+            (true, _) => psn.minus(near + 1),
+            (false, 3) => psn.minus(2),
+            (false, _) => psn.plus(near),
+        };
+        packet[9..12].copy_from_slice(&psn.value().to_be_bytes()[1..]);
+    }
+    let (key, base) = if vary & 8 == 0 { (arena.open, OPEN) } else { (arena.read_only, READ_ONLY) };
+    let has_target = op.header_len() >= 12 + 16 && op.transport != Transport::Ud;
+    if vary & 16 == 0 && has_target && !op.is_response() && packet.len() >= 28 {
+        let offset = u64::from(u16::from_be_bytes([packet[18], packet[19]]) & 0x1FFF);
+        packet[12..20].copy_from_slice(&(base + offset).to_be_bytes());
+        packet[20..24].copy_from_slice(&key.to_be_bytes());
+    }
+    if op.transport == Transport::Ud && packet.len() >= 20 {
+        packet[12..16].copy_from_slice(&0x11u32.to_be_bytes());
+    }
+    packet
+}

@@ -1,0 +1,49 @@
+//! Any bytes as work-queue elements, rewritten at any time.
+
+use remora_nic::Counters;
+
+use crate::arena::{Arena, OPEN};
+
+/// The input is a list of steps, as for [`crate::card`](crate::card()): elements posted, elements
+/// rewritten under way, turns of the scheduler, time.
+///
+/// # Panics
+/// As [`crate::card`](crate::card()).
+pub fn element(data: &[u8]) {
+    element_counters(data);
+}
+
+/// As [`element`], and says what the card has counted.
+pub fn element_counters(data: &[u8]) -> Counters {
+    let mut arena = Arena::new();
+    let mut rest = data;
+    while let [step, vary, len, tail @ ..] = rest {
+        let (bytes, tail) = tail.split_at(tail.len().min(usize::from(*len)));
+        rest = tail;
+        let subject = usize::from(*vary & 3);
+        match step & 7 {
+            0 => arena.transmit(),
+            1 => arena.pass(u64::from(*vary) << (step >> 3)),
+            2 => arena.collect(),
+            3 => arena.rewrite(subject, usize::from(*vary) * usize::from(*step), bytes),
+            _ => arena.post_raw(subject, &put_right(&arena, *vary, bytes)),
+        }
+    }
+    arena.flush()
+}
+
+/// An element whose key and address are good, if `vary` says so.
+fn put_right(arena: &Arena, vary: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut element = bytes.to_vec();
+    if vary & 4 == 0 && element.len() >= 56 {
+        let offset = u64::from(u16::from_le_bytes([element[40], element[41]]) & 0x1FFF);
+        element[40..48].copy_from_slice(&(OPEN + offset).to_le_bytes());
+        element[50..52].copy_from_slice(&[0, 0]);
+        element[52..56].copy_from_slice(&arena.open.to_le_bytes());
+    }
+    if vary & 8 == 0 && element.len() >= 2 {
+        element[0] %= 10;
+        element[1] = 0;
+    }
+    element
+}

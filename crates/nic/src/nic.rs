@@ -280,8 +280,10 @@ impl Nic {
     /// A card. `seed` makes its keys: a live driver takes it from the system's random source.
     pub fn new(config: Config, seed: [u8; 32]) -> Nic {
         let answers = config.max_qps.saturating_mul(usize::from(crate::qp::MAX_RD_ATOMIC));
+        let salt = u32::from_le_bytes(core::array::from_fn(|i| seed[8 + i]));
         Nic {
-            qps: Table::new(config.max_qps),
+            // A peer may still know the queue pairs of a process that has ended (time-wait).
+            qps: Table::salted(config.max_qps, salt),
             device_memory: DeviceMemory::new(config.device_memory.clone()),
             icrc: IcrcChecker::new(),
             cm: Cm::new(config.cm, u64::from_le_bytes(core::array::from_fn(|i| seed[i]))),

@@ -33,6 +33,11 @@ impl Helper {
         Ok(Helper { _stdin: child.stdin.take(), stdout: BufReader::new(stdout), child })
     }
 
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The next line it prints; an error if it ends instead.
     pub(crate) fn line(&mut self) -> Result<String> {
         let mut line = String::new();

@@ -2,13 +2,22 @@
 
 mod bench;
 mod child;
+mod demo;
+mod devinfo;
+mod mem;
 mod output;
 mod perf;
+mod remote;
+mod serve;
+mod stats;
+mod stop;
 
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use remora::{Device, DeviceOptions, OpenError};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// A software RDMA network card: memory nodes, transfers, measurements, simulations.
 #[derive(Debug, Parser)]
@@ -20,6 +29,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show what the device offers, in the manner of ibv_devinfo
+    Devinfo(devinfo::Devinfo),
+    /// See it work: a real file over RoCE v2 between two processes, verified, beside plain TCP
+    Demo(demo::Demo),
+    /// The other end of the demo's TCP copy
+    #[command(hide = true)]
+    DemoTcp(demo::TcpServer),
+    /// Serve files and memory to other processes, one-sided
+    Node(serve::Serve),
+    /// List, read and write the regions of a node, one-sided
+    Mem(mem::Mem),
+    /// Show the counters of a running node
+    Stats(stats::Stats),
     /// Measure latency and bandwidth, in the manner of perftest
     Perf(perf::Perf),
     /// Measure beside the peers, in one run
@@ -62,11 +84,18 @@ impl DeviceArgs {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("REMORA_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
+    let filter = EnvFilter::builder()
+        .with_env_var("REMORA_LOG")
+        .with_default_directive(LevelFilter::WARN.into())
+        .from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let done = match Cli::parse().command {
+        Command::Devinfo(command) => command.run(),
+        Command::Demo(command) => command.run(),
+        Command::DemoTcp(command) => command.run(),
+        Command::Node(command) => command.run(),
+        Command::Mem(command) => command.run(),
+        Command::Stats(command) => command.run(),
         Command::Perf(command) => command.run(),
         Command::Bench(command) => command.run(),
     };

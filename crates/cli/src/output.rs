@@ -3,6 +3,7 @@
 //! The rows of `remora bench` are made in [`crate::bench`]; what is general about printing them is
 //! here.
 
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -42,4 +43,54 @@ pub(crate) fn counters(device: &Device) {
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)?;
     std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Prints a line of JSON, at once.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value).context("cannot print JSON")?;
+    writeln!(out).and_then(|()| out.flush()).context("cannot print JSON")
+}
+
+/// A number with its thousands apart.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Bytes in the largest unit of which there is at least one.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = (count.max(1).ilog2() as usize / 10).min(UNITS.len() - 1);
+    let whole = count as f64 / (1u64 << (10 * unit)) as f64;
+    if whole.fract() == 0.0 {
+        format!("{whole} {}", UNITS[unit])
+    } else {
+        format!("{whole:.1} {}", UNITS[unit])
+    }
+}
+
+/// Is there a person who looks at progress?
+pub(crate) fn has_viewer() -> bool {
+    io::stderr().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        let grouped: Vec<String> = [0, 999, 1000, 1_234_567].map(grouped).into();
+        assert_eq!(grouped, ["0", "999", "1 000", "1 234 567"]);
+        let bytes: Vec<String> = [0, 1, 1023, 1536, 64 << 20, 1 << 50].map(bytes).into();
+        assert_eq!(bytes, ["0 B", "1 B", "1023 B", "1.5 KiB", "64 MiB", "1024 TiB"]);
+    }
 }

@@ -280,13 +280,15 @@ impl Nic {
     /// A card. `seed` makes its keys: a live driver takes it from the system's random source.
     pub fn new(config: Config, seed: [u8; 32]) -> Nic {
         let answers = config.max_qps.saturating_mul(usize::from(crate::qp::MAX_RD_ATOMIC));
-        let salt = u32::from_le_bytes(core::array::from_fn(|i| seed[8 + i]));
+        let mut rng = ChaCha8Rng::from_seed(seed);
+        // Drawn, not cut from the seed: what peers see must not tell what keys are made from.
+        let (salt, cm_seed) = (rng.next_u32(), rng.next_u64());
         Nic {
             // A peer may still know the queue pairs of a process that has ended (time-wait).
             qps: Table::salted(config.max_qps, salt),
             device_memory: DeviceMemory::new(config.device_memory.clone()),
             icrc: IcrcChecker::new(),
-            cm: Cm::new(config.cm, u64::from_le_bytes(core::array::from_fn(|i| seed[i]))),
+            cm: Cm::new(config.cm, cm_seed),
             card: Card {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs),
@@ -302,7 +304,7 @@ impl Nic {
                 timers: Timers::default(),
                 counters: Counters::default(),
                 events: VecDeque::new(),
-                rng: ChaCha8Rng::from_seed(seed),
+                rng,
                 fetched: Vec::new(),
                 config,
             },

@@ -164,6 +164,19 @@ pub struct DeviceInfo {
     pub mtu: Mtu,
 }
 
+/// What the system granted the device's socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocketInfo {
+    /// One call sends many packets (`UDP_SEGMENT`).
+    pub segmentation: bool,
+    /// Packets of one sender arrive many at a time (`UDP_GRO`).
+    pub coalescing: bool,
+    /// Bytes that may wait to be received.
+    pub recv_buffer: usize,
+    /// Bytes that may wait to be sent.
+    pub send_buffer: usize,
+}
+
 /// Everything a device has counted.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCounters {
@@ -312,6 +325,21 @@ impl Device {
     /// What the device is.
     pub fn info(&self) -> DeviceInfo {
         self.live.info
+    }
+
+    /// What the system granted its socket.
+    ///
+    /// # Errors
+    /// None that can be expected: the socket is open as long as the device.
+    pub fn socket_info(&self) -> io::Result<SocketInfo> {
+        let driver = self.live.lock();
+        let socket = &driver.socket;
+        Ok(SocketInfo {
+            segmentation: socket.segmentation(),
+            coalescing: socket.coalescing(),
+            recv_buffer: socket.recv_buffer()?,
+            send_buffer: socket.send_buffer()?,
+        })
     }
 
     /// What the device's card was made with: its limits.

@@ -29,7 +29,7 @@ pub mod socket;
 
 pub use completion::{Channel, CompletionQueue, WaitError};
 pub use connection::{ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener};
-pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError};
+pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError, SocketInfo};
 pub use queue_pair::{
     ConnectionParams, Peer, PostBatch, QueuePair, QueuePairOptions, SharedReceiveQueue,
 };

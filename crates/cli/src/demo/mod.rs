@@ -1,0 +1,193 @@
+//! `remora demo`: the main job, from end to end, on one machine.
+//!
+//! A memory node in one process serves a real file; this process READs and WRITEs it one-sided,
+//! compares every byte, measures, and does the same over TCP with a third process.
+
+mod data;
+mod figures;
+mod roce;
+mod tcp;
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use remora::Device;
+use remora_cli::node::address::{NodeAddress, RegionAddress};
+use remora_cli::node::protocol::Token;
+use remora_cli::node::spec::parse_size;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::child::Helper;
+use crate::output;
+use data::DataFile;
+use figures::{Bandwidth, Figures, Latency};
+pub(crate) use tcp::TcpServer;
+
+/// How often everything is moved.
+const ROUNDS: usize = 5;
+/// Operations of 8 bytes: unmeasured, measured, and how long they may take in all.
+const WARM_UP: usize = 500;
+const SAMPLES: usize = 20_000;
+const SAMPLING_TIME: Duration = Duration::from_secs(3);
+
+/// `remora demo`.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Serve this file instead of one that is made of this machine's own
+    #[arg(long, value_name = "FILE", conflicts_with = "size")]
+    file: Option<PathBuf>,
+    /// How much of this machine's own files to join; K, M, G are powers of 1024
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
+    size: u64,
+    /// Print one line of JSON instead
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `remora node --json` prints when it serves.
+#[derive(Debug, Deserialize)]
+struct NodeReady {
+    node: String,
+    token: Option<String>,
+}
+
+/// What `remora demo-tcp` prints when it serves.
+#[derive(Debug, Deserialize)]
+struct TcpReady {
+    address: SocketAddr,
+}
+
+impl Demo {
+    pub(crate) fn run(self) -> Result<()> {
+        let began = Instant::now();
+        self.say(
+            "Remora: memory of another process, over RoCE v2, without RDMA hardware or root.\n",
+        );
+
+        let data = match &self.file {
+            Some(path) => DataFile::given(path)?,
+            None => DataFile::gather(self.size)?,
+        };
+        let file = File::open(&data.path).context("cannot read the file to serve")?;
+        let size = output::bytes(data.bytes);
+        self.say(&format!("1. A real file of {size}: {}.", data.story));
+
+        let (node, ready) = start_node(&data)?;
+        let address: NodeAddress = ready.node.parse()?;
+        let token = ready.token.map(|token| token.parse::<Token>()).transpose()?;
+        let device = Device::open()?;
+        let ours = device.info().address;
+        self.say(&format!(
+            "2. A memory node, process {}, has a card at {address}. It serves the file, and {size} \
+             of memory.",
+            node.id()
+        ));
+
+        let region = |name: &str| RegionAddress { node: address, name: name.into() };
+        let (roce, crc32) = roce::run(&device, &region("data"), &region("scratch"), token, &file)?;
+        ensure!(
+            crc32 == data.crc32,
+            "the checksums differ: {crc32:08x} arrived, {:08x} was sent",
+            data.crc32
+        );
+        self.say(&format!(
+            "3. This process, {}, with a card at {ours}, READ the file from it {ROUNDS} times.\n   \
+             All {} bytes are right, each time: compared one by one; CRC-32 {crc32:08x}.\n\
+             4. It WROTE them to the node's memory and READ them back: all right again.",
+            process::id(),
+            output::grouped(data.bytes)
+        ));
+        drop(device);
+        drop(node);
+
+        let (peer, ready) = start_tcp(&data)?;
+        let tcp = tcp::run(ready.address, &file, data.bytes)?;
+        self.say(&format!(
+            "5. The same over plain TCP, with process {} at the other end.\n",
+            peer.id()
+        ));
+        drop(peer);
+
+        if self.json {
+            return output::json_line(&json!({
+                "bytes": data.bytes, "source": data.story, "crc32": format!("{crc32:08x}"),
+                "verified": true, "seconds": began.elapsed().as_secs_f64(),
+                "roce": roce, "tcp": tcp,
+            }));
+        }
+        show(&size, &roce, &tcp);
+        println!("Verified every byte, in {:.1} s. {WHAT_NEXT}", began.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    fn say(&self, words: &str) {
+        if !self.json {
+            println!("{words}");
+        }
+    }
+}
+
+const WHAT_NEXT: &str = "\
+The node's program slept meanwhile: its card alone answered.
+Latencies are round trips; this end polls and the other sleeps, in both columns.
+
+Try next, with your own file in one terminal,
+  remora node --region data=FILE --region scratch=64M,rw
+and with the address that it prints in another:
+  remora mem ls NODE
+  remora mem read NODE/data --out COPY
+  remora stats NODE --watch
+  REMORA_PCAP=packets.pcapng remora mem ls NODE      for Wireshark";
+
+fn start_node(data: &DataFile) -> Result<(Helper, NodeReady)> {
+    let path = data.path.to_str().context("the file's name is not UTF-8")?;
+    let regions = [format!("data={path},ro"), format!("scratch={},rw", data.bytes.max(8))];
+    let [data, scratch] = regions.each_ref().map(String::as_str);
+    let mut node =
+        Helper::start(["node", "--json", "--until-eof", "--region", data, "--region", scratch])?;
+    let line = node.line().context("the memory node did not start")?;
+    let ready = serde_json::from_str(&line).context("the memory node says something else")?;
+    Ok((node, ready))
+}
+
+fn start_tcp(data: &DataFile) -> Result<(Helper, TcpReady)> {
+    let mut peer = Helper::start(["demo-tcp".as_ref(), "--file".as_ref(), data.path.as_os_str()])?;
+    let line = peer.line().context("the TCP copy did not start")?;
+    let ready = serde_json::from_str(&line).context("the TCP copy says something else")?;
+    Ok((peer, ready))
+}
+
+fn show(size: &str, roce: &Figures, tcp: &Figures) {
+    let mut table = output::table(["", "Remora, RoCE v2", "plain TCP", "Remora is"]);
+    let latency = |name: &str, ours: &Latency, theirs: &Latency| {
+        let cell = |l: &Latency| format!("{:.1} µs (p99 {:.1})", l.median_us, l.p99_us);
+        let ratio = theirs.median_us / ours.median_us;
+        [name.to_owned(), cell(ours), cell(theirs), compare(ratio)]
+    };
+    let bandwidth = |name: String, ours: &Bandwidth, theirs: &Bandwidth| {
+        let cell = |b: &Bandwidth| format!("{:.2} GB/s", b.median_gb_s);
+        let ratio = ours.median_gb_s / theirs.median_gb_s;
+        [name, cell(ours), cell(theirs), compare(ratio)]
+    };
+    table.add_row(latency("8-byte READ (TCP: ask and answer)", &roce.read_8b, &tcp.read_8b));
+    table.add_row(latency("8-byte WRITE (TCP: send and echo)", &roce.write_8b, &tcp.write_8b));
+    table.add_row(bandwidth(format!("READ of {size}"), &roce.read, &tcp.read));
+    table.add_row(bandwidth(format!("WRITE of {size}"), &roce.write, &tcp.write));
+    output::align_right(&mut table, 1..4);
+    println!("{table}");
+}
+
+/// `ratio` above one is better for us.
+fn compare(ratio: f64) -> String {
+    if ratio >= 1.0 {
+        format!("{ratio:.1} × faster")
+    } else {
+        format!("{:.1} × slower", 1.0 / ratio)
+    }
+}

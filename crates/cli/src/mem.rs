@@ -1,0 +1,270 @@
+//! `remora mem`: reads and writes a node's regions, one-sided.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use remora_cli::node::REGIONS_DOCUMENT;
+use remora_cli::node::address::{NodeAddress, RegionAddress};
+use remora_cli::node::server::RegionInfo;
+use remora_cli::node::spec::parse_size;
+use remora_cli::node::transfer::Transfer;
+
+use crate::remote::RemoteArgs;
+use crate::{output, stop};
+
+/// `remora mem`.
+#[derive(Debug, Args)]
+pub(crate) struct Mem {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List the regions of a node
+    Ls(List),
+    /// READ from a region into a file
+    Read(ReadRegion),
+    /// WRITE a file into a region
+    Write(WriteRegion),
+}
+
+impl Mem {
+    pub(crate) fn run(self) -> Result<()> {
+        match self.what {
+            What::Ls(command) => command.run(),
+            What::Read(command) => command.run(),
+            What::Write(command) => command.run(),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct List {
+    /// The node: IP or IP:PORT
+    node: NodeAddress,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+impl List {
+    fn run(self) -> Result<()> {
+        let device = self.remote.open(self.node)?;
+        let address = RegionAddress { node: self.node, name: REGIONS_DOCUMENT.into() };
+        let regions: Vec<RegionInfo> = self.remote.connect(&device, &address)?.read_document()?;
+        if self.json {
+            output::json_line(&regions)?;
+        } else {
+            let mut table = output::table(["region", "bytes", "access", "from"]);
+            for region in &regions {
+                let access = match (&region.withdrawn, region.writable) {
+                    (Some(why), _) => format!("withdrawn: {why}"),
+                    (None, true) => "read, write".into(),
+                    (None, false) => "read".into(),
+                };
+                let from = if region.file { "file" } else { "memory" };
+                let (name, bytes) = (region.name.clone(), output::grouped(region.bytes));
+                table.add_row([name, bytes, access, from.into()]);
+            }
+            output::align_right(&mut table, [1]);
+            println!("{table}");
+        }
+        self.remote.device.finish(&device);
+        Ok(())
+    }
+}
+
+#[derive(Debug, Args)]
+struct ReadRegion {
+    /// The region: NODE/NAME, where NODE is IP or IP:PORT
+    region: RegionAddress,
+    /// First byte to read; K, M, G, T are powers of 1024
+    #[arg(long, default_value = "0", value_parser = parse_size)]
+    offset: u64,
+    /// Bytes to read [default: to the end of the region]
+    #[arg(long, value_parser = parse_size)]
+    len: Option<u64>,
+    /// Where to put them; - is standard output. A file appears when it is complete
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+impl ReadRegion {
+    fn run(self) -> Result<()> {
+        let stop = stop::on_signals()?;
+        let device = self.remote.open(self.region.node)?;
+        let region = self.remote.connect(&device, &self.region)?;
+        let end = match self.len {
+            Some(len) => self.offset.saturating_add(len),
+            None => region.len().max(self.offset),
+        };
+        let mut sink = Sink::create(&self.out)?;
+        let progress = progress(Some(end - self.offset), "READ");
+        Transfer::new(&region)?.stop_on(&stop).read(self.offset..end, &mut |part| {
+            progress.inc(part.len() as u64);
+            sink.write(part)
+        })?;
+        sink.finish()?;
+        progress.finish_and_clear();
+        tell("READ", end - self.offset, &progress);
+        drop(region);
+        self.remote.device.finish(&device);
+        Ok(())
+    }
+}
+
+#[derive(Debug, Args)]
+struct WriteRegion {
+    /// The region: NODE/NAME, where NODE is IP or IP:PORT
+    region: RegionAddress,
+    /// Where in the region to begin; K, M, G, T are powers of 1024
+    #[arg(long, default_value = "0", value_parser = parse_size)]
+    offset: u64,
+    /// What to write; - is standard input
+    #[arg(long = "in", value_name = "FILE")]
+    input: PathBuf,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+impl WriteRegion {
+    fn run(self) -> Result<()> {
+        let stop = stop::on_signals()?;
+        let (mut source, len) = open_input(&self.input)?;
+        let device = self.remote.open(self.region.node)?;
+        let region = self.remote.connect(&device, &self.region)?;
+        let room = region.len().saturating_sub(self.offset);
+        if let Some(len) = len {
+            // Known beforehand, so nothing is written at all.
+            let input = self.input.display();
+            ensure!(
+                len <= room,
+                "{input} has {len} bytes, but {} has room for {room} from offset {} on",
+                self.region,
+                self.offset
+            );
+        }
+        let progress = progress(len, "WRITE");
+        let written = Transfer::new(&region)?.stop_on(&stop).write(
+            self.offset,
+            &mut source,
+            &mut |done| progress.set_position(done),
+        )?;
+        progress.finish_and_clear();
+        tell("WRITE", written, &progress);
+        drop(region);
+        self.remote.device.finish(&device);
+        Ok(())
+    }
+}
+
+/// What to read, and its length, if that can be known.
+fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>)> {
+    if path == Path::new("-") {
+        return Ok((Box::new(io::stdin().lock()), None));
+    }
+    let unreadable = || format!("cannot read {}", path.display());
+    let file = File::open(path).with_context(unreadable)?;
+    let about = file.metadata().with_context(unreadable)?;
+    ensure!(!about.is_dir(), "cannot read {}: it is a directory", path.display());
+    let len = about.is_file().then_some(about.len());
+    Ok((Box::new(BufReader::new(file)), len))
+}
+
+/// Where bytes go: a new file that takes its name when it is complete, or a stream.
+enum Sink {
+    File { file: File, part: PathBuf, path: PathBuf, complete: bool },
+    Stream(Box<dyn Write>),
+}
+
+impl Sink {
+    fn create(path: &Path) -> Result<Sink> {
+        if path == Path::new("-") {
+            return Ok(Sink::Stream(Box::new(io::stdout())));
+        }
+        let unwritable = |path: &Path| format!("cannot write {}", path.display());
+        match fs::metadata(path) {
+            Ok(about) if about.is_dir() => {
+                anyhow::bail!("cannot write {}: it is a directory", path.display())
+            }
+            Ok(about) if !about.is_file() => {
+                let file = File::options().write(true).open(path);
+                return Ok(Sink::Stream(Box::new(file.with_context(|| unwritable(path))?)));
+            }
+            _ => {}
+        }
+        let name = path.file_name().with_context(|| unwritable(path))?.to_string_lossy();
+        let part = path.with_file_name(format!(".{name}.{}.part", process::id()));
+        let file = File::create_new(&part).with_context(|| unwritable(&part))?;
+        Ok(Sink::File { file, part, path: path.into(), complete: false })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Sink::File { file, part, .. } => file.write_all(bytes).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot write {}: {error}", part.display()))
+            }),
+            Sink::Stream(stream) => stream.write_all(bytes),
+        }
+    }
+
+    fn finish(mut self) -> Result<()> {
+        match &mut self {
+            Sink::File { part, path, complete, .. } => {
+                fs::rename(part, &path).with_context(|| {
+                    format!("cannot give the file that was read its name, {}", path.display())
+                })?;
+                *complete = true;
+                Ok(())
+            }
+            Sink::Stream(stream) => stream.flush().context("cannot write to the output"),
+        }
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if let Sink::File { part, complete: false, .. } = self {
+            // Nothing more can be done about a half file than to try.
+            fs::remove_file(part).ok();
+        }
+    }
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress(len: Option<u64>, verb: &'static str) -> ProgressBar {
+    if !output::has_viewer() {
+        return ProgressBar::hidden();
+    }
+    let (bar, template) = match len {
+        Some(len) => (
+            ProgressBar::new(len),
+            "{msg} {wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}",
+        ),
+        None => {
+            (ProgressBar::no_length(), "{msg} {spinner} {binary_bytes}, {binary_bytes_per_sec}")
+        }
+    };
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style).with_message(verb)
+}
+
+/// Tells a person what was done.
+fn tell(verb: &str, bytes: u64, progress: &ProgressBar) {
+    if output::has_viewer() {
+        let seconds = progress.elapsed().as_secs_f64();
+        let rate = bytes as f64 / seconds.max(1e-9) / 1e9;
+        eprintln!("{verb} of {} bytes in {seconds:.2} s, {rate:.2} GB/s", output::grouped(bytes));
+    }
+}

@@ -1,0 +1,302 @@
+//! What client and node tell each other in the private data of RDMA CM.
+//!
+//! ```text
+//! request, 56 bytes                     reply, 28 bytes (big-endian)
+//!   0  magic "RMem"                       0  magic "RMem"
+//!   4  version                            4  version
+//!   5  length of the name                 5  flags: 1 writable, 2 file
+//!   6  zero                               6  zero
+//!   8  token, zero for none               8  address of the region's first byte
+//!  24  name, padded with zeroes          16  length
+//!                                        24  remote key
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// Bytes of a request: all that RDMA CM leaves of a REQ's private data.
+pub const REQUEST_LEN: usize = 56;
+/// Bytes of a reply.
+pub const REPLY_LEN: usize = 28;
+/// The longest name of a region.
+pub const NAME_MAX: usize = 32;
+
+const MAGIC: &[u8; 4] = b"RMem";
+const VERSION: u8 = 1;
+const WRITABLE: u8 = 1;
+const FILE: u8 = 2;
+
+/// A secret that a client shows to be let in: 16 bytes, written as 32 hexadecimal digits.
+///
+/// It crosses the network in the clear, as everything in RoCE does.
+#[derive(Clone, Copy)]
+pub struct Token([u8; 16]);
+
+/// A token in the wrong form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error(
+    "a token has 32 hexadecimal digits, not all of them zero; make one with: openssl rand -hex 16"
+)]
+pub struct TokenError;
+
+impl Token {
+    /// Sixteen bytes of the caller's, which should be random; not all zero.
+    pub fn new(bytes: [u8; 16]) -> Option<Token> {
+        (bytes != [0; 16]).then_some(Token(bytes))
+    }
+
+    /// Compares without saying, by the time it takes, how much is right.
+    pub fn matches(&self, shown: Option<&Token>) -> bool {
+        let shown = shown.map_or([0; 16], |t| t.0);
+        let differing = self.0.iter().zip(shown).fold(0, |all, (a, b)| all | (a ^ b));
+        std::hint::black_box(differing) == 0
+    }
+}
+
+impl FromStr for Token {
+    type Err = TokenError;
+    fn from_str(text: &str) -> Result<Token, TokenError> {
+        let digits = text.trim().as_bytes();
+        if digits.len() != 32 {
+            return Err(TokenError);
+        }
+        let mut bytes = [0; 16];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = (hex(pair[0])? << 4) | hex(pair[1])?;
+        }
+        Token::new(bytes).ok_or(TokenError)
+    }
+}
+
+fn hex(digit: u8) -> Result<u8, TokenError> {
+    let value = char::from(digit).to_digit(16).ok_or(TokenError)?;
+    Ok(value as u8)
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Keeps the secret out of logs.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// What a client wants.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The region's name, as [`is_name`] allows.
+    pub name: &'a str,
+    /// The client's token, if it has one.
+    pub token: Option<Token>,
+}
+
+/// Why private data is no request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum RequestError {
+    /// Shorter than a request, or begins with something else.
+    #[error("this is a Remora memory node, and that was no request for a region")]
+    NotOurs,
+    /// Another version.
+    #[error("the node speaks version {VERSION} of the memory protocol, the client {got}")]
+    Version {
+        /// The client's.
+        got: u8,
+    },
+    /// No name.
+    #[error("the request's region name is not well formed")]
+    Name,
+}
+
+/// Is `name` fit for a region? 1 to 32 letters, digits, `.`, `-`, `_`; an `@` in front marks the
+/// node's own regions.
+pub fn is_name(name: &str) -> bool {
+    let rest = name.strip_prefix('@').unwrap_or(name);
+    let fits = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
+    name.len() <= NAME_MAX && !rest.is_empty() && rest.bytes().all(fits)
+}
+
+impl<'a> Request<'a> {
+    /// Parses a REQ's private data.
+    ///
+    /// # Errors
+    /// See [`RequestError`]; its words are meant for the peer.
+    pub fn parse(bytes: &'a [u8]) -> Result<Request<'a>, RequestError> {
+        let bytes: &[u8; REQUEST_LEN] = bytes.first_chunk().ok_or(RequestError::NotOurs)?;
+        if &bytes[..4] != MAGIC {
+            return Err(RequestError::NotOurs);
+        }
+        if bytes[4] != VERSION {
+            return Err(RequestError::Version { got: bytes[4] });
+        }
+        let mut token = [0; 16];
+        token.copy_from_slice(&bytes[8..24]);
+        let (name, padding) =
+            bytes[24..].split_at_checked(usize::from(bytes[5])).ok_or(RequestError::Name)?;
+        let name = std::str::from_utf8(name).ok().filter(|name| is_name(name));
+        let padded = padding.iter().all(|byte| *byte == 0);
+        let name = name.filter(|_| padded).ok_or(RequestError::Name)?;
+        Ok(Request { name, token: Token::new(token) })
+    }
+
+    /// The bytes of a request; `None` if its name is none.
+    pub fn emit(&self) -> Option<[u8; REQUEST_LEN]> {
+        if !is_name(self.name) {
+            return None;
+        }
+        let mut bytes = [0; REQUEST_LEN];
+        bytes[..4].copy_from_slice(MAGIC);
+        (bytes[4], bytes[5]) = (VERSION, self.name.len() as u8);
+        bytes[8..24].copy_from_slice(&self.token.map_or([0; 16], |t| t.0));
+        bytes[24..24 + self.name.len()].copy_from_slice(self.name.as_bytes());
+        Some(bytes)
+    }
+}
+
+/// What the node opens to the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reply {
+    /// The address of the first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The key.
+    pub rkey: u32,
+    /// The client may WRITE.
+    pub writable: bool,
+    /// The bytes are a file's, and not memory.
+    pub file: bool,
+}
+
+/// What accepted the connection is no memory node of this version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the peer accepts the connection, but does not answer as a Remora memory node does")]
+pub struct ReplyError;
+
+impl Reply {
+    /// Parses a REP's private data.
+    ///
+    /// # Errors
+    /// It is no reply.
+    pub fn parse(bytes: &[u8]) -> Result<Reply, ReplyError> {
+        let bytes: &[u8; REPLY_LEN] = bytes.first_chunk().ok_or(ReplyError)?;
+        let (head, rest) = bytes.split_at(8);
+        if &head[..4] != MAGIC || head[4] != VERSION {
+            return Err(ReplyError);
+        }
+        let word = |at: usize| rest[at..at + 8].iter().fold(0, |w, b| w << 8 | u64::from(*b));
+        let (addr, len) = (word(0), word(8));
+        if len == 0 || addr.checked_add(len).is_none() {
+            return Err(ReplyError);
+        }
+        let rkey = rest[16..20].iter().fold(0, |w, b| w << 8 | u32::from(*b));
+        let flag = |bit| head[5] & bit != 0;
+        Ok(Reply { addr, len, rkey, writable: flag(WRITABLE), file: flag(FILE) })
+    }
+
+    /// The bytes of a reply.
+    pub fn emit(&self) -> [u8; REPLY_LEN] {
+        let mut bytes = [0; REPLY_LEN];
+        bytes[..4].copy_from_slice(MAGIC);
+        let flag = |is, bit| if is { bit } else { 0 };
+        (bytes[4], bytes[5]) = (VERSION, flag(self.writable, WRITABLE) | flag(self.file, FILE));
+        bytes[8..16].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.len.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "00112233445566778899aabbccddeeff";
+
+    fn request() -> [u8; REQUEST_LEN] {
+        Request { name: "data", token: TOKEN.parse().ok() }.emit().unwrap()
+    }
+
+    #[test]
+    fn a_request_comes_back_and_has_these_bytes() {
+        let bytes = request();
+        assert_eq!(&bytes[..12], b"RMem\x01\x04\0\0\x00\x11\x22\x33");
+        assert_eq!(&bytes[24..], b"data\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+        let parsed = Request::parse(&bytes).unwrap();
+        assert_eq!((parsed.name, parsed.token.unwrap().to_string().as_str()), ("data", TOKEN));
+        let longest = "x".repeat(NAME_MAX);
+        let bytes = Request { name: &longest, token: None }.emit().unwrap();
+        assert_eq!(Request::parse(&bytes).unwrap().name, longest);
+        assert!(Request::parse(&bytes).unwrap().token.is_none());
+        assert!(Request { name: "a/b", token: None }.emit().is_none());
+    }
+
+    #[test]
+    fn hostile_requests_are_refused_in_words() {
+        let with = |at: usize, byte: u8| {
+            let mut bytes = request();
+            bytes[at] = byte;
+            Request::parse(&bytes).map(|r| r.name.to_owned())
+        };
+        assert_eq!(Request::parse(&[]).unwrap_err(), RequestError::NotOurs);
+        assert_eq!(Request::parse(&request()[..55]).unwrap_err(), RequestError::NotOurs);
+        assert_eq!(with(0, b'X'), Err(RequestError::NotOurs));
+        assert_eq!(with(4, 9), Err(RequestError::Version { got: 9 }));
+        for length in [0, 3, 5, 32, 33, 255] {
+            assert_eq!(with(5, length), Err(RequestError::Name), "length {length}");
+        }
+        for byte in [0, b'/', b' ', 0x1b, 0x80, 0xff] {
+            assert_eq!(with(25, byte), Err(RequestError::Name), "byte {byte}");
+        }
+        assert_eq!(with(55, 1), Err(RequestError::Name), "padding that is not zero");
+    }
+
+    #[test]
+    fn no_bytes_make_the_parsers_panic() {
+        let (request, reply) = (request(), [0xff; 300]);
+        for len in 0..=request.len() {
+            for byte in 0..=255 {
+                let mut bytes = request[..len].to_vec();
+                if let Some(last) = bytes.last_mut() {
+                    *last = byte;
+                }
+                let _ = Request::parse(&bytes);
+                let _ = Reply::parse(&bytes);
+            }
+        }
+        (0..reply.len()).for_each(|len| assert_eq!(Reply::parse(&reply[..len]), Err(ReplyError)));
+    }
+
+    #[test]
+    fn a_reply_comes_back_and_nonsense_does_not() {
+        let reply = Reply { addr: 1 << 40, len: 5, rkey: 0xdead_beef, writable: true, file: false };
+        let mut padded = reply.emit().to_vec();
+        padded.resize(196, 0);
+        assert_eq!(Reply::parse(&padded), Ok(reply));
+        assert_eq!(&reply.emit()[..8], b"RMem\x01\x01\0\0");
+        let wraps = Reply { addr: u64::MAX, ..reply };
+        assert_eq!(Reply::parse(&wraps.emit()), Err(ReplyError));
+        assert_eq!(Reply::parse(&Reply { len: 0, ..reply }.emit()), Err(ReplyError));
+        assert_eq!(Reply::parse(&reply.emit()[..27]), Err(ReplyError));
+    }
+
+    #[test]
+    fn tokens_match_themselves_only() {
+        let token: Token = TOKEN.parse().unwrap();
+        assert!(token.matches(Some(&token)));
+        let other = "00112233445566778899aabbccddeefe".parse().unwrap();
+        assert!(!token.matches(Some(&other)));
+        assert!(!token.matches(None));
+        assert_eq!(format!("{token:?}"), "Token(…)");
+        let zeroes = "0".repeat(32);
+        for wrong in ["", "12", &TOKEN[1..], "zz112233445566778899aabbccddeeff", &zeroes] {
+            assert!(wrong.parse::<Token>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! The node: admits clients to regions, and keeps its lists and counters.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use remora::nic::cm::ListenError;
+use remora::nic::queue::Completion;
+use remora::nic::{Access, CreateError};
+use remora::{
+    Channel, CompletionQueue, ConnectionParams, Device, IncomingConnection, Listener,
+    QueuePairOptions, RegisterError,
+};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::address::NodeAddress;
+use super::clients::{Departure, Roster};
+use super::document::{HEADER_LEN, Publisher};
+use super::protocol::{Reply, Request, RequestError, Token};
+pub use super::regions::RegionInfo;
+use super::regions::Served;
+use super::spec::RegionSpec;
+use super::{CLIENTS_MAX, DEFAULT_PORT, REGIONS_DOCUMENT, REGIONS_MAX, STATS_DOCUMENT};
+
+/// How often connections and files are looked at and the counters are published.
+const TICK: Duration = Duration::from_millis(250);
+/// How long a client may take to complete its connection.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that may be under way at a time.
+const HANDSHAKES_MAX: usize = 32;
+/// How often the accepting thread looks whether it is to stop.
+const ACCEPT_PATIENCE: Duration = Duration::from_millis(100);
+/// Bytes of the region of counters.
+const STATS_BYTES: u64 = 32 << 10;
+/// Refusals and departures told in words in one tick; more are only counted.
+const WORDS_PER_TICK: u64 = 10;
+
+/// What to serve, and to whom.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Port of RDMA CM's TCP port space.
+    pub port: u16,
+    /// What a client must show. Without one, everybody who reaches the device is admitted.
+    pub token: Option<Token>,
+    /// The regions.
+    pub regions: Vec<RegionSpec>,
+}
+
+impl Default for NodeOptions {
+    fn default() -> NodeOptions {
+        NodeOptions { port: DEFAULT_PORT, token: None, regions: Vec::new() }
+    }
+}
+
+/// Why a node did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// Nothing to serve.
+    #[error("nothing to serve: give it a region, as in --region data=FILE or --region scratch=64M")]
+    NoRegions,
+    /// Too much to serve.
+    #[error("{0} regions are more than the {REGIONS_MAX} that a node serves")]
+    TooManyRegions(usize),
+    /// Two regions of one name.
+    #[error("two regions are called `{0}`: clients could not tell them apart")]
+    Twice(String),
+    /// A file that cannot be opened.
+    #[error("cannot open {path} for region `{name}`: {source}")]
+    Open {
+        /// The region.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A directory, a device, a pipe.
+    #[error("cannot serve {path} as region `{name}`: it is no regular file")]
+    NoFile {
+        /// The region.
+        name: String,
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file without bytes.
+    #[error("cannot serve {path} as region `{name}`: the file is empty")]
+    EmptyFile {
+        /// The region.
+        name: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The card or the system has no room.
+    #[error("cannot make region `{name}`: {source}")]
+    Register {
+        /// The region.
+        name: String,
+        /// Why.
+        source: RegisterError,
+    },
+    /// The card has no more of something.
+    #[error(transparent)]
+    Card(#[from] CreateError),
+    /// The port is taken.
+    #[error("cannot listen on port {port}: {source}")]
+    Listen {
+        /// The port.
+        port: u16,
+        /// Why.
+        source: ListenError,
+    },
+    /// The system has no more descriptors.
+    #[error("cannot set up the node: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Why a client is refused, in words that it reads (at most 148 bytes).
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+enum Refusal {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error(
+        "no or a wrong token: pass the one that the node printed, with --token or REMORA_TOKEN"
+    )]
+    Token,
+    #[error("it has no region `{0}`; `remora mem ls` lists what it has")]
+    Region(String),
+    #[error("region `{0}` is withdrawn: {1}")]
+    Withdrawn(String, String),
+    #[error("it serves {CLIENTS_MAX} clients already; try again later")]
+    Busy,
+    #[error("it has no room for another connection: {0}")]
+    Card(String),
+}
+
+/// How a node fares, as its counters' region tells it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeStats {
+    /// Its address.
+    pub node: String,
+    /// Since it started.
+    pub uptime_ms: u64,
+    /// Clients connected now.
+    pub clients: usize,
+    /// What the node itself has counted.
+    pub events: BTreeMap<String, u64>,
+    /// What its card has counted.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// What the node counts.
+#[derive(Debug, Default)]
+struct Events {
+    admitted: AtomicU64,
+    parted: AtomicU64,
+    vanished: AtomicU64,
+    broke: AtomicU64,
+    incomplete: AtomicU64,
+    refused_request: AtomicU64,
+    refused_token: AtomicU64,
+    refused_region: AtomicU64,
+    refused_withdrawn: AtomicU64,
+    refused_busy: AtomicU64,
+    regions_withdrawn: AtomicU64,
+}
+
+impl Events {
+    fn list(&self) -> BTreeMap<String, u64> {
+        [
+            ("clients_admitted", &self.admitted),
+            ("clients_parted", &self.parted),
+            ("clients_vanished", &self.vanished),
+            ("clients_broke_access_rule", &self.broke),
+            ("clients_incomplete", &self.incomplete),
+            ("refused_malformed_request", &self.refused_request),
+            ("refused_token", &self.refused_token),
+            ("refused_unknown_region", &self.refused_region),
+            ("refused_withdrawn_region", &self.refused_withdrawn),
+            ("refused_busy", &self.refused_busy),
+            ("regions_withdrawn", &self.regions_withdrawn),
+        ]
+        .into_iter()
+        .map(|(name, count)| (name.to_owned(), count.load(Ordering::Relaxed)))
+        .collect()
+    }
+
+    fn refused(&self, refusal: &Refusal) {
+        add(match refusal {
+            Refusal::Request(_) => &self.refused_request,
+            Refusal::Token => &self.refused_token,
+            Refusal::Region(_) => &self.refused_region,
+            Refusal::Withdrawn(..) => &self.refused_withdrawn,
+            Refusal::Busy | Refusal::Card(_) => &self.refused_busy,
+        });
+    }
+}
+
+fn add(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A memory node on a device.
+#[derive(Debug)]
+pub struct Node {
+    device: Device,
+    listener: Listener,
+    address: NodeAddress,
+    token: Option<Token>,
+    regions: Mutex<BTreeMap<String, Served>>,
+    roster: Mutex<Roster>,
+    handshakes: AtomicUsize,
+    events: Events,
+    words: AtomicU64,
+    cq: CompletionQueue,
+    channel: Channel,
+    started: Instant,
+}
+
+impl Node {
+    /// Makes the regions and listens. Clients are answered from [`Node::serve`] on.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(device: &Device, options: &NodeOptions) -> Result<Node, StartError> {
+        if options.regions.is_empty() {
+            return Err(StartError::NoRegions);
+        }
+        if options.regions.len() > REGIONS_MAX {
+            return Err(StartError::TooManyRegions(options.regions.len()));
+        }
+        let mut regions = BTreeMap::new();
+        for spec in &options.regions {
+            if regions.insert(spec.name.clone(), Served::open(device, spec)?).is_some() {
+                return Err(StartError::Twice(spec.name.clone()));
+            }
+        }
+        // Each line of the list has room for the words of a withdrawal.
+        let list_bytes = HEADER_LEN as u64 + 512 * (1 + regions.len() as u64);
+        for (name, bytes) in [(REGIONS_DOCUMENT, list_bytes), (STATS_DOCUMENT, STATS_BYTES)] {
+            regions.insert(name.into(), Served::memory(device, name, bytes, false)?);
+        }
+        let port = options.port;
+        let listener = device.listen(port).map_err(|source| StartError::Listen { port, source })?;
+        let channel = device.create_channel()?;
+        let cq = device.create_cq_on(&channel, 4 * CLIENTS_MAX)?;
+        Ok(Node {
+            device: device.clone(),
+            listener,
+            address: NodeAddress { ip: device.info().address, port },
+            token: options.token,
+            regions: Mutex::new(regions),
+            roster: Mutex::default(),
+            handshakes: AtomicUsize::new(0),
+            events: Events::default(),
+            words: AtomicU64::new(0),
+            cq,
+            channel,
+            started: Instant::now(),
+        })
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> NodeAddress {
+        self.address
+    }
+
+    /// What it serves, its own regions left out.
+    pub fn regions(&self) -> Vec<RegionInfo> {
+        let regions = lock(&self.regions);
+        let own = |name: &str| name.starts_with('@');
+        regions.values().filter(|r| !own(&r.info.name)).map(|r| r.info.clone()).collect()
+    }
+
+    /// How it fares.
+    pub fn stats(&self) -> NodeStats {
+        let counters = self.device.counters();
+        NodeStats {
+            node: self.address.to_string(),
+            uptime_ms: self.started.elapsed().as_millis() as u64,
+            clients: lock(&self.roster).len(),
+            events: self.events.list(),
+            counters: counters.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        }
+    }
+
+    /// Serves until `stop` is true.
+    pub fn serve(&self, stop: &AtomicBool) {
+        let stopped = || stop.load(Ordering::Relaxed);
+        thread::scope(|scope| {
+            scope.spawn(|| self.keep_house(&stopped));
+            while !stopped() {
+                let Some(incoming) = self.listener.accept(ACCEPT_PATIENCE) else { continue };
+                if self.handshakes.load(Ordering::Relaxed) >= HANDSHAKES_MAX {
+                    self.refuse(incoming, &Refusal::Busy);
+                    continue;
+                }
+                self.handshakes.fetch_add(1, Ordering::Relaxed);
+                scope.spawn(|| {
+                    self.answer(incoming);
+                    self.handshakes.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+        });
+    }
+
+    fn answer(&self, incoming: IncomingConnection) {
+        let (name, reply, queue_pair, access) = match self.admit(&incoming) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return self.refuse(incoming, &refusal),
+        };
+        let params = ConnectionParams {
+            access,
+            timeout: super::transfer::ACK_TIMEOUT,
+            ..ConnectionParams::new(self.device.info().mtu)
+        };
+        let peer = incoming.peer();
+        match incoming.accept(queue_pair, &reply.emit(), &params, HANDSHAKE_PATIENCE) {
+            Ok(connection) => {
+                add(&self.events.admitted);
+                lock(&self.roster).add(connection, &name);
+            }
+            Err(error) => {
+                add(&self.events.incomplete);
+                self.say(|| format!("{} did not complete its connection: {error}", peer.ip()));
+            }
+        }
+    }
+
+    /// Judges a request, and makes what its connection needs.
+    fn admit(
+        &self,
+        incoming: &IncomingConnection,
+    ) -> Result<(String, Reply, remora::QueuePair, Access), Refusal> {
+        let request = Request::parse(incoming.private_data())?;
+        if self.token.is_some_and(|token| !token.matches(request.token.as_ref())) {
+            return Err(Refusal::Token);
+        }
+        // This client's own handshake is one of those under way.
+        let under_way = self.handshakes.load(Ordering::Relaxed);
+        if lock(&self.roster).len() + under_way > CLIENTS_MAX {
+            return Err(Refusal::Busy);
+        }
+        let mut regions = lock(&self.regions);
+        let region =
+            regions.get_mut(request.name).ok_or_else(|| Refusal::Region(request.name.into()))?;
+        self.withdraw_if_shrunk(region);
+        let Some(reply) = region.offer() else {
+            let why = region.info.withdrawn.clone().unwrap_or_default();
+            return Err(Refusal::Withdrawn(request.name.into(), why));
+        };
+        let options =
+            QueuePairOptions { send_depth: 4, recv_depth: 1, ..QueuePairOptions::rc(&self.cq) };
+        let queue_pair =
+            region.pd.create_qp(&options).map_err(|error| Refusal::Card(error.to_string()))?;
+        Ok((request.name.into(), reply, queue_pair, region.access()))
+    }
+
+    fn refuse(&self, incoming: IncomingConnection, refusal: &Refusal) {
+        self.events.refused(refusal);
+        self.say(|| format!("refused {}: {refusal}", incoming.peer().ip()));
+        incoming.reject(&refusal.to_string());
+    }
+
+    /// Tells the operator, unless too much has been told in this tick.
+    fn say(&self, words: impl FnOnce() -> String) {
+        if self.words.fetch_add(1, Ordering::Relaxed) < WORDS_PER_TICK {
+            tracing::warn!("{}", words());
+        }
+    }
+
+    /// Looks after connections, files and counters, until told to stop.
+    fn keep_house(&self, stopped: &dyn Fn() -> bool) {
+        let publisher = |name| lock(&self.regions)[name].region().cloned().map(Publisher::new);
+        let mut list = publisher(REGIONS_DOCUMENT);
+        let mut stats = publisher(STATS_DOCUMENT);
+        let mut listed = None;
+        while !stopped() {
+            let regions = self.regions();
+            if listed.as_ref() != Some(&regions) {
+                publish(&mut list, &regions);
+                listed = Some(regions);
+            }
+            publish(&mut stats, &self.stats());
+            self.watch_clients();
+            lock(&self.regions).values_mut().for_each(|region| self.withdraw_if_shrunk(region));
+            self.words.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Sleeps for a tick, or until a probe ends; lets clients go who are gone.
+    fn watch_clients(&self) {
+        let woken = self.cq.arm(false).is_ok() && self.channel.wait(TICK).is_ok();
+        let mut departed = Vec::new();
+        if woken {
+            let mut done = [Completion::default(); 64];
+            while let Ok(count @ 1..) = self.cq.poll(&mut done) {
+                let mut roster = lock(&self.roster);
+                departed.extend(done[..count].iter().filter_map(|entry| roster.note(entry)));
+            }
+        }
+        departed.extend(lock(&self.roster).inspect(Instant::now()));
+        for (peer, how) in departed {
+            let (count, words) = match how {
+                Departure::Parted => (&self.events.parted, None),
+                Departure::Vanished => (&self.events.vanished, Some("does not answer any more")),
+                Departure::Broke => (&self.events.broke, Some("asked for what it may not have")),
+            };
+            add(count);
+            if let Some(words) = words {
+                self.say(|| format!("{} {words}; its connection is closed", peer.ip()));
+            }
+        }
+    }
+
+    fn withdraw_if_shrunk(&self, region: &mut Served) {
+        if let Some(words) = region.check_file() {
+            add(&self.events.regions_withdrawn);
+            tracing::warn!("{words}");
+        }
+    }
+}
+
+fn publish(publisher: &mut Option<Publisher>, document: &impl Serialize) {
+    let Some(publisher) = publisher else { return };
+    let written = serde_json::to_string(document)
+        .map_err(|error| error.to_string())
+        .and_then(|text| publisher.publish(&text).map_err(|error| error.to_string()));
+    if let Err(error) = written {
+        tracing::error!(error, "cannot publish the node's own region");
+    }
+}
+
+/// A thread that panicked left lists that are still whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_fit_a_rejection() {
+        let name = "x".repeat(super::super::protocol::NAME_MAX);
+        let fault = format!("its file shrank from {} to {} bytes", u64::MAX / 4, u64::MAX / 4);
+        for refusal in [
+            Refusal::Request(RequestError::Version { got: 255 }),
+            Refusal::Token,
+            Refusal::Region(name.clone()),
+            Refusal::Withdrawn(name, fault),
+            Refusal::Busy,
+        ] {
+            assert!(refusal.to_string().len() <= 148, "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Moving any number of bytes between a region of a node and the caller, one-sided.
+//!
+//! Bytes go in pieces of 1 MiB, a few of them in flight, through staging memory of fixed size.
+//! A reliable connection completes in order, so the oldest piece is the next to end.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use remora::nic::queue::{Completion, Data, PollCqError, SendFlags, SendOp, SendRequest, Status};
+use remora::nic::{Access, PostError};
+use remora::{MemoryRegion, RegisterError, WaitError};
+use thiserror::Error;
+
+use super::address::RegionAddress;
+use super::client::RemoteRegion;
+
+/// Bytes of a piece.
+pub const CHUNK: usize = 1 << 20;
+/// Pieces in flight.
+pub const WINDOW: usize = 8;
+/// The wait for an acknowledge, 4.096 µs · 2^16 = 0.27 s. Eight of them, 2.1 s, and a silent peer
+/// is given up; long enough for a busy machine that gives the peer no processor.
+pub const ACK_TIMEOUT: u8 = 16;
+
+/// How often a waiting transfer looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a completion may take: more than the card's own retries.
+const COMPLETION_PATIENCE: Duration = Duration::from_secs(60);
+/// How long the node may take to say what went wrong.
+const REASON_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why bytes were not moved.
+#[derive(Debug, Error)]
+pub enum TransferError {
+    /// The range lies outside the region.
+    #[error("bytes {} to {} are not within {region}, which has {len}", range.start, range.end)]
+    OutOfRange {
+        /// The region.
+        region: RegionAddress,
+        /// What was asked for.
+        range: Range<u64>,
+        /// Length of the region.
+        len: u64,
+    },
+    /// There is more to write than fits.
+    #[error(
+        "the input is longer than the {room} bytes that {region} has from offset {offset} on; \
+             those {room} bytes have been written"
+    )]
+    TooLong {
+        /// The region.
+        region: RegionAddress,
+        /// Where writing began.
+        offset: u64,
+        /// What fits.
+        room: u64,
+    },
+    /// The region cannot be written.
+    #[error("{0} is read-only: start the node with `--region {name}=…,rw` to write it", name = .0.name)]
+    ReadOnly(RegionAddress),
+    /// The peer or the network failed.
+    #[error("{verb} of {region} failed at offset {offset}: {status}; {reason}")]
+    Failed {
+        /// READ or WRITE.
+        verb: &'static str,
+        /// The region.
+        region: RegionAddress,
+        /// The first byte that is not known to have arrived.
+        offset: u64,
+        /// What the completion says.
+        status: Status,
+        /// What the node says, or that it says nothing.
+        reason: String,
+    },
+    /// The caller's end of the transfer failed.
+    #[error(transparent)]
+    Local(#[from] io::Error),
+    /// Told to stop.
+    #[error("stopped before the end")]
+    Stopped,
+    /// No staging memory.
+    #[error("cannot set up the transfer: {0}")]
+    Staging(#[from] RegisterError),
+    /// Our own card refuses.
+    #[error("the card refuses a work request: {0}")]
+    Post(#[from] PostError),
+    /// Our own card does not complete.
+    #[error("the card reports no completion: {0}")]
+    Wait(#[from] WaitError),
+}
+
+/// A transfer to or from a region, and the memory it goes through.
+#[derive(Debug)]
+pub struct Transfer<'a> {
+    remote: &'a RemoteRegion,
+    staging: MemoryRegion,
+    buffer: Vec<u8>,
+    stop: Option<&'a AtomicBool>,
+}
+
+/// Pieces in flight of the bytes from `start` to `end`.
+struct Flight {
+    start: u64,
+    end: u64,
+    /// Posted up to here.
+    posted: u64,
+    /// Completed up to here.
+    done: u64,
+}
+
+impl Flight {
+    fn new(range: Range<u64>) -> Flight {
+        Flight { start: range.start, end: range.end, posted: range.start, done: range.start }
+    }
+
+    /// The piece that begins at `at`: where in the staging memory, and how long.
+    fn piece(&self, at: u64) -> (usize, usize) {
+        let number = (at - self.start) / CHUNK as u64;
+        let slot = (number % WINDOW as u64) as usize * CHUNK;
+        (slot, (self.end - at).min(CHUNK as u64) as usize)
+    }
+
+    fn has_room(&self) -> bool {
+        self.posted < self.end && self.posted - self.done < (WINDOW * CHUNK) as u64
+    }
+}
+
+impl<'a> Transfer<'a> {
+    /// Prepares transfers to or from `remote`.
+    ///
+    /// # Errors
+    /// No memory to go through.
+    pub fn new(remote: &'a RemoteRegion) -> Result<Transfer<'a>, TransferError> {
+        let staging = remote.pd().alloc(WINDOW * CHUNK, Access::LOCAL_WRITE)?;
+        Ok(Transfer { remote, staging, buffer: vec![0; CHUNK], stop: None })
+    }
+
+    /// Ends early, with [`TransferError::Stopped`], once `stop` is true.
+    #[must_use]
+    pub fn stop_on(mut self, stop: &'a AtomicBool) -> Transfer<'a> {
+        self.stop = Some(stop);
+        self
+    }
+
+    /// READs a range of the region and passes it to `sink`, in order.
+    ///
+    /// # Errors
+    /// See [`TransferError`]; what `sink` got until then is right.
+    pub fn read(
+        &mut self,
+        range: Range<u64>,
+        sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), TransferError> {
+        self.check(&range)?;
+        let mut flight = Flight::new(range);
+        while flight.done < flight.end {
+            while flight.has_room() {
+                let from = self.remote.remote(flight.posted);
+                let (slot, len) = flight.piece(flight.posted);
+                self.post(SendOp::Read { from }, slot, len)?;
+                flight.posted += len as u64;
+            }
+            let (slot, len) = flight.piece(flight.done);
+            self.complete("READ", flight.done)?;
+            let piece = &mut self.buffer[..len];
+            self.staging.read_at(slot, piece).expect("a slot lies in the staging memory");
+            sink(piece)?;
+            flight.done += len as u64;
+        }
+        Ok(())
+    }
+
+    /// WRITEs what `source` holds to the region from `offset` on, to its end or for as long as
+    /// the region has room. `told` hears how many bytes have arrived, now and then. Returns how
+    /// many there were.
+    ///
+    /// # Errors
+    /// See [`TransferError`]; some of the bytes may have been written then.
+    pub fn write(
+        &mut self,
+        offset: u64,
+        source: &mut dyn Read,
+        told: &mut dyn FnMut(u64),
+    ) -> Result<u64, TransferError> {
+        self.check(&(offset..offset))?;
+        if !self.remote.writable() {
+            return Err(TransferError::ReadOnly(self.remote.address().clone()));
+        }
+        let mut flight = Flight::new(offset..self.remote.len());
+        let mut ended = false;
+        loop {
+            while !ended && flight.has_room() {
+                let (slot, room) = flight.piece(flight.posted);
+                let len = fill(source, &mut self.buffer[..room])?;
+                ended = len < room;
+                if len > 0 {
+                    let piece = &self.buffer[..len];
+                    self.staging.write_at(slot, piece).expect("a slot lies in the staging memory");
+                    let to = self.remote.remote(flight.posted);
+                    self.post(SendOp::Write { to, imm: None }, slot, len)?;
+                    flight.posted += len as u64;
+                }
+            }
+            if flight.done == flight.posted {
+                break;
+            }
+            let len = (flight.posted - flight.done).min(CHUNK as u64);
+            self.complete("WRITE", flight.done)?;
+            flight.done += len;
+            told(flight.done - offset);
+        }
+        if !ended && fill(source, &mut self.buffer[..1])? > 0 {
+            let room = self.remote.len() - offset;
+            return Err(TransferError::TooLong {
+                region: self.remote.address().clone(),
+                offset,
+                room,
+            });
+        }
+        Ok(flight.done - offset)
+    }
+
+    fn check(&self, range: &Range<u64>) -> Result<(), TransferError> {
+        let len = self.remote.len();
+        if range.start <= range.end && range.end <= len {
+            return Ok(());
+        }
+        let (region, range) = (self.remote.address().clone(), range.clone());
+        Err(TransferError::OutOfRange { region, range, len })
+    }
+
+    fn post(&self, op: SendOp, slot: usize, len: usize) -> Result<(), TransferError> {
+        let sges = [self.staging.sge(slot as u64, len as u32)];
+        let data = Data::Sges(&sges);
+        let request = SendRequest { wr_id: slot as u64, op, data, flags: SendFlags::SIGNALED };
+        Ok(self.remote.queue_pair().post_send(&request)?)
+    }
+
+    /// Waits until the oldest piece has ended, which is the one at `offset`.
+    fn complete(&self, verb: &'static str, offset: u64) -> Result<(), TransferError> {
+        let end = Instant::now() + COMPLETION_PATIENCE;
+        let status = loop {
+            if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                return Err(TransferError::Stopped);
+            }
+            match self.remote.cq().spin(LOOK) {
+                Ok(Completion { status, .. }) => break status,
+                Err(WaitError::Timeout(_)) if Instant::now() < end => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        if status == Status::Success {
+            return Ok(());
+        }
+        let (region, reason) = (self.remote.address().clone(), self.reason());
+        Err(TransferError::Failed { verb, region, offset, status, reason })
+    }
+
+    /// Asks the node, on a new connection, what became of the region.
+    fn reason(&self) -> String {
+        match self.remote.reopen(REASON_PATIENCE) {
+            Ok(_) => "the node still serves it: try again".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+impl From<PollCqError> for TransferError {
+    fn from(error: PollCqError) -> TransferError {
+        TransferError::Wait(error.into())
+    }
+}
+
+/// Reads until `buffer` is full or the source ends; returns how much there was.
+fn fill(source: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match source.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(len) => filled += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_the_range_and_reuse_their_slots_late() {
+        let chunk = CHUNK as u64;
+        let mut flight = Flight::new(5..5 + 20 * chunk + 3);
+        let mut lens = 0;
+        while flight.posted < flight.end {
+            while flight.has_room() {
+                let (slot, len) = flight.piece(flight.posted);
+                assert_eq!(slot, (lens / chunk) as usize % WINDOW * CHUNK);
+                flight.posted += len as u64;
+                lens += len as u64;
+            }
+            assert!(flight.posted - flight.done <= (WINDOW * CHUNK) as u64);
+            flight.done += flight.piece(flight.done).1 as u64;
+        }
+        assert_eq!(lens, 20 * chunk + 3);
+    }
+}

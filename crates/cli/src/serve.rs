@@ -1,0 +1,119 @@
+//! `remora node`: serves files and memory to other processes, one-sided.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use remora_cli::node::DEFAULT_PORT;
+use remora_cli::node::protocol::Token;
+use remora_cli::node::server::{Node, NodeOptions};
+use remora_cli::node::spec::RegionSpec;
+use serde_json::json;
+
+use crate::{DeviceArgs, output, stop};
+
+/// `remora node`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora node --region data=measurements.csv --region scratch=64M,rw
+  remora mem ls 127.0.0.1
+  remora node --bind eth0 --region data=measurements.csv     prints the token that clients need
+
+Regions are read-only unless they end in ,rw. A file is read and written in place, and never made
+longer; if it shrinks while it is served, its region is withdrawn. A value that is a size (64M, 1G,
+1500) is memory; for a file of such a name write ./64M.
+
+Everybody on this machine can connect to a loopback address. Beyond loopback a client must show the
+node's token. It travels unencrypted, as all of RoCE does: it keeps out mistakes and passers-by, not
+who can read your network.")]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Port of RDMA CM's TCP port space (packets go to UDP 4791, as all RoCE v2 does)
+    #[arg(long, default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// What to serve; may be given many times
+    #[arg(long = "region", value_name = "NAME=FILE|SIZE[,rw]", required = true)]
+    regions: Vec<RegionSpec>,
+    /// What clients must show, 32 hexadecimal digits [default beyond loopback: a new one]
+    #[arg(long, env = "REMORA_TOKEN", hide_env_values = true)]
+    token: Option<Token>,
+    /// Print lines of JSON: one when it serves, one at the end with --stats
+    #[arg(long)]
+    json: bool,
+    /// Stop when standard input closes (for a parent process)
+    #[arg(long, hide = true)]
+    until_eof: bool,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<()> {
+        let stop = stop::on_signals()?;
+        let device = self.device.open()?;
+        let token = match self.token {
+            None if !device.info().address.is_loopback() => Some(new_token()?),
+            given => given,
+        };
+        let regions = self.regions.clone();
+        let node = Node::start(&device, &NodeOptions { port: self.port, token, regions })?;
+        if self.json {
+            output::json_line(&json!({
+                "node": node.address().to_string(),
+                "address": node.address().ip,
+                "port": node.address().port,
+                "token": token.map(|token| token.to_string()),
+                "regions": node.regions(),
+            }))?;
+        } else {
+            announce(&node, token);
+        }
+        self.serve(&node, stop)?;
+        if self.device.stats && self.json {
+            output::json_line(&node.stats())?;
+        } else {
+            self.device.finish(&device);
+        }
+        Ok(())
+    }
+
+    fn serve(&self, node: &Node, stop: Arc<AtomicBool>) -> Result<()> {
+        if self.until_eof {
+            stop::on_end_of_input(stop.clone())?;
+        }
+        node.serve(&stop);
+        if !self.json {
+            println!("Stopped.");
+        }
+        Ok(())
+    }
+}
+
+fn announce(node: &Node, token: Option<Token>) {
+    let address = node.address();
+    let mut table = output::table(["region", "bytes", "access", "from"]);
+    for region in node.regions() {
+        let access = if region.writable { "read, write" } else { "read" };
+        let from = if region.file { "file" } else { "memory" };
+        table.add_row([&region.name, &output::grouped(region.bytes), access, from]);
+    }
+    output::align_right(&mut table, [1]);
+    println!("Memory node at {address}: RoCE v2 on UDP 4791, RDMA CM port {}.", address.port);
+    println!("{table}");
+    if let Some(token) = token {
+        println!("Clients need this token: export REMORA_TOKEN={token}");
+    }
+    println!("Try: remora mem ls {address}        Stop: Ctrl-C");
+}
+
+fn new_token() -> Result<Token> {
+    loop {
+        let mut bytes = [0; 16];
+        let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+            .context("cannot draw a token")?;
+        if let Some(token) = Token::new(bytes).filter(|_| got == bytes.len()) {
+            return Ok(token);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `remora stats`: the counters of a running node, read one-sided.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use remora_cli::node::STATS_DOCUMENT;
+use remora_cli::node::address::{NodeAddress, RegionAddress};
+use remora_cli::node::server::NodeStats;
+
+use crate::remote::RemoteArgs;
+use crate::{output, stop};
+
+/// `remora stats`.
+#[derive(Debug, Args)]
+pub(crate) struct Stats {
+    /// The node: IP or IP:PORT
+    node: NodeAddress,
+    /// Go on, once a second, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Print a line of JSON each time
+    #[arg(long)]
+    json: bool,
+    /// Show counters that are zero, too
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+impl Stats {
+    pub(crate) fn run(self) -> Result<()> {
+        let stop = stop::on_signals()?;
+        let device = self.remote.open(self.node)?;
+        let address = RegionAddress { node: self.node, name: STATS_DOCUMENT.into() };
+        let region = self.remote.connect(&device, &address)?;
+        let mut before: Option<NodeStats> = None;
+        loop {
+            let now: NodeStats = region.read_document()?;
+            if self.json {
+                output::json_line(&now)?;
+            } else {
+                self.show(&now, before.as_ref());
+            }
+            before = Some(now);
+            let next = Instant::now() + Duration::from_secs(1);
+            while self.watch && !stop.load(Ordering::Relaxed) && Instant::now() < next {
+                thread::sleep(Duration::from_millis(50));
+            }
+            if !self.watch || stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        drop(region);
+        self.remote.device.finish(&device);
+        Ok(())
+    }
+
+    fn show(&self, now: &NodeStats, before: Option<&NodeStats>) {
+        if self.watch && io::stdout().is_terminal() {
+            // To the top of a clean screen.
+            print!("\x1b[H\x1b[2J");
+        }
+        let up = Duration::from_millis(now.uptime_ms).as_secs();
+        println!("Node {}, up for {up} s, {} connected (you among them)", now.node, now.clients);
+        let elapsed = before.map(|b| now.uptime_ms.saturating_sub(b.uptime_ms) as f64 / 1000.0);
+        let elapsed = elapsed.filter(|seconds| *seconds > 0.0);
+        let header: &[&str] = match elapsed {
+            Some(_) => &["counter", "value", "a second"],
+            None => &["counter", "value"],
+        };
+        let mut table = output::table(header.iter().copied());
+        let none = BTreeMap::new();
+        let (events, counters) = before.map_or((&none, &none), |b| (&b.events, &b.counters));
+        let lists = [(&now.events, events), (&now.counters, counters)];
+        for (name, value, was) in lists
+            .into_iter()
+            .flat_map(|(list, old)| list.iter().map(move |(n, v)| (n, *v, old.get(n))))
+            .filter(|(_, value, _)| self.all || *value > 0)
+        {
+            let mut row = vec![name.clone(), output::grouped(value)];
+            if let Some(seconds) = elapsed {
+                let risen = value.saturating_sub(was.copied().unwrap_or(value));
+                row.push(output::grouped((risen as f64 / seconds).round() as u64));
+            }
+            table.add_row(row);
+        }
+        output::align_right(&mut table, [1, 2]);
+        println!("{table}");
+    }
+}

@@ -1,0 +1,33 @@
+//! Being told to stop: Ctrl-C, `kill`, or a parent that is gone.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+/// A flag that becomes true at SIGINT and SIGTERM. A second one ends the process at once.
+pub(crate) fn on_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag still false.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
+            .context("cannot listen for signals")?;
+    }
+    Ok(stop)
+}
+
+/// Sets `stop` when standard input closes: a parent that holds the other end has died, or is done
+/// with this process.
+pub(crate) fn on_end_of_input(stop: Arc<AtomicBool>) -> Result<()> {
+    let watch = move || {
+        let mut byte = [0];
+        while std::io::stdin().read(&mut byte).is_ok_and(|n| n > 0) {}
+        stop.store(true, Ordering::Relaxed);
+    };
+    thread::Builder::new().name("parent".into()).spawn(watch).context("cannot start a thread")?;
+    Ok(())
+}

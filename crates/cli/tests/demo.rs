@@ -1,0 +1,26 @@
+//! The main job, small.
+
+mod support;
+
+use serde_json::Value;
+use support::{Folder, fail, succeed};
+
+#[test]
+fn the_demo_verifies_what_it_moved() {
+    let told: Value = serde_json::from_str(&succeed(["demo", "--size", "3M", "--json"])).unwrap();
+    assert_eq!((&told["verified"], &told["bytes"]), (&true.into(), &(3 << 20).into()));
+    for way in ["roce", "tcp"] {
+        assert!(told[way]["read"]["median_gb_s"].as_f64() > Some(0.0), "{told}");
+        assert!(told[way]["write_8b"]["median_us"].as_f64() > Some(0.0), "{told}");
+    }
+}
+
+#[test]
+fn the_demo_takes_a_file_of_the_callers() {
+    let folder = Folder::new();
+    let file = folder.file("mine", 1_234_567);
+    let told = succeed(["demo", "--file", file.to_str().unwrap()]);
+    assert!(told.contains("All 1 234 567 bytes are right"), "{told}");
+    let empty = folder.file("empty", 0);
+    assert!(fail(["demo", "--file", empty.to_str().unwrap()]).contains("it is empty"));
+}

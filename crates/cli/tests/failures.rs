@@ -1,0 +1,144 @@
+//! What goes wrong while it runs: files that shrink, nodes and clients that vanish.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{Folder, Node, command, fail, region_of, succeed};
+
+#[test]
+fn a_file_that_shrinks_is_withdrawn() {
+    let folder = Folder::new();
+    let data = folder.file("data", 8 << 20);
+    let node = Node::start(["--region", &region_of("data", &data), "--region", "m=1M", "--stats"]);
+    let copy = folder.path("copy");
+    // A client that reads slowly, since nobody empties the pipe it writes to.
+    let mut reader = command(["mem", "read", &node.region("data"), "--out", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = reader.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 1000]).unwrap();
+    File::options().write(true).open(&data).unwrap().set_len(1 << 20).unwrap();
+
+    // Whoever comes now is told; who was reading may have all it wants in flight already.
+    let why = fail(["mem", "read", &node.region("data"), "--out", copy.to_str().unwrap()]);
+    assert!(why.contains("`data` is withdrawn: its file shrank from 8388608 to 1048576"), "{why}");
+    let rest = std::io::copy(&mut stdout, &mut std::io::sink()).unwrap();
+    let output = reader.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    if output.status.success() {
+        assert_eq!(rest, (8 << 20) - 1000);
+    } else {
+        assert!(errors.contains("its file shrank"), "{errors}");
+    }
+
+    assert_eq!(folder.names(), ["data"]);
+    succeed(["mem", "read", &node.region("m"), "--out", "-"]);
+    let (stats, said) = node.finish();
+    let stats: Value = serde_json::from_str(&stats).unwrap();
+    assert_eq!(stats["events"]["regions_withdrawn"], 1);
+    assert!(stats["events"]["refused_withdrawn_region"].as_u64() >= Some(1));
+    assert!(said.contains("region `data` is withdrawn"), "{said}");
+}
+
+#[test]
+fn a_file_that_shrinks_in_mid_transfer_ends_it_with_a_reason() {
+    let folder = Folder::new();
+    let data = folder.file("data", 64 << 20);
+    let node = Node::start(["--region", &region_of("data", &data)]);
+    let mut reader = command(["mem", "read", &node.region("data"), "--out", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = reader.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 1000]).unwrap();
+    // At most 8 MiB are in flight, and the rest waits for this test to empty the pipe.
+    File::options().write(true).open(&data).unwrap().set_len(1000).unwrap();
+    std::io::copy(&mut stdout, &mut std::io::sink()).unwrap();
+    let output = reader.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(errors.contains("its file shrank from 67108864 to 1000 bytes"), "{errors}");
+}
+
+#[test]
+fn a_node_that_is_killed_in_mid_transfer_is_noticed() {
+    let folder = Folder::new();
+    let data = folder.file("data", 64 << 20);
+    let mut node = Node::start(["--region", &region_of("data", &data)]);
+    let mut reader = command(["mem", "read", &node.region("data"), "--out", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = reader.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 1000]).unwrap();
+    node.child.kill().unwrap();
+    let read = std::io::copy(&mut stdout, &mut std::io::sink()).unwrap();
+    let output = reader.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && read < (64 << 20) - 1000, "{errors}");
+    assert!(errors.contains("the peer did not answer") && errors.contains("no answer"), "{errors}");
+}
+
+#[test]
+fn an_interrupted_read_leaves_no_half_file() {
+    let folder = Folder::new();
+    let node = Node::start(["--region", "m=1G"]);
+    let copy = folder.path("copy");
+    let mut reader = command(["mem", "read", &node.region("m"), "--out", copy.to_str().unwrap()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while folder.names().is_empty() && reader.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&reader), Signal::INT).unwrap();
+    let status = reader.wait().unwrap();
+    if status.success() {
+        assert_eq!(fs::metadata(&copy).unwrap().len(), 1 << 30, "it was quicker than the signal");
+    } else {
+        assert!(folder.names().is_empty(), "{:?}", folder.names());
+    }
+}
+
+#[test]
+fn signals_end_a_node_in_order() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut node = Node::start(["--region", "m=1M", "--stats"]);
+        kill_process(Pid::from_child(&node.child), signal).unwrap();
+        let (stats, _) = node.end();
+        assert!(serde_json::from_str::<Value>(&stats).unwrap()["counters"].is_object());
+    }
+}
+
+#[test]
+fn clients_that_are_killed_do_not_stay() {
+    let node = Node::start(["--region", "m=1G"]);
+    let address = node.address();
+    for _ in 0..3 {
+        let mut reader = command(["mem", "read", &node.region("m"), "--out", "-"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = reader.stdout.take().unwrap();
+        stdout.read_exact(&mut [0; 1000]).unwrap();
+        reader.kill().unwrap();
+        reader.wait().unwrap();
+    }
+    // The node finds out by itself, in its own time.
+    loop {
+        let stats: Value = serde_json::from_str(&succeed(["stats", &address, "--json"])).unwrap();
+        if stats["events"]["clients_vanished"].as_u64() >= Some(3) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+}

@@ -1,0 +1,168 @@
+//! `remora node` and `remora mem`, between processes.
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::Value;
+use support::{Folder, Node, command, fail, pattern, region_of, run, succeed};
+
+#[test]
+fn bytes_arrive_exactly_in_both_directions() {
+    let folder = Folder::new();
+    let data = folder.file("data", 5_000_003);
+    let node = Node::start(["--region", &region_of("data", &data), "--region", "m=16M,rw"]);
+    let (copy, back) = (folder.path("copy"), folder.path("back"));
+    succeed(["mem", "read", &node.region("data"), "--out", copy.to_str().unwrap()]);
+    assert!(fs::read(&copy).unwrap() == pattern(5_000_003));
+
+    // Elsewhere in memory, and a part of it back.
+    let (region, data) = (node.region("m"), data.to_str().unwrap());
+    succeed(["mem", "write", &region, "--offset", "1M", "--in", data]);
+    let args = ["mem", "read", &region, "--offset", "1048579", "--len", "3000000", "--out"];
+    succeed(args.iter().copied().chain([back.to_str().unwrap()]));
+    assert!(fs::read(&back).unwrap() == pattern(5_000_003)[3..3_000_003]);
+    let before = run(["mem", "read", &region, "--len", "1M", "--out", "-"]);
+    assert!(before.status.success() && before.stdout == vec![0; 1 << 20]);
+    assert_eq!(folder.names(), ["back", "copy", "data"]);
+    node.finish();
+}
+
+#[test]
+fn standard_input_is_written_as_far_as_there_is_room() {
+    let node = Node::start(["--region", "m=3M,rw"]);
+    let write = |bytes: Vec<u8>| {
+        let mut child = command(["mem", "write", &node.region("m"), "--offset", "1", "--in", "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let feeder = std::thread::spawn(move || stdin.write_all(&bytes).ok());
+        let output = child.wait_with_output().unwrap();
+        feeder.join().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let room = (3 << 20) - 1;
+    assert_eq!(write(pattern(room)), (true, String::new()));
+    let back = run(["mem", "read", &node.region("m"), "--offset", "1", "--out", "-"]);
+    assert!(back.stdout == pattern(room));
+    let (fits, why) = write(pattern(room + 1));
+    assert!(!fits && why.contains("the input is longer than the 3145727 bytes"), "{why}");
+}
+
+#[test]
+fn a_file_region_can_be_written_in_place() {
+    let folder = Folder::new();
+    let file = folder.file("file", 100_000);
+    let node = Node::start(["--region", &(region_of("file", &file) + ",rw")]);
+    let patch = folder.path("patch");
+    fs::write(&patch, b"one-sided").unwrap();
+    let (region, patch) = (node.region("file"), patch.to_str().unwrap());
+    succeed(["mem", "write", &region, "--offset", "70000", "--in", patch]);
+    let mut expected = pattern(100_000);
+    expected[70_000..70_009].copy_from_slice(b"one-sided");
+    assert!(fs::read(&file).unwrap() == expected);
+    let why = fail(["mem", "write", &region, "--offset", "99999", "--in", patch]);
+    assert!(why.contains("has 9 bytes") && why.contains("room for 1 "), "{why}");
+    assert!(fs::read(&file).unwrap() == expected, "a write that does not fit writes nothing");
+}
+
+#[test]
+fn refusals_say_why() {
+    let folder = Folder::new();
+    let data = folder.file("data", 10_000);
+    let data_path = data.to_str().unwrap();
+    let node = Node::start(["--region", &region_of("data", &data)]);
+    let copy = folder.path("copy");
+    let copy = copy.to_str().unwrap();
+    let why = fail(["mem", "write", &node.region("data"), "--in", data_path]);
+    assert!(why.contains("is read-only") && why.contains(",rw"), "{why}");
+    let why = fail(["mem", "read", &node.region("nothing"), "--out", copy]);
+    assert!(why.contains("has no region `nothing`"), "{why}");
+    let why = fail(["mem", "read", &node.region("data"), "--offset", "9999", "--len", "2", "--out", copy]);
+    assert!(why.contains("bytes 9999 to 10001 are not within"), "{why}");
+    let why = fail(["mem", "read", &node.region("data"), "--out", "/nowhere/at/all"]);
+    assert!(why.contains("cannot write"), "{why}");
+    let why = fail(["mem", "write", &node.region("data"), "--in", "/nowhere/at/all"]);
+    assert!(why.contains("cannot read /nowhere/at/all"), "{why}");
+    let why = fail(["mem", "read", "nonsense", "--out", copy]);
+    assert!(why.contains("names no region"), "{why}");
+    assert_eq!(folder.names(), ["data"], "no half file is left");
+    let (_, said) = node.finish();
+    assert!(said.contains("it has no region `nothing`"), "{said}");
+}
+
+#[test]
+fn a_token_opens_the_door() {
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+    let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
+    assert_eq!(node.ready["token"], TOKEN);
+    let address = node.address();
+    let wrong = fail(["mem", "ls", &address, "--token", "00000000000000000000000000000001"]);
+    assert!(wrong.contains("no or a wrong token"), "{wrong}");
+    let none = fail(["mem", "ls", &address]);
+    assert!(none.contains("no or a wrong token"), "{none}");
+    let form = fail(["mem", "ls", &address, "--token", "sesame"]);
+    assert!(form.contains("32 hexadecimal digits"), "{form}");
+    succeed(["mem", "ls", &address, "--token", TOKEN]);
+    let by_environment = command(["mem", "ls", &address]).env("REMORA_TOKEN", TOKEN).output();
+    assert!(by_environment.unwrap().status.success());
+    let (_, said) = node.finish();
+    assert!(!said.contains(TOKEN), "tokens do not belong in a log");
+}
+
+#[test]
+fn what_cannot_be_served_is_named_at_the_start() {
+    let folder = Folder::new();
+    let empty = folder.file("empty", 0);
+    for (region, words) in [
+        (region_of("a", &folder.path("missing")), "No such file"),
+        (region_of("a", &empty), "the file is empty"),
+        (region_of("a", &folder.path(".")), "it is no regular file"),
+        ("a=99999T".to_owned(), "cannot make region `a`"),
+        ("a/b=1M".to_owned(), "is no name for a region"),
+        ("a".to_owned(), "write NAME=FILE or NAME=SIZE"),
+    ] {
+        let why = fail(["node", "--region", &region]);
+        assert!(why.contains(words), "{region}: {why}");
+    }
+    let twice = fail(["node", "--region", "a=1M", "--region", "a=2M"]);
+    assert!(twice.contains("two regions are called `a`"), "{twice}");
+}
+
+#[test]
+fn a_list_and_counters_can_be_read_one_sided() {
+    let node = Node::start(["--region", "b=2K,rw", "--region", "a=1500"]);
+    let address = node.address();
+    let list: Value = serde_json::from_str(&succeed(["mem", "ls", &address, "--json"])).unwrap();
+    assert_eq!((&list[0]["name"], &list[0]["bytes"]), (&"a".into(), &1500.into()));
+    assert_eq!((&list[1]["name"], &list[1]["writable"]), (&"b".into(), &true.into()));
+    assert_eq!(list.as_array().unwrap().len(), 2, "the node's own regions are not listed");
+    let stats: Value = serde_json::from_str(&succeed(["stats", &address, "--json"])).unwrap();
+    assert_eq!(stats["node"], *address);
+    assert!(stats["counters"]["rx_packets"].is_u64() && stats["events"]["clients_admitted"].is_u64());
+    assert!(succeed(["stats", &address, "--all"]).contains("drop_icrc"));
+    assert!(succeed(["mem", "ls", &address]).contains("1 500"));
+}
+
+#[test]
+fn nobody_home_is_said_plainly() {
+    let node = Node::start(["--region", "m=1M"]);
+    let other_port = format!("{}:7", node.address());
+    let why = fail(["mem", "ls", &other_port]);
+    assert!(why.contains("no memory node listens there on port 7"), "{why}");
+}
+
+#[test]
+fn the_device_describes_itself() {
+    let info: Value = serde_json::from_str(&succeed(["devinfo", "--json"])).unwrap();
+    assert_eq!((&info["hca_id"], &info["state"]), (&"remora0".into(), &"PORT_ACTIVE".into()));
+    assert_eq!((&info["max_mtu"], &info["max_sge"]), (&4096.into(), &16.into()));
+    assert!(info["gid[0]"].as_str().unwrap().starts_with("::ffff:127."));
+    assert!(succeed(["devinfo"]).contains("page_table_entries:"));
+    let why = fail(["devinfo", "--bind", "no-such-interface"]);
+    assert!(why.contains("no interface or address of this machine is `no-such-interface`"), "{why}");
+}

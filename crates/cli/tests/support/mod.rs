@@ -1,0 +1,163 @@
+//! The real command, as a test runs it.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+/// A folder of a test's own.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("remora-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file of `len` bytes that do not repeat soon.
+    pub fn file(&self, name: &str, len: usize) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, pattern(len)).unwrap();
+        path
+    }
+
+    /// The names of what is in it.
+    pub fn names(&self) -> Vec<String> {
+        let name = |entry: std::io::Result<fs::DirEntry>| {
+            entry.unwrap().file_name().to_string_lossy().into_owned()
+        };
+        let mut names: Vec<String> = fs::read_dir(&self.0).unwrap().map(name).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+pub fn pattern(len: usize) -> Vec<u8> {
+    let word = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    let mut bytes: Vec<u8> = (1..=len.div_ceil(8) as u64).flat_map(word).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+/// The command, with these arguments, without what the surroundings might say.
+pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
+    command.args(args);
+    for name in ["REMORA_TOKEN", "REMORA_LOG", "REMORA_PCAP"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end.
+pub fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    command(args).output().unwrap()
+}
+
+/// Runs it, expects success, and returns what it printed.
+pub fn succeed<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+    let output = run(args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs it, expects failure with a reason, and returns that.
+pub fn fail<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+    let output = run(args);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "it should have failed: {errors}");
+    assert!(!errors.contains("panicked"), "{errors}");
+    errors
+}
+
+/// A running node; it ends with the test.
+pub struct Node {
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    /// What it said when it was ready.
+    pub ready: Value,
+}
+
+impl Node {
+    pub fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Node {
+        let mut child = command(["node", "--json", "--until-eof"])
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        if line.is_empty() {
+            let mut errors = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+            panic!("the node did not start: {errors}");
+        }
+        let ready = serde_json::from_str(&line).unwrap();
+        Node { child, stdin, stdout, ready }
+    }
+
+    /// Its address, as it printed it.
+    pub fn address(&self) -> String {
+        self.ready["node"].as_str().unwrap().to_owned()
+    }
+
+    /// A region of it.
+    pub fn region(&self, name: &str) -> String {
+        format!("{}/{name}", self.address())
+    }
+
+    /// Lets it end; returns the rest of its output and of its errors.
+    pub fn finish(mut self) -> (String, String) {
+        drop(self.stdin.take());
+        self.end()
+    }
+
+    /// Waits until it ends by itself.
+    pub fn end(&mut self) -> (String, String) {
+        let (mut rest, mut errors) = (String::new(), String::new());
+        self.stdout.read_to_string(&mut rest).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {errors}");
+        (rest, errors)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// `name=path`, as `--region` wants it.
+pub fn region_of(name: &str, path: &Path) -> String {
+    format!("{name}={}", path.display())
+}

@@ -9,6 +9,7 @@ mod output;
 mod perf;
 mod remote;
 mod serve;
+mod sim;
 mod stats;
 mod stop;
 
@@ -42,6 +43,8 @@ enum Command {
     Mem(mem::Mem),
     /// Show the counters of a running node
     Stats(stats::Stats),
+    /// Run random worlds, each from one seed, and check what happens in them
+    Sim(sim::Sim),
     /// Measure latency and bandwidth, in the manner of perftest
     Perf(perf::Perf),
     /// Measure beside the peers, in one run
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Node(command) => command.run(),
         Command::Mem(command) => command.run(),
         Command::Stats(command) => command.run(),
+        Command::Sim(command) => command.run(),
         Command::Perf(command) => command.run(),
         Command::Bench(command) => command.run(),
     };

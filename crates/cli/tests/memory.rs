@@ -82,7 +82,17 @@ fn refusals_say_why() {
     assert!(why.contains("is read-only") && why.contains(",rw"), "{why}");
     let why = fail(["mem", "read", &node.region("nothing"), "--out", copy]);
     assert!(why.contains("has no region `nothing`"), "{why}");
-    let why = fail(["mem", "read", &node.region("data"), "--offset", "9999", "--len", "2", "--out", copy]);
+    let why = fail([
+        "mem",
+        "read",
+        &node.region("data"),
+        "--offset",
+        "9999",
+        "--len",
+        "2",
+        "--out",
+        copy,
+    ]);
     assert!(why.contains("bytes 9999 to 10001 are not within"), "{why}");
     let why = fail(["mem", "read", &node.region("data"), "--out", "/nowhere/at/all"]);
     assert!(why.contains("cannot write"), "{why}");
@@ -143,7 +153,9 @@ fn a_list_and_counters_can_be_read_one_sided() {
     assert_eq!(list.as_array().unwrap().len(), 2, "the node's own regions are not listed");
     let stats: Value = serde_json::from_str(&succeed(["stats", &address, "--json"])).unwrap();
     assert_eq!(stats["node"], *address);
-    assert!(stats["counters"]["rx_packets"].is_u64() && stats["events"]["clients_admitted"].is_u64());
+    assert!(
+        stats["counters"]["rx_packets"].is_u64() && stats["events"]["clients_admitted"].is_u64()
+    );
     assert!(succeed(["stats", &address, "--all"]).contains("drop_icrc"));
     assert!(succeed(["mem", "ls", &address]).contains("1 500"));
 }
@@ -164,5 +176,8 @@ fn the_device_describes_itself() {
     assert!(info["gid[0]"].as_str().unwrap().starts_with("::ffff:127."));
     assert!(succeed(["devinfo"]).contains("page_table_entries:"));
     let why = fail(["devinfo", "--bind", "no-such-interface"]);
-    assert!(why.contains("no interface or address of this machine is `no-such-interface`"), "{why}");
+    assert!(
+        why.contains("no interface or address of this machine is `no-such-interface`"),
+        "{why}"
+    );
 }

@@ -69,7 +69,8 @@ impl DataFile {
         let path = folder.0.join("data");
         let file =
             File::create_new(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        let mut joined = Joined { out: BufWriter::new(file), left: bytes, files: 0, used: Vec::new() };
+        let mut joined =
+            Joined { out: BufWriter::new(file), left: bytes, files: 0, used: Vec::new() };
         let written = joined.fill().and_then(|()| joined.out.flush());
         written.with_context(|| format!("cannot write {} bytes to {}", bytes, path.display()))?;
         let files = output::grouped(joined.files);

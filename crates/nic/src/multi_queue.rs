@@ -134,6 +134,18 @@ impl<T: Copy> MultiQueue<T> {
         Cursor::NONE
     }
 
+    /// The last place in `list` whose item fits.
+    pub(crate) fn find_last(&self, list: &List, mut fits: impl FnMut(&T) -> bool) -> Cursor {
+        let (mut at, mut found) = (self.first(list), Cursor::NONE);
+        while let Some(item) = self.get(at) {
+            if fits(item) {
+                found = at;
+            }
+            at = self.next(at);
+        }
+        found
+    }
+
     /// How many nodes the pool holds that are in no list.
     #[cfg(test)]
     fn spare(&self) -> usize {

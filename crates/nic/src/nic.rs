@@ -27,10 +27,10 @@ use crate::queue::element::{self, RecvRequest, SendRequest, TooLong};
 use crate::queue::ring::{MAX_STRIDE, Ring, RingInit};
 use crate::table::Table;
 use crate::time::Time;
-use crate::transmit::{Datagram, Ecn, Path, TransmitBatch};
+use crate::transmit::{Datagram, Ecn, Path, Transmit, TransmitBatch};
 use crate::wire::icrc::IcrcChecker;
 use crate::wire::ip::Flow;
-use crate::wire::{Dialect, Op, Packet, ROCE_PORT, Transport};
+use crate::wire::{Bth, Dialect, Op, Packet, ROCE_PORT, Transport};
 
 /// The default partition, without the membership bit.
 const DEFAULT_PARTITION: u16 = 0x7FFF;
@@ -704,6 +704,14 @@ impl Nic {
         }
     }
 
+    /// The driver could not read the payload of `packet`, and has not sent it. The request it is
+    /// part of ends with an error, at this end or, for a READ, at the peer's; the queue pair with it.
+    pub fn handle_fault(&mut self, now: Time, mem: &mut dyn Memory, packet: &Transmit) {
+        let Some(qp) = self.qps.get_mut(packet.qpn()) else { return };
+        let Some(header) = packet.header().first_chunk() else { return };
+        qp.handle_fault(&mut Env { now, mem, card: &mut self.card }, &Bth::parse(header));
+    }
+
     /// The owner of a send ring has written elements up to `index`, counted from the queue's
     /// creation. What the ring cannot hold is refused.
     pub fn handle_send_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
@@ -747,6 +755,7 @@ impl Nic {
             let Some(qpn) = self.card.ready.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
+            batch.set_sender(qpn);
             if qp.turn(&mut Env { now, mem, card: &mut self.card }, batch) {
                 self.card.schedule(qp);
             }
@@ -758,6 +767,11 @@ impl Nic {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.card.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
+    }
+
+    /// Is a queue pair ready for a turn?
+    pub fn wants_transmit(&self) -> bool {
+        !self.card.ready.is_empty()
     }
 
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
@@ -790,6 +804,9 @@ pub struct InUse {
     pub lists: usize,
 }
 
+/// Elements of a few entries or inline bytes.
+const SHORT_STRIDE: usize = 128;
+
 /// Writes one element into `ring` and counts it as posted.
 fn post(
     mem: &mut dyn Memory,
@@ -799,7 +816,15 @@ fn post(
     if ring.is_full() {
         return Err(PostError::Full);
     }
-    let mut raw = [0; MAX_STRIDE];
+    // The usual element is short; zeroing the longest for each would cost more than the rest.
+    let (mut short, mut long);
+    let raw: &mut [u8] = if ring.stride() <= SHORT_STRIDE {
+        short = [0; SHORT_STRIDE];
+        &mut short
+    } else {
+        long = [0; MAX_STRIDE];
+        &mut long
+    };
     let used = encode(&mut raw[..ring.stride()])?;
     mem.write(ring.slot(ring.posted), &raw[..used])?;
     ring.posted = ring.posted.wrapping_add(1);

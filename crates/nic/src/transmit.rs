@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 use core::ops::Range;
 
+use crate::memory::Memory;
 use crate::wire::MAX_HEADER;
 
 /// Explicit congestion notification bits of an IP header.
@@ -67,7 +68,12 @@ impl Path {
     /// number).
     pub fn new(dst: IpAddr, entropy: u32) -> Path {
         let spread = entropy.wrapping_mul(0x9E37_79B1) >> 18;
-        Path { dst, src_port: 0xC000 | spread as u16, traffic_class: 0, hop_limit: 64 }
+        Path {
+            dst: dst.to_canonical(),
+            src_port: 0xC000 | spread as u16,
+            traffic_class: 0,
+            hop_limit: 64,
+        }
     }
 }
 
@@ -87,6 +93,8 @@ pub struct Transmit {
     pub path: Path,
     /// ECN bits to send with.
     pub ecn: Ecn,
+    /// The queue pair of ours that sends it; 1 for the communication manager.
+    qpn: u32,
     header: [u8; MAX_HEADER],
     header_len: u8,
     pad: u8,
@@ -106,6 +114,11 @@ impl Transmit {
     /// BTH and the headers that follow it.
     pub fn header(&self) -> &[u8] {
         &self.header[..usize::from(self.header_len)]
+    }
+
+    /// The queue pair of ours that sends it.
+    pub(crate) fn qpn(&self) -> u32 {
+        self.qpn
     }
 
     /// Bytes of payload, without pad.
@@ -141,6 +154,8 @@ pub struct TransmitBatch {
     last: Vec<Transmit>,
     segments: Vec<Segment>,
     bytes: Vec<u8>,
+    /// The queue pair whose turn it is.
+    sender: u32,
 }
 
 impl TransmitBatch {
@@ -180,6 +195,39 @@ impl TransmitBatch {
             }
             Payload::Owned(r) => PayloadRef::Bytes(&self.bytes[r.start as usize..r.end as usize]),
         }
+    }
+
+    /// Says which queue pair the packets added next are of.
+    pub(crate) fn set_sender(&mut self, qpn: u32) {
+        self.sender = qpn;
+    }
+
+    /// Copies the payload of the packets from `from` on into the batch, for a driver that cannot
+    /// send them now: from here on the memory may change or go away. Packets whose memory cannot
+    /// be read leave the batch; they are returned, for [`crate::Nic::handle_fault`].
+    pub fn detach(&mut self, from: usize, memory: &mut dyn Memory) -> Vec<Transmit> {
+        let (bytes, segments) = (&mut self.bytes, &self.segments);
+        let mut copy = |packet: &mut Transmit| {
+            let Payload::Segments(range) = &packet.payload else { return true };
+            let start = bytes.len();
+            for segment in &segments[range.start as usize..range.end as usize] {
+                let at = bytes.len();
+                bytes.resize(at + segment.len as usize, 0);
+                if memory.read(segment.addr, &mut bytes[at..]).is_err() {
+                    bytes.truncate(start);
+                    return false;
+                }
+            }
+            packet.payload = Payload::Owned(start as u32..bytes.len() as u32);
+            true
+        };
+        let rest = self.packets.split_off(from.min(self.packets.len()));
+        let mut faulted = Vec::new();
+        for mut packet in rest {
+            let kept = if copy(&mut packet) { &mut self.packets } else { &mut faulted };
+            kept.push(packet);
+        }
+        faulted
     }
 
     /// Room for segments of the packet that [`TransmitBatch::push`] will add next.
@@ -256,6 +304,7 @@ impl TransmitBatch {
         self.packets.push(Transmit {
             path,
             ecn,
+            qpn: self.sender,
             header: bytes,
             header_len,
             pad,

@@ -1,6 +1,6 @@
-// Four peers count on one word of a server's memory, and none is lost.
-//
-// `cargo run --example atomics`
+//! Four peers count on one word of a server's memory, and none is lost.
+//!
+//! `cargo run --example atomics`
 
 use std::error::Error;
 use std::time::Duration;

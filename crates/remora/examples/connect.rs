@@ -1,6 +1,6 @@
-// A client finds a server by address and port, sends a message and gets an answer.
-//
-// `cargo run --example connect`
+//! A client finds a server by address and port, sends a message and gets an answer.
+//!
+//! `cargo run --example connect`
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
-// One process writes and reads another's memory, without the other's help.
-//
-// Here both devices live in one process, so that the example runs by itself:
-// `cargo run --example one_sided`.
+//! One process writes and reads another's memory, without the other's help.
+//!
+//! Here both devices live in one process, so that the example runs by itself:
+//! `cargo run --example one_sided`.
 
 use std::error::Error;
 use std::time::Duration;

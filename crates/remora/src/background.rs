@@ -4,7 +4,7 @@
 //! looks in, every few milliseconds, as long as somebody polls; when it finds that nobody has, it
 //! sleeps on the socket and handles what comes at once, until somebody polls again.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use remora_nic::Time;
@@ -19,11 +19,21 @@ const LOOK_IN_MAX: Duration = Duration::from_millis(4);
 /// Steps in a row before the lock is given up for others.
 const STEPS: usize = 64;
 
+/// Polls since the thread last looked that count as somebody polling. One or two are what an
+/// application does that sleeps on a channel and was woken.
+const POLLS: u32 = 8;
+
+/// What the thread is doing.
+const RESTING: u32 = 0;
+const SLEEPING: u32 = 1;
+
 /// What the background thread and the others tell each other.
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// Somebody has polled since the thread last looked.
-    polled: AtomicBool,
+    /// Empty-handed polls since the thread last looked. Only an estimate: increments may be lost.
+    polls: AtomicU32,
+    /// Leaving the work to those who poll, or asleep on the socket, ready to work?
+    doing: AtomicU32,
     /// When the thread will wake by itself, in the card's time.
     wakes_at: AtomicU64,
     /// Wakes it earlier.
@@ -35,31 +45,55 @@ pub(crate) struct Background {
 impl Background {
     pub(crate) fn new() -> std::io::Result<Background> {
         Ok(Background {
-            polled: AtomicBool::new(false),
+            polls: AtomicU32::new(0),
+            doing: AtomicU32::new(RESTING),
             wakes_at: AtomicU64::new(0),
             wake: Event::new()?,
             stop: AtomicBool::new(false),
         })
     }
 
-    /// Somebody polls: the thread may rest.
+    /// Somebody has driven the card inline. If the thread sleeps on the socket, it is woken once,
+    /// to leave the work to whoever polls and look in later.
     pub(crate) fn note_poll(&self) {
-        if !self.polled.load(Ordering::Relaxed) {
-            self.polled.store(true, Ordering::Relaxed);
+        let polls = self.polls.load(Ordering::Relaxed);
+        if polls < POLLS {
+            self.polls.store(polls + 1, Ordering::Relaxed);
+            if polls + 1 == POLLS && self.doing.load(Ordering::Relaxed) == SLEEPING {
+                self.wake();
+            }
+        }
+    }
+
+    /// Whoever polled is about to sleep: the thread is to work at once.
+    pub(crate) fn take_over(&self) {
+        self.polls.store(0, Ordering::Relaxed);
+        if self.doing.load(Ordering::Relaxed) == RESTING {
+            self.wake();
         }
     }
 
     /// Something is due at `at` that the thread may not know of.
     pub(crate) fn due(&self, at: Time) {
         if at.0 < self.wakes_at.load(Ordering::Acquire) {
-            crate::event::wake(&self.wake);
+            self.wake();
         }
+    }
+
+    /// Wakes the thread, to look at what there is to do.
+    pub(crate) fn wake(&self) {
+        crate::event::wake(&self.wake);
     }
 
     /// Ends the thread.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        crate::event::wake(&self.wake);
+        self.wake();
+    }
+
+    /// Has somebody polled since the last call?
+    fn others_poll(&self) -> bool {
+        self.polls.swap(0, Ordering::Relaxed) >= POLLS
     }
 }
 
@@ -67,7 +101,7 @@ impl Background {
 pub(crate) fn run(shared: &Shared) {
     let mut look_in = LOOK_IN_MIN;
     while !shared.background.stop.load(Ordering::Acquire) {
-        if shared.background.polled.swap(false, Ordering::Relaxed) {
+        if shared.background.others_poll() {
             look_in = (look_in * 2).min(LOOK_IN_MAX);
             rest(shared, look_in);
             continue;
@@ -84,6 +118,7 @@ fn rest(shared: &Shared, time: Duration) {
         driver.now() + time
     };
     shared.background.wakes_at.store(wakes_at.0, Ordering::Release);
+    shared.background.doing.store(RESTING, Ordering::Relaxed);
     // Nothing to do on failure but to look again.
     let _ = poll(&mut [PollFd::new(&shared.background.wake, PollFlags::IN)], Some(&spec(time)));
     shared.background.wake.drain().ok();
@@ -104,6 +139,7 @@ fn drive(shared: &Shared) {
         if steps == 0 {
             return;
         }
+        shared.background.doing.store(SLEEPING, Ordering::Relaxed);
         let due = driver.nic.poll_timeout();
         shared.background.wakes_at.store(due.0, Ordering::Release);
         let timeout = (due != Time::NEVER).then(|| due.since(driver.now()));

@@ -68,14 +68,16 @@ impl CompletionQueue {
     /// The queue overflowed, and what it still held has been taken.
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, PollCqError> {
         let live = &self.inner.live;
-        live.background.note_poll();
         let mut driver = live.lock();
         let found = driver.nic.poll_cq(self.inner.handle, out)?;
         if found > 0 || out.is_empty() {
             return Ok(found);
         }
         driver.progress();
-        driver.nic.poll_cq(self.inner.handle, out)
+        let found = driver.nic.poll_cq(self.inner.handle, out);
+        drop(driver);
+        live.background.note_poll();
+        found
     }
 
     /// Polls until an entry comes.
@@ -105,7 +107,10 @@ impl CompletionQueue {
     /// # Errors
     /// None that can be expected while the queue lives.
     pub fn arm(&self, solicited_only: bool) -> Result<(), PollCqError> {
-        self.inner.live.command(|d| d.nic.req_notify_cq(self.inner.handle, solicited_only))
+        let live = &self.inner.live;
+        let armed = live.command(|d| d.nic.req_notify_cq(self.inner.handle, solicited_only));
+        live.background.take_over();
+        armed
     }
 }
 
@@ -166,7 +171,7 @@ impl Channel {
     /// # Errors
     /// None came within `patience`, or the system's wait failed.
     pub fn wait(&self, patience: Duration) -> Result<u32, WaitError> {
-        let end = Instant::now() + patience;
+        let end = deadline(patience);
         loop {
             if let Some(cq) = self.try_next() {
                 return Ok(cq);
@@ -184,6 +189,12 @@ impl Channel {
             }
         }
     }
+}
+
+/// When patience ends; for one without end, in a year.
+pub(crate) fn deadline(patience: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    Instant::now() + patience.min(YEAR)
 }
 
 impl AsFd for Channel {

@@ -46,6 +46,14 @@ pub enum ConnectFailure {
     /// The peer does not answer.
     #[error("{0} does not answer: is its device up, and is this its address?")]
     Unreachable(IpAddr),
+    /// The peer asks for larger packets than ours may be. It will ask again.
+    #[error("the peer asks for the path MTU with code {asked}; ours is {} bytes", .ours.bytes())]
+    Mtu {
+        /// The code it asks for.
+        asked: u8,
+        /// Ours.
+        ours: Mtu,
+    },
     /// It took too long.
     #[error("no connection within {0:?}")]
     Timeout(Duration),
@@ -108,6 +116,29 @@ impl Device {
     /// # Errors
     /// See [`ConnectFailure`].
     pub fn connect(
+        &self,
+        queue_pair: QueuePair,
+        remote: SocketAddr,
+        private_data: &[u8],
+        params: &ConnectionParams,
+        patience: Duration,
+    ) -> Result<Connection, ConnectFailure> {
+        let mut params = *params;
+        loop {
+            let made =
+                self.connect_once(queue_pair.clone(), remote, private_data, &params, patience);
+            let smaller = Mtu::from_code(params.mtu.code() - 1);
+            match (&made, smaller) {
+                (
+                    Err(ConnectFailure::Rejected { reason: RejectReason::INVALID_MTU, .. }),
+                    Some(mtu),
+                ) => params.mtu = mtu,
+                _ => return made,
+            }
+        }
+    }
+
+    fn connect_once(
         &self,
         queue_pair: QueuePair,
         remote: SocketAddr,
@@ -189,7 +220,13 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.live.command(|driver| driver.nic.cm_mut().unlisten(self.id));
+        self.live.command(|driver| {
+            driver.nic.cm_mut().unlisten(self.id);
+            let now = driver.now();
+            while let Some(CmEvent::ConnectRequest(request)) = driver.take_cm_request(self.id) {
+                driver.refuse(now, request.conn, b"the listener is gone");
+            }
+        });
     }
 }
 
@@ -205,7 +242,8 @@ impl IncomingConnection {
     }
 
     /// Accepts with a fresh reliable queue pair and at most 196 bytes of private data. The peer's
-    /// MTU, timers and depths are taken where they are the smaller.
+    /// MTU and retries are taken, and its depths where they are the smaller. A peer whose MTU is
+    /// larger than that of `params` is told so; [`Device::connect`] then asks again with less.
     ///
     /// # Errors
     /// See [`ConnectFailure`].
@@ -218,9 +256,17 @@ impl IncomingConnection {
     ) -> Result<Connection, ConnectFailure> {
         let request = &*self.request;
         let conn = request.conn;
-        let asked = Mtu::from_code(request.path_mtu).unwrap_or(params.mtu);
+        // Only the side that asks names an MTU; there is no answer but yes or no.
+        let Some(mtu) = Mtu::from_code(request.path_mtu).filter(|mtu| *mtu <= params.mtu) else {
+            self.answered = true;
+            self.live.command(|driver| {
+                let now = driver.now();
+                driver.nic.cm_mut().reject(now, conn, RejectReason::INVALID_MTU, &[])
+            })?;
+            return Err(ConnectFailure::Mtu { asked: request.path_mtu, ours: params.mtu });
+        };
         let agreed = ConnectionParams {
-            mtu: asked.min(params.mtu),
+            mtu,
             max_rd_atomic: params.max_rd_atomic.min(request.responder_resources),
             retry_cnt: request.retry_count,
             rnr_retry: request.rnr_retry_count,
@@ -277,14 +323,10 @@ impl IncomingConnection {
         while !message.is_char_boundary(end) {
             end -= 1;
         }
-        let told = self.live.command(|driver| {
+        self.live.command(|driver| {
             let now = driver.now();
-            let reason = RejectReason::CONSUMER_DEFINED;
-            driver.nic.cm_mut().reject(now, self.request.conn, reason, &message.as_bytes()[..end])
+            driver.refuse(now, self.request.conn, &message.as_bytes()[..end]);
         });
-        if let Err(error) = told {
-            tracing::debug!(%error, "a connection request was gone before it was refused");
-        }
     }
 }
 
@@ -346,6 +388,7 @@ impl Drop for Connection {
             if let Err(error) = cm.destroy(now, self.conn) {
                 tracing::debug!(%error, "a connection was gone before it was dropped");
             }
+            driver.forget_cm_events(self.conn);
         });
     }
 }
@@ -356,7 +399,7 @@ fn wait(
     patience: Duration,
     mut look: impl FnMut(&mut Driver) -> Option<CmEvent>,
 ) -> Option<CmEvent> {
-    let end = Instant::now() + patience;
+    let end = crate::completion::deadline(patience);
     let mut driver = live.lock();
     loop {
         driver.dispatch_events();

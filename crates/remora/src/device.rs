@@ -261,10 +261,19 @@ impl Shared {
     pub(crate) fn command<R>(&self, act: impl FnOnce(&mut Driver) -> R) -> R {
         let mut driver = self.lock();
         let result = act(&mut driver);
+        self.after_command(&mut driver);
+        result
+    }
+
+    /// Sends what became due, and wakes the background thread for what is left or comes later.
+    pub(crate) fn after_command(&self, driver: &mut Driver) {
         driver.transmit();
         driver.dispatch_events();
-        self.background.due(driver.nic.poll_timeout());
-        result
+        if driver.has_more() {
+            self.background.wake();
+        } else {
+            self.background.due(driver.nic.poll_timeout());
+        }
     }
 
     pub(crate) fn socket_fd(&self) -> BorrowedFd<'_> {
@@ -331,8 +340,9 @@ impl Device {
     /// there was anything. For applications that wait for memory to change; polling a completion
     /// queue does it too.
     pub fn progress(&self) -> bool {
+        let moved = self.live.lock().progress();
         self.live.background.note_poll();
-        self.live.lock().progress()
+        moved
     }
 
     /// Makes a protection domain.

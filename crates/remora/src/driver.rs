@@ -11,6 +11,7 @@ use std::io::{self, BufWriter};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use remora_nic::cm::message::RejectReason;
 use remora_nic::cm::{CmEvent, ConnId, ListenerId};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
@@ -40,6 +41,8 @@ pub(crate) struct Driver {
     batch: TransmitBatch,
     /// The socket was full, and `batch` is not sent to its end.
     blocked: bool,
+    /// The card had more ready than fit into the last step.
+    more: bool,
     start: Instant,
     capture: Option<Capture<BufWriter<File>>>,
     /// Where a completion queue's notifications go.
@@ -65,6 +68,7 @@ impl Driver {
             received: RecvBatch::new(RECV_SLOTS),
             batch: TransmitBatch::new(),
             blocked: false,
+            more: false,
             start: Instant::now(),
             capture,
             channels: HashMap::new(),
@@ -79,23 +83,22 @@ impl Driver {
         Time(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// One step. Returns whether anything was sent or received.
+    /// One step: time, sending, receiving, in that order. Returns whether there was anything to do,
+    /// or is more.
     pub(crate) fn progress(&mut self) -> bool {
-        let mut now = self.now();
-        let sent = self.transmit_from(now);
-        let received = self.receive();
-        if received {
-            now = self.now();
-            self.handle_received(now);
-        }
-        if self.nic.poll_timeout() <= now {
+        let now = self.now();
+        let due = self.nic.poll_timeout() <= now;
+        if due {
             self.nic.handle_timeout(now, &mut self.memory);
         }
+        let sent = self.transmit_from(now);
+        let received = self.receive();
         self.dispatch_events();
-        sent || received
+        due || sent || received
     }
 
-    /// Sends what the card has ready; returns whether there was anything.
+    /// Sends what the card has ready, a bounded amount; returns whether there was anything, or is
+    /// more: see [`Driver::has_more`].
     pub(crate) fn transmit(&mut self) -> bool {
         self.transmit_from(self.now())
     }
@@ -104,48 +107,72 @@ impl Driver {
     /// quarter of an idle step.
     fn transmit_from(&mut self, mut now: Time) -> bool {
         let mut any = false;
-        let mut more = true;
         for round in 0..ROUNDS {
             if !self.blocked {
-                if !more {
-                    break;
-                }
                 if round > 0 {
                     now = self.now();
                 }
                 self.batch.clear();
-                more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, BATCH);
+                self.more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, BATCH);
                 if self.batch.is_empty() {
+                    // Nothing to send does not mean nothing done: work may have been flushed.
+                    any |= self.more;
                     break;
                 }
             }
-            let capture = &mut self.capture;
-            let progress = self.egress.send(&self.batch, &mut self.memory, &self.socket, |group| {
-                if let Some(capture) = capture {
-                    note_capture(capture.sent(wall_clock(), &group));
-                }
-            });
-            any |= progress.sent > 0;
-            self.blocked = progress.blocked;
-            if self.blocked {
+            any |= self.send_batch();
+            if self.blocked || !self.more {
                 break;
             }
         }
         any
     }
 
-    /// Fetches what has come; returns whether there was anything.
-    fn receive(&mut self) -> bool {
-        self.socket.recv(&mut self.received).map_or_else(
-            |error| {
-                tracing::error!(%error, "cannot receive on the card's socket");
-                false
-            },
-            |datagrams| datagrams > 0,
-        )
+    /// Hands the batch, or what is left of it, to the socket; returns whether anything went.
+    fn send_batch(&mut self) -> bool {
+        let capture = &mut self.capture;
+        let was_blocked = self.blocked;
+        let progress = self.egress.send(&self.batch, &mut self.memory, &self.socket, |group| {
+            if let Some(capture) = capture {
+                note_capture(capture.sent(wall_clock(), &group));
+            }
+        });
+        self.blocked = progress.blocked;
+        if !self.egress.faults().is_empty() || self.blocked {
+            self.tell_faults(was_blocked);
+        }
+        progress.sent > 0
     }
 
-    fn handle_received(&mut self, now: Time) {
+    /// Tells the card of packets whose memory cannot be read.
+    fn tell_faults(&mut self, was_blocked: bool) {
+        let now = self.now();
+        for &packet in self.egress.faults() {
+            self.nic.handle_fault(now, &mut self.memory, &self.batch.packets()[packet]);
+        }
+        if self.blocked && !was_blocked {
+            // The application may soon have its buffers back, and so must not wait for the socket.
+            for packet in self.batch.detach(self.egress.next(), &mut self.memory) {
+                self.nic.handle_fault(now, &mut self.memory, &packet);
+            }
+        }
+    }
+
+    /// Is there more to send than the last step could? If so, somebody has to take another.
+    pub(crate) fn has_more(&self) -> bool {
+        self.more || self.blocked
+    }
+
+    fn receive(&mut self) -> bool {
+        match self.socket.recv(&mut self.received) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::error!(%error, "cannot receive on the card's socket");
+                return false;
+            }
+        }
+        let now = self.now();
         if let Some(capture) = &mut self.capture {
             let (at, port) = (wall_clock(), self.socket.port());
             for datagram in self.received.datagrams() {
@@ -153,6 +180,7 @@ impl Driver {
             }
         }
         self.nic.handle_packets(now, &mut self.memory, self.received.datagrams());
+        true
     }
 
     /// Hands the card's events to those who wait for them.
@@ -164,13 +192,23 @@ impl Driver {
                         channel.push(cq);
                     }
                 }
-                CardEvent::Cm(event) => keep(&mut self.cm_events, event),
+                CardEvent::Cm(event) => {
+                    if let Some(lost) = keep(&mut self.cm_events, event) {
+                        self.give_up(&lost);
+                    }
+                }
                 event => {
+                    // Of the oldest of very many, the counters still tell.
                     keep(&mut self.async_events, event);
                     crate::event::wake(&self.async_ready);
                 }
             }
         }
+    }
+
+    /// Forgets what nobody will ask about any more.
+    pub(crate) fn forget_cm_events(&mut self, conn: ConnId) {
+        self.cm_events.retain(|event| event.conn() != Some(conn));
     }
 
     /// The oldest connection-management event that is about `conn`.
@@ -179,21 +217,31 @@ impl Driver {
         self.cm_events.remove(at)
     }
 
+    /// An event that nobody fetched in time: a request is refused, so that it does not stay.
+    fn give_up(&mut self, event: &CmEvent) {
+        tracing::warn!("more than {EVENTS_MAX} connection events wait: the oldest is dropped");
+        if let CmEvent::ConnectRequest(request) = event {
+            let now = self.now();
+            self.refuse(now, request.conn, b"busy");
+        }
+    }
+
+    /// Refuses a request; one that has ended meanwhile is forgotten.
+    pub(crate) fn refuse(&mut self, now: Time, conn: ConnId, message: &[u8]) {
+        let cm = self.nic.cm_mut();
+        if cm.reject(now, conn, RejectReason::CONSUMER_DEFINED, message).is_err()
+            && let Err(error) = cm.destroy(now, conn)
+        {
+            tracing::debug!(%error, "a connection request was gone before it was refused");
+        }
+    }
+
     /// The oldest request for `listener`.
     pub(crate) fn take_cm_request(&mut self, listener: ListenerId) -> Option<CmEvent> {
         let at = self.cm_events.iter().position(
             |e| matches!(e, CmEvent::ConnectRequest(request) if request.listener == listener),
         )?;
         self.cm_events.remove(at)
-    }
-
-    /// Forgets packets that wait for a full socket: memory they refer to is about to go. To the
-    /// peers that is loss, and repaired like any.
-    pub(crate) fn forget_unsent(&mut self) {
-        if std::mem::take(&mut self.blocked) {
-            self.egress.forget();
-            self.batch.clear();
-        }
     }
 
     /// Does the socket have to become writable before the driver can go on?
@@ -207,13 +255,10 @@ impl Driver {
     }
 }
 
-/// Adds an event, and drops the oldest of too many: nobody fetches them.
-fn keep<E>(events: &mut VecDeque<E>, event: E) {
-    if events.len() == EVENTS_MAX {
-        events.pop_front();
-        tracing::warn!("more than {EVENTS_MAX} events wait: the oldest is dropped");
-    }
+/// Adds an event; returns the oldest of too many, which nobody has fetched.
+fn keep<E>(events: &mut VecDeque<E>, event: E) -> Option<E> {
     events.push_back(event);
+    if events.len() > EVENTS_MAX { events.pop_front() } else { None }
 }
 
 /// A capture that cannot be written does not stop the card.

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 
 use remora_nic::wire::ICRC_LEN;
-use remora_nic::wire::icrc::{Flow, Icrc};
+use remora_nic::wire::icrc::{Flow, IcrcMaker};
 use remora_nic::{Memory, MemoryFault, PayloadRef, Transmit, TransmitBatch};
 
 use crate::socket::{Destination, GROUP_MAX, SEGMENTS_MAX, SendFailure, Socket};
@@ -26,6 +26,9 @@ pub struct Egress {
     /// Does the network device cut groups?
     segmentation: bool,
     staged: Option<Group>,
+    icrc: IcrcMaker,
+    /// Packets of the batch whose memory could not be read in the last call.
+    faults: Vec<usize>,
     counters: EgressCounters,
 }
 
@@ -123,6 +126,8 @@ impl Egress {
             single_until: 0,
             segmentation: true,
             staged: None,
+            icrc: IcrcMaker::new(),
+            faults: Vec::new(),
             counters: EgressCounters::default(),
         }
     }
@@ -148,6 +153,17 @@ impl Egress {
         self.send_by(call, batch, memory, socket, sent)
     }
 
+    /// Which packets of the batch the last call dropped because their memory could not be read.
+    pub fn faults(&self) -> &[usize] {
+        &self.faults
+    }
+
+    /// The first packet of the batch whose memory may still be read: staged ones are read again if
+    /// their group has to be taken apart.
+    pub fn next(&self) -> usize {
+        self.staged.map_or(self.next, |group| group.first)
+    }
+
     /// Forgets what is left of a batch that will not be sent after all.
     pub fn forget(&mut self) {
         self.staged = None;
@@ -165,6 +181,7 @@ impl Egress {
         mut sent: impl FnMut(Sent<'_>),
     ) -> Progress {
         let before = self.counters.packets;
+        self.faults.clear();
         let mut blocked = false;
         while !blocked {
             let Some(group) = self.staged.take().or_else(|| self.stage(batch, memory, socket))
@@ -245,13 +262,16 @@ impl Egress {
                 break;
             }
             let room = &mut self.staging[group.len..group.len + len];
-            match gather(packet, batch, memory, &group, room) {
+            match gather(packet, batch, memory, &mut self.icrc, &group, room) {
                 Ok(()) => {
                     group.segment = group.segment.max(len);
                     group.packets += 1;
                     group.len += len;
                 }
-                Err(MemoryFault { .. }) => self.counters.memory_faults += 1,
+                Err(MemoryFault { .. }) => {
+                    self.counters.memory_faults += 1;
+                    self.faults.push(group.end);
+                }
             }
             group.end += 1;
         }
@@ -280,6 +300,7 @@ fn gather(
     packet: &Transmit,
     batch: &TransmitBatch,
     memory: &mut impl Memory,
+    maker: &mut IcrcMaker,
     group: &Group,
     out: &mut [u8],
 ) -> Result<(), MemoryFault> {
@@ -304,7 +325,7 @@ fn gather(
     let (covered, icrc) = out.split_at_mut(len - ICRC_LEN);
     // The kernel numbers the packets of a group from 0.
     let ip_id = group.packets as u16;
-    icrc.copy_from_slice(&Icrc::start(&group.flow, ip_id, len, covered).finish());
+    icrc.copy_from_slice(&maker.make(&group.flow, ip_id, covered));
     Ok(())
 }
 

@@ -271,9 +271,15 @@ impl QueuePair {
     /// # Errors
     /// See [`PostError`]; nothing was posted then.
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), PostError> {
-        let mut driver = self.inner.pd.live().lock();
-        let driver = &mut *driver;
-        driver.nic.post_recv(&mut driver.memory, self.inner.qpn, request)
+        let live = self.inner.pd.live();
+        let mut guard = live.lock();
+        let driver = &mut *guard;
+        driver.nic.post_recv(&mut driver.memory, self.inner.qpn, request)?;
+        if driver.nic.wants_transmit() {
+            // The queue pair is in ERROR: the request is to be flushed.
+            live.after_command(driver);
+        }
+        Ok(())
     }
 }
 
@@ -282,7 +288,6 @@ impl Drop for QpInner {
         let mut driver = self.pd.live().lock();
         // Acknowledges that are due leave before the queue pair does.
         driver.transmit();
-        driver.forget_unsent();
         if let Err(error) = driver.nic.destroy_qp(self.qpn) {
             tracing::error!(%error, "a queue pair was gone before its handle");
         }
@@ -336,9 +341,7 @@ impl PostBatch<'_> {
 
 impl Drop for PostBatch<'_> {
     fn drop(&mut self) {
-        self.driver.transmit();
-        self.driver.dispatch_events();
-        self.live.background.due(self.driver.nic.poll_timeout());
+        self.live.after_command(&mut self.driver);
     }
 }
 

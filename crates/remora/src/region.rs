@@ -136,10 +136,17 @@ impl ProtectionDomain {
         backing: Backing,
     ) -> Result<MemoryRegion, RegisterError> {
         let mut driver = self.inner.live.lock();
-        let shift = driver.nic.config().page_shift;
-        let pages = PageTable::contiguous(shift, bus, len);
-        let init = MrInit { iova, len, access, pages };
-        let key = match driver.nic.reg_mr(self.inner.pd, init) {
+        let config = driver.nic.config();
+        let (shift, limit) = (config.page_shift, config.translation_entries);
+        let needed = PageTable::entries_for(shift, bus, len) as usize;
+        let registered = if needed > limit {
+            // Not even made: a sparse file may pretend to be as long as the bus.
+            Err(RegMrError::TranslationFull { needed, used: 0, limit })
+        } else {
+            let pages = PageTable::contiguous(shift, bus, len);
+            driver.nic.reg_mr(self.inner.pd, MrInit { iova, len, access, pages })
+        };
+        let key = match registered {
             Ok(key) => key,
             Err(refused) => {
                 if let Backing::Device(addr) = backing {
@@ -309,7 +316,6 @@ impl MemoryRegion {
 impl Drop for MrInner {
     fn drop(&mut self) {
         let mut driver = self.pd.live().lock();
-        driver.forget_unsent();
         if let Err(error) = driver.nic.dereg_mr(self.key) {
             tracing::error!(%error, "a region's key was gone before the region");
         }

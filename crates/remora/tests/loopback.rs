@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use remora::nic::Access;
+use remora::nic::qp::{Mtu, QpAttr, State};
 use remora::nic::queue::{
     Data, Opcode, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Status, UdDestination,
     WorkKind,
 };
 use remora::nic::wire::Transport;
+use remora::nic::{Access, Path};
 use remora::{
-    CompletionQueue, ConnectionEnd, ConnectionParams, Device, ProtectionDomain, QueuePair,
-    QueuePairOptions,
+    Channel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams, Device, Peer,
+    ProtectionDomain, QueuePair, QueuePairOptions,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,6 +31,38 @@ fn end() -> End {
     let cq = device.create_cq(256).unwrap();
     let qp = pd.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
     End { device, pd, cq, qp }
+}
+
+/// As [`end`], with a channel to sleep on.
+struct Sleeper {
+    device: Device,
+    channel: Channel,
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    qp: QueuePair,
+}
+
+fn end_on_channel() -> Sleeper {
+    let device = Device::open().unwrap();
+    let channel = device.create_channel().unwrap();
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq_on(&channel, 256).unwrap();
+    let qp = pd.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    Sleeper { device, channel, pd, cq, qp }
+}
+
+fn connect_unreliable(qp: &QueuePair, peer: Peer) {
+    let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
+    qp.to_init(OPEN).unwrap();
+    qp.modify(&QpAttr {
+        path: Some(Path::new(peer.address, qp.qpn())),
+        path_mtu: Some(Mtu::B4096),
+        dest_qp: Some(peer.qpn),
+        rq_psn: Some(peer.psn),
+        ..to(State::Rtr)
+    })
+    .unwrap();
+    qp.modify(&QpAttr { sq_psn: Some(qp.local().psn), ..to(State::Rts) }).unwrap();
 }
 
 fn pair() -> (End, End) {
@@ -265,4 +298,86 @@ fn nothing_is_left_when_all_is_dropped() {
     drop((a, region));
     assert_eq!(device.in_use(), Default::default());
     drop(b);
+}
+
+/// A timer that runs out while only the background thread drives.
+#[test]
+fn a_receiver_that_is_late_is_waited_for_without_polling() {
+    let a = end_on_channel();
+    let b = end();
+    let params =
+        ConnectionParams { min_rnr_timer: 1, ..ConnectionParams::new(b.device.info().mtu) };
+    a.qp.connect(b.qp.local(), &params).unwrap();
+    b.qp.connect(a.qp.local(), &params).unwrap();
+    a.cq.arm(false).unwrap();
+    let op = SendOp::Send { imm: None, to: None };
+    a.qp.post_send(&signaled(1, op, Data::Inline(b"early"))).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(a.device.counters().card.rx_rnr_naks > 0);
+    let room = b.pd.alloc(4096, OPEN).unwrap();
+    b.qp.post_recv(&RecvRequest { wr_id: 2, sges: &[room.sge(0, 64)] }).unwrap();
+    a.channel.wait(PATIENCE).unwrap();
+    assert_eq!(a.cq.spin(PATIENCE).unwrap().status, Status::Success);
+}
+
+/// More work than one step sends, and nobody polls.
+#[test]
+fn a_long_unreliable_write_leaves_whole_without_polling() {
+    let a = end_on_channel();
+    let b = end();
+    let make = |pd: &ProtectionDomain, cq: &CompletionQueue| {
+        let options = QueuePairOptions { transport: Transport::Uc, ..QueuePairOptions::rc(cq) };
+        pd.create_qp(&options).unwrap()
+    };
+    let (here, there) = (make(&a.pd, &a.cq), make(&b.pd, &b.cq));
+    connect_unreliable(&here, there.local());
+    connect_unreliable(&there, here.local());
+    let len = 8 << 20;
+    let mine = a.pd.alloc(len, OPEN).unwrap();
+    let theirs = b.pd.alloc(len, OPEN).unwrap();
+    a.cq.arm(false).unwrap();
+    let op = SendOp::Write { to: theirs.remote(0), imm: None };
+    here.post_send(&signaled(1, op, Data::Sges(&[mine.sge(0, len as u32)]))).unwrap();
+    a.channel.wait(PATIENCE).unwrap();
+    assert_eq!(a.cq.spin(PATIENCE).unwrap().status, Status::Success);
+}
+
+/// A file that shrinks while it is read.
+#[test]
+fn a_file_that_shrinks_is_a_clear_error_at_the_reader() {
+    let (a, b) = pair();
+    let path = std::env::temp_dir().join(format!("remora-shrinks-{}", std::process::id()));
+    std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    let served = b.pd.register_file(file, Access::REMOTE_READ).unwrap();
+    let mine = a.pd.alloc(1 << 20, OPEN).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1000).unwrap();
+    let op = SendOp::Read { from: served.remote(0) };
+    a.qp.post_send(&signaled(1, op, Data::Sges(&[mine.sge(0, 1 << 20)]))).unwrap();
+    assert_eq!(a.cq.spin(PATIENCE).unwrap().status, Status::RemoteOperation);
+    assert!(b.device.counters().card.refused_memory > 0);
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// A peer whose link takes larger packets.
+#[test]
+fn a_smaller_mtu_is_agreed_on() {
+    let small = Mtu::B1024;
+    let (server, client) = (end(), end());
+    let listener = server.device.listen(7471).unwrap();
+    let to = SocketAddr::new(server.device.info().address, 7471);
+    let passive = std::thread::spawn(move || {
+        let params = ConnectionParams::new(small);
+        loop {
+            let request = listener.accept(PATIENCE).expect("a request");
+            match request.accept(server.qp.clone(), b"", &params, PATIENCE) {
+                Ok(connection) => break connection.queue_pair().query().attr.path_mtu,
+                Err(refused) => assert!(matches!(refused, ConnectFailure::Mtu { .. })),
+            }
+        }
+    });
+    let params = ConnectionParams::new(client.device.info().mtu);
+    let made = client.device.connect(client.qp.clone(), to, b"", &params, PATIENCE).unwrap();
+    assert_eq!(made.queue_pair().query().attr.path_mtu, Some(small));
+    assert_eq!(passive.join().unwrap(), Some(small));
 }

@@ -22,13 +22,20 @@ impl PageTable {
         PageTable { shift, offset, pages: pages.into() }
     }
 
-    /// The table of `len` bytes from bus address `addr` on, contiguous on the bus.
+    /// The table of `len` bytes from bus address `addr` on, contiguous on the bus. Ask
+    /// [`PageTable::entries_for`] first if `len` is not known to be moderate.
     pub fn contiguous(shift: u32, addr: u64, len: u64) -> PageTable {
-        let size = 1 << shift;
-        let offset = addr & (size - 1);
-        let count = (offset + len).div_ceil(size);
+        let offset = addr & ((1 << shift) - 1);
         let first = addr - offset;
-        PageTable { shift, offset, pages: (0..count).map(|i| first + (i << shift)).collect() }
+        let count = PageTable::entries_for(shift, addr, len);
+        let pages = (0..count).map(|i| first.wrapping_add(i << shift)).collect();
+        PageTable { shift, offset, pages }
+    }
+
+    /// How many pages of 2^`shift` bytes `len` bytes from `addr` on touch.
+    pub fn entries_for(shift: u32, addr: u64, len: u64) -> u64 {
+        let offset = addr & ((1 << shift) - 1);
+        offset.saturating_add(len).div_ceil(1 << shift)
     }
 
     /// Entries of the card's translation memory that this table takes.

@@ -178,7 +178,7 @@ impl Qp {
     }
 
     fn find_answer(&self, env: &Env<'_>, psn: Psn) -> Cursor {
-        env.card.answers.find(&self.rx.answers, |a| a.holds(psn))
+        env.card.answers.find_last(&self.rx.answers, |a| a.holds(psn))
     }
 
     fn send_again(&mut self, env: &mut Env<'_>, at: Cursor, start: u32, end: u32) {
@@ -202,8 +202,7 @@ impl Qp {
             if let Err(error) = self.send_answer(env, batch, budget, &answer) {
                 // The memory went away between the request and its answer.
                 error.count(&mut env.card.counters);
-                self.rx.expected = answer.psn.plus(answer.next);
-                return self.break_connection(env, Nak::RemoteAccess);
+                return self.break_answer(env, answer.psn.plus(answer.next), Nak::RemoteAccess);
             }
             if let Some(answer) = env.card.answers.get_mut(at) {
                 answer.next += 1;
@@ -289,6 +288,18 @@ impl Qp {
         } else {
             env.card.counters.tx_naks += 1;
         }
+        if core::mem::take(&mut self.rx.breaking) {
+            self.fail(env);
+        }
+    }
+
+    /// The response `psn` cannot be made: neither it nor any later one is sent, and the requester
+    /// is told in its place.
+    pub(crate) fn break_answer(&mut self, env: &mut Env<'_>, psn: Psn, nak: Nak) {
+        self.drop_answers(env);
+        self.rx.breaking = false;
+        self.rx.expected = psn;
+        self.break_connection(env, nak);
     }
 
     /// Sends the congestion notification that is owed.

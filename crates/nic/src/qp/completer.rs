@@ -3,7 +3,7 @@
 //! Any answer acknowledges all requests before it. One that passes an unanswered READ or atomic
 //! shows that its response was lost: an implied NAK, and the requester goes back to it.
 
-use super::requester::Recovery;
+use super::requester::{READ_PIECE, Recovery};
 use super::timers::rnr_delay;
 use super::{Qp, State};
 use crate::card::{Env, pieces};
@@ -40,8 +40,8 @@ impl Qp {
                 _ => self.handle_atomic_response(env, psn, packet),
             }
         }
-        self.settle_failures(env);
         if self.state != State::Error {
+            self.settle_failures(env);
             env.card.schedule(self);
         }
     }
@@ -70,6 +70,8 @@ impl Qp {
 
     fn handle_nak(&mut self, env: &mut Env<'_>, psn: Psn, nak: Nak) {
         let status = match nak {
+            // A late one; what it asks for will be sent when the wait is over.
+            Nak::PsnSequence if self.tx.recovery == Recovery::RnrWait => return,
             Nak::PsnSequence => return self.retry(env, psn),
             Nak::InvalidRequest => Status::RemoteInvalidRequest,
             Nak::RemoteAccess => Status::RemoteAccess,
@@ -212,7 +214,9 @@ impl Qp {
             return self.fail_front(env, Status::LocalProtection);
         }
         env.card.counters.rx_bytes += u64::from(expected);
-        if packet.op.position.ends() {
+        // Where a piece ends follows from what was asked, not from what the peer calls it.
+        let next = psn.plus(1).distance_from(work.psn);
+        if next.is_multiple_of(READ_PIECE) || next == work.packets {
             self.tx.reads = self.tx.reads.saturating_sub(1);
         }
         self.answered(env, psn, work.end());

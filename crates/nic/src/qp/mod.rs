@@ -31,7 +31,7 @@ use crate::queue::ring::Ring;
 use crate::queue::{Completion, Status, WorkKind};
 use crate::time::Time;
 use crate::transmit::{Datagram, Ecn, Path, TransmitBatch};
-use crate::wire::{Bth, Dialect, Nak, Operation, Packet, Transport};
+use crate::wire::{Bth, Dialect, Nak, Op, Operation, Packet, Transport};
 pub(crate) use requester::Requester;
 pub(crate) use responder::Responder;
 
@@ -139,17 +139,21 @@ impl Qp {
             env.card.counters.drop_qp_state += 1;
             return;
         }
-        if self.state == State::Rtr && !self.cold.peer_told {
-            self.cold.peer_told = true;
-            env.card.events.push_back(Event::CommunicationEstablished(self.qpn));
-        }
         if self.transport == Transport::Ud {
-            self.handle_datagram(env, packet, outer);
+            if cnp {
+                env.card.counters.drop_transport += 1;
+            } else {
+                self.handle_datagram(env, packet, outer);
+            }
             return;
         }
         if outer.src != self.path.dst {
             env.card.counters.drop_wrong_source += 1;
             return;
+        }
+        if self.state == State::Rtr && !self.cold.peer_told {
+            self.cold.peer_told = true;
+            env.card.events.push_back(Event::CommunicationEstablished(self.qpn));
         }
         if Ecn::from_tos(outer.tos) == Ecn::Congested {
             self.note_congestion(env);
@@ -164,12 +168,7 @@ impl Qp {
 
     /// A packet with an op-code that this queue pair does not know: an invalid request, if it
     /// stands where the next request is expected.
-    pub(crate) fn handle_unknown(
-        &mut self,
-        env: &mut Env<'_>,
-        bth: &Bth,
-        outer: &Datagram<'_>,
-    ) {
+    pub(crate) fn handle_unknown(&mut self, env: &mut Env<'_>, bth: &Bth, outer: &Datagram<'_>) {
         if outer.src != self.path.dst {
             env.card.counters.drop_wrong_source += 1;
             return;
@@ -179,6 +178,24 @@ impl Qp {
         if listens && for_rc && bth.psn == self.rx.expected {
             env.card.counters.refused_invalid_request += 1;
             self.break_connection(env, Nak::InvalidRequest);
+        }
+    }
+
+    /// The payload of a packet of ours could not be read.
+    pub(crate) fn handle_fault(&mut self, env: &mut Env<'_>, bth: &Bth) {
+        env.card.counters.refused_memory += 1;
+        if !matches!(self.state, State::Rtr | State::Rts | State::Sqd) {
+            return;
+        }
+        let response = Op::lookup(bth.opcode, self.dialect).is_some_and(|op| op.is_response());
+        if response {
+            return self.break_answer(env, bth.psn, Nak::RemoteOperational);
+        }
+        let pool = &mut env.card.outstanding;
+        let at = pool.find(&self.tx.outstanding, |work| work.holds(bth.psn));
+        if let Some(work) = pool.get_mut(at) {
+            work.failed = Some(Status::LocalProtection);
+            self.settle_failures(env);
         }
     }
 
@@ -267,10 +284,15 @@ impl Qp {
     /// One turn: answers, requests, acknowledge, in that order, so that an acknowledge rides
     /// behind data. Returns whether the queue pair is to have another turn.
     pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
-        let mut budget =
-            Budget { elements: env.card.config.fetch_elements, bytes: env.card.config.burst_bytes };
+        let config = &env.card.config;
+        let (elements, bytes) = (config.fetch_elements, config.burst_bytes);
+        // A long READ by the peer must not keep our own requests waiting.
+        let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0;
+        let mut answers = Budget { elements, bytes: if sends { bytes / 2 } else { bytes } };
         self.send_cnp(env, batch);
-        self.send_answers(env, batch, &mut budget);
+        self.send_answers(env, batch, &mut answers);
+        let rest = if sends { bytes / 2 + answers.bytes } else { answers.bytes };
+        let mut budget = Budget { elements, bytes: rest };
         let again = match self.state {
             State::Rts | State::Sqd => self.send_requests(env, batch, &mut budget),
             State::Error | State::Sqe => self.flush(env, &mut budget),

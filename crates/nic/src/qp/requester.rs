@@ -23,7 +23,7 @@ use crate::wire::{
 /// A READ is asked for in pieces of this many response packets, so that the window bounds what a
 /// peer may pour out. The pieces lie at fixed places in the message: a repeated request is always
 /// the tail of one that the responder has seen.
-const READ_PIECE: u32 = 32;
+pub(super) const READ_PIECE: u32 = 32;
 
 /// The requester's hot state.
 #[derive(Debug)]

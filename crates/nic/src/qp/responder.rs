@@ -10,6 +10,7 @@ use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::List;
 use crate::nic::Event;
 use crate::psn::Psn;
+use crate::queue::element::MAX_MESSAGE;
 use crate::queue::ring::MAX_STRIDE;
 use crate::queue::{Completion, CompletionFlags, MAX_SGE, Sge, Status, WorkKind};
 use crate::wire::opcode::Follows;
@@ -30,6 +31,8 @@ pub(crate) struct Responder {
     pub(crate) reply: Reply,
     /// A NAK was sent for the expected PSN: silence until it comes.
     pub(crate) nak_sent: bool,
+    /// The connection ends as soon as the answers before the NAK, and the NAK, have left.
+    pub(crate) breaking: bool,
     /// A congestion notification is owed.
     pub(crate) cnp_owed: bool,
     /// The message in progress, by its operation.
@@ -97,6 +100,7 @@ impl Responder {
             pending: 0,
             reply: Reply::Nothing,
             nak_sent: false,
+            breaking: false,
             cnp_owed: false,
             current: None,
             write_addr: 0,
@@ -112,6 +116,10 @@ impl Qp {
     /// A request on a reliable connection.
     pub(crate) fn handle_request(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
+        if self.rx.breaking {
+            env.card.counters.drop_qp_state += 1;
+            return;
+        }
         if psn.is_before(self.rx.expected) {
             self.handle_duplicate(env, packet);
             env.card.schedule(self);
@@ -153,7 +161,8 @@ impl Qp {
         env.card.schedule(self);
     }
 
-    /// A request that cannot be carried out ends the connection: a last NAK, then ERROR.
+    /// A request that cannot be carried out ends the connection: the answers to those before it, a
+    /// last NAK, then ERROR.
     pub(crate) fn break_connection(&mut self, env: &mut Env<'_>, nak: Nak) {
         self.refuse(env, Syndrome::Nak(nak));
         env.card.events.push_back(match nak {
@@ -163,7 +172,11 @@ impl Qp {
         if let Some(receive) = self.rx.receive.take() {
             self.end_receive(env, &receive, Status::RemoteInvalidRequest);
         }
-        self.fail(env);
+        if self.rx.pending > 0 {
+            self.rx.breaking = true;
+        } else {
+            self.fail(env);
+        }
     }
 
     fn handle_duplicate(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
@@ -346,7 +359,7 @@ impl Qp {
         let entries = &mut entries[..sges.len()];
         entries.copy_from_slice(sges);
         let room: u64 = entries.iter().map(|s| u64::from(s.len)).sum();
-        if u64::from(receive.filled) + payload.len() as u64 > room {
+        if u64::from(receive.filled) + payload.len() as u64 > room.min(MAX_MESSAGE.into()) {
             self.rx.receive = None;
             self.end_receive(env, receive, Status::LocalLength);
             return Err(Refusal::invalid(env));

@@ -40,6 +40,7 @@ impl Timers {
     pub(crate) fn arm(&mut self, timer: &mut Timer, qpn: u32, deadline: Time) {
         timer.deadline = deadline;
         if deadline < timer.queued {
+            // A void entry stays behind: at most one a wait that was cut short.
             timer.queued = deadline;
             self.heap.push(Reverse((deadline, qpn)));
         }

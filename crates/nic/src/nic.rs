@@ -806,6 +806,9 @@ pub struct InUse {
     pub lists: usize,
 }
 
+/// Elements of a few entries or inline bytes.
+const SHORT_STRIDE: usize = 128;
+
 /// Writes one element into `ring` and counts it as posted.
 fn post(
     mem: &mut dyn Memory,
@@ -815,7 +818,15 @@ fn post(
     if ring.is_full() {
         return Err(PostError::Full);
     }
-    let mut raw = [0; MAX_STRIDE];
+    // The usual element is short; zeroing the longest for each would cost more than the rest.
+    let (mut short, mut long);
+    let raw: &mut [u8] = if ring.stride() <= SHORT_STRIDE {
+        short = [0; SHORT_STRIDE];
+        &mut short
+    } else {
+        long = [0; MAX_STRIDE];
+        &mut long
+    };
     let used = encode(&mut raw[..ring.stride()])?;
     mem.write(ring.slot(ring.posted), &raw[..used])?;
     ring.posted = ring.posted.wrapping_add(1);

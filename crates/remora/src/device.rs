@@ -104,11 +104,13 @@ impl DeviceOptions {
     /// # Errors
     /// See [`OpenError`]; each says what to do.
     pub fn open(self) -> Result<Device, OpenError> {
+        let tos = remora_nic::Config::default().ecn as u8;
+        let with = socket::Config { tos, ..socket::Config::default() };
         let (socket, link) = match &self.bind {
-            None => (Socket::bind_loopback(socket::Config::default())?, Mtu::B4096),
+            None => (Socket::bind_loopback(with)?, Mtu::B4096),
             Some(wanted) => {
                 let interface = Interface::find(wanted)?;
-                (interface.bind(socket::Config::default())?, interface.path_mtu())
+                (interface.bind(with)?, interface.path_mtu())
             }
         };
         let mtu = self.mtu.map_or(link, |mtu| mtu.min(link));

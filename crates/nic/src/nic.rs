@@ -42,9 +42,6 @@ pub struct Config {
     pub address: IpAddr,
     /// Queue pairs, at most 65,536.
     pub max_qps: usize,
-    /// The number of the first queue pair; others follow. Peers remember a connection by it for a
-    /// while, so a process that comes after another at the same address should begin elsewhere.
-    pub first_qpn: u32,
     /// Completion queues.
     pub max_cqs: usize,
     /// Entries of one completion queue.
@@ -85,7 +82,6 @@ impl Config {
         Config {
             address,
             max_qps: 1 << 16,
-            first_qpn: 0,
             max_cqs: 1 << 16,
             max_cqe: 1 << 20,
             max_srqs: 1 << 16,
@@ -284,11 +280,15 @@ impl Nic {
     /// A card. `seed` makes its keys: a live driver takes it from the system's random source.
     pub fn new(config: Config, seed: [u8; 32]) -> Nic {
         let answers = config.max_qps.saturating_mul(usize::from(crate::qp::MAX_RD_ATOMIC));
+        let mut rng = ChaCha8Rng::from_seed(seed);
+        // Drawn, not cut from the seed: what peers see must not tell what keys are made from.
+        let (salt, cm_seed) = (rng.next_u32(), rng.next_u64());
         Nic {
-            qps: Table::starting_at(config.max_qps, config.first_qpn),
+            // A peer may still know the queue pairs of a process that has ended (time-wait).
+            qps: Table::salted(config.max_qps, salt),
             device_memory: DeviceMemory::new(config.device_memory.clone()),
             icrc: IcrcChecker::new(),
-            cm: Cm::new(config.cm, u64::from_le_bytes(core::array::from_fn(|i| seed[i]))),
+            cm: Cm::new(config.cm, cm_seed),
             card: Card {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs),
@@ -304,7 +304,7 @@ impl Nic {
                 timers: Timers::default(),
                 counters: Counters::default(),
                 events: VecDeque::new(),
-                rng: ChaCha8Rng::from_seed(seed),
+                rng,
                 fetched: Vec::new(),
                 config,
             },
@@ -806,6 +806,9 @@ pub struct InUse {
     pub lists: usize,
 }
 
+/// Elements of a few entries or inline bytes.
+const SHORT_STRIDE: usize = 128;
+
 /// Writes one element into `ring` and counts it as posted.
 fn post(
     mem: &mut dyn Memory,
@@ -815,7 +818,15 @@ fn post(
     if ring.is_full() {
         return Err(PostError::Full);
     }
-    let mut raw = [0; MAX_STRIDE];
+    // The usual element is short; zeroing the longest for each would cost more than the rest.
+    let (mut short, mut long);
+    let raw: &mut [u8] = if ring.stride() <= SHORT_STRIDE {
+        short = [0; SHORT_STRIDE];
+        &mut short
+    } else {
+        long = [0; MAX_STRIDE];
+        &mut long
+    };
     let used = encode(&mut raw[..ring.stride()])?;
     mem.write(ring.slot(ring.posted), &raw[..used])?;
     ring.posted = ring.posted.wrapping_add(1);

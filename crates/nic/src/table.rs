@@ -10,7 +10,9 @@ pub(crate) struct Table<T, const INDEX: u32, const BITS: u32> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
     limit: usize,
-    /// The first handle: others follow it.
+    /// XORed into the index of every handle.
+    salt: u32,
+    /// The generation that slots begin with.
     first: u32,
 }
 
@@ -23,15 +25,19 @@ struct Slot<T> {
 impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
     /// An empty table that will hold at most `limit` values (and at most 2^`INDEX`).
     pub(crate) fn new(limit: usize) -> Self {
-        Table::starting_at(limit, 0)
+        Table::salted(limit, 1 << INDEX)
     }
 
-    /// As [`Table::new`], with `first` as the first handle, if that can be one.
-    pub(crate) fn starting_at(limit: usize, first: u32) -> Self {
-        let first = first & (u32::MAX >> (32 - BITS));
-        let first = if first >> INDEX == 0 { first | 1 << INDEX } else { first };
-        Table { slots: Vec::new(), free: Vec::new(), limit: limit.min(1 << INDEX), first }
+    /// As [`Table::new`], with handles that begin somewhere, as `salt` says: a process that is
+    /// started again then does not use the handles it used before, which peers may still know.
+    pub(crate) fn salted(limit: usize, salt: u32) -> Self {
+        let first = (salt >> INDEX & Self::GENERATIONS).max(1);
+        let salt = salt & ((1 << INDEX) - 1);
+        Table { slots: Vec::new(), free: Vec::new(), limit: limit.min(1 << INDEX), salt, first }
     }
+
+    /// The highest generation.
+    const GENERATIONS: u32 = (1 << (BITS - INDEX)) - 1;
 
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -42,14 +48,13 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() < self.limit => {
-                self.slots.push(Slot { generation: self.first >> INDEX, value: None });
+                self.slots.push(Slot { generation: self.first, value: None });
                 self.slots.len() as u32 - 1
             }
             None => return None,
         };
         let slot = &mut self.slots[index as usize];
-        let low = index.wrapping_add(self.first) & ((1 << INDEX) - 1);
-        let handle = slot.generation << INDEX | low;
+        let handle = slot.generation << INDEX | (index ^ self.salt);
         slot.value = Some(make(handle));
         Some(handle)
     }
@@ -59,7 +64,7 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
         let slot =
             self.slots.get_mut(index as usize).filter(|s| s.generation == handle >> INDEX)?;
         let value = slot.value.take()?;
-        slot.generation = (slot.generation + 1) & ((1 << (BITS - INDEX)) - 1);
+        slot.generation = (slot.generation + 1) & Self::GENERATIONS;
         slot.generation = slot.generation.max(1);
         self.free.push(index);
         Some(value)
@@ -73,20 +78,31 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
 
     #[inline]
     pub(crate) fn get_mut(&mut self, handle: u32) -> Option<&mut T> {
-        let index = self.index(handle) as usize;
-        let slot = self.slots.get_mut(index)?;
+        let index = self.index(handle);
+        let slot = self.slots.get_mut(index as usize)?;
         if slot.generation == handle >> INDEX { slot.value.as_mut() } else { None }
     }
 
     #[inline]
     const fn index(&self, handle: u32) -> u32 {
-        handle.wrapping_sub(self.first) & ((1 << INDEX) - 1)
+        (handle ^ self.salt) & ((1 << INDEX) - 1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_salt_moves_all_handles() {
+        let mut t: Table<u32, 4, 8> = Table::salted(16, 0xA7);
+        let handles: Vec<u32> = (0..16).map(|i| t.insert_with(|_| i).unwrap()).collect();
+        assert_eq!(handles[..3], [0xA7, 0xA6, 0xA5]);
+        assert!(handles.iter().zip(0..).all(|(h, i)| t.get(*h) == Some(&i)));
+        assert_eq!(t.remove(0xA6), Some(1));
+        assert_eq!(t.get(0xA6), None);
+        assert_eq!(t.insert_with(|_| 99), Some(0xB6));
+    }
 
     #[test]
     fn a_handle_goes_stale() {
@@ -98,17 +114,6 @@ mod tests {
         assert_eq!(table.get(a), None);
         assert_eq!(table.remove(a), None);
         assert_eq!(table.get(b), Some(&"b"));
-    }
-
-    #[test]
-    fn handles_follow_the_first() {
-        let mut table: Table<u32, 4, 8> = Table::starting_at(16, 0xFFFF_FF3E);
-        let handles: Vec<u32> = (0..16).map(|i| table.insert_with(|_| i).unwrap()).collect();
-        assert_eq!(handles[..4], [0x3E, 0x3F, 0x30, 0x31]);
-        assert!(handles.iter().zip(0..).all(|(h, i)| table.get(*h) == Some(&i)));
-        assert_eq!(table.get(0x1E), None, "the slot, but another generation");
-        let mut small: Table<(), 4, 8> = Table::starting_at(16, 3);
-        assert_eq!(small.insert_with(|_| ()), Some(0x13), "small numbers stay free");
     }
 
     #[test]

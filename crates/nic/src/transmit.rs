@@ -277,10 +277,11 @@ impl TransmitBatch {
     pub(crate) fn push_last(
         &mut self,
         path: Path,
+        ecn: Ecn,
         header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
     ) {
         let mark = self.mark();
-        self.push(path, Ecn::NotCapable, mark, 0, header);
+        self.push(path, ecn, mark, 0, header);
         self.last.extend(self.packets.pop());
     }
 

@@ -104,11 +104,13 @@ impl DeviceOptions {
     /// # Errors
     /// See [`OpenError`]; each says what to do.
     pub fn open(self) -> Result<Device, OpenError> {
+        let tos = remora_nic::Config::default().ecn as u8;
+        let with = socket::Config { tos, ..socket::Config::default() };
         let (socket, link) = match &self.bind {
-            None => (Socket::bind_loopback(socket::Config::default())?, Mtu::B4096),
+            None => (Socket::bind_loopback(with)?, Mtu::B4096),
             Some(wanted) => {
                 let interface = Interface::find(wanted)?;
-                (interface.bind(socket::Config::default())?, interface.path_mtu())
+                (interface.bind(with)?, interface.path_mtu())
             }
         };
         let mtu = self.mtu.map_or(link, |mtu| mtu.min(link));
@@ -123,13 +125,9 @@ impl DeviceOptions {
         let mut config = remora_nic::Config::new(socket.addr());
         config.device_memory = own_memory.addr()..own_memory.addr() + DEVICE_MEMORY as u64;
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
-        // Numbers of their own: queue pair numbers are public, the seed of the keys is not.
-        let (mut seed, mut first_qpn) = ([0; 32], [0; 4]);
-        for bytes in [&mut seed[..], &mut first_qpn] {
-            rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
-                .map_err(io::Error::from)?;
-        }
-        config.first_qpn = u32::from_le_bytes(first_qpn);
+        let mut seed = [0; 32];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+            .map_err(io::Error::from)?;
         let info = DeviceInfo { address: socket.addr(), port: socket.port(), mtu };
         let async_ready = Arc::new(Event::new()?);
         // SAFETY: the card passes only addresses of its own memory, of rings and of registered

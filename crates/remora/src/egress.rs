@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 
 use remora_nic::wire::ICRC_LEN;
-use remora_nic::wire::icrc::{Flow, Icrc};
+use remora_nic::wire::icrc::{Flow, IcrcMaker};
 use remora_nic::{Memory, MemoryFault, PayloadRef, Transmit, TransmitBatch};
 
 use crate::socket::{Destination, GROUP_MAX, SEGMENTS_MAX, SendFailure, Socket};
@@ -26,6 +26,7 @@ pub struct Egress {
     /// Does the network device cut groups?
     segmentation: bool,
     staged: Option<Group>,
+    icrc: IcrcMaker,
     /// Packets of the batch whose memory could not be read in the last call.
     faults: Vec<usize>,
     counters: EgressCounters,
@@ -125,6 +126,7 @@ impl Egress {
             single_until: 0,
             segmentation: true,
             staged: None,
+            icrc: IcrcMaker::new(),
             faults: Vec::new(),
             counters: EgressCounters::default(),
         }
@@ -260,7 +262,7 @@ impl Egress {
                 break;
             }
             let room = &mut self.staging[group.len..group.len + len];
-            match gather(packet, batch, memory, &group, room) {
+            match gather(packet, batch, memory, &mut self.icrc, &group, room) {
                 Ok(()) => {
                     group.segment = group.segment.max(len);
                     group.packets += 1;
@@ -298,6 +300,7 @@ fn gather(
     packet: &Transmit,
     batch: &TransmitBatch,
     memory: &mut impl Memory,
+    maker: &mut IcrcMaker,
     group: &Group,
     out: &mut [u8],
 ) -> Result<(), MemoryFault> {
@@ -322,7 +325,7 @@ fn gather(
     let (covered, icrc) = out.split_at_mut(len - ICRC_LEN);
     // The kernel numbers the packets of a group from 0.
     let ip_id = group.packets as u16;
-    icrc.copy_from_slice(&Icrc::start(&group.flow, ip_id, len, covered).finish());
+    icrc.copy_from_slice(&maker.make(&group.flow, ip_id, covered));
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 //!   the checkers in [`check`] judge what happened. This is the main test of the card.
 //! - [`Pair`] is the smallest world, two hosts and a connection, for directed tests with
 //!   [`Rule`]s that drop, delay or damage chosen packets.
+//! - [`goodput`](goodput::goodput) measures a connection at a given loss.
 //!
 //! The reading order is [`dice`], [`memory`], [`packet`], [`network`], [`world`], [`endpoint`].
 #![forbid(unsafe_code)]
@@ -12,6 +13,7 @@
 pub mod check;
 pub mod dice;
 pub mod endpoint;
+pub mod goodput;
 pub mod memory;
 pub mod network;
 pub mod options;
@@ -21,6 +23,7 @@ pub mod run;
 mod traffic;
 pub mod world;
 
+pub use goodput::{Goodput, goodput};
 pub use network::{Fate, Faults, LinkOptions, Rule};
 pub use options::Options;
 pub use pair::{A, B, Pair, PairOptions};

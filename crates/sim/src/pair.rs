@@ -89,7 +89,15 @@ impl Pair {
     /// # Panics
     /// If a card refuses what no card should.
     pub fn new(options: &PairOptions) -> Pair {
-        let mut world = World::new(7, options.link);
+        Pair::seeded(options, 7)
+    }
+
+    /// As [`Pair::new`], with chance from a seed of the caller's.
+    ///
+    /// # Panics
+    /// If a card refuses what no card should.
+    pub fn seeded(options: &PairOptions, seed: u64) -> Pair {
+        let mut world = World::new(seed, options.link);
         world.network.trace = Some(Vec::new());
         let made = [A, B].map(|i| {
             let mut config = Config::new(address(i));

@@ -1,8 +1,17 @@
-//! The requester and the completer, packet by packet.
+//! The requester and the completer: what is lost, late or refused on the way, and what becomes of
+//! the request.
 
-use remora_nic::queue::Status;
-use remora_nic::wire::Operation;
-use remora_sim::{A, B, Fate, Pair, Rule};
+use core::time::Duration;
+
+use remora_nic::qp::State;
+use remora_nic::queue::{Data, SendFlags, SendOp, Status};
+use remora_nic::wire::{Nak, Operation, Position};
+use remora_sim::endpoint::{ConnectOptions, QueueOptions};
+use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
+
+fn statuses(t: &mut Pair, of: usize) -> Vec<Status> {
+    t.sent(of).iter().map(|c| c.status).collect()
+}
 
 #[test]
 fn a_write_a_read_and_a_send_arrive() {
@@ -26,13 +35,325 @@ fn a_write_a_read_and_a_send_arrive() {
 }
 
 #[test]
-fn a_lost_packet_is_sent_again() {
+fn message_sizes_around_the_mtu_arrive_whole() {
+    // Expect: for each length the right bytes, the right number of packets, none retransmitted.
+    for len in [0, 1, 3, 4, 1023, 1024, 1025, 2047, 2048, 2049, 32 * 1024, 33 * 1024 + 5] {
+        let mut t = Pair::standard();
+        let bytes = t.fill(A, 7, len);
+        let other = t.fill(B, 100_001, len);
+        t.write(A, 7, 200_003, len as u32);
+        t.read(A, 100_001, 300_001, len as u32);
+        t.receive(B, 400_005, len as u32);
+        t.send(A, 7, len as u32);
+        t.run();
+        assert_eq!(statuses(&mut t, A), [Status::Success; 3]);
+        assert_eq!(t.bytes(B, 200_003, len), bytes);
+        assert_eq!(t.bytes(B, 400_005, len), bytes);
+        assert_eq!(t.bytes(A, 300_001, len), other);
+        assert_eq!(t.received(B)[0].len, len as u32);
+        let packets = len.div_ceil(1024).max(1) as usize;
+        assert_eq!(t.seen(|p| p.is(Operation::Write)).len(), packets);
+        assert_eq!(t.seen(|p| p.is(Operation::ReadResponse)).len(), packets);
+        t.tear_down();
+    }
+}
+
+#[test]
+fn a_lost_data_packet_is_named_and_sent_again() {
     let mut t = Pair::standard();
     let bytes = t.fill(A, 0, 10_000);
     t.rule(Rule::nth(3, Fate::Drop, |p| p.is(Operation::Write)));
     t.write(A, 0, 20_000, 10_000);
     t.run();
+    // Expect: one NAK for PSN 102, no timeout, the bytes.
+    let naks = t.seen(|p| p.is_nak(Nak::PsnSequence));
+    assert_eq!(naks.iter().map(|n| n.bth.psn.value()).collect::<Vec<_>>(), [102]);
+    assert_eq!(t.world.hosts[A].nic.counters().timeouts, 0);
     assert_eq!(t.bytes(B, 20_000, 10_000), bytes);
-    assert_eq!(t.sent(A)[0].status, Status::Success);
+    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    t.tear_down();
+}
+
+#[test]
+fn a_lost_acknowledge_costs_a_timeout_and_nothing_twice() {
+    let mut t = Pair::standard();
+    t.fill(A, 0, 100);
+    t.receive(B, 0, 100);
+    t.receive(B, 1000, 100);
+    t.rule(Rule::first(1, Fate::Drop, |p| p.is_ack()));
+    t.send(A, 0, 100);
+    t.run();
+    // Expect: the SEND again, acknowledged as a duplicate, one receive element used.
+    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    assert_eq!(t.received(B).len(), 1);
+    assert_eq!(t.world.hosts[B].nic.counters().rx_duplicates, 1);
+    assert_eq!(t.world.hosts[A].nic.counters().timeouts, 1);
+    t.tear_down();
+}
+
+#[test]
+fn a_later_acknowledge_makes_up_for_a_lost_one() {
+    let mut t = Pair::standard();
+    t.rule(Rule::first(1, Fate::Drop, |p| p.is_ack()));
+    t.write(A, 0, 0, 100);
+    assert!(!t.world.run(Duration::from_micros(10)), "the first waits");
+    t.write(A, 0, 0, 100);
+    t.run();
+    // Expect: both complete, nothing sent again.
+    assert_eq!(statuses(&mut t, A), [Status::Success; 2]);
+    assert_eq!(t.world.hosts[A].nic.counters().tx_retransmitted, 0);
+    t.tear_down();
+}
+
+#[test]
+fn a_lost_read_response_is_asked_for_again() {
+    // Expect: whichever response is lost, the bytes come, and what came is not asked for again.
+    for lost in [1, 5, 10] {
+        let mut t = Pair::standard();
+        let bytes = t.fill(B, 0, 10 * 1024);
+        t.rule(Rule::nth(lost, Fate::Drop, |p| p.is(Operation::ReadResponse)));
+        t.read(A, 0, 50_000, 10 * 1024);
+        t.run();
+        assert_eq!(t.bytes(A, 50_000, 10 * 1024), bytes);
+        assert_eq!(statuses(&mut t, A), [Status::Success]);
+        let asked = t.seen(|p| p.is(Operation::ReadRequest));
+        assert_eq!(asked.len(), 2);
+        assert_eq!(asked[1].bth.psn.value(), 100 + lost as u32 - 1);
+        assert_eq!(asked[1].ext.reth.len, (11 - lost as u32) * 1024);
+        t.tear_down();
+    }
+}
+
+#[test]
+fn a_lost_atomic_result_is_replayed_not_executed_again() {
+    let mut t = Pair::standard();
+    t.set(B, 64, &5u64.to_ne_bytes());
+    t.rule(Rule::first(2, Fate::Drop, |p| p.is(Operation::AtomicAcknowledge)));
+    t.fetch_add(A, 64, 10, 0);
+    t.run();
+    // Expect: added once, the original back.
+    assert_eq!(t.word(B, 64), 15);
+    assert_eq!(t.word(A, 0), 5);
+    assert_eq!(t.seen(|p| p.is(Operation::FetchAdd)).len(), 3);
+    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    t.tear_down();
+}
+
+#[test]
+fn an_acknowledge_that_passes_a_read_implies_a_loss() {
+    let mut t = Pair::standard();
+    let bytes = t.fill(B, 0, 100);
+    t.rule(Rule::first(1, Fate::Drop, |p| p.is(Operation::ReadResponse)));
+    t.read(A, 0, 1000, 100);
+    t.write(A, 0, 2000, 100);
+    t.run();
+    // Expect: no wait for the timer, both in order.
+    let counters = *t.world.hosts[A].nic.counters();
+    assert_eq!((counters.implied_naks, counters.timeouts), (1, 0));
+    assert_eq!(t.bytes(A, 1000, 100), bytes);
+    assert_eq!(statuses(&mut t, A), [Status::Success; 2]);
+    t.tear_down();
+}
+
+#[test]
+fn psns_wrap() {
+    let mut t = Pair::new(&PairOptions { psns: (0xFF_FFFD, 0xFF_FFFF), ..PairOptions::default() });
+    let bytes = t.fill(A, 0, 10_000);
+    t.rule(Rule::nth(4, Fate::Drop, |p| p.is(Operation::Write)));
+    t.rule(Rule::nth(2, Fate::Drop, |p| p.is(Operation::ReadResponse)));
+    t.write(A, 0, 20_000, 10_000);
+    t.read(A, 20_000, 40_000, 10_000);
+    t.fetch_add(A, 0, 1, 60_000);
+    t.run();
+    // Expect: as anywhere else on the circle.
+    assert_eq!(statuses(&mut t, A), [Status::Success; 3]);
+    assert_eq!(t.bytes(A, 40_000, 10_000), bytes);
+    t.tear_down();
+}
+
+#[test]
+fn a_receiver_that_becomes_ready_is_waited_for() {
+    let mut t = Pair::standard();
+    let bytes = t.fill(A, 0, 3000);
+    t.send(A, 0, 3000);
+    t.world.run(Duration::from_micros(100));
+    t.receive(B, 10_000, 3000);
+    t.run();
+    // Expect: RNR NAKs 20 µs (code 3: 30 µs) apart, then the message.
+    let naks = t.seen(|p| p.is_rnr());
+    assert!(naks.len() >= 3);
+    assert!(naks.windows(2).all(|w| w[1].at.since(w[0].at) >= Duration::from_micros(30)));
+    assert_eq!(t.bytes(B, 10_000, 3000), bytes);
+    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    t.tear_down();
+}
+
+#[test]
+fn a_receiver_that_stays_away_ends_the_connection() {
+    let connect = ConnectOptions { rnr_retry: 3, ..ConnectOptions::default() };
+    let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
+    t.send(A, 0, 10);
+    t.write(A, 0, 0, 10);
+    t.run();
+    // Expect: first try and 3 retries, then an error and the rest flushed; B lives on.
+    assert_eq!(t.seen(|p| p.is_rnr()).len(), 4);
+    assert_eq!(statuses(&mut t, A), [Status::RnrRetryExceeded, Status::Flushed]);
+    assert_eq!(t.ends[A].state(&t.world), State::Error);
+    assert_eq!(t.ends[B].state(&t.world), State::Rts);
+    t.tear_down();
+}
+
+#[test]
+fn a_peer_that_is_gone_ends_the_connection() {
+    let connect = ConnectOptions { retry_cnt: 2, ..ConnectOptions::default() };
+    let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
+    t.rule(Rule::all(Fate::Drop, |p| p.from == A));
+    t.write(A, 0, 0, 10);
+    t.read(A, 0, 100, 10);
+    t.receive(A, 500, 10);
+    t.run();
+    // Expect: first try and 2 retries, 4.096 µs · 2^8 apart, then all is flushed.
+    let tries = t.seen(|p| p.is(Operation::Write));
+    assert_eq!(tries.len(), 3);
+    let wait = Duration::from_nanos(4096 << 8);
+    assert!(tries.windows(2).all(|w| w[1].at.since(w[0].at) == wait));
+    assert_eq!(statuses(&mut t, A), [Status::RetryExceeded, Status::Flushed]);
+    assert_eq!(t.received(A)[0].status, Status::Flushed);
+    t.tear_down();
+}
+
+#[test]
+fn a_fenced_write_waits_for_the_read_before_it() {
+    let mut t = Pair::standard();
+    let old = t.fill(B, 0, 5000);
+    let new = t.fill(A, 20_000, 5000);
+    let (target, sge) = (t.remote(B, 0), t.sge(A, 20_000, 5000));
+    t.rule(Rule::first(3, Fate::Drop, |p| p.is(Operation::ReadResponse)));
+    t.read(A, 0, 10_000, 5000);
+    let flags = SendFlags::SIGNALED | SendFlags::FENCE;
+    t.post(A, SendOp::Write { to: target, imm: None }, Data::Sges(&[sge]), flags);
+    t.run();
+    // Expect: the READ saw what was there before the WRITE, which left after its last response.
+    assert_eq!(t.bytes(A, 10_000, 5000), old);
+    assert_eq!(t.bytes(B, 0, 5000), new);
+    let write = t.seen(|p| p.is(Operation::Write))[0].at;
+    assert!(t.seen(|p| p.is(Operation::ReadResponse)).iter().all(|p| p.at < write));
+    t.tear_down();
+}
+
+#[test]
+fn inline_data_is_sent_again_from_the_element() {
+    let mut t = Pair::standard();
+    let to = t.remote(B, 0);
+    let data: Vec<u8> = (0..200).collect();
+    t.rule(Rule::first(1, Fate::Drop, |p| p.is(Operation::Write)));
+    t.post(A, SendOp::Write { to, imm: None }, Data::Inline(&data), SendFlags::SIGNALED);
+    t.run();
+    // Expect: the bytes, though the first packet was lost and there is no buffer.
+    assert_eq!(t.bytes(B, 0, 200), data);
+    t.tear_down();
+}
+
+#[test]
+fn unsignaled_work_is_reported_only_when_it_fails() {
+    let connect = ConnectOptions { retry_cnt: 0, ..ConnectOptions::default() };
+    let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
+    let (to, sge) = (t.remote(B, 0), t.sge(A, 0, 10));
+    let write = SendOp::Write { to, imm: None };
+    t.post(A, write, Data::Sges(&[sge]), SendFlags::empty());
+    t.run();
+    assert_eq!(statuses(&mut t, A), []);
+    t.rule(Rule::all(Fate::Drop, |_| true));
+    t.post(A, write, Data::Sges(&[sge]), SendFlags::empty());
+    t.run();
+    // Expect: nothing for the first, the error for the second.
+    assert_eq!(statuses(&mut t, A), [Status::RetryExceeded]);
+    t.tear_down();
+}
+
+#[test]
+fn many_outstanding_messages_share_a_small_pool() {
+    let options = PairOptions { config: |c| c.max_outstanding = 3, ..PairOptions::default() };
+    let mut t = Pair::new(&options);
+    for _ in 0..40 {
+        t.write(A, 0, 0, 3000);
+    }
+    t.run();
+    // Expect: those that found the pool full went on when it had room, and the card did not spin.
+    assert_eq!(statuses(&mut t, A), [Status::Success; 40]);
+    assert!(t.world.hosts[A].nic.counters().pool_full > 0);
+    t.tear_down();
+}
+
+#[test]
+fn congestion_marks_do_not_stop_the_sender_until_the_timer() {
+    let mut t = Pair::standard();
+    t.rule(Rule::all(Fate::Mark, |p| p.from == A));
+    t.write(A, 0, 0, 1 << 20);
+    t.run();
+    // Expect: notifications, a smaller window, and an acknowledge in time all the same.
+    let counters = *t.world.hosts[A].nic.counters();
+    assert!(counters.rx_cnps > 1);
+    assert_eq!(counters.timeouts, 0);
+    t.tear_down();
+}
+
+#[test]
+fn a_nak_that_its_packet_overtook_still_acknowledges() {
+    let options = PairOptions {
+        connect: ConnectOptions { timeout: 14, ..ConnectOptions::default() },
+        ..PairOptions::default()
+    };
+    let mut t = Pair::new(&options);
+    t.world.driver.receive_delay = Duration::from_micros(5);
+    // B gets the packets 2, 1, 2 as one batch.
+    let first =
+        |p: &remora_sim::packet::Seen| p.op.is_some_and(|op| op.position == Position::First);
+    t.rule(Rule::first(1, Fate::Delay(Duration::from_micros(1)), first));
+    t.rule(Rule::first(1, Fate::Echo(Duration::from_micros(2)), |p| p.is(Operation::Write)));
+    t.write(A, 0, 0, 2000);
+    t.run();
+    // Expect: done within the first round trip, not by a timeout of 67 ms.
+    assert_eq!(t.world.hosts[A].nic.counters().timeouts, 0);
+    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    t.tear_down();
+}
+
+#[test]
+fn a_refused_element_is_reported_in_its_turn() {
+    let queues = QueueOptions { inline: 0, ..QueueOptions::default() };
+    let mut t = Pair::new(&PairOptions { queues, ..PairOptions::default() });
+    t.write(A, 0, 0, 100);
+    let mut sge = t.sge(A, 0, 100);
+    sge.lkey ^= 1;
+    let to = t.remote(B, 0);
+    t.post(A, SendOp::Write { to, imm: None }, Data::Sges(&[sge]), SendFlags::empty());
+    t.write(A, 0, 0, 100);
+    t.run();
+    // Expect: the one before it succeeds, it fails, the one behind it is flushed.
+    let expected = [Status::Success, Status::LocalProtection, Status::Flushed];
+    assert_eq!(statuses(&mut t, A), expected);
+    t.tear_down();
+}
+
+#[test]
+fn a_window_with_overlapping_reads_respects_the_peers_limit() {
+    let connect =
+        ConnectOptions { max_rd_atomic: 2, max_dest_rd_atomic: 2, ..ConnectOptions::default() };
+    let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
+    let bytes = t.fill(B, 0, 100_000);
+    t.rule(Rule::nth(40, Fate::Drop, |p| p.is(Operation::ReadResponse)));
+    t.rule(Rule::nth(3, Fate::Drop, |p| p.is(Operation::ReadRequest)));
+    t.read(A, 0, 100_000, 100_000);
+    t.read(A, 0, 300_000, 100_000);
+    for i in 0..10 {
+        t.fetch_add(A, 200_000, 1, 500_000 + i * 8);
+    }
+    t.run();
+    // Expect: never more than two at once, so that B has nothing to refuse.
+    assert_eq!(statuses(&mut t, A), [Status::Success; 12]);
+    assert_eq!(t.bytes(A, 100_000, 100_000), bytes);
+    assert_eq!(t.bytes(A, 300_000, 100_000), bytes);
+    assert_eq!(t.world.hosts[B].nic.counters().refused_too_many_reads, 0);
     t.tear_down();
 }

@@ -50,7 +50,10 @@ impl Serve {
             let Some(incoming) = listener.accept(Duration::from_secs(3600)) else { continue };
             let client = incoming.peer();
             match self.serve(&device, incoming) {
-                Ok(Some(plan)) if !self.child => println!("{client}: {}: done", plan.name()),
+                // Nobody has to read it.
+                Ok(plan) if !self.child => {
+                    writeln!(std::io::stdout(), "{client}: {}: done", plan.name()).ok();
+                }
                 Ok(_) => {}
                 Err(error) => eprintln!("remora perf: {client}: {error:#}"),
             }
@@ -58,7 +61,7 @@ impl Serve {
         }
     }
 
-    fn serve(&self, device: &Device, incoming: IncomingConnection) -> Result<Option<Plan>> {
+    fn serve(&self, device: &Device, incoming: IncomingConnection) -> Result<Plan> {
         let plan = match Plan::decode(incoming.private_data()) {
             Ok(plan) => plan,
             Err(error) => {
@@ -74,6 +77,6 @@ impl Serve {
         verify::server(&mut session, received)?;
         // The client closes when it has the verdict.
         session.connection.wait_for_end(Duration::from_secs(5));
-        Ok(Some(plan))
+        Ok(plan)
     }
 }

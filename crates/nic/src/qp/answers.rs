@@ -279,7 +279,9 @@ impl Qp {
         let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
         let op = Op::of(Transport::Rc, Operation::Acknowledge, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
-        batch.push_last(self.path, |out| Packet::emit_headers(&bth, op, &ext, out));
+        // With the ECN bits of data, it can leave by the same system call.
+        let ecn = env.card.config.ecn;
+        batch.push_last(self.path, ecn, |out| Packet::emit_headers(&bth, op, &ext, out));
         env.card.counters.tx_packets += 1;
         if syndrome == unlimited {
             env.card.counters.tx_acks += 1;

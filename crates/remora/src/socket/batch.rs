@@ -20,6 +20,8 @@ pub struct RecvBatch {
     slots: Box<[Slot]>,
     heads: Box<[Head]>,
     used: usize,
+    /// Slots to offer in the next call.
+    wanted: usize,
     dst: IpAddr,
     counters: RecvCounters,
 }
@@ -63,6 +65,7 @@ impl RecvBatch {
             slots: vec![Slot::EMPTY; slots].into(),
             heads: vec![NO_HEAD; slots].into(),
             used: 0,
+            wanted: 1,
             dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             counters: RecvCounters::default(),
         }
@@ -111,14 +114,33 @@ impl RecvBatch {
         Ok(self.len())
     }
 
+    /// Offers more slots while all are filled. A second slot costs a second look into the socket,
+    /// 0.3 µs in vain for a lone datagram, which is why a quiet socket is offered one.
+    fn want_next(&mut self, filled: usize) {
+        let full = filled == self.wanted;
+        self.wanted = if full { (2 * filled).min(self.slots.len()) } else { filled.max(1) };
+    }
+
     /// Fills slots. An error that an earlier send left behind hides the datagrams that wait, so it
     /// is taken and counted, and the call repeated.
     fn fetch(&mut self, fd: BorrowedFd) -> io::Result<usize> {
         const TRIES: usize = 16;
         for _ in 0..TRIES {
-            match sys::receive_batch(fd, &mut self.slots, &mut self.bytes, SLOT_LEN) {
-                Ok(filled) => return Ok(filled),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+            let slots = &mut self.slots[..self.wanted];
+            let received = if let [slot] = slots {
+                sys::receive_one(fd, slot, &mut self.bytes[..SLOT_LEN]).map(|()| 1)
+            } else {
+                sys::receive_batch(fd, slots, &mut self.bytes, SLOT_LEN)
+            };
+            match received {
+                Ok(filled) => {
+                    self.want_next(filled);
+                    return Ok(filled);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.wanted = 1;
+                    return Ok(0);
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if super::is_icmp_error(&e) => self.counters.icmp_errors += 1,
                 Err(e) => return Err(e),

@@ -37,11 +37,14 @@ pub struct Config {
     pub port: u16,
     /// Wanted room for datagrams that wait to be sent or received, in bytes, each.
     pub buffer: usize,
+    /// Traffic class of most packets, ECN bits included. It may differ from packet to packet, but
+    /// that costs a note to the kernel beside each packet.
+    pub tos: u8,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { port: ROCE_PORT, buffer: 16 << 20 }
+        Config { port: ROCE_PORT, buffer: 16 << 20, tos: 0 }
     }
 }
 
@@ -55,6 +58,7 @@ pub struct Socket {
     /// Which interface a link-local address belongs to; 0 for all others.
     scope_id: u32,
     port: u16,
+    tos: u8,
     segmentation: bool,
     coalescing: bool,
 }
@@ -101,9 +105,10 @@ impl Socket {
         scope_id: u32,
         config: Config,
     ) -> Result<Socket, BindError> {
-        let (segmentation, coalescing) = set_options(&udp, addr.is_ipv6(), config.buffer)
+        let (segmentation, coalescing) = set_options(&udp, addr.is_ipv6(), &config)
             .map_err(|source| BindError::Options { addr, source })?;
-        Ok(Socket { udp, addr, scope_id, port: config.port, segmentation, coalescing })
+        let Config { port, tos, .. } = config;
+        Ok(Socket { udp, addr, scope_id, port, tos, segmentation, coalescing })
     }
 
     /// The address that the socket is bound to.
@@ -156,7 +161,7 @@ impl Socket {
     pub fn send(&self, to: Destination, segment: usize, bytes: &[u8]) -> io::Result<()> {
         let mut control = Control::new();
         let v6 = self.addr.is_ipv6();
-        if to.tos != 0 {
+        if to.tos != self.tos {
             control.push_tos(v6, to.tos);
         }
         if to.hop_limit != 0 && to.hop_limit != DEFAULT_HOP_LIMIT {
@@ -237,21 +242,23 @@ fn socket_addr(addr: IpAddr, scope_id: u32, port: u16) -> SocketAddr {
 }
 
 /// Sets what correct packets need, and says whether the kernel offers segmentation and coalescing.
-fn set_options(udp: &UdpSocket, v6: bool, buffer: usize) -> io::Result<(bool, bool)> {
+fn set_options(udp: &UdpSocket, v6: bool, config: &Config) -> io::Result<(bool, bool)> {
     udp.set_nonblocking(true)?;
     let fd = udp.as_fd();
     if v6 {
         let discover = libc::IPV6_PMTUDISC_DO;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, config.tos.into())?;
     } else {
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, config.tos.into())?;
     }
     // Only a count is lost where this is unknown.
     let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
-    set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, buffer)?;
-    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, buffer)?;
+    set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.buffer)?;
+    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.buffer)?;
     let segmentation = sys::option(fd, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
     let coalescing = sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
     Ok((segmentation, coalescing))

@@ -202,6 +202,26 @@ pub(super) fn receive_batch(
     Ok(got)
 }
 
+/// As [`receive_batch`], for one datagram: the shorter system call.
+pub(super) fn receive_one(fd: BorrowedFd, slot: &mut Slot, bytes: &mut [u8]) -> io::Result<()> {
+    let mut iov = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut message = empty_message();
+    let room = slot.control.room();
+    message.msg_control = room.as_mut_ptr().cast();
+    message.msg_controllen = room.len() as _;
+    message.msg_name = (&raw mut slot.from).cast();
+    message.msg_namelen = size_of::<RawAddr>() as socklen_t;
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    // SAFETY: the message points to one slot and its bytes, with their lengths; all are borrowed
+    // mutably through the call.
+    let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    slot.len = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    slot.truncated = message.msg_flags & libc::MSG_TRUNC != 0;
+    slot.control.set_len(message.msg_controllen as _);
+    Ok(())
+}
+
 fn empty_message() -> msghdr {
     // SAFETY: a `msghdr` of null pointers and zero lengths is valid: it names nothing.
     unsafe { std::mem::zeroed() }

@@ -1,0 +1,164 @@
+//! `remora perf` and `remora bench`, as a user runs them. What they measure is not judged here.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn remora(args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
+    command.args(args.split(' ')).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &str) -> Output {
+    remora(args).output().unwrap()
+}
+
+fn json(args: &str) -> Value {
+    let output = run(args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "`remora {args}`: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What a run says on standard error when it fails.
+fn failure(args: &str) -> String {
+    let output = run(args);
+    assert!(!output.status.success(), "`remora {args}` should fail");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A server that ends with the test.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start() -> Server {
+        let mut child = remora("perf serve").stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+        Server { child, address }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn latency_of_every_verb() {
+    for verb in ["write", "read", "send", "atomic"] {
+        let row = json(&format!("perf {verb} lat --iters 40 --no-pin --json"));
+        assert_eq!(row["test"], format!("{verb} lat"));
+        assert_eq!((&row["bytes"], &row["iterations"]), (&8.into(), &40.into()));
+        let figures = ["min_us", "median_us", "p99_us", "p999_us", "max_us"];
+        let values: Vec<f64> = figures.iter().map(|f| row[f].as_f64().unwrap()).collect();
+        assert!(values[0] > 0.0 && values.is_sorted(), "{verb}: {row}");
+    }
+}
+
+#[test]
+fn bandwidth_of_every_verb_on_several_queue_pairs() {
+    for verb in ["write", "read", "send", "atomic"] {
+        let size = if verb == "atomic" { "" } else { " --size 5000" };
+        let row =
+            json(&format!("perf {verb} bw{size} --qps 3 --iters 50 --depth 10 --no-pin --json"));
+        assert_eq!((&row["iterations"], &row["qps"]), (&150.into(), &3.into()), "{row}");
+        assert!(row["gbps"].as_f64().unwrap() > 0.0 && row["mmsgps"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn sizes_from_one_byte_to_many_packets() {
+    for (verb, size) in [("write", "1"), ("send", "1"), ("write", "65"), ("read", "1M")] {
+        for mode in ["lat", "bw"] {
+            json(&format!("perf {verb} {mode} --size {size} --iters 5 --no-pin --json"));
+        }
+    }
+}
+
+#[test]
+fn a_small_path_mtu_is_honoured() {
+    let row = json("perf write bw --size 10K --mtu 256 --iters 20 --no-pin --json");
+    assert_eq!(row["mtu"], 256);
+}
+
+#[test]
+fn a_thousand_queue_pairs() {
+    let row = json("perf write bw --size 64 --qps 1000 --iters 8 --depth 8 --no-pin --json");
+    assert_eq!(row["iterations"], 8000);
+}
+
+#[test]
+fn a_time_instead_of_a_number() {
+    let row = json("perf write lat --duration 0.01 --no-pin --json");
+    assert!(row["iterations"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn one_server_serves_several_clients_one_after_the_other() {
+    let server = Server::start();
+    for test in ["write lat", "send bw", "atomic bw"] {
+        json(&format!("perf {test} {} --iters 20 --no-pin --json", server.address));
+    }
+}
+
+#[test]
+fn the_table_and_the_counters() {
+    let output = run("perf write lat --iters 10 --no-pin --stats");
+    assert!(output.status.success());
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("median µs") && table.contains("verified"), "{table}");
+    let counters = String::from_utf8(output.stderr).unwrap();
+    assert!(counters.contains("rx_packets"), "{counters}");
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let cases = [
+        ("perf write lat --size 0", "a message has 1 to"),
+        ("perf write bw --mtu 100", "an MTU is 256"),
+        ("perf atomic lat --size 16", "8 bytes"),
+        ("perf write lat --qps 2", "one queue pair"),
+        ("perf write lat --bind nosuch0", "nosuch0"),
+        ("perf write lat no.such.name.invalid", "no.such.name.invalid"),
+    ];
+    for (args, words) in cases {
+        let said = failure(args);
+        assert!(said.contains(words), "`remora {args}` says: {said}");
+    }
+}
+
+#[test]
+fn a_node_without_a_server_is_named() {
+    let server = Server::start();
+    let ip = server.address.split(':').next().unwrap();
+    let said = failure(&format!("perf write lat {ip}:9 --no-pin"));
+    assert!(said.contains("cannot connect") && said.contains(ip), "{said}");
+}
+
+#[test]
+fn the_bench_prints_and_writes_its_rows() {
+    let file = std::env::temp_dir().join(format!("remora-bench-{}.json", std::process::id()));
+    let output = remora("bench transport --quick --json").arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let names: Vec<&str> =
+        rows.as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["write_latency_8B", "write_bandwidth_1MiB", "write_rate_64B"]);
+    for row in rows.as_array().unwrap() {
+        let ratio =
+            row["ours"]["median"].as_f64().unwrap() / row["peer"]["median"].as_f64().unwrap();
+        assert!((row["ratio"].as_f64().unwrap() - ratio).abs() < 1e-9 * ratio);
+        assert!(row["peer"]["name"].is_string() && row["unit"].is_string());
+    }
+    assert!(String::from_utf8(output.stdout).unwrap().contains("write_rate_64B"));
+}

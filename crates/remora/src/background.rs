@@ -135,7 +135,6 @@ fn drive(shared: &Shared) {
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
         }
-        shared.cm_arrived.notify_all();
         if steps == 0 {
             return;
         }

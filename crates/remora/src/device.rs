@@ -230,8 +230,9 @@ pub(crate) struct Live {
 pub(crate) struct Shared {
     driver: Mutex<Driver>,
     pub(crate) background: Background,
-    /// Signalled after the background thread has driven.
-    pub(crate) cm_arrived: Condvar,
+    /// Signalled by whoever drives, when the communication manager has news. (Not more often: who
+    /// waits for a connection would wake at every packet, and take the lock from who drives.)
+    pub(crate) cm_arrived: Arc<Condvar>,
     socket: std::os::fd::OwnedFd,
     pub(crate) info: DeviceInfo,
     /// Device memory; the card gives out its parts. Dropped after the driver.
@@ -310,9 +311,9 @@ impl Device {
     ) -> Result<Device, OpenError> {
         let socket = driver.socket.as_fd().try_clone_to_owned()?;
         let shared = Arc::new(Shared {
+            cm_arrived: driver.cm_arrived.clone(),
             driver: Mutex::new(driver),
             background: Background::new()?,
-            cm_arrived: Condvar::new(),
             socket,
             info,
             _own_memory: own_memory,

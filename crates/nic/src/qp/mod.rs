@@ -164,12 +164,7 @@ impl Qp {
 
     /// A packet with an op-code that this queue pair does not know: an invalid request, if it
     /// stands where the next request is expected.
-    pub(crate) fn handle_unknown(
-        &mut self,
-        env: &mut Env<'_>,
-        bth: &Bth,
-        outer: &Datagram<'_>,
-    ) {
+    pub(crate) fn handle_unknown(&mut self, env: &mut Env<'_>, bth: &Bth, outer: &Datagram<'_>) {
         if outer.src != self.path.dst {
             env.card.counters.drop_wrong_source += 1;
             return;

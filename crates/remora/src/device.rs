@@ -279,6 +279,14 @@ impl Shared {
         result
     }
 
+    /// Drives inline, one step; returns whether there was anything to do.
+    pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
+        let moved = driver.progress();
+        let left_over = driver.has_more() || driver.nic.wants_transmit();
+        self.background.note_poll(left_over, driver.nic.poll_timeout());
+        moved
+    }
+
     /// Sends what became due, and wakes the background thread for what is left or comes later.
     pub(crate) fn after_command(&self, driver: &mut Driver) {
         driver.transmit();
@@ -369,9 +377,7 @@ impl Device {
     /// there was anything. For applications that wait for memory to change; polling a completion
     /// queue does it too.
     pub fn progress(&self) -> bool {
-        let moved = self.live.lock().progress();
-        self.live.background.note_poll();
-        moved
+        self.live.progress(&mut self.live.lock())
     }
 
     /// Makes a protection domain.

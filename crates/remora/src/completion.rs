@@ -73,7 +73,7 @@ impl CompletionQueue {
         if found > 0 || out.is_empty() {
             return Ok(found);
         }
-        driver.progress();
+        driver.spin();
         let found = driver.nic.poll_cq(self.inner.handle, out);
         drop(driver);
         live.background.note_poll();

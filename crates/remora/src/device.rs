@@ -105,12 +105,13 @@ impl DeviceOptions {
     /// See [`OpenError`]; each says what to do.
     pub fn open(self) -> Result<Device, OpenError> {
         let tos = remora_nic::Config::default().ecn as u8;
-        let with = socket::Config { tos, ..socket::Config::default() };
+        // Nothing on the loopback interface marks packets.
+        let with = |marks| socket::Config { tos, marks, ..socket::Config::default() };
         let (socket, link) = match &self.bind {
-            None => (Socket::bind_loopback(with)?, Mtu::B4096),
+            None => (Socket::bind_loopback(with(false))?, Mtu::B4096),
             Some(wanted) => {
                 let interface = Interface::find(wanted)?;
-                (interface.bind(with)?, interface.path_mtu())
+                (interface.bind(with(!interface.addr.is_loopback()))?, interface.path_mtu())
             }
         };
         let mtu = self.mtu.map_or(link, |mtu| mtu.min(link));
@@ -368,7 +369,7 @@ impl Device {
     /// there was anything. For applications that wait for memory to change; polling a completion
     /// queue does it too.
     pub fn progress(&self) -> bool {
-        let moved = self.live.lock().progress();
+        let moved = self.live.lock().spin();
         self.live.background.note_poll();
         moved
     }

@@ -84,6 +84,8 @@ impl Background {
     /// Something is due at `at` that the thread may not know of.
     pub(crate) fn due(&self, at: Time) {
         if at.0 < self.wakes_at.load(Ordering::Acquire) {
+            // Once is enough: until the thread runs, others need not wake it for the same.
+            self.wakes_at.store(at.0, Ordering::Release);
             self.wake();
         }
     }

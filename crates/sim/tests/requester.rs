@@ -300,6 +300,22 @@ fn a_queue_pair_that_found_the_pool_full_goes_on_when_it_has_room() {
 }
 
 #[test]
+fn the_smallest_turn_still_moves_both_directions() {
+    let options = PairOptions { config: |c| c.burst_bytes = 1, ..PairOptions::default() };
+    let mut t = Pair::new(&options);
+    for of in [A, B] {
+        t.write(of, 0, 100_000, 5000);
+        t.read(of, 0, 200_000, 5000);
+        t.fetch_add(of, 300_000, 1, 400_000);
+    }
+    t.run();
+    // Expect: answers and requests share even a turn of one byte.
+    assert_eq!(statuses(&mut t, A), [Status::Success; 3]);
+    assert_eq!(statuses(&mut t, B), [Status::Success; 3]);
+    t.tear_down();
+}
+
+#[test]
 fn congestion_marks_do_not_stop_the_sender_until_the_timer() {
     let mut t = Pair::standard();
     t.rule(Rule::all(Fate::Mark, |p| p.from == A));

@@ -169,7 +169,7 @@ impl Traffic {
                 let peer = &self.sides[s ^ 1];
                 peer.target.region.read(&world.hosts[peer.end.host].memory, at, len).into()
             }
-            _ => pattern(self.dice.next(), len as usize).into(),
+            _ => pattern(self.dice.number(), len as usize).into(),
         };
         Some(Op {
             verb,
@@ -302,7 +302,7 @@ impl Traffic {
             let region = &peer.target.region;
             Remote { addr: region.iova + start, rkey: region.key }
         };
-        let to = (side.end.transport == Transport::Ud).then(|| UdDestination {
+        let to = (side.end.transport == Transport::Ud).then_some(UdDestination {
             ah: side.ah,
             qpn: peer.end.qpn,
             qkey: QKEY,

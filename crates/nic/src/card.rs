@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 
 use rand_chacha::ChaCha8Rng;
 
+use crate::config::Config;
 use crate::counters::Counters;
 use crate::memory::region::{Access, AccessError, Pd, Regions};
 use crate::memory::{Memory, MemoryFault};
 use crate::multi_queue::MultiQueue;
-use crate::nic::{Config, Event};
+use crate::nic::Event;
 use crate::qp::timers::Timers;
 use crate::qp::{Answer, Outstanding, Qp};
 use crate::queue::completion::{CompletionQueue, Pushed};

@@ -13,6 +13,7 @@
 
 mod card;
 pub mod cm;
+pub mod config;
 pub mod counters;
 mod management;
 pub mod memory;
@@ -26,11 +27,12 @@ pub mod time;
 pub mod transmit;
 pub mod wire;
 
+pub use config::Config;
 pub use counters::Counters;
 pub use memory::region::{Access, AccessError, Key, MrInit, Pd, RegMrError};
 pub use memory::translate::PageTable;
 pub use memory::{Memory, MemoryFault};
-pub use nic::{Config, CreateError, DestroyError, Event, Nic, PostError, QpInfo, QpInit};
+pub use nic::{CreateError, DestroyError, Event, Nic, PostError, QpInfo, QpInit};
 pub use psn::Psn;
 pub use time::Time;
 pub use transmit::{Datagram, Ecn, Path, PayloadRef, Segment, Transmit, TransmitBatch};

@@ -1,7 +1,5 @@
 //! [`Nic`]: the card as a value.
 
-use core::net::{IpAddr, Ipv4Addr};
-use core::ops::Range;
 use std::collections::VecDeque;
 
 use rand_chacha::ChaCha8Rng;
@@ -10,7 +8,8 @@ use thiserror::Error;
 
 use crate::card::{AddressHandle, Card, Domain, Env, SglPool, SharedReceiveQueue};
 use crate::cm::mad::CM_QPN;
-use crate::cm::{Cm, CmConfig, CmEvent};
+use crate::cm::{Cm, CmEvent};
+use crate::config::Config;
 use crate::counters::Counters;
 use crate::management;
 use crate::memory::device::DeviceMemory;
@@ -27,96 +26,13 @@ use crate::queue::element::{self, RecvRequest, SendRequest, TooLong};
 use crate::queue::ring::{MAX_STRIDE, Ring, RingInit};
 use crate::table::Table;
 use crate::time::Time;
-use crate::transmit::{Datagram, Ecn, Path, Transmit, TransmitBatch};
+use crate::transmit::{Datagram, Path, Transmit, TransmitBatch};
 use crate::wire::icrc::IcrcChecker;
 use crate::wire::ip::Flow;
 use crate::wire::{Bth, Dialect, Op, Packet, ROCE_PORT, Transport};
 
 /// The default partition, without the membership bit.
 const DEFAULT_PARTITION: u16 = 0x7FFF;
-
-/// What a card is made with. All limits are exact: a command that would pass one is refused.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The card's own address, from which its GID follows.
-    pub address: IpAddr,
-    /// Queue pairs, at most 65,536.
-    pub max_qps: usize,
-    /// Completion queues.
-    pub max_cqs: usize,
-    /// Entries of one completion queue.
-    pub max_cqe: usize,
-    /// Shared receive queues.
-    pub max_srqs: usize,
-    /// Protection domains.
-    pub max_pds: usize,
-    /// Address handles.
-    pub max_ahs: usize,
-    /// Memory regions.
-    pub max_mrs: usize,
-    /// log2 of the page size that contiguous regions are divided by: 2 MB (StRoM §4.3).
-    pub page_shift: u32,
-    /// Page-table entries of all regions together: 16,384 (StRoM §4.3).
-    pub translation_entries: usize,
-    /// Bus addresses of the memory that lives on the card.
-    pub device_memory: Range<u64>,
-    /// Messages outstanding on all queue pairs together.
-    pub max_outstanding: usize,
-    /// Elements fetched in one turn: 8 (SRNIC §4.3).
-    pub fetch_elements: u32,
-    /// Bytes sent in one turn: 16 KB (SRNIC §4.3).
-    pub burst_bytes: u32,
-    /// Packets that a requester may have unacknowledged, at most.
-    pub window_packets: u16,
-    /// An acknowledge is asked for at the end of each message and every so many packets.
-    pub ack_every: u32,
-    /// ECN bits of data packets.
-    pub ecn: Ecn,
-    /// The communication manager's settings.
-    pub cm: CmConfig,
-}
-
-impl Config {
-    /// The defaults, for a card at `address`.
-    pub fn new(address: IpAddr) -> Config {
-        Config {
-            address,
-            max_qps: 1 << 16,
-            max_cqs: 1 << 16,
-            max_cqe: 1 << 20,
-            max_srqs: 1 << 16,
-            max_pds: 1 << 16,
-            max_ahs: 1 << 16,
-            max_mrs: 1 << 20,
-            page_shift: 21,
-            translation_entries: 16_384,
-            device_memory: 0..0,
-            max_outstanding: 1 << 20,
-            fetch_elements: 8,
-            burst_bytes: 16 << 10,
-            window_packets: 64,
-            ack_every: 16,
-            ecn: Ecn::Capable0,
-            cm: CmConfig::new(address, guid(address)),
-        }
-    }
-}
-
-/// A name for the card that is never zero and differs from address to address.
-fn guid(address: IpAddr) -> u64 {
-    let bits = match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
-    };
-    // The second bit of the first byte says "locally administered".
-    (bits as u64 ^ (bits >> 64) as u64) | 0x0200_0000_0000_0000
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST))
-    }
-}
 
 /// What the card tells its owner, in the order it happened.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 
-use remora_nic::nic::Config;
+use remora_nic::Config;
 use remora_nic::queue::{
     Completion, Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, UdDestination,
 };

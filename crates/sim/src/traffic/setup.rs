@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use remora_nic::nic::Config;
+use remora_nic::Config;
 use remora_nic::qp::State;
 use remora_nic::wire::Transport;
 use remora_nic::{Access, Path, Pd};

@@ -167,8 +167,8 @@ pub struct QpInfo {
 ///
 /// 1. **Getters** take `&self` and change nothing: [`Nic::config`], [`Nic::counters`],
 ///    [`Nic::query_qp`]…
-/// 2. **`handle_*`** say what happened to the card: [`Nic::handle_packets`], [`Nic::handle_timeout`]
-///    and the doorbells.
+/// 2. **`handle_*`** say what happened to the card: [`Nic::handle_packets`],
+///    [`Nic::handle_timeout`] and the doorbells.
 /// 3. **Commands**, in the words of verbs: [`Nic::reg_mr`], [`Nic::create_qp`], [`Nic::modify_qp`],
 ///    [`Nic::post_send`], [`Nic::poll_cq`]… A command that fails has changed nothing.
 /// 4. **`poll_*`** say what the card wants: [`Nic::poll_transmit`] packets to send,
@@ -623,7 +623,8 @@ impl Nic {
     }
 
     /// The driver could not read the payload of `packet`, and has not sent it. The request it is
-    /// part of ends with an error, at this end or, for a READ, at the peer's; the queue pair with it.
+    /// part of ends with an error, at this end or, for a READ, at the peer's; so does the queue
+    /// pair.
     pub fn handle_fault(&mut self, now: Time, mem: &mut dyn Memory, packet: &Transmit) {
         let Some(qp) = self.qps.get_mut(packet.qpn()) else { return };
         let Some(header) = packet.header().first_chunk() else { return };

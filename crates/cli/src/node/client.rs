@@ -41,8 +41,8 @@ pub struct RemoteRegion {
 pub enum OpenRegionError {
     /// Nobody answers.
     #[error(
-        "no answer from {node} within {patience:?}: is `remora node` running there, and can {local} \
-         reach it?"
+        "no answer from {node} within {patience:?}: is `remora node` running there, and can \
+         {local} reach it?"
     )]
     NoAnswer {
         /// The node.

@@ -76,8 +76,9 @@ impl Roster {
         self.clients.retain(|id, client| {
             let departure = client.departure();
             if let Some(how) = departure {
-                tracing::debug!(peer = %client.connection.peer(), region = client.region, ?how, "a client has left");
-                departed.push((client.connection.peer(), how));
+                let peer = client.connection.peer();
+                tracing::debug!(%peer, region = client.region, ?how, "a client has left");
+                departed.push((peer, how));
             } else if !client.awaited && now.duration_since(client.probed) >= PROBE_INTERVAL {
                 client.probe(*id, now);
             }

@@ -117,8 +117,8 @@ mod tests {
         let parse = |text: &str| text.parse::<RegionSpec>();
         let spec = parse("scratch=64M,rw").unwrap();
         assert_eq!((spec.source, spec.writable), (Source::Memory(64 << 20), true));
-        let spec = parse("data=/tmp/a,b=c").unwrap();
-        assert_eq!((spec.source, spec.writable), (Source::File("/tmp/a,b=c".into()), false));
+        let spec = parse("data=/srv/a,b=c").unwrap();
+        assert_eq!((spec.source, spec.writable), (Source::File("/srv/a,b=c".into()), false));
         assert_eq!(parse("f=./64M,ro").unwrap().source, Source::File("./64M".into()));
         assert!(matches!(parse("data"), Err(SpecError::Form(_))));
         assert!(matches!(parse("@stats=1M"), Err(SpecError::Name(_))));

@@ -58,7 +58,10 @@ pub enum TransferError {
         room: u64,
     },
     /// The region cannot be written.
-    #[error("{0} is read-only: start the node with `--region {name}=…,rw` to write it", name = .0.name)]
+    #[error(
+        "{0} is read-only: start the node with `--region {name}=…,rw` to write it",
+        name = .0.name
+    )]
     ReadOnly(RegionAddress),
     /// The peer or the network failed.
     #[error("{verb} of {region} failed at offset {offset}: {status}; {reason}")]

@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum, value_parser};
 
 use crate::DeviceArgs;
 use crate::child::{self, Helper};
@@ -73,10 +73,11 @@ struct Test {
     #[arg(long, short, value_parser = plan::parse_size)]
     size: Option<u32>,
     /// Queue pairs (bw)
-    #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    #[arg(long, short, default_value_t = 1, value_parser = value_parser!(u32).range(1..=16_384))]
     qps: u32,
     /// Messages of each queue pair [default: 1000 for lat, 5000 for bw]
-    #[arg(long, short = 'n', conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short = 'n', conflicts_with = "duration")]
+    #[arg(value_parser = value_parser!(u64).range(1..))]
     iters: Option<u64>,
     /// Seconds to run, instead of a number of messages
     #[arg(long, short = 'D', value_name = "S", value_parser = parse_seconds)]
@@ -85,7 +86,8 @@ struct Test {
     #[arg(long, short, value_parser = plan::parse_mtu)]
     mtu: Option<remora::nic::qp::Mtu>,
     /// Messages in flight on each queue pair
-    #[arg(long, short = 't', default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    #[arg(long, short = 't', default_value_t = 128)]
+    #[arg(value_parser = value_parser!(u32).range(1..=8192))]
     depth: u32,
     /// Print the result as JSON
     #[arg(long)]

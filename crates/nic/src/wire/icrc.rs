@@ -10,15 +10,15 @@
 //! *i*·x^(8n) mod P, where *n* counts the bytes from the identification to the end. Multiplied by
 //! x^(-8n), a difference gives *i* back, below 2^16 if the packet is intact and anything below 2^32
 //! if not. So 16 of the 32 bits still check the packet. One multiplication is enough, and all that
-//! depends on the length is the constant x^(-8n). (On a server core of 2025 the multiplication takes
-//! 10 to 20 ns, a length not in the cache some 250 ns.)
+//! depends on the length is the constant x^(-8n). (On a server core of 2025 the multiplication
+//! takes 10 to 20 ns, a length not in the cache some 250 ns.)
 //!
 //! # What is remembered
 //! Much of a short packet's checksum is that of headers which packet after packet has in common. So
 //! [`IcrcMaker`] keeps, for a flow and a length, the checksum before the BTH for each small
-//! identification, and the difference that the masked byte of the BTH makes; a packet then takes one
-//! pass over its own bytes. A checker guesses that the identification is one more than the last,
-//! which it is where a sender's card cuts a group, and solves for it where it is not.
+//! identification, and the difference that the masked byte of the BTH makes; a packet then takes
+//! one pass over its own bytes. A checker guesses that the identification is one more than the
+//! last, which it is where a sender's card cuts a group, and solves for it where it is not.
 
 use core::net::IpAddr;
 

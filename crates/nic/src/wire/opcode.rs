@@ -246,8 +246,8 @@ const AETH: Follows = Follows::AETH;
 const DETH: Follows = Follows::DETH;
 const ATOMIC: Follows = Follows::ATOMIC;
 
-/// Every op-code the card speaks. (The standard's later FLUSH, 0x1C, and ATOMIC WRITE, 0x1D, are not
-/// among them: on a standard queue pair they are refused as unknown.)
+/// Every op-code the card speaks. (The standard's later FLUSH, 0x1C, and ATOMIC WRITE, 0x1D, are
+/// not among them: on a standard queue pair they are refused as unknown.)
 pub const TABLE: [Op; 43] = [
     row(0x00, "RC SEND First", Rc, O::Send, First, DATA),
     row(0x01, "RC SEND Middle", Rc, O::Send, Middle, DATA),

@@ -64,7 +64,8 @@ impl Buffer {
     pub fn new(len: usize) -> Result<Buffer, AllocError> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping at a place of the kernel's choice touches nothing of ours.
+        // SAFETY: a new anonymous mapping, at a place of the kernel's choice, touches nothing of
+        // ours.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(AllocError { len, source: io::Error::last_os_error() });

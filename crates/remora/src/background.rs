@@ -84,6 +84,8 @@ impl Background {
     /// Something is due at `at` that the thread may not know of.
     pub(crate) fn due(&self, at: Time) {
         if at.0 < self.wakes_at.load(Ordering::Acquire) {
+            // Once is enough: until the thread runs, others need not wake it for the same.
+            self.wakes_at.store(at.0, Ordering::Release);
             self.wake();
         }
     }
@@ -143,7 +145,6 @@ fn drive(shared: &Shared) {
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
         }
-        shared.cm_arrived.notify_all();
         if steps == 0 {
             return;
         }

@@ -105,12 +105,13 @@ impl DeviceOptions {
     /// See [`OpenError`]; each says what to do.
     pub fn open(self) -> Result<Device, OpenError> {
         let tos = remora_nic::Config::default().ecn as u8;
-        let with = socket::Config { tos, ..socket::Config::default() };
+        // Nothing on the loopback interface marks packets.
+        let with = |marks| socket::Config { tos, marks, ..socket::Config::default() };
         let (socket, link) = match &self.bind {
-            None => (Socket::bind_loopback(with)?, Mtu::B4096),
+            None => (Socket::bind_loopback(with(false))?, Mtu::B4096),
             Some(wanted) => {
                 let interface = Interface::find(wanted)?;
-                (interface.bind(with)?, interface.path_mtu())
+                (interface.bind(with(!interface.addr.is_loopback()))?, interface.path_mtu())
             }
         };
         let mtu = self.mtu.map_or(link, |mtu| mtu.min(link));
@@ -230,8 +231,9 @@ pub(crate) struct Live {
 pub(crate) struct Shared {
     driver: Mutex<Driver>,
     pub(crate) background: Background,
-    /// Signalled after the background thread has driven.
-    pub(crate) cm_arrived: Condvar,
+    /// Signalled by whoever drives, when the communication manager has news. (Not more often: who
+    /// waits for a connection would wake at every packet, and take the lock from who drives.)
+    pub(crate) cm_arrived: Arc<Condvar>,
     socket: std::os::fd::OwnedFd,
     pub(crate) info: DeviceInfo,
     /// Device memory; the card gives out its parts. Dropped after the driver.
@@ -280,7 +282,7 @@ impl Shared {
 
     /// Drives inline, one step; returns whether there was anything to do.
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
-        let moved = driver.progress();
+        let moved = driver.spin();
         let left_over = driver.has_more() || driver.nic.wants_transmit();
         self.background.note_poll(left_over, driver.nic.poll_timeout());
         moved
@@ -318,9 +320,9 @@ impl Device {
     ) -> Result<Device, OpenError> {
         let socket = driver.socket.as_fd().try_clone_to_owned()?;
         let shared = Arc::new(Shared {
+            cm_arrived: driver.cm_arrived.clone(),
             driver: Mutex::new(driver),
             background: Background::new()?,
-            cm_arrived: Condvar::new(),
             socket,
             info,
             _own_memory: own_memory,

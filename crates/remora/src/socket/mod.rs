@@ -40,11 +40,14 @@ pub struct Config {
     /// Traffic class of most packets, ECN bits included. It may differ from packet to packet, but
     /// that costs a note to the kernel beside each packet.
     pub tos: u8,
+    /// Be told the traffic class of each packet that arrives, congestion marks included; else it
+    /// reads as zero. It costs 0.1 µs a call.
+    pub marks: bool,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { port: ROCE_PORT, buffer: 16 << 20, tos: 0 }
+        Config { port: ROCE_PORT, buffer: 16 << 20, tos: 0, marks: true }
     }
 }
 
@@ -248,11 +251,11 @@ fn set_options(udp: &UdpSocket, v6: bool, config: &Config) -> io::Result<(bool, 
     if v6 {
         let discover = libc::IPV6_PMTUDISC_DO;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, config.marks.into())?;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, config.tos.into())?;
     } else {
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
-        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, config.marks.into())?;
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, config.tos.into())?;
     }
     // Only a count is lost where this is unknown.

@@ -1,7 +1,7 @@
 use super::*;
 
 /// Not the port of RoCE, so that a card that runs on this machine is not met.
-const CONFIG: Config = Config { port: 47_911, buffer: 1 << 20, tos: 0 };
+const CONFIG: Config = Config { port: 47_911, buffer: 1 << 20, tos: 0, marks: true };
 
 fn to(socket: &Socket, tos: u8) -> Destination {
     Destination { addr: socket.addr(), tos, hop_limit: 0 }

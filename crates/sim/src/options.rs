@@ -357,8 +357,8 @@ impl fmt::Display for ConnectionOptions {
         )?;
         writeln!(
             f,
-            "          timeout {}, {} retries, {} for RNR, timer {}, receivers {} quick, shared {:?}, \
-             giving up {:?}",
+            "          timeout {}, {} retries, {} for RNR, timer {}, receivers {} quick, \
+             shared {:?}, giving up {:?}",
             connect.timeout,
             connect.retry_cnt,
             connect.rnr_retry,

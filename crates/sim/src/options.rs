@@ -170,7 +170,8 @@ impl Options {
         let harsh = loss + corrupt > 0.03 || duplicate > 0.03 || reorder > 0.03 || outage > 0.0;
         let somebody_gives_up = connection.gives_up_after.iter().any(Option::is_some);
         let troubled = loss + duplicate + reorder + corrupt > 0.0;
-        harsh || somebody_gives_up || troubled && connection.connect.retry_cnt < 7
+        let impatient = connection.connect.rnr_retry < 7;
+        harsh || somebody_gives_up || impatient || troubled && connection.connect.retry_cnt < 7
     }
 }
 
@@ -216,7 +217,7 @@ fn connection(dice: &mut Dice, plan: &Plan) -> ConnectionOptions {
         max_dest_rd_atomic: reads,
         timeout: timeout(dice, plan, mtu),
         retry_cnt: dice.pick(&[7, 7, 7, 3, 1]),
-        rnr_retry: 7,
+        rnr_retry: dice.pick(&[7, 7, 7, 7, 7, 4]),
         min_rnr_timer: dice.between(1..=14) as u8,
         ..ConnectOptions::default()
     };
@@ -356,10 +357,11 @@ impl fmt::Display for ConnectionOptions {
         )?;
         writeln!(
             f,
-            "          timeout {}, {} retries, RNR timer {}, receivers {} quick, shared {:?}, \
-             giving up {:?}",
+            "          timeout {}, {} retries, {} for RNR, timer {}, receivers {} quick, \
+             shared {:?}, giving up {:?}",
             connect.timeout,
             connect.retry_cnt,
+            connect.rnr_retry,
             connect.min_rnr_timer,
             self.receiver_speed,
             self.shared,

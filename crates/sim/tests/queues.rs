@@ -275,3 +275,16 @@ fn a_ring_can_be_used_over_and_over() {
     }
     t.tear_down();
 }
+
+#[test]
+fn a_receive_doorbell_in_error_is_flushed_too() {
+    let mut t = Pair::standard();
+    let end = t.ends[B];
+    end.go_to(&mut t.world, State::Error);
+    t.run();
+    t.world.hosts[B].nic.handle_recv_doorbell(end.qpn, 2).unwrap();
+    t.run();
+    // Expect: what the ring's owner wrote by itself comes back like what is posted.
+    assert_eq!(statuses(&t.received(B)), [Status::Flushed; 2]);
+    t.tear_down();
+}

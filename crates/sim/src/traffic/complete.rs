@@ -97,8 +97,13 @@ impl Traffic {
         side.doubtful.insert(id);
         let side = &self.sides[s];
         let (host, peer) = (side.end.host, self.sides[s ^ 1].end.host);
-        let legal = matches!(status, Status::RetryExceeded | Status::Flushed)
-            && (side.closing || self.options.may_fail(&side.options));
+        let impatient = side.options.connect.rnr_retry < 7;
+        let known = match status {
+            Status::RetryExceeded | Status::Flushed => true,
+            Status::RnrRetryExceeded => impatient,
+            _ => false,
+        };
+        let legal = known && (side.closing || self.options.may_fail(&side.options));
         demand(legal, WHO, || {
             format!("request {id} of end {s} ({:?}) ended with {status:?}", op.verb)
         })?;

@@ -771,9 +771,9 @@ impl Nic {
         self.card.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
     }
 
-    /// Is a queue pair ready for a turn?
+    /// Is a queue pair ready for a turn, or a management datagram to be sent?
     pub fn wants_transmit(&self) -> bool {
-        !self.card.ready.is_empty()
+        !self.card.ready.is_empty() || self.cm.has_mads()
     }
 
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use remora::nic::Access;
 use remora::nic::queue::{Completion, Data, RecvRequest, SendFlags, SendOp, SendRequest, WorkKind};
-use remora::{CompletionQueue, ConnectionParams, Device, QueuePair, QueuePairOptions};
+use remora::{CompletionQueue, ConnectionParams, Device, Listener, QueuePair, QueuePairOptions};
 
 const PORT: u16 = 7471;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,8 +32,7 @@ fn hear(queue: &CompletionQueue) -> Result<Completion, Box<dyn Error>> {
     }
 }
 
-fn serve(device: &Device) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let listener = device.listen(PORT)?;
+fn serve(device: &Device, listener: &Listener) -> Result<(), Box<dyn Error + Send + Sync>> {
     let domain = device.alloc_pd()?;
     let queue = device.create_cq(16)?;
     let queue_pair = domain.create_qp(&QueuePairOptions::rc(&queue))?;
@@ -57,7 +56,8 @@ fn serve(device: &Device) -> Result<(), Box<dyn Error + Send + Sync>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let server = Device::open()?;
     let address = SocketAddr::new(server.info().address, PORT);
-    let serving = thread::spawn(move || serve(&server));
+    let listener = server.listen(PORT)?;
+    let serving = thread::spawn(move || serve(&server, &listener));
 
     let device = Device::open()?;
     let domain = device.alloc_pd()?;

@@ -54,8 +54,16 @@ impl Background {
     }
 
     /// Somebody has driven the card inline. If the thread sleeps on the socket, it is woken once,
-    /// to leave the work to whoever polls and look in later.
-    pub(crate) fn note_poll(&self) {
+    /// to leave the work to whoever polls and look in later; and at once if something is left over
+    /// (an acknowledge to send, say), since one poll does not mean that another comes.
+    pub(crate) fn note_poll(&self, left_over: bool, due: Time) {
+        if self.doing.load(Ordering::Relaxed) == SLEEPING {
+            if left_over {
+                self.wake();
+            } else {
+                self.due(due);
+            }
+        }
         let polls = self.polls.load(Ordering::Relaxed);
         if polls < POLLS {
             self.polls.store(polls + 1, Ordering::Relaxed);
@@ -137,7 +145,6 @@ fn drive(shared: &Shared) {
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
         }
-        shared.cm_arrived.notify_all();
         if steps == 0 {
             return;
         }

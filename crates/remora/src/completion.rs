@@ -73,11 +73,8 @@ impl CompletionQueue {
         if found > 0 || out.is_empty() {
             return Ok(found);
         }
-        driver.spin();
-        let found = driver.nic.poll_cq(self.inner.handle, out);
-        drop(driver);
-        live.background.note_poll();
-        found
+        live.progress(&mut driver);
+        driver.nic.poll_cq(self.inner.handle, out)
     }
 
     /// Polls until an entry comes.

@@ -20,8 +20,8 @@ use crate::device::{Device, Live};
 use crate::driver::Driver;
 use crate::queue_pair::{ConnectionParams, Peer, QueuePair};
 
-/// How often a waiting thread drives the device itself, should the background thread rest.
-const LOOK: Duration = Duration::from_millis(2);
+/// How often a waiting thread drives the device itself, should everybody else rest.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Why a connection did not come about.
 #[derive(Debug, Error)]

@@ -231,8 +231,9 @@ pub(crate) struct Live {
 pub(crate) struct Shared {
     driver: Mutex<Driver>,
     pub(crate) background: Background,
-    /// Signalled after the background thread has driven.
-    pub(crate) cm_arrived: Condvar,
+    /// Signalled by whoever drives, when the communication manager has news. (Not more often: who
+    /// waits for a connection would wake at every packet, and take the lock from who drives.)
+    pub(crate) cm_arrived: Arc<Condvar>,
     socket: std::os::fd::OwnedFd,
     pub(crate) info: DeviceInfo,
     /// Device memory; the card gives out its parts. Dropped after the driver.
@@ -279,6 +280,14 @@ impl Shared {
         result
     }
 
+    /// Drives inline, one step; returns whether there was anything to do.
+    pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
+        let moved = driver.spin();
+        let left_over = driver.has_more() || driver.nic.wants_transmit();
+        self.background.note_poll(left_over, driver.nic.poll_timeout());
+        moved
+    }
+
     /// Sends what became due, and wakes the background thread for what is left or comes later.
     pub(crate) fn after_command(&self, driver: &mut Driver) {
         driver.transmit();
@@ -311,9 +320,9 @@ impl Device {
     ) -> Result<Device, OpenError> {
         let socket = driver.socket.as_fd().try_clone_to_owned()?;
         let shared = Arc::new(Shared {
+            cm_arrived: driver.cm_arrived.clone(),
             driver: Mutex::new(driver),
             background: Background::new()?,
-            cm_arrived: Condvar::new(),
             socket,
             info,
             _own_memory: own_memory,
@@ -369,9 +378,7 @@ impl Device {
     /// there was anything. For applications that wait for memory to change; polling a completion
     /// queue does it too.
     pub fn progress(&self) -> bool {
-        let moved = self.live.lock().spin();
-        self.live.background.note_poll();
-        moved
+        self.live.progress(&mut self.live.lock())
     }
 
     /// Makes a protection domain.

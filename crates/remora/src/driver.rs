@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, BufWriter};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use remora_nic::cm::message::RejectReason;
@@ -54,6 +54,8 @@ pub(crate) struct Driver {
     pub(crate) async_events: VecDeque<CardEvent>,
     pub(crate) async_ready: Arc<Event>,
     cm_events: VecDeque<CmEvent>,
+    /// Signalled when there are new ones.
+    pub(crate) cm_arrived: Arc<Condvar>,
 }
 
 impl Driver {
@@ -80,6 +82,7 @@ impl Driver {
             async_events: VecDeque::new(),
             async_ready,
             cm_events: VecDeque::new(),
+            cm_arrived: Arc::new(Condvar::new()),
         }
     }
 
@@ -214,6 +217,7 @@ impl Driver {
                     }
                 }
                 CardEvent::Cm(event) => {
+                    self.cm_arrived.notify_all();
                     if let Some(lost) = keep(&mut self.cm_events, event) {
                         self.give_up(&lost);
                     }

@@ -17,11 +17,11 @@ impl Dice {
 
     /// A stream of its own, so that what one part draws does not shift what another gets.
     pub fn fork(&mut self) -> Dice {
-        Dice::new(self.next())
+        Dice::new(self.number())
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0.next_u64()
     }
 
@@ -29,14 +29,14 @@ impl Dice {
     pub fn seed(&mut self) -> [u8; 32] {
         let mut seed = [0; 32];
         for chunk in seed.chunks_exact_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes());
+            chunk.copy_from_slice(&self.number().to_le_bytes());
         }
         seed
     }
 
     /// A number below `n`, which must not be zero. (The bias of the remainder does not matter.)
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.number() % n
     }
 
     /// A number in the range.
@@ -54,12 +54,12 @@ impl Dice {
 
     /// True with probability `p`.
     pub fn chance(&mut self, p: f64) -> bool {
-        ((self.next() >> 11) as f64) < p * (1u64 << 53) as f64
+        ((self.number() >> 11) as f64) < p * (1u64 << 53) as f64
     }
 
     /// True half of the time.
     pub fn coin(&mut self) -> bool {
-        self.next() & 1 == 1
+        self.number() & 1 == 1
     }
 
     /// One of the choices, of which there must be some.

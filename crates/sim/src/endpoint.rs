@@ -193,12 +193,12 @@ impl Endpoint {
         options: &ConnectOptions,
         psns: (Psn, Psn),
     ) {
-        self.modify(world, &self.to_init(options));
-        self.modify(world, &self.to_rtr(world, peer, options, psns.1));
-        self.modify(world, &self.to_rts(options, psns.0));
+        self.modify(world, &self.init_attr(options));
+        self.modify(world, &self.rtr_attr(world, peer, options, psns.1));
+        self.modify(world, &self.rts_attr(options, psns.0));
     }
 
-    fn to_init(&self, options: &ConnectOptions) -> QpAttr {
+    fn init_attr(&self, options: &ConnectOptions) -> QpAttr {
         let ud = self.transport == Transport::Ud;
         let rc = self.transport == Transport::Rc;
         QpAttr {
@@ -210,7 +210,7 @@ impl Endpoint {
         }
     }
 
-    fn to_rtr(
+    fn rtr_attr(
         &self,
         world: &World,
         peer: &Endpoint,
@@ -233,7 +233,7 @@ impl Endpoint {
         }
     }
 
-    fn to_rts(&self, options: &ConnectOptions, first: Psn) -> QpAttr {
+    fn rts_attr(&self, options: &ConnectOptions, first: Psn) -> QpAttr {
         let attr = QpAttr { state: Some(State::Rts), sq_psn: Some(first), ..QpAttr::default() };
         if self.transport != Transport::Rc {
             return attr;

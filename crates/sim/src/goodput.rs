@@ -98,7 +98,8 @@ impl fmt::Display for Goodput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "loss {:5.2} %   goodput {:6.2} Gb/s   {:.4} of the link   {:5} lost  {:6} sent again  {:4} timeouts",
+            "loss {:5.2} %   goodput {:6.2} Gb/s   {:.4} of the link   {:5} lost  {:6} sent again  \
+             {:4} timeouts",
             self.loss * 100.0,
             self.bits_per_second / 1e9,
             self.fraction,

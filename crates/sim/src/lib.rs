@@ -1,11 +1,11 @@
 //! The simulated world: cards on simulated hosts, links with every kind of fault, and virtual time
 //! that jumps to the next event. One seed makes a whole world, and the same seed always the same.
 //!
-//! - [`run`] draws a world from a seed, breaks its network, heals it, demands progress, and lets
+//! - [`run()`] draws a world from a seed, breaks its network, heals it, demands progress, and lets
 //!   the checkers in [`check`] judge what happened. This is the main test of the card.
 //! - [`Pair`] is the smallest world, two hosts and a connection, for directed tests with
 //!   [`Rule`]s that drop, delay or damage chosen packets.
-//! - [`goodput`](goodput::goodput) measures a connection at a given loss.
+//! - [`goodput()`] measures a connection at a given loss.
 //!
 //! The reading order is [`dice`], [`memory`], [`packet`], [`network`], [`world`], [`endpoint`].
 #![forbid(unsafe_code)]

@@ -257,7 +257,7 @@ fn connection(dice: &mut Dice, plan: &Plan) -> ConnectionOptions {
 
 /// Half of the time so near the end of the circle that it wraps.
 fn psn(dice: &mut Dice) -> Psn {
-    let psn = dice.next() as u32;
+    let psn = dice.number() as u32;
     Psn::new(if dice.coin() { psn } else { 0u32.wrapping_sub(psn % 300) })
 }
 
@@ -312,7 +312,8 @@ impl fmt::Display for Options {
         )?;
         writeln!(
             f,
-            "  cards   window {}, acknowledge every {}, turn {} elements and {} bytes, pool {}, {:?}",
+            "  cards   window {}, acknowledge every {}, turn {} elements and {} bytes, pool {}, \
+             {:?}",
             self.window_packets,
             self.ack_every,
             self.fetch_elements,
@@ -355,7 +356,8 @@ impl fmt::Display for ConnectionOptions {
         )?;
         writeln!(
             f,
-            "          timeout {}, {} retries, RNR timer {}, receivers {} quick, shared {:?}, giving up {:?}",
+            "          timeout {}, {} retries, RNR timer {}, receivers {} quick, shared {:?}, \
+             giving up {:?}",
             connect.timeout,
             connect.retry_cnt,
             connect.min_rnr_timer,

@@ -206,7 +206,7 @@ impl World {
             let Host { nic, memory, .. } = &mut self.hosts[from];
             more = nic.poll_transmit(self.now, memory, &mut batch, self.driver.transmit_batch);
             for packet in batch.packets() {
-                let id = self.dice.next() as u16;
+                let id = self.dice.number() as u16;
                 let Host { memory, address, .. } = &mut self.hosts[from];
                 if let Some(wire) = seal(packet, &batch, memory, *address, id) {
                     self.send(from, wire);

@@ -3,10 +3,11 @@
 
 use core::time::Duration;
 
+use remora_nic::Psn;
 use remora_nic::qp::State;
-use remora_nic::queue::{Data, SendFlags, SendOp, Status};
-use remora_nic::wire::{Nak, Operation, Position};
-use remora_sim::endpoint::{ConnectOptions, QueueOptions};
+use remora_nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
+use remora_nic::wire::{Nak, Operation, Position, Transport};
+use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
 use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
 
 fn statuses(t: &mut Pair, of: usize) -> Vec<Status> {
@@ -272,16 +273,45 @@ fn unsignaled_work_is_reported_only_when_it_fails() {
 }
 
 #[test]
-fn many_outstanding_messages_share_a_small_pool() {
+fn a_queue_pair_that_found_the_pool_full_goes_on_when_it_has_room() {
     let options = PairOptions { config: |c| c.max_outstanding = 3, ..PairOptions::default() };
     let mut t = Pair::new(&options);
+    let [other_a, other_b] = [A, B].map(|i| {
+        let pd = t.ends[i].pd;
+        Endpoint::create(&mut t.world, (i, pd), Transport::Rc, &QueueOptions::default(), None)
+    });
+    let psns = (Psn::new(1), Psn::new(2));
+    connect(&mut t.world, (&other_a, &other_b), &ConnectOptions::default(), psns);
     for _ in 0..40 {
         t.write(A, 0, 0, 3000);
     }
+    t.world.step();
+    let (to, sge) = (t.remote(B, 0), t.sge(A, 0, 10));
+    let op = SendOp::Write { to, imm: None };
+    let flags = SendFlags::SIGNALED;
+    let request = SendRequest { wr_id: 1, op, data: Data::Sges(&[sge]), flags };
+    other_a.post_send(&mut t.world, &request).unwrap();
     t.run();
-    // Expect: those that found the pool full went on when it had room, and the card did not spin.
+    // Expect: both finish, though the pool was full of the first one's when the second came, and
+    // the card did not spin meanwhile.
     assert_eq!(statuses(&mut t, A), [Status::Success; 40]);
+    assert_eq!(Endpoint::drain(&mut t.world, A, other_a.send_cq).len(), 1);
     assert!(t.world.hosts[A].nic.counters().pool_full > 0);
+}
+
+#[test]
+fn the_smallest_turn_still_moves_both_directions() {
+    let options = PairOptions { config: |c| c.burst_bytes = 1, ..PairOptions::default() };
+    let mut t = Pair::new(&options);
+    for of in [A, B] {
+        t.write(of, 0, 100_000, 5000);
+        t.read(of, 0, 200_000, 5000);
+        t.fetch_add(of, 300_000, 1, 400_000);
+    }
+    t.run();
+    // Expect: answers and requests share even a turn of one byte.
+    assert_eq!(statuses(&mut t, A), [Status::Success; 3]);
+    assert_eq!(statuses(&mut t, B), [Status::Success; 3]);
     t.tear_down();
 }
 

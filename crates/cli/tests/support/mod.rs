@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::Value;
 
 /// A folder of a test's own.
-pub struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    pub fn new() -> Folder {
+    pub(crate) fn new() -> Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("remora-test-{}-{number}", std::process::id());
@@ -24,19 +24,19 @@ impl Folder {
         Folder(path)
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
     /// A file of `len` bytes that do not repeat soon.
-    pub fn file(&self, name: &str, len: usize) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, len: usize) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, pattern(len)).unwrap();
         path
     }
 
     /// The names of what is in it.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let name = |entry: std::io::Result<fs::DirEntry>| {
             entry.unwrap().file_name().to_string_lossy().into_owned()
         };
@@ -52,7 +52,7 @@ impl Drop for Folder {
     }
 }
 
-pub fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     let word = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
     let mut bytes: Vec<u8> = (1..=len.div_ceil(8) as u64).flat_map(word).collect();
     bytes.truncate(len);
@@ -60,7 +60,7 @@ pub fn pattern(len: usize) -> Vec<u8> {
 }
 
 /// The command, with these arguments, without what the surroundings might say.
-pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
     command.args(args);
     for name in ["REMORA_TOKEN", "REMORA_LOG", "REMORA_PCAP"] {
@@ -71,12 +71,12 @@ pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
 }
 
 /// Runs it to its end.
-pub fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+pub(crate) fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     command(args).output().unwrap()
 }
 
 /// Runs it, expects success, and returns what it printed.
-pub fn succeed<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+pub(crate) fn succeed<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
     let output = run(args);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {errors}", output.status);
@@ -84,7 +84,7 @@ pub fn succeed<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
 }
 
 /// Runs it, expects failure with a reason, and returns that.
-pub fn fail<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+pub(crate) fn fail<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
     let output = run(args);
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success(), "it should have failed: {errors}");
@@ -93,16 +93,16 @@ pub fn fail<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
 }
 
 /// A running node; it ends with the test.
-pub struct Node {
-    pub child: Child,
+pub(crate) struct Node {
+    pub(crate) child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     /// What it said when it was ready.
-    pub ready: Value,
+    pub(crate) ready: Value,
 }
 
 impl Node {
-    pub fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Node {
+    pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Node {
         let mut child = command(["node", "--json", "--until-eof"])
             .args(args)
             .stdin(Stdio::piped())
@@ -124,23 +124,23 @@ impl Node {
     }
 
     /// Its address, as it printed it.
-    pub fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.ready["node"].as_str().unwrap().to_owned()
     }
 
     /// A region of it.
-    pub fn region(&self, name: &str) -> String {
+    pub(crate) fn region(&self, name: &str) -> String {
         format!("{}/{name}", self.address())
     }
 
     /// Lets it end; returns the rest of its output and of its errors.
-    pub fn finish(mut self) -> (String, String) {
+    pub(crate) fn finish(mut self) -> (String, String) {
         drop(self.stdin.take());
         self.end()
     }
 
     /// Waits until it ends by itself.
-    pub fn end(&mut self) -> (String, String) {
+    pub(crate) fn end(&mut self) -> (String, String) {
         let (mut rest, mut errors) = (String::new(), String::new());
         self.stdout.read_to_string(&mut rest).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
@@ -158,6 +158,6 @@ impl Drop for Node {
 }
 
 /// `name=path`, as `--region` wants it.
-pub fn region_of(name: &str, path: &Path) -> String {
+pub(crate) fn region_of(name: &str, path: &Path) -> String {
     format!("{name}={}", path.display())
 }

@@ -182,6 +182,11 @@ impl Cm {
         }
     }
 
+    /// Are there messages to send?
+    pub fn has_mads(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
     /// The next message to send.
     pub fn poll_mad(&mut self) -> Option<OutgoingMad> {
         self.outgoing.pop_front()

@@ -288,10 +288,11 @@ impl Qp {
         let (elements, bytes) = (config.fetch_elements, config.burst_bytes);
         // A long READ by the peer must not keep our own requests waiting.
         let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0;
-        let mut answers = Budget { elements, bytes: if sends { bytes / 2 } else { bytes } };
+        let half = (bytes / 2).max(1);
+        let mut answers = Budget { elements, bytes: if sends { half } else { bytes } };
         self.send_cnp(env, batch);
         self.send_answers(env, batch, &mut answers);
-        let rest = if sends { bytes / 2 + answers.bytes } else { answers.bytes };
+        let rest = if sends { half + answers.bytes } else { answers.bytes };
         let mut budget = Budget { elements, bytes: rest };
         let again = match self.state {
             State::Rts | State::Sqd => self.send_requests(env, batch, &mut budget),

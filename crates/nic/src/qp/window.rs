@@ -107,6 +107,16 @@ mod tests {
     }
 
     #[test]
+    fn when_the_window_halves_one_in_flight_has_asked() {
+        for limit in LEAST..300 {
+            let mut w = Window::new(limit);
+            let unasked = w.ask_every(64) - 1;
+            w.shrink(Psn::new(0));
+            assert!(unasked <= 64 && w.has_room(unasked), "a window of {limit}");
+        }
+    }
+
+    #[test]
     fn it_never_closes() {
         let mut w = Window::new(1);
         for i in 0..10 {

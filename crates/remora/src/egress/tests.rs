@@ -8,7 +8,7 @@ use super::*;
 use crate::memory::{Buffer, HostMemory};
 use crate::socket::{Config, RecvBatch};
 
-const CONFIG: Config = Config { port: 47_921, buffer: 4 << 20 };
+const CONFIG: Config = Config { port: 47_921, buffer: 4 << 20, tos: 0, marks: true };
 const HEADER: [u8; 12] = [10, 0, 0xff, 0xff, 0, 0, 0, 17, 0x80, 0, 0, 1];
 
 struct World {

@@ -7,8 +7,11 @@ use super::{Violation, demand};
 use crate::network::Tally;
 use crate::world::World;
 
+/// A counter's name and value.
+type Counter = fn(&Counters) -> (&'static str, u64);
+
 /// What no card may count in a world where everybody keeps the rules.
-const NEVER: [fn(&Counters) -> (&'static str, u64); 18] = [
+const NEVER: [Counter; 18] = [
     |c| ("drop_malformed", c.drop_malformed),
     |c| ("drop_version", c.drop_version),
     |c| ("drop_pkey", c.drop_pkey),

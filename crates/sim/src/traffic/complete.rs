@@ -131,7 +131,7 @@ impl Traffic {
         let side = &mut self.sides[s];
         side.local.spans.give_back(start, len);
         if !matches!(op.verb, Verb::Read | Verb::CompareSwap | Verb::FetchAdd) {
-            let junk = vec![self.dice.next() as u8; len as usize];
+            let junk = vec![self.dice.number() as u8; len as usize];
             let host = side.end.host;
             side.local.region.write(&mut world.hosts[host].memory, start, &junk);
             let places = places(&side.local.region, &[(start, len)]);

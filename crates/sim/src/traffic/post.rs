@@ -21,11 +21,18 @@ impl Traffic {
     pub(super) fn post_sends(&mut self, world: &mut World, s: usize) -> Result<(), Violation> {
         while self.sides[s].left > 0 && self.sides[s].failed.is_none() {
             // Not always all at once.
-            if self.dice.chance(0.05) || !self.post_one(world, s)? {
+            if !self.has_room(world, s) || self.dice.chance(0.05) || !self.post_one(world, s)? {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Would the send queue take another request? Asked first, for making one ready is much work.
+    fn has_room(&self, world: &World, s: usize) -> bool {
+        let side = &self.sides[s];
+        let info = world.hosts[side.end.host].nic.query_qp(side.end.qpn);
+        info.is_some_and(|info| info.sends < side.options.queues.sends)
     }
 
     /// An end that is to give up does.
@@ -49,7 +56,7 @@ impl Traffic {
             }
             _ => None,
         };
-        let again = again.filter(|_| self.sides[s].left > 1);
+        let again = again.filter(|_| self.sides[s].left > 1 && self.has_room(world, s));
         let target = op.target;
         let content = Rc::clone(&op.content);
         let op = Op { frees_target: again.is_none(), ..op };
@@ -162,7 +169,7 @@ impl Traffic {
                 let peer = &self.sides[s ^ 1];
                 peer.target.region.read(&world.hosts[peer.end.host].memory, at, len).into()
             }
-            _ => pattern(self.dice.next(), len as usize).into(),
+            _ => pattern(self.dice.number(), len as usize).into(),
         };
         Some(Op {
             verb,
@@ -295,7 +302,7 @@ impl Traffic {
             let region = &peer.target.region;
             Remote { addr: region.iova + start, rkey: region.key }
         };
-        let to = (side.end.transport == Transport::Ud).then(|| UdDestination {
+        let to = (side.end.transport == Transport::Ud).then_some(UdDestination {
             ah: side.ah,
             qpn: peer.end.qpn,
             qkey: QKEY,

@@ -144,6 +144,9 @@ fn a_node_without_a_server_is_named() {
     assert!(said.contains("cannot connect") && said.contains(ip), "{said}");
 }
 
+const GOODPUT: [&str; 4] =
+    ["goodput_loss_0", "goodput_loss_0.01%", "goodput_loss_0.1%", "goodput_loss_1%"];
+
 #[test]
 fn the_bench_prints_and_writes_its_rows() {
     let file = std::env::temp_dir().join(format!("remora-bench-{}.json", std::process::id()));
@@ -153,7 +156,8 @@ fn the_bench_prints_and_writes_its_rows() {
     std::fs::remove_file(&file).unwrap();
     let names: Vec<&str> =
         rows.as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["write_latency_8B", "write_bandwidth_1MiB", "write_rate_64B"]);
+    assert_eq!(names[..3], ["write_latency_8B", "write_bandwidth_1MiB", "write_rate_64B"]);
+    assert_eq!(names[3..], GOODPUT);
     for row in rows.as_array().unwrap() {
         let ratio =
             row["ours"]["median"].as_f64().unwrap() / row["peer"]["median"].as_f64().unwrap();

@@ -68,6 +68,8 @@ struct Case<'a> {
 enum Target {
     AtMost(f64),
     AtLeast(f64),
+    /// None: a figure to look at.
+    Any,
 }
 
 impl Target {
@@ -75,6 +77,7 @@ impl Target {
         match self {
             Target::AtMost(limit) => ratio <= limit,
             Target::AtLeast(limit) => ratio >= limit,
+            Target::Any => true,
         }
     }
 }
@@ -84,6 +87,7 @@ impl std::fmt::Display for Target {
         match self {
             Target::AtMost(limit) => write!(f, "≤ {limit} ×"),
             Target::AtLeast(limit) => write!(f, "≥ {limit} ×"),
+            Target::Any => write!(f, "–"),
         }
     }
 }
@@ -154,7 +158,11 @@ fn report(rows: &[Row], options: &Options) -> Result<()> {
     let headings = ["row", "unit", "ours", "peer", "peer's", "ratio", "target", ""];
     let mut table = output::table(headings);
     for row in rows {
-        let met = if row.target.is_met(row.ratio) { "met" } else { "missed" };
+        let met = match row.target {
+            Target::Any => "",
+            target if target.is_met(row.ratio) => "met",
+            _ => "missed",
+        };
         table.add_row([
             row.name.to_owned(),
             row.unit.to_owned(),

@@ -6,23 +6,22 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use serde::{Deserialize, Serialize};
 
 use crate::child::{self, Helper};
 
-/// What a TCP program would write at a time.
-const TCP_WRITE: usize = 1 << 20;
 /// Rounds of ping-pong between looks at the clock.
 const ROUNDS: u32 = 256;
 /// The longest wait for the other end.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What ends a stream of datagrams: longer than any that carries data.
-const LAST: [u8; 256] = [0; 256];
+/// Bytes of a datagram whose rate is measured.
+const MESSAGE: usize = 64;
 
 /// Which peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -43,9 +42,12 @@ pub(super) struct Peer {
     /// Seconds to measure
     #[arg(long, default_value_t = 0.3)]
     seconds: f64,
-    /// Bytes of the socket's buffers; 0: leave them to the system
+    /// Bytes of a TCP socket's buffers; 0: leave them to the system
     #[arg(long, default_value_t = 0)]
     buffer: usize,
+    /// Bytes of a TCP write, and of the room for a read
+    #[arg(long, default_value_t = 1 << 20)]
+    write: usize,
     /// Be the other end
     #[arg(long)]
     other: bool,
@@ -64,13 +66,16 @@ impl Peer {
             child::pin(1)?;
             return match self.kind {
                 Kind::UdpLatency => udp_echo(),
-                Kind::TcpBandwidth => tcp_sink(self.buffer),
-                Kind::UdpRate => udp_sink(),
+                Kind::TcpBandwidth => tcp_sink(self.buffer, self.write),
+                Kind::UdpRate => udp_sink(Duration::from_secs_f64(self.seconds)),
             };
         }
         let name = self.kind.to_possible_value().context("a kind without a name")?;
-        let buffer = self.buffer.to_string();
-        let args = ["bench", "peer", name.get_name(), "--other", "--buffer", &buffer];
+        let mut args: Vec<String> =
+            ["bench", "peer", name.get_name(), "--other"].map(Into::into).into();
+        args.extend(["--seconds".into(), self.seconds.to_string()]);
+        args.extend(["--buffer".into(), self.buffer.to_string()]);
+        args.extend(["--write".into(), self.write.to_string()]);
         let mut other = Helper::start(args)?;
         // Only now: the other end would inherit it.
         child::pin(0)?;
@@ -78,8 +83,8 @@ impl Peer {
         let time = Duration::from_secs_f64(self.seconds);
         let value = match self.kind {
             Kind::UdpLatency => udp_ping(to, time)?,
-            Kind::TcpBandwidth => tcp_source(to, time, self.buffer)?,
-            Kind::UdpRate => udp_source(to, time, &mut other)?,
+            Kind::TcpBandwidth => tcp_source(to, time, self.buffer, self.write)?,
+            Kind::UdpRate => udp_source(to, other)?,
         };
         println!("{}", serde_json::to_string(&Figure { value })?);
         Ok(())
@@ -159,15 +164,15 @@ fn tcp_buffers(stream: &TcpStream, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-fn tcp_source(to: SocketAddr, time: Duration, buffer: usize) -> Result<f64> {
+fn tcp_source(to: SocketAddr, time: Duration, buffer: usize, write: usize) -> Result<f64> {
     let mut stream = TcpStream::connect(to).context("cannot connect over TCP")?;
     tcp_buffers(&stream, buffer)?;
-    let bytes = vec![7; TCP_WRITE];
+    let bytes = vec![7; write];
     let mut sent = 0u64;
     let start = Instant::now();
     while start.elapsed() < time {
         stream.write_all(&bytes).context("cannot send over TCP")?;
-        sent += TCP_WRITE as u64;
+        sent += write as u64;
     }
     // All has arrived when the other end says so.
     stream.shutdown(std::net::Shutdown::Write)?;
@@ -175,7 +180,7 @@ fn tcp_source(to: SocketAddr, time: Duration, buffer: usize) -> Result<f64> {
     Ok(sent as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9)
 }
 
-fn tcp_sink(buffer: usize) -> Result<()> {
+fn tcp_sink(buffer: usize, read: usize) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen over TCP")?;
     if buffer > 0 {
         // Before the connection comes, so that its window is made for it.
@@ -184,48 +189,50 @@ fn tcp_sink(buffer: usize) -> Result<()> {
     announce(listener.local_addr()?)?;
     let (mut stream, _) = listener.accept().context("cannot accept over TCP")?;
     tcp_buffers(&stream, buffer)?;
-    let mut bytes = vec![0; TCP_WRITE];
+    let mut bytes = vec![0; read];
     while stream.read(&mut bytes).context("cannot receive over TCP")? > 0 {}
     stream.write_all(&[1])?;
     wait_for_the_end()
 }
 
 /// Sends as fast as it can; the figure is what the other end received a second.
-fn udp_source(to: SocketAddr, time: Duration, other: &mut Helper) -> Result<f64> {
+fn udp_source(to: SocketAddr, mut other: Helper) -> Result<f64> {
     let socket = udp(false)?;
     socket.connect(to)?;
-    let bytes = [7; 64];
-    let start = Instant::now();
-    while start.elapsed() < time {
+    let told = thread::spawn(move || other.line());
+    while !told.is_finished() {
         for _ in 0..ROUNDS {
-            send(&socket, &bytes)?;
+            send(&socket, &[7; MESSAGE])?;
         }
     }
-    while start.elapsed() < time + Duration::from_millis(20) {
-        send(&socket, &LAST)?;
-    }
-    other.line()?.parse().context("the other end printed no figure")
+    let figure = told.join().map_err(|_| anyhow!("a thread panicked"))??;
+    figure.parse().context("the other end printed no figure")
 }
 
-/// Sends one datagram; a full socket is tried again.
+/// Sends one datagram; a full socket is tried again. Once the other end has counted enough, its
+/// socket is gone.
 fn send(socket: &UdpSocket, bytes: &[u8]) -> Result<()> {
     loop {
         match socket.send(bytes) {
             Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error).context("cannot send over UDP"),
         }
     }
 }
 
-fn udp_sink() -> Result<()> {
+fn udp_sink(time: Duration) -> Result<()> {
     let socket = udp(true)?;
-    let mut bytes = [0; LAST.len()];
+    let mut bytes = [0; MESSAGE];
     spin(&socket, &mut bytes)?;
     let start = Instant::now();
     let mut received = 0u64;
-    while spin(&socket, &mut bytes)?.0 != LAST.len() {
-        received += 1;
+    while start.elapsed() < time {
+        for _ in 0..ROUNDS {
+            spin(&socket, &mut bytes)?;
+        }
+        received += u64::from(ROUNDS);
     }
     println!("{}", received as f64 / start.elapsed().as_secs_f64() / 1e6);
     std::io::stdout().flush()?;

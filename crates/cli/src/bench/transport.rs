@@ -1,14 +1,24 @@
-//! `remora bench transport`: WRITEs beside plain sockets, both ends pinned to a core each.
+//! `remora bench transport`: WRITEs beside plain sockets, both ends pinned to a core each; and, in
+//! simulation, what loss leaves of a link.
 
 use anyhow::{Context, Result};
 use clap::Args;
+
+use remora_sim::goodput::{LOSSES, goodput};
 
 use super::peers::Figure;
 use super::{Case, Options, Target, measure, report};
 use crate::child;
 
-/// TCP's buffers to choose from: the system's own choice, and fixed sizes.
-const TCP_BUFFERS: [&str; 3] = ["0", "1048576", "4194304"];
+/// TCP is to be tuned: buffers to choose from (0: the system's own choice), and bytes of a write.
+const TCP_BUFFERS: [usize; 2] = [0, 4 << 20];
+const TCP_WRITES: [usize; 3] = [128 << 10, 256 << 10, 1 << 20];
+/// The seed of the simulated worlds, whose figures are exact.
+const SEED: u64 = 1;
+
+/// The rows of [`LOSSES`].
+const GOODPUT: [&str; LOSSES.len()] =
+    ["goodput_loss_0", "goodput_loss_0.01%", "goodput_loss_0.1%", "goodput_loss_1%"];
 
 /// Measures the transport.
 #[derive(Debug, Args)]
@@ -20,16 +30,19 @@ pub(super) struct Transport {
 impl Transport {
     pub(super) fn run(&self) -> Result<()> {
         let (runs, seconds) = if self.options.quick { (3, "0.1") } else { (9, "0.4") };
-        let buffer = faster_tcp(seconds)?;
+        let tcp = fastest_tcp(seconds)?;
         let mut rows = Vec::new();
-        for case in cases(seconds, buffer) {
+        for case in cases(seconds, &tcp) {
             rows.push(measure(case, runs)?);
+        }
+        for (name, loss) in GOODPUT.into_iter().zip(LOSSES) {
+            rows.push(measure(simulated(name, loss), 1)?);
         }
         report(&rows, &self.options)
     }
 }
 
-fn cases(seconds: &str, buffer: &str) -> [Case<'static>; 3] {
+fn cases(seconds: &str, tcp: &str) -> [Case<'static>; 3] {
     [
         Case {
             name: "write_latency_8B",
@@ -37,7 +50,7 @@ fn cases(seconds: &str, buffer: &str) -> [Case<'static>; 3] {
             peer: "UDP ping-pong, busy polling",
             target: Target::AtMost(1.3),
             ours: ours("lat --size 8", seconds, "median_us"),
-            theirs: peer("udp-latency", seconds, "0"),
+            theirs: peer("udp-latency", seconds),
         },
         Case {
             name: "write_bandwidth_1MiB",
@@ -45,7 +58,7 @@ fn cases(seconds: &str, buffer: &str) -> [Case<'static>; 3] {
             peer: "TCP, one stream",
             target: Target::AtLeast(1.0),
             ours: ours("bw --size 1M --mtu 4096 --qps 1 --depth 16", seconds, "gbps"),
-            theirs: peer("tcp-bandwidth", seconds, buffer),
+            theirs: peer(tcp, seconds),
         },
         Case {
             name: "write_rate_64B",
@@ -53,7 +66,7 @@ fn cases(seconds: &str, buffer: &str) -> [Case<'static>; 3] {
             peer: "UDP, a packet a call",
             target: Target::AtLeast(6.0),
             ours: ours("bw --size 64 --qps 64", seconds, "mmsgps"),
-            theirs: peer("udp-rate", seconds, "0"),
+            theirs: peer("udp-rate", seconds),
         },
     ]
 }
@@ -72,23 +85,37 @@ fn ours(
     })
 }
 
+/// Goodput at a loss, beside the rate of the link.
+fn simulated(name: &'static str, loss: f64) -> Case<'static> {
+    let achieved = goodput(loss, SEED);
+    Case {
+        name,
+        unit: "Gb/s",
+        peer: "the link, simulated",
+        target: Target::Any,
+        ours: Box::new(move || Ok(achieved.bits_per_second / 1e9)),
+        theirs: Box::new(move || Ok(achieved.bits_per_second / achieved.fraction / 1e9)),
+    }
+}
+
 /// The figure of a peer.
-fn peer(kind: &'static str, seconds: &str, buffer: &str) -> Box<dyn FnMut() -> Result<f64>> {
-    let args = format!("bench peer {kind} --seconds {seconds} --buffer {buffer}");
+fn peer(kind: &str, seconds: &str) -> Box<dyn FnMut() -> Result<f64>> {
+    let args = format!("bench peer {kind} --seconds {seconds}");
     Box::new(move || {
         let args: Vec<&str> = args.split(' ').collect();
         Ok(child::run_for_json::<Figure>(&args)?.value)
     })
 }
 
-/// TCP is to be tuned: the buffers with which it is fastest here.
-fn faster_tcp(seconds: &str) -> Result<&'static str> {
-    let mut best = (0.0, TCP_BUFFERS[0]);
-    for buffer in TCP_BUFFERS {
-        let mut run = peer("tcp-bandwidth", seconds, buffer);
+/// The peer's arguments with which TCP is fastest here.
+fn fastest_tcp(seconds: &str) -> Result<String> {
+    let mut best = (0.0, String::new());
+    for (buffer, write) in TCP_BUFFERS.iter().flat_map(|b| TCP_WRITES.map(|w| (b, w))) {
+        let args = format!("tcp-bandwidth --buffer {buffer} --write {write}");
+        let mut run = peer(&args, seconds);
         let figure = run()?.max(run()?);
         if figure > best.0 {
-            best = (figure, buffer);
+            best = (figure, args);
         }
     }
     Ok(best.1)

@@ -59,7 +59,9 @@ pub(super) fn server(session: &mut Session, received: u64) -> Result<()> {
     let checked = check(session, messages, received);
     // One control message holds at least so many bytes.
     let mut verdict = checked.as_ref().map_or_else(|e| format!("{e:#}"), |()| String::new());
-    verdict.truncate(verdict.floor_char_boundary(super::control::LEAST_ROOM));
+    while verdict.len() > super::control::LEAST_ROOM {
+        verdict.pop();
+    }
     session.control.send(verdict.as_bytes(), patience())?;
     checked
 }

@@ -7,7 +7,7 @@
 use core::time::Duration;
 
 use super::responder::{Refusal, Reply};
-use super::{Budget, Qp, State};
+use super::{Budget, Qp};
 use crate::card::Env;
 use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::Cursor;
@@ -322,11 +322,12 @@ impl Qp {
         self.tx.window.shrink(self.tx.high);
     }
 
-    /// Sends no more answers.
+    /// Sends no more answers. An acknowledge that is owed still leaves, unless it would pass a
+    /// READ or atomic that will not be answered.
     pub(crate) fn drop_answers(&mut self, env: &mut Env<'_>) {
         while env.card.answers.pop(&mut self.rx.answers).is_some() {}
-        self.rx.pending = 0;
-        if self.state != State::Error || self.rx.reply == Reply::Acknowledge {
+        let unanswered = core::mem::take(&mut self.rx.pending) > 0;
+        if unanswered && self.rx.reply == Reply::Acknowledge {
             self.rx.reply = Reply::Nothing;
         }
     }

@@ -17,8 +17,10 @@
 //! Much of a short packet's checksum is that of headers which packet after packet has in common. So
 //! [`IcrcMaker`] keeps, for a flow and a length, the checksum before the BTH for each small
 //! identification, and the difference that the masked byte of the BTH makes; a packet then takes
-//! one pass over its own bytes. A checker guesses that the identification is one more than the
-//! last, which it is where a sender's card cuts a group, and solves for it where it is not.
+//! one pass over its own bytes. A checker guesses the identification and solves for it only where
+//! it guessed wrong: where a sender's card cuts a group of packets of one length, the next one's is
+//! one more; where the length changes, it probably is what it was when packets of that length came
+//! last (an acknowledge behind a packet of data has 1, time and again).
 
 use core::net::IpAddr;
 
@@ -114,6 +116,8 @@ const KNOWN_IDS: u16 = 64;
 #[derive(Clone, Debug, Default)]
 pub struct IcrcMaker {
     known: Vec<Known>,
+    /// Which of them the last packet was one of.
+    current: usize,
 }
 
 /// What packets of one flow and one length have in common.
@@ -124,27 +128,27 @@ struct Known {
     covered: usize,
     /// What the checksum differs by if the congestion byte is 0 and not all ones.
     congestion: u32,
-    /// Which identifications' `prefixes` are known: a bit each.
-    have: u64,
-    /// For an identification, the checksum of all before the BTH.
-    prefixes: [u32; KNOWN_IDS as usize],
+    /// For an identification, the checksum of all before the BTH, where it was needed yet.
+    prefixes: Vec<Option<crc32fast::Hasher>>,
+    /// The identification that the next packet probably has, for a checker.
+    guess: u16,
+    /// The same, if the packet before it is not one of these.
+    first: u16,
 }
 
 impl Known {
     fn new(flow: &Flow, covered: usize) -> Known {
         let behind = covered.saturating_sub(BTH_CONGESTION);
         let congestion = multiply(0xFF, power(BYTE_FORTH, behind));
-        Known { flow: *flow, covered, congestion, have: 0, prefixes: [0; KNOWN_IDS as usize] }
+        let prefixes = vec![None; KNOWN_IDS.into()];
+        Known { flow: *flow, covered, congestion, prefixes, guess: 0, first: 0 }
     }
 
     /// `ip_id` is below [`KNOWN_IDS`].
-    fn prefix(&mut self, ip_id: u16) -> u32 {
-        let at = usize::from(ip_id);
-        if self.have & 1 << at == 0 {
-            self.prefixes[at] = Icrc::start(&self.flow, ip_id, self.covered + 4, &[]).value();
-            self.have |= 1 << at;
-        }
-        self.prefixes[at]
+    fn prefix(&mut self, ip_id: u16) -> crc32fast::Hasher {
+        let (flow, len) = (&self.flow, self.covered + 4);
+        let prefix = &mut self.prefixes[usize::from(ip_id)];
+        prefix.get_or_insert_with(|| Icrc::start(flow, ip_id, len, &[]).0).clone()
     }
 }
 
@@ -163,16 +167,42 @@ impl IcrcMaker {
         if ip_id >= KNOWN_IDS || covered.get(BTH_CONGESTION) != Some(&0) {
             return Icrc::start(flow, ip_id, covered.len() + 4, covered).value();
         }
-        if self.known.is_empty() {
-            self.known = vec![Known::new(flow, covered.len()); KNOWN_LEN];
-        }
-        let known = &mut self.known[covered.len() / 4 % KNOWN_LEN];
-        if known.covered != covered.len() || known.flow != *flow {
-            *known = Known::new(flow, covered.len());
-        }
-        let mut hasher = crc32fast::Hasher::new_with_initial(known.prefix(ip_id));
+        let known = self.known(flow, covered.len());
+        let mut hasher = known.prefix(ip_id);
         hasher.update(covered);
         hasher.finalize() ^ known.congestion
+    }
+
+    /// What is known of packets of this flow and length.
+    fn known(&mut self, flow: &Flow, covered: usize) -> &mut Known {
+        let at = covered / 4 % KNOWN_LEN;
+        if self.known.is_empty() {
+            self.known = vec![Known::new(flow, covered); KNOWN_LEN];
+        }
+        let known = &mut self.known[at];
+        if known.covered != covered || known.flow != *flow {
+            *known = Known::new(flow, covered);
+        }
+        known
+    }
+
+    /// The identification that the next packet probably has, and whether the packet before was
+    /// one of these.
+    fn guess(&mut self, flow: &Flow, covered: usize) -> (u16, bool) {
+        let continues = self.current == covered / 4 % KNOWN_LEN;
+        self.current = covered / 4 % KNOWN_LEN;
+        let known = self.known(flow, covered);
+        (if continues { known.guess } else { known.first }, continues)
+    }
+
+    /// It had this one.
+    fn learn(&mut self, ip_id: u16, continues: bool) {
+        let known = &mut self.known[self.current];
+        // Only small ones are remembered, and worth a guess.
+        known.guess = ip_id.wrapping_add(1) % KNOWN_IDS;
+        if !continues {
+            known.first = ip_id % KNOWN_IDS;
+        }
     }
 }
 
@@ -183,8 +213,6 @@ const CACHE_LEN: usize = 64;
 #[derive(Clone, Debug)]
 pub struct IcrcChecker {
     maker: IcrcMaker,
-    /// The identification that the next packet probably has.
-    guess: u16,
     /// For a distance to the end, in the slot of its low bits, x^(-8·distance) mod P. Distance 0
     /// does not occur.
     inverses: [(usize, u32); CACHE_LEN],
@@ -192,7 +220,7 @@ pub struct IcrcChecker {
 
 impl Default for IcrcChecker {
     fn default() -> IcrcChecker {
-        IcrcChecker { maker: IcrcMaker::new(), guess: 0, inverses: [(0, ONE); CACHE_LEN] }
+        IcrcChecker { maker: IcrcMaker::new(), inverses: [(0, ONE); CACHE_LEN] }
     }
 }
 
@@ -209,18 +237,17 @@ impl IcrcChecker {
     /// check is always full.
     pub fn check(&mut self, flow: &Flow, ip_id: Option<u16>, datagram: &[u8]) -> bool {
         let Some((covered, trailer)) = datagram.split_last_chunk() else { return false };
-        let tried = ip_id.unwrap_or(self.guess);
-        let value = self.maker.value(flow, tried, covered);
-        let difference = value ^ u32::from_le_bytes(*trailer);
-        let unknown = ip_id.is_none() && flow.src.is_ipv4() && flow.dst.is_ipv4();
-        if !unknown {
-            return difference == 0;
+        let expected = u32::from_le_bytes(*trailer);
+        let has_id = flow.src.is_ipv4() && flow.dst.is_ipv4();
+        if let Some(ip_id) = if has_id { ip_id } else { Some(0) } {
+            return self.maker.value(flow, ip_id, covered) == expected;
         }
+        let (tried, continues) = self.maker.guess(flow, covered.len());
+        let difference = self.maker.value(flow, tried, covered) ^ expected;
         let change =
             if difference == 0 { Some(0) } else { self.id_change_for(difference, covered.len()) };
         let Some(change) = change else { return false };
-        // Only small ones are remembered, and worth a guess.
-        self.guess = (tried ^ change).wrapping_add(1) % KNOWN_IDS;
+        self.maker.learn(tried ^ change, continues);
         true
     }
 
@@ -373,7 +400,20 @@ mod tests {
         let mut checker = IcrcChecker::new();
         for id in [0, 1, 2, 0, 1, 63, 64, 65, 0, 40_000, 40_001, 0] {
             assert!(checker.check(&flow, None, &datagram(&flow, id, 100)));
-            assert_eq!(checker.guess, (id + 1) % KNOWN_IDS);
+            assert_eq!(checker.maker.guess(&flow, 96), ((id + 1) % KNOWN_IDS, true));
+        }
+    }
+
+    #[test]
+    fn an_acknowledge_behind_data_is_guessed_after_the_first_time() {
+        let flow = flow_v4();
+        let mut checker = IcrcChecker::new();
+        for round in 0..3 {
+            for (id, len) in [(0, 40), (1, 20)] {
+                let guess = checker.maker.clone().guess(&flow, len - 4).0;
+                assert!(round == 0 || guess == id, "round {round}: {guess}");
+                assert!(checker.check(&flow, None, &datagram(&flow, id, len)));
+            }
         }
     }
 

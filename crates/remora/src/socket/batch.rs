@@ -22,6 +22,8 @@ pub struct RecvBatch {
     used: usize,
     /// Slots to offer in the next call.
     wanted: usize,
+    /// Were all slots filled in the last call?
+    full: bool,
     dst: IpAddr,
     counters: RecvCounters,
 }
@@ -66,6 +68,7 @@ impl RecvBatch {
             heads: vec![NO_HEAD; slots].into(),
             used: 0,
             wanted: 1,
+            full: false,
             dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             counters: RecvCounters::default(),
         }
@@ -114,11 +117,14 @@ impl RecvBatch {
         Ok(self.len())
     }
 
-    /// Offers more slots while all are filled. A second slot costs a second look into the socket,
-    /// 0.3 µs in vain for a lone datagram, which is why a quiet socket is offered one.
+    /// Offers more slots while all are filled, time after time. A second slot costs a second look
+    /// into the socket, 0.3 µs in vain for a lone datagram, which is why a quiet socket is offered
+    /// one.
     fn want_next(&mut self, filled: usize) {
         let full = filled == self.wanted;
-        self.wanted = if full { (2 * filled).min(self.slots.len()) } else { filled.max(1) };
+        let more = full && self.full;
+        self.full = full;
+        self.wanted = if more { (2 * filled).min(self.slots.len()) } else { filled.max(1) };
     }
 
     /// Fills slots. An error that an earlier send left behind hides the datagrams that wait, so it
@@ -138,7 +144,7 @@ impl RecvBatch {
                     return Ok(filled);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.wanted = 1;
+                    (self.wanted, self.full) = (1, false);
                     return Ok(0);
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -422,3 +422,20 @@ fn write_with_immediate_waits_for_a_receive_element() {
     assert_eq!(t.bytes(B, 10_000, 3000), bytes);
     t.tear_down();
 }
+
+#[test]
+fn a_read_is_answered_before_the_request_behind_it_is_refused() {
+    let mut t = Pair::standard();
+    let expected = t.fill(B, 0, 100_000);
+    let mut foreign = t.remote(B, 0);
+    foreign.rkey ^= 1;
+    let read = t.read(A, 0, 0, 100_000);
+    t.ask(A, SendOp::Write { to: foreign, imm: None }, 0, 10);
+    t.run();
+    // Expect: both requests arrive together; the READ is answered whole, the NAK comes behind.
+    let done = t.sent(A);
+    assert_eq!((done[0].wr_id, done[0].status), (read, Status::Success));
+    assert_eq!(done[1].status, Status::RemoteAccess);
+    assert_eq!(t.bytes(A, 0, 100_000), expected);
+    assert_eq!(t.ends[B].state(&t.world), State::Error);
+}

@@ -81,6 +81,11 @@ impl Background {
         }
     }
 
+    /// Does the thread leave the work to those who poll? It looks in a few milliseconds later.
+    pub(crate) fn rests(&self) -> bool {
+        self.doing.load(Ordering::Relaxed) == RESTING
+    }
+
     /// Something is due at `at` that the thread may not know of.
     pub(crate) fn due(&self, at: Time) {
         if at.0 < self.wakes_at.load(Ordering::Acquire) {

@@ -282,7 +282,7 @@ impl Shared {
 
     /// Drives inline, one step; returns whether there was anything to do.
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
-        let moved = driver.spin();
+        let moved = driver.spin(self.background.rests());
         let left_over = driver.has_more() || driver.nic.wants_transmit();
         self.background.note_poll(left_over, driver.nic.poll_timeout());
         moved
@@ -291,6 +291,7 @@ impl Shared {
     /// Sends what became due, and wakes the background thread for what is left or comes later.
     pub(crate) fn after_command(&self, driver: &mut Driver) {
         driver.transmit();
+        driver.handle_postponed();
         driver.dispatch_events();
         if driver.has_more() {
             self.background.wake();

@@ -48,6 +48,8 @@ pub(crate) struct Driver {
     start: Instant,
     /// Steps since timers were looked at.
     timeless: u32,
+    /// The second packet of `received` is still to be handled.
+    postponed: bool,
     capture: Option<Capture<BufWriter<File>>>,
     /// Where a completion queue's notifications go.
     pub(crate) channels: HashMap<u32, Arc<ChannelQueue>>,
@@ -77,6 +79,7 @@ impl Driver {
             more: false,
             start: Instant::now(),
             timeless: 0,
+            postponed: false,
             capture,
             channels: HashMap::new(),
             async_events: VecDeque::new(),
@@ -101,7 +104,7 @@ impl Driver {
             self.nic.handle_timeout(now, &mut self.memory);
         }
         let sent = self.transmit_from(now);
-        let received = self.receive();
+        let received = self.receive(false);
         self.dispatch_events();
         due || sent || received
     }
@@ -109,12 +112,15 @@ impl Driver {
     /// As [`Driver::progress`], for who calls it again and again. Most steps of a thread that spins
     /// find nothing; those do not look at the clock, which would cost them a quarter of their time,
     /// and what they find then waits the longer (latency: half an idle step on average).
-    pub(crate) fn spin(&mut self) -> bool {
+    ///
+    /// If a message and the acknowledge behind it came together, the message is handled, and with
+    /// `lazily` the acknowledge waits: until the application has posted its answer, or spins on.
+    pub(crate) fn spin(&mut self, lazily: bool) -> bool {
         if self.timeless == TIMELESS_MAX || self.blocked || self.nic.wants_transmit() {
             return self.progress();
         }
         self.timeless += 1;
-        let received = self.receive();
+        let received = self.receive(lazily);
         if received {
             self.dispatch_events();
         }
@@ -187,13 +193,16 @@ impl Driver {
         self.more || self.blocked
     }
 
-    fn receive(&mut self) -> bool {
+    /// Receives; returns whether there was anything. With `lazily`, the second of two packets may
+    /// wait for [`Driver::handle_postponed`].
+    fn receive(&mut self, lazily: bool) -> bool {
+        let waited = self.handle_postponed();
         match self.socket.recv(&mut self.received) {
-            Ok(0) => return false,
-            Ok(_) => {}
+            Ok(0) => return waited,
+            Ok(packets) => self.postponed = lazily && packets == 2,
             Err(error) => {
                 tracing::error!(%error, "cannot receive on the card's socket");
-                return false;
+                return waited;
             }
         }
         let now = self.now();
@@ -203,7 +212,19 @@ impl Driver {
                 note_capture(capture.received(at, &datagram, port));
             }
         }
-        self.nic.handle_packets(now, &mut self.memory, self.received.datagrams());
+        let now_only = if self.postponed { 1 } else { usize::MAX };
+        let packets = self.received.datagrams().take(now_only);
+        self.nic.handle_packets(now, &mut self.memory, packets);
+        true
+    }
+
+    /// Handles the packet that waits behind the first of its batch, if one does.
+    pub(crate) fn handle_postponed(&mut self) -> bool {
+        if !std::mem::take(&mut self.postponed) {
+            return false;
+        }
+        let now = self.now();
+        self.nic.handle_packets(now, &mut self.memory, self.received.datagrams().skip(1));
         true
     }
 

@@ -101,11 +101,11 @@ struct Group {
 }
 
 impl Group {
-    /// May a packet of `len` bytes to `to` follow?
-    fn accepts(&self, to: Destination, len: usize, packets_max: usize) -> bool {
+    /// May this packet of `len` bytes follow?
+    fn accepts(&self, packet: &Transmit, len: usize, packets_max: usize) -> bool {
         let unbroken = self.len == self.packets * self.segment;
         let first = self.packets == 0;
-        to == self.to
+        (first || destination(packet) == self.to)
             && (first || unbroken && len <= self.segment && self.packets < packets_max)
             && self.len + len <= GROUP_MAX
     }
@@ -258,7 +258,7 @@ impl Egress {
                 group.end += 1;
                 continue;
             }
-            if !group.accepts(destination(packet), len, packets_max) {
+            if !group.accepts(packet, len, packets_max) {
                 break;
             }
             let room = &mut self.staging[group.len..group.len + len];

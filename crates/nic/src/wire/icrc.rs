@@ -22,7 +22,7 @@
 //! one more; where the length changes, it probably is what it was when packets of that length came
 //! last (an acknowledge behind a packet of data has 1, time and again).
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use super::headers::Bth;
 use super::ip::{Ipv4, Ipv6, Udp};
@@ -113,10 +113,10 @@ const KNOWN_LEN: usize = 16;
 const KNOWN_IDS: u16 = 64;
 
 /// Makes the ICRC of many packets, and remembers what they have in common.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct IcrcMaker {
-    known: Vec<Known>,
-    /// Which of them the last packet was one of.
+    known: Box<[Known]>,
+    /// Which of them the last packet was one of, for a checker.
     current: usize,
 }
 
@@ -126,10 +126,15 @@ struct Known {
     flow: Flow,
     /// Bytes from BTH to pad.
     covered: usize,
+    /// What is below is known. That takes as long as a few packets, and is not done for the first
+    /// one: of packets of ever different lengths, nothing is worth remembering.
+    ready: bool,
     /// What the checksum differs by if the congestion byte is 0 and not all ones.
     congestion: u32,
-    /// For an identification, the checksum of all before the BTH, where it was needed yet.
-    prefixes: Vec<Option<crc32fast::Hasher>>,
+    /// Which identifications' `prefixes` are known: a bit each.
+    have: u64,
+    /// For an identification, the checksum of all before the BTH.
+    prefixes: [u32; KNOWN_IDS as usize],
     /// The identification that the next packet probably has, for a checker.
     guess: u16,
     /// The same, if the packet before it is not one of these.
@@ -137,18 +142,67 @@ struct Known {
 }
 
 impl Known {
-    fn new(flow: &Flow, covered: usize) -> Known {
-        let behind = covered.saturating_sub(BTH_CONGESTION);
-        let congestion = multiply(0xFF, power(BYTE_FORTH, behind));
-        let prefixes = vec![None; KNOWN_IDS.into()];
-        Known { flow: *flow, covered, congestion, prefixes, guess: 0, first: 0 }
+    const NONE: Known = Known {
+        flow: Flow {
+            src: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            src_port: 0,
+            dst_port: 0,
+        },
+        covered: usize::MAX,
+        ready: false,
+        congestion: 0,
+        have: 0,
+        prefixes: [0; KNOWN_IDS as usize],
+        guess: 0,
+        first: 0,
+    };
+
+    /// Another packet has come: of these, or the first of others.
+    fn touch(&mut self, flow: &Flow, covered: usize) {
+        if self.covered != covered || self.flow != *flow {
+            (self.flow, self.covered, self.ready) = (*flow, covered, false);
+            (self.guess, self.first) = (0, 0);
+        } else if !self.ready {
+            let behind = covered.saturating_sub(BTH_CONGESTION);
+            self.congestion = multiply(0xFF, power(BYTE_FORTH, behind));
+            (self.have, self.ready) = (0, true);
+        }
+    }
+
+    /// The ICRC of one of these packets.
+    fn value(&mut self, ip_id: u16, covered: &[u8]) -> u32 {
+        let usual = ip_id < KNOWN_IDS && covered.get(BTH_CONGESTION) == Some(&0);
+        if !self.ready || !usual {
+            return Icrc::start(&self.flow, ip_id, covered.len() + 4, covered).value();
+        }
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.prefix(ip_id));
+        hasher.update(covered);
+        hasher.finalize() ^ self.congestion
     }
 
     /// `ip_id` is below [`KNOWN_IDS`].
-    fn prefix(&mut self, ip_id: u16) -> crc32fast::Hasher {
-        let (flow, len) = (&self.flow, self.covered + 4);
+    fn prefix(&mut self, ip_id: u16) -> u32 {
         let prefix = &mut self.prefixes[usize::from(ip_id)];
-        prefix.get_or_insert_with(|| Icrc::start(flow, ip_id, len, &[]).0).clone()
+        if self.have & 1 << ip_id == 0 {
+            *prefix = Icrc::start(&self.flow, ip_id, self.covered + 4, &[]).value();
+            self.have |= 1 << ip_id;
+        }
+        *prefix
+    }
+
+    /// A packet had this identification. Only small ones are remembered, and worth a guess.
+    fn learn(&mut self, ip_id: u16, continues: bool) {
+        self.guess = ip_id.wrapping_add(1) % KNOWN_IDS;
+        if !continues {
+            self.first = ip_id % KNOWN_IDS;
+        }
+    }
+}
+
+impl Default for IcrcMaker {
+    fn default() -> IcrcMaker {
+        IcrcMaker { known: vec![Known::NONE; KNOWN_LEN].into(), current: 0 }
     }
 }
 
@@ -160,49 +214,16 @@ impl IcrcMaker {
 
     /// The four bytes that end a packet whose bytes from BTH to pad are `covered`.
     pub fn make(&mut self, flow: &Flow, ip_id: u16, covered: &[u8]) -> [u8; 4] {
-        self.value(flow, ip_id, covered).to_le_bytes()
+        let at = self.touch(flow, covered.len());
+        self.known[at].value(ip_id, covered).to_le_bytes()
     }
 
-    fn value(&mut self, flow: &Flow, ip_id: u16, covered: &[u8]) -> u32 {
-        if ip_id >= KNOWN_IDS || covered.get(BTH_CONGESTION) != Some(&0) {
-            return Icrc::start(flow, ip_id, covered.len() + 4, covered).value();
-        }
-        let known = self.known(flow, covered.len());
-        let mut hasher = known.prefix(ip_id);
-        hasher.update(covered);
-        hasher.finalize() ^ known.congestion
-    }
-
-    /// What is known of packets of this flow and length.
-    fn known(&mut self, flow: &Flow, covered: usize) -> &mut Known {
+    /// Where it is kept what packets of this flow and length have in common.
+    fn touch(&mut self, flow: &Flow, covered: usize) -> usize {
+        // Lengths are multiples of 4.
         let at = covered / 4 % KNOWN_LEN;
-        if self.known.is_empty() {
-            self.known = vec![Known::new(flow, covered); KNOWN_LEN];
-        }
-        let known = &mut self.known[at];
-        if known.covered != covered || known.flow != *flow {
-            *known = Known::new(flow, covered);
-        }
-        known
-    }
-
-    /// The identification that the next packet probably has, and whether the packet before was
-    /// one of these.
-    fn guess(&mut self, flow: &Flow, covered: usize) -> (u16, bool) {
-        let continues = self.current == covered / 4 % KNOWN_LEN;
-        self.current = covered / 4 % KNOWN_LEN;
-        let known = self.known(flow, covered);
-        (if continues { known.guess } else { known.first }, continues)
-    }
-
-    /// It had this one.
-    fn learn(&mut self, ip_id: u16, continues: bool) {
-        let known = &mut self.known[self.current];
-        // Only small ones are remembered, and worth a guess.
-        known.guess = ip_id.wrapping_add(1) % KNOWN_IDS;
-        if !continues {
-            known.first = ip_id % KNOWN_IDS;
-        }
+        self.known[at].touch(flow, covered);
+        at
     }
 }
 
@@ -238,16 +259,19 @@ impl IcrcChecker {
     pub fn check(&mut self, flow: &Flow, ip_id: Option<u16>, datagram: &[u8]) -> bool {
         let Some((covered, trailer)) = datagram.split_last_chunk() else { return false };
         let expected = u32::from_le_bytes(*trailer);
+        let at = self.maker.touch(flow, covered.len());
         let has_id = flow.src.is_ipv4() && flow.dst.is_ipv4();
         if let Some(ip_id) = if has_id { ip_id } else { Some(0) } {
-            return self.maker.value(flow, ip_id, covered) == expected;
+            return self.maker.known[at].value(ip_id, covered) == expected;
         }
-        let (tried, continues) = self.maker.guess(flow, covered.len());
-        let difference = self.maker.value(flow, tried, covered) ^ expected;
+        let continues = core::mem::replace(&mut self.maker.current, at) == at;
+        let known = &mut self.maker.known[at];
+        let tried = if continues { known.guess } else { known.first };
+        let difference = known.value(tried, covered) ^ expected;
         let change =
             if difference == 0 { Some(0) } else { self.id_change_for(difference, covered.len()) };
         let Some(change) = change else { return false };
-        self.maker.learn(tried ^ change, continues);
+        self.maker.known[at].learn(tried ^ change, continues);
         true
     }
 
@@ -400,7 +424,7 @@ mod tests {
         let mut checker = IcrcChecker::new();
         for id in [0, 1, 2, 0, 1, 63, 64, 65, 0, 40_000, 40_001, 0] {
             assert!(checker.check(&flow, None, &datagram(&flow, id, 100)));
-            assert_eq!(checker.maker.guess(&flow, 96), ((id + 1) % KNOWN_IDS, true));
+            assert_eq!(checker.maker.known[96 / 4 % KNOWN_LEN].guess, (id + 1) % KNOWN_IDS);
         }
     }
 
@@ -410,8 +434,8 @@ mod tests {
         let mut checker = IcrcChecker::new();
         for round in 0..3 {
             for (id, len) in [(0, 40), (1, 20)] {
-                let guess = checker.maker.clone().guess(&flow, len - 4).0;
-                assert!(round == 0 || guess == id, "round {round}: {guess}");
+                let first = checker.maker.known[(len - 4) / 4].first;
+                assert!(round == 0 || first == id, "round {round}: {first}");
                 assert!(checker.check(&flow, None, &datagram(&flow, id, len)));
             }
         }

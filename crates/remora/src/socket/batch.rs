@@ -91,7 +91,9 @@ impl RecvBatch {
 
     /// How many datagrams there are.
     pub fn len(&self) -> usize {
-        self.heads[..self.used].iter().map(|h| h.len.div_ceil(h.segment)).sum()
+        // Most are no longer than a segment, and a division takes its time.
+        let datagrams = |h: &Head| if h.len <= h.segment { 1 } else { h.len.div_ceil(h.segment) };
+        self.heads[..self.used].iter().filter(|h| h.len > 0).map(datagrams).sum()
     }
 
     /// Did nothing arrive?
@@ -134,11 +136,15 @@ impl RecvBatch {
         for _ in 0..TRIES {
             let slots = &mut self.slots[..self.wanted];
             let received = if let [slot] = slots {
-                sys::receive_one(fd, slot, &mut self.bytes[..SLOT_LEN]).map(|()| 1)
+                sys::receive_one(fd, slot, &mut self.bytes[..SLOT_LEN]).map(usize::from)
             } else {
                 sys::receive_batch(fd, slots, &mut self.bytes, SLOT_LEN)
             };
             match received {
+                Ok(0) => {
+                    self.full = false;
+                    return Ok(0);
+                }
                 Ok(filled) => {
                     self.want_next(filled);
                     return Ok(filled);

@@ -207,8 +207,8 @@ pub(super) fn receive_batch(
     Ok(got)
 }
 
-/// As [`receive_batch`], for one datagram: the shorter system call.
-pub(super) fn receive_one(fd: BorrowedFd, slot: &mut Slot, bytes: &mut [u8]) -> io::Result<()> {
+/// As [`receive_batch`], for one datagram: the shorter system call. Returns whether there was one.
+pub(super) fn receive_one(fd: BorrowedFd, slot: &mut Slot, bytes: &mut [u8]) -> io::Result<bool> {
     let mut iov = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = empty_message();
     let room = slot.control.room();
@@ -224,10 +224,14 @@ pub(super) fn receive_one(fd: BorrowedFd, slot: &mut Slot, bytes: &mut [u8]) -> 
         let fd = fd.as_raw_fd();
         libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, libc::MSG_DONTWAIT)
     };
-    slot.len = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    let Ok(len) = usize::try_from(got) else {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::EAGAIN) { Ok(false) } else { Err(error) };
+    };
+    slot.len = len;
     slot.truncated = message.msg_flags & libc::MSG_TRUNC != 0;
     slot.control.set_len(message.msg_controllen as _);
-    Ok(())
+    Ok(true)
 }
 
 fn empty_message() -> msghdr {

@@ -381,3 +381,27 @@ fn a_smaller_mtu_is_agreed_on() {
     assert_eq!(made.queue_pair().query().attr.path_mtu, Some(small));
     assert_eq!(passive.join().unwrap(), Some(small));
 }
+
+#[test]
+fn memory_on_the_card_is_served_like_any_other() {
+    let (a, b) = pair();
+    let on_card = b.pd.alloc_device_memory(4096, OPEN).unwrap();
+    let mine = a.pd.alloc(4096, OPEN).unwrap();
+    mine.write_at(0, &pattern(4096, 3)).unwrap();
+    let sges = [mine.sge(0, 4096)];
+    let ops = [
+        SendOp::Write { to: on_card.remote(0), imm: None },
+        SendOp::Read { from: on_card.remote(0) },
+    ];
+    for op in ops {
+        a.qp.post_send(&signaled(1, op, Data::Sges(&sges))).unwrap();
+        assert_eq!(a.cq.spin(PATIENCE).unwrap().status, Status::Success);
+    }
+    let mut got = vec![0; 4096];
+    mine.read_at(0, &mut got).unwrap();
+    assert!(got == pattern(4096, 3));
+    drop(on_card);
+    let whole = b.device.limits().device_memory;
+    let again = b.pd.alloc_device_memory(whole.end - whole.start, OPEN);
+    assert!(again.is_ok(), "a dropped region gives its memory back");
+}

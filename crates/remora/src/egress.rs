@@ -104,10 +104,11 @@ impl Group {
     /// May this packet of `len` bytes follow?
     fn accepts(&self, packet: &Transmit, len: usize, packets_max: usize) -> bool {
         let unbroken = self.len == self.packets * self.segment;
-        let first = self.packets == 0;
-        (first || destination(packet) == self.to)
-            && (first || unbroken && len <= self.segment && self.packets < packets_max)
-            && self.len + len <= GROUP_MAX
+        let follows = || {
+            let fits = unbroken && len <= self.segment && self.packets < packets_max;
+            fits && destination(packet) == self.to
+        };
+        (self.packets == 0 || follows()) && self.len + len <= GROUP_MAX
     }
 }
 

@@ -104,11 +104,10 @@ impl Group {
     /// May this packet of `len` bytes follow?
     fn accepts(&self, packet: &Transmit, len: usize, packets_max: usize) -> bool {
         let unbroken = self.len == self.packets * self.segment;
-        let follows = || {
-            let fits = unbroken && len <= self.segment && self.packets < packets_max;
-            fits && destination(packet) == self.to
-        };
-        (self.packets == 0 || follows()) && self.len + len <= GROUP_MAX
+        let follows = || unbroken && len <= self.segment && self.packets < packets_max;
+        // One that was left out before it may have opened the group.
+        let same_peer = self.end == self.first || destination(packet) == self.to;
+        same_peer && (self.packets == 0 || follows()) && self.len + len <= GROUP_MAX
     }
 }
 

@@ -161,6 +161,18 @@ fn packets_whose_memory_fails_are_left_out() {
     assert_eq!(got[1].1, world.expected(64, 64));
 }
 
+/// A group that begins with a packet left out still goes to one peer only.
+#[test]
+fn a_packet_left_out_takes_no_other_with_it() {
+    let mut world = World::new();
+    let (peer, other) = (world.peer.addr(), world.socket.addr());
+    world.push_pieces(other, 0, &[(0, 64)]);
+    world.push(peer, 0, 0, 64);
+    let mut egress = Egress::new();
+    assert_eq!(world.send(&mut egress), Progress { sent: 1, blocked: false });
+    assert_eq!(receive(&world.peer, 1)[0].1, world.expected(0, 64));
+}
+
 /// Sends `world`'s batch by a call that fails with `failures`, one after another, then works.
 /// Returns the lengths of what it accepted.
 fn send_with_failures(

@@ -20,6 +20,7 @@ use crate::egress::Egress;
 use crate::event::Event;
 use crate::memory::HostMemory;
 use crate::pcap::Capture;
+use crate::raw::CmSink;
 use crate::socket::{RecvBatch, Socket};
 
 /// Packets asked of the card at a time.
@@ -56,6 +57,8 @@ pub(crate) struct Driver {
     pub(crate) async_events: VecDeque<CardEvent>,
     pub(crate) async_ready: Arc<Event>,
     cm_events: VecDeque<CmEvent>,
+    /// Takes them instead.
+    pub(crate) cm_sink: Option<CmSink>,
     /// Signalled when there are new ones.
     pub(crate) cm_arrived: Arc<Condvar>,
 }
@@ -85,6 +88,7 @@ impl Driver {
             async_events: VecDeque::new(),
             async_ready,
             cm_events: VecDeque::new(),
+            cm_sink: None,
             cm_arrived: Arc::new(Condvar::new()),
         }
     }
@@ -238,6 +242,10 @@ impl Driver {
                     }
                 }
                 CardEvent::Cm(event) => {
+                    if let Some(sink) = &mut self.cm_sink {
+                        sink(event);
+                        continue;
+                    }
                     self.cm_arrived.notify_all();
                     if let Some(lost) = keep(&mut self.cm_events, event) {
                         self.give_up(&lost);

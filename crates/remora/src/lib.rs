@@ -24,6 +24,7 @@ pub mod interface;
 pub mod memory;
 pub mod pcap;
 pub mod queue_pair;
+pub mod raw;
 pub mod region;
 pub mod socket;
 

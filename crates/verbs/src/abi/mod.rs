@@ -1,0 +1,1 @@
+//! The C structs, constants and function types of rdma-core's headers.

@@ -219,6 +219,7 @@ impl Nic {
                 starved: Vec::new(),
                 feedings: 0,
                 timers: Timers::default(),
+                cq_timers: Timers::default(),
                 counters: Counters::default(),
                 events: VecDeque::new(),
                 rng,
@@ -485,6 +486,7 @@ impl Nic {
                 qp.handle_timeout(&mut Env { now, mem, card: &mut self.card });
             }
         }
+        self.handle_cq_timeouts(now);
     }
 
     /// The driver could not read the payload of `packet`, and has not sent it. The request it is
@@ -560,7 +562,7 @@ impl Nic {
 
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
     pub fn poll_timeout(&self) -> Time {
-        self.card.timers.next().min(self.cm.poll_timeout())
+        self.card.timers.next().min(self.card.cq_timers.next()).min(self.cm.poll_timeout())
     }
 }
 

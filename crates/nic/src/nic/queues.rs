@@ -1,11 +1,12 @@
 //! Commands on completion queues and shared receive queues.
 
-use super::{CreateError, DestroyError, Nic};
+use super::{CreateError, DestroyError, Event, Nic};
 use crate::card::SharedReceiveQueue;
 use crate::memory::region::Pd;
-use crate::queue::Completion;
 use crate::queue::completion::{CompletionQueue, PollCqError};
 use crate::queue::ring::{Ring, RingInit};
+use crate::queue::{Completion, Moderation, ResizeCqError};
+use crate::time::Time;
 
 /// Completion queues and shared receive queues.
 impl Nic {
@@ -40,6 +41,37 @@ impl Nic {
     /// Takes entries, oldest first; returns how many.
     pub fn poll_cq(&mut self, cq: u32, out: &mut [Completion]) -> Result<usize, PollCqError> {
         self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?.poll(out)
+    }
+
+    /// Changes how many entries a completion queue holds; those that wait in it stay.
+    pub fn resize_cq(&mut self, cq: u32, capacity: usize) -> Result<(), ResizeCqError> {
+        let limit = self.card.config.max_cqe;
+        let queue = self.card.cqs.get_mut(cq).ok_or(ResizeCqError::UnknownCq)?;
+        if capacity == 0 || capacity > limit {
+            return Err(ResizeCqError::Size { limit });
+        }
+        queue.resize(capacity)
+    }
+
+    /// Changes how often the owner of a completion queue is told of entries.
+    pub fn modify_cq(&mut self, cq: u32, moderation: Moderation) -> Result<(), PollCqError> {
+        self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?.moderate(moderation);
+        Ok(())
+    }
+
+    /// How many entries a completion queue holds at most.
+    pub fn cq_capacity(&self, cq: u32) -> Option<usize> {
+        self.card.cqs.get(cq).map(CompletionQueue::capacity)
+    }
+
+    /// Periods of moderated notifications that are over.
+    pub(super) fn handle_cq_timeouts(&mut self, now: Time) {
+        while let Some((at, cq)) = self.card.cq_timers.pop(now) {
+            let Some(queue) = self.card.cqs.get_mut(cq) else { continue };
+            if self.card.cq_timers.expire(&mut queue.timer, cq, at, now) && queue.period_over() {
+                self.card.events.push_back(Event::CompletionQueueNotify(cq));
+            }
+        }
     }
 
     /// How many entries wait in a completion queue.

@@ -43,6 +43,8 @@ pub(crate) struct Card {
     /// Counts how often the starved were woken, so that none stands among them twice.
     pub(crate) feedings: u32,
     pub(crate) timers: Timers,
+    /// Completion queues whose owners wait for a moderated notification.
+    pub(crate) cq_timers: Timers,
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     pub(crate) rng: ChaCha8Rng,
@@ -110,17 +112,20 @@ impl Card {
     }
 
     /// Adds a completion, and the events it causes.
-    pub(crate) fn complete(&mut self, cq: u32, entry: Completion) {
+    pub(crate) fn complete(&mut self, now: Time, cq: u32, entry: Completion) {
         let Some(queue) = self.cqs.get_mut(cq) else { return };
-        let pushed = queue.push(entry);
+        let pushed = queue.push(Completion { at: now, ..entry });
         match pushed {
             Pushed::Quietly | Pushed::Lost => {}
+            Pushed::NotifyLater(period) => {
+                self.cq_timers.arm(&mut queue.timer, cq, now + period);
+            }
             Pushed::Notify => self.events.push_back(Event::CompletionQueueNotify(cq)),
             Pushed::Overflow => self.events.push_back(Event::CompletionQueueError(cq)),
         }
         match pushed {
-            Pushed::Quietly | Pushed::Notify => self.counters.completions += 1,
             Pushed::Overflow | Pushed::Lost => self.counters.cq_overflows += 1,
+            _ => self.counters.completions += 1,
         }
     }
 }

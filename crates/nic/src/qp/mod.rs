@@ -348,6 +348,7 @@ impl Qp {
         env.card.counters.elements_flushed += 1;
         let status = Status::Flushed;
         env.card.complete(
+            env.now,
             cq,
             Completion { wr_id, status, kind, qpn: self.qpn, ..Completion::default() },
         );

@@ -523,6 +523,7 @@ impl Qp {
         let element = work.element;
         if self.signal_all || element.flags.contains(SendFlags::SIGNALED) {
             env.card.complete(
+                env.now,
                 self.send_cq,
                 Completion {
                     wr_id: element.wr_id,
@@ -551,6 +552,7 @@ impl Qp {
     pub(crate) fn fail_front(&mut self, env: &mut Env<'_>, status: Status) {
         if let Some(work) = self.pop_outstanding(env) {
             env.card.complete(
+                env.now,
                 self.send_cq,
                 Completion {
                     wr_id: work.element.wr_id,

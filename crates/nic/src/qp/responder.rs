@@ -421,7 +421,7 @@ impl Qp {
     ) {
         env.card.sgls.release(receive.sgl);
         let entry = Completion { wr_id: receive.wr_id, qpn: self.qpn, ..entry };
-        env.card.complete(self.recv_cq, entry);
+        env.card.complete(env.now, self.recv_cq, entry);
     }
 
     /// The receive element in progress is flushed with the rest.

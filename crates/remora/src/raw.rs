@@ -85,14 +85,14 @@ impl Card<'_> {
         self.live.after_command(&mut self.driver);
     }
 
-    /// Something was posted to a send queue. It is sent at once if the owner posts now and then. Of
+    /// So many requests were posted to a send queue. They are sent at once if the owner posts now and then. Of
     /// one who posts in a row, work is kept back, so that packets of many posts, and of many queue
     /// pairs, leave in one system call: until the owner polls, or there is a batch of it, or for
     /// 100 µs.
-    pub fn posted(&mut self) {
+    pub fn posted(&mut self, requests: u32) {
         let driver = &mut *self.driver;
         driver.unsent.streak = driver.unsent.streak.saturating_add(1);
-        if driver.unsent.streak <= PROMPT_POSTS || driver.unsent.posts + 1 >= UNSENT_MAX {
+        if driver.unsent.streak <= PROMPT_POSTS || driver.unsent.posts + requests >= UNSENT_MAX {
             return self.live.after_command(driver);
         }
         if driver.unsent.posts == 0 {
@@ -100,7 +100,7 @@ impl Card<'_> {
             driver.unsent.times = driver.unsent.times.wrapping_add(1);
             self.live.background.due(driver.unsent.since + UNSENT_FOR);
         }
-        driver.unsent.posts += 1;
+        driver.unsent.posts += requests;
     }
 
     /// Sends what [`Card::posted`] kept back.

@@ -10,17 +10,17 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
+use std::ptr::addr_of_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora::nic::Event;
 
-use super::acknowledge::{self, Events};
 use super::cq::Cq;
 use super::event_queue::EventQueue;
 use super::qp::Qp;
 use super::srq::Srq;
-use super::{context, fail};
+use super::{EINVAL, Result, acknowledge, context, or_minus_one};
 use crate::abi::*;
 use crate::handles::{self, Slot};
 use crate::process::{self, Card};
@@ -47,8 +47,8 @@ pub struct AsyncEvent {
     pub subject: Subject,
 }
 
-/// Where the asynchronous events of a context wait.
-pub type AsyncEvents = Arc<EventQueue<AsyncEvent>>;
+/// The asynchronous events of a context.
+pub type Events = EventQueue<AsyncEvent>;
 
 /// The objects of all cards of this process, by the numbers that the cards give them.
 #[derive(Default)]
@@ -96,7 +96,7 @@ impl CardRoutes {
         let objects = self.lock();
         let of_qp = |number: &u32, event_type| {
             let Some(qp) = objects.qps.get(number) else { return };
-            qp.async_events.push(AsyncEvent { event_type, subject: Subject::Qp(qp) });
+            qp.context.events.push(AsyncEvent { event_type, subject: Subject::Qp(qp) });
         };
         match event {
             Event::CompletionQueueNotify(number) => {
@@ -109,18 +109,22 @@ impl CardRoutes {
             Event::CompletionQueueError(number) => {
                 let Some(cq) = objects.cqs.get(number) else { return };
                 let event_type = IBV_EVENT_CQ_ERR;
-                cq.async_events.push(AsyncEvent { event_type, subject: Subject::Cq(cq) });
+                cq.context.events.push(AsyncEvent { event_type, subject: Subject::Cq(cq) });
             }
             Event::SrqLimitReached(number) => {
                 let Some(srq) = objects.srqs.get(number) else { return };
                 srq.limit.store(0, Ordering::Relaxed);
                 let event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
-                srq.async_events.push(AsyncEvent { event_type, subject: Subject::Srq(srq) });
+                srq.context.events.push(AsyncEvent { event_type, subject: Subject::Srq(srq) });
             }
             Event::QpAccessError(number) => of_qp(number, IBV_EVENT_QP_ACCESS_ERR),
             Event::QpRequestError(number) => of_qp(number, IBV_EVENT_QP_REQ_ERR),
             Event::CommunicationEstablished(number) => of_qp(number, IBV_EVENT_COMM_EST),
-            Event::SendQueueDrained(number) => of_qp(number, IBV_EVENT_SQ_DRAINED),
+            Event::SendQueueDrained(number) => {
+                if objects.qps.get(number).is_some_and(|qp| qp.tells_drained()) {
+                    of_qp(number, IBV_EVENT_SQ_DRAINED);
+                }
+            }
             Event::LastElementReached(number) => of_qp(number, IBV_EVENT_QP_LAST_WQE_REACHED),
             _ => {}
         }
@@ -135,15 +139,21 @@ pub unsafe extern "C" fn get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    let Ok(context) = context::of(context) else { return fail(libc::EINVAL) };
-    if event.is_null() {
-        return fail(libc::EINVAL);
-    }
-    let events = context.events.clone();
-    let taken = events.take(|event| {
-        // Counted under the queue's lock: an object is destroyed only after its last event was
-        // withdrawn, or fetched and acknowledged.
-        let got = |count: &AtomicU32| count.fetch_add(1, Ordering::Relaxed);
+    or_minus_one(take(context).map(|told| {
+        // SAFETY: by promise of the caller.
+        unsafe { event.write(told) };
+        0
+    }))
+}
+
+fn take(context: *mut ibv_context) -> Result<ibv_async_event> {
+    let context = context::find(context)?;
+    // Who sleeps here keeps the context.
+    context.enter();
+    // Counted under the queue's lock: an object is destroyed only after its last event was
+    // withdrawn, or fetched and acknowledged.
+    let got = |count: &AtomicU32| count.fetch_add(1, Ordering::Relaxed);
+    let taken = context.events.take(|event| {
         let mut told = ibv_async_event::zeroed();
         told.event_type = event.event_type;
         match event.subject {
@@ -163,14 +173,8 @@ pub unsafe extern "C" fn get_async_event(
         }
         told
     });
-    match taken {
-        Ok(told) => {
-            // SAFETY: by promise of the caller.
-            unsafe { event.write(told) };
-            0
-        }
-        Err(errno) => fail(errno),
-    }
+    context.leave();
+    taken
 }
 
 /// `ibv_ack_async_event`.
@@ -178,14 +182,23 @@ pub unsafe extern "C" fn get_async_event(
 /// # Safety
 /// `event` is one that [`get_async_event`] has written.
 pub unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: by promise of the caller.
-    let Some(event) = (unsafe { event.as_ref() }) else { return };
-    // SAFETY: the type says which element was written.
-    unsafe {
+    // SAFETY: by promise of the caller; the type says which element was written.
+    unsafe { acknowledge_event(&*event) }.ok();
+}
+
+/// # Safety
+/// The element is of the event's type.
+unsafe fn acknowledge_event(event: &ibv_async_event) -> Result<()> {
+    // SAFETY: the handles that are looked up are good, so that what lies in them can be pointed to;
+    // the element is the right one, by promise of the caller.
+    let at = unsafe {
         match event.event_type {
             IBV_EVENT_CQ_ERR => {
-                if let Ok(cq) = handles::get::<Cq>(event.element.cq.cast()) {
-                    acknowledge::count(cq.c().cast(), Events::Async(Subject::Cq(cq)), 1);
+                let cq = handles::get::<Cq>(event.element.cq.cast())?.c();
+                acknowledge::Place {
+                    mutex: addr_of_mut!((*cq).mutex),
+                    cond: addr_of_mut!((*cq).cond),
+                    completed: addr_of_mut!((*cq).async_events_completed),
                 }
             }
             IBV_EVENT_QP_FATAL
@@ -196,16 +209,25 @@ pub unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
             | IBV_EVENT_PATH_MIG
             | IBV_EVENT_PATH_MIG_ERR
             | IBV_EVENT_QP_LAST_WQE_REACHED => {
-                if let Ok(qp) = handles::get::<Qp>(event.element.qp.cast()) {
-                    acknowledge::count(qp.c().cast(), Events::Async(Subject::Qp(qp)), 1);
+                let qp = handles::get::<Qp>(event.element.qp.cast())?.c().cast::<ibv_qp>();
+                acknowledge::Place {
+                    mutex: addr_of_mut!((*qp).mutex),
+                    cond: addr_of_mut!((*qp).cond),
+                    completed: addr_of_mut!((*qp).events_completed),
                 }
             }
             IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
-                if let Ok(srq) = handles::get::<Srq>(event.element.srq) {
-                    acknowledge::count(srq.c().cast(), Events::Async(Subject::Srq(srq)), 1);
+                let srq = handles::get::<Srq>(event.element.srq)?.c();
+                acknowledge::Place {
+                    mutex: addr_of_mut!((*srq).mutex),
+                    cond: addr_of_mut!((*srq).cond),
+                    completed: addr_of_mut!((*srq).events_completed),
                 }
             }
-            _ => {}
+            _ => return Err(EINVAL),
         }
-    }
+    };
+    // SAFETY: the places are those of a live object.
+    unsafe { at.add(1) };
+    Ok(())
 }

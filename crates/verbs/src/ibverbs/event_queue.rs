@@ -9,8 +9,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::Result;
+
 /// Events, oldest first, and the descriptor that tells of them.
-#[derive(Debug)]
 pub struct EventQueue<E> {
     fd: OwnedFd,
     events: Mutex<VecDeque<E>>,
@@ -37,6 +38,11 @@ impl<E> EventQueue<E> {
         self.fd.as_raw_fd()
     }
 
+    /// Is there nothing to fetch?
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Adds an event, and wakes one who waits.
     pub fn push(&self, event: E) {
         let mut events = self.lock();
@@ -55,13 +61,13 @@ impl<E> EventQueue<E> {
     ///
     /// # Errors
     /// What the system says of the descriptor: `EAGAIN`, `EINTR`.
-    pub fn take<R>(&self, note: impl Fn(E) -> R) -> Result<R, i32> {
+    pub fn take<R>(&self, note: impl Fn(E) -> R) -> Result<R> {
         loop {
             let mut count = [0u8; 8];
             // SAFETY: the descriptor is ours and open, and the buffer has 8 bytes.
             let read = unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
             if read < 0 {
-                return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
+                return Err(io::Error::last_os_error().into());
             }
             let mut events = self.lock();
             if let Some(event) = events.pop_front() {
@@ -96,8 +102,15 @@ impl<E> EventQueue<E> {
     }
 }
 
+impl<E> std::fmt::Debug for EventQueue<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventQueue").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::Errno;
     use super::*;
 
     fn is_readable<E>(queue: &EventQueue<E>) -> bool {
@@ -115,7 +128,7 @@ mod tests {
     fn the_descriptor_tells_of_each_event() {
         let queue = EventQueue::new().unwrap();
         make_nonblocking(&queue);
-        assert_eq!(queue.take(|e: u32| e), Err(libc::EAGAIN));
+        assert_eq!(queue.take(|e: u32| e), Err(Errno(libc::EAGAIN)));
         queue.push(1);
         queue.push(2);
         assert!(is_readable(&queue));
@@ -135,7 +148,7 @@ mod tests {
         queue.withdraw(|&e| e == 1);
         assert_eq!(queue.take(|e| e), Ok(2));
         assert!(!is_readable(&queue));
-        assert_eq!(queue.take(|e| e), Err(libc::EAGAIN));
+        assert_eq!(queue.take(|e| e), Err(Errno(libc::EAGAIN)));
     }
 
     #[test]

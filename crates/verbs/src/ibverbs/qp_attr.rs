@@ -5,11 +5,11 @@
 //! about what a program must and may name in its mask.
 
 use std::ffi::c_uint;
-use std::net::Ipv6Addr;
 
 use remora::nic::qp::{Mtu, QpAttr, State};
 use remora::nic::{Access, Path, Psn};
 
+use super::{EINVAL, EOPNOTSUPP, Result};
 use crate::abi::*;
 
 /// The services, as columns of the table.
@@ -140,9 +140,9 @@ pub(crate) fn check_mask(
     from: ibv_qp_state,
     attr: &ibv_qp_attr,
     mask: c_uint,
-) -> Result<ibv_qp_state, i32> {
+) -> Result<ibv_qp_state> {
     if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
-        return Err(libc::EINVAL);
+        return Err(EINVAL);
     }
     let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { from };
     let given = mask & !IBV_QP_STATE;
@@ -154,11 +154,11 @@ pub(crate) fn check_mask(
             .iter()
             .find(|row| row.from == from && row.to == to)
             .filter(|_| from != IBV_QPS_SQE || !reliable)
-            .ok_or(libc::EINVAL)?;
+            .ok_or(EINVAL)?;
         (row.must[service as usize], row.may[service as usize])
     };
     if must & !given != 0 || given & !(must | may) != 0 {
-        return Err(libc::EINVAL);
+        return Err(EINVAL);
     }
     Ok(to)
 }
@@ -171,10 +171,10 @@ pub(crate) struct Limits {
 }
 
 /// Are the named values in range?
-pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, limits: Limits) -> Result<(), i32> {
+pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, limits: Limits) -> Result<()> {
     let given = |bit: c_uint| mask & bit != 0;
     if given(IBV_QP_ALT_PATH) {
-        return Err(libc::EOPNOTSUPP);
+        return Err(EOPNOTSUPP);
     }
     let bad = given(IBV_QP_PORT) && attr.port_num != 1
         || given(IBV_QP_PKEY_INDEX) && attr.pkey_index != 0
@@ -188,7 +188,7 @@ pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, limits: Limits) -> 
         || given(IBV_QP_MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > limits.max_rd_atomic
         || given(IBV_QP_DEST_QPN) && attr.dest_qp_num > 0xFF_FFFF
         || given(IBV_QP_PATH_MIG_STATE) && attr.path_mig_state != IBV_MIG_MIGRATED;
-    if bad { Err(libc::EINVAL) } else { Ok(()) }
+    if bad { Err(EINVAL) } else { Ok(()) }
 }
 
 /// The attributes as the card takes them; `path` is that of `ah_attr`.
@@ -294,11 +294,6 @@ fn access(flags: c_uint) -> Access {
     .fold(Access::empty(), |all, (_, access)| all | access)
 }
 
-/// Can this be a peer's GID?
-pub(crate) fn is_peer(gid: Ipv6Addr) -> bool {
-    !gid.is_unspecified() && !gid.is_multicast()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,7 +303,7 @@ mod tests {
         from: ibv_qp_state,
         to: ibv_qp_state,
         mask: c_uint,
-    ) -> Result<ibv_qp_state, i32> {
+    ) -> Result<ibv_qp_state> {
         let attr = ibv_qp_attr { qp_state: to, cur_qp_state: from, ..ibv_qp_attr::zeroed() };
         check_mask(Service::of(qp_type).unwrap(), from, &attr, mask | IBV_QP_STATE)
     }
@@ -340,7 +335,7 @@ mod tests {
         for (from, to, mask) in rc {
             assert_eq!(check(IBV_QPT_RC, from, to, mask), Ok(to));
             for bit in (0..32).map(|n| 1 << n).filter(|bit| mask & bit != 0) {
-                assert_eq!(check(IBV_QPT_RC, from, to, mask & !bit), Err(libc::EINVAL));
+                assert_eq!(check(IBV_QPT_RC, from, to, mask & !bit), Err(EINVAL));
             }
         }
         let ud = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
@@ -352,7 +347,7 @@ mod tests {
     #[test]
     fn a_transition_that_is_none_or_an_attribute_too_much_is_refused() {
         let identity = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        let refused = Err(libc::EINVAL);
+        let refused = Err(EINVAL);
         assert_eq!(check(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_RTR, identity), refused);
         assert_eq!(check(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_INIT, identity | IBV_QP_QKEY), refused);
         assert_eq!(check(IBV_QPT_UD, IBV_QPS_RESET, IBV_QPS_INIT, identity), refused);

@@ -7,6 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::incident::Incidents;
 use crate::memory::region::{Access, AccessError, Pd, Regions};
 use crate::memory::{Memory, MemoryFault};
 use crate::multi_queue::MultiQueue;
@@ -46,6 +47,7 @@ pub(crate) struct Card {
     /// Completion queues whose owners wait for a moderated notification.
     pub(crate) cq_timers: Timers,
     pub(crate) counters: Counters,
+    pub(crate) incidents: Incidents,
     pub(crate) events: VecDeque<Event>,
     pub(crate) rng: ChaCha8Rng,
     /// Where a batch of elements is copied to at the fetch.
@@ -152,7 +154,7 @@ impl Env<'_> {
             |piece: Segment| {
                 let (now, later) = rest.split_at(piece.len as usize);
                 rest = later;
-                if result.is_ok() {
+                if result.is_ok() && piece.addr != Segment::NOWHERE {
                     result = mem.write(piece.addr, now);
                 }
             },

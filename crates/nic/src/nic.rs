@@ -3,6 +3,8 @@
 mod memory;
 mod queues;
 
+pub use queues::{ResizeSrqError, SrqInfo};
+
 use std::collections::VecDeque;
 
 use rand_chacha::ChaCha8Rng;
@@ -14,6 +16,7 @@ use crate::cm::mad::CM_QPN;
 use crate::cm::{Cm, CmEvent};
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::incident::{Incident, Incidents};
 use crate::management;
 use crate::memory::device::DeviceMemory;
 use crate::memory::region::{Access, Pd, Regions};
@@ -154,6 +157,20 @@ pub struct QpInfo {
     pub transport: Transport,
     /// What was set; `state` and the PSNs are the current ones.
     pub attr: QpAttr,
+    /// Protection domain.
+    pub pd: Pd,
+    /// Where send completions go.
+    pub send_cq: u32,
+    /// Where receive completions go.
+    pub recv_cq: u32,
+    /// The shared receive queue, if it takes from one.
+    pub srq: Option<u32>,
+    /// Elements that the send and the receive ring hold at most.
+    pub depths: (u32, u32),
+    /// Every send request is reported.
+    pub signal_all: bool,
+    /// In SQD, and what was outstanding is not yet done.
+    pub draining: bool,
     /// Elements posted to the send queue and not yet done.
     pub sends: u32,
     /// Messages sent in whole or in part and not yet acknowledged.
@@ -221,6 +238,7 @@ impl Nic {
                 timers: Timers::default(),
                 cq_timers: Timers::default(),
                 counters: Counters::default(),
+                incidents: Incidents::default(),
                 events: VecDeque::new(),
                 rng,
                 fetched: Vec::new(),
@@ -553,6 +571,11 @@ impl Nic {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.card.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
+    }
+
+    /// The next incident: why a request was refused or failed. Nothing waits for it to be taken.
+    pub fn poll_incident(&mut self) -> Option<Incident> {
+        self.card.incidents.pop()
     }
 
     /// Is a queue pair ready for a turn, or a management datagram to be sent?

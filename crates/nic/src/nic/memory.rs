@@ -2,7 +2,7 @@
 
 use super::{CreateError, DestroyError, Nic};
 use crate::card::{AddressHandle, Domain};
-use crate::memory::region::{Key, MrInit, Pd, RegMrError};
+use crate::memory::region::{Key, MrChange, MrInit, Pd, RegMrError};
 use crate::transmit::Path;
 
 /// Protection domains, memory and address handles.
@@ -29,6 +29,29 @@ impl Nic {
         let domain = self.card.pds.get_mut(pd.0).ok_or(RegMrError::UnknownPd)?;
         let key = self.card.regions.register(pd, init, &mut self.card.rng)?;
         domain.users += 1;
+        Ok(key)
+    }
+
+    /// A region without bytes: what is written to it is discarded, what is read from it is zero.
+    /// Its key is an lkey only.
+    pub fn alloc_null_mr(&mut self, pd: Pd) -> Result<Key, RegMrError> {
+        let domain = self.card.pds.get_mut(pd.0).ok_or(RegMrError::UnknownPd)?;
+        let key = self.card.regions.register_null(pd, &mut self.card.rng)?;
+        domain.users += 1;
+        Ok(key)
+    }
+
+    /// Changes a region in place; returns its key, which stays the same.
+    pub fn rereg_mr(&mut self, key: Key, change: MrChange) -> Result<Key, RegMrError> {
+        let to = change.pd;
+        if to.is_some_and(|pd| self.card.pds.get(pd.0).is_none()) {
+            return Err(RegMrError::UnknownPd);
+        }
+        let from = self.card.regions.change(key, change)?;
+        if let Some(domain) = to.and_then(|pd| self.card.pds.get_mut(pd.0)) {
+            domain.users += 1;
+            self.leave(from);
+        }
         Ok(key)
     }
 

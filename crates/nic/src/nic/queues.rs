@@ -1,12 +1,51 @@
 //! Commands on completion queues and shared receive queues.
 
+use thiserror::Error;
+
 use super::{CreateError, DestroyError, Event, Nic};
 use crate::card::SharedReceiveQueue;
 use crate::memory::region::Pd;
+use crate::memory::{Memory, MemoryFault};
 use crate::queue::completion::{CompletionQueue, PollCqError};
-use crate::queue::ring::{Ring, RingInit};
+use crate::queue::ring::{MAX_STRIDE, Ring, RingInit};
 use crate::queue::{Completion, Moderation, ResizeCqError};
 use crate::time::Time;
+
+/// Why a shared receive queue was not resized. It stays as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ResizeSrqError {
+    /// No such shared receive queue.
+    #[error("no such shared receive queue")]
+    UnknownSrq,
+    /// No ring, or one with a smaller stride than the old one's.
+    #[error("the ring is none, or its elements are smaller than those of the old one")]
+    BadRing,
+    /// More elements wait than would fit.
+    #[error("{waiting} elements wait in the queue, more than would fit")]
+    Waiting {
+        /// How many wait.
+        waiting: u32,
+    },
+    /// One of the rings cannot be reached.
+    #[error(transparent)]
+    Memory(#[from] MemoryFault),
+}
+
+/// A shared receive queue, as it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct SrqInfo {
+    /// Protection domain.
+    pub pd: Pd,
+    /// Elements it holds at most.
+    pub depth: u32,
+    /// Bytes of an element.
+    pub stride: u32,
+    /// The limit for [`Event::SrqLimitReached`]; zero if there is none (any more).
+    pub limit: u32,
+    /// Elements posted and not yet taken.
+    pub waiting: u32,
+}
 
 /// Completion queues and shared receive queues.
 impl Nic {
@@ -96,6 +135,45 @@ impl Nic {
     pub fn arm_srq(&mut self, srq: u32, limit: u32) -> Result<(), DestroyError> {
         self.card.srqs.get_mut(srq).ok_or(DestroyError::Unknown)?.limit = limit;
         Ok(())
+    }
+
+    /// Moves a shared receive queue to another ring, elements included. The old ring's memory is
+    /// the owner's again.
+    pub fn resize_srq(
+        &mut self,
+        mem: &mut dyn Memory,
+        srq: u32,
+        ring: RingInit,
+    ) -> Result<(), ResizeSrqError> {
+        let queue = self.card.srqs.get_mut(srq).ok_or(ResizeSrqError::UnknownSrq)?;
+        if !ring.is_valid() || ring.is_empty() || (ring.stride as usize) < queue.ring.stride() {
+            return Err(ResizeSrqError::BadRing);
+        }
+        let waiting = queue.ring.waiting();
+        if waiting > ring.depth {
+            return Err(ResizeSrqError::Waiting { waiting });
+        }
+        let moved = queue.ring.moved(ring);
+        let mut raw = [0; MAX_STRIDE];
+        let raw = &mut raw[..queue.ring.stride()];
+        for i in 0..waiting {
+            let index = queue.ring.fetched.wrapping_add(i);
+            mem.read(queue.ring.slot(index), raw)?;
+            mem.write(moved.slot(index), raw)?;
+        }
+        queue.ring = moved;
+        Ok(())
+    }
+
+    /// A shared receive queue as it stands.
+    pub fn query_srq(&self, srq: u32) -> Option<SrqInfo> {
+        self.card.srqs.get(srq).map(|queue| SrqInfo {
+            pd: queue.pd,
+            depth: queue.ring.depth(),
+            stride: queue.ring.stride() as u32,
+            limit: queue.limit,
+            waiting: queue.ring.waiting(),
+        })
     }
 
     /// Ends a shared receive queue that no queue pair takes from any more.

@@ -237,9 +237,11 @@ impl CompletionQueue {
 
     /// The period is over; says whether there is something to tell.
     pub(crate) fn period_over(&mut self) -> bool {
-        let told = self.untold > 0;
-        self.tell();
-        told
+        let waited = self.untold > 0;
+        if waited {
+            self.tell();
+        }
+        waited
     }
 
     /// Changes how often the owner is told, from the next entry on.

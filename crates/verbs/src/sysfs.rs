@@ -1,6 +1,6 @@
 //! What stands for `/sys/class/infiniband`: a directory with the files that programs read.
 //!
-//! It is `$XDG_RUNTIME_DIR/remora/PID`, or `/tmp/remora-UID/PID`, and has the shape of `/sys` below
+//! It is `remora/PID` in `$XDG_RUNTIME_DIR`, or `remora-UID/PID` in the directory for temporary files, and has the shape of `/sys` below
 //! `class/infiniband` and `class/infiniband_verbs`. Only this user can look into it. A process
 //! keeps its directory locked; what is not locked belonged to one that is gone, and is removed by
 //! the next that comes.
@@ -86,7 +86,8 @@ fn base() -> io::Result<PathBuf> {
             && dir.as_os_str().len() < LONGEST_BASE
             && fs::metadata(dir).is_ok_and(|meta| meta.uid() == uid)
     });
-    let candidates = [runtime.map(|dir| dir.join("remora")), Some(format!("/tmp/remora-{uid}").into())];
+    let temporary = env::temp_dir().join(format!("remora-{uid}"));
+    let candidates = [runtime.map(|dir| dir.join("remora")), Some(temporary)];
     let mut result = Err(io::ErrorKind::NotFound.into());
     for path in candidates.into_iter().flatten() {
         result = make_private(&path).map(|()| path);
@@ -97,8 +98,8 @@ fn base() -> io::Result<PathBuf> {
     result
 }
 
-/// A directory that only this user can look into. In `/tmp` anybody may have made one before us,
-/// or a link to somewhere.
+/// A directory that only this user can look into. Among temporary files anybody may have made one
+/// before us, or a link to somewhere.
 fn make_private(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -233,8 +234,8 @@ pub(crate) fn read(directory: &str, file: &str) -> io::Result<Vec<u8>> {
 }
 
 /// Removes this process's directory, at its end.
-pub(crate) fn remove() {
-    let trees = crate::process::current().shared::<Trees>();
+pub(crate) fn remove(process: &crate::process::Process) {
+    let trees = process.shared::<Trees>();
     if let Some(Some(tree)) = trees.0.get() {
         fs::remove_dir_all(&tree.root).ok();
     }

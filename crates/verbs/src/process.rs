@@ -138,8 +138,7 @@ pub fn current() -> &'static Process {
     }
     log::start();
     let made = Box::into_raw(Box::<Process>::default());
-    let set =
-        CURRENT.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+    let set = CURRENT.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
     match set {
         // SAFETY: never freed, see above.
         Ok(_) => unsafe { &*made },

@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod memory;
 pub mod newer;
 pub mod queue;
+pub mod rdma_cma;
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::offset_of;
@@ -135,6 +136,7 @@ pub const LAYOUTS: &[&[Layout]] = &[
     CONTEXT_LAYOUTS,
     QUEUE_LAYOUTS,
     kernel::KERNEL_LAYOUTS,
+    rdma_cma::RDMACM_LAYOUTS,
 ];
 
 /// Everything that the tests compare with the header.
@@ -145,4 +147,5 @@ pub const CONSTANTS: &[&[(&str, i64)]] = &[
     COMPLETION_CONSTANTS,
     CONTEXT_CONSTANTS,
     QUEUE_CONSTANTS,
+    rdma_cma::RDMACM_CONSTANTS,
 ];

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::MutexGuard;
 
-use remora_nic::cm::CmEvent;
+use remora_nic::cm::{Cm, CmEvent};
 use remora_nic::{Nic, Time};
 
 use crate::completion::Channel;
@@ -15,8 +15,9 @@ use crate::driver::Driver;
 use crate::memory::HostMemory;
 
 /// What is done with news of connection management. It is called by whoever drives the device,
-/// under the device's lock, so it must not call the device.
-pub type CmSink = Box<dyn FnMut(CmEvent) + Send>;
+/// under the device's lock, so it must not call the device; what there is to answer at once, it
+/// tells the manager that it is given.
+pub type CmSink = Box<dyn FnMut(&mut Cm, Time, CmEvent) + Send>;
 
 /// A device's card, locked.
 pub struct Card<'a> {

@@ -14,3 +14,8 @@
 
 pub mod abi;
 mod export;
+pub mod handles;
+pub mod ibverbs;
+pub mod log;
+pub mod process;
+pub mod sysfs;

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::async_event::Events;
-use super::{EINVAL, Result, device, number, or_null};
+use super::{EINVAL, Result, device, dm, mr, number, or_null, parent_domain, port};
 use crate::abi::*;
 use crate::handles::{self, BadHandle, Object, Slot};
 use crate::process::Card;
@@ -110,9 +110,21 @@ fn close(context: *mut ibv_context) -> Result<()> {
     }
 }
 
-/// The tables, without a device.
+/// The tables, without a device. What is missing in them, callers' inline functions answer with
+/// `EOPNOTSUPP`: work queues, flow steering, counters, rate limits.
 fn functions() -> verbs_context {
     let mut c = verbs_context::zeroed();
+    c.query_port = Some(port::query_port_sized);
+    c.advise_mr = Some(mr::advise_mr);
+    c.alloc_null_mr = Some(mr::alloc_null_mr);
+    c.reg_dm_mr = Some(mr::reg_dm_mr);
+    c.alloc_dm = Some(dm::alloc_dm);
+    c.free_dm = Some(dm::free_dm);
+    c.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
+    c.alloc_td = Some(parent_domain::alloc_td);
+    c.dealloc_td = Some(parent_domain::dealloc_td);
+    c.query_rt_values = Some(port::query_rt_values);
+    c.query_device_ex = Some(port::query_device_ex);
     c.sz = size_of::<verbs_context>();
     c.context.abi_compat = usize::MAX as *mut _;
     c.context.cmd_fd = -1;

@@ -16,10 +16,25 @@ use remora::nic::{CreateError, DestroyError, PostError, RegMrError};
 
 use crate::handles::BadHandle;
 
+pub mod ah;
 pub mod async_event;
 pub mod context;
+mod copy;
 pub mod device;
+pub mod dm;
+mod fork;
+pub mod gid;
+mod import;
+pub mod mcast;
+pub mod mr;
+pub mod parent_domain;
 pub mod pd;
+pub mod port;
+mod private;
+mod private_symbols;
+mod strings;
+mod symbols;
+mod sysfs_calls;
 
 /// Why a call failed: a number of `errno.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

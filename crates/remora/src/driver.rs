@@ -20,7 +20,7 @@ use crate::egress::Egress;
 use crate::event::Event;
 use crate::memory::HostMemory;
 use crate::pcap::Capture;
-use crate::raw::CmSink;
+use crate::raw::{CmSink, EventSink};
 use crate::socket::{RecvBatch, Socket};
 
 /// Packets asked of the card at a time.
@@ -59,8 +59,24 @@ pub(crate) struct Driver {
     cm_events: VecDeque<CmEvent>,
     /// Takes them instead.
     pub(crate) cm_sink: Option<CmSink>,
+    /// Takes all other events instead.
+    pub(crate) event_sink: Option<EventSink>,
     /// Signalled when there are new ones.
     pub(crate) cm_arrived: Arc<Condvar>,
+    pub(crate) unsent: Unsent,
+}
+
+/// Work that was posted and is kept back a moment, so that more may leave with it.
+#[derive(Debug, Default)]
+pub(crate) struct Unsent {
+    /// Posts kept back.
+    pub(crate) posts: u32,
+    /// Since when.
+    pub(crate) since: Time,
+    /// How often the first of some was kept back.
+    pub(crate) times: u32,
+    /// Posts since a poll last found nothing.
+    pub(crate) streak: u32,
 }
 
 impl Driver {
@@ -89,7 +105,9 @@ impl Driver {
             async_ready,
             cm_events: VecDeque::new(),
             cm_sink: None,
+            event_sink: None,
             cm_arrived: Arc::new(Condvar::new()),
+            unsent: Unsent::default(),
         }
     }
 
@@ -140,6 +158,7 @@ impl Driver {
     /// As [`Driver::transmit`], for who knows the time: a look at the clock costs as much as a
     /// quarter of an idle step.
     fn transmit_from(&mut self, mut now: Time) -> bool {
+        self.unsent.posts = 0;
         let mut any = false;
         for round in 0..ROUNDS {
             if !self.blocked {
@@ -236,6 +255,11 @@ impl Driver {
     pub(crate) fn dispatch_events(&mut self) {
         while let Some(event) = self.nic.poll_event() {
             match event {
+                event if self.event_sink.is_some() && !matches!(event, CardEvent::Cm(_)) => {
+                    if let Some(sink) = &mut self.event_sink {
+                        sink(event);
+                    }
+                }
                 CardEvent::CompletionQueueNotify(cq) => {
                     if let Some(channel) = self.channels.get(&cq) {
                         channel.push(cq);

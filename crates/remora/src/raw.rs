@@ -5,9 +5,10 @@
 
 use std::fmt;
 use std::sync::MutexGuard;
+use std::time::Duration;
 
 use remora_nic::cm::{Cm, CmEvent};
-use remora_nic::{Nic, Time};
+use remora_nic::{Event as CardEvent, Nic, Time};
 
 use crate::completion::Channel;
 use crate::device::{Device, Live};
@@ -18,6 +19,17 @@ use crate::memory::HostMemory;
 /// under the device's lock, so it must not call the device; what there is to answer at once, it
 /// tells the manager that it is given.
 pub type CmSink = Box<dyn FnMut(&mut Cm, Time, CmEvent) + Send>;
+
+/// What is done with all other events of the card, under the same rules.
+pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
+
+/// Posts in a row that are sent one by one: who posts a message or two and waits is not to wait
+/// longer.
+const PROMPT_POSTS: u32 = 2;
+/// Posts that are kept back at most.
+const UNSENT_MAX: u32 = 64;
+/// How long, unless somebody polls before.
+pub(crate) const UNSENT_FOR: Duration = Duration::from_micros(100);
 
 /// A device's card, locked.
 pub struct Card<'a> {
@@ -40,6 +52,12 @@ impl Device {
     /// this crate's own then learn nothing any more.
     pub fn set_cm_sink(&self, sink: CmSink) {
         self.live.lock().cm_sink = Some(sink);
+    }
+
+    /// Hands all other events of the card to `sink` from now on: completion channels and
+    /// [`Device::poll_async_event`] learn nothing any more.
+    pub fn set_event_sink(&self, sink: EventSink) {
+        self.live.lock().event_sink = Some(sink);
     }
 }
 
@@ -68,8 +86,35 @@ impl Card<'_> {
         self.live.after_command(&mut self.driver);
     }
 
-    /// Drives the device one step; returns whether there was anything to do.
+    /// So many requests were posted to a send queue. They are sent at once if the owner posts now and then. Of
+    /// one who posts in a row, work is kept back, so that packets of many posts, and of many queue
+    /// pairs, leave in one system call: until the owner polls, or there is a batch of it, or for
+    /// 100 µs.
+    pub fn posted(&mut self, requests: u32) {
+        let driver = &mut *self.driver;
+        driver.unsent.streak = driver.unsent.streak.saturating_add(1);
+        if driver.unsent.streak <= PROMPT_POSTS || driver.unsent.posts + requests >= UNSENT_MAX {
+            return self.live.after_command(driver);
+        }
+        if driver.unsent.posts == 0 {
+            driver.unsent.since = driver.now();
+            driver.unsent.times = driver.unsent.times.wrapping_add(1);
+            self.live.background.due(driver.unsent.since + UNSENT_FOR);
+        }
+        driver.unsent.posts += requests;
+    }
+
+    /// Sends what [`Card::posted`] kept back.
+    pub fn flush(&mut self) {
+        if self.driver.unsent.posts > 0 {
+            self.kick();
+        }
+    }
+
+    /// Drives the device one step, for who polls and found nothing; returns whether there was
+    /// anything to do.
     pub fn progress(&mut self) -> bool {
+        self.driver.unsent.streak = 0;
         self.live.progress(&mut self.driver)
     }
 

@@ -18,4 +18,5 @@ pub mod handles;
 pub mod ibverbs;
 pub mod log;
 pub mod process;
+mod rdmacm;
 pub mod sysfs;

@@ -142,8 +142,9 @@ impl Channel {
     /// Takes the events that `which` names out.
     pub(crate) fn take(&self, which: impl Fn(&News) -> bool) -> Vec<News> {
         let mut queue = self.queue();
-        let (taken, left) = std::mem::take(&mut *queue).into_iter().partition(|news| which(news));
-        *queue = left;
+        let all = std::mem::take(&mut *queue);
+        let (taken, left): (Vec<News>, Vec<News>) = all.into_iter().partition(which);
+        *queue = left.into();
         self.settle(&queue);
         taken
     }

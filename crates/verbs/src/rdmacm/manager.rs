@@ -8,7 +8,7 @@ use remora::nic::Time;
 use remora::nic::cm::message::{RejectReason, SidrStatus, TransportService};
 use remora::nic::cm::{
     Cm, CmEvent, ConnId, IncomingRequest, IncomingResolution, ListenerId, Reply, Resolution,
-    SidrAnswer, SidrId, State as CmState,
+    SidrAnswer, SidrId,
 };
 use remora::nic::qp::Mtu;
 
@@ -356,7 +356,3 @@ pub(super) fn transport(qp_type: ibv_qp_type) -> TransportService {
     }
 }
 
-/// Is the connection over for the card, so that nothing can be asked of it?
-pub(super) fn is_over(state: Option<CmState>) -> bool {
-    matches!(state, None | Some(CmState::Closed))
-}

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{ENODEV, ENOMEM, Errno, Result};
 use crate::abi::*;
-use crate::ibverbs::{channel, context, cq, device, pd, qp, srq, xrc};
+use crate::ibverbs::{channel, context, cq, device, pd, qp, srq};
 use crate::process;
 
 /// The entry of the port's table with the card's RoCE v2 GID.
@@ -24,7 +24,6 @@ struct Opened {
 struct One {
     context: usize,
     pd: usize,
-    xrcd: usize,
 }
 
 fn with<R>(card: usize, act: impl FnOnce(&mut One) -> Result<R>) -> Result<R> {
@@ -67,19 +66,8 @@ pub(super) fn default_pd(card: usize) -> Result<*mut ibv_pd> {
 }
 
 /// The XRC domain of those who bring none.
-pub(super) fn default_xrcd(card: usize) -> Result<*mut ibv_xrcd> {
-    let context = context(card)?;
-    with(card, |one| {
-        if one.xrcd == 0 {
-            /// `comp_mask`: both fields below are given.
-            const FD_AND_FLAGS: u32 = 3;
-            let mut init =
-                ibv_xrcd_init_attr { comp_mask: FD_AND_FLAGS, fd: -1, oflags: libc::O_CREAT };
-            // SAFETY: the attributes live through the call.
-            one.xrcd = made(unsafe { xrc::open_xrcd(context, &mut init) })? as usize;
-        }
-        Ok(one.xrcd as *mut ibv_xrcd)
-    })
+pub(super) fn default_xrcd(_card: usize) -> Result<*mut ibv_xrcd> {
+    Err(Errno(libc::EOPNOTSUPP))
 }
 
 /// A completion queue with a channel of its own.

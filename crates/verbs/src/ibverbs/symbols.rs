@@ -64,6 +64,31 @@ export! {
     "mult_to_ibv_rate@@IBVERBS_1.0" = strings::mult_to_rate;
 }
 
+// Of queues.
+export! {
+    "ibv_ack_async_event@@IBVERBS_1.1" = async_event::ack_async_event;
+    "ibv_ack_cq_events@@IBVERBS_1.1" = channel::ack_cq_events;
+    "ibv_create_comp_channel@@IBVERBS_1.0" = channel::create_comp_channel;
+    "ibv_create_cq@@IBVERBS_1.1" = cq::create_cq;
+    "ibv_create_qp@@IBVERBS_1.1" = qp::create_qp;
+    "ibv_create_srq@@IBVERBS_1.1" = srq::create_srq;
+    "ibv_destroy_comp_channel@@IBVERBS_1.0" = channel::destroy_comp_channel;
+    "ibv_destroy_cq@@IBVERBS_1.1" = cq::destroy_cq;
+    "ibv_destroy_qp@@IBVERBS_1.1" = qp::destroy_qp;
+    "ibv_destroy_srq@@IBVERBS_1.1" = srq::destroy_srq;
+    "ibv_get_async_event@@IBVERBS_1.1" = async_event::get_async_event;
+    "ibv_get_cq_event@@IBVERBS_1.1" = channel::get_cq_event;
+    "ibv_modify_qp@@IBVERBS_1.1" = qp::modify_qp;
+    "ibv_modify_srq@@IBVERBS_1.1" = srq::modify_srq;
+    "ibv_qp_to_qp_ex@@IBVERBS_1.6" = qp::qp_to_qp_ex;
+    "ibv_query_ece@@IBVERBS_1.10" = qp::query_ece;
+    "ibv_query_qp@@IBVERBS_1.1" = qp::query_qp;
+    "ibv_query_qp_data_in_order@@IBVERBS_1.14" = qp::query_qp_data_in_order;
+    "ibv_query_srq@@IBVERBS_1.1" = srq::query_srq;
+    "ibv_resize_cq@@IBVERBS_1.1" = cq::resize_cq;
+    "ibv_set_ece@@IBVERBS_1.10" = qp::set_ece;
+}
+
 // Of releases after the distribution's.
 export! {
     "ibv_alloc_dmah@@IBVERBS_1.15" = private::unsupported_object;

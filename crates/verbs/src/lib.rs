@@ -19,4 +19,5 @@ pub mod ibverbs;
 pub mod log;
 pub mod process;
 mod rdmacm;
+mod rsocket;
 pub mod sysfs;

@@ -6,7 +6,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::async_event::Events;
-use super::{EINVAL, Result, device, number, or_null};
+use super::{
+    EINVAL, Result, cq, cq_ex, device, dm, mr, number, or_null, parent_domain, poll, port, post, qp,
+    recv, srq,
+};
 use crate::abi::*;
 use crate::handles::{self, BadHandle, Object, Slot};
 use crate::process::Card;
@@ -110,9 +113,32 @@ fn close(context: *mut ibv_context) -> Result<()> {
     }
 }
 
-/// The tables, without a device.
+/// The tables, without a device. What is missing in them, callers' inline functions answer with
+/// `EOPNOTSUPP`: work queues, flow steering, counters, rate limits.
 fn functions() -> verbs_context {
     let mut c = verbs_context::zeroed();
+    c.query_port = Some(port::query_port_sized);
+    c.advise_mr = Some(mr::advise_mr);
+    c.alloc_null_mr = Some(mr::alloc_null_mr);
+    c.reg_dm_mr = Some(mr::reg_dm_mr);
+    c.alloc_dm = Some(dm::alloc_dm);
+    c.free_dm = Some(dm::free_dm);
+    c.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
+    c.alloc_td = Some(parent_domain::alloc_td);
+    c.dealloc_td = Some(parent_domain::dealloc_td);
+    c.query_rt_values = Some(port::query_rt_values);
+    c.query_device_ex = Some(port::query_device_ex);
+    c.create_cq_ex = Some(cq_ex::create_cq_ex);
+    c.modify_cq = Some(cq::modify_cq);
+    c.create_qp_ex = Some(qp::create_qp_ex);
+    c.open_qp = Some(qp::open_qp);
+    c.create_srq_ex = Some(srq::create_srq_ex);
+    c.get_srq_num = Some(srq::get_srq_num);
+    c.context.ops.poll_cq = Some(poll::poll_cq);
+    c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
+    c.context.ops.post_send = Some(post::post_send);
+    c.context.ops.post_recv = Some(recv::post_recv);
+    c.context.ops.post_srq_recv = Some(recv::post_srq_recv);
     c.sz = size_of::<verbs_context>();
     c.context.abi_compat = usize::MAX as *mut _;
     c.context.cmd_fd = -1;

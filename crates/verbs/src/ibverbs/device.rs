@@ -3,10 +3,11 @@
 use core::ffi::{c_char, c_int};
 use std::ptr;
 
-use super::{EINVAL, ENOMEM, Errno, Result, or_null, set_errno};
+use super::{EINVAL, ENOMEM, Result, or_null, set_errno};
 use crate::abi::*;
 use crate::handles::{self, Object, Slot};
 use crate::process::{self, Card};
+use crate::sysfs;
 
 /// A device: a card of this process. There is one handle for each, which is never freed.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ fn describe(card: &'static Card) -> Option<&'static Slot<Device>> {
     c.transport_type = IBV_TRANSPORT_IB;
     copy_name(&mut c.name, &card.name);
     copy_name(&mut c.dev_name, &format!("uverbs{}", card.index));
-    copy_name(&mut c.dev_path, &card.directory);
+    copy_name(&mut c.dev_path, &sysfs::verbs_path(card));
     copy_name(&mut c.ibdev_path, &card.directory);
     handles::create(c, Device { card })
 }
@@ -111,6 +112,3 @@ pub extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 {
 pub(crate) fn find(device: *const ibv_device) -> Result<&'static Slot<Device>> {
     handles::get::<Device>(device).map_err(|_| EINVAL)
 }
-
-/// What a foreign driver's registration comes to.
-pub(crate) const NO_DRIVERS: Errno = Errno(libc::ENOSYS);

@@ -21,21 +21,33 @@ pub mod ah;
 pub mod async_event;
 pub mod channel;
 pub mod context;
+mod copy;
 pub mod cq;
 pub mod cq_ex;
 pub mod device;
+pub mod dm;
 pub mod event_queue;
-pub mod gid;
+mod fork;
 mod gate;
+pub mod gid;
+mod import;
+pub mod mcast;
+pub mod mr;
+pub mod parent_domain;
 pub mod pd;
 pub mod poll;
 pub mod port;
 pub mod post;
+mod private;
+mod private_symbols;
 pub mod qp;
 mod qp_attr;
 pub mod qp_ex;
 pub mod recv;
 pub mod srq;
+mod strings;
+mod symbols;
+mod sysfs_calls;
 
 /// Why a call failed: a number of `errno.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

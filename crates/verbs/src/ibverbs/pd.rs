@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use remora::nic;
 
 use super::context::{self, Context};
+use super::parent_domain::Td;
 use super::{EBUSY, ENOMEM, Result, number, or_null};
 use crate::abi::*;
 use crate::handles::{self, Object, Slot};
@@ -17,10 +18,19 @@ pub struct Pd {
     pub context: &'static Slot<Context>,
     /// The card's number for it.
     pub pd: nic::Pd,
-    /// The domain that a parent domain stands for.
-    pub parent_of: Option<&'static Slot<Pd>>,
+    /// What a parent domain is made of.
+    pub parent: Option<Parent>,
     /// How many objects were made on this handle.
-    users: AtomicUsize,
+    pub(crate) users: AtomicUsize,
+}
+
+/// What a parent domain is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Parent {
+    /// The domain that it stands for.
+    pub whole: &'static Slot<Pd>,
+    /// The threads that use it.
+    pub td: Option<&'static Slot<Td>>,
 }
 
 impl Pd {
@@ -54,7 +64,7 @@ fn alloc(handle: *mut ibv_context) -> Result<*mut ibv_pd> {
     let context = context::find(handle)?;
     let pd = context.card.lock().nic().alloc_pd()?;
     let c = ibv_pd { context: handle, handle: 0 };
-    let made = handles::create(c, Pd { context, pd, parent_of: None, users: AtomicUsize::new(0) });
+    let made = handles::create(c, Pd { context, pd, parent: None, users: AtomicUsize::new(0) });
     let Some(made) = made else {
         context.card.lock().nic().dealloc_pd(pd).ok();
         return Err(ENOMEM);
@@ -73,11 +83,15 @@ fn dealloc(handle: *mut ibv_pd) -> Result<()> {
     if slot.users.load(Ordering::Acquire) > 0 {
         return Err(EBUSY);
     }
-    match slot.parent_of {
-        None => slot.context.card.lock().nic().dealloc_pd(slot.pd)?,
-        Some(whole) => whole.leave(),
+    // The card counts what it has itself, made on a parent domain or not.
+    if slot.parent.is_none() {
+        slot.context.card.lock().nic().dealloc_pd(slot.pd)?;
     }
-    let Pd { context, .. } = handles::destroy::<Pd>(handle)?;
+    let Pd { context, parent, .. } = handles::destroy::<Pd>(handle)?;
+    if let Some(Parent { whole, td }) = parent {
+        whole.leave();
+        td.inspect(|td| td.leave());
+    }
     context.leave();
     Ok(())
 }

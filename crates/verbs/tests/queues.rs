@@ -34,7 +34,7 @@ impl Card {
             iova: memory.addr(),
             len: memory.len() as u64,
             access: Access::all(),
-            pages: PageTable::contiguous(memory.addr(), memory.len() as u64, 21),
+            pages: PageTable::contiguous(21, memory.addr(), memory.len() as u64),
         };
         let key = card.nic().reg_mr(found.pd, init).unwrap();
         drop(card);

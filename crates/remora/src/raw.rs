@@ -47,6 +47,18 @@ impl Device {
         Card { live: &self.live, driver: self.live.lock() }
     }
 
+    /// The process ends without dropping the device: what is ready still leaves, and a capture
+    /// file becomes whole. Returns false if the card is locked: perhaps by the thread that ends
+    /// the process, from a signal's handler.
+    pub fn finish(&self) -> bool {
+        let Some(mut driver) = self.live.try_lock() else { return false };
+        driver.transmit();
+        if let Err(error) = driver.flush_capture() {
+            tracing::warn!(%error, "cannot write to the capture file");
+        }
+        true
+    }
+
     /// Hands all news of connection management to `sink` from now on. Listeners and connections of
     /// this crate's own then learn nothing any more.
     pub fn set_cm_sink(&self, sink: CmSink) {

@@ -139,10 +139,5 @@ pub const LAYOUTS: &[&[Layout]] = &[
 
 /// Everything that the tests compare with the header.
 #[doc(hidden)]
-pub const CONSTANTS: &[&[(&str, i64)]] = &[
-    DEVICE_CONSTANTS,
-    MEMORY_CONSTANTS,
-    COMPLETION_CONSTANTS,
-    CONTEXT_CONSTANTS,
-    QUEUE_CONSTANTS,
-];
+pub const CONSTANTS: &[&[(&str, i64)]] =
+    &[DEVICE_CONSTANTS, MEMORY_CONSTANTS, COMPLETION_CONSTANTS, CONTEXT_CONSTANTS, QUEUE_CONSTANTS];

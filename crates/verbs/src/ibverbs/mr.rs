@@ -215,8 +215,10 @@ pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *const ibv_mr_init_att
         // SAFETY: by promise of the caller.
         let attr = *unsafe { attr.as_ref() }.ok_or(EINVAL)?;
         let has = |bit: u64| attr.comp_mask & bit != 0;
-        let known =
-            IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET;
+        let known = IBV_REG_MR_MASK_IOVA
+            | IBV_REG_MR_MASK_ADDR
+            | IBV_REG_MR_MASK_FD
+            | IBV_REG_MR_MASK_FD_OFFSET;
         if has(!known) {
             return Err(EOPNOTSUPP);
         }
@@ -260,12 +262,7 @@ pub fn register(
 }
 
 /// Registers a range with the card and makes the handle.
-fn make(
-    pd: &'static Slot<Pd>,
-    range: Range,
-    access: u32,
-    backing: Backing,
-) -> Result<*mut ibv_mr> {
+fn make(pd: &'static Slot<Pd>, range: Range, access: u32, backing: Backing) -> Result<*mut ibv_mr> {
     let init = MrInit {
         iova: range.iova,
         len: range.len,
@@ -426,7 +423,7 @@ fn reregister(
 }
 
 /// `verbs_context.alloc_null_mr`: reads as zero, swallows what is written.
-pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     or_null((|| {
         let pd = pd::find(pd)?;
         let key = pd.context.card.lock().nic().alloc_null_mr(pd.pd)?;
@@ -436,7 +433,7 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 }
 
 /// `verbs_context.reg_dm_mr`: the flags must say that addresses begin at zero.
-pub unsafe extern "C" fn reg_dm_mr(
+pub extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
     offset: u64,
@@ -513,8 +510,8 @@ fn register_fd(
     let mapping = Backing::Mapping { start: start as usize, len: size };
     let range = Range { addr: start as u64 + within, len, iova };
     // Beyond the end of a file there is nothing to bring in.
-    let made = populate(range.addr, len, write != 0)
-        .and_then(|()| make(pd, range, access, mapping));
+    let made =
+        populate(range.addr, len, write != 0).and_then(|()| make(pd, range, access, mapping));
     made.inspect_err(|_| {
         // SAFETY: our own mapping, of which nobody knows.
         unsafe { libc::munmap(start, size) };

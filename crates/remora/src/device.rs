@@ -291,7 +291,12 @@ impl Shared {
 
     /// Drives inline, one step; returns whether there was anything to do.
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
-        let moved = driver.spin(self.background.rests());
+        self.step(driver, self.background.rests())
+    }
+
+    /// As [`Shared::progress`]; `lazily` as for [`Driver::spin`].
+    pub(crate) fn step(&self, driver: &mut Driver, lazily: bool) -> bool {
+        let moved = driver.spin(lazily);
         let left_over = driver.has_more() || driver.nic.wants_transmit();
         self.background.note_poll(left_over, driver.nic.poll_timeout());
         moved

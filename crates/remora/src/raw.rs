@@ -125,9 +125,12 @@ impl Card<'_> {
 
     /// Drives the device one step, for who polls and found nothing; returns whether there was
     /// anything to do.
+    ///
+    /// All that came is handled. Verbs programs wait for the acknowledge of what they sent before
+    /// they look at memory, and so for one that came behind a message, too.
     pub fn progress(&mut self) -> bool {
         self.driver.unsent.streak = 0;
-        self.live.progress(&mut self.driver)
+        self.live.step(&mut self.driver, false)
     }
 
     /// The next entry of `cq`, or the next solicited one, is to wake `channel`, by its number.

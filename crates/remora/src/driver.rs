@@ -265,6 +265,9 @@ impl Driver {
 
     /// Hands the card's events to those who wait for them.
     pub(crate) fn dispatch_events(&mut self) {
+        while let Some(incident) = self.nic.poll_incident() {
+            tracing::info!(target: "remora::incident", "{incident}");
+        }
         while let Some(event) = self.nic.poll_event() {
             match event {
                 event if self.event_sink.is_some() && !matches!(event, CardEvent::Cm(_)) => {

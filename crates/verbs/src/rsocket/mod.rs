@@ -1,6 +1,9 @@
 //! stub
 use crate::export::export;
-extern "C" fn nothing() -> isize { crate::rdmacm::set_errno(crate::rdmacm::Errno(libc::ENOSYS)); -1 }
+extern "C" fn nothing() -> isize {
+    crate::rdmacm::set_errno(crate::rdmacm::Errno(libc::ENOSYS));
+    -1
+}
 export! {
     "raccept@@RDMACM_1.0" = nothing;
     "rbind@@RDMACM_1.0" = nothing;

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::responder::{Refusal, Reply};
 use super::{Budget, Qp};
-use crate::card::Env;
+use crate::card::{Card, Env};
 use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::Cursor;
 use crate::psn::Psn;
@@ -21,6 +21,13 @@ use crate::wire::{
 
 /// The least time between two congestion notifications of a queue pair.
 pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
+
+/// Packets that may wait for one acknowledge while the application answers: fewer than any
+/// requester has outstanding.
+const LATE_MAX: u32 = 7;
+
+/// Acknowledges that do not wait after one has waited in vain.
+const PROMPT: u8 = 16;
 
 /// A READ or atomic: what is asked, and how far the answer is.
 #[derive(Clone, Copy, Debug)]
@@ -276,6 +283,7 @@ impl Qp {
             Reply::Negative(syndrome) => (syndrome, self.rx.expected),
         };
         self.rx.reply = Reply::Nothing;
+        self.rx.acknowledged = self.rx.expected;
         let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
         let op = Op::of(Transport::Rc, Operation::Acknowledge, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
@@ -290,6 +298,36 @@ impl Qp {
         }
         if core::mem::take(&mut self.rx.breaking) {
             self.fail(env);
+        }
+    }
+
+    /// Lets an acknowledge wait while the application answers, if few packets wait for it and the
+    /// last ones did not wait in vain; returns whether it does.
+    pub(crate) fn hold_acknowledge(&mut self, card: &mut Card) -> bool {
+        if self.rx.reply != Reply::Acknowledge {
+            return false;
+        }
+        if self.rx.prompt > 0 {
+            self.rx.prompt -= 1;
+            return false;
+        }
+        if self.rx.expected.distance_from(self.rx.acknowledged) > LATE_MAX {
+            return false;
+        }
+        if !self.rx.late {
+            self.rx.late = true;
+            card.late.push(self.qpn);
+        }
+        true
+    }
+
+    /// The application has answered, and no next message has come: the peer may be waiting for the
+    /// acknowledge and not for the answer, and the next ones leave promptly.
+    pub(crate) fn release_acknowledge(&mut self, card: &mut Card) {
+        self.rx.late = false;
+        if self.rx.reply == Reply::Acknowledge {
+            self.rx.prompt = PROMPT;
+            card.schedule(self);
         }
     }
 

@@ -29,6 +29,12 @@ pub(crate) struct Responder {
     pub(crate) pending: u16,
     /// What the next acknowledge is to say.
     pub(crate) reply: Reply,
+    /// What all before has been acknowledged.
+    pub(crate) acknowledged: Psn,
+    /// Among those that [`Card::late`](crate::card::Card) lists.
+    pub(crate) late: bool,
+    /// So many acknowledges are not to be held back.
+    pub(crate) prompt: u8,
     /// A NAK was sent for the expected PSN: silence until it comes.
     pub(crate) nak_sent: bool,
     /// The connection ends as soon as the answers before the NAK, and the NAK, have left.
@@ -99,6 +105,9 @@ impl Responder {
             answers: List::EMPTY,
             pending: 0,
             reply: Reply::Nothing,
+            acknowledged: expected,
+            late: false,
+            prompt: 0,
             nak_sent: false,
             breaking: false,
             cnp_owed: false,

@@ -23,9 +23,9 @@ use crate::pcap::Capture;
 use crate::socket::{RecvBatch, Socket};
 
 /// Packets asked of the card at a time.
-const BATCH: usize = 64;
+const BATCH: usize = 128;
 /// Batches sent in one step, before receiving gets its turn.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 2;
 /// Pieces received in one step: enough to fill a system call, few enough to stay in the cache.
 const RECV_SLOTS: usize = 4;
 /// Steps in a row without a look at the timers: some 5 µs.

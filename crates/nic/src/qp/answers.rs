@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use super::responder::{Refusal, Reply};
+use super::responder::{Held, Refusal, Reply};
 use super::{Budget, Qp};
 use crate::card::{Card, Env};
 use crate::memory::region::{Access, AccessError};
@@ -22,12 +22,19 @@ use crate::wire::{
 /// The least time between two congestion notifications of a queue pair.
 pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
 
+/// Enough of a PSN to count a few packets by.
+fn low_bits(psn: Psn) -> u16 {
+    psn.value() as u16
+}
+
 /// Packets that may wait for one acknowledge while the application answers: fewer than any
 /// requester has outstanding.
-const LATE_MAX: u32 = 7;
+const LATE_MAX: u16 = 7;
 
-/// Acknowledges that do not wait after one has waited in vain.
-const PROMPT: u8 = 16;
+/// Acknowledges that do not wait after one has waited in vain: so many at first, and twice as many
+/// each time, up to 16 · 2^8. Whose peer waits for acknowledges is hardly ever kept waiting.
+const PROMPT: u16 = 16;
+const PROMPT_DOUBLINGS_MAX: u8 = 8;
 
 /// A READ or atomic: what is asked, and how far the answer is.
 #[derive(Clone, Copy, Debug)]
@@ -283,7 +290,10 @@ impl Qp {
             Reply::Negative(syndrome) => (syndrome, self.rx.expected),
         };
         self.rx.reply = Reply::Nothing;
-        self.rx.acknowledged = self.rx.expected;
+        self.rx.acknowledged = low_bits(self.rx.expected);
+        if self.rx.held == Held::Yes {
+            self.rx.held = Held::Listed;
+        }
         let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
         let op = Op::of(Transport::Rc, Operation::Acknowledge, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
@@ -311,23 +321,33 @@ impl Qp {
             self.rx.prompt -= 1;
             return false;
         }
-        if self.rx.expected.distance_from(self.rx.acknowledged) > LATE_MAX {
+        if low_bits(self.rx.expected).wrapping_sub(self.rx.acknowledged) > LATE_MAX {
+            // None of them waited in vain.
+            self.rx.vain = 0;
             return false;
         }
-        if !self.rx.late {
-            self.rx.late = true;
+        if self.rx.held == Held::No {
             card.late.push(self.qpn);
         }
+        self.rx.held = Held::Yes;
         true
     }
 
-    /// The application has answered, and no next message has come: the peer may be waiting for the
-    /// acknowledge and not for the answer, and the next ones leave promptly.
+    /// The application has answered, and no next message has come: the acknowledge leaves.
     pub(crate) fn release_acknowledge(&mut self, card: &mut Card) {
-        self.rx.late = false;
+        self.note_lone_acknowledge();
+        self.rx.held = Held::No;
         if self.rx.reply == Reply::Acknowledge {
-            self.rx.prompt = PROMPT;
             card.schedule(self);
+        }
+    }
+
+    /// An acknowledge leaves without data. If it was held back, that was in vain: the peer may be
+    /// waiting for acknowledges and not for answers, and the next ones leave promptly.
+    pub(crate) fn note_lone_acknowledge(&mut self) {
+        if self.rx.held == Held::Yes {
+            self.rx.prompt = PROMPT << self.rx.vain;
+            self.rx.vain = (self.rx.vain + 1).min(PROMPT_DOUBLINGS_MAX);
         }
     }
 

@@ -300,7 +300,10 @@ impl Qp {
             State::Error | State::Sqe => self.flush(env, &mut budget),
             _ => false,
         };
-        if batch.len() == before || !batch.is_answering() || !self.hold_acknowledge(env.card) {
+        if batch.len() == before {
+            self.note_lone_acknowledge();
+            self.send_acknowledge(env, batch);
+        } else if !batch.is_answering() || !self.hold_acknowledge(env.card) {
             self.send_acknowledge(env, batch);
         }
         again || self.rx.pending > 0

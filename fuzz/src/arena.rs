@@ -303,6 +303,9 @@ impl Arena {
         }
         assert!(self.completed <= self.posted, "{} of {}", self.completed, self.posted);
         while self.nic.poll_event().is_some() {}
+        while let Some(incident) = self.nic.poll_incident() {
+            assert!(!incident.to_string().is_empty());
+        }
     }
 
     /// Puts every queue pair into ERROR: all that was posted comes back, once. Returns what the

@@ -7,6 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::incident::Incidents;
 use crate::memory::region::{Access, AccessError, Pd, Regions};
 use crate::memory::{Memory, MemoryFault};
 use crate::multi_queue::MultiQueue;
@@ -45,7 +46,10 @@ pub(crate) struct Card {
     /// Counts how often the starved were woken, so that none stands among them twice.
     pub(crate) feedings: u32,
     pub(crate) timers: Timers,
+    /// Completion queues whose owners wait for a moderated notification.
+    pub(crate) cq_timers: Timers,
     pub(crate) counters: Counters,
+    pub(crate) incidents: Incidents,
     pub(crate) events: VecDeque<Event>,
     pub(crate) rng: ChaCha8Rng,
     /// Where a batch of elements is copied to at the fetch.
@@ -112,17 +116,20 @@ impl Card {
     }
 
     /// Adds a completion, and the events it causes.
-    pub(crate) fn complete(&mut self, cq: u32, entry: Completion) {
+    pub(crate) fn complete(&mut self, now: Time, cq: u32, entry: Completion) {
         let Some(queue) = self.cqs.get_mut(cq) else { return };
-        let pushed = queue.push(entry);
+        let pushed = queue.push(Completion { at: now, ..entry });
         match pushed {
             Pushed::Quietly | Pushed::Lost => {}
+            Pushed::NotifyLater(period) => {
+                self.cq_timers.arm(&mut queue.timer, cq, now + period);
+            }
             Pushed::Notify => self.events.push_back(Event::CompletionQueueNotify(cq)),
             Pushed::Overflow => self.events.push_back(Event::CompletionQueueError(cq)),
         }
         match pushed {
-            Pushed::Quietly | Pushed::Notify => self.counters.completions += 1,
             Pushed::Overflow | Pushed::Lost => self.counters.cq_overflows += 1,
+            _ => self.counters.completions += 1,
         }
     }
 }
@@ -149,7 +156,7 @@ impl Env<'_> {
             |piece: Segment| {
                 let (now, later) = rest.split_at(piece.len as usize);
                 rest = later;
-                if result.is_ok() {
+                if result.is_ok() && piece.addr != Segment::NOWHERE {
                     result = mem.write(piece.addr, now);
                 }
             },

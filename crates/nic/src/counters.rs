@@ -112,6 +112,10 @@ counters! {
     elements_protection,
     /// Work-queue elements flushed by an error.
     elements_flushed,
+    /// Responses received whose length does not fit what was asked.
+    bad_responses,
+    /// Incidents forgotten because nobody took them: see `Nic::poll_incident`.
+    incidents_lost,
     /// Completions delivered.
     completions,
     /// Completions lost because their queue was full.

@@ -15,6 +15,7 @@ mod card;
 pub mod cm;
 pub mod config;
 pub mod counters;
+pub mod incident;
 mod management;
 pub mod memory;
 mod multi_queue;
@@ -29,7 +30,8 @@ pub mod wire;
 
 pub use config::Config;
 pub use counters::Counters;
-pub use memory::region::{Access, AccessError, Key, MrInit, Pd, RegMrError};
+pub use incident::Incident;
+pub use memory::region::{Access, AccessError, Key, MrChange, MrInit, Pd, RegMrError, Translation};
 pub use memory::translate::PageTable;
 pub use memory::{Memory, MemoryFault};
 pub use nic::{CreateError, DestroyError, Event, Nic, PostError, QpInfo, QpInit};

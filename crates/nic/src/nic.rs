@@ -1,27 +1,31 @@
 //! [`Nic`]: the card as a value.
 
+mod memory;
+mod queues;
+
+pub use queues::{ResizeSrqError, SrqInfo};
+
 use std::collections::VecDeque;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use thiserror::Error;
 
-use crate::card::{AddressHandle, Card, Domain, Env, SglPool, SharedReceiveQueue};
+use crate::card::{Card, Env, SglPool};
 use crate::cm::mad::CM_QPN;
 use crate::cm::{Cm, CmEvent};
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::incident::{Incident, Incidents};
 use crate::management;
 use crate::memory::device::DeviceMemory;
-use crate::memory::region::{Access, Key, MrInit, Pd, RegMrError, Regions};
+use crate::memory::region::{Access, Pd, Regions};
 use crate::memory::{Memory, MemoryFault};
 use crate::multi_queue::MultiQueue;
 use crate::psn::Psn;
 use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
 use crate::qp::timers::Timers;
 use crate::qp::{Cold, Qp, Requester, Responder};
-use crate::queue::Completion;
-use crate::queue::completion::{CompletionQueue, PollCqError};
 use crate::queue::element::{self, RecvRequest, SendRequest, TooLong};
 use crate::queue::ring::{MAX_STRIDE, Ring, RingInit};
 use crate::table::Table;
@@ -153,6 +157,20 @@ pub struct QpInfo {
     pub transport: Transport,
     /// What was set; `state` and the PSNs are the current ones.
     pub attr: QpAttr,
+    /// Protection domain.
+    pub pd: Pd,
+    /// Where send completions go.
+    pub send_cq: u32,
+    /// Where receive completions go.
+    pub recv_cq: u32,
+    /// The shared receive queue, if it takes from one.
+    pub srq: Option<u32>,
+    /// Elements that the send and the receive ring hold at most.
+    pub depths: (u32, u32),
+    /// Every send request is reported.
+    pub signal_all: bool,
+    /// In SQD, and what was outstanding is not yet done.
+    pub draining: bool,
     /// Elements posted to the send queue and not yet done.
     pub sends: u32,
     /// Messages sent in whole or in part and not yet acknowledged.
@@ -219,7 +237,9 @@ impl Nic {
                 starved: Vec::new(),
                 feedings: 0,
                 timers: Timers::default(),
+                cq_timers: Timers::default(),
                 counters: Counters::default(),
+                incidents: Incidents::default(),
                 events: VecDeque::new(),
                 rng,
                 fetched: Vec::new(),
@@ -267,142 +287,6 @@ impl Nic {
     /// A random 24-bit PSN to start a connection with.
     pub fn random_psn(&mut self) -> Psn {
         Psn::new(self.card.rng.next_u32())
-    }
-
-    /// Makes a protection domain.
-    pub fn alloc_pd(&mut self) -> Result<Pd, CreateError> {
-        let limit = self.card.config.max_pds;
-        let made = self.card.pds.insert_with(|_| Domain { users: 0 });
-        made.map(Pd).ok_or(CreateError::Full { limit })
-    }
-
-    /// Ends a protection domain that nothing belongs to any more.
-    pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), DestroyError> {
-        let domain = self.card.pds.get(pd.0).ok_or(DestroyError::Unknown)?;
-        if domain.users > 0 {
-            return Err(DestroyError::Busy { users: domain.users });
-        }
-        self.card.pds.remove(pd.0);
-        Ok(())
-    }
-
-    /// Registers memory; the key serves as lkey and rkey.
-    pub fn reg_mr(&mut self, pd: Pd, init: MrInit) -> Result<Key, RegMrError> {
-        let domain = self.card.pds.get_mut(pd.0).ok_or(RegMrError::UnknownPd)?;
-        let key = self.card.regions.register(pd, init, &mut self.card.rng)?;
-        domain.users += 1;
-        Ok(key)
-    }
-
-    /// Ends a region. From here on its key opens nothing, for elements and packets already under
-    /// way too.
-    pub fn dereg_mr(&mut self, key: Key) -> Result<(), DestroyError> {
-        let pd = self.card.regions.deregister(key).ok_or(DestroyError::Unknown)?;
-        self.leave(pd);
-        Ok(())
-    }
-
-    /// The bus address of `len` bytes of the card's own memory, to be registered like any other.
-    pub fn alloc_dm(&mut self, len: u64) -> Result<u64, CreateError> {
-        let range = &self.card.config.device_memory;
-        let limit = (range.end - range.start) as usize;
-        self.device_memory.alloc(len).ok_or(CreateError::Full { limit })
-    }
-
-    /// Gives device memory back. Regions in it must have been deregistered.
-    pub fn free_dm(&mut self, addr: u64) -> Result<(), DestroyError> {
-        if self.device_memory.free(addr) { Ok(()) } else { Err(DestroyError::Unknown) }
-    }
-
-    /// Is the whole range device memory that was given out in one piece?
-    pub fn is_dm(&self, addr: u64, len: u64) -> bool {
-        self.device_memory.holds(addr, len)
-    }
-
-    /// Makes a completion queue of `capacity` entries.
-    pub fn create_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
-        let limit = self.card.config.max_cqe;
-        if capacity == 0 || capacity > limit {
-            return Err(CreateError::Size { limit });
-        }
-        let limit = self.card.config.max_cqs;
-        let made = self.card.cqs.insert_with(|_| CompletionQueue::new(capacity));
-        made.ok_or(CreateError::Full { limit })
-    }
-
-    /// Ends a completion queue that no queue pair reports to any more.
-    pub fn destroy_cq(&mut self, cq: u32) -> Result<(), DestroyError> {
-        let queue = self.card.cqs.get(cq).ok_or(DestroyError::Unknown)?;
-        if queue.users > 0 {
-            return Err(DestroyError::Busy { users: queue.users });
-        }
-        self.card.cqs.remove(cq);
-        Ok(())
-    }
-
-    /// Asks for one [`Event::CompletionQueueNotify`] at the next entry, or the next solicited one.
-    pub fn req_notify_cq(&mut self, cq: u32, solicited_only: bool) -> Result<(), PollCqError> {
-        let queue = self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?;
-        queue.arm(solicited_only);
-        Ok(())
-    }
-
-    /// Takes entries, oldest first; returns how many.
-    pub fn poll_cq(&mut self, cq: u32, out: &mut [Completion]) -> Result<usize, PollCqError> {
-        self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?.poll(out)
-    }
-
-    /// How many entries wait in a completion queue.
-    pub fn cq_len(&self, cq: u32) -> Option<usize> {
-        self.card.cqs.get(cq).map(CompletionQueue::len)
-    }
-
-    /// Makes a shared receive queue.
-    pub fn create_srq(&mut self, pd: Pd, ring: RingInit) -> Result<u32, CreateError> {
-        if !ring.is_valid() || ring.is_empty() {
-            return Err(CreateError::BadRing);
-        }
-        let domain = self.card.pds.get_mut(pd.0).ok_or(CreateError::UnknownPd)?;
-        let limit = self.card.config.max_srqs;
-        let srq = SharedReceiveQueue { pd, ring: Ring::new(ring), limit: 0, users: 0 };
-        let made = self.card.srqs.insert_with(|_| srq).ok_or(CreateError::Full { limit })?;
-        domain.users += 1;
-        Ok(made)
-    }
-
-    /// Asks for one [`Event::SrqLimitReached`] when fewer than `limit` elements are posted.
-    pub fn arm_srq(&mut self, srq: u32, limit: u32) -> Result<(), DestroyError> {
-        self.card.srqs.get_mut(srq).ok_or(DestroyError::Unknown)?.limit = limit;
-        Ok(())
-    }
-
-    /// Ends a shared receive queue that no queue pair takes from any more.
-    pub fn destroy_srq(&mut self, srq: u32) -> Result<(), DestroyError> {
-        let queue = self.card.srqs.get(srq).ok_or(DestroyError::Unknown)?;
-        if queue.users > 0 {
-            return Err(DestroyError::Busy { users: queue.users });
-        }
-        let pd = queue.pd;
-        self.card.srqs.remove(srq);
-        self.leave(pd);
-        Ok(())
-    }
-
-    /// Makes an address handle: where datagrams go.
-    pub fn create_ah(&mut self, pd: Pd, path: Path) -> Result<u32, CreateError> {
-        let domain = self.card.pds.get_mut(pd.0).ok_or(CreateError::UnknownPd)?;
-        let limit = self.card.config.max_ahs;
-        let made = self.card.ahs.insert_with(|_| AddressHandle { pd, path });
-        let made = made.ok_or(CreateError::Full { limit })?;
-        domain.users += 1;
-        Ok(made)
-    }
-
-    /// Ends an address handle. Datagrams already issued with it have left.
-    pub fn destroy_ah(&mut self, ah: u32) -> Result<(), DestroyError> {
-        let pd = self.card.ahs.remove(ah).ok_or(DestroyError::Unknown)?.pd;
-        self.leave(pd);
-        Ok(())
     }
 
     /// Makes a queue pair, in RESET; returns its number.
@@ -621,6 +505,7 @@ impl Nic {
                 qp.handle_timeout(&mut Env { now, mem, card: &mut self.card });
             }
         }
+        self.handle_cq_timeouts(now);
     }
 
     /// The driver could not read the payload of `packet`, and has not sent it. The request it is
@@ -703,6 +588,11 @@ impl Nic {
         self.card.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
     }
 
+    /// The next incident: why a request was refused or failed. Nothing waits for it to be taken.
+    pub fn poll_incident(&mut self) -> Option<Incident> {
+        self.card.incidents.pop()
+    }
+
     /// Is a queue pair ready for a turn, or a management datagram to be sent?
     pub fn wants_transmit(&self) -> bool {
         !self.card.ready.is_empty() || self.cm.has_mads()
@@ -710,7 +600,7 @@ impl Nic {
 
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
     pub fn poll_timeout(&self) -> Time {
-        self.card.timers.next().min(self.cm.poll_timeout())
+        self.card.timers.next().min(self.card.cq_timers.next()).min(self.cm.poll_timeout())
     }
 }
 

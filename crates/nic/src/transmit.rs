@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use core::ops::Range;
 
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryFault};
 use crate::wire::MAX_HEADER;
 
 /// Explicit congestion notification bits of an IP header.
@@ -84,6 +84,12 @@ pub struct Segment {
     pub addr: u64,
     /// Bytes.
     pub len: u32,
+}
+
+impl Segment {
+    /// The address of a null region's bytes, which are nowhere: such a segment never leaves the
+    /// card.
+    pub(crate) const NOWHERE: u64 = u64::MAX;
 }
 
 /// A packet to send: headers by value, payload by reference. Belongs to a [`TransmitBatch`].
@@ -271,6 +277,36 @@ impl TransmitBatch {
         let payload_len = self.segments[mark as usize..].iter().map(|s| s.len).sum();
         let payload = Payload::Segments(mark..self.mark());
         self.add(path, ecn, pad, payload_len, payload, header);
+    }
+
+    /// Is part of the packet's payload, the segments added since `mark`, nowhere?
+    #[inline]
+    pub(crate) fn has_gaps(&self, mark: u32) -> bool {
+        self.segments[mark as usize..].iter().any(|s| s.addr == Segment::NOWHERE)
+    }
+
+    /// As [`TransmitBatch::push`], for a payload with gaps: it is copied at once, with zeroes in
+    /// them.
+    pub(crate) fn push_copied(
+        &mut self,
+        (path, ecn): (Path, Ecn),
+        mark: u32,
+        pad: u8,
+        memory: &mut dyn Memory,
+        header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
+    ) -> Result<(), MemoryFault> {
+        let start = self.bytes.len();
+        for segment in &self.segments[mark as usize..] {
+            let at = self.bytes.len();
+            self.bytes.resize(at + segment.len as usize, 0);
+            if segment.addr != Segment::NOWHERE {
+                memory.read(segment.addr, &mut self.bytes[at..])?;
+            }
+        }
+        self.rewind(mark);
+        let payload = Payload::Owned(start as u32..self.bytes.len() as u32);
+        self.add(path, ecn, pad, (self.bytes.len() - start) as u32, payload, header);
+        Ok(())
     }
 
     /// Adds a packet that carries its payload itself; the payload needs no pad.

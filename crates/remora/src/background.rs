@@ -5,7 +5,7 @@
 //! sleeps on the socket and handles what comes at once, until somebody polls again.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remora_nic::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::device::Shared;
 use crate::driver::Driver;
 use crate::event::Event;
+use crate::raw::UNSENT_FOR;
 
 /// How soon after the last poll the thread takes over, at least and at most.
 const LOOK_IN_MIN: Duration = Duration::from_millis(1);
@@ -117,10 +118,16 @@ impl Background {
 /// The thread's life; it ends when the device is closed.
 pub(crate) fn run(shared: &Shared) {
     let mut look_in = LOOK_IN_MIN;
+    let mut unsent_times = 0;
     while !shared.background.stop.load(Ordering::Acquire) {
         if shared.background.others_poll() {
             look_in = (look_in * 2).min(LOOK_IN_MAX);
-            rest(shared, look_in);
+            let (start, mut left) = (Instant::now(), look_in);
+            while !left.is_zero() {
+                let nap = if keeps_back(shared, &mut unsent_times) { UNSENT_FOR } else { left };
+                let woken = rest(shared, nap.min(left));
+                left = if woken { Duration::ZERO } else { look_in.saturating_sub(start.elapsed()) };
+            }
             continue;
         }
         look_in = LOOK_IN_MIN;
@@ -128,8 +135,19 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-/// Lets whoever polls drive.
-fn rest(shared: &Shared, time: Duration) {
+/// Is work kept back that was posted, or was any since the last look? If so, the thread rests in
+/// short naps, and nobody needs to wake it for the next. What was kept back for long is sent.
+fn keeps_back(shared: &Shared, times: &mut u32) -> bool {
+    let mut driver = shared.lock();
+    if driver.unsent.posts > 0 && driver.now() >= driver.unsent.since + UNSENT_FOR {
+        shared.after_command(&mut driver);
+    }
+    let before = std::mem::replace(times, driver.unsent.times);
+    before != *times || driver.unsent.posts > 0
+}
+
+/// Lets whoever polls drive; returns whether somebody woke the thread.
+fn rest(shared: &Shared, time: Duration) -> bool {
     let wakes_at = {
         let driver = shared.lock();
         driver.now() + time
@@ -137,8 +155,9 @@ fn rest(shared: &Shared, time: Duration) {
     shared.background.wakes_at.store(wakes_at.0, Ordering::Release);
     shared.background.doing.store(RESTING, Ordering::Relaxed);
     // Nothing to do on failure but to look again.
-    let _ = poll(&mut [PollFd::new(&shared.background.wake, PollFlags::IN)], Some(&spec(time)));
+    let woken = poll(&mut [PollFd::new(&shared.background.wake, PollFlags::IN)], Some(&spec(time)));
     shared.background.wake.drain().ok();
+    woken != Ok(0)
 }
 
 /// Drives the card until nothing moves, then sleeps until something does.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::{env, io, thread};
 
 use remora_nic::nic::InUse;
@@ -270,6 +270,15 @@ impl Shared {
     /// leaves a card that is still whole: the card's own commands do not stop half-way.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Driver> {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Shared::lock`], for who must not wait.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Driver>> {
+        match self.driver.try_lock() {
+            Ok(driver) => Some(driver),
+            Err(TryLockError::Poisoned(whole)) => Some(whole.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Commands the card, sends what became due, and lets the background thread know of timers.

@@ -20,6 +20,7 @@ use crate::egress::Egress;
 use crate::event::Event;
 use crate::memory::HostMemory;
 use crate::pcap::Capture;
+use crate::raw::{CmSink, EventSink};
 use crate::socket::{RecvBatch, Socket};
 
 /// Packets asked of the card at a time.
@@ -59,8 +60,26 @@ pub(crate) struct Driver {
     pub(crate) async_events: VecDeque<CardEvent>,
     pub(crate) async_ready: Arc<Event>,
     cm_events: VecDeque<CmEvent>,
+    /// Takes them instead.
+    pub(crate) cm_sink: Option<CmSink>,
+    /// Takes all other events instead.
+    pub(crate) event_sink: Option<EventSink>,
     /// Signalled when there are new ones.
     pub(crate) cm_arrived: Arc<Condvar>,
+    pub(crate) unsent: Unsent,
+}
+
+/// Work that was posted and is kept back a moment, so that more may leave with it.
+#[derive(Debug, Default)]
+pub(crate) struct Unsent {
+    /// Posts kept back.
+    pub(crate) posts: u32,
+    /// Since when.
+    pub(crate) since: Time,
+    /// How often the first of some was kept back.
+    pub(crate) times: u32,
+    /// Posts since a poll last found nothing.
+    pub(crate) streak: u32,
 }
 
 impl Driver {
@@ -88,7 +107,10 @@ impl Driver {
             async_events: VecDeque::new(),
             async_ready,
             cm_events: VecDeque::new(),
+            cm_sink: None,
+            event_sink: None,
             cm_arrived: Arc::new(Condvar::new()),
+            unsent: Unsent::default(),
         }
     }
 
@@ -157,6 +179,7 @@ impl Driver {
     /// As [`Driver::transmit`], for who knows the time: a look at the clock costs as much as a
     /// quarter of an idle step.
     fn transmit_from(&mut self, mut now: Time) -> bool {
+        self.unsent.posts = 0;
         let mut any = false;
         for round in 0..ROUNDS {
             if !self.blocked {
@@ -245,14 +268,26 @@ impl Driver {
 
     /// Hands the card's events to those who wait for them.
     pub(crate) fn dispatch_events(&mut self) {
+        while let Some(incident) = self.nic.poll_incident() {
+            tracing::info!(target: "remora::incident", "{incident}");
+        }
         while let Some(event) = self.nic.poll_event() {
             match event {
+                event if self.event_sink.is_some() && !matches!(event, CardEvent::Cm(_)) => {
+                    if let Some(sink) = &mut self.event_sink {
+                        sink(event);
+                    }
+                }
                 CardEvent::CompletionQueueNotify(cq) => {
                     if let Some(channel) = self.channels.get(&cq) {
                         channel.push(cq);
                     }
                 }
                 CardEvent::Cm(event) => {
+                    if let Some(sink) = &mut self.cm_sink {
+                        sink(event);
+                        continue;
+                    }
                     self.cm_arrived.notify_all();
                     if let Some(lost) = keep(&mut self.cm_events, event) {
                         self.give_up(&lost);

@@ -24,7 +24,9 @@ pub mod interface;
 pub mod memory;
 pub mod pcap;
 pub mod queue_pair;
+pub mod raw;
 pub mod region;
+pub mod runtime;
 pub mod socket;
 
 pub use completion::{Channel, CompletionQueue, WaitError};

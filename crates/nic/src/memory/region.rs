@@ -49,12 +49,37 @@ pub struct MrInit {
     pub pages: PageTable,
 }
 
-/// Why a region was not registered.
+/// Where a region's bytes are, and by which addresses.
+#[derive(Clone, Debug)]
+pub struct Translation {
+    /// The address that work requests and peers will use for the first byte.
+    pub iova: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Where the bytes lie on the bus.
+    pub pages: PageTable,
+}
+
+/// What to change of a region (`ibv_rereg_mr`); what is `None` stays as it is.
+#[derive(Clone, Debug, Default)]
+pub struct MrChange {
+    /// Another protection domain.
+    pub pd: Option<Pd>,
+    /// Who may do what.
+    pub access: Option<Access>,
+    /// Other bytes, or other addresses for them.
+    pub translation: Option<Translation>,
+}
+
+/// Why a region was not registered, or not changed. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RegMrError {
     /// No such protection domain.
     #[error("no such protection domain")]
     UnknownPd,
+    /// No such region, or the null region, which cannot be changed.
+    #[error("no such region, or one that cannot be changed")]
+    UnknownKey,
     /// The pages do not cover the length, or the addresses wrap.
     #[error("the page table does not cover the region")]
     Pages,
@@ -120,7 +145,30 @@ struct Region {
     access: Access,
     /// Cleared by a SEND with invalidate: the key still names the region for `dereg_mr`.
     valid: bool,
+    /// It has no bytes: writes are discarded, reads give zeroes.
+    null: bool,
     pages: PageTable,
+}
+
+impl Region {
+    /// The region that `ibv_alloc_null_mr` speaks of: of the greatest length, for local use only.
+    fn null(pd: Pd) -> Region {
+        let pages = PageTable::new(0, 0, []);
+        let access = Access::LOCAL_WRITE;
+        Region { pd, iova: 0, len: u64::MAX, access, valid: true, null: true, pages }
+    }
+}
+
+/// The rules that registration and change have in common.
+fn judge(iova: u64, len: u64, access: Access, pages: &PageTable) -> Result<(), RegMrError> {
+    if pages.reach() < len || iova.checked_add(len).is_none() {
+        return Err(RegMrError::Pages);
+    }
+    let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
+        return Err(RegMrError::Access);
+    }
+    Ok(())
 }
 
 /// All regions of the card.
@@ -145,20 +193,25 @@ impl Regions {
         rng: &mut ChaCha8Rng,
     ) -> Result<Key, RegMrError> {
         let MrInit { iova, len, access, pages } = init;
-        if pages.reach() < len || iova.checked_add(len).is_none() {
-            return Err(RegMrError::Pages);
-        }
-        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(RegMrError::Access);
-        }
+        judge(iova, len, access, &pages)?;
+        self.insert(Region { pd, iova, len, access, valid: true, null: false, pages }, rng)
+    }
+
+    /// Makes a null region.
+    pub(crate) fn register_null(
+        &mut self,
+        pd: Pd,
+        rng: &mut ChaCha8Rng,
+    ) -> Result<Key, RegMrError> {
+        self.insert(Region::null(pd), rng)
+    }
+
+    fn insert(&mut self, region: Region, rng: &mut ChaCha8Rng) -> Result<Key, RegMrError> {
         if self.regions.len() >= self.limit {
             return Err(RegMrError::Full { limit: self.limit });
         }
-        let (needed, used, limit) = (pages.entries(), self.entries, self.entries_limit);
-        if needed > limit - used {
-            return Err(RegMrError::TranslationFull { needed, used, limit });
-        }
+        let needed = region.pages.entries();
+        self.room_for(needed, 0)?;
         let key = loop {
             let key = rng.next_u32();
             if key != 0 && !self.regions.contains_key(&key) {
@@ -166,8 +219,40 @@ impl Regions {
             }
         };
         self.entries += needed;
-        self.regions.insert(key, Region { pd, iova, len, access, valid: true, pages });
+        self.regions.insert(key, region);
         Ok(key)
+    }
+
+    /// Is there room for so many page-table entries once `freed` others are gone?
+    fn room_for(&self, needed: usize, freed: usize) -> Result<(), RegMrError> {
+        let (used, limit) = (self.entries - freed, self.entries_limit);
+        if needed > limit.saturating_sub(used) {
+            return Err(RegMrError::TranslationFull { needed, used, limit });
+        }
+        Ok(())
+    }
+
+    /// Changes a region in place, under its old key; returns the protection domain it was in. A
+    /// key that was invalidated serves again.
+    pub(crate) fn change(&mut self, key: Key, change: MrChange) -> Result<Pd, RegMrError> {
+        let old = self.regions.get(&key).filter(|r| !r.null).ok_or(RegMrError::UnknownKey)?;
+        let access = change.access.unwrap_or(old.access);
+        let (freed, from) = (old.pages.entries(), old.pd);
+        let (iova, len, pages) = match &change.translation {
+            Some(new) => (new.iova, new.len, &new.pages),
+            None => (old.iova, old.len, &old.pages),
+        };
+        judge(iova, len, access, pages)?;
+        let needed = pages.entries();
+        self.room_for(needed, freed)?;
+        self.entries = self.entries - freed + needed;
+        let region = self.regions.get_mut(&key).ok_or(RegMrError::UnknownKey)?;
+        (region.access, region.valid) = (access, true);
+        region.pd = change.pd.unwrap_or(from);
+        if let Some(Translation { iova, len, pages }) = change.translation {
+            (region.iova, region.len, region.pages) = (iova, len, pages);
+        }
+        Ok(from)
     }
 
     /// Ends a region; its key is stale from here on.
@@ -214,6 +299,11 @@ impl Regions {
         each: impl FnMut(Segment),
     ) -> Result<(), AccessError> {
         let (region, from) = self.find(key, pd, addr, u64::from(len), need)?;
+        if region.null {
+            let mut each = each;
+            each(Segment { addr: Segment::NOWHERE, len });
+            return Ok(());
+        }
         region.pages.split(from, len, each);
         Ok(())
     }

@@ -9,6 +9,7 @@ use core::time::Duration;
 use super::responder::{Held, Refusal, Reply};
 use super::{Budget, Qp};
 use crate::card::{Card, Env};
+use crate::incident::{Cause, Outcome, Touched};
 use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::Cursor;
 use crate::psn::Psn;
@@ -75,8 +76,8 @@ impl Qp {
     ) -> Result<u32, Refusal> {
         let reth = packet.ext.reth;
         if reth.len > MAX_MESSAGE {
-            env.card.counters.refused_invalid_request += 1;
-            return Err(Refusal::Nak(Nak::InvalidRequest));
+            let cause = Cause::Length { got: reth.len.into(), expected: u64::from(MAX_MESSAGE) };
+            return Err(Refusal::invalid(env, cause));
         }
         self.check_remote(env, reth.rkey, reth.addr, reth.len, Access::REMOTE_READ)?;
         let packets = reth.len.div_ceil(u32::from(self.mtu)).max(1);
@@ -93,8 +94,7 @@ impl Qp {
     ) -> Result<u32, Refusal> {
         let atomic = packet.ext.atomic;
         if !atomic.addr.is_multiple_of(8) {
-            env.card.counters.refused_invalid_request += 1;
-            return Err(Refusal::Nak(Nak::InvalidRequest));
+            return Err(Refusal::invalid(env, Cause::Alignment));
         }
         self.check_remote(env, atomic.rkey, atomic.addr, 8, Access::REMOTE_ATOMIC)?;
         self.make_room(env)?;
@@ -106,8 +106,7 @@ impl Qp {
         // A word whose halves lie on different pages, or off its alignment on the bus, is no word.
         let word = place.filter(|s| found.is_ok() && s.len == 8 && s.addr.is_multiple_of(8));
         let Some(word) = word else {
-            env.card.counters.refused_invalid_request += 1;
-            return Err(Refusal::Nak(Nak::InvalidRequest));
+            return Err(Refusal::invalid(env, Cause::Alignment));
         };
         let original = match packet.op.operation {
             Operation::CompareSwap => {
@@ -116,8 +115,8 @@ impl Qp {
             _ => env.mem.fetch_add(word.addr, atomic.swap_add),
         };
         let Ok(original) = original else {
-            AccessError::Memory.count(&mut env.card.counters);
-            return Err(Refusal::Nak(Nak::RemoteOperational));
+            let memory = Touched { key: atomic.rkey, addr: atomic.addr, len: 8 };
+            return Err(Refusal::access(env, AccessError::Memory, memory));
         };
         self.add_answer(env, packet.bth.psn, 1, What::Atomic { original })?;
         Ok(1)
@@ -133,6 +132,8 @@ impl Qp {
         // An answer being repeated may go: that the peer asks for more shows it has the first.
         if oldest.is_none_or(|a| !a.answered) {
             env.card.counters.refused_too_many_reads += 1;
+            let agreed = self.cold.max_dest_rd_atomic;
+            env.card.incidents.blame(Cause::TooManyReads { agreed }, None);
             return Err(Refusal::Nak(Nak::InvalidRequest));
         }
         if env.card.answers.pop(&mut self.rx.answers).is_some_and(|a| a.is_pending()) {
@@ -216,7 +217,17 @@ impl Qp {
             if let Err(error) = self.send_answer(env, batch, budget, &answer) {
                 // The memory went away between the request and its answer.
                 error.count(&mut env.card.counters);
-                return self.break_answer(env, answer.psn.plus(answer.next), Nak::RemoteAccess);
+                let psn = answer.psn.plus(answer.next);
+                let memory = match answer.what {
+                    What::Read { addr, rkey, len } => {
+                        Some(Touched { key: rkey, addr, len: len.into() })
+                    }
+                    What::Atomic { .. } => None,
+                };
+                let outcome = Outcome::Refused(Nak::RemoteAccess);
+                let blame = (Cause::Access(error), memory);
+                self.report(env, outcome, (None, Some(psn)), blame);
+                return self.break_answer(env, psn, Nak::RemoteAccess);
             }
             if let Some(answer) = env.card.answers.get_mut(at) {
                 answer.next += 1;

@@ -7,10 +7,11 @@ use super::requester::{READ_PIECE, Recovery};
 use super::timers::rnr_delay;
 use super::{Qp, State};
 use crate::card::{Env, pieces};
+use crate::incident::{Cause, LossSign};
 use crate::memory::region::{Access, AccessError};
 use crate::psn::Psn;
 use crate::queue::{Opcode, Sge, Status};
-use crate::wire::{Nak, Operation, Packet, Syndrome};
+use crate::wire::{Nak, Op, Operation, Packet, Syndrome};
 
 /// RNR retry count that means "for ever".
 const RNR_FOR_EVER: u8 = 7;
@@ -61,28 +62,33 @@ impl Qp {
             Syndrome::Nak(nak) => {
                 env.card.counters.rx_naks += 1;
                 if self.acknowledged(env, psn) {
-                    self.handle_nak(env, psn, nak);
+                    self.handle_nak(env, psn, packet.op, nak);
                 }
             }
             Syndrome::Reserved => env.card.counters.drop_malformed += 1,
         }
     }
 
-    fn handle_nak(&mut self, env: &mut Env<'_>, psn: Psn, nak: Nak) {
+    fn handle_nak(&mut self, env: &mut Env<'_>, psn: Psn, op: &'static Op, nak: Nak) {
         let status = match nak {
             // A late one; what it asks for will be sent when the wait is over.
             Nak::PsnSequence if self.tx.recovery == Recovery::RnrWait => return,
-            Nak::PsnSequence => return self.retry(env, psn),
+            Nak::PsnSequence => return self.retry(env, psn, LossSign::SequenceNak),
             Nak::InvalidRequest => Status::RemoteInvalidRequest,
             Nak::RemoteAccess => Status::RemoteAccess,
             Nak::RemoteOperational => Status::RemoteOperation,
         };
-        self.fail_front(env, status);
+        self.fail_front_for(env, status, Cause::Told(nak), (Some(op), psn));
     }
 
     fn wait_for_receiver(&mut self, env: &mut Env<'_>, psn: Psn, timer: u8) {
+        if self.tx.rnr_retries_left == self.cold.rnr_retry {
+            self.cold.trouble_since = env.now;
+        }
         if self.tx.rnr_retries_left == 0 {
-            return self.fail_front(env, Status::RnrRetryExceeded);
+            let elapsed = env.now.since(self.cold.trouble_since);
+            let cause = Cause::RnrRetriesExhausted { retries: self.cold.rnr_retry, elapsed };
+            return self.fail_front_for(env, Status::RnrRetryExceeded, cause, (None, psn));
         }
         if self.cold.rnr_retry != RNR_FOR_EVER {
             self.tx.rnr_retries_left -= 1;
@@ -103,13 +109,18 @@ impl Qp {
             return;
         }
         env.card.counters.timeouts += 1;
-        self.retry(env, self.tx.una);
+        self.retry(env, self.tx.una, LossSign::Timeout);
     }
 
     /// Sends again from `psn` on, or gives up.
-    fn retry(&mut self, env: &mut Env<'_>, psn: Psn) {
+    fn retry(&mut self, env: &mut Env<'_>, psn: Psn, sign: LossSign) {
+        if self.tx.retries_left == self.cold.retry_cnt {
+            self.cold.trouble_since = env.now;
+        }
         if self.tx.retries_left == 0 {
-            return self.fail_front(env, Status::RetryExceeded);
+            let elapsed = env.now.since(self.cold.trouble_since);
+            let cause = Cause::RetriesExhausted { sign, retries: self.cold.retry_cnt, elapsed };
+            return self.fail_front_for(env, Status::RetryExceeded, cause, (None, psn));
         }
         self.tx.retries_left -= 1;
         self.tx.window.shrink(self.tx.high);
@@ -130,7 +141,7 @@ impl Qp {
         if self.tx.recovery != Recovery::ImpliedNak {
             self.tx.recovery = Recovery::ImpliedNak;
             env.card.counters.implied_naks += 1;
-            self.retry(env, self.tx.una);
+            self.retry(env, self.tx.una, LossSign::ImpliedNak);
         }
     }
 
@@ -207,11 +218,13 @@ impl Qp {
         let offset = psn.distance_from(work.psn) * u32::from(self.mtu);
         let expected = (work.element.len - offset).min(u32::from(self.mtu));
         if packet.payload.len() != expected as usize {
-            return self.fail_front(env, Status::BadResponse);
+            env.card.counters.bad_responses += 1;
+            let got = packet.payload.len() as u64;
+            let cause = Cause::Length { got, expected: expected.into() };
+            return self.fail_front_for(env, Status::BadResponse, cause, (Some(packet.op), psn));
         }
-        if self.scatter(env, &work, offset, packet.payload).is_err() {
-            env.card.counters.elements_protection += 1;
-            return self.fail_front(env, Status::LocalProtection);
+        if let Err(error) = self.scatter(env, &work, offset, packet.payload) {
+            return self.fail_scatter(env, error, packet);
         }
         env.card.counters.rx_bytes += u64::from(expected);
         // Where a piece ends follows from what was asked, not from what the peer calls it.
@@ -230,12 +243,18 @@ impl Qp {
         let Some(&work) = env.card.outstanding.front(&self.tx.outstanding) else { return };
         // The word is in the host's byte order in memory, on both sides.
         let original = packet.ext.atomic_ack.to_ne_bytes();
-        if self.scatter(env, &work, 0, &original).is_err() {
-            env.card.counters.elements_protection += 1;
-            return self.fail_front(env, Status::LocalProtection);
+        if let Err(error) = self.scatter(env, &work, 0, &original) {
+            return self.fail_scatter(env, error, packet);
         }
         self.tx.reads = self.tx.reads.saturating_sub(1);
         self.answered(env, psn, work.end());
+    }
+
+    /// The memory that a response was to go to has gone away.
+    fn fail_scatter(&mut self, env: &mut Env<'_>, error: AccessError, packet: &Packet<'_>) {
+        env.card.counters.elements_protection += 1;
+        let packet = (Some(packet.op), packet.bth.psn);
+        self.fail_front_for(env, Status::LocalProtection, Cause::Access(error), packet);
     }
 
     /// The response `psn` is taken; `end` is the end of its message.

@@ -5,6 +5,7 @@
 use super::Qp;
 use super::responder::Refusal;
 use crate::card::Env;
+use crate::incident::Outcome;
 use crate::queue::{Completion, CompletionFlags, Status, WorkKind};
 use crate::transmit::Datagram;
 use crate::wire::ip::{self, Flow};
@@ -40,8 +41,9 @@ impl Qp {
                 env.card.counters.rx_bytes += packet.payload.len() as u64;
             }
             Err(refusal) => {
-                if matches!(refusal, Refusal::NotReady) {
-                    env.card.counters.drop_no_receive += 1;
+                match refusal {
+                    Refusal::NotReady => env.card.counters.drop_no_receive += 1,
+                    Refusal::Nak(_) => self.report_packet(env, Outcome::Dropped, packet),
                 }
                 self.abandon_message(env);
             }
@@ -72,9 +74,15 @@ impl Qp {
             env.card.counters.drop_malformed += 1;
             return;
         }
-        let Ok(mut receive) = self.take_receive(env) else {
-            env.card.counters.drop_no_receive += 1;
-            return;
+        let mut receive = match self.take_receive(env) {
+            Ok(receive) => receive,
+            Err(refusal) => {
+                env.card.counters.drop_no_receive += 1;
+                if matches!(refusal, Refusal::Nak(_)) {
+                    self.report_packet(env, Outcome::Dropped, packet);
+                }
+                return;
+            }
         };
         let flow =
             Flow { src: outer.src, dst: outer.dst, src_port: outer.src_port, dst_port: ROCE_PORT };
@@ -83,6 +91,7 @@ impl Qp {
         for part in [&grh[..], packet.payload] {
             if self.fill(env, &mut receive, part).is_err() {
                 env.card.counters.drop_no_receive += 1;
+                self.report_packet(env, Outcome::Dropped, packet);
                 return;
             }
         }

@@ -24,6 +24,7 @@ pub(crate) use answers::Answer;
 pub(crate) use requester::Outstanding;
 
 use crate::card::{Card, Env};
+use crate::incident::{Cause, Incident, Outcome, Touched};
 use crate::memory::region::{Access, Pd};
 use crate::nic::{Event, QpInfo};
 use crate::psn::Psn;
@@ -84,6 +85,8 @@ pub(crate) struct Cold {
     pub(crate) drain_wanted: bool,
     /// One more than [`Card::feedings`] when it last stood among the starved.
     pub(crate) starved: u32,
+    /// When the first sign of the trouble came that retries are being spent on.
+    pub(crate) trouble_since: Time,
 }
 
 /// What one turn of the scheduler may still spend (SRNIC §4.3.1).
@@ -118,6 +121,7 @@ impl Cold {
             last_element_told: false,
             drain_wanted: false,
             starved: 0,
+            trouble_since: Time::ZERO,
         }
     }
 }
@@ -177,6 +181,9 @@ impl Qp {
         let for_rc = self.transport == Transport::Rc && bth.opcode >> 5 == 0;
         if listens && for_rc && bth.psn == self.rx.expected {
             env.card.counters.refused_invalid_request += 1;
+            let outcome = Outcome::Refused(Nak::InvalidRequest);
+            let blame = (Cause::UnknownOpcode(bth.opcode), None);
+            self.report(env, outcome, (None, Some(bth.psn)), blame);
             self.break_connection(env, Nak::InvalidRequest);
         }
     }
@@ -187,16 +194,34 @@ impl Qp {
         if !matches!(self.state, State::Rtr | State::Rts | State::Sqd) {
             return;
         }
-        let response = Op::lookup(bth.opcode, self.dialect).is_some_and(|op| op.is_response());
-        if response {
+        let op = Op::lookup(bth.opcode, self.dialect);
+        let (packet, blame) = ((op, Some(bth.psn)), (Cause::Unreadable, None));
+        if op.is_some_and(Op::is_response) {
+            self.report(env, Outcome::Refused(Nak::RemoteOperational), packet, blame);
             return self.break_answer(env, bth.psn, Nak::RemoteOperational);
         }
         let pool = &mut env.card.outstanding;
         let at = pool.find(&self.tx.outstanding, |work| work.holds(bth.psn));
         if let Some(work) = pool.get_mut(at) {
-            work.failed = Some(Status::LocalProtection);
+            let status = Status::LocalProtection;
+            work.failed = Some(status);
+            let outcome = work.fails_with(status);
+            self.report(env, outcome, packet, blame);
             self.settle_failures(env);
         }
+    }
+
+    /// Keeps an incident.
+    #[cold]
+    pub(crate) fn report(
+        &self,
+        env: &mut Env<'_>,
+        outcome: Outcome,
+        (op, psn): (Option<&'static Op>, Option<Psn>),
+        (cause, memory): (Cause, Option<Touched>),
+    ) {
+        let incident = Incident { at: env.now, qpn: self.qpn, outcome, op, psn, cause, memory };
+        env.card.counters.incidents_lost += u64::from(env.card.incidents.push(incident));
     }
 
     /// Takes attributes that [`state::check`] has allowed, and goes to `to`.
@@ -275,6 +300,13 @@ impl Qp {
                 rnr_retry: Some(cold.rnr_retry),
                 dialect: Some(self.dialect),
             },
+            pd: self.pd,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            srq: (self.srq != 0).then_some(self.srq),
+            depths: (self.sq.depth(), self.rq.depth()),
+            signal_all: self.signal_all,
+            draining: self.state == State::Sqd && self.cold.drain_wanted,
             sends: self.sq.in_use(),
             outstanding: self.tx.outstanding.len(),
             receives: self.rq.waiting(),
@@ -354,6 +386,7 @@ impl Qp {
         env.card.counters.elements_flushed += 1;
         let status = Status::Flushed;
         env.card.complete(
+            env.now,
             cq,
             Completion { wr_id, status, kind, qpn: self.qpn, ..Completion::default() },
         );
@@ -391,6 +424,7 @@ impl Qp {
         self.rx = Responder::new(Psn::default());
         self.cold.peer_told = false;
         self.cold.last_element_told = false;
+        self.cold.drain_wanted = false;
     }
 }
 

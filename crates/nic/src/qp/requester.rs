@@ -7,6 +7,7 @@
 use super::window::Window;
 use super::{Budget, Qp, State, timers};
 use crate::card::{Env, SglPool, SglSlot, pieces};
+use crate::incident::{Cause, Outcome, Touched};
 use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::{Cursor, List};
 use crate::nic::Event;
@@ -111,6 +112,12 @@ impl Outstanding {
         }
     }
 
+    /// What is reported when it ends with `status`.
+    pub(crate) fn fails_with(&self, status: Status) -> Outcome {
+        let Element { wr_id, opcode, .. } = self.element;
+        Outcome::Failed { wr_id, opcode: Some(opcode), status }
+    }
+
     /// One past the last PSN.
     pub(crate) fn end(&self) -> Psn {
         self.psn.plus(self.packets)
@@ -189,9 +196,12 @@ impl Qp {
 
     /// Judges one element and gives it its PSNs.
     fn issue(&mut self, env: &mut Env<'_>, raw: &[u8]) -> Option<Stop> {
-        let judged = Element::parse(raw).map_err(|bad| match bad {
-            BadElement::Length => Status::LocalLength,
-            _ => Status::LocalQpOperation,
+        let judged = Element::parse(raw).map_err(|bad| {
+            env.card.incidents.blame(Cause::BadElement(bad), None);
+            match bad {
+                BadElement::Length => Status::LocalLength,
+                _ => Status::LocalQpOperation,
+            }
         });
         let fenced = judged.is_ok_and(|e| e.flags.contains(SendFlags::FENCE));
         if fenced && self.waits_for_response(env) {
@@ -226,6 +236,11 @@ impl Qp {
             }
             return Some(Stop::Blocked);
         };
+        if let Some(status) = failed {
+            let (wr_id, opcode) = (Element::wr_id(raw), judged.ok().map(|e| e.opcode));
+            let blame = env.card.incidents.take_blame(Cause::NotAllowed);
+            self.report(env, Outcome::Failed { wr_id, opcode, status }, (None, None), blame);
+        }
         self.sq.fetched = self.sq.fetched.wrapping_add(1);
         self.tx.cursor = cursor;
         None
@@ -246,24 +261,33 @@ impl Qp {
             }
             Transport::Ud => matches!(opcode, Opcode::Send | Opcode::SendImm),
         };
+        let card = &mut *env.card;
+        let mut invalid = |status, cause| {
+            card.counters.elements_invalid += 1;
+            card.incidents.blame(cause, None);
+            Err(status)
+        };
         if !allowed {
-            env.card.counters.elements_invalid += 1;
-            return Err(Status::LocalQpOperation);
+            return invalid(Status::LocalQpOperation, Cause::NotAllowed);
         }
         if self.transport == Transport::Ud {
             if element.len > u32::from(self.mtu) {
-                return Err(Status::LocalLength);
+                let cause = Cause::TooLong { len: element.len, mtu: self.mtu };
+                return invalid(Status::LocalLength, cause);
             }
-            if env.card.ahs.get(element.ud().0).is_none_or(|ah| ah.pd != self.pd) {
-                return Err(Status::LocalQpOperation);
+            if card.ahs.get(element.ud().0).is_none_or(|ah| ah.pd != self.pd) {
+                return invalid(Status::LocalQpOperation, Cause::UnknownAddressHandle);
             }
         }
         let need = if opcode.wants_response() { Access::LOCAL_WRITE } else { Access::empty() };
         for i in 0..usize::from(element.num_sge) {
             let Sge { addr, len, lkey } = crate::queue::element::sge_at(raw, i);
             let opens = env.card.regions.check(lkey, self.pd, addr, u64::from(len), need);
-            if len > 0 && opens.is_err() {
+            let Err(error) = opens else { continue };
+            if len > 0 {
                 env.card.counters.elements_protection += 1;
+                let memory = Touched { key: lkey, addr, len: len.into() };
+                env.card.incidents.blame(Cause::Access(error), Some(memory));
                 return Err(Status::LocalProtection);
             }
         }
@@ -298,12 +322,14 @@ impl Qp {
             }
             match self.send_packet(env, batch, budget, &work) {
                 Ok(psns) => self.sent(env, &work, psns),
-                Err(_) => {
+                Err(error) => {
                     env.card.counters.elements_protection += 1;
-                    let work = env.card.outstanding.get_mut(self.tx.cursor);
-                    if let Some(work) = work {
-                        work.failed = Some(Status::LocalProtection);
+                    let status = Status::LocalProtection;
+                    if let Some(work) = env.card.outstanding.get_mut(self.tx.cursor) {
+                        work.failed = Some(status);
                     }
+                    let packet = (None, Some(self.tx.next));
+                    self.report(env, work.fails_with(status), packet, (Cause::Access(error), None));
                 }
             }
         }
@@ -421,7 +447,13 @@ impl Qp {
             ..Bth::ours()
         };
         let ecn = env.card.config.ecn;
-        batch.push(path, ecn, mark, pad, |out| Packet::emit_headers(&bth, op, &ext, out));
+        let header = |out: &mut _| Packet::emit_headers(&bth, op, &ext, out);
+        if batch.has_gaps(mark) {
+            let copied = batch.push_copied((path, ecn), mark, pad, env.mem, header);
+            copied.map_err(|_| AccessError::Memory)?;
+        } else {
+            batch.push(path, ecn, mark, pad, header);
+        }
         self.count_sent(env, budget, len);
         Ok(1)
     }
@@ -523,6 +555,7 @@ impl Qp {
         let element = work.element;
         if self.signal_all || element.flags.contains(SendFlags::SIGNALED) {
             env.card.complete(
+                env.now,
                 self.send_cq,
                 Completion {
                     wr_id: element.wr_id,
@@ -547,10 +580,30 @@ impl Qp {
         self.fail_front(env, status);
     }
 
+    /// As [`Qp::fail_front`], and keeps why.
+    pub(crate) fn fail_front_for(
+        &mut self,
+        env: &mut Env<'_>,
+        status: Status,
+        cause: Cause,
+        packet: (Option<&'static Op>, Psn),
+    ) {
+        if let Some(work) = env.card.outstanding.front(&self.tx.outstanding) {
+            let Element { remote: addr, key, len, .. } = work.element;
+            // Where it was to happen at the peer, if the peer's memory is concerned.
+            let concerned = matches!(cause, Cause::Told(_)) && key != 0;
+            let memory = concerned.then_some(Touched { key, addr, len: len.into() });
+            let outcome = work.fails_with(status);
+            self.report(env, outcome, (packet.0, Some(packet.1)), (cause, memory));
+        }
+        self.fail_front(env, status);
+    }
+
     /// The oldest message ends with an error, and the queue pair with it.
     pub(crate) fn fail_front(&mut self, env: &mut Env<'_>, status: Status) {
         if let Some(work) = self.pop_outstanding(env) {
             env.card.complete(
+                env.now,
                 self.send_cq,
                 Completion {
                     wr_id: work.element.wr_id,

@@ -6,6 +6,7 @@
 
 use super::{Qp, State, answers};
 use crate::card::{Env, SglSlot, pieces};
+use crate::incident::{Cause, Outcome, Touched};
 use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::List;
 use crate::nic::Event;
@@ -95,16 +96,18 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    fn access(env: &mut Env<'_>, error: AccessError) -> Refusal {
+    pub(super) fn access(env: &mut Env<'_>, error: AccessError, memory: Touched) -> Refusal {
         error.count(&mut env.card.counters);
+        env.card.incidents.blame(Cause::Access(error), Some(memory));
         Refusal::Nak(match error {
             AccessError::Memory => Nak::RemoteOperational,
             _ => Nak::RemoteAccess,
         })
     }
 
-    fn invalid(env: &mut Env<'_>) -> Refusal {
+    pub(super) fn invalid(env: &mut Env<'_>, cause: Cause) -> Refusal {
         env.card.counters.refused_invalid_request += 1;
+        env.card.incidents.blame(cause, None);
         Refusal::Nak(Nak::InvalidRequest)
     }
 }
@@ -172,8 +175,17 @@ impl Qp {
                 env.card.counters.tx_rnr_naks += 1;
                 self.refuse(env, Syndrome::Rnr { timer: self.cold.min_rnr_timer });
             }
-            Err(Refusal::Nak(nak)) => self.break_connection(env, nak),
+            Err(Refusal::Nak(nak)) => {
+                self.report_packet(env, Outcome::Refused(nak), packet);
+                self.break_connection(env, nak);
+            }
         }
+    }
+
+    /// Keeps what a refused packet was refused for.
+    pub(super) fn report_packet(&self, env: &mut Env<'_>, outcome: Outcome, packet: &Packet<'_>) {
+        let blame = env.card.incidents.take_blame(Cause::Sequence);
+        self.report(env, outcome, (Some(packet.op), Some(packet.bth.psn)), blame);
     }
 
     /// Owes the requester a NAK for the expected PSN; then silence until it comes.
@@ -214,7 +226,7 @@ impl Qp {
     /// Carries out the expected request; returns how many PSNs it takes.
     fn execute(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) -> Result<u32, Refusal> {
         if !self.follows(packet) || !self.has_legal_length(packet) {
-            return Err(Refusal::invalid(env));
+            return Err(Refusal::invalid(env, Cause::Sequence));
         }
         let psns = match packet.op.operation {
             Operation::Send => self.execute_send(env, packet)?,
@@ -225,6 +237,7 @@ impl Qp {
             }
             _ => {
                 env.card.counters.refused_no_kernel += 1;
+                env.card.incidents.blame(Cause::NoKernel, None);
                 return Err(Refusal::Nak(Nak::InvalidRequest));
             }
         };
@@ -269,8 +282,11 @@ impl Qp {
         if packet.op.position.ends() {
             let invalidates = packet.op.follows.contains(Follows::IETH);
             if invalidates {
-                let ended = env.card.regions.invalidate(packet.ext.imm_or_key, self.pd);
-                ended.map_err(|error| Refusal::access(env, error))?;
+                let key = packet.ext.imm_or_key;
+                let ended = env.card.regions.invalidate(key, self.pd);
+                ended.map_err(|error| {
+                    Refusal::access(env, error, Touched { key, addr: 0, len: 0 })
+                })?;
             }
             self.rx.receive = None;
             self.complete_receive(env, &receive, packet, WorkKind::Recv, receive.filled);
@@ -291,7 +307,8 @@ impl Qp {
             (self.rx.write_addr, self.rx.write_rkey, self.rx.write_left, self.rx.write_total)
         };
         if left < len || packet.op.position.ends() != (left == len) {
-            return Err(Refusal::invalid(env));
+            let cause = Cause::Length { got: len.into(), expected: left.into() };
+            return Err(Refusal::invalid(env, cause));
         }
         // The whole range is judged before its first byte is written, and a receive element is
         // taken only when nothing but the driver can still refuse the data.
@@ -304,7 +321,8 @@ impl Qp {
             let written = env.write_region(key, addr, packet.payload, Access::REMOTE_WRITE);
             if let Err(error) = written {
                 self.rx.receive = receive;
-                return Err(Refusal::access(env, error));
+                let memory = Touched { key: rkey, addr, len: len.into() };
+                return Err(Refusal::access(env, error, memory));
             }
         }
         self.rx.write_addr = addr.wrapping_add(u64::from(len));
@@ -324,14 +342,17 @@ impl Qp {
         len: u32,
         need: Access,
     ) -> Result<(), Refusal> {
-        let opens = if !self.access.contains(need) {
-            Err(AccessError::Permission)
-        } else if len == 0 {
-            Ok(())
-        } else {
-            env.card.regions.check(rkey, self.pd, addr, u64::from(len), need)
-        };
-        opens.map_err(|error| Refusal::access(env, error))
+        let memory = Touched { key: rkey, addr, len: len.into() };
+        if !self.access.contains(need) {
+            let refusal = Refusal::access(env, AccessError::Permission, memory);
+            env.card.incidents.blame(Cause::QpAccess, Some(memory));
+            return Err(refusal);
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        let opens = env.card.regions.check(rkey, self.pd, addr, u64::from(len), need);
+        opens.map_err(|error| Refusal::access(env, error, memory))
     }
 
     /// Takes the next receive element, from the shared queue if there is one. (One that an
@@ -363,6 +384,7 @@ impl Qp {
         let receive = Receive { wr_id, sgl: card.sgls.copy_in(raw, count), filled: 0, count };
         if bad {
             card.counters.elements_invalid += 1;
+            card.incidents.blame(Cause::BadReceive { wr_id }, None);
             self.end_receive(env, &receive, Status::LocalQpOperation);
             return Err(Refusal::Nak(Nak::RemoteOperational));
         }
@@ -381,19 +403,24 @@ impl Qp {
         let entries = &mut entries[..sges.len()];
         entries.copy_from_slice(sges);
         let room: u64 = entries.iter().map(|s| u64::from(s.len)).sum();
-        if u64::from(receive.filled) + payload.len() as u64 > room.min(MAX_MESSAGE.into()) {
+        let (wr_id, got) = (receive.wr_id, u64::from(receive.filled) + payload.len() as u64);
+        if got > room.min(MAX_MESSAGE.into()) {
             self.rx.receive = None;
             self.end_receive(env, receive, Status::LocalLength);
-            return Err(Refusal::invalid(env));
+            return Err(Refusal::invalid(env, Cause::ReceiveTooShort { wr_id, got, room }));
         }
         let mut rest = payload;
         let filled = pieces(entries, receive.filled, payload.len() as u32, |sge| {
-            let (now, later) = rest.split_at(sge.len as usize);
+            let Sge { addr, len, lkey } = sge;
+            let (now, later) = rest.split_at(len as usize);
             rest = later;
-            env.write_region((sge.lkey, self.pd), sge.addr, now, Access::LOCAL_WRITE)
+            let written = env.write_region((lkey, self.pd), addr, now, Access::LOCAL_WRITE);
+            written.map_err(|error| (error, Touched { key: lkey, addr, len: len.into() }))
         });
-        if filled.is_err() {
+        if let Err((error, memory)) = filled {
             env.card.counters.elements_protection += 1;
+            let cause = Cause::ReceiveMemory { wr_id, error };
+            env.card.incidents.blame(cause, Some(memory));
             self.rx.receive = None;
             self.end_receive(env, receive, Status::LocalProtection);
             return Err(Refusal::Nak(Nak::RemoteOperational));
@@ -443,7 +470,7 @@ impl Qp {
     ) {
         env.card.sgls.release(receive.sgl);
         let entry = Completion { wr_id: receive.wr_id, qpn: self.qpn, ..entry };
-        env.card.complete(self.recv_cq, entry);
+        env.card.complete(env.now, self.recv_cq, entry);
     }
 
     /// The receive element in progress is flushed with the rest.

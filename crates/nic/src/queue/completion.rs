@@ -1,9 +1,13 @@
 //! Completions and their queues.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use bitflags::bitflags;
 use thiserror::Error;
+
+use crate::qp::timers::Timer;
+use crate::time::Time;
 
 /// How a work request ended (the verbs' completion statuses).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
@@ -41,19 +45,29 @@ pub enum Status {
     /// The peer stayed without receive elements after all retries.
     #[error("RNR retry counter exceeded: the peer posts no receive requests")]
     RnrRetryExceeded,
+    /// A memory window could not be bound, or a key not be invalidated.
+    #[error("memory window error: the window cannot be bound so, or the key not be invalidated")]
+    MwBind,
 }
 
 /// What kind of work a completion reports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WorkKind {
-    /// A send request, by its operation.
+    /// A send request, by its operation (binding a window and invalidating a key are such).
     Send(super::element::Opcode),
     /// A receive request that a SEND filled.
     Recv,
     /// A receive request that a WRITE with immediate took.
     RecvWriteImm,
-    /// A send element that was flushed unread.
+    /// A send element that was flushed unread: what it asked for is not known.
     Unread,
+}
+
+impl WorkKind {
+    /// Does it report a receive request (and not a send request)?
+    pub const fn is_receive(self) -> bool {
+        matches!(self, WorkKind::Recv | WorkKind::RecvWriteImm)
+    }
 }
 
 bitflags! {
@@ -90,6 +104,38 @@ pub struct Completion {
     pub src_qp: u32,
     /// What else.
     pub flags: CompletionFlags,
+    /// When the card wrote the entry, by the driver's clock.
+    pub at: Time,
+}
+
+/// How often the owner of an armed queue is told (`ibv_modify_cq`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moderation {
+    /// Entries a notification stands for; 0 and 1 mean each.
+    pub count: u16,
+    /// An entry is told so long after it came at the latest, however few there are. Zero: there is
+    /// no such limit, so that fewer than `count` entries are not told at all.
+    pub period: Duration,
+}
+
+/// Why a completion queue was not resized. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ResizeCqError {
+    /// No such queue.
+    #[error("no such completion queue")]
+    UnknownCq,
+    /// A size of zero or above the card's limit.
+    #[error("the size is zero or above the card's limit of {limit}")]
+    Size {
+        /// The limit.
+        limit: usize,
+    },
+    /// More entries wait than would fit.
+    #[error("{waiting} entries wait in the queue: poll them first")]
+    Waiting {
+        /// How many wait.
+        waiting: usize,
+    },
 }
 
 /// Why a completion queue cannot be polled.
@@ -116,6 +162,8 @@ enum Armed {
 pub(crate) enum Pushed {
     Quietly,
     Notify,
+    /// The owner is to be told when the period is over.
+    NotifyLater(Duration),
     /// The first entry that was lost.
     Overflow,
     /// A further one.
@@ -128,6 +176,11 @@ pub(crate) struct CompletionQueue {
     capacity: usize,
     armed: Armed,
     overrun: bool,
+    moderation: Moderation,
+    /// Entries that came since the queue was armed, and of which its owner wants to be told.
+    untold: u16,
+    /// Runs out when entries have gone untold for the period.
+    pub(crate) timer: Timer,
     /// Queue pairs that report here.
     pub(crate) users: u32,
 }
@@ -139,6 +192,9 @@ impl CompletionQueue {
             capacity,
             armed: Armed::No,
             overrun: false,
+            moderation: Moderation::default(),
+            untold: 0,
+            timer: Timer::IDLE,
             users: 0,
         }
     }
@@ -159,11 +215,55 @@ impl CompletionQueue {
             Armed::Solicited => solicited,
             Armed::Next => true,
         };
-        if wanted {
-            self.armed = Armed::No;
-            return Pushed::Notify;
+        if !wanted {
+            return Pushed::Quietly;
         }
-        Pushed::Quietly
+        self.untold = self.untold.saturating_add(1);
+        // An error is told at once: nothing may follow it.
+        if self.untold < self.moderation.count && entry.status == Status::Success {
+            let starts = self.untold == 1 && !self.moderation.period.is_zero();
+            let period = self.moderation.period;
+            return if starts { Pushed::NotifyLater(period) } else { Pushed::Quietly };
+        }
+        self.tell();
+        Pushed::Notify
+    }
+
+    fn tell(&mut self) {
+        self.armed = Armed::No;
+        self.untold = 0;
+        self.timer.disarm();
+    }
+
+    /// The period is over; says whether there is something to tell.
+    pub(crate) fn period_over(&mut self) -> bool {
+        let waited = self.untold > 0;
+        if waited {
+            self.tell();
+        }
+        waited
+    }
+
+    /// Changes how often the owner is told, from the next entry on.
+    pub(crate) fn moderate(&mut self, moderation: Moderation) {
+        self.moderation = moderation;
+    }
+
+    /// Makes room for `capacity` entries, which hold those that wait.
+    pub(crate) fn resize(&mut self, capacity: usize) -> Result<(), ResizeCqError> {
+        let waiting = self.ring.len();
+        if waiting > capacity {
+            return Err(ResizeCqError::Waiting { waiting });
+        }
+        let mut ring = VecDeque::with_capacity(capacity);
+        ring.extend(self.ring.drain(..));
+        (self.ring, self.capacity) = (ring, capacity);
+        Ok(())
+    }
+
+    /// How many entries it holds at most.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Asks for one notification at the next entry (or the next solicited one).
@@ -203,6 +303,7 @@ impl Default for Completion {
             imm_or_key: 0,
             src_qp: 0,
             flags: CompletionFlags::empty(),
+            at: Time::ZERO,
         }
     }
 }
@@ -239,5 +340,40 @@ mod tests {
         cq.arm(false);
         cq.arm(true);
         assert_eq!(cq.push(entry(3, CompletionFlags::empty())), Pushed::Notify, "the wider wins");
+    }
+
+    #[test]
+    fn a_notification_may_stand_for_several_entries() {
+        let period = Duration::from_micros(5);
+        let mut cq = CompletionQueue::new(8);
+        cq.moderate(Moderation { count: 3, period });
+        cq.arm(false);
+        let plain = || entry(0, CompletionFlags::empty());
+        assert_eq!(cq.push(plain()), Pushed::NotifyLater(period));
+        assert_eq!(cq.push(plain()), Pushed::Quietly);
+        assert_eq!(cq.push(plain()), Pushed::Notify);
+        assert!(!cq.period_over());
+        cq.arm(false);
+        let failed = Completion { status: Status::Flushed, ..plain() };
+        assert_eq!(cq.push(failed), Pushed::Notify, "errors do not wait");
+    }
+
+    #[test]
+    fn a_queue_is_resized_around_what_waits_in_it() {
+        let mut cq = CompletionQueue::new(4);
+        for i in 0..3 {
+            cq.push(entry(i, CompletionFlags::empty()));
+        }
+        assert_eq!(cq.resize(2), Err(ResizeCqError::Waiting { waiting: 3 }));
+        assert_eq!(cq.resize(3), Ok(()));
+        assert_eq!(cq.push(entry(3, CompletionFlags::empty())), Pushed::Overflow);
+        let mut out = [Completion::default(); 4];
+        assert_eq!(cq.poll(&mut out), Ok(3));
+        assert_eq!(out[..3].iter().map(|c| c.wr_id).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn an_entry_stays_small() {
+        assert!(size_of::<Completion>() <= 40, "{} bytes", size_of::<Completion>());
     }
 }

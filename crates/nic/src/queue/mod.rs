@@ -4,9 +4,11 @@ pub mod completion;
 pub mod element;
 pub(crate) mod ring;
 
-pub use completion::{Completion, CompletionFlags, PollCqError, Status, WorkKind};
+pub use completion::{
+    Completion, CompletionFlags, Moderation, PollCqError, ResizeCqError, Status, WorkKind,
+};
 pub use element::{
-    BadElement, Data, ELEMENT_LEN, INLINE_FIRST, MAX_INLINE, MAX_SGE, Opcode, RecvRequest, Remote,
+    BadElement, Data, ELEMENT_LEN, INLINE_FIRST, MAX_INLINE, MAX_MESSAGE, MAX_SGE, Opcode, RecvRequest, Remote,
     SendFlags, SendOp, SendRequest, Sge, UdDestination,
 };
 pub use ring::RingInit;

@@ -61,7 +61,7 @@ pub(crate) struct Ring {
 impl Ring {
     const NONE: u8 = u8::MAX;
 
-    fn depth(&self) -> u32 {
+    pub(crate) fn depth(&self) -> u32 {
         if self.depth_log2 == Ring::NONE { 0 } else { 1 << self.depth_log2 }
     }
 
@@ -79,6 +79,12 @@ impl Ring {
 
     pub(crate) fn stride(&self) -> usize {
         usize::from(self.stride_units) * ELEMENT_LEN
+    }
+
+    /// The same elements in another ring, to which their bytes have been copied.
+    pub(crate) fn moved(&self, init: RingInit) -> Ring {
+        let Ring { posted, fetched, retired, .. } = *self;
+        Ring { posted, fetched, retired, ..Ring::new(init) }
     }
 
     /// Elements posted and not fetched.

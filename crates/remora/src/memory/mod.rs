@@ -3,6 +3,7 @@
 //! [`HostMemory`] is what the card reaches it through; a [`Buffer`] is memory made for the purpose.
 
 mod buffer;
+mod checked;
 mod copy;
 
 use std::fs::File;
@@ -17,6 +18,9 @@ pub use buffer::{AccessError, AllocError, Buffer};
 
 /// Set in bus addresses that name a place in a file; no virtual address of a process has it.
 const FILE_BIT: u64 = 1 << 63;
+/// Set in bus addresses that name memory of the process that may not be mapped. It is reached by
+/// system calls, which fail where an access of the processor would end the process.
+pub const CHECKED: u64 = 1 << 62;
 /// Where the number of the file stands in such an address, below [`FILE_BIT`].
 const FILE_SHIFT: u32 = 48;
 /// The longest part of a file that an address reaches.
@@ -28,7 +32,8 @@ const LOWEST_ADDR: u64 = 4096;
 
 /// The memory of this process, and files that are served as if they were memory.
 ///
-/// A bus address below 2^63 is a virtual address of this process. One above is a window on a file:
+/// A bus address below 2^62 is a virtual address of this process, one between that and 2^63 is one
+/// that may not be mapped ([`CHECKED`]). One above is a window on a file:
 /// bit 63 set, the file's number in bits 48 to 62, the offset below. Files are read and written by
 /// system calls and not mapped, so that one that shrinks while it is served makes a
 /// [`MemoryFault`], and does not kill the process.
@@ -76,9 +81,14 @@ impl HostMemory {
 
     fn place(&self, addr: u64, len: usize) -> Option<Place<'_>> {
         let len = len as u64;
+        if addr & (FILE_BIT | CHECKED) == CHECKED {
+            return Some(Place::Checked(ptr::with_exposed_provenance_mut(
+                (addr & !CHECKED) as usize,
+            )));
+        }
         if addr & FILE_BIT == 0 {
             let end = addr.checked_add(len)?;
-            let mapped = addr >= LOWEST_ADDR && end <= FILE_BIT;
+            let mapped = addr >= LOWEST_ADDR && end <= CHECKED;
             return mapped.then(|| Place::Process(ptr::with_exposed_provenance_mut(addr as usize)));
         }
         let offset = addr & (FILE_LEN_MAX - 1);
@@ -93,6 +103,11 @@ impl HostMemory {
                 // promise made to `new`. The reference is used for one access.
                 Ok(unsafe { AtomicU64::from_ptr(ptr.cast()) })
             }
+            Some(Place::Checked(ptr)) if addr.is_multiple_of(8) && checked::is_writable(ptr) => {
+                // SAFETY: aligned; just found to be mapped, and shared as above. (A program that
+                // unmaps it at this moment breaks the promise.)
+                Ok(unsafe { AtomicU64::from_ptr(ptr.cast()) })
+            }
             _ => Err(MemoryFault { addr }),
         }
     }
@@ -101,6 +116,7 @@ impl HostMemory {
 /// Where bytes are.
 enum Place<'a> {
     Process(*mut u8),
+    Checked(*mut u8),
     File(&'a File, u64),
 }
 
@@ -115,6 +131,7 @@ impl Memory for HostMemory {
                 unsafe { copy::copy_in(src, dst) };
                 Ok(())
             }
+            Some(Place::Checked(src)) => checked::read(src, dst).ok_or(MemoryFault { addr }),
             Some(Place::File(file, offset)) => {
                 file.read_exact_at(dst, offset).map_err(|_| MemoryFault { addr })
             }
@@ -132,6 +149,7 @@ impl Memory for HostMemory {
                 unsafe { copy::copy_out(src, dst) };
                 Ok(())
             }
+            Some(Place::Checked(dst)) => checked::write(src, dst).ok_or(MemoryFault { addr }),
             Some(Place::File(file, offset)) => {
                 overwrite(file, offset, src).ok_or(MemoryFault { addr })
             }
@@ -198,6 +216,24 @@ mod tests {
         assert_eq!(memory.compare_swap(word, 5, 1), Ok(9));
         assert_eq!(buffer.load_u64(64), Ok(9));
         assert_eq!(memory.fetch_add(word + 1, 1), Err(MemoryFault { addr: word + 1 }));
+    }
+
+    #[test]
+    fn checked_memory_need_not_be_mapped() {
+        let buffer = Buffer::new(8192).unwrap();
+        let mut memory = memory();
+        let addr = CHECKED | buffer.addr();
+        memory.write(addr + 5, b"hello").unwrap();
+        let mut bytes = [0; 5];
+        memory.read(addr + 5, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello");
+        assert_eq!(memory.fetch_add(addr + 64, 2), Ok(0));
+        assert_eq!(memory.compare_swap(addr + 64, 2, 7), Ok(2));
+        for addr in [CHECKED, CHECKED | 4096, CHECKED | (1 << 50)] {
+            assert_eq!(memory.read(addr, &mut [0; 8]), Err(MemoryFault { addr }), "{addr:#x}");
+            assert_eq!(memory.write(addr, &[0; 8]), Err(MemoryFault { addr }), "{addr:#x}");
+            assert_eq!(memory.fetch_add(addr, 1), Err(MemoryFault { addr }), "{addr:#x}");
+        }
     }
 
     #[test]

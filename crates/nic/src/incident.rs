@@ -1,0 +1,374 @@
+//! Incidents: why a request was refused or failed, beyond the code that its completion has.
+//!
+//! The card keeps the last few, off every path that works; [`crate::Nic::poll_incident`] takes
+//! them. Each end keeps its own: the one that refuses knows which check failed, the one whose
+//! request failed knows what it was told and how long it waited.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::memory::region::{AccessError, Key};
+use crate::psn::Psn;
+use crate::queue::{BadElement, Opcode, Status};
+use crate::time::Time;
+use crate::wire::{Nak, Op};
+
+/// How many incidents the card keeps; of more, the oldest are forgotten (and counted, as
+/// `incidents_lost`).
+pub const MAX_INCIDENTS: usize = 64;
+
+/// One refused or failed request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Incident {
+    /// When, by the driver's clock.
+    pub at: Time,
+    /// The queue pair, ours.
+    pub qpn: u32,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// The row of the packet concerned; `None` if no packet is, or its op-code is unknown.
+    pub op: Option<&'static Op>,
+    /// The PSN of the packet concerned.
+    pub psn: Option<Psn>,
+    /// The check that failed.
+    pub cause: Cause,
+    /// The memory concerned.
+    pub memory: Option<Touched>,
+}
+
+/// The memory that a request named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Touched {
+    /// The key, local or remote.
+    pub key: Key,
+    /// The address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// What came of an incident.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// A peer's request was refused; the queue pair is in ERROR, or will be.
+    Refused(Nak),
+    /// A peer's unreliable message was dropped.
+    Dropped,
+    /// A send request of ours ends with this status.
+    Failed {
+        /// From the work request.
+        wr_id: u64,
+        /// What it asked for, if its element could be read.
+        opcode: Option<Opcode>,
+        /// How it ends.
+        status: Status,
+    },
+}
+
+/// The check that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// A key, its bounds or its permissions.
+    Access(AccessError),
+    /// The queue pair does not permit peers to do this, whatever the key.
+    QpAccess,
+    /// The op-code is unknown on this queue pair.
+    UnknownOpcode(u8),
+    /// The packet cannot follow the one before, or is longer or shorter than its place allows.
+    Sequence,
+    /// Bytes that came, and bytes that were expected.
+    Length {
+        /// Came.
+        got: u64,
+        /// Expected, or fit at most.
+        expected: u64,
+    },
+    /// A datagram longer than the path MTU.
+    TooLong {
+        /// Bytes of it.
+        len: u32,
+        /// The path MTU.
+        mtu: u16,
+    },
+    /// A message longer than the receive element.
+    ReceiveTooShort {
+        /// From the receive request.
+        wr_id: u64,
+        /// Bytes so far.
+        got: u64,
+        /// Bytes that fit.
+        room: u64,
+    },
+    /// The receive element is malformed or cannot be read.
+    BadReceive {
+        /// From the receive request.
+        wr_id: u64,
+    },
+    /// The memory of a receive element cannot be written.
+    ReceiveMemory {
+        /// From the receive request.
+        wr_id: u64,
+        /// Why.
+        error: AccessError,
+    },
+    /// An atomic's address is not a multiple of 8.
+    Alignment,
+    /// More READs and atomics at once than agreed.
+    TooManyReads {
+        /// Agreed.
+        agreed: u8,
+    },
+    /// An RPC op-code and no kernel for it.
+    NoKernel,
+    /// The element is malformed.
+    BadElement(BadElement),
+    /// The queue pair's service, or its settings, do not have this operation.
+    NotAllowed,
+    /// No such address handle in this protection domain.
+    UnknownAddressHandle,
+    /// The driver could not read the packet's payload.
+    Unreadable,
+    /// The peer said no.
+    Told(Nak),
+    /// The peer did not answer, or packets did not arrive, as often as allowed.
+    RetriesExhausted {
+        /// What was seen last.
+        sign: LossSign,
+        /// How often it was sent again.
+        retries: u8,
+        /// Since the first sign of trouble.
+        elapsed: Duration,
+    },
+    /// The peer had no receive element, as often as allowed.
+    RnrRetriesExhausted {
+        /// How often it was sent again.
+        retries: u8,
+        /// Since the first refusal.
+        elapsed: Duration,
+    },
+}
+
+/// What a requester took for a loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossSign {
+    /// No answer within the timeout.
+    Timeout,
+    /// A NAK that says a packet is missing.
+    SequenceNak,
+    /// An answer that shows an earlier one was lost.
+    ImpliedNak,
+}
+
+impl Incident {
+    /// The name of the counter that has counted it: see [`crate::Counters::iter`].
+    pub fn counter(&self) -> &'static str {
+        let ours = matches!(self.outcome, Outcome::Failed { .. });
+        match self.cause {
+            Cause::Access(_) if ours => "elements_protection",
+            Cause::Access(AccessError::Key) => "refused_key",
+            Cause::Access(AccessError::Domain) => "refused_domain",
+            Cause::Access(AccessError::Bounds) => "refused_bounds",
+            Cause::Access(AccessError::Permission) | Cause::QpAccess => "refused_permission",
+            Cause::Access(AccessError::Memory) | Cause::Unreadable => "refused_memory",
+            Cause::BadReceive { .. } => "elements_invalid",
+            Cause::ReceiveMemory { .. } => "elements_protection",
+            Cause::TooManyReads { .. } => "refused_too_many_reads",
+            Cause::NoKernel => "refused_no_kernel",
+            Cause::BadElement(_)
+            | Cause::NotAllowed
+            | Cause::TooLong { .. }
+            | Cause::UnknownAddressHandle => "elements_invalid",
+            Cause::Length { .. } if ours => "bad_responses",
+            Cause::UnknownOpcode(_)
+            | Cause::Sequence
+            | Cause::Length { .. }
+            | Cause::ReceiveTooShort { .. }
+            | Cause::Alignment => match self.outcome {
+                Outcome::Dropped => "drop_uc_sequence",
+                _ => "refused_invalid_request",
+            },
+            Cause::Told(_) => "rx_naks",
+            Cause::RetriesExhausted { sign, .. } => match sign {
+                LossSign::Timeout => "timeouts",
+                LossSign::SequenceNak => "rx_naks",
+                LossSign::ImpliedNak => "implied_naks",
+            },
+            Cause::RnrRetriesExhausted { .. } => "rx_rnr_naks",
+        }
+    }
+}
+
+impl fmt::Display for Incident {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queue pair {:#x}", self.qpn)?;
+        match self.outcome {
+            Outcome::Refused(_) => f.write_str(" refused its peer's request")?,
+            Outcome::Dropped => f.write_str(" dropped its peer's message")?,
+            Outcome::Failed { wr_id, opcode, .. } => {
+                write!(f, " failed request {wr_id:#x}")?;
+                if let Some(opcode) = opcode {
+                    write!(f, " ({opcode:?})")?;
+                }
+            }
+        }
+        match (self.op, self.psn) {
+            (Some(op), Some(psn)) => write!(f, " at packet {op}, PSN {psn}")?,
+            (None, Some(psn)) => write!(f, " at PSN {psn}")?,
+            _ => {}
+        }
+        write!(f, ": {}", self.cause)?;
+        if let Some(Touched { key, addr, len }) = self.memory {
+            write!(f, " (key {key:#x}, address {addr:#x}, {len} bytes)")?;
+        }
+        match self.outcome {
+            Outcome::Refused(nak) => write!(f, "; told the peer: {}", told(nak))?,
+            Outcome::Dropped => {}
+            Outcome::Failed { status, .. } => write!(f, "; {status}")?,
+        }
+        write!(f, "; counted as {}", self.counter())
+    }
+}
+
+/// A NAK in words.
+fn told(nak: Nak) -> &'static str {
+    match nak {
+        Nak::PsnSequence => "a packet is missing",
+        Nak::InvalidRequest => "invalid request",
+        Nak::RemoteAccess => "remote access error",
+        Nak::RemoteOperational => "remote operational error",
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Access(error) => error.fmt(f),
+            Cause::QpAccess => f.write_str("the queue pair does not permit its peer this access"),
+            Cause::UnknownOpcode(code) => write!(f, "op-code {code:#04x} is unknown here"),
+            Cause::Sequence => {
+                f.write_str("the packet cannot follow the one before it, or has an illegal length")
+            }
+            Cause::Length { got, expected } => {
+                write!(f, "{got} bytes came where {expected} were to come")
+            }
+            Cause::TooLong { len, mtu } => {
+                write!(f, "{len} bytes do not fit a datagram at a path MTU of {mtu}")
+            }
+            Cause::ReceiveTooShort { wr_id, got, room } => {
+                write!(f, "receive request {wr_id:#x} has room for {room} bytes, {got} came")
+            }
+            Cause::BadReceive { wr_id } => {
+                write!(f, "the element of receive request {wr_id:#x} is malformed or unreachable")
+            }
+            Cause::ReceiveMemory { wr_id, error } => {
+                write!(f, "the memory of receive request {wr_id:#x} cannot be written: {error}")
+            }
+            Cause::Alignment => f.write_str("the address is not a multiple of 8"),
+            Cause::TooManyReads { agreed } => {
+                write!(f, "more READs and atomics at once than the {agreed} agreed")
+            }
+            Cause::NoKernel => f.write_str("no kernel is deployed for it"),
+            Cause::BadElement(bad) => write!(f, "the work-queue element is malformed: {bad}"),
+            Cause::NotAllowed => f.write_str("the queue pair has no such operation"),
+            Cause::UnknownAddressHandle => {
+                f.write_str("no such address handle in this protection domain")
+            }
+            Cause::Unreadable => f.write_str("the payload could not be read from memory"),
+            Cause::Told(nak) => write!(f, "the peer says: {}", told(*nak)),
+            Cause::RetriesExhausted { sign, retries, elapsed } => {
+                let sign = match sign {
+                    LossSign::Timeout => "no answer",
+                    LossSign::SequenceNak => "the peer misses a packet",
+                    LossSign::ImpliedNak => "an answer is missing",
+                };
+                write!(f, "{sign} after {retries} retries in {elapsed:?}")
+            }
+            Cause::RnrRetriesExhausted { retries, elapsed } => {
+                write!(f, "the peer had no receive request after {retries} tries in {elapsed:?}")
+            }
+        }
+    }
+}
+
+/// The last incidents.
+#[derive(Debug, Default)]
+pub(crate) struct Incidents {
+    ring: VecDeque<Incident>,
+    /// What the check that failed last knows, for whoever reports it.
+    blame: Option<(Cause, Option<Touched>)>,
+}
+
+impl Incidents {
+    /// A check has failed: its caller, or the caller's, will report what came of it.
+    #[cold]
+    pub(crate) fn blame(&mut self, cause: Cause, memory: Option<Touched>) {
+        self.blame = Some((cause, memory));
+    }
+
+    /// What was blamed, once; `otherwise` if nothing was.
+    pub(crate) fn take_blame(&mut self, otherwise: Cause) -> (Cause, Option<Touched>) {
+        self.blame.take().unwrap_or((otherwise, None))
+    }
+
+    /// Keeps an incident; says whether an older one had to go.
+    #[cold]
+    pub(crate) fn push(&mut self, incident: Incident) -> bool {
+        let lost = self.ring.len() >= MAX_INCIDENTS;
+        if lost {
+            self.ring.pop_front();
+        }
+        self.ring.push_back(incident);
+        lost
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Incident> {
+        self.ring.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn incident(psn: u32) -> Incident {
+        Incident {
+            at: Time(0),
+            qpn: 0x1234,
+            outcome: Outcome::Refused(Nak::RemoteAccess),
+            op: Op::lookup(0x0A, crate::wire::Dialect::Standard),
+            psn: Some(Psn::new(psn)),
+            cause: Cause::Access(AccessError::Bounds),
+            memory: Some(Touched { key: 7, addr: 0x1000, len: 20 }),
+        }
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let mut incidents = Incidents::default();
+        for psn in 0..MAX_INCIDENTS as u32 {
+            assert!(!incidents.push(incident(psn)));
+        }
+        assert!(incidents.push(incident(1000)));
+        assert_eq!(incidents.pop().and_then(|i| i.psn), Some(Psn::new(1)));
+    }
+
+    #[test]
+    fn a_person_can_read_it() {
+        let told = "queue pair 0x1234 refused its peer's request at packet RC RDMA WRITE Only, \
+                    PSN 5: the access lies outside its region (key 0x7, address 0x1000, 20 bytes); \
+                    told the peer: remote access error; counted as refused_bounds";
+        assert_eq!(incident(5).to_string(), told);
+        let outcome =
+            Outcome::Failed { wr_id: 9, opcode: Some(Opcode::Read), status: Status::RetryExceeded };
+        let elapsed = Duration::from_millis(12);
+        let cause = Cause::RetriesExhausted { sign: LossSign::Timeout, retries: 7, elapsed };
+        let failed = Incident { outcome, cause, op: None, memory: None, ..incident(5) };
+        let told = "queue pair 0x1234 failed request 0x9 (Read) at PSN 5: no answer after 7 \
+                    retries in 12ms; transport retry counter exceeded: the peer did not answer; \
+                    counted as timeouts";
+        assert_eq!(failed.to_string(), told);
+    }
+}

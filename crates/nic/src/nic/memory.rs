@@ -1,0 +1,99 @@
+//! Commands on protection domains and what belongs to them: regions, device memory, address handles.
+
+use super::{CreateError, DestroyError, Nic};
+use crate::card::{AddressHandle, Domain};
+use crate::memory::region::{Key, MrChange, MrInit, Pd, RegMrError};
+use crate::transmit::Path;
+
+/// Protection domains, memory and address handles.
+impl Nic {
+    /// Makes a protection domain.
+    pub fn alloc_pd(&mut self) -> Result<Pd, CreateError> {
+        let limit = self.card.config.max_pds;
+        let made = self.card.pds.insert_with(|_| Domain { users: 0 });
+        made.map(Pd).ok_or(CreateError::Full { limit })
+    }
+
+    /// Ends a protection domain that nothing belongs to any more.
+    pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), DestroyError> {
+        let domain = self.card.pds.get(pd.0).ok_or(DestroyError::Unknown)?;
+        if domain.users > 0 {
+            return Err(DestroyError::Busy { users: domain.users });
+        }
+        self.card.pds.remove(pd.0);
+        Ok(())
+    }
+
+    /// Registers memory; the key serves as lkey and rkey.
+    pub fn reg_mr(&mut self, pd: Pd, init: MrInit) -> Result<Key, RegMrError> {
+        let domain = self.card.pds.get_mut(pd.0).ok_or(RegMrError::UnknownPd)?;
+        let key = self.card.regions.register(pd, init, &mut self.card.rng)?;
+        domain.users += 1;
+        Ok(key)
+    }
+
+    /// A region without bytes: what is written to it is discarded, what is read from it is zero.
+    /// Its key is an lkey only.
+    pub fn alloc_null_mr(&mut self, pd: Pd) -> Result<Key, RegMrError> {
+        let domain = self.card.pds.get_mut(pd.0).ok_or(RegMrError::UnknownPd)?;
+        let key = self.card.regions.register_null(pd, &mut self.card.rng)?;
+        domain.users += 1;
+        Ok(key)
+    }
+
+    /// Changes a region in place; returns its key, which stays the same.
+    pub fn rereg_mr(&mut self, key: Key, change: MrChange) -> Result<Key, RegMrError> {
+        let to = change.pd;
+        if to.is_some_and(|pd| self.card.pds.get(pd.0).is_none()) {
+            return Err(RegMrError::UnknownPd);
+        }
+        let from = self.card.regions.change(key, change)?;
+        if let Some(domain) = to.and_then(|pd| self.card.pds.get_mut(pd.0)) {
+            domain.users += 1;
+            self.leave(from);
+        }
+        Ok(key)
+    }
+
+    /// Ends a region. From here on its key opens nothing, for elements and packets already under
+    /// way too.
+    pub fn dereg_mr(&mut self, key: Key) -> Result<(), DestroyError> {
+        let pd = self.card.regions.deregister(key).ok_or(DestroyError::Unknown)?;
+        self.leave(pd);
+        Ok(())
+    }
+
+    /// The bus address of `len` bytes of the card's own memory, to be registered like any other.
+    pub fn alloc_dm(&mut self, len: u64) -> Result<u64, CreateError> {
+        let range = &self.card.config.device_memory;
+        let limit = (range.end - range.start) as usize;
+        self.device_memory.alloc(len).ok_or(CreateError::Full { limit })
+    }
+
+    /// Gives device memory back. Regions in it must have been deregistered.
+    pub fn free_dm(&mut self, addr: u64) -> Result<(), DestroyError> {
+        if self.device_memory.free(addr) { Ok(()) } else { Err(DestroyError::Unknown) }
+    }
+
+    /// Is the whole range device memory that was given out in one piece?
+    pub fn is_dm(&self, addr: u64, len: u64) -> bool {
+        self.device_memory.holds(addr, len)
+    }
+
+    /// Makes an address handle: where datagrams go.
+    pub fn create_ah(&mut self, pd: Pd, path: Path) -> Result<u32, CreateError> {
+        let domain = self.card.pds.get_mut(pd.0).ok_or(CreateError::UnknownPd)?;
+        let limit = self.card.config.max_ahs;
+        let made = self.card.ahs.insert_with(|_| AddressHandle { pd, path });
+        let made = made.ok_or(CreateError::Full { limit })?;
+        domain.users += 1;
+        Ok(made)
+    }
+
+    /// Ends an address handle. Datagrams already issued with it have left.
+    pub fn destroy_ah(&mut self, ah: u32) -> Result<(), DestroyError> {
+        let pd = self.card.ahs.remove(ah).ok_or(DestroyError::Unknown)?.pd;
+        self.leave(pd);
+        Ok(())
+    }
+}

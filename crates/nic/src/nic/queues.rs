@@ -1,0 +1,190 @@
+//! Commands on completion queues and shared receive queues.
+
+use thiserror::Error;
+
+use super::{CreateError, DestroyError, Event, Nic};
+use crate::card::SharedReceiveQueue;
+use crate::memory::region::Pd;
+use crate::memory::{Memory, MemoryFault};
+use crate::queue::completion::{CompletionQueue, PollCqError};
+use crate::queue::ring::{MAX_STRIDE, Ring, RingInit};
+use crate::queue::{Completion, Moderation, ResizeCqError};
+use crate::time::Time;
+
+/// Why a shared receive queue was not resized. It stays as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ResizeSrqError {
+    /// No such shared receive queue.
+    #[error("no such shared receive queue")]
+    UnknownSrq,
+    /// No ring, or one with a smaller stride than the old one's.
+    #[error("the ring is none, or its elements are smaller than those of the old one")]
+    BadRing,
+    /// More elements wait than would fit.
+    #[error("{waiting} elements wait in the queue, more than would fit")]
+    Waiting {
+        /// How many wait.
+        waiting: u32,
+    },
+    /// One of the rings cannot be reached.
+    #[error(transparent)]
+    Memory(#[from] MemoryFault),
+}
+
+/// A shared receive queue, as it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct SrqInfo {
+    /// Protection domain.
+    pub pd: Pd,
+    /// Elements it holds at most.
+    pub depth: u32,
+    /// Bytes of an element.
+    pub stride: u32,
+    /// The limit for [`Event::SrqLimitReached`]; zero if there is none (any more).
+    pub limit: u32,
+    /// Elements posted and not yet taken.
+    pub waiting: u32,
+}
+
+/// Completion queues and shared receive queues.
+impl Nic {
+    /// Makes a completion queue of `capacity` entries.
+    pub fn create_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
+        let limit = self.card.config.max_cqe;
+        if capacity == 0 || capacity > limit {
+            return Err(CreateError::Size { limit });
+        }
+        let limit = self.card.config.max_cqs;
+        let made = self.card.cqs.insert_with(|_| CompletionQueue::new(capacity));
+        made.ok_or(CreateError::Full { limit })
+    }
+
+    /// Ends a completion queue that no queue pair reports to any more.
+    pub fn destroy_cq(&mut self, cq: u32) -> Result<(), DestroyError> {
+        let queue = self.card.cqs.get(cq).ok_or(DestroyError::Unknown)?;
+        if queue.users > 0 {
+            return Err(DestroyError::Busy { users: queue.users });
+        }
+        self.card.cqs.remove(cq);
+        Ok(())
+    }
+
+    /// Asks for one [`Event::CompletionQueueNotify`] at the next entry, or the next solicited one.
+    pub fn req_notify_cq(&mut self, cq: u32, solicited_only: bool) -> Result<(), PollCqError> {
+        let queue = self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?;
+        queue.arm(solicited_only);
+        Ok(())
+    }
+
+    /// Takes entries, oldest first; returns how many.
+    pub fn poll_cq(&mut self, cq: u32, out: &mut [Completion]) -> Result<usize, PollCqError> {
+        self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?.poll(out)
+    }
+
+    /// Changes how many entries a completion queue holds; those that wait in it stay.
+    pub fn resize_cq(&mut self, cq: u32, capacity: usize) -> Result<(), ResizeCqError> {
+        let limit = self.card.config.max_cqe;
+        let queue = self.card.cqs.get_mut(cq).ok_or(ResizeCqError::UnknownCq)?;
+        if capacity == 0 || capacity > limit {
+            return Err(ResizeCqError::Size { limit });
+        }
+        queue.resize(capacity)
+    }
+
+    /// Changes how often the owner of a completion queue is told of entries.
+    pub fn modify_cq(&mut self, cq: u32, moderation: Moderation) -> Result<(), PollCqError> {
+        self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?.moderate(moderation);
+        Ok(())
+    }
+
+    /// How many entries a completion queue holds at most.
+    pub fn cq_capacity(&self, cq: u32) -> Option<usize> {
+        self.card.cqs.get(cq).map(CompletionQueue::capacity)
+    }
+
+    /// Periods of moderated notifications that are over.
+    pub(super) fn handle_cq_timeouts(&mut self, now: Time) {
+        while let Some((at, cq)) = self.card.cq_timers.pop(now) {
+            let Some(queue) = self.card.cqs.get_mut(cq) else { continue };
+            if self.card.cq_timers.expire(&mut queue.timer, cq, at, now) && queue.period_over() {
+                self.card.events.push_back(Event::CompletionQueueNotify(cq));
+            }
+        }
+    }
+
+    /// How many entries wait in a completion queue.
+    pub fn cq_len(&self, cq: u32) -> Option<usize> {
+        self.card.cqs.get(cq).map(CompletionQueue::len)
+    }
+
+    /// Makes a shared receive queue.
+    pub fn create_srq(&mut self, pd: Pd, ring: RingInit) -> Result<u32, CreateError> {
+        if !ring.is_valid() || ring.is_empty() {
+            return Err(CreateError::BadRing);
+        }
+        let domain = self.card.pds.get_mut(pd.0).ok_or(CreateError::UnknownPd)?;
+        let limit = self.card.config.max_srqs;
+        let srq = SharedReceiveQueue { pd, ring: Ring::new(ring), limit: 0, users: 0 };
+        let made = self.card.srqs.insert_with(|_| srq).ok_or(CreateError::Full { limit })?;
+        domain.users += 1;
+        Ok(made)
+    }
+
+    /// Asks for one [`Event::SrqLimitReached`] when fewer than `limit` elements are posted.
+    pub fn arm_srq(&mut self, srq: u32, limit: u32) -> Result<(), DestroyError> {
+        self.card.srqs.get_mut(srq).ok_or(DestroyError::Unknown)?.limit = limit;
+        Ok(())
+    }
+
+    /// Moves a shared receive queue to another ring, elements included. The old ring's memory is
+    /// the owner's again.
+    pub fn resize_srq(
+        &mut self,
+        mem: &mut dyn Memory,
+        srq: u32,
+        ring: RingInit,
+    ) -> Result<(), ResizeSrqError> {
+        let queue = self.card.srqs.get_mut(srq).ok_or(ResizeSrqError::UnknownSrq)?;
+        if !ring.is_valid() || ring.is_empty() || (ring.stride as usize) < queue.ring.stride() {
+            return Err(ResizeSrqError::BadRing);
+        }
+        let waiting = queue.ring.waiting();
+        if waiting > ring.depth {
+            return Err(ResizeSrqError::Waiting { waiting });
+        }
+        let moved = queue.ring.moved(ring);
+        let mut raw = [0; MAX_STRIDE];
+        let raw = &mut raw[..queue.ring.stride()];
+        for i in 0..waiting {
+            let index = queue.ring.fetched.wrapping_add(i);
+            mem.read(queue.ring.slot(index), raw)?;
+            mem.write(moved.slot(index), raw)?;
+        }
+        queue.ring = moved;
+        Ok(())
+    }
+
+    /// A shared receive queue as it stands.
+    pub fn query_srq(&self, srq: u32) -> Option<SrqInfo> {
+        self.card.srqs.get(srq).map(|queue| SrqInfo {
+            pd: queue.pd,
+            depth: queue.ring.depth(),
+            stride: queue.ring.stride() as u32,
+            limit: queue.limit,
+            waiting: queue.ring.waiting(),
+        })
+    }
+
+    /// Ends a shared receive queue that no queue pair takes from any more.
+    pub fn destroy_srq(&mut self, srq: u32) -> Result<(), DestroyError> {
+        let queue = self.card.srqs.get(srq).ok_or(DestroyError::Unknown)?;
+        if queue.users > 0 {
+            return Err(DestroyError::Busy { users: queue.users });
+        }
+        let pd = queue.pd;
+        self.card.srqs.remove(srq);
+        self.leave(pd);
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! The card itself, for other interfaces that stand on the live device: verbs in C.
+//!
+//! The rest of this crate gives each object of the card an owner that destroys it. An interface
+//! that has owners of its own takes the card's lock and gives the card's own commands.
+
+use std::fmt;
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use remora_nic::cm::CmEvent;
+use remora_nic::{Event as CardEvent, Nic, Time};
+
+use crate::completion::Channel;
+use crate::device::{Device, Live};
+use crate::driver::Driver;
+use crate::memory::HostMemory;
+
+/// What is done with news of connection management. It is called by whoever drives the device,
+/// under the device's lock, so it must not call the device.
+pub type CmSink = Box<dyn FnMut(CmEvent) + Send>;
+
+/// What is done with all other events of the card, under the same rules.
+pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
+
+/// Posts in a row that are sent one by one: who posts a message or two and waits is not to wait
+/// longer.
+const PROMPT_POSTS: u32 = 2;
+/// Posts that are kept back at most.
+const UNSENT_MAX: u32 = 64;
+/// How long, unless somebody polls before.
+pub(crate) const UNSENT_FOR: Duration = Duration::from_micros(100);
+
+/// A device's card, locked.
+pub struct Card<'a> {
+    live: &'a Live,
+    driver: MutexGuard<'a, Driver>,
+}
+
+impl Device {
+    /// Locks the card. Nobody else drives or commands it meanwhile: let go soon.
+    ///
+    /// # Safety
+    /// The card reaches rings and registered regions by the addresses it is given. These must be
+    /// mapped, and reached by raw pointers and atomics only, until the queue or region is destroyed
+    /// on the card.
+    pub unsafe fn card(&self) -> Card<'_> {
+        Card { live: &self.live, driver: self.live.lock() }
+    }
+
+    /// The process ends without dropping the device: what is ready still leaves, and a capture
+    /// file becomes whole. Returns false if the card is locked: perhaps by the thread that ends
+    /// the process, from a signal's handler.
+    pub fn finish(&self) -> bool {
+        let Some(mut driver) = self.live.try_lock() else { return false };
+        driver.transmit();
+        if let Err(error) = driver.flush_capture() {
+            tracing::warn!(%error, "cannot write to the capture file");
+        }
+        true
+    }
+
+    /// Hands all news of connection management to `sink` from now on. Listeners and connections of
+    /// this crate's own then learn nothing any more.
+    pub fn set_cm_sink(&self, sink: CmSink) {
+        self.live.lock().cm_sink = Some(sink);
+    }
+
+    /// Hands all other events of the card to `sink` from now on: completion channels and
+    /// [`Device::poll_async_event`] learn nothing any more.
+    pub fn set_event_sink(&self, sink: EventSink) {
+        self.live.lock().event_sink = Some(sink);
+    }
+}
+
+impl Card<'_> {
+    /// The card.
+    pub fn nic(&mut self) -> &mut Nic {
+        &mut self.driver.nic
+    }
+
+    /// The card, the memory that its commands take, and the time.
+    pub fn parts(&mut self) -> (&mut Nic, &mut HostMemory, Time) {
+        let driver = &mut *self.driver;
+        let now = driver.now();
+        (&mut driver.nic, &mut driver.memory, now)
+    }
+
+    /// As [`Card::parts`], without a look at the clock.
+    pub fn timeless(&mut self) -> (&mut Nic, &mut HostMemory) {
+        let driver = &mut *self.driver;
+        (&mut driver.nic, &mut driver.memory)
+    }
+
+    /// Sends what became due by commands, and tells the background thread of what is left or comes
+    /// later. Call it after commands that make work: posting, changing states, connecting.
+    pub fn kick(&mut self) {
+        self.live.after_command(&mut self.driver);
+    }
+
+    /// So many requests were posted to a send queue. They are sent at once if the owner posts now and then. Of
+    /// one who posts in a row, work is kept back, so that packets of many posts, and of many queue
+    /// pairs, leave in one system call: until the owner polls, or there is a batch of it, or for
+    /// 100 µs.
+    pub fn posted(&mut self, requests: u32) {
+        let driver = &mut *self.driver;
+        driver.unsent.streak = driver.unsent.streak.saturating_add(1);
+        if driver.unsent.streak <= PROMPT_POSTS || driver.unsent.posts + requests >= UNSENT_MAX {
+            return self.live.after_command(driver);
+        }
+        if driver.unsent.posts == 0 {
+            driver.unsent.since = driver.now();
+            driver.unsent.times = driver.unsent.times.wrapping_add(1);
+            self.live.background.due(driver.unsent.since + UNSENT_FOR);
+        }
+        driver.unsent.posts += requests;
+    }
+
+    /// Sends what [`Card::posted`] kept back.
+    pub fn flush(&mut self) {
+        if self.driver.unsent.posts > 0 {
+            self.kick();
+        }
+    }
+
+    /// Drives the device one step, for who polls and found nothing; returns whether there was
+    /// anything to do.
+    pub fn progress(&mut self) -> bool {
+        self.driver.unsent.streak = 0;
+        self.live.progress(&mut self.driver)
+    }
+
+    /// The next entry of `cq`, or the next solicited one, is to wake `channel`, by its number.
+    pub fn set_channel(&mut self, cq: u32, channel: Option<&Channel>) {
+        match channel {
+            Some(channel) => self.driver.channels.insert(cq, channel.queue()),
+            None => self.driver.channels.remove(&cq),
+        };
+    }
+
+    /// Somebody is about to sleep until the card has news: the background thread is to work at
+    /// once.
+    pub fn take_over(&self) {
+        self.live.background.take_over();
+    }
+}
+
+impl fmt::Debug for Card<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Card").field("driver", &*self.driver).finish_non_exhaustive()
+    }
+}

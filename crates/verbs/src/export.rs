@@ -1,0 +1,29 @@
+//! Symbols with versions.
+//!
+//! A program is linked to `ibv_open_device@IBVERBS_1.1`, not to `ibv_open_device`. An ELF symbol
+//! says its version in its name; Rust cannot write such a name into the list of symbols that it
+//! gives to the linker, but an assembler can define it. So each exported symbol is a jump to the
+//! Rust function. The nodes themselves are named in `versions.map`.
+
+/// Exports functions: `"ibv_open_device@@IBVERBS_1.1" = device::open_device;`
+///
+/// Two `@` mark the version that new programs are linked to, one an older one.
+macro_rules! export {
+    ($($symbol:literal = $function:path;)*) => { $(
+        core::arch::global_asm!(
+            concat!(".pushsection \".text.", $symbol, "\",\"ax\",@progbits"),
+            concat!(".globl \"", $symbol, "\""),
+            concat!(".type \"", $symbol, "\", @function"),
+            concat!("\"", $symbol, "\":"),
+            #[cfg(target_arch = "x86_64")]
+            "jmp {function}",
+            #[cfg(target_arch = "aarch64")]
+            "b {function}",
+            concat!(".size \"", $symbol, "\", . - \"", $symbol, "\""),
+            ".popsection",
+            function = sym $function,
+        );
+    )* };
+}
+
+pub(crate) use export;

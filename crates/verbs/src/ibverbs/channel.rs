@@ -1,0 +1,136 @@
+//! Completion channels.
+//!
+//! | symbol | function |
+//! |---|---|
+//! | `ibv_create_comp_channel@@IBVERBS_1.0` | [`create_comp_channel`] |
+//! | `ibv_destroy_comp_channel@@IBVERBS_1.0` | [`destroy_comp_channel`] |
+//! | `ibv_get_cq_event@@IBVERBS_1.1` | [`get_cq_event`] |
+//! | `ibv_ack_cq_events@@IBVERBS_1.1` | [`ack_cq_events`] |
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::addr_of_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::context::{self, Context};
+use super::cq::Cq;
+use super::event_queue::EventQueue;
+use super::{EBUSY, ENOMEM, Result, acknowledge, number, or_minus_one, or_null};
+use crate::abi::*;
+use crate::handles::{self, Object, Slot};
+
+/// Completion queues that have got an entry.
+pub(crate) type ChannelEvents = Arc<EventQueue<&'static Slot<Cq>>>;
+
+/// A completion channel.
+#[derive(Debug)]
+pub struct Channel {
+    /// Whose it is.
+    pub context: &'static Slot<Context>,
+    /// What it has to tell.
+    pub(crate) events: ChannelEvents,
+    /// Completion queues that tell of entries here.
+    pub(crate) users: AtomicUsize,
+}
+
+impl Object for Channel {
+    type C = ibv_comp_channel;
+    const KIND: handles::Kind = handles::Kind::Channel;
+}
+
+/// `ibv_create_comp_channel`.
+pub extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    or_null(create(context))
+}
+
+fn create(handle: *mut ibv_context) -> Result<*mut ibv_comp_channel> {
+    let context = context::find(handle)?;
+    let events = Arc::new(EventQueue::new()?);
+    let c = ibv_comp_channel { context: handle, fd: events.fd(), refcnt: 0 };
+    let made = handles::create(c, Channel { context, events, users: AtomicUsize::new(0) });
+    let made = made.ok_or(ENOMEM)?;
+    context.enter();
+    Ok(made.c())
+}
+
+/// `ibv_destroy_comp_channel`.
+pub extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    number(destroy(channel))
+}
+
+fn destroy(handle: *mut ibv_comp_channel) -> Result<()> {
+    let channel = handles::get::<Channel>(handle)?;
+    if channel.users.load(Ordering::Acquire) > 0 {
+        return Err(EBUSY);
+    }
+    handles::destroy::<Channel>(handle)?.context.leave();
+    Ok(())
+}
+
+impl Slot<Channel> {
+    /// A completion queue begins (1) or ends (-1) to tell of entries here.
+    pub(crate) fn count_user(&self, by: isize) {
+        let users = self.users.fetch_add(by as usize, Ordering::AcqRel).wrapping_add_signed(by);
+        // SAFETY: the slot is in use; the field is only for show.
+        unsafe { (*self.c()).refcnt = users as c_int };
+    }
+}
+
+/// `ibv_get_cq_event`: 0, or -1 with `errno`.
+///
+/// # Safety
+/// `cq` and `cq_context` can be written.
+pub unsafe extern "C" fn get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    or_minus_one(take(channel).map(|told| {
+        let told = told.c().cast::<ibv_cq>();
+        // SAFETY: by promise of the caller; the queue lives until this event is acknowledged.
+        unsafe {
+            cq.write(told);
+            cq_context.write((*told).cq_context);
+        }
+        0
+    }))
+}
+
+fn take(channel: *mut ibv_comp_channel) -> Result<&'static Slot<Cq>> {
+    let channel = handles::get::<Channel>(channel)?;
+    if channel.events.is_empty() {
+        // What was posted last is not to wait for a poll, as nobody is about to.
+        let mut card = channel.context.card.lock();
+        card.flush();
+        card.take_over();
+    }
+    // Who sleeps here keeps the descriptor, even if the channel is destroyed meanwhile.
+    let events = channel.events.clone();
+    // Counted under the queue's lock: a completion queue is destroyed only after its last event was
+    // withdrawn, or fetched and acknowledged.
+    events.take(|cq| {
+        cq.comp_got.fetch_add(1, Ordering::Relaxed);
+        cq
+    })
+}
+
+/// `ibv_ack_cq_events`.
+pub extern "C" fn ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    if let Ok(cq) = handles::get::<Cq>(cq.cast()) {
+        // SAFETY: the places are those of a live object.
+        unsafe { completions(cq).add(events) };
+    }
+}
+
+/// Where acknowledged completion events are counted.
+pub(crate) fn completions(cq: &Slot<Cq>) -> acknowledge::Place {
+    let c = cq.c();
+    // SAFETY: in bounds of a slot in use.
+    unsafe {
+        acknowledge::Place {
+            mutex: addr_of_mut!((*c).mutex),
+            cond: addr_of_mut!((*c).cond),
+            completed: addr_of_mut!((*c).comp_events_completed),
+        }
+    }
+}

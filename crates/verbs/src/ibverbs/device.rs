@@ -1,0 +1,120 @@
+//! The list of devices, and what can be asked of one that is not open.
+
+use core::ffi::{c_char, c_int};
+use std::ptr;
+
+use super::{EINVAL, ENOMEM, Result, or_null, set_errno};
+use crate::abi::*;
+use crate::handles::{self, Object, Slot};
+use crate::process::{self, Card};
+use crate::sysfs;
+
+/// A device: a card of this process. There is one handle for each, which is never freed.
+#[derive(Debug)]
+pub struct Device {
+    /// The card.
+    pub card: &'static Card,
+}
+
+impl Object for Device {
+    type C = ibv_device;
+    const KIND: handles::Kind = handles::Kind::Device;
+}
+
+/// Every device's handle, in the order of the cards.
+#[derive(Debug, Default)]
+struct Devices(std::sync::OnceLock<Vec<&'static Slot<Device>>>);
+
+/// The handles of this process's devices.
+pub fn devices() -> Vec<&'static Slot<Device>> {
+    let process = process::current();
+    let devices = process.shared::<Devices>();
+    let made = devices.0.get_or_init(|| process.cards().iter().filter_map(describe).collect());
+    made.clone()
+}
+
+fn describe(card: &'static Card) -> Option<&'static Slot<Device>> {
+    let mut c = ibv_device::zeroed();
+    c.node_type = IBV_NODE_CA;
+    c.transport_type = IBV_TRANSPORT_IB;
+    copy_name(&mut c.name, &card.name);
+    copy_name(&mut c.dev_name, &format!("uverbs{}", card.index));
+    copy_name(&mut c.dev_path, &sysfs::verbs_path(card));
+    copy_name(&mut c.ibdev_path, &card.directory);
+    handles::create(c, Device { card })
+}
+
+/// Copies what fits, and a zero byte at the end.
+pub(crate) fn copy_name(to: &mut [c_char], from: &str) {
+    let Some((last, room)) = to.split_last_mut() else { return };
+    room.fill(0);
+    for (to, from) in room.iter_mut().zip(from.bytes()) {
+        *to = from as c_char;
+    }
+    *last = 0;
+}
+
+/// `ibv_get_device_list`.
+///
+/// # Safety
+/// `count` is null or has room for a number.
+pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let devices = devices();
+    // SAFETY: by promise of the caller.
+    if let Some(count) = unsafe { count.as_mut() } {
+        *count = devices.len() as c_int;
+    }
+    // SAFETY: the size is that of the list with its null.
+    let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) };
+    let list = list.cast::<*mut ibv_device>();
+    if list.is_null() {
+        return or_null(Err(ENOMEM));
+    }
+    for (at, device) in devices.iter().enumerate() {
+        // SAFETY: within what was just allocated.
+        unsafe { list.add(at).write(device.c()) };
+    }
+    list
+}
+
+/// `ibv_free_device_list`. Devices stay: opened or not.
+///
+/// # Safety
+/// `list` is null or from [`get_device_list`].
+pub unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: by promise of the caller.
+    unsafe { libc::free(list.cast()) };
+}
+
+/// `ibv_get_device_name`.
+pub extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
+    match handles::get::<Device>(device) {
+        // SAFETY: the slot's own struct.
+        Ok(slot) => unsafe { ptr::addr_of!((*slot.c()).name).cast() },
+        Err(error) => {
+            set_errno(error.into());
+            ptr::null()
+        }
+    }
+}
+
+/// `ibv_get_device_index`: the number that rdma netlink would know it by.
+pub extern "C" fn get_device_index(device: *mut ibv_device) -> c_int {
+    handles::get::<Device>(device).map_or(-1, |device| device.card.index as c_int)
+}
+
+/// `ibv_get_device_guid`: in network byte order.
+pub extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 {
+    handles::get::<Device>(device).map_or_else(
+        |error| {
+            set_errno(error.into());
+            0
+        },
+        |device| device.card.guid.to_be(),
+    )
+}
+
+/// The device behind a handle.
+pub(crate) fn find(device: *const ibv_device) -> Result<&'static Slot<Device>> {
+    handles::get::<Device>(device).map_err(|_| EINVAL)
+}

@@ -1,0 +1,148 @@
+//! Device memory: a part of the card's own.
+
+use core::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use remora::nic::Memory;
+
+use super::context::{self, Context};
+use super::{EBUSY, EINVAL, ENOMEM, Errno, Result, number, or_null};
+use crate::abi::*;
+use crate::handles::{self, Object, Slot};
+
+/// A piece of device memory.
+#[derive(Debug)]
+pub struct Dm {
+    /// Whose it is.
+    pub context: &'static Slot<Context>,
+    /// What the card gave out, and where in it the piece begins, to be aligned.
+    given: u64,
+    addr: u64,
+    len: u64,
+    /// Regions in it.
+    pub regions: AtomicUsize,
+}
+
+impl Object for Dm {
+    type C = ibv_dm;
+    const KIND: handles::Kind = handles::Kind::Dm;
+}
+
+impl Dm {
+    /// The bus address of `len` bytes from `offset` on.
+    pub(crate) fn place(&self, offset: u64, len: u64) -> Result<u64> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.addr + offset),
+            _ => Err(EINVAL),
+        }
+    }
+}
+
+/// The device memory behind a handle.
+pub fn find(dm: *const ibv_dm) -> Result<&'static Slot<Dm>> {
+    Ok(handles::get::<Dm>(dm)?)
+}
+
+/// The card gives out memory at multiples of this.
+const GRANULE: u64 = 64;
+
+/// `verbs_context.alloc_dm`.
+///
+/// # Safety
+/// `attr` is null or the struct.
+pub unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    // SAFETY: by promise of the caller.
+    or_null(unsafe { attr.as_ref() }.ok_or(EINVAL).and_then(|attr| alloc(context, attr)))
+}
+
+fn alloc(handle: *mut ibv_context, attr: &ibv_alloc_dm_attr) -> Result<*mut ibv_dm> {
+    let context = context::find(handle)?;
+    let len = attr.length as u64;
+    if attr.comp_mask != 0 || len == 0 {
+        return Err(EINVAL);
+    }
+    let align = 1u64.checked_shl(attr.log_align_req).ok_or(EINVAL)?;
+    let wanted = match align <= GRANULE {
+        true => len,
+        false => len.checked_add(align).ok_or(ENOMEM)?,
+    };
+    let given = context.card.lock().nic().alloc_dm(wanted).map_err(|_| ENOMEM)?;
+    let addr = given.next_multiple_of(align);
+    let dm = Dm { context, given, addr, len, regions: AtomicUsize::new(0) };
+    let c = ibv_dm {
+        context: handle,
+        memcpy_to_dm: Some(memcpy_to_dm),
+        memcpy_from_dm: Some(memcpy_from_dm),
+        comp_mask: IBV_DM_MASK_HANDLE,
+        handle: (addr & u64::from(u32::MAX)) as u32,
+    };
+    let Some(slot) = handles::create(c, dm) else {
+        context.card.lock().nic().free_dm(given).ok();
+        return Err(ENOMEM);
+    };
+    context.enter();
+    Ok(slot.c())
+}
+
+/// `verbs_context.free_dm`.
+pub extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    number((|| {
+        let slot = find(dm)?;
+        if slot.regions.load(Ordering::Acquire) > 0 {
+            return Err(EBUSY);
+        }
+        let Dm { context, given, .. } = handles::destroy::<Dm>(dm)?;
+        context.card.lock().nic().free_dm(given)?;
+        context.leave();
+        Ok(())
+    })())
+}
+
+/// Bytes copied at once while the card is locked.
+const CHUNK: usize = 4096;
+
+/// `ibv_dm.memcpy_to_dm`.
+///
+/// # Safety
+/// `host` has `len` bytes.
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    offset: u64,
+    host: *const c_void,
+    len: usize,
+) -> c_int {
+    number(copy(dm, offset, host as u64, len, true))
+}
+
+/// `ibv_dm.memcpy_from_dm`.
+///
+/// # Safety
+/// `host` has room for `len` bytes.
+unsafe extern "C" fn memcpy_from_dm(
+    host: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    len: usize,
+) -> c_int {
+    number(copy(dm, offset, host as u64, len, false))
+}
+
+/// Copies as the card does: bytes that peers may write meanwhile are nobody's Rust slice.
+fn copy(dm: *mut ibv_dm, offset: u64, host: u64, len: usize, to_device: bool) -> Result<()> {
+    let dm = find(dm)?;
+    let device = dm.place(offset, len as u64)?;
+    let (from, to) = if to_device { (host, device) } else { (device, host) };
+    let fault = |_| Errno(libc::EFAULT);
+    let mut chunk = [0; CHUNK];
+    for at in (0..len).step_by(CHUNK) {
+        let chunk = &mut chunk[..CHUNK.min(len - at)];
+        let mut card = dm.context.card.lock();
+        let (_, memory) = card.timeless();
+        memory.read(from + at as u64, chunk).map_err(fault)?;
+        memory.write(to + at as u64, chunk).map_err(fault)?;
+    }
+    Ok(())
+}

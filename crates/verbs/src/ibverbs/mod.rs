@@ -1,0 +1,148 @@
+//! `libibverbs.so.1`.
+//!
+//! Each module has the calls of one kind of object, under the names of verbs without `ibv_`. They
+//! are `extern "C"` functions, called by programs through `symbols` or the tables that `context`
+//! fills, and by `rdmacm` as what they are.
+//!
+//! How calls report errors is each one's own: those that return a pointer set `errno` and return
+//! null; those that return an integer return the error number itself, and not -1, unless their
+//! manual page says so.
+
+use core::ffi::c_int;
+use std::io;
+use std::ptr;
+
+use remora::nic::{CreateError, DestroyError, PostError, RegMrError};
+
+use crate::handles::BadHandle;
+
+mod acknowledge;
+pub mod ah;
+pub mod async_event;
+pub mod channel;
+pub mod context;
+mod copy;
+pub mod cq;
+pub mod cq_ex;
+pub mod device;
+pub mod dm;
+pub mod event_queue;
+mod fork;
+mod gate;
+pub mod gid;
+mod import;
+pub mod mcast;
+pub mod mr;
+pub mod parent_domain;
+pub mod pd;
+pub mod poll;
+pub mod port;
+pub mod post;
+mod private;
+mod private_symbols;
+pub mod qp;
+mod qp_attr;
+pub mod qp_ex;
+pub mod recv;
+pub mod srq;
+mod strings;
+mod symbols;
+mod sysfs_calls;
+
+/// Why a call failed: a number of `errno.h`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub c_int);
+
+/// What a call comes to, before it is told in C.
+pub type Result<T> = core::result::Result<T, Errno>;
+
+/// A call's or an attribute's bad argument.
+pub const EINVAL: Errno = Errno(libc::EINVAL);
+/// What this library does not do.
+pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+/// No memory, or no room on the card.
+pub const ENOMEM: Errno = Errno(libc::ENOMEM);
+/// Others still use it.
+pub const EBUSY: Errno = Errno(libc::EBUSY);
+
+impl From<BadHandle> for Errno {
+    fn from(_: BadHandle) -> Errno {
+        EINVAL
+    }
+}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Errno {
+        Errno(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+impl From<CreateError> for Errno {
+    fn from(error: CreateError) -> Errno {
+        match error {
+            CreateError::Full { .. } => ENOMEM,
+            _ => EINVAL,
+        }
+    }
+}
+
+impl From<DestroyError> for Errno {
+    fn from(error: DestroyError) -> Errno {
+        match error {
+            DestroyError::Unknown => EINVAL,
+            DestroyError::Busy { .. } => EBUSY,
+        }
+    }
+}
+
+impl From<RegMrError> for Errno {
+    fn from(error: RegMrError) -> Errno {
+        match error {
+            RegMrError::Full { .. } | RegMrError::TranslationFull { .. } => ENOMEM,
+            _ => EINVAL,
+        }
+    }
+}
+
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Errno {
+        match error {
+            PostError::Full => ENOMEM,
+            _ => EINVAL,
+        }
+    }
+}
+
+/// Sets `errno`.
+pub fn set_errno(Errno(number): Errno) {
+    // SAFETY: the C library's own variable, of this thread.
+    unsafe { *libc::__errno_location() = number };
+}
+
+/// The result of a call that returns a pointer: null, and `errno` set, on failure.
+pub fn or_null<T>(result: Result<*mut T>) -> *mut T {
+    result.unwrap_or_else(|error| {
+        set_errno(error);
+        ptr::null_mut()
+    })
+}
+
+/// The result of a call that returns an error number: zero is success. `errno` is set too, for
+/// programs that look there.
+pub fn number(result: Result<()>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            set_errno(error);
+            error.0
+        }
+    }
+}
+
+/// The result of a call that returns -1 on failure, with the reason in `errno`.
+pub fn or_minus_one(result: Result<c_int>) -> c_int {
+    result.unwrap_or_else(|error| {
+        set_errno(error);
+        -1
+    })
+}

@@ -1,0 +1,605 @@
+//! Memory regions.
+//!
+//! Memory is not pinned: the card is in this process and reaches it by the program's own
+//! addresses. But a registration fails where pinning would, with `EFAULT`, and brings the pages in.
+//! Regions on demand are reached by checked copies, so that a page that is not there is an error
+//! of the access and not the end of the process.
+
+use core::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use remora::memory::CHECKED;
+use remora::nic::memory::region::{MrChange, Translation};
+use remora::nic::{Access, Key, MrInit, PageTable};
+
+use super::pd::{self, Pd};
+use super::port::MAX_REGION;
+use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
+use crate::abi::newer::{
+    IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_FD,
+    IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA, ibv_mr_init_attr,
+};
+use crate::abi::*;
+use crate::handles::{self, Object, Slot};
+
+/// A memory region.
+#[derive(Debug)]
+pub struct Mr {
+    /// The card's key; zero if it could not be registered again.
+    pub key: Key,
+    /// What a program may change.
+    changing: Mutex<Changing>,
+    backing: Backing,
+    /// Memory windows that are bound to it.
+    pub windows: AtomicUsize,
+}
+
+/// What `ibv_rereg_mr` changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Changing {
+    /// Whose it is.
+    pub pd: &'static Slot<Pd>,
+    /// The first byte, in this process.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// `ibv_access_flags`.
+    pub access: u32,
+}
+
+/// What is behind a region.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// The program's memory.
+    Program,
+    /// Nothing.
+    Null,
+    /// Device memory.
+    Device(&'static Slot<super::dm::Dm>),
+    /// A mapping of our own, of a descriptor's memory.
+    Mapping { start: usize, len: usize },
+}
+
+impl Object for Mr {
+    type C = ibv_mr;
+    const KIND: handles::Kind = handles::Kind::Mr;
+}
+
+impl Mr {
+    /// What may change, as it is now.
+    pub fn now(&self) -> Changing {
+        *self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A range that is not all there.
+const EFAULT: Errno = Errno(libc::EFAULT);
+
+/// The region behind a handle.
+pub fn find(mr: *const ibv_mr) -> Result<&'static Slot<Mr>> {
+    Ok(handles::get::<Mr>(mr)?)
+}
+
+/// Flags that say what may be done.
+const KNOWN: u32 = IBV_ACCESS_LOCAL_WRITE
+    | IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_ATOMIC
+    | IBV_ACCESS_MW_BIND
+    | IBV_ACCESS_ZERO_BASED
+    | IBV_ACCESS_ON_DEMAND
+    | IBV_ACCESS_HUGETLB
+    | IBV_ACCESS_FLUSH_GLOBAL
+    | IBV_ACCESS_FLUSH_PERSISTENT;
+
+/// With these, the memory itself is written.
+const WRITES: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+
+/// The card's word for access flags, after a look at whether they go together. Flags of the
+/// optional range may be ignored, and are.
+pub(crate) fn access_of(flags: u32) -> Result<Access> {
+    let flags = flags & !IBV_ACCESS_OPTIONAL_RANGE;
+    let remote_writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+    if flags & !KNOWN != 0 || flags & remote_writes != 0 && flags & IBV_ACCESS_LOCAL_WRITE == 0 {
+        return Err(EINVAL);
+    }
+    let pairs = [
+        (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
+        (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
+        (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ];
+    Ok(pairs.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, access)| access).collect())
+}
+
+/// What is to be registered: bytes of this process, and the address that they have for others.
+#[derive(Clone, Copy)]
+struct Range {
+    addr: u64,
+    len: u64,
+    iova: u64,
+}
+
+/// The page table of a range: one page as long as the address space. The card's pages need not be
+/// the machine's, as bus addresses are this process's own.
+fn table(range: Range, access: u32) -> Result<PageTable> {
+    let end = range.addr.checked_add(range.len).ok_or(EINVAL)?;
+    if end > MAX_REGION {
+        return Err(EFAULT);
+    }
+    range.iova.checked_add(end - range.addr).ok_or(EINVAL)?;
+    let base = if access & IBV_ACCESS_ON_DEMAND != 0 { CHECKED } else { 0 };
+    Ok(PageTable::new(MAX_REGION.trailing_zeros(), range.addr, [base]))
+}
+
+/// Is this the request for a region of everything that the process has or will have?
+fn is_implicit(range: Range, access: u32) -> bool {
+    access & IBV_ACCESS_ON_DEMAND != 0 && range.addr == 0 && range.len >= MAX_REGION
+}
+
+/// Looks at a range as pinning would, and brings its pages in.
+fn bring_in(range: Range, access: u32) -> Result<()> {
+    if access & IBV_ACCESS_ON_DEMAND != 0 {
+        return Ok(());
+    }
+    populate(range.addr, range.len, access & WRITES != 0)
+}
+
+/// Brings pages in. Fails with `EFAULT` where a processor's access would.
+pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
+    // SAFETY: asks the C library for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+    let start = addr & !(page - 1);
+    let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
+    let len = end.ok_or(EINVAL)? - start;
+    if len == 0 {
+        return Ok(());
+    }
+    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    loop {
+        // SAFETY: this changes no bytes, and the system refuses what is not mapped.
+        if unsafe { libc::madvise(start as *mut c_void, len as usize, advice) } == 0 {
+            return Ok(());
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR | libc::EAGAIN) => {}
+            // Not permitted; or a mapping of a device; or a kernel before 5.14.
+            Some(libc::EINVAL) => break,
+            _ => return Err(EFAULT),
+        }
+    }
+    if maps_permit(start, start + len, write) { Ok(()) } else { Err(EFAULT) }
+}
+
+/// May all bytes from `start` to `end` be accessed, as the system lists this process's mappings?
+fn maps_permit(start: u64, end: u64, write: bool) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
+    let mut reached = start;
+    for line in maps.lines() {
+        let Some((from, to, permissions)) = mapping(line) else { continue };
+        if to <= reached {
+            continue;
+        }
+        let wanted = if write { permissions.contains('w') } else { permissions.starts_with('r') };
+        if from > reached || !wanted {
+            return false;
+        }
+        reached = to;
+        if reached >= end {
+            return true;
+        }
+    }
+    false
+}
+
+/// `from-to permissions …`
+fn mapping(line: &str) -> Option<(u64, u64, &str)> {
+    let (range, rest) = line.split_once(' ')?;
+    let (from, to) = range.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    Some((hex(from)?, hex(to)?, rest.get(..4)?))
+}
+
+/// `ibv_reg_mr`.
+pub extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    or_null(register(pd, addr as u64, len as u64, addr as u64, access as u32))
+}
+
+/// `ibv_reg_mr_iova`.
+pub extern "C" fn reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    or_null(register(pd, addr as u64, len as u64, iova, access as u32))
+}
+
+/// `ibv_reg_mr_iova2`.
+pub extern "C" fn reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: u32,
+) -> *mut ibv_mr {
+    or_null(register(pd, addr as u64, len as u64, iova, access))
+}
+
+/// `ibv_reg_mr_ex`, of v59.
+///
+/// # Safety
+/// `attr` is null or the struct.
+pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *const ibv_mr_init_attr) -> *mut ibv_mr {
+    or_null((|| {
+        // SAFETY: by promise of the caller.
+        let attr = *unsafe { attr.as_ref() }.ok_or(EINVAL)?;
+        let has = |bit: u64| attr.comp_mask & bit != 0;
+        let known = IBV_REG_MR_MASK_IOVA
+            | IBV_REG_MR_MASK_ADDR
+            | IBV_REG_MR_MASK_FD
+            | IBV_REG_MR_MASK_FD_OFFSET;
+        if has(!known) {
+            return Err(EOPNOTSUPP);
+        }
+        let (addr, len) = (attr.addr as u64, attr.length as u64);
+        if has(IBV_REG_MR_MASK_FD) {
+            if has(IBV_REG_MR_MASK_ADDR) || !has(IBV_REG_MR_MASK_FD_OFFSET) {
+                return Err(EINVAL);
+            }
+            let iova = if has(IBV_REG_MR_MASK_IOVA) { attr.iova } else { attr.fd_offset };
+            return register_fd(pd, attr.fd_offset, len, iova, attr.fd, attr.access as u32);
+        }
+        if !has(IBV_REG_MR_MASK_ADDR) {
+            return Err(EINVAL);
+        }
+        let iova = if has(IBV_REG_MR_MASK_IOVA) { attr.iova } else { addr };
+        register(pd, addr, len, iova, attr.access as u32)
+    })())
+}
+
+/// Registers memory of the program.
+pub fn register(
+    pd: *mut ibv_pd,
+    addr: u64,
+    len: u64,
+    iova: u64,
+    access: u32,
+) -> Result<*mut ibv_mr> {
+    let pd = pd::find(pd)?;
+    let iova = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
+    let mut range = Range { addr, len, iova };
+    if is_implicit(range, access) {
+        range.len = MAX_REGION;
+    }
+    if range.len == 0 {
+        return Err(EINVAL);
+    }
+    access_of(access)?;
+    table(range, access)?;
+    bring_in(range, access)?;
+    make(pd, range, access, Backing::Program)
+}
+
+/// Registers a range with the card and makes the handle.
+fn make(pd: &'static Slot<Pd>, range: Range, access: u32, backing: Backing) -> Result<*mut ibv_mr> {
+    let init = MrInit {
+        iova: range.iova,
+        len: range.len,
+        access: access_of(access)?,
+        pages: table(range, access)?,
+    };
+    let key = pd.context.card.lock().nic().reg_mr(pd.pd, init)?;
+    keep(pd, key, range, access, backing)
+}
+
+/// Makes the handle of what the card has registered.
+fn keep(
+    pd: &'static Slot<Pd>,
+    key: Key,
+    range: Range,
+    access: u32,
+    backing: Backing,
+) -> Result<*mut ibv_mr> {
+    /// What the kernel would number regions by; programs hand it to others, to import.
+    static HANDLES: AtomicU32 = AtomicU32::new(1);
+    let addr = match backing {
+        Backing::Program => range.addr as usize as *mut c_void,
+        _ => ptr::null_mut(),
+    };
+    let c = ibv_mr {
+        context: super::context::inner(pd.context),
+        pd: pd.c(),
+        addr,
+        length: range.len as usize,
+        handle: HANDLES.fetch_add(1, Ordering::Relaxed),
+        lkey: key,
+        rkey: key,
+    };
+    let changing = Changing { pd, addr: range.addr, len: range.len, access };
+    let mr = Mr { key, changing: Mutex::new(changing), backing, windows: AtomicUsize::new(0) };
+    let Some(slot) = handles::create(c, mr) else {
+        pd.context.card.lock().nic().dereg_mr(key).ok();
+        return Err(ENOMEM);
+    };
+    pd.enter();
+    pd.context.enter();
+    Ok(slot.c())
+}
+
+/// `ibv_dereg_mr`.
+pub extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    number(deregister(mr))
+}
+
+/// As [`dereg_mr`].
+pub fn deregister(handle: *mut ibv_mr) -> Result<()> {
+    let slot = find(handle)?;
+    if slot.windows.load(Ordering::Acquire) > 0 {
+        return Err(EBUSY);
+    }
+    let context = slot.now().pd.context;
+    {
+        let mut card = context.card.lock();
+        // Packets that are ready refer to their payload: they leave first.
+        card.kick();
+        card.nic().dereg_mr(slot.key)?;
+    }
+    let Mr { changing, backing, .. } = handles::destroy::<Mr>(handle)?;
+    changing.into_inner().unwrap_or_else(PoisonError::into_inner).pd.leave();
+    context.leave();
+    match backing {
+        Backing::Program | Backing::Null => {}
+        Backing::Device(dm) => {
+            dm.regions.fetch_sub(1, Ordering::AcqRel);
+        }
+        // SAFETY: our own mapping, which nothing but the region pointed into.
+        Backing::Mapping { start, len } => unsafe {
+            libc::munmap(start as *mut c_void, len);
+        },
+    }
+    Ok(())
+}
+
+/// `ibv_rereg_mr`.
+pub extern "C" fn rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> c_int {
+    match reregister(mr, flags as u32, pd, addr as u64, len as u64, access as u32) {
+        Ok(()) => 0,
+        Err(error) => {
+            super::set_errno(error);
+            IBV_REREG_MR_ERR_INPUT
+        }
+    }
+}
+
+/// Everything is judged before anything changes: a failure leaves the region as it was.
+fn reregister(
+    handle: *mut ibv_mr,
+    flags: u32,
+    pd: *mut ibv_pd,
+    addr: u64,
+    len: u64,
+    access: u32,
+) -> Result<()> {
+    let slot = find(handle)?;
+    if flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 || flags == 0 {
+        return Err(EINVAL);
+    }
+    if !matches!(slot.backing, Backing::Program) {
+        return Err(EOPNOTSUPP);
+    }
+    if slot.windows.load(Ordering::Acquire) > 0 {
+        return Err(EBUSY);
+    }
+    let mut changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
+    let old = *changing;
+    let mut new = old;
+    if flags & IBV_REREG_MR_CHANGE_PD != 0 {
+        new.pd = pd::find(pd)?;
+        if !ptr::eq(new.pd.context, old.pd.context) {
+            return Err(EINVAL);
+        }
+    }
+    if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
+        new.access = access;
+    }
+    let moved = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
+    if moved {
+        (new.addr, new.len) = (addr, len);
+    }
+    let range = Range { addr: new.addr, len: new.len, iova: new.addr };
+    let rights = access_of(new.access)?;
+    if new.len == 0 {
+        return Err(EINVAL);
+    }
+    let pages = table(range, new.access)?;
+    bring_in(range, new.access)?;
+    // A change between pinned and on demand changes how the bytes are reached.
+    let translate = moved || (old.access ^ new.access) & IBV_ACCESS_ON_DEMAND != 0;
+    let change = MrChange {
+        pd: (flags & IBV_REREG_MR_CHANGE_PD != 0).then_some(new.pd.pd),
+        access: Some(rights),
+        translation: translate.then_some(Translation { iova: new.addr, len: new.len, pages }),
+    };
+    let mut card = old.pd.context.card.lock();
+    card.kick();
+    let key = card.nic().rereg_mr(slot.key, change)?;
+    drop(card);
+    new.pd.enter();
+    old.pd.leave();
+    *changing = new;
+    // SAFETY: the slot's own struct; the program must not use the region meanwhile.
+    let c = unsafe { &mut *slot.c() };
+    (c.pd, c.addr, c.length) = (new.pd.c(), new.addr as usize as *mut c_void, new.len as usize);
+    (c.lkey, c.rkey) = (key, key);
+    Ok(())
+}
+
+/// `verbs_context.alloc_null_mr`: reads as zero, swallows what is written.
+pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    or_null((|| {
+        let pd = pd::find(pd)?;
+        let key = pd.context.card.lock().nic().alloc_null_mr(pd.pd)?;
+        let range = Range { addr: 0, len: u64::MAX, iova: 0 };
+        keep(pd, key, range, IBV_ACCESS_LOCAL_WRITE, Backing::Null)
+    })())
+}
+
+/// `verbs_context.reg_dm_mr`: the flags must say that addresses begin at zero.
+pub extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    len: usize,
+    access: u32,
+) -> *mut ibv_mr {
+    or_null((|| {
+        let (pd, dm) = (pd::find(pd)?, super::dm::find(dm)?);
+        let known = WRITES | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED;
+        let flags = access & !IBV_ACCESS_OPTIONAL_RANGE;
+        if flags & !known != 0 || flags & IBV_ACCESS_ZERO_BASED == 0 || len == 0 {
+            return Err(EINVAL);
+        }
+        let addr = dm.place(offset, len as u64)?;
+        if !ptr::eq(dm.context.card, pd.context.card) {
+            return Err(EINVAL);
+        }
+        let range = Range { addr, len: len as u64, iova: 0 };
+        dm.regions.fetch_add(1, Ordering::AcqRel);
+        make(pd, range, flags, Backing::Device(dm)).inspect_err(|_| {
+            dm.regions.fetch_sub(1, Ordering::AcqRel);
+        })
+    })())
+}
+
+/// `ibv_reg_dmabuf_mr`.
+pub extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    len: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    or_null(register_fd(pd, offset, len as u64, iova, fd, access as u32))
+}
+
+/// Maps a descriptor's memory and registers the mapping. What cannot be mapped into a process, as
+/// the memory of some accelerators, is not supported.
+fn register_fd(
+    pd: *mut ibv_pd,
+    offset: u64,
+    len: u64,
+    iova: u64,
+    fd: c_int,
+    access: u32,
+) -> Result<*mut ibv_mr> {
+    let pd = pd::find(pd)?;
+    access_of(access)?;
+    if access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_ZERO_BASED) != 0 || len == 0 {
+        return Err(EINVAL);
+    }
+    // SAFETY: asks the C library for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+    let within = offset % page;
+    let size = len.checked_add(within).ok_or(EINVAL)?;
+    let (size, from) = (
+        usize::try_from(size).map_err(|_| EINVAL)?,
+        libc::off_t::try_from(offset - within).map_err(|_| EINVAL)?,
+    );
+    let write = if access & WRITES != 0 { libc::PROT_WRITE } else { 0 };
+    let flags = libc::MAP_SHARED;
+    // SAFETY: a new mapping, where the system likes.
+    let start =
+        unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ | write, flags, fd, from) };
+    if start == libc::MAP_FAILED {
+        return Err(match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EBADF) => Errno(libc::EBADF),
+            Some(libc::ENODEV | libc::EACCES | libc::EPERM) => EOPNOTSUPP,
+            Some(libc::ENOMEM) => ENOMEM,
+            _ => EINVAL,
+        });
+    }
+    let mapping = Backing::Mapping { start: start as usize, len: size };
+    let range = Range { addr: start as u64 + within, len, iova };
+    // Beyond the end of a file there is nothing to bring in.
+    let made =
+        populate(range.addr, len, write != 0).and_then(|()| make(pd, range, access, mapping));
+    made.inspect_err(|_| {
+        // SAFETY: our own mapping, of which nobody knows.
+        unsafe { libc::munmap(start, size) };
+    })
+}
+
+/// `verbs_context.advise_mr`.
+///
+/// # Safety
+/// `list` has `count` entries.
+pub unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: ibv_advise_mr_advice,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    number((|| {
+        let pd = pd::find(pd)?;
+        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || count == 0 || list.is_null() {
+            return Err(EINVAL);
+        }
+        if advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
+            return Err(Errno(libc::ENOTSUP));
+        }
+        let write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+        for at in 0..count as usize {
+            // SAFETY: by promise of the caller.
+            let sge = unsafe { *list.add(at) };
+            let range = prefetchable(pd, sge, write)?;
+            // Without faults, nothing can be fetched: all is where it can be.
+            if advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
+                populate(range.0, range.1, write)?;
+            }
+        }
+        Ok(())
+    })())
+}
+
+/// The bytes of an entry, if its region may be prefetched.
+fn prefetchable(pd: &'static Slot<Pd>, sge: ibv_sge, write: bool) -> Result<(u64, u64)> {
+    let mut found = None;
+    handles::for_each::<Mr>(|mr| {
+        if mr.key == sge.lkey {
+            found = Some(mr.now());
+        }
+    });
+    let mr = found.ok_or(Errno(libc::ENOENT))?;
+    if mr.pd.pd != pd.pd {
+        return Err(Errno(libc::EPERM));
+    }
+    if mr.access & IBV_ACCESS_ON_DEMAND == 0 {
+        return Err(EINVAL);
+    }
+    if write && mr.access & WRITES == 0 {
+        return Err(Errno(libc::EPERM));
+    }
+    let from = sge.addr.checked_sub(mr.addr).ok_or(EFAULT)?;
+    if from.checked_add(u64::from(sge.length)).is_none_or(|end| end > mr.len) {
+        return Err(EFAULT);
+    }
+    Ok((sge.addr, u64::from(sge.length)))
+}

@@ -1,0 +1,248 @@
+//! What can be asked of an open device: its limits, its port, its clock.
+
+use core::ffi::c_int;
+use core::mem::offset_of;
+use std::ptr;
+
+use remora::nic::qp::Mtu;
+use remora::nic::queue::{MAX_MESSAGE, MAX_SGE};
+
+use super::context;
+use super::device::copy_name;
+use super::{EINVAL, Result, number};
+use crate::abi::newer::*;
+use crate::abi::*;
+use crate::process::Card;
+use crate::sysfs::FIRMWARE;
+
+/// Entries of the GID table. All are the card's one GID: programs are told to use index 0, 1 or 3
+/// by people who know other cards.
+pub(crate) const GID_TABLE_LEN: u32 = 4;
+/// The port's capability mask.
+pub(crate) const CAPABILITIES: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+/// READs and atomics of a queue pair, each way.
+const MAX_READS: c_int = 16;
+/// The longest work queue.
+const MAX_WORK: c_int = 1 << 16;
+/// Remora's regions may be as long as the address space of a process.
+pub(crate) const MAX_REGION: u64 = 1 << 47;
+
+/// Fails unless `port` is the one that there is.
+pub(crate) fn check(port: u32) -> Result<()> {
+    if port == 1 { Ok(()) } else { Err(EINVAL) }
+}
+
+/// `ibv_mtu` of an MTU.
+pub(crate) fn mtu_of(mtu: Mtu) -> ibv_mtu {
+    match mtu.bytes() {
+        0..512 => IBV_MTU_256,
+        512..1024 => IBV_MTU_512,
+        1024..2048 => IBV_MTU_1024,
+        2048..4096 => IBV_MTU_2048,
+        _ => IBV_MTU_4096,
+    }
+}
+
+/// Copies as much of an answer as a caller has room for. What he has more is zeroed.
+///
+/// # Safety
+/// `to` has room for `room` bytes.
+pub(crate) unsafe fn answer<T: Copy>(from: &T, to: *mut T, room: usize) -> Result<()> {
+    if to.is_null() {
+        return Err(EINVAL);
+    }
+    let size = room.min(size_of::<T>());
+    // SAFETY: by promise of the caller; `from` is as long as its type.
+    unsafe {
+        ptr::copy_nonoverlapping(ptr::from_ref(from).cast::<u8>(), to.cast(), size);
+        to.cast::<u8>().add(size).write_bytes(0, room - size);
+    }
+    Ok(())
+}
+
+/// A card's port.
+fn port_of(card: &Card) -> ibv_port_attr_v57 {
+    let mut attr = ibv_port_attr::zeroed();
+    attr.state = IBV_PORT_ACTIVE;
+    attr.max_mtu = IBV_MTU_4096;
+    attr.active_mtu = mtu_of(card.mtu);
+    attr.gid_tbl_len = GID_TABLE_LEN as c_int;
+    attr.port_cap_flags = CAPABILITIES;
+    attr.max_msg_sz = MAX_MESSAGE;
+    attr.pkey_tbl_len = 1;
+    attr.lid = card.lid();
+    attr.max_vl_num = 1;
+    // Four lanes of 25 Gb/s: the codes are those of the InfiniBand specification.
+    attr.active_width = 2;
+    attr.active_speed = 32;
+    attr.phys_state = 5;
+    attr.link_layer = IBV_LINK_LAYER_ETHERNET as u8;
+    ibv_port_attr_v57 { base: attr, active_speed_ex: 32 }
+}
+
+/// `verbs_context.query_port`.
+///
+/// # Safety
+/// `attr` has room for `len` bytes.
+pub unsafe extern "C" fn query_port_sized(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    len: usize,
+) -> c_int {
+    number((|| {
+        let context = context::find(context)?;
+        check(u32::from(port))?;
+        // SAFETY: by promise of the caller.
+        unsafe { answer(&port_of(context.card), attr.cast(), len) }
+    })())
+}
+
+/// `ibv_query_port`: programs of old call it, with room for the struct up to `flags`.
+///
+/// # Safety
+/// `attr` has that room.
+pub unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: by promise of the caller.
+    unsafe { query_port_sized(context, port, attr, offset_of!(ibv_port_attr, port_cap_flags2)) }
+}
+
+/// `ibv_query_port_speed`: in units of 100 Mb/s.
+///
+/// # Safety
+/// `speed` is null or has room for the number.
+pub unsafe extern "C" fn query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    number((|| {
+        context::find(context)?;
+        check(port)?;
+        // SAFETY: by promise of the caller.
+        *unsafe { speed.as_mut() }.ok_or(EINVAL)? = 1000;
+        Ok(())
+    })())
+}
+
+/// A limit, as far as a C `int` reaches.
+fn int(limit: usize) -> c_int {
+    c_int::try_from(limit).unwrap_or(c_int::MAX)
+}
+
+/// A card's attributes.
+pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
+    let limits = card.device.limits();
+    let mut attr = ibv_device_attr::zeroed();
+    copy_name(&mut attr.fw_ver, FIRMWARE);
+    attr.node_guid = card.guid.to_be();
+    attr.sys_image_guid = card.guid.to_be();
+    attr.max_mr_size = MAX_REGION;
+    attr.page_size_cap = 0xffff_f000;
+    attr.max_qp = int(limits.max_qps);
+    attr.max_qp_wr = MAX_WORK;
+    attr.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD
+        | IBV_DEVICE_PORT_ACTIVE_EVENT
+        | IBV_DEVICE_SYS_IMAGE_GUID
+        | IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_SRQ_RESIZE;
+    attr.max_sge = int(MAX_SGE);
+    attr.max_sge_rd = int(MAX_SGE);
+    attr.max_cq = int(limits.max_cqs);
+    attr.max_cqe = int(limits.max_cqe);
+    attr.max_mr = int(limits.max_mrs);
+    attr.max_pd = int(limits.max_pds);
+    attr.max_qp_rd_atom = MAX_READS;
+    attr.max_res_rd_atom = int(limits.max_qps.saturating_mul(MAX_READS as usize));
+    attr.max_qp_init_rd_atom = MAX_READS;
+    // The processor's own atomics: whole towards everything that reaches the memory.
+    attr.atomic_cap = IBV_ATOMIC_GLOB;
+    attr.max_ah = int(limits.max_ahs);
+    attr.max_srq = int(limits.max_srqs);
+    attr.max_srq_wr = MAX_WORK;
+    attr.max_srq_sge = int(MAX_SGE);
+    attr.max_pkeys = 1;
+    attr.phys_port_cnt = 1;
+    attr
+}
+
+/// `ibv_query_device`.
+///
+/// # Safety
+/// `attr` is null or has room for the struct.
+pub unsafe extern "C" fn query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    number((|| {
+        let context = context::find(context)?;
+        // SAFETY: by promise of the caller.
+        unsafe { answer(&device_of(context.card), attr, size_of::<ibv_device_attr>()) }
+    })())
+}
+
+/// `verbs_context.query_device_ex`.
+///
+/// # Safety
+/// `input` is null or the struct, `attr` has room for `len` bytes.
+pub unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    len: usize,
+) -> c_int {
+    number((|| {
+        let card = context::find(context)?.card;
+        // SAFETY: by promise of the caller.
+        if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0)
+            || len < size_of::<ibv_device_attr>()
+        {
+            return Err(EINVAL);
+        }
+        let mut all = ibv_device_attr_ex::zeroed();
+        all.orig_attr = device_of(card);
+        let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+        all.odp_caps.general_caps = u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT);
+        let caps = &mut all.odp_caps.per_transport_caps;
+        caps.ud_odp_caps = messages;
+        caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
+        caps.rc_odp_caps = caps.uc_odp_caps | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+        // The card's clock counts nanoseconds; this field counts kHz.
+        all.completion_timestamp_mask = u64::MAX;
+        all.hca_core_clock = 1_000_000;
+        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        all.cq_mod_caps =
+            ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
+        let memory = card.device.limits().device_memory;
+        all.max_dm_size = memory.end - memory.start;
+        all.phys_port_cnt_ex = 1;
+        // SAFETY: by promise of the caller.
+        unsafe { answer(&all, attr, len) }
+    })())
+}
+
+/// `verbs_context.query_rt_values`: the clock that completions are stamped by.
+///
+/// # Safety
+/// `values` is null or the struct.
+pub unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    number((|| {
+        let context = context::find(context)?;
+        // SAFETY: by promise of the caller.
+        let values = unsafe { values.as_mut() }.ok_or(EINVAL)?;
+        if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            let now = context.card.device.now().0;
+            // As mlx5 does: the counter's value is in the nanoseconds.
+            values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: now as i64 };
+        }
+        values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
+        Ok(())
+    })())
+}

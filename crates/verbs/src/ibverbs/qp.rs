@@ -1,0 +1,492 @@
+//! Queue pairs: making, changing, asking and ending them.
+//!
+//! | symbol or place | function |
+//! |---|---|
+//! | `ibv_create_qp@@IBVERBS_1.1` | [`create_qp`] |
+//! | `ibv_modify_qp@@IBVERBS_1.1` | [`modify_qp`] |
+//! | `ibv_query_qp@@IBVERBS_1.1` | [`query_qp`] |
+//! | `ibv_destroy_qp@@IBVERBS_1.1` | [`destroy_qp`] |
+//! | `ibv_qp_to_qp_ex@@IBVERBS_1.6` | [`qp_to_qp_ex`] |
+//! | `ibv_query_ece@@IBVERBS_1.10` | [`query_ece`] |
+//! | `ibv_set_ece@@IBVERBS_1.10` | [`set_ece`] |
+//! | `ibv_query_qp_data_in_order@@IBVERBS_1.14` | [`query_qp_data_in_order`] |
+//! | `verbs_context.create_qp_ex` | [`create_qp_ex`] |
+//! | `verbs_context.open_qp` | [`open_qp`] |
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+use std::ptr::{self, addr_of_mut};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use remora::memory::Buffer;
+use remora::nic::QpInit;
+use remora::nic::queue::{MAX_INLINE, MAX_SGE, RingInit};
+use remora::nic::wire::Transport;
+
+use super::async_event::{Subject, routes};
+use super::context::{self, Context};
+use super::gate::Gate;
+use super::pd::{self, Pd};
+use super::qp_attr::{self, Limits, Service};
+use super::qp_ex::{self, Batch};
+use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, ah, cq, number, or_null, srq};
+use crate::abi::*;
+use crate::handles::{self, Object, Slot};
+
+/// Work requests that a queue holds at most.
+pub const MAX_WR: u32 = 1 << 15;
+/// READs and atomics outstanding in one direction.
+pub const MAX_RD_ATOMIC: u8 = 16;
+
+/// A queue pair.
+pub struct Qp {
+    /// Whose it is.
+    pub context: &'static Slot<Context>,
+    /// Where its memory is.
+    pub pd: &'static Slot<Pd>,
+    /// The card's number for it, which is also the one on the wire.
+    pub number: u32,
+    /// Multicast groups that it is attached to.
+    pub groups: AtomicU32,
+    pub(crate) service: Service,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) takes_no_receives: bool,
+    signal_all: bool,
+    /// What a program has set, for `ibv_query_qp`.
+    kept: Mutex<ibv_qp_attr>,
+    qkey: AtomicU32,
+    tells_drained: AtomicBool,
+    /// Asynchronous events that the program has fetched.
+    pub(crate) async_got: AtomicU32,
+    /// Which requests may be made by functions in the object.
+    pub(crate) send_ops: u64,
+    /// Held from `ibv_wr_start` to `ibv_wr_complete`.
+    pub(crate) gate: Gate,
+    /// What was made between these. Whoever holds the gate may reach it.
+    pub(crate) batch: UnsafeCell<Batch>,
+    /// Kept until the queue pair is gone from the card, which reads it.
+    _rings: Option<Buffer>,
+}
+
+// SAFETY: `batch` is reached by who holds the gate only.
+unsafe impl Sync for Qp {}
+
+impl std::fmt::Debug for Qp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Qp").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Object for Qp {
+    type C = newer::ibv_qp_ex_v46;
+    const KIND: handles::Kind = handles::Kind::Qp;
+}
+
+impl Qp {
+    /// Inline bytes that a request may have.
+    #[inline]
+    pub(crate) fn inline(&self) -> usize {
+        self.cap.max_inline_data as usize
+    }
+
+    /// The key of datagrams that name none.
+    pub(crate) fn qkey(&self) -> u32 {
+        self.qkey.load(Ordering::Relaxed)
+    }
+
+    /// Has the program asked to be told when the send queue is drained?
+    pub(crate) fn tells_drained(&self) -> bool {
+        self.tells_drained.load(Ordering::Relaxed)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, ibv_qp_attr> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slot<Qp> {
+    /// The handle that programs have of it.
+    pub fn handle(&self) -> *mut ibv_qp {
+        self.c().cast()
+    }
+}
+
+/// The queue pair behind a handle.
+pub fn find(qp: *const ibv_qp) -> Result<&'static Slot<Qp>> {
+    Ok(handles::get::<Qp>(qp.cast())?)
+}
+
+/// `ibv_create_qp`.
+///
+/// # Safety
+/// `init` can be read and written.
+pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: by promise of the caller.
+    let init = unsafe { &mut *init };
+    or_null(create(pd, init, 0).map(Slot::handle))
+}
+
+/// `ibv_create_qp_ex`.
+///
+/// # Safety
+/// `init` can be read and written.
+pub unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: by promise of the caller.
+    or_null(create_ex(context, unsafe { &mut *init }).map(Slot::handle))
+}
+
+fn create_ex(
+    context: *mut ibv_context,
+    init: &mut ibv_qp_init_attr_ex,
+) -> Result<&'static Slot<Qp>> {
+    context::find(context)?;
+    let given = |bit| init.comp_mask & bit != 0;
+    let known = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+        | IBV_QP_INIT_ATTR_IND_TABLE
+        | IBV_QP_INIT_ATTR_RX_HASH
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if init.comp_mask & !known != 0 || !given(IBV_QP_INIT_ATTR_PD) {
+        return Err(EINVAL);
+    }
+    // A card that delivers a datagram to its own groups can be asked not to; what else there is
+    // concerns Ethernet frames.
+    let flags = if given(IBV_QP_INIT_ATTR_CREATE_FLAGS) { init.create_flags } else { 0 };
+    let segments = given(IBV_QP_INIT_ATTR_MAX_TSO_HEADER) && init.max_tso_header > 0;
+    let spreads = given(IBV_QP_INIT_ATTR_IND_TABLE) && !init.rwq_ind_tbl.is_null()
+        || given(IBV_QP_INIT_ATTR_RX_HASH);
+    if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 || segments || spreads {
+        return Err(EOPNOTSUPP);
+    }
+    let ops = if given(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) { Some(init.send_ops_flags) } else { None };
+    let service = Service::of(init.qp_type).ok_or(EOPNOTSUPP)?;
+    if ops.unwrap_or(0) & !service.send_ops() != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    let mut plain = ibv_qp_init_attr {
+        qp_context: init.qp_context,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        cap: init.cap,
+        qp_type: init.qp_type,
+        sq_sig_all: init.sq_sig_all,
+    };
+    let made = create(init.pd, &mut plain, ops.map_or(0, |ops| ops | qp_ex::IS_EXTENDED))?;
+    init.cap = plain.cap;
+    Ok(made)
+}
+
+/// The card's transport for a service.
+fn transport(service: Service) -> Result<Transport> {
+    match service {
+        Service::Rc => Ok(Transport::Rc),
+        Service::Uc => Ok(Transport::Uc),
+        Service::Ud => Ok(Transport::Ud),
+        Service::XrcSend | Service::XrcRecv => Err(EOPNOTSUPP),
+    }
+}
+
+/// A ring without an address yet.
+fn ring(depth: u32, sges: u32, inline: u32) -> RingInit {
+    if depth == 0 {
+        return RingInit::default();
+    }
+    let stride = RingInit::stride_for(sges as usize, inline as usize);
+    RingInit { addr: 0, depth: depth.next_power_of_two(), stride }
+}
+
+/// Makes a queue pair, and writes to `init` what it can do.
+fn create(
+    pd_handle: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    send_ops: u64,
+) -> Result<&'static Slot<Qp>> {
+    let pd = pd::find(pd_handle)?;
+    let context = pd.context;
+    let service = Service::of(init.qp_type).ok_or(EOPNOTSUPP)?;
+    let transport = transport(service)?;
+    let send_cq = cq::find(init.send_cq)?;
+    let recv_cq = cq::find(init.recv_cq)?;
+    let srq = if init.srq.is_null() { None } else { Some(srq::find(init.srq)?) };
+    let mut cap = init.cap;
+    if srq.is_some() {
+        // The manual: ignored.
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
+    let foreign = |other: &Slot<Context>| other.card.index != context.card.index;
+    let bad = foreign(send_cq.context)
+        || foreign(recv_cq.context)
+        || srq.is_some_and(|srq| foreign(srq.context) || service == Service::Uc)
+        || cap.max_send_wr.max(cap.max_recv_wr) > MAX_WR
+        || cap.max_send_sge.max(cap.max_recv_sge) as usize > MAX_SGE
+        || cap.max_inline_data as usize > MAX_INLINE;
+    if bad {
+        return Err(EINVAL);
+    }
+    let (send_sge, recv_sge) = (cap.max_send_sge.max(1), cap.max_recv_sge.max(1));
+    let (mut sq, mut rq) =
+        (ring(cap.max_send_wr, send_sge, cap.max_inline_data), ring(cap.max_recv_wr, recv_sge, 0));
+    let rings = match sq.len() + rq.len() {
+        0 => None,
+        len => Some(Buffer::new(len).map_err(|_| ENOMEM)?),
+    };
+    if let Some(rings) = &rings {
+        sq.addr = rings.addr();
+        rq.addr = rings.addr() + sq.len() as u64;
+    }
+    let granted = ibv_qp_cap {
+        max_send_wr: sq.depth,
+        max_recv_wr: rq.depth,
+        max_send_sge: if sq.depth > 0 { send_sge } else { 0 },
+        max_recv_sge: if rq.depth > 0 { recv_sge } else { 0 },
+        max_inline_data: inline_of(sq),
+    };
+    let routes = routes(context.card);
+    let mut card = context.card.lock();
+    let number = card.nic().create_qp(QpInit {
+        pd: pd.pd,
+        transport,
+        send_cq: send_cq.number,
+        recv_cq: recv_cq.number,
+        srq: srq.map(|srq| srq.number),
+        sq,
+        rq,
+        signal_all: init.sq_sig_all != 0,
+    })?;
+    let state = Qp {
+        context,
+        pd,
+        number,
+        groups: AtomicU32::new(0),
+        service,
+        cap: granted,
+        takes_no_receives: srq.is_some() || rq.depth == 0,
+        signal_all: init.sq_sig_all != 0,
+        kept: Mutex::new(ibv_qp_attr::zeroed()),
+        qkey: AtomicU32::new(0),
+        tells_drained: AtomicBool::new(false),
+        async_got: AtomicU32::new(0),
+        send_ops,
+        gate: Gate::default(),
+        batch: UnsafeCell::default(),
+        _rings: rings,
+    };
+    let mut c = newer::ibv_qp_ex_v46 { base: qp_ex::functions(send_ops), wr_flush: None };
+    let base = &mut c.base.qp_base;
+    // SAFETY: the handle is good.
+    base.context = unsafe { (*pd_handle).context };
+    base.qp_context = init.qp_context;
+    base.pd = pd_handle;
+    base.send_cq = init.send_cq;
+    base.recv_cq = init.recv_cq;
+    base.srq = init.srq;
+    base.handle = number;
+    base.qp_num = number;
+    base.state = IBV_QPS_RESET;
+    base.qp_type = init.qp_type;
+    // Without memory for the object the rings are gone; the card is locked until it knows.
+    let Some(made) = handles::create(c, state) else {
+        card.nic().destroy_qp(number).ok();
+        return Err(ENOMEM);
+    };
+    routes.lock().qps.insert(number, made);
+    drop(card);
+    pd.enter();
+    context.enter();
+    init.cap = granted;
+    Ok(made)
+}
+
+/// Inline bytes that fit a ring's slots.
+fn inline_of(sq: RingInit) -> u32 {
+    (0..=MAX_INLINE as u32)
+        .rev()
+        .find(|&inline| sq.depth > 0 && RingInit::stride_for(1, inline as usize) <= sq.stride)
+        .unwrap_or(0)
+}
+
+/// `ibv_modify_qp`.
+///
+/// # Safety
+/// `attr` can be read.
+pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: by promise of the caller.
+    number(modify(qp, unsafe { &*attr }, mask as c_uint))
+}
+
+/// As [`modify_qp`].
+pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<()> {
+    let qp = find(handle)?;
+    let card = qp.context.card;
+    let path = match mask & IBV_QP_AV {
+        0 => None,
+        _ => Some(ah::path_of(card, &attr.ah_attr, qp.number)?),
+    };
+    let limits = Limits { mtu: card.mtu, max_rd_atomic: MAX_RD_ATOMIC };
+    // One who changes attributes at a time: what is kept is what the card has.
+    let mut kept = qp.kept();
+    let mut locked = card.lock();
+    let (nic, memory, now) = locked.parts();
+    let from = qp_attr::state_of(nic.query_qp(qp.number).ok_or(EINVAL)?.state);
+    let to = qp_attr::check_mask(qp.service, from, attr, mask)?;
+    qp_attr::check_values(attr, mask, limits)?;
+    let changes = qp_attr::to_card(qp.service, (from, to), attr, mask, (path, card.mtu));
+    nic.modify_qp(now, memory, qp.number, &changes).map_err(|error| {
+        tracing::debug!(qpn = qp.number, %error, "a queue pair was not modified");
+        EINVAL
+    })?;
+    if mask & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 {
+        qp.tells_drained.store(attr.en_sqd_async_notify != 0, Ordering::Relaxed);
+    }
+    locked.kick();
+    drop(locked);
+    if to == IBV_QPS_RESET {
+        *kept = ibv_qp_attr::zeroed();
+    }
+    qp_attr::remember(&mut kept, attr, mask);
+    qp.qkey.store(kept.qkey, Ordering::Relaxed);
+    // SAFETY: the handle is good.
+    unsafe { (*handle).state = to };
+    Ok(())
+}
+
+/// `ibv_query_qp`: everything, whatever is asked for.
+///
+/// # Safety
+/// `attr` and `init` can be written.
+pub unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    number(query(qp).map(|(asked, made)| {
+        // SAFETY: by promise of the caller.
+        unsafe {
+            attr.write(asked);
+            init.write(made);
+        }
+    }))
+}
+
+/// As [`query_qp`].
+pub fn query(handle: *mut ibv_qp) -> Result<(ibv_qp_attr, ibv_qp_init_attr)> {
+    let qp = find(handle)?;
+    let mut attr = *qp.kept();
+    let info = qp.context.card.lock().nic().query_qp(qp.number).ok_or(EINVAL)?;
+    attr.qp_state = qp_attr::state_of(info.state);
+    attr.cur_qp_state = attr.qp_state;
+    attr.cap = qp.cap;
+    attr.path_mig_state = IBV_MIG_MIGRATED;
+    let psn = |psn: Option<remora::nic::Psn>| psn.map_or(0, |psn| psn.value());
+    (attr.rq_psn, attr.sq_psn) = (psn(info.attr.rq_psn), psn(info.attr.sq_psn));
+    attr.sq_draining = u8::from(attr.qp_state == IBV_QPS_SQD && info.outstanding > 0);
+    if let (Service::Ud, Some(mtu)) = (qp.service, info.attr.path_mtu) {
+        attr.path_mtu = mtu.code().into();
+    }
+    // SAFETY: the handle is good.
+    let c = unsafe {
+        (*handle).state = attr.qp_state;
+        &*handle
+    };
+    let init = ibv_qp_init_attr {
+        qp_context: c.qp_context,
+        send_cq: c.send_cq,
+        recv_cq: c.recv_cq,
+        srq: c.srq,
+        cap: qp.cap,
+        qp_type: c.qp_type,
+        sq_sig_all: c_int::from(qp.signal_all),
+    };
+    Ok((attr, init))
+}
+
+/// `ibv_destroy_qp`: waits until all its events are acknowledged.
+pub extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    number(destroy(qp))
+}
+
+/// As [`destroy_qp`].
+pub fn destroy(handle: *mut ibv_qp) -> Result<()> {
+    let qp = find(handle)?;
+    if qp.groups.load(Ordering::Acquire) > 0 {
+        return Err(EBUSY);
+    }
+    let routes = routes(qp.context.card);
+    let mut card = qp.context.card.lock();
+    // What was posted, and acknowledges that are due, leave before the queue pair does.
+    card.kick();
+    card.nic().destroy_qp(qp.number)?;
+    routes.lock().qps.remove(&qp.number);
+    drop(card);
+    qp.context
+        .events
+        .withdraw(|e| matches!(e.subject, Subject::Qp(other) if ptr::eq(other.c(), qp.c())));
+    let c = qp.handle();
+    // SAFETY: in bounds of a slot in use, which lives until the end of this function.
+    unsafe {
+        acknowledge::Place {
+            mutex: addr_of_mut!((*c).mutex),
+            cond: addr_of_mut!((*c).cond),
+            completed: addr_of_mut!((*c).events_completed),
+        }
+        .wait(qp.async_got.load(Ordering::Relaxed));
+    }
+    let Qp { context, pd, .. } = handles::destroy::<Qp>(handle.cast())?;
+    pd.leave();
+    context.leave();
+    Ok(())
+}
+
+/// `ibv_open_qp`: a receiving XRC queue pair that somebody else has made.
+pub extern "C" fn open_qp(context: *mut ibv_context, _attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
+    or_null(context::find(context).and(Err(EOPNOTSUPP)))
+}
+
+/// `ibv_qp_to_qp_ex`: null for a queue pair that was made without functions to post with.
+pub extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    or_null(find(qp).and_then(|qp| match qp.send_ops & qp_ex::IS_EXTENDED {
+        0 => Err(EOPNOTSUPP),
+        _ => Ok(qp.c().cast()),
+    }))
+}
+
+/// `ibv_query_ece`: this card has no enhancements of connections to agree on.
+///
+/// # Safety
+/// `ece` can be written.
+pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    number(find(qp).map(|_| {
+        // SAFETY: by promise of the caller.
+        unsafe { ece.write(ibv_ece::zeroed()) }
+    }))
+}
+
+/// `ibv_set_ece`: none is fine, any other is not known.
+///
+/// # Safety
+/// `ece` can be read.
+pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: by promise of the caller.
+    number(find(qp).and_then(|_| match unsafe { (*ece).vendor_id } {
+        0 => Ok(()),
+        _ => Err(EOPNOTSUPP),
+    }))
+}
+
+/// `ibv_query_qp_data_in_order`: no promise is made of the order in which bytes of a message
+/// appear.
+pub extern "C" fn query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _op: ibv_wr_opcode,
+    _flags: u32,
+) -> c_int {
+    0
+}

@@ -1,0 +1,348 @@
+//! Attributes of queue pairs: which transition takes which, and what they are to the card.
+//!
+//! The table is that of the InfiniBand specification ("QP state transition properties"), as the
+//! manual of `ibv_modify_qp` and programs know it. The card has a table of its own; this one is
+//! about what a program must and may name in its mask.
+
+use std::ffi::c_uint;
+
+use remora::nic::qp::{Mtu, QpAttr, State};
+use remora::nic::{Access, Path, Psn};
+
+use super::{EINVAL, EOPNOTSUPP, Result};
+use crate::abi::*;
+
+/// The services, as columns of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Service {
+    Rc,
+    Uc,
+    Ud,
+    XrcSend,
+    XrcRecv,
+}
+
+impl Service {
+    pub(crate) fn of(qp_type: ibv_qp_type) -> Option<Service> {
+        Some(match qp_type {
+            IBV_QPT_RC => Service::Rc,
+            IBV_QPT_UC => Service::Uc,
+            IBV_QPT_UD => Service::Ud,
+            IBV_QPT_XRC_SEND => Service::XrcSend,
+            IBV_QPT_XRC_RECV => Service::XrcRecv,
+            _ => return None,
+        })
+    }
+}
+
+/// Attributes by service: RC, UC, UD, XRC send, XRC receive.
+type PerService = [c_uint; 5];
+
+/// One transition: what it needs, and what else it takes.
+struct Row {
+    from: ibv_qp_state,
+    to: ibv_qp_state,
+    must: PerService,
+    may: PerService,
+}
+
+const NONE: PerService = [0; 5];
+const IDENTITY: c_uint = IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+const CONNECTED: c_uint = IDENTITY | IBV_QP_ACCESS_FLAGS;
+const DATAGRAM: c_uint = IDENTITY | IBV_QP_QKEY;
+const PEER: c_uint = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+const ANSWERS: c_uint = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+const RETRIES: c_uint =
+    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+const CHANGES: c_uint = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
+const RUNNING: c_uint =
+    IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
+/// What a queue pair that sends takes while it runs.
+const WHILE_RUNNING: PerService = [
+    RUNNING | IBV_QP_MIN_RNR_TIMER,
+    RUNNING,
+    IBV_QP_CUR_STATE | IBV_QP_QKEY,
+    RUNNING,
+    RUNNING | IBV_QP_MIN_RNR_TIMER,
+];
+const WHILE_DRAINED: c_uint = IBV_QP_AV | CHANGES | IBV_QP_PATH_MIG_STATE;
+
+const TABLE: [Row; 11] = [
+    Row { from: IBV_QPS_RESET, to: IBV_QPS_RESET, must: NONE, may: NONE },
+    Row {
+        from: IBV_QPS_RESET,
+        to: IBV_QPS_INIT,
+        must: [CONNECTED, CONNECTED, DATAGRAM, CONNECTED, CONNECTED],
+        may: NONE,
+    },
+    Row {
+        from: IBV_QPS_INIT,
+        to: IBV_QPS_INIT,
+        must: NONE,
+        may: [CONNECTED, CONNECTED, DATAGRAM, CONNECTED, CONNECTED],
+    },
+    Row {
+        from: IBV_QPS_INIT,
+        to: IBV_QPS_RTR,
+        must: [PEER | ANSWERS, PEER, 0, PEER, PEER | ANSWERS],
+        may: [CHANGES, CHANGES, IBV_QP_PKEY_INDEX | IBV_QP_QKEY, CHANGES, CHANGES],
+    },
+    Row {
+        from: IBV_QPS_RTR,
+        to: IBV_QPS_RTS,
+        must: [
+            IBV_QP_SQ_PSN | RETRIES,
+            IBV_QP_SQ_PSN,
+            IBV_QP_SQ_PSN,
+            IBV_QP_SQ_PSN | RETRIES,
+            IBV_QP_SQ_PSN | IBV_QP_TIMEOUT,
+        ],
+        may: WHILE_RUNNING,
+    },
+    Row { from: IBV_QPS_RTS, to: IBV_QPS_RTS, must: NONE, may: WHILE_RUNNING },
+    Row { from: IBV_QPS_RTS, to: IBV_QPS_SQD, must: NONE, may: [IBV_QP_EN_SQD_ASYNC_NOTIFY; 5] },
+    Row { from: IBV_QPS_SQD, to: IBV_QPS_RTS, must: NONE, may: WHILE_RUNNING },
+    Row {
+        from: IBV_QPS_SQD,
+        to: IBV_QPS_SQD,
+        must: NONE,
+        may: [
+            WHILE_DRAINED | IBV_QP_PORT | RETRIES | ANSWERS,
+            WHILE_DRAINED,
+            IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+            WHILE_DRAINED | IBV_QP_PORT | RETRIES,
+            WHILE_DRAINED | IBV_QP_PORT | IBV_QP_TIMEOUT | ANSWERS,
+        ],
+    },
+    Row {
+        from: IBV_QPS_SQE,
+        to: IBV_QPS_RTS,
+        must: NONE,
+        may: [0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS, IBV_QP_CUR_STATE | IBV_QP_QKEY, 0, 0],
+    },
+    Row { from: IBV_QPS_ERR, to: IBV_QPS_ERR, must: NONE, may: NONE },
+];
+
+/// May a queue pair in `from` take the attributes that `mask` names? Returns the state it goes to.
+pub(crate) fn check_mask(
+    service: Service,
+    from: ibv_qp_state,
+    attr: &ibv_qp_attr,
+    mask: c_uint,
+) -> Result<ibv_qp_state> {
+    if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
+        return Err(EINVAL);
+    }
+    let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { from };
+    let given = mask & !IBV_QP_STATE;
+    let (must, may) = if matches!(to, IBV_QPS_RESET | IBV_QPS_ERR) {
+        (0, IBV_QP_CUR_STATE)
+    } else {
+        let reliable = !matches!(service, Service::Uc | Service::Ud);
+        let row = TABLE
+            .iter()
+            .find(|row| row.from == from && row.to == to)
+            .filter(|_| from != IBV_QPS_SQE || !reliable)
+            .ok_or(EINVAL)?;
+        (row.must[service as usize], row.may[service as usize])
+    };
+    if must & !given != 0 || given & !(must | may) != 0 {
+        return Err(EINVAL);
+    }
+    Ok(to)
+}
+
+/// What the values are held against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) mtu: Mtu,
+    pub(crate) max_rd_atomic: u8,
+}
+
+/// Are the named values in range?
+pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, limits: Limits) -> Result<()> {
+    let given = |bit: c_uint| mask & bit != 0;
+    if given(IBV_QP_ALT_PATH) {
+        return Err(EOPNOTSUPP);
+    }
+    let bad = given(IBV_QP_PORT) && attr.port_num != 1
+        || given(IBV_QP_PKEY_INDEX) && attr.pkey_index != 0
+        || given(IBV_QP_PATH_MTU) && mtu(attr.path_mtu).is_none_or(|mtu| mtu > limits.mtu)
+        || given(IBV_QP_TIMEOUT) && attr.timeout > 31
+        || given(IBV_QP_RETRY_CNT) && attr.retry_cnt > 7
+        || given(IBV_QP_RNR_RETRY) && attr.rnr_retry > 7
+        || given(IBV_QP_MIN_RNR_TIMER) && attr.min_rnr_timer > 31
+        || given(IBV_QP_MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > limits.max_rd_atomic
+        || given(IBV_QP_MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > limits.max_rd_atomic
+        || given(IBV_QP_DEST_QPN) && attr.dest_qp_num > 0xFF_FFFF
+        || given(IBV_QP_PATH_MIG_STATE) && attr.path_mig_state != IBV_MIG_MIGRATED;
+    if bad { Err(EINVAL) } else { Ok(()) }
+}
+
+/// The attributes as the card takes them; `path` is that of `ah_attr`.
+pub(crate) fn to_card(
+    service: Service,
+    (from, to): (ibv_qp_state, ibv_qp_state),
+    attr: &ibv_qp_attr,
+    mask: c_uint,
+    (path, port_mtu): (Option<Path>, Mtu),
+) -> QpAttr {
+    let given = |bit: c_uint| mask & bit != 0;
+    let when = |bit: c_uint, value: u8| given(bit).then_some(value);
+    let mut card = QpAttr {
+        state: given(IBV_QP_STATE).then(|| state(to)),
+        access: given(IBV_QP_ACCESS_FLAGS).then(|| access(attr.qp_access_flags)),
+        qkey: given(IBV_QP_QKEY).then_some(attr.qkey),
+        path,
+        path_mtu: if given(IBV_QP_PATH_MTU) { mtu(attr.path_mtu) } else { None },
+        dest_qp: given(IBV_QP_DEST_QPN).then_some(attr.dest_qp_num),
+        rq_psn: given(IBV_QP_RQ_PSN).then(|| Psn::new(attr.rq_psn)),
+        sq_psn: given(IBV_QP_SQ_PSN).then(|| Psn::new(attr.sq_psn)),
+        max_rd_atomic: when(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
+        max_dest_rd_atomic: when(IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
+        min_rnr_timer: when(IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer),
+        timeout: when(IBV_QP_TIMEOUT, attr.timeout),
+        retry_cnt: when(IBV_QP_RETRY_CNT, attr.retry_cnt),
+        rnr_retry: when(IBV_QP_RNR_RETRY, attr.rnr_retry),
+        ..QpAttr::default()
+    };
+    // A datagram queue pair has no path of its own: its packets are as long as the port's.
+    if service == Service::Ud && from == IBV_QPS_INIT && to == IBV_QPS_RTR {
+        card.path_mtu = Some(port_mtu);
+    }
+    card
+}
+
+/// Remembers what was set, for `ibv_query_qp`.
+pub(crate) fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) {
+    macro_rules! keep {
+        ($($bit:ident: $($field:ident)*;)*) => {
+            $(if mask & $bit != 0 { $(kept.$field = new.$field;)* })*
+        };
+    }
+    keep! {
+        IBV_QP_EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify;
+        IBV_QP_ACCESS_FLAGS: qp_access_flags;
+        IBV_QP_PKEY_INDEX: pkey_index;
+        IBV_QP_PORT: port_num;
+        IBV_QP_QKEY: qkey;
+        IBV_QP_AV: ah_attr;
+        IBV_QP_PATH_MTU: path_mtu;
+        IBV_QP_TIMEOUT: timeout;
+        IBV_QP_RETRY_CNT: retry_cnt;
+        IBV_QP_RNR_RETRY: rnr_retry;
+        IBV_QP_RQ_PSN: rq_psn;
+        IBV_QP_MAX_QP_RD_ATOMIC: max_rd_atomic;
+        IBV_QP_MIN_RNR_TIMER: min_rnr_timer;
+        IBV_QP_SQ_PSN: sq_psn;
+        IBV_QP_MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+        IBV_QP_DEST_QPN: dest_qp_num;
+    }
+}
+
+/// A state as the card names it; those that a mask was checked with only.
+fn state(state: ibv_qp_state) -> State {
+    match state {
+        IBV_QPS_RESET => State::Reset,
+        IBV_QPS_INIT => State::Init,
+        IBV_QPS_RTR => State::Rtr,
+        IBV_QPS_RTS => State::Rts,
+        IBV_QPS_SQD => State::Sqd,
+        IBV_QPS_SQE => State::Sqe,
+        _ => State::Error,
+    }
+}
+
+/// A state as verbs name it.
+pub(crate) fn state_of(state: State) -> ibv_qp_state {
+    match state {
+        State::Reset => IBV_QPS_RESET,
+        State::Init => IBV_QPS_INIT,
+        State::Rtr => IBV_QPS_RTR,
+        State::Rts => IBV_QPS_RTS,
+        State::Sqd => IBV_QPS_SQD,
+        State::Sqe => IBV_QPS_SQE,
+        State::Error => IBV_QPS_ERR,
+    }
+}
+
+fn mtu(mtu: ibv_mtu) -> Option<Mtu> {
+    Mtu::from_code(u8::try_from(mtu).ok()?)
+}
+
+fn access(flags: c_uint) -> Access {
+    [
+        (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
+        (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
+        (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ]
+    .into_iter()
+    .filter(|(flag, _)| flags & flag != 0)
+    .fold(Access::empty(), |all, (_, access)| all | access)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(
+        qp_type: ibv_qp_type,
+        from: ibv_qp_state,
+        to: ibv_qp_state,
+        mask: c_uint,
+    ) -> Result<ibv_qp_state> {
+        let attr = ibv_qp_attr { qp_state: to, cur_qp_state: from, ..ibv_qp_attr::zeroed() };
+        check_mask(Service::of(qp_type).unwrap(), from, &attr, mask | IBV_QP_STATE)
+    }
+
+    #[test]
+    fn the_manuals_minimal_masks_are_enough_and_none_may_lack() {
+        let rc = [
+            (IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+            (
+                IBV_QPS_INIT,
+                IBV_QPS_RTR,
+                IBV_QP_AV
+                    | IBV_QP_PATH_MTU
+                    | IBV_QP_DEST_QPN
+                    | IBV_QP_RQ_PSN
+                    | IBV_QP_MAX_DEST_RD_ATOMIC
+                    | IBV_QP_MIN_RNR_TIMER,
+            ),
+            (
+                IBV_QPS_RTR,
+                IBV_QPS_RTS,
+                IBV_QP_SQ_PSN
+                    | IBV_QP_MAX_QP_RD_ATOMIC
+                    | IBV_QP_RETRY_CNT
+                    | IBV_QP_RNR_RETRY
+                    | IBV_QP_TIMEOUT,
+            ),
+        ];
+        for (from, to, mask) in rc {
+            assert_eq!(check(IBV_QPT_RC, from, to, mask), Ok(to));
+            for bit in (0..32).map(|n| 1 << n).filter(|bit| mask & bit != 0) {
+                assert_eq!(check(IBV_QPT_RC, from, to, mask & !bit), Err(EINVAL));
+            }
+        }
+        let ud = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+        assert_eq!(check(IBV_QPT_UD, IBV_QPS_RESET, IBV_QPS_INIT, ud), Ok(IBV_QPS_INIT));
+        assert_eq!(check(IBV_QPT_UD, IBV_QPS_INIT, IBV_QPS_RTR, 0), Ok(IBV_QPS_RTR));
+        assert_eq!(check(IBV_QPT_UD, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN), Ok(IBV_QPS_RTS));
+    }
+
+    #[test]
+    fn a_transition_that_is_none_or_an_attribute_too_much_is_refused() {
+        let identity = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        let refused = Err(EINVAL);
+        assert_eq!(check(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_RTR, identity), refused);
+        assert_eq!(check(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_INIT, identity | IBV_QP_QKEY), refused);
+        assert_eq!(check(IBV_QPT_UD, IBV_QPS_RESET, IBV_QPS_INIT, identity), refused);
+        assert_eq!(check(IBV_QPT_RC, IBV_QPS_SQE, IBV_QPS_RTS, 0), refused);
+        assert_eq!(check(IBV_QPT_UC, IBV_QPS_SQE, IBV_QPS_RTS, 0), Ok(IBV_QPS_RTS));
+        assert_eq!(check(IBV_QPT_RC, IBV_QPS_RTS, 99, 0), refused);
+        assert_eq!(check(IBV_QPT_RC, IBV_QPS_RTS, IBV_QPS_ERR, 0), Ok(IBV_QPS_ERR));
+        assert_eq!(check(IBV_QPT_RC, IBV_QPS_ERR, IBV_QPS_RESET, 0), Ok(IBV_QPS_RESET));
+    }
+}

@@ -1,0 +1,357 @@
+//! Posting by functions that stand in the queue pair: `ibv_wr_start` to `ibv_wr_complete`.
+//!
+//! Between these two, requests gather in a batch, of which the card learns at the end: all or none.
+//! The functions in between say nothing of errors; the first one is what `ibv_wr_complete` returns.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use remora::nic::qp::State;
+use remora::nic::queue::{Data, MAX_INLINE, MAX_SGE, Remote, SendFlags, SendOp, SendRequest, Sge};
+use remora::raw;
+
+use super::post::{self, Room, destination, send, takes_inline};
+use super::qp::Qp;
+use super::qp_attr::Service;
+use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result};
+use crate::abi::*;
+use crate::handles::{self, Slot};
+
+/// Set in a queue pair's operations if it was made with any, or with an empty set of them.
+pub(crate) const IS_EXTENDED: u64 = 1 << 63;
+
+const SENDS: u64 = (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM) as u64;
+const WRITES: u64 = (IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM) as u64;
+const RELIABLE: u64 = (IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
+
+impl Service {
+    /// Which requests can be made of the service.
+    pub(crate) fn send_ops(self) -> u64 {
+        match self {
+            Service::Rc | Service::XrcSend => SENDS | WRITES | RELIABLE,
+            Service::Uc => SENDS | WRITES,
+            Service::Ud => SENDS,
+            Service::XrcRecv => 0,
+        }
+    }
+}
+
+/// Requests between start and end.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    works: Vec<Work>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    error: Option<Errno>,
+}
+
+/// A request of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    inline: bool,
+    /// Where its entries, or its bytes, begin, and how many there are.
+    start: usize,
+    len: usize,
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.works.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.error = None;
+    }
+
+    fn request(&self, work: &Work) -> SendRequest<'_> {
+        let range = work.start..work.start + work.len;
+        let data = if work.inline {
+            Data::Inline(self.inline.get(range).unwrap_or_default())
+        } else {
+            Data::Sges(self.sges.get(range).unwrap_or_default())
+        };
+        SendRequest { wr_id: work.wr_id, op: work.op, data, flags: work.flags }
+    }
+}
+
+/// The functions of a queue pair made for `ops`, in an object with nothing else.
+pub(crate) fn functions(ops: u64) -> ibv_qp_ex {
+    let mut c = ibv_qp_ex::zeroed();
+    if ops & IS_EXTENDED == 0 {
+        return c;
+    }
+    let wants = |op: ibv_qp_create_send_ops_flags| ops & u64::from(op) != 0;
+    macro_rules! set {
+        ($($field:ident if $op:ident;)*) => {
+            $(if wants($op) { c.$field = Some($field); })*
+        };
+    }
+    set! {
+        wr_atomic_cmp_swp if IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP;
+        wr_atomic_fetch_add if IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+        wr_rdma_read if IBV_QP_EX_WITH_RDMA_READ;
+        wr_rdma_write if IBV_QP_EX_WITH_RDMA_WRITE;
+        wr_rdma_write_imm if IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+        wr_send if IBV_QP_EX_WITH_SEND;
+        wr_send_imm if IBV_QP_EX_WITH_SEND_WITH_IMM;
+        wr_send_inv if IBV_QP_EX_WITH_SEND_WITH_INV;
+    }
+    c.wr_set_ud_addr = Some(wr_set_ud_addr);
+    c.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+    c.wr_set_inline_data = Some(wr_set_inline_data);
+    c.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    c.wr_set_sge = Some(wr_set_sge);
+    c.wr_set_sge_list = Some(wr_set_sge_list);
+    c.wr_start = Some(wr_start);
+    c.wr_complete = Some(wr_complete);
+    c.wr_abort = Some(wr_abort);
+    c
+}
+
+/// The queue pair, if a batch is open on it, with the batch.
+///
+/// # Safety
+/// The functions stand in the object, and so the handle was one; whoever calls has begun the batch.
+#[inline]
+unsafe fn open<'a>(qp: *mut ibv_qp_ex) -> Option<(&'static Slot<Qp>, &'a mut Batch)> {
+    // SAFETY: by promise of the caller: who holds the gate has the batch alone.
+    unsafe {
+        let qp = handles::get_fast::<Qp>(qp.cast()).ok()?;
+        qp.gate.is_held().then(|| (qp, &mut *qp.batch.get()))
+    }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the function stands in the object, and so the handle was one.
+    let Ok(qp) = (unsafe { handles::get_fast::<Qp>(qp.cast()) }) else { return };
+    qp.gate.enter();
+    // SAFETY: the gate is held.
+    unsafe { (*qp.batch.get()).clear() };
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: as for the builders.
+    if let Some((qp, _)) = unsafe { open(qp) } {
+        qp.gate.leave();
+    }
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: as for the builders.
+    let Some((qp, batch)) = (unsafe { open(qp) }) else { return libc::EINVAL };
+    let outcome = match batch.error {
+        Some(error) => Err(error),
+        None if batch.works.is_empty() => Ok(()),
+        None => commit(&mut qp.context.card.lock(), qp, batch),
+    };
+    qp.gate.leave();
+    outcome.map_or_else(|Errno(errno)| errno, |()| 0)
+}
+
+/// Posts a whole batch, or nothing of it.
+fn commit(card: &mut raw::Card<'_>, qp: &Slot<Qp>, batch: &Batch) -> Result<()> {
+    for work in &batch.works {
+        if matches!(work.op, SendOp::Send { to: None, .. }) && qp.service == Service::Ud {
+            return Err(EINVAL);
+        }
+    }
+    if batch.works.len() > 1 {
+        // Once the first is posted the others must not fail.
+        let info = card.nic().query_qp(qp.number).ok_or(EINVAL)?;
+        if matches!(info.state, State::Reset | State::Init | State::Rtr) {
+            return Err(EINVAL);
+        }
+        if info.sends as usize + batch.works.len() > qp.cap.max_send_wr as usize {
+            return Err(ENOMEM);
+        }
+    }
+    for work in &batch.works {
+        send(card, qp, &batch.request(work))?;
+    }
+    card.posted(batch.works.len() as u32);
+    Ok(())
+}
+
+/// Begins a request.
+///
+/// # Safety
+/// As for [`open`].
+#[inline]
+unsafe fn begin(handle: *mut ibv_qp_ex, op: SendOp) {
+    // SAFETY: by promise of the caller; the program has written both fields.
+    let (opened, wr_id, wr_flags): (_, u64, c_uint) =
+        unsafe { (open(handle), (*handle).wr_id, (*handle).wr_flags) };
+    let Some((qp, batch)) = opened else { return };
+    // Inline is a matter of the setter.
+    match post::flags(qp, wr_flags & !IBV_SEND_INLINE, op) {
+        Ok(flags) => {
+            let start = batch.sges.len();
+            batch.works.push(Work { wr_id, op, flags, inline: false, start, len: 0 });
+        }
+        Err(error) => {
+            batch.error.get_or_insert(error);
+        }
+    }
+}
+
+/// Changes the request that was begun last.
+///
+/// # Safety
+/// As for [`open`].
+#[inline]
+unsafe fn change(
+    qp: *mut ibv_qp_ex,
+    change: impl FnOnce(&Qp, &mut Work, &mut Vec<Sge>, &mut Vec<u8>) -> Result<()>,
+) {
+    // SAFETY: by promise of the caller.
+    let Some((qp, batch)) = (unsafe { open(qp) }) else { return };
+    let changed = match batch.works.last_mut() {
+        Some(work) => change(qp, work, &mut batch.sges, &mut batch.inline),
+        None => Err(EINVAL),
+    };
+    if let Err(error) = changed {
+        batch.error.get_or_insert(error);
+    }
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    let at = Remote { addr: remote_addr, rkey };
+    // SAFETY: the function stands in the object.
+    unsafe { begin(qp, SendOp::CompareSwap { at, compare, swap }) };
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    add: u64,
+) {
+    let at = Remote { addr: remote_addr, rkey };
+    // SAFETY: the function stands in the object.
+    unsafe { begin(qp, SendOp::FetchAdd { at, add }) };
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: the function stands in the object.
+    unsafe { begin(qp, SendOp::Read { from: Remote { addr: remote_addr, rkey } }) };
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    let to = Remote { addr: remote_addr, rkey };
+    // SAFETY: the function stands in the object.
+    unsafe { begin(qp, SendOp::Write { to, imm: None }) };
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    imm_data: u32,
+) {
+    let to = Remote { addr: remote_addr, rkey };
+    // SAFETY: the function stands in the object.
+    unsafe { begin(qp, SendOp::Write { to, imm: Some(u32::from_be(imm_data)) }) };
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    // SAFETY: the function stands in the object.
+    unsafe { begin(qp, SendOp::Send { imm: None, to: None }) };
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
+    // SAFETY: the function stands in the object.
+    unsafe { begin(qp, SendOp::Send { imm: Some(u32::from_be(imm_data)), to: None }) };
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
+    // SAFETY: the function stands in the object.
+    unsafe { begin(qp, SendOp::SendInvalidate { rkey: invalidate_rkey }) };
+}
+
+unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    // SAFETY: the function stands in the object; the handle was one of an address handle once.
+    unsafe {
+        change(qp, |qp, work, _, _| match &mut work.op {
+            SendOp::Send { to, .. } if qp.service == Service::Ud => {
+                *to = Some(destination(qp, ah, remote_qpn, remote_qkey)?);
+                Ok(())
+            }
+            _ => Err(EINVAL),
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _remote_srqn: u32) {
+    // SAFETY: the function stands in the object.
+    unsafe { change(qp, |_, _, _, _| Err(EOPNOTSUPP)) };
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let one = ibv_data_buf { addr, length };
+    // SAFETY: as for a list of one.
+    unsafe { wr_set_inline_data_list(qp, 1, &one) };
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    num_buf: usize,
+    buf_list: *const ibv_data_buf,
+) {
+    // SAFETY: the function stands in the object; the list has so many entries, which can be read.
+    unsafe {
+        change(qp, |qp, work, _, inline| {
+            if !takes_inline(work.op) {
+                return Err(EINVAL);
+            }
+            let start = inline.len();
+            inline.reserve(MAX_INLINE);
+            let at = inline.as_mut_ptr().add(start);
+            let mut room = Room { at, len: 0, most: qp.inline() };
+            for buffer in 0..num_buf {
+                let buffer = buf_list.add(buffer).read();
+                room.copy(buffer.addr, buffer.length)?;
+            }
+            inline.set_len(start + room.len);
+            (work.inline, work.start, work.len) = (true, start, room.len);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let one = ibv_sge { addr, length, lkey };
+    // SAFETY: as for a list of one.
+    unsafe { wr_set_sge_list(qp, 1, &one) };
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
+    // SAFETY: the function stands in the object; the list has so many entries, which can be read.
+    unsafe {
+        change(qp, |qp, work, sges, _| {
+            if num_sge > MAX_SGE || num_sge > qp.cap.max_send_sge as usize {
+                return Err(EINVAL);
+            }
+            (work.inline, work.start, work.len) = (false, sges.len(), num_sge);
+            for at in 0..num_sge {
+                let sge = list.add(at).read();
+                sges.push(Sge { addr: sge.addr, len: sge.length, lkey: sge.lkey });
+            }
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,222 @@
+//! Shared receive queues.
+//!
+//! | symbol or place | function |
+//! |---|---|
+//! | `ibv_create_srq@@IBVERBS_1.1` | [`create_srq`] |
+//! | `ibv_modify_srq@@IBVERBS_1.1` | [`modify_srq`] |
+//! | `ibv_query_srq@@IBVERBS_1.1` | [`query_srq`] |
+//! | `ibv_destroy_srq@@IBVERBS_1.1` | [`destroy_srq`] |
+//! | `ibv_context_ops.post_srq_recv` | [`super::recv::post_srq_recv`] |
+//! | `verbs_context.create_srq_ex` | [`create_srq_ex`] |
+//! | `verbs_context.get_srq_num` | [`get_srq_num`] |
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, addr_of_mut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use remora::memory::Buffer;
+use remora::nic::queue::{MAX_SGE, RingInit};
+
+use super::async_event::{Subject, routes};
+use super::context::{self, Context};
+use super::pd::{self, Pd};
+use super::qp::MAX_WR;
+use super::{EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, number, or_null};
+use crate::abi::*;
+use crate::handles::{self, Object, Slot};
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct Srq {
+    /// Whose it is.
+    pub context: &'static Slot<Context>,
+    /// Where its memory is.
+    pub pd: &'static Slot<Pd>,
+    /// The card's number for it.
+    pub number: u32,
+    /// Requests it holds.
+    pub(crate) max_wr: u32,
+    /// Entries of each.
+    pub(crate) max_sge: u32,
+    /// Below how many requests an event is raised; zero: the event has been, or was not asked for.
+    pub(crate) limit: AtomicU32,
+    /// Asynchronous events that the program has fetched.
+    pub(crate) async_got: AtomicU32,
+    /// Kept until the queue is gone from the card, which reads it.
+    _ring: Buffer,
+}
+
+impl Object for Srq {
+    type C = ibv_srq;
+    const KIND: handles::Kind = handles::Kind::Srq;
+}
+
+/// `ibv_create_srq`.
+///
+/// # Safety
+/// `init` can be read and written.
+pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: by promise of the caller.
+    let init = unsafe { &mut *init };
+    or_null(create(pd, init.srq_context, &mut init.attr))
+}
+
+/// `ibv_create_srq_ex`.
+///
+/// # Safety
+/// `init` can be read and written.
+pub unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: by promise of the caller.
+    or_null(create_ex(context, unsafe { &mut *init }))
+}
+
+fn create_ex(context: *mut ibv_context, init: &mut ibv_srq_init_attr_ex) -> Result<*mut ibv_srq> {
+    context::find(context)?;
+    let given = |bit| init.comp_mask & bit != 0;
+    if !given(IBV_SRQ_INIT_ATTR_PD) {
+        return Err(EINVAL);
+    }
+    match init.srq_type {
+        IBV_SRQT_BASIC => create(init.pd, init.srq_context, &mut init.attr),
+        other if !given(IBV_SRQ_INIT_ATTR_TYPE) || other > IBV_SRQT_TM => {
+            create(init.pd, init.srq_context, &mut init.attr)
+        }
+        _ => Err(EOPNOTSUPP),
+    }
+}
+
+fn create(
+    pd_handle: *mut ibv_pd,
+    srq_context: *mut c_void,
+    attr: &mut ibv_srq_attr,
+) -> Result<*mut ibv_srq> {
+    let pd = pd::find(pd_handle)?;
+    let context = pd.context;
+    if attr.max_wr == 0 || attr.max_wr > MAX_WR || attr.max_sge as usize > MAX_SGE {
+        return Err(EINVAL);
+    }
+    let depth = attr.max_wr.next_power_of_two();
+    let max_sge = attr.max_sge.max(1);
+    let init = RingInit { addr: 0, depth, stride: RingInit::stride_for(max_sge as usize, 0) };
+    let ring = Buffer::new(init.len()).map_err(|_| ENOMEM)?;
+    let routes = routes(context.card);
+    let mut card = context.card.lock();
+    let number = card.nic().create_srq(pd.pd, RingInit { addr: ring.addr(), ..init })?;
+    let state = Srq {
+        context,
+        pd,
+        number,
+        max_wr: depth,
+        max_sge,
+        limit: AtomicU32::new(0),
+        async_got: AtomicU32::new(0),
+        _ring: ring,
+    };
+    let mut c = ibv_srq::zeroed();
+    // SAFETY: the handle is good.
+    c.context = unsafe { (*pd_handle).context };
+    c.srq_context = srq_context;
+    c.pd = pd_handle;
+    c.handle = number;
+    // The ring goes with the state that is not kept, and so only after the queue.
+    let Some(made) = handles::create(c, state) else {
+        card.nic().destroy_srq(number).ok();
+        return Err(ENOMEM);
+    };
+    routes.lock().srqs.insert(number, made);
+    drop(card);
+    pd.enter();
+    context.enter();
+    (attr.max_wr, attr.max_sge) = (depth, max_sge);
+    Ok(made.c())
+}
+
+/// The shared receive queue behind a handle.
+pub fn find(srq: *const ibv_srq) -> Result<&'static Slot<Srq>> {
+    Ok(handles::get::<Srq>(srq)?)
+}
+
+/// `ibv_modify_srq`. The number of requests cannot be changed, as the device says.
+///
+/// # Safety
+/// `attr` can be read.
+pub unsafe extern "C" fn modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: by promise of the caller.
+    number(find(srq).and_then(|srq| modify(srq, unsafe { &*attr }, mask as u32)))
+}
+
+fn modify(srq: &Slot<Srq>, attr: &ibv_srq_attr, mask: u32) -> Result<()> {
+    if mask & IBV_SRQ_MAX_WR != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    if mask & !IBV_SRQ_LIMIT != 0 || mask & IBV_SRQ_LIMIT != 0 && attr.srq_limit > srq.max_wr {
+        return Err(EINVAL);
+    }
+    if mask & IBV_SRQ_LIMIT != 0 {
+        let mut card = srq.context.card.lock();
+        card.nic().arm_srq(srq.number, attr.srq_limit)?;
+        srq.limit.store(attr.srq_limit, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// `ibv_query_srq`.
+///
+/// # Safety
+/// `attr` can be written.
+pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    number(find(srq).map(|srq| {
+        let srq_limit = srq.limit.load(Ordering::Relaxed);
+        // SAFETY: by promise of the caller.
+        unsafe {
+            attr.write(ibv_srq_attr { max_wr: srq.max_wr, max_sge: srq.max_sge, srq_limit });
+        }
+    }))
+}
+
+/// `ibv_get_srq_num`: what an XRC peer names the queue by.
+///
+/// # Safety
+/// `srq_num` can be written.
+pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
+    let _ = srq_num;
+    number(find(srq).and(Err(EOPNOTSUPP)))
+}
+
+/// `ibv_destroy_srq`: waits until all its events are acknowledged.
+pub extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    number(destroy(srq))
+}
+
+fn destroy(handle: *mut ibv_srq) -> Result<()> {
+    let srq = find(handle)?;
+    let routes = routes(srq.context.card);
+    let mut card = srq.context.card.lock();
+    card.nic().destroy_srq(srq.number)?;
+    routes.lock().srqs.remove(&srq.number);
+    drop(card);
+    srq.context
+        .events
+        .withdraw(|e| matches!(e.subject, Subject::Srq(other) if ptr::eq(other.c(), srq.c())));
+    let c = srq.c();
+    // SAFETY: in bounds of a slot in use, which lives until the end of this function.
+    unsafe {
+        acknowledge::Place {
+            mutex: addr_of_mut!((*c).mutex),
+            cond: addr_of_mut!((*c).cond),
+            completed: addr_of_mut!((*c).events_completed),
+        }
+        .wait(srq.async_got.load(Ordering::Relaxed));
+    }
+    let Srq { context, pd, .. } = handles::destroy::<Srq>(handle)?;
+    pd.leave();
+    context.leave();
+    Ok(())
+}

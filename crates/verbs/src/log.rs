@@ -1,0 +1,122 @@
+//! `REMORA_LOG`: what the library tells of itself.
+//!
+//! | value | effect |
+//! |---|---|
+//! | unset or empty | errors, on standard error |
+//! | `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `remora_nic=trace` | so much, on standard error |
+//! | `PATH` | `debug`, appended to that file |
+//! | `LEVEL:PATH` | so much, appended to that file |
+//!
+//! `%p` in a path becomes the process id.
+
+use std::env;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// The environment variable.
+pub const LOG_VARIABLE: &str = "REMORA_LOG";
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Starts logging, once in a process and its children.
+pub(crate) fn start() {
+    if STARTED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let value = env::var(LOG_VARIABLE).unwrap_or_default();
+    let (filter, path) = parse(&value);
+    let output = match path.map(|path| path.replace("%p", &std::process::id().to_string())) {
+        None => Output(None),
+        Some(path) => match OpenOptions::new().create(true).append(true).open(&path) {
+            Ok(file) => Output(Some(file)),
+            Err(error) => {
+                let line = format!("remora: cannot write the log {path}: {error}\n");
+                Descriptor(libc::STDERR_FILENO).write_all(line.as_bytes()).ok();
+                Output(None)
+            }
+        },
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(output)
+        .finish();
+    // A program in Rust may have this library linked in and a subscriber of its own.
+    tracing::subscriber::set_global_default(subscriber).ok();
+}
+
+/// What a value of the variable asks for.
+fn parse(value: &str) -> (EnvFilter, Option<String>) {
+    let filter = |text: &str| EnvFilter::try_new(text).ok().filter(|_| looks_like_filter(text));
+    if value.is_empty() {
+        return (EnvFilter::new("error"), None);
+    }
+    if let Some(filter) = filter(value) {
+        return (filter, None);
+    }
+    match value.split_once(':') {
+        Some((level, path)) if looks_like_filter(level) => {
+            (EnvFilter::new(level), Some(path.to_owned()))
+        }
+        _ => (EnvFilter::new("debug"), Some(value.to_owned())),
+    }
+}
+
+/// Is every part of `text` a level, or `target=level`?
+fn looks_like_filter(text: &str) -> bool {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    text.split(',').all(|part| {
+        let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+        LEVELS.iter().any(|known| level.eq_ignore_ascii_case(known))
+    })
+}
+
+/// Where lines go: a file, or standard error.
+#[derive(Debug)]
+struct Output(Option<File>);
+
+/// Writes without a lock: one might be taken at the moment of a fork.
+struct Descriptor(RawFd);
+
+impl<'a> MakeWriter<'a> for Output {
+    type Writer = Descriptor;
+    fn make_writer(&'a self) -> Descriptor {
+        Descriptor(self.0.as_ref().map_or(libc::STDERR_FILENO, AsRawFd::as_raw_fd))
+    }
+}
+
+impl Write for Descriptor {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // SAFETY: the bytes are lent for the call; a bad descriptor is an error and no harm.
+        let written = unsafe { libc::write(self.0, bytes.as_ptr().cast(), bytes.len()) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_the_variable() {
+        let parsed = |value: &str| {
+            let (filter, path) = parse(value);
+            (filter.to_string(), path)
+        };
+        assert_eq!(parsed(""), ("error".into(), None));
+        assert_eq!(parsed("debug"), ("debug".into(), None));
+        assert_eq!(parsed("remora_nic=trace"), ("remora_nic=trace".into(), None));
+        assert_eq!(parsed("/tmp/x.log"), ("debug".into(), Some("/tmp/x.log".into())));
+        assert_eq!(parsed("info:x-%p"), ("info".into(), Some("x-%p".into())));
+        assert_eq!(parsed("a:b"), ("debug".into(), Some("a:b".into())));
+    }
+}

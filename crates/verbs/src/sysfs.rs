@@ -1,0 +1,263 @@
+//! The directory that stands for `/sys/class/infiniband`: what programs read there.
+//!
+//! Each process has one, as each has cards of its own: `ROOT/sys/class/infiniband/remora0/…`, with
+//! the files that the kernel shows for its soft-RoCE card. `ibv_device.ibdev_path` leads there. For
+//! programs that go to `/sys` by themselves, the preload of `crates/preload` asks [`remora_sysfs`]
+//! for ROOT. Counters are not among the files: these are written once, when a card is opened.
+//!
+//! A process that is killed leaves its directory behind. Each holds a lock as long as its process
+//! lives; the next process removes those without.
+
+use std::ffi::{CString, c_char};
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use remora::interface::Interface;
+use remora::runtime;
+
+use crate::ibverbs::port::{CAPABILITIES, GID_TABLE_LEN};
+use crate::process::{self, Card, Process};
+
+/// The folder for the processes' directories, in the user's own.
+const PROCESSES: &str = "sysfs";
+/// What stands for the firmware's version.
+pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
+/// The file that a living process keeps locked.
+const LOCK: &str = "lock";
+
+/// This process's directory.
+#[derive(Debug, Default)]
+struct Root(Mutex<Option<Made>>);
+
+#[derive(Debug)]
+struct Made {
+    path: PathBuf,
+    /// The same for C; never freed, since programs may keep it.
+    c_path: &'static CString,
+    /// Unlocked by the system when the process ends.
+    _lock: File,
+}
+
+/// For the preload: what stands for `/` in this process, as far as RDMA devices go. Null if there
+/// is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn remora_sysfs() -> *const c_char {
+    let process = process::current();
+    // They are opened by this, if they were not.
+    if process.cards().is_empty() {
+        return ptr::null();
+    }
+    let root = process.shared::<Root>();
+    let made = root.0.lock().unwrap_or_else(PoisonError::into_inner);
+    made.as_ref().map_or(ptr::null(), |made| made.c_path.as_ptr())
+}
+
+/// What stands for `/sys` in this process: the devices are in `class/infiniband` below. `None` if
+/// it could not be made.
+pub fn directory() -> Option<PathBuf> {
+    let root = process::current().shared::<Root>();
+    let made = root.0.lock().unwrap_or_else(PoisonError::into_inner);
+    made.as_ref().map(|made| made.path.join("sys"))
+}
+
+/// The directory of a device in `infiniband_verbs`, for `ibv_device.dev_path`.
+pub(crate) fn verbs_path(card: &Card) -> String {
+    let path = directory()
+        .map(|sys| sys.join("class/infiniband_verbs").join(format!("uverbs{}", card.index)));
+    path.unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Reads a file below `directory`, as the C library's callers want it: without the line's end.
+pub(crate) fn read(directory: &str, file: &str) -> io::Result<Vec<u8>> {
+    let mut text = fs::read(format!("{directory}/{file}"))?;
+    if text.last() == Some(&b'\n') {
+        text.pop();
+    }
+    Ok(text)
+}
+
+/// Removes this process's directory, at its end.
+pub(crate) fn remove(process: &Process) {
+    let root = process.shared::<Root>();
+    let made = root.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(made) = made {
+        fs::remove_dir_all(made.path).ok();
+    }
+}
+
+/// The number and name of the interface that has `address`.
+pub(crate) fn interface_of(address: IpAddr) -> (u32, String) {
+    let Ok(interface) = Interface::find(&address.to_string()) else { return (0, String::new()) };
+    let index = fs::read_to_string(format!("/sys/class/net/{}/ifindex", interface.name));
+    let index = index.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    (index, interface.name)
+}
+
+/// Writes a card's files, and returns its directory.
+pub(crate) fn publish(card: &Card) -> io::Result<String> {
+    let root = process::current().shared::<Root>();
+    let mut made = root.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let root = match &*made {
+        Some(made) => &made.path,
+        None => &made.insert(make_root()?).path,
+    };
+    let directory = root.join("sys/class/infiniband").join(&card.name);
+    write_card(root, &directory, card)?;
+    directory.into_os_string().into_string().map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+fn make_root() -> io::Result<Made> {
+    let processes = runtime::folder().map_err(io::Error::other)?.join(PROCESSES);
+    DirBuilder::new().recursive(true).mode(0o700).create(&processes)?;
+    remove_those_of_the_dead(&processes);
+    // Another process may have our number, in a container that shares the folder.
+    let pid = std::process::id();
+    let (path, lock) = (0..64)
+        .find_map(|attempt| take(&processes.join(format!("{pid}.{attempt}"))))
+        .ok_or(io::ErrorKind::AlreadyExists)?;
+    let c_path = CString::new(path.as_os_str().as_encoded_bytes())?;
+    let made = Made { c_path: Box::leak(Box::new(c_path)), _lock: lock, path };
+    let root = &made.path;
+    write(root, "sys/class/infiniband_verbs/abi_version", "6")?;
+    link(Path::new("/sys/class/net"), &root.join("sys/class/net"));
+    write(root, "sys/class/misc/rdma_cm/abi_version", "4")?;
+    write(root, "dev/infiniband/README", "These are not devices. See Remora's docs/run.md.")?;
+    place_holder(&root.join("dev/infiniband/rdma_cm"));
+    Ok(made)
+}
+
+/// Makes `path` and locks it, unless it is taken.
+fn take(path: &Path) -> Option<(PathBuf, File)> {
+    DirBuilder::new().mode(0o700).create(path).ok()?;
+    let lock = File::create_new(path.join(LOCK)).ok()?;
+    lock.try_lock().ok()?;
+    Some((path.to_owned(), lock))
+}
+
+/// Removes what processes have left that were killed, or ended as processes do.
+fn remove_those_of_the_dead(processes: &Path) {
+    for entry in fs::read_dir(processes).into_iter().flatten().flatten() {
+        let path = entry.path();
+        // One without a lock is just being made.
+        let Ok(lock) = File::open(path.join(LOCK)) else { continue };
+        match lock.try_lock() {
+            Ok(()) => drop(fs::remove_dir_all(path)),
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
+        }
+    }
+}
+
+fn write_card(root: &Path, directory: &Path, card: &Card) -> io::Result<()> {
+    let guid = words(&card.guid.to_be_bytes());
+    let lid = card.lid();
+    let device = "device/infiniband_verbs";
+    let (name, uverbs) = (card.name.as_str(), format!("uverbs{}", card.index));
+    let files: &[(&str, &str)] = &[
+        ("node_type", "1: CA"),
+        ("node_guid", &guid),
+        ("sys_image_guid", &guid),
+        ("node_desc", &format!("Remora {}", card.address)),
+        ("fw_ver", FIRMWARE),
+        ("device/numa_node", "-1"),
+        (&format!("{device}/{uverbs}/ibdev"), name),
+        ("ports/1/state", "4: ACTIVE"),
+        ("ports/1/phys_state", "5: LinkUp"),
+        ("ports/1/link_layer", "Ethernet"),
+        ("ports/1/rate", "100 Gb/sec (4X EDR)"),
+        ("ports/1/lid", &format!("{lid:#x}")),
+        ("ports/1/lid_mask_count", "0"),
+        ("ports/1/sm_lid", "0x0"),
+        ("ports/1/sm_sl", "0"),
+        ("ports/1/cap_mask", &format!("{CAPABILITIES:#010x}")),
+        ("ports/1/pkeys/0", "0xffff"),
+        ("hw_rev", "0x0"),
+        ("hca_type", "remora"),
+        ("board_id", "remora"),
+        ("parent", &card.ifname),
+    ];
+    for (path, text) in files {
+        write(directory, path, text)?;
+    }
+    let gid = words(&card.gid());
+    for index in 0..GID_TABLE_LEN {
+        write(directory, &format!("ports/1/gids/{index}"), &gid)?;
+        write(directory, &format!("ports/1/gid_attrs/types/{index}"), "RoCE v2")?;
+        write(directory, &format!("ports/1/gid_attrs/ndevs/{index}"), &card.ifname)?;
+    }
+    let class = root.join("sys/class/infiniband_verbs").join(&uverbs);
+    write(&class, "ibdev", name)?;
+    write(&class, "abi_version", "1")?;
+    // As there: from the character device to the device, and from there to its children.
+    link(&directory.join("device"), &class.join("device"));
+    link(directory, &directory.join("device/infiniband").join(name));
+    place_holder(&root.join("dev/infiniband").join(uverbs));
+    Ok(())
+}
+
+fn write(below: &Path, path: &str, text: &str) -> io::Result<()> {
+    let path = below.join(path);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, format!("{text}\n"))
+}
+
+/// A convenience: programs that follow none of these links are served without.
+fn link(to: &Path, path: &Path) {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).ok();
+    }
+    symlink(to, path).ok();
+}
+
+/// Something that is there, but that nobody can open: a socket. Programs look whether there is
+/// such a device, and need not be able to talk to it as to the kernel.
+fn place_holder(path: &Path) {
+    drop(UnixDatagram::bind(path));
+}
+
+/// As GUIDs and GIDs are written: `0011:2233:4455:6677`.
+fn words(bytes: &[u8]) -> String {
+    let words: Vec<String> = bytes
+        .chunks(2)
+        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect())
+        .collect();
+    words.join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_as_the_kernel_writes_them() {
+        assert_eq!(words(&[0, 0x11, 0x22, 0x33]), "0011:2233");
+        let gid = process::gid_of("127.0.0.1".parse().unwrap());
+        assert_eq!(words(&gid), "0000:0000:0000:0000:0000:ffff:7f00:0001");
+    }
+
+    #[test]
+    fn a_device_has_its_files_and_the_dead_leave_none() {
+        let processes = runtime::folder().unwrap().join(PROCESSES);
+        // Left by a process that has gone: nobody holds its lock.
+        let dead = processes.join("0.0");
+        fs::create_dir_all(dead.join("sys")).unwrap();
+        fs::write(dead.join(LOCK), "").unwrap();
+        let card = &process::current().cards()[0];
+        let read = |path: &str| {
+            fs::read_to_string(Path::new(&card.directory).join(path)).unwrap().trim().to_owned()
+        };
+        assert_eq!(read("node_guid"), words(&card.guid.to_be_bytes()));
+        assert_eq!(read("ports/1/gids/0"), words(&card.gid()));
+        assert_eq!(read("ports/1/gid_attrs/ndevs/0"), "lo");
+        assert_eq!(read("device/infiniband_verbs/uverbs0/ibdev"), "remora0");
+        assert!(!remora_sysfs().is_null());
+        assert!(!dead.exists());
+    }
+}

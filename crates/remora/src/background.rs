@@ -21,6 +21,10 @@ const LOOK_IN_MAX: Duration = Duration::from_millis(4);
 /// Steps in a row before the lock is given up for others.
 const STEPS: usize = 64;
 
+/// How long an acknowledge waits for an answer to ride behind: several times what a program that
+/// watches memory takes.
+const LINGER: Duration = Duration::from_micros(3);
+
 /// Polls since the thread last looked that count as somebody polling. One or two are what an
 /// application does that sleeps on a channel and was woken.
 const POLLS: u32 = 8;
@@ -162,11 +166,19 @@ fn rest(shared: &Shared, time: Duration) -> bool {
 
 /// Drives the card until nothing moves, then sleeps until something does.
 fn drive(shared: &Shared) {
+    let mut steps = STEPS;
     let (socket_wants, timeout) = {
         let mut driver = shared.lock();
-        let mut steps = STEPS;
         while driver.progress() && steps > 0 {
             steps -= 1;
+            if driver.owes_little() {
+                // Who watches memory for this message answers at once, and the acknowledge then
+                // rides behind the answer. Were it sent alone, it would be all that the peer gets
+                // from its next poll.
+                drop(driver);
+                linger();
+                driver = shared.lock();
+            }
         }
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
@@ -187,6 +199,14 @@ fn drive(shared: &Shared) {
     ];
     let _ = poll(&mut fds, timeout.map(spec).as_ref());
     shared.background.wake.drain().ok();
+}
+
+/// Lets others have the card for a moment.
+fn linger() {
+    let start = Instant::now();
+    while start.elapsed() < LINGER {
+        std::hint::spin_loop();
+    }
 }
 
 fn spec(time: Duration) -> Timespec {

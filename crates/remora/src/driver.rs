@@ -54,6 +54,8 @@ pub(crate) struct Driver {
     timeless: u32,
     /// Steps since a packet came.
     idle: u32,
+    /// Packets that the last step received.
+    packets: usize,
     capture: Option<Capture<BufWriter<File>>>,
     /// Where a completion queue's notifications go.
     pub(crate) channels: HashMap<u32, Arc<ChannelQueue>>,
@@ -102,6 +104,7 @@ impl Driver {
             start: Instant::now(),
             timeless: 0,
             idle: 0,
+            packets: 0,
             capture,
             channels: HashMap::new(),
             async_events: VecDeque::new(),
@@ -232,6 +235,11 @@ impl Driver {
         }
     }
 
+    /// Was a message or two all that the last step received, and is something due in return?
+    pub(crate) fn owes_little(&self) -> bool {
+        (1..=2).contains(&self.packets) && self.nic.wants_transmit()
+    }
+
     /// Is there more to send than the last step could? If so, somebody has to take another.
     pub(crate) fn has_more(&self) -> bool {
         self.more || self.blocked
@@ -240,12 +248,16 @@ impl Driver {
     /// Receives; returns whether there was anything.
     #[inline(always)]
     fn receive(&mut self) -> bool {
+        self.packets = 0;
         match self.socket.recv(&mut self.received) {
             Ok(0) => {
                 self.idle = self.idle.saturating_add(1);
                 return false;
             }
-            Ok(_) => self.idle = 0,
+            Ok(packets) => {
+                self.idle = 0;
+                self.packets = packets;
+            }
             Err(error) => {
                 tracing::error!(%error, "cannot receive on the card's socket");
                 return false;

@@ -301,7 +301,8 @@ impl Shared {
     pub(crate) fn after_command(&self, driver: &mut Driver) {
         driver.transmit_answer(self.background.rests());
         driver.dispatch_events();
-        if driver.has_more() {
+        // News of connections may have been answered just now.
+        if driver.has_more() || driver.nic.cm().has_mads() {
             self.background.wake();
         } else {
             self.background.due(driver.nic.poll_timeout());

@@ -18,4 +18,6 @@ pub mod handles;
 pub mod ibverbs;
 pub mod log;
 pub mod process;
+mod rdmacm;
+mod rsocket;
 pub mod sysfs;

@@ -293,7 +293,8 @@ impl Shared {
         driver.transmit();
         driver.handle_postponed();
         driver.dispatch_events();
-        if driver.has_more() {
+        // News of connections may have been answered just now.
+        if driver.has_more() || driver.nic.cm().has_mads() {
             self.background.wake();
         } else {
             self.background.due(driver.nic.poll_timeout());

@@ -267,7 +267,8 @@ impl Driver {
                 }
                 CardEvent::Cm(event) => {
                     if let Some(sink) = &mut self.cm_sink {
-                        sink(event);
+                        let now = Time(self.start.elapsed().as_nanos() as u64);
+                        sink(self.nic.cm_mut(), now, event);
                         continue;
                     }
                     self.cm_arrived.notify_all();

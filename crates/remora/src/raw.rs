@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use remora_nic::cm::CmEvent;
+use remora_nic::cm::{Cm, CmEvent};
 use remora_nic::{Event as CardEvent, Nic, Time};
 
 use crate::completion::Channel;
@@ -16,8 +16,9 @@ use crate::driver::Driver;
 use crate::memory::HostMemory;
 
 /// What is done with news of connection management. It is called by whoever drives the device,
-/// under the device's lock, so it must not call the device.
-pub type CmSink = Box<dyn FnMut(CmEvent) + Send>;
+/// under the device's lock, so it must not call the device; what there is to answer at once, it
+/// tells the manager that it is given.
+pub type CmSink = Box<dyn FnMut(&mut Cm, Time, CmEvent) + Send>;
 
 /// What is done with all other events of the card, under the same rules.
 pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;

@@ -19,4 +19,6 @@ pub mod ibverbs;
 pub mod log;
 pub mod preload;
 pub mod process;
+mod rdmacm;
+mod rsocket;
 pub mod sysfs;

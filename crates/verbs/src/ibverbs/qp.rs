@@ -393,7 +393,7 @@ pub fn query(handle: *mut ibv_qp) -> Result<(ibv_qp_attr, ibv_qp_init_attr)> {
     attr.path_mig_state = IBV_MIG_MIGRATED;
     let psn = |psn: Option<remora::nic::Psn>| psn.map_or(0, |psn| psn.value());
     (attr.rq_psn, attr.sq_psn) = (psn(info.attr.rq_psn), psn(info.attr.sq_psn));
-    attr.sq_draining = u8::from(attr.qp_state == IBV_QPS_SQD && info.outstanding > 0);
+    attr.sq_draining = u8::from(info.draining);
     if let (Service::Ud, Some(mtu)) = (qp.service, info.attr.path_mtu) {
         attr.path_mtu = mtu.code().into();
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::{env, io, thread};
 
 use remora_nic::nic::InUse;
@@ -272,6 +272,15 @@ impl Shared {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// As [`Shared::lock`], for who must not wait.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Driver>> {
+        match self.driver.try_lock() {
+            Ok(driver) => Some(driver),
+            Err(TryLockError::Poisoned(whole)) => Some(whole.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Commands the card, sends what became due, and lets the background thread know of timers.
     pub(crate) fn command<R>(&self, act: impl FnOnce(&mut Driver) -> R) -> R {
         let mut driver = self.lock();
@@ -282,7 +291,12 @@ impl Shared {
 
     /// Drives inline, one step; returns whether there was anything to do.
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
-        let moved = driver.spin(self.background.rests());
+        self.step(driver, self.background.rests())
+    }
+
+    /// As [`Shared::progress`]; `lazily` as for [`Driver::spin`].
+    pub(crate) fn step(&self, driver: &mut Driver, lazily: bool) -> bool {
+        let moved = driver.spin(lazily);
         let left_over = driver.has_more() || driver.nic.wants_transmit();
         self.background.note_poll(left_over, driver.nic.poll_timeout());
         moved

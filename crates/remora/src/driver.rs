@@ -51,6 +51,8 @@ pub(crate) struct Driver {
     timeless: u32,
     /// The second packet of `received` is still to be handled.
     postponed: bool,
+    /// Packets that the last step received.
+    packets: usize,
     capture: Option<Capture<BufWriter<File>>>,
     /// Where a completion queue's notifications go.
     pub(crate) channels: HashMap<u32, Arc<ChannelQueue>>,
@@ -99,6 +101,7 @@ impl Driver {
             start: Instant::now(),
             timeless: 0,
             postponed: false,
+            packets: 0,
             capture,
             channels: HashMap::new(),
             async_events: VecDeque::new(),
@@ -211,6 +214,11 @@ impl Driver {
         }
     }
 
+    /// Was a message or two all that the last step received, and is something due in return?
+    pub(crate) fn owes_little(&self) -> bool {
+        (1..=2).contains(&self.packets) && self.nic.wants_transmit()
+    }
+
     /// Is there more to send than the last step could? If so, somebody has to take another.
     pub(crate) fn has_more(&self) -> bool {
         self.more || self.blocked
@@ -220,9 +228,13 @@ impl Driver {
     /// wait for [`Driver::handle_postponed`].
     fn receive(&mut self, lazily: bool) -> bool {
         let waited = self.handle_postponed();
+        self.packets = 0;
         match self.socket.recv(&mut self.received) {
             Ok(0) => return waited,
-            Ok(packets) => self.postponed = lazily && packets == 2,
+            Ok(packets) => {
+                self.packets = packets;
+                self.postponed = lazily && packets == 2;
+            }
             Err(error) => {
                 tracing::error!(%error, "cannot receive on the card's socket");
                 return waited;
@@ -253,6 +265,9 @@ impl Driver {
 
     /// Hands the card's events to those who wait for them.
     pub(crate) fn dispatch_events(&mut self) {
+        while let Some(incident) = self.nic.poll_incident() {
+            tracing::info!(target: "remora::incident", "{incident}");
+        }
         while let Some(event) = self.nic.poll_event() {
             match event {
                 event if self.event_sink.is_some() && !matches!(event, CardEvent::Cm(_)) => {

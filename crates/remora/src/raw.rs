@@ -48,6 +48,18 @@ impl Device {
         Card { live: &self.live, driver: self.live.lock() }
     }
 
+    /// The process ends without dropping the device: what is ready still leaves, and a capture
+    /// file becomes whole. Returns false if the card is locked: perhaps by the thread that ends
+    /// the process, from a signal's handler.
+    pub fn finish(&self) -> bool {
+        let Some(mut driver) = self.live.try_lock() else { return false };
+        driver.transmit();
+        if let Err(error) = driver.flush_capture() {
+            tracing::warn!(%error, "cannot write to the capture file");
+        }
+        true
+    }
+
     /// Hands all news of connection management to `sink` from now on. Listeners and connections of
     /// this crate's own then learn nothing any more.
     pub fn set_cm_sink(&self, sink: CmSink) {
@@ -113,9 +125,12 @@ impl Card<'_> {
 
     /// Drives the device one step, for who polls and found nothing; returns whether there was
     /// anything to do.
+    ///
+    /// All that came is handled. Verbs programs wait for the acknowledge of what they sent before
+    /// they look at memory, and so for one that came behind a message, too.
     pub fn progress(&mut self) -> bool {
         self.driver.unsent.streak = 0;
-        self.live.progress(&mut self.driver)
+        self.live.step(&mut self.driver, false)
     }
 
     /// The next entry of `cq`, or the next solicited one, is to wake `channel`, by its number.

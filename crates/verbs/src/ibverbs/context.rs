@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::async_event::Events;
 use super::{
-    EINVAL, Result, cq, cq_ex, device, dm, mr, number, or_null, parent_domain, poll, port, post, qp,
-    recv, srq,
+    EINVAL, Result, cq, cq_ex, device, dm, mr, number, or_null, parent_domain, poll, port, post,
+    qp, recv, srq,
 };
 use crate::abi::*;
 use crate::handles::{self, BadHandle, Object, Slot};

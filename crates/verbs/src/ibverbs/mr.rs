@@ -74,6 +74,9 @@ impl Mr {
     }
 }
 
+/// A range that is not all there.
+const EFAULT: Errno = Errno(libc::EFAULT);
+
 /// The region behind a handle.
 pub fn find(mr: *const ibv_mr) -> Result<&'static Slot<Mr>> {
     Ok(handles::get::<Mr>(mr)?)
@@ -122,7 +125,10 @@ struct Range {
 /// The page table of a range: one page as long as the address space. The card's pages need not be
 /// the machine's, as bus addresses are this process's own.
 fn table(range: Range, access: u32) -> Result<PageTable> {
-    let end = range.addr.checked_add(range.len).filter(|end| *end <= MAX_REGION).ok_or(EINVAL)?;
+    let end = range.addr.checked_add(range.len).ok_or(EINVAL)?;
+    if end > MAX_REGION {
+        return Err(EFAULT);
+    }
     range.iova.checked_add(end - range.addr).ok_or(EINVAL)?;
     let base = if access & IBV_ACCESS_ON_DEMAND != 0 { CHECKED } else { 0 };
     Ok(PageTable::new(MAX_REGION.trailing_zeros(), range.addr, [base]))
@@ -143,7 +149,6 @@ fn bring_in(range: Range, access: u32) -> Result<()> {
 
 /// Brings pages in. Fails with `EFAULT` where a processor's access would.
 pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
-    const EFAULT: Errno = Errno(libc::EFAULT);
     // SAFETY: asks the C library for a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
     let start = addr & !(page - 1);
@@ -160,18 +165,41 @@ pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
         }
         match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::EINTR | libc::EAGAIN) => {}
-            // A mapping of a device, or a kernel that does not know the advice (before 5.14).
+            // Not permitted; or a mapping of a device; or a kernel before 5.14.
             Some(libc::EINVAL) => break,
             _ => return Err(EFAULT),
         }
     }
-    let pages = usize::try_from(len / page).map_err(|_| EINVAL)?;
-    let mut resident = vec![0u8; pages];
-    // SAFETY: a byte for each page; the system refuses what is not mapped.
-    match unsafe { libc::mincore(start as *mut c_void, len as usize, resident.as_mut_ptr()) } {
-        0 => Ok(()),
-        _ => Err(EFAULT),
+    if maps_permit(start, start + len, write) { Ok(()) } else { Err(EFAULT) }
+}
+
+/// May all bytes from `start` to `end` be accessed, as the system lists this process's mappings?
+fn maps_permit(start: u64, end: u64, write: bool) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
+    let mut reached = start;
+    for line in maps.lines() {
+        let Some((from, to, permissions)) = mapping(line) else { continue };
+        if to <= reached {
+            continue;
+        }
+        let wanted = if write { permissions.contains('w') } else { permissions.starts_with('r') };
+        if from > reached || !wanted {
+            return false;
+        }
+        reached = to;
+        if reached >= end {
+            return true;
+        }
     }
+    false
+}
+
+/// `from-to permissions …`
+fn mapping(line: &str) -> Option<(u64, u64, &str)> {
+    let (range, rest) = line.split_once(' ')?;
+    let (from, to) = range.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    Some((hex(from)?, hex(to)?, rest.get(..4)?))
 }
 
 /// `ibv_reg_mr`.
@@ -215,8 +243,10 @@ pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *const ibv_mr_init_att
         // SAFETY: by promise of the caller.
         let attr = *unsafe { attr.as_ref() }.ok_or(EINVAL)?;
         let has = |bit: u64| attr.comp_mask & bit != 0;
-        let known =
-            IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET;
+        let known = IBV_REG_MR_MASK_IOVA
+            | IBV_REG_MR_MASK_ADDR
+            | IBV_REG_MR_MASK_FD
+            | IBV_REG_MR_MASK_FD_OFFSET;
         if has(!known) {
             return Err(EOPNOTSUPP);
         }
@@ -260,12 +290,7 @@ pub fn register(
 }
 
 /// Registers a range with the card and makes the handle.
-fn make(
-    pd: &'static Slot<Pd>,
-    range: Range,
-    access: u32,
-    backing: Backing,
-) -> Result<*mut ibv_mr> {
+fn make(pd: &'static Slot<Pd>, range: Range, access: u32, backing: Backing) -> Result<*mut ibv_mr> {
     let init = MrInit {
         iova: range.iova,
         len: range.len,
@@ -426,7 +451,7 @@ fn reregister(
 }
 
 /// `verbs_context.alloc_null_mr`: reads as zero, swallows what is written.
-pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     or_null((|| {
         let pd = pd::find(pd)?;
         let key = pd.context.card.lock().nic().alloc_null_mr(pd.pd)?;
@@ -436,7 +461,7 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 }
 
 /// `verbs_context.reg_dm_mr`: the flags must say that addresses begin at zero.
-pub unsafe extern "C" fn reg_dm_mr(
+pub extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
     offset: u64,
@@ -513,8 +538,8 @@ fn register_fd(
     let mapping = Backing::Mapping { start: start as usize, len: size };
     let range = Range { addr: start as u64 + within, len, iova };
     // Beyond the end of a file there is nothing to bring in.
-    let made = populate(range.addr, len, write != 0)
-        .and_then(|()| make(pd, range, access, mapping));
+    let made =
+        populate(range.addr, len, write != 0).and_then(|()| make(pd, range, access, mapping));
     made.inspect_err(|_| {
         // SAFETY: our own mapping, of which nobody knows.
         unsafe { libc::munmap(start, size) };
@@ -572,9 +597,9 @@ fn prefetchable(pd: &'static Slot<Pd>, sge: ibv_sge, write: bool) -> Result<(u64
     if write && mr.access & WRITES == 0 {
         return Err(Errno(libc::EPERM));
     }
-    let from = sge.addr.checked_sub(mr.addr).ok_or(Errno(libc::EFAULT))?;
+    let from = sge.addr.checked_sub(mr.addr).ok_or(EFAULT)?;
     if from.checked_add(u64::from(sge.length)).is_none_or(|end| end > mr.len) {
-        return Err(Errno(libc::EFAULT));
+        return Err(EFAULT);
     }
     Ok((sge.addr, u64::from(sge.length)))
 }

@@ -215,7 +215,8 @@ pub unsafe extern "C" fn query_device_ex(
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = 1_000_000;
         all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
-        all.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
+        all.cq_mod_caps =
+            ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
         let memory = card.device.limits().device_memory;
         all.max_dm_size = memory.end - memory.start;
         all.phys_port_cnt_ex = 1;

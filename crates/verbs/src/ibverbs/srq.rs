@@ -52,10 +52,7 @@ impl Object for Srq {
 ///
 /// # Safety
 /// `init` can be read and written.
-pub unsafe extern "C" fn create_srq(
-    pd: *mut ibv_pd,
-    init: *mut ibv_srq_init_attr,
-) -> *mut ibv_srq {
+pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: by promise of the caller.
     let init = unsafe { &mut *init };
     or_null(create(pd, init.srq_context, &mut init.attr))

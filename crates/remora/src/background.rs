@@ -1,7 +1,7 @@
 //! The background thread: drives the card while no application thread does.
 //!
 //! Two busy processes on two cores must not fight their own background threads. So the thread only
-//! looks in, every few milliseconds, as long as somebody polls; when it finds that nobody has, it
+//! looks in, every millisecond or so, as long as somebody polls; when it finds that nobody has, it
 //! sleeps on the socket and handles what comes at once, until somebody polls again.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -16,8 +16,8 @@ use crate::event::Event;
 use crate::raw::UNSENT_FOR;
 
 /// How soon after the last poll the thread takes over, at least and at most.
-const LOOK_IN_MIN: Duration = Duration::from_millis(1);
-const LOOK_IN_MAX: Duration = Duration::from_millis(4);
+const LOOK_IN_MIN: Duration = Duration::from_micros(250);
+const LOOK_IN_MAX: Duration = Duration::from_millis(1);
 /// Steps in a row before the lock is given up for others.
 const STEPS: usize = 64;
 

@@ -218,6 +218,7 @@ impl Qp {
         match packet.op.operation {
             Operation::ReadRequest => self.answer_read_again(env, packet),
             Operation::CompareSwap | Operation::FetchAdd => self.answer_atomic_again(env, packet),
+            Operation::AtomicWrite | Operation::Flush => self.answer_done_again(env, packet),
             _ if self.rx.reply == Reply::Nothing => self.rx.reply = Reply::Acknowledge,
             _ => {}
         }
@@ -235,6 +236,8 @@ impl Qp {
             Operation::CompareSwap | Operation::FetchAdd => {
                 return self.execute_atomic(env, packet);
             }
+            Operation::AtomicWrite => return self.execute_atomic_write(env, packet),
+            Operation::Flush => return self.execute_flush(env, packet),
             _ => {
                 env.card.counters.refused_no_kernel += 1;
                 env.card.incidents.blame(Cause::NoKernel, None);
@@ -283,7 +286,7 @@ impl Qp {
             let invalidates = packet.op.follows.contains(Follows::IETH);
             if invalidates {
                 let key = packet.ext.imm_or_key;
-                let ended = env.card.regions.invalidate(key, self.pd);
+                let ended = env.card.regions.invalidate(key, self.scope());
                 ended.map_err(|error| {
                     Refusal::access(env, error, Touched { key, addr: 0, len: 0 })
                 })?;
@@ -313,11 +316,11 @@ impl Qp {
         // The whole range is judged before its first byte is written, and a receive element is
         // taken only when nothing but the driver can still refuse the data.
         let judged = if packet.op.position.begins() { total } else { len };
-        self.check_remote(env, rkey, addr, judged, Access::REMOTE_WRITE)?;
+        self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
         let imm = packet.op.follows.contains(Follows::IMM);
         let receive = if imm { Some(self.take_receive(env)?) } else { None };
         if len > 0 {
-            let key = (rkey, self.pd);
+            let key = (rkey, self.scope());
             let written = env.write_region(key, addr, packet.payload, Access::REMOTE_WRITE);
             if let Err(error) = written {
                 self.rx.receive = receive;
@@ -339,10 +342,10 @@ impl Qp {
         env: &mut Env<'_>,
         rkey: u32,
         addr: u64,
-        len: u32,
+        len: u64,
         need: Access,
     ) -> Result<(), Refusal> {
-        let memory = Touched { key: rkey, addr, len: len.into() };
+        let memory = Touched { key: rkey, addr, len };
         if !self.access.contains(need) {
             let refusal = Refusal::access(env, AccessError::Permission, memory);
             env.card.incidents.blame(Cause::QpAccess, Some(memory));
@@ -351,7 +354,7 @@ impl Qp {
         if len == 0 {
             return Ok(());
         }
-        let opens = env.card.regions.check(rkey, self.pd, addr, u64::from(len), need);
+        let opens = env.card.regions.check(rkey, self.scope(), addr, len, need);
         opens.map_err(|error| Refusal::access(env, error, memory))
     }
 
@@ -414,7 +417,7 @@ impl Qp {
             let Sge { addr, len, lkey } = sge;
             let (now, later) = rest.split_at(len as usize);
             rest = later;
-            let written = env.write_region((lkey, self.pd), addr, now, Access::LOCAL_WRITE);
+            let written = env.write_region((lkey, self.scope()), addr, now, Access::LOCAL_WRITE);
             written.map_err(|error| (error, Touched { key: lkey, addr, len: len.into() }))
         });
         if let Err((error, memory)) = filled {

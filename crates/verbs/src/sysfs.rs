@@ -3,7 +3,8 @@
 //! Each process has one, as each has cards of its own: `ROOT/sys/class/infiniband/remora0/…`, with
 //! the files that the kernel shows for its soft-RoCE card. `ibv_device.ibdev_path` leads there. For
 //! programs that go to `/sys` by themselves, the preload of `crates/preload` asks
-//! [`crate::preload`]. Counters are not among the files: these are written once, when a card is opened.
+//! [`crate::preload`]. Counters are not among the files, which are written once, when a card is
+//! opened.
 //!
 //! A process that is killed leaves its directory behind. Each holds a lock as long as its process
 //! lives; the next process removes those without.

@@ -215,12 +215,13 @@ mod tests {
 
     #[test]
     fn a_device_has_its_files_and_the_dead_leave_none() {
-        let processes = runtime::folder().unwrap().join(PROCESSES);
+        let card = &process::current().cards()[0];
         // Left by a process that has gone: nobody holds its lock.
+        let processes = runtime::folder().unwrap().join(PROCESSES);
         let dead = processes.join("0.0");
         fs::create_dir_all(dead.join("sys")).unwrap();
         fs::write(dead.join(LOCK), "").unwrap();
-        let card = &process::current().cards()[0];
+        remove_those_of_the_dead(&processes);
         let read = |path: &str| {
             fs::read_to_string(Path::new(&card.directory).join(path)).unwrap().trim().to_owned()
         };

@@ -12,7 +12,8 @@ use super::stream::{Stream, set_nonblocking};
 use super::wire::{HELLO, Hello};
 use crate::abi::rdma_cma::*;
 use crate::process;
-use crate::rdmacm::{EINVAL, Errno, Result, channel, connect};
+use crate::rdmacm::channel::{self, Channel};
+use crate::rdmacm::{EINVAL, Errno, Result, connect};
 
 /// How long a call that waits looks for itself before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
@@ -50,6 +51,8 @@ pub(super) struct Inner {
     pub(super) phase: Phase,
     pub(super) id: *mut rdma_cm_id,
     pub(super) channel: *mut rdma_event_channel,
+    /// The channel itself.
+    news: Option<Arc<Channel>>,
     pub(super) stream: Option<Stream>,
     /// For `SO_ERROR`.
     pub(super) error: c_int,
@@ -114,6 +117,7 @@ fn with_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel, options: Optio
             phase: Phase::Idle,
             id,
             channel,
+            news: Channel::find(channel).ok(),
             stream: None,
             error: 0,
             maps: Vec::new(),
@@ -146,6 +150,7 @@ pub(super) fn create_datagram(fd: c_int) -> c_int {
             phase: Phase::Open,
             id: ptr::null_mut(),
             channel: ptr::null_mut(),
+            news: None,
             stream: None,
             error: 0,
             maps: Vec::new(),
@@ -219,6 +224,10 @@ pub(super) fn conn_param(hello: &[u8; HELLO]) -> rdma_conn_param {
 impl Inner {
     /// The next event of the id, if there is one.
     pub(super) fn next_event(&mut self) -> Option<*mut rdma_cm_event> {
+        // Most looks find nothing, and should cost nothing.
+        if self.news.as_ref().is_none_or(|news| news.is_empty()) {
+            return None;
+        }
         let mut event = ptr::null_mut();
         // SAFETY: a place for the event; the channel does not block.
         let got = unsafe { channel::rdma_get_cm_event(self.channel, &mut event) };

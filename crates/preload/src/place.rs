@@ -1,8 +1,7 @@
 //! Which paths are looked up elsewhere, and where.
 //!
-//! The other place is a folder that is laid out as `/` is as far as it goes: what a program seeks
-//! in `/sys/class/infiniband/remora0` is in `sys/class/infiniband/remora0` there. The verbs
-//! library makes one for each process, as each may have an address of its own, and says where by
+//! The other place is a folder that stands for `/`, as far as it goes: what a program seeks in
+//! `/sys/class/infiniband/remora0` is in `sys/class/infiniband/remora0` there. The verbs library makes one for each process, as each may have an address of its own, and says where by
 //! its function `remora_sysfs`. Where that library is not loaded, `REMORA_SYSFS` names the folder.
 
 use std::ffi::{CStr, c_char};
@@ -25,12 +24,13 @@ impl Room {
         Room([MaybeUninit::uninit(); libc::PATH_MAX as usize])
     }
 
-    /// `root` and `path`, one after the other, if they fit.
+    /// `path` below `root`; `None` if it becomes too long.
     fn join(&mut self, root: &CStr, path: &CStr) -> Option<*const c_char> {
         let root = root.to_bytes();
+        let path = path.to_bytes_with_nul();
         let root = root.strip_suffix(b"/").unwrap_or(root);
-        let all = root.iter().chain(path.to_bytes_with_nul());
-        if root.len() + path.count_bytes() >= self.0.len() {
+        let all = root.iter().chain(path);
+        if root.len() + path.len() > self.0.len() {
             return None;
         }
         for (to, from) in self.0.iter_mut().zip(all) {
@@ -125,6 +125,9 @@ mod tests {
         let joined = room.join(c"/run/x/", c"/sys/class/infiniband").unwrap();
         // SAFETY: `join` has just written it.
         assert_eq!(unsafe { CStr::from_ptr(joined) }, c"/run/x/sys/class/infiniband");
+        let joined = room.join(c"/run/x", c"/dev/infiniband/uverbs0").unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { CStr::from_ptr(joined) }, c"/run/x/dev/infiniband/uverbs0");
         let long = std::ffi::CString::new(vec![b'a'; 4090]).unwrap();
         assert!(room.join(c"/12345", &long).is_none());
         assert!(room.join(c"/1234", &long).is_some());

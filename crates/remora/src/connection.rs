@@ -152,6 +152,7 @@ impl Device {
             remote: remote.ip(),
             service: PortSpace::Tcp.service_id(remote.port()),
             local_port: 0,
+            told: None,
             transport: TransportService::Rc,
             local_qpn: local.qpn,
             starting_psn: local.psn,

@@ -17,5 +17,8 @@ mod export;
 pub mod handles;
 pub mod ibverbs;
 pub mod log;
+pub mod preload;
 pub mod process;
+mod rdmacm;
+mod rsocket;
 pub mod sysfs;

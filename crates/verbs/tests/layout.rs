@@ -15,6 +15,8 @@ const HEADERS: &[&str] = &[
     "infiniband/sa.h",
     "rdma/ib_user_sa.h",
     "rdma/ib_user_verbs.h",
+    "rdma/rdma_cma.h",
+    "rdma/rsocket.h",
 ];
 
 /// A line of the program's output, and what we say it should be.

@@ -118,7 +118,7 @@ fn trace(linker: &Path, file: &Path, variables: &Variables) -> Trace {
     for name in ["LD_TRACE_LOADED_OBJECTS", "LD_WARN", "LD_BIND_NOW"] {
         command.env(name, "1");
     }
-    command.envs(variables.iter().map(|(name, value)| (name, value)));
+    command.env_remove(PRELOAD).envs(variables.iter().map(|(name, value)| (name, value)));
     let Ok(output) = command.output() else { return Trace::default() };
     read_trace(&String::from_utf8_lossy(&output.stdout), &String::from_utf8_lossy(&output.stderr))
 }
@@ -196,7 +196,10 @@ fn loading(program: &Program, variables: &Variables) -> Check {
     let Some(linker) = linker else {
         return Check::note("program", format!("{name} is no ELF program; it was not looked into"));
     };
-    let trace = trace(Path::new(linker), &program.binary, variables);
+    // Without the preload, under whose name the library would be listed for every program.
+    let variables: Variables =
+        variables.iter().filter(|(name, _)| *name == LIBRARY_PATH).cloned().collect();
+    let trace = trace(Path::new(linker), &program.binary, &variables);
     let gone = trace.libraries.iter().filter(|(_, path)| path.is_none());
     let gone: BTreeSet<&str> = gone.map(|(name, _)| name.as_str()).collect();
     if !gone.is_empty() {

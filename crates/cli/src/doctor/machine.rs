@@ -1,13 +1,14 @@
 //! The machine around: firewalls, what confines programs, who listens, and what does not matter.
 
 use std::fs;
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
 use super::Check;
 
-/// The listeners of rdma_cm have a name of their process's making among the abstract Unix sockets:
-/// `@remora/…`.
-const LISTENERS: &str = "@remora";
+/// A listener of rdma_cm: `@remora/cm/<port space>/<port>/<address>/<card>`, an abstract Unix
+/// socket, by which clients on this machine find it.
+const LISTENER: &str = "@remora/cm/";
 
 /// Looks around.
 pub(super) fn look(checks: &mut Vec<Check>) {
@@ -82,19 +83,40 @@ fn confinement() -> Vec<Check> {
     checks
 }
 
-/// Who listens for connections, as far as its name tells.
+/// Who listens for connections.
 fn listeners(sockets: &str) -> Check {
-    let mut names: Vec<&str> = sockets
+    let mut found: Vec<String> = sockets
         .lines()
-        .filter_map(|line| line.split_ascii_whitespace().nth(7))
-        .filter(|name| name.starts_with(LISTENERS))
+        .filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix(LISTENER))
+        .filter_map(describe)
         .collect();
-    names.sort_unstable();
-    names.dedup();
-    match names.as_slice() {
+    found.sort_unstable();
+    found.dedup();
+    match found.as_slice() {
         [] => Check::note("listeners", "no program here listens by rdma_cm at the moment"),
-        names => Check::ok("listeners", names.join(", ")),
+        found => Check::ok("listeners", found.join("; ")),
     }
+}
+
+/// Says a listener's name in words; `None` if a port is only held.
+fn describe(name: &str) -> Option<String> {
+    let mut parts = name.split('/');
+    let (space, port, address) = (parts.next()?, parts.next()?, parts.next()?);
+    let card = parts.next().filter(|card| card.parse::<IpAddr>().is_ok())?;
+    let space = match space {
+        "0106" => "TCP",
+        "0111" => "UDP",
+        "013f" => "IB",
+        "0002" => "IPoIB",
+        other => other,
+    };
+    let address = match address {
+        "*" => "any address",
+        "*4" => "any IPv4 address",
+        "*6" => "any IPv6 address",
+        one => one,
+    };
+    Some(format!("{space} port {port} of {address}, on the card {card}"))
 }
 
 #[cfg(test)]
@@ -116,11 +138,13 @@ mod tests {
     #[test]
     fn listeners_are_found_among_other_sockets() {
         let sockets = "Num RefCount Protocol Flags Type St Inode Path\n\
-            0: 00000002 00000000 00010000 0001 01 4711 @remora/cm/127.0.0.2/tcp/7471\n\
+            0: 00000002 00000000 00010000 0001 01 4711 @remora/cm/0106/7471/*4/127.0.0.2\n\
+            0: 00000002 00000000 00010000 0001 01 4711 @remora/cm/0106/7471/*4\n\
             0: 00000002 00000000 00010000 0001 01 4712 /run/x\n\
             0: 00000002 00000000 00000000 0002 01 4713\n";
         let check = listeners(sockets);
-        assert_eq!(check.found, "@remora/cm/127.0.0.2/tcp/7471");
+        let expected = "TCP port 7471 of any IPv4 address, on the card 127.0.0.2";
+        assert_eq!(check.found, expected);
         assert_eq!(listeners("").status, Status::Note);
     }
 }

@@ -15,6 +15,8 @@ use crate::output;
 
 /// How long a datagram from this machine to itself may take.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The last entry of the table of GIDs; all of them are the same.
+const LAST_GID: u32 = 3;
 /// What a socket's receive buffer should be allowed to have.
 const ENOUGH_BUFFER: u64 = 4 << 20;
 
@@ -73,7 +75,7 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<Card> {
     checks.push(Check::ok(
         "GID",
         format!(
-            "index 0, {}, RoCE v2 (the only one: programs that ask for an index take `-g 0`)",
+            "{}, RoCE v2, at index 0 to {LAST_GID}: `-g 0` for programs that want an index",
             crate::devinfo::gid(info.address)
         ),
     ));
@@ -151,8 +153,11 @@ fn to_itself(address: &IpAddr) -> Check {
 fn gid_variables(variable: impl Fn(&str) -> Option<String>) -> Vec<Check> {
     let mut checks = Vec::new();
     for name in ["NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX"] {
-        if let Some(value) = variable(name).filter(|value| value != "0" && value != "auto") {
-            let found = format!("{name}={value}, but Remora's card has GID index 0 only");
+        if let Some(value) = variable(name).filter(|value| {
+            value != "auto" && !value.parse().is_ok_and(|index: u32| index <= LAST_GID)
+        }) {
+            let found =
+                format!("{name}={value}, but Remora's card has the indices 0 to {LAST_GID}");
             checks.push(Check::warn("GID", found, format!("unset {name}")));
         }
     }
@@ -217,7 +222,7 @@ mod tests {
         let none = gid_variables(|_| None);
         assert!(none.is_empty());
         let some = gid_variables(|name| match name {
-            "NCCL_IB_GID_INDEX" => Some("3".into()),
+            "NCCL_IB_GID_INDEX" => Some("7".into()),
             "NCCL_IB_HCA" => Some("mlx5_0".into()),
             "UCX_NET_DEVICES" => Some("remora0:1".into()),
             _ => None,

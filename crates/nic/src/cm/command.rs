@@ -25,6 +25,9 @@ pub struct ConnectRequest<'a> {
     pub service: ServiceId,
     /// The port that the peer sees; used with services of the port spaces only.
     pub local_port: u16,
+    /// The addresses that the peer is told, where they are to be others than those that packets
+    /// have: a name that the peer listens by, say. The port in it counts, not `local_port`.
+    pub told: Option<CmaHeader>,
     /// RC or UC.
     pub transport: TransportService,
     /// Our queue pair.
@@ -147,7 +150,9 @@ impl Cm {
         if request.service.port().is_none() {
             return private_data(request.private_data);
         }
-        self.cma_header(request.remote, request.local_port).prepend(request.private_data)
+        let header =
+            request.told.unwrap_or_else(|| self.cma_header(request.remote, request.local_port));
+        header.prepend(request.private_data)
     }
 
     pub(super) fn cma_header(&self, destination: IpAddr, local_port: u16) -> CmaHeader {

@@ -1,11 +1,11 @@
 //! What the manager tells its caller.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
 use super::connection::ConnId;
 use super::listener::ListenerId;
 use super::message::{RejectReason, SidrStatus, TransportService};
-use super::service::ServiceId;
+use super::service::{CmaHeader, ServiceId};
 use super::sidr::SidrId;
 use crate::Psn;
 
@@ -93,8 +93,8 @@ pub struct IncomingRequest {
     pub service: ServiceId,
     /// Who asks; port 0 outside the port spaces.
     pub peer: SocketAddr,
-    /// The address that the peer asked, where it tells.
-    pub local: Option<IpAddr>,
+    /// The addresses that the peer tells, where it does. Its own may not be that of its packets.
+    pub told: Option<CmaHeader>,
     /// Kind of queue pair.
     pub transport: TransportService,
     /// The peer's queue pair.
@@ -159,8 +159,8 @@ pub struct IncomingResolution {
     pub service: ServiceId,
     /// Who asks; port 0 outside the port spaces.
     pub peer: SocketAddr,
-    /// The address that the peer asked, where it tells.
-    pub local: Option<IpAddr>,
+    /// The addresses that the peer tells, where it does. Its own may not be that of its packets.
+    pub told: Option<CmaHeader>,
     /// The peer's: 180 bytes, or 216 outside the port spaces.
     pub private_data: Vec<u8>,
 }

@@ -17,7 +17,7 @@ use crate::Time;
 pub(super) struct Admission {
     pub(super) listener: ListenerId,
     pub(super) peer: SocketAddr,
-    pub(super) local: Option<IpAddr>,
+    pub(super) told: Option<CmaHeader>,
     pub(super) private_data: Vec<u8>,
 }
 
@@ -101,11 +101,11 @@ impl Cm {
             self.counters.backlog_full += 1;
             return Err(RejectReason::NO_RESOURCES);
         }
-        let Some((peer, local, data)) = who_asks(src, req.service_id, &req.private_data) else {
+        let Some((peer, told, data)) = who_asks(src, req.service_id, &req.private_data) else {
             self.counters.invalid_cma_header += 1;
             return Err(RejectReason::UNSUPPORTED);
         };
-        Ok(Admission { listener, peer, local, private_data: data.to_vec() })
+        Ok(Admission { listener, peer, told, private_data: data.to_vec() })
     }
 
     fn begin(&mut self, src: IpAddr, tid: u64, req: &Req, admission: Admission) {
@@ -352,13 +352,13 @@ pub(super) fn who_asks(
     src: IpAddr,
     service: ServiceId,
     private_data: &[u8],
-) -> Option<(SocketAddr, Option<IpAddr>, &[u8])> {
+) -> Option<(SocketAddr, Option<CmaHeader>, &[u8])> {
     if service.port().is_none() {
         return Some((SocketAddr::new(src, 0), None, private_data));
     }
     let (header, user) = CmaHeader::split(private_data).ok()?;
     // The address is where the packet came from; only the port has to be believed.
-    Some((SocketAddr::new(src, header.source.port()), Some(header.destination), user))
+    Some((SocketAddr::new(src, header.source.port()), Some(header), user))
 }
 
 fn incoming(id: u32, req: &Req, admission: Admission) -> IncomingRequest {
@@ -367,7 +367,7 @@ fn incoming(id: u32, req: &Req, admission: Admission) -> IncomingRequest {
         listener: admission.listener,
         service: req.service_id,
         peer: admission.peer,
-        local: admission.local,
+        told: admission.told,
         transport: req.transport,
         remote_qpn: req.local_qpn,
         starting_psn: req.starting_psn,

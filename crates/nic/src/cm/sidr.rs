@@ -9,7 +9,7 @@ use rand_core::Rng;
 use super::mad::MAD_LEN;
 use super::message::{Message, SidrRep, SidrReq, SidrStatus, TooLong, private_data};
 use super::receive::{Admission, answer_time, who_asks};
-use super::service::ServiceId;
+use super::service::{CmaHeader, ServiceId};
 use super::{Cm, CmEvent, IncomingResolution, Resolution, Timer};
 use crate::Time;
 
@@ -26,6 +26,9 @@ pub struct ResolveRequest<'a> {
     pub service: ServiceId,
     /// The port that the peer sees; used with services of the port spaces only.
     pub local_port: u16,
+    /// The addresses that the peer is told, where they are to be others than those that packets
+    /// have. The port in it counts, not `local_port`.
+    pub told: Option<CmaHeader>,
     /// At most 180 bytes, or 216 outside the port spaces.
     pub private_data: &'a [u8],
 }
@@ -135,7 +138,8 @@ impl Cm {
         }
         let private_data = match request.service.port() {
             Some(_) => {
-                self.cma_header(request.remote, request.local_port).prepend(request.private_data)?
+                let ours = || self.cma_header(request.remote, request.local_port);
+                request.told.unwrap_or_else(ours).prepend(request.private_data)?
             }
             None => private_data(request.private_data)?,
         };
@@ -191,7 +195,7 @@ impl Cm {
             return self.on_duplicate_sidr_req(src, id);
         }
         match self.admit_sidr(src, req) {
-            Ok(Admission { listener, peer, local, private_data }) => {
+            Ok(Admission { listener, peer, told, private_data }) => {
                 let id = self.free_id();
                 let stage = Stage::Asked { request_id: req.request_id };
                 self.insert(id, src, tid, req.service_id, stage);
@@ -201,7 +205,7 @@ impl Cm {
                     listener,
                     service: req.service_id,
                     peer,
-                    local,
+                    told,
                     private_data,
                 })));
             }
@@ -229,11 +233,11 @@ impl Cm {
             self.counters.too_many_resolutions += 1;
             return Err(SidrStatus::NoQp);
         }
-        let Some((peer, local, data)) = who_asks(src, req.service_id, &req.private_data) else {
+        let Some((peer, told, data)) = who_asks(src, req.service_id, &req.private_data) else {
             self.counters.invalid_cma_header += 1;
             return Err(SidrStatus::Rejected);
         };
-        Ok(Admission { listener, peer, local, private_data: data.to_vec() })
+        Ok(Admission { listener, peer, told, private_data: data.to_vec() })
     }
 
     pub(super) fn on_sidr_rep(&mut self, src: IpAddr, rep: &SidrRep) {

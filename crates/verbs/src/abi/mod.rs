@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod memory;
 pub mod newer;
 pub mod queue;
+pub mod rdma_cma;
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::offset_of;
@@ -135,9 +136,16 @@ pub const LAYOUTS: &[&[Layout]] = &[
     CONTEXT_LAYOUTS,
     QUEUE_LAYOUTS,
     kernel::KERNEL_LAYOUTS,
+    rdma_cma::RDMACM_LAYOUTS,
 ];
 
 /// Everything that the tests compare with the header.
 #[doc(hidden)]
-pub const CONSTANTS: &[&[(&str, i64)]] =
-    &[DEVICE_CONSTANTS, MEMORY_CONSTANTS, COMPLETION_CONSTANTS, CONTEXT_CONSTANTS, QUEUE_CONSTANTS];
+pub const CONSTANTS: &[&[(&str, i64)]] = &[
+    DEVICE_CONSTANTS,
+    MEMORY_CONSTANTS,
+    COMPLETION_CONSTANTS,
+    CONTEXT_CONSTANTS,
+    QUEUE_CONSTANTS,
+    rdma_cma::RDMACM_CONSTANTS,
+];

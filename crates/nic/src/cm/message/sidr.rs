@@ -63,7 +63,8 @@ impl SidrStatus {
         }
     }
 
-    fn code(self) -> u8 {
+    /// The number of the status.
+    pub fn code(self) -> u8 {
         match self {
             SidrStatus::Success => 0,
             SidrStatus::Unsupported => 1,

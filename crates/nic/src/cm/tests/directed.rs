@@ -10,7 +10,7 @@ fn a_connection_from_beginning_to_end() {
     pair.a_to_b();
     let Some(CmEvent::ConnectRequest(request)) = pair.b.poll_event() else { panic!() };
     assert_eq!(request.peer, (ip(1), 40_000).into());
-    assert_eq!(request.local, Some(ip(2)));
+    assert_eq!(request.told.map(|told| told.destination), Some(ip(2)));
     assert_eq!(request.service.port(), Some((PortSpace::Tcp, PORT)));
     assert_eq!((request.remote_qpn, request.starting_psn), (A_QPN, Psn::new(100)));
     assert_eq!((request.responder_resources, request.initiator_depth), (4, 2));

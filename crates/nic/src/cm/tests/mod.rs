@@ -30,6 +30,7 @@ pub(super) fn to_port(remote: IpAddr, port: u16, qpn: u32) -> ConnectRequest<'st
         remote,
         service: PortSpace::Tcp.service_id(port),
         local_port: 40_000,
+        told: None,
         transport: TransportService::Rc,
         local_qpn: qpn,
         starting_psn: Psn::new(100),

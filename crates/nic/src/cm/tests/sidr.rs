@@ -7,7 +7,13 @@ const SERVICE: u16 = 7471;
 
 fn ask(pair: &mut Pair) -> SidrId {
     let service = PortSpace::Udp.service_id(SERVICE);
-    let request = ResolveRequest { remote: ip(2), service, local_port: 555, private_data: b"who?" };
+    let request = ResolveRequest {
+        remote: ip(2),
+        service,
+        local_port: 555,
+        told: None,
+        private_data: b"who?",
+    };
     pair.a.resolve_sidr(pair.now, &request).unwrap()
 }
 
@@ -20,7 +26,8 @@ fn asked(pair: &mut Pair) -> (SidrId, SidrId) {
     let a = ask(pair);
     pair.a_to_b();
     let Some(CmEvent::SidrRequest(request)) = pair.b.poll_event() else { panic!() };
-    assert_eq!((request.peer, request.local), ((ip(1), 555).into(), Some(ip(2))));
+    let destination = request.told.map(|told| told.destination);
+    assert_eq!((request.peer, destination), ((ip(1), 555).into(), Some(ip(2))));
     assert_eq!((&request.private_data[..5], request.private_data.len()), (&b"who?\0"[..], 180));
     (a, request.sidr)
 }

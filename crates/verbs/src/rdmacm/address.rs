@@ -1,0 +1,397 @@
+//! Addresses: in C and here, bound and resolved.
+
+use core::ffi::c_int;
+use core::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6};
+use remora::interface::Interface;
+
+use super::channel::News;
+use super::directory::{self, Place, Scope};
+use super::id::{Id, PathRecord, Route, Stage};
+use super::{EADDRINUSE, EINVAL, ENODEV, Errno, Result, connect, manager, status};
+use crate::abi::rdma_cma::*;
+use crate::abi::*;
+use crate::process::{self, Card};
+
+/// The address family of InfiniBand, and its address: a GID and a service.
+const AF_IB: c_int = 27;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SockaddrIb {
+    family: u16,
+    pkey: u16,
+    flowinfo: u32,
+    gid: [u8; 16],
+    sid: u64,
+    sid_mask: u64,
+    scope_id: u64,
+}
+
+/// An address of a program; `None` for a null pointer.
+///
+/// # Safety
+/// `addr` is null, or points to an address as long as its family says.
+pub(super) unsafe fn from_c(addr: *const sockaddr) -> Result<Option<SocketAddr>> {
+    if addr.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by promise of the caller, an address, which begins with its family.
+    let family = c_int::from(unsafe { addr.cast::<u16>().read_unaligned() });
+    Ok(Some(match family {
+        libc::AF_INET => {
+            // SAFETY: the family says what it is.
+            let v4 = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            SocketAddr::new(ip.into(), u16::from_be(v4.sin_port))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says what it is.
+            let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into()
+        }
+        AF_IB => {
+            // SAFETY: the family says what it is.
+            let ib = unsafe { addr.cast::<SockaddrIb>().read_unaligned() };
+            let port = (u64::from_be(ib.sid) & 0xffff) as u16;
+            SocketAddr::new(IpAddr::from(ib.gid).to_canonical(), port)
+        }
+        _ => return Err(EINVAL),
+    }))
+}
+
+/// The bytes of an address in C.
+pub(super) fn to_c(address: SocketAddr) -> any_address {
+    let mut bytes = [0; size_of::<any_address>()];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    match address {
+        SocketAddr::V4(v4) => {
+            put(0, &(libc::AF_INET as u16).to_ne_bytes());
+            put(2, &v4.port().to_be_bytes());
+            put(4, &v4.ip().octets());
+        }
+        SocketAddr::V6(v6) => {
+            put(0, &(libc::AF_INET6 as u16).to_ne_bytes());
+            put(2, &v6.port().to_be_bytes());
+            put(8, &v6.ip().octets());
+            put(24, &v6.scope_id().to_ne_bytes());
+        }
+    }
+    any_address(bytes)
+}
+
+/// How long the address is in C.
+pub(super) fn c_len(address: SocketAddr) -> usize {
+    match address {
+        SocketAddr::V4(_) => size_of::<sockaddr_in>(),
+        SocketAddr::V6(_) => size_of::<sockaddr_in6>(),
+    }
+}
+
+/// The card that has `ip`, or serves it: any card serves addresses of this machine.
+fn card_for(ip: IpAddr) -> Result<&'static Card> {
+    let cards = process::current().cards();
+    let exact = cards.iter().find(|card| card.address == ip.to_canonical());
+    let any = || if directory::is_local(ip.to_canonical()) { cards.first() } else { None };
+    exact.or_else(any).ok_or(ENODEV)
+}
+
+/// The card from which `peer` is reached.
+fn card_towards(peer: IpAddr) -> Result<&'static Card> {
+    let cards = process::current().cards();
+    let same_kind = |card: &&Card| card.address.is_loopback() == peer.is_loopback();
+    let family = |card: &&Card| card.address.is_ipv4() == peer.is_ipv4();
+    let best = cards.iter().find(|card| card.address == peer);
+    let best = best.or_else(|| cards.iter().find(|card| same_kind(card) && family(card)));
+    best.or_else(|| cards.iter().find(family)).or_else(|| cards.first()).ok_or(ENODEV)
+}
+
+/// The largest path MTU, as a code, that both ends have.
+fn path_mtu(card: &Card, peer: IpAddr) -> u8 {
+    let theirs = match peer.is_loopback() {
+        true => None,
+        false => Interface::find(&peer.to_string()).ok().map(|interface| interface.path_mtu()),
+    };
+    theirs.map_or(card.mtu, |theirs| theirs.min(card.mtu)).code()
+}
+
+/// Binds an id: `rdma_bind_addr`.
+pub(super) fn bind(id: &Id, address: SocketAddr) -> Result<()> {
+    let (stage, shared, v6_only) = {
+        let state = id.lock();
+        (state.stage, state.reuse, state.v6_only)
+    };
+    if stage != Stage::Idle {
+        return Err(EINVAL);
+    }
+    let ip = address.ip();
+    let card = if ip.is_unspecified() { None } else { Some(card_for(ip)?) };
+    let scope = Scope::of(ip, v6_only);
+    let (port, lock) = match address.port() {
+        0 => free_port(id.space, scope)?,
+        port => (port, directory::hold(id.space, port, scope, shared)?),
+    };
+    if let Some(card) = card {
+        id.attach(card.index)?;
+    }
+    let mut state = id.lock();
+    state.port_lock = Some(lock);
+    state.local = Some(with_port(address, port));
+    state.stage = Stage::Bound;
+    drop(state);
+    id.show_addresses();
+    Ok(())
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// A port that nobody has.
+fn free_port(space: rdma_port_space, scope: Scope) -> Result<(u16, std::os::fd::OwnedFd)> {
+    for _ in 0..1000 {
+        let port = manager::some_port();
+        if let Ok(lock) = directory::hold(space, port, scope, false) {
+            return Ok((port, lock));
+        }
+    }
+    Err(Errno(libc::EADDRNOTAVAIL))
+}
+
+/// Finds the way to `remote`: the first half of `rdma_resolve_addr`.
+fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()> {
+    let (stage, bound, reuse) = {
+        let state = id.lock();
+        (state.stage, state.local, state.reuse)
+    };
+    match (stage, local) {
+        (Stage::Idle, Some(local)) if local.port() != 0 || !local.ip().is_unspecified() => {
+            let _ = reuse;
+            bind_to_source(id, local)?;
+        }
+        (Stage::Idle | Stage::Bound, _) => {}
+        _ => return Err(EINVAL),
+    }
+    let mut remote = remote;
+    remote.set_ip(directory::loopback_if_unspecified(remote.ip()));
+    let place = directory::locate(id.space, remote);
+    let peer = match place {
+        Place::Card(peer) | Place::Elsewhere(peer) => peer,
+        Place::Nowhere => remote.ip().to_canonical(),
+    };
+    let card = match id.lock().card {
+        Some(index) => process::current().cards().get(index).ok_or(ENODEV)?,
+        None => card_towards(peer)?,
+    };
+    let reachable = card.address.is_ipv4() == peer.is_ipv4() || matches!(place, Place::Nowhere);
+    if !reachable || (card.address.is_loopback() && matches!(place, Place::Elsewhere(_))) {
+        tracing::error!(
+            peer = %peer, card = %card.address,
+            "no RDMA device leads there: set REMORA_ADDR to an address of this machine that \
+             the peer can reach"
+        );
+        return Err(ENODEV);
+    }
+    id.attach(card.index)?;
+    let mut state = id.lock();
+    let known = bound.or(local).or(state.local).filter(|local| !local.ip().is_unspecified());
+    // As the system picks a source: a local address speaks for itself.
+    let source = match (known, place) {
+        (Some(known), _) => known.ip(),
+        (None, Place::Elsewhere(_)) => card.address,
+        (None, _) => remote.ip(),
+    };
+    let port = match state.local.map_or(0, |local| local.port()) {
+        0 => manager::own_port(),
+        port => port,
+    };
+    if state.port_lock.is_none() {
+        state.own_port = Some(port);
+    }
+    state.local = Some(SocketAddr::new(source, port));
+    state.remote = Some(remote);
+    state.route = Some(Route { peer, mtu: path_mtu(card, peer) });
+    state.stage = Stage::AddressResolved;
+    drop(state);
+    id.show_addresses();
+    Ok(())
+}
+
+/// A source without a port needs none that other processes know of.
+fn bind_to_source(id: &Id, local: SocketAddr) -> Result<()> {
+    if local.port() != 0 {
+        return bind(id, local);
+    }
+    let card = card_for(local.ip())?;
+    id.attach(card.index)?;
+    id.lock().local = Some(local);
+    Ok(())
+}
+
+/// Is there still, or is there now, a card that serves what was resolved? Where a listener came or
+/// went since, the way is another.
+pub(super) fn look_again(id: &Id) -> Result<Option<Route>> {
+    let remote = id.lock().remote.ok_or(EINVAL)?;
+    let peer = match directory::locate(id.space, remote) {
+        Place::Card(peer) | Place::Elsewhere(peer) => peer,
+        Place::Nowhere => return Ok(None),
+    };
+    let route = Route { peer, mtu: path_mtu(id.card()?, peer) };
+    id.lock().route = Some(route);
+    id.show_addresses();
+    Ok(Some(route))
+}
+
+/// What the path is called in InfiniBand.
+fn path_record(id: &Id) -> Result<ibv_sa_path_rec> {
+    let card = id.card()?;
+    let state = id.lock();
+    let route = state.route.ok_or(EINVAL)?;
+    /// Selectors of the record: exactly this much.
+    const EXACTLY: u8 = 2;
+    Ok(ibv_sa_path_rec {
+        dgid: ibv_gid { raw: process::gid_of(route.peer) },
+        sgid: ibv_gid { raw: card.gid() },
+        hop_limit: 64,
+        traffic_class: state.tos,
+        reversible: 1,
+        numb_path: 1,
+        pkey: 0xffff,
+        mtu_selector: EXACTLY,
+        mtu: route.mtu,
+        rate_selector: EXACTLY,
+        // 10 Gb/s: a software device has no rate of its own.
+        rate: 3,
+        packet_life_time_selector: EXACTLY,
+        packet_life_time: state.ack_timeout.unwrap_or(connect::ACK_TIMEOUT).saturating_sub(1),
+        ..ibv_sa_path_rec::zeroed()
+    })
+}
+
+/// Resolves the route, which needs nobody's help.
+pub(super) fn route(id: &Id) -> Result<()> {
+    if id.lock().stage != Stage::AddressResolved {
+        return Err(EINVAL);
+    }
+    let mut record = Box::new(PathRecord(path_record(id)?));
+    let at = &raw mut record.0;
+    let mut state = id.lock();
+    state.path = Some(record);
+    state.stage = Stage::RouteResolved;
+    drop(state);
+    id.set(|c| {
+        // SAFETY: `set` gives the C struct, and these are plain fields of it.
+        unsafe {
+            (*c).route.path_rec = at;
+            (*c).route.num_paths = 1;
+        }
+    });
+    Ok(())
+}
+
+/// Tells what became of a resolution, as an event, and waits for it on a synchronous id.
+fn tell(id: &std::sync::Arc<Id>, kind: rdma_cm_event_type, status: c_int) -> Result<()> {
+    let channel = id.channel().ok_or(EINVAL)?;
+    channel.push(News { status, ..News::new(id, kind) });
+    connect::complete(id)
+}
+
+pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    status(|| {
+        let id = Id::find(id)?;
+        // SAFETY: the caller gives an address.
+        let address = unsafe { from_c(addr) }?.ok_or(EINVAL)?;
+        bind(&id, address)
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    src_addr: *mut sockaddr,
+    dst_addr: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    status(|| {
+        let id = Id::find(id)?;
+        // SAFETY: the caller gives addresses, the first of which may be null.
+        let (local, remote) = unsafe { (from_c(src_addr)?, from_c(dst_addr)?) };
+        match resolve(&id, local, remote.ok_or(EINVAL)?) {
+            Ok(()) => tell(&id, RDMA_CM_EVENT_ADDR_RESOLVED, 0),
+            Err(ENODEV) => tell(&id, RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV),
+            Err(error) => Err(error),
+        }
+    })
+}
+
+pub(crate) extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    status(|| {
+        let id = Id::find(id)?;
+        route(&id)?;
+        tell(&id, RDMA_CM_EVENT_ROUTE_RESOLVED, 0)
+    })
+}
+
+/// A route that the program gives itself stands for the resolution of one.
+pub(super) fn route_given(id: &std::sync::Arc<Id>) -> Result<()> {
+    route(id)?;
+    let channel = id.channel().ok_or(EINVAL)?;
+    channel.push(News::new(id, RDMA_CM_EVENT_ROUTE_RESOLVED));
+    Ok(())
+}
+
+pub(crate) extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    port_of(id, |c| c.route.addr.src)
+}
+
+pub(crate) extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    port_of(id, |c| c.route.addr.dst)
+}
+
+/// The port as the program sees it, in network order.
+fn port_of(id: *mut rdma_cm_id, address: impl FnOnce(&rdma_cm_id) -> any_address) -> u16 {
+    super::call(0, || {
+        let any_address(bytes) = Id::find(id)?.get(address);
+        let port = u16::from_ne_bytes([bytes[2], bytes[3]]);
+        Ok(match c_int::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
+            libc::AF_INET | libc::AF_INET6 => port,
+            _ => 0,
+        })
+    })
+}
+
+/// Binds an id that listens without having been bound: to all, and any port.
+pub(super) fn bind_if_idle(id: &Id) -> Result<()> {
+    match id.lock().stage {
+        Stage::Idle => {}
+        Stage::Bound => return Ok(()),
+        _ => return Err(EINVAL),
+    }
+    bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
+}
+
+/// Says that a bound id listens now, on these cards.
+pub(super) fn announce(id: &Id, cards: &[&Card]) -> Result<()> {
+    let (local, v6_only) = {
+        let state = id.lock();
+        (state.local.ok_or(EINVAL)?, state.v6_only)
+    };
+    let scope = Scope::of(local.ip(), v6_only);
+    let mut said = Vec::new();
+    for (n, card) in cards.iter().enumerate() {
+        match directory::announce(id.space, local.port(), scope, card.address) {
+            Ok(fd) => said.push(fd),
+            // The others of several cards of one process are found by their own addresses.
+            Err(_) if n > 0 => {}
+            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
+                return Err(EADDRINUSE);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    id.lock().announcements = said;
+    Ok(())
+}

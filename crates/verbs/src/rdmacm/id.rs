@@ -1,0 +1,265 @@
+//! What stands behind a `struct rdma_cm_id`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use remora::nic::cm::{ConnId, ListenerId, SidrId};
+
+use super::channel::Channel;
+use super::{Result, address};
+use crate::abi::rdma_cma::*;
+use crate::abi::*;
+use crate::handles::{self, Kind, Object, Slot};
+use crate::process;
+
+/// The object of the handle.
+pub(crate) struct CmId(pub(crate) Arc<Id>);
+
+impl Object for CmId {
+    type C = rdma_cm_id;
+    const KIND: Kind = Kind::CmId;
+}
+
+/// An id, as threads of this library share it.
+#[derive(Debug)]
+pub(crate) struct Id {
+    /// The C struct's address; zero before there is one and after it is destroyed.
+    c: AtomicUsize,
+    pub(crate) space: rdma_port_space,
+    pub(crate) qp_type: ibv_qp_type,
+    state: Mutex<State>,
+    /// Signalled when an event is acknowledged.
+    pub(crate) acknowledged: Condvar,
+}
+
+/// How far an id has come; each call needs one of these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Stage {
+    #[default]
+    Idle,
+    Bound,
+    AddressResolved,
+    RouteResolved,
+    Listening,
+    /// A request was sent, or has come.
+    Connecting,
+    /// The peer has replied, and there is no queue pair here that could be made ready.
+    Replied,
+    Connected,
+    Disconnected,
+}
+
+/// The card that an id is bound to, and who is at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Route {
+    /// Where the peer's card is.
+    pub(crate) peer: IpAddr,
+    /// The code of the path MTU.
+    pub(crate) mtu: u8,
+}
+
+/// What the ends of a connection tell each other, as this end's queue pair needs it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Agreement {
+    pub(crate) remote_qpn: u32,
+    pub(crate) remote_psn: u32,
+    pub(crate) local_psn: u32,
+    /// Reads and atomics that the peer may have under way here.
+    pub(crate) responder_resources: u8,
+    /// Those that we may have there.
+    pub(crate) initiator_depth: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) ack_timeout: u8,
+    pub(crate) path_mtu: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) srq: bool,
+}
+
+/// What a listener that was made by `rdma_create_ep` gives each of its connections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Template {
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) init: ibv_qp_init_attr,
+}
+
+// SAFETY: the pointers are handles, which are looked up before they are believed.
+unsafe impl Send for Template {}
+
+/// What changes in an id.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) stage: Stage,
+    pub(crate) sync: bool,
+    pub(crate) channel: Option<Arc<Channel>>,
+    /// Which of the process's cards; `None` if bound to all or none.
+    pub(crate) card: Option<usize>,
+    /// As the program sees them.
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) remote: Option<SocketAddr>,
+    pub(crate) route: Option<Route>,
+    /// The port, held against other processes.
+    pub(crate) port_lock: Option<OwnedFd>,
+    /// What tells other processes of the listener.
+    pub(crate) announcements: Vec<OwnedFd>,
+    /// A port of this process that nobody else holds.
+    pub(crate) own_port: Option<u16>,
+    pub(crate) conn: Option<ConnId>,
+    pub(crate) listeners: Vec<(usize, ListenerId)>,
+    /// Events of the listener that wait, and how many may.
+    pub(crate) waiting: usize,
+    pub(crate) backlog: usize,
+    pub(crate) sidr: Option<SidrId>,
+    pub(crate) agreement: Agreement,
+    pub(crate) tos: u8,
+    pub(crate) ack_timeout: Option<u8>,
+    pub(crate) reuse: bool,
+    pub(crate) v6_only: bool,
+    /// Goes before private data of the program.
+    pub(crate) connect_data: Vec<u8>,
+    /// Where `route.path_rec` points.
+    pub(crate) path: Option<Box<PathRecord>>,
+    pub(crate) template: Option<Template>,
+    /// Events that the program has and has not acknowledged.
+    pub(crate) unacknowledged: usize,
+    pub(crate) groups: Vec<super::multicast::Group>,
+    /// Objects that were made for the program, to go with the queue pair.
+    pub(crate) own_send_cq: bool,
+    pub(crate) own_recv_cq: bool,
+    /// The card's connection ended while a request of another MTU was prepared.
+    pub(crate) request: Option<super::connect::Request>,
+}
+
+/// A path record that a program may point to.
+#[derive(Debug)]
+pub(crate) struct PathRecord(pub(crate) ibv_sa_path_rec);
+
+impl Id {
+    /// Makes an id and its handle, on `channel`.
+    pub(crate) fn create(
+        channel: Arc<Channel>,
+        sync: bool,
+        space: rdma_port_space,
+        qp_type: ibv_qp_type,
+    ) -> Result<Arc<Id>> {
+        let id = Arc::new(Id {
+            c: AtomicUsize::new(0),
+            space,
+            qp_type,
+            state: Mutex::new(State { sync, ..State::default() }),
+            acknowledged: Condvar::new(),
+        });
+        let c = rdma_cm_id { channel: channel.c(), ps: space, qp_type, ..rdma_cm_id::zeroed() };
+        id.lock().channel = Some(channel);
+        let slot = handles::create(c, CmId(id.clone())).ok_or(super::ENOMEM)?;
+        id.c.store(slot.c() as usize, Ordering::Release);
+        Ok(id)
+    }
+
+    /// The id of a handle.
+    pub(crate) fn find(handle: *mut rdma_cm_id) -> Result<Arc<Id>> {
+        Ok(handles::get::<CmId>(handle)?.0.clone())
+    }
+
+    /// Ends the handle; whoever calls first may go on.
+    pub(crate) fn end_handle(&self) -> Result<()> {
+        handles::destroy::<CmId>(self.c())?;
+        self.c.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// The handle; null once it is destroyed.
+    pub(crate) fn c(&self) -> *mut rdma_cm_id {
+        self.c.load(Ordering::Acquire) as *mut rdma_cm_id
+    }
+
+    /// A field of the C struct as the program sees it now.
+    pub(crate) fn get<T>(&self, read: impl FnOnce(&rdma_cm_id) -> T) -> T {
+        match self.c() {
+            c if c.is_null() => read(&rdma_cm_id::zeroed()),
+            // SAFETY: a slot of ids, which is never freed. It is copied, so that no reference
+            // lives while the program writes.
+            c => read(&unsafe { c.read() }),
+        }
+    }
+
+    /// Changes the C struct. `write` must not call the program.
+    pub(crate) fn set(&self, write: impl FnOnce(*mut rdma_cm_id)) {
+        let c = self.c();
+        if !c.is_null() {
+            write(c);
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.qp_type == IBV_QPT_UD
+    }
+
+    pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
+        self.lock().channel.clone()
+    }
+
+    /// Binds to a card: from now on the program has a context.
+    pub(crate) fn attach(&self, card: usize) -> Result<()> {
+        let context = super::verbs::context(card)?;
+        self.lock().card = Some(card);
+        let gid = process::current().cards().get(card).map(process::Card::gid);
+        self.set(|c| {
+            // SAFETY: `set` gives the C struct, and these are plain fields of it.
+            unsafe {
+                (*c).verbs = context;
+                (*c).port_num = 1;
+                if (*c).pd.is_null() {
+                    (*c).pd = super::verbs::default_pd(card).unwrap_or(ptr::null_mut());
+                }
+                (*c).route.addr.ibaddr.sgid.raw = gid.unwrap_or_default();
+                (*c).route.addr.ibaddr.pkey = 0xffff;
+            }
+        });
+        Ok(())
+    }
+
+    /// The card it is bound to.
+    pub(crate) fn card(&self) -> Result<&'static process::Card> {
+        let index = self.lock().card.ok_or(super::EINVAL)?;
+        process::current().cards().get(index).ok_or(super::ENODEV)
+    }
+
+    /// Tells the program its addresses.
+    pub(crate) fn show_addresses(&self) {
+        let state = self.lock();
+        let (local, remote, route) = (state.local, state.remote, state.route);
+        drop(state);
+        self.set(|c| {
+            // SAFETY: `set` gives the C struct, and these are plain fields of it.
+            unsafe {
+                if let Some(local) = local {
+                    (*c).route.addr.src = address::to_c(local);
+                }
+                if let Some(remote) = remote {
+                    (*c).route.addr.dst = address::to_c(remote);
+                }
+                if let Some(route) = route {
+                    (*c).route.addr.ibaddr.dgid.raw = process::gid_of(route.peer);
+                }
+            }
+        });
+    }
+
+    /// The number of the queue pair on it, if there is one.
+    pub(crate) fn queue_pair(&self) -> *mut ibv_qp {
+        self.get(|c| c.qp)
+    }
+}
+
+/// The slot of a handle, for the calls that only read what the program sees.
+pub(crate) fn slot(handle: *mut rdma_cm_id) -> Result<&'static Slot<CmId>> {
+    Ok(handles::get::<CmId>(handle)?)
+}

@@ -1,0 +1,97 @@
+//! `librdmacm.so.1`: connections by address, on the card's communication manager.
+//!
+//! Read in this order:
+//! - [`id`] is what a `struct rdma_cm_id` is behind its C face, [`channel`] how it tells its news.
+//! - [`manager`] turns the card's news of connections into events of ids.
+//! - [`address`] binds and resolves; [`directory`] is how processes of one machine find each
+//!   other's listeners though each has a card, and so an address, of its own.
+//! - [`connect`] is listening, connecting and parting; [`sidr`] the same for datagrams.
+//! - [`queue_pair`] makes queue pairs and moves them through their states.
+//! - [`endpoint`], [`addrinfo`], [`options`] and [`multicast`] are what they say.
+//!
+//! Locks are taken in this order: the card, the manager's tables, an id's state, a channel's
+//! queue. A call never holds one of them while it calls a verb, which takes the card's.
+
+mod address;
+mod addrinfo;
+mod channel;
+mod connect;
+mod directory;
+mod endpoint;
+mod id;
+mod manager;
+mod multicast;
+mod options;
+mod queue_pair;
+mod sidr;
+pub(crate) mod symbols;
+mod verbs;
+mod watch;
+
+use core::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// An error number of the system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+pub(crate) type Result<T> = core::result::Result<T, Errno>;
+
+pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
+pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
+pub(crate) const EADDRINUSE: Errno = Errno(libc::EADDRINUSE);
+pub(crate) const ENODEV: Errno = Errno(libc::ENODEV);
+
+impl Errno {
+    /// What the system said last.
+    pub(crate) fn last() -> Errno {
+        Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// What a call that returns an error number returned.
+    pub(crate) fn check(returned: c_int) -> Result<()> {
+        match returned {
+            0 => Ok(()),
+            -1 => Err(Errno::last()),
+            code => Err(Errno(code.abs())),
+        }
+    }
+}
+
+impl From<std::io::Error> for Errno {
+    fn from(error: std::io::Error) -> Errno {
+        Errno(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(error: rustix::io::Errno) -> Errno {
+        Errno(error.raw_os_error())
+    }
+}
+
+impl From<crate::handles::BadHandle> for Errno {
+    fn from(_: crate::handles::BadHandle) -> Errno {
+        EINVAL
+    }
+}
+
+/// Sets `errno`.
+pub(crate) fn set_errno(Errno(code): Errno) {
+    // SAFETY: the C library's pointer to this thread's own variable.
+    unsafe { *libc::__errno_location() = code };
+}
+
+/// Does a call of a program: its error goes to `errno`, and no panic goes further.
+pub(crate) fn call<T>(on_error: T, act: impl FnOnce() -> Result<T>) -> T {
+    let done = catch_unwind(AssertUnwindSafe(act)).unwrap_or(Err(Errno(libc::EIO)));
+    done.unwrap_or_else(|error| {
+        set_errno(error);
+        on_error
+    })
+}
+
+/// As [`call`], for those that return 0 or -1.
+pub(crate) fn status(act: impl FnOnce() -> Result<()>) -> c_int {
+    call(-1, || act().map(|()| 0))
+}

@@ -1,0 +1,102 @@
+//! Options of ids, and the vendors' options of connections.
+
+use core::ffi::{c_int, c_void};
+
+use super::id::{Id, Stage};
+use super::{EINVAL, Errno, Result, address, connect, status};
+use crate::abi::rdma_cma::*;
+use crate::abi::*;
+
+/// The value of an option.
+///
+/// # Safety
+/// `value` points to `len` bytes.
+unsafe fn read<T: Copy>(value: *const c_void, len: usize) -> Result<T> {
+    if len != size_of::<T>() || value.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: by promise of the caller; only integers are asked for.
+    Ok(unsafe { value.cast::<T>().read_unaligned() })
+}
+
+pub(crate) unsafe extern "C" fn rdma_set_option(
+    id: *mut rdma_cm_id,
+    level: c_int,
+    optname: c_int,
+    optval: *mut c_void,
+    optlen: usize,
+) -> c_int {
+    status(|| {
+        let id = Id::find(id)?;
+        let (level, name) = (level as rdma_option_levels, optname as rdma_options);
+        if level == RDMA_OPTION_IB && name == RDMA_OPTION_IB_PATH {
+            let whole = optlen >= size_of::<ibv_path_data>();
+            if !whole || optlen % size_of::<ibv_path_data>() != 0 || optval.is_null() {
+                return Err(EINVAL);
+            }
+            // On Ethernet a path says nothing that the addresses do not.
+            address::route_given(&id)?;
+            return connect::complete(&id);
+        }
+        if level != RDMA_OPTION_ID {
+            return Err(Errno(libc::ENOSYS));
+        }
+        // SAFETY: the caller gives as many bytes as it says.
+        unsafe {
+            match name {
+                RDMA_OPTION_ID_TOS => id.lock().tos = read(optval, optlen)?,
+                RDMA_OPTION_ID_REUSEADDR => {
+                    let on: c_int = read(optval, optlen)?;
+                    before_binding(&id)?;
+                    id.lock().reuse = on != 0;
+                }
+                RDMA_OPTION_ID_AFONLY => {
+                    let on: c_int = read(optval, optlen)?;
+                    before_binding(&id)?;
+                    id.lock().v6_only = on != 0;
+                }
+                RDMA_OPTION_ID_ACK_TIMEOUT => {
+                    let timeout: u8 = read(optval, optlen)?;
+                    if timeout > 31 {
+                        return Err(EINVAL);
+                    }
+                    id.lock().ack_timeout = Some(timeout);
+                }
+                _ => return Err(Errno(libc::ENOSYS)),
+            }
+        }
+        Ok(())
+    })
+}
+
+fn before_binding(id: &Id) -> Result<()> {
+    if id.lock().stage == Stage::Idle { Ok(()) } else { Err(EINVAL) }
+}
+
+/// This card has no options of a vendor: what is set is kept from nobody, and nothing is received.
+pub(crate) unsafe extern "C" fn rdma_set_local_ece(
+    id: *mut rdma_cm_id,
+    ece: *mut ibv_ece,
+) -> c_int {
+    status(|| {
+        Id::find(id)?;
+        // SAFETY: the caller gives options, or a null pointer.
+        let ece = unsafe { ece.as_ref() }.ok_or(EINVAL)?;
+        if ece.comp_mask != 0 { Err(EINVAL) } else { Ok(()) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
+    id: *mut rdma_cm_id,
+    ece: *mut ibv_ece,
+) -> c_int {
+    status(|| {
+        Id::find(id)?;
+        if ece.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller gives a place for them.
+        unsafe { ece.write(ibv_ece::zeroed()) };
+        Ok(())
+    })
+}

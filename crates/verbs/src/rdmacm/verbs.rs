@@ -1,0 +1,126 @@
+//! The verbs that this library calls, as functions with results.
+
+use core::ffi::{c_int, c_void};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::{ENODEV, ENOMEM, Errno, Result};
+use crate::abi::*;
+use crate::ibverbs::{channel, context, cq, device, pd, qp, srq};
+use crate::process;
+
+/// The entry of the port's table with the card's RoCE v2 GID.
+pub(super) const GID_INDEX: u8 = 0;
+
+/// What is opened once for each card and serves all ids.
+#[derive(Debug, Default)]
+struct Opened {
+    cards: Mutex<HashMap<usize, One>>,
+}
+
+/// Addresses of handles; zero if there is none yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct One {
+    context: usize,
+    pd: usize,
+}
+
+fn with<R>(card: usize, act: impl FnOnce(&mut One) -> Result<R>) -> Result<R> {
+    let opened = process::current().shared::<Opened>();
+    let mut cards = opened.cards.lock().unwrap_or_else(PoisonError::into_inner);
+    act(cards.entry(card).or_default())
+}
+
+/// What a verb that returns a pointer returned.
+fn made<T>(pointer: *mut T) -> Result<*mut T> {
+    if pointer.is_null() { Err(Errno::last()) } else { Ok(pointer) }
+}
+
+/// The context that ids on a card have.
+pub(super) fn context(card: usize) -> Result<*mut ibv_context> {
+    with(card, |one| {
+        if one.context == 0 {
+            let device = *device::devices().get(card).ok_or(ENODEV)?;
+            one.context = made(context::open_device(device.c())).map_err(|_| ENODEV)? as usize;
+        }
+        Ok(one.context as *mut ibv_context)
+    })
+}
+
+/// The protection domain of those who bring none.
+pub(super) fn default_pd(card: usize) -> Result<*mut ibv_pd> {
+    let context = context(card)?;
+    with(card, |one| {
+        if one.pd == 0 {
+            one.pd = made(pd::alloc_pd(context))? as usize;
+        }
+        Ok(one.pd as *mut ibv_pd)
+    })
+}
+
+/// The XRC domain of those who bring none.
+pub(super) fn default_xrcd(_card: usize) -> Result<*mut ibv_xrcd> {
+    Err(Errno(libc::EOPNOTSUPP))
+}
+
+/// A completion queue with a channel of its own.
+pub(super) fn make_cq(
+    context: *mut ibv_context,
+    entries: u32,
+    of: *mut c_void,
+) -> Result<(*mut ibv_cq, *mut ibv_comp_channel)> {
+    let on = made(channel::create_comp_channel(context))?;
+    let entries = c_int::try_from(entries).map_err(|_| ENOMEM)?;
+    match made(cq::create_cq(context, entries, of, on, 0)) {
+        Ok(cq) => Ok((cq, on)),
+        Err(error) => {
+            channel::destroy_comp_channel(on);
+            Err(error)
+        }
+    }
+}
+
+/// Gives back what [`make_cq`] made.
+pub(super) fn drop_cq(queue: *mut ibv_cq, on: *mut ibv_comp_channel) {
+    if !queue.is_null() {
+        note("completion queue", cq::destroy_cq(queue));
+    }
+    if !on.is_null() {
+        note("completion channel", channel::destroy_comp_channel(on));
+    }
+}
+
+fn note(what: &str, returned: c_int) {
+    if returned != 0 {
+        tracing::debug!(errno = returned, "a {what} of an id stays");
+    }
+}
+
+pub(super) fn create_qp_ex(
+    context: *mut ibv_context,
+    init: &mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp> {
+    // SAFETY: the attributes live through the call.
+    made(unsafe { qp::create_qp_ex(context, init) })
+}
+
+pub(super) fn modify_qp(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: c_int) -> Result<()> {
+    // SAFETY: the attributes live through the call.
+    Errno::check(unsafe { qp::modify_qp(qp, attr, mask) })
+}
+
+pub(super) fn destroy_qp(queue_pair: *mut ibv_qp) {
+    note("queue pair", qp::destroy_qp(queue_pair));
+}
+
+pub(super) fn create_srq_ex(
+    context: *mut ibv_context,
+    init: &mut ibv_srq_init_attr_ex,
+) -> Result<*mut ibv_srq> {
+    // SAFETY: the attributes live through the call.
+    made(unsafe { srq::create_srq_ex(context, init) })
+}
+
+pub(super) fn destroy_srq(queue: *mut ibv_srq) {
+    note("shared receive queue", srq::destroy_srq(queue));
+}

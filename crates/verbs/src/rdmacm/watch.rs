@@ -1,0 +1,118 @@
+//! When a process ends, its peers are to learn of it.
+//!
+//! Hardware outlives a process, and its driver disconnects what the process leaves behind. Here
+//! the card goes with the process. One that exits says goodbye; for one that is killed, each
+//! process has a Unix socket named after its card, and the processes of the same machine that are
+//! connected with it hold a connection to that: the kernel tells them when it is gone.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::thread;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::connect;
+use super::id::Id;
+use crate::process;
+
+/// What this process watches, and lets others watch.
+#[derive(Debug, Default)]
+struct Watch {
+    followed: Mutex<HashSet<IpAddr>>,
+    /// Peers that wait for the thread to watch them.
+    new: Mutex<Vec<(IpAddr, UnixStream)>>,
+    wake: OnceLock<remora::event::Event>,
+    /// Ours, for as long as the process lives.
+    listeners: Mutex<Vec<UnixListener>>,
+}
+
+fn name(card: IpAddr) -> std::io::Result<UnixAddr> {
+    UnixAddr::from_abstract_name(format!("remora/card/{card}"))
+}
+
+/// The process has cards now: others may watch them, and are told when it exits.
+pub(super) fn at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function stays loaded: this library is never unloaded.
+        unsafe { libc::atexit(say_goodbye) };
+    });
+    let watch = process::current().shared::<Watch>();
+    let mut listeners = watch.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+    for card in process::current().cards() {
+        match name(card.address).and_then(|name| UnixListener::bind_addr(&name)) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => tracing::debug!(%error, "others will not see this process end"),
+        }
+    }
+}
+
+extern "C" fn say_goodbye() {
+    super::status(|| {
+        connect::end_all();
+        Ok(())
+    });
+}
+
+/// A connection stands: its peer's process is watched, if it is on this machine.
+pub(super) fn follow(id: &Id) {
+    let Some(route) = id.lock().route else { return };
+    let own = process::current().cards().iter().any(|card| card.address == route.peer);
+    let watch = process::current().shared::<Watch>();
+    let mut followed = watch.followed.lock().unwrap_or_else(PoisonError::into_inner);
+    if own || followed.contains(&route.peer) {
+        return;
+    }
+    // On another machine, or one that is not Remora's: nothing to watch.
+    let Ok(stream) = name(route.peer).and_then(|name| UnixStream::connect_addr(&name)) else {
+        return;
+    };
+    followed.insert(route.peer);
+    drop(followed);
+    let Ok(event) = remora::event::Event::new() else { return };
+    let mut first = false;
+    let wake = watch.wake.get_or_init(|| {
+        first = true;
+        event
+    });
+    if first {
+        let watch = watch.clone();
+        let named = thread::Builder::new().name("remora-watch".into());
+        if let Err(error) = named.spawn(move || run(&watch)) {
+            tracing::warn!(%error, "nobody watches for peers that are killed");
+        }
+    }
+    watch.new.lock().unwrap_or_else(PoisonError::into_inner).push((route.peer, stream));
+    if let Err(error) = wake.notify() {
+        tracing::error!(%error, "cannot wake the thread that watches peers");
+    }
+}
+
+/// Waits for peers to be gone.
+fn run(watch: &Arc<Watch>) {
+    let mut peers: Vec<(IpAddr, UnixStream)> = Vec::new();
+    let Some(wake) = watch.wake.get() else { return };
+    loop {
+        peers.append(&mut watch.new.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+        fds.extend(peers.iter().map(|(_, stream)| PollFd::new(stream, PollFlags::IN)));
+        if poll(&mut fds, None).is_err() {
+            continue;
+        }
+        let gone: Vec<bool> = fds.iter().skip(1).map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        wake.drain().ok();
+        let mut ended = gone.iter();
+        peers.retain(|(peer, _)| {
+            let gone = ended.next() == Some(&true);
+            if gone {
+                watch.followed.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
+                connect::peer_is_gone(*peer);
+            }
+            !gone
+        });
+    }
+}

@@ -227,10 +227,10 @@ impl Service {
     pub(crate) fn does(self, op: SendOp) -> bool {
         match self {
             Service::Rc | Service::XrcSend => true,
-            Service::Uc => match op {
-                SendOp::Send { .. } | SendOp::Write { .. } => true,
-                _ => false,
-            },
+            Service::Uc => {
+                let local = matches!(op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. });
+                local || matches!(op, SendOp::Send { .. } | SendOp::Write { .. })
+            }
             Service::Ud => matches!(op, SendOp::Send { .. }),
             Service::XrcRecv => false,
         }

@@ -64,9 +64,9 @@ pub struct Path {
 }
 
 impl Path {
-    /// The usual path to `dst` (perhaps a multicast group's GID, see
-    /// [`crate::nic::group_address`]), with a source port that follows from `entropy` (a queue pair's
-    /// number).
+    /// The usual path to `dst`, with a source port that follows from `entropy` (a queue pair's
+    /// number). The GID of a multicast group is taken for its address: see
+    /// [`crate::nic::group_address`].
     pub fn new(dst: IpAddr, entropy: u32) -> Path {
         let spread = entropy.wrapping_mul(0x9E37_79B1) >> 18;
         Path {

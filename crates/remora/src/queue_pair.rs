@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use remora_nic::nic::McastError;
 use remora_nic::qp::{ModifyQpError, Mtu, QpAttr, State};
 use remora_nic::queue::{RecvRequest, SendRequest};
 use remora_nic::wire::Transport;
@@ -10,6 +11,7 @@ use remora_nic::{Access, Path, PostError, Psn, QpInfo, QpInit};
 
 use crate::completion::CompletionQueue;
 use crate::memory::Buffer;
+use crate::multicast::JoinError;
 use crate::region::{CreateQpError, ProtectionDomain, ring};
 
 /// What a queue pair is made with.
@@ -230,6 +232,28 @@ impl QueuePair {
         self.modify(&QpAttr { sq_psn: Some(self.inner.psn), ..to(State::Rts) })
     }
 
+    /// From now on, this datagram queue pair gets what is sent to a multicast group, if it has the
+    /// right Q_Key. To send to a group, make an address handle for its address and send to queue
+    /// pair [`MULTICAST_QPN`](remora_nic::nic::MULTICAST_QPN); one's own datagrams do not come back.
+    ///
+    /// # Errors
+    /// See [`JoinError`].
+    pub fn attach_mcast(&self, group: IpAddr) -> Result<(), JoinError> {
+        let live = self.inner.pd.live();
+        live.lock().attach_mcast(self.inner.qpn, group)?;
+        // The background thread may sleep, and is to sleep on the group's socket too.
+        live.background.wake();
+        Ok(())
+    }
+
+    /// Ends what [`QueuePair::attach_mcast`] began; dropping the queue pair does it too.
+    ///
+    /// # Errors
+    /// It was not attached.
+    pub fn detach_mcast(&self, group: IpAddr) -> Result<(), McastError> {
+        self.inner.pd.live().lock().detach_mcast(self.inner.qpn, group)
+    }
+
     /// How it stands.
     pub fn query(&self) -> QpInfo {
         let info = self.inner.pd.live().lock().nic.query_qp(self.inner.qpn);
@@ -288,6 +312,7 @@ impl Drop for QpInner {
         let mut driver = self.pd.live().lock();
         // Acknowledges that are due leave before the queue pair does.
         driver.transmit();
+        driver.detach_all(self.qpn);
         if let Err(error) = driver.nic.destroy_qp(self.qpn) {
             tracing::error!(%error, "a queue pair was gone before its handle");
         }

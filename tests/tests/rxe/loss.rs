@@ -3,7 +3,7 @@
 use remora_tests::end::{Pair, Service, Terms, Work, sum_of_pattern};
 use remora_tests::wire::{Fate, Seen, Towards};
 
-use crate::{Two, well};
+use crate::{KERNEL, Two, well};
 
 const THERE: u64 = 2 << 20;
 const LONG: u64 = 300_000;
@@ -17,7 +17,7 @@ const WRITE_LAST: u8 = 0x08;
 
 /// The direction in which `a` sends.
 fn forth(two: &Two<'_>) -> Towards {
-    if two.a.name() == "the kernel" { Towards::Host } else { Towards::Machine }
+    if two.a.name() == KERNEL { Towards::Host } else { Towards::Machine }
 }
 
 /// The other.

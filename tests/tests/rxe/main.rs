@@ -27,6 +27,8 @@ use remora_tests::wire::Wire;
 
 /// How long the machine may take to boot.
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+/// The name of the machine's ends.
+const KERNEL: &str = "the kernel";
 /// The largest packets' link.
 const JUMBO: u32 = 9000;
 /// The usual link.
@@ -104,6 +106,9 @@ impl World {
         namespace::furnish(JUMBO)?;
         let (wire, theirs) = Wire::new()?;
         let machine = Machine::boot(&image, theirs, JUMBO, BOOT_PATIENCE)?;
+        // Neighbours are found before anybody has to wait for that: the kernel's verbs give up
+        // after a second.
+        machine.must(&format!("ping -c 1 -W 20 {HOST_V6} && ping -c 1 -W 20 {HOST_V4}"));
         let library = std::env::var_os("REMORA_VERBS_DIR").map(PathBuf::from);
         Ok(World { wire, machine, image, library, link_mtu: JUMBO })
     }

@@ -60,11 +60,15 @@ fn traffic(two: &mut Two<'_>, (here, there): &(Pair, Pair), seed: u8) {
     assert_eq!(two.a.sum(1 << 20, LONG), sum_of_pattern(LONG, seed + 1));
 }
 
-/// The same fate for every n-th packet in these directions, then traffic.
-fn every(two: &mut Two<'_>, n: u64, fate: Fate, towards: &[Towards]) {
+/// The same fate for one in n packets in these directions, then traffic. Which ones they are looks
+/// like chance: a regular loss might meet the same packet whenever it is sent again.
+fn one_in(two: &mut Two<'_>, n: u64, fate: Fate, towards: &[Towards]) {
     let joined = join(two);
     for towards in towards {
-        two.world.wire.trouble(*towards, fate, |_| true, move |count| count % n == 0);
+        let chosen = move |count: u64| {
+            (count.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(27) ^ count) % n == 0
+        };
+        two.world.wire.trouble(*towards, fate, |_| true, chosen);
     }
     for round in 0..3 {
         traffic(two, &joined, 10 * round);
@@ -76,24 +80,24 @@ fn every(two: &mut Two<'_>, n: u64, fate: Fate, towards: &[Towards]) {
 
 pub(crate) fn of_data(two: &mut Two<'_>) {
     let forth = forth(two);
-    every(two, 37, Fate::Lose, &[forth]);
+    one_in(two, 37, Fate::Lose, &[forth]);
 }
 
 pub(crate) fn of_answers(two: &mut Two<'_>) {
     let back = back(two);
-    every(two, 23, Fate::Lose, &[back]);
+    one_in(two, 23, Fate::Lose, &[back]);
 }
 
 pub(crate) fn both_ways(two: &mut Two<'_>) {
-    every(two, 41, Fate::Lose, &[Towards::Machine, Towards::Host]);
+    one_in(two, 41, Fate::Lose, &[Towards::Machine, Towards::Host]);
 }
 
 pub(crate) fn repeated(two: &mut Two<'_>) {
-    every(two, 3, Fate::Repeat, &[Towards::Machine, Towards::Host]);
+    one_in(two, 3, Fate::Repeat, &[Towards::Machine, Towards::Host]);
 }
 
 pub(crate) fn out_of_order(two: &mut Two<'_>) {
-    every(two, 29, Fate::Delay, &[Towards::Machine, Towards::Host]);
+    one_in(two, 29, Fate::Delay, &[Towards::Machine, Towards::Host]);
 }
 
 pub(crate) fn of_an_atomic_answer(two: &mut Two<'_>) {

@@ -137,6 +137,8 @@ make_base() {
     mkdir -p "$root/$drivers" "$root/etc/libibverbs.d"
     cp "$sysroot/$drivers"/librxe-rdmav*.so "$root/$drivers/"
     echo "driver rxe" >"$root/etc/libibverbs.d/rxe.driver"
+    # The C library loads it by name when a thread is cancelled.
+    cp "$(find "$sysroot" -name libgcc_s.so.1 -print -quit)" "$root/lib/"
     add_libraries "$root" "$sysroot"
     cp "$(find "$sysroot" -name 'ld-linux-x86-64.so.2' -print -quit)" "$root/lib/"
     for name in "${modules[@]}"; do add_module "$root" "$sysroot" "$name"; done

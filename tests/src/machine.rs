@@ -1,6 +1,6 @@
 //! The virtual machine: booted, commanded, and gone when it is dropped.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -166,23 +166,6 @@ impl Running {
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    /// Waits until it has said `words`.
-    ///
-    /// # Errors
-    /// It does not, in time.
-    pub fn until(&mut self, words: &str, patience: Duration) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(patience))?;
-        let mut lines = BufReader::with_capacity(1, &self.stream);
-        let mut line = String::new();
-        while !line.contains(words) {
-            line.clear();
-            if lines.read_line(&mut line)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        Ok(())
     }
 
     /// The connection that is its standard input and output.

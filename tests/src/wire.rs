@@ -204,9 +204,8 @@ fn packet_socket() -> io::Result<File> {
     address.sll_protocol = ETH_P_ALL.to_be();
     address.sll_ifindex = index.cast_signed();
     // SAFETY: the address is of the length given.
-    let rc = unsafe {
-        libc::bind(fd, (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as _)
-    };
+    let rc =
+        unsafe { libc::bind(fd, (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as _) };
     if rc == 0 { Ok(File::from(socket)) } else { Err(io::Error::last_os_error()) }
 }
 

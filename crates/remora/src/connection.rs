@@ -275,8 +275,7 @@ impl IncomingConnection {
         };
         // Each side tells the other with which PSN to begin.
         let local = queue_pair.local();
-        let peer =
-            Peer { address: request.peer.ip(), qpn: request.remote_qpn, psn: local.psn };
+        let peer = Peer { address: request.peer.ip(), qpn: request.remote_qpn, psn: local.psn };
         let depth = params.max_rd_atomic.min(request.initiator_depth);
         queue_pair.to_init(params.access)?;
         queue_pair.to_rtr(peer, &ConnectionParams { max_rd_atomic: depth, ..agreed })?;

@@ -269,7 +269,11 @@ fn main() -> ExitCode {
     };
     println!("the machine is up after {:.1} s", start.elapsed().as_secs_f64());
     let (count, failed) = run(&mut world, &words);
-    println!("{} of {count} cases passed, in {} s", count - failed.len(), start.elapsed().as_secs());
+    println!(
+        "{} of {count} cases passed, in {} s",
+        count - failed.len(),
+        start.elapsed().as_secs()
+    );
     for name in &failed {
         println!("failed: {name}");
     }

@@ -227,7 +227,8 @@ fn rping_server(world: &World) {
     });
     let connection = connection.expect("a connection to rping");
     for i in 0..PINGS {
-        let text = format!("ping {i} of remora, padded to its length with words and words.\0\0\0\0");
+        let text =
+            format!("ping {i} of remora, padded to its length with words and words.\0\0\0\0");
         let text = &text.as_bytes()[..PING as usize];
         partner.region.write_at(AT_PING as usize, text).expect("inside of the region");
         partner.recv(AT_RECV, ADVERT);

@@ -1,4 +1,5 @@
-//! One end of the traffic, as the tests see it: verbs calls on one device, whoever carries them out.
+//! One end of the traffic, as the tests see it: verbs calls on one device, whoever carries them
+//! out.
 
 use std::net::IpAddr;
 use std::time::Duration;

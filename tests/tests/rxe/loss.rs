@@ -66,7 +66,8 @@ fn one_in(two: &mut Two<'_>, n: u64, fate: Fate, towards: &[Towards]) {
     let joined = join(two);
     for towards in towards {
         let chosen = move |count: u64| {
-            (count.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(27) ^ count) % n == 0
+            let mixed = count.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(27) ^ count;
+            mixed.is_multiple_of(n)
         };
         two.world.wire.trouble(*towards, fate, |_| true, chosen);
     }

@@ -279,8 +279,8 @@ impl Qp {
         let (syndrome, psn) = match self.rx.reply {
             Reply::Nothing => return,
             _ if self.rx.pending > 0 => return,
-            // A READ or atomic is acknowledged by its answer only: were that lost, a requester might
-            // take an acknowledge of its PSN for it (soft-RoCE does), and have no data.
+            // A READ or atomic is acknowledged by its answer only: were that lost, a requester
+            // might take an acknowledge of its PSN for it (soft-RoCE does), and have no data.
             Reply::Acknowledge => (unlimited, self.rx.expected.minus(1 + self.rx.answered_last)),
             Reply::Negative(syndrome) => (syndrome, self.rx.expected),
         };

@@ -215,6 +215,7 @@ impl Nic {
                 answers: MultiQueue::new(answers),
                 sgls: SglPool::default(),
                 ready: VecDeque::new(),
+                late: Vec::new(),
                 starved: Vec::new(),
                 feedings: 0,
                 timers: Timers::default(),
@@ -681,6 +682,20 @@ impl Nic {
         }
         batch.finish();
         more || !self.card.ready.is_empty()
+    }
+
+    /// Has an acknowledge stayed behind, as [`TransmitBatch::set_answering`] allows?
+    pub fn has_late_acknowledges(&self) -> bool {
+        !self.card.late.is_empty()
+    }
+
+    /// Makes the acknowledges due that have stayed behind.
+    pub fn release_acknowledges(&mut self) {
+        while let Some(qpn) = self.card.late.pop() {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.release_acknowledge(&mut self.card);
+            }
+        }
     }
 
     /// The next event.

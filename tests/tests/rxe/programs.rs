@@ -128,10 +128,13 @@ fn play(partner: &Partner, we_begin: bool) {
             assert_eq!(partner.done(1, 1), SIZE, "round {round}");
             partner.recv(1 << 15, SIZE);
         } else {
-            assert_eq!(partner.done(0, 1), SIZE, "round {round}");
+            if round == 0 {
+                assert_eq!(partner.done(0, 1), SIZE);
+            }
             partner.recv(1 << 15, SIZE);
             partner.post(SendOp::Send { imm: None, to: None }, 0, SIZE);
-            partner.done(1, 0);
+            // Its next message may be there before our own is acknowledged.
+            partner.done(1, u32::from(round + 1 < ROUNDS));
         }
     }
 }

@@ -199,9 +199,18 @@ impl QueuePair {
     /// # Errors
     /// See [`ModifyQpError`].
     pub fn to_rts(&self, params: &ConnectionParams) -> Result<(), ModifyQpError> {
+        self.to_rts_from(self.inner.psn, params)
+    }
+
+    /// As [`QueuePair::to_rts`], with the first PSN that the peer expects. (RDMA connection
+    /// management lets the receiver choose it.)
+    ///
+    /// # Errors
+    /// See [`ModifyQpError`].
+    pub fn to_rts_from(&self, psn: Psn, params: &ConnectionParams) -> Result<(), ModifyQpError> {
         self.modify(&QpAttr {
             state: Some(State::Rts),
-            sq_psn: Some(self.inner.psn),
+            sq_psn: Some(psn),
             max_rd_atomic: Some(params.max_rd_atomic),
             timeout: Some(params.timeout),
             retry_cnt: Some(params.retry_cnt),

@@ -277,6 +277,8 @@ fn set_options(udp: &UdpSocket, v6: bool, config: &Config) -> io::Result<(bool, 
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, config.marks.into())?;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, config.tos.into())?;
+        // Peers leave the UDP checksum out, since the ICRC covers the packet (IBTA annex A17).
+        sys::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
     } else {
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, config.marks.into())?;

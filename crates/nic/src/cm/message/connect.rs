@@ -51,7 +51,7 @@ pub struct Rep {
     pub local_qkey: u32,
     /// The sender's queue pair, 24 bits.
     pub local_qpn: u32,
-    /// The first PSN that the sender will use.
+    /// The first PSN that the receiver is to use.
     pub starting_psn: Psn,
     /// How many RDMA reads and atomics the sender is ready to answer at a time.
     pub responder_resources: u8,

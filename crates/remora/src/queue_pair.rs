@@ -243,7 +243,7 @@ impl QueuePair {
 
     /// From now on, this datagram queue pair gets what is sent to a multicast group, if it has the
     /// right Q_Key. To send to a group, make an address handle for its address and send to queue
-    /// pair [`MULTICAST_QPN`](remora_nic::nic::MULTICAST_QPN); one's own datagrams do not come back.
+    /// pair [`MULTICAST_QPN`](remora_nic::nic::MULTICAST_QPN). A member gets its own datagrams too.
     ///
     /// # Errors
     /// See [`JoinError`].

@@ -117,9 +117,7 @@ impl Nic {
             counters.drop_malformed += 1;
             return;
         };
-        // A group's own members hear each other; nobody hears himself.
-        let own = datagram.src == self.card.config.address;
-        for member in members.iter().filter(|qpn| !own || **qpn != packet.ext.deth.src_qp) {
+        for member in members {
             if let Some(qp) = self.qps.get_mut(*member) {
                 qp.handle_packet(&mut Env { now, mem, card: &mut self.card }, &packet, datagram);
             }

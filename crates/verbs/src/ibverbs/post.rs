@@ -241,11 +241,10 @@ impl Service {
         match self {
             Service::Rc => true,
             Service::XrcSend => !matches!(op, SendOp::AtomicWrite { .. } | SendOp::Flush { .. }),
-            Service::Uc => match op {
-                SendOp::Send { .. } | SendOp::Write { .. } => true,
-                SendOp::LocalInvalidate { .. } | SendOp::BindMw { .. } => true,
-                _ => false,
-            },
+            Service::Uc => {
+                let local = matches!(op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. });
+                local || matches!(op, SendOp::Send { .. } | SendOp::Write { .. })
+            }
             Service::Ud => matches!(op, SendOp::Send { .. }),
             Service::XrcRecv => false,
         }

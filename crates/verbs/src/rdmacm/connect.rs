@@ -32,7 +32,7 @@ const REJECT_DATA: usize = 148;
 
 /// A request for a connection, for when it has to be made again.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     remote: IpAddr,
     service: ServiceId,
     told: CmaHeader,
@@ -145,7 +145,7 @@ unsafe fn read_param(
 ///
 /// # Safety
 /// `data` is null or points to `len` bytes.
-pub(super) unsafe fn read_data(data: *const c_void, len: u8, max: usize) -> Result<Vec<u8>> {
+pub(crate) unsafe fn read_data(data: *const c_void, len: u8, max: usize) -> Result<Vec<u8>> {
     let len = usize::from(len);
     if len > max {
         return Err(EINVAL);

@@ -55,6 +55,10 @@ stage_setup() {
     need_command tshark "a packet dissector, to judge our packets" tshark
     python3 -c 'import ensurepip, venv' 2>/dev/null ||
         apt_install "Python environments, for the second judge of our packets" python3-venv
+    [[ -e /usr/include/infiniband/verbs.h && -e /usr/include/rdma/rdma_cma.h ]] ||
+        apt_install "the headers that our verbs library is held to" libibverbs-dev librdmacm-dev
+    need_command ibv_devinfo "programs that our verbs library is tried with" ibverbs-utils
+    need_command nm "a list of symbols, to compare libraries" binutils
     local judges_start=$SECONDS
     if ! scripts/judges-venv.sh; then
         say "  target/judges-venv, a Python with scapy, could not be made; going on without it:"

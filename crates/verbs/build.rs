@@ -6,4 +6,6 @@ fn main() {
     println!("cargo::rerun-if-changed=versions.map");
     let dir = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={dir}/versions.map");
+    // Threads and handlers of ours run in it: it cannot be unloaded.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -160,7 +160,7 @@ fn guid(bits: u64) -> String {
 }
 
 /// In RoCE v2, a GID is an IP address.
-fn gid(address: IpAddr) -> Ipv6Addr {
+pub(crate) fn gid(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,

@@ -4,14 +4,17 @@ mod bench;
 mod child;
 mod demo;
 mod devinfo;
+mod doctor;
 mod mem;
 mod output;
 mod perf;
 mod remote;
+mod run;
 mod serve;
 mod sim;
 mod stats;
 mod stop;
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -19,6 +22,7 @@ use clap::{Args, Parser, Subcommand};
 use remora::{Device, DeviceOptions, OpenError};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use verbs::environment::{LOG_VARIABLE, is_level};
 
 /// A software RDMA network card: memory nodes, transfers, measurements, simulations.
 #[derive(Debug, Parser)]
@@ -30,6 +34,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a verbs program on Remora's card: any program for RDMA hardware, unmodified
+    Run(run::Run),
+    /// Say in plain words why a verbs program cannot connect here
+    Doctor(doctor::Doctor),
     /// Show what the device offers, in the manner of ibv_devinfo
     Devinfo(devinfo::Devinfo),
     /// See it work: a real file over RoCE v2 between two processes, verified, beside plain TCP
@@ -87,27 +95,28 @@ impl DeviceArgs {
 }
 
 fn main() -> ExitCode {
+    // For the verbs library the variable may name a file, which is no filter.
+    let filter = std::env::var(LOG_VARIABLE).ok().filter(|value| is_level(value));
     let filter = EnvFilter::builder()
-        .with_env_var("REMORA_LOG")
         .with_default_directive(LevelFilter::WARN.into())
-        .from_env_lossy();
+        .parse_lossy(filter.unwrap_or_default());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let succeeded = |()| ExitCode::SUCCESS;
     let done = match Cli::parse().command {
-        Command::Devinfo(command) => command.run(),
-        Command::Demo(command) => command.run(),
-        Command::DemoTcp(command) => command.run(),
-        Command::Node(command) => command.run(),
-        Command::Mem(command) => command.run(),
-        Command::Stats(command) => command.run(),
-        Command::Sim(command) => command.run(),
-        Command::Perf(command) => command.run(),
-        Command::Bench(command) => command.run(),
+        Command::Run(command) => command.run(),
+        Command::Doctor(command) => command.run(),
+        Command::Devinfo(command) => command.run().map(succeeded),
+        Command::Demo(command) => command.run().map(succeeded),
+        Command::DemoTcp(command) => command.run().map(succeeded),
+        Command::Node(command) => command.run().map(succeeded),
+        Command::Mem(command) => command.run().map(succeeded),
+        Command::Stats(command) => command.run().map(succeeded),
+        Command::Sim(command) => command.run().map(succeeded),
+        Command::Perf(command) => command.run().map(succeeded),
+        Command::Bench(command) => command.run().map(succeeded),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("remora: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    done.unwrap_or_else(|error| {
+        eprintln!("remora: {error:#}");
+        ExitCode::FAILURE
+    })
 }

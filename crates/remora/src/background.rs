@@ -1,7 +1,7 @@
 //! The background thread: drives the card while no application thread does.
 //!
 //! Two busy processes on two cores must not fight their own background threads. So the thread only
-//! looks in, every few milliseconds, as long as somebody polls; when it finds that nobody has, it
+//! looks in, every millisecond or so, as long as somebody polls; when it finds that nobody has, it
 //! sleeps on the socket and handles what comes at once, until somebody polls again.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,14 +11,19 @@ use remora_nic::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::device::Shared;
+use crate::driver::Driver;
 use crate::event::Event;
 use crate::raw::UNSENT_FOR;
 
 /// How soon after the last poll the thread takes over, at least and at most.
-const LOOK_IN_MIN: Duration = Duration::from_millis(1);
-const LOOK_IN_MAX: Duration = Duration::from_millis(4);
+const LOOK_IN_MIN: Duration = Duration::from_micros(250);
+const LOOK_IN_MAX: Duration = Duration::from_millis(1);
 /// Steps in a row before the lock is given up for others.
 const STEPS: usize = 64;
+
+/// How long an acknowledge waits for an answer to ride behind: several times what a program that
+/// watches memory takes.
+const LINGER: Duration = Duration::from_micros(3);
 
 /// Polls since the thread last looked that count as somebody polling. One or two are what an
 /// application does that sleeps on a channel and was woken.
@@ -57,18 +62,19 @@ impl Background {
     /// Somebody has driven the card inline. If the thread sleeps on the socket, it is woken once,
     /// to leave the work to whoever polls and look in later; and at once if something is left over
     /// (an acknowledge to send, say), since one poll does not mean that another comes.
-    pub(crate) fn note_poll(&self, left_over: bool, due: Time) {
-        if self.doing.load(Ordering::Relaxed) == SLEEPING {
-            if left_over {
+    #[inline(always)]
+    pub(crate) fn note_poll(&self, driver: &Driver) {
+        if !self.rests() {
+            if driver.has_more() || driver.nic.wants_transmit() {
                 self.wake();
             } else {
-                self.due(due);
+                self.due(driver.nic.poll_timeout());
             }
         }
         let polls = self.polls.load(Ordering::Relaxed);
         if polls < POLLS {
             self.polls.store(polls + 1, Ordering::Relaxed);
-            if polls + 1 == POLLS && self.doing.load(Ordering::Relaxed) == SLEEPING {
+            if polls + 1 == POLLS && !self.rests() {
                 self.wake();
             }
         }
@@ -160,11 +166,19 @@ fn rest(shared: &Shared, time: Duration) -> bool {
 
 /// Drives the card until nothing moves, then sleeps until something does.
 fn drive(shared: &Shared) {
+    let mut steps = STEPS;
     let (socket_wants, timeout) = {
         let mut driver = shared.lock();
-        let mut steps = STEPS;
         while driver.progress() && steps > 0 {
             steps -= 1;
+            if driver.owes_little() {
+                // Who watches memory for this message answers at once, and the acknowledge then
+                // rides behind the answer. Were it sent alone, it would be all that the peer gets
+                // from its next poll.
+                drop(driver);
+                linger();
+                driver = shared.lock();
+            }
         }
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
@@ -185,6 +199,14 @@ fn drive(shared: &Shared) {
     ];
     let _ = poll(&mut fds, timeout.map(spec).as_ref());
     shared.background.wake.drain().ok();
+}
+
+/// Lets others have the card for a moment.
+fn linger() {
+    let start = Instant::now();
+    while start.elapsed() < LINGER {
+        std::hint::spin_loop();
+    }
 }
 
 fn spec(time: Duration) -> Timespec {

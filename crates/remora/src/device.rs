@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::{env, io, thread};
 
 use remora_nic::nic::InUse;
@@ -272,6 +272,15 @@ impl Shared {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// As [`Shared::lock`], for who must not wait.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Driver>> {
+        match self.driver.try_lock() {
+            Ok(driver) => Some(driver),
+            Err(TryLockError::Poisoned(whole)) => Some(whole.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Commands the card, sends what became due, and lets the background thread know of timers.
     pub(crate) fn command<R>(&self, act: impl FnOnce(&mut Driver) -> R) -> R {
         let mut driver = self.lock();
@@ -281,17 +290,16 @@ impl Shared {
     }
 
     /// Drives inline, one step; returns whether there was anything to do.
+    #[inline(always)]
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
-        let moved = driver.spin(self.background.rests());
-        let left_over = driver.has_more() || driver.nic.wants_transmit();
-        self.background.note_poll(left_over, driver.nic.poll_timeout());
+        let moved = driver.spin();
+        self.background.note_poll(driver);
         moved
     }
 
     /// Sends what became due, and wakes the background thread for what is left or comes later.
     pub(crate) fn after_command(&self, driver: &mut Driver) {
-        driver.transmit();
-        driver.handle_postponed();
+        driver.transmit_answer(self.background.rests());
         driver.dispatch_events();
         // News of connections may have been answered just now.
         if driver.has_more() || driver.nic.cm().has_mads() {
@@ -379,6 +387,7 @@ impl Device {
     /// Drives the device one step: sends what is due, receives what has come. Returns whether
     /// there was anything. For applications that wait for memory to change; polling a completion
     /// queue does it too.
+    #[inline]
     pub fn progress(&self) -> bool {
         self.live.progress(&mut self.live.lock())
     }

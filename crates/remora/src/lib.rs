@@ -26,6 +26,7 @@ pub mod pcap;
 pub mod queue_pair;
 pub mod raw;
 pub mod region;
+pub mod runtime;
 pub mod socket;
 
 pub use completion::{Channel, CompletionQueue, WaitError};

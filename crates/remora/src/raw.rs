@@ -48,6 +48,18 @@ impl Device {
         Card { live: &self.live, driver: self.live.lock() }
     }
 
+    /// The process ends without dropping the device: what is ready still leaves, and a capture
+    /// file becomes whole. Returns false if the card is locked: perhaps by the thread that ends
+    /// the process, from a signal's handler.
+    pub fn finish(&self) -> bool {
+        let Some(mut driver) = self.live.try_lock() else { return false };
+        driver.transmit();
+        if let Err(error) = driver.flush_capture() {
+            tracing::warn!(%error, "cannot write to the capture file");
+        }
+        true
+    }
+
     /// Hands all news of connection management to `sink` from now on. Listeners and connections of
     /// this crate's own then learn nothing any more.
     pub fn set_cm_sink(&self, sink: CmSink) {
@@ -86,8 +98,8 @@ impl Card<'_> {
         self.live.after_command(&mut self.driver);
     }
 
-    /// So many requests were posted to a send queue. They are sent at once if the owner posts now and then. Of
-    /// one who posts in a row, work is kept back, so that packets of many posts, and of many queue
+    /// So many requests were posted to a send queue. They are sent at once if the owner posts now
+    /// and then. Of one who posts in a row, work is kept back, so that packets of many posts, and of many queue
     /// pairs, leave in one system call: until the owner polls, or there is a batch of it, or for
     /// 100 µs.
     pub fn posted(&mut self, requests: u32) {

@@ -163,7 +163,7 @@ impl Pool {
     fn holds(&self, addr: usize, size: usize) -> bool {
         self.slabs
             .iter()
-            .any(|&(start, end)| start <= addr && addr < end && (addr - start) % size == 0)
+            .any(|&(start, end)| start <= addr && addr < end && (addr - start).is_multiple_of(size))
     }
 }
 
@@ -195,6 +195,7 @@ pub fn create<T: Object>(c: T::C, state: T) -> Option<&'static Slot<T>> {
 ///
 /// What is returned lives until the object is destroyed, which a program must not do while another
 /// of its threads uses it.
+#[allow(clippy::not_unsafe_ptr_arg_deref, reason = "only what is known to be a slot is looked at")]
 pub fn get<T: Object>(handle: *const T::C) -> Result<&'static Slot<T>, BadHandle> {
     if !pool(T::KIND).holds(handle as usize, size_of::<Slot<T>>()) {
         return Err(BadHandle);

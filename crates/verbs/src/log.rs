@@ -3,7 +3,8 @@
 //! | value | effect |
 //! |---|---|
 //! | unset or empty | errors, on standard error |
-//! | `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `remora_nic=trace` | so much, on standard error |
+//! | a level (`error`, `warn`, `info`, `debug`, `trace`) | so much, on standard error |
+//! | a filter such as `remora_nic=trace` | so much of that part |
 //! | `PATH` | `debug`, appended to that file |
 //! | `LEVEL:PATH` | so much, appended to that file |
 //!

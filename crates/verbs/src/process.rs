@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use remora::nic::qp::Mtu;
 use remora::{Device, DeviceOptions, raw};
@@ -128,14 +129,16 @@ pub fn current() -> &'static Process {
         return process;
     }
     if !AT_FORK.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handler is a function without captures that stays loaded: a library that has
-        // started threads cannot be unloaded, and its link map says so (`-z nodelete`).
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        // SAFETY: the handlers are functions without captures, and the library stays loaded: it is
+        // linked with `-z nodelete`.
+        unsafe {
+            libc::pthread_atfork(None, None, Some(in_child));
+            libc::atexit(at_exit);
+        }
     }
     log::start();
     let made = Box::into_raw(Box::<Process>::default());
-    let set =
-        CURRENT.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+    let set = CURRENT.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
     match set {
         // SAFETY: never freed, see above.
         Ok(_) => unsafe { &*made },
@@ -153,6 +156,26 @@ pub fn current() -> &'static Process {
 extern "C" fn in_child() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// At the end of the process, which does not drop its cards. Other threads may still run.
+extern "C" fn at_exit() {
+    // SAFETY: what the pointer was ever set to is never freed.
+    let Some(process) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
+    for card in process.cards.get().into_iter().flatten() {
+        // Somebody else's turn with the card is short.
+        let done = (0..100).any(|_| {
+            let done = card.device.finish();
+            if !done {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done
+        });
+        if !done {
+            tracing::warn!("the process ends while the card {} is busy", card.name);
+        }
+    }
+    sysfs::remove(process);
 }
 
 impl Process {

@@ -1,226 +1,76 @@
-//! What stands for `/sys/class/infiniband`: a directory with the files that programs read.
+//! The directory that stands for `/sys/class/infiniband`: what programs read there.
 //!
-//! It is `$XDG_RUNTIME_DIR/remora/PID`, or `/tmp/remora-UID/PID`, and has the shape of `/sys` below
-//! `class/infiniband` and `class/infiniband_verbs`. Only this user can look into it. A process
-//! keeps its directory locked; what is not locked belonged to one that is gone, and is removed by
-//! the next that comes.
+//! Each process has one, as each has cards of its own: `ROOT/sys/class/infiniband/remora0/…`, with
+//! the files that the kernel shows for its soft-RoCE card. `ibv_device.ibdev_path` leads there. For
+//! programs that go to `/sys` by themselves, the preload of `crates/preload` asks [`remora_sysfs`]
+//! for ROOT. Counters are not among the files: these are written once, when a card is opened.
+//!
+//! A process that is killed leaves its directory behind. Each holds a lock as long as its process
+//! lives; the next process removes those without.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::ffi::{CString, c_char};
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::{env, process};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
 
 use remora::interface::Interface;
+use remora::runtime;
 
-use crate::ibverbs::port::GID_TABLE_LEN;
-use crate::process::Card;
+use crate::ibverbs::port::{CAPABILITIES, GID_TABLE_LEN};
+use crate::process::{self, Card, Process};
 
-/// The file in a process's directory that it keeps locked.
-const LOCK: &str = ".lock";
-/// Longer paths would not fit the fields of `ibv_device`.
-const LONGEST_BASE: usize = 150;
+/// The folder for the processes' directories, in the user's own.
+const PROCESSES: &str = "sysfs";
+/// What stands for the firmware's version.
+pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
+/// The file that a living process keeps locked.
+const LOCK: &str = "lock";
 
-/// A process's directory, and the lock that keeps it.
+/// This process's directory.
+#[derive(Debug, Default)]
+struct Root(Mutex<Option<Made>>);
+
 #[derive(Debug)]
-struct Tree {
-    root: PathBuf,
+struct Made {
+    path: PathBuf,
+    /// The same for C; never freed, since programs may keep it.
+    c_path: &'static CString,
+    /// Unlocked by the system when the process ends.
     _lock: File,
 }
 
-#[derive(Debug, Default)]
-struct Trees(OnceLock<Option<Tree>>);
+/// For the preload: what stands for `/` in this process, as far as RDMA devices go. Null if there
+/// is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn remora_sysfs() -> *const c_char {
+    let process = process::current();
+    // They are opened by this, if they were not.
+    if process.cards().is_empty() {
+        return ptr::null();
+    }
+    let root = process.shared::<Root>();
+    let made = root.0.lock().unwrap_or_else(PoisonError::into_inner);
+    made.as_ref().map_or(ptr::null(), |made| made.c_path.as_ptr())
+}
 
 /// What stands for `/sys` in this process: the devices are in `class/infiniband` below. `None` if
 /// it could not be made.
 pub fn directory() -> Option<PathBuf> {
-    let trees = crate::process::current().shared::<Trees>();
-    let tree = trees.0.get_or_init(|| match plant() {
-        Ok(tree) => Some(tree),
-        Err(error) => {
-            tracing::warn!(%error, "cannot make a directory that stands for /sys");
-            None
-        }
-    });
-    tree.as_ref().map(|tree| tree.root.clone())
-}
-
-/// The number and name of the interface that has `address`.
-pub(crate) fn interface_of(address: IpAddr) -> (u32, String) {
-    let Ok(interface) = Interface::find(&address.to_string()) else { return (0, String::new()) };
-    let Ok(name) = std::ffi::CString::new(interface.name.clone()) else { return (0, String::new()) };
-    // SAFETY: the name ends with a zero byte.
-    (unsafe { libc::if_nametoindex(name.as_ptr()) }, interface.name)
-}
-
-/// Makes this process's directory.
-fn plant() -> io::Result<Tree> {
-    let base = base()?;
-    sweep(&base);
-    let root = base.join(process::id().to_string());
-    // Of a process that had this number before, or is this one before `exec`.
-    fs::remove_dir_all(&root).ok();
-    make_private(&root)?;
-    let lock = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(root.join(LOCK))?;
-    lock_exclusively(&lock)?;
-    DirBuilder::new().recursive(true).mode(0o700).create(root.join("class"))?;
-    symlink("/sys/class/net", root.join("class/net"))?;
-    Ok(Tree { root, _lock: lock })
-}
-
-/// The directory of all processes of this user.
-fn base() -> io::Result<PathBuf> {
-    // SAFETY: no arguments.
-    let uid = unsafe { libc::geteuid() };
-    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| {
-        dir.is_absolute()
-            && dir.as_os_str().len() < LONGEST_BASE
-            && fs::metadata(dir).is_ok_and(|meta| meta.uid() == uid)
-    });
-    let candidates = [runtime.map(|dir| dir.join("remora")), Some(format!("/tmp/remora-{uid}").into())];
-    let mut result = Err(io::ErrorKind::NotFound.into());
-    for path in candidates.into_iter().flatten() {
-        result = make_private(&path).map(|()| path);
-        if result.is_ok() {
-            break;
-        }
-    }
-    result
-}
-
-/// A directory that only this user can look into. In `/tmp` anybody may have made one before us,
-/// or a link to somewhere.
-fn make_private(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let meta = fs::symlink_metadata(path)?;
-    // SAFETY: no arguments.
-    let ours = meta.uid() == unsafe { libc::geteuid() };
-    if !meta.is_dir() || !ours || meta.mode() & 0o077 != 0 {
-        let path = path.display();
-        return Err(io::Error::other(format!("{path} is not a directory of this user alone")));
-    }
-    Ok(())
-}
-
-fn lock_exclusively(file: &File) -> io::Result<()> {
-    // SAFETY: a descriptor that is open.
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Removes what processes left that are gone.
-fn sweep(base: &Path) {
-    let Ok(entries) = fs::read_dir(base) else { return };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        let lock = OpenOptions::new()
-            .write(true)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(path.join(LOCK));
-        // One without a lock is just being made, or removed.
-        if lock.is_ok_and(|lock| lock_exclusively(&lock).is_ok()) {
-            fs::remove_dir_all(&path).ok();
-        }
-    }
-}
-
-/// Writes a card's files, and returns its directory.
-pub(crate) fn publish(card: &Card) -> io::Result<String> {
-    let class = directory().ok_or(io::ErrorKind::NotFound)?.join("class");
-    let device = class.join("infiniband").join(&card.name);
-    for (name, text) in device_files(card) {
-        write(&device.join(name), &text)?;
-    }
-    for (name, text) in port_files(card) {
-        write(&device.join("ports/1").join(name), &text)?;
-    }
-    let verbs = class.join("infiniband_verbs").join(format!("uverbs{}", card.index));
-    write(&verbs.join("ibdev"), &card.name)?;
-    write(&verbs.join("abi_version"), "1")?;
-    write(&class.join("infiniband_verbs/abi_version"), "6")?;
-    Ok(device.to_string_lossy().into_owned())
+    let root = process::current().shared::<Root>();
+    let made = root.0.lock().unwrap_or_else(PoisonError::into_inner);
+    made.as_ref().map(|made| made.path.join("sys"))
 }
 
 /// The directory of a device in `infiniband_verbs`, for `ibv_device.dev_path`.
 pub(crate) fn verbs_path(card: &Card) -> String {
-    let path = directory().map(|root| {
-        root.join("class/infiniband_verbs").join(format!("uverbs{}", card.index))
-    });
+    let path = directory()
+        .map(|sys| sys.join("class/infiniband_verbs").join(format!("uverbs{}", card.index)));
     path.unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn device_files(card: &Card) -> Vec<(&'static str, String)> {
-    let guid = card.guid.to_be_bytes();
-    let guid: Vec<String> =
-        guid.chunks(2).map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
-    let guid = guid.join(":");
-    vec![
-        ("node_type", "1: CA".into()),
-        ("node_guid", guid.clone()),
-        ("sys_image_guid", guid),
-        ("node_desc", format!("{} {}", card.name, card.address)),
-        ("fw_ver", FIRMWARE.into()),
-        ("hw_rev", "0x0".into()),
-        ("hca_type", "remora".into()),
-        ("board_id", "remora".into()),
-        ("parent", card.ifname.clone()),
-        ("device/numa_node", "-1".into()),
-        ("device/vendor", "0x0000".into()),
-        ("device/device", "0x0000".into()),
-    ]
-}
-
-/// What stands for the firmware's version.
-pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
-
-fn port_files(card: &Card) -> Vec<(String, String)> {
-    let own = |(name, text): (&str, String)| (name.to_owned(), text);
-    let mut files: Vec<(String, String)> = [
-        ("state", "4: ACTIVE".into()),
-        ("phys_state", "5: LinkUp".into()),
-        ("link_layer", "Ethernet".into()),
-        ("rate", "100 Gb/sec (4X EDR)".into()),
-        ("lid", format!("{:#x}", card.lid())),
-        ("lid_mask_count", "0".into()),
-        ("sm_lid", "0x0".into()),
-        ("sm_sl", "0".into()),
-        ("cap_mask", format!("{:#010x}", crate::ibverbs::port::CAPABILITIES)),
-        ("pkeys/0", "0xffff".into()),
-    ]
-    .into_iter()
-    .map(own)
-    .collect();
-    let gid: Vec<String> =
-        card.gid().chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
-    for index in 0..GID_TABLE_LEN {
-        files.push((format!("gids/{index}"), gid.join(":")));
-        files.push((format!("gid_attrs/types/{index}"), "RoCE v2".into()));
-        files.push((format!("gid_attrs/ndevs/{index}"), card.ifname.clone()));
-    }
-    files
-}
-
-/// Writes a file of one line, and the directories above it.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    if let Some(above) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(above)?;
-    }
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    writeln!(file, "{text}")
 }
 
 /// Reads a file below `directory`, as the C library's callers want it: without the line's end.
@@ -233,9 +83,181 @@ pub(crate) fn read(directory: &str, file: &str) -> io::Result<Vec<u8>> {
 }
 
 /// Removes this process's directory, at its end.
-pub(crate) fn remove() {
-    let trees = crate::process::current().shared::<Trees>();
-    if let Some(Some(tree)) = trees.0.get() {
-        fs::remove_dir_all(&tree.root).ok();
+pub(crate) fn remove(process: &Process) {
+    let root = process.shared::<Root>();
+    let made = root.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(made) = made {
+        fs::remove_dir_all(made.path).ok();
+    }
+}
+
+/// The number and name of the interface that has `address`.
+pub(crate) fn interface_of(address: IpAddr) -> (u32, String) {
+    let Ok(interface) = Interface::find(&address.to_string()) else { return (0, String::new()) };
+    let index = fs::read_to_string(format!("/sys/class/net/{}/ifindex", interface.name));
+    let index = index.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    (index, interface.name)
+}
+
+/// Writes a card's files, and returns its directory.
+pub(crate) fn publish(card: &Card) -> io::Result<String> {
+    let root = process::current().shared::<Root>();
+    let mut made = root.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let root = match &*made {
+        Some(made) => &made.path,
+        None => &made.insert(make_root()?).path,
+    };
+    let directory = root.join("sys/class/infiniband").join(&card.name);
+    write_card(root, &directory, card)?;
+    directory.into_os_string().into_string().map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+fn make_root() -> io::Result<Made> {
+    let processes = runtime::folder().map_err(io::Error::other)?.join(PROCESSES);
+    DirBuilder::new().recursive(true).mode(0o700).create(&processes)?;
+    remove_those_of_the_dead(&processes);
+    // Another process may have our number, in a container that shares the folder.
+    let pid = std::process::id();
+    let (path, lock) = (0..64)
+        .find_map(|attempt| take(&processes.join(format!("{pid}.{attempt}"))))
+        .ok_or(io::ErrorKind::AlreadyExists)?;
+    let c_path = CString::new(path.as_os_str().as_encoded_bytes())?;
+    let made = Made { c_path: Box::leak(Box::new(c_path)), _lock: lock, path };
+    let root = &made.path;
+    write(root, "sys/class/infiniband_verbs/abi_version", "6")?;
+    link(Path::new("/sys/class/net"), &root.join("sys/class/net"));
+    write(root, "sys/class/misc/rdma_cm/abi_version", "4")?;
+    write(root, "dev/infiniband/README", "These are not devices. See Remora's docs/run.md.")?;
+    place_holder(&root.join("dev/infiniband/rdma_cm"));
+    Ok(made)
+}
+
+/// Makes `path` and locks it, unless it is taken.
+fn take(path: &Path) -> Option<(PathBuf, File)> {
+    DirBuilder::new().mode(0o700).create(path).ok()?;
+    let lock = File::create_new(path.join(LOCK)).ok()?;
+    lock.try_lock().ok()?;
+    Some((path.to_owned(), lock))
+}
+
+/// Removes what processes have left that were killed, or ended as processes do.
+fn remove_those_of_the_dead(processes: &Path) {
+    for entry in fs::read_dir(processes).into_iter().flatten().flatten() {
+        let path = entry.path();
+        // One without a lock is just being made.
+        let Ok(lock) = File::open(path.join(LOCK)) else { continue };
+        match lock.try_lock() {
+            Ok(()) => drop(fs::remove_dir_all(path)),
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
+        }
+    }
+}
+
+fn write_card(root: &Path, directory: &Path, card: &Card) -> io::Result<()> {
+    let guid = words(&card.guid.to_be_bytes());
+    let lid = card.lid();
+    let device = "device/infiniband_verbs";
+    let (name, uverbs) = (card.name.as_str(), format!("uverbs{}", card.index));
+    let files: &[(&str, &str)] = &[
+        ("node_type", "1: CA"),
+        ("node_guid", &guid),
+        ("sys_image_guid", &guid),
+        ("node_desc", &format!("Remora {}", card.address)),
+        ("fw_ver", FIRMWARE),
+        ("device/numa_node", "-1"),
+        (&format!("{device}/{uverbs}/ibdev"), name),
+        ("ports/1/state", "4: ACTIVE"),
+        ("ports/1/phys_state", "5: LinkUp"),
+        ("ports/1/link_layer", "Ethernet"),
+        ("ports/1/rate", "100 Gb/sec (4X EDR)"),
+        ("ports/1/lid", &format!("{lid:#x}")),
+        ("ports/1/lid_mask_count", "0"),
+        ("ports/1/sm_lid", "0x0"),
+        ("ports/1/sm_sl", "0"),
+        ("ports/1/cap_mask", &format!("{CAPABILITIES:#010x}")),
+        ("ports/1/pkeys/0", "0xffff"),
+        ("hw_rev", "0x0"),
+        ("hca_type", "remora"),
+        ("board_id", "remora"),
+        ("parent", &card.ifname),
+    ];
+    for (path, text) in files {
+        write(directory, path, text)?;
+    }
+    let gid = words(&card.gid());
+    for index in 0..GID_TABLE_LEN {
+        write(directory, &format!("ports/1/gids/{index}"), &gid)?;
+        write(directory, &format!("ports/1/gid_attrs/types/{index}"), "RoCE v2")?;
+        write(directory, &format!("ports/1/gid_attrs/ndevs/{index}"), &card.ifname)?;
+    }
+    let class = root.join("sys/class/infiniband_verbs").join(&uverbs);
+    write(&class, "ibdev", name)?;
+    write(&class, "abi_version", "1")?;
+    // As there: from the character device to the device, and from there to its children.
+    link(&directory.join("device"), &class.join("device"));
+    link(directory, &directory.join("device/infiniband").join(name));
+    place_holder(&root.join("dev/infiniband").join(uverbs));
+    Ok(())
+}
+
+fn write(below: &Path, path: &str, text: &str) -> io::Result<()> {
+    let path = below.join(path);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, format!("{text}\n"))
+}
+
+/// A convenience: programs that follow none of these links are served without.
+fn link(to: &Path, path: &Path) {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).ok();
+    }
+    symlink(to, path).ok();
+}
+
+/// Something that is there, but that nobody can open: a socket. Programs look whether there is
+/// such a device, and need not be able to talk to it as to the kernel.
+fn place_holder(path: &Path) {
+    drop(UnixDatagram::bind(path));
+}
+
+/// As GUIDs and GIDs are written: `0011:2233:4455:6677`.
+fn words(bytes: &[u8]) -> String {
+    let words: Vec<String> = bytes
+        .chunks(2)
+        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect())
+        .collect();
+    words.join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_as_the_kernel_writes_them() {
+        assert_eq!(words(&[0, 0x11, 0x22, 0x33]), "0011:2233");
+        let gid = process::gid_of("127.0.0.1".parse().unwrap());
+        assert_eq!(words(&gid), "0000:0000:0000:0000:0000:ffff:7f00:0001");
+    }
+
+    #[test]
+    fn a_device_has_its_files_and_the_dead_leave_none() {
+        let processes = runtime::folder().unwrap().join(PROCESSES);
+        // Left by a process that has gone: nobody holds its lock.
+        let dead = processes.join("0.0");
+        fs::create_dir_all(dead.join("sys")).unwrap();
+        fs::write(dead.join(LOCK), "").unwrap();
+        let card = &process::current().cards()[0];
+        let read = |path: &str| {
+            fs::read_to_string(Path::new(&card.directory).join(path)).unwrap().trim().to_owned()
+        };
+        assert_eq!(read("node_guid"), words(&card.guid.to_be_bytes()));
+        assert_eq!(read("ports/1/gids/0"), words(&card.gid()));
+        assert_eq!(read("ports/1/gid_attrs/ndevs/0"), "lo");
+        assert_eq!(read("device/infiniband_verbs/uverbs0/ibdev"), "remora0");
+        assert!(!remora_sysfs().is_null());
+        assert!(!dead.exists());
     }
 }

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
+pub(crate) mod verbs;
+
 /// A folder of a test's own.
 pub(crate) struct Folder(PathBuf);
 

@@ -3,15 +3,25 @@
 //! The system copies it, as it copies another process's: where a page is missing or not writable,
 //! the call fails and nobody gets a signal.
 
+/// The system's call, one way or the other.
+type Call = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> libc::ssize_t;
+
 /// Copies into `dst`; `None` if not all of the source can be read.
 pub(super) fn read(src: *mut u8, dst: &mut [u8]) -> Option<()> {
     let len = dst.len();
-    copy(libc::SYS_process_vm_readv, dst.as_mut_ptr(), src, len)
+    copy(libc::process_vm_readv, dst.as_mut_ptr(), src, len)
 }
 
 /// Copies from `src`; `None` if not all of the destination can be written.
 pub(super) fn write(src: &[u8], dst: *mut u8) -> Option<()> {
-    copy(libc::SYS_process_vm_writev, src.as_ptr().cast_mut(), dst, src.len())
+    copy(libc::process_vm_writev, src.as_ptr().cast_mut(), dst, src.len())
 }
 
 /// Can the eight bytes there be written?
@@ -22,14 +32,12 @@ pub(super) fn is_writable(ptr: *mut u8) -> bool {
 }
 
 /// Copies `len` bytes between a buffer of ours and `far`, in the call's direction.
-fn copy(call: libc::c_long, ours: *mut u8, far: *mut u8, len: usize) -> Option<()> {
-    // SAFETY: no arguments.
-    let pid = unsafe { libc::getpid() };
+fn copy(call: Call, ours: *mut u8, far: *mut u8, len: usize) -> Option<()> {
     let near = libc::iovec { iov_base: ours.cast(), iov_len: len };
     let far = libc::iovec { iov_base: far.cast(), iov_len: len };
     // SAFETY: `ours` is a slice of the caller's, written only by the reading call; `far` is
     // whatever it is: the system checks it, and by the promise made to `HostMemory::new` nobody
     // holds a reference to it.
-    let copied = unsafe { libc::syscall(call, pid, &near, 1, &far, 1, 0) };
-    (copied == len as libc::c_long).then_some(())
+    let copied = unsafe { call(libc::getpid(), &near, 1, &far, 1, 0) };
+    usize::try_from(copied).is_ok_and(|copied| copied == len).then_some(())
 }

@@ -82,7 +82,9 @@ impl HostMemory {
     fn place(&self, addr: u64, len: usize) -> Option<Place<'_>> {
         let len = len as u64;
         if addr & (FILE_BIT | CHECKED) == CHECKED {
-            return Some(Place::Checked(ptr::with_exposed_provenance_mut((addr & !CHECKED) as usize)));
+            return Some(Place::Checked(ptr::with_exposed_provenance_mut(
+                (addr & !CHECKED) as usize,
+            )));
         }
         if addr & FILE_BIT == 0 {
             let end = addr.checked_add(len)?;

@@ -222,7 +222,8 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
     or_minus_one((|| {
         let card = context::find(context)?.card;
         // SAFETY: by promise of the caller.
-        let (attr, mac, vid) = unsafe { (attr.as_ref().ok_or(EINVAL)?, mac.as_mut(), vid.as_mut()) };
+        let (attr, mac, vid) =
+            unsafe { (attr.as_ref().ok_or(EINVAL)?, mac.as_mut(), vid.as_mut()) };
         path_of(card, attr, 0)?;
         if let Some(mac) = mac {
             *mac = [0; 6];
@@ -241,9 +242,8 @@ mod tests {
     #[test]
     fn the_sender_is_found_in_either_header() {
         let mut grh = [0; 40];
-        let header = [
-            0x45, 8, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x3c, 0xa7, 127, 0, 0, 1, 127, 0, 0, 2,
-        ];
+        let header =
+            [0x45, 8, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x3c, 0xa7, 127, 0, 0, 1, 127, 0, 0, 2];
         grh[20..].copy_from_slice(&header);
         assert_eq!(sender_of(&grh), Some((IpAddr::from([127, 0, 0, 1]), 8)));
         let mut grh = [0; 40];

@@ -113,7 +113,6 @@ impl CardRoutes {
             }
             Event::SrqLimitReached(number) => {
                 let Some(srq) = objects.srqs.get(number) else { return };
-                srq.limit.store(0, Ordering::Relaxed);
                 let event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
                 srq.context.events.push(AsyncEvent { event_type, subject: Subject::Srq(srq) });
             }

@@ -28,7 +28,10 @@ fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
 ///
 /// # Safety
 /// Null, or the structs.
-pub unsafe extern "C" fn ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) {
+pub(super) unsafe extern "C" fn ah_attr_from_kern(
+    to: *mut ibv_ah_attr,
+    from: *const ib_uverbs_ah_attr,
+) {
     // SAFETY: by promise of the caller.
     if let (Some(to), Some(from)) = unsafe { (to.as_mut(), from.as_ref()) } {
         *to = ah_attr(from);
@@ -39,7 +42,10 @@ pub unsafe extern "C" fn ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib
 ///
 /// # Safety
 /// Null, or the structs.
-pub unsafe extern "C" fn qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib_uverbs_qp_attr) {
+pub(super) unsafe extern "C" fn qp_attr_from_kern(
+    to: *mut ibv_qp_attr,
+    from: *const ib_uverbs_qp_attr,
+) {
     // SAFETY: by promise of the caller.
     let (Some(to), Some(from)) = (unsafe { (to.as_mut(), from.as_ref()) }) else { return };
     to.cur_qp_state = from.cur_qp_state;
@@ -78,7 +84,7 @@ pub unsafe extern "C" fn qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib
 ///
 /// # Safety
 /// Null, or the structs.
-pub unsafe extern "C" fn path_rec_from_kern(
+pub(super) unsafe extern "C" fn path_rec_from_kern(
     to: *mut ibv_sa_path_rec,
     from: *const ib_user_path_rec,
 ) {
@@ -111,7 +117,7 @@ pub unsafe extern "C" fn path_rec_from_kern(
 ///
 /// # Safety
 /// Null, or the structs.
-pub unsafe extern "C" fn path_rec_to_kern(
+pub(super) unsafe extern "C" fn path_rec_to_kern(
     to: *mut ib_user_path_rec,
     from: *const ibv_sa_path_rec,
 ) {

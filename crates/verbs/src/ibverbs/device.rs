@@ -55,9 +55,12 @@ pub(crate) fn copy_name(to: &mut [c_char], from: &str) {
 }
 
 /// `ibv_get_device_list`.
-pub extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+///
+/// # Safety
+/// `count` is null or has room for a number.
+pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let devices = devices();
-    // SAFETY: as the manual says, null or a place for a number.
+    // SAFETY: by promise of the caller.
     if let Some(count) = unsafe { count.as_mut() } {
         *count = devices.len() as c_int;
     }
@@ -75,16 +78,19 @@ pub extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
 }
 
 /// `ibv_free_device_list`. Devices stay: opened or not.
-pub extern "C" fn free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: null, or what `get_device_list` returned.
+///
+/// # Safety
+/// `list` is null or from [`get_device_list`].
+pub unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: by promise of the caller.
     unsafe { libc::free(list.cast()) };
 }
 
 /// `ibv_get_device_name`.
 pub extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
     match handles::get::<Device>(device) {
-        // SAFETY: the handle is good, and its name is never written again.
-        Ok(_) => unsafe { ptr::addr_of!((*device).name).cast() },
+        // SAFETY: the slot's own struct.
+        Ok(slot) => unsafe { ptr::addr_of!((*slot.c()).name).cast() },
         Err(error) => {
             set_errno(error.into());
             ptr::null()

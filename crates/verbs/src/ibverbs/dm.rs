@@ -88,7 +88,7 @@ fn alloc(handle: *mut ibv_context, attr: &ibv_alloc_dm_attr) -> Result<*mut ibv_
 }
 
 /// `verbs_context.free_dm`.
-pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+pub extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     number((|| {
         let slot = find(dm)?;
         if slot.regions.load(Ordering::Acquire) > 0 {

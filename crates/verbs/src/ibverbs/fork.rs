@@ -6,16 +6,16 @@ use core::ffi::{c_int, c_void};
 use crate::abi::*;
 
 /// `ibv_fork_init`.
-pub extern "C" fn fork_init() -> c_int {
+pub(super) extern "C" fn fork_init() -> c_int {
     0
 }
 
 /// `ibv_is_fork_initialized`.
-pub extern "C" fn is_fork_initialized() -> ibv_fork_status {
+pub(super) extern "C" fn is_fork_initialized() -> ibv_fork_status {
     IBV_FORK_UNNEEDED
 }
 
 /// `ibv_dontfork_range`, `ibv_dofork_range`.
-pub extern "C" fn fork_range(_base: *mut c_void, _size: usize) -> c_int {
+pub(super) extern "C" fn fork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
 }

@@ -7,15 +7,15 @@ use super::{EOPNOTSUPP, or_null, set_errno};
 use crate::abi::*;
 
 /// `ibv_import_device`.
-pub extern "C" fn import_device(_fd: c_int) -> *mut ibv_context {
+pub(super) extern "C" fn import_device(_fd: c_int) -> *mut ibv_context {
     or_null(Err(EOPNOTSUPP))
 }
 
 /// `ibv_import_pd`, `ibv_import_mr`, `ibv_import_dm`.
-pub extern "C" fn import(_from: *mut c_void, _handle: u32) -> *mut c_void {
+pub(super) extern "C" fn import(_from: *mut c_void, _handle: u32) -> *mut c_void {
     set_errno(EOPNOTSUPP);
     ptr::null_mut()
 }
 
 /// `ibv_unimport_pd`, `ibv_unimport_mr`, `ibv_unimport_dm`: of what was never imported.
-pub extern "C" fn unimport(_object: *mut c_void) {}
+pub(super) extern "C" fn unimport(_object: *mut c_void) {}

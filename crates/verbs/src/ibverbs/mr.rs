@@ -7,7 +7,7 @@
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use remora::memory::CHECKED;
@@ -16,7 +16,7 @@ use remora::nic::{Access, Key, MrInit, PageTable};
 
 use super::pd::{self, Pd};
 use super::port::MAX_REGION;
-use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
+use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
 use crate::abi::newer::{
     IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_FD,
     IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA, ibv_mr_init_attr,
@@ -32,8 +32,6 @@ pub struct Mr {
     /// What a program may change.
     changing: Mutex<Changing>,
     backing: Backing,
-    /// Memory windows that are bound to it.
-    pub windows: AtomicUsize,
 }
 
 /// What `ibv_rereg_mr` changes.
@@ -74,6 +72,9 @@ impl Mr {
     }
 }
 
+/// A range that is not all there.
+const EFAULT: Errno = Errno(libc::EFAULT);
+
 /// The region behind a handle.
 pub fn find(mr: *const ibv_mr) -> Result<&'static Slot<Mr>> {
     Ok(handles::get::<Mr>(mr)?)
@@ -107,6 +108,9 @@ pub(crate) fn access_of(flags: u32) -> Result<Access> {
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        (IBV_ACCESS_MW_BIND, Access::MW_BIND),
+        (IBV_ACCESS_FLUSH_GLOBAL, Access::FLUSH_GLOBAL),
+        (IBV_ACCESS_FLUSH_PERSISTENT, Access::FLUSH_PERSISTENT),
     ];
     Ok(pairs.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, access)| access).collect())
 }
@@ -122,7 +126,10 @@ struct Range {
 /// The page table of a range: one page as long as the address space. The card's pages need not be
 /// the machine's, as bus addresses are this process's own.
 fn table(range: Range, access: u32) -> Result<PageTable> {
-    let end = range.addr.checked_add(range.len).filter(|end| *end <= MAX_REGION).ok_or(EINVAL)?;
+    let end = range.addr.checked_add(range.len).ok_or(EINVAL)?;
+    if end > MAX_REGION {
+        return Err(EFAULT);
+    }
     range.iova.checked_add(end - range.addr).ok_or(EINVAL)?;
     let base = if access & IBV_ACCESS_ON_DEMAND != 0 { CHECKED } else { 0 };
     Ok(PageTable::new(MAX_REGION.trailing_zeros(), range.addr, [base]))
@@ -143,7 +150,6 @@ fn bring_in(range: Range, access: u32) -> Result<()> {
 
 /// Brings pages in. Fails with `EFAULT` where a processor's access would.
 pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
-    const EFAULT: Errno = Errno(libc::EFAULT);
     // SAFETY: asks the C library for a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
     let start = addr & !(page - 1);
@@ -160,18 +166,41 @@ pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
         }
         match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::EINTR | libc::EAGAIN) => {}
-            // A mapping of a device, or a kernel that does not know the advice (before 5.14).
+            // Not permitted; or a mapping of a device; or a kernel before 5.14.
             Some(libc::EINVAL) => break,
             _ => return Err(EFAULT),
         }
     }
-    let pages = usize::try_from(len / page).map_err(|_| EINVAL)?;
-    let mut resident = vec![0u8; pages];
-    // SAFETY: a byte for each page; the system refuses what is not mapped.
-    match unsafe { libc::mincore(start as *mut c_void, len as usize, resident.as_mut_ptr()) } {
-        0 => Ok(()),
-        _ => Err(EFAULT),
+    if maps_permit(start, start + len, write) { Ok(()) } else { Err(EFAULT) }
+}
+
+/// May all bytes from `start` to `end` be accessed, as the system lists this process's mappings?
+fn maps_permit(start: u64, end: u64, write: bool) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
+    let mut reached = start;
+    for line in maps.lines() {
+        let Some((from, to, permissions)) = mapping(line) else { continue };
+        if to <= reached {
+            continue;
+        }
+        let wanted = if write { permissions.contains('w') } else { permissions.starts_with('r') };
+        if from > reached || !wanted {
+            return false;
+        }
+        reached = to;
+        if reached >= end {
+            return true;
+        }
     }
+    false
+}
+
+/// `from-to permissions …`
+fn mapping(line: &str) -> Option<(u64, u64, &str)> {
+    let (range, rest) = line.split_once(' ')?;
+    let (from, to) = range.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    Some((hex(from)?, hex(to)?, rest.get(..4)?))
 }
 
 /// `ibv_reg_mr`.
@@ -215,8 +244,10 @@ pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *const ibv_mr_init_att
         // SAFETY: by promise of the caller.
         let attr = *unsafe { attr.as_ref() }.ok_or(EINVAL)?;
         let has = |bit: u64| attr.comp_mask & bit != 0;
-        let known =
-            IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET;
+        let known = IBV_REG_MR_MASK_IOVA
+            | IBV_REG_MR_MASK_ADDR
+            | IBV_REG_MR_MASK_FD
+            | IBV_REG_MR_MASK_FD_OFFSET;
         if has(!known) {
             return Err(EOPNOTSUPP);
         }
@@ -260,12 +291,7 @@ pub fn register(
 }
 
 /// Registers a range with the card and makes the handle.
-fn make(
-    pd: &'static Slot<Pd>,
-    range: Range,
-    access: u32,
-    backing: Backing,
-) -> Result<*mut ibv_mr> {
+fn make(pd: &'static Slot<Pd>, range: Range, access: u32, backing: Backing) -> Result<*mut ibv_mr> {
     let init = MrInit {
         iova: range.iova,
         len: range.len,
@@ -300,7 +326,7 @@ fn keep(
         rkey: key,
     };
     let changing = Changing { pd, addr: range.addr, len: range.len, access };
-    let mr = Mr { key, changing: Mutex::new(changing), backing, windows: AtomicUsize::new(0) };
+    let mr = Mr { key, changing: Mutex::new(changing), backing };
     let Some(slot) = handles::create(c, mr) else {
         pd.context.card.lock().nic().dereg_mr(key).ok();
         return Err(ENOMEM);
@@ -318,9 +344,6 @@ pub extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 /// As [`dereg_mr`].
 pub fn deregister(handle: *mut ibv_mr) -> Result<()> {
     let slot = find(handle)?;
-    if slot.windows.load(Ordering::Acquire) > 0 {
-        return Err(EBUSY);
-    }
     let context = slot.now().pd.context;
     {
         let mut card = context.card.lock();
@@ -378,9 +401,6 @@ fn reregister(
     if !matches!(slot.backing, Backing::Program) {
         return Err(EOPNOTSUPP);
     }
-    if slot.windows.load(Ordering::Acquire) > 0 {
-        return Err(EBUSY);
-    }
     let mut changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
     let old = *changing;
     let mut new = old;
@@ -426,7 +446,7 @@ fn reregister(
 }
 
 /// `verbs_context.alloc_null_mr`: reads as zero, swallows what is written.
-pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     or_null((|| {
         let pd = pd::find(pd)?;
         let key = pd.context.card.lock().nic().alloc_null_mr(pd.pd)?;
@@ -436,7 +456,7 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 }
 
 /// `verbs_context.reg_dm_mr`: the flags must say that addresses begin at zero.
-pub unsafe extern "C" fn reg_dm_mr(
+pub extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
     offset: u64,
@@ -513,8 +533,8 @@ fn register_fd(
     let mapping = Backing::Mapping { start: start as usize, len: size };
     let range = Range { addr: start as u64 + within, len, iova };
     // Beyond the end of a file there is nothing to bring in.
-    let made = populate(range.addr, len, write != 0)
-        .and_then(|()| make(pd, range, access, mapping));
+    let made =
+        populate(range.addr, len, write != 0).and_then(|()| make(pd, range, access, mapping));
     made.inspect_err(|_| {
         // SAFETY: our own mapping, of which nobody knows.
         unsafe { libc::munmap(start, size) };
@@ -572,9 +592,9 @@ fn prefetchable(pd: &'static Slot<Pd>, sge: ibv_sge, write: bool) -> Result<(u64
     if write && mr.access & WRITES == 0 {
         return Err(Errno(libc::EPERM));
     }
-    let from = sge.addr.checked_sub(mr.addr).ok_or(Errno(libc::EFAULT))?;
+    let from = sge.addr.checked_sub(mr.addr).ok_or(EFAULT)?;
     if from.checked_add(u64::from(sge.length)).is_none_or(|end| end > mr.len) {
-        return Err(Errno(libc::EFAULT));
+        return Err(EFAULT);
     }
     Ok((sge.addr, u64::from(sge.length)))
 }

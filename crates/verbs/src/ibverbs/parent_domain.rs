@@ -58,7 +58,7 @@ pub unsafe extern "C" fn alloc_td(
 }
 
 /// `verbs_context.dealloc_td`.
-pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+pub extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     number((|| {
         if handles::get::<Td>(td)?.users.load(Ordering::Acquire) > 0 {
             return Err(EBUSY);
@@ -80,13 +80,9 @@ pub unsafe extern "C" fn alloc_parent_domain(
     or_null(unsafe { attr.as_ref() }.ok_or(EINVAL).and_then(|attr| alloc(handle, attr)))
 }
 
-fn alloc(
-    handle: *mut ibv_context,
-    attr: &ibv_parent_domain_init_attr,
-) -> Result<*mut ibv_pd> {
+fn alloc(handle: *mut ibv_context, attr: &ibv_parent_domain_init_attr) -> Result<*mut ibv_pd> {
     let context = context::find(handle)?;
-    let known =
-        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
     if attr.comp_mask & !known != 0 {
         return Err(EINVAL);
     }

@@ -149,7 +149,10 @@ pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
         | IBV_DEVICE_PORT_ACTIVE_EVENT
         | IBV_DEVICE_SYS_IMAGE_GUID
         | IBV_DEVICE_RC_RNR_NAK_GEN
-        | IBV_DEVICE_SRQ_RESIZE;
+        | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS;
     attr.max_sge = int(MAX_SGE);
     attr.max_sge_rd = int(MAX_SGE);
     attr.max_cq = int(limits.max_cqs);
@@ -161,6 +164,7 @@ pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
     attr.max_qp_init_rd_atom = MAX_READS;
     // The processor's own atomics: whole towards everything that reaches the memory.
     attr.atomic_cap = IBV_ATOMIC_GLOB;
+    attr.max_mw = int(limits.max_mws);
     attr.max_ah = int(limits.max_ahs);
     attr.max_srq = int(limits.max_srqs);
     attr.max_srq_wr = MAX_WORK;
@@ -215,7 +219,8 @@ pub unsafe extern "C" fn query_device_ex(
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = 1_000_000;
         all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
-        all.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
+        all.cq_mod_caps =
+            ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
         let memory = card.device.limits().device_memory;
         all.max_dm_size = memory.end - memory.start;
         all.phys_port_cnt_ex = 1;

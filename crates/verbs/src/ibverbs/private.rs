@@ -13,42 +13,42 @@ use super::{EOPNOTSUPP, Errno, number, or_minus_one, set_errno};
 const ENOSYS: Errno = Errno(libc::ENOSYS);
 
 /// For what returns an error number.
-pub extern "C" fn refused() -> c_int {
+pub(super) extern "C" fn refused() -> c_int {
     number(Err(ENOSYS))
 }
 
 /// For what returns a pointer.
-pub extern "C" fn no_object() -> *mut c_void {
+pub(super) extern "C" fn no_object() -> *mut c_void {
     set_errno(ENOSYS);
     ptr::null_mut()
 }
 
 /// For what returns nothing, and for drivers that register: no device is theirs.
-pub extern "C" fn ignored() {}
+pub(super) extern "C" fn ignored() {}
 
 /// For what returns a count.
-pub extern "C" fn none() -> u32 {
+pub(super) extern "C" fn none() -> u32 {
     0
 }
 
 /// For `ibv_get_device_guid` of old: zero.
-pub extern "C" fn no_guid() -> u64 {
+pub(super) extern "C" fn no_guid() -> u64 {
     set_errno(ENOSYS);
     0
 }
 
 /// For calls of later releases that return an error number.
-pub extern "C" fn unsupported() -> c_int {
+pub(super) extern "C" fn unsupported() -> c_int {
     number(Err(EOPNOTSUPP))
 }
 
 /// For calls of later releases that return a pointer.
-pub extern "C" fn unsupported_object() -> *mut c_void {
+pub(super) extern "C" fn unsupported_object() -> *mut c_void {
     set_errno(EOPNOTSUPP);
     ptr::null_mut()
 }
 
 /// For calls of later releases that return a descriptor.
-pub extern "C" fn unsupported_descriptor() -> c_int {
+pub(super) extern "C" fn unsupported_descriptor() -> c_int {
     or_minus_one(Err(EOPNOTSUPP))
 }

@@ -231,10 +231,8 @@ fn create(
         return Err(EINVAL);
     }
     let (send_sge, recv_sge) = (cap.max_send_sge.max(1), cap.max_recv_sge.max(1));
-    let (mut sq, mut rq) = (
-        ring(cap.max_send_wr, send_sge, cap.max_inline_data),
-        ring(cap.max_recv_wr, recv_sge, 0),
-    );
+    let (mut sq, mut rq) =
+        (ring(cap.max_send_wr, send_sge, cap.max_inline_data), ring(cap.max_recv_wr, recv_sge, 0));
     let rings = match sq.len() + rq.len() {
         0 => None,
         len => Some(Buffer::new(len).map_err(|_| ENOMEM)?),
@@ -318,11 +316,7 @@ fn inline_of(sq: RingInit) -> u32 {
 ///
 /// # Safety
 /// `attr` can be read.
-pub unsafe extern "C" fn modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
+pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: by promise of the caller.
     number(modify(qp, unsafe { &*attr }, mask as c_uint))
 }
@@ -393,7 +387,7 @@ pub fn query(handle: *mut ibv_qp) -> Result<(ibv_qp_attr, ibv_qp_init_attr)> {
     attr.path_mig_state = IBV_MIG_MIGRATED;
     let psn = |psn: Option<remora::nic::Psn>| psn.map_or(0, |psn| psn.value());
     (attr.rq_psn, attr.sq_psn) = (psn(info.attr.rq_psn), psn(info.attr.sq_psn));
-    attr.sq_draining = u8::from(attr.qp_state == IBV_QPS_SQD && info.outstanding > 0);
+    attr.sq_draining = u8::from(info.draining);
     if let (Service::Ud, Some(mtu)) = (qp.service, info.attr.path_mtu) {
         attr.path_mtu = mtu.code().into();
     }
@@ -452,10 +446,7 @@ pub fn destroy(handle: *mut ibv_qp) -> Result<()> {
 }
 
 /// `ibv_open_qp`: a receiving XRC queue pair that somebody else has made.
-pub extern "C" fn open_qp(
-    context: *mut ibv_context,
-    _attr: *mut ibv_qp_open_attr,
-) -> *mut ibv_qp {
+pub extern "C" fn open_qp(context: *mut ibv_context, _attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
     or_null(context::find(context).and(Err(EOPNOTSUPP)))
 }
 

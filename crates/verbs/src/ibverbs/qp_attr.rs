@@ -100,12 +100,7 @@ const TABLE: [Row; 11] = [
         may: WHILE_RUNNING,
     },
     Row { from: IBV_QPS_RTS, to: IBV_QPS_RTS, must: NONE, may: WHILE_RUNNING },
-    Row {
-        from: IBV_QPS_RTS,
-        to: IBV_QPS_SQD,
-        must: NONE,
-        may: [IBV_QP_EN_SQD_ASYNC_NOTIFY; 5],
-    },
+    Row { from: IBV_QPS_RTS, to: IBV_QPS_SQD, must: NONE, may: [IBV_QP_EN_SQD_ASYNC_NOTIFY; 5] },
     Row { from: IBV_QPS_SQD, to: IBV_QPS_RTS, must: NONE, may: WHILE_RUNNING },
     Row {
         from: IBV_QPS_SQD,
@@ -123,13 +118,7 @@ const TABLE: [Row; 11] = [
         from: IBV_QPS_SQE,
         to: IBV_QPS_RTS,
         must: NONE,
-        may: [
-            0,
-            IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS,
-            IBV_QP_CUR_STATE | IBV_QP_QKEY,
-            0,
-            0,
-        ],
+        may: [0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS, IBV_QP_CUR_STATE | IBV_QP_QKEY, 0, 0],
     },
     Row { from: IBV_QPS_ERR, to: IBV_QPS_ERR, must: NONE, may: NONE },
 ];
@@ -178,8 +167,7 @@ pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, limits: Limits) -> 
     }
     let bad = given(IBV_QP_PORT) && attr.port_num != 1
         || given(IBV_QP_PKEY_INDEX) && attr.pkey_index != 0
-        || given(IBV_QP_PATH_MTU)
-            && mtu(attr.path_mtu).is_none_or(|mtu| mtu > limits.mtu)
+        || given(IBV_QP_PATH_MTU) && mtu(attr.path_mtu).is_none_or(|mtu| mtu > limits.mtu)
         || given(IBV_QP_TIMEOUT) && attr.timeout > 31
         || given(IBV_QP_RETRY_CNT) && attr.retry_cnt > 7
         || given(IBV_QP_RNR_RETRY) && attr.rnr_retry > 7

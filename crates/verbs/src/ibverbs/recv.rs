@@ -138,8 +138,6 @@ pub unsafe extern "C" fn post_srq_recv(
     let (nic, memory) = card.timeless();
     // SAFETY: as above.
     unsafe {
-        post_list(wr, bad_wr, srq.max_sge, |request| {
-            nic.post_srq_recv(memory, srq.number, request)
-        })
+        post_list(wr, bad_wr, srq.max_sge, |request| nic.post_srq_recv(memory, srq.number, request))
     }
 }

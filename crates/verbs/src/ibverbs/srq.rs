@@ -13,6 +13,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, addr_of_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use remora::memory::Buffer;
 use remora::nic::queue::{MAX_SGE, RingInit};
@@ -34,16 +35,12 @@ pub struct Srq {
     pub pd: &'static Slot<Pd>,
     /// The card's number for it.
     pub number: u32,
-    /// Requests it holds.
-    pub(crate) max_wr: u32,
-    /// Entries of each.
+    /// Entries of a request.
     pub(crate) max_sge: u32,
-    /// Below how many requests an event is raised; zero: the event has been, or was not asked for.
-    pub(crate) limit: AtomicU32,
     /// Asynchronous events that the program has fetched.
     pub(crate) async_got: AtomicU32,
     /// Kept until the queue is gone from the card, which reads it.
-    _ring: Buffer,
+    ring: Mutex<Buffer>,
 }
 
 impl Object for Srq {
@@ -55,10 +52,7 @@ impl Object for Srq {
 ///
 /// # Safety
 /// `init` can be read and written.
-pub unsafe extern "C" fn create_srq(
-    pd: *mut ibv_pd,
-    init: *mut ibv_srq_init_attr,
-) -> *mut ibv_srq {
+pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: by promise of the caller.
     let init = unsafe { &mut *init };
     or_null(create(pd, init.srq_context, &mut init.attr))
@@ -101,23 +95,13 @@ fn create(
     if attr.max_wr == 0 || attr.max_wr > MAX_WR || attr.max_sge as usize > MAX_SGE {
         return Err(EINVAL);
     }
-    let depth = attr.max_wr.next_power_of_two();
     let max_sge = attr.max_sge.max(1);
-    let init = RingInit { addr: 0, depth, stride: RingInit::stride_for(max_sge as usize, 0) };
-    let ring = Buffer::new(init.len()).map_err(|_| ENOMEM)?;
+    let (ring, init) = ring(attr.max_wr, max_sge)?;
     let routes = routes(context.card);
     let mut card = context.card.lock();
-    let number = card.nic().create_srq(pd.pd, RingInit { addr: ring.addr(), ..init })?;
-    let state = Srq {
-        context,
-        pd,
-        number,
-        max_wr: depth,
-        max_sge,
-        limit: AtomicU32::new(0),
-        async_got: AtomicU32::new(0),
-        _ring: ring,
-    };
+    let number = card.nic().create_srq(pd.pd, init)?;
+    let state =
+        Srq { context, pd, number, max_sge, async_got: AtomicU32::new(0), ring: Mutex::new(ring) };
     let mut c = ibv_srq::zeroed();
     // SAFETY: the handle is good.
     c.context = unsafe { (*pd_handle).context };
@@ -133,8 +117,17 @@ fn create(
     drop(card);
     pd.enter();
     context.enter();
-    (attr.max_wr, attr.max_sge) = (depth, max_sge);
+    (attr.max_wr, attr.max_sge) = (init.depth, max_sge);
     Ok(made.c())
+}
+
+/// A ring that holds at least `max_wr` requests.
+fn ring(max_wr: u32, max_sge: u32) -> Result<(Buffer, RingInit)> {
+    let stride = RingInit::stride_for(max_sge as usize, 0);
+    let init = RingInit { addr: 0, depth: max_wr.next_power_of_two(), stride };
+    let ring = Buffer::new(init.len()).map_err(|_| ENOMEM)?;
+    let addr = ring.addr();
+    Ok((ring, RingInit { addr, ..init }))
 }
 
 /// The shared receive queue behind a handle.
@@ -142,7 +135,7 @@ pub fn find(srq: *const ibv_srq) -> Result<&'static Slot<Srq>> {
     Ok(handles::get::<Srq>(srq)?)
 }
 
-/// `ibv_modify_srq`. The number of requests cannot be changed, as the device says.
+/// `ibv_modify_srq`.
 ///
 /// # Safety
 /// `attr` can be read.
@@ -156,32 +149,47 @@ pub unsafe extern "C" fn modify_srq(
 }
 
 fn modify(srq: &Slot<Srq>, attr: &ibv_srq_attr, mask: u32) -> Result<()> {
-    if mask & IBV_SRQ_MAX_WR != 0 {
-        return Err(EOPNOTSUPP);
-    }
-    if mask & !IBV_SRQ_LIMIT != 0 || mask & IBV_SRQ_LIMIT != 0 && attr.srq_limit > srq.max_wr {
+    let given = |bit| mask & bit != 0;
+    if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
         return Err(EINVAL);
     }
-    if mask & IBV_SRQ_LIMIT != 0 {
-        let mut card = srq.context.card.lock();
-        card.nic().arm_srq(srq.number, attr.srq_limit)?;
-        srq.limit.store(attr.srq_limit, Ordering::Relaxed);
+    if given(IBV_SRQ_MAX_WR) && !(1..=MAX_WR).contains(&attr.max_wr) {
+        return Err(EINVAL);
+    }
+    let mut kept = srq.ring.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut card = srq.context.card.lock();
+    let (nic, memory) = card.timeless();
+    let depth = match given(IBV_SRQ_MAX_WR) {
+        true => attr.max_wr.next_power_of_two(),
+        false => nic.query_srq(srq.number).ok_or(EINVAL)?.depth,
+    };
+    if given(IBV_SRQ_LIMIT) && attr.srq_limit > depth {
+        return Err(EINVAL);
+    }
+    if given(IBV_SRQ_MAX_WR) {
+        let (larger, init) = ring(attr.max_wr, srq.max_sge)?;
+        nic.resize_srq(memory, srq.number, init).map_err(|_| EINVAL)?;
+        *kept = larger;
+    }
+    if given(IBV_SRQ_LIMIT) {
+        nic.arm_srq(srq.number, attr.srq_limit)?;
     }
     Ok(())
 }
 
-/// `ibv_query_srq`.
+/// `ibv_query_srq`: a limit of zero also says that its event has been.
 ///
 /// # Safety
 /// `attr` can be written.
 pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    number(find(srq).map(|srq| {
-        let srq_limit = srq.limit.load(Ordering::Relaxed);
-        // SAFETY: by promise of the caller.
-        unsafe {
-            attr.write(ibv_srq_attr { max_wr: srq.max_wr, max_sge: srq.max_sge, srq_limit });
-        }
-    }))
+    // SAFETY: by promise of the caller.
+    number(query(srq).map(|asked| unsafe { attr.write(asked) }))
+}
+
+fn query(handle: *mut ibv_srq) -> Result<ibv_srq_attr> {
+    let srq = find(handle)?;
+    let info = srq.context.card.lock().nic().query_srq(srq.number).ok_or(EINVAL)?;
+    Ok(ibv_srq_attr { max_wr: info.depth, max_sge: srq.max_sge, srq_limit: info.limit })
 }
 
 /// `ibv_get_srq_num`: what an XRC peer names the queue by.

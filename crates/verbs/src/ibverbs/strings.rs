@@ -12,7 +12,7 @@ fn name(table: &[(c_int, &'static CStr)], number: c_int) -> *const c_char {
 }
 
 /// `ibv_node_type_str`.
-pub extern "C" fn node_type_str(kind: ibv_node_type) -> *const c_char {
+pub(super) extern "C" fn node_type_str(kind: ibv_node_type) -> *const c_char {
     name(
         &[
             (IBV_NODE_CA, c"InfiniBand channel adapter"),
@@ -28,14 +28,14 @@ pub extern "C" fn node_type_str(kind: ibv_node_type) -> *const c_char {
 }
 
 /// `ibv_port_state_str`.
-pub extern "C" fn port_state_str(state: ibv_port_state) -> *const c_char {
+pub(super) extern "C" fn port_state_str(state: ibv_port_state) -> *const c_char {
     const NAMES: [&CStr; 6] =
         [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
     NAMES.get(state as usize).copied().unwrap_or(c"unknown").as_ptr()
 }
 
 /// `ibv_event_type_str`.
-pub extern "C" fn event_type_str(event: ibv_event_type) -> *const c_char {
+pub(super) extern "C" fn event_type_str(event: ibv_event_type) -> *const c_char {
     const NAMES: [&CStr; 20] = [
         c"CQ error",
         c"local work queue catastrophic error",
@@ -62,7 +62,7 @@ pub extern "C" fn event_type_str(event: ibv_event_type) -> *const c_char {
 }
 
 /// `ibv_wc_status_str`.
-pub extern "C" fn wc_status_str(status: ibv_wc_status) -> *const c_char {
+pub(super) extern "C" fn wc_status_str(status: ibv_wc_status) -> *const c_char {
     const NAMES: [&CStr; 24] = [
         c"success",
         c"local length error",
@@ -93,7 +93,7 @@ pub extern "C" fn wc_status_str(status: ibv_wc_status) -> *const c_char {
 }
 
 /// `ibv_wr_opcode_str`, of later private nodes.
-pub extern "C" fn wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
+pub(super) extern "C" fn wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
     const NAMES: [&CStr; 11] = [
         c"RDMA_WRITE",
         c"RDMA_WRITE_WITH_IMM",
@@ -142,22 +142,22 @@ const RATES: [(ibv_rate, c_int, c_int); 23] = [
 ];
 
 /// `ibv_rate_to_mult`: -1 for what is no multiple.
-pub extern "C" fn rate_to_mult(rate: ibv_rate) -> c_int {
+pub(super) extern "C" fn rate_to_mult(rate: ibv_rate) -> c_int {
     RATES.iter().find(|row| row.0 == rate).map_or(-1, |row| row.1)
 }
 
 /// `mult_to_ibv_rate`.
-pub extern "C" fn mult_to_rate(mult: c_int) -> ibv_rate {
+pub(super) extern "C" fn mult_to_rate(mult: c_int) -> ibv_rate {
     let found = RATES.iter().find(|row| row.1 == mult && mult > 0);
     found.map_or(IBV_RATE_MAX, |row| row.0)
 }
 
 /// `ibv_rate_to_mbps`: -1 for what is no rate.
-pub extern "C" fn rate_to_mbps(rate: ibv_rate) -> c_int {
+pub(super) extern "C" fn rate_to_mbps(rate: ibv_rate) -> c_int {
     RATES.iter().find(|row| row.0 == rate).map_or(-1, |row| row.2)
 }
 
 /// `mbps_to_ibv_rate`.
-pub extern "C" fn mbps_to_rate(mbps: c_int) -> ibv_rate {
+pub(super) extern "C" fn mbps_to_rate(mbps: c_int) -> ibv_rate {
     RATES.iter().find(|row| row.2 == mbps).map_or(IBV_RATE_MAX, |row| row.0)
 }

@@ -1,6 +1,6 @@
 //! Which function answers to which name, and since which version.
 //!
-//! The list is that of the distribution's library and of later releases. Of version 1.0, from before
+//! The list is that of the distribution's library and of later releases. Of version 1.0, before
 //! 2006, the structs were others: only what does not touch them works.
 
 use super::*;

@@ -4,17 +4,18 @@ use core::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 
 use super::device::copy_name;
-use super::{EINVAL, Errno, Result, device, or_minus_one};
-use crate::abi::*;
+use super::{EINVAL, Errno, Result, or_minus_one};
 use crate::{process, sysfs};
 
 #[derive(Debug, Default)]
 struct RootPath(OnceLock<Vec<c_char>>);
 
 /// `ibv_get_sysfs_path`: what stands for `/sys`.
-pub extern "C" fn get_sysfs_path() -> *const c_char {
+pub(super) extern "C" fn get_sysfs_path() -> *const c_char {
     let shared = process::current().shared::<RootPath>();
     let path = shared.0.get_or_init(|| {
+        // The directory is made with the cards.
+        process::current().cards();
         let path = sysfs::directory().unwrap_or_else(|| "/sys".into());
         let mut chars = vec![0; 256];
         copy_name(&mut chars, &path.to_string_lossy());
@@ -28,16 +29,17 @@ pub extern "C" fn get_sysfs_path() -> *const c_char {
 ///
 /// # Safety
 /// The names are strings, and `to` has room for `size` bytes.
-pub unsafe extern "C" fn read_sysfs_file(
+pub(super) unsafe extern "C" fn read_sysfs_file(
     directory: *const c_char,
     file: *const c_char,
     to: *mut c_char,
     size: usize,
 ) -> c_int {
     // SAFETY: by promise of the caller.
-    or_minus_one(unsafe { string(directory) }.and_then(|directory| unsafe {
-        read(directory, string(file)?, to, size)
-    }))
+    or_minus_one(
+        unsafe { string(directory) }
+            .and_then(|directory| unsafe { read(directory, string(file)?, to, size) }),
+    )
 }
 
 /// `ibv_read_ibdev_sysfs_file`, of the private node, without the arguments behind its format: the
@@ -45,7 +47,7 @@ pub unsafe extern "C" fn read_sysfs_file(
 ///
 /// # Safety
 /// `file` is a string, and `to` has room for `size` bytes.
-pub unsafe extern "C" fn read_ibdev_sysfs_file(
+pub(super) unsafe extern "C" fn read_ibdev_sysfs_file(
     to: *mut c_char,
     size: usize,
     sysfs_device: *mut core::ffi::c_void,
@@ -82,9 +84,4 @@ unsafe fn read(directory: &str, file: &str, to: *mut c_char, size: usize) -> Res
         }
     }
     c_int::try_from(len).map_err(|_| EINVAL)
-}
-
-/// Is this a device of ours? (For programs that ask drivers' libraries about it.)
-pub(crate) fn is_ours(handle: *const ibv_device) -> bool {
-    device::find(handle).is_ok()
 }

@@ -100,8 +100,8 @@ impl Channel {
         rustix::fs::fcntl_setfl(&ready, flags - OFlags::NONBLOCK)?;
         let fd = ready.as_fd().as_raw_fd();
         let channel = Arc::new(Channel { c: AtomicUsize::new(0), ready, queue: Mutex::default() });
-        let slot = handles::create(rdma_event_channel { fd }, CmChannel(channel.clone()))
-            .ok_or(ENOMEM)?;
+        let slot =
+            handles::create(rdma_event_channel { fd }, CmChannel(channel.clone())).ok_or(ENOMEM)?;
         channel.c.store(slot.c() as usize, Ordering::Release);
         Ok(channel)
     }

@@ -724,9 +724,7 @@ pub(crate) extern "C" fn rdma_migrate_id(
     })
 }
 
-pub(crate) unsafe extern "C" fn rdma_get_devices(
-    num_devices: *mut c_int,
-) -> *mut *mut ibv_context {
+pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     call(ptr::null_mut(), || {
         manager::start()?;
         let cards = process::current().cards().len();
@@ -756,4 +754,3 @@ pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     // SAFETY: the list is one of `rdma_get_devices`, or null.
     unsafe { libc::free(list.cast()) };
 }
-

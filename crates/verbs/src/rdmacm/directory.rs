@@ -145,10 +145,7 @@ pub(super) fn hold(
     let held = bind(&name)?;
     let clashes = |entry: &Entry| {
         let mine = entry.scope == scope && entry.shared == shared && !shared;
-        entry.card.is_none()
-            && entry.scope.overlaps(scope)
-            && !(shared && entry.shared)
-            && !mine
+        entry.card.is_none() && entry.scope.overlaps(scope) && !(shared && entry.shared) && !mine
     };
     match entries(space, port).iter().any(clashes) {
         true => Err(in_use()),

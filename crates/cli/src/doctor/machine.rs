@@ -1,0 +1,150 @@
+//! The machine around: firewalls, what confines programs, who listens, and what does not matter.
+
+use std::fs;
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+
+use super::Check;
+
+/// A listener of rdma_cm: `@remora/cm/<port space>/<port>/<address>/<card>`, an abstract Unix
+/// socket, by which clients on this machine find it.
+const LISTENER: &str = "@remora/cm/";
+
+/// Looks around.
+pub(super) fn look(checks: &mut Vec<Check>) {
+    checks.extend(firewall_rules());
+    checks.extend(confinement());
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    checks.push(listeners(&sockets));
+    checks.push(Check::note(
+        "no matter",
+        "limits on locked memory (ulimit -l), /dev/infiniband and kernel modules: Remora needs \
+         none of them",
+    ));
+}
+
+/// Is there something that might drop packets? Read, and never changed.
+fn firewall_rules() -> Option<Check> {
+    let run = |program: &str, args: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::null()).stderr(Stdio::null());
+        let output = command.output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let rules = run("nft", &["list", "ruleset"]).or_else(|| run("iptables-save", &[]));
+    match rules {
+        Some(rules) => verdict(&rules),
+        None => None,
+    }
+}
+
+fn verdict(rules: &str) -> Option<Check> {
+    let drops = |line: &str| {
+        let line = line.trim();
+        let policy = line.contains("policy drop") || line.starts_with(":INPUT DROP");
+        policy
+            || (line.contains("drop") || line.contains("DROP") || line.contains("REJECT"))
+                && line.contains("udp")
+    };
+    let about_us = rules.lines().any(|line| line.contains("4791"));
+    let dropping = rules.lines().find(|line| drops(line));
+    match (dropping, about_us) {
+        (Some(rule), false) => Some(Check::warn(
+            "firewall rules",
+            format!("they drop what they do not know: {}", rule.trim()),
+            "allow UDP port 4791, in and out; for example: nft add rule inet filter input udp \
+             dport 4791 accept",
+        )),
+        (Some(_), true) => {
+            Some(Check::note("firewall rules", "they drop packets; a rule names port 4791"))
+        }
+        (None, _) => Some(Check::ok("firewall rules", "none that drops UDP")),
+    }
+}
+
+/// What may forbid sockets or preloads: said only where it is so.
+fn confinement() -> Vec<Check> {
+    let mut checks = Vec::new();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim())
+    };
+    if field("Seccomp:") == Some("2") {
+        let found = "a seccomp filter is in force (a container's, most likely); sockets work, or \
+                     the card could not have been opened above";
+        checks.push(Check::note("seccomp", found));
+    }
+    if fs::read_to_string("/sys/fs/selinux/enforce").is_ok_and(|on| on.trim() == "1") {
+        let found = "SELinux enforces; programs of confined domains may be kept from UDP port \
+                     4791, and lose LD_PRELOAD when they change domain";
+        let advice = "`ausearch -m avc -ts recent` shows what was refused";
+        checks.push(Check::warn("SELinux", found, advice));
+    }
+    checks
+}
+
+/// Who listens for connections.
+fn listeners(sockets: &str) -> Check {
+    let mut found: Vec<String> = sockets
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix(LISTENER))
+        .filter_map(describe)
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    match found.as_slice() {
+        [] => Check::note("listeners", "no program here listens by rdma_cm at the moment"),
+        found => Check::ok("listeners", found.join("; ")),
+    }
+}
+
+/// Says a listener's name in words; `None` if a port is only held.
+fn describe(name: &str) -> Option<String> {
+    let mut parts = name.split('/');
+    let (space, port, address) = (parts.next()?, parts.next()?, parts.next()?);
+    let card = parts.next().filter(|card| card.parse::<IpAddr>().is_ok())?;
+    let space = match space {
+        "0106" => "TCP",
+        "0111" => "UDP",
+        "013f" => "IB",
+        "0002" => "IPoIB",
+        other => other,
+    };
+    let address = match address {
+        "*" => "any address",
+        "*4" => "any IPv4 address",
+        "*6" => "any IPv6 address",
+        one => one,
+    };
+    Some(format!("{space} port {port} of {address}, on the card {card}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Status;
+
+    #[test]
+    fn rules_that_drop_are_told_from_those_that_do_not() {
+        let status = |rules: &str| verdict(rules).map(|check| check.status);
+        assert_eq!(status(""), Some(Status::Ok));
+        let drop = "chain input { type filter hook input priority 0; policy drop;";
+        assert_eq!(status(drop), Some(Status::Warn));
+        assert_eq!(status(&format!("{drop}\nudp dport 4791 accept")), Some(Status::Note));
+        assert_eq!(status(":INPUT DROP [0:0]"), Some(Status::Warn));
+        assert_eq!(status(":INPUT ACCEPT [0:0]\n-A INPUT -p tcp -j DROP"), Some(Status::Ok));
+    }
+
+    #[test]
+    fn listeners_are_found_among_other_sockets() {
+        let sockets = "Num RefCount Protocol Flags Type St Inode Path\n\
+            0: 00000002 00000000 00010000 0001 01 4711 @remora/cm/0106/7471/*4/127.0.0.2\n\
+            0: 00000002 00000000 00010000 0001 01 4711 @remora/cm/0106/7471/*4\n\
+            0: 00000002 00000000 00010000 0001 01 4712 /run/x\n\
+            0: 00000002 00000000 00000000 0002 01 4713\n";
+        let check = listeners(sockets);
+        let expected = "TCP port 7471 of any IPv4 address, on the card 127.0.0.2";
+        assert_eq!(check.found, expected);
+        assert_eq!(listeners("").status, Status::Note);
+    }
+}

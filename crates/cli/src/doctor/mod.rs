@@ -1,0 +1,155 @@
+//! `remora doctor`: why a verbs program cannot connect here, in plain words.
+//!
+//! A list of [`Check`]s, each of which looks at one thing and says what it found, whether that is
+//! well, and if not what to do. They change nothing, and need no rights: what cannot be seen is
+//! said to be unseen.
+
+mod library;
+mod machine;
+mod network;
+mod peer;
+
+use std::env;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use comfy_table::{Cell, ContentArrangement};
+use serde::Serialize;
+
+use crate::output;
+use crate::verbs::environment::ADDR_VARIABLE;
+
+/// `remora doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora doctor                                   this machine
+  remora doctor --addr eth0 192.0.2.7             and the way from eth0 to a peer
+  remora doctor -- ./server --port 7             and whether this program will find Remora
+
+The status is 1 if something was found that keeps programs from connecting.")]
+pub(crate) struct Doctor {
+    /// Address or name of a machine that a program here cannot connect to
+    peer: Option<String>,
+    /// The address or interface that the program's card has [default: REMORA_ADDR]
+    #[arg(long, value_name = "IP|INTERFACE")]
+    addr: Option<String>,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+    /// A program that does not find Remora; it is looked at, and not run
+    #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Whether what was found is well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    /// It is.
+    Ok,
+    /// Good to know.
+    Note,
+    /// It may be the reason, or will be one.
+    Warn,
+    /// It is a reason.
+    Fail,
+}
+
+/// What one look has found.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    status: Status,
+    found: String,
+    /// What to do; empty if nothing.
+    advice: String,
+}
+
+impl Check {
+    fn new(name: &'static str, status: Status, found: impl Into<String>) -> Check {
+        Check { name, status, found: found.into(), advice: String::new() }
+    }
+
+    fn ok(name: &'static str, found: impl Into<String>) -> Check {
+        Check::new(name, Status::Ok, found)
+    }
+
+    fn note(name: &'static str, found: impl Into<String>) -> Check {
+        Check::new(name, Status::Note, found)
+    }
+
+    fn warn(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
+        Check { advice: advice.into(), ..Check::new(name, Status::Warn, found) }
+    }
+
+    fn fail(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
+        Check { advice: advice.into(), ..Check::new(name, Status::Fail, found) }
+    }
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    healthy: bool,
+    checks: Vec<Check>,
+}
+
+impl Doctor {
+    /// Runs the command.
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let variable = env::var(ADDR_VARIABLE).ok();
+        let addr = self.addr.clone().or(variable).unwrap_or_default();
+        let mut checks = library::look(&self.program);
+        // The first card is the one that programs take unless told otherwise.
+        let first = addr.split(',').next().unwrap_or_default().trim();
+        let card = network::look(first, &mut checks);
+        for other in addr.split(',').skip(1).map(str::trim) {
+            network::look(other, &mut checks);
+        }
+        if let Some(peer) = &self.peer {
+            peer::look(peer, card.as_ref(), &mut checks);
+        }
+        machine::look(&mut checks);
+        let healthy = checks.iter().all(|check| check.status != Status::Fail);
+        let report = Report { healthy, checks };
+        if self.json {
+            output::json_line(&report)?;
+        } else {
+            print(&report);
+        }
+        Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn print(report: &Report) {
+    let mut table = output::table(["", "what", "found"]);
+    if let Ok(window) = rustix::termios::tcgetwinsize(std::io::stdout())
+        && window.ws_col > 0
+    {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(window.ws_col);
+    }
+    for check in &report.checks {
+        let mark = match check.status {
+            Status::Ok => "ok",
+            Status::Note => "-",
+            Status::Warn => "warn",
+            Status::Fail => "FAIL",
+        };
+        let text = match check.advice.as_str() {
+            "" => check.found.clone(),
+            advice => format!("{}\n→ {advice}", check.found),
+        };
+        table.add_row([Cell::new(mark), Cell::new(check.name), Cell::new(text)]);
+    }
+    println!("{table}");
+    let count = |status| report.checks.iter().filter(|check| check.status == status).count();
+    match (count(Status::Fail), count(Status::Warn)) {
+        (0, 0) => println!("Nothing here keeps verbs programs from connecting."),
+        (0, _) => println!("Nothing here must keep verbs programs from connecting; see `warn`."),
+        (n, _) => println!("{n} found that keeps verbs programs from connecting: see `FAIL`."),
+    }
+}

@@ -1,0 +1,239 @@
+//! The card's address, its UDP port, its GID and MTU; and what else goes by UDP 4791.
+
+use std::env;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use remora::interface::Interface;
+use remora::nic::qp::Mtu;
+use remora::nic::wire::ROCE_PORT;
+use remora::{Device, DeviceOptions};
+
+use super::{Check, Status};
+use crate::output;
+
+/// How long a datagram from this machine to itself may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The last entry of the table of GIDs; all of them are the same.
+const LAST_GID: u32 = 3;
+/// What a socket's receive buffer should be allowed to have.
+const ENOUGH_BUFFER: u64 = 4 << 20;
+
+/// Where a program's card would be.
+#[derive(Debug)]
+pub(super) struct Card {
+    /// A card there, opened to see whether it can be.
+    pub(super) device: Device,
+    /// The interface's limit, in bytes.
+    pub(super) link_mtu: u32,
+}
+
+/// Looks at the address, or interface, that a card is to have.
+pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<Card> {
+    let automatic = matches!(addr, "" | "auto");
+    let wanted = if automatic { "127.0.0.1" } else { addr };
+    let interface = match Interface::find(wanted) {
+        Ok(interface) => interface,
+        Err(error) => {
+            let advice = "REMORA_ADDR, --addr, must be an address or interface of this machine";
+            checks.push(Check::fail("address", error.to_string(), advice));
+            return None;
+        }
+    };
+    let mut options = DeviceOptions::new();
+    if !automatic {
+        options = options.bind(addr);
+    }
+    let device = match options.open() {
+        Ok(device) => device,
+        Err(error) => {
+            checks.push(in_use(&interface, &error));
+            checks.extend(kernel_card());
+            return None;
+        }
+    };
+    let info = device.info();
+    checks.push(Check::ok(
+        "address",
+        if automatic {
+            format!("{}, free; each process takes an address of loopback", info.address)
+        } else {
+            format!("{} on {}", info.address, interface.name)
+        },
+    ));
+    if info.address.is_loopback() {
+        checks.push(Check::note(
+            "reach",
+            "a card on loopback reaches programs of this machine (or container) only; for \
+             others, --addr or REMORA_ADDR names an address or interface",
+        ));
+    }
+    checks.push(Check::ok("UDP port", format!("{} is free on {}", info.port, info.address)));
+    checks.extend(kernel_card());
+    checks.push(to_itself(&info.address));
+    checks.push(Check::ok(
+        "GID",
+        format!(
+            "{}, RoCE v2, at index 0 to {LAST_GID}: `-g 0` for programs that want an index",
+            crate::devinfo::gid(info.address)
+        ),
+    ));
+    checks.extend(gid_variables(|name| env::var(name).ok()));
+    checks.push(mtu(&interface));
+    checks.extend(buffers(&device));
+    Some(Card { device, link_mtu: interface.link_mtu })
+}
+
+fn in_use(interface: &Interface, error: &dyn std::error::Error) -> Check {
+    let mut text = error.to_string();
+    // Some errors leave the reason to their source.
+    if let Some(source) = error.source().map(ToString::to_string)
+        && !text.contains(&source)
+    {
+        text = format!("{text}: {source}");
+    }
+    let other = Interface::find("lo").is_ok_and(|lo| lo.name == interface.name);
+    let advice = if other {
+        "leave out the address: each process then takes a free one of loopback"
+    } else {
+        "one card may have an address: give each program another (`ip address add`), or stop \
+         the one that has it"
+    };
+    Check::fail("UDP port", text, advice)
+}
+
+/// The kernel's own software card takes UDP 4791 on all addresses of its network namespace.
+fn kernel_card() -> Option<Check> {
+    let devices: Vec<String> = fs::read_dir("/sys/class/infiniband")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    let loaded = fs::exists("/sys/module/rdma_rxe").unwrap_or(false);
+    if loaded {
+        return Some(Check::warn(
+            "rdma_rxe",
+            format!("the kernel's software card is loaded (devices: {})", list(&devices)),
+            "with a link it holds UDP 4791: `rdma link delete` it, or use another network namespace",
+        ));
+    }
+    (!devices.is_empty()).then(|| {
+        let found =
+            format!("this machine has {}; under Remora programs do not see it", list(&devices));
+        Check::note("other devices", found)
+    })
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Does a datagram from this machine to itself arrive? A firewall may drop even those. Between
+/// ports of the system's choice, so that the card is not disturbed; `peer` asks at 4791.
+fn to_itself(address: &IpAddr) -> Check {
+    let probe = || {
+        let to = UdpSocket::bind((*address, 0))?;
+        to.set_read_timeout(Some(PATIENCE))?;
+        UdpSocket::bind((*address, 0))?.send_to(b"remora", to.local_addr()?)?;
+        to.recv(&mut [0; 16])
+    };
+    match probe() {
+        Ok(_) => Check::ok("firewall", format!("UDP on {address} reaches this machine itself")),
+        Err(error) => Check::fail(
+            "firewall",
+            format!("a datagram from {address} to itself does not arrive: {error}"),
+            "a firewall drops UDP here: allow UDP port 4791 in and out (`nft list ruleset`)",
+        ),
+    }
+}
+
+/// Settings of programs and libraries that were made for another card.
+fn gid_variables(variable: impl Fn(&str) -> Option<String>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for name in ["NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX"] {
+        if let Some(value) = variable(name).filter(|value| {
+            value != "auto" && !value.parse().is_ok_and(|index: u32| index <= LAST_GID)
+        }) {
+            let found =
+                format!("{name}={value}, but Remora's card has the indices 0 to {LAST_GID}");
+            checks.push(Check::warn("GID", found, format!("unset {name}")));
+        }
+    }
+    if variable("NCCL_IB_DISABLE").is_some_and(|value| value == "1") {
+        checks.push(Check::warn("NCCL", "NCCL_IB_DISABLE=1: NCCL uses no verbs", "unset it"));
+    }
+    for name in ["NCCL_IB_HCA", "UCX_NET_DEVICES", "FI_VERBS_DEVICE_NAME"] {
+        let named = variable(name).filter(|value| !value.contains("remora") && value != "all");
+        if let Some(value) = named {
+            let found = format!("{name}={value} does not name Remora's card");
+            checks.push(Check::warn("device", found, format!("unset {name}, or name remora0")));
+        }
+    }
+    checks
+}
+
+fn mtu(interface: &Interface) -> Check {
+    let path = interface.path_mtu();
+    let found = format!(
+        "path MTU {} bytes, as {} carries packets of {}",
+        path.bytes(),
+        interface.name,
+        interface.link_mtu
+    );
+    if path < Mtu::B1024 {
+        let advice = "many programs ask for 1024: raise the link's MTU to 1500 if you can";
+        return Check::warn("MTU", found, advice);
+    }
+    Check::ok("MTU", found)
+}
+
+/// Large buffers are a matter of speed alone.
+fn buffers(device: &Device) -> Option<Check> {
+    let granted = device.socket_info().ok()?.recv_buffer as u64;
+    let limit: u64 = fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse().ok()?;
+    let found = format!("{} granted, net.core.rmem_max is {limit}", output::bytes(granted));
+    if limit >= ENOUGH_BUFFER {
+        return Some(Check::ok("socket buffer", found));
+    }
+    let advice = "more bandwidth with `sysctl -w net.core.rmem_max=16777216`; works without";
+    Some(Check { advice: advice.to_owned(), ..Check::new("socket buffer", Status::Note, found) })
+}
+
+/// The address of this machine from which `to` would be reached.
+pub(super) fn route_to(to: IpAddr) -> std::io::Result<UdpSocket> {
+    let any: IpAddr = match to {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    // Sends nothing; the kernel looks for a way.
+    socket.connect((to, ROCE_PORT))?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_for_other_cards_are_pointed_out() {
+        let none = gid_variables(|_| None);
+        assert!(none.is_empty());
+        let some = gid_variables(|name| match name {
+            "NCCL_IB_GID_INDEX" => Some("7".into()),
+            "NCCL_IB_HCA" => Some("mlx5_0".into()),
+            "UCX_NET_DEVICES" => Some("remora0:1".into()),
+            _ => None,
+        });
+        assert_eq!(some.len(), 2, "{some:?}");
+        assert!(some.iter().all(|check| check.status == Status::Warn));
+    }
+
+    #[test]
+    fn the_way_to_loopback_is_from_loopback() {
+        let socket = route_to("127.0.0.9".parse().unwrap()).unwrap();
+        assert!(socket.local_addr().unwrap().ip().is_loopback());
+    }
+}

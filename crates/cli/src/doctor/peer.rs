@@ -1,0 +1,178 @@
+//! The way to a peer: is there a route, from which address, how large may packets be, and does a
+//! card answer there?
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use remora::nic::qp::Mtu;
+use remora::{ConnectFailure, ConnectionParams, QueuePairOptions};
+
+use super::Check;
+use super::network::{Card, route_to};
+
+/// How long the peer has to answer. RDMA CM repeats its request meanwhile.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A port of RDMA CM's TCP space on which nobody listens: a card there says so, and that is an
+/// answer.
+const NOBODYS_PORT: u16 = 1;
+
+/// Looks at the way from `card` to `peer`.
+pub(super) fn look(peer: &str, card: Option<&Card>, checks: &mut Vec<Check>) {
+    let to = match resolve(peer) {
+        Ok(to) => to,
+        Err(error) => {
+            let found = format!("{error:#}");
+            return checks.push(Check::fail("peer", found, "name it by its IP address"));
+        }
+    };
+    let route = match route_to(to) {
+        Ok(route) => route,
+        Err(error) => {
+            let found = format!("there is no way to {to}: {error}");
+            return checks.push(Check::fail("route", found, "`ip route get` says more"));
+        }
+    };
+    let from = route.local_addr().map(|addr| addr.ip()).unwrap_or(to);
+    let Some(card) = card else {
+        let found = format!("the way to {to} begins at {from}; no card could be opened here");
+        return checks.push(Check::note("route", found));
+    };
+    let ours = card.device.info().address;
+    checks.push(fits(ours, from, to));
+    if let Some(check) = mtu(&route, card.link_mtu, to) {
+        checks.push(check);
+    }
+    checks.push(answer(card, to));
+}
+
+fn resolve(peer: &str) -> Result<IpAddr> {
+    if let Ok(ip) = peer.parse::<IpAddr>() {
+        return Ok(ip);
+    }
+    let mut found = (peer, 0)
+        .to_socket_addrs()
+        .map_err(|error| anyhow::anyhow!("`{peer}` is no address, and no name: {error}"))?;
+    let first = found.next().map(|addr| addr.ip());
+    first.ok_or_else(|| anyhow::anyhow!("the name `{peer}` has no address"))
+}
+
+/// Can a card at `ours` reach `to`, which the kernel would reach from `from`?
+fn fits(ours: IpAddr, from: IpAddr, to: IpAddr) -> Check {
+    if ours.is_ipv4() != to.is_ipv4() {
+        let found = format!("the card has {ours}, the peer {to}: one is IPv4, the other IPv6");
+        let advice = format!("give the card an address of the peer's kind: --addr {from}");
+        return Check::fail("route", found, advice);
+    }
+    if ours.is_loopback() && !to.is_loopback() {
+        let found = format!("the card is on loopback ({ours}), and {to} is not on this machine");
+        return Check::fail("route", found, format!("`remora run --addr {from} -- …`"));
+    }
+    if ours != from && !(ours.is_loopback() && to.is_loopback()) {
+        let found = format!("the card has {ours}, but the way to {to} begins at {from}");
+        let advice = format!("if answers do not come back, try --addr {from}");
+        return Check::warn("route", found, advice);
+    }
+    Check::ok("route", format!("from {ours} to {to}"))
+}
+
+/// The kernel knows what a router on the way has said of large packets.
+fn mtu(route: &std::net::UdpSocket, link_mtu: u32, to: IpAddr) -> Option<Check> {
+    let path = match to {
+        IpAddr::V4(_) => rustix::net::sockopt::ip_mtu(route),
+        IpAddr::V6(_) => rustix::net::sockopt::ipv6_mtu(route),
+    };
+    let path = path.ok()?;
+    let (fits, assumed) = (Mtu::fitting(path as usize), Mtu::fitting(link_mtu as usize));
+    let found = format!("the way carries packets of {path} bytes: path MTU {}", fits.bytes());
+    if fits < assumed {
+        let advice = format!(
+            "the link allows {}, and packets are never fragmented: ask programs for {} (perftest: \
+             -m {})",
+            assumed.bytes(),
+            fits.bytes(),
+            fits.bytes()
+        );
+        return Some(Check::fail("path MTU", found, advice));
+    }
+    Some(Check::ok("path MTU", found))
+}
+
+/// Asks the card there for a connection that it must refuse.
+fn answer(card: &Card, to: IpAddr) -> Check {
+    let start = Instant::now();
+    let answer = ask(card, to);
+    let after = start.elapsed().as_millis();
+    match answer {
+        Ok(()) => Check::ok("peer", format!("a card at {to} answers, after {after} ms")),
+        Err(error) => match error.downcast_ref::<ConnectFailure>() {
+            Some(ConnectFailure::Rejected { .. } | ConnectFailure::Mtu { .. }) => Check::ok(
+                "peer",
+                format!("a card at {to} answers RDMA connection management, after {after} ms"),
+            ),
+            Some(ConnectFailure::Unreachable(_) | ConnectFailure::Timeout(_)) => {
+                let refused = nobody_there(to);
+                let found = match refused {
+                    true => format!("{to} says that nothing listens on its UDP port 4791"),
+                    false => format!("no card at {to} answers on UDP port 4791"),
+                };
+                let advice = match refused {
+                    true => {
+                        "start the program there, on that address; a card of Remora's lives \
+                             as long as its program"
+                    }
+                    false => {
+                        "is its program running, and is this its card's address? If so, a \
+                              firewall on the way drops UDP 4791 (try both directions), or the \
+                              card there does not speak RDMA CM"
+                    }
+                };
+                Check::fail("peer", found, advice)
+            }
+            _ => Check::warn("peer", format!("could not ask {to}: {error:#}"), "try again"),
+        },
+    }
+}
+
+fn ask(card: &Card, to: IpAddr) -> Result<()> {
+    let domain = card.device.alloc_pd()?;
+    let queue = card.device.create_cq(4)?;
+    let queue_pair = domain.create_qp(&QueuePairOptions::rc(&queue))?;
+    let params = ConnectionParams::new(card.device.info().mtu);
+    let to = SocketAddr::new(to, NOBODYS_PORT);
+    card.device.connect(queue_pair, to, b"", &params, PATIENCE)?;
+    Ok(())
+}
+
+/// Does the peer's system itself say that the port is closed?
+fn nobody_there(to: IpAddr) -> bool {
+    let refused = || {
+        let socket = route_to(to)?;
+        socket.set_read_timeout(Some(Duration::from_millis(300)))?;
+        // Too short to be a packet: a card drops it.
+        socket.send(&[0])?;
+        socket.recv(&mut [0; 16])
+    };
+    refused()
+        .is_err_and(|error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Status;
+
+    fn status(ours: &str, from: &str, to: &str) -> Status {
+        let ip = |text: &str| text.parse().unwrap();
+        fits(ip(ours), ip(from), ip(to)).status
+    }
+
+    #[test]
+    fn the_card_must_be_where_the_way_begins() {
+        assert_eq!(status("127.0.0.2", "127.0.0.1", "127.0.0.9"), Status::Ok);
+        assert_eq!(status("10.0.0.1", "10.0.0.1", "10.0.0.9"), Status::Ok);
+        assert_eq!(status("10.0.0.2", "10.0.0.1", "10.0.0.9"), Status::Warn);
+        assert_eq!(status("127.0.0.1", "10.0.0.1", "10.0.0.9"), Status::Fail);
+        assert_eq!(status("127.0.0.1", "fe80::1", "fe80::2"), Status::Fail);
+    }
+}

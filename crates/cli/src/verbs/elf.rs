@@ -1,0 +1,185 @@
+//! What an ELF file says of how it wants to be loaded: as far as it decides whether a program can
+//! run on our library.
+//!
+//! Any file may be given. Nothing is believed: what lies outside of the file is not there.
+
+use std::path::Path;
+use std::{fs, io};
+
+/// The machine this program was built for.
+const OUR_MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+/// More entries than any real file has.
+const MANY: usize = 100_000;
+
+/// Program headers.
+const PT_LOAD: u64 = 1;
+const PT_DYNAMIC: u64 = 2;
+const PT_INTERP: u64 = 3;
+/// Entries of the dynamic section.
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+const DT_RPATH: u64 = 15;
+const DT_RUNPATH: u64 = 29;
+const DT_VERDEF: u64 = 0x6FFF_FFFC;
+
+/// An ELF file, as far as it could be read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Elf {
+    /// Of 64 bits and for this machine. If not, the rest is empty.
+    pub(crate) native: bool,
+    /// The dynamic linker it wants; `None` for a static program, and for a library.
+    pub(crate) interpreter: Option<String>,
+    /// It has a dynamic section.
+    pub(crate) dynamic: bool,
+    /// The libraries it wants.
+    pub(crate) needed: Vec<String>,
+    /// Where they are to be sought before `LD_LIBRARY_PATH`. Empty if `runpath` is not.
+    pub(crate) rpath: String,
+    /// Where they are to be sought after it.
+    pub(crate) runpath: String,
+    /// The version nodes it has.
+    pub(crate) versions: Vec<String>,
+}
+
+/// Reads a file; `None` if it is not ELF.
+pub(crate) fn read(path: &Path) -> io::Result<Option<Elf>> {
+    let bytes = fs::read(path)?;
+    Ok(bytes.starts_with(b"\x7FELF").then(|| parse(&bytes).unwrap_or_default()))
+}
+
+/// Little-endian numbers out of bytes that may end anywhere.
+#[derive(Clone, Copy)]
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn number(self, at: u64, size: usize) -> Option<u64> {
+        let at = usize::try_from(at).ok()?;
+        let bytes = self.0.get(at..at.checked_add(size)?)?;
+        Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    fn text(self, at: u64) -> Option<String> {
+        let rest = self.0.get(usize::try_from(at).ok()?..)?;
+        let end = rest.iter().position(|byte| *byte == 0)?;
+        Some(String::from_utf8_lossy(&rest[..end]).into_owned())
+    }
+}
+
+/// A part of the file and where it will be in memory.
+struct Segment {
+    kind: u64,
+    offset: u64,
+    address: u64,
+    len: u64,
+}
+
+fn parse(file: &[u8]) -> Option<Elf> {
+    let bytes = Bytes(file);
+    // 64 bits, little-endian: what this program is itself.
+    if file.get(4..6)? != [2, 1] || bytes.number(18, 2)? != u64::from(OUR_MACHINE) {
+        return None;
+    }
+    let mut elf = Elf { native: true, ..Elf::default() };
+    let (table, size, count) = (bytes.number(32, 8)?, bytes.number(54, 2)?, bytes.number(56, 2)?);
+    let segments: Vec<Segment> = (0..count)
+        .map_while(|i| {
+            let at = table.checked_add(i * size)?;
+            Some(Segment {
+                kind: bytes.number(at, 4)?,
+                offset: bytes.number(at.checked_add(8)?, 8)?,
+                address: bytes.number(at.checked_add(16)?, 8)?,
+                len: bytes.number(at.checked_add(32)?, 8)?,
+            })
+        })
+        .collect();
+    for segment in &segments {
+        match segment.kind {
+            PT_INTERP => elf.interpreter = bytes.text(segment.offset),
+            PT_DYNAMIC => {
+                elf.dynamic = true;
+                dynamic(bytes, segment, &segments, &mut elf);
+            }
+            _ => {}
+        }
+    }
+    Some(elf)
+}
+
+/// Reads the dynamic section; what is broken in it is left out.
+fn dynamic(bytes: Bytes<'_>, section: &Segment, segments: &[Segment], elf: &mut Elf) -> Option<()> {
+    let entries: Vec<(u64, u64)> = (0..section.len / 16)
+        .map_while(|i| {
+            let at = section.offset.checked_add(i * 16)?;
+            Some((bytes.number(at, 8)?, bytes.number(at.checked_add(8)?, 8)?))
+        })
+        .take_while(|(tag, _)| *tag != 0)
+        .take(MANY)
+        .collect();
+    let offset_of = |address: u64| {
+        let within = |s: &&Segment| {
+            s.kind == PT_LOAD && address.checked_sub(s.address).is_some_and(|at| at < s.len)
+        };
+        let segment = segments.iter().find(within)?;
+        segment.offset.checked_add(address - segment.address)
+    };
+    let value = |tag| entries.iter().find(|(found, _)| *found == tag).map(|(_, value)| *value);
+    let strings = offset_of(value(DT_STRTAB)?)?;
+    let text = |at: u64| bytes.text(strings.checked_add(at)?);
+    let needed = entries.iter().filter(|(tag, _)| *tag == DT_NEEDED);
+    elf.needed = needed.filter_map(|(_, at)| text(*at)).collect();
+    elf.runpath = value(DT_RUNPATH).and_then(text).unwrap_or_default();
+    if elf.runpath.is_empty() {
+        // The linker does not look at one if there is the other.
+        elf.rpath = value(DT_RPATH).and_then(text).unwrap_or_default();
+    }
+    // Verdef: flags, index, names (each 2 bytes), hash, first name, next (each 4 bytes).
+    let mut node = offset_of(value(DT_VERDEF)?)?;
+    for _ in 0..MANY {
+        let name = node.checked_add(bytes.number(node.checked_add(12)?, 4)?)?;
+        elf.versions.push(text(bytes.number(name, 4)?)?);
+        match bytes.number(node.checked_add(16)?, 4)? {
+            0 => break,
+            next => node = node.checked_add(next)?,
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_very_program_is_understood() {
+        let ourselves = std::env::current_exe().unwrap();
+        let elf = read(&ourselves).unwrap().unwrap();
+        assert!(elf.native && elf.dynamic && elf.interpreter.is_some(), "{elf:?}");
+        assert!(elf.needed.iter().any(|name| name == "libc.so.6"), "{elf:?}");
+    }
+
+    #[test]
+    fn the_version_nodes_of_the_c_library_are_found() {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps.lines().find_map(|line| {
+            line.split_ascii_whitespace().last().filter(|path| path.ends_with("/libc.so.6"))
+        });
+        let elf = read(Path::new(libc.unwrap())).unwrap().unwrap();
+        assert!(elf.versions.iter().any(|name| name == "GLIBC_2.17"), "{:?}", elf.versions);
+    }
+
+    #[test]
+    fn a_broken_file_is_no_trouble() {
+        let ourselves = fs::read(std::env::current_exe().unwrap()).unwrap();
+        for end in (0..4096).chain([ourselves.len() / 2]) {
+            parse(&ourselves[..end.min(ourselves.len())]);
+        }
+        // Every byte of the headers at its highest, one after the other.
+        let mut bytes = ourselves[..ourselves.len().min(1 << 16)].to_vec();
+        for at in 0..1024.min(bytes.len()) {
+            let was = std::mem::replace(&mut bytes[at], 0xFF);
+            parse(&bytes);
+            bytes[at] = was;
+        }
+        assert_eq!(parse(b"\x7FELF"), None);
+    }
+}

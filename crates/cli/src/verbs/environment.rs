@@ -1,0 +1,126 @@
+//! The environment in which a program finds Remora's library.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use remora::interface::Interface;
+
+use super::libraries::{Libraries, put_first};
+
+/// Where a program's card, or cards, shall be.
+pub(crate) const ADDR_VARIABLE: &str = "REMORA_ADDR";
+/// What the library tells of itself, and where to.
+pub(crate) const LOG_VARIABLE: &str = "REMORA_LOG";
+/// Where libraries are sought first.
+pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// What is loaded before all libraries.
+pub(crate) const PRELOAD: &str = "LD_PRELOAD";
+
+/// What is to be set, in this order.
+pub(crate) type Variables = Vec<(&'static str, OsString)>;
+
+/// What a person asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wishes<'a> {
+    /// Addresses or interfaces, as the library takes them.
+    pub(crate) addr: Option<&'a str>,
+    /// Where the library shall write what happens.
+    pub(crate) log: Option<&'a Path>,
+    /// Leave `LD_PRELOAD` alone.
+    pub(crate) no_preload: bool,
+}
+
+impl Wishes<'_> {
+    /// The variables that grant the wishes.
+    pub(crate) fn variables(&self, libraries: &Libraries) -> Result<Variables> {
+        let links = libraries.links()?;
+        let list = |first: &OsStr, name, separators| {
+            let now = env::var_os(name);
+            OsString::from_vec(put_first(first, now.as_deref(), separators))
+        };
+        let mut variables = vec![(LIBRARY_PATH, list(links.as_os_str(), LIBRARY_PATH, b":;"))];
+        if !self.no_preload {
+            // The library under its own name is the same object as under those of the links.
+            let mut first = libraries.verbs.clone().into_os_string();
+            if let Some(sysfs) = &libraries.sysfs {
+                first = OsString::from_vec(put_first(&first, Some(sysfs.as_os_str()), b":"));
+            }
+            let now = env::var_os(PRELOAD).unwrap_or_default();
+            let ours = first.as_encoded_bytes().split(|byte| *byte == b':');
+            let ours: Vec<&[u8]> = ours.collect();
+            // A `remora run` within a `remora run` adds nothing.
+            let theirs = now.as_encoded_bytes().split(|byte| matches!(byte, b':' | b' '));
+            let theirs = theirs.filter(|part| !ours.contains(part)).collect::<Vec<_>>().join(&b':');
+            let all = put_first(&first, Some(&OsString::from_vec(theirs)), b":");
+            variables.push((PRELOAD, OsString::from_vec(all)));
+        }
+        if let Some(addr) = self.addr {
+            are_addresses(addr)?;
+            variables.push((ADDR_VARIABLE, addr.into()));
+        }
+        if let Some(log) = self.log {
+            variables.push((LOG_VARIABLE, log_value(log)?));
+        }
+        Ok(variables)
+    }
+}
+
+/// Is each part of `REMORA_ADDR` something that a card can be bound to?
+pub(crate) fn are_addresses(list: &str) -> Result<()> {
+    for part in list.split(',').map(str::trim) {
+        if !matches!(part, "" | "auto") {
+            Interface::find(part)?;
+        }
+    }
+    Ok(())
+}
+
+/// `REMORA_LOG` for this file: at the level that it says already, else at `debug`.
+fn log_value(file: &Path) -> Result<OsString> {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    // Absolute, as the program may change its folder.
+    let folder = folder
+        .canonicalize()
+        .with_context(|| format!("no folder for the log {}", file.display()))?;
+    let Some(name) = file.file_name().filter(|_| !file.is_dir()) else {
+        bail!("the log `{}` is a folder; name a file", file.display());
+    };
+    let level = env::var(LOG_VARIABLE).ok().filter(|value| is_level(value));
+    let mut value = OsString::from(level.as_deref().unwrap_or("debug"));
+    value.push(":");
+    value.push(folder.join(name));
+    Ok(value)
+}
+
+/// Is this value of `REMORA_LOG` a level, or a filter of levels, and not a file?
+pub(crate) fn is_level(value: &str) -> bool {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    value.split(',').all(|part| {
+        let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+        LEVELS.contains(&level.to_ascii_lowercase().as_str())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_told_from_files() {
+        assert!(is_level("debug") && is_level("WARN") && is_level("remora_nic=trace,info"));
+        assert!(!is_level("") && !is_level("run.log") && !is_level("debug:run.log"));
+    }
+
+    #[test]
+    fn every_part_of_an_address_list_is_looked_at() {
+        assert!(are_addresses("").is_ok() && are_addresses("auto, lo,127.0.0.9").is_ok());
+        let error = are_addresses("lo,nosuch0").unwrap_err().to_string();
+        assert!(error.contains("`nosuch0`"), "{error}");
+    }
+}

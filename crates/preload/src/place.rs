@@ -1,0 +1,135 @@
+//! Which paths are looked up elsewhere, and where.
+//!
+//! The other place is a folder that stands for `/`, as far as it goes: what a program seeks in
+//! `/sys/class/infiniband/remora0` is in `sys/class/infiniband/remora0` there. The verbs library makes one for each process, as each may have an address of its own, and says where by
+//! its function `remora_sysfs`. Where that library is not loaded, `REMORA_SYSFS` names the folder.
+
+use std::ffi::{CStr, c_char};
+use std::mem::{self, MaybeUninit};
+
+/// What is looked up elsewhere: these, and all below them.
+const FOLDERS: [&[u8]; 5] = [
+    b"/sys/class/infiniband",
+    b"/sys/class/infiniband_verbs",
+    b"/sys/class/infiniband_cm",
+    b"/sys/class/misc/rdma_cm",
+    b"/dev/infiniband",
+];
+
+/// Room for the longest path that Linux takes.
+pub(crate) struct Room([MaybeUninit<u8>; libc::PATH_MAX as usize]);
+
+impl Room {
+    pub(crate) fn new() -> Room {
+        Room([MaybeUninit::uninit(); libc::PATH_MAX as usize])
+    }
+
+    /// `path` below `root`; `None` if it becomes too long.
+    fn join(&mut self, root: &CStr, path: &CStr) -> Option<*const c_char> {
+        let root = root.to_bytes();
+        let path = path.to_bytes_with_nul();
+        let root = root.strip_suffix(b"/").unwrap_or(root);
+        let all = root.iter().chain(path);
+        if root.len() + path.len() > self.0.len() {
+            return None;
+        }
+        for (to, from) in self.0.iter_mut().zip(all) {
+            to.write(*from);
+        }
+        Some(self.0.as_ptr().cast())
+    }
+}
+
+/// Where `path` is to be looked up: `path` itself, or what `room` now holds.
+///
+/// # Safety
+/// `path` is null or a string of C's. The result lives as long as both.
+pub(crate) unsafe fn of(path: *const c_char, room: &mut Room) -> *const c_char {
+    // SAFETY: by the caller's promise.
+    if unsafe { !is_ours(path) } {
+        return path;
+    }
+    // SAFETY: as above; `is_ours` refuses null.
+    let asked = unsafe { CStr::from_ptr(path) };
+    root().and_then(|root| room.join(root, asked)).unwrap_or(path)
+}
+
+/// Is `path` in one of the [`FOLDERS`], or one of them?
+///
+/// # Safety
+/// `path` is null or a string of C's.
+unsafe fn is_ours(path: *const c_char) -> bool {
+    if path.is_null() {
+        return false;
+    }
+    // Most paths differ in the first few bytes; none is read further than it agrees.
+    FOLDERS.iter().any(|folder| {
+        for (at, byte) in folder.iter().enumerate() {
+            // SAFETY: all bytes before this one agreed, so none of them was the zero at the end.
+            if unsafe { *path.add(at) }.cast_unsigned() != *byte {
+                return false;
+            }
+        }
+        // SAFETY: as above.
+        matches!(unsafe { *path.add(folder.len()) }.cast_unsigned(), 0 | b'/')
+    })
+}
+
+/// The folder that stands for `/`, if there is one.
+fn root() -> Option<&'static CStr> {
+    // Asked anew each time: after a fork the library has another folder.
+    // SAFETY: the name ends with a zero byte.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"remora_sysfs".as_ptr()) };
+    let root = if found.is_null() {
+        // SAFETY: as every reader of the environment, this relies on nobody changing it meanwhile.
+        unsafe { libc::getenv(c"REMORA_SYSFS".as_ptr()) }.cast_const()
+    } else {
+        // SAFETY: only Remora's library has a function of this name, and this is its type.
+        let ask: extern "C" fn() -> *const c_char = unsafe { mem::transmute(found) };
+        ask()
+    };
+    if root.is_null() {
+        return None;
+    }
+    // SAFETY: both sources give strings of C's that stay.
+    Some(unsafe { CStr::from_ptr(root) }).filter(|root| !root.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours(path: &CStr) -> bool {
+        // SAFETY: it is a string of C's.
+        unsafe { is_ours(path.as_ptr()) }
+    }
+
+    #[test]
+    fn only_what_is_below_the_folders_is_ours() {
+        assert!(ours(c"/sys/class/infiniband"));
+        assert!(ours(c"/sys/class/infiniband/"));
+        assert!(ours(c"/sys/class/infiniband/remora0/node_guid"));
+        assert!(ours(c"/sys/class/infiniband_verbs/abi_version"));
+        assert!(ours(c"/dev/infiniband/uverbs0"));
+        for path in [c"", c"/", c"/sys/class", c"/sys/class/infinibandage", c"sys/class/infiniband"]
+        {
+            assert!(!ours(path), "{path:?}");
+        }
+        // SAFETY: null is allowed.
+        assert!(unsafe { !is_ours(std::ptr::null()) });
+    }
+
+    #[test]
+    fn a_path_is_put_below_the_root_unless_it_becomes_too_long() {
+        let mut room = Room::new();
+        let joined = room.join(c"/run/x/", c"/sys/class/infiniband").unwrap();
+        // SAFETY: `join` has just written it.
+        assert_eq!(unsafe { CStr::from_ptr(joined) }, c"/run/x/sys/class/infiniband");
+        let joined = room.join(c"/run/x", c"/dev/infiniband/uverbs0").unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { CStr::from_ptr(joined) }, c"/run/x/dev/infiniband/uverbs0");
+        let long = std::ffi::CString::new(vec![b'a'; 4090]).unwrap();
+        assert!(room.join(c"/12345", &long).is_none());
+        assert!(room.join(c"/1234", &long).is_some());
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{ENODEV, ENOMEM, Errno, Result};
 use crate::abi::*;
-use crate::ibverbs::{channel, context, cq, device, pd, qp, srq};
+use crate::ibverbs::{channel, context, cq, device, mcast, pd, qp, srq};
 use crate::process;
 
 /// The entry of the port's table with the card's RoCE v2 GID.
@@ -123,4 +123,12 @@ pub(super) fn create_srq_ex(
 
 pub(super) fn destroy_srq(queue: *mut ibv_srq) {
     note("shared receive queue", srq::destroy_srq(queue));
+}
+
+pub(super) fn attach_mcast(qp: *mut ibv_qp, gid: [u8; 16]) -> Result<()> {
+    Errno::check(mcast::attach_mcast(qp, &ibv_gid { raw: gid }, 0))
+}
+
+pub(super) fn detach_mcast(qp: *mut ibv_qp, gid: [u8; 16]) -> Result<()> {
+    Errno::check(mcast::detach_mcast(qp, &ibv_gid { raw: gid }, 0))
 }

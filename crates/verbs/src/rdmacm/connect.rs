@@ -32,7 +32,7 @@ const REJECT_DATA: usize = 148;
 
 /// A request for a connection, for when it has to be made again.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     remote: IpAddr,
     service: ServiceId,
     told: CmaHeader,

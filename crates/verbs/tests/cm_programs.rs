@@ -84,7 +84,8 @@ fn datagrams() {
         return;
     }
     for options in ["", " -c 10", " -S 1000 -C 50"] {
-        let (server, client) = (format!("udaddy{options}"), format!("udaddy -s 127.0.0.1{options}"));
+        let (server, client) =
+            (format!("udaddy{options}"), format!("udaddy -s 127.0.0.1{options}"));
         let said = pair_at(7174, &server, &client);
         assert!(said.contains("return status 0"), "{said}");
     }

@@ -156,8 +156,7 @@ pub(super) unsafe extern "C" fn rconnect(
 unsafe fn begin(inner: &mut Inner, addr: *const sockaddr) -> Result<()> {
     let id = inner.id;
     // SAFETY: by promise of the caller.
-    let asked =
-        unsafe { address::rdma_resolve_addr(id, ptr::null_mut(), addr.cast_mut(), 2000) };
+    let asked = unsafe { address::rdma_resolve_addr(id, ptr::null_mut(), addr.cast_mut(), 2000) };
     Errno::check(asked)?;
     expect(inner, RDMA_CM_EVENT_ADDR_RESOLVED)?;
     Errno::check(address::rdma_resolve_route(id, 2000))?;
@@ -486,11 +485,7 @@ pub(super) unsafe extern "C" fn rsendto(
     })
 }
 
-pub(super) unsafe extern "C" fn rsendmsg(
-    fd: c_int,
-    msg: *const msghdr,
-    flags: c_int,
-) -> ssize_t {
+pub(super) unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     call(-1, || {
         let socket = socket::find(fd)?;
         if socket.datagram {

@@ -81,10 +81,8 @@ fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> Resul
 
 /// Waits until one of them is ready.
 pub(super) fn wait(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
-    let sockets: Vec<Option<Arc<Socket>>> = fds
-        .iter()
-        .map(|fd| socket::look(fd.fd).filter(|socket| !socket.datagram))
-        .collect();
+    let sockets: Vec<Option<Arc<Socket>>> =
+        fds.iter().map(|fd| socket::look(fd.fd).filter(|socket| !socket.datagram)).collect();
     let start = Instant::now();
     let end = u64::try_from(timeout_ms).ok().map(|ms| start + Duration::from_millis(ms));
     let mut armed = false;

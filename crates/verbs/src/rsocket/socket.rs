@@ -255,9 +255,8 @@ impl Inner {
         match (kind, self.phase) {
             (RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => {
                 // SAFETY: the event's private data.
-                let data = unsafe {
-                    connect::read_data(param.private_data, param.private_data_len, 255)
-                };
+                let data =
+                    unsafe { connect::read_data(param.private_data, param.private_data_len, 255) };
                 let hello = data.ok().and_then(|data| Hello::parse(&data));
                 match (hello, &mut self.stream) {
                     (Some(hello), Some(stream)) => {

@@ -534,10 +534,8 @@ impl Stream {
 
     /// Tells the peer of a mapped buffer of ours: entry `at` of its table.
     pub(super) fn tell_mapping(&mut self, at: usize, mapping: Mapping) -> Result<()> {
-        let swap = |m: Mapping| Mapping {
-            offset: m.offset.swap_bytes(),
-            piece: wire::swapped(m.piece),
-        };
+        let swap =
+            |m: Mapping| Mapping { offset: m.offset.swap_bytes(), piece: wire::swapped(m.piece) };
         let mapping = if self.swap { swap(mapping) } else { mapping };
         let mut bytes = [0; wire::MAPPING];
         bytes[..8].copy_from_slice(&mapping.offset.to_ne_bytes());
@@ -560,9 +558,9 @@ impl Stream {
             // SAFETY: an entry of our table, which the peer may be writing: read once.
             unsafe { self.table.byte(at).cast::<Mapping>().read_volatile() }
         };
-        (0..self.mappings).map(entry).find(|m| {
-            m.offset <= offset && offset - m.offset < u64::from(m.piece.length)
-        })
+        (0..self.mappings)
+            .map(entry)
+            .find(|m| m.offset <= offset && offset - m.offset < u64::from(m.piece.length))
     }
 
     /// Writes the beginning of `data` into a mapped buffer of the peer; returns how much.

@@ -118,7 +118,12 @@ impl Program {
     pub fn says(&mut self, words: &str) {
         let start = Instant::now();
         while !self.said().contains(words) {
-            assert!(start.elapsed() < PATIENCE, "{} never says {words:?}:\n{}", self.command, self.said());
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{} never says {words:?}:\n{}",
+                self.command,
+                self.said()
+            );
             thread::sleep(Duration::from_millis(5));
         }
     }

@@ -655,6 +655,19 @@ impl Nic {
         !self.card.ready.is_empty() || self.cm.has_mads()
     }
 
+    /// Is what [`Nic::wants_transmit`] speaks of an acknowledge or two, and nothing else? They may
+    /// wait a moment for a request to ride behind.
+    pub fn wants_acknowledge_only(&self) -> bool {
+        /// Of more queue pairs nobody waits for each.
+        const FEW: usize = 4;
+        let quiet = |qpn: &u32| {
+            self.qps.get(*qpn).is_none_or(|qp| qp.rx.pending == 0 && qp.sq.waiting() == 0)
+        };
+        (1..=FEW).contains(&self.card.ready.len())
+            && !self.cm.has_mads()
+            && self.card.ready.iter().all(quiet)
+    }
+
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
     pub fn poll_timeout(&self) -> Time {
         self.card.timers.next().min(self.card.cq_timers.next()).min(self.cm.poll_timeout())

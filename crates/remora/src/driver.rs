@@ -235,9 +235,10 @@ impl Driver {
         }
     }
 
-    /// Was a message or two all that the last step received, and is something due in return?
-    pub(crate) fn owes_little(&self) -> bool {
-        (1..=2).contains(&self.packets) && self.nic.wants_transmit()
+    /// Was a message or two all that the last step received, and nothing due in return but to
+    /// acknowledge it?
+    pub(crate) fn owes_acknowledge_only(&self) -> bool {
+        (1..=2).contains(&self.packets) && self.nic.wants_acknowledge_only()
     }
 
     /// Is there more to send than the last step could? If so, somebody has to take another.

@@ -3,7 +3,8 @@
 //! Each process has one, as each has cards of its own: `ROOT/sys/class/infiniband/remora0/…`, with
 //! the files that the kernel shows for its soft-RoCE card. `ibv_device.ibdev_path` leads there. For
 //! programs that go to `/sys` by themselves, the preload of `crates/preload` asks
-//! [`crate::preload`]. Counters are not among the files: these are written once, when a card is opened.
+//! [`crate::preload`]. Counters are not among the files, which are written once, when a card is
+//! opened.
 //!
 //! A process that is killed leaves its directory behind. Each holds a lock as long as its process
 //! lives; the next process removes those without.
@@ -214,12 +215,13 @@ mod tests {
 
     #[test]
     fn a_device_has_its_files_and_the_dead_leave_none() {
-        let processes = runtime::folder().unwrap().join(PROCESSES);
+        let card = &process::current().cards()[0];
         // Left by a process that has gone: nobody holds its lock.
+        let processes = runtime::folder().unwrap().join(PROCESSES);
         let dead = processes.join("0.0");
         fs::create_dir_all(dead.join("sys")).unwrap();
         fs::write(dead.join(LOCK), "").unwrap();
-        let card = &process::current().cards()[0];
+        remove_those_of_the_dead(&processes);
         let read = |path: &str| {
             fs::read_to_string(Path::new(&card.directory).join(path)).unwrap().trim().to_owned()
         };

@@ -135,10 +135,10 @@ impl Channel {
     pub(crate) fn push(&self, news: News) {
         let mut queue = self.queue();
         queue.push_back(news);
-        if queue.len() == 1 {
-            if let Err(error) = self.ready.notify() {
-                tracing::error!(%error, "cannot signal an event channel");
-            }
+        if queue.len() == 1
+            && let Err(error) = self.ready.notify()
+        {
+            tracing::error!(%error, "cannot signal an event channel");
         }
     }
 

@@ -35,7 +35,7 @@ fn links() -> PathBuf {
 const NAMES: [&str; 1] = ["libibverbs.so.1"];
 
 /// Is the program installed? If not, that is said.
-pub fn is_installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&path).any(|dir| dir.join(program).exists());
     if !there {
@@ -104,7 +104,7 @@ fn is_listening(port: u16) -> bool {
 
 /// Runs a program that takes `-p PORT`, and as the client the server's address after everything.
 /// Returns what the client and the server said; panics with both if one fails or hangs.
-pub fn run(command: &str) -> (String, String) {
+pub(crate) fn run(command: &str) -> (String, String) {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let links = links();
     let port = free_port();
@@ -135,7 +135,7 @@ pub fn run(command: &str) -> (String, String) {
 }
 
 /// Runs a program alone until it has said `wanted`, then ends it.
-pub fn run_until(command: &str, wanted: &str) {
+pub(crate) fn run_until(command: &str, wanted: &str) {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
     let start = Instant::now();

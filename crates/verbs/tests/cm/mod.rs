@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A directory in which the library has the names that programs look for.
-fn links() -> PathBuf {
+pub(crate) fn links() -> PathBuf {
     let links = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cm-{}", process::id()));
     fs::create_dir_all(&links).unwrap();
     let library = env::current_exe().unwrap().with_file_name("libremora_verbs.so");
@@ -30,7 +30,7 @@ fn links() -> PathBuf {
 }
 
 /// Is the program installed? If not, that is said.
-pub fn is_installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&path).any(|dir| dir.join(program).exists());
     if !there {
@@ -42,7 +42,7 @@ pub fn is_installed(program: &str) -> bool {
 
 /// A port that no other test, and no other run of the tests, has. Listeners have Unix sockets with
 /// the port in their names, so who has one can be seen.
-pub fn port() -> u16 {
+pub(crate) fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (process::id() % 1000) as u16 * 20;
     loop {
@@ -55,14 +55,14 @@ pub fn port() -> u16 {
 }
 
 /// A program that runs.
-pub struct Program {
+pub(crate) struct Program {
     child: Child,
     output: PathBuf,
     command: String,
 }
 
 impl Program {
-    pub fn start(command: &str) -> Program {
+    pub(crate) fn start(command: &str) -> Program {
         static NUMBER: AtomicU16 = AtomicU16::new(0);
         let links = links();
         let output = links.join(format!("output-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
@@ -83,7 +83,7 @@ impl Program {
     }
 
     /// Waits for its end; returns the exit code, if it ended by itself, and what it said.
-    pub fn end(&mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(&mut self) -> (Option<i32>, String) {
         let start = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
             if start.elapsed() > PATIENCE {
@@ -96,7 +96,7 @@ impl Program {
     }
 
     /// Waits until somebody listens on the port, which is a server's.
-    pub fn listens(&mut self, port: u16) {
+    pub(crate) fn listens(&mut self, port: u16) {
         let start = Instant::now();
         loop {
             let table = fs::read_to_string("/proc/net/unix").unwrap();
@@ -115,7 +115,7 @@ impl Program {
     }
 
     /// Waits until it says something.
-    pub fn says(&mut self, words: &str) {
+    pub(crate) fn says(&mut self, words: &str) {
         let start = Instant::now();
         while !self.said().contains(words) {
             assert!(
@@ -128,11 +128,11 @@ impl Program {
         }
     }
 
-    pub fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -148,13 +148,13 @@ impl Drop for Program {
 }
 
 /// Keeps other pairs of this process waiting.
-pub fn alone() -> std::sync::MutexGuard<'static, ()> {
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a server and a client to their ends; both must succeed. `PORT` in the commands is a port,
 /// which has to be `port` where a program has no option for it. Returns what the client said.
-pub fn pair_at(port: u16, server: &str, client: &str) -> String {
+pub(crate) fn pair_at(port: u16, server: &str, client: &str) -> String {
     let _alone = alone();
     let command = |words: &str| words.replace("PORT", &port.to_string());
     let mut server = Program::start(&command(server));
@@ -168,6 +168,6 @@ pub fn pair_at(port: u16, server: &str, client: &str) -> String {
 }
 
 /// As [`pair_at`], on any port.
-pub fn pair(server: &str, client: &str) -> String {
+pub(crate) fn pair(server: &str, client: &str) -> String {
     pair_at(port(), server, client)
 }

@@ -32,7 +32,7 @@ pub struct ConnectRequest<'a> {
     pub transport: TransportService,
     /// Our queue pair.
     pub local_qpn: u32,
-    /// The first PSN that we send.
+    /// The first PSN that the peer is to send: the one that our queue pair will expect.
     pub starting_psn: Psn,
     /// How many reads and atomics we can answer at a time.
     pub responder_resources: u8,
@@ -61,7 +61,7 @@ pub struct ConnectRequest<'a> {
 pub struct AcceptParams<'a> {
     /// Our queue pair.
     pub qpn: u32,
-    /// The first PSN that we send.
+    /// The first PSN that the peer is to send: the one that our queue pair will expect.
     pub starting_psn: Psn,
     /// How many reads and atomics we can answer at a time.
     pub responder_resources: u8,

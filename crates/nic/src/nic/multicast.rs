@@ -103,7 +103,8 @@ impl Nic {
         datagram: &Datagram<'_>,
     ) {
         let counters = &mut self.card.counters;
-        let Some(members) = self.groups.get(&datagram.dst.to_canonical()) else {
+        let group = group_address(datagram.dst);
+        let Some(members) = group.and_then(|group| self.groups.get(&group)) else {
             counters.drop_unknown_qp += 1;
             return;
         };
@@ -116,7 +117,9 @@ impl Nic {
             counters.drop_malformed += 1;
             return;
         };
-        for member in members {
+        // A group's own members hear each other; nobody hears himself.
+        let own = datagram.src == self.card.config.address;
+        for member in members.iter().filter(|qpn| !own || **qpn != packet.ext.deth.src_qp) {
             if let Some(qp) = self.qps.get_mut(*member) {
                 qp.handle_packet(&mut Env { now, mem, card: &mut self.card }, &packet, datagram);
             }

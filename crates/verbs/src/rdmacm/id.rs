@@ -65,6 +65,7 @@ pub(crate) struct Route {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Agreement {
     pub(crate) remote_qpn: u32,
+    /// The first that we send, chosen by the peer, and the first that it sends, by us.
     pub(crate) remote_psn: u32,
     pub(crate) local_psn: u32,
     /// Reads and atomics that the peer may have under way here.

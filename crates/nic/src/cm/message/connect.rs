@@ -53,7 +53,7 @@ pub struct Rep {
     pub local_qpn: u32,
     /// The same of an XRC target, 24 bits: where reliable datagrams had their end-to-end context.
     pub local_eecn: u32,
-    /// The first PSN that the sender will use.
+    /// The first PSN that the receiver is to use.
     pub starting_psn: Psn,
     /// How many RDMA reads and atomics the sender is ready to answer at a time.
     pub responder_resources: u8,

@@ -17,7 +17,6 @@ mod export;
 pub mod handles;
 pub mod ibverbs;
 pub mod log;
-pub mod preload;
 pub mod process;
 mod rdmacm;
 mod rsocket;

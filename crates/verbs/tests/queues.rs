@@ -21,10 +21,13 @@ struct Card {
 
 impl Card {
     fn open() -> Card {
-        let list = device::get_device_list(ptr::null_mut());
-        // SAFETY: a list ends with null.
-        let context = unsafe { context::open_device(*list) };
-        device::free_device_list(list);
+        // SAFETY: a list ends with null, and is given back once.
+        let context = unsafe {
+            let list = device::get_device_list(ptr::null_mut());
+            let context = context::open_device(*list);
+            device::free_device_list(list);
+            context
+        };
         assert!(!context.is_null());
         let pd = pd::alloc_pd(context);
         let memory = Buffer::new(1 << 16).unwrap();

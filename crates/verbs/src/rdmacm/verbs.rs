@@ -2,7 +2,6 @@
 
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
-use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use super::{ENODEV, ENOMEM, Errno, Result};
@@ -41,14 +40,8 @@ fn made<T>(pointer: *mut T) -> Result<*mut T> {
 pub(super) fn context(card: usize) -> Result<*mut ibv_context> {
     with(card, |one| {
         if one.context == 0 {
-            let mut count = 0;
-            let list = made(device::get_device_list(&mut count))?;
-            let known = usize::try_from(count).is_ok_and(|count| card < count);
-            // SAFETY: the list has as many entries as the call says.
-            let device = if known { unsafe { list.add(card).read() } } else { ptr::null_mut() };
-            let context = context::open_device(device);
-            device::free_device_list(list);
-            one.context = made(context).map_err(|_| ENODEV)? as usize;
+            let device = *device::devices().get(card).ok_or(ENODEV)?;
+            one.context = made(context::open_device(device.c())).map_err(|_| ENODEV)? as usize;
         }
         Ok(one.context as *mut ibv_context)
     })

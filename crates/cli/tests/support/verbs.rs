@@ -43,11 +43,9 @@ pub(crate) fn remora_run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> 
     command
 }
 
-/// Runs it to its end and expects success; returns what it printed.
+/// Runs it to its end, which must come, and expects success; returns what it printed.
 pub(crate) fn printed(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", described(&output));
-    String::from_utf8(output.stdout).unwrap()
+    Running::start(command).succeeds()
 }
 
 /// What a program said, for a failure's message.

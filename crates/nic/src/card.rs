@@ -42,6 +42,8 @@ pub(crate) struct Card {
     pub(crate) sgls: SglPool,
     /// SRNIC's schedule queue: the queue pairs that are ready, by number.
     pub(crate) ready: VecDeque<u32>,
+    /// Queue pairs whose data left without the acknowledge that is due, by number.
+    pub(crate) late: Vec<u32>,
     /// Queue pairs that found the pool of outstanding work full, by number.
     pub(crate) starved: Vec<u32>,
     /// Counts how often the starved were woken, so that none stands among them twice.

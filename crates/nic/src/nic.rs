@@ -245,6 +245,7 @@ impl Nic {
                 answers: MultiQueue::new(answers),
                 sgls: SglPool::default(),
                 ready: VecDeque::new(),
+                late: Vec::new(),
                 starved: Vec::new(),
                 feedings: 0,
                 timers: Timers::default(),
@@ -625,6 +626,20 @@ impl Nic {
         more || !self.card.ready.is_empty()
     }
 
+    /// Has an acknowledge stayed behind, as [`TransmitBatch::set_answering`] allows?
+    pub fn has_late_acknowledges(&self) -> bool {
+        !self.card.late.is_empty()
+    }
+
+    /// Makes the acknowledges due that have stayed behind.
+    pub fn release_acknowledges(&mut self) {
+        while let Some(qpn) = self.card.late.pop() {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.release_acknowledge(&mut self.card);
+            }
+        }
+    }
+
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.card.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
@@ -638,6 +653,19 @@ impl Nic {
     /// Is a queue pair ready for a turn, or a management datagram to be sent?
     pub fn wants_transmit(&self) -> bool {
         !self.card.ready.is_empty() || self.cm.has_mads()
+    }
+
+    /// Is what [`Nic::wants_transmit`] speaks of an acknowledge or two, and nothing else? They may
+    /// wait a moment for a request to ride behind.
+    pub fn wants_acknowledge_only(&self) -> bool {
+        /// Of more queue pairs nobody waits for each.
+        const FEW: usize = 4;
+        let quiet = |qpn: &u32| {
+            self.qps.get(*qpn).is_none_or(|qp| qp.rx.pending == 0 && qp.sq.waiting() == 0)
+        };
+        (1..=FEW).contains(&self.card.ready.len())
+            && !self.cm.has_mads()
+            && self.card.ready.iter().all(quiet)
     }
 
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.

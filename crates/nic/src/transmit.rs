@@ -162,6 +162,8 @@ pub struct TransmitBatch {
     bytes: Vec<u8>,
     /// The queue pair whose turn it is.
     sender: u32,
+    /// See [`TransmitBatch::set_answering`].
+    answering: bool,
 }
 
 impl TransmitBatch {
@@ -201,6 +203,18 @@ impl TransmitBatch {
             }
             Payload::Owned(r) => PayloadRef::Bytes(&self.bytes[r.start as usize..r.end as usize]),
         }
+    }
+
+    /// With `answering`, an acknowledge may stay behind when its queue pair sends data: the
+    /// application is answering, its peer waits for the answer, and one acknowledge does for
+    /// several messages. The driver promises to call [`crate::Nic::release_acknowledges`] soon.
+    pub fn set_answering(&mut self, answering: bool) {
+        self.answering = answering;
+    }
+
+    /// May acknowledges stay behind?
+    pub(crate) fn is_answering(&self) -> bool {
+        self.answering
     }
 
     /// Says which queue pair the packets added next are of.

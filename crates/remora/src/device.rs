@@ -290,22 +290,16 @@ impl Shared {
     }
 
     /// Drives inline, one step; returns whether there was anything to do.
+    #[inline(always)]
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
-        self.step(driver, self.background.rests())
-    }
-
-    /// As [`Shared::progress`]; `lazily` as for [`Driver::spin`].
-    pub(crate) fn step(&self, driver: &mut Driver, lazily: bool) -> bool {
-        let moved = driver.spin(lazily);
-        let left_over = driver.has_more() || driver.nic.wants_transmit();
-        self.background.note_poll(left_over, driver.nic.poll_timeout());
+        let moved = driver.spin();
+        self.background.note_poll(driver);
         moved
     }
 
     /// Sends what became due, and wakes the background thread for what is left or comes later.
     pub(crate) fn after_command(&self, driver: &mut Driver) {
-        driver.transmit();
-        driver.handle_postponed();
+        driver.transmit_answer(self.background.rests());
         driver.dispatch_events();
         // News of connections may have been answered just now.
         if driver.has_more() || driver.nic.cm().has_mads() {
@@ -393,6 +387,7 @@ impl Device {
     /// Drives the device one step: sends what is due, receives what has come. Returns whether
     /// there was anything. For applications that wait for memory to change; polling a completion
     /// queue does it too.
+    #[inline]
     pub fn progress(&self) -> bool {
         self.live.progress(&mut self.live.lock())
     }

@@ -98,8 +98,8 @@ impl Card<'_> {
         self.live.after_command(&mut self.driver);
     }
 
-    /// So many requests were posted to a send queue. They are sent at once if the owner posts now and then. Of
-    /// one who posts in a row, work is kept back, so that packets of many posts, and of many queue
+    /// So many requests were posted to a send queue. They are sent at once if the owner posts now
+    /// and then. Of one who posts in a row, work is kept back, so that packets of many posts, and of many queue
     /// pairs, leave in one system call: until the owner polls, or there is a batch of it, or for
     /// 100 µs.
     pub fn posted(&mut self, requests: u32) {
@@ -125,12 +125,9 @@ impl Card<'_> {
 
     /// Drives the device one step, for who polls and found nothing; returns whether there was
     /// anything to do.
-    ///
-    /// All that came is handled. Verbs programs wait for the acknowledge of what they sent before
-    /// they look at memory, and so for one that came behind a message, too.
     pub fn progress(&mut self) -> bool {
         self.driver.unsent.streak = 0;
-        self.live.step(&mut self.driver, false)
+        self.live.progress(&mut self.driver)
     }
 
     /// The next entry of `cq`, or the next solicited one, is to wake `channel`, by its number.

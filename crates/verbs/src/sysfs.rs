@@ -2,20 +2,18 @@
 //!
 //! Each process has one, as each has cards of its own: `ROOT/sys/class/infiniband/remora0/…`, with
 //! the files that the kernel shows for its soft-RoCE card. `ibv_device.ibdev_path` leads there. For
-//! programs that go to `/sys` by themselves, the preload of `crates/preload` asks [`remora_sysfs`]
-//! for ROOT. Counters are not among the files: these are written once, when a card is opened.
+//! programs that go to `/sys` by themselves, the preload of `crates/preload` asks
+//! [`crate::preload`]. Counters are not among the files, which are written once, when a card is
+//! opened.
 //!
 //! A process that is killed leaves its directory behind. Each holds a lock as long as its process
 //! lives; the next process removes those without.
 
-use std::ffi::{CString, c_char};
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, symlink};
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use remora::interface::Interface;
@@ -38,24 +36,8 @@ struct Root(Mutex<Option<Made>>);
 #[derive(Debug)]
 struct Made {
     path: PathBuf,
-    /// The same for C; never freed, since programs may keep it.
-    c_path: &'static CString,
     /// Unlocked by the system when the process ends.
     _lock: File,
-}
-
-/// For the preload: what stands for `/` in this process, as far as RDMA devices go. Null if there
-/// is none.
-#[unsafe(no_mangle)]
-pub extern "C" fn remora_sysfs() -> *const c_char {
-    let process = process::current();
-    // They are opened by this, if they were not.
-    if process.cards().is_empty() {
-        return ptr::null();
-    }
-    let root = process.shared::<Root>();
-    let made = root.0.lock().unwrap_or_else(PoisonError::into_inner);
-    made.as_ref().map_or(ptr::null(), |made| made.c_path.as_ptr())
 }
 
 /// What stands for `/sys` in this process: the devices are in `class/infiniband` below. `None` if
@@ -121,14 +103,10 @@ fn make_root() -> io::Result<Made> {
     let (path, lock) = (0..64)
         .find_map(|attempt| take(&processes.join(format!("{pid}.{attempt}"))))
         .ok_or(io::ErrorKind::AlreadyExists)?;
-    let c_path = CString::new(path.as_os_str().as_encoded_bytes())?;
-    let made = Made { c_path: Box::leak(Box::new(c_path)), _lock: lock, path };
+    let made = Made { _lock: lock, path };
     let root = &made.path;
     write(root, "sys/class/infiniband_verbs/abi_version", "6")?;
     link(Path::new("/sys/class/net"), &root.join("sys/class/net"));
-    write(root, "sys/class/misc/rdma_cm/abi_version", "4")?;
-    write(root, "dev/infiniband/README", "These are not devices. See Remora's docs/run.md.")?;
-    place_holder(&root.join("dev/infiniband/rdma_cm"));
     Ok(made)
 }
 
@@ -196,7 +174,6 @@ fn write_card(root: &Path, directory: &Path, card: &Card) -> io::Result<()> {
     // As there: from the character device to the device, and from there to its children.
     link(&directory.join("device"), &class.join("device"));
     link(directory, &directory.join("device/infiniband").join(name));
-    place_holder(&root.join("dev/infiniband").join(uverbs));
     Ok(())
 }
 
@@ -214,12 +191,6 @@ fn link(to: &Path, path: &Path) {
         fs::create_dir_all(folder).ok();
     }
     symlink(to, path).ok();
-}
-
-/// Something that is there, but that nobody can open: a socket. Programs look whether there is
-/// such a device, and need not be able to talk to it as to the kernel.
-fn place_holder(path: &Path) {
-    drop(UnixDatagram::bind(path));
 }
 
 /// As GUIDs and GIDs are written: `0011:2233:4455:6677`.
@@ -244,12 +215,13 @@ mod tests {
 
     #[test]
     fn a_device_has_its_files_and_the_dead_leave_none() {
-        let processes = runtime::folder().unwrap().join(PROCESSES);
+        let card = &process::current().cards()[0];
         // Left by a process that has gone: nobody holds its lock.
+        let processes = runtime::folder().unwrap().join(PROCESSES);
         let dead = processes.join("0.0");
         fs::create_dir_all(dead.join("sys")).unwrap();
         fs::write(dead.join(LOCK), "").unwrap();
-        let card = &process::current().cards()[0];
+        remove_those_of_the_dead(&processes);
         let read = |path: &str| {
             fs::read_to_string(Path::new(&card.directory).join(path)).unwrap().trim().to_owned()
         };
@@ -257,7 +229,6 @@ mod tests {
         assert_eq!(read("ports/1/gids/0"), words(&card.gid()));
         assert_eq!(read("ports/1/gid_attrs/ndevs/0"), "lo");
         assert_eq!(read("device/infiniband_verbs/uverbs0/ibdev"), "remora0");
-        assert!(!remora_sysfs().is_null());
         assert!(!dead.exists());
     }
 }

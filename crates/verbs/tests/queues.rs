@@ -106,10 +106,7 @@ impl Card {
         attr.qp_state = IBV_QPS_RTS;
         let mut mask = IBV_QP_SQ_PSN;
         if reliable {
-            mask |= IBV_QP_TIMEOUT
-                | IBV_QP_RETRY_CNT
-                | IBV_QP_RNR_RETRY
-                | IBV_QP_MAX_QP_RD_ATOMIC;
+            mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
         }
         modify(qp, &mut attr, mask).unwrap();
     }
@@ -507,10 +504,7 @@ fn an_extended_queue_is_read_one_by_one() {
 fn datagrams_say_where_they_come_from() {
     let card = Card::open();
     let cq = card.cq(ptr::null_mut());
-    let qps = [
-        card.qp(IBV_QPT_UD, cq, ptr::null_mut()),
-        card.qp(IBV_QPT_UD, cq, ptr::null_mut()),
-    ];
+    let qps = [card.qp(IBV_QPT_UD, cq, ptr::null_mut()), card.qp(IBV_QPT_UD, cq, ptr::null_mut())];
     for qp in qps {
         let mut attr = ibv_qp_attr::zeroed();
         (attr.qp_state, attr.port_num, attr.qkey) = (IBV_QPS_INIT, 1, 0x1234);

@@ -6,9 +6,9 @@
 
 use core::time::Duration;
 
-use super::responder::{Refusal, Reply};
+use super::responder::{Held, Refusal, Reply};
 use super::{Budget, Qp};
-use crate::card::Env;
+use crate::card::{Card, Env};
 use crate::incident::{Cause, Outcome, Touched};
 use crate::memory::region::{Access, AccessError, Pd, Scope};
 use crate::multi_queue::Cursor;
@@ -22,6 +22,20 @@ use crate::wire::{
 
 /// The least time between two congestion notifications of a queue pair.
 pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
+
+/// Enough of a PSN to count a few packets by.
+fn low_bits(psn: Psn) -> u16 {
+    psn.value() as u16
+}
+
+/// Packets that may wait for one acknowledge while the application answers: fewer than any
+/// requester has outstanding.
+const LATE_MAX: u16 = 7;
+
+/// Acknowledges that do not wait after one has waited in vain: so many at first, and twice as many
+/// each time, up to 16 · 2^8. Whose peer waits for acknowledges is hardly ever kept waiting.
+const PROMPT: u16 = 16;
+const PROMPT_DOUBLINGS_MAX: u8 = 8;
 
 /// A READ or atomic: what is asked, and how far the answer is.
 #[derive(Clone, Copy, Debug)]
@@ -387,6 +401,10 @@ impl Qp {
             Reply::Negative(syndrome) => (syndrome, self.rx.expected),
         };
         self.rx.reply = Reply::Nothing;
+        self.rx.acknowledged = low_bits(self.rx.expected);
+        if self.rx.held == Held::Yes {
+            self.rx.held = Held::Listed;
+        }
         let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
         let op = Op::of(self.transport, Operation::Acknowledge, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
@@ -401,6 +419,46 @@ impl Qp {
         }
         if core::mem::take(&mut self.rx.breaking) {
             self.fail(env);
+        }
+    }
+
+    /// Lets an acknowledge wait while the application answers, if few packets wait for it and the
+    /// last ones did not wait in vain; returns whether it does.
+    pub(crate) fn hold_acknowledge(&mut self, card: &mut Card) -> bool {
+        if self.rx.reply != Reply::Acknowledge {
+            return false;
+        }
+        if self.rx.prompt > 0 {
+            self.rx.prompt -= 1;
+            return false;
+        }
+        if low_bits(self.rx.expected).wrapping_sub(self.rx.acknowledged) > LATE_MAX {
+            // None of them waited in vain.
+            self.rx.vain = 0;
+            return false;
+        }
+        if self.rx.held == Held::No {
+            card.late.push(self.qpn);
+        }
+        self.rx.held = Held::Yes;
+        true
+    }
+
+    /// The application has answered, and no next message has come: the acknowledge leaves.
+    pub(crate) fn release_acknowledge(&mut self, card: &mut Card) {
+        self.note_lone_acknowledge();
+        self.rx.held = Held::No;
+        if self.rx.reply == Reply::Acknowledge {
+            card.schedule(self);
+        }
+    }
+
+    /// An acknowledge leaves without data. If it was held back, that was in vain: the peer may be
+    /// waiting for acknowledges and not for answers, and the next ones leave promptly.
+    pub(crate) fn note_lone_acknowledge(&mut self) {
+        if self.rx.held == Held::Yes {
+            self.rx.prompt = PROMPT << self.rx.vain;
+            self.rx.vain = (self.rx.vain + 1).min(PROMPT_DOUBLINGS_MAX);
         }
     }
 

@@ -351,12 +351,18 @@ impl Qp {
         self.send_answers(env, batch, &mut answers);
         let rest = if sends { half + answers.bytes } else { answers.bytes };
         let mut budget = Budget { elements, bytes: rest };
+        let before = batch.len();
         let again = match self.state {
             State::Rts | State::Sqd => self.send_requests(env, batch, &mut budget),
             State::Error | State::Sqe => self.flush(env, &mut budget),
             _ => false,
         };
-        self.send_acknowledge(env, batch);
+        if batch.len() == before {
+            self.note_lone_acknowledge();
+            self.send_acknowledge(env, batch);
+        } else if !batch.is_answering() || !self.hold_acknowledge(env.card) {
+            self.send_acknowledge(env, batch);
+        }
         again || self.rx.pending > 0
     }
 

@@ -30,6 +30,14 @@ pub(crate) struct Responder {
     pub(crate) pending: u16,
     /// What the next acknowledge is to say.
     pub(crate) reply: Reply,
+    /// The low bits of the PSN that all before has been acknowledged of.
+    pub(crate) acknowledged: u16,
+    /// Is an acknowledge held back?
+    pub(crate) held: Held,
+    /// So many acknowledges are not to be held back.
+    pub(crate) prompt: u16,
+    /// How often in a row one was held back in vain.
+    pub(crate) vain: u8,
     /// A NAK was sent for the expected PSN: silence until it comes.
     pub(crate) nak_sent: bool,
     /// The connection ends as soon as the answers before the NAK, and the NAK, have left.
@@ -47,6 +55,16 @@ pub(crate) struct Responder {
     write_total: u32,
     /// A SEND in progress: the receive element it fills.
     pub(crate) receive: Option<Receive>,
+}
+
+/// An acknowledge that stays behind while the application answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    No,
+    /// And [`Card::late`](crate::card::Card) lists the queue pair.
+    Yes,
+    /// It has left meanwhile; the queue pair is still listed.
+    Listed,
 }
 
 /// What a responder owes its requester.
@@ -102,6 +120,10 @@ impl Responder {
             answers: List::EMPTY,
             pending: 0,
             reply: Reply::Nothing,
+            acknowledged: expected.value() as u16,
+            held: Held::No,
+            prompt: 0,
+            vain: 0,
             nak_sent: false,
             breaking: false,
             cnp_owed: false,

@@ -119,10 +119,10 @@ impl CardRoutes {
             Event::QpAccessError(number) => of_qp(number, IBV_EVENT_QP_ACCESS_ERR),
             Event::QpRequestError(number) => of_qp(number, IBV_EVENT_QP_REQ_ERR),
             Event::CommunicationEstablished(number) => of_qp(number, IBV_EVENT_COMM_EST),
-            Event::SendQueueDrained(number) => {
-                if objects.qps.get(number).is_some_and(|qp| qp.tells_drained()) {
-                    of_qp(number, IBV_EVENT_SQ_DRAINED);
-                }
+            Event::SendQueueDrained(number)
+                if objects.qps.get(number).is_some_and(|qp| qp.tells_drained()) =>
+            {
+                of_qp(number, IBV_EVENT_SQ_DRAINED);
             }
             Event::LastElementReached(number) => of_qp(number, IBV_EVENT_QP_LAST_WQE_REACHED),
             _ => {}

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::async_event::Events;
 use super::{
-    EINVAL, Result, cq, cq_ex, device, dm, mr, number, or_null, parent_domain, poll, port, post,
-    qp, recv, srq,
+    EINVAL, Result, cq, cq_ex, device, dm, mr, mw, number, or_null, parent_domain, poll, port,
+    post, qp, recv, srq,
 };
 use crate::abi::*;
 use crate::handles::{self, BadHandle, Object, Slot};
@@ -134,6 +134,9 @@ fn functions() -> verbs_context {
     c.open_qp = Some(qp::open_qp);
     c.create_srq_ex = Some(srq::create_srq_ex);
     c.get_srq_num = Some(srq::get_srq_num);
+    c.context.ops.alloc_mw = Some(mw::alloc_mw);
+    c.context.ops.dealloc_mw = Some(mw::dealloc_mw);
+    c.context.ops.bind_mw = Some(mw::bind_mw);
     c.context.ops.poll_cq = Some(poll::poll_cq);
     c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
     c.context.ops.post_send = Some(post::post_send);

@@ -33,6 +33,7 @@ pub mod gid;
 mod import;
 pub mod mcast;
 pub mod mr;
+pub mod mw;
 pub mod parent_domain;
 pub mod pd;
 pub mod poll;

@@ -7,7 +7,7 @@
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use remora::memory::CHECKED;
@@ -16,7 +16,7 @@ use remora::nic::{Access, Key, MrInit, PageTable};
 
 use super::pd::{self, Pd};
 use super::port::MAX_REGION;
-use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
+use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
 use crate::abi::newer::{
     IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_FD,
     IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA, ibv_mr_init_attr,
@@ -32,8 +32,6 @@ pub struct Mr {
     /// What a program may change.
     changing: Mutex<Changing>,
     backing: Backing,
-    /// Memory windows that are bound to it.
-    pub windows: AtomicUsize,
 }
 
 /// What `ibv_rereg_mr` changes.
@@ -110,6 +108,9 @@ pub(crate) fn access_of(flags: u32) -> Result<Access> {
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        (IBV_ACCESS_MW_BIND, Access::MW_BIND),
+        (IBV_ACCESS_FLUSH_GLOBAL, Access::FLUSH_GLOBAL),
+        (IBV_ACCESS_FLUSH_PERSISTENT, Access::FLUSH_PERSISTENT),
     ];
     Ok(pairs.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, access)| access).collect())
 }
@@ -325,7 +326,7 @@ fn keep(
         rkey: key,
     };
     let changing = Changing { pd, addr: range.addr, len: range.len, access };
-    let mr = Mr { key, changing: Mutex::new(changing), backing, windows: AtomicUsize::new(0) };
+    let mr = Mr { key, changing: Mutex::new(changing), backing };
     let Some(slot) = handles::create(c, mr) else {
         pd.context.card.lock().nic().dereg_mr(key).ok();
         return Err(ENOMEM);
@@ -343,9 +344,6 @@ pub extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 /// As [`dereg_mr`].
 pub fn deregister(handle: *mut ibv_mr) -> Result<()> {
     let slot = find(handle)?;
-    if slot.windows.load(Ordering::Acquire) > 0 {
-        return Err(EBUSY);
-    }
     let context = slot.now().pd.context;
     {
         let mut card = context.card.lock();
@@ -402,9 +400,6 @@ fn reregister(
     }
     if !matches!(slot.backing, Backing::Program) {
         return Err(EOPNOTSUPP);
-    }
-    if slot.windows.load(Ordering::Acquire) > 0 {
-        return Err(EBUSY);
     }
     let mut changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
     let old = *changing;

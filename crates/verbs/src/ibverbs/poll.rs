@@ -131,6 +131,8 @@ pub(crate) fn opcode(kind: WorkKind) -> ibv_wc_opcode {
         WorkKind::Send(Opcode::Read) => IBV_WC_RDMA_READ,
         WorkKind::Send(Opcode::CompareSwap) => IBV_WC_COMP_SWAP,
         WorkKind::Send(Opcode::FetchAdd) => IBV_WC_FETCH_ADD,
+        WorkKind::Send(Opcode::BindMw) => IBV_WC_BIND_MW,
+        WorkKind::Send(Opcode::LocalInvalidate) => IBV_WC_LOCAL_INV,
         // What a request asked for that was flushed unread is not known, and means nothing.
         WorkKind::Send(_) | WorkKind::Unread => IBV_WC_SEND,
     }

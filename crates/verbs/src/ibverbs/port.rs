@@ -149,7 +149,10 @@ pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
         | IBV_DEVICE_PORT_ACTIVE_EVENT
         | IBV_DEVICE_SYS_IMAGE_GUID
         | IBV_DEVICE_RC_RNR_NAK_GEN
-        | IBV_DEVICE_SRQ_RESIZE;
+        | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS;
     attr.max_sge = int(MAX_SGE);
     attr.max_sge_rd = int(MAX_SGE);
     attr.max_cq = int(limits.max_cqs);
@@ -161,6 +164,7 @@ pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
     attr.max_qp_init_rd_atom = MAX_READS;
     // The processor's own atomics: whole towards everything that reaches the memory.
     attr.atomic_cap = IBV_ATOMIC_GLOB;
+    attr.max_mw = int(limits.max_mws);
     attr.max_ah = int(limits.max_ahs);
     attr.max_srq = int(limits.max_srqs);
     attr.max_srq_wr = MAX_WORK;

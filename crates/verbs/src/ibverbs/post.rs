@@ -19,7 +19,7 @@ use super::ah::Ah;
 use super::qp::Qp;
 use super::qp_attr::Service;
 use super::recv::{copy_sges, refuse};
-use super::{EINVAL, Errno, Result};
+use super::{EINVAL, Errno, Result, mw};
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
@@ -187,6 +187,13 @@ unsafe fn operation(qp: &Qp, wr: &ibv_send_wr) -> Result<SendOp> {
         IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { at: word(), add: atomic().compare_add },
         // SAFETY: as above.
         IBV_WR_SEND_WITH_INV => SendOp::SendInvalidate { rkey: unsafe { wr.imm.invalidate_rkey } },
+        // SAFETY: as above.
+        IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { key: unsafe { wr.imm.invalidate_rkey } },
+        IBV_WR_BIND_MW => {
+            // SAFETY: as above.
+            let bind = unsafe { wr.extra.bind_mw };
+            mw::request(mw::find_for_type_2(bind.mw)?, bind.rkey, &bind.bind_info)?
+        }
         _ => return Err(EINVAL),
     };
     if qp.service.does(op) { Ok(op) } else { Err(EINVAL) }
@@ -220,10 +227,10 @@ impl Service {
     pub(crate) fn does(self, op: SendOp) -> bool {
         match self {
             Service::Rc | Service::XrcSend => true,
-            Service::Uc => match op {
-                SendOp::Send { .. } | SendOp::Write { .. } => true,
-                _ => false,
-            },
+            Service::Uc => {
+                let local = matches!(op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. });
+                local || matches!(op, SendOp::Send { .. } | SendOp::Write { .. })
+            }
             Service::Ud => matches!(op, SendOp::Send { .. }),
             Service::XrcRecv => false,
         }

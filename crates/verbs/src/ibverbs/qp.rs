@@ -352,8 +352,8 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
     }
     qp_attr::remember(&mut kept, attr, mask);
     qp.qkey.store(kept.qkey, Ordering::Relaxed);
-    // SAFETY: the handle is good.
-    unsafe { (*handle).state = to };
+    // SAFETY: the slot's own struct.
+    unsafe { (*qp.handle()).state = to };
     Ok(())
 }
 
@@ -391,10 +391,10 @@ pub fn query(handle: *mut ibv_qp) -> Result<(ibv_qp_attr, ibv_qp_init_attr)> {
     if let (Service::Ud, Some(mtu)) = (qp.service, info.attr.path_mtu) {
         attr.path_mtu = mtu.code().into();
     }
-    // SAFETY: the handle is good.
+    // SAFETY: the slot's own struct.
     let c = unsafe {
-        (*handle).state = attr.qp_state;
-        &*handle
+        (*qp.handle()).state = attr.qp_state;
+        &*qp.handle()
     };
     let init = ibv_qp_init_attr {
         qp_context: c.qp_context,

@@ -100,14 +100,8 @@ fn create(
     let routes = routes(context.card);
     let mut card = context.card.lock();
     let number = card.nic().create_srq(pd.pd, init)?;
-    let state = Srq {
-        context,
-        pd,
-        number,
-        max_sge,
-        async_got: AtomicU32::new(0),
-        ring: Mutex::new(ring),
-    };
+    let state =
+        Srq { context, pd, number, max_sge, async_got: AtomicU32::new(0), ring: Mutex::new(ring) };
     let mut c = ibv_srq::zeroed();
     // SAFETY: the handle is good.
     c.context = unsafe { (*pd_handle).context };

@@ -300,10 +300,7 @@ fn tell(id: &std::sync::Arc<Id>, kind: rdma_cm_event_type, status: c_int) -> Res
     connect::complete(id)
 }
 
-pub(crate) unsafe extern "C" fn rdma_bind_addr(
-    id: *mut rdma_cm_id,
-    addr: *mut sockaddr,
-) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     status(|| {
         let id = Id::find(id)?;
         // SAFETY: the caller gives an address.

@@ -100,8 +100,8 @@ impl Channel {
         rustix::fs::fcntl_setfl(&ready, flags - OFlags::NONBLOCK)?;
         let fd = ready.as_fd().as_raw_fd();
         let channel = Arc::new(Channel { c: AtomicUsize::new(0), ready, queue: Mutex::default() });
-        let slot = handles::create(rdma_event_channel { fd }, CmChannel(channel.clone()))
-            .ok_or(ENOMEM)?;
+        let slot =
+            handles::create(rdma_event_channel { fd }, CmChannel(channel.clone())).ok_or(ENOMEM)?;
         channel.c.store(slot.c() as usize, Ordering::Release);
         Ok(channel)
     }
@@ -120,8 +120,9 @@ impl Channel {
         self.c.load(Ordering::Acquire) as *mut rdma_event_channel
     }
 
-    pub(crate) fn fd(&self) -> c_int {
-        self.ready.as_fd().as_raw_fd()
+    /// Has it no events?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue().is_empty()
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<News>> {
@@ -132,10 +133,10 @@ impl Channel {
     pub(crate) fn push(&self, news: News) {
         let mut queue = self.queue();
         queue.push_back(news);
-        if queue.len() == 1 {
-            if let Err(error) = self.ready.notify() {
-                tracing::error!(%error, "cannot signal an event channel");
-            }
+        if queue.len() == 1
+            && let Err(error) = self.ready.notify()
+        {
+            tracing::error!(%error, "cannot signal an event channel");
         }
     }
 

@@ -32,7 +32,7 @@ const REJECT_DATA: usize = 148;
 
 /// A request for a connection, for when it has to be made again.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     remote: IpAddr,
     service: ServiceId,
     told: CmaHeader,
@@ -145,7 +145,7 @@ unsafe fn read_param(
 ///
 /// # Safety
 /// `data` is null or points to `len` bytes.
-pub(super) unsafe fn read_data(data: *const c_void, len: u8, max: usize) -> Result<Vec<u8>> {
+pub(crate) unsafe fn read_data(data: *const c_void, len: u8, max: usize) -> Result<Vec<u8>> {
     let len = usize::from(len);
     if len > max {
         return Err(EINVAL);
@@ -724,9 +724,7 @@ pub(crate) extern "C" fn rdma_migrate_id(
     })
 }
 
-pub(crate) unsafe extern "C" fn rdma_get_devices(
-    num_devices: *mut c_int,
-) -> *mut *mut ibv_context {
+pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     call(ptr::null_mut(), || {
         manager::start()?;
         let cards = process::current().cards().len();
@@ -756,4 +754,3 @@ pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     // SAFETY: the list is one of `rdma_get_devices`, or null.
     unsafe { libc::free(list.cast()) };
 }
-

@@ -12,7 +12,7 @@ use super::channel::Channel;
 use super::{Result, address};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
-use crate::handles::{self, Kind, Object, Slot};
+use crate::handles::{self, Kind, Object};
 use crate::process;
 
 /// The object of the handle.
@@ -257,9 +257,4 @@ impl Id {
     pub(crate) fn queue_pair(&self) -> *mut ibv_qp {
         self.get(|c| c.qp)
     }
-}
-
-/// The slot of a handle, for the calls that only read what the program sees.
-pub(crate) fn slot(handle: *mut rdma_cm_id) -> Result<&'static Slot<CmId>> {
-    Ok(handles::get::<CmId>(handle)?)
 }

@@ -355,4 +355,3 @@ pub(super) fn transport(qp_type: ibv_qp_type) -> TransportService {
         _ => TransportService::Rc,
     }
 }
-

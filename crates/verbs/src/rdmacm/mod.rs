@@ -12,17 +12,17 @@
 //! Locks are taken in this order: the card, the manager's tables, an id's state, a channel's
 //! queue. A call never holds one of them while it calls a verb, which takes the card's.
 
-mod address;
+pub(crate) mod address;
 mod addrinfo;
-mod channel;
-mod connect;
+pub(crate) mod channel;
+pub(crate) mod connect;
 mod directory;
 mod endpoint;
 mod id;
 mod manager;
 mod multicast;
-mod options;
-mod queue_pair;
+pub(crate) mod options;
+pub(crate) mod queue_pair;
 mod sidr;
 pub(crate) mod symbols;
 mod verbs;

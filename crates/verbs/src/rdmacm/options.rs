@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
         let (level, name) = (level as rdma_option_levels, optname as rdma_options);
         if level == RDMA_OPTION_IB && name == RDMA_OPTION_IB_PATH {
             let whole = optlen >= size_of::<ibv_path_data>();
-            if !whole || optlen % size_of::<ibv_path_data>() != 0 || optval.is_null() {
+            if !whole || !optlen.is_multiple_of(size_of::<ibv_path_data>()) || optval.is_null() {
                 return Err(EINVAL);
             }
             // On Ethernet a path says nothing that the addresses do not.

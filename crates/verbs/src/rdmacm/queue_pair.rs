@@ -64,10 +64,8 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, c_int)> {
                 attr.timeout = agreement.ack_timeout;
                 attr.retry_cnt = agreement.retry_count.min(7);
                 attr.rnr_retry = agreement.rnr_retry_count.min(7);
-                mask |= IBV_QP_MAX_QP_RD_ATOMIC
-                    | IBV_QP_TIMEOUT
-                    | IBV_QP_RETRY_CNT
-                    | IBV_QP_RNR_RETRY;
+                mask |=
+                    IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
             }
         }
         _ => return Err(EINVAL),

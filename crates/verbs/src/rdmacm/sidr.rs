@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use remora::nic::Time;
 use remora::nic::cm::message::SidrStatus;
-use remora::nic::cm::{Cm, Resolution, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId};
+use remora::nic::cm::{
+    Cm, Resolution, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId,
+};
 
 use super::channel::Param;
 use super::id::{Id, Stage};

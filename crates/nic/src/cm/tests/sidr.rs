@@ -7,7 +7,13 @@ const SERVICE: u16 = 7471;
 
 fn ask(pair: &mut Pair) -> SidrId {
     let service = PortSpace::Udp.service_id(SERVICE);
-    let request = ResolveRequest { remote: ip(2), service, local_port: 555, told: None, private_data: b"who?" };
+    let request = ResolveRequest {
+        remote: ip(2),
+        service,
+        local_port: 555,
+        told: None,
+        private_data: b"who?",
+    };
     pair.a.resolve_sidr(pair.now, &request).unwrap()
 }
 

@@ -1,0 +1,685 @@
+//! The calls of `rdma/rsocket.h`, but those that wait for many sockets.
+//!
+//! Datagram sockets are the kernel's own: their calls are passed on.
+
+use core::ffi::{c_int, c_void};
+use std::ptr;
+
+use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+
+use super::socket::{self, Inner, Phase, Socket, conn_param};
+use super::stream::Stream;
+use super::{map, options, wire};
+use crate::abi::rdma_cma::*;
+use crate::rdmacm::{EINVAL, Errno, Result, address, call, channel, connect, status};
+
+const EAGAIN: Errno = Errno(libc::EAGAIN);
+
+/// What a call of the kernel's returned.
+fn passed_on<T: PartialOrd + Default>(returned: T) -> Result<T> {
+    if returned < T::default() { Err(Errno::last()) } else { Ok(returned) }
+}
+
+pub(super) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    call(-1, || {
+        if !matches!(domain, libc::AF_INET | libc::AF_INET6 | 27) {
+            return Err(Errno(libc::EAFNOSUPPORT));
+        }
+        match (kind, protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => socket::create_stream(),
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
+                // SAFETY: no pointers are passed.
+                let fd = unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) };
+                Ok(socket::create_datagram(passed_on(fd)?))
+            }
+            (libc::SOCK_STREAM | libc::SOCK_DGRAM, _) => Err(Errno(libc::EPROTONOSUPPORT)),
+            _ => Err(Errno(libc::EOPNOTSUPP)),
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    status(|| {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives an address as long as it says.
+            return passed_on(unsafe { libc::bind(fd, addr, len) }).map(|_| ());
+        }
+        let mut inner = socket.lock();
+        if inner.phase != Phase::Idle {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller gives an address.
+        Errno::check(unsafe { address::rdma_bind_addr(inner.id, addr.cast_mut()) })?;
+        inner.phase = Phase::Bound;
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
+    status(|| {
+        let socket = socket::find(fd)?;
+        let mut inner = socket.lock();
+        match inner.phase {
+            Phase::Listening => return Ok(()),
+            Phase::Idle | Phase::Bound if !socket.datagram => {}
+            _ => return Err(EINVAL),
+        }
+        Errno::check(connect::rdma_listen(inner.id, backlog))?;
+        inner.phase = Phase::Listening;
+        // The channel's descriptor is the socket's, so that anybody may poll it.
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn raccept(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    call(-1, || {
+        let socket = socket::find(fd)?;
+        loop {
+            let mut inner = socket.lock();
+            if inner.phase != Phase::Listening {
+                return Err(EINVAL);
+            }
+            let Some(event) = inner.next_event() else {
+                if inner.options.nonblocking {
+                    return Err(EAGAIN);
+                }
+                let mut fds = inner.descriptors();
+                drop(inner);
+                socket::sleep(&mut fds, -1)?;
+                continue;
+            };
+            // SAFETY: an event that was just fetched.
+            if unsafe { (*event).event } != RDMA_CM_EVENT_CONNECT_REQUEST {
+                channel::rdma_ack_cm_event(event);
+                continue;
+            }
+            let made = match socket::accept(&inner, event) {
+                Ok(made) => made,
+                // That client's fault, or its bad luck.
+                Err(error) => {
+                    tracing::warn!(?error, "a connection to an rsocket is refused");
+                    continue;
+                }
+            };
+            drop(inner);
+            if !addr.is_null() {
+                // SAFETY: the caller gives room for an address, as much as it says.
+                unsafe { rgetpeername(made, addr, len) };
+            }
+            return Ok(made);
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn rconnect(
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> c_int {
+    status(|| {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives an address as long as it says.
+            return passed_on(unsafe { libc::connect(fd, addr, len) }).map(|_| ());
+        }
+        let mut inner = socket.lock();
+        inner.progress();
+        match inner.phase {
+            Phase::Idle | Phase::Bound => {}
+            Phase::Connecting => return Err(Errno(libc::EALREADY)),
+            Phase::Open => return Err(Errno(libc::EISCONN)),
+            _ => return Err(EINVAL),
+        }
+        // SAFETY: the caller gives an address.
+        unsafe { begin(&mut inner, addr) }?;
+        if inner.options.nonblocking {
+            return Err(Errno(libc::EINPROGRESS));
+        }
+        let mut inner = socket.wait(inner, false, |inner| inner.phase != Phase::Connecting)?;
+        match (inner.phase, std::mem::take(&mut inner.error)) {
+            (Phase::Open, _) => Ok(()),
+            (_, 0) => Err(Errno(libc::ECONNREFUSED)),
+            (_, error) => Err(Errno(error)),
+        }
+    })
+}
+
+/// Resolves an address, and asks for a connection.
+///
+/// # Safety
+/// `addr` is null or points to an address.
+unsafe fn begin(inner: &mut Inner, addr: *const sockaddr) -> Result<()> {
+    let id = inner.id;
+    // SAFETY: by promise of the caller.
+    let asked = unsafe { address::rdma_resolve_addr(id, ptr::null_mut(), addr.cast_mut(), 2000) };
+    Errno::check(asked)?;
+    expect(inner, RDMA_CM_EVENT_ADDR_RESOLVED)?;
+    Errno::check(address::rdma_resolve_route(id, 2000))?;
+    expect(inner, RDMA_CM_EVENT_ROUTE_RESOLVED)?;
+    let stream = Stream::new(id, inner.options.sizes)?;
+    let hello = stream.hello().emit();
+    let mut param = conn_param(&hello);
+    // SAFETY: the parameters live through the call.
+    Errno::check(unsafe { connect::rdma_connect(id, &mut param) })?;
+    inner.stream = Some(stream);
+    inner.phase = Phase::Connecting;
+    Ok(())
+}
+
+/// Addresses and routes are resolved at once here, and the event tells how.
+fn expect(inner: &mut Inner, kind: rdma_cm_event_type) -> Result<()> {
+    let event = inner.next_event().ok_or(Errno(libc::EHOSTUNREACH))?;
+    // SAFETY: an event that was just fetched.
+    let (was, status) = unsafe { ((*event).event, (*event).status) };
+    channel::rdma_ack_cm_event(event);
+    match status {
+        0 if was == kind => Ok(()),
+        0 => Err(Errno(libc::EHOSTUNREACH)),
+        status => Err(Errno(status.abs())),
+    }
+}
+
+/// Ends the sending of data, or the connection.
+fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
+    let mut inner = socket.lock();
+    if inner.stream.is_none() || inner.phase != Phase::Open {
+        return Err(Errno(libc::ENOTCONN));
+    }
+    inner.progress();
+    let stream = inner.stream()?;
+    if how == libc::SHUT_RD {
+        stream.readable = false;
+        return Ok(());
+    }
+    let (was_readable, was_writable) = (stream.readable, stream.writable);
+    let whole = how == libc::SHUT_RDWR || !was_readable;
+    let control = match whole {
+        true => wire::CONTROL_DISCONNECT,
+        false => wire::CONTROL_SHUTDOWN,
+    };
+    let over = |inner: &mut Inner| inner.stream().map_or(true, |stream| stream.failed);
+    if was_writable && !stream.failed && stream.up {
+        inner = socket.wait(inner, false, |inner| {
+            over(inner) || inner.stream().is_ok_and(|stream| stream.can_say())
+        })?;
+        if !over(&mut inner) {
+            inner.stream()?.say(control)?;
+        }
+    }
+    let stream = inner.stream()?;
+    stream.writable = false;
+    stream.readable &= !whole;
+    // What was sent is to arrive, as after a close of TCP's.
+    inner = socket.wait(inner, false, |inner| {
+        over(inner) || inner.stream().is_ok_and(|stream| stream.all_sent())
+    })?;
+    drop(inner);
+    Ok(())
+}
+
+pub(super) extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
+    status(|| {
+        let socket = socket::find(fd)?;
+        match socket.datagram {
+            // SAFETY: no pointers are passed.
+            true => passed_on(unsafe { libc::shutdown(fd, how) }).map(|_| ()),
+            false => shut_down(&socket, how),
+        }
+    })
+}
+
+pub(super) extern "C" fn rclose(fd: c_int) -> c_int {
+    status(|| {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            socket::remove(fd)?;
+            // SAFETY: the descriptor was the socket's own.
+            return passed_on(unsafe { libc::close(fd) }).map(|_| ());
+        }
+        if let Err(error) = shut_down(&socket, libc::SHUT_RDWR) {
+            tracing::debug!(?error, "a socket was not connected when it was closed");
+        }
+        socket::remove(fd)?;
+        let mut inner = socket.lock();
+        inner.maps.clear();
+        if inner.stream.is_some() {
+            // While the queue pair still answers: what the peer sends meanwhile is acknowledged.
+            connect::rdma_disconnect(inner.id);
+        }
+        inner.stream = None;
+        inner.phase = Phase::Failed;
+        connect::rdma_destroy_id(inner.id);
+        channel::rdma_destroy_event_channel(inner.channel);
+        (inner.id, inner.channel) = (ptr::null_mut(), ptr::null_mut());
+        Ok(())
+    })
+}
+
+/// Receives into the program's buffers.
+fn receive(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize> {
+    let wanted: usize = buffers.iter().map(|buffer| buffer.iov_len).sum();
+    let peek = flags & libc::MSG_PEEK != 0;
+    let mut buffers = buffers.to_vec();
+    let mut done = 0;
+    loop {
+        let mut inner = socket.lock();
+        // A small look before the locks of completion queues: data may wait already.
+        inner.stream()?;
+        let at_once = inner.options.nonblocking || flags & libc::MSG_DONTWAIT != 0;
+        if !inner.stream()?.has_data() {
+            let waited = socket.wait(inner, at_once, |inner| {
+                inner.stream().map_or(true, |stream| stream.has_data() || stream.is_at_end())
+            });
+            inner = match waited {
+                Ok(inner) => inner,
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error),
+            };
+        }
+        let stream = inner.stream()?;
+        if !stream.has_data() {
+            // An end; that of a failed connection is an error, once the peer did not say goodbye.
+            let broken = stream.failed && stream.readable;
+            return if broken && done == 0 { Err(Errno(libc::ECONNRESET)) } else { Ok(done) };
+        }
+        let part = stream.read(&buffers, peek);
+        done += part;
+        if peek || done == wanted || flags & libc::MSG_WAITALL == 0 {
+            return Ok(done);
+        }
+        skip(&mut buffers, part);
+    }
+}
+
+/// Takes the first `len` bytes off buffers.
+fn skip(buffers: &mut Vec<iovec>, mut len: usize) {
+    buffers.retain_mut(|buffer| {
+        let part = len.min(buffer.iov_len);
+        buffer.iov_base = buffer.iov_base.wrapping_byte_add(part);
+        buffer.iov_len -= part;
+        len -= part;
+        buffer.iov_len > 0
+    });
+}
+
+/// Sends all of the program's buffers, or what goes at once.
+///
+/// # Safety
+/// The buffers point to as many bytes as they say.
+unsafe fn send(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize> {
+    let mut done = 0;
+    for buffer in buffers.iter().filter(|buffer| buffer.iov_len > 0) {
+        // SAFETY: by promise of the caller.
+        let data =
+            unsafe { std::slice::from_raw_parts(buffer.iov_base.cast::<u8>(), buffer.iov_len) };
+        let mut at = 0;
+        while at < data.len() {
+            let mut inner = socket.lock();
+            inner.stream()?;
+            let at_once = inner.options.nonblocking || flags & libc::MSG_DONTWAIT != 0;
+            let ready = |inner: &mut Inner| {
+                inner.stream().map_or(true, |s| !s.writable || s.failed || s.can_send())
+            };
+            if !inner.stream()?.can_send() {
+                inner = match socket.wait(inner, at_once, ready) {
+                    Ok(inner) => inner,
+                    Err(_) if done > 0 => return Ok(done),
+                    Err(error) => return Err(error),
+                };
+            }
+            let stream = inner.stream()?;
+            if !stream.writable || stream.failed {
+                let error = if stream.writable { libc::ECONNRESET } else { libc::EPIPE };
+                return if done > 0 { Ok(done) } else { Err(Errno(error)) };
+            }
+            let part = stream.write(&data[at..], at)?;
+            (at, done) = (at + part, done + part);
+        }
+    }
+    Ok(done)
+}
+
+/// A count as the calls return it.
+fn count(done: usize) -> ssize_t {
+    ssize_t::try_from(done).unwrap_or(ssize_t::MAX)
+}
+
+fn one(buf: *const c_void, len: size_t) -> [iovec; 1] {
+    [iovec { iov_base: buf.cast_mut(), iov_len: len }]
+}
+
+pub(super) unsafe extern "C" fn rrecv(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    call(-1, || {
+        let socket = socket::find(fd)?;
+        match socket.datagram {
+            // SAFETY: the caller gives room for as much as it says.
+            true => passed_on(unsafe { libc::recv(fd, buf, len, flags) }),
+            false => Ok(count(receive(&socket, &one(buf, len), flags)?)),
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn rrecvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> ssize_t {
+    call(-1, || {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives room for as much as it says.
+            return passed_on(unsafe { libc::recvfrom(fd, buf, len, flags, addr, addrlen) });
+        }
+        let done = receive(&socket, &one(buf, len), flags)?;
+        if !addr.is_null() {
+            // SAFETY: the caller gives room for an address, as much as it says.
+            unsafe { rgetpeername(fd, addr, addrlen) };
+        }
+        Ok(count(done))
+    })
+}
+
+pub(super) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    call(-1, || {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives a message with its buffers.
+            return passed_on(unsafe { libc::recvmsg(fd, msg, flags) });
+        }
+        // SAFETY: as above.
+        let buffers = unsafe { buffers_of(msg) }?;
+        Ok(count(receive(&socket, buffers, flags)?))
+    })
+}
+
+/// # Safety
+/// `msg` is null or points to a message with its buffers.
+unsafe fn buffers_of<'a>(msg: *const msghdr) -> Result<&'a [iovec]> {
+    // SAFETY: by promise of the caller.
+    let msg = unsafe { msg.as_ref() }.ok_or(Errno(libc::EFAULT))?;
+    if msg.msg_controllen > 0 {
+        return Err(Errno(libc::ENOTSUP));
+    }
+    // SAFETY: by promise of the caller.
+    unsafe { vector(msg.msg_iov, msg.msg_iovlen) }
+}
+
+/// # Safety
+/// `iov` is null or points to `len` buffers.
+unsafe fn vector<'a>(iov: *const iovec, len: usize) -> Result<&'a [iovec]> {
+    match (iov.is_null(), len) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Errno(libc::EFAULT)),
+        // SAFETY: by promise of the caller.
+        (false, len) => Ok(unsafe { std::slice::from_raw_parts(iov, len) }),
+    }
+}
+
+pub(super) unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: as for `rrecv`.
+    unsafe { rrecv(fd, buf, len, 0) }
+}
+
+pub(super) unsafe extern "C" fn rreadv(fd: c_int, iov: *const iovec, len: c_int) -> ssize_t {
+    call(-1, || {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives as many buffers as it says.
+            return passed_on(unsafe { libc::readv(fd, iov, len) });
+        }
+        let len = usize::try_from(len).map_err(|_| EINVAL)?;
+        // SAFETY: as above.
+        Ok(count(receive(&socket, unsafe { vector(iov, len) }?, 0)?))
+    })
+}
+
+pub(super) unsafe extern "C" fn rsend(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    call(-1, || {
+        let socket = socket::find(fd)?;
+        match socket.datagram {
+            // SAFETY: the caller gives as many bytes as it says.
+            true => passed_on(unsafe { libc::send(fd, buf, len, flags) }),
+            // SAFETY: as above.
+            false => Ok(count(unsafe { send(&socket, &one(buf, len), flags) }?)),
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn rsendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addrlen: socklen_t,
+) -> ssize_t {
+    call(-1, || {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives as many bytes as it says.
+            return passed_on(unsafe { libc::sendto(fd, buf, len, flags, addr, addrlen) });
+        }
+        if !addr.is_null() || addrlen != 0 {
+            return Err(Errno(libc::EISCONN));
+        }
+        // SAFETY: as above.
+        Ok(count(unsafe { send(&socket, &one(buf, len), flags) }?))
+    })
+}
+
+pub(super) unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    call(-1, || {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives a message with its buffers.
+            return passed_on(unsafe { libc::sendmsg(fd, msg, flags) });
+        }
+        // SAFETY: as above.
+        Ok(count(unsafe { send(&socket, buffers_of(msg)?, flags) }?))
+    })
+}
+
+pub(super) unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: as for `rsend`.
+    unsafe { rsend(fd, buf, len, 0) }
+}
+
+pub(super) unsafe extern "C" fn rwritev(fd: c_int, iov: *const iovec, len: c_int) -> ssize_t {
+    call(-1, || {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives as many buffers as it says.
+            return passed_on(unsafe { libc::writev(fd, iov, len) });
+        }
+        let len = usize::try_from(len).map_err(|_| EINVAL)?;
+        // SAFETY: as above.
+        Ok(count(unsafe { send(&socket, vector(iov, len)?, 0) }?))
+    })
+}
+
+/// Gives an address to a program, as much of it as there is room for.
+///
+/// # Safety
+/// `addr` has room for as much as `len` says.
+unsafe fn give(from: &any_address, addr: *mut sockaddr, len: *mut socklen_t) -> Result<()> {
+    if addr.is_null() || len.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    let any_address(bytes) = from;
+    let whole = match c_int::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => size_of::<libc::sockaddr_in>(),
+    };
+    // SAFETY: by promise of the caller.
+    unsafe {
+        let room = whole.min(len.read() as usize);
+        ptr::copy_nonoverlapping(bytes.as_ptr(), addr.cast::<u8>(), room);
+        len.write(whole as socklen_t);
+    }
+    Ok(())
+}
+
+pub(super) unsafe extern "C" fn rgetpeername(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    status(|| {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives room for as much as it says.
+            return passed_on(unsafe { libc::getpeername(fd, addr, len) }).map(|_| ());
+        }
+        let mut inner = socket.lock();
+        inner.stream()?;
+        // SAFETY: an id of ours; room as above.
+        unsafe { give(&(*inner.id).route.addr.dst, addr, len) }
+    })
+}
+
+pub(super) unsafe extern "C" fn rgetsockname(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    status(|| {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives room for as much as it says.
+            return passed_on(unsafe { libc::getsockname(fd, addr, len) }).map(|_| ());
+        }
+        let inner = socket.lock();
+        // SAFETY: an id of ours; room as above.
+        unsafe { give(&(*inner.id).route.addr.src, addr, len) }
+    })
+}
+
+pub(super) unsafe extern "C" fn rsetsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    status(|| {
+        let socket = socket::find(fd)?;
+        if socket.datagram && level == SOL_RDMA as c_int {
+            return Ok(());
+        }
+        // SAFETY: the caller gives as many bytes as it says.
+        unsafe {
+            match socket.datagram {
+                true => passed_on(libc::setsockopt(fd, level, name, value, len)).map(|_| ()),
+                false => options::set(&mut socket.lock(), level, name, value, len),
+            }
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn rgetsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    status(|| {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: the caller gives room for as much as it says.
+            let got = unsafe { libc::getsockopt(fd, level, name, value, len) };
+            return passed_on(got).map(|_| ());
+        }
+        let mut inner = socket.lock();
+        inner.progress();
+        let bytes = options::get(&mut inner, level, name)?;
+        if value.is_null() || len.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: the caller gives room for as much as it says.
+        unsafe {
+            let room = bytes.len().min(len.read() as usize);
+            ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), room);
+            len.write(room as socklen_t);
+        }
+        Ok(())
+    })
+}
+
+/// The third argument of `fcntl` is an integer where it is there at all; on the architectures that
+/// this library is for, it is passed as one of a function with three is.
+pub(super) extern "C" fn rfcntl(fd: c_int, command: c_int, value: c_int) -> c_int {
+    call(-1, || {
+        let socket = socket::find(fd)?;
+        if socket.datagram {
+            // SAFETY: no pointers are passed.
+            return passed_on(unsafe { libc::fcntl(fd, command, value) });
+        }
+        let mut inner = socket.lock();
+        match command {
+            libc::F_GETFL if inner.options.nonblocking => Ok(libc::O_NONBLOCK | libc::O_RDWR),
+            libc::F_GETFL => Ok(libc::O_RDWR),
+            libc::F_SETFL => {
+                inner.options.nonblocking = value & libc::O_NONBLOCK != 0;
+                Ok(0)
+            }
+            libc::F_GETFD => Ok(libc::FD_CLOEXEC),
+            libc::F_SETFD => Ok(0),
+            _ => Err(EINVAL),
+        }
+    })
+}
+
+pub(super) extern "C" fn riomap(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    _flags: c_int,
+    offset: off_t,
+) -> off_t {
+    call(-1, || map::map(&*socket::find(fd)?, buf, len, prot, offset))
+}
+
+pub(super) extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
+    status(|| map::unmap(&*socket::find(fd)?, buf, len))
+}
+
+pub(super) unsafe extern "C" fn riowrite(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    offset: off_t,
+    flags: c_int,
+) -> size_t {
+    call(usize::MAX, || {
+        let socket = socket::find(fd)?;
+        if len == 0 {
+            return Ok(0);
+        }
+        if buf.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: the caller gives as many bytes as it says.
+        let data = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) };
+        map::write(&socket, data, offset, flags & libc::MSG_DONTWAIT != 0)
+    })
+}

@@ -1,0 +1,189 @@
+//! `rpoll` and `rselect`: over rsockets and ordinary descriptors alike.
+
+use core::ffi::c_int;
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::{fd_set, nfds_t, pollfd, timeval};
+
+use super::socket::{self, Inner, Phase, Socket, sleep};
+use crate::rdmacm::{EINVAL, Errno, Result, call};
+
+/// How long to look before sleeping.
+const SPIN: Duration = Duration::from_micros(20);
+/// The longest sleep: another thread may have taken a socket's news away.
+const SLEEP_MS: c_int = 100;
+
+/// What a socket is ready for.
+fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
+    let mut ready = 0;
+    match inner.phase {
+        // Its channel's descriptor says it.
+        Phase::Listening => {}
+        Phase::Idle | Phase::Bound => ready |= libc::POLLHUP,
+        Phase::Connecting => {}
+        Phase::Failed => ready |= libc::POLLERR | libc::POLLHUP | wanted & libc::POLLOUT,
+        Phase::Open => {
+            let Some(stream) = &inner.stream else { return libc::POLLHUP };
+            if wanted & libc::POLLIN != 0 && (stream.has_data() || stream.is_at_end()) {
+                ready |= libc::POLLIN;
+            }
+            if wanted & libc::POLLOUT != 0 && stream.writable && stream.can_send() {
+                ready |= libc::POLLOUT;
+            }
+            if !stream.readable && !stream.writable {
+                ready |= libc::POLLHUP;
+            }
+            if stream.failed {
+                ready |= libc::POLLERR;
+            }
+        }
+    }
+    ready
+}
+
+/// Looks at all once; returns how many are ready.
+fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> Result<c_int> {
+    let mut count = 0;
+    for (fd, socket) in fds.iter_mut().zip(sockets) {
+        fd.revents = 0;
+        let plain = |fd: &mut pollfd| {
+            // SAFETY: one entry.
+            unsafe { libc::poll(fd, 1, 0) }
+        };
+        match socket {
+            Some(socket) => {
+                let mut inner = socket.lock();
+                if inner.phase == Phase::Listening {
+                    drop(inner);
+                    plain(fd);
+                } else {
+                    inner.progress();
+                    if arm {
+                        inner.arm();
+                    }
+                    fd.revents = readiness(&mut inner, fd.events);
+                }
+            }
+            None if fd.fd < 0 => {}
+            None => {
+                if plain(fd) < 0 {
+                    return Err(Errno::last());
+                }
+            }
+        }
+        count += c_int::from(fd.revents != 0);
+    }
+    Ok(count)
+}
+
+/// Waits until one of them is ready.
+pub(super) fn wait(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
+    let sockets: Vec<Option<Arc<Socket>>> =
+        fds.iter().map(|fd| socket::look(fd.fd).filter(|socket| !socket.datagram)).collect();
+    let start = Instant::now();
+    let end = u64::try_from(timeout_ms).ok().map(|ms| start + Duration::from_millis(ms));
+    let mut armed = false;
+    loop {
+        let ready = look(fds, &sockets, armed)?;
+        let now = Instant::now();
+        if ready > 0 || end.is_some_and(|end| now >= end) {
+            return Ok(ready);
+        }
+        if now < start + SPIN {
+            continue;
+        }
+        if !mem::replace(&mut armed, true) {
+            continue;
+        }
+        let mut below = Vec::new();
+        for (fd, socket) in fds.iter().zip(&sockets) {
+            match socket {
+                Some(socket) => below.extend(socket.lock().descriptors()),
+                None => below.push(*fd),
+            }
+        }
+        let left = end.map_or(SLEEP_MS, |end| {
+            // Rounded up, so as not to spin at the end.
+            (end - now).as_millis().saturating_add(1).min(SLEEP_MS as u128) as c_int
+        });
+        sleep(&mut below, left)?;
+    }
+}
+
+pub(super) unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int {
+    call(-1, || {
+        let count = usize::try_from(nfds).map_err(|_| EINVAL)?;
+        if count == 0 {
+            return wait(&mut [], timeout);
+        }
+        if fds.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: the caller gives as many entries as it says.
+        wait(unsafe { std::slice::from_raw_parts_mut(fds, count) }, timeout)
+    })
+}
+
+pub(super) unsafe extern "C" fn rselect(
+    nfds: c_int,
+    readfds: *mut fd_set,
+    writefds: *mut fd_set,
+    exceptfds: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    call(-1, || {
+        let sets = [
+            (readfds, libc::POLLIN),
+            (writefds, libc::POLLOUT),
+            (exceptfds, libc::POLLERR | libc::POLLPRI),
+        ];
+        let mut fds = Vec::new();
+        for fd in 0..nfds.min(libc::FD_SETSIZE as c_int) {
+            let mut events = 0;
+            for (set, event) in sets {
+                // SAFETY: the caller gives sets, or null pointers.
+                if !set.is_null() && unsafe { libc::FD_ISSET(fd, set) } {
+                    events |= event;
+                }
+            }
+            if events != 0 {
+                fds.push(pollfd { fd, events, revents: 0 });
+            }
+        }
+        // SAFETY: the caller gives a time, or a null pointer.
+        let timeout_ms = match unsafe { timeout.as_ref() } {
+            None => -1,
+            Some(time) => {
+                let ms = time.tv_sec.saturating_mul(1000).saturating_add(time.tv_usec / 1000);
+                c_int::try_from(ms).unwrap_or(c_int::MAX)
+            }
+        };
+        wait(&mut fds, timeout_ms)?;
+        let mut count = 0;
+        for (set, event) in sets {
+            if set.is_null() {
+                continue;
+            }
+            // Who reads or writes learns of an end, or an error, by doing so.
+            let event = match event {
+                libc::POLLIN => event | libc::POLLHUP | libc::POLLERR,
+                libc::POLLOUT => event | libc::POLLERR,
+                event => event,
+            };
+            // SAFETY: the caller gives a set that is its own.
+            unsafe {
+                let asked = set.read();
+                libc::FD_ZERO(set);
+                for fd in fds.iter().filter(|fd| fd.revents & event != 0) {
+                    if libc::FD_ISSET(fd.fd, &asked) {
+                        libc::FD_SET(fd.fd, set);
+                        count += 1;
+                    }
+                }
+            }
+        }
+        Ok(count)
+    })
+}

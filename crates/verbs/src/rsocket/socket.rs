@@ -1,0 +1,371 @@
+//! An rsocket: its state, and how calls wait for it to change.
+
+use core::ffi::c_int;
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::map::Map;
+use super::options::Options;
+use super::stream::{Stream, set_nonblocking};
+use super::wire::{HELLO, Hello};
+use crate::abi::rdma_cma::*;
+use crate::process;
+use crate::rdmacm::channel::{self, Channel};
+use crate::rdmacm::{EINVAL, Errno, Result, connect};
+
+/// How long a call that waits looks for itself before it sleeps.
+const SPIN: Duration = Duration::from_micros(20);
+/// How long one thread relies on another that waits for the same socket.
+const RELY: Duration = Duration::from_millis(20);
+
+/// How far a socket has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Idle,
+    Bound,
+    Listening,
+    /// The request was sent.
+    Connecting,
+    /// Data may flow.
+    Open,
+    /// A connection did not come about.
+    Failed,
+}
+
+/// A socket.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) fd: c_int,
+    /// Carried by the kernel's UDP, not by a card.
+    pub(super) datagram: bool,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+/// What changes in it.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) options: Options,
+    pub(super) phase: Phase,
+    pub(super) id: *mut rdma_cm_id,
+    pub(super) channel: *mut rdma_event_channel,
+    /// The channel itself.
+    news: Option<Arc<Channel>>,
+    pub(super) stream: Option<Stream>,
+    /// For `SO_ERROR`.
+    pub(super) error: c_int,
+    pub(super) maps: Vec<Map>,
+    /// A thread sleeps on the descriptors.
+    waited_on: bool,
+}
+
+// SAFETY: the handles are looked up before they are believed.
+unsafe impl Send for Inner {}
+
+/// The sockets of a process, by descriptor.
+#[derive(Debug, Default)]
+struct Sockets {
+    all: Mutex<HashMap<c_int, Arc<Socket>>>,
+}
+
+pub(super) fn find(fd: c_int) -> Result<Arc<Socket>> {
+    look(fd).ok_or(Errno(libc::EBADF))
+}
+
+/// The socket of a descriptor, if it is one of ours.
+pub(super) fn look(fd: c_int) -> Option<Arc<Socket>> {
+    let sockets = process::current().shared::<Sockets>();
+    let all = sockets.all.lock().unwrap_or_else(PoisonError::into_inner);
+    all.get(&fd).cloned()
+}
+
+fn insert(socket: Socket) -> c_int {
+    let fd = socket.fd;
+    let sockets = process::current().shared::<Sockets>();
+    let mut all = sockets.all.lock().unwrap_or_else(PoisonError::into_inner);
+    all.insert(fd, Arc::new(socket));
+    fd
+}
+
+/// Takes a socket out; its descriptor is no longer ours.
+pub(super) fn remove(fd: c_int) -> Result<Arc<Socket>> {
+    let sockets = process::current().shared::<Sockets>();
+    let mut all = sockets.all.lock().unwrap_or_else(PoisonError::into_inner);
+    all.remove(&fd).ok_or(Errno(libc::EBADF))
+}
+
+/// A channel that does not block.
+fn new_channel() -> Result<*mut rdma_event_channel> {
+    let channel = channel::rdma_create_event_channel();
+    if channel.is_null() {
+        return Err(Errno::last());
+    }
+    // SAFETY: just made.
+    set_nonblocking(unsafe { (*channel).fd })?;
+    Ok(channel)
+}
+
+fn with_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel, options: Options) -> Socket {
+    Socket {
+        // SAFETY: a channel of ours.
+        fd: unsafe { (*channel).fd },
+        datagram: false,
+        inner: Mutex::new(Inner {
+            options,
+            phase: Phase::Idle,
+            id,
+            channel,
+            news: Channel::find(channel).ok(),
+            stream: None,
+            error: 0,
+            maps: Vec::new(),
+            waited_on: false,
+        }),
+        changed: Condvar::new(),
+    }
+}
+
+/// Makes a stream socket.
+pub(super) fn create_stream() -> Result<c_int> {
+    let channel = new_channel()?;
+    let mut id = ptr::null_mut();
+    // SAFETY: a place for the id.
+    let made = unsafe { connect::rdma_create_id(channel, &mut id, ptr::null_mut(), RDMA_PS_TCP) };
+    if let Err(error) = Errno::check(made) {
+        channel::rdma_destroy_event_channel(channel);
+        return Err(error);
+    }
+    Ok(insert(with_id(id, channel, Options::default())))
+}
+
+/// Makes a datagram socket of the kernel's one.
+pub(super) fn create_datagram(fd: c_int) -> c_int {
+    insert(Socket {
+        fd,
+        datagram: true,
+        inner: Mutex::new(Inner {
+            options: Options::default(),
+            phase: Phase::Open,
+            id: ptr::null_mut(),
+            channel: ptr::null_mut(),
+            news: None,
+            stream: None,
+            error: 0,
+            maps: Vec::new(),
+            waited_on: false,
+        }),
+        changed: Condvar::new(),
+    })
+}
+
+/// Makes the socket of a request that was accepted on `listener`.
+pub(super) fn accept(listener: &Inner, request: *mut rdma_cm_event) -> Result<c_int> {
+    // SAFETY: an event that was just fetched, with its id and private data.
+    let (id, hello) = unsafe {
+        let param = (*request).param.conn;
+        let data = connect::read_data(param.private_data, param.private_data_len, 255)?;
+        ((*request).id, Hello::parse(&data))
+    };
+    let refuse = |error| {
+        // SAFETY: no private data.
+        unsafe { connect::rdma_reject(id, ptr::null(), 0) };
+        channel::rdma_ack_cm_event(request);
+        connect::rdma_destroy_id(id);
+        Err(error)
+    };
+    let Some(hello) = hello else { return refuse(EINVAL) };
+    let channel = match new_channel() {
+        Ok(channel) => channel,
+        Err(error) => return refuse(error),
+    };
+    let moved = Errno::check(connect::rdma_migrate_id(id, channel));
+    let mut options = listener.options;
+    options.nonblocking = false;
+    let made = moved.and_then(|()| Stream::new(id, options.sizes)).and_then(|mut stream| {
+        stream.meet(&hello);
+        let ours = stream.hello().emit();
+        let mut param = conn_param(&ours);
+        // SAFETY: the parameters live through the call.
+        Errno::check(unsafe { connect::rdma_accept(id, &mut param) })?;
+        Ok(stream)
+    });
+    let stream = match made {
+        Ok(stream) => stream,
+        Err(error) => {
+            let refused = refuse(error);
+            channel::rdma_destroy_event_channel(channel);
+            return refused;
+        }
+    };
+    channel::rdma_ack_cm_event(request);
+    let socket = with_id(id, channel, options);
+    {
+        let mut inner = socket.lock();
+        inner.stream = Some(stream);
+        inner.phase = Phase::Open;
+    }
+    Ok(insert(socket))
+}
+
+/// The parameters of a connection that carries a stream.
+pub(super) fn conn_param(hello: &[u8; HELLO]) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: hello.as_ptr().cast(),
+        private_data_len: HELLO as u8,
+        flow_control: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        ..rdma_conn_param::zeroed()
+    }
+}
+
+impl Inner {
+    /// The next event of the id, if there is one.
+    pub(super) fn next_event(&mut self) -> Option<*mut rdma_cm_event> {
+        // Most looks find nothing, and should cost nothing.
+        if self.news.as_ref().is_none_or(|news| news.is_empty()) {
+            return None;
+        }
+        let mut event = ptr::null_mut();
+        // SAFETY: a place for the event; the channel does not block.
+        let got = unsafe { channel::rdma_get_cm_event(self.channel, &mut event) };
+        (got == 0).then_some(event)
+    }
+
+    /// Takes news of the connection and of data.
+    pub(super) fn progress(&mut self) {
+        if self.phase == Phase::Listening || self.channel.is_null() {
+            return;
+        }
+        if let Some(stream) = &mut self.stream {
+            stream.progress();
+        }
+        while let Some(event) = self.next_event() {
+            self.on_event(event);
+            channel::rdma_ack_cm_event(event);
+        }
+    }
+
+    fn on_event(&mut self, event: *mut rdma_cm_event) {
+        // SAFETY: an event that was just fetched.
+        let (kind, status, param) =
+            unsafe { ((*event).event, (*event).status, (*event).param.conn) };
+        match (kind, self.phase) {
+            (RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => {
+                // SAFETY: the event's private data.
+                let data =
+                    unsafe { connect::read_data(param.private_data, param.private_data_len, 255) };
+                let hello = data.ok().and_then(|data| Hello::parse(&data));
+                match (hello, &mut self.stream) {
+                    (Some(hello), Some(stream)) => {
+                        stream.meet(&hello);
+                        self.phase = Phase::Open;
+                    }
+                    // The peer speaks something else.
+                    _ => self.give_up(libc::EPROTO),
+                }
+            }
+            (RDMA_CM_EVENT_REJECTED, _) => self.give_up(libc::ECONNREFUSED),
+            (RDMA_CM_EVENT_UNREACHABLE, _) => self.give_up(libc::ETIMEDOUT),
+            (RDMA_CM_EVENT_CONNECT_ERROR, _) => self.give_up(status.abs().max(1)),
+            (RDMA_CM_EVENT_DISCONNECTED, _) => {
+                if let Some(stream) = &mut self.stream {
+                    // What came before it is to be read.
+                    stream.progress();
+                    stream.readable = false;
+                    stream.writable = false;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn give_up(&mut self, error: c_int) {
+        self.error = error;
+        self.phase = Phase::Failed;
+    }
+
+    /// The stream, if there is a connection or was one.
+    pub(super) fn stream(&mut self) -> Result<&mut Stream> {
+        let phase = self.phase;
+        match &mut self.stream {
+            Some(stream) if phase == Phase::Open => Ok(stream),
+            _ => Err(Errno(libc::ENOTCONN)),
+        }
+    }
+
+    /// Makes the descriptors tell of the next change.
+    pub(super) fn arm(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            stream.arm();
+        }
+        self.progress();
+    }
+
+    /// The descriptors that change when the socket does.
+    pub(super) fn descriptors(&self) -> Vec<libc::pollfd> {
+        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: a channel of ours.
+        let mut all = vec![entry(unsafe { (*self.channel).fd })];
+        all.extend(self.stream.as_ref().map(|stream| entry(stream.comp_fd)));
+        all
+    }
+}
+
+impl Socket {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `ready`, or not at all if `at_once`.
+    pub(super) fn wait<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        at_once: bool,
+        mut ready: impl FnMut(&mut Inner) -> bool,
+    ) -> Result<MutexGuard<'a, Inner>> {
+        let mut spin_until = None;
+        loop {
+            inner.progress();
+            if ready(&mut inner) {
+                return Ok(inner);
+            }
+            if at_once {
+                return Err(Errno(libc::EAGAIN));
+            }
+            let now = Instant::now();
+            if now < *spin_until.get_or_insert(now + SPIN) {
+                continue;
+            }
+            if inner.waited_on {
+                let relied = self.changed.wait_timeout(inner, RELY);
+                inner = relied.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            inner.arm();
+            if ready(&mut inner) {
+                return Ok(inner);
+            }
+            let mut fds = inner.descriptors();
+            inner.waited_on = true;
+            drop(inner);
+            let slept = sleep(&mut fds, -1);
+            inner = self.lock();
+            inner.waited_on = false;
+            self.changed.notify_all();
+            slept?;
+        }
+    }
+}
+
+/// Sleeps until a descriptor has news. Nobody may poll the cards meanwhile.
+pub(super) fn sleep(fds: &mut [libc::pollfd], timeout_ms: c_int) -> Result<c_int> {
+    for card in process::current().cards() {
+        card.lock().take_over();
+    }
+    // SAFETY: as many entries as there are.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+    if ready < 0 { Err(Errno::last()) } else { Ok(ready) }
+}

@@ -1,0 +1,34 @@
+//! The names and versions that programs are linked to.
+
+use super::{calls, poll};
+use crate::export::export;
+
+export! {
+    "raccept@@RDMACM_1.0" = calls::raccept;
+    "rbind@@RDMACM_1.0" = calls::rbind;
+    "rclose@@RDMACM_1.0" = calls::rclose;
+    "rconnect@@RDMACM_1.0" = calls::rconnect;
+    "rfcntl@@RDMACM_1.0" = calls::rfcntl;
+    "rgetpeername@@RDMACM_1.0" = calls::rgetpeername;
+    "rgetsockname@@RDMACM_1.0" = calls::rgetsockname;
+    "rgetsockopt@@RDMACM_1.0" = calls::rgetsockopt;
+    "riomap@@RDMACM_1.0" = calls::riomap;
+    "riounmap@@RDMACM_1.0" = calls::riounmap;
+    "riowrite@@RDMACM_1.0" = calls::riowrite;
+    "rlisten@@RDMACM_1.0" = calls::rlisten;
+    "rpoll@@RDMACM_1.0" = poll::rpoll;
+    "rread@@RDMACM_1.0" = calls::rread;
+    "rreadv@@RDMACM_1.0" = calls::rreadv;
+    "rrecv@@RDMACM_1.0" = calls::rrecv;
+    "rrecvfrom@@RDMACM_1.0" = calls::rrecvfrom;
+    "rrecvmsg@@RDMACM_1.0" = calls::rrecvmsg;
+    "rselect@@RDMACM_1.0" = poll::rselect;
+    "rsend@@RDMACM_1.0" = calls::rsend;
+    "rsendmsg@@RDMACM_1.0" = calls::rsendmsg;
+    "rsendto@@RDMACM_1.0" = calls::rsendto;
+    "rsetsockopt@@RDMACM_1.0" = calls::rsetsockopt;
+    "rshutdown@@RDMACM_1.0" = calls::rshutdown;
+    "rsocket@@RDMACM_1.0" = calls::rsocket;
+    "rwrite@@RDMACM_1.0" = calls::rwrite;
+    "rwritev@@RDMACM_1.0" = calls::rwritev;
+}

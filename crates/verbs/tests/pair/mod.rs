@@ -1,0 +1,147 @@
+//! Programs of the distribution, run as two processes on the library.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{env, process, thread};
+
+/// How long a pair may take. Only a hang takes that long: nothing is concluded from time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Pairs run one after the other: each process spins, and machines that test have few cores.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A directory in which the library has the names that programs look for.
+fn links() -> PathBuf {
+    let links = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("links-{}", process::id()));
+    fs::create_dir_all(&links).unwrap();
+    // Cargo puts it beside the tests.
+    let library = env::current_exe().unwrap().with_file_name("libremora_verbs.so");
+    for name in NAMES {
+        let link = links.join(name);
+        if !link.exists() {
+            symlink(&library, link).unwrap();
+        }
+    }
+    links
+}
+
+/// The names that the library goes by.
+const NAMES: [&str; 1] = ["libibverbs.so.1"];
+
+/// Is the program installed? If not, that is said.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let there = env::split_paths(&path).any(|dir| dir.join(program).exists());
+    if !there {
+        println!("skipped: {program} is not installed; `./ci.sh setup` does it");
+        assert!(env::var_os("CI").is_none(), "CI is no place to skip this");
+    }
+    there
+}
+
+/// One end of a pair.
+struct End {
+    child: Child,
+    output: PathBuf,
+    command: String,
+}
+
+impl End {
+    fn start(name: &str, links: &Path, words: &[String]) -> End {
+        let output = links.join(name);
+        let file = File::create(&output).unwrap();
+        let child = Command::new(&words[0])
+            .args(&words[1..])
+            .env("LD_LIBRARY_PATH", links)
+            .env_remove("REMORA_ADDR")
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {}: {error}", words[0]));
+        End { child, output, command: words.join(" ") }
+    }
+
+    fn status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.output).unwrap_or_default()
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A TCP port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Does anybody listen on the TCP port?
+fn is_listening(port: u16) -> bool {
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let table = fs::read_to_string(table).unwrap_or_default();
+        let wanted = format!(":{port:04X}");
+        table.lines().any(|line| {
+            let mut words = line.split_ascii_whitespace().skip(1);
+            let local = words.next().unwrap_or_default();
+            local.ends_with(&wanted) && words.nth(1) == Some("0A")
+        })
+    })
+}
+
+/// Runs a program that takes `-p PORT`, and as the client the server's address after everything.
+/// Returns what the client and the server said; panics with both if one fails or hangs.
+pub(crate) fn run(command: &str) -> (String, String) {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let links = links();
+    let port = free_port();
+    let mut words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+    words.extend(["-p".to_owned(), port.to_string()]);
+    let start = Instant::now();
+    let mut server = End::start("server", &links, &words);
+    while !is_listening(port) && server.status().is_none() && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(5));
+    }
+    words.push("127.0.0.1".to_owned());
+    let mut client = End::start("client", &links, &words);
+    let mut ended = (None, None);
+    while (ended.0.is_none() || ended.1.is_none()) && start.elapsed() < PATIENCE {
+        ended = (client.status(), server.status());
+        thread::sleep(Duration::from_millis(5));
+    }
+    let succeeded = |status: Option<ExitStatus>| status.is_some_and(|status| status.success());
+    if !(succeeded(ended.0) && succeeded(ended.1)) {
+        let mut report = String::new();
+        for (end, status) in [(&client, ended.0), (&server, ended.1)] {
+            let status = status.map_or("did not end".to_owned(), |status| status.to_string());
+            writeln!(report, "$ {}\n{}{status}\n", end.command, end.said()).unwrap();
+        }
+        panic!("{report}");
+    }
+    (client.said(), server.said())
+}
+
+/// Runs a program alone until it has said `wanted`, then ends it.
+pub(crate) fn run_until(command: &str, wanted: &str) {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+    let start = Instant::now();
+    let mut end = End::start("alone", &links(), &words);
+    while !end.said().contains(wanted) {
+        assert!(end.status().is_none() && start.elapsed() < PATIENCE, "{command}: {}", end.said());
+        thread::sleep(Duration::from_millis(5));
+    }
+}

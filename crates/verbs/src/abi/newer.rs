@@ -7,6 +7,10 @@ pub const IBV_WC_FLUSH: ibv_wc_opcode = 8;
 pub const IBV_QP_EX_WITH_FLUSH: ibv_qp_create_send_ops_flags = 1 << 11;
 pub const IBV_ACCESS_FLUSH_GLOBAL: ibv_access_flags = 1 << 8;
 pub const IBV_ACCESS_FLUSH_PERSISTENT: ibv_access_flags = 1 << 9;
+/// As the kernel numbers it; the header has no name for it.
+pub const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+/// As the kernel numbers it; the header has no name for it.
+pub const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 pub const IBV_ODP_SUPPORT_FLUSH: ibv_odp_transport_cap_bits = 1 << 6;
 pub const IBV_ODP_SUPPORT_ATOMIC_WRITE: ibv_odp_transport_cap_bits = 1 << 7;
 /// `type` of `wr_flush`: visible to everybody.

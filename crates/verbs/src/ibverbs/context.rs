@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::async_event::Events;
 use super::{
     EINVAL, Result, cq, cq_ex, device, dm, mr, mw, number, or_null, parent_domain, poll, port,
-    post, qp, recv, srq,
+    post, qp, recv, srq, xrc,
 };
 use crate::abi::*;
 use crate::handles::{self, BadHandle, Object, Slot};
@@ -131,7 +131,9 @@ fn functions() -> verbs_context {
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.modify_cq = Some(cq::modify_cq);
     c.create_qp_ex = Some(qp::create_qp_ex);
-    c.open_qp = Some(qp::open_qp);
+    c.open_qp = Some(xrc::open_qp);
+    c.open_xrcd = Some(xrc::open_xrcd);
+    c.close_xrcd = Some(xrc::close_xrcd);
     c.create_srq_ex = Some(srq::create_srq_ex);
     c.get_srq_num = Some(srq::get_srq_num);
     c.context.ops.alloc_mw = Some(mw::alloc_mw);

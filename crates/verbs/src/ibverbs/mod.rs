@@ -49,6 +49,7 @@ pub mod srq;
 mod strings;
 mod symbols;
 mod sysfs_calls;
+pub mod xrc;
 
 /// Why a call failed: a number of `errno.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -94,7 +94,7 @@ pub unsafe extern "C" fn bind_mw(
         let flags = post::flags(queue, bind.send_flags & !IBV_SEND_INLINE, op)?;
         let request = SendRequest { wr_id: bind.wr_id, op, data: Data::Sges(&[]), flags };
         let mut card = queue.context.card.lock();
-        post::send(&mut card, queue, &request)?;
+        post::send(&mut card, queue, 0, &request)?;
         card.posted(1);
         drop(card);
         // SAFETY: as above; a program binds a window from one thread at a time.

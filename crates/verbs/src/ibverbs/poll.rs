@@ -133,6 +133,8 @@ pub(crate) fn opcode(kind: WorkKind) -> ibv_wc_opcode {
         WorkKind::Send(Opcode::FetchAdd) => IBV_WC_FETCH_ADD,
         WorkKind::Send(Opcode::BindMw) => IBV_WC_BIND_MW,
         WorkKind::Send(Opcode::LocalInvalidate) => IBV_WC_LOCAL_INV,
+        WorkKind::Send(Opcode::AtomicWrite) => IBV_WC_ATOMIC_WRITE,
+        WorkKind::Send(Opcode::Flush) => newer::IBV_WC_FLUSH,
         // What a request asked for that was flushed unread is not known, and means nothing.
         WorkKind::Send(_) | WorkKind::Unread => IBV_WC_SEND,
     }

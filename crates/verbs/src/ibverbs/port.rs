@@ -150,6 +150,7 @@ pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
         | IBV_DEVICE_SYS_IMAGE_GUID
         | IBV_DEVICE_RC_RNR_NAK_GEN
         | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_XRC
         | IBV_DEVICE_MEM_WINDOW
         | IBV_DEVICE_MEM_WINDOW_TYPE_2B
         | IBV_DEVICE_MEM_MGT_EXTENSIONS;
@@ -214,11 +215,16 @@ pub unsafe extern "C" fn query_device_ex(
         let caps = &mut all.odp_caps.per_transport_caps;
         caps.ud_odp_caps = messages;
         caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
-        caps.rc_odp_caps = caps.uc_odp_caps | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+        let answered = IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+        all.xrc_odp_caps = caps.uc_odp_caps | answered;
+        let newer = IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE;
+        caps.rc_odp_caps = caps.uc_odp_caps | answered | newer;
         // The card's clock counts nanoseconds; this field counts kHz.
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = 1_000_000;
-        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags)
+            | IBV_DEVICE_FLUSH_GLOBAL
+            | IBV_DEVICE_ATOMIC_WRITE;
         all.cq_mod_caps =
             ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
         let memory = card.device.limits().device_memory;

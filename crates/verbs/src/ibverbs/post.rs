@@ -72,6 +72,11 @@ pub unsafe extern "C" fn post_send(
 unsafe fn post(card: &mut raw::Card<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Result<()> {
     // SAFETY: by promise of the caller: the op-code says which member of a union was written.
     let op = unsafe { operation(qp, wr) }?;
+    let srqn = match qp.service {
+        // SAFETY: of such queue pairs, that member was written.
+        Service::XrcSend => unsafe { wr.qp_type.xrc.remote_srqn },
+        _ => 0,
+    };
     let flags = flags(qp, wr.send_flags, op)?;
     let count = usize::try_from(wr.num_sge).map_err(|_| EINVAL)?;
     if wr.send_flags & IBV_SEND_INLINE != 0 {
@@ -89,24 +94,25 @@ unsafe fn post(card: &mut raw::Card<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Res
         }
         // SAFETY: so many bytes were written.
         let data = Data::Inline(unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), room.len) });
-        return send(card, qp, &SendRequest { wr_id: wr.wr_id, op, data, flags });
+        return send(card, qp, srqn, &SendRequest { wr_id: wr.wr_id, op, data, flags });
     }
     let mut sges = [Sge::default(); MAX_SGE];
     // SAFETY: by promise of the caller.
     let count = unsafe { copy_sges(wr.sg_list, count, qp.cap.max_send_sge, &mut sges) }?;
     let data = Data::Sges(&sges[..count]);
-    send(card, qp, &SendRequest { wr_id: wr.wr_id, op, data, flags })
+    send(card, qp, srqn, &SendRequest { wr_id: wr.wr_id, op, data, flags })
 }
 
-/// Writes a request into the ring.
+/// Writes a request into the ring; `srqn` is where an XRC peer receives it.
 #[inline]
 pub(crate) fn send(
     card: &mut raw::Card<'_>,
     qp: &Slot<Qp>,
+    srqn: u32,
     request: &SendRequest<'_>,
 ) -> Result<()> {
     let (nic, memory) = card.timeless();
-    Ok(nic.post_send(memory, qp.number, request)?)
+    Ok(nic.post_xrc_send(memory, qp.number, srqn, request)?)
 }
 
 /// Where inline data is gathered.
@@ -134,7 +140,13 @@ impl Room {
 
 /// Does the operation send data of ours?
 pub(crate) fn takes_inline(op: SendOp) -> bool {
-    matches!(op, SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Write { .. })
+    matches!(
+        op,
+        SendOp::Send { .. }
+            | SendOp::SendInvalidate { .. }
+            | SendOp::Write { .. }
+            | SendOp::AtomicWrite { .. }
+    )
 }
 
 /// The flags that the operation takes.
@@ -189,6 +201,7 @@ unsafe fn operation(qp: &Qp, wr: &ibv_send_wr) -> Result<SendOp> {
         IBV_WR_SEND_WITH_INV => SendOp::SendInvalidate { rkey: unsafe { wr.imm.invalidate_rkey } },
         // SAFETY: as above.
         IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { key: unsafe { wr.imm.invalidate_rkey } },
+        IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite { to: rdma() },
         IBV_WR_BIND_MW => {
             // SAFETY: as above.
             let bind = unsafe { wr.extra.bind_mw };
@@ -226,7 +239,8 @@ impl Service {
     #[inline]
     pub(crate) fn does(self, op: SendOp) -> bool {
         match self {
-            Service::Rc | Service::XrcSend => true,
+            Service::Rc => true,
+            Service::XrcSend => !matches!(op, SendOp::AtomicWrite { .. } | SendOp::Flush { .. }),
             Service::Uc => {
                 let local = matches!(op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. });
                 local || matches!(op, SendOp::Send { .. } | SendOp::Write { .. })

@@ -11,10 +11,10 @@
 //! | `ibv_set_ece@@IBVERBS_1.10` | [`set_ece`] |
 //! | `ibv_query_qp_data_in_order@@IBVERBS_1.14` | [`query_qp_data_in_order`] |
 //! | `verbs_context.create_qp_ex` | [`create_qp_ex`] |
-//! | `verbs_context.open_qp` | [`open_qp`] |
+//! | `verbs_context.open_qp` | [`super::xrc::open_qp`] |
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, addr_of_mut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,6 +30,7 @@ use super::gate::Gate;
 use super::pd::{self, Pd};
 use super::qp_attr::{self, Limits, Service};
 use super::qp_ex::{self, Batch};
+use super::xrc::{self, Xrcd};
 use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, ah, cq, number, or_null, srq};
 use crate::abi::*;
 use crate::handles::{self, Object, Slot};
@@ -43,8 +44,10 @@ pub const MAX_RD_ATOMIC: u8 = 16;
 pub struct Qp {
     /// Whose it is.
     pub context: &'static Slot<Context>,
-    /// Where its memory is.
-    pub pd: &'static Slot<Pd>,
+    /// Where its memory is; a receiving XRC queue pair has none.
+    pub pd: Option<&'static Slot<Pd>>,
+    /// The XRC domain of a receiving one.
+    pub(crate) xrcd: Option<&'static Slot<Xrcd>>,
     /// The card's number for it, which is also the one on the wire.
     pub number: u32,
     /// Multicast groups that it is attached to.
@@ -84,6 +87,29 @@ impl Object for Qp {
 }
 
 impl Qp {
+    /// One that has and can nothing yet.
+    fn bare(context: &'static Slot<Context>, number: u32, service: Service) -> Qp {
+        Qp {
+            context,
+            pd: None,
+            xrcd: None,
+            number,
+            groups: AtomicU32::new(0),
+            service,
+            cap: ibv_qp_cap::zeroed(),
+            takes_no_receives: false,
+            signal_all: false,
+            kept: Mutex::new(ibv_qp_attr::zeroed()),
+            qkey: AtomicU32::new(0),
+            tells_drained: AtomicBool::new(false),
+            async_got: AtomicU32::new(0),
+            send_ops: 0,
+            gate: Gate::default(),
+            batch: UnsafeCell::default(),
+            _rings: None,
+        }
+    }
+
     /// Inline bytes that a request may have.
     #[inline]
     pub(crate) fn inline(&self) -> usize {
@@ -152,7 +178,12 @@ fn create_ex(
         | IBV_QP_INIT_ATTR_IND_TABLE
         | IBV_QP_INIT_ATTR_RX_HASH
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    if init.comp_mask & !known != 0 || !given(IBV_QP_INIT_ATTR_PD) {
+    let service = Service::of(init.qp_type).ok_or(EOPNOTSUPP)?;
+    let owner = match service {
+        Service::XrcRecv => IBV_QP_INIT_ATTR_XRCD,
+        _ => IBV_QP_INIT_ATTR_PD,
+    };
+    if init.comp_mask & !known != 0 || !given(owner) {
         return Err(EINVAL);
     }
     // A card that delivers a datagram to its own groups can be asked not to; what else there is
@@ -165,7 +196,16 @@ fn create_ex(
         return Err(EOPNOTSUPP);
     }
     let ops = if given(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) { Some(init.send_ops_flags) } else { None };
-    let service = Service::of(init.qp_type).ok_or(EOPNOTSUPP)?;
+    if service == Service::XrcRecv {
+        let xrcd = xrc::find(init.xrcd)?;
+        let number = xrc::make_target(xrcd)?;
+        init.cap = ibv_qp_cap::zeroed();
+        return adopt_target(context, xrcd, number, init.qp_context).inspect_err(|_| {
+            if xrc::leave_target(xrcd.context.card.index, number) {
+                xrcd.context.card.lock().nic().destroy_qp(number).ok();
+            }
+        });
+    }
     if ops.unwrap_or(0) & !service.send_ops() != 0 {
         return Err(EOPNOTSUPP);
     }
@@ -189,7 +229,9 @@ fn transport(service: Service) -> Result<Transport> {
         Service::Rc => Ok(Transport::Rc),
         Service::Uc => Ok(Transport::Uc),
         Service::Ud => Ok(Transport::Ud),
-        Service::XrcSend | Service::XrcRecv => Err(EOPNOTSUPP),
+        Service::XrcSend => Ok(Transport::Xrc),
+        // Made with a domain, by `ibv_create_qp_ex`.
+        Service::XrcRecv => Err(EINVAL),
     }
 }
 
@@ -213,17 +255,18 @@ fn create(
     let service = Service::of(init.qp_type).ok_or(EOPNOTSUPP)?;
     let transport = transport(service)?;
     let send_cq = cq::find(init.send_cq)?;
-    let recv_cq = cq::find(init.recv_cq)?;
+    let sends_only = service == Service::XrcSend;
+    let recv_cq = if sends_only { send_cq } else { cq::find(init.recv_cq)? };
     let srq = if init.srq.is_null() { None } else { Some(srq::find(init.srq)?) };
     let mut cap = init.cap;
-    if srq.is_some() {
+    if srq.is_some() || sends_only {
         // The manual: ignored.
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
     let foreign = |other: &Slot<Context>| other.card.index != context.card.index;
     let bad = foreign(send_cq.context)
         || foreign(recv_cq.context)
-        || srq.is_some_and(|srq| foreign(srq.context) || service == Service::Uc)
+        || srq.is_some_and(|srq| foreign(srq.context) || service == Service::Uc || sends_only)
         || cap.max_send_wr.max(cap.max_recv_wr) > MAX_WR
         || cap.max_send_sge.max(cap.max_recv_sge) as usize > MAX_SGE
         || cap.max_inline_data as usize > MAX_INLINE;
@@ -261,24 +304,15 @@ fn create(
         signal_all: init.sq_sig_all != 0,
     })?;
     let state = Qp {
-        context,
-        pd,
-        number,
-        groups: AtomicU32::new(0),
-        service,
+        pd: Some(pd),
         cap: granted,
         takes_no_receives: srq.is_some() || rq.depth == 0,
         signal_all: init.sq_sig_all != 0,
-        kept: Mutex::new(ibv_qp_attr::zeroed()),
-        qkey: AtomicU32::new(0),
-        tells_drained: AtomicBool::new(false),
-        async_got: AtomicU32::new(0),
         send_ops,
-        gate: Gate::default(),
-        batch: UnsafeCell::default(),
         _rings: rings,
+        ..Qp::bare(context, number, service)
     };
-    let mut c = newer::ibv_qp_ex_v46 { base: qp_ex::functions(send_ops), wr_flush: None };
+    let mut c = qp_ex::functions(send_ops);
     let base = &mut c.base.qp_base;
     // SAFETY: the handle is good.
     base.context = unsafe { (*pd_handle).context };
@@ -301,6 +335,34 @@ fn create(
     pd.enter();
     context.enter();
     init.cap = granted;
+    Ok(made)
+}
+
+/// Makes a handle of a receiving XRC queue pair that is on the card already.
+pub(crate) fn adopt_target(
+    context_handle: *mut ibv_context,
+    xrcd: &'static Slot<Xrcd>,
+    number: u32,
+    qp_context: *mut c_void,
+) -> Result<&'static Slot<Qp>> {
+    let context = context::find(context_handle)?;
+    let state = Qp {
+        xrcd: Some(xrcd),
+        takes_no_receives: true,
+        ..Qp::bare(context, number, Service::XrcRecv)
+    };
+    let mut c = qp_ex::functions(0);
+    let base = &mut c.base.qp_base;
+    (base.context, base.qp_context) = (context_handle, qp_context);
+    (base.handle, base.qp_num, base.qp_type) = (number, number, IBV_QPT_XRC_RECV);
+    let routes = routes(context.card);
+    let mut card = context.card.lock();
+    base.state = card.nic().query_qp(number).map_or(IBV_QPS_RESET, |i| qp_attr::state_of(i.state));
+    let made = handles::create(c, state).ok_or(ENOMEM)?;
+    routes.lock().qps.insert(number, made);
+    drop(card);
+    xrcd.enter();
+    context.enter();
     Ok(made)
 }
 
@@ -423,8 +485,23 @@ pub fn destroy(handle: *mut ibv_qp) -> Result<()> {
     let mut card = qp.context.card.lock();
     // What was posted, and acknowledges that are due, leave before the queue pair does.
     card.kick();
-    card.nic().destroy_qp(qp.number)?;
-    routes.lock().qps.remove(&qp.number);
+    let shared = qp.xrcd.is_some() && !xrc::leave_target(qp.context.card.index, qp.number);
+    if !shared {
+        card.nic().destroy_qp(qp.number)?;
+    }
+    // Of a shared one, another handle is told of events from here on.
+    let mut heir = None;
+    if shared {
+        handles::for_each::<Qp>(|other| {
+            if other.number == qp.number && !ptr::eq(other, qp) {
+                heir = Some(other);
+            }
+        });
+    }
+    match heir {
+        Some(other) => routes.lock().qps.insert(qp.number, other),
+        None => routes.lock().qps.remove(&qp.number),
+    };
     drop(card);
     qp.context
         .events
@@ -439,15 +516,15 @@ pub fn destroy(handle: *mut ibv_qp) -> Result<()> {
         }
         .wait(qp.async_got.load(Ordering::Relaxed));
     }
-    let Qp { context, pd, .. } = handles::destroy::<Qp>(handle.cast())?;
-    pd.leave();
+    let Qp { context, pd, xrcd, .. } = handles::destroy::<Qp>(handle.cast())?;
+    if let Some(pd) = pd {
+        pd.leave();
+    }
+    if let Some(xrcd) = xrcd {
+        xrcd.leave();
+    }
     context.leave();
     Ok(())
-}
-
-/// `ibv_open_qp`: a receiving XRC queue pair that somebody else has made.
-pub extern "C" fn open_qp(context: *mut ibv_context, _attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
-    or_null(context::find(context).and(Err(EOPNOTSUPP)))
 }
 
 /// `ibv_qp_to_qp_ex`: null for a queue pair that was made without functions to post with.

@@ -6,13 +6,16 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use remora::nic::qp::State;
-use remora::nic::queue::{Data, MAX_INLINE, MAX_SGE, Remote, SendFlags, SendOp, SendRequest, Sge};
+use remora::nic::queue::{
+    Data, FlushKind, MAX_INLINE, MAX_SGE, Remote, SendFlags, SendOp, SendRequest, Sge,
+};
 use remora::raw;
 
 use super::post::{self, Room, destination, send, takes_inline};
 use super::qp::Qp;
 use super::qp_attr::Service;
-use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result};
+use super::{EINVAL, ENOMEM, Errno, Result, mw};
+use crate::abi::newer::*;
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
@@ -25,13 +28,16 @@ const RELIABLE: u64 = (IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
     | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
+const WINDOWS: u64 = (IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV) as u64;
+const PLACES: u64 = (IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH) as u64;
 
 impl Service {
     /// Which requests can be made of the service.
     pub(crate) fn send_ops(self) -> u64 {
         match self {
-            Service::Rc | Service::XrcSend => SENDS | WRITES | RELIABLE,
-            Service::Uc => SENDS | WRITES,
+            Service::Rc => SENDS | WRITES | RELIABLE | WINDOWS | PLACES,
+            Service::XrcSend => SENDS | WRITES | RELIABLE | WINDOWS,
+            Service::Uc => SENDS | WRITES | WINDOWS,
             Service::Ud => SENDS,
             Service::XrcRecv => 0,
         }
@@ -54,6 +60,8 @@ struct Work {
     op: SendOp,
     flags: SendFlags,
     inline: bool,
+    /// Where an XRC peer receives it.
+    srqn: u32,
     /// Where its entries, or its bytes, begin, and how many there are.
     start: usize,
     len: usize,
@@ -79,11 +87,12 @@ impl Batch {
 }
 
 /// The functions of a queue pair made for `ops`, in an object with nothing else.
-pub(crate) fn functions(ops: u64) -> ibv_qp_ex {
-    let mut c = ibv_qp_ex::zeroed();
+pub(crate) fn functions(ops: u64) -> ibv_qp_ex_v46 {
+    let mut whole = ibv_qp_ex_v46 { base: ibv_qp_ex::zeroed(), wr_flush: None };
     if ops & IS_EXTENDED == 0 {
-        return c;
+        return whole;
     }
+    let c = &mut whole.base;
     let wants = |op: ibv_qp_create_send_ops_flags| ops & u64::from(op) != 0;
     macro_rules! set {
         ($($field:ident if $op:ident;)*) => {
@@ -99,6 +108,9 @@ pub(crate) fn functions(ops: u64) -> ibv_qp_ex {
         wr_send if IBV_QP_EX_WITH_SEND;
         wr_send_imm if IBV_QP_EX_WITH_SEND_WITH_IMM;
         wr_send_inv if IBV_QP_EX_WITH_SEND_WITH_INV;
+        wr_bind_mw if IBV_QP_EX_WITH_BIND_MW;
+        wr_local_inv if IBV_QP_EX_WITH_LOCAL_INV;
+        wr_atomic_write if IBV_QP_EX_WITH_ATOMIC_WRITE;
     }
     c.wr_set_ud_addr = Some(wr_set_ud_addr);
     c.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
@@ -109,7 +121,10 @@ pub(crate) fn functions(ops: u64) -> ibv_qp_ex {
     c.wr_start = Some(wr_start);
     c.wr_complete = Some(wr_complete);
     c.wr_abort = Some(wr_abort);
-    c
+    if wants(IBV_QP_EX_WITH_FLUSH) {
+        whole.wr_flush = Some(wr_flush);
+    }
+    whole
 }
 
 /// The queue pair, if a batch is open on it, with the batch.
@@ -170,7 +185,7 @@ fn commit(card: &mut raw::Card<'_>, qp: &Slot<Qp>, batch: &Batch) -> Result<()> 
         }
     }
     for work in &batch.works {
-        send(card, qp, &batch.request(work))?;
+        send(card, qp, work.srqn, &batch.request(work))?;
     }
     card.posted(batch.works.len() as u32);
     Ok(())
@@ -190,7 +205,7 @@ unsafe fn begin(handle: *mut ibv_qp_ex, op: SendOp) {
     match post::flags(qp, wr_flags & !IBV_SEND_INLINE, op) {
         Ok(flags) => {
             let start = batch.sges.len();
-            batch.works.push(Work { wr_id, op, flags, inline: false, start, len: 0 });
+            batch.works.push(Work { wr_id, op, flags, inline: false, srqn: 0, start, len: 0 });
         }
         Err(error) => {
             batch.error.get_or_insert(error);
@@ -296,9 +311,83 @@ unsafe extern "C" fn wr_set_ud_addr(
     }
 }
 
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _remote_srqn: u32) {
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: the function stands in the object.
-    unsafe { change(qp, |_, _, _, _| Err(EOPNOTSUPP)) };
+    unsafe {
+        change(qp, |_, work, _, _| {
+            work.srqn = remote_srqn;
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    window: *mut ibv_mw,
+    rkey: u32,
+    bind_info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: the function stands in the object; the attributes can be read.
+    unsafe {
+        match mw::find_for_type_2(window).and_then(|found| mw::request(found, rkey, &*bind_info)) {
+            Ok(op) => begin(qp, op),
+            Err(error) => fail(qp, error),
+        }
+    }
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
+    // SAFETY: the function stands in the object.
+    unsafe { begin(qp, SendOp::LocalInvalidate { key: invalidate_rkey }) };
+}
+
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    word: *const c_void,
+) {
+    let one = ibv_data_buf { addr: word.cast_mut(), length: 8 };
+    // SAFETY: the function stands in the object; the word can be read.
+    unsafe {
+        begin(qp, SendOp::AtomicWrite { to: Remote { addr: remote_addr, rkey } });
+        put_inline(qp, 8, 1, &one);
+    }
+}
+
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    len: usize,
+    kind: u8,
+    level: u8,
+) {
+    let at = Remote { addr: remote_addr, rkey };
+    let kind_of = FlushKind {
+        global: kind & IBV_FLUSH_GLOBAL != 0,
+        persistent: kind & IBV_FLUSH_PERSISTENT != 0,
+        whole_region: level == IBV_FLUSH_MR,
+    };
+    let known = kind & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) == 0 && level <= IBV_FLUSH_MR;
+    // SAFETY: the function stands in the object.
+    unsafe {
+        match u32::try_from(len) {
+            Ok(len) if known && kind != 0 => begin(qp, SendOp::Flush { at, len, kind: kind_of }),
+            _ => fail(qp, EINVAL),
+        }
+    }
+}
+
+/// A request was refused before it was begun.
+///
+/// # Safety
+/// As for [`open`].
+unsafe fn fail(qp: *mut ibv_qp_ex, error: Errno) {
+    // SAFETY: by promise of the caller.
+    if let Some((_, batch)) = unsafe { open(qp) } {
+        batch.error.get_or_insert(error);
+    }
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
@@ -312,7 +401,22 @@ unsafe extern "C" fn wr_set_inline_data_list(
     num_buf: usize,
     buf_list: *const ibv_data_buf,
 ) {
-    // SAFETY: the function stands in the object; the list has so many entries, which can be read.
+    // SAFETY: by promise of the caller.
+    unsafe { put_inline(qp, 0, num_buf, buf_list) };
+}
+
+/// Copies inline data into the request that was begun last; it may have `at_least` bytes of it
+/// whatever the queue pair was made for.
+///
+/// # Safety
+/// As for [`open`]; the list has so many entries, which can be read.
+unsafe fn put_inline(
+    qp: *mut ibv_qp_ex,
+    at_least: usize,
+    num_buf: usize,
+    buf_list: *const ibv_data_buf,
+) {
+    // SAFETY: by promise of the caller.
     unsafe {
         change(qp, |qp, work, _, inline| {
             if !takes_inline(work.op) {
@@ -321,7 +425,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
             let start = inline.len();
             inline.reserve(MAX_INLINE);
             let at = inline.as_mut_ptr().add(start);
-            let mut room = Room { at, len: 0, most: qp.inline() };
+            let mut room = Room { at, len: 0, most: qp.inline().max(at_least) };
             for buffer in 0..num_buf {
                 let buffer = buf_list.add(buffer).read();
                 room.copy(buffer.addr, buffer.length)?;

@@ -20,8 +20,10 @@ use remora::nic::queue::{MAX_SGE, RingInit};
 
 use super::async_event::{Subject, routes};
 use super::context::{self, Context};
+use super::cq::{self, Cq};
 use super::pd::{self, Pd};
 use super::qp::MAX_WR;
+use super::xrc::{self, Xrcd};
 use super::{EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, number, or_null};
 use crate::abi::*;
 use crate::handles::{self, Object, Slot};
@@ -33,6 +35,8 @@ pub struct Srq {
     pub context: &'static Slot<Context>,
     /// Where its memory is.
     pub pd: &'static Slot<Pd>,
+    /// The XRC domain whose peers may name it.
+    xrcd: Option<&'static Slot<Xrcd>>,
     /// The card's number for it.
     pub number: u32,
     /// Entries of a request.
@@ -55,7 +59,7 @@ impl Object for Srq {
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: by promise of the caller.
     let init = unsafe { &mut *init };
-    or_null(create(pd, init.srq_context, &mut init.attr))
+    or_null(create(pd, init.srq_context, &mut init.attr, None))
 }
 
 /// `ibv_create_srq_ex`.
@@ -76,10 +80,15 @@ fn create_ex(context: *mut ibv_context, init: &mut ibv_srq_init_attr_ex) -> Resu
     if !given(IBV_SRQ_INIT_ATTR_PD) {
         return Err(EINVAL);
     }
-    match init.srq_type {
-        IBV_SRQT_BASIC => create(init.pd, init.srq_context, &mut init.attr),
-        other if !given(IBV_SRQ_INIT_ATTR_TYPE) || other > IBV_SRQT_TM => {
-            create(init.pd, init.srq_context, &mut init.attr)
+    let srq_type = if given(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
+    match srq_type {
+        IBV_SRQT_BASIC => create(init.pd, init.srq_context, &mut init.attr, None),
+        IBV_SRQT_XRC => {
+            if !given(IBV_SRQ_INIT_ATTR_XRCD) || !given(IBV_SRQ_INIT_ATTR_CQ) {
+                return Err(EINVAL);
+            }
+            let xrc = (xrc::find(init.xrcd)?, cq::find(init.cq)?);
+            create(init.pd, init.srq_context, &mut init.attr, Some(xrc))
         }
         _ => Err(EOPNOTSUPP),
     }
@@ -89,6 +98,7 @@ fn create(
     pd_handle: *mut ibv_pd,
     srq_context: *mut c_void,
     attr: &mut ibv_srq_attr,
+    xrc: Option<(&'static Slot<Xrcd>, &'static Slot<Cq>)>,
 ) -> Result<*mut ibv_srq> {
     let pd = pd::find(pd_handle)?;
     let context = pd.context;
@@ -99,9 +109,19 @@ fn create(
     let (ring, init) = ring(attr.max_wr, max_sge)?;
     let routes = routes(context.card);
     let mut card = context.card.lock();
-    let number = card.nic().create_srq(pd.pd, init)?;
-    let state =
-        Srq { context, pd, number, max_sge, async_got: AtomicU32::new(0), ring: Mutex::new(ring) };
+    let number = match xrc {
+        None => card.nic().create_srq(pd.pd, init)?,
+        Some((xrcd, cq)) => card.nic().create_xrc_srq(pd.pd, xrcd.domain.xrcd, cq.number, init)?,
+    };
+    let state = Srq {
+        context,
+        pd,
+        xrcd: xrc.map(|(xrcd, _)| xrcd),
+        number,
+        max_sge,
+        async_got: AtomicU32::new(0),
+        ring: Mutex::new(ring),
+    };
     let mut c = ibv_srq::zeroed();
     // SAFETY: the handle is good.
     c.context = unsafe { (*pd_handle).context };
@@ -117,6 +137,9 @@ fn create(
     drop(card);
     pd.enter();
     context.enter();
+    if let Some((xrcd, _)) = xrc {
+        xrcd.enter();
+    }
     (attr.max_wr, attr.max_sge) = (init.depth, max_sge);
     Ok(made.c())
 }
@@ -197,8 +220,12 @@ fn query(handle: *mut ibv_srq) -> Result<ibv_srq_attr> {
 /// # Safety
 /// `srq_num` can be written.
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
-    let _ = srq_num;
-    number(find(srq).and(Err(EOPNOTSUPP)))
+    number(find(srq).and_then(|srq| {
+        let told = srq.context.card.lock().nic().srq_number(srq.number).ok_or(EOPNOTSUPP)?;
+        // SAFETY: by promise of the caller.
+        unsafe { srq_num.write(told) };
+        Ok(())
+    }))
 }
 
 /// `ibv_destroy_srq`: waits until all its events are acknowledged.
@@ -226,7 +253,10 @@ fn destroy(handle: *mut ibv_srq) -> Result<()> {
         }
         .wait(srq.async_got.load(Ordering::Relaxed));
     }
-    let Srq { context, pd, .. } = handles::destroy::<Srq>(handle)?;
+    let Srq { context, pd, xrcd, .. } = handles::destroy::<Srq>(handle)?;
+    if let Some(xrcd) = xrcd {
+        xrcd.leave();
+    }
     pd.leave();
     context.leave();
     Ok(())

@@ -1,0 +1,241 @@
+//! XRC: domains, and the receiving queue pairs that belong to them and to nobody else.
+//!
+//! | place | function |
+//! |---|---|
+//! | `verbs_context.open_xrcd` | [`open_xrcd`] |
+//! | `verbs_context.close_xrcd` | [`close_xrcd`] |
+//! | `verbs_context.open_qp` | [`open_qp`] |
+//!
+//! A domain may have a file's name. Whoever opens the same file in this process gets the same
+//! domain; another process has another card, and so a domain of its own.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use remora::nic;
+
+use super::context::{self, Context};
+use super::qp::{self, Qp};
+use super::qp_attr::Service;
+use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
+use crate::abi::*;
+use crate::handles::{self, Object, Slot};
+use crate::process;
+
+/// An opened XRC domain.
+#[derive(Debug)]
+pub struct Xrcd {
+    /// Whose it is.
+    pub context: &'static Slot<Context>,
+    /// The domain itself.
+    pub(crate) domain: Arc<Domain>,
+    /// Shared receive queues and queue pairs made with this handle.
+    users: AtomicUsize,
+}
+
+impl Object for Xrcd {
+    type C = ibv_xrcd;
+    const KIND: handles::Kind = handles::Kind::Xrcd;
+}
+
+impl Xrcd {
+    /// An object was made with the handle.
+    pub(crate) fn enter(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Such an object is gone.
+    pub(crate) fn leave(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// An XRC domain on a card.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) xrcd: nic::Xrcd,
+    /// The card's place in the list.
+    card: usize,
+    file: Option<File>,
+}
+
+/// What names a file: device and inode.
+type File = (u64, u64);
+
+/// What the handles of a process share.
+#[derive(Default)]
+struct Shared {
+    named: Mutex<HashMap<(usize, File), Arc<Domain>>>,
+    /// How many handles there are of a receiving queue pair, by card and number.
+    targets: Mutex<HashMap<(usize, u32), Target>>,
+}
+
+/// A receiving queue pair.
+struct Target {
+    domain: Arc<Domain>,
+    handles: usize,
+}
+
+fn shared() -> Arc<Shared> {
+    process::current().shared::<Shared>()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The domain behind a handle.
+pub(crate) fn find(xrcd: *const ibv_xrcd) -> Result<&'static Slot<Xrcd>> {
+    Ok(handles::get::<Xrcd>(xrcd)?)
+}
+
+/// `ibv_open_xrcd`.
+///
+/// # Safety
+/// `attr` can be read.
+pub unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    // SAFETY: by promise of the caller.
+    or_null(open(context, unsafe { &*attr }))
+}
+
+fn open(handle: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd> {
+    let context = context::find(handle)?;
+    if attr.comp_mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS
+        || attr.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0
+    {
+        return Err(EINVAL);
+    }
+    let creates = attr.oflags & libc::O_CREAT != 0;
+    let file = if attr.fd == -1 { None } else { Some(file_of(attr.fd)?) };
+    let card = context.card.index;
+    let shared = shared();
+    let mut named = lock(&shared.named);
+    let known = file.and_then(|file| named.get(&(card, file)).cloned());
+    let domain = match known {
+        Some(_) if creates && attr.oflags & libc::O_EXCL != 0 => return Err(Errno(libc::EEXIST)),
+        Some(domain) => domain,
+        None if !creates => return Err(if file.is_some() { Errno(libc::ENOENT) } else { EINVAL }),
+        None => {
+            let xrcd = context.card.lock().nic().alloc_xrcd()?;
+            Arc::new(Domain { xrcd, card, file })
+        }
+    };
+    let state = Xrcd { context, domain: domain.clone(), users: AtomicUsize::new(0) };
+    let Some(made) = handles::create(ibv_xrcd { context: handle }, state) else {
+        let last = Arc::try_unwrap(domain).map(|domain| domain.xrcd);
+        if let Ok(xrcd) = last {
+            context.card.lock().nic().dealloc_xrcd(xrcd).ok();
+        }
+        return Err(ENOMEM);
+    };
+    if let Some(file) = file {
+        named.insert((card, file), domain);
+    }
+    context.enter();
+    Ok(made.c())
+}
+
+fn file_of(fd: c_int) -> Result<File> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: there is room for what is written.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: it was written.
+    let stat = unsafe { stat.assume_init() };
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// `ibv_close_xrcd`.
+pub extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    number(close(xrcd))
+}
+
+fn close(handle: *mut ibv_xrcd) -> Result<()> {
+    let xrcd = find(handle)?;
+    if xrcd.users.load(Ordering::Acquire) > 0 {
+        return Err(EBUSY);
+    }
+    let shared = shared();
+    let mut named = lock(&shared.named);
+    let Xrcd { context, domain, .. } = handles::destroy::<Xrcd>(handle)?;
+    // This one, and the one in the table.
+    let others = Arc::strong_count(&domain) - 1 - usize::from(domain.file.is_some());
+    if others == 0 {
+        if let Some(file) = domain.file {
+            named.remove(&(domain.card, file));
+        }
+        if let Err(error) = context.card.lock().nic().dealloc_xrcd(domain.xrcd) {
+            tracing::error!(%error, "an XRC domain was closed while in use");
+        }
+    }
+    context.leave();
+    Ok(())
+}
+
+/// Makes a receiving queue pair on the card; it has one handle.
+pub(crate) fn make_target(xrcd: &Slot<Xrcd>) -> Result<u32> {
+    let card = xrcd.context.card;
+    let number = card.lock().nic().create_xrc_target(xrcd.domain.xrcd)?;
+    let target = Target { domain: xrcd.domain.clone(), handles: 1 };
+    lock(&shared().targets).insert((card.index, number), target);
+    Ok(number)
+}
+
+/// A handle of a receiving queue pair is gone: was it the last?
+pub(crate) fn leave_target(card: usize, number: u32) -> bool {
+    let shared = shared();
+    let mut targets = lock(&shared.targets);
+    let Some(target) = targets.get_mut(&(card, number)) else { return true };
+    target.handles -= 1;
+    let last = target.handles == 0;
+    if last {
+        targets.remove(&(card, number));
+    }
+    last
+}
+
+/// `ibv_open_qp`: another handle of a receiving queue pair.
+///
+/// # Safety
+/// `attr` can be read.
+pub unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    // SAFETY: by promise of the caller.
+    or_null(open_target(context, unsafe { &*attr }).map(Slot::handle))
+}
+
+fn open_target(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Result<&'static Slot<Qp>> {
+    let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    let known = needed | IBV_QP_OPEN_ATTR_CONTEXT;
+    if attr.comp_mask & needed != needed || attr.comp_mask & !known != 0 {
+        return Err(EINVAL);
+    }
+    if Service::of(attr.qp_type) != Some(Service::XrcRecv) {
+        return Err(EOPNOTSUPP);
+    }
+    let found = context::find(context)?;
+    let xrcd = find(attr.xrcd)?;
+    let shared = shared();
+    {
+        let mut targets = lock(&shared.targets);
+        let target = targets.get_mut(&(found.card.index, attr.qp_num)).ok_or(EINVAL)?;
+        if !Arc::ptr_eq(&target.domain, &xrcd.domain) {
+            return Err(EINVAL);
+        }
+        target.handles += 1;
+    }
+    let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
+    let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
+    qp::adopt_target(context, xrcd, attr.qp_num, qp_context).inspect_err(|_| {
+        leave_target(found.card.index, attr.qp_num);
+    })
+}

@@ -17,6 +17,7 @@ mod export;
 pub mod handles;
 pub mod ibverbs;
 pub mod log;
+pub mod preload;
 pub mod process;
 mod rdmacm;
 mod rsocket;

@@ -167,6 +167,9 @@ fn the_crate_ibverbs_between_two_processes() {
     assert!(of_one.starts_with('{') && of_two.starts_with('{'), "{of_one}{of_two}");
     one.input.write_all(of_two.as_bytes()).unwrap();
     two.input.write_all(of_one.as_bytes()).unwrap();
+    assert_eq!((one.hear().trim(), two.hear().trim()), ("ready", "ready"));
+    one.input.write_all(b"go\n").unwrap();
+    two.input.write_all(b"go\n").unwrap();
     assert_eq!((one.hear().trim(), two.hear().trim()), ("42", "17"));
     one.end();
     two.end();

@@ -73,6 +73,17 @@ stage_setup() {
     elif ((SECONDS - judges_start >= 2)); then
         say "  made target/judges-venv: a Python with scapy"
     fi
+    local programs=(ibv_devinfo:ibverbs-utils ib_write_lat:perftest ucmatose:rdmacm-utils
+        qperf:qperf fio:fio cmake:cmake pkg-config:pkg-config) program
+    for program in "${programs[@]}"; do
+        need_command "${program%%:*}" "a program to be run on the verbs library, or to build one" \
+            "${program##*:}"
+    done
+    compgen -G '/usr/lib/*/libnl-route-3.so' >/dev/null ||
+        apt_install "what the crate ibverbs is built with" libnl-3-dev libnl-route-3-dev
+    compgen -G '/usr/lib/*/libclang*.so*' >/dev/null ||
+        compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
+        apt_install "libclang, for the bindings of the crate ibverbs" libclang-dev
     scripts/rxe-vm.sh setup ||
         say "  going on without it: the stage rxe will say what it lacks"
     if have rustup && ! wasm_is_there; then
@@ -191,7 +202,7 @@ stage_tidy() {
     local - # a grep that finds nothing is what we hope for, not a failure
     set +o pipefail
     local ok=0 file
-    local text=(':!Cargo.lock' ':!LICENSE-*' ':!*.snap')
+    local text=(':!*Cargo.lock' ':!LICENSE-*' ':!*.snap')
 
     git grep -nIE '(^|[^[:alnum:]_.~$}-])/(wor[k]|hom[e]|tm[p]|roo[t])/' -- "${text[@]}" |
         objections "a path of one machine: derive it, or take it as an argument" || ok=1

@@ -1,8 +1,10 @@
 //! Which paths are looked up elsewhere, and where.
 //!
-//! The other place is a folder that stands for `/`, as far as it goes: what a program seeks in
-//! `/sys/class/infiniband/remora0` is in `sys/class/infiniband/remora0` there. The verbs library makes one for each process, as each may have an address of its own, and says where by
-//! its function `remora_sysfs`. Where that library is not loaded, `REMORA_SYSFS` names the folder.
+//! The other place is a folder that stands for `/sys`: what a program seeks in
+//! `/sys/class/infiniband/remora0` is in `class/infiniband/remora0` there. Its `dev` stands for
+//! `/dev`, of which it has `infiniband` only. The verbs library makes one for each process, as each
+//! may have an address of its own, and says where by its function `remora_sysfs`. Where that
+//! library is not loaded, `REMORA_SYSFS` names the folder.
 
 use std::ffi::{CStr, c_char};
 use std::mem::{self, MaybeUninit};
@@ -24,10 +26,11 @@ impl Room {
         Room([MaybeUninit::uninit(); libc::PATH_MAX as usize])
     }
 
-    /// `path` below `root`; `None` if it becomes too long.
+    /// `path` below `root`, which stands for `/sys`; `None` if it becomes too long.
     fn join(&mut self, root: &CStr, path: &CStr) -> Option<*const c_char> {
         let root = root.to_bytes();
         let path = path.to_bytes_with_nul();
+        let path = path.strip_prefix(b"/sys").unwrap_or(path);
         let root = root.strip_suffix(b"/").unwrap_or(root);
         let all = root.iter().chain(path);
         if root.len() + path.len() > self.0.len() {
@@ -75,7 +78,7 @@ unsafe fn is_ours(path: *const c_char) -> bool {
     })
 }
 
-/// The folder that stands for `/`, if there is one.
+/// The folder that stands for `/sys`, if there is one.
 fn root() -> Option<&'static CStr> {
     // Asked anew each time: after a fork the library has another folder.
     // SAFETY: the name ends with a zero byte.
@@ -124,7 +127,7 @@ mod tests {
         let mut room = Room::new();
         let joined = room.join(c"/run/x/", c"/sys/class/infiniband").unwrap();
         // SAFETY: `join` has just written it.
-        assert_eq!(unsafe { CStr::from_ptr(joined) }, c"/run/x/sys/class/infiniband");
+        assert_eq!(unsafe { CStr::from_ptr(joined) }, c"/run/x/class/infiniband");
         let joined = room.join(c"/run/x", c"/dev/infiniband/uverbs0").unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { CStr::from_ptr(joined) }, c"/run/x/dev/infiniband/uverbs0");

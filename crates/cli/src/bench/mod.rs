@@ -8,6 +8,7 @@
 
 mod peers;
 mod transport;
+mod verbs;
 
 use std::path::PathBuf;
 
@@ -28,6 +29,8 @@ pub(crate) struct Bench {
 enum What {
     /// Latency, bandwidth and message rate of WRITEs, beside plain UDP and TCP on the same cores
     Transport(transport::Transport),
+    /// Verbs programs, unmodified, beside Remora's own measurements and plain UDP
+    Verbs(verbs::Verbs),
     #[command(hide = true)]
     Peer(peers::Peer),
 }
@@ -37,6 +40,7 @@ impl Bench {
     pub(crate) fn run(self) -> Result<()> {
         match self.what {
             What::Transport(transport) => transport.run(),
+            What::Verbs(verbs) => verbs.run(),
             What::Peer(peer) => peer.run(),
         }
     }

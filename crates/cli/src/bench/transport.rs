@@ -72,7 +72,7 @@ fn cases(seconds: &str, tcp: &str) -> [Case<'static>; 3] {
 }
 
 /// The field `figure` of what `remora perf write …` prints.
-fn ours(
+pub(super) fn ours(
     test: &'static str,
     seconds: &str,
     figure: &'static str,
@@ -99,7 +99,7 @@ fn simulated(name: &'static str, loss: f64) -> Case<'static> {
 }
 
 /// The figure of a peer.
-fn peer(kind: &str, seconds: &str) -> Box<dyn FnMut() -> Result<f64>> {
+pub(super) fn peer(kind: &str, seconds: &str) -> Box<dyn FnMut() -> Result<f64>> {
     let args = format!("bench peer {kind} --seconds {seconds}");
     Box::new(move || {
         let args: Vec<&str> = args.split(' ').collect();

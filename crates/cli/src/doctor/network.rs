@@ -116,7 +116,8 @@ fn kernel_card() -> Option<Check> {
         return Some(Check::warn(
             "rdma_rxe",
             format!("the kernel's software card is loaded (devices: {})", list(&devices)),
-            "with a link it holds UDP 4791: `rdma link delete` it, or use another network namespace",
+            "with a link it holds UDP 4791: `rdma link delete` it, or use another network \
+             namespace",
         ));
     }
     (!devices.is_empty()).then(|| {

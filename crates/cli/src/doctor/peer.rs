@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// A port of RDMA CM's TCP space on which nobody listens: a card there says so, and that is an
 /// answer.
 const NOBODYS_PORT: u16 = 1;
+const START_IT: &str = "start the program there, on that address; a card of Remora's lives as long \
+                        as its program";
 
 /// Looks at the way from `card` to `peer`.
 pub(super) fn look(peer: &str, card: Option<&Card>, checks: &mut Vec<Check>) {
@@ -39,6 +41,11 @@ pub(super) fn look(peer: &str, card: Option<&Card>, checks: &mut Vec<Check>) {
         return checks.push(Check::note("route", found));
     };
     let ours = card.device.info().address;
+    if ours == to {
+        // The look at this machine has just taken the address, which shows that nobody had it.
+        let found = format!("no card has {to}: it was free, on UDP port 4791");
+        return checks.push(Check::fail("peer", found, START_IT));
+    }
     checks.push(fits(ours, from, to));
     if let Some(check) = mtu(&route, card.link_mtu, to) {
         checks.push(check);

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -43,11 +43,9 @@ pub(crate) fn remora_run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> 
     command
 }
 
-/// Runs it to its end and expects success; returns what it printed.
+/// Runs it to its end, which must come, and expects success; returns what it printed.
 pub(crate) fn printed(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", described(&output));
-    String::from_utf8(output.stdout).unwrap()
+    Running::start(command).succeeds()
 }
 
 /// What a program said, for a failure's message.
@@ -91,6 +89,12 @@ impl Running {
         let name = format!("{command:?}");
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         Running { child: Some(child), name }
+    }
+
+    /// Its standard input and output, for a test that talks to it.
+    pub(crate) fn streams(&mut self) -> (ChildStdin, ChildStdout) {
+        let child = self.child.as_mut().unwrap();
+        (child.stdin.take().unwrap(), child.stdout.take().unwrap())
     }
 
     /// Its process id.

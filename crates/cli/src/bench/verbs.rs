@@ -1,0 +1,328 @@
+//! `remora bench verbs`: perftest and rdmacm-utils, unmodified, on Remora's card, beside what
+//! Remora's own measurements give, and beside plain sockets.
+//!
+//! Each program is started by `remora run`, both ends pinned to a core each, as the peers are.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use super::transport::{ours, peer};
+use super::{Case, Options, Target, measure, report};
+use crate::verbs::libraries::Libraries;
+use crate::verbs::program;
+
+/// The longest that one run may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between looks whether something has happened that takes milliseconds.
+const LOOK: Duration = Duration::from_millis(2);
+/// What must be installed, and where from.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("ib_write_lat", "perftest"),
+    ("ib_write_bw", "perftest"),
+    ("ib_send_bw", "perftest"),
+    ("ucmatose", "rdmacm-utils"),
+];
+/// Queue pairs that `rdma_cm_1000` connects.
+const CONNECTIONS: &str = "1000";
+
+/// Measures verbs programs.
+#[derive(Debug, Args)]
+pub(super) struct Verbs {
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Verbs {
+    pub(super) fn run(&self) -> Result<()> {
+        all_is_there()?;
+        let quick = self.options.quick;
+        let runs = if quick { 3 } else { 9 };
+        let mut rows = Vec::new();
+        for case in cases(quick) {
+            rows.push(measure(case, runs)?);
+        }
+        rows.push(measure(connections(), if quick { 1 } else { 3 })?);
+        report(&rows, &self.options)
+    }
+}
+
+fn all_is_there() -> Result<()> {
+    Libraries::find()?;
+    let missing: Vec<&(&str, &str)> =
+        PROGRAMS.iter().filter(|(name, _)| program::find(name.as_ref()).is_err()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    packages.dedup();
+    bail!(
+        "{} not found; install the packages {} (Debian, Ubuntu: apt install {})",
+        names.join(", "),
+        packages.join(" and "),
+        packages.join(" ")
+    )
+}
+
+fn cases(quick: bool) -> [Case<'static>; 3] {
+    let iterations = |full: &'static str, fewer: &'static str| if quick { fewer } else { full };
+    let seconds = if quick { "0.1" } else { "0.4" };
+    [
+        Case {
+            name: "ib_write_lat_8B",
+            unit: "µs",
+            peer: "remora perf write lat",
+            target: Target::AtMost(1.1),
+            // Bytes, iterations, least, most, typical (the median) …
+            ours: perftest("ib_write_lat -F -s 8 -n", iterations("20000", "2000"), 4),
+            theirs: ours("lat --size 8", seconds, "median_us"),
+        },
+        Case {
+            name: "ib_write_bw_1MiB",
+            unit: "Gb/s",
+            peer: "remora perf write bw",
+            target: Target::AtLeast(0.95),
+            // Bytes, iterations, peak, average, messages a second.
+            ours: perftest(
+                "ib_write_bw -F --report_gbits -s 1048576 -n",
+                iterations("2000", "400"),
+                3,
+            ),
+            theirs: ours("bw --size 1M --mtu 4096 --qps 1 --depth 128", seconds, "gbps"),
+        },
+        Case {
+            name: "ib_send_bw_64B_16qp",
+            unit: "Mmsg/s",
+            peer: "UDP, a packet a call",
+            target: Target::AtLeast(4.0),
+            ours: perftest(
+                "ib_send_bw -F --report_gbits -s 64 -q 16 -n",
+                iterations("50000", "10000"),
+                4,
+            ),
+            theirs: peer("udp-rate", seconds),
+        },
+    ]
+}
+
+/// The figure in `column` of what a perftest program prints at last, as client of itself.
+fn perftest(
+    test: &'static str,
+    iterations: &'static str,
+    column: usize,
+) -> Box<dyn FnMut() -> Result<f64>> {
+    Box::new(move || {
+        let port = free_tcp_port()?;
+        let mut args: Vec<String> = test.split(' ').map(String::from).collect();
+        args.extend([iterations.into(), "-p".into(), port.to_string()]);
+        let mut server = Program::start(1, &args)?;
+        server.wait_until("listens", || has_tcp_listener(port))?;
+        args.push(Ipv4Addr::LOCALHOST.to_string());
+        let out = Program::start(0, &args)?.succeed()?;
+        server.succeed()?;
+        last_row(&out)
+            .get(column)
+            .copied()
+            .with_context(|| format!("`{}` printed no figure:\n{out}", args[0]))
+    })
+}
+
+/// The last line of numbers.
+fn last_row(text: &str) -> Vec<f64> {
+    let numbers = |line: &str| -> Option<Vec<f64>> {
+        let row: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+        row.ok().filter(|row| !row.is_empty())
+    };
+    text.lines().rev().find_map(numbers).unwrap_or_default()
+}
+
+/// How long a thousand queue pairs take to be connected, used and disconnected through rdma_cm; and
+/// how long as many TCP connections take, to look at.
+fn connections() -> Case<'static> {
+    Case {
+        name: "rdma_cm_1000",
+        unit: "ms",
+        peer: "1000 TCP connections",
+        target: Target::Any,
+        ours: Box::new(ucmatose),
+        theirs: Box::new(tcp_connections),
+    }
+}
+
+fn ucmatose() -> Result<f64> {
+    let port = free_tcp_port()?.to_string();
+    let with = |more: &[&str]| {
+        let args = ["ucmatose", "-c", CONNECTIONS, "-C", "1", "-p", &port];
+        args.iter().chain(more).map(|arg| (*arg).to_owned()).collect::<Vec<String>>()
+    };
+    let mut server = Program::start(1, &with(&[]))?;
+    server.wait_until("listens", || has_cm_listener(&port))?;
+    let start = Instant::now();
+    let client = Program::start(0, &with(&["-s", "127.0.0.1"]))?;
+    let out = client.succeed()?;
+    let elapsed = start.elapsed();
+    let of_server = server.succeed()?;
+    for out in [out, of_server] {
+        ensure!(
+            out.contains("return status 0"),
+            "ucmatose could not connect {CONNECTIONS} queue pairs:\n{out}"
+        );
+    }
+    Ok(elapsed.as_secs_f64() * 1e3)
+}
+
+/// As many TCP connections: connected, a byte each way, closed.
+fn tcp_connections() -> Result<f64> {
+    use std::io::{Read, Write};
+    let count: usize = CONNECTIONS.parse()?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen over TCP")?;
+    let to = listener.local_addr()?;
+    let start = Instant::now();
+    let serving = thread::spawn(move || -> std::io::Result<()> {
+        for _ in 0..count {
+            let (mut stream, _) = listener.accept()?;
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            stream.write_all(&byte)?;
+        }
+        Ok(())
+    });
+    for _ in 0..count {
+        let mut stream = TcpStream::connect(to).context("cannot connect over TCP")?;
+        stream.write_all(&[1])?;
+        stream.read_exact(&mut [0])?;
+    }
+    serving.join().ok().context("a thread panicked")??;
+    Ok(start.elapsed().as_secs_f64() * 1e3)
+}
+
+/// A program under `remora run`, which ends with this one.
+struct Program {
+    name: String,
+    child: Option<Child>,
+}
+
+impl Program {
+    /// Starts it on the `core`-th core.
+    fn start(core: usize, args: &[String]) -> Result<Program> {
+        let ourselves: PathBuf =
+            std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(ourselves);
+        command.args(["run", "--pin", &core.to_string()]);
+        command.arg("--").args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let name = args.join(" ");
+        let child = command.spawn().with_context(|| format!("cannot start `{name}`"))?;
+        Ok(Program { name, child: Some(child) })
+    }
+
+    fn wait_until(&mut self, what: &str, done: impl Fn() -> bool) -> Result<()> {
+        let start = Instant::now();
+        while !done() {
+            ensure!(start.elapsed() < PATIENCE, "`{}` never {what}", self.name);
+            if !self.is_running()? {
+                return self.output().and_then(|out| bail!(self.complaint(&out)));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn is_running(&mut self) -> Result<bool> {
+        let child = self.child.as_mut().context("it has ended")?;
+        Ok(child.try_wait().context("cannot wait for a program")?.is_none())
+    }
+
+    fn output(&mut self) -> Result<Output> {
+        let child = self.child.take().context("it has ended")?;
+        child.wait_with_output().context("cannot wait for a program")
+    }
+
+    fn complaint(&self, out: &Output) -> String {
+        let text = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
+        let (printed, errors) = (text(&out.stdout), text(&out.stderr));
+        format!("`{}` failed ({}):\n{errors}\n{printed}", self.name, out.status)
+    }
+
+    /// Waits for its successful end; returns what it printed. What a verbs program prints fits the
+    /// pipe, so it does not wait for us.
+    fn succeed(mut self) -> Result<String> {
+        let start = Instant::now();
+        while self.is_running()? {
+            ensure!(start.elapsed() < PATIENCE, "`{}` does not end", self.name);
+            thread::sleep(LOOK);
+        }
+        let output = self.output()?;
+        ensure!(output.status.success(), self.complaint(&output));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // Both fail only where it has ended by itself.
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+fn free_tcp_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Does somebody listen on this port? Not asked by connecting: perftest's servers would take that
+/// for their client.
+fn has_tcp_listener(port: u16) -> bool {
+    let wanted = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
+            let mut fields = line.split_ascii_whitespace().skip(1);
+            fields.next().is_some_and(|local| local.ends_with(&wanted))
+                && fields.nth(1) == Some("0A")
+        })
+    })
+}
+
+/// Does somebody listen on this port by rdma_cm?
+fn has_cm_listener(port: &str) -> bool {
+    fs::read_to_string("/proc/net/unix").unwrap_or_default().lines().any(|line| {
+        let name = line.split_once("@remora/cm/").map_or("", |(_, name)| name);
+        let parts: Vec<&str> = name.split('/').collect();
+        // Port space, port, address, card.
+        parts.len() == 4 && parts[1] == port
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_are_in_the_last_line_of_numbers() {
+        let text = " #bytes #iterations t_typical[usec]\n 2 10 1.5\n 8 1000 4.25\n------\n";
+        assert_eq!(last_row(text), [8.0, 1000.0, 4.25]);
+        assert!(last_row("nothing\n\n").is_empty());
+    }
+
+    #[test]
+    fn listeners_are_seen_without_being_called() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(has_tcp_listener(listener.local_addr().unwrap().port()));
+        assert!(!has_cm_listener("no port"));
+    }
+
+    #[test]
+    fn a_thousand_tcp_connections_are_made() {
+        assert!(tcp_connections().unwrap() > 0.0);
+    }
+}

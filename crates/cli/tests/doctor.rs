@@ -1,0 +1,146 @@
+//! `remora doctor`: what it says of machines that are made ill for it.
+
+mod support;
+
+use std::fs;
+use std::process::Output;
+
+use serde_json::Value;
+use support::verbs::{free_port, installed, libraries, remora_run};
+use support::{Folder, Node, command};
+
+fn doctor(args: &[&str]) -> std::process::Command {
+    libraries();
+    let mut command = command(["doctor", "--json"]);
+    for name in ["REMORA_ADDR", "REMORA_LIB_DIR", "NCCL_IB_GID_INDEX"] {
+        command.env_remove(name);
+    }
+    command.args(args);
+    command
+}
+
+fn report(output: &Output) -> Value {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!errors.contains("panicked"), "{errors}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {errors}"))
+}
+
+/// The check of this name, with the status it has; asserts that the exit status fits.
+fn check(output: &Output, name: &str) -> (String, String) {
+    let report = report(output);
+    assert_eq!(report["healthy"].as_bool().unwrap(), output.status.success(), "{report}");
+    let checks = report["checks"].as_array().unwrap();
+    // The worst of them, if there are several.
+    let rank = |check: &&Value| {
+        ["ok", "note", "warn", "fail"].iter().position(|s| check["status"] == **s).unwrap()
+    };
+    let found = checks.iter().filter(|check| check["name"] == name).max_by_key(rank);
+    let found = found.unwrap_or_else(|| panic!("no check {name}: {report}"));
+    let text = format!("{}; {}", found["found"], found["advice"]);
+    (found["status"].as_str().unwrap().to_owned(), text)
+}
+
+#[test]
+fn a_machine_as_it_should_be() {
+    let output = doctor(&[]).output().unwrap();
+    for name in ["library", "address", "UDP port", "firewall", "GID", "MTU"] {
+        let (status, text) = check(&output, name);
+        assert_eq!(status, "ok", "{name}: {text}");
+    }
+    assert!(output.status.success());
+    let table = command(["doctor"]).output().unwrap();
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("keeps verbs programs from connecting"), "{table}");
+}
+
+#[test]
+fn a_port_that_is_held_is_said_to_be_held_by_whom() {
+    let node = Node::start(["--region", "x=4096"]);
+    let address = node.ready["node"].as_str().unwrap().split(':').next().unwrap().to_owned();
+    for output in [
+        doctor(&["--addr", &address]).output().unwrap(),
+        doctor(&[]).env("REMORA_ADDR", &address).output().unwrap(),
+    ] {
+        let (status, text) = check(&output, "UDP port");
+        assert_eq!(status, "fail", "{text}");
+        assert!(text.contains(&node.child.id().to_string()) && text.contains("remora"), "{text}");
+    }
+}
+
+#[test]
+fn an_address_of_another_machine_is_no_address_for_a_card() {
+    for address in ["192.0.2.1", "nosuch0"] {
+        let output = doctor(&["--addr", address]).output().unwrap();
+        let (status, text) = check(&output, "address");
+        assert_eq!(status, "fail", "{text}");
+        assert!(text.contains(address) && text.contains("lo 127.0.0.1"), "{text}");
+    }
+}
+
+#[test]
+fn a_peer_answers_or_is_said_not_to() {
+    // Beyond the addresses that cards take by themselves, so that none does when it is free again.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address = format!("127.77.{high}.{}", low.clamp(1, 254));
+    let node = Node::start(["--bind", &address, "--region", "x=4096"]);
+    let (status, text) = check(&doctor(&[&address]).output().unwrap(), "peer");
+    assert_eq!(status, "ok", "{text}");
+    node.finish();
+    let (status, text) = check(&doctor(&[&address]).output().unwrap(), "peer");
+    assert_eq!(status, "fail", "{text}");
+    assert!(text.contains("4791"), "{text}");
+    let (status, text) = check(&doctor(&["no.such.name.invalid"]).output().unwrap(), "peer");
+    assert_eq!(status, "fail", "{text}");
+}
+
+#[test]
+fn settings_for_another_card_are_noticed() {
+    let output = doctor(&[]).env("NCCL_IB_GID_INDEX", "9").output().unwrap();
+    let (status, text) = check(&output, "GID");
+    assert_eq!(status, "warn");
+    assert!(text.contains("NCCL_IB_GID_INDEX=9"), "{text}");
+}
+
+#[test]
+fn a_library_that_is_not_there_or_not_ours_is_a_reason() {
+    let folder = Folder::new();
+    let at = |path: &str| doctor(&[]).env("REMORA_LIB_DIR", path).output().unwrap();
+    let (status, text) = check(&at("/no/such/folder"), "library");
+    assert!(status == "fail" && text.contains("/no/such/folder"), "{text}");
+    fs::write(folder.path("libremora_verbs.so"), "no library").unwrap();
+    let path = folder.path("").to_str().unwrap().to_owned();
+    let (status, text) = check(&at(&path), "library");
+    assert!(status == "fail" && text.contains("no library"), "{text}");
+}
+
+#[test]
+fn a_program_is_looked_at_and_not_run() {
+    let folder = Folder::new();
+    let trace = folder.path("it-ran");
+    let script = format!("touch {}", trace.display());
+    let output = doctor(&["--", "sh", "-c", &script]).output().unwrap();
+    assert_eq!(check(&output, "program").0, "note", "sh is no verbs program");
+    assert!(!trace.exists());
+    let (status, _) = check(&doctor(&["--", "no-such-program"]).output().unwrap(), "program");
+    assert_eq!(status, "fail");
+    if installed(&[("ibv_devinfo", "ibverbs-utils"), ("ib_write_lat", "perftest")]) {
+        for name in ["ibv_devinfo", "ib_write_lat"] {
+            let (status, text) = check(&doctor(&["--", name]).output().unwrap(), "program");
+            assert_eq!(status, "ok", "{name}: {text}");
+        }
+    }
+}
+
+#[test]
+fn listeners_are_shown_with_their_cards() {
+    if !installed(&[("ucmatose", "rdmacm-utils")]) {
+        return;
+    }
+    let port = free_port().to_string();
+    let mut server = remora_run(["--", "ucmatose", "-p", &port]);
+    let mut server = support::verbs::Running::start(&mut server);
+    server.listens_by_cm(port.parse().unwrap());
+    let (status, text) = check(&doctor(&[]).output().unwrap(), "listeners");
+    assert_eq!(status, "ok");
+    assert!(text.contains(&format!("TCP port {port} of")), "{text}");
+}

@@ -60,13 +60,16 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, c_int)> {
         IBV_QPS_RTS => {
             attr.sq_psn = agreement.remote_psn;
             mask |= IBV_QP_SQ_PSN;
+            if reliable {
+                attr.timeout = agreement.ack_timeout;
+                mask |= IBV_QP_TIMEOUT;
+            }
+            // The target of an XRC connection sends nothing but answers.
             if reliable && id.qp_type != IBV_QPT_XRC_RECV {
                 attr.max_rd_atomic = agreement.initiator_depth;
-                attr.timeout = agreement.ack_timeout;
                 attr.retry_cnt = agreement.retry_count.min(7);
                 attr.rnr_retry = agreement.rnr_retry_count.min(7);
-                mask |=
-                    IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+                mask |= IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
             }
         }
         _ => return Err(EINVAL),
@@ -181,6 +184,11 @@ pub(super) fn create(id: &Id, init: &mut ibv_qp_init_attr_ex) -> Result<()> {
     if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || init.pd.is_null() {
         init.comp_mask |= IBV_QP_INIT_ATTR_PD;
         init.pd = pd;
+    }
+    let has_domain = init.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0 && !init.xrcd.is_null();
+    if init.qp_type == IBV_QPT_XRC_RECV && !has_domain {
+        init.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+        init.xrcd = verbs::default_xrcd(id.card()?.index)?;
     }
     let (send_cq, recv_cq, srq) = id.get(|c| (c.send_cq, c.recv_cq, c.srq));
     let differs = |ours: *mut ibv_cq, theirs: *mut ibv_cq| {

@@ -58,6 +58,10 @@ stage_setup() {
     [[ -e /usr/include/infiniband/verbs.h && -e /usr/include/rdma/rdma_cma.h ]] ||
         apt_install "the headers that our verbs library is held to" libibverbs-dev librdmacm-dev
     need_command ibv_devinfo "programs that our verbs library is tried with" ibverbs-utils
+    need_command ib_send_bw "programs that our verbs library is tried with" perftest
+    need_command rping "programs that our verbs library is tried with" rdmacm-utils
+    need_command qperf "programs that our verbs library is tried with" qperf
+    need_command fio "programs that our verbs library is tried with" fio
     need_command nm "a list of symbols, to compare libraries" binutils
     local judges_start=$SECONDS
     if ! scripts/judges-venv.sh; then

@@ -99,9 +99,9 @@ impl Card<'_> {
     }
 
     /// So many requests were posted to a send queue. They are sent at once if the owner posts now
-    /// and then. Of one who posts in a row, work is kept back, so that packets of many posts, and of many queue
-    /// pairs, leave in one system call: until the owner polls, or there is a batch of it, or for
-    /// 100 µs.
+    /// and then. Of one who posts in a row, work is kept back, so that packets of many posts, and
+    /// of many queue pairs, leave in one system call: until the owner polls, or there is a batch of
+    /// it, or for 100 µs.
     pub fn posted(&mut self, requests: u32) {
         let driver = &mut *self.driver;
         driver.unsent.streak = driver.unsent.streak.saturating_add(1);

@@ -23,6 +23,7 @@ fn rc_pingpong() {
             "-n 200 -g 1",
             "-n 200 -g 0 -e",
             "-n 200 -g 0 -t",
+            "-n 200 -g 0 -o",
             "-n 100 -g 0 -s 100000 -m 4096 -r 10",
             "-n 100 -g 0 -c",
             "-n 100 -g 0 -N",
@@ -46,6 +47,11 @@ fn srq_pingpong() {
 }
 
 #[test]
+fn xsrq_pingpong() {
+    variants("ibv_xsrq_pingpong", &["-n 200", "-n 200 -g 0", "-n 200 -g 0 -e"]);
+}
+
+#[test]
 fn asyncwatch() {
     if is_installed("ibv_asyncwatch") {
         run_until("ibv_asyncwatch", "async event FD");
@@ -60,7 +66,8 @@ fn latency() {
     variants("ib_send_lat", &["-n 100 -c UD", "-n 100 -c UC", "-n 100 -e", "-n 50 -a"]);
     variants("ib_send_lat", &["-n 100 --use-srq", "-n 100 -I 100 -s 64"]);
     variants("ib_write_lat", &["-n 100 -c UC", "-n 50 -a", "-n 100 -I 0"]);
-    variants("ib_read_lat", &["-n 50 -a"]);
+    variants("ib_send_lat", &["-n 100 -c XRC"]);
+    variants("ib_read_lat", &["-n 50 -a", "-n 100 -c XRC"]);
     variants("ib_atomic_lat", &["-n 100 -A CMP_AND_SWAP"]);
 }
 
@@ -81,6 +88,7 @@ fn bandwidth_of_sends() {
             "-n 200 --use-srq -q 4",
             "-n 200 -I 64 -s 32 -l 8 --use_old_post_send",
             "-n 200 -q 16 -s 64",
+            "-n 100 -c XRC -q 2",
         ],
     );
 }

@@ -8,7 +8,7 @@ use remora::memory::Buffer;
 use remora::nic::{Access, MrInit, PageTable};
 use remora_verbs::abi::*;
 use remora_verbs::ibverbs::{
-    ah, async_event, channel, context, cq, cq_ex, device, pd, poll, post, qp, recv, srq,
+    ah, async_event, channel, context, cq, cq_ex, device, pd, poll, post, qp, recv, srq, xrc,
 };
 
 /// A device, opened, with a domain and a region.
@@ -84,7 +84,7 @@ impl Card {
 
     fn connect(&self, qp: *mut ibv_qp, peer: *mut ibv_qp) {
         // SAFETY: both are good.
-        let (reliable, peer) = unsafe { ((*qp).qp_type == IBV_QPT_RC, (*peer).qp_num) };
+        let (reliable, peer) = unsafe { ((*qp).qp_type != IBV_QPT_UC, (*peer).qp_num) };
         let mut attr = ibv_qp_attr::zeroed();
         attr.port_num = 1;
         attr.qp_access_flags =
@@ -559,4 +559,109 @@ fn handles_that_are_none_are_refused() {
     assert_eq!(qp::destroy_qp(qp), libc::EINVAL);
     assert_eq!(post_recv(qp, 0, &mut []), libc::EINVAL);
     assert_eq!(post_send(qp, &mut send_wr(7, IBV_WR_SEND, &mut [])), Err((libc::EINVAL, 7)));
+}
+
+#[test]
+fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_nobodys() {
+    let card = Card::open();
+    let cq = card.cq(ptr::null_mut());
+    let mut attr = ibv_xrcd_init_attr {
+        comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+        fd: -1,
+        oflags: libc::O_CREAT,
+    };
+    // SAFETY: the attributes live through the call.
+    let xrcd = unsafe { xrc::open_xrcd(card.context, &mut attr) };
+    assert!(!xrcd.is_null());
+    let mut init = ibv_srq_init_attr_ex::zeroed();
+    init.attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+    init.comp_mask = IBV_SRQ_INIT_ATTR_TYPE
+        | IBV_SRQ_INIT_ATTR_PD
+        | IBV_SRQ_INIT_ATTR_XRCD
+        | IBV_SRQ_INIT_ATTR_CQ;
+    (init.srq_type, init.pd, init.xrcd, init.cq) = (IBV_SRQT_XRC, card.pd, xrcd, cq);
+    let mut srqn = 0;
+    // SAFETY: the attributes live through the call, and the number can be written.
+    let srq = unsafe {
+        let srq = srq::create_srq_ex(card.context, &mut init);
+        assert_eq!(srq::get_srq_num(srq, &mut srqn), 0);
+        srq
+    };
+    let mut attr = ibv_qp_init_attr_ex::zeroed();
+    (attr.comp_mask, attr.xrcd) = (IBV_QP_INIT_ATTR_XRCD, xrcd);
+    attr.qp_type = IBV_QPT_XRC_RECV;
+    // SAFETY: the attributes live through the call.
+    let target = unsafe { qp::create_qp_ex(card.context, &mut attr) };
+    let sender = card.qp(IBV_QPT_XRC_SEND, cq, ptr::null_mut());
+    card.connect(target, sender);
+    card.connect(sender, target);
+    assert_eq!(xrc::close_xrcd(xrcd), libc::EBUSY);
+
+    let mut sge = [card.sge(0, 64)];
+    let mut request =
+        ibv_recv_wr { wr_id: 5, next: ptr::null_mut(), sg_list: sge.as_mut_ptr(), num_sge: 1 };
+    // SAFETY: the request and what it points to live through the call.
+    assert_eq!(unsafe { recv::post_srq_recv(srq, &mut request, &mut ptr::null_mut()) }, 0);
+    let mut from = [card.sge(512, 16)];
+    let mut wr = send_wr(6, IBV_WR_SEND, &mut from);
+    wr.qp_type.xrc = ibv_send_wr_qp_type_xrc { remote_srqn: srqn };
+    post_send(sender, &mut wr).unwrap();
+    let (x, y) = (next(cq), next(cq));
+    assert_eq!((x.status, y.status), (IBV_WC_SUCCESS, IBV_WC_SUCCESS));
+    assert_eq!(x.wr_id + y.wr_id, 11);
+
+    // SAFETY: it is good.
+    let number = unsafe { (*target).qp_num };
+    let mut open = ibv_qp_open_attr {
+        comp_mask: IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
+        qp_num: number,
+        xrcd,
+        qp_context: ptr::null_mut(),
+        qp_type: IBV_QPT_XRC_RECV,
+    };
+    // SAFETY: the attributes live through the call.
+    let again = unsafe { xrc::open_qp(card.context, &mut open) };
+    // SAFETY: it is good.
+    assert_eq!(unsafe { ((*again).qp_num, (*again).state) }, (number, IBV_QPS_RTS));
+    open.qp_num ^= 1;
+    // SAFETY: the attributes live through the call.
+    assert!(unsafe { xrc::open_qp(card.context, &mut open) }.is_null());
+    assert_eq!((qp::destroy_qp(target), qp::destroy_qp(again), qp::destroy_qp(sender)), (0, 0, 0));
+    assert_eq!((srq::destroy_srq(srq), xrc::close_xrcd(xrcd), cq::destroy_cq(cq)), (0, 0, 0));
+}
+
+#[test]
+fn a_word_is_written_and_flushed() {
+    let card = Card::open();
+    let cq = card.cq(ptr::null_mut());
+    let mut attr = ibv_qp_init_attr_ex::zeroed();
+    (attr.send_cq, attr.recv_cq, attr.pd, attr.qp_type) = (cq, cq, card.pd, IBV_QPT_RC);
+    attr.cap = init(IBV_QPT_RC, cq, ptr::null_mut()).cap;
+    attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    attr.send_ops_flags = (IBV_QP_EX_WITH_ATOMIC_WRITE | newer::IBV_QP_EX_WITH_FLUSH).into();
+    // SAFETY: the attributes live through the call.
+    let a = unsafe { qp::create_qp_ex(card.context, &mut attr) };
+    let b = card.qp(IBV_QPT_RC, cq, ptr::null_mut());
+    card.connect(a, b);
+    card.connect(b, a);
+    let ex = qp::qp_to_qp_ex(a);
+    let longer: *mut newer::ibv_qp_ex_v46 = ex.cast();
+    let word = 0x1122_3344_5566_7788_u64;
+    let at = card.memory.addr() + 64;
+    // SAFETY: the queue pair is good, and has these functions.
+    unsafe {
+        (*ex).wr_flags = IBV_SEND_SIGNALED;
+        (*ex).wr_start.unwrap()(ex);
+        (*ex).wr_id = 1;
+        (*ex).wr_atomic_write.unwrap()(ex, card.key, at, (&raw const word).cast());
+        (*ex).wr_id = 2;
+        let (kind, level) = (newer::IBV_FLUSH_GLOBAL, newer::IBV_FLUSH_RANGE);
+        (*longer).wr_flush.unwrap()(ex, card.key, at, 8, kind, level);
+        assert_eq!((*ex).wr_complete.unwrap()(ex), 0);
+    }
+    let first = next(cq);
+    assert_eq!((first.wr_id, first.opcode, first.status), (1, IBV_WC_ATOMIC_WRITE, 0));
+    let second = next(cq);
+    assert_eq!(second.wr_id, 2);
+    assert_eq!(card.memory.load_u64(64), Ok(word));
 }

@@ -56,8 +56,8 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Takes the oldest event, when `note` has seen it under the queue's lock; waits for one, unless
-    /// the descriptor is non-blocking.
+    /// Takes the oldest event, when `note` has seen it under the lock; waits for one, if
+    /// the descriptor is a blocking one.
     ///
     /// # Errors
     /// What the system says of the descriptor: `EAGAIN`, `EINTR`.

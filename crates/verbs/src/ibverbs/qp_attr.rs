@@ -57,13 +57,16 @@ const RETRIES: c_uint =
 const CHANGES: c_uint = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
 const RUNNING: c_uint =
     IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
+/// Half of an XRC connection needs half of what RC needs. The other half is taken, and means
+/// nothing: perftest gives both halves all of it.
+const EITHER_HALF: c_uint = ANSWERS | RETRIES;
 /// What a queue pair that sends takes while it runs.
 const WHILE_RUNNING: PerService = [
     RUNNING | IBV_QP_MIN_RNR_TIMER,
     RUNNING,
     IBV_QP_CUR_STATE | IBV_QP_QKEY,
     RUNNING,
-    RUNNING | IBV_QP_MIN_RNR_TIMER,
+    RUNNING | IBV_QP_MIN_RNR_TIMER | EITHER_HALF,
 ];
 const WHILE_DRAINED: c_uint = IBV_QP_AV | CHANGES | IBV_QP_PATH_MIG_STATE;
 
@@ -85,7 +88,7 @@ const TABLE: [Row; 11] = [
         from: IBV_QPS_INIT,
         to: IBV_QPS_RTR,
         must: [PEER | ANSWERS, PEER, 0, PEER, PEER | ANSWERS],
-        may: [CHANGES, CHANGES, IBV_QP_PKEY_INDEX | IBV_QP_QKEY, CHANGES, CHANGES],
+        may: [CHANGES, CHANGES, IBV_QP_PKEY_INDEX | IBV_QP_QKEY, CHANGES | EITHER_HALF, CHANGES],
     },
     Row {
         from: IBV_QPS_RTR,
@@ -206,6 +209,12 @@ pub(crate) fn to_card(
         rnr_retry: when(IBV_QP_RNR_RETRY, attr.rnr_retry),
         ..QpAttr::default()
     };
+    if service == Service::XrcSend {
+        (card.max_dest_rd_atomic, card.min_rnr_timer) = (None, None);
+    }
+    if service == Service::XrcRecv {
+        (card.max_rd_atomic, card.retry_cnt, card.rnr_retry) = (None, None, None);
+    }
     // A datagram queue pair has no path of its own: its packets are as long as the port's.
     if service == Service::Ud && from == IBV_QPS_INIT && to == IBV_QPS_RTR {
         card.path_mtu = Some(port_mtu);

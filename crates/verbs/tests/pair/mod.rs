@@ -32,7 +32,7 @@ fn links() -> PathBuf {
 }
 
 /// The names that the library goes by.
-const NAMES: [&str; 1] = ["libibverbs.so.1"];
+const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 /// Is the program installed? If not, that is said.
 pub(crate) fn is_installed(program: &str) -> bool {

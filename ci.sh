@@ -21,6 +21,7 @@ usage() {
   test     every test, with overflow checks
   fuzz     every fuzz target over its corpus and random inputs
   sim      random worlds
+  rxe      traffic with Linux soft-RoCE in a virtual machine (docs/testing.md)
   all      all of them but check, setup first; goes on after a failure
 
   CI            set: Cargo.lock must be up to date
@@ -30,10 +31,12 @@ usage() {
   FUZZ_SECONDS  fuzz: seconds a target under nightly Rust's cargo-fuzz (default 0: not at all)
   SIM_SEEDS     sim: how many worlds (default 50)
   SIM_FIRST     sim: the first seed (default 1)
+  RXE_CASES     rxe: words; only the cases whose names hold them all
+  RXE_OPTIONAL=1  rxe: may be skipped under CI too, where the machine cannot be had
 USAGE
 }
 
-all_stages=(setup tidy fmt clippy core deny doc test fuzz sim)
+all_stages=(setup tidy fmt clippy core deny doc test fuzz sim rxe)
 skipped=77 # the status of a stage that had nothing to do it with
 
 locked=()
@@ -81,6 +84,8 @@ stage_setup() {
     compgen -G '/usr/lib/*/libclang*.so*' >/dev/null ||
         compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
         apt_install "libclang, for the bindings of the crate ibverbs" libclang-dev
+    scripts/rxe-vm.sh setup ||
+        say "  going on without it: the stage rxe will say what it lacks"
     if have rustup && ! wasm_is_there; then
         say "  adding the target wasm32-unknown-unknown to Rust, for the stage core"
         rustup target add wasm32-unknown-unknown >/dev/null 2>&1 || say "  (it could not be had)"
@@ -266,6 +271,24 @@ stage_sim() {
         fail "some worlds failed" "One alone: $remora sim SEED"
     fi
     say "$count worlds from seed $first"
+}
+
+# --- the real peer -----------------------------------------------------------------------------
+
+# Under CI it is an error if the machine cannot be had: elsewhere a person reads the line.
+stage_rxe() {
+    local image status=0 words=()
+    image=$(scripts/rxe-vm.sh) || status=$?
+    if ((status == skipped)); then
+        [[ -z ${CI:-} || ${RXE_OPTIONAL:-} == 1 ]] ||
+            fail "CI must have the virtual machine" "RXE_OPTIONAL=1 allows to go on without it."
+        return "$skipped"
+    fi
+    ((status == 0)) || fail "the virtual machine could not be made"
+    read -ra words <<<"${RXE_CASES:-}"
+    REMORA_RXE_VM=$image cargo test "${locked[@]}" --quiet -p remora-tests --test rxe -- \
+        "${words[@]}" || fail "Remora and soft-RoCE do not get along" \
+        "Some cases alone: RXE_CASES='WORD...' ./ci.sh rxe"
 }
 
 # --- the stages --------------------------------------------------------------------------------

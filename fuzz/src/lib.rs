@@ -12,11 +12,13 @@
 mod arena;
 mod card;
 mod element;
+mod mad;
 mod packet;
 mod seeds;
 
 pub use card::{card, card_counters};
 pub use element::{element, element_counters};
+pub use mad::{mad, mads};
 pub use packet::packet;
 pub use seeds::{Seed, cards, elements, packets};
 
@@ -43,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target { name: "card", run: card, seeds: cards, max_len: 4096 },
     Target { name: "element", run: element, seeds: elements, max_len: 4096 },
+    Target { name: "mad", run: mad, seeds: mads, max_len: 4096 },
 ];
 
 /// Runs a target over the files named on the command line: how a stable build of a target's

@@ -65,11 +65,12 @@ pub struct Path {
 
 impl Path {
     /// The usual path to `dst`, with a source port that follows from `entropy` (a queue pair's
-    /// number).
+    /// number). The GID of a multicast group is taken for its address: see
+    /// [`crate::nic::group_address`].
     pub fn new(dst: IpAddr, entropy: u32) -> Path {
         let spread = entropy.wrapping_mul(0x9E37_79B1) >> 18;
         Path {
-            dst: dst.to_canonical(),
+            dst: crate::nic::group_address(dst).unwrap_or(dst.to_canonical()),
             src_port: 0xC000 | spread as u16,
             traffic_class: 0,
             hop_limit: 64,

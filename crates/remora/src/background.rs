@@ -179,7 +179,7 @@ fn rest(shared: &Shared, time: Duration) -> bool {
 /// has polled not long ago.
 fn drive(shared: &Shared, attended: bool) {
     let mut steps = STEPS;
-    let (socket_wants, timeout) = {
+    let (socket_wants, timeout, groups) = {
         let mut driver = shared.lock();
         while driver.progress() && steps > 0 {
             steps -= 1;
@@ -204,13 +204,19 @@ fn drive(shared: &Shared, attended: bool) {
         shared.background.wakes_at.store(due.0, Ordering::Release);
         let timeout = (due != Time::NEVER).then(|| due.since(driver.now()));
         let wants = if driver.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
-        (PollFlags::IN | wants, timeout)
+        (PollFlags::IN | wants, timeout, driver.groups.clone())
     };
-    let mut fds = [
+    let fds = [
         PollFd::from_borrowed_fd(shared.socket_fd(), socket_wants),
         PollFd::new(&shared.background.wake, PollFlags::IN),
     ];
-    let _ = poll(&mut fds, timeout.map(spec).as_ref());
+    if groups.is_empty() {
+        let _ = poll(&mut { fds }, timeout.map(spec).as_ref());
+    } else {
+        let joined = groups.iter().map(|socket| PollFd::new(&**socket, PollFlags::IN));
+        let mut fds: Vec<PollFd<'_>> = fds.into_iter().chain(joined).collect();
+        let _ = poll(&mut fds, timeout.map(spec).as_ref());
+    }
     shared.background.wake.drain().ok();
 }
 

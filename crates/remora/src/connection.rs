@@ -193,9 +193,10 @@ impl Device {
             rnr_retry: reply.rnr_retry_count,
             ..*params
         };
-        let peer = Peer { address: remote.ip(), qpn: reply.remote_qpn, psn: reply.starting_psn };
+        // Each side has told the other with which PSN to begin.
+        let peer = Peer { address: remote.ip(), qpn: reply.remote_qpn, psn: local.psn };
         connection.queue_pair.to_rtr(peer, params)?;
-        connection.queue_pair.to_rts(&agreed)?;
+        connection.queue_pair.to_rts_from(reply.starting_psn, &agreed)?;
         self.live.command(|driver| {
             let now = driver.now();
             driver.nic.cm_mut().establish(now, conn, &[])
@@ -273,13 +274,13 @@ impl IncomingConnection {
             rnr_retry: request.rnr_retry_count,
             ..*params
         };
-        let peer =
-            Peer { address: request.peer.ip(), qpn: request.remote_qpn, psn: request.starting_psn };
+        // Each side tells the other with which PSN to begin.
+        let local = queue_pair.local();
+        let peer = Peer { address: request.peer.ip(), qpn: request.remote_qpn, psn: local.psn };
         let depth = params.max_rd_atomic.min(request.initiator_depth);
         queue_pair.to_init(params.access)?;
         queue_pair.to_rtr(peer, &ConnectionParams { max_rd_atomic: depth, ..agreed })?;
-        queue_pair.to_rts(&agreed)?;
-        let local = queue_pair.local();
+        queue_pair.to_rts_from(request.starting_psn, &agreed)?;
         let answer = AcceptParams {
             qpn: local.qpn,
             starting_psn: local.psn,

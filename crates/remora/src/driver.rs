@@ -19,6 +19,7 @@ use crate::completion::ChannelQueue;
 use crate::egress::Egress;
 use crate::event::Event;
 use crate::memory::HostMemory;
+use crate::multicast::Groups;
 use crate::pcap::Capture;
 use crate::raw::{CmSink, EventSink};
 use crate::socket::{RecvBatch, Socket};
@@ -69,6 +70,7 @@ pub(crate) struct Driver {
     /// Signalled when there are new ones.
     pub(crate) cm_arrived: Arc<Condvar>,
     pub(crate) unsent: Unsent,
+    pub(crate) groups: Groups,
 }
 
 /// Work that was posted and is kept back a moment, so that more may leave with it.
@@ -114,6 +116,7 @@ impl Driver {
             event_sink: None,
             cm_arrived: Arc::new(Condvar::new()),
             unsent: Unsent::default(),
+            groups: Groups::default(),
         }
     }
 
@@ -139,7 +142,7 @@ impl Driver {
         }
         self.batch.set_answering(false);
         let sent = self.transmit_from(now);
-        let received = self.receive();
+        let received = self.receive() | self.receive_multicast();
         self.dispatch_events();
         due || sent || received
     }
@@ -266,6 +269,22 @@ impl Driver {
         }
         self.handle_received();
         true
+    }
+
+    /// As [`Driver::receive`], from the sockets of multicast groups.
+    fn receive_multicast(&mut self) -> bool {
+        let mut any = false;
+        for at in 0..self.groups.len() {
+            match self.groups[at].recv(&mut self.received) {
+                Ok(0) => {}
+                Ok(_) => {
+                    self.handle_received();
+                    any = true;
+                }
+                Err(error) => tracing::error!(%error, "cannot receive on a multicast socket"),
+            }
+        }
+        any
     }
 
     fn handle_received(&mut self) {

@@ -22,6 +22,7 @@ pub mod egress;
 pub mod event;
 pub mod interface;
 pub mod memory;
+pub mod multicast;
 pub mod pcap;
 pub mod queue_pair;
 pub mod raw;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use remora_nic::nic::McastError;
 use remora_nic::qp::{ModifyQpError, Mtu, QpAttr, State};
 use remora_nic::queue::{RecvRequest, SendRequest};
 use remora_nic::wire::Transport;
@@ -10,6 +11,7 @@ use remora_nic::{Access, Path, PostError, Psn, QpInfo, QpInit};
 
 use crate::completion::CompletionQueue;
 use crate::memory::Buffer;
+use crate::multicast::JoinError;
 use crate::region::{CreateQpError, ProtectionDomain, ring};
 
 /// What a queue pair is made with.
@@ -197,9 +199,18 @@ impl QueuePair {
     /// # Errors
     /// See [`ModifyQpError`].
     pub fn to_rts(&self, params: &ConnectionParams) -> Result<(), ModifyQpError> {
+        self.to_rts_from(self.inner.psn, params)
+    }
+
+    /// As [`QueuePair::to_rts`], with the first PSN that the peer expects. (RDMA connection
+    /// management lets the receiver choose it.)
+    ///
+    /// # Errors
+    /// See [`ModifyQpError`].
+    pub fn to_rts_from(&self, psn: Psn, params: &ConnectionParams) -> Result<(), ModifyQpError> {
         self.modify(&QpAttr {
             state: Some(State::Rts),
-            sq_psn: Some(self.inner.psn),
+            sq_psn: Some(psn),
             max_rd_atomic: Some(params.max_rd_atomic),
             timeout: Some(params.timeout),
             retry_cnt: Some(params.retry_cnt),
@@ -228,6 +239,28 @@ impl QueuePair {
         self.modify(&QpAttr { qkey: Some(qkey), ..to(State::Init) })?;
         self.modify(&QpAttr { path_mtu, ..to(State::Rtr) })?;
         self.modify(&QpAttr { sq_psn: Some(self.inner.psn), ..to(State::Rts) })
+    }
+
+    /// From now on, this datagram queue pair gets what is sent to a multicast group, if it has the
+    /// right Q_Key. To send to a group, make an address handle for its address and send to queue
+    /// pair [`MULTICAST_QPN`](remora_nic::nic::MULTICAST_QPN). A member gets its own datagrams too.
+    ///
+    /// # Errors
+    /// See [`JoinError`].
+    pub fn attach_mcast(&self, group: IpAddr) -> Result<(), JoinError> {
+        let live = self.inner.pd.live();
+        live.lock().attach_mcast(self.inner.qpn, group)?;
+        // The background thread may sleep, and is to sleep on the group's socket too.
+        live.background.wake();
+        Ok(())
+    }
+
+    /// Ends what [`QueuePair::attach_mcast`] began; dropping the queue pair does it too.
+    ///
+    /// # Errors
+    /// It was not attached.
+    pub fn detach_mcast(&self, group: IpAddr) -> Result<(), McastError> {
+        self.inner.pd.live().lock().detach_mcast(self.inner.qpn, group)
     }
 
     /// How it stands.
@@ -288,6 +321,7 @@ impl Drop for QpInner {
         let mut driver = self.pd.live().lock();
         // Acknowledges that are due leave before the queue pair does.
         driver.transmit();
+        driver.detach_all(self.qpn);
         if let Err(error) = driver.nic.destroy_qp(self.qpn) {
             tracing::error!(%error, "a queue pair was gone before its handle");
         }

@@ -123,6 +123,14 @@ impl Card<'_> {
         }
     }
 
+    pub(crate) fn driver(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    pub(crate) fn wake_background(&self) {
+        self.live.background.wake();
+    }
+
     /// Drives the device one step, for who polls and found nothing; returns whether there was
     /// anything to do.
     pub fn progress(&mut self) -> bool {

@@ -6,8 +6,10 @@ use core::time::Duration;
 use remora_nic::Psn;
 use remora_nic::qp::State;
 use remora_nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
-use remora_nic::wire::{Nak, Operation, Position, Transport};
+use remora_nic::wire::opcode::Follows;
+use remora_nic::wire::{Aeth, Extensions, Nak, Op, Operation, Position, Syndrome, Transport};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
+use remora_sim::network::LinkOptions;
 use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
 
 fn statuses(t: &mut Pair, of: usize) -> Vec<Status> {
@@ -186,6 +188,29 @@ fn a_receiver_that_becomes_ready_is_waited_for() {
     assert!(naks.windows(2).all(|w| w[1].at.since(w[0].at) >= Duration::from_micros(30)));
     assert_eq!(t.bytes(B, 10_000, 3000), bytes);
     assert_eq!(statuses(&mut t, A), [Status::Success]);
+    t.tear_down();
+}
+
+#[test]
+fn sequence_naks_of_a_receiver_that_is_not_ready_use_up_no_retries() {
+    // As from Linux rxe, which names the first packet behind the one that it was not ready for. On
+    // a slow link such a NAK comes when the wait is over, and looks like a loss.
+    let link = LinkOptions { latency: Duration::from_micros(50), ..LinkOptions::default() };
+    let mut t = Pair::new(&PairOptions { link, ..PairOptions::default() });
+    let bytes = t.fill(A, 0, 3000);
+    t.send(A, 0, 3000);
+    let op = Op::of(Transport::Rc, Operation::Acknowledge, Position::Only, Follows::empty());
+    let syndrome = Syndrome::Nak(Nak::PsnSequence).byte();
+    let ext = Extensions { aeth: Aeth { syndrome, msn: 0 }, ..Extensions::default() };
+    for _ in 0..50 {
+        t.world.run(Duration::from_micros(41));
+        t.forge(B, 100, op, &ext, &[]);
+    }
+    assert!(t.seen(|p| p.is_rnr()).len() >= 10);
+    t.receive(B, 10_000, 3000);
+    t.run();
+    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    assert_eq!(t.bytes(B, 10_000, 3000), bytes);
     t.tear_down();
 }
 

@@ -407,6 +407,26 @@ fn compare_and_swap_swaps_only_what_it_compares() {
     assert_eq!(t.word(B, 0), 9);
 }
 
+/// Where the answer to an atomic is lost, nothing else may be taken for it (soft-RoCE takes a plain
+/// acknowledge of its PSN, and completes without the result).
+#[test]
+fn an_atomic_is_acknowledged_by_its_answer_only() {
+    let mut t = Pair::standard();
+    let at = t.remote(B, 0);
+    let atomic = AtomicEth { addr: at.addr, rkey: at.rkey, swap_add: 1, compare: 0 };
+    let ext = Extensions { atomic, ..Extensions::default() };
+    forge_write(&mut t, 100, &[7; 8]);
+    t.run();
+    t.forge(A, 101, op(Operation::FetchAdd, Position::Only), &ext, &[]);
+    t.forge(A, 102, op(Operation::FetchAdd, Position::Only), &ext, &[]);
+    t.run();
+    // The WRITE before them is repeated: the acknowledge is of what came before the atomics.
+    forge_write(&mut t, 100, &[7; 8]);
+    t.run();
+    let acks: Vec<u32> = t.seen(|p| p.is_ack()).iter().map(|a| a.bth.psn.value()).collect();
+    assert_eq!(acks, [100, 100]);
+}
+
 #[test]
 fn write_with_immediate_waits_for_a_receive_element() {
     let mut t = Pair::standard();

@@ -9,7 +9,7 @@ use super::message::{
     Answered, Drep, Dreq, Mra, Primary, Rej, RejectReason, Rep, Req, Rtu, TooLong,
     TransportService, private_data,
 };
-use super::receive::{MAX_MTU_CODE, answer_time};
+use super::receive::{MAX_MTU_CODE, XRC, answer_time};
 use super::service::{CmaHeader, ServiceId};
 use super::state::{Input, Next, State};
 use super::{Cm, CmEvent, ConnId};
@@ -28,11 +28,11 @@ pub struct ConnectRequest<'a> {
     /// The addresses that the peer is told, where they are to be others than those that packets
     /// have: a name that the peer listens by, say. The port in it counts, not `local_port`.
     pub told: Option<CmaHeader>,
-    /// RC or UC.
+    /// RC, UC or XRC.
     pub transport: TransportService,
     /// Our queue pair.
     pub local_qpn: u32,
-    /// The first PSN that we send.
+    /// The first PSN that the peer is to send: the one that our queue pair will expect.
     pub starting_psn: Psn,
     /// How many reads and atomics we can answer at a time.
     pub responder_resources: u8,
@@ -61,7 +61,7 @@ pub struct ConnectRequest<'a> {
 pub struct AcceptParams<'a> {
     /// Our queue pair.
     pub qpn: u32,
-    /// The first PSN that we send.
+    /// The first PSN that the peer is to send: the one that our queue pair will expect.
     pub starting_psn: Psn,
     /// How many reads and atomics we can answer at a time.
     pub responder_resources: u8,
@@ -91,7 +91,7 @@ pub enum ConnectError {
     /// The path MTU is not 1 to 5.
     #[error("no path MTU has the code {0}")]
     PathMtu(u8),
-    /// Only RC and UC queue pairs can be connected.
+    /// There are no reliable datagrams.
     #[error("cannot connect {0:?} queue pairs")]
     Transport(TransportService),
 }
@@ -121,7 +121,7 @@ impl Cm {
         if !(1..=MAX_MTU_CODE).contains(&request.path_mtu) {
             return Err(ConnectError::PathMtu(request.path_mtu));
         }
-        if !matches!(request.transport, TransportService::Rc | TransportService::Uc) {
+        if request.transport == TransportService::Rd {
             return Err(ConnectError::Transport(request.transport));
         }
         if self.connections.len() >= self.config.max_connections {
@@ -129,7 +129,7 @@ impl Cm {
         }
         let data = self.request_data(request)?;
         let id = self.free_id();
-        let conn = Connection::new(
+        let mut conn = Connection::new(
             State::ReqSent,
             Beginning {
                 side: Side::Active,
@@ -141,6 +141,7 @@ impl Cm {
                 time_wait: standard_time(request.ack_timeout),
             },
         );
+        conn.extended = request.transport == TransportService::Extended;
         self.connections.insert(id, conn);
         self.ask(now, id, self.req(id, request, data));
         Ok(ConnId(id))
@@ -182,7 +183,7 @@ impl Cm {
             rnr_retry_count: request.rnr_retry_count,
             max_cm_retries: config.max_retries,
             srq: request.srq,
-            extended_transport: 0,
+            extended_transport: u8::from(request.transport == TransportService::Extended) * XRC,
             primary: Primary { traffic_class: request.traffic_class, ..path },
             private_data,
         }
@@ -205,6 +206,7 @@ impl Cm {
             remote_comm_id: connection.remote_id.unwrap_or(0),
             local_qkey: 0,
             local_qpn: params.qpn,
+            local_eecn: if connection.extended { params.qpn } else { 0 },
             starting_psn: params.starting_psn,
             responder_resources: params.responder_resources,
             initiator_depth: params.initiator_depth,
@@ -212,7 +214,7 @@ impl Cm {
             failover_accepted: 0,
             flow_control: params.flow_control,
             rnr_retry_count: params.rnr_retry_count,
-            srq: params.srq,
+            srq: params.srq || connection.extended,
             local_ca_guid: self.config.ca_guid,
             private_data,
         };

@@ -28,6 +28,8 @@ pub(super) struct Connection {
     /// The peer's communication id, once known.
     pub(super) remote_id: Option<u32>,
     pub(super) local_qpn: u32,
+    /// Of XRC queue pairs.
+    pub(super) extended: bool,
     /// The peer's queue pair, once known.
     pub(super) remote_qpn: Option<u32>,
     /// The transaction that is under way.
@@ -70,6 +72,7 @@ impl Connection {
             peer,
             remote_id: None,
             local_qpn,
+            extended: false,
             remote_qpn: None,
             transaction_id,
             last: None,

@@ -99,7 +99,7 @@ pub struct IncomingRequest {
     pub transport: TransportService,
     /// The peer's queue pair.
     pub remote_qpn: u32,
-    /// The first PSN that the peer sends.
+    /// The first PSN that we are to send: the one that the peer's queue pair expects.
     pub starting_psn: Psn,
     /// How many reads and atomics the peer can answer at a time: a bound on our initiator depth.
     pub responder_resources: u8,
@@ -130,7 +130,7 @@ pub struct Reply {
     pub conn: ConnId,
     /// The peer's queue pair.
     pub remote_qpn: u32,
-    /// The first PSN that the peer sends.
+    /// The first PSN that we are to send: the one that the peer's queue pair expects.
     pub starting_psn: Psn,
     /// How many reads and atomics the peer can answer at a time.
     pub responder_resources: u8,

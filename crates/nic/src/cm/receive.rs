@@ -23,6 +23,8 @@ pub(super) struct Admission {
 
 /// The largest code of a path MTU: 4096 bytes.
 pub(super) const MAX_MTU_CODE: u8 = 5;
+/// XRC among the extended transports.
+pub(super) const XRC: u8 = 1;
 
 impl Cm {
     pub(super) fn receive(&mut self, now: Time, src: IpAddr, tid: u64, message: &Message) {
@@ -85,7 +87,12 @@ impl Cm {
             self.counters.invalid_service += 1;
             return Err(RejectReason::INVALID_SERVICE_ID);
         };
-        if !matches!(req.transport, TransportService::Rc | TransportService::Uc) {
+        let known = match req.transport {
+            TransportService::Rc | TransportService::Uc => true,
+            TransportService::Rd => false,
+            TransportService::Extended => req.extended_transport == XRC,
+        };
+        if !known {
             self.counters.invalid_transport += 1;
             return Err(RejectReason::INVALID_TRANSPORT_TYPE);
         }
@@ -125,6 +132,7 @@ impl Cm {
         );
         conn.remote_id = Some(req.local_comm_id);
         conn.remote_qpn = Some(req.local_qpn);
+        conn.extended = req.transport == TransportService::Extended;
         self.connections.insert(id, conn);
         self.by_peer.insert((src, req.local_comm_id), id);
         self.by_qpn.insert((src, req.local_qpn), id);
@@ -193,6 +201,11 @@ impl Cm {
             let rej = rejection(rep.remote_comm_id, rep.local_comm_id, Answered::Rep, reason);
             return self.answer(src, tid, rej);
         };
+        // An XRC target stands in a field of its own.
+        let extended = self.connections.get(&id).is_some_and(|conn| conn.extended);
+        let target = extended && rep.local_eecn != 0;
+        let rep =
+            &Rep { local_qpn: if target { rep.local_eecn } else { rep.local_qpn }, ..rep.clone() };
         if self.takes_reply(id) && self.is_taken(src, rep, id) {
             return self.refuse_stale_reply(now, id, src, tid, rep);
         }

@@ -103,7 +103,8 @@ impl Nic {
         datagram: &Datagram<'_>,
     ) {
         let counters = &mut self.card.counters;
-        let Some(members) = self.groups.get(&datagram.dst.to_canonical()) else {
+        let group = group_address(datagram.dst);
+        let Some(members) = group.and_then(|group| self.groups.get(&group)) else {
             counters.drop_unknown_qp += 1;
             return;
         };

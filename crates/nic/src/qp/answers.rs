@@ -245,6 +245,8 @@ impl Qp {
             return Err(Refusal::NotReady);
         }
         self.rx.pending += 1;
+        // (No requester looks so far back: only the window of PSNs must not be passed.)
+        self.rx.answered_last = self.rx.answered_last.saturating_add(packets).min(1 << 22);
         self.rx.msn = self.rx.msn.wrapping_add(1);
         Ok(())
     }
@@ -331,6 +333,11 @@ impl Qp {
                 if answer.next == answer.end {
                     answer.answered = true;
                     self.rx.pending -= 1;
+                    // The newest answer acknowledges all before it, and itself.
+                    let newest = answer.psn.plus(answer.packets) == self.rx.expected;
+                    if newest && self.rx.reply == Reply::Acknowledge {
+                        self.rx.reply = Reply::Nothing;
+                    }
                 }
             }
         }
@@ -397,7 +404,9 @@ impl Qp {
         let (syndrome, psn) = match self.rx.reply {
             Reply::Nothing => return,
             _ if self.rx.pending > 0 => return,
-            Reply::Acknowledge => (unlimited, self.rx.expected.minus(1)),
+            // A READ or atomic is acknowledged by its answer only: were that lost, a requester
+            // might take an acknowledge of its PSN for it (soft-RoCE does), and have no data.
+            Reply::Acknowledge => (unlimited, self.rx.expected.minus(1 + self.rx.answered_last)),
             Reply::Negative(syndrome) => (syndrome, self.rx.expected),
         };
         self.rx.reply = Reply::Nothing;

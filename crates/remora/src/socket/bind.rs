@@ -141,6 +141,16 @@ pub(super) fn open(addr: SocketAddr) -> Result<UdpSocket, BindError> {
     })
 }
 
+/// Binds a plain socket that other sockets may share the address with, for multicast.
+pub(super) fn open_shared(addr: SocketAddr) -> io::Result<UdpSocket> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fd = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    bind(&fd, &addr)?;
+    Ok(fd.into())
+}
+
 /// Binds a plain socket to 127.0.0.1 or the first free address above it.
 pub(super) fn first_free_loopback(port: u16) -> Result<(UdpSocket, IpAddr), BindError> {
     let first = u32::from(Ipv4Addr::LOCALHOST);

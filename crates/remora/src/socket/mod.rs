@@ -110,8 +110,30 @@ impl Socket {
     ) -> Result<Socket, BindError> {
         let (segmentation, coalescing) = set_options(&udp, addr.is_ipv6(), &config)
             .map_err(|source| BindError::Options { addr, source })?;
+        if let IpAddr::V4(own) = addr {
+            // Multicast leaves by the interface that has the address, and not by a default route.
+            let own = c_int::from_ne_bytes(own.octets());
+            sys::set_option(udp.as_fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_IF, own)
+                .map_err(|source| BindError::Options { addr, source })?;
+        }
         let Config { port, tos, .. } = config;
         Ok(Socket { udp, addr, scope_id, port, tos, segmentation, coalescing })
+    }
+
+    /// A socket that gets what is sent to a multicast group, on the interface of this one.
+    ///
+    /// # Errors
+    /// The address is no group's, or the system lets nobody join (more).
+    pub fn join(&self, group: IpAddr) -> io::Result<Socket> {
+        let udp = bind::open_shared(socket_addr(group, self.scope_id, self.port))?;
+        match (group, self.addr) {
+            (IpAddr::V4(group), IpAddr::V4(own)) => udp.join_multicast_v4(&group, &own)?,
+            (IpAddr::V6(group), IpAddr::V6(_)) => udp.join_multicast_v6(&group, self.scope_id)?,
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        let config = Config { port: self.port, tos: self.tos, ..Config::default() };
+        let (segmentation, coalescing) = set_options(&udp, group.is_ipv6(), &config)?;
+        Ok(Socket { udp, addr: group, segmentation, coalescing, ..*self })
     }
 
     /// The address that the socket is bound to.
@@ -234,12 +256,13 @@ fn is_icmp_error(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| icmp.contains(&code))
 }
 
-/// `scope_id` is used for link-local IPv6 addresses only.
+/// `scope_id` is used for link-local and multicast IPv6 addresses only.
 fn socket_addr(addr: IpAddr, scope_id: u32, port: u16) -> SocketAddr {
     match addr {
         IpAddr::V4(_) => SocketAddr::new(addr, port),
         IpAddr::V6(v6) => {
-            let scope_id = if v6.is_unicast_link_local() { scope_id } else { 0 };
+            let scoped = v6.is_unicast_link_local() || v6.is_multicast();
+            let scope_id = if scoped { scope_id } else { 0 };
             SocketAddrV6::new(v6, port, 0, scope_id).into()
         }
     }
@@ -254,6 +277,8 @@ fn set_options(udp: &UdpSocket, v6: bool, config: &Config) -> io::Result<(bool, 
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, config.marks.into())?;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, config.tos.into())?;
+        // Peers leave the UDP checksum out, since the ICRC covers the packet (IBTA annex A17).
+        sys::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
     } else {
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, config.marks.into())?;

@@ -63,6 +63,23 @@ fn over_ipv6() {
     }
 }
 
+/// As peers send over IPv6.
+#[test]
+fn without_a_udp_checksum_over_ipv6() {
+    let config = Config { port: 47_913, ..CONFIG };
+    let socket = match Socket::bind("::1".parse().unwrap(), config) {
+        Ok(socket) => socket,
+        Err(error) => return eprintln!("skipped, no IPv6 here: {error}"),
+    };
+    let peer = UdpSocket::bind("[::1]:0").unwrap();
+    sys::set_option(peer.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1).unwrap();
+    peer.send_to(b"bare", (socket.addr(), socket.port())).unwrap();
+    // With a sum behind it, so that the test ends where the first was dropped.
+    sys::set_option(peer.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 0).unwrap();
+    peer.send_to(b"summed", (socket.addr(), socket.port())).unwrap();
+    assert_eq!(receive(&socket, 1)[0].2, b"bare");
+}
+
 #[test]
 fn without_coalescing_datagrams_arrive_one_by_one() {
     let a = Socket::bind_loopback(CONFIG).unwrap();

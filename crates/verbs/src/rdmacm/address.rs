@@ -164,13 +164,12 @@ fn free_port(space: rdma_port_space, scope: Scope) -> Result<(u16, std::os::fd::
 
 /// Finds the way to `remote`: the first half of `rdma_resolve_addr`.
 fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()> {
-    let (stage, bound, reuse) = {
+    let (stage, bound) = {
         let state = id.lock();
-        (state.stage, state.local, state.reuse)
+        (state.stage, state.local)
     };
     match (stage, local) {
         (Stage::Idle, Some(local)) if local.port() != 0 || !local.ip().is_unspecified() => {
-            let _ = reuse;
             bind_to_source(id, local)?;
         }
         (Stage::Idle | Stage::Bound, _) => {}
@@ -178,7 +177,11 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
     }
     let mut remote = remote;
     remote.set_ip(directory::loopback_if_unspecified(remote.ip()));
-    let place = directory::locate(id.space, remote);
+    let place = match remote.ip().to_canonical() {
+        // A group is wherever its members are.
+        group if group.is_multicast() => Place::Card(group),
+        _ => directory::locate(id.space, remote),
+    };
     let peer = match place {
         Place::Card(peer) | Place::Elsewhere(peer) => peer,
         Place::Nowhere => remote.ip().to_canonical(),
@@ -203,6 +206,7 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
     let source = match (known, place) {
         (Some(known), _) => known.ip(),
         (None, Place::Elsewhere(_)) => card.address,
+        (None, _) if remote.ip().is_multicast() => card.address,
         (None, _) => remote.ip(),
     };
     let port = match state.local.map_or(0, |local| local.port()) {

@@ -12,13 +12,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 
 use super::id::Id;
-use super::{EINVAL, ENOMEM, Errno, Result, call, connect, manager, status};
+use super::{EINVAL, ENOMEM, Errno, Result, Table, call, connect, manager, status};
 use crate::abi::rdma_cma::*;
 use crate::handles::{self, Kind, Object};
 use crate::process;
 
-/// The object of a channel's handle.
-pub(crate) struct CmChannel(Arc<Channel>);
+/// The memory of a channel's handle.
+pub(crate) struct CmChannel;
 
 impl Object for CmChannel {
     type C = rdma_event_channel;
@@ -100,19 +100,21 @@ impl Channel {
         rustix::fs::fcntl_setfl(&ready, flags - OFlags::NONBLOCK)?;
         let fd = ready.as_fd().as_raw_fd();
         let channel = Arc::new(Channel { c: AtomicUsize::new(0), ready, queue: Mutex::default() });
-        let slot =
-            handles::create(rdma_event_channel { fd }, CmChannel(channel.clone())).ok_or(ENOMEM)?;
+        let slot = handles::create(rdma_event_channel { fd }, CmChannel).ok_or(ENOMEM)?;
         channel.c.store(slot.c() as usize, Ordering::Release);
+        Table::insert(slot.c() as usize, channel.clone());
         Ok(channel)
     }
 
     pub(crate) fn find(handle: *mut rdma_event_channel) -> Result<Arc<Channel>> {
-        Ok(handles::get::<CmChannel>(handle)?.0.clone())
+        Table::find(handle as usize)
     }
 
     pub(crate) fn end_handle(&self) -> Result<()> {
-        handles::destroy::<CmChannel>(self.c())?;
+        let handle = self.c();
+        Table::<Channel>::remove(handle as usize)?;
         self.c.store(0, Ordering::Release);
+        handles::destroy::<CmChannel>(handle)?;
         Ok(())
     }
 

@@ -182,7 +182,10 @@ pub(super) fn before_delivery(mut news: News) -> Option<News> {
         }
         RDMA_CM_EVENT_CONNECT_RESPONSE if !id.queue_pair().is_null() => {
             match queue_pair::make_ready(&id).and_then(|()| establish(&id)) {
-                Ok(()) => news.kind = RDMA_CM_EVENT_ESTABLISHED,
+                Ok(()) => {
+                    news.kind = RDMA_CM_EVENT_ESTABLISHED;
+                    watch::follow(&id);
+                }
                 Err(error) => {
                     let refused = refuse(&id, RejectReason::CONSUMER_DEFINED, &[]);
                     tracing::error!(?error, ?refused, "a queue pair cannot be connected");
@@ -194,7 +197,7 @@ pub(super) fn before_delivery(mut news: News) -> Option<News> {
         RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR => {
             queue_pair::fail(&id);
         }
-        RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_DISCONNECTED => watch::follow(&id),
+        RDMA_CM_EVENT_ESTABLISHED => watch::follow(&id),
         RDMA_CM_EVENT_MULTICAST_JOIN => multicast::before_delivery(&id, &mut news),
         _ => {}
     }
@@ -474,10 +477,6 @@ fn disconnect(id: &Arc<Id>) -> Result<()> {
 
 /// Ends an id: its events, its connection, its port.
 pub(super) fn destroy(id: &Arc<Id>) -> Result<()> {
-    // Only one caller gets past this.
-    let handle = id.c();
-    let own_path = id.lock().path.take();
-    drop(own_path);
     multicast::leave_all(id);
     stop_listening(id);
     end_connection(id);
@@ -502,8 +501,8 @@ pub(super) fn destroy(id: &Arc<Id>) -> Result<()> {
     state.channel = None;
     state.port_lock = None;
     state.request = None;
+    state.path = None;
     drop(state);
-    let _ = handle;
     id.end_handle()?;
     match (sync, channel) {
         (true, Some(channel)) => channel.end_handle(),

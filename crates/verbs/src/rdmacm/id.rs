@@ -9,14 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use remora::nic::cm::{ConnId, ListenerId, SidrId};
 
 use super::channel::Channel;
-use super::{Result, address};
+use super::{Result, Table, address};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::handles::{self, Kind, Object};
 use crate::process;
 
-/// The object of the handle.
-pub(crate) struct CmId(pub(crate) Arc<Id>);
+/// The memory of the handle.
+pub(crate) struct CmId;
 
 impl Object for CmId {
     type C = rdma_cm_id;
@@ -65,6 +65,7 @@ pub(crate) struct Route {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Agreement {
     pub(crate) remote_qpn: u32,
+    /// The first that we send, chosen by the peer, and the first that it sends, by us.
     pub(crate) remote_psn: u32,
     pub(crate) local_psn: u32,
     /// Reads and atomics that the peer may have under way here.
@@ -154,20 +155,23 @@ impl Id {
         });
         let c = rdma_cm_id { channel: channel.c(), ps: space, qp_type, ..rdma_cm_id::zeroed() };
         id.lock().channel = Some(channel);
-        let slot = handles::create(c, CmId(id.clone())).ok_or(super::ENOMEM)?;
+        let slot = handles::create(c, CmId).ok_or(super::ENOMEM)?;
         id.c.store(slot.c() as usize, Ordering::Release);
+        Table::insert(slot.c() as usize, id.clone());
         Ok(id)
     }
 
     /// The id of a handle.
     pub(crate) fn find(handle: *mut rdma_cm_id) -> Result<Arc<Id>> {
-        Ok(handles::get::<CmId>(handle)?.0.clone())
+        Table::find(handle as usize)
     }
 
     /// Ends the handle; whoever calls first may go on.
     pub(crate) fn end_handle(&self) -> Result<()> {
-        handles::destroy::<CmId>(self.c())?;
+        let handle = self.c();
+        Table::<Id>::remove(handle as usize)?;
         self.c.store(0, Ordering::Release);
+        handles::destroy::<CmId>(handle)?;
         Ok(())
     }
 

@@ -29,7 +29,11 @@ mod verbs;
 mod watch;
 
 use core::ffi::c_int;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::process;
 
 /// An error number of the system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +77,38 @@ impl From<rustix::io::Errno> for Errno {
 impl From<crate::handles::BadHandle> for Errno {
     fn from(_: crate::handles::BadHandle) -> Errno {
         EINVAL
+    }
+}
+
+/// The objects of a kind, by their handles. A handle is looked up and its object kept in one step,
+/// so that another thread may end it meanwhile: programs do that to threads that wait for events.
+#[derive(Debug)]
+pub(crate) struct Table<T>(Mutex<HashMap<usize, Arc<T>>>);
+
+impl<T> Default for Table<T> {
+    fn default() -> Table<T> {
+        Table(Mutex::default())
+    }
+}
+
+impl<T: Send + Sync + 'static> Table<T> {
+    fn with<R>(act: impl FnOnce(&mut HashMap<usize, Arc<T>>) -> R) -> R {
+        let table = process::current().shared::<Table<T>>();
+        let mut objects = table.0.lock().unwrap_or_else(PoisonError::into_inner);
+        act(&mut objects)
+    }
+
+    pub(crate) fn insert(handle: usize, object: Arc<T>) {
+        Table::with(|objects| objects.insert(handle, object));
+    }
+
+    pub(crate) fn find(handle: usize) -> Result<Arc<T>> {
+        Table::with(|objects| objects.get(&handle).cloned()).ok_or(EINVAL)
+    }
+
+    /// Whoever calls first gets the object.
+    pub(crate) fn remove(handle: usize) -> Result<Arc<T>> {
+        Table::with(|objects| objects.remove(&handle)).ok_or(EINVAL)
     }
 }
 

@@ -1,52 +1,156 @@
 //! Multicast groups.
+//!
+//! On RoCE v2 a group is an IP multicast address, and nobody has to be asked to join it: the card
+//! takes what is sent there for the queue pairs that are attached.
 
 use core::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use libc::sockaddr;
 
-use super::channel::News;
+use super::channel::{News, Param};
 use super::id::Id;
-use super::{Errno, status};
+use super::{EINVAL, Errno, Result, address, connect, manager, queue_pair, status, verbs};
 use crate::abi::rdma_cma::*;
+use crate::process;
+
+/// The destination queue pair of datagrams to groups.
+const GROUP_QPN: u32 = 0xff_ffff;
 
 /// A group that an id has joined.
 #[derive(Debug)]
-pub(crate) struct Group;
+pub(crate) struct Group {
+    address: SocketAddr,
+    /// The queue pair is to be attached, and not to send only.
+    receives: bool,
+    /// The handle of the queue pair that was attached.
+    attached: usize,
+}
 
-pub(super) fn before_delivery(_id: &Id, _news: &mut News) {}
+fn gid(address: SocketAddr) -> [u8; 16] {
+    process::gid_of(address.ip().to_canonical())
+}
 
+/// The queue pair is attached when the program sees the event.
+pub(super) fn before_delivery(id: &Id, news: &mut News) {
+    let Param::Datagram(param) = &news.param else { return };
+    // SAFETY: GIDs are plain bytes.
+    let joined = unsafe { param.ah_attr.grh.dgid.raw };
+    let qp = id.queue_pair();
+    let mut state = id.lock();
+    let group = state.groups.iter_mut().find(|group| gid(group.address) == joined);
+    let Some(group) = group.filter(|group| group.receives && !qp.is_null()) else { return };
+    group.attached = qp as usize;
+    drop(state);
+    if let Err(error) = verbs::attach_mcast(qp, joined) {
+        news.kind = RDMA_CM_EVENT_MULTICAST_ERROR;
+        news.status = -error.0;
+    }
+}
+
+fn join(id: &Arc<Id>, address: SocketAddr, receives: bool, context: *mut c_void) -> Result<()> {
+    let ip = address.ip().to_canonical();
+    if !ip.is_multicast() || !id.is_datagram() || id.get(|c| c.verbs).is_null() {
+        return Err(EINVAL);
+    }
+    let mut state = id.lock();
+    if state.groups.iter().any(|group| group.address.ip() == address.ip()) {
+        return Err(Errno(libc::EADDRINUSE));
+    }
+    state.groups.push(Group { address, receives, attached: 0 });
+    let tos = state.tos;
+    drop(state);
+    let mut param = rdma_ud_param::zeroed();
+    param.ah_attr = queue_pair::address_vector(ip, tos);
+    param.qp_num = GROUP_QPN;
+    param.qkey = RDMA_UDP_QKEY;
+    manager::push(id, RDMA_CM_EVENT_MULTICAST_JOIN, |news| {
+        news.param = Param::Datagram(param);
+        news.context = context as usize;
+    });
+    connect::complete(id)
+}
+
+fn detach(id: &Id, group: &Group) {
+    let qp = id.queue_pair();
+    if group.attached != 0
+        && group.attached == qp as usize
+        && let Err(error) = verbs::detach_mcast(qp, gid(group.address))
+    {
+        tracing::debug!(?error, "a queue pair was not in a group that it leaves");
+    }
+}
+
+/// An id goes, and its groups with it.
 pub(super) fn leave_all(id: &Id) {
-    id.lock().groups.clear();
+    let groups = std::mem::take(&mut id.lock().groups);
+    groups.iter().for_each(|group| detach(id, group));
 }
 
 pub(crate) unsafe extern "C" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
-    _addr: *mut sockaddr,
-    _context: *mut c_void,
+    addr: *mut sockaddr,
+    context: *mut c_void,
 ) -> c_int {
     status(|| {
-        Id::find(id)?;
-        Err(Errno(libc::EOPNOTSUPP))
+        let id = Id::find(id)?;
+        // SAFETY: the caller gives an address.
+        let address = unsafe { address::from_c(addr) }?.ok_or(EINVAL)?;
+        join(&id, address, true, context)
     })
 }
 
 pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
     id: *mut rdma_cm_id,
-    _mc_join_attr: *mut rdma_cm_join_mc_attr_ex,
-    _context: *mut c_void,
+    mc_join_attr: *mut rdma_cm_join_mc_attr_ex,
+    context: *mut c_void,
 ) -> c_int {
     status(|| {
-        Id::find(id)?;
-        Err(Errno(libc::EOPNOTSUPP))
+        let id = Id::find(id)?;
+        // SAFETY: the caller gives attributes, or a null pointer.
+        let attr = unsafe { mc_join_attr.as_ref() }.ok_or(EINVAL)?;
+        let known = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+        if attr.comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS == 0 || attr.comp_mask & !known != 0 {
+            return Err(EINVAL);
+        }
+        let receives = match attr.comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS {
+            0 => true,
+            _ => match attr.join_flags {
+                RDMA_MC_JOIN_FLAG_FULLMEMBER => true,
+                RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => false,
+                _ => return Err(EINVAL),
+            },
+        };
+        // SAFETY: the caller gives an address.
+        let address = unsafe { address::from_c(attr.addr) }?.ok_or(EINVAL)?;
+        join(&id, address, receives, context)
     })
 }
 
 pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     id: *mut rdma_cm_id,
-    _addr: *mut sockaddr,
+    addr: *mut sockaddr,
 ) -> c_int {
     status(|| {
-        Id::find(id)?;
-        Err(Errno(libc::EOPNOTSUPP))
+        let id = Id::find(id)?;
+        // SAFETY: the caller gives an address.
+        let address = unsafe { address::from_c(addr) }?.ok_or(EINVAL)?;
+        let mut state = id.lock();
+        let at = state.groups.iter().position(|group| group.address.ip() == address.ip());
+        let group = state.groups.remove(at.ok_or(Errno(libc::EADDRNOTAVAIL))?);
+        drop(state);
+        // An event of the join that the program has not fetched is none any more.
+        if let Some(channel) = id.channel() {
+            channel.take(|news| {
+                let kind = news.kind == RDMA_CM_EVENT_MULTICAST_JOIN;
+                let Param::Datagram(param) = &news.param else { return false };
+                // SAFETY: GIDs are plain bytes.
+                let of = unsafe { param.ah_attr.grh.dgid.raw };
+                kind && Arc::ptr_eq(&news.id, &id) && of == gid(group.address)
+            });
+        }
+        detach(&id, &group);
+        Ok(())
     })
 }

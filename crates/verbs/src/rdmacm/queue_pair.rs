@@ -46,7 +46,8 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, c_int)> {
             attr.ah_attr = address_vector(route.peer, agreement.traffic_class);
             attr.path_mtu = agreement.path_mtu.into();
             attr.dest_qp_num = agreement.remote_qpn;
-            attr.rq_psn = agreement.remote_psn;
+            // In connection management the receiver chooses where the sender begins.
+            attr.rq_psn = agreement.local_psn;
             mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
             if reliable && id.qp_type != IBV_QPT_XRC_SEND {
                 attr.max_dest_rd_atomic = agreement.responder_resources;
@@ -57,7 +58,7 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, c_int)> {
             }
         }
         IBV_QPS_RTS => {
-            attr.sq_psn = agreement.local_psn;
+            attr.sq_psn = agreement.remote_psn;
             mask |= IBV_QP_SQ_PSN;
             if reliable && id.qp_type != IBV_QPT_XRC_RECV {
                 attr.max_rd_atomic = agreement.initiator_depth;

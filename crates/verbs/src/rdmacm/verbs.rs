@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{ENODEV, ENOMEM, Errno, Result};
 use crate::abi::*;
-use crate::ibverbs::{channel, context, cq, device, pd, qp, srq};
+use crate::ibverbs::{channel, context, cq, device, mcast, pd, qp, srq, xrc};
 use crate::process;
 
 /// The entry of the port's table with the card's RoCE v2 GID.
@@ -23,6 +23,7 @@ struct Opened {
 struct One {
     context: usize,
     pd: usize,
+    xrcd: usize,
 }
 
 fn with<R>(card: usize, act: impl FnOnce(&mut One) -> Result<R>) -> Result<R> {
@@ -59,8 +60,19 @@ pub(super) fn default_pd(card: usize) -> Result<*mut ibv_pd> {
 }
 
 /// The XRC domain of those who bring none.
-pub(super) fn default_xrcd(_card: usize) -> Result<*mut ibv_xrcd> {
-    Err(Errno(libc::EOPNOTSUPP))
+pub(super) fn default_xrcd(card: usize) -> Result<*mut ibv_xrcd> {
+    /// `comp_mask`: both fields are given.
+    const FD_AND_FLAGS: u32 = 3;
+    let context = context(card)?;
+    with(card, |one| {
+        if one.xrcd == 0 {
+            let mut init =
+                ibv_xrcd_init_attr { comp_mask: FD_AND_FLAGS, fd: -1, oflags: libc::O_CREAT };
+            // SAFETY: the attributes live through the call.
+            one.xrcd = made(unsafe { xrc::open_xrcd(context, &mut init) })? as usize;
+        }
+        Ok(one.xrcd as *mut ibv_xrcd)
+    })
 }
 
 /// A completion queue with a channel of its own.
@@ -123,4 +135,14 @@ pub(super) fn create_srq_ex(
 
 pub(super) fn destroy_srq(queue: *mut ibv_srq) {
     note("shared receive queue", srq::destroy_srq(queue));
+}
+
+pub(super) fn attach_mcast(qp: *mut ibv_qp, gid: [u8; 16]) -> Result<()> {
+    // SAFETY: the GID lives through the call.
+    Errno::check(unsafe { mcast::attach_mcast(qp, &ibv_gid { raw: gid }, 0) })
+}
+
+pub(super) fn detach_mcast(qp: *mut ibv_qp, gid: [u8; 16]) -> Result<()> {
+    // SAFETY: the GID lives through the call.
+    Errno::check(unsafe { mcast::detach_mcast(qp, &ibv_gid { raw: gid }, 0) })
 }

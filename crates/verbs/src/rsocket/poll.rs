@@ -32,7 +32,8 @@ fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
             if wanted & libc::POLLOUT != 0 && stream.writable && stream.can_send() {
                 ready |= libc::POLLOUT;
             }
-            if !stream.readable && !stream.writable {
+            // Not before all is read: who sees a hang-up may look no further.
+            if !stream.readable && !stream.writable && !stream.has_data() {
                 ready |= libc::POLLHUP;
             }
             if stream.failed {

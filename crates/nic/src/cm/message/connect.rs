@@ -51,7 +51,9 @@ pub struct Rep {
     pub local_qkey: u32,
     /// The sender's queue pair, 24 bits.
     pub local_qpn: u32,
-    /// The first PSN that the sender will use.
+    /// The same of an XRC target, 24 bits: where reliable datagrams had their end-to-end context.
+    pub local_eecn: u32,
+    /// The first PSN that the receiver is to use.
     pub starting_psn: Psn,
     /// How many RDMA reads and atomics the sender is ready to answer at a time.
     pub responder_resources: u8,
@@ -80,6 +82,7 @@ impl Rep {
             remote_comm_id: be32(data, 4),
             local_qkey: be32(data, 8),
             local_qpn: be24(data, 12),
+            local_eecn: be24(data, 16),
             starting_psn: Psn::new(be24(data, 20)),
             responder_resources: data[24],
             initiator_depth: data[25],
@@ -98,6 +101,7 @@ impl Rep {
         put(data, 4, &self.remote_comm_id.to_be_bytes());
         put(data, 8, &self.local_qkey.to_be_bytes());
         put_be24(data, 12, self.local_qpn);
+        put_be24(data, 16, self.local_eecn);
         put_be24(data, 20, self.starting_psn.value());
         data[24] = self.responder_resources;
         data[25] = self.initiator_depth;
@@ -152,6 +156,7 @@ mod tests {
             remote_comm_id: 0x0506_0708,
             local_qkey: 0,
             local_qpn: 0x00ab_cdef,
+            local_eecn: 0x0021_2223,
             starting_psn: Psn::new(0x0065_4321),
             responder_resources: 9,
             initiator_depth: 8,
@@ -168,7 +173,7 @@ mod tests {
         assert_eq!(data[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(data[8..12], [0; 4]);
         assert_eq!(data[12..16], [0xab, 0xcd, 0xef, 0]);
-        assert_eq!(data[16..20], [0; 4]);
+        assert_eq!(data[16..20], [0x21, 0x22, 0x23, 0]);
         assert_eq!(data[20..24], [0x65, 0x43, 0x21, 0]);
         assert_eq!(data[24..28], [9, 8, 0b01111_01_1, 0b110_1_0000]);
         assert_eq!(data[28..36], [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);

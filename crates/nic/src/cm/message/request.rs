@@ -150,7 +150,7 @@ pub struct Req {
     pub transport: TransportService,
     /// Will the sender obey end-to-end credits?
     pub flow_control: bool,
-    /// The first PSN that the sender will use.
+    /// The first PSN that the receiver is to use.
     pub starting_psn: Psn,
     /// 5 bits: in what time the sender answers.
     pub local_response_timeout: u8,

@@ -53,6 +53,29 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!(pair.b.counters(), &CmCounters::default());
 }
 
+/// An XRC target's number stands in the field of the end-to-end context, and only there in other
+/// implementations' replies.
+#[test]
+fn an_xrc_target_is_found_in_its_own_field() {
+    let mut pair = Pair::new();
+    let request =
+        ConnectRequest { transport: TransportService::Extended, ..to_port(ip(2), PORT, A_QPN) };
+    pair.a.connect(pair.now, &request).unwrap();
+    pair.a_to_b();
+    let Some(CmEvent::ConnectRequest(request)) = pair.b.poll_event() else { panic!() };
+    assert_eq!(request.transport, TransportService::Extended);
+    pair.b.accept(pair.now, request.conn, &params(B_QPN)).unwrap();
+    let mad = pair.b.poll_mad().unwrap();
+    let (tid, Message::Rep(rep)) = Message::from_mad(mad.bytes.as_slice()).unwrap() else {
+        panic!()
+    };
+    assert_eq!((rep.local_eecn, rep.srq), (B_QPN, true));
+    let rep = Message::from(crate::cm::message::Rep { local_qpn: 0, ..rep }).to_mad(tid);
+    pair.a.handle_mad(pair.now, ip(2), CM_QPN, &rep);
+    let Some(CmEvent::Replied(reply)) = pair.a.poll_event() else { panic!() };
+    assert_eq!(reply.remote_qpn, B_QPN);
+}
+
 #[test]
 fn all_messages_until_established_share_a_transaction() {
     let mut pair = Pair::new();

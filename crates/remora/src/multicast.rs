@@ -1,0 +1,98 @@
+//! Multicast groups of the live device.
+//!
+//! The card's socket has the card's address, and gets no datagrams for groups. So the device has a
+//! socket more for each group that a queue pair is attached to.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use remora_nic::nic::{McastError, group_address};
+use thiserror::Error;
+
+use crate::driver::Driver;
+use crate::raw::Card;
+use crate::socket::Socket;
+
+/// Why a queue pair was not attached to a group.
+#[derive(Debug, Error)]
+pub enum JoinError {
+    /// The card refuses.
+    #[error(transparent)]
+    Card(#[from] McastError),
+    /// The system refuses.
+    #[error("cannot join multicast group {group} on the interface of {card}: {source}")]
+    System {
+        /// The group.
+        group: IpAddr,
+        /// The card's address.
+        card: IpAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A socket for each group. They are shared with the background thread, while it sleeps on them.
+pub(crate) type Groups = Arc<[Arc<Socket>]>;
+
+impl Driver {
+    /// Attaches a queue pair, and joins the group if it is the first.
+    pub(crate) fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
+        self.nic.attach_mcast(qpn, gid)?;
+        let Some(group) = group_address(gid) else { return Ok(()) };
+        if self.groups.iter().any(|socket| socket.addr() == group) {
+            return Ok(());
+        }
+        match self.socket.join(group) {
+            Ok(socket) => {
+                let others = self.groups.iter().cloned();
+                self.groups = others.chain([Arc::new(socket)]).collect();
+                Ok(())
+            }
+            Err(source) => {
+                self.nic.detach_mcast(qpn, gid)?;
+                Err(JoinError::System { group, card: self.socket.addr(), source })
+            }
+        }
+    }
+
+    /// Detaches a queue pair, and leaves the group if it was the last.
+    pub(crate) fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
+        self.nic.detach_mcast(qpn, gid)?;
+        let wanted: Vec<IpAddr> = self.nic.mcast_groups().collect();
+        let joined = self.groups.iter().filter(|socket| wanted.contains(&socket.addr()));
+        self.groups = joined.cloned().collect();
+        Ok(())
+    }
+
+    /// Detaches a queue pair from all its groups.
+    pub(crate) fn detach_all(&mut self, qpn: u32) {
+        let groups: Vec<IpAddr> = self.nic.mcast_groups().collect();
+        for group in groups {
+            // It is attached to some of them at most.
+            self.detach_mcast(qpn, group).ok();
+        }
+    }
+}
+
+/// Multicast.
+impl Card<'_> {
+    /// From now on, a UD queue pair gets what is sent to a group.
+    ///
+    /// # Errors
+    /// See [`JoinError`].
+    pub fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
+        self.driver().attach_mcast(qpn, gid)?;
+        // The background thread may sleep, and is to sleep on the new group's socket too.
+        self.wake_background();
+        Ok(())
+    }
+
+    /// Ends what [`Card::attach_mcast`] began.
+    ///
+    /// # Errors
+    /// It was not attached.
+    pub fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
+        self.driver().detach_mcast(qpn, gid)
+    }
+}

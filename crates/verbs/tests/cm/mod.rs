@@ -1,0 +1,173 @@
+//! A server and its clients, each a process on the library.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+/// How long a program may take. Only a hang takes that long: nothing is concluded from time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One pair after the other: each process spins, and machines that test have few cores.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A directory in which the library has the names that programs look for.
+pub(crate) fn links() -> PathBuf {
+    let links = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cm-{}", process::id()));
+    fs::create_dir_all(&links).unwrap();
+    let library = env::current_exe().unwrap().with_file_name("libremora_verbs.so");
+    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+        let link = links.join(name);
+        if !link.exists() {
+            symlink(&library, link).unwrap();
+        }
+    }
+    links
+}
+
+/// Is the program installed? If not, that is said.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let there = env::split_paths(&path).any(|dir| dir.join(program).exists());
+    if !there {
+        println!("skipped: {program} is not installed; `./ci.sh setup` does it");
+        assert!(env::var_os("CI").is_none(), "CI is no place to skip this");
+    }
+    there
+}
+
+/// A port that no other test, and no other run of the tests, has. Listeners have Unix sockets with
+/// the port in their names, so who has one can be seen.
+pub(crate) fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + (process::id() % 1000) as u16 * 20;
+    loop {
+        let port = first + NEXT.fetch_add(1, Ordering::Relaxed);
+        let taken = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        if !taken.lines().any(|line| line.contains(&format!("/{port}/"))) {
+            return port;
+        }
+    }
+}
+
+/// A program that runs.
+pub(crate) struct Program {
+    child: Child,
+    output: PathBuf,
+    command: String,
+}
+
+impl Program {
+    pub(crate) fn start(command: &str) -> Program {
+        static NUMBER: AtomicU16 = AtomicU16::new(0);
+        let links = links();
+        let output = links.join(format!("output-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+        let file = File::create(&output).unwrap();
+        let mut words = command.split_whitespace();
+        let program = words.next().unwrap();
+        let child = Command::new(program)
+            .args(words)
+            .env("LD_LIBRARY_PATH", &links)
+            .env_remove("REMORA_ADDR")
+            .current_dir(env!("CARGO_TARGET_TMPDIR"))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {program}: {error}"));
+        Program { child, output, command: command.to_owned() }
+    }
+
+    /// Waits for its end; returns the exit code, if it ended by itself, and what it said.
+    pub(crate) fn end(&mut self) -> (Option<i32>, String) {
+        let start = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            if start.elapsed() > PATIENCE {
+                self.child.kill().unwrap();
+                panic!("{} hangs:\n{}", self.command, self.said());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        (self.child.wait().unwrap().code(), self.said())
+    }
+
+    /// Waits until somebody listens on the port, which is a server's.
+    pub(crate) fn listens(&mut self, port: u16) {
+        let start = Instant::now();
+        loop {
+            let table = fs::read_to_string("/proc/net/unix").unwrap();
+            let is = |line: &str| {
+                let name = line.split_once("@remora/cm/").map_or("", |(_, name)| name);
+                name.split('/').nth(1) == Some(&port.to_string()) && name.split('/').count() == 4
+            };
+            if table.lines().any(is) {
+                return;
+            }
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{} has ended:\n{}", self.command, self.said());
+            assert!(start.elapsed() < PATIENCE, "{} does not listen", self.command);
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until it says something.
+    pub(crate) fn says(&mut self, words: &str) {
+        let start = Instant::now();
+        while !self.said().contains(words) {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{} never says {words:?}:\n{}",
+                self.command,
+                self.said()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn said(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended; if not, nothing of it is to stay.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(Path::new(&self.output));
+    }
+}
+
+/// Keeps other pairs of this process waiting.
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a server and a client to their ends; both must succeed. `PORT` in the commands is a port,
+/// which has to be `port` where a program has no option for it. Returns what the client said.
+pub(crate) fn pair_at(port: u16, server: &str, client: &str) -> String {
+    let _alone = alone();
+    let command = |words: &str| words.replace("PORT", &port.to_string());
+    let mut server = Program::start(&command(server));
+    server.listens(port);
+    let mut client = Program::start(&command(client));
+    let (code, said) = client.end();
+    assert_eq!(code, Some(0), "{}:\n{said}\nserver:\n{}", client.command, server.said());
+    let (code, server_said) = server.end();
+    assert_eq!(code, Some(0), "{}:\n{server_said}\nclient:\n{said}", server.command);
+    said
+}
+
+/// As [`pair_at`], on any port.
+pub(crate) fn pair(server: &str, client: &str) -> String {
+    pair_at(port(), server, client)
+}

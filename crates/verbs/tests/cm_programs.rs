@@ -1,0 +1,211 @@
+//! The programs of the distribution that connect by address, unmodified, as two processes.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod cm;
+
+use std::fs;
+use std::net::{IpAddr, UdpSocket};
+
+use cm::{Program, alone, is_installed, pair, pair_at, port};
+
+/// An address of this machine that is not loopback's, where it has one.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Nothing is sent: the kernel only says from where it would be.
+    socket.connect("192.0.2.1:9").ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+#[test]
+fn rping() {
+    if !is_installed("rping") {
+        return;
+    }
+    let said = pair("rping -s -v -V -C 10 -p PORT", "rping -c -a 127.0.0.1 -v -V -C 10 -p PORT");
+    assert_eq!(said.lines().filter(|line| line.contains("ping data")).count(), 10, "{said}");
+    let bound = "rping -s -a 127.0.0.1 -C 3 -S 1000 -p PORT";
+    pair(bound, "rping -c -a 127.0.0.1 -C 3 -S 1000 -p PORT");
+    if let Some(own) = own_address() {
+        pair("rping -s -C 3 -p PORT", &format!("rping -c -a {own} -C 3 -p PORT"));
+        let bound = format!("rping -s -a {own} -C 3 -p PORT");
+        pair(&bound, &format!("rping -c -a {own} -C 3 -p PORT"));
+    }
+}
+
+#[test]
+fn a_persistent_rping_serves_several_clients() {
+    if !is_installed("rping") {
+        return;
+    }
+    let (_alone, port) = (alone(), port());
+    let mut server = Program::start(&format!("rping -s -P -p {port}"));
+    server.listens(port);
+    let client = || Program::start(&format!("rping -c -a 127.0.0.1 -C 20 -p {port}"));
+    let mut clients = [client(), client(), client()];
+    for client in &mut clients {
+        let (code, said) = client.end();
+        assert_eq!(code, Some(0), "{said}\nserver:\n{}", server.said());
+    }
+    server.kill();
+}
+
+#[test]
+fn many_connections() {
+    if !is_installed("ucmatose") {
+        return;
+    }
+    // These programs choose the port themselves.
+    const PORT: u16 = 7471;
+    for (server, client) in [
+        ("ucmatose", "ucmatose -s 127.0.0.1"),
+        ("ucmatose -c 200 -C 3", "ucmatose -s 127.0.0.1 -c 200 -C 3"),
+        ("ucmatose -S 20000", "ucmatose -s 127.0.0.1 -S 20000"),
+        ("ucmatose -P ib", "ucmatose -s 127.0.0.1 -P ib"),
+        ("ucmatose -b ::0", "ucmatose -s ::1"),
+        ("ucmatose -m", "ucmatose -s 127.0.0.1 -m -t 8 -a 14"),
+    ] {
+        let said = pair_at(PORT, server, client);
+        assert!(said.contains("return status 0"), "{said}");
+    }
+}
+
+/// The row `rdma_cm_1000` of the benchmark.
+#[test]
+fn a_thousand_connections() {
+    if !is_installed("ucmatose") {
+        return;
+    }
+    pair("ucmatose -c 1000 -C 1 -p PORT", "ucmatose -s 127.0.0.1 -c 1000 -C 1 -p PORT");
+}
+
+#[test]
+fn datagrams() {
+    if !is_installed("udaddy") {
+        return;
+    }
+    for options in ["", " -c 10", " -S 1000 -C 50"] {
+        let (server, client) =
+            (format!("udaddy{options}"), format!("udaddy -s 127.0.0.1{options}"));
+        let said = pair_at(7174, &server, &client);
+        assert!(said.contains("return status 0"), "{said}");
+    }
+}
+
+#[test]
+fn endpoints() {
+    if !is_installed("rdma_server") {
+        return;
+    }
+    pair("rdma_server -p PORT", "rdma_client -s 127.0.0.1 -p PORT");
+    pair("rdma_xserver -p PORT -c r", "rdma_xclient -s 127.0.0.1 -p PORT -c r");
+}
+
+/// The server of this one has no end.
+#[test]
+fn connection_times() {
+    if !is_installed("cmtime") {
+        return;
+    }
+    let (_alone, port) = (alone(), port());
+    let mut server = Program::start(&format!("cmtime -p {port} -c 50"));
+    server.listens(port);
+    let mut client = Program::start(&format!("cmtime -s 127.0.0.1 -p {port} -c 50"));
+    let (code, said) = client.end();
+    assert_eq!(code, Some(0), "{said}\nserver:\n{}", server.said());
+    server.kill();
+}
+
+#[test]
+fn streams() {
+    if !is_installed("rstream") {
+        return;
+    }
+    for options in ["-T b -S all -I 10", "-T a", "-T n", "-T v", "-T b -T v", "-T r", "-B 10000"] {
+        let common = format!("-p PORT -S 5000 -C 20 -I 20 {options}");
+        pair(&format!("rstream {common}"), &format!("rstream -s 127.0.0.1 {common}"));
+    }
+    for options in ["-T b", "-T a", "-T n", "-T v"] {
+        let common = format!("-p PORT -S 5000 -C 10 -I 10 {options}");
+        pair(&format!("riostream {common}"), &format!("riostream -s 127.0.0.1 {common}"));
+    }
+}
+
+#[test]
+fn a_file_over_a_stream() {
+    if !is_installed("rcopy") {
+        return;
+    }
+    let (_alone, port) = (alone(), port());
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (from, to) = (dir.join(format!("from-{port}")), dir.join(format!("to-{port}")));
+    let bytes: Vec<u8> = (0..1_000_000u32).map(|n| (n % 251) as u8).collect();
+    fs::write(&from, &bytes).unwrap();
+    let mut server = Program::start(&format!("rcopy -p {port}"));
+    server.listens(port);
+    let (source, target) = (from.display(), to.display());
+    let mut client = Program::start(&format!("rcopy {source} 127.0.0.1:{target} -p {port}"));
+    let (code, said) = client.end();
+    assert_eq!(code, Some(0), "{said}\nserver:\n{}", server.said());
+    assert!(fs::read(&to).unwrap() == bytes, "the copy is not the file");
+    server.kill();
+    fs::remove_file(from).unwrap();
+    fs::remove_file(to).unwrap();
+}
+
+#[test]
+fn perftest_by_address() {
+    if !is_installed("ib_send_bw") {
+        return;
+    }
+    for test in [
+        "ib_send_bw -R -n 200 -p PORT",
+        "ib_send_lat -R -n 100 -p PORT",
+        "ib_write_bw -R -n 100 -q 8 -p PORT",
+        "ib_read_lat -R -n 100 -p PORT",
+        "ib_send_bw -R -n 200 -c UD -p PORT",
+    ] {
+        pair(test, &format!("{test} 127.0.0.1"));
+    }
+}
+
+#[test]
+fn nobody_listens() {
+    if !is_installed("rping") {
+        return;
+    }
+    let _alone = alone();
+    let mut client = Program::start(&format!("rping -c -a 127.0.0.1 -C 1 -p {}", port()));
+    let (code, said) = client.end();
+    assert_ne!(code, Some(0));
+    assert!(said.contains("RDMA_CM_EVENT_REJECTED, error 8"), "{said}");
+}
+
+/// As hardware's driver does when a process ends, its peers are told.
+#[test]
+fn a_client_is_killed() {
+    if !is_installed("rping") {
+        return;
+    }
+    let (_alone, port) = (alone(), port());
+    let mut server = Program::start(&format!("rping -s -v -p {port}"));
+    server.listens(port);
+    let mut client = Program::start(&format!("rping -c -a 127.0.0.1 -v -p {port}"));
+    client.says("rdma-ping-5:");
+    client.kill();
+    let (_, said) = server.end();
+    assert!(said.contains("DISCONNECT"), "{said}");
+}
+
+#[test]
+fn a_port_is_taken() {
+    if !is_installed("rping") {
+        return;
+    }
+    let (_alone, port) = (alone(), port());
+    let mut first = Program::start(&format!("rping -s -p {port}"));
+    first.listens(port);
+    let mut second = Program::start(&format!("rping -s -p {port}"));
+    let (code, said) = second.end();
+    assert_ne!(code, Some(0));
+    assert!(said.contains("Address already in use"), "{said}");
+}

@@ -1,0 +1,284 @@
+//! Traffic between Remora and the kernel's soft-RoCE, both ways.
+//!
+//! `./ci.sh rxe` runs it, with the virtual machine that `scripts/rxe-vm.sh` makes. By hand:
+//! `REMORA_RXE_VM=$(scripts/rxe-vm.sh) cargo test -p remora-tests --test rxe -- WORDS...` runs the
+//! cases whose names hold all the words. docs/testing.md says more.
+
+mod cm;
+mod connected;
+mod datagram;
+mod loss;
+mod pairs;
+mod programs;
+mod refusals;
+
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use remora_tests::end::{Done, End, PATIENCE, Pair, Service, Status, Terms};
+use remora_tests::machine::Machine;
+use remora_tests::namespace::{self, HOST_V4, HOST_V6, MACHINE_V4, MACHINE_V6};
+use remora_tests::native::Native;
+use remora_tests::program::Program;
+use remora_tests::wire::Wire;
+
+/// How long the machine may take to boot.
+const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+/// The name of the machine's ends.
+const KERNEL: &str = "the kernel";
+/// The largest packets' link.
+const JUMBO: u32 = 9000;
+/// The usual link.
+const USUAL: u32 = 1500;
+
+/// What all cases share.
+struct World {
+    wire: Wire,
+    machine: Machine,
+    image: PathBuf,
+    /// The folder of a libibverbs.so.1 to test, if there is one.
+    library: Option<PathBuf>,
+    link_mtu: u32,
+}
+
+/// Two ends and where they are; `a` is the one that begins.
+struct Two<'w> {
+    world: &'w World,
+    a: Box<dyn End>,
+    b: Box<dyn End>,
+    /// The path MTU.
+    mtu: u32,
+}
+
+/// How the ends lie to each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Lie {
+    link_mtu: u32,
+    v6: bool,
+}
+
+const PLAIN: Lie = Lie { link_mtu: JUMBO, v6: false };
+const SMALL: Lie = Lie { link_mtu: USUAL, v6: false };
+const SIX: Lie = Lie { link_mtu: JUMBO, v6: true };
+
+/// A case between two ends: a name, what it does, and where it is run.
+type Case = (&'static str, fn(&mut Two<'_>), &'static [Lie]);
+
+const CASES: &[Case] = &[
+    ("WRITEs of all sizes", connected::writes, &[PLAIN, SMALL, SIX]),
+    ("READs of all sizes", connected::reads, &[PLAIN, SMALL, SIX]),
+    ("SENDs of all sizes", connected::sends, &[PLAIN, SMALL, SIX]),
+    ("WRITEs with immediate data", connected::writes_with_immediate, &[PLAIN]),
+    ("atomics", connected::atomics, &[PLAIN, SIX]),
+    ("a hundred in flight", connected::in_flight, &[PLAIN]),
+    ("many queue pairs", connected::many_queue_pairs, &[PLAIN]),
+    ("both ways at once", connected::both_ways, &[PLAIN, SMALL]),
+    ("unreliable connection", connected::unreliable, &[PLAIN, SMALL]),
+    ("datagrams", datagram::datagrams, &[PLAIN, SMALL, SIX]),
+    ("datagrams with a wrong Q_Key", datagram::wrong_key, &[PLAIN]),
+    ("wrong keys and bounds", refusals::wrong_keys, &[PLAIN]),
+    ("too long for the receiver", refusals::too_long, &[PLAIN]),
+    ("a late receiver", refusals::late_receiver, &[PLAIN]),
+    ("no receiver", refusals::no_receiver, &[PLAIN]),
+    ("a queue pair that is gone", refusals::gone, &[PLAIN]),
+    ("a wire that is cut", refusals::cut, &[PLAIN]),
+    ("loss of data", loss::of_data, &[PLAIN, SMALL]),
+    ("loss of answers", loss::of_answers, &[PLAIN, SMALL]),
+    ("loss both ways", loss::both_ways, &[PLAIN]),
+    ("repeated packets", loss::repeated, &[PLAIN]),
+    ("packets out of order", loss::out_of_order, &[PLAIN]),
+    ("an atomic whose answer is lost", loss::of_an_atomic_answer, &[PLAIN]),
+    ("a READ whose answers are lost", loss::of_read_answers, &[PLAIN]),
+    ("the last packet lost", loss::of_the_last, &[PLAIN]),
+    ("connecting", cm::connecting, &[PLAIN, SMALL, SIX]),
+    ("refusing", cm::refusing, &[PLAIN]),
+    ("nobody listens", cm::nobody_listens, &[PLAIN]),
+    ("parting, by who accepted", cm::parting_by_passive, &[PLAIN]),
+    ("connecting again and again", cm::again_and_again, &[PLAIN]),
+    ("connecting with loss", cm::with_loss, &[PLAIN]),
+];
+
+impl World {
+    fn begin(image: PathBuf) -> std::io::Result<World> {
+        namespace::furnish(JUMBO)?;
+        let (wire, theirs) = Wire::new()?;
+        let machine = Machine::boot(&image, theirs, JUMBO, BOOT_PATIENCE)?;
+        // Neighbours are found before anybody has to wait for that: the kernel's verbs give up
+        // after a second.
+        machine.must(&format!("ping -c 1 -W 20 {HOST_V6} && ping -c 1 -W 20 {HOST_V4}"));
+        let library = std::env::var_os("REMORA_VERBS_DIR").map(PathBuf::from);
+        Ok(World { wire, machine, image, library, link_mtu: JUMBO })
+    }
+
+    fn set_link_mtu(&mut self, mtu: u32) {
+        if self.link_mtu != mtu {
+            namespace::set_mtu(mtu).unwrap();
+            self.machine.must(&format!("ip link set eth0 mtu {mtu}"));
+            self.link_mtu = mtu;
+        }
+    }
+
+    fn kernel(&self, v6: bool) -> Box<dyn End> {
+        let address = if v6 { IpAddr::from(MACHINE_V6) } else { MACHINE_V4.into() };
+        Box::new(Program::in_machine(&self.machine, address))
+    }
+
+    /// Our end: over the library where one is given, else over the crate.
+    fn remora(&self, v6: bool) -> Box<dyn End> {
+        let address = if v6 { IpAddr::from(HOST_V6) } else { HOST_V4.into() };
+        match &self.library {
+            None => Box::new(Native::open(address)),
+            Some(folder) => {
+                let mut command = self.with_library(folder, address);
+                command.arg(self.image.join("verbs_peer"));
+                Box::new(Program::here(command, address))
+            }
+        }
+    }
+
+    /// A command that runs a program of verbs over our library.
+    fn with_library(&self, folder: &std::path::Path, address: IpAddr) -> Command {
+        let mut command = Command::new("env");
+        command
+            .arg(format!("LD_LIBRARY_PATH={}", folder.display()))
+            .arg(format!("REMORA_ADDR={address}"));
+        command
+    }
+}
+
+impl Two<'_> {
+    fn terms(&self) -> Terms {
+        Terms::new(self.mtu)
+    }
+
+    /// Connected queue pairs, of `a` and of `b`.
+    fn join(&mut self, service: Service, terms: &Terms) -> (Pair, Pair) {
+        let (of_a, of_b) = (self.a.pair(service), self.b.pair(service));
+        self.a.connect(&of_a, &of_b, terms);
+        self.b.connect(&of_b, &of_a, terms);
+        (of_a, of_b)
+    }
+
+    fn reliable(&mut self) -> (Pair, Pair) {
+        let terms = self.terms();
+        self.join(Service::Rc, &terms)
+    }
+
+    /// Sizes around the MTU, and a long one.
+    fn sizes(&self) -> Vec<u64> {
+        let mtu = u64::from(self.mtu);
+        vec![0, 1, 4, 7, mtu - 1, mtu, mtu + 1, 2 * mtu, 2 * mtu + 3, 1 << 20]
+    }
+}
+
+/// The next completion of an end.
+fn next(end: &mut Box<dyn End>) -> Done {
+    end.poll(PATIENCE).unwrap_or_else(|| panic!("{}: no completion", end.name()))
+}
+
+/// The next completion is this one, and went well.
+fn well(end: &mut Box<dyn End>, wr_id: u64) -> Done {
+    let done = next(end);
+    assert_eq!((done.wr_id, done.status), (wr_id, Status::Success), "at {}", end.name());
+    done
+}
+
+/// Runs what the words pick; returns how many cases were run, and the names of those that failed.
+fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
+    let (mut count, mut failed) = (0, Vec::new());
+    let mut attempt = |name: String, act: &mut dyn FnMut()| {
+        if !words.iter().all(|word| name.contains(word.as_str())) {
+            return;
+        }
+        let start = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(act));
+        let word = if outcome.is_ok() { "ok" } else { "FAILED" };
+        println!("{word:6} {:5.1} s  {name}", start.elapsed().as_secs_f64());
+        count += 1;
+        if outcome.is_err() {
+            failed.push(name);
+        }
+    };
+    for link_mtu in [JUMBO, USUAL] {
+        let here = |lie: &&Lie| lie.link_mtu == link_mtu;
+        for (name, case, lies) in CASES {
+            for lie in lies.iter().filter(here) {
+                for kernel_begins in [false, true] {
+                    let way = if kernel_begins { "kernel to remora" } else { "remora to kernel" };
+                    let ip = if lie.v6 { "IPv6" } else { "IPv4" };
+                    let name = format!("{name}, {way}, {ip}, link MTU {link_mtu}");
+                    attempt(name, &mut || {
+                        world.set_link_mtu(link_mtu);
+                        let (remora, kernel) = (world.remora(lie.v6), world.kernel(lie.v6));
+                        let (a, b) =
+                            if kernel_begins { (kernel, remora) } else { (remora, kernel) };
+                        let mtu = if link_mtu == JUMBO { 4096 } else { 1024 };
+                        let mut two = Two { world, a, b, mtu };
+                        case(&mut two);
+                        let troubled = two.world.wire.heal();
+                        assert_eq!(troubled, 0, "a case leaves the wire whole");
+                    });
+                    world.wire.heal();
+                }
+            }
+        }
+    }
+    for (name, case) in programs::CASES {
+        attempt((*name).to_owned(), &mut || {
+            world.set_link_mtu(JUMBO);
+            case(world);
+        });
+    }
+    if let Some(library) = world.library.clone() {
+        for pair in pairs::PAIRS {
+            for server_here in [false, true] {
+                attempt(pairs::name(pair, server_here), &mut || {
+                    world.set_link_mtu(JUMBO);
+                    pairs::run(world, &library, pair, server_here);
+                });
+            }
+        }
+    }
+    (count, failed)
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).filter(|w| !w.starts_with('-')).collect();
+    if std::env::args().any(|word| word == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    let Some(image) = std::env::var_os("REMORA_RXE_VM") else {
+        println!("skipped: it needs a virtual machine; run: ./ci.sh rxe");
+        return ExitCode::SUCCESS;
+    };
+    // While there is one thread only.
+    if let Err(error) = namespace::enter() {
+        eprintln!("no network namespace may be made here: {error}");
+        return ExitCode::FAILURE;
+    }
+    let start = Instant::now();
+    let mut world = match World::begin(image.into()) {
+        Ok(world) => world,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    println!("the machine is up after {:.1} s", start.elapsed().as_secs_f64());
+    let (count, failed) = run(&mut world, &words);
+    println!(
+        "{} of {count} cases passed, in {} s",
+        count - failed.len(),
+        start.elapsed().as_secs()
+    );
+    for name in &failed {
+        println!("failed: {name}");
+    }
+    if !failed.is_empty() {
+        println!("the machine's console:\n{}", world.machine.console());
+    }
+    if failed.is_empty() && count > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,98 @@
+//! The distribution's own programs at both ends: one in the machine, one here on our libibverbs
+//! and librdmacm. They run where `REMORA_VERBS_DIR` names the folder of those two.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use remora_tests::namespace::{HOST_V4, MACHINE_V4};
+use remora_tests::program::Program;
+
+use crate::World;
+
+/// How long a program may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server and its client. `{to}` is the server's address, `{gid}` each one's own GID index.
+pub(crate) const PAIRS: &[(&str, &str)] = &[
+    ("ibv_rc_pingpong -g {gid} -n 200", "ibv_rc_pingpong -g {gid} -n 200 {to}"),
+    ("ibv_uc_pingpong -g {gid} -n 200", "ibv_uc_pingpong -g {gid} -n 200 {to}"),
+    ("ibv_ud_pingpong -g {gid} -n 200", "ibv_ud_pingpong -g {gid} -n 200 {to}"),
+    ("ibv_srq_pingpong -g {gid} -n 200", "ibv_srq_pingpong -g {gid} -n 200 {to}"),
+    ("ib_send_lat -F -x {gid} -n 200", "ib_send_lat -F -x {gid} -n 200 {to}"),
+    ("ib_send_lat -F -x {gid} -n 200 -c UD", "ib_send_lat -F -x {gid} -n 200 -c UD {to}"),
+    ("ib_send_bw -F -x {gid} -n 200 -e", "ib_send_bw -F -x {gid} -n 200 -e {to}"),
+    ("ib_write_lat -F -x {gid} -n 200", "ib_write_lat -F -x {gid} -n 200 {to}"),
+    ("ib_write_bw -F -x {gid} -n 200 -q 8", "ib_write_bw -F -x {gid} -n 200 -q 8 {to}"),
+    ("ib_write_bw -F -n 200 -R", "ib_write_bw -F -n 200 -R {to}"),
+    ("ib_read_bw -F -x {gid} -n 200", "ib_read_bw -F -x {gid} -n 200 {to}"),
+    ("ib_atomic_lat -F -x {gid} -n 200", "ib_atomic_lat -F -x {gid} -n 200 {to}"),
+    ("rping -s -a {to} -C 10 -p 7175", "rping -c -a {to} -C 10 -p 7175 -V"),
+    ("ucmatose -b {to}", "ucmatose -s {to}"),
+    ("udaddy -b {to}", "udaddy -s {to}"),
+    ("rdma_server -p 7176", "rdma_client -s {to} -p 7176"),
+    ("rstream -b {to}", "rstream -s {to} -I 20"),
+];
+
+/// Runs a pair: the server in the machine, or here.
+pub(crate) fn run(world: &World, library: &Path, pair: &(&str, &str), server_here: bool) {
+    let address = if server_here { HOST_V4 } else { MACHINE_V4 };
+    let ours = if server_here { pair.0 } else { pair.1 };
+    let theirs = if server_here { pair.1 } else { pair.0 };
+    let of = |gid: u64, command: &str| {
+        command.replace("{to}", &address.to_string()).replace("{gid}", &gid.to_string())
+    };
+    let gid_there = Program::in_machine(&world.machine, MACHINE_V4.into()).gid();
+    let gid_here = {
+        let mut command = world.with_library(library, HOST_V4.into());
+        command.arg(world.image.join("verbs_peer"));
+        Program::here(command, HOST_V4.into()).gid()
+    };
+    let theirs = of(gid_there, theirs);
+    let mut here = world.with_library(library, HOST_V4.into());
+    here.args(of(gid_here, ours).split(' ')).stdout(Stdio::null()).stderr(Stdio::inherit());
+    // A client that comes too early gives up; it is sent again.
+    let end = Instant::now() + PATIENCE;
+    if server_here {
+        let mut server = here.spawn().expect("the server here");
+        let output = loop {
+            let output = world.machine.run(&theirs, PATIENCE);
+            let good = output.as_ref().is_ok_and(|output| output.status == 0);
+            if good || Instant::now() > end || server.try_wait().is_ok_and(|s| s.is_some()) {
+                break output;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        };
+        finish(&mut server, end, "the server here");
+        let output = output.expect("the client in the machine");
+        assert_eq!(output.status, 0, "{theirs}: {}", output.text);
+    } else {
+        let server = world.machine.start(&theirs).expect("the machine");
+        std::thread::sleep(Duration::from_secs(1));
+        let mut client = here.spawn().expect("the client here");
+        finish(&mut client, end, "the client here");
+        let output = server.finish(PATIENCE).expect("the server in the machine");
+        // rping's server ends with an error when its client has gone.
+        let good = output.status == 0 || theirs.starts_with("rping");
+        assert!(good, "{theirs}: {}", output.text);
+    }
+}
+
+fn finish(program: &mut std::process::Child, end: Instant, who: &str) {
+    while Instant::now() < end {
+        if let Ok(Some(status)) = program.try_wait() {
+            assert!(status.success(), "{who}: {status}");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    program.kill().ok();
+    program.wait().ok();
+    panic!("{who} is not done in {PATIENCE:?}");
+}
+
+/// What a command here looks like, for messages.
+pub(crate) fn name(pair: &(&str, &str), server_here: bool) -> String {
+    let way = if server_here { "kernel to remora" } else { "remora to kernel" };
+    format!("{}, {way}", pair.1.replace(" {to}", "").replace(" -x {gid}", ""))
+}

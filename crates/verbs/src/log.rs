@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(parsed(""), ("error".into(), None));
         assert_eq!(parsed("debug"), ("debug".into(), None));
         assert_eq!(parsed("remora_nic=trace"), ("remora_nic=trace".into(), None));
-        assert_eq!(parsed("/tmp/x.log"), ("debug".into(), Some("/tmp/x.log".into())));
+        assert_eq!(parsed("/var/x.log"), ("debug".into(), Some("/var/x.log".into())));
         assert_eq!(parsed("info:x-%p"), ("info".into(), Some("x-%p".into())));
         assert_eq!(parsed("a:b"), ("debug".into(), Some("a:b".into())));
     }

@@ -93,8 +93,8 @@ impl Qp {
         if self.cold.rnr_retry != RNR_FOR_EVER {
             self.tx.rnr_retries_left -= 1;
         }
-        // The peer answers: nothing is wrong with the way to it. (And its sequence NAKs for what came
-        // behind `psn` may arrive when the wait is over, where they look like a loss.)
+        // The peer answers: nothing is wrong with the way to it. (And its sequence NAKs for what
+        // came behind `psn` may arrive when the wait is over, where they look like a loss.)
         self.tx.retries_left = self.cold.retry_cnt;
         self.go_back(env, psn);
         self.tx.recovery = Recovery::RnrWait;

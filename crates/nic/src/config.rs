@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Range;
+use core::time::Duration;
 
 use crate::cm::CmConfig;
 use crate::transmit::Ecn;
@@ -47,6 +48,8 @@ pub struct Config {
     pub window_packets: u16,
     /// An acknowledge is asked for at the end of each message and every so many packets.
     pub ack_every: u32,
+    /// The shortest wait for an acknowledge, whatever a queue pair asks for. Cards have such a floor.
+    pub min_ack_timeout: Duration,
     /// ECN bits of data packets.
     pub ecn: Ecn,
     /// The communication manager's settings.
@@ -76,6 +79,7 @@ impl Config {
             burst_bytes: 16 << 10,
             window_packets: 64,
             ack_every: 16,
+            min_ack_timeout: Duration::ZERO,
             ecn: Ecn::Capable0,
             cm: CmConfig::new(address, guid(address)),
         }

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 use std::{env, io, thread};
 
 use remora_nic::nic::InUse;
@@ -26,6 +27,10 @@ use crate::socket::{self, BindError, RecvCounters, Socket};
 /// The environment variable that names a capture file for any process; `%p` in it becomes the
 /// process id.
 pub const PCAP_VARIABLE: &str = "REMORA_PCAP";
+
+/// The shortest wait for an acknowledge. A peer's process may not get a processor for milliseconds,
+/// and programs that ask for less (65 µs is one library's default) mean a card of hardware.
+const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Memory that lives on the card, in bytes.
 const DEVICE_MEMORY: usize = 1 << 20;
@@ -125,6 +130,7 @@ impl DeviceOptions {
         let own_memory = crate::memory::Buffer::new(DEVICE_MEMORY)?;
         let mut config = remora_nic::Config::new(socket.addr());
         config.device_memory = own_memory.addr()..own_memory.addr() + DEVICE_MEMORY as u64;
+        config.min_ack_timeout = MIN_ACK_TIMEOUT;
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
         let mut seed = [0; 32];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())

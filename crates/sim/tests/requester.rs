@@ -3,11 +3,11 @@
 
 use core::time::Duration;
 
-use remora_nic::Psn;
 use remora_nic::qp::State;
 use remora_nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
 use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{Aeth, Extensions, Nak, Op, Operation, Position, Syndrome, Transport};
+use remora_nic::{Config, Psn};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
 use remora_sim::network::LinkOptions;
 use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
@@ -245,6 +245,20 @@ fn a_peer_that_is_gone_ends_the_connection() {
     assert!(tries.windows(2).all(|w| w[1].at.since(w[0].at) == wait));
     assert_eq!(statuses(&mut t, A), [Status::RetryExceeded, Status::Flushed]);
     assert_eq!(t.received(A)[0].status, Status::Flushed);
+    t.tear_down();
+}
+
+#[test]
+fn a_card_has_a_shortest_wait_for_acknowledges() {
+    let connect = ConnectOptions { retry_cnt: 1, ..ConnectOptions::default() };
+    let config = |config: &mut Config| config.min_ack_timeout = Duration::from_millis(20);
+    let mut t = Pair::new(&PairOptions { connect, config, ..PairOptions::default() });
+    t.rule(Rule::all(Fate::Drop, |p| p.from == A));
+    t.write(A, 0, 0, 10);
+    t.run();
+    // Expect: the queue pair asks for a millisecond, and waits for twenty.
+    let tries = t.seen(|p| p.is(Operation::Write));
+    assert_eq!(tries[1].at.since(tries[0].at), Duration::from_millis(20));
     t.tear_down();
 }
 

@@ -405,7 +405,10 @@ impl Qp {
     /// Starts the wait for an acknowledge anew.
     pub(crate) fn arm_timer(&mut self, env: &mut Env<'_>) {
         match timers::ack_timeout(self.cold.timeout) {
-            Some(wait) => env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + wait),
+            Some(wait) => {
+                let wait = wait.max(env.card.config.min_ack_timeout);
+                env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + wait);
+            }
             None => self.tx.timer.disarm(),
         }
     }

@@ -48,7 +48,7 @@ pub struct Config {
     pub window_packets: u16,
     /// An acknowledge is asked for at the end of each message and every so many packets.
     pub ack_every: u32,
-    /// The shortest wait for an acknowledge, whatever a queue pair asks for. Cards have such a floor.
+    /// The shortest wait for an acknowledge, whatever a queue pair asks for. Real cards have one.
     pub min_ack_timeout: Duration,
     /// ECN bits of data packets.
     pub ecn: Ecn,

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use remora_nic::Event;
-use remora_nic::qp::State;
+use remora_nic::qp::{QpAttr, State};
 use remora_nic::queue::{
     Completion, CompletionFlags, Data, PollCqError, RecvRequest, SendFlags, SendOp, Status,
 };
@@ -286,5 +286,20 @@ fn a_receive_doorbell_in_error_is_flushed_too() {
     t.run();
     // Expect: what the ring's owner wrote by itself comes back like what is posted.
     assert_eq!(statuses(&t.received(B)), [Status::Flushed; 2]);
+    t.tear_down();
+}
+
+#[test]
+fn a_queue_pair_that_is_reset_finds_no_completion_of_its_former_life() {
+    let mut t = Pair::standard();
+    t.receive(A, 0, 100);
+    t.write(A, 0, 0, 10);
+    t.run();
+    t.ends[A].modify(&mut t.world, &QpAttr { state: Some(State::Error), ..QpAttr::default() });
+    t.run();
+    // Expect: the WRITE's success and the receive's flush wait, and go.
+    t.ends[A].modify(&mut t.world, &QpAttr { state: Some(State::Reset), ..QpAttr::default() });
+    t.run();
+    assert_eq!((t.sent(A).len(), t.received(A).len()), (0, 0));
     t.tear_down();
 }

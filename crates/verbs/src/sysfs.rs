@@ -174,6 +174,10 @@ fn write_card(root: &Path, directory: &Path, card: &Card) -> io::Result<()> {
     // As there: from the character device to the device, and from there to its children.
     link(&directory.join("device"), &class.join("device"));
     link(directory, &directory.join("device/infiniband").join(name));
+    link(
+        &Path::new("/sys/class/net").join(&card.ifname),
+        &directory.join("device/net").join(&card.ifname),
+    );
     Ok(())
 }
 

@@ -284,6 +284,7 @@ impl Qp {
         match to {
             State::Reset => {
                 self.reset(env.card);
+                self.forget_completions(env.card);
                 self.state = State::Reset;
             }
             State::Error => self.fail(env),
@@ -431,6 +432,16 @@ impl Qp {
         if self.srq != 0 && !self.cold.last_element_told {
             self.cold.last_element_told = true;
             env.card.events.push_back(Event::LastElementReached(self.qpn));
+        }
+    }
+
+    /// Takes back what was reported and not yet polled: a queue pair that begins anew is not to
+    /// find the end of its former life. (Drivers of cards do the same.)
+    fn forget_completions(&self, card: &mut Card) {
+        for cq in [self.send_cq, self.recv_cq] {
+            if let Some(queue) = card.cqs.get_mut(cq) {
+                queue.forget(self.qpn);
+            }
         }
     }
 

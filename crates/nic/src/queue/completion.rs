@@ -266,6 +266,11 @@ impl CompletionQueue {
         self.capacity
     }
 
+    /// Drops the entries of a queue pair.
+    pub(crate) fn forget(&mut self, qpn: u32) {
+        self.ring.retain(|entry| entry.qpn != qpn);
+    }
+
     /// Asks for one notification at the next entry (or the next solicited one).
     pub(crate) fn arm(&mut self, solicited_only: bool) {
         match (self.armed, solicited_only) {

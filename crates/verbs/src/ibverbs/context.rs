@@ -90,6 +90,8 @@ pub fn open(device: *mut ibv_device) -> Result<*mut ibv_context> {
     let mut c = functions();
     c.context.device = device;
     c.context.async_fd = events.fd();
+    // There are no commands to write to it, but programs duplicate it.
+    c.context.cmd_fd = events.fd();
     let slot = handles::create(c, Context { card, events, users: AtomicUsize::new(0) });
     Ok(inner(slot.ok_or(super::ENOMEM)?))
 }

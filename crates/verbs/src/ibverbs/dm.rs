@@ -101,6 +101,8 @@ pub extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })())
 }
 
+/// Offsets and lengths of copies are multiples of this.
+const WORD: u64 = 4;
 /// Bytes copied at once while the card is locked.
 const CHUNK: usize = 4096;
 
@@ -133,6 +135,10 @@ unsafe extern "C" fn memcpy_from_dm(
 /// Copies as the card does: bytes that peers may write meanwhile are nobody's Rust slice.
 fn copy(dm: *mut ibv_dm, offset: u64, host: u64, len: usize, to_device: bool) -> Result<()> {
     let dm = find(dm)?;
+    // As of cards of hardware, so that who tries a program here finds out here.
+    if !offset.is_multiple_of(WORD) || !(len as u64).is_multiple_of(WORD) {
+        return Err(EINVAL);
+    }
     let device = dm.place(offset, len as u64)?;
     let (from, to) = if to_device { (host, device) } else { (device, host) };
     let fault = |_| Errno(libc::EFAULT);

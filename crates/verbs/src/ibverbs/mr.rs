@@ -467,7 +467,7 @@ pub extern "C" fn reg_dm_mr(
         let (pd, dm) = (pd::find(pd)?, super::dm::find(dm)?);
         let known = WRITES | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED;
         let flags = access & !IBV_ACCESS_OPTIONAL_RANGE;
-        if flags & !known != 0 || flags & IBV_ACCESS_ZERO_BASED == 0 || len == 0 {
+        if flags & !known != 0 || flags & IBV_ACCESS_ZERO_BASED == 0 {
             return Err(EINVAL);
         }
         let addr = dm.place(offset, len as u64)?;

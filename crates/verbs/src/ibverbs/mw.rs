@@ -111,7 +111,9 @@ pub(crate) fn find_for_type_2(mw: *const ibv_mw) -> Result<&'static Slot<Mw>> {
 
 /// The request that binds a window, so that `key` opens it.
 pub(crate) fn request(mw: &Slot<Mw>, key: u32, info: &ibv_mw_bind_info) -> Result<SendOp> {
-    let known = IBV_ACCESS_REMOTE_WRITE
+    // Writing from this side needs no window; programs pass the flag all the same.
+    let known = IBV_ACCESS_LOCAL_WRITE
+        | IBV_ACCESS_REMOTE_WRITE
         | IBV_ACCESS_REMOTE_READ
         | IBV_ACCESS_REMOTE_ATOMIC
         | IBV_ACCESS_ZERO_BASED;

@@ -141,6 +141,8 @@ pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
     copy_name(&mut attr.fw_ver, FIRMWARE);
     attr.node_guid = card.guid.to_be();
     attr.sys_image_guid = card.guid.to_be();
+    // Nobody's, as of the kernel's soft-RoCE card: some programs take 0 for "unknown".
+    attr.vendor_id = 0xff_ffff;
     attr.max_mr_size = MAX_REGION;
     attr.page_size_cap = 0xffff_f000;
     attr.max_qp = int(limits.max_qps);

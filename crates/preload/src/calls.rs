@@ -36,9 +36,11 @@ impl<T> Failure for *mut T {
     const FAILURE: *mut T = ptr::null_mut();
 }
 
-/// For each function: the arguments before its path, the path, those after it.
+/// For each function: the arguments before its path, the path, those after it; and for some, where
+/// they say what kind of file there is.
 macro_rules! calls {
-    ($($name:ident($($before:ident: $b:ty,)* [$path:ident] $(, $after:ident: $a:ty)*) -> $r:ty;)*)
+    ($($name:ident($($before:ident: $b:ty,)* [$path:ident] $(, $after:ident: $a:ty)*) -> $r:ty
+        $(, status $status:ident)?;)*)
     => { $(
         /// As in C.
         ///
@@ -65,10 +67,36 @@ macro_rules! calls {
             let next: Call = unsafe { mem::transmute(next) };
             let mut room = Room::new();
             // SAFETY: the caller keeps C's rules; `room` lives until the call is over.
-            unsafe { next($($before,)* place::of($path, &mut room) $(, $after)*) }
+            let result = unsafe { next($($before,)* place::of($path, &mut room) $(, $after)*) };
+            $(
+                if result == 0 {
+                    // SAFETY: as above; the call succeeded, and has filled the status.
+                    unsafe { show_device($path, $status.cast()) };
+                }
+            )?
+            result
         }
     )* };
 }
+
+/// What stands for a device is a socket, as nobody but root can make a device. Programs that look
+/// are told that it is one, which all may use.
+///
+/// # Safety
+/// `path` is a string of C's, `status` can be written.
+unsafe fn show_device(path: *const c_char, status: *mut libc::stat) {
+    // SAFETY: by the caller's promise.
+    if unsafe { !place::is_device(path) } {
+        return;
+    }
+    // SAFETY: by the caller's promise. (On 64-bit machines `stat64` fills the same struct.)
+    let status = unsafe { &mut *status };
+    status.st_mode = libc::S_IFCHR | 0o666;
+    status.st_rdev = libc::makedev(VERBS_MAJOR, 192);
+}
+
+/// The kernel's number for character devices of verbs.
+const VERBS_MAJOR: c_uint = 231;
 
 calls! {
     open([path], flags: c_int, mode: mode_t) -> c_int;
@@ -99,19 +127,23 @@ calls! {
     euidaccess([path], mode: c_int) -> c_int;
     eaccess([path], mode: c_int) -> c_int;
 
-    stat([path], to: *mut c_void) -> c_int;
-    stat64([path], to: *mut c_void) -> c_int;
-    lstat([path], to: *mut c_void) -> c_int;
-    lstat64([path], to: *mut c_void) -> c_int;
-    fstatat(folder: c_int, [path], to: *mut c_void, flags: c_int) -> c_int;
-    fstatat64(folder: c_int, [path], to: *mut c_void, flags: c_int) -> c_int;
+    stat([path], to: *mut c_void) -> c_int, status to;
+    stat64([path], to: *mut c_void) -> c_int, status to;
+    lstat([path], to: *mut c_void) -> c_int, status to;
+    lstat64([path], to: *mut c_void) -> c_int, status to;
+    fstatat(folder: c_int, [path], to: *mut c_void, flags: c_int) -> c_int, status to;
+    fstatat64(folder: c_int, [path], to: *mut c_void, flags: c_int) -> c_int, status to;
     statx(folder: c_int, [path], flags: c_int, mask: c_uint, to: *mut c_void) -> c_int;
-    __xstat(version: c_int, [path], to: *mut c_void) -> c_int;
-    __xstat64(version: c_int, [path], to: *mut c_void) -> c_int;
-    __lxstat(version: c_int, [path], to: *mut c_void) -> c_int;
-    __lxstat64(version: c_int, [path], to: *mut c_void) -> c_int;
-    __fxstatat(version: c_int, folder: c_int, [path], to: *mut c_void, flags: c_int) -> c_int;
-    __fxstatat64(version: c_int, folder: c_int, [path], to: *mut c_void, flags: c_int) -> c_int;
+    __xstat(version: c_int, [path], to: *mut c_void) -> c_int, status to;
+    __xstat64(version: c_int, [path], to: *mut c_void) -> c_int, status to;
+    __lxstat(version: c_int, [path], to: *mut c_void) -> c_int, status to;
+    __lxstat64(version: c_int, [path], to: *mut c_void) -> c_int, status to;
+    __fxstatat(
+        version: c_int, folder: c_int, [path], to: *mut c_void, flags: c_int
+    ) -> c_int, status to;
+    __fxstatat64(
+        version: c_int, folder: c_int, [path], to: *mut c_void, flags: c_int
+    ) -> c_int, status to;
     statfs([path], to: *mut c_void) -> c_int;
     statfs64([path], to: *mut c_void) -> c_int;
 

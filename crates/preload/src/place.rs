@@ -78,6 +78,15 @@ unsafe fn is_ours(path: *const c_char) -> bool {
     })
 }
 
+/// Is `path` a device, and not the folder of devices?
+///
+/// # Safety
+/// `path` is null or a string of C's.
+pub(crate) unsafe fn is_device(path: *const c_char) -> bool {
+    // SAFETY: by the caller's promise; `is_ours` refuses null.
+    unsafe { is_ours(path) && CStr::from_ptr(path).to_bytes().starts_with(b"/dev/infiniband/") }
+}
+
 /// The folder that stands for `/sys`, if there is one.
 fn root() -> Option<&'static CStr> {
     // Asked anew each time: after a fork the library has another folder.

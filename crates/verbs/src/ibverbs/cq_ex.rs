@@ -72,7 +72,7 @@ fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Result<*mut 
     c.read_qp_num = Some(read_qp_num);
     c.read_src_qp = Some(read_src_qp);
     c.read_slid = Some(read_slid);
-    c.read_sl = Some(read_zero);
+    c.read_sl = Some(read_sl);
     c.read_dlid_path_bits = Some(read_zero);
     if wants(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) {
         c.read_completion_ts = Some(read_completion_ts);
@@ -182,6 +182,11 @@ unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
 
 unsafe extern "C" fn read_slid(_: *mut ibv_cq_ex) -> u32 {
     0
+}
+
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: the caller polls this queue, which is then one.
+    unsafe { handles::get_fast::<Cq>(cq) }.map_or(0, |slot| poll::sl(slot, &current(cq)))
 }
 
 unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u8 {

@@ -258,7 +258,7 @@ impl Drop for Live {
         }
         // What is ready still leaves: a last acknowledge, a disconnect.
         let mut driver = self.shared.lock();
-        driver.transmit();
+        driver.settle();
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
         }

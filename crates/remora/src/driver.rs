@@ -28,6 +28,8 @@ use crate::socket::{RecvBatch, Socket};
 const BATCH: usize = 128;
 /// Batches sent in one step, before receiving gets its turn.
 const ROUNDS: usize = 2;
+/// Rounds of sending before a queue pair ends: other queue pairs may have work without end.
+const SETTLE_ROUNDS: usize = 16;
 /// Pieces received in one step: enough to fill a system call, few enough to stay in the cache.
 const RECV_SLOTS: usize = 4;
 /// Steps in a row without a look at the timers: some 5 µs.
@@ -173,6 +175,17 @@ impl Driver {
     pub(crate) fn transmit(&mut self) -> bool {
         self.nic.release_acknowledges();
         self.transmit_answer(false)
+    }
+
+    /// Sends all that is owed, for who is about to end a queue pair or the process: a peer whose
+    /// last message was taken, and never acknowledged, would send it again to nobody, and fail.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..SETTLE_ROUNDS {
+            self.transmit();
+            if self.blocked || !self.nic.wants_transmit() {
+                return;
+            }
+        }
     }
 
     /// As [`Driver::transmit`], for what an application has just posted. If it polls, acknowledges

@@ -301,8 +301,7 @@ impl Shared {
     pub(crate) fn after_command(&self, driver: &mut Driver) {
         driver.transmit_answer(self.background.rests());
         driver.dispatch_events();
-        // News of connections may have been answered just now.
-        if driver.has_more() || driver.nic.cm().has_mads() {
+        if driver.has_more() {
             self.background.wake();
         } else {
             self.background.due(driver.nic.poll_timeout());

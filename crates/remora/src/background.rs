@@ -3,6 +3,26 @@
 //! Two busy processes on two cores must not fight their own background threads. So the thread only
 //! looks in, every millisecond or so, as long as somebody polls; when it finds that nobody has, it
 //! sleeps on the socket and handles what comes at once, until somebody polls again.
+//!
+//! # Why no wake-up is lost
+//! Work is whatever a step would move: packets in the socket, things to send, timers, a step back
+//! from a full socket. The thread is in one of three places:
+//!
+//! - *Asleep on the socket* (`SLEEPING`, without an end if no timer runs). It goes there under the
+//!   driver's lock, when a step has found nothing and nothing is left to send; under the same lock
+//!   it publishes the time of the next timer. Whoever changes the card afterwards has the lock, and
+//!   so finds `SLEEPING` and that time: [`Background::note_poll`] after polls, and
+//!   `Shared::after_command` after commands, wake it for what is left to send, and
+//!   [`Background::due`] for a timer that is earlier. The wake-up is a count in the kernel, which
+//!   stays until the thread has read it; and after that it looks at everything anew. The socket
+//!   wakes it by itself, and when it is full its having room does.
+//! - *Leaving the work to others* (`RESTING`). What is told it then may be lost (`doing`, `polls`
+//!   and `wakes_at` are written without the lock), but it is back within [`LOOK_IN_MAX`] whatever
+//!   happens, and goes on to drive unless somebody has polled eight times in that time.
+//! - *At work*, or on its way between these: it looks at everything before it sleeps.
+//!
+//! So a card that nobody polls is late by [`LOOK_IN_MAX`] at most. What this needs is that nobody
+//! changes the card, lets go of the lock, and neither polls nor calls `after_command`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -70,7 +90,7 @@ impl Background {
     #[inline(always)]
     pub(crate) fn note_poll(&self, driver: &Driver) {
         if !self.rests() {
-            if driver.has_more() || driver.nic.wants_transmit() {
+            if driver.has_more() {
                 self.wake();
             } else {
                 self.due(driver.nic.poll_timeout());
@@ -234,7 +254,8 @@ fn drive(shared: &Shared, attended: bool) {
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
         }
-        if steps == 0 {
+        // The last step may have found nothing to move and yet made work: see `has_more`.
+        if steps == 0 || driver.has_more() && !driver.is_blocked() {
             return;
         }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);

@@ -264,7 +264,7 @@ impl Drop for Live {
         }
         // What is ready still leaves: a last acknowledge, a disconnect.
         let mut driver = self.shared.lock();
-        driver.transmit();
+        driver.settle();
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
         }
@@ -307,8 +307,7 @@ impl Shared {
     pub(crate) fn after_command(&self, driver: &mut Driver) {
         driver.transmit_answer(self.background.rests());
         driver.dispatch_events();
-        // News of connections may have been answered just now.
-        if driver.has_more() || driver.nic.cm().has_mads() {
+        if driver.has_more() {
             self.background.wake();
         } else {
             self.background.due(driver.nic.poll_timeout());

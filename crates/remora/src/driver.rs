@@ -28,6 +28,8 @@ use crate::socket::{RecvBatch, Socket};
 const BATCH: usize = 128;
 /// Batches sent in one step, before receiving gets its turn.
 const ROUNDS: usize = 2;
+/// Rounds of sending before a queue pair ends: other queue pairs may have work without end.
+const SETTLE_ROUNDS: usize = 16;
 /// Pieces received in one step: enough to fill a system call, few enough to stay in the cache.
 const RECV_SLOTS: usize = 4;
 /// Steps in a row without a look at the timers: some 5 µs.
@@ -48,8 +50,6 @@ pub(crate) struct Driver {
     batch: TransmitBatch,
     /// The socket was full, and `batch` is not sent to its end.
     blocked: bool,
-    /// The card had more ready than fit into the last step.
-    more: bool,
     start: Instant,
     /// Steps since timers were looked at.
     timeless: u32,
@@ -102,7 +102,6 @@ impl Driver {
             received: RecvBatch::new(RECV_SLOTS),
             batch: TransmitBatch::new(),
             blocked: false,
-            more: false,
             start: Instant::now(),
             timeless: 0,
             idle: 0,
@@ -175,6 +174,17 @@ impl Driver {
         self.transmit_answer(false)
     }
 
+    /// Sends all that is owed, for who is about to end a queue pair or the process: a peer whose
+    /// last message was taken, and never acknowledged, would send it again to nobody, and fail.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..SETTLE_ROUNDS {
+            self.transmit();
+            if self.blocked || !self.nic.wants_transmit() {
+                return;
+            }
+        }
+    }
+
     /// As [`Driver::transmit`], for what an application has just posted. If it polls, acknowledges
     /// may stay behind: its peer waits for the answer, and they would make it late.
     pub(crate) fn transmit_answer(&mut self, polls: bool) -> bool {
@@ -193,15 +203,15 @@ impl Driver {
                     now = self.now();
                 }
                 self.batch.clear();
-                self.more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, BATCH);
+                let more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, BATCH);
                 if self.batch.is_empty() {
                     // Nothing to send does not mean nothing done: work may have been flushed.
-                    any |= self.more;
+                    any |= more;
                     break;
                 }
             }
             any |= self.send_batch();
-            if self.blocked || !self.more {
+            if !self.has_more() || self.blocked {
                 break;
             }
         }
@@ -244,9 +254,11 @@ impl Driver {
         (1..=2).contains(&self.packets) && self.nic.wants_acknowledge_only()
     }
 
-    /// Is there more to send than the last step could? If so, somebody has to take another.
+    /// Is there something to send, more than the last step could? If so, somebody has to take
+    /// another. (That the step sent all there was does not answer this: memory that could not be
+    /// read, and news of connections that was answered at once, make work behind it.)
     pub(crate) fn has_more(&self) -> bool {
-        self.more || self.blocked
+        self.blocked || self.nic.wants_transmit()
     }
 
     /// Receives; returns whether there was anything.

@@ -163,6 +163,9 @@ impl QueuePair {
     /// See [`ModifyQpError`]; nothing has changed then.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
         self.inner.pd.live().command(|driver| {
+            if attr.state == Some(State::Reset) {
+                driver.settle();
+            }
             let now = driver.now();
             driver.nic.modify_qp(now, &mut driver.memory, self.inner.qpn, attr)
         })
@@ -319,8 +322,7 @@ impl QueuePair {
 impl Drop for QpInner {
     fn drop(&mut self) {
         let mut driver = self.pd.live().lock();
-        // Acknowledges that are due leave before the queue pair does.
-        driver.transmit();
+        driver.settle();
         driver.detach_all(self.qpn);
         if let Err(error) = driver.nic.destroy_qp(self.qpn) {
             tracing::error!(%error, "a queue pair was gone before its handle");

@@ -53,7 +53,7 @@ impl Device {
     /// the process, from a signal's handler.
     pub fn finish(&self) -> bool {
         let Some(mut driver) = self.live.try_lock() else { return false };
-        driver.transmit();
+        driver.settle();
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
         }
@@ -121,6 +121,12 @@ impl Card<'_> {
         if self.driver.unsent.posts > 0 {
             self.kick();
         }
+    }
+
+    /// Sends all that is owed, acknowledges that have stayed behind too. Call it before a queue pair
+    /// ends or is reset: what it owes ends with it.
+    pub fn settle(&mut self) {
+        self.driver.settle();
     }
 
     pub(crate) fn driver(&mut self) -> &mut Driver {

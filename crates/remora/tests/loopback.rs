@@ -359,6 +359,28 @@ fn a_file_that_shrinks_is_a_clear_error_at_the_reader() {
     std::fs::remove_file(&path).unwrap();
 }
 
+/// The refusal is made while nothing is sent and nothing comes. It leaves all the same, at once: no
+/// timer of the reader's asks for it again.
+#[test]
+fn a_refusal_that_nobody_waits_for_leaves_the_idle_process() {
+    let (a, b) = (end(), end());
+    let params = ConnectionParams { timeout: 0, ..ConnectionParams::new(a.device.info().mtu) };
+    a.qp.connect(b.qp.local(), &params).unwrap();
+    b.qp.connect(a.qp.local(), &params).unwrap();
+    let path = std::env::temp_dir().join(format!("remora-refused-{}", std::process::id()));
+    std::fs::write(&path, vec![1; 4096]).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    let served = b.pd.register_file(file, Access::REMOTE_READ).unwrap();
+    let mine = a.pd.alloc(4096, OPEN).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+    // The other process sleeps.
+    std::thread::sleep(Duration::from_millis(20));
+    let op = SendOp::Read { from: served.remote(0) };
+    a.qp.post_send(&signaled(1, op, Data::Sges(&[mine.sge(0, 4096)]))).unwrap();
+    assert_eq!(a.cq.spin(PATIENCE).unwrap().status, Status::RemoteOperation);
+    std::fs::remove_file(&path).unwrap();
+}
+
 /// A peer whose link takes larger packets.
 #[test]
 fn a_smaller_mtu_is_agreed_on() {

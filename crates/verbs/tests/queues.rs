@@ -232,6 +232,39 @@ fn messages_of_each_kind_arrive() {
     assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b), cq::destroy_cq(cq)), (0, 0, 0));
 }
 
+/// Whose last message was taken, and answered, is told so, though the queue pair ends at once: an
+/// acknowledge that stayed behind the answer leaves before it.
+#[test]
+fn what_was_received_is_acknowledged_before_the_queue_pair_ends() {
+    let card = Card::open();
+    let (ours, theirs) = (card.cq(ptr::null_mut()), card.cq(ptr::null_mut()));
+    for round in 0..20 {
+        let [a, b] = [card.qp(IBV_QPT_RC, ours, ptr::null_mut()), {
+            card.qp(IBV_QPT_RC, theirs, ptr::null_mut())
+        }];
+        card.connect(a, b);
+        card.connect(b, a);
+        // Acknowledges stay behind only of who polls.
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 5 {
+            // SAFETY: no room is needed for none.
+            assert_eq!(unsafe { poll::poll_cq(theirs, 1, &mut ibv_wc::zeroed()) }, 0);
+        }
+        assert_eq!(post_recv(a, 1, &mut [card.sge(4096, 64)]), 0);
+        assert_eq!(post_recv(b, 2, &mut [card.sge(8192, 64)]), 0);
+        post_send(a, &mut send_wr(3, IBV_WR_SEND, &mut [card.sge(0, 8)])).unwrap();
+        assert_eq!((next(theirs).wr_id, round), (2, round));
+        post_send(b, &mut send_wr(4, IBV_WR_SEND, &mut [card.sge(0, 8)])).unwrap();
+        assert_eq!(qp::destroy_qp(b), 0);
+        for _ in 0..2 {
+            let wc = next(ours);
+            assert_eq!(wc.status, IBV_WC_SUCCESS, "round {round}, request {}", wc.wr_id);
+        }
+        assert_eq!(qp::destroy_qp(a), 0);
+    }
+    assert_eq!((cq::destroy_cq(ours), cq::destroy_cq(theirs)), (0, 0));
+}
+
 fn write_target(card: &Card, at: u64) -> ibv_send_wr_wr_rdma {
     ibv_send_wr_wr_rdma { remote_addr: card.memory.addr() + at, rkey: card.key }
 }

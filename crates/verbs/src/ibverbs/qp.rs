@@ -395,11 +395,14 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
     // One who changes attributes at a time: what is kept is what the card has.
     let mut kept = qp.kept();
     let mut locked = card.lock();
-    let (nic, memory, now) = locked.parts();
-    let from = qp_attr::state_of(nic.query_qp(qp.number).ok_or(EINVAL)?.state);
+    let from = qp_attr::state_of(locked.nic().query_qp(qp.number).ok_or(EINVAL)?.state);
     let to = qp_attr::check_mask(qp.service, from, attr, mask)?;
     qp_attr::check_values(attr, mask, limits)?;
     let changes = qp_attr::to_card(qp.service, (from, to), attr, mask, (path, card.mtu));
+    if to == IBV_QPS_RESET {
+        locked.settle();
+    }
+    let (nic, memory, now) = locked.parts();
     nic.modify_qp(now, memory, qp.number, &changes).map_err(|error| {
         tracing::debug!(qpn = qp.number, %error, "a queue pair was not modified");
         EINVAL
@@ -484,7 +487,7 @@ pub fn destroy(handle: *mut ibv_qp) -> Result<()> {
     let routes = routes(qp.context.card);
     let mut card = qp.context.card.lock();
     // What was posted, and acknowledges that are due, leave before the queue pair does.
-    card.kick();
+    card.settle();
     let shared = qp.xrcd.is_some() && !xrc::leave_target(qp.context.card.index, qp.number);
     if !shared {
         card.nic().destroy_qp(qp.number)?;

@@ -98,6 +98,7 @@ fn endpoints() {
     }
     pair("rdma_server -p PORT", "rdma_client -s 127.0.0.1 -p PORT");
     pair("rdma_xserver -p PORT -c r", "rdma_xclient -s 127.0.0.1 -p PORT -c r");
+    pair("rdma_xserver -p PORT -c x", "rdma_xclient -s 127.0.0.1 -p PORT -c x");
 }
 
 /// The server of this one has no end.

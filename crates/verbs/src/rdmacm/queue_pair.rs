@@ -368,7 +368,12 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
         let mut init = ibv_srq_init_attr_ex {
             srq_context: attr.srq_context,
             attr: attr.attr,
-            comp_mask: IBV_SRQ_INIT_ATTR_PD,
+            comp_mask: IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE,
+            // What these attributes cannot say, the id does.
+            srq_type: match id.qp_type {
+                IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
+                _ => IBV_SRQT_BASIC,
+            },
             pd,
             ..ibv_srq_init_attr_ex::zeroed()
         };

@@ -131,6 +131,33 @@ fn streams() {
     }
 }
 
+/// The server of this one has no end either. Its echo test sends again what has no answer within
+/// a millisecond, and never catches up on a busy machine: so only a little of that.
+#[test]
+fn datagrams_of_rsockets() {
+    if !is_installed("udpong") {
+        return;
+    }
+    for (address, options) in [
+        ("127.0.0.1", "-C 2000"),
+        ("127.0.0.1", "-T a -C 2000"),
+        ("127.0.0.1", "-T b -C 2000"),
+        ("::1", "-T n -C 2000"),
+        ("127.0.0.1", "-T e -C 20"),
+    ] {
+        let (_alone, port) = (alone(), port());
+        let mut server = Program::start(&format!("udpong -b {address} -p {port} {options}"));
+        server.has_udp(port);
+        let client = format!("udpong -s {address} -p {port} -S 1000 {options}");
+        let (code, said) = Program::start(&client).end();
+        assert_eq!(code, Some(0), "{client}:\n{said}\nserver:\n{}", server.said());
+        server.kill();
+    }
+    let (_alone, port) = (alone(), port());
+    let (code, said) = Program::start(&format!("udpong -s 127.0.0.1 -p {port}")).end();
+    assert!(code != Some(0) && said.contains("rsend: Connection refused"), "{said}");
+}
+
 #[test]
 fn a_file_over_a_stream() {
     if !is_installed("rcopy") {

@@ -87,7 +87,7 @@ fn access(id: &Id, connecting: bool, agreement: &Agreement) -> u32 {
 }
 
 /// The way to a card.
-pub(super) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_ah_attr {
+pub(crate) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: process::gid_of(peer) },
@@ -100,6 +100,11 @@ pub(super) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_a
         port_num: 1,
         ..ibv_ah_attr::zeroed()
     }
+}
+
+/// Binds an id to a card, at no address: for who only wants a queue pair on it.
+pub(crate) fn bind_to_card(id: *mut rdma_cm_id, card: usize) -> Result<()> {
+    Id::find(id)?.attach(card)
 }
 
 /// Moves the queue pair of an id to a state.

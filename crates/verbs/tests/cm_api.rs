@@ -7,25 +7,41 @@ mod cm;
 use std::process::Command;
 use std::{env, fs, process};
 
-#[test]
-fn the_manual_is_kept() {
-    if !fs::exists("/usr/include/rdma/rdma_cma.h").unwrap_or(false) {
-        println!("skipped: rdma/rdma_cma.h is not there (./ci.sh setup brings it)");
+/// Builds a C program of ours and runs it. It ends with 0 if all that it asks for is so.
+fn runs(source: &str, header: &str) {
+    if !fs::exists(format!("/usr/include/rdma/{header}")).unwrap_or(false) {
+        println!("skipped: rdma/{header} is not there (./ci.sh setup brings it)");
         assert!(env::var_os("CI").is_none(), "CI is no place to skip this");
         return;
     }
     let links = cm::links();
-    let program = links.join(format!("api-{}", process::id()));
+    let program = links.join(format!("{source}-{}", process::id()));
     // The libraries' symbols are found when it runs: by those names, with their versions.
     let built = Command::new("cc")
         .args(["-Wall", "-o"])
         .arg(&program)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cm/api.c"))
+        .arg(format!("{}/tests/cm/{source}.c", env!("CARGO_MANIFEST_DIR")))
         .args([links.join("librdmacm.so.1"), links.join("libibverbs.so.1")])
+        .arg("-lpthread")
         .status()
         .expect("a C compiler");
     assert!(built.success());
     let mut program = cm::Program::start(program.to_str().unwrap());
     let (code, said) = program.end();
     assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn the_manual_is_kept() {
+    runs("api", "rdma_cma.h");
+}
+
+#[test]
+fn events_are_as_the_manual_says() {
+    runs("events", "rdma_cma.h");
+}
+
+#[test]
+fn datagram_sockets_are_as_udp_ones() {
+    runs("datagram", "rsocket.h");
 }

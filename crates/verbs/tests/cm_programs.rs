@@ -98,6 +98,7 @@ fn endpoints() {
     }
     pair("rdma_server -p PORT", "rdma_client -s 127.0.0.1 -p PORT");
     pair("rdma_xserver -p PORT -c r", "rdma_xclient -s 127.0.0.1 -p PORT -c r");
+    pair("rdma_xserver -p PORT -c x", "rdma_xclient -s 127.0.0.1 -p PORT -c x");
 }
 
 /// The server of this one has no end.
@@ -128,6 +129,33 @@ fn streams() {
         let common = format!("-p PORT -S 5000 -C 10 -I 10 {options}");
         pair(&format!("riostream {common}"), &format!("riostream -s 127.0.0.1 {common}"));
     }
+}
+
+/// The server of this one has no end either. Its echo test sends again what has no answer within
+/// a millisecond, and never catches up on a busy machine: so only a little of that.
+#[test]
+fn datagrams_of_rsockets() {
+    if !is_installed("udpong") {
+        return;
+    }
+    for (address, options) in [
+        ("127.0.0.1", "-C 2000"),
+        ("127.0.0.1", "-T a -C 2000"),
+        ("127.0.0.1", "-T b -C 2000"),
+        ("::1", "-T n -C 2000"),
+        ("127.0.0.1", "-T e -C 20"),
+    ] {
+        let (_alone, port) = (alone(), port());
+        let mut server = Program::start(&format!("udpong -b {address} -p {port} {options}"));
+        server.has_udp(port);
+        let client = format!("udpong -s {address} -p {port} -S 1000 {options}");
+        let (code, said) = Program::start(&client).end();
+        assert_eq!(code, Some(0), "{client}:\n{said}\nserver:\n{}", server.said());
+        server.kill();
+    }
+    let (_alone, port) = (alone(), port());
+    let (code, said) = Program::start(&format!("udpong -s 127.0.0.1 -p {port}")).end();
+    assert!(code != Some(0) && said.contains("rsend: Connection refused"), "{said}");
 }
 
 #[test]

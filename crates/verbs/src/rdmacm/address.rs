@@ -34,7 +34,7 @@ struct SockaddrIb {
 ///
 /// # Safety
 /// `addr` is null, or points to an address as long as its family says.
-pub(super) unsafe fn from_c(addr: *const sockaddr) -> Result<Option<SocketAddr>> {
+pub(crate) unsafe fn from_c(addr: *const sockaddr) -> Result<Option<SocketAddr>> {
     if addr.is_null() {
         return Ok(None);
     }
@@ -64,7 +64,7 @@ pub(super) unsafe fn from_c(addr: *const sockaddr) -> Result<Option<SocketAddr>>
 }
 
 /// The bytes of an address in C.
-pub(super) fn to_c(address: SocketAddr) -> any_address {
+pub(crate) fn to_c(address: SocketAddr) -> any_address {
     let mut bytes = [0; size_of::<any_address>()];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     match address {
@@ -84,7 +84,7 @@ pub(super) fn to_c(address: SocketAddr) -> any_address {
 }
 
 /// How long the address is in C.
-pub(super) fn c_len(address: SocketAddr) -> usize {
+pub(crate) fn c_len(address: SocketAddr) -> usize {
     match address {
         SocketAddr::V4(_) => size_of::<sockaddr_in>(),
         SocketAddr::V6(_) => size_of::<sockaddr_in6>(),

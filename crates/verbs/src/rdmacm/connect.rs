@@ -702,6 +702,9 @@ pub(crate) extern "C" fn rdma_migrate_id(
     status(|| {
         let id = Id::find(id)?;
         let sync = channel.is_null();
+        if sync && id.lock().sync {
+            return Err(EINVAL);
+        }
         let to = match sync {
             true => Channel::create()?,
             false => Channel::find(channel)?,

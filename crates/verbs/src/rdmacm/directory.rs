@@ -201,7 +201,7 @@ pub(super) fn locate(space: rdma_port_space, address: SocketAddr) -> Place {
 }
 
 /// What a program means that connects to the address of all: as TCP has it, this machine.
-pub(super) fn loopback_if_unspecified(ip: IpAddr) -> IpAddr {
+pub(crate) fn loopback_if_unspecified(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(v4) if v4.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(v6) if v6.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
@@ -210,7 +210,7 @@ pub(super) fn loopback_if_unspecified(ip: IpAddr) -> IpAddr {
 }
 
 /// Is it an address of this machine?
-pub(super) fn is_local(ip: IpAddr) -> bool {
+pub(crate) fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || remora::interface::Interface::find(&ip.to_string()).is_ok()
 }
 

@@ -16,7 +16,7 @@ pub(crate) mod address;
 mod addrinfo;
 pub(crate) mod channel;
 pub(crate) mod connect;
-mod directory;
+pub(crate) mod directory;
 mod endpoint;
 mod id;
 mod manager;

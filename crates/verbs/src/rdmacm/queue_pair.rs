@@ -87,7 +87,7 @@ fn access(id: &Id, connecting: bool, agreement: &Agreement) -> u32 {
 }
 
 /// The way to a card.
-pub(super) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_ah_attr {
+pub(crate) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: process::gid_of(peer) },
@@ -100,6 +100,11 @@ pub(super) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_a
         port_num: 1,
         ..ibv_ah_attr::zeroed()
     }
+}
+
+/// Binds an id to a card, at no address: for who only wants a queue pair on it.
+pub(crate) fn bind_to_card(id: *mut rdma_cm_id, card: usize) -> Result<()> {
+    Id::find(id)?.attach(card)
 }
 
 /// Moves the queue pair of an id to a state.
@@ -368,7 +373,12 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
         let mut init = ibv_srq_init_attr_ex {
             srq_context: attr.srq_context,
             attr: attr.attr,
-            comp_mask: IBV_SRQ_INIT_ATTR_PD,
+            comp_mask: IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE,
+            // What these attributes cannot say, the id does.
+            srq_type: match id.qp_type {
+                IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
+                _ => IBV_SRQT_BASIC,
+            },
             pd,
             ..ibv_srq_init_attr_ex::zeroed()
         };

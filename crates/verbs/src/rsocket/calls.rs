@@ -1,12 +1,13 @@
 //! The calls of `rdma/rsocket.h`, but those that wait for many sockets.
 //!
-//! Datagram sockets are the kernel's own: their calls are passed on.
+//! What a datagram socket is called and has for options, is its UDP socket's.
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
 
 use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
+use super::datagram::{self, Received};
 use super::socket::{self, Inner, Phase, Socket, conn_param};
 use super::stream::Stream;
 use super::{map, options, wire};
@@ -125,7 +126,9 @@ pub(super) unsafe extern "C" fn rconnect(
         let socket = socket::find(fd)?;
         if socket.datagram {
             // SAFETY: the caller gives an address as long as it says.
-            return passed_on(unsafe { libc::connect(fd, addr, len) }).map(|_| ());
+            passed_on(unsafe { libc::connect(fd, addr, len) })?;
+            socket.lock().datagram()?.on_connect();
+            return Ok(());
         }
         let mut inner = socket.lock();
         inner.progress();
@@ -238,6 +241,7 @@ pub(super) extern "C" fn rclose(fd: c_int) -> c_int {
         let socket = socket::find(fd)?;
         if socket.datagram {
             socket::remove(fd)?;
+            socket.lock().datagram = None;
             // SAFETY: the descriptor was the socket's own.
             return passed_on(unsafe { libc::close(fd) }).map(|_| ());
         }
@@ -344,6 +348,42 @@ unsafe fn send(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize
     Ok(done)
 }
 
+/// Receives a datagram; returns what the call does, and the rest.
+fn receive_datagram(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<(usize, Received)> {
+    let received = datagram::receive(socket, buffers, flags)?;
+    let whole = flags & libc::MSG_TRUNC != 0;
+    Ok((if whole { received.whole } else { received.written }, received))
+}
+
+/// Sends a datagram, to where the socket is connected if no address is given.
+///
+/// # Safety
+/// The buffers point to as many bytes as they say, `addr` to an address or nowhere.
+unsafe fn send_datagram(
+    socket: &Socket,
+    buffers: &[iovec],
+    flags: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> Result<usize> {
+    // SAFETY: by promise of the caller.
+    let to = if len == 0 { None } else { unsafe { address::from_c(addr) }? };
+    let mut data = Vec::new();
+    for buffer in buffers.iter().filter(|buffer| buffer.iov_len > 0) {
+        if buffer.iov_base.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        if buffer.iov_len > wire::SLOT {
+            return Err(Errno(libc::EMSGSIZE));
+        }
+        // SAFETY: by promise of the caller.
+        let part =
+            unsafe { std::slice::from_raw_parts(buffer.iov_base.cast::<u8>(), buffer.iov_len) };
+        data.extend_from_slice(part);
+    }
+    datagram::send(socket, &data, flags, to)
+}
+
 /// A count as the calls return it.
 fn count(done: usize) -> ssize_t {
     ssize_t::try_from(done).unwrap_or(ssize_t::MAX)
@@ -361,11 +401,10 @@ pub(super) unsafe extern "C" fn rrecv(
 ) -> ssize_t {
     call(-1, || {
         let socket = socket::find(fd)?;
-        match socket.datagram {
-            // SAFETY: the caller gives room for as much as it says.
-            true => passed_on(unsafe { libc::recv(fd, buf, len, flags) }),
-            false => Ok(count(receive(&socket, &one(buf, len), flags)?)),
-        }
+        Ok(count(match socket.datagram {
+            true => receive_datagram(&socket, &one(buf, len), flags)?.0,
+            false => receive(&socket, &one(buf, len), flags)?,
+        }))
     })
 }
 
@@ -380,8 +419,12 @@ pub(super) unsafe extern "C" fn rrecvfrom(
     call(-1, || {
         let socket = socket::find(fd)?;
         if socket.datagram {
-            // SAFETY: the caller gives room for as much as it says.
-            return passed_on(unsafe { libc::recvfrom(fd, buf, len, flags, addr, addrlen) });
+            let (done, received) = receive_datagram(&socket, &one(buf, len), flags)?;
+            if !addr.is_null() {
+                // SAFETY: the caller gives room for an address, as much as it says.
+                unsafe { give(&address::to_c(received.from), addr, addrlen) }?;
+            }
+            return Ok(count(done));
         }
         let done = receive(&socket, &one(buf, len), flags)?;
         if !addr.is_null() {
@@ -395,12 +438,20 @@ pub(super) unsafe extern "C" fn rrecvfrom(
 pub(super) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     call(-1, || {
         let socket = socket::find(fd)?;
-        if socket.datagram {
-            // SAFETY: the caller gives a message with its buffers.
-            return passed_on(unsafe { libc::recvmsg(fd, msg, flags) });
-        }
-        // SAFETY: as above.
+        // SAFETY: the caller gives a message with its buffers.
         let buffers = unsafe { buffers_of(msg) }?;
+        if socket.datagram {
+            let (done, received) = receive_datagram(&socket, buffers, flags)?;
+            // SAFETY: as above, and it was looked at.
+            let msg = unsafe { &mut *msg };
+            msg.msg_flags = if received.written < received.whole { libc::MSG_TRUNC } else { 0 };
+            if !msg.msg_name.is_null() {
+                let (from, to) = (address::to_c(received.from), msg.msg_name.cast());
+                // SAFETY: room for an address, as much as the message says.
+                unsafe { give(&from, to, &mut msg.msg_namelen) }?;
+            }
+            return Ok(count(done));
+        }
         Ok(count(receive(&socket, buffers, flags)?))
     })
 }
@@ -436,13 +487,13 @@ pub(super) unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: size_t) 
 pub(super) unsafe extern "C" fn rreadv(fd: c_int, iov: *const iovec, len: c_int) -> ssize_t {
     call(-1, || {
         let socket = socket::find(fd)?;
-        if socket.datagram {
-            // SAFETY: the caller gives as many buffers as it says.
-            return passed_on(unsafe { libc::readv(fd, iov, len) });
-        }
         let len = usize::try_from(len).map_err(|_| EINVAL)?;
-        // SAFETY: as above.
-        Ok(count(receive(&socket, unsafe { vector(iov, len) }?, 0)?))
+        // SAFETY: the caller gives as many buffers as it says.
+        let buffers = unsafe { vector(iov, len) }?;
+        Ok(count(match socket.datagram {
+            true => receive_datagram(&socket, buffers, 0)?.0,
+            false => receive(&socket, buffers, 0)?,
+        }))
     })
 }
 
@@ -454,12 +505,13 @@ pub(super) unsafe extern "C" fn rsend(
 ) -> ssize_t {
     call(-1, || {
         let socket = socket::find(fd)?;
-        match socket.datagram {
-            // SAFETY: the caller gives as many bytes as it says.
-            true => passed_on(unsafe { libc::send(fd, buf, len, flags) }),
-            // SAFETY: as above.
-            false => Ok(count(unsafe { send(&socket, &one(buf, len), flags) }?)),
-        }
+        // SAFETY: the caller gives as many bytes as it says.
+        Ok(count(unsafe {
+            match socket.datagram {
+                true => send_datagram(&socket, &one(buf, len), flags, ptr::null(), 0),
+                false => send(&socket, &one(buf, len), flags),
+            }
+        }?))
     })
 }
 
@@ -475,7 +527,8 @@ pub(super) unsafe extern "C" fn rsendto(
         let socket = socket::find(fd)?;
         if socket.datagram {
             // SAFETY: the caller gives as many bytes as it says.
-            return passed_on(unsafe { libc::sendto(fd, buf, len, flags, addr, addrlen) });
+            let sent = unsafe { send_datagram(&socket, &one(buf, len), flags, addr, addrlen) };
+            return Ok(count(sent?));
         }
         if !addr.is_null() || addrlen != 0 {
             return Err(Errno(libc::EISCONN));
@@ -488,12 +541,17 @@ pub(super) unsafe extern "C" fn rsendto(
 pub(super) unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     call(-1, || {
         let socket = socket::find(fd)?;
-        if socket.datagram {
-            // SAFETY: the caller gives a message with its buffers.
-            return passed_on(unsafe { libc::sendmsg(fd, msg, flags) });
-        }
-        // SAFETY: as above.
-        Ok(count(unsafe { send(&socket, buffers_of(msg)?, flags) }?))
+        // SAFETY: the caller gives a message with its buffers.
+        Ok(count(unsafe {
+            let buffers = buffers_of(msg)?;
+            match socket.datagram {
+                true => {
+                    let (to, len) = ((*msg).msg_name.cast(), (*msg).msg_namelen);
+                    send_datagram(&socket, buffers, flags, to, len)
+                }
+                false => send(&socket, buffers, flags),
+            }
+        }?))
     })
 }
 
@@ -505,13 +563,15 @@ pub(super) unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: size_
 pub(super) unsafe extern "C" fn rwritev(fd: c_int, iov: *const iovec, len: c_int) -> ssize_t {
     call(-1, || {
         let socket = socket::find(fd)?;
-        if socket.datagram {
-            // SAFETY: the caller gives as many buffers as it says.
-            return passed_on(unsafe { libc::writev(fd, iov, len) });
-        }
         let len = usize::try_from(len).map_err(|_| EINVAL)?;
-        // SAFETY: as above.
-        Ok(count(unsafe { send(&socket, vector(iov, len)?, 0) }?))
+        // SAFETY: the caller gives as many buffers as it says.
+        Ok(count(unsafe {
+            let buffers = vector(iov, len)?;
+            match socket.datagram {
+                true => send_datagram(&socket, buffers, 0, ptr::null(), 0),
+                false => send(&socket, buffers, 0),
+            }
+        }?))
     })
 }
 
@@ -581,14 +641,20 @@ pub(super) unsafe extern "C" fn rsetsockopt(
 ) -> c_int {
     status(|| {
         let socket = socket::find(fd)?;
-        if socket.datagram && level == SOL_RDMA as c_int {
-            return Ok(());
-        }
+        let mut inner = socket.lock();
         // SAFETY: the caller gives as many bytes as it says.
         unsafe {
-            match socket.datagram {
-                true => passed_on(libc::setsockopt(fd, level, name, value, len)).map(|_| ()),
-                false => options::set(&mut socket.lock(), level, name, value, len),
+            if !socket.datagram {
+                return options::set(&mut inner, level, name, value, len);
+            }
+            let size = matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
+            if level == SOL_RDMA as c_int || (level == libc::SOL_SOCKET && size) {
+                // The queue pair's, too.
+                options::set_size(&mut inner, level, name, value, len)?;
+            }
+            match level == SOL_RDMA as c_int {
+                true => Ok(()),
+                false => passed_on(libc::setsockopt(fd, level, name, value, len)).map(|_| ()),
             }
         }
     })
@@ -631,7 +697,11 @@ pub(super) extern "C" fn rfcntl(fd: c_int, command: c_int, value: c_int) -> c_in
         let socket = socket::find(fd)?;
         if socket.datagram {
             // SAFETY: no pointers are passed.
-            return passed_on(unsafe { libc::fcntl(fd, command, value) });
+            let done = passed_on(unsafe { libc::fcntl(fd, command, value) })?;
+            if command == libc::F_SETFL {
+                socket.lock().options.nonblocking = value & libc::O_NONBLOCK != 0;
+            }
+            return Ok(done);
         }
         let mut inner = socket.lock();
         match command {

@@ -171,6 +171,25 @@ pub(super) unsafe fn set(
     Ok(())
 }
 
+/// Sets an option of a datagram socket that its queue pair has a part in: as for a stream that is
+/// not connected, until the queue pair is there.
+///
+/// # Safety
+/// As for [`set`].
+pub(super) unsafe fn set_size(
+    inner: &mut Inner,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Result<()> {
+    let phase = std::mem::replace(&mut inner.phase, Phase::Idle);
+    // SAFETY: by promise of the caller.
+    let set = unsafe { set(inner, level, name, value, len) };
+    inner.phase = phase;
+    set
+}
+
 /// The value of an option of a stream.
 pub(super) fn get(inner: &mut Inner, level: c_int, name: c_int) -> Result<Vec<u8>> {
     let options = &inner.options;

@@ -18,6 +18,15 @@ const SLEEP_MS: c_int = 100;
 /// What a socket is ready for.
 fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
     let mut ready = 0;
+    if let Some(datagram) = &inner.datagram {
+        if datagram.has_data() {
+            ready |= wanted & libc::POLLIN;
+        }
+        if datagram.can_send() {
+            ready |= wanted & libc::POLLOUT;
+        }
+        return ready;
+    }
     match inner.phase {
         // Its channel's descriptor says it.
         Phase::Listening => {}
@@ -81,8 +90,7 @@ fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> Resul
 
 /// Waits until one of them is ready.
 pub(super) fn wait(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
-    let sockets: Vec<Option<Arc<Socket>>> =
-        fds.iter().map(|fd| socket::look(fd.fd).filter(|socket| !socket.datagram)).collect();
+    let sockets: Vec<Option<Arc<Socket>>> = fds.iter().map(|fd| socket::look(fd.fd)).collect();
     let start = Instant::now();
     let end = u64::try_from(timeout_ms).ok().map(|ms| start + Duration::from_millis(ms));
     let mut armed = false;

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::datagram::Datagram;
 use super::map::Map;
 use super::options::Options;
 use super::stream::{Stream, set_nonblocking};
@@ -38,7 +39,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) fd: c_int,
-    /// Carried by the kernel's UDP, not by a card.
+    /// Not a stream.
     pub(super) datagram: bool,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -54,6 +55,7 @@ pub(super) struct Inner {
     /// The channel itself.
     news: Option<Arc<Channel>>,
     pub(super) stream: Option<Stream>,
+    pub(super) datagram: Option<Datagram>,
     /// For `SO_ERROR`.
     pub(super) error: c_int,
     pub(super) maps: Vec<Map>,
@@ -119,6 +121,7 @@ fn with_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel, options: Optio
             channel,
             news: Channel::find(channel).ok(),
             stream: None,
+            datagram: None,
             error: 0,
             maps: Vec::new(),
             waited_on: false,
@@ -152,6 +155,7 @@ pub(super) fn create_datagram(fd: c_int) -> c_int {
             channel: ptr::null_mut(),
             news: None,
             stream: None,
+            datagram: Some(Datagram::new(fd)),
             error: 0,
             maps: Vec::new(),
             waited_on: false,
@@ -236,6 +240,9 @@ impl Inner {
 
     /// Takes news of the connection and of data.
     pub(super) fn progress(&mut self) {
+        if let Some(datagram) = &mut self.datagram {
+            return datagram.progress(self.options.sizes);
+        }
         if self.phase == Phase::Listening || self.channel.is_null() {
             return;
         }
@@ -296,8 +303,16 @@ impl Inner {
         }
     }
 
+    /// What a datagram socket has.
+    pub(super) fn datagram(&mut self) -> Result<&mut Datagram> {
+        self.datagram.as_mut().ok_or(EINVAL)
+    }
+
     /// Makes the descriptors tell of the next change.
     pub(super) fn arm(&mut self) {
+        if let Some(datagram) = &mut self.datagram {
+            datagram.arm();
+        }
         if let Some(stream) = &mut self.stream {
             stream.arm();
         }
@@ -307,6 +322,9 @@ impl Inner {
     /// The descriptors that change when the socket does.
     pub(super) fn descriptors(&self) -> Vec<libc::pollfd> {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        if let Some(datagram) = &self.datagram {
+            return datagram.descriptors().map(entry).collect();
+        }
         // SAFETY: a channel of ours.
         let mut all = vec![entry(unsafe { (*self.channel).fd })];
         all.extend(self.stream.as_ref().map(|stream| entry(stream.comp_fd)));

@@ -39,7 +39,7 @@ pub(super) struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    fn new(pd: *mut ibv_pd, len: usize, access: ibv_access_flags) -> Result<Buffer> {
+    pub(super) fn new(pd: *mut ibv_pd, len: usize, access: ibv_access_flags) -> Result<Buffer> {
         let layout = Layout::from_size_align(len.max(1), 4096).map_err(|_| ENOMEM)?;
         // SAFETY: the layout is not of size zero.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(ENOMEM)?;
@@ -63,13 +63,13 @@ impl Buffer {
     }
 
     /// The local key, and the remote one.
-    fn keys(&self) -> (u32, u32) {
+    pub(super) fn keys(&self) -> (u32, u32) {
         // SAFETY: the region lives as long as this.
         unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
     }
 
     /// The address of a byte.
-    fn byte(&self, offset: usize) -> *mut u8 {
+    pub(super) fn byte(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= self.len());
         self.at.as_ptr().wrapping_add(offset)
     }

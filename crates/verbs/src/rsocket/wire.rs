@@ -6,6 +6,9 @@
 //! sender always knows where to write next. Immediate data is an operation and 29 bits:
 
 use core::mem::size_of;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::process::gid_of;
 
 /// So many bytes of data have arrived.
 pub(super) const OP_DATA: u32 = 0;
@@ -136,6 +139,94 @@ pub(super) fn swapped(piece: Piece) -> Piece {
     }
 }
 
+/// Bytes of a datagram with its header, at most.
+pub(super) const SLOT: usize = 2048;
+
+/// What stands before a datagram that a queue pair carries: the address of who sent it.
+pub(super) fn datagram_header(source: SocketAddr) -> Vec<u8> {
+    let port = source.port().to_be_bytes();
+    match source {
+        SocketAddr::V4(v4) => [&[4, 8], &port[..], &v4.ip().octets()].concat(),
+        // Between them, the flow label.
+        SocketAddr::V6(v6) => [&[6, 24], &port[..], &[0; 4], &v6.ip().octets()].concat(),
+    }
+}
+
+/// The address of a header, and how long the header is.
+pub(super) fn parse_datagram(bytes: &[u8]) -> Option<(SocketAddr, usize)> {
+    let (version, length) = (*bytes.first()?, *bytes.get(1)?);
+    let port = u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]);
+    let ip: IpAddr = match (version, length) {
+        (4, 8) => (*bytes.get(4..)?.first_chunk::<4>()?).into(),
+        (6, 24) => (*bytes.get(8..)?.first_chunk::<16>()?).into(),
+        _ => return None,
+    };
+    Some((SocketAddr::new(ip, port), length.into()))
+}
+
+/// What a UDP datagram is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Operation {
+    /// Data follows.
+    Data,
+    /// It only tells of a queue pair.
+    Control,
+}
+
+/// What stands before a datagram that goes by UDP: the queue pair of who sent it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct UdpHeader {
+    pub(super) what: Operation,
+    /// The two sockets speak IPv6, whatever the card does.
+    pub(super) v6: bool,
+    /// Zero: there is none.
+    pub(super) qpn: u32,
+    pub(super) card: IpAddr,
+}
+
+/// The first bytes of a UDP header.
+const TAG: [u8; 4] = [0x55; 4];
+
+impl UdpHeader {
+    /// The length of the longer one.
+    pub(super) const MAX: usize = 28;
+
+    pub(super) fn emit(&self) -> Vec<u8> {
+        let what = match self.what {
+            Operation::Data => OP_DATA,
+            Operation::Control => OP_CONTROL,
+        };
+        // A card of IPv6 cannot be named between sockets of IPv4.
+        let (card, qpn) = match (self.v6, self.card) {
+            (false, IpAddr::V4(card)) => (card.octets().to_vec(), self.qpn),
+            (false, IpAddr::V6(_)) => (vec![0; 4], 0),
+            (true, card) => (gid_of(card).to_vec(), self.qpn),
+        };
+        let (version, length) = if self.v6 { (6, 28) } else { (4, 16) };
+        [&TAG, &[version, what as u8, length, 0][..], &qpn.to_be_bytes(), &card].concat()
+    }
+
+    /// The header, and what follows.
+    pub(super) fn parse(bytes: &[u8]) -> Option<(UdpHeader, &[u8])> {
+        let (tag, rest) = bytes.split_first_chunk::<4>()?;
+        let ([version, what, length, _], rest) = rest.split_first_chunk::<4>()?;
+        let (qpn, rest) = rest.split_first_chunk::<4>()?;
+        let (card, rest): (IpAddr, &[u8]) = match (version, length) {
+            (4, 16) => rest.split_first_chunk::<4>().map(|(ip, rest)| ((*ip).into(), rest))?,
+            (6, 28) => rest.split_first_chunk::<16>().map(|(ip, rest)| ((*ip).into(), rest))?,
+            _ => return None,
+        };
+        let what = match u32::from(*what) {
+            OP_DATA => Operation::Data,
+            OP_CONTROL => Operation::Control,
+            _ => return None,
+        };
+        let qpn = u32::from_be_bytes(*qpn) & 0xff_ffff;
+        let header = UdpHeader { what, v6: *version == 6, qpn, card: card.to_canonical() };
+        (*tag == TAG).then_some((header, rest))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,5 +253,33 @@ mod tests {
     fn messages() {
         assert_eq!(message(OP_CREDITS, 5), 0x8000_0005);
         assert_eq!(split(0xe000_0002), (OP_CONTROL, CONTROL_SHUTDOWN));
+    }
+
+    #[test]
+    fn datagrams_by_their_bytes() {
+        let source = "192.0.2.7:4660".parse().unwrap();
+        let bytes = datagram_header(source);
+        assert_eq!(bytes, [4, 8, 0x12, 0x34, 192, 0, 2, 7]);
+        assert_eq!(parse_datagram(&bytes), Some((source, 8)));
+        assert_eq!(parse_datagram(&bytes[..7]), None);
+        let source = "[2001:db8::7]:4660".parse().unwrap();
+        let bytes = datagram_header(source);
+        assert_eq!((bytes.len(), &bytes[..4], bytes[8]), (24, &[6, 24, 0x12, 0x34][..], 0x20));
+        assert_eq!(parse_datagram(&bytes), Some((source, 24)));
+        assert_eq!(parse_datagram(&bytes[..23]), None);
+        assert_eq!(parse_datagram(&[]), None);
+
+        let card = "192.0.2.7".parse().unwrap();
+        let header = UdpHeader { what: Operation::Control, v6: false, qpn: 0x0001_0203, card };
+        let bytes = header.emit();
+        let fixed = [0x55, 0x55, 0x55, 0x55, 4, 7, 16, 0, 0, 1, 2, 3, 192, 0, 2, 7];
+        assert_eq!(bytes, fixed);
+        assert_eq!(UdpHeader::parse(&bytes), Some((header, &[][..])));
+        for v6 in [false, true] {
+            let header = UdpHeader { what: Operation::Data, v6, ..header };
+            let bytes = [header.emit(), vec![9, 8]].concat();
+            assert_eq!(UdpHeader::parse(&bytes), Some((header, &[9, 8][..])));
+            assert!((0..bytes.len() - 2).all(|len| UdpHeader::parse(&bytes[..len]).is_none()));
+        }
     }
 }

@@ -114,6 +114,25 @@ impl Program {
         }
     }
 
+    /// Waits until somebody has the UDP port, which is a datagram server's.
+    pub(crate) fn has_udp(&mut self, port: u16) {
+        let start = Instant::now();
+        loop {
+            let tables = ["/proc/net/udp", "/proc/net/udp6"].map(fs::read_to_string);
+            let is = |line: &str| {
+                let local = line.split_whitespace().nth(1).unwrap_or_default();
+                local.ends_with(&format!(":{port:04X}"))
+            };
+            if tables.iter().flatten().any(|table| table.lines().any(is)) {
+                return;
+            }
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{} has ended:\n{}", self.command, self.said());
+            assert!(start.elapsed() < PATIENCE, "{} has no socket", self.command);
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits until it says something.
     pub(crate) fn says(&mut self, words: &str) {
         let start = Instant::now();

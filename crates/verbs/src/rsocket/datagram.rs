@@ -1,0 +1,349 @@
+//! Datagram sockets.
+//!
+//! As rdma-core's, they find each other by the kernel's UDP, and carry datagrams over queue pairs.
+//! The first datagram to an address goes by UDP, after a header that says which queue pair of
+//! which card sent it. The receiver answers with a header of its own, and from then on both know.
+//! What finds no card, and what is larger than a packet of the card, stays with UDP.
+//!
+//! There is no thread: what comes by UDP is looked at by the calls that receive or wait.
+
+use core::ffi::c_int;
+use core::mem::size_of;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use libc::{iovec, sockaddr, sockaddr_storage, socklen_t};
+
+use super::options::Sizes;
+use super::socket::{Inner, Socket};
+use super::ud::{Endpoint, Way};
+use super::wire::{self, Operation, SLOT, UdpHeader};
+use crate::process;
+use crate::rdmacm::{EINVAL, Errno, Result, address, directory};
+
+/// So long a queue pair is believed to be its peer's: then a datagram goes by UDP, which finds out
+/// whether it still is. A program that was started again at its port has another.
+const BELIEVE: Duration = Duration::from_secs(1);
+/// Peers whose queue pairs are remembered, at most: anybody can claim to be one.
+const PEERS: usize = 4096;
+/// Datagrams that wait for the program while there is no queue pair.
+const WAITING: usize = 64;
+/// Taken from the kernel at a time.
+const BATCH: usize = 16;
+
+/// A peer whose queue pair is known.
+#[derive(Debug)]
+struct Peer {
+    way: Way,
+    /// Who we are to it.
+    source: SocketAddr,
+    heard: Instant,
+}
+
+/// A datagram socket's state.
+#[derive(Debug)]
+pub(super) struct Datagram {
+    /// The kernel's socket.
+    fd: c_int,
+    connected: Option<SocketAddr>,
+    endpoint: Option<Endpoint>,
+    /// There was no card for it, and will be none.
+    no_card: bool,
+    peers: HashMap<SocketAddr, Peer>,
+    arrived: VecDeque<(SocketAddr, Vec<u8>)>,
+    looks: u8,
+    /// What the kernel has to say: that nobody has the port, for example. Calls that send or sleep
+    /// return it; who only looks for datagrams, over and over, is not to see errors instead.
+    error: c_int,
+}
+
+/// An address of the kernel's, as a call of its own wrote it.
+fn name(ask: impl FnOnce(*mut sockaddr, *mut socklen_t) -> c_int) -> Result<SocketAddr> {
+    // SAFETY: an address of zeros is one of no family.
+    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<sockaddr_storage>() as socklen_t;
+    Errno::check(ask((&raw mut storage).cast(), &mut len))?;
+    // SAFETY: the kernel has written an address.
+    unsafe { address::from_c((&raw const storage).cast()) }?.ok_or(EINVAL)
+}
+
+impl Datagram {
+    pub(super) fn new(fd: c_int) -> Datagram {
+        Datagram {
+            fd,
+            connected: None,
+            endpoint: None,
+            no_card: false,
+            peers: HashMap::new(),
+            arrived: VecDeque::new(),
+            looks: 0,
+            error: 0,
+        }
+    }
+
+    /// The kernel has connected the socket, or dissolved that.
+    pub(super) fn on_connect(&mut self) {
+        // SAFETY: room for an address, as long as said.
+        self.connected = name(|addr, len| unsafe { libc::getpeername(self.fd, addr, len) }).ok();
+        if let Some(peer) = self.connected {
+            self.arrived.retain(|(from, _)| *from == peer);
+        }
+    }
+
+    /// Makes the queue pair, on the card that is most like an address.
+    fn start(&mut self, towards: IpAddr, sizes: Sizes) {
+        if self.endpoint.is_some() || self.no_card {
+            return;
+        }
+        let cards = process::current().cards();
+        let loopback = directory::is_local(towards);
+        let like = cards.iter().find(|card| card.address.is_loopback() == loopback);
+        let card = cards.iter().find(|card| card.address == towards).or(like).or(cards.first());
+        match card.ok_or(EINVAL).and_then(|card| Endpoint::new(card, sizes)) {
+            Ok(endpoint) => self.endpoint = Some(endpoint),
+            Err(error) => {
+                tracing::warn!(?error, "datagrams go by UDP: there is no queue pair for them");
+                self.no_card = true;
+            }
+        }
+    }
+
+    /// Who we are to a peer: the kernel's choice.
+    fn source(&self, peer: SocketAddr) -> Result<SocketAddr> {
+        // SAFETY: room for an address, as long as said.
+        let own = name(|addr, len| unsafe { libc::getsockname(self.fd, addr, len) })?;
+        if !own.ip().is_unspecified() {
+            return Ok(own);
+        }
+        let any: IpAddr = match peer {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let probe = UdpSocket::bind((any, 0))?;
+        probe.connect(peer)?;
+        Ok(SocketAddr::new(probe.local_addr()?.ip(), own.port()))
+    }
+
+    /// A peer says which queue pair it has.
+    fn learn(&mut self, from: SocketAddr, header: &UdpHeader) {
+        // Where a card may be: at the address that the kernel has seen, or, as processes of one
+        // machine have cards of their own, anywhere on this one.
+        let ip = from.ip().to_canonical();
+        let card = match directory::is_local(ip) {
+            true if !directory::is_local(header.card) => return,
+            true => header.card,
+            false => ip,
+        };
+        if let Some(peer) = self.peers.get_mut(&from)
+            && (peer.way.card, peer.way.qpn) == (card, header.qpn)
+        {
+            peer.heard = Instant::now();
+            return;
+        }
+        self.peers.remove(&from);
+        let way = self.endpoint.as_ref().and_then(|endpoint| endpoint.way(card, header.qpn));
+        let (Some(way), Ok(source)) = (way, self.source(from)) else { return };
+        if self.peers.len() >= PEERS {
+            let oldest = self.peers.iter().min_by_key(|(_, peer)| peer.heard);
+            let oldest = oldest.map(|(address, _)| *address);
+            oldest.and_then(|oldest| self.peers.remove(&oldest));
+        }
+        self.peers.insert(from, Peer { way, source, heard: Instant::now() });
+    }
+
+    /// Sends by UDP: data, or only word of our queue pair.
+    fn send_udp(&self, to: SocketAddr, what: Operation, data: &[u8], at_once: bool) -> Result<()> {
+        let endpoint = self.endpoint.as_ref();
+        let header = UdpHeader {
+            what,
+            v6: to.is_ipv6(),
+            qpn: endpoint.map_or(0, Endpoint::qpn),
+            card: endpoint.map_or(IpAddr::from([0; 4]), |endpoint| endpoint.card),
+        };
+        let message = [&header.emit(), data].concat();
+        let flags = if at_once { libc::MSG_DONTWAIT } else { 0 } | libc::MSG_NOSIGNAL;
+        let (address, len) = (address::to_c(to), address::c_len(to));
+        // SAFETY: the message and the address live through the call, and are as long as said.
+        let sent = unsafe {
+            let (at, to) = (message.as_ptr().cast(), (&raw const address).cast());
+            libc::sendto(self.fd, at, message.len(), flags, to, len as socklen_t)
+        };
+        if sent < 0 { Err(Errno::last()) } else { Ok(()) }
+    }
+
+    /// How many datagrams may wait for the program.
+    fn room(&self) -> usize {
+        self.endpoint.as_ref().map_or(WAITING, Endpoint::slots).saturating_sub(self.arrived.len())
+    }
+
+    /// Takes what has come, by queue pair and by UDP.
+    pub(super) fn progress(&mut self, sizes: Sizes) {
+        let room = self.room();
+        if let Some(endpoint) = &mut self.endpoint {
+            let (connected, arrived) = (self.connected, &mut self.arrived);
+            let taken = endpoint.progress(room, |from, data| {
+                if connected.is_none_or(|peer| peer == from) {
+                    arrived.push_back((from, data));
+                }
+            });
+            // While queue pairs bring datagrams, the kernel need not be asked for each.
+            self.looks = self.looks.wrapping_add(1);
+            if taken > 0 && !self.looks.is_multiple_of(16) {
+                return;
+            }
+        }
+        self.take_udp(sizes);
+    }
+
+    /// Takes what has come by UDP.
+    fn take_udp(&mut self, sizes: Sizes) {
+        let mut buffer = [0; SLOT + UdpHeader::MAX];
+        for _ in 0..self.room().min(BATCH) {
+            let mut len = 0;
+            let from = name(|addr, addr_len| {
+                let (at, flags) = (buffer.as_mut_ptr().cast(), libc::MSG_DONTWAIT);
+                // SAFETY: room for as much as is said.
+                let got =
+                    unsafe { libc::recvfrom(self.fd, at, buffer.len(), flags, addr, addr_len) };
+                len = usize::try_from(got).unwrap_or(0);
+                if got < 0 { -1 } else { 0 }
+            });
+            match from {
+                Ok(from) => self.on_udp(from, &buffer[..len], sizes),
+                Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
+                Err(Errno(error)) => {
+                    self.error = error;
+                    break;
+                }
+            }
+        }
+    }
+
+    fn on_udp(&mut self, from: SocketAddr, message: &[u8], sizes: Sizes) {
+        let Some((header, data)) = UdpHeader::parse(message) else {
+            return tracing::debug!(%from, "a UDP datagram that is none of an rsocket's");
+        };
+        self.start(from.ip().to_canonical(), sizes);
+        self.learn(from, &header);
+        if header.what == Operation::Data {
+            // Lost, it is said again with the next one's answer.
+            if let Err(error) = self.send_udp(from, Operation::Control, &[], true) {
+                tracing::debug!(?error, %from, "cannot tell a peer of a queue pair");
+            }
+            self.arrived.push_back((from, data.to_vec()));
+        }
+    }
+
+    /// Is there a datagram for the program?
+    pub(super) fn has_data(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Would a datagram be sent at once?
+    pub(super) fn can_send(&self) -> bool {
+        self.endpoint.as_ref().is_none_or(Endpoint::can_send)
+    }
+
+    pub(super) fn arm(&mut self) {
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.arm();
+        }
+    }
+
+    /// The descriptors that tell of news.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = c_int> {
+        [self.fd].into_iter().chain(self.endpoint.as_ref().map(|endpoint| endpoint.comp_fd))
+    }
+
+    fn take_error(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.error) {
+            0 => Ok(()),
+            error => Err(Errno(error)),
+        }
+    }
+
+    /// Sends by queue pair, if the peer's is known and the datagram is small enough.
+    fn send_ud(&mut self, to: SocketAddr, data: &[u8]) -> Option<Result<()>> {
+        let (peer, endpoint) = (self.peers.get(&to)?, self.endpoint.as_mut()?);
+        let fits = endpoint.carries(wire::datagram_header(peer.source).len() + data.len());
+        (fits && peer.heard.elapsed() < BELIEVE)
+            .then(|| endpoint.send(&peer.way, peer.source, data))
+    }
+}
+
+fn at_once(inner: &Inner, flags: c_int) -> bool {
+    inner.options.nonblocking || flags & libc::MSG_DONTWAIT != 0
+}
+
+/// Sends a datagram.
+pub(super) fn send(
+    socket: &Socket,
+    data: &[u8],
+    flags: c_int,
+    to: Option<SocketAddr>,
+) -> Result<usize> {
+    let mut inner = socket.lock();
+    let (at_once, sizes) = (at_once(&inner, flags), inner.options.sizes);
+    let datagram = inner.datagram()?;
+    datagram.take_error()?;
+    let mut to = to.or(datagram.connected).ok_or(Errno(libc::EDESTADDRREQ))?;
+    to.set_ip(directory::loopback_if_unspecified(to.ip()));
+    // As large as rdma-core's, whichever way it goes.
+    if data.len() + wire::datagram_header(to).len() > SLOT {
+        return Err(Errno(libc::EMSGSIZE));
+    }
+    datagram.start(to.ip().to_canonical(), sizes);
+    if !datagram.peers.contains_key(&to) {
+        // Its answer may be waiting.
+        datagram.take_udp(sizes);
+    }
+    if datagram.peers.contains_key(&to) && !datagram.can_send() {
+        inner = socket.wait(inner, at_once, |inner| {
+            inner.datagram().map_or(true, |datagram| datagram.can_send())
+        })?;
+    }
+    let datagram = inner.datagram()?;
+    match datagram.send_ud(to, data) {
+        Some(sent) => sent?,
+        None => datagram.send_udp(to, Operation::Data, data, at_once)?,
+    }
+    Ok(data.len())
+}
+
+/// A datagram as a program receives it: from whom, how long it is, and how much of that was
+/// written.
+pub(super) struct Received {
+    pub(super) from: SocketAddr,
+    pub(super) whole: usize,
+    pub(super) written: usize,
+}
+
+/// Receives a datagram into the program's buffers; what does not fit is lost, as with UDP.
+pub(super) fn receive(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<Received> {
+    let inner = socket.lock();
+    let at_once = at_once(&inner, flags);
+    let mut inner = socket.wait(inner, at_once, |inner| {
+        inner
+            .datagram()
+            .map_or(true, |datagram| datagram.has_data() || (!at_once && datagram.error != 0))
+    })?;
+    let datagram = inner.datagram()?;
+    let Some((from, data)) = datagram.arrived.front() else {
+        datagram.take_error()?;
+        return Err(Errno(libc::EAGAIN));
+    };
+    let mut written = 0;
+    for buffer in buffers {
+        let part = buffer.iov_len.min(data.len() - written);
+        let to = buffer.iov_base.cast::<u8>();
+        // SAFETY: the program's buffer has room for it.
+        unsafe { std::ptr::copy_nonoverlapping(data[written..].as_ptr(), to, part) };
+        written += part;
+    }
+    let received = Received { from: *from, whole: data.len(), written };
+    if flags & libc::MSG_PEEK == 0 {
+        datagram.arrived.pop_front();
+    }
+    Ok(received)
+}

@@ -1,0 +1,290 @@
+//! The queue pair of a datagram socket, its buffers and its completion queues.
+
+use core::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::ptr;
+
+use super::options::Sizes;
+use super::stream::{Buffer, set_nonblocking};
+use super::wire::{self, SLOT};
+use crate::abi::rdma_cma::*;
+use crate::abi::*;
+use crate::ibverbs::{ah, channel, cq, poll, post, recv};
+use crate::process::Card;
+use crate::rdmacm::{EINVAL, Errno, Result, connect, queue_pair};
+
+/// The work request is a receive.
+const RECV: u64 = 1 << 63;
+/// What stands before a received datagram.
+const GRH: usize = 40;
+/// Completions taken at a time.
+const BATCH: usize = 16;
+
+/// A way to a queue pair of a peer.
+#[derive(Debug)]
+pub(super) struct Way {
+    ah: *mut ibv_ah,
+    pub(super) card: IpAddr,
+    pub(super) qpn: u32,
+}
+
+// SAFETY: the handle is looked up by verbs.
+unsafe impl Send for Way {}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        ah::destroy_ah(self.ah);
+    }
+}
+
+/// A queue pair for datagrams.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    id: *mut rdma_cm_id,
+    qp: *mut ibv_qp,
+    send_cq: *mut ibv_cq,
+    recv_cq: *mut ibv_cq,
+    events: *mut ibv_comp_channel,
+    pub(super) comp_fd: c_int,
+    /// Which of the two queues will tell of a completion: that of sends, that of receives.
+    armed: [bool; 2],
+    send: Option<Buffer>,
+    recv: Option<Buffer>,
+    free: Vec<usize>,
+    slots: usize,
+    inline: usize,
+    /// Whose the queue pair is, and the most that one of its packets carries.
+    pub(super) card: IpAddr,
+    mtu: usize,
+}
+
+// SAFETY: the handles are looked up by verbs.
+unsafe impl Send for Endpoint {}
+
+fn made<T>(pointer: *mut T) -> Result<*mut T> {
+    if pointer.is_null() { Err(Errno::last()) } else { Ok(pointer) }
+}
+
+impl Endpoint {
+    /// Makes a queue pair on a card.
+    pub(super) fn new(card: &Card, sizes: Sizes) -> Result<Endpoint> {
+        let mut id = ptr::null_mut();
+        // SAFETY: a place for the id.
+        let created = unsafe {
+            connect::rdma_create_id(ptr::null_mut(), &mut id, ptr::null_mut(), RDMA_PS_UDP)
+        };
+        Errno::check(created)?;
+        // What fails from here on is given back when this is dropped.
+        let mut endpoint = Endpoint {
+            id,
+            qp: ptr::null_mut(),
+            send_cq: ptr::null_mut(),
+            recv_cq: ptr::null_mut(),
+            events: ptr::null_mut(),
+            comp_fd: -1,
+            armed: [false; 2],
+            send: None,
+            recv: None,
+            free: Vec::new(),
+            slots: 0,
+            inline: 0,
+            card: card.address,
+            mtu: card.mtu.bytes() as usize,
+        };
+        endpoint.fill(card.index, sizes)?;
+        Ok(endpoint)
+    }
+
+    fn fill(&mut self, card: usize, sizes: Sizes) -> Result<()> {
+        queue_pair::bind_to_card(self.id, card)?;
+        // SAFETY: an id of ours, bound to a card.
+        let (context, pd) = unsafe { ((*self.id).verbs, (*self.id).pd) };
+        self.events = made(channel::create_comp_channel(context))?;
+        // SAFETY: just made.
+        self.comp_fd = unsafe { (*self.events).fd };
+        set_nonblocking(self.comp_fd)?;
+        let bounded = |queue: u32, buffer: usize| (queue as usize).min(buffer / SLOT).max(4);
+        let sends = bounded(sizes.send_queue, sizes.send_buffer);
+        self.slots = bounded(sizes.recv_queue, sizes.recv_buffer);
+        let queue = |entries: usize| {
+            made(cq::create_cq(context, entries as c_int, ptr::null_mut(), self.events, 0))
+        };
+        (self.send_cq, self.recv_cq) = (queue(sends)?, queue(self.slots)?);
+        self.send = Some(Buffer::new(pd, sends * SLOT, IBV_ACCESS_LOCAL_WRITE)?);
+        self.recv = Some(Buffer::new(pd, self.slots * (GRH + SLOT), IBV_ACCESS_LOCAL_WRITE)?);
+        self.free = (0..sends).collect();
+        let mut init = ibv_qp_init_attr {
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            cap: ibv_qp_cap {
+                max_send_wr: sends as u32,
+                max_recv_wr: self.slots as u32,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: sizes.inline,
+            },
+            qp_type: IBV_QPT_UD,
+            sq_sig_all: 1,
+            ..ibv_qp_init_attr::zeroed()
+        };
+        // SAFETY: the attributes live through the call.
+        Errno::check(unsafe { queue_pair::rdma_create_qp(self.id, pd, &mut init) })?;
+        // SAFETY: an id of ours, with a queue pair now.
+        self.qp = unsafe { (*self.id).qp };
+        self.inline = init.cap.max_inline_data.min(sizes.inline) as usize;
+        (0..self.slots).try_for_each(|slot| self.post_recv(slot))
+    }
+
+    pub(super) fn qpn(&self) -> u32 {
+        // SAFETY: the queue pair is there as long as this.
+        unsafe { (*self.qp).qp_num }
+    }
+
+    /// Finds the way to a peer's queue pair, if a card of its kind can be reached from ours.
+    pub(super) fn way(&self, card: IpAddr, qpn: u32) -> Option<Way> {
+        let alike =
+            card.is_ipv4() == self.card.is_ipv4() && card.is_loopback() == self.card.is_loopback();
+        if !alike || qpn == 0 {
+            return None;
+        }
+        // SAFETY: an id of ours.
+        let pd = unsafe { (*self.id).pd };
+        let ah = ah::create(pd, &queue_pair::address_vector(card, 0)).ok()?;
+        Some(Way { ah, card, qpn })
+    }
+
+    /// Does a message of this length fit a packet?
+    pub(super) fn carries(&self, len: usize) -> bool {
+        len <= self.mtu.min(SLOT)
+    }
+
+    pub(super) fn can_send(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Sends a datagram: a header, then data. Call it only if [`Endpoint::can_send`].
+    pub(super) fn send(&mut self, way: &Way, source: SocketAddr, data: &[u8]) -> Result<()> {
+        let head = wire::datagram_header(source);
+        let len = head.len() + data.len();
+        let (slot, Some(send)) = (self.free.pop().ok_or(EINVAL)?, &self.send) else {
+            return Err(EINVAL);
+        };
+        if !self.carries(len) {
+            self.free.push(slot);
+            return Err(Errno(libc::EMSGSIZE));
+        }
+        let at = send.byte(slot * SLOT);
+        // SAFETY: the slot is ours, nothing of it is under way, and it has room for both.
+        unsafe {
+            ptr::copy_nonoverlapping(head.as_ptr(), at, head.len());
+            ptr::copy_nonoverlapping(data.as_ptr(), at.add(head.len()), data.len());
+        }
+        let mut piece = ibv_sge { addr: at as u64, length: len as u32, lkey: send.keys().0 };
+        let ud = ibv_send_wr_wr_ud { ah: way.ah, remote_qpn: way.qpn, remote_qkey: RDMA_UDP_QKEY };
+        let mut request = ibv_send_wr {
+            wr_id: slot as u64,
+            sg_list: &raw mut piece,
+            num_sge: 1,
+            opcode: IBV_WR_SEND,
+            send_flags: if len <= self.inline { IBV_SEND_INLINE } else { 0 },
+            wr: ibv_send_wr_wr { ud },
+            ..ibv_send_wr::zeroed()
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the request lives through the call, what it refers to until its completion.
+        let posted = Errno::check(unsafe { post::post_send(self.qp, &mut request, &mut bad) });
+        if posted.is_err() {
+            self.free.push(slot);
+        }
+        posted
+    }
+
+    fn post_recv(&self, slot: usize) -> Result<()> {
+        let recv = self.recv.as_ref().ok_or(EINVAL)?;
+        let addr = recv.byte(slot * (GRH + SLOT)) as u64;
+        let mut piece = ibv_sge { addr, length: (GRH + SLOT) as u32, lkey: recv.keys().0 };
+        let mut request = ibv_recv_wr {
+            wr_id: RECV | slot as u64,
+            sg_list: &raw mut piece,
+            num_sge: 1,
+            ..ibv_recv_wr::zeroed()
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the request lives through the call, the buffer as long as the queue pair.
+        Errno::check(unsafe { recv::post_recv(self.qp, &mut request, &mut bad) })
+    }
+
+    /// Takes what was sent, and up to `room` datagrams; tells how many those were.
+    pub(super) fn progress(
+        &mut self,
+        room: usize,
+        mut arrived: impl FnMut(SocketAddr, Vec<u8>),
+    ) -> usize {
+        let mut done = [ibv_wc::zeroed(); BATCH];
+        let mut poll = |cq, most: usize| -> Vec<ibv_wc> {
+            // SAFETY: a queue of ours, and no more entries than it is told.
+            let count = unsafe { poll::poll_cq(cq, most.min(BATCH) as c_int, done.as_mut_ptr()) };
+            done[..usize::try_from(count).unwrap_or(0).min(BATCH)].to_vec()
+        };
+        self.free.extend(poll(self.send_cq, BATCH).iter().map(|wc| wc.wr_id as usize));
+        let mut count = 0;
+        for wc in poll(self.recv_cq, room) {
+            let slot = (wc.wr_id & !RECV) as usize;
+            let (Some(recv), IBV_WC_SUCCESS) = (&self.recv, wc.status) else { continue };
+            let len = (wc.byte_len as usize).clamp(GRH, GRH + SLOT) - GRH;
+            let mut bytes = vec![0; len];
+            // SAFETY: the slot is complete, so that the card writes there no more.
+            unsafe {
+                let from = recv.byte(slot * (GRH + SLOT) + GRH);
+                ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len);
+            }
+            match wire::parse_datagram(&bytes) {
+                Some((from, head)) => {
+                    bytes.drain(..head);
+                    arrived(from, bytes);
+                    count += 1;
+                }
+                None => tracing::debug!("a datagram that is none of an rsocket's"),
+            }
+            if let Err(error) = self.post_recv(slot) {
+                tracing::debug!(?error, "a buffer for datagrams is lost");
+            }
+        }
+        count
+    }
+
+    /// Makes the descriptor of the completion channel tell of the next completion. What completed
+    /// before has to be looked for once more.
+    pub(super) fn arm(&mut self) {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a channel of ours, and places for what it gives. It does not block.
+        while unsafe { channel::get_cq_event(self.events, &mut cq, &mut context) } == 0 {
+            channel::ack_cq_events(cq, 1);
+            self.armed[usize::from(cq == self.recv_cq)] = false;
+        }
+        for (armed, cq) in self.armed.iter_mut().zip([self.send_cq, self.recv_cq]) {
+            // SAFETY: a queue of ours.
+            *armed = *armed || unsafe { cq::req_notify_cq(cq, 0) } == 0;
+        }
+    }
+
+    /// How many datagrams may wait for the program.
+    pub(super) fn slots(&self) -> usize {
+        self.slots
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        queue_pair::rdma_destroy_qp(self.id);
+        for cq in [self.send_cq, self.recv_cq] {
+            if !cq.is_null() {
+                cq::destroy_cq(cq);
+            }
+        }
+        if !self.events.is_null() {
+            channel::destroy_comp_channel(self.events);
+        }
+        connect::rdma_destroy_id(self.id);
+    }
+}

@@ -277,7 +277,7 @@ stage_sim() {
 
 # Under CI it is an error if the machine cannot be had: elsewhere a person reads the line.
 stage_rxe() {
-    local image status=0 words=()
+    local image libraries name status=0 words=()
     image=$(scripts/rxe-vm.sh) || status=$?
     if ((status == skipped)); then
         [[ -z ${CI:-} || ${RXE_OPTIONAL:-} == 1 ]] ||
@@ -285,8 +285,17 @@ stage_rxe() {
         return "$skipped"
     fi
     ((status == 0)) || fail "the virtual machine could not be made"
+    cargo build "${locked[@]}" --quiet -p remora-verbs || fail "the verbs library does not build"
+    # Under the names that programs are linked to.
+    libraries=$(target_dir)/rxe-libraries
+    mkdir -p "$libraries"
+    for name in libibverbs.so.1 librdmacm.so.1; do
+        ln -sfn ../debug/libremora_verbs.so "$libraries/$name"
+    done
+    libraries=$(cd "$libraries" && pwd)
     read -ra words <<<"${RXE_CASES:-}"
-    REMORA_RXE_VM=$image cargo test "${locked[@]}" --quiet -p remora-tests --test rxe -- \
+    REMORA_RXE_VM=$image REMORA_VERBS_DIR=${REMORA_VERBS_DIR:-$libraries} \
+        cargo test "${locked[@]}" --quiet -p remora-tests --test rxe -- \
         "${words[@]}" || fail "Remora and soft-RoCE do not get along" \
         "Some cases alone: RXE_CASES='WORD...' ./ci.sh rxe"
 }

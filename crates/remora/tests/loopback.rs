@@ -276,6 +276,28 @@ fn connections_are_made_used_and_parted() {
 }
 
 #[test]
+fn whom_a_connection_manager_tells_of_a_psn_begins_with_it() {
+    // The Linux manager has it so: a REQ or REP tells the PSN that its sender will expect.
+    let (server, client) = (end(), end());
+    let listener = server.device.listen(7471).unwrap();
+    let to = SocketAddr::new(server.device.info().address, 7471);
+    let params = ConnectionParams::new(server.device.info().mtu);
+    let told = [client.qp.local().psn, server.qp.local().psn];
+    let passive = std::thread::spawn(move || {
+        let request = listener.accept(PATIENCE).expect("a request");
+        request.accept(server.qp.clone(), b"", &params, PATIENCE).unwrap()
+    });
+    let active = client.device.connect(client.qp.clone(), to, b"", &params, PATIENCE).unwrap();
+    let passive = passive.join().unwrap();
+    let psns = |qp: &QueuePair| {
+        let attr = qp.query().attr;
+        (attr.rq_psn.unwrap(), attr.sq_psn.unwrap())
+    };
+    assert_eq!(psns(active.queue_pair()), (told[0], told[1]));
+    assert_eq!(psns(passive.queue_pair()), (told[1], told[0]));
+}
+
+#[test]
 fn a_refusal_says_why() {
     let (server, client) = (end(), end());
     let listener = server.device.listen(7471).unwrap();

@@ -175,6 +175,29 @@ fn psns_wrap() {
 }
 
 #[test]
+fn silence_shrinks_the_window_each_time() {
+    // What a slow peer has not got to yet would otherwise be sent to it in full once more a
+    // timeout: with a few queue pairs, more than it can do in that time.
+    let connect = ConnectOptions { retry_cnt: 6, ..ConnectOptions::default() };
+    let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
+    t.rule(Rule::all(Fate::Drop, |p| p.is(Operation::Write)));
+    t.write(A, 0, 0, 250_000);
+    t.run();
+    let mut rounds: Vec<usize> = Vec::new();
+    for packet in t.seen(|p| p.is(Operation::Write)) {
+        match rounds.last_mut() {
+            Some(count) if packet.bth.psn.value() != 100 => *count += 1,
+            _ => rounds.push(1),
+        }
+    }
+    assert_eq!(rounds.len(), 7);
+    for (before, after) in rounds.iter().zip(&rounds[1..]) {
+        assert_eq!(*after, (before / 2).max(4), "{rounds:?}");
+    }
+    t.tear_down();
+}
+
+#[test]
 fn a_receiver_that_becomes_ready_is_waited_for() {
     let mut t = Pair::standard();
     let bytes = t.fill(A, 0, 3000);

@@ -14,7 +14,7 @@ mod refusals;
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ struct World {
     wire: Wire,
     machine: Machine,
     image: PathBuf,
-    /// The folder of a libibverbs.so.1 to test, if there is one.
+    /// The folder of our libibverbs.so.1 and librdmacm.so.1, if there is one.
     library: Option<PathBuf>,
     link_mtu: u32,
 }
@@ -51,6 +51,28 @@ struct Two<'w> {
     b: Box<dyn End>,
     /// The path MTU.
     mtu: u32,
+}
+
+/// What our end is made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over<'a> {
+    /// The crate `remora`.
+    Crate,
+    /// The C program, on the libibverbs and librdmacm of a folder.
+    Library(&'a Path),
+}
+
+impl Over<'_> {
+    /// Where a case is run. The library stands on the crate's card, which sees every lie: what it
+    /// adds of its own is addresses. The slowest case only waits for the card's timers.
+    fn lies(self, name: &str, lies: &'static [Lie]) -> &'static [Lie] {
+        match self {
+            Over::Crate => lies,
+            Over::Library(_) if name == "connecting with loss" => &[],
+            Over::Library(_) if lies.contains(&SIX) => &[PLAIN, SIX],
+            Over::Library(_) => &[PLAIN],
+        }
+    }
 }
 
 /// How the ends lie to each other.
@@ -126,12 +148,12 @@ impl World {
         Box::new(Program::in_machine(&self.machine, address))
     }
 
-    /// Our end: over the library where one is given, else over the crate.
-    fn remora(&self, v6: bool) -> Box<dyn End> {
+    /// Our end: over our libibverbs, or over the crate.
+    fn remora(&self, v6: bool, over: Over<'_>) -> Box<dyn End> {
         let address = if v6 { IpAddr::from(HOST_V6) } else { HOST_V4.into() };
-        match &self.library {
-            None => Box::new(Native::open(address)),
-            Some(folder) => {
+        match over {
+            Over::Crate => Box::new(Native::open(address)),
+            Over::Library(folder) => {
                 let mut command = self.with_library(folder, address);
                 command.arg(self.image.join("verbs_peer"));
                 Box::new(Program::here(command, address))
@@ -140,7 +162,7 @@ impl World {
     }
 
     /// A command that runs a program of verbs over our library.
-    fn with_library(&self, folder: &std::path::Path, address: IpAddr) -> Command {
+    fn with_library(&self, folder: &Path, address: IpAddr) -> Command {
         let mut command = Command::new("env");
         command
             .arg(format!("LD_LIBRARY_PATH={}", folder.display()))
@@ -202,17 +224,23 @@ fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
             failed.push(name);
         }
     };
-    for link_mtu in [JUMBO, USUAL] {
-        let here = |lie: &&Lie| lie.link_mtu == link_mtu;
-        for (name, case, lies) in CASES {
-            for lie in lies.iter().filter(here) {
-                for kernel_begins in [false, true] {
+    let library = world.library.clone();
+    let overs = [Some(Over::Crate), library.as_deref().map(Over::Library)];
+    for over in overs.into_iter().flatten() {
+        let by = if over == Over::Crate { "" } else { ", by libibverbs" };
+        for link_mtu in [JUMBO, USUAL] {
+            for (name, case, lies) in CASES {
+                let lies = over.lies(name, lies).iter();
+                for (lie, kernel_begins) in lies
+                    .filter(|lie| lie.link_mtu == link_mtu)
+                    .flat_map(|lie| [(lie, false), (lie, true)])
+                {
                     let way = if kernel_begins { "kernel to remora" } else { "remora to kernel" };
                     let ip = if lie.v6 { "IPv6" } else { "IPv4" };
-                    let name = format!("{name}, {way}, {ip}, link MTU {link_mtu}");
+                    let name = format!("{name}, {way}, {ip}, link MTU {link_mtu}{by}");
                     attempt(name, &mut || {
                         world.set_link_mtu(link_mtu);
-                        let (remora, kernel) = (world.remora(lie.v6), world.kernel(lie.v6));
+                        let (remora, kernel) = (world.remora(lie.v6, over), world.kernel(lie.v6));
                         let (a, b) =
                             if kernel_begins { (kernel, remora) } else { (remora, kernel) };
                         let mtu = if link_mtu == JUMBO { 4096 } else { 1024 };
@@ -232,7 +260,7 @@ fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
             case(world);
         });
     }
-    if let Some(library) = world.library.clone() {
+    if let Some(library) = library {
         for pair in pairs::PAIRS {
             for server_here in [false, true] {
                 attempt(pairs::name(pair, server_here), &mut || {

@@ -126,7 +126,10 @@ impl Qp {
             return self.fail_front_for(env, Status::RetryExceeded, cause, (None, psn));
         }
         self.tx.retries_left -= 1;
-        self.tx.window.shrink(self.tx.high);
+        match sign {
+            LossSign::Timeout => self.tx.window.shrink_again(self.tx.high),
+            _ => self.tx.window.shrink(self.tx.high),
+        }
         self.go_back(env, psn);
         self.arm_timer(env);
         env.card.schedule(self);

@@ -80,10 +80,20 @@ impl Window {
     /// Congestion or loss was seen while packets up to `high` were out.
     pub(crate) fn shrink(&mut self, high: Psn) {
         if matches!(self.recover, Recover::No) {
-            self.size = (self.size / 2).max(LEAST);
-            self.acked = 0;
-            self.recover = Recover::until(high);
+            self.halve(high);
         }
+    }
+
+    /// As [`Window::shrink`], after a time without any answer. That is worse, and a decrease before
+    /// was not enough: what was sent since may stand in a queue, and must not be added to in full.
+    pub(crate) fn shrink_again(&mut self, high: Psn) {
+        self.halve(high);
+    }
+
+    fn halve(&mut self, high: Psn) {
+        self.size = (self.size / 2).max(LEAST);
+        self.acked = 0;
+        self.recover = Recover::until(high);
     }
 }
 
@@ -113,6 +123,16 @@ mod tests {
             let unasked = w.ask_every(64) - 1;
             w.shrink(Psn::new(0));
             assert!(unasked <= 64 && w.has_room(unasked), "a window of {limit}");
+        }
+    }
+
+    #[test]
+    fn silence_shrinks_it_again_and_again() {
+        let mut w = Window::new(64);
+        for size in [32, 16, 8, 4, 4] {
+            w.shrink_again(Psn::new(100));
+            w.shrink(Psn::new(100));
+            assert!(w.has_room(size - 1) && !w.has_room(size));
         }
     }
 

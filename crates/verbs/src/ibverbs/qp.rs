@@ -391,7 +391,7 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
         0 => None,
         _ => Some(ah::path_of(card, &attr.ah_attr, qp.number)?),
     };
-    let limits = Limits { mtu: card.mtu, max_rd_atomic: MAX_RD_ATOMIC };
+    let limits = Limits { mtu: card.mtu };
     // One who changes attributes at a time: what is kept is what the card has.
     let mut kept = qp.kept();
     let mut locked = card.lock();

@@ -9,6 +9,7 @@ use std::ffi::c_uint;
 use remora::nic::qp::{Mtu, QpAttr, State};
 use remora::nic::{Access, Path, Psn};
 
+use super::qp::MAX_RD_ATOMIC;
 use super::{EINVAL, EOPNOTSUPP, Result};
 use crate::abi::*;
 
@@ -159,8 +160,12 @@ pub(crate) fn check_mask(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) mtu: Mtu,
-    pub(crate) max_rd_atomic: u8,
 }
+
+/// The most READs and atomics that any peer's device says it answers at a time: soft-RoCE's.
+/// Programs pass on what the peer's program told them (perftest's do), so it is taken, though we
+/// have fewer outstanding.
+const MAX_PEER_RD_ATOMIC: u8 = 128;
 
 /// Are the named values in range?
 pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, limits: Limits) -> Result<()> {
@@ -175,8 +180,8 @@ pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, limits: Limits) -> 
         || given(IBV_QP_RETRY_CNT) && attr.retry_cnt > 7
         || given(IBV_QP_RNR_RETRY) && attr.rnr_retry > 7
         || given(IBV_QP_MIN_RNR_TIMER) && attr.min_rnr_timer > 31
-        || given(IBV_QP_MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > limits.max_rd_atomic
-        || given(IBV_QP_MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > limits.max_rd_atomic
+        || given(IBV_QP_MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > MAX_PEER_RD_ATOMIC
+        || given(IBV_QP_MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > MAX_RD_ATOMIC
         || given(IBV_QP_DEST_QPN) && attr.dest_qp_num > 0xFF_FFFF
         || given(IBV_QP_PATH_MIG_STATE) && attr.path_mig_state != IBV_MIG_MIGRATED;
     if bad { Err(EINVAL) } else { Ok(()) }
@@ -201,7 +206,7 @@ pub(crate) fn to_card(
         dest_qp: given(IBV_QP_DEST_QPN).then_some(attr.dest_qp_num),
         rq_psn: given(IBV_QP_RQ_PSN).then(|| Psn::new(attr.rq_psn)),
         sq_psn: given(IBV_QP_SQ_PSN).then(|| Psn::new(attr.sq_psn)),
-        max_rd_atomic: when(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
+        max_rd_atomic: when(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic.min(MAX_RD_ATOMIC)),
         max_dest_rd_atomic: when(IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
         min_rnr_timer: when(IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer),
         timeout: when(IBV_QP_TIMEOUT, attr.timeout),
@@ -247,6 +252,7 @@ pub(crate) fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) 
         IBV_QP_MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
         IBV_QP_DEST_QPN: dest_qp_num;
     }
+    kept.max_rd_atomic = kept.max_rd_atomic.min(MAX_RD_ATOMIC);
 }
 
 /// A state as the card names it; those that a mask was checked with only.
@@ -353,5 +359,25 @@ mod tests {
         assert_eq!(check(IBV_QPT_RC, IBV_QPS_RTS, 99, 0), refused);
         assert_eq!(check(IBV_QPT_RC, IBV_QPS_RTS, IBV_QPS_ERR, 0), Ok(IBV_QPS_ERR));
         assert_eq!(check(IBV_QPT_RC, IBV_QPS_ERR, IBV_QPS_RESET, 0), Ok(IBV_QPS_RESET));
+    }
+
+    #[test]
+    fn the_peers_limit_of_reads_is_taken_and_ours_is_kept() {
+        // As perftest passes it on from a program on soft-RoCE.
+        let mask = IBV_QP_MAX_QP_RD_ATOMIC;
+        let limits = Limits { mtu: Mtu::B4096 };
+        let mut attr = ibv_qp_attr { max_rd_atomic: 128, ..ibv_qp_attr::zeroed() };
+        assert_eq!(check_values(&attr, mask, limits), Ok(()));
+        let states = (IBV_QPS_RTR, IBV_QPS_RTS);
+        let card = to_card(Service::Rc, states, &attr, mask, (None, limits.mtu));
+        assert_eq!(card.max_rd_atomic, Some(MAX_RD_ATOMIC));
+        let mut kept = ibv_qp_attr::zeroed();
+        remember(&mut kept, &attr, mask);
+        assert_eq!(kept.max_rd_atomic, MAX_RD_ATOMIC);
+        attr.max_rd_atomic = 129;
+        assert_eq!(check_values(&attr, mask, limits), Err(EINVAL));
+        // What we promise to answer, we must.
+        attr.max_dest_rd_atomic = MAX_RD_ATOMIC + 1;
+        assert_eq!(check_values(&attr, IBV_QP_MAX_DEST_RD_ATOMIC, limits), Err(EINVAL));
     }
 }

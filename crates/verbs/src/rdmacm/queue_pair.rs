@@ -421,3 +421,26 @@ pub(super) fn destroy_srq(id: &Id) {
         drop_queues(id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::channel::Channel;
+    use super::super::id::Route;
+    use super::*;
+
+    #[test]
+    fn the_receiver_has_chosen_the_first_psn() {
+        // As the Linux manager has it. Two ends that both had it the other way round would not
+        // notice; against a standard peer nothing would get through.
+        let id = Id::create(Channel::create().unwrap(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
+        let mut state = id.lock();
+        state.route = Some(Route { peer: [127, 0, 0, 1].into(), mtu: 5 });
+        (state.agreement.local_psn, state.agreement.remote_psn) = (11, 22);
+        drop(state);
+        let of = |state| attributes(&id, state).unwrap();
+        let (rtr, rts) = (of(IBV_QPS_RTR), of(IBV_QPS_RTS));
+        assert_eq!((rtr.0.rq_psn, rtr.1 & IBV_QP_RQ_PSN as c_int), (11, IBV_QP_RQ_PSN as c_int));
+        assert_eq!((rts.0.sq_psn, rts.1 & IBV_QP_SQ_PSN as c_int), (22, IBV_QP_SQ_PSN as c_int));
+        id.end_handle().unwrap();
+    }
+}

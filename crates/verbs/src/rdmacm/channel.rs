@@ -261,10 +261,10 @@ pub(crate) extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_cha
     status(|| Channel::find(channel)?.end_handle());
 }
 
-/// How long who asks for events of a channel that is gone waits to be told so. A thread may still be
-/// on its way here when another destroys the channel and is about to end the process: had it come a
-/// moment earlier, it would sleep until then. Told at once, it ends the process with an error, as
-/// rping does on a busy machine (linux-rdma/rdma-core#1622).
+/// How long who asks for events of a channel that is gone waits to be told so. A thread may still
+/// be on its way here when another destroys the channel and is about to end the process: had it
+/// come a moment earlier, it would sleep until then. Told at once, it ends the process with an
+/// error, as rping does on a busy machine (linux-rdma/rdma-core#1622).
 const GRACE: Duration = Duration::from_millis(200);
 
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(

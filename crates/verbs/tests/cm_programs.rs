@@ -40,12 +40,24 @@ fn a_persistent_rping_serves_several_clients() {
     let (_alone, port) = (alone(), port());
     let mut server = Program::start(&format!("rping -s -P -p {port}"));
     server.listens(port);
-    let client = || Program::start(&format!("rping -c -a 127.0.0.1 -C 20 -p {port}"));
-    let mut clients = [client(), client(), client()];
+    // They ping at the same time, but connect one after the other: of two requests that come while
+    // its main thread is not running, this server forgets the first (linux-rdma/rdma-core#1568).
+    let mut clients = [(); 3].map(|()| {
+        let mut client = Program::start(&format!("rping -c -a 127.0.0.1 -v -p {port}"));
+        client.says("rdma-ping-1:");
+        client
+    });
+    let others = || Program::start(&format!("rping -c -a 127.0.0.1 -C 20 -p {port}")).end();
+    let (code, said) = others();
+    assert_eq!(code, Some(0), "{said}\nserver:\n{}", server.said());
+    // All are served still.
     for client in &mut clients {
-        let (code, said) = client.end();
-        assert_eq!(code, Some(0), "{said}\nserver:\n{}", server.said());
+        let so_far = client.said().lines().count();
+        client.goes_on(so_far);
     }
+    clients.iter_mut().for_each(Program::kill);
+    let (code, said) = others();
+    assert_eq!(code, Some(0), "{said}\nserver:\n{}", server.said());
     server.kill();
 }
 
@@ -185,12 +197,13 @@ fn perftest_by_address() {
     if !is_installed("ib_send_bw") {
         return;
     }
+    // With -F, it reports though it cannot measure the processor's clock on a busy machine.
     for test in [
-        "ib_send_bw -R -n 200 -p PORT",
-        "ib_send_lat -R -n 100 -p PORT",
-        "ib_write_bw -R -n 100 -q 8 -p PORT",
-        "ib_read_lat -R -n 100 -p PORT",
-        "ib_send_bw -R -n 200 -c UD -p PORT",
+        "ib_send_bw -F -R -n 200 -p PORT",
+        "ib_send_lat -F -R -n 100 -p PORT",
+        "ib_write_bw -F -R -n 100 -q 8 -p PORT",
+        "ib_read_lat -F -R -n 100 -p PORT",
+        "ib_send_bw -F -R -n 200 -c UD -p PORT",
     ] {
         pair(test, &format!("{test} 127.0.0.1"));
     }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use remora::event::Event as Wake;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -260,12 +261,18 @@ pub(crate) extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_cha
     status(|| Channel::find(channel)?.end_handle());
 }
 
+/// How long who asks for events of a channel that is gone waits to be told so. A thread may still
+/// be on its way here when another destroys the channel and is about to end the process: had it
+/// come a moment earlier, it would sleep until then. Told at once, it ends the process with an
+/// error, as rping does on a busy machine (linux-rdma/rdma-core#1622).
+const GRACE: Duration = Duration::from_millis(200);
+
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     status(|| {
-        let channel = Channel::find(channel)?;
+        let channel = Channel::find(channel).inspect_err(|_| std::thread::sleep(GRACE))?;
         if event.is_null() {
             return Err(EINVAL);
         }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 
@@ -176,6 +177,7 @@ static void options(void)
 
 int main(void)
 {
+	struct timespec before, after;
 	struct rdma_cm_id *listener;
 	struct rdma_cm_event *event;
 	struct sockaddr_in addr = local(0);
@@ -209,6 +211,11 @@ int main(void)
 	CHECK(!rdma_destroy_id(listener));
 	rdma_destroy_event_channel(server_channel);
 	rdma_destroy_event_channel(client_channel);
+	/* A thread that was on its way there when the channel went has time to see the process end. */
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	FAILS(rdma_get_cm_event(server_channel, &event), EINVAL);
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	CHECK((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000 >= 100);
 	printf("all is as promised\n");
 	return 0;
 }

@@ -147,6 +147,15 @@ impl Program {
         }
     }
 
+    /// Waits until it has said more than so many lines.
+    pub(crate) fn goes_on(&mut self, lines: usize) {
+        let start = Instant::now();
+        while self.said().lines().count() <= lines {
+            assert!(start.elapsed() < PATIENCE, "{} stands still:\n{}", self.command, self.said());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
     }

@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use remora::nic::qp::Mtu;
-use remora::{Device, DeviceOptions, raw};
+use remora::socket::BindError;
+use remora::{Device, DeviceOptions, OpenError, raw};
 
 use crate::handles::Pools;
 use crate::{log, sysfs};
@@ -205,7 +206,16 @@ fn open_cards() -> Vec<Card> {
         };
         match options.open() {
             Ok(device) => cards.push(card(cards.len(), device)),
-            Err(error) => tracing::error!(address = bind, %error, "no RDMA device"),
+            Err(error) => {
+                tracing::error!(address = bind, %error, "no RDMA device");
+                if matches!(error, OpenError::Bind(BindError::InUse { .. })) {
+                    tracing::error!(
+                        "each process has a card of its own, so that two cannot have one address: \
+                         leave {ADDR_VARIABLE} out (programs on one machine find each other), or \
+                         let it say another address of this machine"
+                    );
+                }
+            }
         }
     }
     cards

@@ -5,6 +5,13 @@ mod cm;
 
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use remora::nic::cm::CmEvent;
+use remora::nic::cm::message::RejectReason;
+use remora::nic::cm::service::PortSpace;
 
 use cm::{Program, alone, is_installed, pair, pair_at, port};
 
@@ -25,6 +32,7 @@ fn rping() {
     assert_eq!(said.lines().filter(|line| line.contains("ping data")).count(), 10, "{said}");
     let bound = "rping -s -a 127.0.0.1 -C 3 -S 1000 -p PORT";
     pair(bound, "rping -c -a 127.0.0.1 -C 3 -S 1000 -p PORT");
+    pair("rping -s -a ::1 -C 3 -p PORT", "rping -c -a ::1 -C 3 -p PORT");
     if let Some(own) = own_address() {
         pair("rping -s -C 3 -p PORT", &format!("rping -c -a {own} -C 3 -p PORT"));
         let bound = format!("rping -s -a {own} -C 3 -p PORT");
@@ -103,6 +111,25 @@ fn datagrams() {
     }
 }
 
+/// A group has no port to wait for; but the kernel lists it.
+#[test]
+fn groups() {
+    if !is_installed("mckey") {
+        return;
+    }
+    let _alone = alone();
+    // Groups of one machine are shared by all tests that run there.
+    let [high, low] = port().to_be_bytes();
+    let group = format!("239.77.{high}.{low}");
+    let in_table = format!("{:08X}", u32::from_ne_bytes([239, 77, high, low]));
+    let mut member = Program::start(&format!("mckey -m {group} -C 5"));
+    member.appears("/proc/net/igmp", &in_table);
+    let (code, said) = Program::start(&format!("mckey -m {group} -s -C 5")).end();
+    assert_eq!(code, Some(0), "{said}\nmember:\n{}", member.said());
+    let (code, said) = member.end();
+    assert!(code == Some(0) && said.contains("return status 0"), "{said}");
+}
+
 #[test]
 fn endpoints() {
     if !is_installed("rdma_server") {
@@ -113,7 +140,7 @@ fn endpoints() {
     pair("rdma_xserver -p PORT -c x", "rdma_xclient -s 127.0.0.1 -p PORT -c x");
 }
 
-/// The server of this one has no end.
+/// The server of this one waits for the next client for ever.
 #[test]
 fn connection_times() {
     if !is_installed("cmtime") {
@@ -159,7 +186,7 @@ fn datagrams_of_rsockets() {
     ] {
         let (_alone, port) = (alone(), port());
         let mut server = Program::start(&format!("udpong -b {address} -p {port} {options}"));
-        server.has_udp(port);
+        server.holds("udp", port);
         let client = format!("udpong -s {address} -p {port} -S 1000 {options}");
         let (code, said) = Program::start(&client).end();
         assert_eq!(code, Some(0), "{client}:\n{said}\nserver:\n{}", server.said());
@@ -249,4 +276,79 @@ fn a_port_is_taken() {
     let (code, said) = second.end();
     assert_ne!(code, Some(0));
     assert!(said.contains("Address already in use"), "{said}");
+}
+
+/// A server that no longer answers and is then killed: the client is told at once, and does not
+/// ask it for another minute.
+#[test]
+fn a_server_is_killed_before_it_answers() {
+    if !is_installed("rping") {
+        return;
+    }
+    let (_alone, port) = (alone(), port());
+    let mut server = Program::start(&format!("rping -s -p {port}"));
+    server.listens(port);
+    let pid = server.pid().to_string();
+    let stopped = Command::new("kill").args(["-STOP", &pid]).status().unwrap();
+    assert!(stopped.success());
+    let log = "REMORA_LOG";
+    let mut client = Program::start_with(&format!("rping -c -a 127.0.0.1 -p {port}"), |command| {
+        command.env(log, "debug");
+    });
+    client.says("asks for a connection");
+    let start = Instant::now();
+    server.kill();
+    let (code, said) = client.end();
+    assert_ne!(code, Some(0));
+    assert!(said.contains("RDMA_CM_EVENT_UNREACHABLE, error -110"), "{said}");
+    // It would be more than a minute.
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+}
+
+/// Two processes cannot have one address and port: the second is told so, and what to do.
+#[test]
+fn an_address_is_taken() {
+    let Some(own) = own_address().filter(|_| is_installed("rping")) else { return };
+    let (_alone, port) = (alone(), port());
+    let at = |command: &mut Command| {
+        command.env("REMORA_ADDR", own.to_string());
+    };
+    let mut server = Program::start_with(&format!("rping -s -C 1 -p {port}"), at);
+    server.listens(port);
+    let second = format!("rping -c -a {own} -C 1 -p {port}");
+    let (code, said) = Program::start_with(&second, at).end();
+    assert_ne!(code, Some(0));
+    assert!(said.contains("held by process") && said.contains("leave REMORA_ADDR out"), "{said}");
+    // As it says.
+    let (code, said) = Program::start(&second).end();
+    assert_eq!(code, Some(0), "{said}\nserver:\n{}", server.said());
+    assert_eq!(server.end().0, Some(0));
+}
+
+/// A peer whose link carries less: it says so, and is asked again with less until it agrees.
+#[test]
+fn a_peer_with_a_smaller_mtu() {
+    if !is_installed("rping") {
+        return;
+    }
+    let (_alone, port) = (alone(), port());
+    let device = remora::Device::open().expect("a card");
+    let (said, asked) = mpsc::channel();
+    device.set_cm_sink(Box::new(move |cm, now, event| {
+        let CmEvent::ConnectRequest(request) = event else { return };
+        said.send(request.path_mtu).ok();
+        let reason = match request.path_mtu {
+            4.. => RejectReason::INVALID_MTU,
+            _ => RejectReason::CONSUMER_DEFINED,
+        };
+        cm.reject(now, request.conn, reason, &[]).expect("a request can be refused");
+    }));
+    // SAFETY: no memory is registered.
+    let mut card = unsafe { device.card() };
+    card.nic().cm_mut().listen(PortSpace::Tcp.service_id(port)).expect("a free port");
+    drop(card);
+    let address = device.info().address;
+    let (code, said) = Program::start(&format!("rping -c -a {address} -C 1 -p {port}")).end();
+    assert!(code != Some(0) && said.contains("RDMA_CM_EVENT_REJECTED, error 28"), "{said}");
+    assert_eq!(asked.try_iter().collect::<Vec<u8>>(), [5, 4, 3]);
 }

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use remora::event::Event as Wake;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -45,7 +46,13 @@ pub(crate) struct Channel {
     c: AtomicUsize,
     ready: Wake,
     queue: Mutex<VecDeque<News>>,
+    /// Threads that wait for an event, and the one that acknowledged the last.
+    waiting: AtomicUsize,
+    reader: Mutex<Option<ThreadId>>,
 }
+
+/// How long a channel's end waits for its reader to come back.
+const COME_BACK: Duration = Duration::from_millis(200);
 
 /// What an event says beside its kind.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +107,13 @@ impl Channel {
         // Programs may make it non-blocking; it begins blocking.
         rustix::fs::fcntl_setfl(&ready, flags - OFlags::NONBLOCK)?;
         let fd = ready.as_fd().as_raw_fd();
-        let channel = Arc::new(Channel { c: AtomicUsize::new(0), ready, queue: Mutex::default() });
+        let channel = Arc::new(Channel {
+            c: AtomicUsize::new(0),
+            ready,
+            queue: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            reader: Mutex::default(),
+        });
         let slot = handles::create(rdma_event_channel { fd }, CmChannel).ok_or(ENOMEM)?;
         channel.c.store(slot.c() as usize, Ordering::Release);
         Table::insert(slot.c() as usize, channel.clone());
@@ -192,7 +205,28 @@ impl Channel {
             for card in process::current().cards() {
                 card.lock().take_over();
             }
-            poll(&mut [PollFd::new(&self.ready, PollFlags::IN)], None)?;
+            self.waiting.fetch_add(1, Ordering::AcqRel);
+            let woken = poll(&mut [PollFd::new(&self.ready, PollFlags::IN)], None);
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+            woken?;
+        }
+    }
+
+    fn set_reader(&self) {
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current().id());
+    }
+
+    /// Lets another thread that has just acknowledged an event get back to waiting for the next.
+    /// Programs such as rping end the channel under that thread, and go by it that the kernel takes
+    /// longer to destroy an id than a thread to loop: a thread that comes too late fails.
+    fn await_reader(&self) {
+        let reader = *self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if reader.is_none_or(|reader| reader == thread::current().id()) {
+            return;
+        }
+        let start = Instant::now();
+        while self.waiting.load(Ordering::Acquire) == 0 && start.elapsed() < COME_BACK {
+            thread::sleep(Duration::from_micros(100));
         }
     }
 }
@@ -244,6 +278,9 @@ fn deliver(news: News) -> Result<*mut rdma_cm_event> {
 pub(crate) fn acknowledge(event: *mut rdma_cm_event) -> Result<()> {
     let object = handles::destroy::<CmEvent>(event)?;
     let mut state = object.owner.lock();
+    if let Some(channel) = &state.channel {
+        channel.set_reader();
+    }
     state.unacknowledged = state.unacknowledged.saturating_sub(1);
     drop(state);
     object.owner.acknowledged.notify_all();
@@ -258,7 +295,11 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 }
 
 pub(crate) extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    status(|| Channel::find(channel)?.end_handle());
+    status(|| {
+        let channel = Channel::find(channel)?;
+        channel.await_reader();
+        channel.end_handle()
+    });
 }
 
 /// How long who asks for events of a channel that is gone waits to be told so. A thread may still

@@ -184,7 +184,7 @@ pub(super) fn before_delivery(mut news: News) -> Option<News> {
             match queue_pair::make_ready(&id).and_then(|()| establish(&id)) {
                 Ok(()) => {
                     news.kind = RDMA_CM_EVENT_ESTABLISHED;
-                    watch::follow(&id);
+                    follow(&id);
                 }
                 Err(error) => {
                     let refused = refuse(&id, RejectReason::CONSUMER_DEFINED, &[]);
@@ -197,7 +197,7 @@ pub(super) fn before_delivery(mut news: News) -> Option<News> {
         RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR => {
             queue_pair::fail(&id);
         }
-        RDMA_CM_EVENT_ESTABLISHED => watch::follow(&id),
+        RDMA_CM_EVENT_ESTABLISHED => follow(&id),
         RDMA_CM_EVENT_MULTICAST_JOIN => multicast::before_delivery(&id, &mut news),
         _ => {}
     }
@@ -362,7 +362,20 @@ fn connect(id: &Arc<Id>, param: &rdma_conn_param, private_data: &[u8]) -> Result
     drop(state);
     manager::current().tables().connections.insert((card.index, conn), id.clone());
     locked.kick();
+    drop(locked);
+    tracing::debug!(peer = %route.peer, service = ?request.service, "asks for a connection");
+    follow(id);
     Ok(())
+}
+
+/// Has the peer's process watched; it may be gone already.
+fn follow(id: &Id) {
+    let route = id.lock().route;
+    if let Some(route) = route
+        && watch::follow(id)
+    {
+        peer_is_gone(route.peer);
+    }
 }
 
 /// On this machine, nobody listens and no card would say so: the answer a card would give.
@@ -532,21 +545,34 @@ fn end_connection(id: &Arc<Id>) {
     locked.kick();
 }
 
-/// The peer's card is gone, with its process: its connections end as if it had said so.
+/// The peer's card is gone, with its process: its connections end as if it had said so, and those
+/// that were asked for will not come about.
 pub(super) fn peer_is_gone(peer: IpAddr) {
     let manager = manager::current();
     let ids: Vec<Arc<Id>> = manager.tables().connections.values().cloned().collect();
     for id in ids {
-        let (route, stage) = {
-            let state = id.lock();
-            (state.route, state.stage)
-        };
-        if stage != Stage::Connected || route.is_none_or(|route| route.peer != peer) {
+        let mut state = id.lock();
+        if state.route.is_none_or(|route| route.peer != peer) {
             continue;
         }
-        tracing::warn!(%peer, "the process at the other end of a connection is gone");
-        id.lock().stage = Stage::Disconnected;
-        manager::push(&id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
+        match state.stage {
+            Stage::Connected => {
+                state.stage = Stage::Disconnected;
+                drop(state);
+                tracing::warn!(%peer, "the process at the other end of a connection is gone");
+                manager::push(&id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
+            }
+            // The side that asks.
+            Stage::Connecting if state.request.is_some() => {
+                drop(state);
+                end_connection(&id);
+                tracing::warn!(%peer, "the process that was asked for a connection is gone");
+                manager::push(&id, RDMA_CM_EVENT_UNREACHABLE, |news| {
+                    news.status = -libc::ETIMEDOUT;
+                });
+            }
+            _ => {}
+        }
     }
 }
 

@@ -14,8 +14,8 @@ use std::thread;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::connect;
 use super::id::Id;
+use super::{connect, directory};
 use crate::process;
 
 /// What this process watches, and lets others watch.
@@ -57,22 +57,23 @@ extern "C" fn say_goodbye() {
     });
 }
 
-/// A connection stands: its peer's process is watched, if it is on this machine.
-pub(super) fn follow(id: &Id) {
-    let Some(route) = id.lock().route else { return };
+/// A connection stands, or is asked for: its peer's process is watched, if it is on this machine.
+/// Returns whether it is gone already.
+pub(super) fn follow(id: &Id) -> bool {
+    let Some(route) = id.lock().route else { return false };
     let own = process::current().cards().iter().any(|card| card.address == route.peer);
     let watch = process::current().shared::<Watch>();
     let mut followed = watch.followed.lock().unwrap_or_else(PoisonError::into_inner);
     if own || followed.contains(&route.peer) {
-        return;
+        return false;
     }
     // On another machine, or one that is not Remora's: nothing to watch.
     let Ok(stream) = name(route.peer).and_then(|name| UnixStream::connect_addr(&name)) else {
-        return;
+        return directory::is_local(route.peer) && !directory::has_card(route.peer);
     };
     followed.insert(route.peer);
     drop(followed);
-    let Ok(event) = remora::event::Event::new() else { return };
+    let Ok(event) = remora::event::Event::new() else { return false };
     let mut first = false;
     let wake = watch.wake.get_or_init(|| {
         first = true;
@@ -89,6 +90,7 @@ pub(super) fn follow(id: &Id) {
     if let Err(error) = wake.notify() {
         tracing::error!(%error, "cannot wake the thread that watches peers");
     }
+    false
 }
 
 /// Waits for peers to be gone.

@@ -18,7 +18,8 @@ static struct rdma_event_channel *ours, *other, *servers;
 static struct rdma_cm_id *listener;
 static int port;
 
-static struct rdma_cm_event *expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
+static struct rdma_cm_event *expect(struct rdma_event_channel *channel,
+				    enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event;
 	CHECK(!rdma_get_cm_event(channel, &event));
@@ -168,6 +169,59 @@ static void private_data(void)
 	end(client);
 }
 
+/* Datagram services have other limits, and tell of the queue pair to send to. */
+static void datagram_services(void)
+{
+	char most[181];
+	struct rdma_conn_param param = { .private_data = most, .private_data_len = 181 };
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_UD, .cap = {
+		.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 } };
+	struct rdma_cm_id *service, *client, *server;
+	struct rdma_cm_event *event;
+	int refuse;
+	memset(most, 7, sizeof(most));
+	CHECK(!rdma_create_id(servers, &service, NULL, RDMA_PS_UDP));
+	CHECK(!rdma_bind_addr(service, local(0)));
+	CHECK(!rdma_listen(service, 1));
+	for (refuse = 0; refuse < 2; refuse++) {
+		CHECK(!rdma_create_id(ours, &client, NULL, RDMA_PS_UDP));
+		CHECK(!rdma_resolve_addr(client, NULL, local(ntohs(rdma_get_src_port(service))), 2000));
+		passes(ours, RDMA_CM_EVENT_ADDR_RESOLVED);
+		CHECK(!rdma_resolve_route(client, 2000));
+		passes(ours, RDMA_CM_EVENT_ROUTE_RESOLVED);
+		CHECK(!rdma_create_qp(client, NULL, &init));
+		param.private_data_len = 181;
+		FAILS(rdma_connect(client, &param), EINVAL);
+		param.private_data_len = 180;
+		CHECK(!rdma_connect(client, &param));
+		event = expect(servers, RDMA_CM_EVENT_CONNECT_REQUEST);
+		server = event->id;
+		CHECK(event->listen_id == service && event->param.ud.private_data_len == 180);
+		CHECK(!memcmp(event->param.ud.private_data, most, 180));
+		CHECK(!rdma_ack_cm_event(event));
+		CHECK(!rdma_create_qp(server, NULL, &init));
+		if (refuse) {
+			CHECK(!rdma_reject(server, "no", 3));
+			event = expect(ours, RDMA_CM_EVENT_UNREACHABLE);
+			CHECK(event->status == 2 && !strcmp(event->param.ud.private_data, "no"));
+		} else {
+			param.private_data_len = 137;
+			FAILS(rdma_accept(server, &param), EINVAL);
+			param.private_data_len = 136;
+			CHECK(!rdma_accept(server, &param));
+			event = expect(ours, RDMA_CM_EVENT_ESTABLISHED);
+			CHECK(event->status == 0 && event->param.ud.private_data_len == 136);
+			CHECK(event->param.ud.qp_num == server->qp->qp_num);
+			CHECK(event->param.ud.qkey == RDMA_UDP_QKEY && event->param.ud.ah_attr.is_global);
+		}
+		CHECK(!rdma_ack_cm_event(event));
+		FAILS(rdma_disconnect(client), EINVAL);
+		end(client);
+		end(server);
+	}
+	CHECK(!rdma_destroy_id(service));
+}
+
 /* The statuses of what went wrong: a reason of the CM's, or a negative errno. */
 static void statuses(void)
 {
@@ -268,6 +322,7 @@ int main(void)
 	port = ntohs(rdma_get_src_port(listener));
 	disconnect_twice();
 	private_data();
+	datagram_services();
 	statuses();
 	nonblocking();
 	migrate();

@@ -1,6 +1,7 @@
 //! A server and its clients, each a process on the library.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
@@ -21,9 +22,9 @@ pub(crate) fn links() -> PathBuf {
     fs::create_dir_all(&links).unwrap();
     let library = env::current_exe().unwrap().with_file_name("libremora_verbs.so");
     for name in ["libibverbs.so.1", "librdmacm.so.1"] {
-        let link = links.join(name);
-        if !link.exists() {
-            symlink(&library, link).unwrap();
+        // Another test's thread may be making it, too.
+        if let Err(error) = symlink(&library, links.join(name)) {
+            assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
         }
     }
     links
@@ -63,22 +64,29 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(command: &str) -> Program {
+        Program::start_with(command, |_| ())
+    }
+
+    /// As [`Program::start`], with more to say about how.
+    pub(crate) fn start_with(command: &str, how: impl FnOnce(&mut Command)) -> Program {
         static NUMBER: AtomicU16 = AtomicU16::new(0);
         let links = links();
         let output = links.join(format!("output-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
         let file = File::create(&output).unwrap();
         let mut words = command.split_whitespace();
         let program = words.next().unwrap();
-        let child = Command::new(program)
+        let mut builder = Command::new(program);
+        builder
             .args(words)
             .env("LD_LIBRARY_PATH", &links)
             .env_remove("REMORA_ADDR")
             .current_dir(env!("CARGO_TARGET_TMPDIR"))
             .stdin(Stdio::null())
             .stdout(file.try_clone().unwrap())
-            .stderr(file)
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {program}: {error}"));
+            .stderr(file);
+        how(&mut builder);
+        let child =
+            builder.spawn().unwrap_or_else(|error| panic!("cannot start {program}: {error}"));
         Program { child, output, command: command.to_owned() }
     }
 
@@ -114,11 +122,12 @@ impl Program {
         }
     }
 
-    /// Waits until somebody has the UDP port, which is a datagram server's.
-    pub(crate) fn has_udp(&mut self, port: u16) {
+    /// Waits until somebody has the port of TCP or UDP, which is a server's.
+    pub(crate) fn holds(&mut self, protocol: &str, port: u16) {
         let start = Instant::now();
         loop {
-            let tables = ["/proc/net/udp", "/proc/net/udp6"].map(fs::read_to_string);
+            let tables =
+                ["", "6"].map(|v6| fs::read_to_string(format!("/proc/net/{protocol}{v6}")));
             let is = |line: &str| {
                 let local = line.split_whitespace().nth(1).unwrap_or_default();
                 local.ends_with(&format!(":{port:04X}"))
@@ -131,6 +140,21 @@ impl Program {
             assert!(start.elapsed() < PATIENCE, "{} has no socket", self.command);
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Waits until a table of the kernel's says something that this program brings about.
+    pub(crate) fn appears(&mut self, table: &str, words: &str) {
+        let start = Instant::now();
+        while !fs::read_to_string(table).unwrap().contains(words) {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{} has ended:\n{}", self.command, self.said());
+            assert!(start.elapsed() < PATIENCE, "{}: no {words} in {table}", self.command);
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits until it says something.

@@ -32,6 +32,7 @@ usage() {
   SIM_SEEDS     sim: how many worlds (default 50)
   SIM_FIRST     sim: the first seed (default 1)
   RXE_CASES     rxe: words; only the cases whose names hold them all
+  RXE_TIMES     rxe: runs each case so often (default 1)
   RXE_OPTIONAL=1  rxe: may be skipped under CI too, where the machine cannot be had
 USAGE
 }

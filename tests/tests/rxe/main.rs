@@ -211,12 +211,14 @@ fn well(end: &mut Box<dyn End>, wr_id: u64) -> Done {
 /// Runs what the words pick; returns how many cases were run, and the names of those that failed.
 fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
     let (mut count, mut failed) = (0, Vec::new());
+    let times =
+        std::env::var("RXE_TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(1u32);
     let mut attempt = |name: String, act: &mut dyn FnMut()| {
         if !words.iter().all(|word| name.contains(word.as_str())) {
             return;
         }
         let start = Instant::now();
-        let outcome = catch_unwind(AssertUnwindSafe(act));
+        let outcome = catch_unwind(AssertUnwindSafe(|| (0..times).for_each(|_| act())));
         let word = if outcome.is_ok() { "ok" } else { "FAILED" };
         println!("{word:6} {:5.1} s  {name}", start.elapsed().as_secs_f64());
         count += 1;

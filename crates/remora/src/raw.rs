@@ -123,8 +123,8 @@ impl Card<'_> {
         }
     }
 
-    /// Sends all that is owed, acknowledges that have stayed behind too. Call it before a queue pair
-    /// ends or is reset: what it owes ends with it.
+    /// Sends all that is owed, acknowledges that have stayed behind too. Call it before a queue
+    /// pair ends or is reset: what it owes ends with it.
     pub fn settle(&mut self) {
         self.driver.settle();
     }

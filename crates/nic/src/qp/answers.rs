@@ -245,8 +245,7 @@ impl Qp {
             return Err(Refusal::NotReady);
         }
         self.rx.pending += 1;
-        // (No requester looks so far back: only the window of PSNs must not be passed.)
-        self.rx.answered_last = self.rx.answered_last.saturating_add(packets).min(1 << 22);
+        self.rx.ends_with_answer = true;
         self.rx.msn = self.rx.msn.wrapping_add(1);
         Ok(())
     }
@@ -404,9 +403,7 @@ impl Qp {
         let (syndrome, psn) = match self.rx.reply {
             Reply::Nothing => return,
             _ if self.rx.pending > 0 => return,
-            // A READ or atomic is acknowledged by its answer only: were that lost, a requester
-            // might take an acknowledge of its PSN for it (soft-RoCE does), and have no data.
-            Reply::Acknowledge => (unlimited, self.rx.expected.minus(1 + self.rx.answered_last)),
+            Reply::Acknowledge => (unlimited, self.first_answer_at_end(env.card).minus(1)),
             Reply::Negative(syndrome) => (syndrome, self.rx.expected),
         };
         self.rx.reply = Reply::Nothing;
@@ -429,6 +426,29 @@ impl Qp {
         if core::mem::take(&mut self.rx.breaking) {
             self.fail(env);
         }
+    }
+
+    /// The PSN of the first of the READs and atomics that no other request has followed; the PSN
+    /// expected next if there are none.
+    ///
+    /// These are acknowledged by their answers only: were one lost, a requester might take an
+    /// acknowledge of its PSN for it (soft-RoCE does), and have no data. Answers that are no longer
+    /// kept do not count: their requester has had them.
+    fn first_answer_at_end(&self, card: &Card) -> Psn {
+        let expected = self.rx.expected;
+        if !self.rx.ends_with_answer {
+            return expected;
+        }
+        let (mut first, mut end) = (expected, expected);
+        let mut at = card.answers.first(&self.rx.answers);
+        while let Some(answer) = card.answers.get(at) {
+            if answer.psn != end {
+                first = answer.psn;
+            }
+            end = answer.psn.plus(answer.packets);
+            at = card.answers.next(at);
+        }
+        if end == expected { first } else { expected }
     }
 
     /// Lets an acknowledge wait while the application answers, if few packets wait for it and the

@@ -28,8 +28,8 @@ pub(crate) struct Responder {
     pub(crate) answers: List,
     /// How many of them are still to be sent.
     pub(crate) pending: u16,
-    /// PSNs of the READs and atomics that no other request has followed yet.
-    pub(crate) answered_last: u32,
+    /// The last request was a READ or an atomic.
+    pub(crate) ends_with_answer: bool,
     /// What the next acknowledge is to say.
     pub(crate) reply: Reply,
     /// The low bits of the PSN that all before has been acknowledged of.
@@ -121,7 +121,7 @@ impl Responder {
             msn: 0,
             answers: List::EMPTY,
             pending: 0,
-            answered_last: 0,
+            ends_with_answer: false,
             reply: Reply::Nothing,
             acknowledged: expected.value() as u16,
             held: Held::No,
@@ -247,7 +247,7 @@ impl Qp {
                 return Err(Refusal::Nak(Nak::InvalidRequest));
             }
         };
-        self.rx.answered_last = 0;
+        self.rx.ends_with_answer = false;
         if packet.op.position.ends() {
             self.rx.current = None;
             self.rx.msn = self.rx.msn.wrapping_add(1);

@@ -116,7 +116,7 @@ stage_check() {
 # Tests run in the dev profile: optimised a little, and with overflow checks, which a release
 # build lacks; and without link-time optimisation of two dozen test programs.
 stage_test() {
-    cargo test "${locked[@]}" --quiet --workspace ||
+    cargo test "${locked[@]}" --quiet --no-fail-fast --workspace ||
         fail "a test failed" "Run one alone: cargo test -p CRATE NAME -- --nocapture"
 }
 

@@ -82,7 +82,7 @@ fn limits_are_told_to_callers_of_any_age() {
     let all = size_of::<ibv_device_attr_ex>();
     assert_eq!(unsafe { ask(context, null(), &mut attr, all) }, 0);
     assert!(attr.max_dm_size > 0 && attr.completion_timestamp_mask != 0);
-    assert_eq!((attr.orig_attr.vendor_id, attr.orig_attr.phys_port_cnt), (0, 1));
+    assert_eq!((attr.orig_attr.vendor_id, attr.orig_attr.phys_port_cnt), (0xff_ffff, 1));
     let mut room = [0xaa_u8; 1024];
     assert_eq!(unsafe { ask(context, null(), room.as_mut_ptr().cast(), 1024) }, 0);
     assert_eq!(room[all..], vec![0; 1024 - all], "what we do not know is zero");
@@ -173,13 +173,15 @@ fn device_memory_is_the_cards_own() {
     let memory = outcome(unsafe { table.alloc_dm.unwrap()(context, &mut attr) }).unwrap();
     let (to, from) =
         unsafe { ((*memory).memcpy_to_dm.unwrap(), (*memory).memcpy_from_dm.unwrap()) };
-    let mut copy = [0u8; 5];
+    let mut copy = [0u8; 8];
     unsafe {
-        assert_eq!(to(memory, 995, b"hello".as_ptr().cast(), 5), 0);
-        assert_eq!(to(memory, 996, b"hello".as_ptr().cast(), 5), libc::EINVAL);
-        assert_eq!(from(copy.as_mut_ptr().cast(), memory, 995, 5), 0);
+        assert_eq!(to(memory, 992, b"hello...".as_ptr().cast(), 8), 0);
+        assert_eq!(to(memory, 996, b"hello...".as_ptr().cast(), 8), libc::EINVAL, "too long");
+        assert_eq!(to(memory, 2, b"hello...".as_ptr().cast(), 8), libc::EINVAL, "not aligned");
+        assert_eq!(to(memory, 4, b"hello...".as_ptr().cast(), 5), libc::EINVAL, "no whole words");
+        assert_eq!(from(copy.as_mut_ptr().cast(), memory, 992, 8), 0);
     }
-    assert_eq!(&copy, b"hello");
+    assert_eq!(&copy, b"hello...");
     let domain = pd::alloc_pd(context);
     let based = IBV_ACCESS_ZERO_BASED;
     assert_eq!(outcome(mr::reg_dm_mr(domain, memory, 0, 1000, 0)), Err(libc::EINVAL));

@@ -147,6 +147,8 @@ struct Region {
     valid: bool,
     /// It has no bytes: writes are discarded, reads give zeroes.
     null: bool,
+    /// The kernel that WRITEs into it pass; zero for none.
+    tap: u32,
     pages: PageTable,
 }
 
@@ -155,7 +157,7 @@ impl Region {
     fn null(pd: Pd) -> Region {
         let pages = PageTable::new(0, 0, []);
         let access = Access::LOCAL_WRITE;
-        Region { pd, iova: 0, len: u64::MAX, access, valid: true, null: true, pages }
+        Region { pd, iova: 0, len: u64::MAX, access, valid: true, null: true, tap: 0, pages }
     }
 }
 
@@ -194,7 +196,8 @@ impl Regions {
     ) -> Result<Key, RegMrError> {
         let MrInit { iova, len, access, pages } = init;
         judge(iova, len, access, &pages)?;
-        self.insert(Region { pd, iova, len, access, valid: true, null: false, pages }, rng)
+        let (valid, null, tap) = (true, false, 0);
+        self.insert(Region { pd, iova, len, access, valid, null, tap, pages }, rng)
     }
 
     /// Makes a null region.
@@ -333,6 +336,22 @@ impl Regions {
 
     pub(crate) fn len(&self) -> usize {
         self.regions.len()
+    }
+
+    /// The addresses that a key opens: the first, and how many.
+    pub(crate) fn range(&self, key: Key, pd: Pd) -> Option<(u64, u64)> {
+        let region = self.regions.get(&key).filter(|r| r.valid && r.pd == pd)?;
+        Some((region.iova, region.len))
+    }
+
+    /// The kernel that WRITEs through a key pass; zero for none.
+    pub(crate) fn tap(&self, key: Key) -> u32 {
+        self.regions.get(&key).map_or(0, |r| r.tap)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn tap_mut(&mut self, key: Key) -> Option<&mut u32> {
+        self.regions.get_mut(&key).map(|r| &mut r.tap)
     }
 }
 

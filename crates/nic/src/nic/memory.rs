@@ -58,7 +58,9 @@ impl Nic {
     /// Ends a region. From here on its key opens nothing, for elements and packets already under
     /// way too.
     pub fn dereg_mr(&mut self, key: Key) -> Result<(), DestroyError> {
+        let bound = self.card.regions.tap(key) != 0;
         let pd = self.card.regions.deregister(key).ok_or(DestroyError::Unknown)?;
+        self.card.kernel.taps -= u32::from(bound);
         self.leave(pd);
         Ok(())
     }

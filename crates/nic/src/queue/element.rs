@@ -10,7 +10,7 @@
 //!      10  reserved u8
 //!      11  num_sge  u8
 //!      12  rkey     u32     UD: Q_Key
-//!      16  remote   u64     UD: address handle u32, queue pair u32
+//!      16  remote   u64     UD: address handle u32, queue pair u32; RPC: the kernel's op-code
 //!      24  operand  u64     immediate or key to invalidate u32, inline length u32;
 //!                           atomics: the value to swap in or to add
 //!      32  wr_id    u64
@@ -62,6 +62,10 @@ pub enum Opcode {
     CompareSwap = 7,
     /// Atomic fetch and add.
     FetchAdd = 8,
+    /// Parameters for a kernel at the peer (StRoM §5.1).
+    Rpc = 32,
+    /// Payload for a kernel at the peer (StRoM §5.1).
+    RpcWrite = 33,
 }
 
 impl Opcode {
@@ -75,6 +79,8 @@ impl Opcode {
             6 => Opcode::Read,
             7 => Opcode::CompareSwap,
             8 => Opcode::FetchAdd,
+            32 => Opcode::Rpc,
+            33 => Opcode::RpcWrite,
             _ => return None,
         })
     }
@@ -82,6 +88,19 @@ impl Opcode {
     /// Compare-and-swap or fetch-and-add?
     pub const fn is_atomic(self) -> bool {
         matches!(self, Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+
+    /// One of StRoM's two verbs?
+    pub const fn is_rpc(self) -> bool {
+        matches!(self, Opcode::Rpc | Opcode::RpcWrite)
+    }
+
+    /// Does its end become an event at the receiver, if it is solicited?
+    pub(crate) const fn tells_receiver(self) -> bool {
+        matches!(
+            self,
+            Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate | Opcode::WriteImm
+        )
     }
 
     /// Does the answer carry data, so that an acknowledge alone does not complete it?
@@ -178,6 +197,17 @@ pub enum SendOp {
         at: Remote,
         /// Added, modulo 2^64.
         add: u64,
+    },
+    /// StRoM's RPC: a header ([`crate::kernel::Header`]) and parameters, at most an MTU together.
+    Rpc {
+        /// The kernel's op-code.
+        opcode: u64,
+    },
+    /// StRoM's RPC WRITE: header and parameters, at most an MTU together, then payload of any
+    /// length for the kernel.
+    RpcWrite {
+        /// The kernel's op-code.
+        opcode: u64,
     },
 }
 
@@ -378,6 +408,8 @@ pub(crate) fn encode_send(request: &SendRequest<'_>, raw: &mut [u8]) -> Result<u
             (Opcode::CompareSwap, at.addr, at.rkey, swap)
         }
         SendOp::FetchAdd { at, add } => (Opcode::FetchAdd, at.addr, at.rkey, add),
+        SendOp::Rpc { opcode } => (Opcode::Rpc, opcode, 0, operand32(0)),
+        SendOp::RpcWrite { opcode } => (Opcode::RpcWrite, opcode, 0, operand32(0)),
     };
     raw[0..2].copy_from_slice(&(opcode as u16).to_le_bytes());
     raw[8..10].copy_from_slice(&flags.bits().to_le_bytes());

@@ -2,31 +2,39 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use remora_nic::memory::window::next_key;
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{
-    Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge,
+    Completion, Data, FlushKind, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge,
 };
 use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::{Dialect, ICRC_LEN, ROCE_PORT, Transport};
 use remora_nic::{
-    Access, Config, Counters, Datagram, Key, Memory, MemoryFault, MrInit, Nic, PageTable, Path,
-    Psn, QpInit, Time, TransmitBatch,
+    Access, Config, Counters, Datagram, Key, Memory, MemoryFault, MrInit, MwBinding, MwType, Nic,
+    PageTable, Path, Psn, QpInit, Time, TransmitBatch,
 };
 
 /// Bytes of memory: rings first, then a region of each kind, with gaps that nobody may touch.
 const SIZE: usize = 1 << 16;
 const RING: u64 = 4096;
 /// The first byte of the region that peers may do everything with.
-pub(crate) const OPEN: u64 = 0x8000;
+pub(crate) const OPEN: u64 = 0xC000;
 /// The first byte of the region that peers may only read.
-pub(crate) const READ_ONLY: u64 = 0xB000;
+pub(crate) const READ_ONLY: u64 = 0xE000;
 /// Bytes of each region.
 pub(crate) const REGION: u64 = 0x1800;
 const DEPTH: u32 = 16;
 const STRIDE: u32 = 128;
-const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+pub(crate) const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const PEER_QP: u32 = 0x77;
+/// The multicast group of the UD queue pair.
+pub(crate) const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 0, 0, 1));
+
+/// Which of the queue pairs receives for XRC.
+const XRC_RECEIVER: usize = 4;
+/// The kind of request that binds the window: see [`Arena::post_send`].
+const BIND: u8 = 10;
 
 /// Memory that panics where the card has no business.
 #[derive(Debug)]
@@ -40,7 +48,7 @@ impl Guarded {
     fn check(&self, addr: u64, len: usize, write: bool) {
         let end = addr.checked_add(len as u64).expect("an access must not wrap");
         let within = |start: u64, size: u64| start <= addr && end <= start + size;
-        let ring = within(0, 8 * RING) && (self.posting || !write);
+        let ring = within(0, 12 * RING) && (self.posting || !write);
         let open = within(OPEN, REGION);
         let read_only = within(READ_ONLY, REGION) && !write;
         assert!(ring || open || read_only, "{addr:#x}..{end:#x}, write: {write}");
@@ -102,14 +110,20 @@ pub(crate) struct Arena {
     cq: u32,
     pub(crate) open: Key,
     pub(crate) read_only: Key,
+    /// The last key of a window on the open region.
+    pub(crate) window: Key,
+    srq: u32,
+    /// The number of the XRC receiver's queue.
+    pub(crate) srqn: u32,
     batch: TransmitBatch,
     posted: usize,
     completed: usize,
 }
 
 impl Arena {
-    /// An RC pair that agreed to StRoM's op-codes, a plain one, a UC and a UD queue pair, all
-    /// ready, with work posted.
+    /// A plain RC queue pair, one that agreed to StRoM's op-codes, a UC and a UD queue pair (in a
+    /// multicast group), and both halves of an XRC connection, all ready, with work posted; and a
+    /// window that the first has bound.
     pub(crate) fn new() -> Arena {
         let mut nic = Nic::new(Config::new(LOCAL), [7; 32]);
         let memory = Guarded { bytes: vec![0; SIZE], posting: false };
@@ -121,6 +135,11 @@ impl Arena {
         };
         let open = register(OPEN, Access::all());
         let read_only = register(READ_ONLY, Access::REMOTE_READ);
+        let window = nic.alloc_mw(pd, MwType::Type1).expect("room");
+        let xrcd = nic.alloc_xrcd().expect("room");
+        let ring = RingInit { addr: 9 * RING, depth: DEPTH, stride: STRIDE };
+        let srq = nic.create_xrc_srq(pd, xrcd, cq, ring).expect("room");
+        let srqn = nic.srq_number(srq).expect("it has one");
         let mut arena = Arena {
             nic,
             memory,
@@ -129,6 +148,9 @@ impl Arena {
             cq,
             open,
             read_only,
+            window,
+            srq,
+            srqn,
             batch: TransmitBatch::new(),
             posted: 0,
             completed: 0,
@@ -138,10 +160,14 @@ impl Arena {
             (Transport::Rc, Dialect::Strom),
             (Transport::Uc, Dialect::Standard),
             (Transport::Ud, Dialect::Standard),
+            // The receiver's half: what it has of its own is not used.
+            (Transport::Xrc, Dialect::Standard),
+            (Transport::Xrc, Dialect::Standard),
         ];
         for (i, (transport, dialect)) in services.into_iter().enumerate() {
             let sq = RingInit { addr: 2 * i as u64 * RING, depth: DEPTH, stride: STRIDE };
             let rq = RingInit { addr: sq.addr + RING, ..sq };
+            let rq = if transport == Transport::Xrc { RingInit::default() } else { rq };
             let init = QpInit {
                 pd,
                 transport,
@@ -152,25 +178,34 @@ impl Arena {
                 rq,
                 signal_all: true,
             };
-            let qpn = arena.nic.create_qp(init).expect("room");
+            let made = match i {
+                XRC_RECEIVER => arena.nic.create_xrc_target(xrcd),
+                _ => arena.nic.create_qp(init),
+            };
+            let qpn = made.expect("room");
             arena.connect(qpn, transport, dialect);
             arena.subjects.push(Subject { qpn, sq: sq.addr, posted: 0 });
             for wr_id in 0..4 {
                 arena.post_recv(i, wr_id);
             }
         }
+        arena.nic.attach_mcast(arena.subjects[3].qpn, GROUP).expect("a UD queue pair, a group");
+        arena.post_send(0, BIND);
+        arena.transmit();
         arena
     }
 
     fn connect(&mut self, qpn: u32, transport: Transport, dialect: Dialect) {
         let connected = transport != Transport::Ud;
-        let reliable = transport == Transport::Rc;
+        let rc = transport == Transport::Rc;
+        let receives = rc || self.subjects.len() == XRC_RECEIVER;
+        let sends = rc || transport == Transport::Xrc && !receives;
         let steps = [
             QpAttr {
                 state: Some(State::Init),
                 access: connected.then_some(Access::all()),
                 qkey: (!connected).then_some(0x11),
-                dialect: reliable.then_some(dialect),
+                dialect: rc.then_some(dialect),
                 ..QpAttr::default()
             },
             QpAttr {
@@ -179,17 +214,17 @@ impl Arena {
                 path_mtu: Some(Mtu::B1024),
                 dest_qp: connected.then_some(PEER_QP),
                 rq_psn: connected.then_some(Psn::new(0xFF_FFFE)),
-                max_dest_rd_atomic: reliable.then_some(4),
-                min_rnr_timer: reliable.then_some(1),
+                max_dest_rd_atomic: receives.then_some(4),
+                min_rnr_timer: receives.then_some(1),
                 ..QpAttr::default()
             },
             QpAttr {
                 state: Some(State::Rts),
                 sq_psn: Some(Psn::new(0xFF_FFFE)),
-                max_rd_atomic: reliable.then_some(4),
-                timeout: reliable.then_some(8),
-                retry_cnt: reliable.then_some(7),
-                rnr_retry: reliable.then_some(7),
+                max_rd_atomic: sends.then_some(4),
+                timeout: (sends || receives).then_some(8),
+                retry_cnt: sends.then_some(7),
+                rnr_retry: sends.then_some(7),
                 ..QpAttr::default()
             },
         ];
@@ -204,7 +239,10 @@ impl Arena {
         let sges = [Sge { addr: OPEN, len: 2048, lkey: self.open }];
         let request = RecvRequest { wr_id, sges: &sges };
         let qpn = self.subjects[subject].qpn;
-        let posted = self.nic.post_recv(&mut self.memory, qpn, &request);
+        let posted = match subject {
+            XRC_RECEIVER => self.nic.post_srq_recv(&mut self.memory, self.srq, &request),
+            _ => self.nic.post_recv(&mut self.memory, qpn, &request),
+        };
         self.posted += usize::from(posted.is_ok());
         self.memory.posting = false;
     }
@@ -213,21 +251,36 @@ impl Arena {
     pub(crate) fn post_send(&mut self, subject: usize, kind: u8) {
         self.memory.posting = true;
         let remote = Remote { addr: 0x1000, rkey: 5 };
-        let len = if kind & 0x80 == 0 { 8 } else { 3000 };
-        let op = match kind & 7 {
+        let op = match kind & 15 {
             0 => SendOp::Write { to: remote, imm: None },
             1 => SendOp::Write { to: remote, imm: Some(1) },
             2 | 3 => SendOp::Read { from: remote },
             4 => SendOp::FetchAdd { at: remote, add: 1 },
             5 => SendOp::CompareSwap { at: remote, compare: 1, swap: 2 },
             6 => SendOp::SendInvalidate { rkey: 4 },
+            8 => SendOp::AtomicWrite { to: remote },
+            9 => SendOp::Flush {
+                at: remote,
+                len: 100,
+                kind: FlushKind { global: true, ..FlushKind::default() },
+            },
+            BIND => {
+                self.window = next_key(self.window);
+                let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+                let (lkey, addr, len) = (self.open, OPEN + 64, REGION - 128);
+                let to = MwBinding { lkey, addr, len, access, zero_based: false };
+                SendOp::BindMw { key: self.window, to }
+            }
+            11 => SendOp::LocalInvalidate { key: self.window },
             _ => SendOp::Send { imm: None, to: None },
         };
-        let sges = [Sge { addr: OPEN, len, lkey: self.open }];
-        let request =
-            SendRequest { wr_id: 1, op, data: Data::Sges(&sges), flags: SendFlags::empty() };
+        let bare = matches!(kind & 15, 9..=11);
+        let short = kind & 0x80 == 0 || matches!(kind & 15, 4 | 5 | 8);
+        let sges = [Sge { addr: OPEN, len: if short { 8 } else { 3000 }, lkey: self.open }];
+        let data = Data::Sges(if bare { &[] } else { &sges });
+        let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::empty() };
         let qpn = self.subjects[subject].qpn;
-        if self.nic.post_send(&mut self.memory, qpn, &request).is_ok() {
+        if self.nic.post_xrc_send(&mut self.memory, qpn, 0x55, &request).is_ok() {
             self.posted += 1;
             self.subjects[subject].posted += 1;
         }
@@ -256,19 +309,23 @@ impl Arena {
 
     /// Seals `packet` (BTH onwards, without ICRC) as one from the peer, and delivers it.
     pub(crate) fn deliver(&mut self, packet: &[u8], tos: u8) {
-        let flow = Flow { src: PEER, dst: LOCAL, src_port: ROCE_PORT, dst_port: ROCE_PORT };
+        self.deliver_to(LOCAL, packet, tos);
+    }
+
+    /// As [`Arena::deliver`], to any address.
+    pub(crate) fn deliver_to(&mut self, dst: IpAddr, packet: &[u8], tos: u8) {
+        let flow = Flow { src: PEER, dst, src_port: ROCE_PORT, dst_port: ROCE_PORT };
         let mut bytes = packet.to_vec();
         if packet.len() >= 12 {
             let icrc = Icrc::start(&flow, 0, packet.len() + ICRC_LEN, packet).finish();
             bytes.extend_from_slice(&icrc);
         }
-        self.deliver_raw(&bytes, tos);
+        self.deliver_raw(dst, &bytes, tos);
     }
 
     /// Delivers bytes as they are.
-    pub(crate) fn deliver_raw(&mut self, bytes: &[u8], tos: u8) {
-        let datagram =
-            Datagram { src: PEER, src_port: ROCE_PORT, dst: LOCAL, ip_id: Some(0), tos, bytes };
+    pub(crate) fn deliver_raw(&mut self, dst: IpAddr, bytes: &[u8], tos: u8) {
+        let datagram = Datagram { src: PEER, src_port: ROCE_PORT, dst, ip_id: Some(0), tos, bytes };
         self.nic.handle_packets(self.now, &mut self.memory, [datagram]);
     }
 
@@ -303,6 +360,9 @@ impl Arena {
         }
         assert!(self.completed <= self.posted, "{} of {}", self.completed, self.posted);
         while self.nic.poll_event().is_some() {}
+        while let Some(incident) = self.nic.poll_incident() {
+            assert!(!incident.to_string().is_empty());
+        }
     }
 
     /// Puts every queue pair into ERROR: all that was posted comes back, once. Returns what the
@@ -317,17 +377,24 @@ impl Arena {
             self.transmit();
             self.collect();
         }
-        assert_eq!(self.completed, self.posted, "work was lost");
+        // What nobody took from the shared queue stays there.
+        let left = self.nic.query_srq(self.srq).map_or(0, |srq| srq.waiting as usize);
+        assert_eq!(self.completed + left, self.posted, "work was lost");
+        let datagrams = self.subjects[3].qpn;
+        self.nic.detach_mcast(datagrams, GROUP).expect("it was attached");
         for subject in &self.subjects {
             self.nic.destroy_qp(subject.qpn).expect("it exists");
         }
+        self.nic.destroy_srq(self.srq).expect("nothing uses it");
         self.nic.destroy_cq(self.cq).expect("nothing uses it");
+        self.nic.dealloc_mw(self.window).expect("it exists");
         for key in [self.open, self.read_only] {
             // A SEND with invalidate ends a peer's right, not the region.
             self.nic.dereg_mr(key).expect("it exists");
         }
         let left = self.nic.in_use();
-        assert_eq!((left.qps, left.mrs, left.cqs), (0, 0, 0));
+        assert_eq!((left.qps, left.mrs, left.mws, left.cqs), (0, 0, 0, 0));
+        assert_eq!((left.outstanding, left.answers, left.lists), (0, 0, 0));
         *self.nic.counters()
     }
 }

@@ -2,9 +2,11 @@
 
 use remora_nic::Counters;
 use remora_nic::cm::mad::{CM_QKEY, CM_QPN, MAD_LEN};
+use remora_nic::nic::MULTICAST_QPN;
+use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Packet, Transport};
 
-use crate::arena::{Arena, OPEN, READ_ONLY};
+use crate::arena::{Arena, GROUP, LOCAL, OPEN, READ_ONLY};
 
 /// The input is a list of steps: a byte that chooses, a byte that varies, a length byte, and so
 /// many bytes. Most steps are packets, with the fields that would only be dropped (destination,
@@ -29,11 +31,14 @@ pub fn card_counters(data: &[u8]) -> Counters {
 }
 
 fn take_step(arena: &mut Arena, step: u8, vary: u8, bytes: &[u8]) {
-    let subject = usize::from(vary & 3);
+    let subject = subject(arena, vary);
     match step & 15 {
-        0 => arena.deliver_raw(bytes, vary),
+        0 => arena.deliver_raw(LOCAL, bytes, vary),
         1 => arena.post_recv(subject, 7),
-        2 => arena.post_send(subject, step ^ vary >> 2),
+        2 => {
+            let kind = (step ^ vary >> 2) & 7 | step >> 4 & 8;
+            arena.post_send(subject, kind | step << 1 & 0x80);
+        }
         3 => arena.transmit(),
         4 => arena.pass(u64::from(vary) << (step >> 4)),
         5 => arena.collect(),
@@ -44,8 +49,27 @@ fn take_step(arena: &mut Arena, step: u8, vary: u8, bytes: &[u8]) {
             packet[1..8].copy_from_slice(&[0, 0xFF, 0xFF, 0, 0, 0, CM_QPN as u8]);
             arena.deliver(&packet, vary);
         }
-        _ => arena.deliver(&put_right(arena, subject, vary, bytes), step >> 4),
+        10 => {
+            let mut packet = put_right(arena, 3, vary, bytes);
+            if let Some(dest_qp) = packet.get_mut(5..8) {
+                dest_qp.copy_from_slice(&MULTICAST_QPN.to_be_bytes()[1..]);
+            }
+            let group = if vary & 32 == 0 { GROUP } else { LOCAL };
+            arena.deliver_to(group, &packet, step >> 4);
+        }
+        _ => {
+            let mut packet = put_right(arena, subject, vary, bytes);
+            if step & 0x80 != 0 && packet.len() >= 24 {
+                packet[20..24].copy_from_slice(&arena.window.to_be_bytes());
+            }
+            arena.deliver(&packet, step >> 4);
+        }
     }
+}
+
+/// The queue pair that a step varies.
+pub(crate) fn subject(arena: &Arena, vary: u8) -> usize {
+    usize::from(vary & 3 | vary >> 3 & 4) % arena.subjects.len()
 }
 
 /// A management datagram around `bytes`, for queue pair 1.
@@ -66,11 +90,13 @@ fn put_right(arena: &Arena, subject: usize, vary: u8, bytes: &[u8]) -> Vec<u8> {
     if packet.len() < 12 {
         return packet;
     }
+    // The second one has agreed to StRoM's op-codes.
+    let dialect = if subject == 1 { Dialect::Strom } else { Dialect::Standard };
     let subject = arena.subjects[subject];
     packet[1] &= 0x70 | 0x80;
     packet[2..4].copy_from_slice(&[0xFF, 0xFF]);
     packet[5..8].copy_from_slice(&subject.qpn.to_be_bytes()[1..]);
-    let Some(op) = Op::lookup(packet[0], Dialect::Strom) else { return packet };
+    let Some(op) = Op::lookup(packet[0], dialect) else { return packet };
     if vary & 4 == 0
         && let Some(info) = arena.nic.query_qp(subject.qpn)
     {
@@ -86,11 +112,16 @@ fn put_right(arena: &Arena, subject: usize, vary: u8, bytes: &[u8]) -> Vec<u8> {
         packet[9..12].copy_from_slice(&psn.value().to_be_bytes()[1..]);
     }
     let (key, base) = if vary & 8 == 0 { (arena.open, OPEN) } else { (arena.read_only, READ_ONLY) };
-    let has_target = op.header_len() >= 12 + 16 && op.transport != Transport::Ud;
-    if vary & 16 == 0 && has_target && !op.is_response() && packet.len() >= 28 {
-        let offset = u64::from(u16::from_be_bytes([packet[18], packet[19]]) & 0x1FFF);
-        packet[12..20].copy_from_slice(&(base + offset).to_be_bytes());
-        packet[20..24].copy_from_slice(&key.to_be_bytes());
+    let names_queue = op.follows.contains(Follows::XRCETH);
+    if vary & 16 == 0 && names_queue && packet.len() >= 16 {
+        packet[12..16].copy_from_slice(&arena.srqn.to_be_bytes());
+    }
+    let has_target = op.follows.intersects(Follows::RETH.union(Follows::ATOMIC));
+    let at = if op.follows.intersects(Follows::XRCETH.union(Follows::FETH)) { 16 } else { 12 };
+    if vary & 16 == 0 && has_target && packet.len() >= at + 16 {
+        let offset = u16::from_be_bytes([packet[at + 6], packet[at + 7]]) & 0x1FFF;
+        packet[at..at + 8].copy_from_slice(&(base + u64::from(offset)).to_be_bytes());
+        packet[at + 8..at + 12].copy_from_slice(&key.to_be_bytes());
     }
     if op.transport == Transport::Ud && packet.len() >= 20 {
         packet[12..16].copy_from_slice(&0x11u32.to_be_bytes());

@@ -1,8 +1,10 @@
 //! Any bytes as work-queue elements, rewritten at any time.
 
 use remora_nic::Counters;
+use remora_nic::memory::window::next_key;
 
 use crate::arena::{Arena, OPEN};
+use crate::card::subject;
 
 /// The input is a list of steps, as for [`crate::card`](crate::card()): elements posted, elements
 /// rewritten under way, turns of the scheduler, time.
@@ -20,7 +22,7 @@ pub fn element_counters(data: &[u8]) -> Counters {
     while let [step, vary, len, tail @ ..] = rest {
         let (bytes, tail) = tail.split_at(tail.len().min(usize::from(*len)));
         rest = tail;
-        let subject = usize::from(*vary & 3);
+        let subject = subject(&arena, *vary);
         match step & 7 {
             0 => arena.transmit(),
             1 => arena.pass(u64::from(*vary) << (step >> 3)),
@@ -42,8 +44,18 @@ fn put_right(arena: &Arena, vary: u8, bytes: &[u8]) -> Vec<u8> {
         element[52..56].copy_from_slice(&arena.open.to_le_bytes());
     }
     if vary & 8 == 0 && element.len() >= 2 {
-        element[0] %= 10;
+        element[0] %= 14;
         element[1] = 0;
+    }
+    if element.len() >= 64 && matches!(element[0], 9..=12) && vary & 16 == 0 {
+        // What has no entries, and what only peers' memory is for; a window that may be bound.
+        element[11] = 0;
+        let key = if element[0] == 10 { next_key(arena.window) } else { arena.window };
+        element[12..16].copy_from_slice(&key.to_le_bytes());
+        element[16..24].copy_from_slice(&(OPEN + 8).to_le_bytes());
+        let named = if element[0] == 10 { arena.open } else { arena.window };
+        element[24..28].copy_from_slice(&named.to_le_bytes());
+        element[58..64].fill(0);
     }
     element
 }

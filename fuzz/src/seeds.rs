@@ -3,7 +3,8 @@
 use remora_nic::Psn;
 use remora_nic::wire::opcode::{Follows, TABLE};
 use remora_nic::wire::{
-    Aeth, AtomicEth, Bth, Deth, Extensions, ICRC_LEN, MAX_HEADER, Packet, Reth,
+    Aeth, AtomicEth, Bth, Deth, Extensions, Feth, ICRC_LEN, MAX_HEADER, Operation, Packet, Reth,
+    Xrceth,
 };
 
 /// A named input.
@@ -18,7 +19,9 @@ pub struct Seed {
 /// One packet an op-code, with every header it calls for, and payload and pad where it may.
 pub fn packets() -> Vec<Seed> {
     let ext = Extensions {
+        xrceth: Xrceth { srqn: 0x0012_3456 },
         deth: Deth { qkey: 0x8001_0000, src_qp: 1 },
+        feth: Feth { placement: Feth::GLOBAL | Feth::PERSISTENT, selectivity: Feth::RANGE },
         reth: Reth { addr: 0x1000_0000_0040, rkey: 0x1234, len: 5 },
         atomic: AtomicEth { addr: 0x1000_0000_0040, rkey: 0x1234, swap_add: 1, compare: 2 },
         aeth: Aeth { syndrome: 0x1F, msn: 7 },
@@ -26,12 +29,15 @@ pub fn packets() -> Vec<Seed> {
         imm_or_key: 0xCAFE,
     };
     let seed = |op: &remora_nic::wire::Op| {
+        // The one whose payload must be of 8 bytes.
+        let word = op.operation == Operation::AtomicWrite;
+        let ext = Extensions { reth: Reth { len: if word { 8 } else { 5 }, ..ext.reth }, ..ext };
         let payload: &[u8] =
             if op.follows.contains(Follows::PAYLOAD) { b"remora\0\0" } else { b"" };
         let bth = Bth {
             opcode: op.code,
             migreq: true,
-            pad: if payload.is_empty() { 0 } else { 3 },
+            pad: if payload.is_empty() || word { 0 } else { 3 },
             pkey: 0xFFFF,
             dest_qp: 0x11,
             ack_req: true,
@@ -67,12 +73,16 @@ fn refusals() -> impl Iterator<Item = Seed> {
     })
 }
 
+/// The queue pairs, as steps name them.
+const QUEUE_PAIRS: [u8; 6] = [0, 1, 2, 3, 0x20, 0x21];
+
 fn answered(seed: &Seed) -> Seed {
     let mut data = Vec::new();
-    for queue_pair in 0..4u8 {
-        // A READ, an atomic and a WRITE are outstanding; then the packet comes, twice.
-        for kind in [2, 4, 0] {
-            data.extend([kind << 4 | 2, queue_pair | (kind ^ 2) << 2, 0]);
+    for queue_pair in QUEUE_PAIRS {
+        // A READ, an atomic, a WRITE, an ATOMIC WRITE, a FLUSH are outstanding, a window is bound
+        // and invalidated; then the packet comes, twice.
+        for kind in [2, 4, 0, 8, 9, 10, 11] {
+            data.extend([kind << 4 & 0x80 | 2, queue_pair | (kind & 7 ^ 2) << 2, 0]);
         }
         data.extend([3, 0, 0]);
         push_packet(&mut data, 7, queue_pair, seed);
@@ -84,7 +94,7 @@ fn answered(seed: &Seed) -> Seed {
 
 fn storm(seed: &Seed) -> Seed {
     let mut data = Vec::new();
-    for queue_pair in 0..4u8 {
+    for queue_pair in QUEUE_PAIRS {
         for _ in 0..6 {
             push_packet(&mut data, 7, queue_pair, seed);
         }
@@ -93,6 +103,9 @@ fn storm(seed: &Seed) -> Seed {
         push_packet(&mut data, 7, queue_pair | 8, seed);
         push_packet(&mut data, 8, queue_pair, seed);
         push_packet(&mut data, 9, queue_pair, seed);
+        // Through the window; to the group, and to no group.
+        push_packet(&mut data, 0x87, queue_pair, seed);
+        push_packet(&mut data, 10, queue_pair, seed);
     }
     data.extend([3, 0, 0, 5, 0, 0]);
     Seed { name: format!("{}-storm", seed.name), data }
@@ -114,7 +127,7 @@ pub fn elements() -> Vec<Seed> {
         element[48] = 8;
         element[52] = 1;
         let mut data = Vec::new();
-        for queue_pair in 0..4u8 {
+        for queue_pair in QUEUE_PAIRS {
             data.extend([4, queue_pair, element.len() as u8]);
             data.extend_from_slice(&element);
             data.extend([3, queue_pair, 1, opcode.wrapping_add(1)]);
@@ -122,5 +135,5 @@ pub fn elements() -> Vec<Seed> {
         }
         Seed { name: format!("opcode-{opcode}"), data }
     };
-    (0..10).map(seed).collect()
+    (0..14).map(seed).collect()
 }

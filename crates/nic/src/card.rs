@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::incident::Incidents;
 use crate::kernel::{KernelIo, KernelState, Kernels};
-use crate::memory::region::{Access, AccessError, Pd, Regions};
+use crate::memory::region::{Access, AccessError, Pd, Regions, Scope};
 use crate::memory::{Memory, MemoryFault};
 use crate::multi_queue::MultiQueue;
 use crate::nic::Event;
@@ -34,12 +34,17 @@ pub(crate) struct Card {
     pub(crate) regions: Regions,
     pub(crate) cqs: Handles<CompletionQueue>,
     pub(crate) srqs: Handles<SharedReceiveQueue>,
+    pub(crate) xrcds: Handles<Domain>,
+    /// The shared receive queues that XRC requests may name, by their numbers on the wire.
+    pub(crate) xrc_srqs: Table<u32, 16, 24>,
     pub(crate) ahs: Handles<AddressHandle>,
     pub(crate) outstanding: MultiQueue<Outstanding>,
     pub(crate) answers: MultiQueue<Answer>,
     pub(crate) sgls: SglPool,
     /// SRNIC's schedule queue: the queue pairs that are ready, by number.
     pub(crate) ready: VecDeque<u32>,
+    /// Queue pairs whose data left without the acknowledge that is due, by number.
+    pub(crate) late: Vec<u32>,
     /// Queue pairs that found the pool of outstanding work full, by number.
     pub(crate) starved: Vec<u32>,
     /// Counts how often the starved were woken, so that none stands among them twice.
@@ -63,7 +68,21 @@ pub(crate) struct Env<'a> {
     pub(crate) card: &'a mut Card,
 }
 
-/// A protection domain.
+/// An XRC domain's handle.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Xrcd(pub(crate) u32);
+
+/// What an XRC shared receive queue has besides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct XrcSrq {
+    pub(crate) xrcd: Xrcd,
+    /// Where its completions go, whichever queue pair takes an element.
+    pub(crate) cq: u32,
+    /// Its number on the wire.
+    pub(crate) srqn: u32,
+}
+
+/// A protection domain, or an XRC domain.
 #[derive(Debug)]
 pub(crate) struct Domain {
     /// Objects that belong to it.
@@ -85,6 +104,7 @@ pub(crate) struct SharedReceiveQueue {
     /// Raise an event when fewer than this many are posted; zero: do not.
     pub(crate) limit: u32,
     pub(crate) users: u32,
+    pub(crate) xrc: Option<XrcSrq>,
 }
 
 impl Card {
@@ -153,7 +173,7 @@ impl Env<'_> {
     #[inline]
     pub(crate) fn write_region(
         &mut self,
-        (key, pd): (u32, Pd),
+        (key, scope): (u32, Scope),
         addr: u64,
         bytes: &[u8],
         need: Access,
@@ -163,7 +183,7 @@ impl Env<'_> {
         let mem = &mut *self.mem;
         self.card.regions.translate(
             key,
-            pd,
+            scope,
             addr,
             bytes.len() as u32,
             need,

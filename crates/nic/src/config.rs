@@ -21,10 +21,16 @@ pub struct Config {
     pub max_srqs: usize,
     /// Protection domains.
     pub max_pds: usize,
+    /// XRC domains.
+    pub max_xrcds: usize,
+    /// Multicast groups, and the members of each.
+    pub max_mcast: usize,
     /// Address handles.
     pub max_ahs: usize,
     /// Memory regions.
     pub max_mrs: usize,
+    /// Memory windows.
+    pub max_mws: usize,
     /// log2 of the page size that contiguous regions are divided by: 2 MB (StRoM §4.3).
     pub page_shift: u32,
     /// Page-table entries of all regions together: 16,384 (StRoM §4.3).
@@ -60,8 +66,11 @@ impl Config {
             max_cqe: 1 << 20,
             max_srqs: 1 << 16,
             max_pds: 1 << 16,
+            max_xrcds: 1 << 16,
+            max_mcast: 1 << 10,
             max_ahs: 1 << 16,
             max_mrs: 1 << 20,
+            max_mws: 1 << 20,
             page_shift: 21,
             translation_entries: 16_384,
             device_memory: 0..0,

@@ -102,6 +102,8 @@ counters! {
     refused_memory,
     /// Refused: more READs and atomics at once than agreed.
     refused_too_many_reads,
+    /// Refused: an XRC request for a shared receive queue that its domain does not have.
+    refused_xrc_srq,
     /// Refused: an RPC op-code with no kernel deployed.
     refused_no_kernel,
     /// Refused: an RPC or RPC WRITE whose header is malformed; ends the connection.

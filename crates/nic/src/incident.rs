@@ -114,6 +114,11 @@ pub enum Cause {
         /// Why.
         error: AccessError,
     },
+    /// An XRC request names a shared receive queue that its domain does not have.
+    UnknownSrq {
+        /// Its number on the wire.
+        srqn: u32,
+    },
     /// An atomic's address is not a multiple of 8.
     Alignment,
     /// More READs and atomics at once than agreed.
@@ -177,6 +182,7 @@ impl Incident {
             Cause::ReceiveMemory { .. } => "elements_protection",
             Cause::TooManyReads { .. } => "refused_too_many_reads",
             Cause::BadCall => "refused_bad_call",
+            Cause::UnknownSrq { .. } => "refused_xrc_srq",
             Cause::BadElement(_)
             | Cause::NotAllowed
             | Cause::TooLong { .. }
@@ -265,6 +271,9 @@ impl fmt::Display for Cause {
             }
             Cause::ReceiveMemory { wr_id, error } => {
                 write!(f, "the memory of receive request {wr_id:#x} cannot be written: {error}")
+            }
+            Cause::UnknownSrq { srqn } => {
+                write!(f, "no shared receive queue {srqn:#x} in the XRC domain")
             }
             Cause::Alignment => f.write_str("the address is not a multiple of 8"),
             Cause::TooManyReads { agreed } => {

@@ -30,11 +30,13 @@ pub mod time;
 pub mod transmit;
 pub mod wire;
 
+pub use card::Xrcd;
 pub use config::Config;
 pub use counters::Counters;
 pub use incident::Incident;
 pub use memory::region::{Access, AccessError, Key, MrChange, MrInit, Pd, RegMrError, Translation};
 pub use memory::translate::PageTable;
+pub use memory::window::{MwBinding, MwType};
 pub use memory::{Memory, MemoryFault};
 pub use nic::{CreateError, DestroyError, Event, Nic, PostError, QpInfo, QpInit};
 pub use psn::Psn;

@@ -2,18 +2,22 @@
 
 mod kernels;
 mod memory;
+mod multicast;
 mod queues;
+mod xrc;
 
 pub use kernels::{BindError, CallError};
+pub use multicast::{MULTICAST_QPN, McastError, group_address};
 pub use queues::{ResizeSrqError, SrqInfo};
 
-use std::collections::VecDeque;
+use core::net::IpAddr;
+use std::collections::{BTreeMap, VecDeque};
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use thiserror::Error;
 
-use crate::card::{Card, Env, SglPool};
+use crate::card::{Card, Env, SglPool, SharedReceiveQueue};
 use crate::cm::mad::CM_QPN;
 use crate::cm::{Cm, CmEvent};
 use crate::config::Config;
@@ -78,6 +82,9 @@ pub enum CreateError {
     /// No such shared receive queue, or one of another protection domain.
     #[error("no such shared receive queue in this protection domain")]
     UnknownSrq,
+    /// No such XRC domain.
+    #[error("no such XRC domain")]
+    UnknownXrcd,
     /// A ring that is none: see [`RingInit`].
     #[error("a ring's depth must be a power of two up to 2^20, its stride a multiple of 64")]
     BadRing,
@@ -210,6 +217,8 @@ pub struct Nic {
     device_memory: DeviceMemory,
     icrc: IcrcChecker,
     cm: Cm,
+    /// Multicast groups, by address, and the queue pairs attached to them.
+    groups: BTreeMap<IpAddr, Vec<u32>>,
 }
 
 /// Commands and getters.
@@ -219,23 +228,27 @@ impl Nic {
         let answers = config.max_qps.saturating_mul(usize::from(crate::qp::MAX_RD_ATOMIC));
         let mut rng = ChaCha8Rng::from_seed(seed);
         // Drawn, not cut from the seed: what peers see must not tell what keys are made from.
-        let (salt, cm_seed) = (rng.next_u32(), rng.next_u64());
+        let (salt, cm_seed, srq_salt) = (rng.next_u32(), rng.next_u64(), rng.next_u32());
         Nic {
             // A peer may still know the queue pairs of a process that has ended (time-wait).
             qps: Table::salted(config.max_qps, salt),
             device_memory: DeviceMemory::new(config.device_memory.clone()),
             icrc: IcrcChecker::new(),
             cm: Cm::new(config.cm, cm_seed),
+            groups: BTreeMap::new(),
             card: Card {
                 pds: Table::new(config.max_pds),
-                regions: Regions::new(config.translation_entries, config.max_mrs),
+                regions: Regions::new(config.translation_entries, config.max_mrs, config.max_mws),
                 cqs: Table::new(config.max_cqs),
                 srqs: Table::new(config.max_srqs),
+                xrcds: Table::new(config.max_xrcds),
+                xrc_srqs: Table::salted(config.max_srqs, srq_salt),
                 ahs: Table::new(config.max_ahs),
                 outstanding: MultiQueue::new(config.max_outstanding),
                 answers: MultiQueue::new(answers),
                 sgls: SglPool::default(),
                 ready: VecDeque::new(),
+                late: Vec::new(),
                 starved: Vec::new(),
                 feedings: 0,
                 timers: Timers::default(),
@@ -266,8 +279,11 @@ impl Nic {
         InUse {
             qps: self.qps.len(),
             mrs: self.card.regions.len(),
+            mws: self.card.regions.windows(),
             cqs: self.card.cqs.len(),
             srqs: self.card.srqs.len(),
+            xrcds: self.card.xrcds.len(),
+            mcast_groups: self.groups.len(),
             pds: self.card.pds.len(),
             ahs: self.card.ahs.len(),
             outstanding: self.card.outstanding.in_use(),
@@ -295,7 +311,7 @@ impl Nic {
 
     /// Makes a queue pair, in RESET; returns its number.
     pub fn create_qp(&mut self, init: QpInit) -> Result<u32, CreateError> {
-        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all } = init;
+        let QpInit { pd, send_cq, recv_cq, srq, sq, rq, .. } = init;
         if !sq.is_valid() || !rq.is_valid() {
             return Err(CreateError::BadRing);
         }
@@ -305,9 +321,23 @@ impl Nic {
         if self.card.cqs.get(send_cq).is_none() || self.card.cqs.get(recv_cq).is_none() {
             return Err(CreateError::UnknownCq);
         }
-        if srq.is_some_and(|h| self.card.srqs.get(h).is_none_or(|s| s.pd != pd)) {
+        let xrc = init.transport == Transport::Xrc;
+        let is_wrong = |s: &SharedReceiveQueue| s.pd != pd || s.xrc.is_some() || xrc;
+        if srq.is_some_and(|h| self.card.srqs.get(h).is_none_or(is_wrong)) {
             return Err(CreateError::UnknownSrq);
         }
+        // The sender's half of an XRC connection receives nothing.
+        if xrc && !rq.is_empty() {
+            return Err(CreateError::BadRing);
+        }
+        let qpn = self.insert_qp(init)?;
+        self.count_users(qpn, 1);
+        Ok(qpn)
+    }
+
+    /// Gives a queue pair a number.
+    fn insert_qp(&mut self, init: QpInit) -> Result<u32, CreateError> {
+        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all } = init;
         let limit = self.card.config.max_qps;
         let config = &self.card.config;
         let made = self.qps.insert_with(|qpn| Qp {
@@ -332,15 +362,22 @@ impl Nic {
             signal_all,
             cold: Box::new(Cold::new()),
         });
-        let qpn = made.ok_or(CreateError::Full { limit })?;
-        self.count_users(qpn, 1);
-        Ok(qpn)
+        match made.ok_or(CreateError::Full { limit })? {
+            // Not that number, but the next of its slot: it stands for the members of a group.
+            MULTICAST_QPN => {
+                self.qps.remove(MULTICAST_QPN);
+                self.insert_qp(init)
+            }
+            qpn => Ok(qpn),
+        }
     }
 
-    /// Ends a queue pair. Its work is forgotten without completions; those already delivered stay.
+    /// Ends a queue pair that is attached to no multicast group. Its work is forgotten without
+    /// completions; those already delivered stay.
     pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), DestroyError> {
-        if self.qps.get(qpn).is_none() {
-            return Err(DestroyError::Unknown);
+        let groups = self.qps.get(qpn).ok_or(DestroyError::Unknown)?.cold.groups;
+        if groups > 0 {
+            return Err(DestroyError::Busy { users: groups });
         }
         self.count_users(qpn, -1);
         if let Some(mut qp) = self.qps.remove(qpn) {
@@ -361,7 +398,7 @@ impl Nic {
         attr: &QpAttr,
     ) -> Result<(), ModifyQpError> {
         let qp = self.qps.get_mut(qpn).ok_or(ModifyQpError::UnknownQp)?;
-        let to = state::check(qp.transport, qp.state, attr)?;
+        let to = state::check(qp.service(), qp.state, attr)?;
         qp.modify(&mut Env { now, mem, card: &mut self.card }, to, attr);
         Ok(())
     }
@@ -378,11 +415,22 @@ impl Nic {
         qpn: u32,
         request: &SendRequest<'_>,
     ) -> Result<(), PostError> {
+        self.post_xrc_send(mem, qpn, 0, request)
+    }
+
+    /// As [`Nic::post_send`], to the shared receive queue `srqn` of an XRC queue pair's peer.
+    pub fn post_xrc_send(
+        &mut self,
+        mem: &mut dyn Memory,
+        qpn: u32,
+        srqn: u32,
+        request: &SendRequest<'_>,
+    ) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
         if matches!(qp.state, State::Reset | State::Init | State::Rtr) {
             return Err(PostError::State(qp.state));
         }
-        post(mem, &mut qp.sq, |raw| element::encode_send(request, raw))?;
+        post(mem, &mut qp.sq, |raw| element::encode_send(request, srqn, raw))?;
         self.card.schedule(qp);
         Ok(())
     }
@@ -427,6 +475,13 @@ impl Nic {
     fn count_users(&mut self, qpn: u32, by: i32) {
         let Some(qp) = self.qps.get(qpn) else { return };
         let count = |users: &mut u32| *users = users.wrapping_add_signed(by);
+        if let Some(xrcd) = qp.cold.xrcd {
+            // What its requests name by the way, it does not hold.
+            if let Some(domain) = self.card.xrcds.get_mut(xrcd.0) {
+                count(&mut domain.users);
+            }
+            return;
+        }
         for cq in [qp.send_cq, qp.recv_cq] {
             if let Some(queue) = self.card.cqs.get_mut(cq) {
                 count(&mut queue.users);
@@ -482,6 +537,9 @@ impl Nic {
         }
         if bth.dest_qp == CM_QPN {
             return management::receive(&mut self.cm, counters, now, bth, datagram);
+        }
+        if bth.dest_qp == MULTICAST_QPN {
+            return self.handle_multicast(now, mem, bth, datagram);
         }
         let Some(qp) = self.qps.get_mut(bth.dest_qp) else {
             counters.drop_unknown_qp += 1;
@@ -578,6 +636,20 @@ impl Nic {
         more || !self.card.ready.is_empty() || self.card.kernel.due() == Time::ZERO
     }
 
+    /// Has an acknowledge stayed behind, as [`TransmitBatch::set_answering`] allows?
+    pub fn has_late_acknowledges(&self) -> bool {
+        !self.card.late.is_empty()
+    }
+
+    /// Makes the acknowledges due that have stayed behind.
+    pub fn release_acknowledges(&mut self) {
+        while let Some(qpn) = self.card.late.pop() {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.release_acknowledge(&mut self.card);
+            }
+        }
+    }
+
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.card.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
@@ -611,10 +683,16 @@ pub struct InUse {
     pub qps: usize,
     /// Memory regions.
     pub mrs: usize,
+    /// Memory windows.
+    pub mws: usize,
     /// Completion queues.
     pub cqs: usize,
     /// Shared receive queues.
     pub srqs: usize,
+    /// XRC domains.
+    pub xrcds: usize,
+    /// Multicast groups with members.
+    pub mcast_groups: usize,
     /// Protection domains.
     pub pds: usize,
     /// Address handles.

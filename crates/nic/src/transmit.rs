@@ -66,11 +66,12 @@ pub struct Path {
 
 impl Path {
     /// The usual path to `dst`, with a source port that follows from `entropy` (a queue pair's
-    /// number).
+    /// number). The GID of a multicast group is taken for its address: see
+    /// [`crate::nic::group_address`].
     pub fn new(dst: IpAddr, entropy: u32) -> Path {
         let spread = entropy.wrapping_mul(0x9E37_79B1) >> 18;
         Path {
-            dst: dst.to_canonical(),
+            dst: crate::nic::group_address(dst).unwrap_or(dst.to_canonical()),
             src_port: 0xC000 | spread as u16,
             traffic_class: 0,
             hop_limit: 64,
@@ -165,6 +166,8 @@ pub struct TransmitBatch {
     bytes: Vec<u8>,
     /// The queue pair whose turn it is.
     sender: u32,
+    /// See [`TransmitBatch::set_answering`].
+    answering: bool,
 }
 
 impl TransmitBatch {
@@ -209,6 +212,18 @@ impl TransmitBatch {
                 PayloadRef::Bytes(bytes.unwrap_or_default())
             }
         }
+    }
+
+    /// With `answering`, an acknowledge may stay behind when its queue pair sends data: the
+    /// application is answering, its peer waits for the answer, and one acknowledge does for
+    /// several messages. The driver promises to call [`crate::Nic::release_acknowledges`] soon.
+    pub fn set_answering(&mut self, answering: bool) {
+        self.answering = answering;
+    }
+
+    /// May acknowledges stay behind?
+    pub(crate) fn is_answering(&self) -> bool {
+        self.answering
     }
 
     /// Says which queue pair the packets added next are of.

@@ -13,8 +13,8 @@ use remora_nic::wire::icrc::{Flow, Icrc, IcrcChecker};
 use remora_nic::wire::ip::{Ipv4, Ipv6, Udp};
 use remora_nic::wire::opcode::{Follows, TABLE};
 use remora_nic::wire::{
-    Aeth, AtomicEth, Bth, Deth, Dialect, Extensions, ICRC_LEN, MAX_HEADER, Op, Operation, Packet,
-    ROCE_PORT, Reth,
+    Aeth, AtomicEth, Bth, Deth, Dialect, Extensions, Feth, ICRC_LEN, MAX_HEADER, Op, Operation,
+    Packet, ROCE_PORT, Reth, Transport, Xrceth,
 };
 use serde_json::{Map, Value, json};
 
@@ -84,6 +84,10 @@ impl Case {
     fn to_json(&self) -> Value {
         let mut case = fields(self.op, &self.bth, &self.ext, &self.payload);
         case["name"] = json!(self.name());
+        case["dialect"] = json!(match self.op.dialect {
+            Dialect::Standard => "standard",
+            Dialect::Strom => "strom",
+        });
         case["frame"] = json!(hex(&self.frame()));
         case["outer"] = json!({
             "version": if self.flow.src.is_ipv4() { 4 } else { 6 },
@@ -100,12 +104,17 @@ impl Case {
 
 /// A packet in the words of `judges/scapy_judge.py`.
 fn fields(op: &Op, bth: &Bth, ext: &Extensions, payload: &[u8]) -> Value {
-    let Extensions { deth, reth, atomic, aeth, .. } = ext;
+    let Extensions { xrceth, deth, feth, reth, atomic, aeth, .. } = ext;
     let mut all = Map::new();
     all.insert("bth".into(), bth_fields(bth));
     all.insert("payload".into(), json!(hex(payload)));
     for header in op.follows {
         let (name, value) = match header {
+            Follows::XRCETH => ("xrceth", json!({"srqn": xrceth.srqn})),
+            Follows::FETH => {
+                let Feth { placement, selectivity } = feth;
+                ("feth", json!({"placement": placement, "selectivity": selectivity}))
+            }
             Follows::DETH => ("deth", json!({"qkey": deth.qkey, "src_qp": deth.src_qp})),
             Follows::RETH => {
                 ("reth", json!({"addr": reth.addr, "rkey": reth.rkey, "len": reth.len}))
@@ -191,8 +200,17 @@ impl Random {
             ip_id: if v4 { self.next() as u16 } else { 0 },
             bth: self.bth(op, len),
             ext: self.extensions(),
-            payload: (0..len).map(|_| self.next() as u8).collect(),
+            payload: self.payload(len),
         }
+    }
+
+    /// Any bytes, but tshark takes some first ones for an Ethernet type; these are none.
+    fn payload(&mut self, len: usize) -> Vec<u8> {
+        let mut payload: Vec<u8> = (0..len).map(|_| self.next() as u8).collect();
+        if let Some(first) = payload.first_mut() {
+            *first = *first & 0x44 | 0x11;
+        }
+        payload
     }
 
     fn flow(&mut self, v4: bool) -> Flow {
@@ -225,6 +243,8 @@ impl Random {
 
     fn extensions(&mut self) -> Extensions {
         Extensions {
+            xrceth: Xrceth { srqn: self.next() as u32 & 0xFF_FFFF },
+            feth: Feth { placement: self.next() as u8 & 15, selectivity: self.next() as u8 & 3 },
             deth: Deth { qkey: self.next() as u32, src_qp: self.next() as u32 & 0xFF_FFFF | 2 },
             reth: Reth { addr: self.next(), rkey: self.next() as u32, len: self.next() as u32 },
             atomic: AtomicEth {
@@ -275,7 +295,9 @@ fn reads_like(case: &Value) {
     assert!(checker.check(&flow, None, datagram), "ICRC without identification of {case}");
 
     let bth = Packet::bth(datagram).unwrap();
-    let op = Op::lookup(bth.opcode, Dialect::Strom).unwrap();
+    let strom = case["dialect"] == "strom";
+    let dialect = if strom { Dialect::Strom } else { Dialect::Standard };
+    let op = Op::lookup(bth.opcode, dialect).unwrap();
     let packet = Packet::parse(bth, op, datagram).unwrap();
     let ours = fields(op, &packet.bth, &packet.ext, packet.payload);
     for (name, value) in ours.as_object().unwrap() {
@@ -397,9 +419,12 @@ fn tshark_agrees() {
     }
 }
 
-/// Of StRoM's op-codes and of the CNP, tshark (4.0) reads only the BTH.
+/// Of StRoM's op-codes, of the CNP, of XRC, FLUSH and ATOMIC WRITE, tshark (4.0) reads only the
+/// BTH.
 fn tshark_knows(op: &Op) -> bool {
-    op.dialect == Dialect::Standard && op.operation != Operation::Cnp
+    op.dialect == Dialect::Standard
+        && op.transport != Transport::Xrc
+        && !matches!(op.operation, Operation::Cnp | Operation::Flush | Operation::AtomicWrite)
 }
 
 /// What tshark should see in a case, by the names of its fields.

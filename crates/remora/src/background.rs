@@ -11,6 +11,7 @@ use remora_nic::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::device::Shared;
+use crate::driver::Driver;
 use crate::event::Event;
 
 /// How soon after the last poll the thread takes over, at least and at most.
@@ -56,18 +57,19 @@ impl Background {
     /// Somebody has driven the card inline. If the thread sleeps on the socket, it is woken once,
     /// to leave the work to whoever polls and look in later; and at once if something is left over
     /// (an acknowledge to send, say), since one poll does not mean that another comes.
-    pub(crate) fn note_poll(&self, left_over: bool, due: Time) {
-        if self.doing.load(Ordering::Relaxed) == SLEEPING {
-            if left_over {
+    #[inline(always)]
+    pub(crate) fn note_poll(&self, driver: &Driver) {
+        if !self.rests() {
+            if driver.has_more() || driver.nic.wants_transmit() {
                 self.wake();
             } else {
-                self.due(due);
+                self.due(driver.nic.poll_timeout());
             }
         }
         let polls = self.polls.load(Ordering::Relaxed);
         if polls < POLLS {
             self.polls.store(polls + 1, Ordering::Relaxed);
-            if polls + 1 == POLLS && self.doing.load(Ordering::Relaxed) == SLEEPING {
+            if polls + 1 == POLLS && !self.rests() {
                 self.wake();
             }
         }

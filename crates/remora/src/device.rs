@@ -281,17 +281,16 @@ impl Shared {
     }
 
     /// Drives inline, one step; returns whether there was anything to do.
+    #[inline(always)]
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
-        let moved = driver.spin(self.background.rests());
-        let left_over = driver.has_more() || driver.nic.wants_transmit();
-        self.background.note_poll(left_over, driver.nic.poll_timeout());
+        let moved = driver.spin();
+        self.background.note_poll(driver);
         moved
     }
 
     /// Sends what became due, and wakes the background thread for what is left or comes later.
     pub(crate) fn after_command(&self, driver: &mut Driver) {
-        driver.transmit();
-        driver.handle_postponed();
+        driver.transmit_answer(self.background.rests());
         driver.dispatch_events();
         if driver.has_more() {
             self.background.wake();
@@ -378,6 +377,7 @@ impl Device {
     /// Drives the device one step: sends what is due, receives what has come. Returns whether
     /// there was anything. For applications that wait for memory to change; polling a completion
     /// queue does it too.
+    #[inline]
     pub fn progress(&self) -> bool {
         self.live.progress(&mut self.live.lock())
     }

@@ -51,7 +51,7 @@ impl Verb {
     /// The verbs that a service has.
     pub fn of(transport: Transport) -> &'static [Verb] {
         match transport {
-            Transport::Rc => &Verb::ALL,
+            Transport::Rc | Transport::Xrc => &Verb::ALL,
             Transport::Uc => &[Verb::Send, Verb::SendImm, Verb::Write, Verb::WriteImm],
             Transport::Ud => &[Verb::Send, Verb::SendImm],
         }

@@ -123,8 +123,15 @@ impl Seen {
     /// Reads a packet on its way. One that is none has an empty header.
     pub fn new(at: Time, from: usize, to: usize, bytes: &[u8]) -> Seen {
         let bth = Packet::bth(bytes).unwrap_or_default();
-        let op = Op::lookup(bth.opcode, Dialect::Strom);
-        let parsed = op.and_then(|op| Packet::parse(bth, op, bytes).ok());
+        // A trace does not know what the ends agreed to: what is no standard packet is StRoM's.
+        let read = |dialect| {
+            let op = Op::lookup(bth.opcode, dialect);
+            (op, op.and_then(|op| Packet::parse(bth, op, bytes).ok()))
+        };
+        let (op, parsed) = match read(Dialect::Standard) {
+            (_, None) => read(Dialect::Strom),
+            standard => standard,
+        };
         let ext = parsed.map_or_else(Extensions::default, |p| p.ext);
         Seen { at, from, to, bth, op, ext, payload: parsed.map_or(0, |p| p.payload.len()) }
     }

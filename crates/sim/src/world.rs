@@ -217,7 +217,20 @@ impl World {
     }
 
     fn send(&mut self, from: usize, wire: Wire) {
-        let Some(to) = self.host_at(wire.dst) else { return };
+        if wire.dst.is_multicast() {
+            // To all who have joined the group, the sender too.
+            let joined = |host: &Host| host.nic.mcast_groups().any(|group| group == wire.dst);
+            for to in 0..self.hosts.len() {
+                if joined(&self.hosts[to]) {
+                    self.send_to(from, to, wire.clone());
+                }
+            }
+        } else if let Some(to) = self.host_at(wire.dst) {
+            self.send_to(from, to, wire);
+        }
+    }
+
+    fn send_to(&mut self, from: usize, to: usize, wire: Wire) {
         let World { now, network, dice, queue, created, .. } = self;
         network.send(*now, (from, to), wire, dice, |at, wire| {
             *created += 1;

@@ -54,7 +54,10 @@ async fn endless(context: Context) -> Result<(), CallStatus> {
 fn an_rpc_is_one_round_trip_with_its_parameters() {
     let mut t = pair();
     t.deploy(B, OP, echo).unwrap();
-    assert_eq!(t.call_and_wait(OP, b"parameters", &[], 100), (Some(CallStatus::OK), b"parameters".to_vec()));
+    assert_eq!(
+        t.call_and_wait(OP, b"parameters", &[], 100),
+        (Some(CallStatus::OK), b"parameters".to_vec())
+    );
     // Expect: one packet there; the data, the status word and the acknowledge back.
     assert_eq!(t.seen(|p| p.is(Operation::Rpc)).len(), 1);
     assert_eq!(t.seen(|p| p.is(Operation::Write)).len(), 2);
@@ -110,7 +113,8 @@ fn the_end_may_be_told_by_immediate_data() {
     let mut t = pair();
     t.deploy(B, OP, echo).unwrap();
     let wr_id = t.receive(A, 0, 0);
-    let header = Header { notify: Notify::Immediate, cookie: 0x0123_4567, ..t.header(b"abc", 10, 0) };
+    let header =
+        Header { notify: Notify::Immediate, cookie: 0x0123_4567, ..t.header(b"abc", 10, 0) };
     let mut bytes = header.to_bytes().to_vec();
     bytes.extend_from_slice(b"abc");
     t.post(A, SendOp::Rpc { opcode: OP }, Data::Inline(&bytes), SendFlags::empty());
@@ -382,8 +386,14 @@ fn the_host_calls_its_own_card() {
     let word = t.remote(B, 5000);
     let (to, qpn) = (t.remote(B, 4000), t.ends[B].qpn);
     t.set(B, 5000, &[0; 16]);
-    let header =
-        Header { notify: Notify::Word(word), local: true, params_len: 5, to, max_len: 64, cookie: 3 };
+    let header = Header {
+        notify: Notify::Word(word),
+        local: true,
+        params_len: 5,
+        to,
+        max_len: 64,
+        cookie: 3,
+    };
     let mut call = header.to_bytes().to_vec();
     call.extend_from_slice(b"local and payload");
     let now = t.world.now;
@@ -401,10 +411,8 @@ fn the_host_calls_its_own_card() {
 fn kernels_and_the_hosts_own_requests_share_a_queue_pair() {
     let mut t = pair();
     let at = t.remote(B, 0).addr;
-    t.deploy(B, OP, move |context: Context| async move {
-        context.send_memory(at, 100_000).await
-    })
-    .unwrap();
+    t.deploy(B, OP, move |context: Context| async move { context.send_memory(at, 100_000).await })
+        .unwrap();
     let expected = t.fill(B, 0, 100_000);
     let theirs = t.fill(B, 200_000, 100_000);
     let header = t.header(b"", 100_000, 0);
@@ -654,11 +662,8 @@ fn shuffle_sends_partitions_from_where_the_values_are() {
     t.run();
     assert_eq!(t.status(0).map(|w| (w.status, w.len)), Some((CallStatus::OK, 32)));
     for partition in 0..4 {
-        let expected: Vec<u8> = numbers
-            .iter()
-            .filter(|v| *v & 3 == partition)
-            .flat_map(|v| v.to_le_bytes())
-            .collect();
+        let expected: Vec<u8> =
+            numbers.iter().filter(|v| *v & 3 == partition).flat_map(|v| v.to_le_bytes()).collect();
         assert_eq!(t.bytes(B, partition * 20_000, expected.len() as u64), expected);
     }
     t.tear_down();

@@ -76,8 +76,7 @@ impl Header {
     pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8], &[u8]), BadHeader> {
         let (head, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(BadHeader::Short)?;
         let u32_at = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| head[at + i]));
-        let u64_at =
-            |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| head[at + i]));
+        let u64_at = |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| head[at + i]));
         let notify = match head[0] {
             0 => Notify::Nothing,
             1 => Notify::Immediate,

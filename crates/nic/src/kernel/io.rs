@@ -4,10 +4,15 @@ use super::{Buffer, Call, CallStatus, NO_TOKEN, Notify, Payload, Posted, StatusW
 use crate::card::Card;
 use crate::counters::Counters;
 use crate::memory::Memory;
-use crate::memory::region::{Access, AccessError, Key, Pd};
+use crate::memory::region::{Access, AccessError, Key, Pd, Scope};
 use crate::queue::{Remote, Status};
 use crate::time::Time;
 use crate::transmit::Segment;
+
+/// The card itself uses a key, in a protection domain; windows are not for it.
+fn local(pd: Pd) -> Scope {
+    Scope { pd, qpn: 0 }
+}
 
 /// The card and its memory, lent to [`super::Kernels`] for a moment.
 ///
@@ -69,7 +74,7 @@ impl KernelIo<'_> {
         len: u64,
         need: Access,
     ) -> Result<(), AccessError> {
-        self.card.regions.check(key, pd, addr, len, need)
+        self.card.regions.check(key, local(pd), addr, len, need)
     }
 
     /// Reads memory.
@@ -85,7 +90,7 @@ impl KernelIo<'_> {
         let len = rest.len() as u32;
         let mem = &mut *self.mem;
         let need = Access::empty();
-        self.card.regions.translate(key, pd, addr, len, need, |piece: Segment| {
+        self.card.regions.translate(key, local(pd), addr, len, need, |piece: Segment| {
             let (now, later) = core::mem::take(&mut rest).split_at_mut(piece.len as usize);
             rest = later;
             if piece.addr == Segment::NOWHERE {
@@ -99,9 +104,14 @@ impl KernelIo<'_> {
 
     /// Writes memory, as the host's own card may (`LOCAL_WRITE`).
     #[inline]
-    pub fn write(&mut self, key: (Key, Pd), addr: u64, src: &[u8]) -> Result<(), AccessError> {
+    pub fn write(
+        &mut self,
+        (key, pd): (Key, Pd),
+        addr: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
         let mut env = crate::card::Env { now: self.now, mem: &mut *self.mem, card: self.card };
-        env.write_region(key, addr, src, Access::LOCAL_WRITE)
+        env.write_region((key, local(pd)), addr, src, Access::LOCAL_WRITE)
     }
 
     /// Has the card room for `messages` more?

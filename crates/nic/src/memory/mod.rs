@@ -1,11 +1,12 @@
 //! Memory, as the card sees it: foreign, translated and checked.
 //!
-//! [`Memory`] is what a driver gives the card to reach bytes; [`region`] says which bytes a key
-//! opens, and [`translate`] where they lie.
+//! [`Memory`] is what a driver gives the card to reach bytes; [`region`] and [`window`] say which
+//! bytes a key opens, and [`translate`] where they lie.
 
 pub(crate) mod device;
 pub mod region;
 pub mod translate;
+pub mod window;
 
 use thiserror::Error;
 
@@ -29,6 +30,29 @@ pub trait Memory {
 
     /// Adds `add` to the 64-bit word at `addr`, as [`Memory::compare_swap`] does its work.
     fn fetch_add(&mut self, addr: u64, add: u64) -> Result<u64, MemoryFault>;
+
+    /// Replaces the word at `addr`, as [`Memory::compare_swap`] does its work. As it comes, it
+    /// swaps until it wins, or gives up with a fault against an endless stream of other writers.
+    fn store(&mut self, addr: u64, value: u64) -> Result<(), MemoryFault> {
+        const TRIES: usize = 1 << 10;
+        let mut expected = self.fetch_add(addr, 0)?;
+        for _ in 0..TRIES {
+            let before = self.compare_swap(addr, expected, value)?;
+            if before == expected {
+                return Ok(());
+            }
+            expected = before;
+        }
+        Err(MemoryFault { addr })
+    }
+
+    /// Makes `len` bytes from `addr` on survive a loss of power, whoever has written them. As it
+    /// comes, it does nothing: only regions of persistent memory should be registered with
+    /// [`crate::Access::FLUSH_PERSISTENT`].
+    fn persist(&mut self, addr: u64, len: u64) -> Result<(), MemoryFault> {
+        let _ = (addr, len);
+        Ok(())
+    }
 }
 
 /// The driver could not reach memory that the page table names.

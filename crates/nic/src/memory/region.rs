@@ -9,6 +9,7 @@ use rand_core::Rng;
 use thiserror::Error;
 
 use super::translate::PageTable;
+use super::window::Window;
 use crate::counters::Counters;
 use crate::transmit::Segment;
 
@@ -26,6 +27,12 @@ bitflags! {
         const REMOTE_ATOMIC = 1 << 3;
         /// A peer may end its own right to it by SEND with invalidate.
         const REMOTE_INVALIDATE = 1 << 4;
+        /// Memory windows may be bound to it.
+        const MW_BIND = 1 << 5;
+        /// A peer may FLUSH it to global visibility.
+        const FLUSH_GLOBAL = 1 << 6;
+        /// A peer may FLUSH it to persistence.
+        const FLUSH_PERSISTENT = 1 << 7;
     }
 }
 
@@ -33,8 +40,28 @@ bitflags! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pd(pub(crate) u32);
 
-/// A key of a memory region: local (`lkey`) and remote (`rkey`) are the same number.
+impl Access {
+    /// What only peers do.
+    pub(super) const REMOTE: Access = Access::REMOTE_WRITE
+        .union(Access::REMOTE_READ)
+        .union(Access::REMOTE_ATOMIC)
+        .union(Access::FLUSH_GLOBAL)
+        .union(Access::FLUSH_PERSISTENT);
+}
+
+/// Who uses a key: a queue pair, in its protection domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Scope {
+    pub(crate) pd: Pd,
+    pub(crate) qpn: u32,
+}
+
+/// A key of a memory region or window. A region's local key (`lkey`) and remote key (`rkey`) are
+/// the same number. The low 8 bits of a window's key are its owner's to choose, with each binding.
 pub type Key = u32;
+
+/// Bits of a key that are its owner's to choose, if it is a window's.
+pub(super) const OWNER_BITS: u32 = 8;
 
 /// What to register.
 #[derive(Clone, Debug)]
@@ -80,6 +107,12 @@ pub enum RegMrError {
     /// No such region, or the null region, which cannot be changed.
     #[error("no such region, or one that cannot be changed")]
     UnknownKey,
+    /// Memory windows are bound to the region.
+    #[error("{windows} memory windows are bound to the region")]
+    Bound {
+        /// How many.
+        windows: u32,
+    },
     /// The pages do not cover the length, or the addresses wrap.
     #[error("the page table does not cover the region")]
     Pages,
@@ -137,16 +170,33 @@ impl AccessError {
     }
 }
 
+/// What a key names.
 #[derive(Debug)]
-struct Region {
-    pd: Pd,
-    iova: u64,
-    len: u64,
-    access: Access,
+pub(super) enum Named {
+    Region(Region),
+    Window(Window),
+}
+
+/// A key's place in the table.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// The whole key: the table knows it without the owner's bits.
+    pub(super) key: Key,
+    pub(super) named: Named,
+}
+
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) pd: Pd,
+    pub(super) iova: u64,
+    pub(super) len: u64,
+    pub(super) access: Access,
+    /// Memory windows that are bound to it.
+    pub(super) windows: u32,
     /// Cleared by a SEND with invalidate: the key still names the region for `dereg_mr`.
-    valid: bool,
+    pub(super) valid: bool,
     /// It has no bytes: writes are discarded, reads give zeroes.
-    null: bool,
+    pub(super) null: bool,
     /// The kernel that WRITEs into it pass; zero for none.
     tap: u32,
     pages: PageTable,
@@ -157,7 +207,17 @@ impl Region {
     fn null(pd: Pd) -> Region {
         let pages = PageTable::new(0, 0, []);
         let access = Access::LOCAL_WRITE;
-        Region { pd, iova: 0, len: u64::MAX, access, valid: true, null: true, tap: 0, pages }
+        Region {
+            pd,
+            iova: 0,
+            len: u64::MAX,
+            access,
+            windows: 0,
+            valid: true,
+            null: true,
+            tap: 0,
+            pages,
+        }
     }
 }
 
@@ -173,18 +233,26 @@ fn judge(iova: u64, len: u64, access: Access, pages: &PageTable) -> Result<(), R
     Ok(())
 }
 
-/// All regions of the card.
+/// All regions and windows of the card.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    regions: HashMap<Key, Region, BuildHasherDefault<KeyHasher>>,
+    /// By key, without the owner's bits.
+    slots: HashMap<u32, Slot, BuildHasherDefault<KeyHasher>>,
     entries: usize,
     entries_limit: usize,
     limit: usize,
+    pub(super) windows: usize,
+    pub(super) windows_limit: usize,
 }
 
+/// The most regions, and the most windows: few enough for a free key to be found soon.
+const MOST: usize = 1 << 21;
+
 impl Regions {
-    pub(crate) fn new(entries_limit: usize, limit: usize) -> Regions {
-        Regions { regions: HashMap::default(), entries: 0, entries_limit, limit }
+    pub(crate) fn new(entries_limit: usize, limit: usize, windows_limit: usize) -> Regions {
+        let (limit, windows_limit) = (limit.min(MOST), windows_limit.min(MOST));
+        let (slots, entries, windows) = (HashMap::default(), 0, 0);
+        Regions { slots, entries, entries_limit, limit, windows, windows_limit }
     }
 
     /// Registers a region under a key drawn from `rng`: neither guessable nor soon used again.
@@ -196,8 +264,8 @@ impl Regions {
     ) -> Result<Key, RegMrError> {
         let MrInit { iova, len, access, pages } = init;
         judge(iova, len, access, &pages)?;
-        let (valid, null, tap) = (true, false, 0);
-        self.insert(Region { pd, iova, len, access, valid, null, tap, pages }, rng)
+        let (windows, valid, null, tap) = (0, true, false, 0);
+        self.insert(Region { pd, iova, len, access, windows, valid, null, tap, pages }, rng)
     }
 
     /// Makes a null region.
@@ -210,20 +278,69 @@ impl Regions {
     }
 
     fn insert(&mut self, region: Region, rng: &mut ChaCha8Rng) -> Result<Key, RegMrError> {
-        if self.regions.len() >= self.limit {
+        if self.len() >= self.limit {
             return Err(RegMrError::Full { limit: self.limit });
         }
         let needed = region.pages.entries();
         self.room_for(needed, 0)?;
+        self.entries += needed;
+        Ok(self.insert_named(Named::Region(region), rng))
+    }
+
+    /// Gives a new key.
+    pub(super) fn insert_named(&mut self, named: Named, rng: &mut ChaCha8Rng) -> Key {
         let key = loop {
             let key = rng.next_u32();
-            if key != 0 && !self.regions.contains_key(&key) {
+            if key >> OWNER_BITS != 0 && !self.slots.contains_key(&(key >> OWNER_BITS)) {
                 break key;
             }
         };
-        self.entries += needed;
-        self.regions.insert(key, region);
-        Ok(key)
+        self.slots.insert(key >> OWNER_BITS, Slot { key, named });
+        key
+    }
+
+    /// The place of a key, whatever its owner's bits.
+    pub(super) fn slot_mut(&mut self, key: Key) -> Option<&mut Slot> {
+        self.slots.get_mut(&(key >> OWNER_BITS))
+    }
+
+    /// Frees a key.
+    pub(super) fn remove_slot(&mut self, key: Key) -> Option<Slot> {
+        self.slots.remove(&(key >> OWNER_BITS))
+    }
+
+    pub(super) fn region(&self, key: Key) -> Option<&Region> {
+        match self.slots.get(&(key >> OWNER_BITS)) {
+            Some(Slot { key: whole, named: Named::Region(region) }) if *whole == key => {
+                Some(region)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn region_mut(&mut self, key: Key) -> Option<&mut Region> {
+        match self.slots.get_mut(&(key >> OWNER_BITS)) {
+            Some(Slot { key: whole, named: Named::Region(region) }) if *whole == key => {
+                Some(region)
+            }
+            _ => None,
+        }
+    }
+
+    /// The first address and the length of what a key opens to peers.
+    pub(crate) fn extent(&self, key: Key, scope: Scope) -> Option<(u64, u64)> {
+        match self.slots.get(&(key >> OWNER_BITS)) {
+            Some(Slot { key: whole, named }) if *whole == key => match named {
+                Named::Region(region) => Some((region.iova, region.len)),
+                Named::Window(window) => window.extent(scope),
+            },
+            _ => None,
+        }
+    }
+
+    /// How many windows are bound to a region.
+    pub(crate) fn bound_windows(&self, key: Key) -> u32 {
+        self.region(key).map_or(0, |region| region.windows)
     }
 
     /// Is there room for so many page-table entries once `freed` others are gone?
@@ -238,7 +355,10 @@ impl Regions {
     /// Changes a region in place, under its old key; returns the protection domain it was in. A
     /// key that was invalidated serves again.
     pub(crate) fn change(&mut self, key: Key, change: MrChange) -> Result<Pd, RegMrError> {
-        let old = self.regions.get(&key).filter(|r| !r.null).ok_or(RegMrError::UnknownKey)?;
+        let old = self.region(key).filter(|r| !r.null).ok_or(RegMrError::UnknownKey)?;
+        if old.windows > 0 {
+            return Err(RegMrError::Bound { windows: old.windows });
+        }
         let access = change.access.unwrap_or(old.access);
         let (freed, from) = (old.pages.entries(), old.pd);
         let (iova, len, pages) = match &change.translation {
@@ -249,7 +369,7 @@ impl Regions {
         let needed = pages.entries();
         self.room_for(needed, freed)?;
         self.entries = self.entries - freed + needed;
-        let region = self.regions.get_mut(&key).ok_or(RegMrError::UnknownKey)?;
+        let region = self.region_mut(key).ok_or(RegMrError::UnknownKey)?;
         (region.access, region.valid) = (access, true);
         region.pd = change.pd.unwrap_or(from);
         if let Some(Translation { iova, len, pages }) = change.translation {
@@ -260,15 +380,21 @@ impl Regions {
 
     /// Ends a region; its key is stale from here on.
     pub(crate) fn deregister(&mut self, key: Key) -> Option<Pd> {
-        let region = self.regions.remove(&key)?;
-        self.entries -= region.pages.entries();
-        Some(region.pd)
+        let region = self.region(key)?;
+        let (pd, entries) = (region.pd, region.pages.entries());
+        self.entries -= entries;
+        self.remove_slot(key);
+        Some(pd)
     }
 
-    /// Ends a peer's right to a region (SEND with invalidate), if the region permits that.
-    pub(crate) fn invalidate(&mut self, key: Key, pd: Pd) -> Result<(), AccessError> {
-        let region = self.regions.get_mut(&key).filter(|r| r.valid).ok_or(AccessError::Key)?;
-        if region.pd != pd {
+    /// Ends a peer's right to a region or window (SEND with invalidate), if the region permits
+    /// that, or the window is one of type 2.
+    pub(crate) fn invalidate(&mut self, key: Key, scope: Scope) -> Result<(), AccessError> {
+        let Some(region) = self.region_mut(key) else { return self.unbind(key, scope) };
+        if !region.valid {
+            return Err(AccessError::Key);
+        }
+        if region.pd != scope.pd {
             return Err(AccessError::Domain);
         }
         if !region.access.contains(Access::REMOTE_INVALIDATE) {
@@ -282,12 +408,12 @@ impl Regions {
     pub(crate) fn check(
         &self,
         key: Key,
-        pd: Pd,
+        scope: Scope,
         addr: u64,
         len: u64,
         need: Access,
     ) -> Result<(), AccessError> {
-        self.find(key, pd, addr, len, need).map(|_| ())
+        self.find(key, scope, addr, len, need).map(|_| ())
     }
 
     /// As [`Regions::check`], and calls `each` with the pieces of memory in order.
@@ -295,13 +421,13 @@ impl Regions {
     pub(crate) fn translate(
         &self,
         key: Key,
-        pd: Pd,
+        scope: Scope,
         addr: u64,
         len: u32,
         need: Access,
         each: impl FnMut(Segment),
     ) -> Result<(), AccessError> {
-        let (region, from) = self.find(key, pd, addr, u64::from(len), need)?;
+        let (region, from) = self.find(key, scope, addr, u64::from(len), need)?;
         if region.null {
             let mut each = each;
             each(Segment { addr: Segment::NOWHERE, len });
@@ -315,13 +441,20 @@ impl Regions {
     fn find(
         &self,
         key: Key,
-        pd: Pd,
+        scope: Scope,
         addr: u64,
         len: u64,
         need: Access,
     ) -> Result<(&Region, u64), AccessError> {
-        let region = self.regions.get(&key).filter(|r| r.valid).ok_or(AccessError::Key)?;
-        if region.pd != pd {
+        let region = match self.slots.get(&(key >> OWNER_BITS)) {
+            Some(Slot { key: whole, named }) if *whole == key => match named {
+                Named::Region(region) if region.valid => region,
+                Named::Window(window) => return self.find_through(window, scope, addr, len, need),
+                Named::Region(_) => return Err(AccessError::Key),
+            },
+            _ => return Err(AccessError::Key),
+        };
+        if region.pd != scope.pd {
             return Err(AccessError::Domain);
         }
         let from = addr.checked_sub(region.iova).ok_or(AccessError::Bounds)?;
@@ -334,24 +467,30 @@ impl Regions {
         Ok((region, from))
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.regions.len()
-    }
-
     /// The addresses that a key opens: the first, and how many.
     pub(crate) fn range(&self, key: Key, pd: Pd) -> Option<(u64, u64)> {
-        let region = self.regions.get(&key).filter(|r| r.valid && r.pd == pd)?;
+        let region = self.region(key).filter(|r| r.valid && r.pd == pd)?;
         Some((region.iova, region.len))
     }
 
     /// The kernel that WRITEs through a key pass; zero for none.
     pub(crate) fn tap(&self, key: Key) -> u32 {
-        self.regions.get(&key).map_or(0, |r| r.tap)
+        self.region(key).map_or(0, |r| r.tap)
     }
 
     /// The same, to be changed.
     pub(crate) fn tap_mut(&mut self, key: Key) -> Option<&mut u32> {
-        self.regions.get_mut(&key).map(|r| &mut r.tap)
+        self.region_mut(key).map(|r| &mut r.tap)
+    }
+
+    /// How many regions there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.windows
+    }
+
+    /// How many windows there are.
+    pub(crate) fn windows(&self) -> usize {
+        self.windows
     }
 }
 
@@ -371,7 +510,7 @@ impl Hasher for KeyHasher {
     }
 
     fn write_u32(&mut self, key: u32) {
-        self.0 = u64::from(key) << 32 | u64::from(key);
+        self.0 = u64::from(key) << (32 + OWNER_BITS) | u64::from(key);
     }
 }
 
@@ -381,7 +520,11 @@ mod tests {
     use rand_core::SeedableRng;
 
     fn regions() -> (Regions, ChaCha8Rng) {
-        (Regions::new(4, 100), ChaCha8Rng::seed_from_u64(1))
+        (Regions::new(4, 100, 100), ChaCha8Rng::seed_from_u64(1))
+    }
+
+    fn of(pd: u32) -> Scope {
+        Scope { pd: Pd(pd), qpn: 1 }
     }
 
     fn init(access: Access) -> MrInit {
@@ -392,7 +535,7 @@ mod tests {
     fn bounds_domain_and_permission_are_checked() {
         let (mut regions, mut rng) = regions();
         let key = regions.register(Pd(1), init(Access::REMOTE_READ), &mut rng).unwrap();
-        let check = |pd, addr, len, need| regions.check(key, Pd(pd), addr, len, need);
+        let check = |pd, addr, len, need| regions.check(key, of(pd), addr, len, need);
         let read = Access::REMOTE_READ;
         assert_eq!(check(1, 0x1000, 100, read), Ok(()));
         assert_eq!(check(1, 0x1064, 0, read), Ok(()));
@@ -410,7 +553,7 @@ mod tests {
         assert_eq!(regions.deregister(a), Some(Pd(1)));
         let b = regions.register(Pd(1), init(Access::empty()), &mut rng).unwrap();
         assert_ne!(a, b);
-        assert_eq!(regions.check(a, Pd(1), 0x1000, 1, Access::empty()), Err(AccessError::Key));
+        assert_eq!(regions.check(a, of(1), 0x1000, 1, Access::empty()), Err(AccessError::Key));
         assert_eq!(regions.deregister(a), None);
     }
 
@@ -418,12 +561,12 @@ mod tests {
     fn invalidation_needs_permission_and_ends_the_key() {
         let (mut regions, mut rng) = regions();
         let plain = regions.register(Pd(1), init(Access::REMOTE_READ), &mut rng).unwrap();
-        assert_eq!(regions.invalidate(plain, Pd(1)), Err(AccessError::Permission));
+        assert_eq!(regions.invalidate(plain, of(1)), Err(AccessError::Permission));
         let open = init(Access::REMOTE_READ | Access::REMOTE_INVALIDATE);
         let key = regions.register(Pd(1), open, &mut rng).unwrap();
-        assert_eq!(regions.invalidate(key, Pd(2)), Err(AccessError::Domain));
-        assert_eq!(regions.invalidate(key, Pd(1)), Ok(()));
-        assert_eq!(regions.invalidate(key, Pd(1)), Err(AccessError::Key));
+        assert_eq!(regions.invalidate(key, of(2)), Err(AccessError::Domain));
+        assert_eq!(regions.invalidate(key, of(1)), Ok(()));
+        assert_eq!(regions.invalidate(key, of(1)), Err(AccessError::Key));
         assert_eq!(regions.deregister(key), Some(Pd(1)), "the host can still deregister it");
     }
 

@@ -127,9 +127,7 @@ impl Nic {
                 let cold = &mut *qp.cold;
                 Ok(if receive { &mut cold.receive_tap } else { &mut cold.send_tap })
             }
-            Bound::Region(key) => {
-                self.card.regions.tap_mut(key).ok_or(BindError::Unknown)
-            }
+            Bound::Region(key) => self.card.regions.tap_mut(key).ok_or(BindError::Unknown),
         }
     }
 

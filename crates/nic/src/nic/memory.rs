@@ -1,8 +1,10 @@
-//! Commands on protection domains and what belongs to them: regions, device memory, address handles.
+//! Commands on protection domains and what belongs to them: regions, windows, device memory,
+//! address handles.
 
 use super::{CreateError, DestroyError, Nic};
 use crate::card::{AddressHandle, Domain};
 use crate::memory::region::{Key, MrChange, MrInit, Pd, RegMrError};
+use crate::memory::window::MwType;
 use crate::transmit::Path;
 
 /// Protection domains, memory and address handles.
@@ -55,12 +57,32 @@ impl Nic {
         Ok(key)
     }
 
-    /// Ends a region. From here on its key opens nothing, for elements and packets already under
-    /// way too.
+    /// Ends a region that no window is bound to. From here on its key opens nothing, for elements
+    /// and packets already under way too.
     pub fn dereg_mr(&mut self, key: Key) -> Result<(), DestroyError> {
+        let users = self.card.regions.bound_windows(key);
+        if users > 0 {
+            return Err(DestroyError::Busy { users });
+        }
         let bound = self.card.regions.tap(key) != 0;
         let pd = self.card.regions.deregister(key).ok_or(DestroyError::Unknown)?;
         self.card.kernel.taps -= u32::from(bound);
+        self.leave(pd);
+        Ok(())
+    }
+
+    /// Makes a memory window, which opens nothing before it is bound
+    /// ([`crate::queue::SendOp::BindMw`]). Of its key, only the low 8 bits will ever change.
+    pub fn alloc_mw(&mut self, pd: Pd, kind: MwType) -> Result<Key, RegMrError> {
+        let domain = self.card.pds.get_mut(pd.0).ok_or(RegMrError::UnknownPd)?;
+        let key = self.card.regions.make_window(pd, kind, &mut self.card.rng)?;
+        domain.users += 1;
+        Ok(key)
+    }
+
+    /// Ends a memory window, bound or not. Any key that it has had names it.
+    pub fn dealloc_mw(&mut self, key: Key) -> Result<(), DestroyError> {
+        let pd = self.card.regions.end_window(key).ok_or(DestroyError::Unknown)?;
         self.leave(pd);
         Ok(())
     }

@@ -125,7 +125,7 @@ impl Nic {
         }
         let domain = self.card.pds.get_mut(pd.0).ok_or(CreateError::UnknownPd)?;
         let limit = self.card.config.max_srqs;
-        let srq = SharedReceiveQueue { pd, ring: Ring::new(ring), limit: 0, users: 0 };
+        let srq = SharedReceiveQueue { pd, ring: Ring::new(ring), limit: 0, users: 0, xrc: None };
         let made = self.card.srqs.insert_with(|_| srq).ok_or(CreateError::Full { limit })?;
         domain.users += 1;
         Ok(made)
@@ -182,9 +182,12 @@ impl Nic {
         if queue.users > 0 {
             return Err(DestroyError::Busy { users: queue.users });
         }
-        let pd = queue.pd;
+        let (pd, xrc) = (queue.pd, queue.xrc);
         self.card.srqs.remove(srq);
         self.leave(pd);
+        if let Some(xrc) = xrc {
+            self.leave_xrc(xrc);
+        }
         Ok(())
     }
 }

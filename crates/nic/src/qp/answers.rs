@@ -6,22 +6,36 @@
 
 use core::time::Duration;
 
-use super::responder::{Refusal, Reply};
+use super::responder::{Held, Refusal, Reply};
 use super::{Budget, Qp};
-use crate::card::Env;
+use crate::card::{Card, Env};
 use crate::incident::{Cause, Outcome, Touched};
-use crate::memory::region::{Access, AccessError};
+use crate::memory::region::{Access, AccessError, Pd, Scope};
 use crate::multi_queue::Cursor;
 use crate::psn::Psn;
 use crate::queue::element::MAX_MESSAGE;
 use crate::transmit::TransmitBatch;
 use crate::wire::opcode::Follows;
 use crate::wire::{
-    Aeth, Bth, Extensions, Nak, Op, Operation, Packet, Position, Syndrome, Transport,
+    Aeth, Bth, Extensions, Feth, Nak, Op, Operation, Packet, Position, Reth, Syndrome, Transport,
 };
 
 /// The least time between two congestion notifications of a queue pair.
 pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
+
+/// Enough of a PSN to count a few packets by.
+fn low_bits(psn: Psn) -> u16 {
+    psn.value() as u16
+}
+
+/// Packets that may wait for one acknowledge while the application answers: fewer than any
+/// requester has outstanding.
+const LATE_MAX: u16 = 7;
+
+/// Acknowledges that do not wait after one has waited in vain: so many at first, and twice as many
+/// each time, up to 16 · 2^8. Whose peer waits for acknowledges is hardly ever kept waiting.
+const PROMPT: u16 = 16;
+const PROMPT_DOUBLINGS_MAX: u8 = 8;
 
 /// A READ or atomic: what is asked, and how far the answer is.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +53,18 @@ pub(crate) struct Answer {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    Read { addr: u64, rkey: u32, len: u32 },
-    Atomic { original: u64 },
+    /// Of this protection domain (which an XRC connection has as many of as it has queues).
+    Read {
+        addr: u64,
+        rkey: u32,
+        len: u32,
+        pd: Pd,
+    },
+    Atomic {
+        original: u64,
+    },
+    /// An ATOMIC WRITE or FLUSH: that it is done.
+    Done,
 }
 
 impl Answer {
@@ -65,9 +89,10 @@ impl Qp {
             let cause = Cause::Length { got: reth.len.into(), expected: u64::from(MAX_MESSAGE) };
             return Err(Refusal::invalid(env, cause));
         }
-        self.check_remote(env, reth.rkey, reth.addr, reth.len, Access::REMOTE_READ)?;
+        self.check_remote(env, reth.rkey, reth.addr, reth.len.into(), Access::REMOTE_READ)?;
         let packets = reth.len.div_ceil(u32::from(self.mtu)).max(1);
-        let what = What::Read { addr: reth.addr, rkey: reth.rkey, len: reth.len };
+        let Reth { addr, rkey, len } = reth;
+        let what = What::Read { addr, rkey, len, pd: self.pd };
         self.add_answer(env, packet.bth.psn, packets, what)?;
         Ok(packets)
     }
@@ -84,21 +109,13 @@ impl Qp {
         }
         self.check_remote(env, atomic.rkey, atomic.addr, 8, Access::REMOTE_ATOMIC)?;
         self.make_room(env)?;
-        let mut place = None;
-        let need = Access::REMOTE_ATOMIC;
-        let found = env.card.regions.translate(atomic.rkey, self.pd, atomic.addr, 8, need, |s| {
-            place = Some(s);
-        });
-        // A word whose halves lie on different pages, or off its alignment on the bus, is no word.
-        let word = place.filter(|s| found.is_ok() && s.len == 8 && s.addr.is_multiple_of(8));
-        let Some(word) = word else {
+        let at = (atomic.rkey, atomic.addr);
+        let Some(word) = self.word(env, at, Access::REMOTE_ATOMIC) else {
             return Err(Refusal::invalid(env, Cause::Alignment));
         };
         let original = match packet.op.operation {
-            Operation::CompareSwap => {
-                env.mem.compare_swap(word.addr, atomic.compare, atomic.swap_add)
-            }
-            _ => env.mem.fetch_add(word.addr, atomic.swap_add),
+            Operation::CompareSwap => env.mem.compare_swap(word, atomic.compare, atomic.swap_add),
+            _ => env.mem.fetch_add(word, atomic.swap_add),
         };
         let Ok(original) = original else {
             let memory = Touched { key: atomic.rkey, addr: atomic.addr, len: 8 };
@@ -106,6 +123,91 @@ impl Qp {
         };
         self.add_answer(env, packet.bth.psn, 1, What::Atomic { original })?;
         Ok(1)
+    }
+
+    /// An expected ATOMIC WRITE: executed at once.
+    pub(crate) fn execute_atomic_write(
+        &mut self,
+        env: &mut Env<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<u32, Refusal> {
+        let Reth { addr, rkey, len } = packet.ext.reth;
+        let bytes: Result<[u8; 8], _> = packet.payload.try_into();
+        let (Ok(bytes), 8) = (bytes, len) else {
+            let cause = Cause::Length { got: packet.payload.len() as u64, expected: 8 };
+            return Err(Refusal::invalid(env, cause));
+        };
+        self.check_remote(env, rkey, addr, 8, Access::REMOTE_WRITE)?;
+        self.make_room(env)?;
+        let Some(word) = self.word(env, (rkey, addr), Access::REMOTE_WRITE) else {
+            return Err(Refusal::invalid(env, Cause::Alignment));
+        };
+        // The word is in the writer's byte order, on the wire too.
+        if env.mem.store(word, u64::from_ne_bytes(bytes)).is_err() {
+            let memory = Touched { key: rkey, addr, len: 8 };
+            return Err(Refusal::access(env, AccessError::Memory, memory));
+        }
+        self.add_answer(env, packet.bth.psn, 1, What::Done)?;
+        Ok(1)
+    }
+
+    /// An expected FLUSH. Memory is written at once, so that all before it is visible already.
+    pub(crate) fn execute_flush(
+        &mut self,
+        env: &mut Env<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<u32, Refusal> {
+        let (Reth { addr, rkey, len }, feth) = (packet.ext.reth, packet.ext.feth);
+        let known = Feth::GLOBAL | Feth::PERSISTENT;
+        if feth.placement == 0 || feth.placement & !known != 0 || feth.selectivity > Feth::REGION {
+            return Err(Refusal::invalid(env, Cause::Sequence));
+        }
+        let mut need = Access::empty();
+        need.set(Access::FLUSH_GLOBAL, feth.placement & Feth::GLOBAL != 0);
+        need.set(Access::FLUSH_PERSISTENT, feth.placement & Feth::PERSISTENT != 0);
+        let whole = feth.selectivity == Feth::REGION;
+        let (addr, len) = match env.card.regions.extent(rkey, self.scope()) {
+            Some(extent) if whole => extent,
+            // A key that opens nothing is refused even for no bytes.
+            None if whole => (addr, 1),
+            _ => (addr, u64::from(len)),
+        };
+        self.check_remote(env, rkey, addr, len, need)?;
+        self.make_room(env)?;
+        if feth.placement & Feth::PERSISTENT != 0 && !self.persist(env, rkey, addr, len) {
+            let memory = Touched { key: rkey, addr, len };
+            return Err(Refusal::access(env, AccessError::Memory, memory));
+        }
+        self.add_answer(env, packet.bth.psn, 1, What::Done)?;
+        Ok(1)
+    }
+
+    /// Makes what was written to a range persistent; says whether that succeeded.
+    fn persist(&self, env: &mut Env<'_>, rkey: u32, addr: u64, len: u64) -> bool {
+        // In pieces that a translation takes.
+        const PIECE: u64 = 1 << 30;
+        let (mut at, mut left, mut done) = (addr, len, true);
+        while left > 0 && done {
+            let now = left.min(PIECE);
+            let (mem, need) = (&mut *env.mem, Access::FLUSH_PERSISTENT);
+            let regions = &env.card.regions;
+            let found = regions.translate(rkey, self.scope(), at, now as u32, need, |s| {
+                done &= mem.persist(s.addr, s.len.into()).is_ok();
+            });
+            done &= found.is_ok();
+            (at, left) = (at.wrapping_add(now), left - now);
+        }
+        done
+    }
+
+    /// The bus address of a 64-bit word. One whose halves lie on different pages, or off its
+    /// alignment, is no word.
+    fn word(&self, env: &Env<'_>, (rkey, addr): (u32, u64), need: Access) -> Option<u64> {
+        let mut place = None;
+        let regions = &env.card.regions;
+        let found = regions.translate(rkey, self.scope(), addr, 8, need, |s| place = Some(s));
+        let word = place.filter(|s| found.is_ok() && s.len == 8 && s.addr.is_multiple_of(8));
+        word.filter(|_| addr.is_multiple_of(8)).map(|s| s.addr)
     }
 
     /// Forgets the oldest answer if as many are kept as the peer may have outstanding. More than
@@ -153,7 +255,7 @@ impl Qp {
         let mtu = u32::from(self.mtu);
         let at = self.find_answer(env, packet.bth.psn);
         let wanted = env.card.answers.get(at).and_then(|kept| {
-            let What::Read { addr, rkey, len } = kept.what else { return None };
+            let What::Read { addr, rkey, len, .. } = kept.what else { return None };
             let skip = packet.bth.psn.distance_from(kept.psn);
             let offset = u64::from(skip) * u64::from(mtu);
             let end = skip + reth.len.div_ceil(mtu).max(1);
@@ -174,6 +276,15 @@ impl Qp {
         let at = self.find_answer(env, packet.bth.psn);
         match env.card.answers.get(at).map(|kept| kept.what) {
             Some(What::Atomic { .. }) => self.send_again(env, at, 0, 1),
+            _ => env.card.counters.drop_stale_duplicate += 1,
+        }
+    }
+
+    /// A repeated ATOMIC WRITE or FLUSH is not executed again: that it is done is said again.
+    pub(crate) fn answer_done_again(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        let at = self.find_answer(env, packet.bth.psn);
+        match env.card.answers.get(at).map(|kept| kept.what) {
+            Some(What::Done) => self.send_again(env, at, 0, 1),
             _ => env.card.counters.drop_stale_duplicate += 1,
         }
     }
@@ -205,10 +316,10 @@ impl Qp {
                 error.count(&mut env.card.counters);
                 let psn = answer.psn.plus(answer.next);
                 let memory = match answer.what {
-                    What::Read { addr, rkey, len } => {
+                    What::Read { addr, rkey, len, .. } => {
                         Some(Touched { key: rkey, addr, len: len.into() })
                     }
-                    What::Atomic { .. } => None,
+                    What::Atomic { .. } | What::Done => None,
                 };
                 let outcome = Outcome::Refused(Nak::RemoteAccess);
                 let blame = (Cause::Access(error), memory);
@@ -242,7 +353,8 @@ impl Qp {
                 ext.atomic_ack = original;
                 (Operation::AtomicAcknowledge, Position::Only, 0)
             }
-            What::Read { addr, rkey, len } => {
+            What::Done => (Operation::ReadResponse, Position::Only, 0),
+            What::Read { addr, rkey, len, pd } => {
                 let mtu = u32::from(self.mtu);
                 let offset = k * mtu;
                 let part = (len - offset).min(mtu);
@@ -250,15 +362,17 @@ impl Qp {
                     let segments = batch.segments_mut();
                     let from = addr.wrapping_add(u64::from(offset));
                     let need = Access::REMOTE_READ;
-                    let pd = self.pd;
-                    env.card.regions.translate(rkey, pd, from, part, need, |s| segments.push(s))?;
+                    let scope = Scope { pd, ..self.scope() };
+                    env.card
+                        .regions
+                        .translate(rkey, scope, from, part, need, |s| segments.push(s))?;
                 }
                 let position = Position::new(k == answer.start, k + 1 == answer.end);
                 (Operation::ReadResponse, position, part)
             }
         };
         let pad = (len.wrapping_neg() & 3) as u8;
-        let op = Op::of(Transport::Rc, operation, position, Follows::empty());
+        let op = Op::of(self.transport, operation, position, Follows::empty());
         let psn = answer.psn.plus(k);
         let bth = Bth { pad, dest_qp: self.dest_qp, psn, ..Bth::ours() };
         let ecn = env.card.config.ecn;
@@ -287,8 +401,12 @@ impl Qp {
             Reply::Negative(syndrome) => (syndrome, self.rx.expected),
         };
         self.rx.reply = Reply::Nothing;
+        self.rx.acknowledged = low_bits(self.rx.expected);
+        if self.rx.held == Held::Yes {
+            self.rx.held = Held::Listed;
+        }
         let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
-        let op = Op::of(Transport::Rc, Operation::Acknowledge, Position::Only, Follows::empty());
+        let op = Op::of(self.transport, Operation::Acknowledge, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
         // With the ECN bits of data, it can leave by the same system call.
         let ecn = env.card.config.ecn;
@@ -301,6 +419,46 @@ impl Qp {
         }
         if core::mem::take(&mut self.rx.breaking) {
             self.fail(env);
+        }
+    }
+
+    /// Lets an acknowledge wait while the application answers, if few packets wait for it and the
+    /// last ones did not wait in vain; returns whether it does.
+    pub(crate) fn hold_acknowledge(&mut self, card: &mut Card) -> bool {
+        if self.rx.reply != Reply::Acknowledge {
+            return false;
+        }
+        if self.rx.prompt > 0 {
+            self.rx.prompt -= 1;
+            return false;
+        }
+        if low_bits(self.rx.expected).wrapping_sub(self.rx.acknowledged) > LATE_MAX {
+            // None of them waited in vain.
+            self.rx.vain = 0;
+            return false;
+        }
+        if self.rx.held == Held::No {
+            card.late.push(self.qpn);
+        }
+        self.rx.held = Held::Yes;
+        true
+    }
+
+    /// The application has answered, and no next message has come: the acknowledge leaves.
+    pub(crate) fn release_acknowledge(&mut self, card: &mut Card) {
+        self.note_lone_acknowledge();
+        self.rx.held = Held::No;
+        if self.rx.reply == Reply::Acknowledge {
+            card.schedule(self);
+        }
+    }
+
+    /// An acknowledge leaves without data. If it was held back, that was in vain: the peer may be
+    /// waiting for acknowledges and not for answers, and the next ones leave promptly.
+    pub(crate) fn note_lone_acknowledge(&mut self) {
+        if self.rx.held == Held::Yes {
+            self.rx.prompt = PROMPT << self.rx.vain;
+            self.rx.vain = (self.rx.vain + 1).min(PROMPT_DOUBLINGS_MAX);
         }
     }
 

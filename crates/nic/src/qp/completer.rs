@@ -210,13 +210,16 @@ impl Qp {
     }
 
     fn handle_read_response(&mut self, env: &mut Env<'_>, psn: Psn, packet: &Packet<'_>) {
-        if !self.is_expected(env, psn, &[Opcode::Read]) {
+        if !self.is_expected(env, psn, &[Opcode::Read, Opcode::AtomicWrite, Opcode::Flush]) {
             env.card.counters.drop_ghost_response += 1;
             return;
         }
         let Some(&work) = env.card.outstanding.front(&self.tx.outstanding) else { return };
         let offset = psn.distance_from(work.psn) * u32::from(self.mtu);
-        let expected = (work.element.len - offset).min(u32::from(self.mtu));
+        // ATOMIC WRITE and FLUSH are answered as a READ of nothing would be.
+        let reads = work.element.opcode == Opcode::Read;
+        let len = if reads { work.element.len } else { 0 };
+        let expected = (len - offset).min(u32::from(self.mtu));
         if packet.payload.len() != expected as usize {
             env.card.counters.bad_responses += 1;
             let got = packet.payload.len() as u64;
@@ -281,7 +284,7 @@ impl Qp {
         pieces(entries, offset, bytes.len() as u32, |Sge { addr, len, lkey }| {
             let (now, later) = rest.split_at(len as usize);
             rest = later;
-            env.write_region((lkey, self.pd), addr, now, Access::LOCAL_WRITE)
+            env.write_region((lkey, self.scope()), addr, now, Access::LOCAL_WRITE)
         })
     }
 }

@@ -93,7 +93,7 @@ impl Qp {
         let mut post = self.cold.posted.pop_front()?;
         if let Payload::Memory { key, addr, len } = post.data
             && let Err(error) =
-                env.card.regions.check(key, self.pd, addr, len.into(), Access::empty())
+                env.card.regions.check(key, self.scope(), addr, len.into(), Access::empty())
         {
             error.count(&mut env.card.counters);
             let status = post.without_data();
@@ -123,6 +123,7 @@ impl Qp {
             remote: post.to.addr,
             operand: imm.into(),
             compare: 0,
+            srqn: 0,
             wr_id: post.token,
             sge,
             len,
@@ -199,9 +200,8 @@ impl Qp {
         let passing =
             Passing { qpn: self.qpn, pd: self.pd, addr, key, offset, total, again: false };
         replaced.clear();
-        let verdict = env.with_kernels(|kernels, io| {
-            kernels.receiving(io, tap, &passing, payload, replaced)
-        });
+        let verdict =
+            env.with_kernels(|kernels, io| kernels.receiving(io, tap, &passing, payload, replaced));
         if verdict == Some(Verdict::Busy) {
             env.card.counters.kernel_busy += 1;
             return Err(Refusal::NotReady);

@@ -17,6 +17,7 @@ mod responder;
 pub mod state;
 pub(crate) mod timers;
 mod window;
+mod xrc;
 
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
 pub use timers::rnr_delay;
@@ -26,10 +27,10 @@ pub(crate) use requester::{Origin, Outstanding};
 
 use std::collections::VecDeque;
 
-use crate::card::{Card, Env};
+use crate::card::{Card, Env, Xrcd};
 use crate::incident::{Cause, Incident, Outcome, Touched};
 use crate::kernel::Posted;
-use crate::memory::region::{Access, Pd};
+use crate::memory::region::{Access, Pd, Scope};
 use crate::nic::{Event, QpInfo};
 use crate::psn::Psn;
 use crate::queue::ring::Ring;
@@ -89,6 +90,10 @@ pub(crate) struct Cold {
     pub(crate) drain_wanted: bool,
     /// One more than [`Card::feedings`] when it last stood among the starved.
     pub(crate) starved: u32,
+    /// The receiver's half of an XRC connection: the domain of its shared receive queues.
+    pub(crate) xrcd: Option<Xrcd>,
+    /// How many multicast groups it is attached to.
+    pub(crate) groups: u32,
     /// When the first sign of the trouble came that retries are being spent on.
     pub(crate) trouble_since: Time,
     /// What kernels want sent, besides the elements of the ring.
@@ -131,6 +136,8 @@ impl Cold {
             last_element_told: false,
             drain_wanted: false,
             starved: 0,
+            xrcd: None,
+            groups: 0,
             trouble_since: Time::ZERO,
             posted: VecDeque::new(),
             receive_tap: 0,
@@ -140,6 +147,22 @@ impl Cold {
 }
 
 impl Qp {
+    /// Its column in the table of states.
+    pub(crate) fn service(&self) -> state::Service {
+        match self.transport {
+            Transport::Rc => state::Service::Rc,
+            Transport::Uc => state::Service::Uc,
+            Transport::Ud => state::Service::Ud,
+            Transport::Xrc if self.cold.xrcd.is_some() => state::Service::XrcReceive,
+            Transport::Xrc => state::Service::XrcSend,
+        }
+    }
+
+    /// As what it uses keys.
+    pub(crate) fn scope(&self) -> Scope {
+        Scope { pd: self.pd, qpn: self.qpn }
+    }
+
     /// A packet for this queue pair: to the half that it concerns.
     pub(crate) fn handle_packet(
         &mut self,
@@ -178,6 +201,7 @@ impl Qp {
         match (cnp, self.transport) {
             (true, _) => self.handle_cnp(env),
             (_, Transport::Uc) => self.handle_unreliable(env, packet),
+            (_, Transport::Xrc) => self.handle_xrc(env, packet),
             _ if packet.op.is_response() => self.handle_response(env, packet),
             _ => self.handle_request(env, packet),
         }
@@ -191,8 +215,9 @@ impl Qp {
             return;
         }
         let listens = matches!(self.state, State::Rtr | State::Rts | State::Sqd);
-        let for_rc = self.transport == Transport::Rc && bth.opcode >> 5 == 0;
-        if listens && for_rc && bth.psn == self.rx.expected {
+        let answers = self.transport == Transport::Rc || self.cold.xrcd.is_some();
+        let asks = answers && bth.opcode >> 5 == self.transport.code();
+        if listens && asks && bth.psn == self.rx.expected {
             env.card.counters.refused_invalid_request += 1;
             let outcome = Outcome::Refused(Nak::InvalidRequest);
             let blame = (Cause::UnknownOpcode(bth.opcode), None);
@@ -339,12 +364,18 @@ impl Qp {
         self.send_answers(env, batch, &mut answers);
         let rest = if sends { half + answers.bytes } else { answers.bytes };
         let mut budget = Budget { elements, bytes: rest };
+        let before = batch.len();
         let again = match self.state {
             State::Rts | State::Sqd => self.send_requests(env, batch, &mut budget),
             State::Error | State::Sqe => self.flush(env, &mut budget),
             _ => false,
         };
-        self.send_acknowledge(env, batch);
+        if batch.len() == before {
+            self.note_lone_acknowledge();
+            self.send_acknowledge(env, batch);
+        } else if !batch.is_answering() || !self.hold_acknowledge(env.card) {
+            self.send_acknowledge(env, batch);
+        }
         again || self.rx.pending > 0
     }
 

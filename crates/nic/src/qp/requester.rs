@@ -20,6 +20,7 @@ use crate::transmit::{Path, Segment, TransmitBatch};
 use crate::wire::opcode::Follows;
 use crate::wire::{
     AtomicEth, Bth, Deth, Dialect, Extensions, Op, Operation, Packet, Position, Reth, Transport,
+    Xrceth,
 };
 
 /// A READ is asked for in pieces of this many response packets, so that the window bounds what a
@@ -239,7 +240,8 @@ impl Qp {
         });
         let packets = match (failed, element.opcode) {
             (Some(_), _) => 0,
-            (None, op) if op.is_atomic() => 1,
+            (None, op) if op.is_local() => 0,
+            (None, op) if op.is_atomic() || op == Opcode::Flush => 1,
             (None, _) => element.len.div_ceil(u32::from(self.mtu)).max(1),
         };
         let work = Outstanding {
@@ -264,7 +266,31 @@ impl Qp {
         }
         self.sq.fetched = self.sq.fetched.wrapping_add(1);
         self.tx.cursor = cursor;
+        if failed.is_none() && element.opcode.is_local() {
+            self.carry_out(env, cursor, &element);
+        }
         None
+    }
+
+    /// Carries out a request that needs no packet, in the order of the queue.
+    fn carry_out(&mut self, env: &mut Env<'_>, at: Cursor, element: &Element) {
+        let (scope, regions) = (self.scope(), &mut env.card.regions);
+        let (done, memory) = if element.opcode == Opcode::BindMw {
+            let to = element.binding();
+            let memory = Touched { key: element.key, addr: to.addr, len: to.len };
+            (regions.bind(element.key, scope, to), memory)
+        } else {
+            let key = element.imm();
+            (regions.unbind(key, scope), Touched { key, addr: 0, len: 0 })
+        };
+        let Err(error) = done else { return };
+        env.card.counters.elements_protection += 1;
+        let status = Status::MwBind;
+        if let Some(work) = env.card.outstanding.get_mut(at) {
+            work.failed = Some(status);
+            let outcome = work.fails_with(status);
+            self.report(env, outcome, (None, None), (Cause::Access(error), Some(memory)));
+        }
     }
 
     /// The pool of outstanding work is full: waits for room.
@@ -288,9 +314,18 @@ impl Qp {
         let allowed = match self.transport {
             // StRoM's op-codes mean something else to a card that did not agree to them.
             Transport::Rc if opcode.is_rpc() => self.dialect == Dialect::Strom,
-            Transport::Rc => !opcode.wants_response() || self.cold.max_rd_atomic > 0,
+            Transport::Rc => {
+                // In StRoM's dialect, FLUSH's op-code is another's.
+                let understood = opcode != Opcode::Flush || self.dialect == Dialect::Standard;
+                understood && (!opcode.wants_response() || self.cold.max_rd_atomic > 0)
+            }
+            Transport::Xrc => match opcode {
+                Opcode::AtomicWrite | Opcode::Flush | Opcode::Rpc | Opcode::RpcWrite => false,
+                _ => !opcode.wants_response() || self.cold.max_rd_atomic > 0,
+            },
             Transport::Uc => {
                 matches!(opcode, Opcode::Send | Opcode::SendImm | Opcode::Write | Opcode::WriteImm)
+                    || opcode.is_local()
             }
             Transport::Ud => matches!(opcode, Opcode::Send | Opcode::SendImm),
         };
@@ -316,10 +351,10 @@ impl Qp {
                 return invalid(Status::LocalQpOperation, Cause::UnknownAddressHandle);
             }
         }
-        let need = if opcode.wants_response() { Access::LOCAL_WRITE } else { Access::empty() };
+        let need = if opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
         for i in 0..usize::from(element.num_sge) {
             let Sge { addr, len, lkey } = crate::queue::element::sge_at(raw, i);
-            let opens = env.card.regions.check(lkey, self.pd, addr, u64::from(len), need);
+            let opens = env.card.regions.check(lkey, self.scope(), addr, u64::from(len), need);
             let Err(error) = opens else { continue };
             if len > 0 {
                 env.card.counters.elements_protection += 1;
@@ -346,11 +381,16 @@ impl Qp {
                 self.settle_failures(env);
                 return Some(Stop::Blocked);
             }
+            if work.element.opcode.is_local() {
+                self.tx.cursor = env.card.outstanding.next(self.tx.cursor);
+                self.complete_local(env);
+                continue;
+            }
             if budget.is_spent() {
                 return Some(Stop::Spent);
             }
             let in_flight = self.tx.next.distance_from(self.tx.una);
-            if self.transport == Transport::Rc && !self.tx.window.has_room(in_flight) {
+            if self.transport.is_reliable() && !self.tx.window.has_room(in_flight) {
                 return Some(Stop::Blocked);
             }
             let wants_response = work.element.opcode.wants_response();
@@ -388,7 +428,7 @@ impl Qp {
         if self.tx.next == work.end() {
             self.tx.cursor = env.card.outstanding.next(self.tx.cursor);
         }
-        if self.transport == Transport::Rc {
+        if self.transport.is_reliable() {
             if !self.tx.timer.is_armed() {
                 self.arm_timer(env);
             }
@@ -418,6 +458,13 @@ impl Qp {
         let element = &work.element;
         match element.opcode {
             Opcode::Read => Ok(self.send_read(env, batch, budget, work)),
+            Opcode::Flush => {
+                let Element { remote: addr, key: rkey, len, .. } = *element;
+                let (reth, feth) = (Reth { addr, rkey, len }, element.feth());
+                let ext = Extensions { reth, feth, ..self.extensions(element) };
+                self.push_bare(env, batch, budget, Operation::Flush, &ext);
+                Ok(1)
+            }
             Opcode::CompareSwap | Opcode::FetchAdd => {
                 let atomic = AtomicEth {
                     addr: element.remote,
@@ -429,7 +476,7 @@ impl Qp {
                     Opcode::CompareSwap => Operation::CompareSwap,
                     _ => Operation::FetchAdd,
                 };
-                let ext = Extensions { atomic, ..Extensions::default() };
+                let ext = Extensions { atomic, ..self.extensions(element) };
                 self.push_bare(env, batch, budget, operation, &ext);
                 Ok(1)
             }
@@ -463,6 +510,7 @@ impl Qp {
             Opcode::WriteImm => (Operation::Write, Follows::IMM),
             Opcode::Rpc => (Operation::Rpc, Follows::empty()),
             Opcode::RpcWrite => (Operation::RpcWrite, Follows::empty()),
+            Opcode::AtomicWrite => (Operation::AtomicWrite, Follows::empty()),
             _ => (Operation::Write, Follows::empty()),
         };
         let op = Op::of(self.transport, operation, position, with);
@@ -470,7 +518,7 @@ impl Qp {
             reth: Reth { addr: element.remote, rkey: element.key, len: element.len },
             imm_or_key: element.imm(),
             deth: self.deth(element),
-            ..Extensions::default()
+            ..self.extensions(element)
         };
         let pad = (len.wrapping_neg() & 3) as u8;
         let window_ends = !self.tx.window.has_room(self.tx.next.distance_from(self.tx.una) + 1);
@@ -481,7 +529,7 @@ impl Qp {
             solicited: tells && element.flags.contains(SendFlags::SOLICITED),
             pad,
             dest_qp,
-            ack_req: self.transport == Transport::Rc && asks,
+            ack_req: self.transport.is_reliable() && asks,
             psn: self.tx.next,
             ..Bth::ours()
         };
@@ -543,7 +591,7 @@ impl Qp {
         let card = &*env.card;
         pieces(work.entries(&card.sgls), offset, len, |Sge { addr, len, lkey }| {
             let read = Access::empty();
-            card.regions.translate(lkey, self.pd, addr, len, read, |s| segments.push(s))
+            card.regions.translate(lkey, self.scope(), addr, len, read, |s| segments.push(s))
         })
     }
 
@@ -562,12 +610,17 @@ impl Qp {
         let len = (work.element.len - offset).min((end - k) * mtu);
         let addr = work.element.remote.wrapping_add(u64::from(offset));
         let reth = Reth { addr, rkey: work.element.key, len };
-        let ext = Extensions { reth, ..Extensions::default() };
+        let ext = Extensions { reth, ..self.extensions(&work.element) };
         self.push_bare(env, batch, budget, Operation::ReadRequest, &ext);
         end - k
     }
 
-    /// Adds an RC request without payload.
+    /// What all packets of a request carry.
+    fn extensions(&self, element: &Element) -> Extensions {
+        Extensions { xrceth: Xrceth { srqn: element.srqn }, ..Extensions::default() }
+    }
+
+    /// Adds a reliable request without payload.
     fn push_bare(
         &mut self,
         env: &mut Env<'_>,
@@ -576,7 +629,7 @@ impl Qp {
         operation: Operation,
         ext: &Extensions,
     ) {
-        let op = Op::of(Transport::Rc, operation, Position::Only, Follows::empty());
+        let op = Op::of(self.transport, operation, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, ack_req: true, psn: self.tx.next, ..Bth::ours() };
         let (ecn, mark) = (env.card.config.ecn, batch.mark());
         batch.push(self.path, ecn, mark, 0, |out| Packet::emit_headers(&bth, op, ext, out));
@@ -617,8 +670,29 @@ impl Qp {
         Some(work)
     }
 
-    /// The oldest message is done: tells its owner, if that was asked for.
+    /// The oldest message is done, and with it what was carried out behind it without a packet.
     pub(crate) fn complete_front(&mut self, env: &mut Env<'_>) {
+        self.complete_one(env);
+        self.complete_local(env);
+    }
+
+    /// What was carried out without a packet is done when all before it is.
+    fn complete_local(&mut self, env: &mut Env<'_>) {
+        loop {
+            let front = env.card.outstanding.front(&self.tx.outstanding);
+            if !front.is_some_and(|w| w.element.opcode.is_local() && w.failed.is_none()) {
+                return;
+            }
+            let first = env.card.outstanding.first(&self.tx.outstanding);
+            if self.tx.cursor == first {
+                self.tx.cursor = env.card.outstanding.next(first);
+            }
+            self.complete_one(env);
+        }
+    }
+
+    /// Tells the owner of the oldest request that it is done, if that was asked for.
+    fn complete_one(&mut self, env: &mut Env<'_>) {
         let Some(work) = self.pop_outstanding(env) else { return };
         let element = work.element;
         if work.is_kernels() {
@@ -687,7 +761,7 @@ impl Qp {
                 },
             );
         }
-        if self.transport == Transport::Rc {
+        if self.transport.is_reliable() {
             self.fail(env);
         } else {
             self.tx.stop();

@@ -30,6 +30,14 @@ pub(crate) struct Responder {
     pub(crate) pending: u16,
     /// What the next acknowledge is to say.
     pub(crate) reply: Reply,
+    /// The low bits of the PSN that all before has been acknowledged of.
+    pub(crate) acknowledged: u16,
+    /// Is an acknowledge held back?
+    pub(crate) held: Held,
+    /// So many acknowledges are not to be held back.
+    pub(crate) prompt: u16,
+    /// How often in a row one was held back in vain.
+    pub(crate) vain: u8,
     /// A NAK was sent for the expected PSN: silence until it comes.
     pub(crate) nak_sent: bool,
     /// The connection ends as soon as the answers before the NAK, and the NAK, have left.
@@ -48,6 +56,16 @@ pub(crate) struct Responder {
     pub(super) write_total: u32,
     /// A SEND in progress: the receive element it fills.
     pub(crate) receive: Option<Receive>,
+}
+
+/// An acknowledge that stays behind while the application answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    No,
+    /// And [`Card::late`](crate::card::Card) lists the queue pair.
+    Yes,
+    /// It has left meanwhile; the queue pair is still listed.
+    Listed,
 }
 
 /// What a responder owes its requester.
@@ -103,6 +121,10 @@ impl Responder {
             answers: List::EMPTY,
             pending: 0,
             reply: Reply::Nothing,
+            acknowledged: expected.value() as u16,
+            held: Held::No,
+            prompt: 0,
+            vain: 0,
             nak_sent: false,
             breaking: false,
             cnp_owed: false,
@@ -197,6 +219,7 @@ impl Qp {
         match packet.op.operation {
             Operation::ReadRequest => self.answer_read_again(env, packet),
             Operation::CompareSwap | Operation::FetchAdd => self.answer_atomic_again(env, packet),
+            Operation::AtomicWrite | Operation::Flush => self.answer_done_again(env, packet),
             _ if self.rx.reply == Reply::Nothing => self.rx.reply = Reply::Acknowledge,
             _ => {}
         }
@@ -214,6 +237,8 @@ impl Qp {
             Operation::CompareSwap | Operation::FetchAdd => {
                 return self.execute_atomic(env, packet);
             }
+            Operation::AtomicWrite => return self.execute_atomic_write(env, packet),
+            Operation::Flush => return self.execute_flush(env, packet),
             Operation::Rpc | Operation::RpcWrite => self.execute_rpc(env, packet)?,
             // Answers are the completer's, and notifications nobody's here.
             _ => return Err(Refusal::invalid(env, Cause::Sequence)),
@@ -260,7 +285,7 @@ impl Qp {
             let invalidates = packet.op.follows.contains(Follows::IETH);
             if invalidates {
                 let key = packet.ext.imm_or_key;
-                let ended = env.card.regions.invalidate(key, self.pd);
+                let ended = env.card.regions.invalidate(key, self.scope());
                 ended.map_err(|error| {
                     Refusal::access(env, error, Touched { key, addr: 0, len: 0 })
                 })?;
@@ -290,7 +315,7 @@ impl Qp {
         // The whole range is judged before its first byte is written, and a receive element is
         // taken only when nothing but the driver can still refuse the data.
         let judged = if packet.op.position.begins() { total } else { len };
-        self.check_remote(env, rkey, addr, judged, Access::REMOTE_WRITE)?;
+        self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
         let imm = packet.op.follows.contains(Follows::IMM);
         let receive = if imm { Some(self.take_receive(env)?) } else { None };
         let mut payload = packet.payload;
@@ -308,7 +333,7 @@ impl Qp {
             }
         }
         if !payload.is_empty() {
-            let key = (rkey, self.pd);
+            let key = (rkey, self.scope());
             let written = env.write_region(key, addr, payload, Access::REMOTE_WRITE);
             if let Err(error) = written {
                 self.rx.receive = receive;
@@ -333,10 +358,10 @@ impl Qp {
         env: &mut Env<'_>,
         rkey: u32,
         addr: u64,
-        len: u32,
+        len: u64,
         need: Access,
     ) -> Result<(), Refusal> {
-        let memory = Touched { key: rkey, addr, len: len.into() };
+        let memory = Touched { key: rkey, addr, len };
         if !self.access.contains(need) {
             let refusal = Refusal::access(env, AccessError::Permission, memory);
             env.card.incidents.blame(Cause::QpAccess, Some(memory));
@@ -345,7 +370,7 @@ impl Qp {
         if len == 0 {
             return Ok(());
         }
-        let opens = env.card.regions.check(rkey, self.pd, addr, u64::from(len), need);
+        let opens = env.card.regions.check(rkey, self.scope(), addr, len, need);
         opens.map_err(|error| Refusal::access(env, error, memory))
     }
 
@@ -408,7 +433,7 @@ impl Qp {
             let Sge { addr, len, lkey } = sge;
             let (now, later) = rest.split_at(len as usize);
             rest = later;
-            let written = env.write_region((lkey, self.pd), addr, now, Access::LOCAL_WRITE);
+            let written = env.write_region((lkey, self.scope()), addr, now, Access::LOCAL_WRITE);
             written.map_err(|error| (error, Touched { key: lkey, addr, len: len.into() }))
         });
         if let Err((error, memory)) = filled {

@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::memory::region::Access;
 use crate::psn::Psn;
 use crate::transmit::Path;
-use crate::wire::{Dialect, Transport};
+use crate::wire::Dialect;
 
 /// A queue pair's state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -222,14 +222,26 @@ impl QpAttr {
     }
 }
 
+/// The columns of the table: a service, and which half of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Service {
+    Rc,
+    Uc,
+    Ud,
+    /// The half of an XRC connection that sends.
+    XrcSend,
+    /// The half that receives.
+    XrcReceive,
+}
+
 /// One row: from, to, and per service what must and what may be given.
 struct Row {
     from: State,
     to: State,
-    /// Required for RC, UC, UD.
-    must: [Mask; 3],
-    /// Optional for RC, UC, UD.
-    may: [Mask; 3],
+    /// Required for RC, UC, UD, and an XRC connection's sender and receiver.
+    must: [Mask; 5],
+    /// Optional for them.
+    may: [Mask; 5],
 }
 
 const fn mask(bits: &[Mask]) -> Mask {
@@ -244,54 +256,50 @@ const fn mask(bits: &[Mask]) -> Mask {
 
 const NO: Mask = Mask::empty();
 const CONNECT: Mask = mask(&[Mask::PATH, Mask::MTU, Mask::DEST, Mask::RQ_PSN]);
+const ACCESS: Mask = Mask::ACCESS;
+const ACCESS_RNR: Mask = Mask::ACCESS.union(Mask::MIN_RNR);
+const RESPONDER: Mask = mask(&[CONNECT, Mask::MAX_DEST_RD, Mask::MIN_RNR]);
+const REQUESTER: Mask =
+    mask(&[Mask::SQ_PSN, Mask::MAX_RD, Mask::TIMEOUT, Mask::RETRY, Mask::RNR_RETRY]);
+const ONCE_SENDING: [Mask; 5] = [ACCESS_RNR, ACCESS, Mask::QKEY, ACCESS, ACCESS_RNR];
 
-/// Transitions that take attributes (InfiniBand specification, "QP state transition properties").
-/// Any state may go to RESET or ERROR with none. For UD, `path_mtu` and `access` are accepted
-/// where RC takes them, since one port has one MTU.
+/// Transitions that take attributes (InfiniBand specification, "QP state transition properties";
+/// ibv_modify_qp(3) has the required ones). Any state may go to RESET or ERROR with none. For UD,
+/// `path_mtu` and `access` are accepted where RC takes them, since one port has one MTU.
 const TABLE: [Row; 11] = [
     Row {
         from: State::Reset,
         to: State::Init,
-        must: [Mask::ACCESS, Mask::ACCESS, Mask::QKEY],
-        may: [Mask::DIALECT, NO, Mask::ACCESS],
+        must: [ACCESS, ACCESS, Mask::QKEY, ACCESS, ACCESS],
+        may: [Mask::DIALECT, NO, ACCESS, NO, NO],
     },
     Row {
         from: State::Init,
         to: State::Init,
-        must: [NO; 3],
-        may: [Mask::ACCESS.union(Mask::DIALECT), Mask::ACCESS, Mask::QKEY.union(Mask::ACCESS)],
+        must: [NO; 5],
+        may: [ACCESS.union(Mask::DIALECT), ACCESS, Mask::QKEY.union(ACCESS), ACCESS, ACCESS],
     },
     Row {
         from: State::Init,
         to: State::Rtr,
-        must: [mask(&[CONNECT, Mask::MAX_DEST_RD, Mask::MIN_RNR]), CONNECT, NO],
-        may: [Mask::ACCESS.union(Mask::DIALECT), Mask::ACCESS, Mask::QKEY.union(Mask::MTU)],
+        must: [RESPONDER, CONNECT, NO, CONNECT, RESPONDER],
+        may: [ACCESS.union(Mask::DIALECT), ACCESS, Mask::QKEY.union(Mask::MTU), ACCESS, ACCESS],
     },
     Row {
         from: State::Rtr,
         to: State::Rts,
-        must: [
-            mask(&[Mask::SQ_PSN, Mask::MAX_RD, Mask::TIMEOUT, Mask::RETRY, Mask::RNR_RETRY]),
-            Mask::SQ_PSN,
-            Mask::SQ_PSN,
-        ],
-        may: [Mask::ACCESS.union(Mask::MIN_RNR), Mask::ACCESS, Mask::QKEY],
+        must: [REQUESTER, Mask::SQ_PSN, Mask::SQ_PSN, REQUESTER, Mask::SQ_PSN.union(Mask::TIMEOUT)],
+        may: ONCE_SENDING,
     },
-    Row {
-        from: State::Rts,
-        to: State::Rts,
-        must: [NO; 3],
-        may: [Mask::ACCESS.union(Mask::MIN_RNR), Mask::ACCESS, Mask::QKEY],
-    },
-    Row { from: State::Rts, to: State::Sqd, must: [NO; 3], may: [NO; 3] },
+    Row { from: State::Rts, to: State::Rts, must: [NO; 5], may: ONCE_SENDING },
+    Row { from: State::Rts, to: State::Sqd, must: [NO; 5], may: [NO; 5] },
     Row {
         from: State::Sqd,
         to: State::Sqd,
-        must: [NO; 3],
+        must: [NO; 5],
         may: [
             mask(&[
-                Mask::ACCESS,
-                Mask::MIN_RNR,
+                ACCESS_RNR,
                 Mask::PATH,
                 Mask::TIMEOUT,
                 Mask::RETRY,
@@ -299,19 +307,16 @@ const TABLE: [Row; 11] = [
                 Mask::MAX_RD,
                 Mask::MAX_DEST_RD,
             ]),
-            Mask::ACCESS.union(Mask::PATH),
+            ACCESS.union(Mask::PATH),
             Mask::QKEY,
+            mask(&[ACCESS, Mask::PATH, Mask::TIMEOUT, Mask::RETRY, Mask::RNR_RETRY, Mask::MAX_RD]),
+            mask(&[ACCESS_RNR, Mask::PATH, Mask::TIMEOUT, Mask::MAX_DEST_RD]),
         ],
     },
-    Row {
-        from: State::Sqd,
-        to: State::Rts,
-        must: [NO; 3],
-        may: [Mask::ACCESS.union(Mask::MIN_RNR), Mask::ACCESS, Mask::QKEY],
-    },
-    Row { from: State::Sqe, to: State::Rts, must: [NO; 3], may: [NO, Mask::ACCESS, Mask::QKEY] },
-    Row { from: State::Reset, to: State::Reset, must: [NO; 3], may: [NO; 3] },
-    Row { from: State::Error, to: State::Error, must: [NO; 3], may: [NO; 3] },
+    Row { from: State::Sqd, to: State::Rts, must: [NO; 5], may: ONCE_SENDING },
+    Row { from: State::Sqe, to: State::Rts, must: [NO; 5], may: [NO, ACCESS, Mask::QKEY, NO, NO] },
+    Row { from: State::Reset, to: State::Reset, must: [NO; 5], may: [NO; 5] },
+    Row { from: State::Error, to: State::Error, must: [NO; 5], may: [NO; 5] },
 ];
 
 fn name(bit: Mask) -> &'static str {
@@ -334,23 +339,20 @@ fn name(bit: Mask) -> &'static str {
 }
 
 /// May a queue pair of this service in state `from` take `attr`? Returns the state it goes to.
-pub(crate) fn check(
-    transport: Transport,
-    from: State,
-    attr: &QpAttr,
-) -> Result<State, ModifyQpError> {
+pub(crate) fn check(service: Service, from: State, attr: &QpAttr) -> Result<State, ModifyQpError> {
     attr.check_ranges()?;
     let to = attr.state.unwrap_or(from);
     let given = attr.mask();
     let (must, may) = if matches!(to, State::Reset | State::Error) && from != to {
         (NO, NO)
     } else {
-        let reliable_only = to == State::Sqe || from == State::Sqe && transport == Transport::Rc;
+        let unreliable = matches!(service, Service::Uc | Service::Ud);
+        let reliable_only = to == State::Sqe || from == State::Sqe && !unreliable;
         let row = TABLE
             .iter()
             .find(|r| r.from == from && r.to == to && !reliable_only)
             .ok_or(ModifyQpError::Transition { from, to })?;
-        (row.must[transport as usize], row.may[transport as usize])
+        (row.must[service as usize], row.may[service as usize])
     };
     if let Some(missing) = must.difference(given).iter().next() {
         return Err(ModifyQpError::Missing { from, to, missing: name(missing) });
@@ -369,12 +371,12 @@ mod tests {
         [State::Reset, State::Init, State::Rtr, State::Rts, State::Sqd, State::Sqe, State::Error];
 
     /// The whole matrix of a service: what a bare change of state is told.
-    fn matrix(transport: Transport) -> String {
+    fn matrix(service: Service) -> String {
         let mut out = String::new();
         for from in ALL {
             for to in ALL {
                 let attr = QpAttr { state: Some(to), ..QpAttr::default() };
-                let cell = match check(transport, from, &attr) {
+                let cell = match check(service, from, &attr) {
                     Ok(_) => "yes".into(),
                     Err(ModifyQpError::Missing { missing, .. }) => format!("needs {missing}, …"),
                     Err(_) => "-".into(),
@@ -387,20 +389,22 @@ mod tests {
 
     #[test]
     fn the_matrix_of_each_service_is_as_reviewed() {
-        insta::assert_snapshot!("rc", matrix(Transport::Rc));
-        insta::assert_snapshot!("uc", matrix(Transport::Uc));
-        insta::assert_snapshot!("ud", matrix(Transport::Ud));
+        insta::assert_snapshot!("rc", matrix(Service::Rc));
+        insta::assert_snapshot!("uc", matrix(Service::Uc));
+        insta::assert_snapshot!("ud", matrix(Service::Ud));
+        insta::assert_snapshot!("xrc_send", matrix(Service::XrcSend));
+        insta::assert_snapshot!("xrc_receive", matrix(Service::XrcReceive));
     }
 
     #[test]
     fn an_attribute_too_much_is_named() {
         let attr = QpAttr { sq_psn: Some(Psn::new(1)), ..QpAttr::default() };
         assert_eq!(
-            check(Transport::Rc, State::Rts, &attr),
+            check(Service::Rc, State::Rts, &attr),
             Err(ModifyQpError::Extra { from: State::Rts, to: State::Rts, extra: "sq_psn" })
         );
         let attr = QpAttr { retry_cnt: Some(8), ..QpAttr::default() };
-        assert_eq!(check(Transport::Rc, State::Rts, &attr), Err(ModifyQpError::Range("retry_cnt")));
+        assert_eq!(check(Service::Rc, State::Rts, &attr), Err(ModifyQpError::Range("retry_cnt")));
     }
 
     #[test]

@@ -5,19 +5,25 @@
 //!
 //! ```text
 //! byte  0  opcode   u16     \ one 64-bit word: a compare-and-swap can test the id
-//!       2  id       u48     / and change the opcode (RedN §3.3)
+//!       2  id       u48     / and change the opcode (RedN §3.3); on an XRC queue pair its low
+//!                           24 bits name the peer's shared receive queue
 //!       8  flags    u16
 //!      10  reserved u8
 //!      11  num_sge  u8
 //!      12  rkey     u32     UD: Q_Key
 //!      16  remote   u64     UD: address handle u32, queue pair u32; RPC: the kernel's op-code
 //!      24  operand  u64     immediate or key to invalidate u32, inline length u32;
-//!                           atomics: the value to swap in or to add
+//!                           atomics: the value to swap in or to add;
+//!                           FLUSH: placement u8, selectivity u8, then from byte 28 length u32;
+//!                           BIND: the region's key u32, access u8, zero-based u8
 //!      32  wr_id    u64
 //!      40  sge[0]           address u64, length u32, lkey u32; or inline data from here on
-//!      56  compare  u64     compare-and-swap only
+//!      56  compare  u64     compare-and-swap; BIND: length
 //!      64  sge[1..]         16 bytes each
 //! ```
+//!
+//! BIND has the window's new key in `rkey` and the address in `remote`. FLUSH, BIND and the
+//! invalidation of a local key have no entries.
 //!
 //! A receive element uses `num_sge`, `wr_id` and the entries only.
 //!
@@ -26,6 +32,10 @@
 
 use bitflags::bitflags;
 use thiserror::Error;
+
+use crate::memory::region::Access;
+use crate::memory::window::MwBinding;
+use crate::wire::Feth;
 
 /// Bytes of an element without further entries.
 pub const ELEMENT_LEN: usize = 64;
@@ -62,6 +72,14 @@ pub enum Opcode {
     CompareSwap = 7,
     /// Atomic fetch and add.
     FetchAdd = 8,
+    /// Ends the binding of a memory window of type 2; nothing is sent.
+    LocalInvalidate = 9,
+    /// Binds a memory window; nothing is sent.
+    BindMw = 10,
+    /// RDMA WRITE of 8 bytes that nobody sees in part.
+    AtomicWrite = 11,
+    /// Waits until what was written is visible to all at the peer, or survives a loss of power.
+    Flush = 12,
     /// Parameters for a kernel at the peer (StRoM §5.1).
     Rpc = 32,
     /// Payload for a kernel at the peer (StRoM §5.1).
@@ -79,6 +97,10 @@ impl Opcode {
             6 => Opcode::Read,
             7 => Opcode::CompareSwap,
             8 => Opcode::FetchAdd,
+            9 => Opcode::LocalInvalidate,
+            10 => Opcode::BindMw,
+            11 => Opcode::AtomicWrite,
+            12 => Opcode::Flush,
             32 => Opcode::Rpc,
             33 => Opcode::RpcWrite,
             _ => return None,
@@ -97,15 +119,28 @@ impl Opcode {
 
     /// Does its end become an event at the receiver, if it is solicited?
     pub(crate) const fn tells_receiver(self) -> bool {
-        matches!(
-            self,
-            Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate | Opcode::WriteImm
-        )
+        matches!(self, Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate | Opcode::WriteImm)
     }
 
-    /// Does the answer carry data, so that an acknowledge alone does not complete it?
-    pub const fn wants_response(self) -> bool {
+    /// Does the answer carry data?
+    pub const fn returns_data(self) -> bool {
         matches!(self, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+
+    /// Has it an answer of its own, so that an acknowledge alone does not complete it? Such
+    /// requests count against what a peer takes at once.
+    pub const fn wants_response(self) -> bool {
+        self.returns_data() || matches!(self, Opcode::AtomicWrite | Opcode::Flush)
+    }
+
+    /// Is it carried out on this card, without a packet?
+    pub const fn is_local(self) -> bool {
+        matches!(self, Opcode::LocalInvalidate | Opcode::BindMw)
+    }
+
+    /// Has it neither entries nor inline data?
+    const fn is_bare(self) -> bool {
+        self.is_local() || matches!(self, Opcode::Flush)
     }
 }
 
@@ -153,6 +188,17 @@ pub struct UdDestination {
     pub qpn: u32,
     /// The destination's Q_Key.
     pub qkey: u32,
+}
+
+/// What a FLUSH makes sure of, and for which bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct FlushKind {
+    /// What was written before is visible to all. Needs [`crate::Access::FLUSH_GLOBAL`].
+    pub global: bool,
+    /// It survives a loss of power. Needs [`crate::Access::FLUSH_PERSISTENT`].
+    pub persistent: bool,
+    /// All bytes of the region that the key opens, and not a range.
+    pub whole_region: bool,
 }
 
 /// What a send request does.
@@ -209,6 +255,34 @@ pub enum SendOp {
         /// The kernel's op-code.
         opcode: u64,
     },
+    /// Ends the binding of a memory window of type 2. The request has no data.
+    LocalInvalidate {
+        /// The window's key.
+        key: u32,
+    },
+    /// Binds a memory window. The request has no data. Requests behind it in the queue may
+    /// already tell a peer of the new key.
+    BindMw {
+        /// The key that the window is to have: its own, with other low 8 bits.
+        key: u32,
+        /// What it is to open.
+        to: MwBinding,
+    },
+    /// RDMA WRITE of 8 bytes, the request's data, that nobody sees in part (RC only).
+    AtomicWrite {
+        /// The word, 8-byte aligned.
+        to: Remote,
+    },
+    /// Waits until what was written before is where it is to be (RC only). The request has no
+    /// data.
+    Flush {
+        /// The first byte of the range.
+        at: Remote,
+        /// Bytes of the range.
+        len: u32,
+        /// What is made sure of.
+        kind: FlushKind,
+    },
 }
 
 /// The local side of a send request.
@@ -251,8 +325,9 @@ pub enum BadElement {
     /// More entries, or more inline bytes, than the queue was created for.
     #[error("more entries or inline bytes than the queue was created for")]
     TooLong,
-    /// A message longer than 2^31 bytes, or an atomic whose result is not 8 bytes.
-    #[error("the message is longer than 2 GiB, or an atomic's result is not 8 bytes")]
+    /// A message longer than 2^31 bytes, an atomic that is not of 8 bytes, or data where there is
+    /// none.
+    #[error("the message is longer than 2 GiB, or not as long as its operation needs")]
     Length,
     /// Inline data where data comes back.
     #[error("inline data with an op-code that returns data")]
@@ -266,6 +341,8 @@ pub(crate) struct Element {
     pub(crate) flags: SendFlags,
     pub(crate) num_sge: u8,
     pub(crate) key: u32,
+    /// The peer's shared receive queue, for XRC.
+    pub(crate) srqn: u32,
     pub(crate) remote: u64,
     pub(crate) operand: u64,
     pub(crate) compare: u64,
@@ -285,7 +362,7 @@ impl Element {
         let num_sge = if inline { 0 } else { raw[11] };
         let len = if inline {
             let len = operand >> 32;
-            if opcode.wants_response() {
+            if opcode.returns_data() || opcode.is_bare() {
                 return Err(BadElement::Inline);
             }
             if len > (raw.len() - AT_SGE) as u64 {
@@ -298,7 +375,12 @@ impl Element {
             }
             (0..usize::from(num_sge)).map(|i| u64::from(sge_at(raw, i).len)).sum()
         };
-        if len > u64::from(MAX_MESSAGE) || opcode.is_atomic() && (len != 8 || num_sge != 1) {
+        let word = opcode.is_atomic() && num_sge == 1 || opcode == Opcode::AtomicWrite;
+        let len = if opcode == Opcode::Flush { operand >> 32 } else { len };
+        if len > u64::from(MAX_MESSAGE)
+            || (word || opcode.is_atomic()) && !(word && len == 8)
+            || opcode.is_bare() && num_sge > 0
+        {
             return Err(BadElement::Length);
         }
         Ok(Element {
@@ -306,6 +388,7 @@ impl Element {
             flags,
             num_sge,
             key: le32(raw, 12),
+            srqn: le32(raw, 2) & 0xFF_FFFF,
             remote: le64(raw, 16),
             operand,
             compare: le64(raw, 56),
@@ -322,6 +405,7 @@ impl Element {
             flags: SendFlags::empty(),
             num_sge: 0,
             key: 0,
+            srqn: 0,
             remote: 0,
             operand: 0,
             compare: 0,
@@ -339,6 +423,22 @@ impl Element {
     /// Immediate data, or the key to invalidate.
     pub(crate) fn imm(&self) -> u32 {
         self.operand as u32
+    }
+
+    /// What a BIND binds to.
+    pub(crate) fn binding(&self) -> MwBinding {
+        MwBinding {
+            lkey: self.operand as u32,
+            addr: self.remote,
+            len: self.compare,
+            access: Access::from_bits_truncate((self.operand >> 32) as u8),
+            zero_based: (self.operand >> 40) as u8 != 0,
+        }
+    }
+
+    /// What a FLUSH says on the wire.
+    pub(crate) fn feth(&self) -> Feth {
+        Feth { placement: self.operand as u8, selectivity: (self.operand >> 8) as u8 }
     }
 
     /// The address handle and queue pair of a datagram.
@@ -372,8 +472,13 @@ pub(crate) fn sge_at(raw: &[u8], i: usize) -> Sge {
 #[error("the request has more entries or inline bytes than the queue was created for")]
 pub struct TooLong;
 
-/// Writes a send request into a slot; returns how many bytes of it are used.
-pub(crate) fn encode_send(request: &SendRequest<'_>, raw: &mut [u8]) -> Result<usize, TooLong> {
+/// Writes a send request into a slot; returns how many bytes of it are used. `srqn` is the peer's
+/// shared receive queue, for XRC.
+pub(crate) fn encode_send(
+    request: &SendRequest<'_>,
+    srqn: u32,
+    raw: &mut [u8],
+) -> Result<usize, TooLong> {
     raw[..ELEMENT_LEN].fill(0);
     let mut flags = request.flags.difference(SendFlags::INLINE);
     let mut inline_len = 0;
@@ -410,8 +515,23 @@ pub(crate) fn encode_send(request: &SendRequest<'_>, raw: &mut [u8]) -> Result<u
         SendOp::FetchAdd { at, add } => (Opcode::FetchAdd, at.addr, at.rkey, add),
         SendOp::Rpc { opcode } => (Opcode::Rpc, opcode, 0, operand32(0)),
         SendOp::RpcWrite { opcode } => (Opcode::RpcWrite, opcode, 0, operand32(0)),
+        SendOp::LocalInvalidate { key } => (Opcode::LocalInvalidate, 0, 0, u64::from(key)),
+        SendOp::BindMw { key, to } => {
+            raw[56..64].copy_from_slice(&to.len.to_le_bytes());
+            let how = u64::from(to.access.bits()) | u64::from(to.zero_based) << 8;
+            (Opcode::BindMw, to.addr, key, u64::from(to.lkey) | how << 32)
+        }
+        SendOp::AtomicWrite { to } => (Opcode::AtomicWrite, to.addr, to.rkey, operand32(0)),
+        SendOp::Flush { at, len, kind } => {
+            let placement = if kind.global { Feth::GLOBAL } else { 0 }
+                | if kind.persistent { Feth::PERSISTENT } else { 0 };
+            let selectivity = if kind.whole_region { Feth::REGION } else { Feth::RANGE };
+            let operand = u64::from(placement) | u64::from(selectivity) << 8;
+            (Opcode::Flush, at.addr, at.rkey, operand | u64::from(len) << 32)
+        }
     };
     raw[0..2].copy_from_slice(&(opcode as u16).to_le_bytes());
+    raw[2..5].copy_from_slice(&srqn.to_le_bytes()[..3]);
     raw[8..10].copy_from_slice(&flags.bits().to_le_bytes());
     raw[12..16].copy_from_slice(&key.to_le_bytes());
     raw[16..24].copy_from_slice(&remote.to_le_bytes());
@@ -473,11 +593,38 @@ mod tests {
             flags: SendFlags::SIGNALED | SendFlags::FENCE,
         };
         let mut raw = vec![0xFF; stride_for(6, 0)];
-        encode_send(&request, &mut raw).unwrap();
+        encode_send(&request, 0, &mut raw).unwrap();
         let e = Element::parse(&raw).unwrap();
         assert_eq!((e.opcode, e.wr_id, e.remote, e.key), (Opcode::WriteImm, 0xABCD, 9, 8));
         assert_eq!((e.imm(), e.flags, e.num_sge, e.len), (5, request.flags, 6, 75));
         assert_eq!((0..6).map(|i| sge_at(&raw, i)).collect::<Vec<_>>(), sges);
+    }
+
+    #[test]
+    fn what_has_no_data_is_encoded_in_the_fields() {
+        let mut raw = [0xFF; 64];
+        let none =
+            |op| SendRequest { wr_id: 1, op, data: Data::Sges(&[]), flags: SendFlags::empty() };
+        let access = Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let to = MwBinding { lkey: 7, addr: 8, len: 1 << 40, access, zero_based: true };
+        encode_send(&none(SendOp::BindMw { key: 9, to }), 0, &mut raw).unwrap();
+        let e = Element::parse(&raw).unwrap();
+        assert_eq!((e.opcode, e.key, e.binding(), e.len), (Opcode::BindMw, 9, to, 0));
+        let (at, kind) = (Remote { addr: 5, rkey: 6 }, FlushKind::default());
+        let kind = FlushKind { persistent: true, whole_region: true, ..kind };
+        encode_send(&none(SendOp::Flush { at, len: 77, kind }), 0xABCDEF, &mut raw).unwrap();
+        let e = Element::parse(&raw).unwrap();
+        let feth = Feth { placement: Feth::PERSISTENT, selectivity: Feth::REGION };
+        assert_eq!((e.opcode, e.remote, e.key, e.len), (Opcode::Flush, 5, 6, 77));
+        assert_eq!((e.feth(), e.srqn), (feth, 0xAB_CDEF));
+        raw[11] = 1;
+        assert_eq!(Element::parse(&raw), Err(BadElement::Length), "it has no entries");
+        for (bytes, fits) in [(&[0; 8][..], true), (&[0; 7], false), (&[0; 9], false)] {
+            let data = Data::Inline(bytes);
+            let write = SendRequest { data, ..none(SendOp::AtomicWrite { to: at }) };
+            encode_send(&write, 0, &mut raw).unwrap();
+            assert_eq!(Element::parse(&raw).is_ok(), fits);
+        }
     }
 
     #[test]
@@ -489,7 +636,7 @@ mod tests {
             flags: SendFlags::empty(),
         };
         let mut raw = [0; 64];
-        encode_send(&request, &mut raw).unwrap();
+        encode_send(&request, 0, &mut raw).unwrap();
         let word = le64(&raw, 0);
         assert_eq!(word & 0xFFFF, Opcode::Send as u64);
         raw[..8].copy_from_slice(&(word & !0xFFFF | 42 << 16 | Opcode::Write as u64).to_le_bytes());
@@ -512,7 +659,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_judged(raw in prop::collection::vec(any::<u8>(), 64..=64),
-                                opcode in 0u8..10) {
+                                opcode in 0u8..14) {
             let mut raw = raw;
             raw[0] = opcode;
             raw[1] = 0;

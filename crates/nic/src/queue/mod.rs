@@ -8,7 +8,7 @@ pub use completion::{
     Completion, CompletionFlags, Moderation, PollCqError, ResizeCqError, Status, WorkKind,
 };
 pub use element::{
-    BadElement, Data, ELEMENT_LEN, INLINE_FIRST, MAX_INLINE, MAX_SGE, Opcode, RecvRequest, Remote,
-    SendFlags, SendOp, SendRequest, Sge, UdDestination,
+    BadElement, Data, ELEMENT_LEN, FlushKind, INLINE_FIRST, MAX_INLINE, MAX_SGE, Opcode,
+    RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, UdDestination,
 };
 pub use ring::RingInit;

@@ -113,6 +113,60 @@ impl Reth {
     }
 }
 
+/// XRC extended transport header, 4 bytes: for which shared receive queue a request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Xrceth {
+    /// The number of the shared receive queue, 24 bits.
+    pub srqn: u32,
+}
+
+impl Xrceth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header.
+    pub fn parse(b: &[u8; Self::LEN]) -> Xrceth {
+        Xrceth { srqn: u32::from_be_bytes([0, b[1], b[2], b[3]]) }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
+        *b = (self.srqn & 0xFF_FFFF).to_be_bytes();
+    }
+}
+
+/// FLUSH extended transport header, 4 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Feth {
+    /// What is made sure of, 4 bits: see [`Feth::GLOBAL`] and [`Feth::PERSISTENT`].
+    pub placement: u8,
+    /// Which bytes are meant, 2 bits: see [`Feth::RANGE`] and [`Feth::REGION`].
+    pub selectivity: u8,
+}
+
+impl Feth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+    /// Placement: what was written is visible to all.
+    pub const GLOBAL: u8 = 1;
+    /// Placement: what was written survives a loss of power.
+    pub const PERSISTENT: u8 = 2;
+    /// Selectivity: the bytes that the RETH names.
+    pub const RANGE: u8 = 0;
+    /// Selectivity: all of the region that the RETH's key names.
+    pub const REGION: u8 = 1;
+
+    /// Reads the header.
+    pub fn parse(b: &[u8; Self::LEN]) -> Feth {
+        Feth { placement: b[3] & 0xF, selectivity: b[3] >> 4 & 3 }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
+        *b = [0, 0, 0, self.placement & 0xF | (self.selectivity & 3) << 4];
+    }
+}
+
 /// Atomic extended transport header, 28 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AtomicEth {
@@ -319,6 +373,18 @@ mod tests {
         }
 
         #[test]
+        fn xrceth_round_trip(srqn in 0u32..1 << 24) {
+            let xrceth = Xrceth { srqn };
+            prop_assert_eq!(Xrceth::parse(&emitted!(xrceth, Xrceth)), xrceth);
+        }
+
+        #[test]
+        fn feth_round_trip(placement in 0u8..16, selectivity in 0u8..4) {
+            let feth = Feth { placement, selectivity };
+            prop_assert_eq!(Feth::parse(&emitted!(feth, Feth)), feth);
+        }
+
+        #[test]
         fn aeth_round_trip(syndrome: u8, msn in 0u32..1 << 24) {
             let aeth = Aeth { syndrome, msn };
             prop_assert_eq!(Aeth::parse(&emitted!(aeth, Aeth)), aeth);
@@ -333,6 +399,11 @@ mod tests {
             prop_assert_eq!(Bth::parse(&emitted!(bth, Bth)), cut);
             let deth = Deth { qkey: 0, src_qp: wide };
             prop_assert_eq!(Deth::parse(&emitted!(deth, Deth)).src_qp, wide & 0xFF_FFFF);
+            let xrceth = Xrceth { srqn: wide };
+            prop_assert_eq!(Xrceth::parse(&emitted!(xrceth, Xrceth)).srqn, wide & 0xFF_FFFF);
+            let feth = Feth { placement: version, selectivity: pad };
+            let cut = Feth { placement: version & 0xF, selectivity: pad & 3 };
+            prop_assert_eq!(Feth::parse(&emitted!(feth, Feth)), cut);
             let aeth = Aeth { syndrome: 0, msn: wide };
             prop_assert_eq!(Aeth::parse(&emitted!(aeth, Aeth)).msn, wide & 0xFF_FFFF);
         }

@@ -14,7 +14,7 @@ pub mod ip;
 pub mod opcode;
 pub mod packet;
 
-pub use headers::{Aeth, AtomicEth, Bth, Deth, Nak, Reth, Syndrome};
+pub use headers::{Aeth, AtomicEth, Bth, Deth, Feth, Nak, Reth, Syndrome, Xrceth};
 pub use opcode::{Dialect, Op, Operation, Position, Transport};
 pub use packet::{Extensions, MAX_HEADER, Malformed, Packet};
 

@@ -17,6 +17,25 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Extended reliable connection: many shared receive queues behind one connection.
+    Xrc,
+}
+
+impl Transport {
+    /// Is what is sent acknowledged, and sent again until it is?
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Transport::Rc | Transport::Xrc)
+    }
+
+    /// The top three bits of its op-codes.
+    pub const fn code(self) -> u8 {
+        match self {
+            Transport::Rc => 0,
+            Transport::Uc => 1,
+            Transport::Ud => 3,
+            Transport::Xrc => 5,
+        }
+    }
 }
 
 /// What a packet asks for or answers.
@@ -38,6 +57,10 @@ pub enum Operation {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
+    /// Write of 8 bytes that nobody sees in part.
+    AtomicWrite,
+    /// Wait until what was written can be seen by all, or survives a loss of power.
+    Flush,
     /// Congestion notification.
     Cnp,
     /// Parameters for a kernel (StRoM §5.1).
@@ -84,23 +107,27 @@ impl Position {
 bitflags! {
     /// What follows the BTH, in the order of the bits.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Follows: u8 {
+    pub struct Follows: u16 {
+        /// The shared receive queue that an XRC request is for.
+        const XRCETH = 1 << 0;
         /// Datagram header: Q_Key and source queue pair.
-        const DETH = 1 << 0;
+        const DETH = 1 << 1;
+        /// What a FLUSH makes sure of.
+        const FETH = 1 << 2;
         /// Remote address, key and length.
-        const RETH = 1 << 1;
+        const RETH = 1 << 3;
         /// Atomic: remote address, key and two operands.
-        const ATOMIC = 1 << 2;
+        const ATOMIC = 1 << 4;
         /// Syndrome and message sequence number.
-        const AETH = 1 << 3;
+        const AETH = 1 << 5;
         /// The original value of an atomic.
-        const ATOMIC_ACK = 1 << 4;
+        const ATOMIC_ACK = 1 << 6;
         /// Immediate data.
-        const IMM = 1 << 5;
+        const IMM = 1 << 7;
         /// The key to invalidate.
-        const IETH = 1 << 6;
+        const IETH = 1 << 8;
         /// Payload.
-        const PAYLOAD = 1 << 7;
+        const PAYLOAD = 1 << 9;
     }
 }
 
@@ -146,8 +173,14 @@ impl Op {
     pub const fn header_len(&self) -> usize {
         let mut len = 12;
         let f = self.follows;
+        if f.contains(Follows::XRCETH) {
+            len += 4;
+        }
         if f.contains(Follows::DETH) {
             len += 8;
+        }
+        if f.contains(Follows::FETH) {
+            len += 4;
         }
         if f.contains(Follows::RETH) {
             len += 16;
@@ -172,10 +205,9 @@ impl Op {
 
     /// The row of `code`, if the dialect has one.
     pub fn lookup(code: u8, dialect: Dialect) -> Option<&'static Op> {
-        let standard = STANDARD[usize::from(code)];
-        let row = match (standard, dialect) {
-            (NONE, Dialect::Strom) => STROM[usize::from(code)],
-            (row, _) => row,
+        let row = match (STROM[usize::from(code)], dialect) {
+            (NONE, _) | (_, Dialect::Standard) => STANDARD[usize::from(code)],
+            (row, Dialect::Strom) => row,
         };
         (row != NONE).then(|| &ROWS[usize::from(row)])
     }
@@ -236,7 +268,7 @@ const fn strom(code: u8, name: &'static str, operation: Operation, position: Pos
 
 use Operation as O;
 use Position::{First, Last, Middle, Only};
-use Transport::{Rc, Uc, Ud};
+use Transport::{Rc, Uc, Ud, Xrc};
 
 const DATA: Follows = Follows::PAYLOAD;
 const IMM: Follows = Follows::IMM;
@@ -245,10 +277,11 @@ const RETH: Follows = Follows::RETH;
 const AETH: Follows = Follows::AETH;
 const DETH: Follows = Follows::DETH;
 const ATOMIC: Follows = Follows::ATOMIC;
+const FETH: Follows = Follows::FETH;
+const XRC: Follows = Follows::XRCETH;
 
-/// Every op-code the card speaks. (The standard's later FLUSH, 0x1C, and ATOMIC WRITE, 0x1D, are
-/// not among them: on a standard queue pair they are refused as unknown.)
-pub const TABLE: [Op; 43] = [
+/// Every op-code the card speaks. (0x1C is FLUSH, but WRITE of an RPC in StRoM's dialect.)
+pub const TABLE: [Op; 68] = [
     row(0x00, "RC SEND First", Rc, O::Send, First, DATA),
     row(0x01, "RC SEND Middle", Rc, O::Send, Middle, DATA),
     row(0x02, "RC SEND Last", Rc, O::Send, Last, DATA),
@@ -279,6 +312,8 @@ pub const TABLE: [Op; 43] = [
     row(0x14, "RC FetchAdd", Rc, O::FetchAdd, Only, ATOMIC),
     row(0x16, "RC SEND Last with Invalidate", Rc, O::Send, Last, IETH.union(DATA)),
     row(0x17, "RC SEND Only with Invalidate", Rc, O::Send, Only, IETH.union(DATA)),
+    row(0x1C, "RC FLUSH", Rc, O::Flush, Only, FETH.union(RETH)),
+    row(0x1D, "RC ATOMIC WRITE", Rc, O::AtomicWrite, Only, RETH.union(DATA)),
     strom(0x18, "RC RPC Params", O::Rpc, Only),
     strom(0x19, "RC RPC WRITE First", O::RpcWrite, First),
     strom(0x1A, "RC RPC WRITE Middle", O::RpcWrite, Middle),
@@ -298,6 +333,50 @@ pub const TABLE: [Op; 43] = [
     row(0x2B, "UC RDMA WRITE Only with Immediate", Uc, O::Write, Only, RETH.union(IMM).union(DATA)),
     row(0x64, "UD SEND Only", Ud, O::Send, Only, DETH.union(DATA)),
     row(0x65, "UD SEND Only with Immediate", Ud, O::Send, Only, DETH.union(IMM).union(DATA)),
+    row(0xA0, "XRC SEND First", Xrc, O::Send, First, XRC.union(DATA)),
+    row(0xA1, "XRC SEND Middle", Xrc, O::Send, Middle, XRC.union(DATA)),
+    row(0xA2, "XRC SEND Last", Xrc, O::Send, Last, XRC.union(DATA)),
+    row(0xA3, "XRC SEND Last with Immediate", Xrc, O::Send, Last, XRC.union(IMM).union(DATA)),
+    row(0xA4, "XRC SEND Only", Xrc, O::Send, Only, XRC.union(DATA)),
+    row(0xA5, "XRC SEND Only with Immediate", Xrc, O::Send, Only, XRC.union(IMM).union(DATA)),
+    row(0xA6, "XRC RDMA WRITE First", Xrc, O::Write, First, XRC.union(RETH).union(DATA)),
+    row(0xA7, "XRC RDMA WRITE Middle", Xrc, O::Write, Middle, XRC.union(DATA)),
+    row(0xA8, "XRC RDMA WRITE Last", Xrc, O::Write, Last, XRC.union(DATA)),
+    row(
+        0xA9,
+        "XRC RDMA WRITE Last with Immediate",
+        Xrc,
+        O::Write,
+        Last,
+        XRC.union(IMM).union(DATA),
+    ),
+    row(0xAA, "XRC RDMA WRITE Only", Xrc, O::Write, Only, XRC.union(RETH).union(DATA)),
+    row(
+        0xAB,
+        "XRC RDMA WRITE Only with Immediate",
+        Xrc,
+        O::Write,
+        Only,
+        XRC.union(RETH).union(IMM).union(DATA),
+    ),
+    row(0xAC, "XRC RDMA READ Request", Xrc, O::ReadRequest, Only, XRC.union(RETH)),
+    row(0xAD, "XRC RDMA READ Response First", Xrc, O::ReadResponse, First, AETH.union(DATA)),
+    row(0xAE, "XRC RDMA READ Response Middle", Xrc, O::ReadResponse, Middle, DATA),
+    row(0xAF, "XRC RDMA READ Response Last", Xrc, O::ReadResponse, Last, AETH.union(DATA)),
+    row(0xB0, "XRC RDMA READ Response Only", Xrc, O::ReadResponse, Only, AETH.union(DATA)),
+    row(0xB1, "XRC Acknowledge", Xrc, O::Acknowledge, Only, AETH),
+    row(
+        0xB2,
+        "XRC ATOMIC Acknowledge",
+        Xrc,
+        O::AtomicAcknowledge,
+        Only,
+        AETH.union(Follows::ATOMIC_ACK),
+    ),
+    row(0xB3, "XRC CmpSwap", Xrc, O::CompareSwap, Only, XRC.union(ATOMIC)),
+    row(0xB4, "XRC FetchAdd", Xrc, O::FetchAdd, Only, XRC.union(ATOMIC)),
+    row(0xB6, "XRC SEND Last with Invalidate", Xrc, O::Send, Last, XRC.union(IETH).union(DATA)),
+    row(0xB7, "XRC SEND Only with Invalidate", Xrc, O::Send, Only, XRC.union(IETH).union(DATA)),
     // The notification's 16 reserved bytes are its payload.
     row(CNP, "CNP", Rc, O::Cnp, Only, DATA),
 ];
@@ -331,8 +410,8 @@ const fn form(position: Position, with: Follows) -> usize {
 }
 
 /// [`TABLE`] by transport, operation, position and form.
-static FORMS: [[[[u8; 3]; 4]; 11]; 3] = {
-    let mut map = [[[[NONE; 3]; 4]; 11]; 3];
+static FORMS: [[[[u8; 3]; 4]; 13]; 4] = {
+    let mut map = [[[[NONE; 3]; 4]; 13]; 4];
     let mut i = 0;
     while i < TABLE.len() {
         let op = &TABLE[i];

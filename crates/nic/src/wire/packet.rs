@@ -3,11 +3,11 @@
 use thiserror::Error;
 
 use super::ICRC_LEN;
-use super::headers::{Aeth, AtomicEth, Bth, Deth, Reth};
+use super::headers::{Aeth, AtomicEth, Bth, Deth, Feth, Reth, Xrceth};
 use super::opcode::{Follows, Op};
 
-/// The longest run of headers of any op-code (compare-and-swap: BTH and AtomicETH).
-pub const MAX_HEADER: usize = 40;
+/// The longest run of headers of any op-code (XRC compare-and-swap: BTH, XRCETH and AtomicETH).
+pub const MAX_HEADER: usize = 44;
 
 /// Why bytes are not a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -26,8 +26,12 @@ pub enum Malformed {
 /// The headers behind the BTH. Only those named by the op-code's [`Follows`] mean anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Extensions {
+    /// The shared receive queue of an XRC request.
+    pub xrceth: Xrceth,
     /// Datagram header.
     pub deth: Deth,
+    /// What a FLUSH makes sure of.
+    pub feth: Feth,
     /// What a WRITE or READ touches.
     pub reth: Reth,
     /// An atomic's target and operands.
@@ -70,8 +74,14 @@ impl<'a> Packet<'a> {
         let mut rest = datagram.get(Bth::LEN..end).ok_or(Malformed::TooShort)?;
         let mut ext = Extensions::default();
         let has = |h| op.follows.contains(h);
+        if has(Follows::XRCETH) {
+            ext.xrceth = Xrceth::parse(take(&mut rest)?);
+        }
         if has(Follows::DETH) {
             ext.deth = Deth::parse(take(&mut rest)?);
+        }
+        if has(Follows::FETH) {
+            ext.feth = Feth::parse(take(&mut rest)?);
         }
         if has(Follows::RETH) {
             ext.reth = Reth::parse(take(&mut rest)?);
@@ -106,8 +116,14 @@ impl<'a> Packet<'a> {
         let mut rest = &mut out[..];
         Bth { opcode: op.code, ..*bth }.emit(put(&mut rest));
         let has = |h| op.follows.contains(h);
+        if has(Follows::XRCETH) {
+            ext.xrceth.emit(put(&mut rest));
+        }
         if has(Follows::DETH) {
             ext.deth.emit(put(&mut rest));
+        }
+        if has(Follows::FETH) {
+            ext.feth.emit(put(&mut rest));
         }
         if has(Follows::RETH) {
             ext.reth.emit(put(&mut rest));
@@ -160,6 +176,12 @@ mod tests {
         let mut ext = Extensions::default();
         if has(Follows::DETH) {
             ext.deth = Deth { qkey: 0x8001_0000, src_qp: 0x01_0203 };
+        }
+        if has(Follows::XRCETH) {
+            ext.xrceth = Xrceth { srqn: 0x0A_0B0C };
+        }
+        if has(Follows::FETH) {
+            ext.feth = Feth { placement: 2, selectivity: 1 };
         }
         if has(Follows::RETH) {
             ext.reth = Reth { addr: 0x1122_3344_5566_7788, rkey: 0x99AA_BBCC, len: 0xDDEE_FF00 };

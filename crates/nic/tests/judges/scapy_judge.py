@@ -29,6 +29,18 @@ class DETH(Packet):
     fields_desc = [IntField("qkey", 0), XByteField("reserved", 0), XBitField("src_qp", 0, 24)]
 
 
+class XRCETH(Packet):
+    fields_desc = [XByteField("reserved", 0), XBitField("srqn", 0, 24)]
+
+
+class FETH(Packet):
+    fields_desc = [
+        XBitField("reserved", 0, 26),
+        XBitField("selectivity", 0, 2),
+        XBitField("placement", 0, 4),
+    ]
+
+
 class RETH(Packet):
     fields_desc = [LongField("addr", 0), IntField("rkey", 0), IntField("len", 0)]
 
@@ -55,6 +67,8 @@ class IETH(Packet):
 
 
 HEADERS = {
+    "xrceth": XRCETH,
+    "feth": FETH,
     "deth": DETH,
     "reth": RETH,
     "atomic": AtomicETH,
@@ -66,16 +80,15 @@ HEADERS = {
 
 
 def connected(base):
-    """Op-codes that RC and UC share, and the headers behind the BTH."""
+    """Op-codes that RC, UC and XRC share, and the headers behind the BTH."""
     sends = {0: [], 1: [], 2: [], 3: ["imm"], 4: [], 5: ["imm"]}
     writes = {6: ["reth"], 7: [], 8: [], 9: ["imm"], 10: ["reth"], 11: ["reth", "imm"]}
     return {base + code: headers for code, headers in (sends | writes).items()}
 
 
-FOLLOWS = (
-    connected(0x00)
-    | connected(0x20)
-    | {
+def reliable(base):
+    """Op-codes that RC and XRC share."""
+    more = {
         0x0C: ["reth"],
         0x0D: ["aeth"],
         0x0E: [],
@@ -87,15 +100,35 @@ FOLLOWS = (
         0x14: ["atomic"],
         0x16: ["ieth"],
         0x17: ["ieth"],
+    }
+    return connected(base) | {base + code: headers for code, headers in more.items()}
+
+
+def xrc():
+    """The op-codes of XRC: its requests begin with a header of their own (annex A14)."""
+    answers = range(0xAD, 0xB3)
+    codes = reliable(0xA0).items()
+    return {code: headers if code in answers else ["xrceth", *headers] for code, headers in codes}
+
+
+FOLLOWS = (
+    reliable(0x00)
+    | connected(0x20)
+    | xrc()
+    | {
+        # FLUSH and ATOMIC WRITE are those of annex A19.
+        0x1C: ["feth", "reth"],
+        0x1D: ["reth"],
         0x64: ["deth"],
         0x65: ["deth", "imm"],
         0x81: [],
     }
 )
 # Read request, acknowledges and atomics.
-WITHOUT_PAYLOAD = {0x0C, 0x11, 0x12, 0x13, 0x14}
+WITHOUT_PAYLOAD = {0x0C, 0x11, 0x12, 0x13, 0x14, 0xAC, 0xB1, 0xB2, 0xB3, 0xB4}
 # The RPC op-codes of StRoM (2020), section 5.1: as RDMA WRITE.
 STROM = {0x18: ["reth"], 0x19: ["reth"], 0x1A: [], 0x1B: [], 0x1C: ["reth"]}
+DIALECTS = {"standard": FOLLOWS, "strom": STROM}
 
 
 def build(case):
@@ -109,7 +142,7 @@ def build(case):
         ip = IPv6(src=outer["src"], dst=outer["dst"], tc=outer["tos"], hlim=outer["hop_limit"])
     udp = UDP(sport=outer["src_port"], dport=4791, chksum=0)
     packet = ether / ip / udp / BTH(**bth)
-    for name in (FOLLOWS | STROM)[bth["opcode"]]:
+    for name in DIALECTS[case["dialect"]][bth["opcode"]]:
         packet /= HEADERS[name](**case[name])
     return raw(packet / Raw(bytes.fromhex(case["payload"]) + bytes(bth["padcount"])))
 
@@ -127,10 +160,12 @@ def judge(cases):
     return wrong
 
 
-def draw(rng, opcode, version):
+def draw(rng, dialect, opcode, version):
     """Fields for a packet of this op-code."""
-    n = 0 if opcode in WITHOUT_PAYLOAD else rng.choice([0, 1, 2, 3, 4, 17, 1024])
+    bare = opcode in WITHOUT_PAYLOAD or (dialect, opcode) == ("standard", 0x1C)
+    n = 0 if bare else rng.choice([0, 1, 2, 3, 4, 17, 1024])
     case = {
+        "dialect": dialect,
         "outer": draw_outer(rng, version),
         "bth": {
             "opcode": opcode,
@@ -147,7 +182,7 @@ def draw(rng, opcode, version):
         },
         "payload": rng.randbytes(n).hex(),
     }
-    for name in (FOLLOWS | STROM)[opcode]:
+    for name in DIALECTS[dialect][opcode]:
         fields = HEADERS[name]().fields_desc
         case[name] = {f.name: rng.getrandbits(int(f.sz * 8)) for f in fields if f.name != "reserved"}
     return case
@@ -170,10 +205,11 @@ def draw_outer(rng, version):
 def own_packets():
     """Packets for the other side to read."""
     rng = random.Random(20260101)
-    for opcode in FOLLOWS | STROM:
+    known = [(dialect, opcode) for dialect, all in DIALECTS.items() for opcode in all]
+    for dialect, opcode in known:
         for version in (4, 6):
             for _ in range(4):
-                case = draw(rng, opcode, version)
+                case = draw(rng, dialect, opcode, version)
                 yield case | {"frame": build(case).hex()}
 
 

@@ -151,11 +151,7 @@ impl Context {
     ///
     /// # Errors
     /// The address was not granted or cannot be reached, or the budget is spent.
-    pub fn read(
-        &self,
-        addr: u64,
-        dst: &mut [u8],
-    ) -> impl Future<Output = Result<(), CallStatus>> {
+    pub fn read(&self, addr: u64, dst: &mut [u8]) -> impl Future<Output = Result<(), CallStatus>> {
         let mut until = None;
         leaf(move |turn| turn.access(&mut until, dst.len(), |turn| turn.read(addr, dst)))
     }
@@ -360,10 +356,7 @@ pub(super) fn poll_with<'a, 'b, R>(
 }
 
 /// Calls `act` with the turn that the waker leads to; `None` if it leads to none.
-fn with_turn<R>(
-    cx: &task::Context<'_>,
-    act: impl FnOnce(&mut Turn<'_, '_>) -> R,
-) -> Option<R> {
+fn with_turn<R>(cx: &task::Context<'_>, act: impl FnOnce(&mut Turn<'_, '_>) -> R) -> Option<R> {
     let waker = cx.waker();
     if !core::ptr::eq(waker.vtable(), &LENT) {
         return None;

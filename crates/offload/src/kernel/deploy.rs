@@ -7,8 +7,8 @@ use core::task::{self, Poll};
 use remora_nic::Key;
 use thiserror::Error;
 
-use super::context::Context;
 use super::CallStatus;
+use super::context::Context;
 
 /// A region that a kernel may use, in the protection domain of the invocation's queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

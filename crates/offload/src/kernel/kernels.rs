@@ -12,7 +12,7 @@ use remora_nic::queue::Status;
 
 use super::CallStatus;
 use super::context::{Context, poll_with};
-use super::deploy::{Deployed, DeployError, Deployment, Grant, KernelInfo, Program};
+use super::deploy::{DeployError, Deployed, Deployment, Grant, KernelInfo, Program};
 use super::fallback::{Fallback, FallbackCall, WAITING_MAX};
 use super::invocation::{Invocation, OBJECT_MAX, Pool, STAGE, Wait};
 use super::tap::{Bound, Tap, TapIo};

@@ -3,8 +3,8 @@
 use core::task::Poll;
 use std::sync::Arc;
 
-use remora_nic::{Access, Key, Time};
 use remora_nic::kernel::KernelIo;
+use remora_nic::{Access, Key, Time};
 
 use super::context::Ports;
 use super::invocation::{CHUNK, Invocation, Pool, SENDS, Wait, flush, granted};

@@ -107,6 +107,7 @@ impl RecvBatch {
     }
 
     /// Forgets the old datagrams and fetches new ones, sent to `dst`.
+    #[inline(always)]
     pub(super) fn fill(&mut self, fd: BorrowedFd, dst: IpAddr) -> io::Result<usize> {
         self.used = 0;
         self.dst = dst;
@@ -131,6 +132,7 @@ impl RecvBatch {
 
     /// Fills slots. An error that an earlier send left behind hides the datagrams that wait, so it
     /// is taken and counted, and the call repeated.
+    #[inline(always)]
     fn fetch(&mut self, fd: BorrowedFd) -> io::Result<usize> {
         const TRIES: usize = 16;
         for _ in 0..TRIES {

@@ -150,6 +150,7 @@ impl Socket {
     ///
     /// # Errors
     /// Only those that mean the socket itself is unusable.
+    #[inline(always)]
     pub fn recv(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.fill(self.as_fd(), self.addr)
     }

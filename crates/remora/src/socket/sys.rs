@@ -133,17 +133,26 @@ pub(super) fn send(
     bytes: &[u8],
 ) -> io::Result<()> {
     let mut name = RawAddr::from(to);
+    let control = control.as_slice();
+    if control.is_empty() {
+        // The shorter system call.
+        let (fd, len) = (fd.as_raw_fd(), name.len());
+        // SAFETY: the bytes and the address live through the call, with their lengths beside them;
+        // `sendto` only reads them.
+        let sent = unsafe {
+            let (name, flags) = (&raw const name, libc::MSG_NOSIGNAL);
+            libc::syscall(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, name, len)
+        };
+        return if sent >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    }
     let mut iov = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut msg = empty_message();
     msg.msg_name = (&raw mut name).cast();
     msg.msg_namelen = name.len();
     msg.msg_iov = &raw mut iov;
     msg.msg_iovlen = 1;
-    let control = control.as_slice();
-    if !control.is_empty() {
-        msg.msg_control = control.as_ptr().cast_mut().cast();
-        msg.msg_controllen = control.len() as _;
-    }
+    msg.msg_control = control.as_ptr().cast_mut().cast();
+    msg.msg_controllen = control.len() as _;
     // SAFETY: every pointer in `msg` is to something that lives through the call, with its length
     // beside it; `sendmsg` only reads them.
     let sent = unsafe {
@@ -208,6 +217,7 @@ pub(super) fn receive_batch(
 }
 
 /// As [`receive_batch`], for one datagram: the shorter system call. Returns whether there was one.
+#[inline(always)]
 pub(super) fn receive_one(fd: BorrowedFd, slot: &mut Slot, bytes: &mut [u8]) -> io::Result<bool> {
     let mut iov = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = empty_message();

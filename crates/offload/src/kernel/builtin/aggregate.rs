@@ -229,7 +229,8 @@ mod tests {
         let figures: Vec<_> =
             groups.iter().map(|g| (g.key, g.count, g.sum, g.min as i64, g.max as i64)).collect();
         let least = i64::from(i32::MIN);
-        let expected = [(1, 2, 14, 7, 7), (5, 2, 1, -3, 4), (9, 1, i128::from(least), least, least)];
+        let expected =
+            [(1, 2, 14, 7, 7), (5, 2, 1, -3, 4), (9, 1, i128::from(least), least, least)];
         assert_eq!(figures, expected);
         assert_eq!(Group::parse(&groups[2].to_bytes()), groups[2]);
         assert_eq!(aggregation.push(&[77; 12]), Err(CallStatus::MEMORY));
@@ -239,8 +240,7 @@ mod tests {
 
     #[test]
     fn without_groups_there_is_one() {
-        let params =
-            Params { row_len: 8, value: Column::u64(0), group_by: None, groups_max: 0 };
+        let params = Params { row_len: 8, value: Column::u64(0), group_by: None, groups_max: 0 };
         assert_eq!(Params::parse(&params.to_bytes()), Ok(params));
         let mut aggregation = Aggregation::new(params);
         for value in [u64::MAX, 3, 9] {

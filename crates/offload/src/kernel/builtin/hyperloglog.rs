@@ -232,11 +232,7 @@ impl Report {
     pub fn parse(bytes: &[u8]) -> Option<Report> {
         let bytes = bytes.get(..REPORT_LEN)?;
         let word = |at| super::reader::word(bytes, at);
-        Some(Report {
-            estimate: f64::from_bits(word(0)),
-            count: word(8),
-            registers: word(16),
-        })
+        Some(Report { estimate: f64::from_bits(word(0)), count: word(8), registers: word(16) })
     }
 }
 

@@ -257,12 +257,7 @@ impl Shuffles {
         context.output(|out| out.extend_from_slice(report.as_flattened())).await
     }
 
-    async fn histogram(
-        &self,
-        context: Context,
-        session: u32,
-        bits: u8,
-    ) -> Result<(), CallStatus> {
+    async fn histogram(&self, context: Context, session: u32, bits: u8) -> Result<(), CallStatus> {
         let mut histogram = Vec::new();
         let most = PARTITION_LEN << BITS_MAX;
         let add = |histogram: &mut Vec<u8>, piece: &[u8]| {

@@ -254,7 +254,11 @@ mod tests {
             Params { element_len: 65, ..good },
         ];
         for params in bad {
-            assert_eq!(Params::parse(&params.to_bytes()), Err(CallStatus::BAD_PARAMS), "{params:?}");
+            assert_eq!(
+                Params::parse(&params.to_bytes()),
+                Err(CallStatus::BAD_PARAMS),
+                "{params:?}"
+            );
         }
     }
 

@@ -1,0 +1,144 @@
+//! Multicast: datagrams for all queue pairs that are attached to a group.
+
+use core::net::{IpAddr, Ipv4Addr};
+
+use thiserror::Error;
+
+use super::Nic;
+use crate::card::Env;
+use crate::memory::Memory;
+use crate::time::Time;
+use crate::transmit::Datagram;
+use crate::wire::{Bth, Dialect, Op, Packet, Transport};
+
+/// The destination queue pair of multicast datagrams.
+pub const MULTICAST_QPN: u32 = 0xFF_FFFF;
+
+/// Why a queue pair was not attached to a group, or not detached from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum McastError {
+    /// No such queue pair, or one of another service than UD.
+    #[error("no such UD queue pair")]
+    UnknownQp,
+    /// The address is no multicast address.
+    #[error("the address is no multicast address")]
+    Address,
+    /// It is not attached to this group.
+    #[error("the queue pair is not attached to this group")]
+    NotAttached,
+    /// Too many groups, or members of the group.
+    #[error("the card has no more room: its limit is {limit}")]
+    Full {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// The IP address of a multicast group by its GID: those of IPv4 groups are
+/// `ff0e::ffff:a.b.c.d` to connection managers. `None` if it is no group's.
+pub fn group_address(gid: IpAddr) -> Option<IpAddr> {
+    let address = match gid {
+        IpAddr::V6(v6) => match v6.octets() {
+            [0xFF, _, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, a, b, c, d] => {
+                IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+            }
+            _ => gid.to_canonical(),
+        },
+        IpAddr::V4(_) => gid,
+    };
+    address.is_multicast().then_some(address)
+}
+
+/// Multicast.
+impl Nic {
+    /// From now on a UD queue pair gets what is sent to a group, if it has the right Q_Key.
+    /// Attaching it twice changes nothing. The driver is to join the group:
+    /// [`Nic::mcast_groups`].
+    pub fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
+        let group = group_address(gid).ok_or(McastError::Address)?;
+        let qp = self.qps.get_mut(qpn).filter(|qp| qp.transport == Transport::Ud);
+        let qp = qp.ok_or(McastError::UnknownQp)?;
+        let limit = self.card.config.max_mcast;
+        if self.groups.len() >= limit && !self.groups.contains_key(&group) {
+            return Err(McastError::Full { limit });
+        }
+        let members = self.groups.entry(group).or_default();
+        if members.contains(&qpn) {
+            return Ok(());
+        }
+        if members.len() >= limit {
+            return Err(McastError::Full { limit });
+        }
+        members.push(qpn);
+        qp.cold.groups += 1;
+        Ok(())
+    }
+
+    /// Ends what [`Nic::attach_mcast`] began.
+    pub fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
+        let group = group_address(gid).ok_or(McastError::Address)?;
+        let qp = self.qps.get_mut(qpn).ok_or(McastError::UnknownQp)?;
+        let members = self.groups.get_mut(&group).ok_or(McastError::NotAttached)?;
+        let at = members.iter().position(|m| *m == qpn).ok_or(McastError::NotAttached)?;
+        members.remove(at);
+        if members.is_empty() {
+            self.groups.remove(&group);
+        }
+        qp.cold.groups -= 1;
+        Ok(())
+    }
+
+    /// The groups that queue pairs are attached to: those whose datagrams the driver is to hand
+    /// in, with the group's address as their destination.
+    pub fn mcast_groups(&self) -> impl Iterator<Item = IpAddr> {
+        self.groups.keys().copied()
+    }
+
+    /// A datagram for all members of a group.
+    pub(super) fn handle_multicast(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        bth: Bth,
+        datagram: &Datagram<'_>,
+    ) {
+        let counters = &mut self.card.counters;
+        let group = group_address(datagram.dst);
+        let Some(members) = group.and_then(|group| self.groups.get(&group)) else {
+            counters.drop_unknown_qp += 1;
+            return;
+        };
+        let op = Op::lookup(bth.opcode, Dialect::Standard);
+        let Some(op) = op.filter(|op| op.transport == Transport::Ud) else {
+            counters.drop_opcode += 1;
+            return;
+        };
+        let Ok(packet) = Packet::parse(bth, op, datagram.bytes) else {
+            counters.drop_malformed += 1;
+            return;
+        };
+        for member in members {
+            if let Some(qp) = self.qps.get_mut(*member) {
+                qp.handle_packet(&mut Env { now, mem, card: &mut self.card }, &packet, datagram);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_one_address_however_it_is_written() {
+        let v4: IpAddr = "239.1.2.3".parse().unwrap();
+        for gid in ["239.1.2.3", "ff0e::ffff:239.1.2.3", "::ffff:239.1.2.3"] {
+            assert_eq!(group_address(gid.parse().unwrap()), Some(v4), "{gid}");
+        }
+        let v6 = "ff0e::1:2".parse().unwrap();
+        assert_eq!(group_address(v6), Some(v6));
+        for gid in ["10.0.0.1", "fe80::1", "ff0e::ffff:10.0.0.1"] {
+            assert_eq!(group_address(gid.parse().unwrap()), None, "{gid}");
+        }
+    }
+}

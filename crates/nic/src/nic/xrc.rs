@@ -1,0 +1,103 @@
+//! Commands on XRC: domains, shared receive queues that peers name, and the receiver's half of a
+//! connection. The sender's half is a queue pair of service [`Transport::Xrc`] made by
+//! [`Nic::create_qp`], and posts by [`Nic::post_xrc_send`].
+
+use super::{CreateError, DestroyError, Nic, QpInit};
+use crate::card::{Domain, SharedReceiveQueue, XrcSrq, Xrcd};
+use crate::memory::region::Pd;
+use crate::queue::ring::{Ring, RingInit};
+use crate::wire::Transport;
+
+/// XRC.
+impl Nic {
+    /// Makes an XRC domain.
+    pub fn alloc_xrcd(&mut self) -> Result<Xrcd, CreateError> {
+        let limit = self.card.config.max_xrcds;
+        let made = self.card.xrcds.insert_with(|_| Domain { users: 0 });
+        made.map(Xrcd).ok_or(CreateError::Full { limit })
+    }
+
+    /// Ends an XRC domain that nothing belongs to any more.
+    pub fn dealloc_xrcd(&mut self, xrcd: Xrcd) -> Result<(), DestroyError> {
+        let users = self.card.xrcds.get(xrcd.0).ok_or(DestroyError::Unknown)?.users;
+        if users > 0 {
+            return Err(DestroyError::Busy { users });
+        }
+        self.card.xrcds.remove(xrcd.0);
+        Ok(())
+    }
+
+    /// Makes a shared receive queue that peers name, by [`Nic::srq_number`]. What arrives through
+    /// it is reported to `cq`. All else is as for [`Nic::create_srq`].
+    pub fn create_xrc_srq(
+        &mut self,
+        pd: Pd,
+        xrcd: Xrcd,
+        cq: u32,
+        ring: RingInit,
+    ) -> Result<u32, CreateError> {
+        if !ring.is_valid() || ring.is_empty() {
+            return Err(CreateError::BadRing);
+        }
+        let card = &mut self.card;
+        let domain = card.pds.get_mut(pd.0).ok_or(CreateError::UnknownPd)?;
+        let xrc_domain = card.xrcds.get_mut(xrcd.0).ok_or(CreateError::UnknownXrcd)?;
+        let queue = card.cqs.get_mut(cq).ok_or(CreateError::UnknownCq)?;
+        let limit = card.config.max_srqs.min(1 << 16);
+        let srqn = card.xrc_srqs.insert_with(|_| 0).ok_or(CreateError::Full { limit })?;
+        let xrc = Some(XrcSrq { xrcd, cq, srqn });
+        let srq = SharedReceiveQueue { pd, ring: Ring::new(ring), limit: 0, users: 0, xrc };
+        let Some(handle) = card.srqs.insert_with(|_| srq) else {
+            card.xrc_srqs.remove(srqn);
+            return Err(CreateError::Full { limit });
+        };
+        if let Some(named) = card.xrc_srqs.get_mut(srqn) {
+            *named = handle;
+        }
+        domain.users += 1;
+        xrc_domain.users += 1;
+        queue.users += 1;
+        Ok(handle)
+    }
+
+    /// The number by which peers name an XRC shared receive queue, 24 bits.
+    pub fn srq_number(&self, srq: u32) -> Option<u32> {
+        self.card.srqs.get(srq)?.xrc.map(|xrc| xrc.srqn)
+    }
+
+    /// What an XRC shared receive queue belonged to is told of its end.
+    pub(super) fn leave_xrc(&mut self, xrc: XrcSrq) {
+        self.card.xrc_srqs.remove(xrc.srqn);
+        if let Some(domain) = self.card.xrcds.get_mut(xrc.xrcd.0) {
+            domain.users -= 1;
+        }
+        if let Some(queue) = self.card.cqs.get_mut(xrc.cq) {
+            queue.users -= 1;
+        }
+    }
+
+    /// Makes the receiver's half of an XRC connection, in RESET: it has neither queues of its own
+    /// nor a protection domain. Returns its number.
+    pub fn create_xrc_target(&mut self, xrcd: Xrcd) -> Result<u32, CreateError> {
+        if self.card.xrcds.get(xrcd.0).is_none() {
+            return Err(CreateError::UnknownXrcd);
+        }
+        // No handle is zero: these name nothing.
+        let init = QpInit {
+            pd: Pd(0),
+            transport: Transport::Xrc,
+            send_cq: 0,
+            recv_cq: 0,
+            srq: None,
+            sq: RingInit::default(),
+            rq: RingInit::default(),
+            signal_all: false,
+        };
+        let qpn = self.insert_qp(init)?;
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.cold.xrcd = Some(xrcd);
+        }
+        self.count_users(qpn, 1);
+        Ok(qpn)
+    }
+}

@@ -1,0 +1,58 @@
+//! XRC: a connection whose requests name the shared receive queue that they are for.
+//!
+//! The sender's half only asks and the receiver's only answers. A request's queue says whose memory
+//! is meant and who is told: protection domain and completion queue are the shared receive queue's
+//! (InfiniBand specification, annex A14).
+
+use super::Qp;
+use crate::card::Env;
+use crate::incident::{Cause, Outcome};
+use crate::wire::{Nak, Packet};
+
+impl Qp {
+    /// A packet on an XRC connection.
+    pub(super) fn handle_xrc(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        let answers = packet.op.is_response();
+        match self.cold.xrcd {
+            None if answers => self.handle_response(env, packet),
+            Some(_) if !answers => {
+                // A request out of turn changes nothing, so that it need not name a queue.
+                if packet.bth.psn != self.rx.expected || self.turn_to_queue(env, packet) {
+                    self.handle_request(env, packet);
+                }
+            }
+            _ => env.card.counters.drop_transport += 1,
+        }
+    }
+
+    /// Works for the queue that the expected request names, from here on. If there is no such
+    /// queue in the domain, the connection breaks.
+    fn turn_to_queue(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) -> bool {
+        let (card, srqn) = (&mut *env.card, packet.ext.xrceth.srqn);
+        let handle = card.xrc_srqs.get(srqn).copied();
+        let found = handle.and_then(|handle| card.srqs.get(handle));
+        let queue = found.and_then(|srq| Some((srq.pd, srq.xrc.filter(|x| self.is_in(x.xrcd))?)));
+        // A message keeps to the queue that it began with.
+        let strays = !packet.op.position.begins() && handle != Some(self.srq);
+        match (handle, queue) {
+            (Some(handle), Some((pd, xrc))) if !strays => {
+                (self.srq, self.pd, self.recv_cq) = (handle, pd, xrc.cq);
+                true
+            }
+            // Counted where all requests are.
+            _ if self.rx.breaking => true,
+            _ => {
+                card.counters.refused_xrc_srq += 1;
+                let (nak, op) = (Nak::InvalidRequest, Some(packet.op));
+                let blame = (Cause::UnknownSrq { srqn }, None);
+                self.report(env, Outcome::Refused(nak), (op, Some(packet.bth.psn)), blame);
+                self.break_connection(env, nak);
+                false
+            }
+        }
+    }
+
+    fn is_in(&self, xrcd: crate::card::Xrcd) -> bool {
+        self.cold.xrcd == Some(xrcd)
+    }
+}

@@ -1,0 +1,167 @@
+//! Memory windows: bound and invalidated by work requests, in the order of the queue.
+
+use remora_nic::nic::DestroyError;
+use remora_nic::queue::{Completion, Data, Opcode, Remote, SendFlags, SendOp, Status, WorkKind};
+use remora_nic::wire::{Operation, Transport};
+use remora_nic::{Access, Key, MwBinding, MwType, memory::window::next_key};
+use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
+
+const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+
+fn statuses(entries: &[Completion]) -> Vec<Status> {
+    entries.iter().map(|c| c.status).collect()
+}
+
+fn window(t: &mut Pair, kind: MwType) -> Key {
+    let pd = t.ends[B].pd;
+    t.world.hosts[B].nic.alloc_mw(pd, kind).unwrap()
+}
+
+/// What opens `len` bytes at `offset` of B's region.
+fn part(t: &Pair, offset: u64, len: u64, access: Access) -> MwBinding {
+    let Remote { addr, rkey } = t.remote(B, offset);
+    MwBinding { lkey: rkey, addr, len, access, zero_based: false }
+}
+
+fn bind(t: &mut Pair, key: Key, to: MwBinding, flags: SendFlags) {
+    t.post(B, SendOp::BindMw { key, to }, Data::Sges(&[]), flags);
+}
+
+/// A tries to WRITE 10 bytes there; says how that ended, and connects anew if it broke.
+fn attempt(t: &mut Pair, to: Remote) -> Status {
+    t.ask(A, SendOp::Write { to, imm: None }, 0, 10);
+    t.run();
+    t.sent(A)[0].status
+}
+
+#[test]
+fn a_window_is_bound_in_the_order_of_the_queue() {
+    let mut t = Pair::standard();
+    let first = window(&mut t, MwType::Type1);
+    let key = next_key(first);
+    let to = part(&t, 1000, 100, READ_WRITE);
+    t.receive(A, 0, 100);
+    // The SEND that tells of it is posted with it.
+    t.write(B, 0, 0, 5000);
+    bind(&mut t, key, to, SendFlags::SIGNALED);
+    t.send(B, 0, 10);
+    t.run();
+    let sent = t.sent(B);
+    let kinds: Vec<WorkKind> = sent.iter().map(|c| c.kind).collect();
+    let expected = [Opcode::Write, Opcode::BindMw, Opcode::Send].map(WorkKind::Send);
+    assert_eq!((kinds.as_slice(), statuses(&sent)), (&expected[..], vec![Status::Success; 3]));
+    let bytes = t.fill(A, 0, 10);
+    assert_eq!(attempt(&mut t, Remote { addr: to.addr + 90, rkey: key }), Status::Success);
+    assert_eq!(t.bytes(B, 1090, 10), bytes);
+    // The region cannot go while a window is bound to it, and does when it is not.
+    let region = t.regions[B].key;
+    let refused = t.world.hosts[B].nic.dereg_mr(region);
+    assert_eq!(refused, Err(DestroyError::Busy { users: 1 }));
+    bind(&mut t, next_key(key), MwBinding { len: 0, ..to }, SendFlags::empty());
+    t.run();
+    let status = attempt(&mut t, Remote { addr: to.addr, rkey: key });
+    assert_eq!(status, Status::RemoteAccess, "it is bound to nothing");
+    t.world.hosts[B].nic.dealloc_mw(key).unwrap();
+    t.tear_down();
+}
+
+#[test]
+fn beyond_its_window_a_peer_reaches_nothing() {
+    for (offset, access, lets) in
+        [(0, READ_WRITE, true), (91, READ_WRITE, false), (0, Access::REMOTE_READ, false)]
+    {
+        let mut t = Pair::standard();
+        let key = next_key(window(&mut t, MwType::Type1));
+        let to = part(&t, 1000, 100, access);
+        bind(&mut t, key, to, SendFlags::empty());
+        t.run();
+        let status = attempt(&mut t, Remote { addr: to.addr + offset, rkey: key });
+        assert_eq!(status == Status::Success, lets, "{offset} {access:?}: {status}");
+    }
+}
+
+#[test]
+fn a_window_of_type_2_ends_when_either_side_says_so() {
+    let mut t = Pair::standard();
+    let first = window(&mut t, MwType::Type2);
+    let key = next_key(first);
+    let to = MwBinding { zero_based: true, ..part(&t, 1000, 100, READ_WRITE) };
+    bind(&mut t, key, to, SendFlags::SIGNALED);
+    t.run();
+    assert_eq!(attempt(&mut t, Remote { addr: 0, rkey: key }), Status::Success);
+    // The peer ends it.
+    t.receive(B, 0, 100);
+    t.ask(A, SendOp::SendInvalidate { rkey: key }, 0, 10);
+    t.run();
+    assert_eq!(statuses(&t.sent(A)), [Status::Success]);
+    assert_eq!(t.received(B)[0].imm_or_key, key);
+    // Bound again and ended here, all in one go.
+    let key = next_key(key);
+    bind(&mut t, key, to, SendFlags::SIGNALED);
+    t.post(B, SendOp::LocalInvalidate { key }, Data::Sges(&[]), SendFlags::SIGNALED);
+    t.run();
+    let sent = t.sent(B);
+    assert_eq!(statuses(&sent), [Status::Success; 3]);
+    assert_eq!(sent[2].kind, WorkKind::Send(Opcode::LocalInvalidate));
+    assert_eq!(attempt(&mut t, Remote { addr: 0, rkey: key }), Status::RemoteAccess);
+    t.world.hosts[B].nic.dealloc_mw(first).unwrap();
+    t.tear_down();
+}
+
+#[test]
+fn what_cannot_be_bound_fails_its_request_and_no_other_before_it() {
+    let mut t = Pair::standard();
+    let key = window(&mut t, MwType::Type2);
+    let to = part(&t, 0, 100, READ_WRITE);
+    t.write(B, 0, 0, 5000);
+    // Its key must change.
+    bind(&mut t, key, to, SendFlags::empty());
+    t.write(B, 0, 0, 10);
+    t.run();
+    let expected = [Status::Success, Status::MwBind, Status::Flushed];
+    assert_eq!(statuses(&t.sent(B)), expected);
+    let incident = t.world.hosts[B].nic.poll_incident().unwrap();
+    assert!(incident.to_string().contains("memory window error"), "{incident}");
+    t.world.hosts[B].nic.dealloc_mw(key).unwrap();
+    t.tear_down();
+}
+
+#[test]
+fn binding_is_done_once_however_often_its_neighbours_are_sent() {
+    for lost in 1..6 {
+        let mut t = Pair::standard();
+        let mut key = window(&mut t, MwType::Type1);
+        t.rule(Rule::nth(lost, Fate::Drop, |p| p.is(Operation::Write)));
+        for i in 0..4 {
+            t.write(B, 0, 0, 3000);
+            key = next_key(key);
+            let to = part(&t, i * 100, 100, READ_WRITE);
+            bind(&mut t, key, to, SendFlags::SIGNALED);
+        }
+        t.run();
+        let sent = t.sent(B);
+        assert_eq!(statuses(&sent), [Status::Success; 8], "packet {lost} lost");
+        let order: Vec<u64> = sent.iter().map(|c| c.wr_id).collect();
+        assert!(order.is_sorted());
+        let Remote { addr, .. } = t.remote(B, 300);
+        assert_eq!(attempt(&mut t, Remote { addr, rkey: key }), Status::Success);
+        t.world.hosts[B].nic.dealloc_mw(key).unwrap();
+        t.tear_down();
+    }
+}
+
+#[test]
+fn an_unreliable_connection_binds_too() {
+    let mut t = Pair::new(&PairOptions { transport: Transport::Uc, ..PairOptions::default() });
+    let key = next_key(window(&mut t, MwType::Type1));
+    let to = part(&t, 1000, 100, READ_WRITE);
+    bind(&mut t, key, to, SendFlags::SIGNALED);
+    t.write(B, 0, 0, 10);
+    t.run();
+    assert_eq!(statuses(&t.sent(B)), [Status::Success; 2]);
+    let bytes = t.fill(A, 0, 10);
+    attempt(&mut t, Remote { addr: to.addr, rkey: key });
+    assert_eq!(t.bytes(B, 1000, 10), bytes);
+    t.world.hosts[B].nic.dealloc_mw(key).unwrap();
+    t.tear_down();
+}

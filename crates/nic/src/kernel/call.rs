@@ -4,7 +4,7 @@
 //! the first packet of an RPC WRITE, begins with a header, all fields little-endian:
 //!
 //! ```text
-//! byte  0  notify      u8    0 nothing, 1 immediate, 2 status word
+//! byte  0  notify      u8    0 nothing, 1 immediate, 2 status word, 3 immediate and word
 //!       1  flags       u8    1: results stay in the caller's memory (local calls only)
 //!       2  params_len  u16   bytes of parameters behind the header
 //!       4  rkey        u32   \
@@ -41,6 +41,9 @@ pub enum Notify {
     Immediate,
     /// By a [`StatusWord`], which it polls.
     Word(Remote),
+    /// By WRITE WITH IMMEDIATE; if the results were more than that WRITE carries, a [`StatusWord`]
+    /// is written before it, which says how many they were.
+    Both(Remote),
 }
 
 /// What stands before a kernel's own parameters.
@@ -81,6 +84,7 @@ impl Header {
             0 => Notify::Nothing,
             1 => Notify::Immediate,
             2 => Notify::Word(Remote { addr: u64_at(24), rkey: u32_at(20) }),
+            3 => Notify::Both(Remote { addr: u64_at(24), rkey: u32_at(20) }),
             _ => return Err(BadHeader::Flags),
         };
         if head[1] > 1 {
@@ -109,6 +113,10 @@ impl Header {
             }
             Notify::Word(at) => {
                 out[0] = 2;
+                at
+            }
+            Notify::Both(at) => {
+                out[0] = 3;
                 at
             }
         };
@@ -288,7 +296,7 @@ mod tests {
         }
         for at in [0, 1] {
             let mut bytes = [0; HEADER_LEN];
-            bytes[at] = 3;
+            bytes[at] = 4;
             assert_eq!(Header::parse(&bytes), Err(BadHeader::Flags));
         }
     }

@@ -1,6 +1,9 @@
 //! What a kernel may do to the card: reach memory, and send.
 
-use super::{Buffer, Call, CallStatus, NO_TOKEN, Notify, Payload, Posted, StatusWord, Then};
+use super::{
+    Buffer, Call, CallStatus, NO_TOKEN, Notify, Payload, Posted, STATUS_WORD_LEN, StatusWord, Then,
+    WORD_TOKEN,
+};
 use crate::card::Card;
 use crate::counters::Counters;
 use crate::memory::Memory;
@@ -146,6 +149,15 @@ impl KernelIo<'_> {
             Notify::Nothing if data.is_empty() => return self.give_back(data),
             Notify::Nothing => Then::Nothing,
             Notify::Immediate => Then::Immediate { cookie: header.cookie, status },
+            Notify::Both(at) => {
+                if offset > 0 {
+                    let buffer = self.card.kernel.word(&word);
+                    let data = Payload::Buffer { buffer, len: STATUS_WORD_LEN as u32 };
+                    let (qpn, pd, token) = (call.qpn, call.pd, WORD_TOKEN);
+                    self.post(Posted { qpn, pd, to: at, data, then: Then::Nothing, token });
+                }
+                Then::Immediate { cookie: header.cookie, status }
+            }
             Notify::Word(at) => Then::Word { at, word },
         };
         self.post(Posted { qpn: call.qpn, pd: call.pd, to, data, then, token: NO_TOKEN });
@@ -170,7 +182,7 @@ impl KernelIo<'_> {
             self.card.counters.kernel_access += 1;
             word.status = CallStatus::ACCESS;
         }
-        if let Notify::Word(at) = call.header.notify
+        if let Notify::Word(at) | Notify::Both(at) = call.header.notify
             && self.write((at.rkey, call.pd), at.addr, &word.to_bytes()).is_err()
         {
             self.card.counters.kernel_access += 1;

@@ -116,6 +116,16 @@ impl Nic {
         Ok(tap)
     }
 
+    /// The number of the kernel that is bound to a stream.
+    pub fn bound_kernel(&self, to: Bound) -> Option<u32> {
+        let tap = match to {
+            Bound::Receive(qpn) => self.qps.get(qpn)?.cold.receive_tap,
+            Bound::Send(qpn) => self.qps.get(qpn)?.cold.send_tap,
+            Bound::Region(key) => self.card.regions.tap(key),
+        };
+        (tap != 0).then_some(tap)
+    }
+
     fn tap_of(&mut self, bound: Bound) -> Result<&mut u32, BindError> {
         match bound {
             Bound::Receive(qpn) | Bound::Send(qpn) => {

@@ -168,6 +168,8 @@ pub struct TransmitBatch {
     sender: u32,
     /// See [`TransmitBatch::set_answering`].
     answering: bool,
+    /// See [`TransmitBatch::set_serving`].
+    serving: bool,
 }
 
 impl TransmitBatch {
@@ -221,9 +223,15 @@ impl TransmitBatch {
         self.answering = answering;
     }
 
-    /// May acknowledges stay behind?
-    pub(crate) fn is_answering(&self) -> bool {
-        self.answering
+    /// As [`TransmitBatch::set_answering`], for queue pairs on which a kernel of the card's answers:
+    /// for a driver that is driven again at once, even if no application posts anything.
+    pub fn set_serving(&mut self, serving: bool) {
+        self.serving = serving;
+    }
+
+    /// May acknowledges stay behind, where a kernel answers or does not?
+    pub(crate) fn is_answering(&self, kernel_answers: bool) -> bool {
+        self.answering || self.serving && kernel_answers
     }
 
     /// Says which queue pair the packets added next are of.

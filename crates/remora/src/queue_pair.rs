@@ -159,6 +159,12 @@ impl QueuePair {
         self.inner.pd.live()
     }
 
+    /// Begins a batch on this queue pair's device.
+    pub fn post_batch(&self) -> PostBatch<'_> {
+        let live = self.live();
+        PostBatch { live, driver: live.lock() }
+    }
+
     /// What a peer must know to connect to it.
     pub fn local(&self) -> Peer {
         let address = self.inner.pd.live().info.address;

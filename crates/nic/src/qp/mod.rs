@@ -357,7 +357,8 @@ impl Qp {
         let config = &env.card.config;
         let (elements, bytes) = (config.fetch_elements, config.burst_bytes);
         // A long READ by the peer must not keep our own requests waiting.
-        let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0 || self.has_posted();
+        let kernel_answers = self.has_posted();
+        let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0 || kernel_answers;
         let half = (bytes / 2).max(1);
         let mut answers = Budget { elements, bytes: if sends { half } else { bytes } };
         self.send_cnp(env, batch);
@@ -373,7 +374,7 @@ impl Qp {
         if batch.len() == before {
             self.note_lone_acknowledge();
             self.send_acknowledge(env, batch);
-        } else if !batch.is_answering() || !self.hold_acknowledge(env.card) {
+        } else if !batch.is_answering(kernel_answers) || !self.hold_acknowledge(env.card) {
             self.send_acknowledge(env, batch);
         }
         again || self.rx.pending > 0

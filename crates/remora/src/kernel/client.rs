@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use remora_nic::kernel::STATUS_WORD_LEN;
 use remora_nic::queue::{
-    Completion, Data, PollCqError, RecvRequest, SendFlags, Sge, Status, WorkKind,
+    Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status,
+    WorkKind,
 };
 use remora_nic::{Access, PostError};
 use thiserror::Error;
@@ -162,16 +163,18 @@ impl KernelClient {
         self.region.write_at(at, &head)?;
         self.region.write_at(at + head.len(), params)?;
         self.region.write_at(self.word_at(slot), &[0; STATUS_WORD_LEN])?;
-        self.queue_pair.post_recv(&RecvRequest { wr_id: slot as u64, sges: &[] })?;
-        let call = self.region.sge(at as u64, len as u32);
+        let sges = [self.region.sge(at as u64, len as u32), payload.unwrap_or_default()];
+        let (op, sges) = match payload {
+            None => (SendOp::Rpc { opcode }, &sges[..1]),
+            Some(_) => (SendOp::RpcWrite { opcode }, &sges[..]),
+        };
         let (wr_id, flags) = (slot as u64, SendFlags::empty());
-        match payload {
-            None => self.queue_pair.post_rpc(wr_id, opcode, Data::Sges(&[call]), flags)?,
-            Some(payload) => {
-                let sges = [call, payload];
-                self.queue_pair.post_rpc_write(wr_id, opcode, Data::Sges(&sges), flags)?;
-            }
-        }
+        // One doorbell for both, so that an acknowledge that is owed rides behind the call.
+        let mut batch = self.queue_pair.post_batch();
+        batch.post_recv(&self.queue_pair, &RecvRequest { wr_id, sges: &[] })?;
+        let request = SendRequest { wr_id, op, data: Data::Sges(sges), flags };
+        batch.post_send(&self.queue_pair, &request)?;
+        drop(batch);
         self.slots[slot] = Slot::Waiting;
         Ok(Ticket { slot })
     }

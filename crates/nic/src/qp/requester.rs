@@ -184,7 +184,7 @@ impl Qp {
                 return Stop::Spent;
             }
             // Kernels and the host take turns, so that neither waits for the other's burst.
-            if self.has_posted() && (self.sq.waiting() == 0 || budget.elements % 2 == 0) {
+            if self.has_posted() && (self.sq.waiting() == 0 || budget.elements.is_multiple_of(2)) {
                 budget.elements -= 1;
                 // Elements that were fetched before stay fetched.
                 match self.issue_posted(env) {

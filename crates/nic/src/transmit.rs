@@ -223,7 +223,7 @@ impl TransmitBatch {
         self.answering = answering;
     }
 
-    /// As [`TransmitBatch::set_answering`], for queue pairs on which a kernel of the card's answers:
+    /// As [`TransmitBatch::set_answering`], for queue pairs on which a kernel of the card answers:
     /// for a driver that is driven again at once, even if no application posts anything.
     pub fn set_serving(&mut self, serving: bool) {
         self.serving = serving;

@@ -10,7 +10,8 @@
 //! | `roceDataIn` | [`Context::payload`] |
 //! | `dmaCmdOut`, `dmaDataIn` | [`Context::read`], [`Context::fetch`] |
 //! | `dmaCmdOut`, `dmaDataOut` | [`Context::write`], [`Port::write`] |
-//! | `roceMetaOut`, `roceDataOut` | [`Context::send_memory`], [`Context::output`], [`Context::send_to`] |
+//! | `roceMetaOut` | [`Context::send_to`], [`Context::send_memory`] |
+//! | `roceDataOut` | [`Context::output`], [`Port::output`] |
 //!
 //! Live, an awaited memory access is ready at once; in a simulated world it takes the time that
 //! [`Timing`] says. The same source runs in both.

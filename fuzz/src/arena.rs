@@ -2,6 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use remora_offload::kernel::builtin::{self, opcode};
+use remora_offload::kernel::{AsyncProgram, Deployment, Grant, Kernels, Limits, Program};
+
 use remora_nic::memory::window::next_key;
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{
@@ -344,6 +347,38 @@ impl Arena {
                 self.memory.check(s.addr, s.len as usize, false);
             }
         }
+    }
+
+    /// Gives the card kernels: the built-in ones, which may write the open region and read the
+    /// other.
+    pub(crate) fn deploy_kernels(&mut self) {
+        let limits = Limits { invocations: 4, turn_steps: 64, ..Limits::default() };
+        let mut kernels = Kernels::new(limits);
+        let grants =
+            [Grant { key: self.open, write: true }, Grant { key: self.read_only, write: false }];
+        let deployment = || Deployment::new("fuzz", grants).budget(2000);
+        let mut deploy = |opcode, program: Box<dyn Program>| {
+            kernels.deploy(opcode, deployment(), program).expect("op-codes differ");
+        };
+        deploy(opcode::GET, Box::new(AsyncProgram::new(builtin::get::get)));
+        deploy(opcode::TRAVERSAL, Box::new(AsyncProgram::new(builtin::traversal::traversal)));
+        deploy(opcode::CONSISTENCY, Box::new(AsyncProgram::new(builtin::consistency::consistency)));
+        let shuffle = builtin::shuffle::Shuffles::new();
+        deploy(opcode::SHUFFLE, Box::new(AsyncProgram::new(move |c| shuffle.clone().run(c))));
+        let send = AsyncProgram::new(builtin::shuffle_send::shuffle_send);
+        deploy(opcode::SHUFFLE_SEND, Box::new(send));
+        let sketch = builtin::hyperloglog::HyperLogLog::new(4);
+        deploy(opcode::HYPERLOGLOG, Box::new(AsyncProgram::new(move |c| sketch.clone().run(c))));
+        deploy(opcode::FILTER, Box::new(AsyncProgram::new(builtin::filter::filter)));
+        deploy(opcode::AGGREGATE, Box::new(AsyncProgram::new(builtin::aggregate::aggregate)));
+        self.nic.set_kernels(Box::new(kernels));
+    }
+
+    /// The host calls a kernel of its card, on the queue pair that agreed to StRoM's op-codes.
+    pub(crate) fn call(&mut self, opcode: u64, call: &[u8]) {
+        let qpn = self.subjects[1].qpn;
+        // Refusals are counted, or told by the call itself; only harm is of interest.
+        let _ = self.nic.call_kernel(self.now, &mut self.memory, qpn, opcode, call);
     }
 
     /// Lets time pass.

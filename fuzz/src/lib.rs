@@ -12,15 +12,17 @@
 mod arena;
 mod card;
 mod element;
+mod kernel;
 mod mad;
 mod packet;
 mod seeds;
 
 pub use card::{card, card_counters};
 pub use element::{element, element_counters};
+pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
 pub use packet::packet;
-pub use seeds::{Seed, cards, elements, packets};
+pub use seeds::{Seed, calls, cards, elements, packets};
 
 /// A target: what it is called, what runs it, and what its corpus must at least hold.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +48,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "card", run: card, seeds: cards, max_len: 4096 },
     Target { name: "element", run: element, seeds: elements, max_len: 4096 },
     Target { name: "mad", run: mad, seeds: mads, max_len: 4096 },
+    Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096 },
 ];
 
 /// Runs a target over the files named on the command line: how a stable build of a target's

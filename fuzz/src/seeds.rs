@@ -1,11 +1,19 @@
 //! What a corpus must at least hold.
 
 use remora_nic::Psn;
+use remora_nic::kernel::{HEADER_LEN, Header, Notify};
+use remora_nic::queue::Remote;
 use remora_nic::wire::opcode::{Follows, TABLE};
 use remora_nic::wire::{
     Aeth, AtomicEth, Bth, Deth, Extensions, Feth, ICRC_LEN, MAX_HEADER, Operation, Packet, Reth,
     Xrceth,
 };
+use remora_offload::kernel::builtin::column::Column;
+use remora_offload::kernel::builtin::{
+    aggregate, consistency, filter, get, hyperloglog, opcode, shuffle, shuffle_send, traversal,
+};
+
+use crate::arena::OPEN;
 
 /// A named input.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,7 +65,7 @@ pub fn packets() -> Vec<Seed> {
 /// A packet of each op-code into the card: twice, with work outstanding that it may answer; and
 /// many times, more than anyone has posted receives or agreed to READs for.
 pub fn cards() -> Vec<Seed> {
-    let packets = packets().into_iter().chain(refusals());
+    let packets = packets().into_iter().chain(refusals()).chain(rpcs());
     packets.flat_map(|seed| [answered(&seed), storm(&seed)]).collect()
 }
 
@@ -71,6 +79,96 @@ fn refusals() -> impl Iterator<Item = Seed> {
         seed.data[12] = syndrome;
         seed
     })
+}
+
+/// RPCs that say how long they are: one with a header (that asks for no answer), one without.
+fn rpcs() -> impl Iterator<Item = Seed> {
+    let op = remora_nic::wire::Op::lookup(0x18, remora_nic::wire::Dialect::Strom);
+    let op = op.expect("the table has it");
+    [("rc-rpc-params-header", 0), ("rc-rpc-params-no-header", 0xFF)]
+        .map(|(name, byte)| {
+            let reth = Reth { addr: 7, rkey: 0, len: HEADER_LEN as u32 };
+            let ext = Extensions { reth, ..Extensions::default() };
+            let bth = Bth { opcode: op.code, ack_req: true, ..Bth::ours() };
+            let mut headers = [0; MAX_HEADER];
+            let len = Packet::emit_headers(&bth, op, &ext, &mut headers);
+            let data = [&headers[..len], &[byte; HEADER_LEN], &[0; ICRC_LEN]].concat();
+            Seed { name: name.into(), data }
+        })
+        .into_iter()
+}
+
+/// A call of each built-in kernel that gets as far as it can, and of none.
+pub fn calls() -> Vec<Seed> {
+    let words = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+    let call = |name: &str, op: u64, max_len: u32, params: &[u8], payload: &[u8]| {
+        let (notify, to) = (Notify::Immediate, Remote { addr: 0x1000, rkey: 5 });
+        let params_len = params.len() as u16;
+        let header = Header { notify, local: false, params_len, to, max_len, cookie: 3 };
+        let call = [&header.to_bytes()[..], params, payload].concat();
+        let [low, high] = (call.len() as u16).to_le_bytes();
+        let step = [&[op as u8, 0, low, high][..], &call].concat();
+        Seed { name: name.into(), data: [&step[..], &step].concat() }
+    };
+    let get = |chain_max| get::Params { table: OPEN, key: 1, entry: 0, chain_max }.to_bytes();
+    let list = traversal::Params::list(OPEN, 1, 8);
+    let object = |len| consistency::Params { address: OPEN, len, readings: 2 }.to_bytes();
+    let shuffle = |ask, bits| shuffle::Params { ask, bits, session: 1 }.to_bytes();
+    let sketch = |ask, store| hyperloglog::Params { ask, precision: 4, store }.to_bytes();
+    let value = Column::u64(0);
+    let filter = filter::Params {
+        row_len: 8,
+        column: value,
+        compare: filter::Compare::Less,
+        operand: 5,
+        count_only: false,
+    };
+    let group_by = Some(Column { offset: 0, width: 1, signed: true });
+    let aggregate = aggregate::Params { row_len: 8, value, group_by, groups_max: 4 };
+    let target = |qpn| shuffle_send::Target { qpn, to: Remote::default(), values: 600 };
+    let send = |values| {
+        let targets = vec![target(1), target(2)];
+        shuffle_send::Params { address: OPEN, values, targets }.to_bytes()
+    };
+    let values = words(&[1, 2, 3, 9, 1 << 40]);
+    let histogram = shuffle::Partition::histogram(OPEN, &[3, 3]);
+    let hidden = list.address + (1 << 20);
+    vec![
+        call("get-miss", opcode::GET, 64, &get(0), &[]),
+        call("get-key-zero", opcode::GET, 64, &get::Params { key: 0, ..all(OPEN) }.to_bytes(), &[]),
+        call("traversal", opcode::TRAVERSAL, 64, &list.to_bytes(), &[]),
+        call(
+            "traversal-not-equal",
+            opcode::TRAVERSAL,
+            64,
+            &traversal::Params { predicate: traversal::Predicate::NotEqual, ..list }.to_bytes(),
+            &[],
+        ),
+        call(
+            "traversal-hidden",
+            opcode::TRAVERSAL,
+            64,
+            &traversal::Params { address: hidden, ..list }.to_bytes(),
+            &[],
+        ),
+        call("consistency", opcode::CONSISTENCY, 4096, &object(64), &[]),
+        call("consistency-too-long", opcode::CONSISTENCY, 10, &object(64), &[]),
+        call("consistency-many", opcode::CONSISTENCY, 8192, &object(0x1800), &[]),
+        call("histogram", opcode::SHUFFLE, 64, &shuffle(shuffle::Ask::Histogram, 1), &histogram),
+        call("values", opcode::SHUFFLE, 64, &shuffle(shuffle::Ask::Values, 0), &values),
+        call("sketch", opcode::HYPERLOGLOG, 64, &sketch(hyperloglog::Ask::Add, OPEN), &values),
+        call("registers", opcode::HYPERLOGLOG, 64, &sketch(hyperloglog::Ask::Registers, 0), &[]),
+        call("merge", opcode::HYPERLOGLOG, 64, &sketch(hyperloglog::Ask::Merge, 0), &[1; 24]),
+        call("filter", opcode::FILTER, 64, &filter.to_bytes(), &values),
+        call("filter-too-long", opcode::FILTER, 8, &filter.to_bytes(), &values),
+        call("aggregate", opcode::AGGREGATE, 300, &aggregate.to_bytes(), &values),
+        call("shuffle-send", opcode::SHUFFLE_SEND, 64, &send(500), &[]),
+        call("no-kernel", 15, 64, &[], &[]),
+    ]
+}
+
+fn all(table: u64) -> get::Params {
+    get::Params { table, key: 0, entry: 0, chain_max: u32::MAX }
 }
 
 /// The queue pairs, as steps name them.

@@ -174,6 +174,7 @@ impl End for Native {
             retry_cnt: terms.retry,
             rnr_retry: terms.rnr_retry,
             min_rnr_timer: terms.min_rnr,
+            kernels: false,
         };
         let to = Peer { address: peer.address, qpn: peer.qpn, psn: Psn::new(peer.psn) };
         let qp = self.qp(pair);

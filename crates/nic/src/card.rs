@@ -8,6 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::incident::Incidents;
+use crate::kernel::{KernelIo, KernelState, Kernels};
 use crate::memory::region::{Access, AccessError, Pd, Regions, Scope};
 use crate::memory::{Memory, MemoryFault};
 use crate::multi_queue::MultiQueue;
@@ -57,6 +58,7 @@ pub(crate) struct Card {
     pub(crate) rng: ChaCha8Rng,
     /// Where a batch of elements is copied to at the fetch.
     pub(crate) fetched: Vec<u8>,
+    pub(crate) kernel: KernelState,
 }
 
 /// A card at a moment, with its memory: what a queue pair needs to do anything.
@@ -153,6 +155,20 @@ impl Card {
 }
 
 impl Env<'_> {
+    /// Lets the card's kernels act; `None` if it has none.
+    #[inline]
+    pub(crate) fn with_kernels<R>(
+        &mut self,
+        act: impl FnOnce(&mut dyn Kernels, &mut KernelIo<'_>) -> R,
+    ) -> Option<R> {
+        // Lent out of the card, so that the card can be used meanwhile.
+        let mut kernels = self.card.kernel.kernels.take()?;
+        let mut io = KernelIo { now: self.now, mem: &mut *self.mem, card: &mut *self.card };
+        let result = act(&mut *kernels, &mut io);
+        self.card.kernel.kernels = Some(kernels);
+        Some(result)
+    }
+
     /// Writes `bytes` through a key, pieces in rising order.
     #[inline]
     pub(crate) fn write_region(

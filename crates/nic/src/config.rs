@@ -40,6 +40,9 @@ pub struct Config {
     pub device_memory: Range<u64>,
     /// Messages outstanding on all queue pairs together.
     pub max_outstanding: usize,
+    /// Messages of kernels outstanding on all queue pairs together; the last ones of invocations
+    /// come on top.
+    pub max_kernel_sends: usize,
     /// Elements fetched in one turn: 8 (SRNIC §4.3).
     pub fetch_elements: u32,
     /// Bytes sent in one turn: 16 KB (SRNIC §4.3).
@@ -75,6 +78,7 @@ impl Config {
             translation_entries: 16_384,
             device_memory: 0..0,
             max_outstanding: 1 << 20,
+            max_kernel_sends: 4096,
             fetch_elements: 8,
             burst_bytes: 16 << 10,
             window_packets: 64,

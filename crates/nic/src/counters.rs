@@ -106,6 +106,42 @@ counters! {
     refused_xrc_srq,
     /// Refused: an RPC op-code with no kernel deployed.
     refused_no_kernel,
+    /// Refused: an RPC or RPC WRITE whose header is malformed; ends the connection.
+    refused_bad_call,
+    /// Invocations of kernels, local ones included.
+    kernel_calls,
+    /// Invocations that ended well.
+    kernel_done,
+    /// Payload bytes handed to kernels by RPC WRITE.
+    kernel_bytes,
+    /// Payload bytes of WRITEs that passed bound kernels.
+    kernel_tapped_bytes,
+    /// RPC packets told to wait (RNR NAK): no room for another invocation, or for more payload.
+    kernel_busy,
+    /// Invocations ended: the kernel refused its parameters.
+    kernel_bad_params,
+    /// Invocations ended: what was looked for is not there.
+    kernel_not_found,
+    /// Invocations ended: the result did not fit the requester's buffer.
+    kernel_too_long,
+    /// Invocations ended: memory not granted, deregistered meanwhile, or out of reach.
+    kernel_access,
+    /// Invocations ended: more steps than allowed (a cycle in a list, an endless loop).
+    kernel_budget,
+    /// Invocations ended: an object whose checksum was wrong at every reading.
+    kernel_inconsistent,
+    /// Invocations ended: the kernel itself failed (a WebAssembly trap).
+    kernel_trap,
+    /// Invocations ended: the kernel wanted more memory than it may have.
+    kernel_memory,
+    /// Invocations ended: the host's fallback had no room, or was gone.
+    kernel_unavailable,
+    /// Invocations ended: the kernel was unloaded under them.
+    kernel_unloaded,
+    /// Invocations ended with a status of the kernel's own.
+    kernel_failed,
+    /// Invocations dropped because their queue pair ended.
+    kernel_dropped,
     /// Work-queue elements fetched.
     elements_fetched,
     /// Work-queue elements refused: unknown op-code, too many entries, wrong length or state.

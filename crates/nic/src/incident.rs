@@ -126,8 +126,8 @@ pub enum Cause {
         /// Agreed.
         agreed: u8,
     },
-    /// An RPC op-code and no kernel for it.
-    NoKernel,
+    /// An RPC or RPC WRITE without a proper header.
+    BadCall,
     /// The element is malformed.
     BadElement(BadElement),
     /// The queue pair's service, or its settings, do not have this operation.
@@ -181,7 +181,7 @@ impl Incident {
             Cause::BadReceive { .. } => "elements_invalid",
             Cause::ReceiveMemory { .. } => "elements_protection",
             Cause::TooManyReads { .. } => "refused_too_many_reads",
-            Cause::NoKernel => "refused_no_kernel",
+            Cause::BadCall => "refused_bad_call",
             Cause::UnknownSrq { .. } => "refused_xrc_srq",
             Cause::BadElement(_)
             | Cause::NotAllowed
@@ -279,7 +279,7 @@ impl fmt::Display for Cause {
             Cause::TooManyReads { agreed } => {
                 write!(f, "more READs and atomics at once than the {agreed} agreed")
             }
-            Cause::NoKernel => f.write_str("no kernel is deployed for it"),
+            Cause::BadCall => f.write_str("the header before its parameters is malformed"),
             Cause::BadElement(bad) => write!(f, "the work-queue element is malformed: {bad}"),
             Cause::NotAllowed => f.write_str("the queue pair has no such operation"),
             Cause::UnknownAddressHandle => {

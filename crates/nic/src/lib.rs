@@ -8,7 +8,8 @@
 //! 3. [`queue`]: work-queue elements in rings in memory, completions in queues on the card.
 //! 4. [`qp`]: the queue pair, by its halves: requester, completer, responder.
 //! 5. [`nic`]: the card's face, and the scheduler's loop.
-//! 6. [`cm`]: communication management, how queue pairs find each other.
+//! 6. [`kernel`]: code on the data path: how it is invoked, and what it may do.
+//! 7. [`cm`]: communication management, how queue pairs find each other.
 #![forbid(unsafe_code)]
 
 mod card;
@@ -16,6 +17,7 @@ pub mod cm;
 pub mod config;
 pub mod counters;
 pub mod incident;
+pub mod kernel;
 mod management;
 pub mod memory;
 mod multi_queue;

@@ -1,10 +1,12 @@
 //! [`Nic`]: the card as a value.
 
+mod kernels;
 mod memory;
 mod multicast;
 mod queues;
 mod xrc;
 
+pub use kernels::{BindError, CallError};
 pub use multicast::{MULTICAST_QPN, McastError, group_address};
 pub use queues::{ResizeSrqError, SrqInfo};
 
@@ -21,6 +23,7 @@ use crate::cm::{Cm, CmEvent};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::incident::{Incident, Incidents};
+use crate::kernel::KernelState;
 use crate::management;
 use crate::memory::device::DeviceMemory;
 use crate::memory::region::{Access, Pd, Regions};
@@ -255,6 +258,7 @@ impl Nic {
                 events: VecDeque::new(),
                 rng,
                 fetched: Vec::new(),
+                kernel: KernelState::new(),
                 config,
             },
         }
@@ -285,6 +289,7 @@ impl Nic {
             outstanding: self.card.outstanding.in_use(),
             answers: self.card.answers.in_use(),
             lists: self.card.sgls.in_use(),
+            kernel_sends: self.card.kernel.in_flight,
         }
     }
 
@@ -376,6 +381,9 @@ impl Nic {
         }
         self.count_users(qpn, -1);
         if let Some(mut qp) = self.qps.remove(qpn) {
+            let cold = &qp.cold;
+            let taps = u32::from(cold.receive_tap != 0) + u32::from(cold.send_tap != 0);
+            self.card.kernel.taps -= taps;
             qp.reset(&mut self.card);
         }
         Ok(())
@@ -563,6 +571,7 @@ impl Nic {
             }
         }
         self.handle_cq_timeouts(now);
+        self.turn_kernels(now, mem);
     }
 
     /// The driver could not read the payload of `packet`, and has not sent it. The request it is
@@ -609,6 +618,7 @@ impl Nic {
         batch: &mut TransmitBatch,
         limit: usize,
     ) -> bool {
+        self.turn_kernels(now, mem);
         let more = management::transmit(&mut self.cm, &mut self.card.counters, batch, limit);
         // A turn may send nothing, so turns are bounded too: the caller gets to receive again.
         let mut turns = self.card.ready.len().max(limit);
@@ -623,7 +633,7 @@ impl Nic {
             }
         }
         batch.finish();
-        more || !self.card.ready.is_empty()
+        more || !self.card.ready.is_empty() || self.card.kernel.due() == Time::ZERO
     }
 
     /// Has an acknowledge stayed behind, as [`TransmitBatch::set_answering`] allows?
@@ -652,7 +662,10 @@ impl Nic {
 
     /// Is a queue pair ready for a turn, or a management datagram to be sent?
     pub fn wants_transmit(&self) -> bool {
-        !self.card.ready.is_empty() || self.cm.has_mads()
+        !self.card.ready.is_empty()
+            || self.cm.has_mads()
+            || !self.card.kernel.posted.is_empty()
+            || self.card.kernel.due() == Time::ZERO
     }
 
     /// Is what [`Nic::wants_transmit`] speaks of an acknowledge or two, and nothing else? They may
@@ -670,7 +683,8 @@ impl Nic {
 
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
     pub fn poll_timeout(&self) -> Time {
-        self.card.timers.next().min(self.card.cq_timers.next()).min(self.cm.poll_timeout())
+        let timers = self.card.timers.next().min(self.card.cq_timers.next());
+        timers.min(self.cm.poll_timeout()).min(self.card.kernel.due())
     }
 }
 
@@ -702,6 +716,8 @@ pub struct InUse {
     pub answers: usize,
     /// Copies of scatter/gather lists.
     pub lists: usize,
+    /// Messages of kernels not yet acknowledged.
+    pub kernel_sends: usize,
 }
 
 /// Elements of a few entries or inline bytes.

@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 use core::ops::Range;
 
+use crate::kernel::Buffer;
 use crate::memory::{Memory, MemoryFault};
 use crate::wire::MAX_HEADER;
 
@@ -115,6 +116,8 @@ enum Payload {
     Segments(Range<u32>),
     /// Indices into the batch's own bytes.
     Owned(Range<u32>),
+    /// A kernel's bytes, and the first of them.
+    Shared(Buffer, u32),
 }
 
 impl Transmit {
@@ -149,7 +152,7 @@ impl Transmit {
 pub enum PayloadRef<'a> {
     /// In registered memory.
     Segments(&'a [Segment]),
-    /// In the batch itself (management datagrams, notifications).
+    /// On the card (management datagrams, notifications, what kernels send).
     Bytes(&'a [u8]),
 }
 
@@ -165,6 +168,8 @@ pub struct TransmitBatch {
     sender: u32,
     /// See [`TransmitBatch::set_answering`].
     answering: bool,
+    /// See [`TransmitBatch::set_serving`].
+    serving: bool,
 }
 
 impl TransmitBatch {
@@ -197,12 +202,17 @@ impl TransmitBatch {
     }
 
     /// Where the payload of `packet`, one of [`TransmitBatch::packets`], lies.
-    pub fn payload(&self, packet: &Transmit) -> PayloadRef<'_> {
+    pub fn payload<'a>(&'a self, packet: &'a Transmit) -> PayloadRef<'a> {
         match &packet.payload {
             Payload::Segments(r) => {
                 PayloadRef::Segments(&self.segments[r.start as usize..r.end as usize])
             }
             Payload::Owned(r) => PayloadRef::Bytes(&self.bytes[r.start as usize..r.end as usize]),
+            Payload::Shared(buffer, start) => {
+                let start = *start as usize;
+                let bytes = buffer.get(start..start + packet.payload_len());
+                PayloadRef::Bytes(bytes.unwrap_or_default())
+            }
         }
     }
 
@@ -213,9 +223,15 @@ impl TransmitBatch {
         self.answering = answering;
     }
 
-    /// May acknowledges stay behind?
-    pub(crate) fn is_answering(&self) -> bool {
-        self.answering
+    /// As [`TransmitBatch::set_answering`], for queue pairs on which a kernel of the card answers:
+    /// for a driver that is driven again at once, even if no application posts anything.
+    pub fn set_serving(&mut self, serving: bool) {
+        self.serving = serving;
+    }
+
+    /// May acknowledges stay behind, where a kernel answers or does not?
+    pub(crate) fn is_answering(&self, kernel_answers: bool) -> bool {
+        self.answering || self.serving && kernel_answers
     }
 
     /// Says which queue pair the packets added next are of.
@@ -307,6 +323,34 @@ impl TransmitBatch {
         self.rewind(mark);
         let payload = Payload::Owned(start as u32..self.bytes.len() as u32);
         self.add(path, ecn, pad, (self.bytes.len() - start) as u32, payload, header);
+        Ok(())
+    }
+
+    /// Adds a packet whose payload, `len` bytes from `start` on, is a kernel's.
+    pub(crate) fn push_shared(
+        &mut self,
+        (path, ecn): (Path, Ecn),
+        buffer: &Buffer,
+        (start, len): (u32, u32),
+        pad: u8,
+        header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
+    ) {
+        self.add(path, ecn, pad, len, Payload::Shared(buffer.clone(), start), header);
+    }
+
+    /// As [`TransmitBatch::push`], but the payload is copied at once, and `change` may change it.
+    pub(crate) fn push_changed(
+        &mut self,
+        (path, ecn): (Path, Ecn),
+        mark: u32,
+        pad: u8,
+        memory: &mut dyn Memory,
+        header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
+        change: impl FnOnce(&mut [u8]),
+    ) -> Result<(), MemoryFault> {
+        let start = self.bytes.len();
+        self.push_copied((path, ecn), mark, pad, memory, header)?;
+        change(&mut self.bytes[start..]);
         Ok(())
     }
 

@@ -111,7 +111,7 @@ impl Device {
     }
 
     /// Connects a fresh reliable queue pair to the listener at `remote`, with at most 56 bytes of
-    /// private data for it.
+    /// private data for it (52, if kernels are offered).
     ///
     /// # Errors
     /// See [`ConnectFailure`].
@@ -148,6 +148,7 @@ impl Device {
     ) -> Result<Connection, ConnectFailure> {
         let local = queue_pair.local();
         queue_pair.to_init(params.access)?;
+        let private_data = &with_offer(private_data, REQUEST_DATA, params.kernels);
         let request = ConnectRequest {
             remote: remote.ip(),
             service: PortSpace::Tcp.service_id(remote.port()),
@@ -181,7 +182,7 @@ impl Device {
         };
         let event = wait(&self.live, patience, |driver| driver.take_cm_event(conn))
             .ok_or(ConnectFailure::Timeout(patience))?;
-        let reply = match event {
+        let mut reply = match event {
             CmEvent::Replied(reply) => reply,
             CmEvent::Rejected { reason, private_data, .. } => {
                 return Err(ConnectFailure::Rejected { reason, message: text(&private_data) });
@@ -191,11 +192,14 @@ impl Device {
         let agreed = ConnectionParams {
             max_rd_atomic: params.max_rd_atomic.min(reply.responder_resources),
             rnr_retry: reply.rnr_retry_count,
+            kernels: take_offer(&mut reply.private_data, REPLY_DATA) && params.kernels,
             ..*params
         };
         // Each side has told the other with which PSN to begin.
         let peer = Peer { address: remote.ip(), qpn: reply.remote_qpn, psn: local.psn };
-        connection.queue_pair.to_rtr(peer, params)?;
+        let depth = params.max_rd_atomic;
+        let expects = ConnectionParams { max_rd_atomic: depth, ..agreed };
+        connection.queue_pair.to_rtr(peer, &expects)?;
         connection.queue_pair.to_rts_from(reply.starting_psn, &agreed)?;
         self.live.command(|driver| {
             let now = driver.now();
@@ -256,6 +260,7 @@ impl IncomingConnection {
         params: &ConnectionParams,
         patience: Duration,
     ) -> Result<Connection, ConnectFailure> {
+        let offers = take_offer(&mut self.request.private_data, REQUEST_DATA);
         let request = &*self.request;
         let conn = request.conn;
         // Only the side that asks names an MTU; there is no answer but yes or no.
@@ -272,6 +277,7 @@ impl IncomingConnection {
             max_rd_atomic: params.max_rd_atomic.min(request.responder_resources),
             retry_cnt: request.retry_count,
             rnr_retry: request.rnr_retry_count,
+            kernels: offers && params.kernels,
             ..*params
         };
         // Each side tells the other with which PSN to begin.
@@ -281,6 +287,7 @@ impl IncomingConnection {
         queue_pair.to_init(params.access)?;
         queue_pair.to_rtr(peer, &ConnectionParams { max_rd_atomic: depth, ..agreed })?;
         queue_pair.to_rts_from(request.starting_psn, &agreed)?;
+        let private_data = &with_offer(private_data, REPLY_DATA, agreed.kernels);
         let answer = AcceptParams {
             qpn: local.qpn,
             starting_psn: local.psn,
@@ -416,6 +423,36 @@ fn wait(
         driver = arrived.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         driver.progress();
     }
+}
+
+/// What both sides put at the end of their private data to offer StRoM's op-codes (there is no
+/// other place for it: the messages are the standard's).
+const OFFER: &[u8; 4] = b"StRM";
+/// Bytes of private data in a request, and in a reply.
+const REQUEST_DATA: usize = 56;
+const REPLY_DATA: usize = 196;
+
+/// Private data with the offer at the end of its `room` bytes. (Data that leaves no room for it
+/// becomes longer than may be, and is refused for that.)
+fn with_offer(data: &[u8], room: usize, offers: bool) -> Vec<u8> {
+    let mut all = data.to_vec();
+    if offers {
+        all.resize((room - OFFER.len()).max(data.len()), 0);
+        all.extend_from_slice(OFFER);
+    }
+    all
+}
+
+/// Takes the offer out of private data; says whether there was one.
+fn take_offer(data: &mut [u8], room: usize) -> bool {
+    let end = data.get_mut(room - OFFER.len()..room);
+    end.is_some_and(|end| {
+        let offers = end == OFFER;
+        if offers {
+            end.fill(0);
+        }
+        offers
+    })
 }
 
 /// The words in private data, without its padding.

@@ -19,6 +19,7 @@ use crate::driver::Driver;
 use crate::egress::EgressCounters;
 use crate::event::Event;
 use crate::interface::{Interface, InterfaceError};
+use crate::kernel::{Kernels, Limits};
 use crate::memory::HostMemory;
 use crate::pcap::Capture;
 use crate::region::ProtectionDomain;
@@ -142,7 +143,8 @@ impl DeviceOptions {
         // that their owners keep until they are destroyed on the card, or ranges for which the
         // caller of `ProtectionDomain::register_raw` has promised the same.
         let memory = unsafe { HostMemory::new() };
-        let nic = Nic::new(config, seed);
+        let mut nic = Nic::new(config, seed);
+        nic.set_kernels(Box::new(Kernels::new(Limits::default())));
         let driver = Driver::new(nic, memory, socket, capture, async_ready);
         Device::start(driver, own_memory, info)
     }

@@ -128,6 +128,7 @@ impl Driver {
     /// or is more.
     pub(crate) fn progress(&mut self) -> bool {
         self.nic.release_acknowledges();
+        self.batch.set_serving(false);
         self.step()
     }
 
@@ -155,6 +156,7 @@ impl Driver {
     #[inline(always)]
     pub(crate) fn spin(&mut self) -> bool {
         if self.timeless == TIMELESS_MAX || self.blocked || self.nic.wants_transmit() {
+            self.batch.set_serving(true);
             return self.step();
         }
         self.timeless += 1;

@@ -5,6 +5,8 @@
 //! to [`CompletionQueue`]s; a [`Listener`] and [`connect`](Device::connect) bring queue pairs
 //! together by RDMA connection management.
 //!
+//! [`kernel`] puts code on the card's data path (StRoM), and calls it from elsewhere.
+//!
 //! Registered memory is foreign memory: the card and its peers read and write it at any time. So a
 //! [`Buffer`](memory::Buffer) is read and written by copies, and never lent as a slice.
 //!
@@ -21,6 +23,7 @@ mod driver;
 pub mod egress;
 pub mod event;
 pub mod interface;
+pub mod kernel;
 pub mod memory;
 pub mod multicast;
 pub mod pcap;
@@ -38,3 +41,4 @@ pub use queue_pair::{
 };
 pub use region::{AddressHandle, CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
 pub use remora_nic as nic;
+pub use remora_offload as offload;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use remora_nic::nic::McastError;
 use remora_nic::qp::{ModifyQpError, Mtu, QpAttr, State};
 use remora_nic::queue::{RecvRequest, SendRequest};
-use remora_nic::wire::Transport;
+use remora_nic::wire::{Dialect, Transport};
 use remora_nic::{Access, Path, PostError, Psn, QpInfo, QpInit};
 
 use crate::completion::CompletionQueue;
+use crate::device::Live;
 use crate::memory::Buffer;
 use crate::multicast::JoinError;
 use crate::region::{CreateQpError, ProtectionDomain, ring};
@@ -85,6 +86,10 @@ pub struct ConnectionParams {
     pub rnr_retry: u8,
     /// The wait that we ask for when we are not ready: a code.
     pub min_rnr_timer: u8,
+    /// StRoM's op-codes may be used: calls of kernels, in both directions. By connection
+    /// management it is used if both sides offer it; without, set it where both do. (On every other
+    /// connection those op-codes are others'.)
+    pub kernels: bool,
 }
 
 impl ConnectionParams {
@@ -98,6 +103,7 @@ impl ConnectionParams {
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 12,
+            kernels: false,
         }
     }
 }
@@ -151,6 +157,16 @@ impl QueuePair {
         self.inner.qpn
     }
 
+    pub(crate) fn live(&self) -> &Live {
+        self.inner.pd.live()
+    }
+
+    /// Begins a batch on this queue pair's device.
+    pub fn post_batch(&self) -> PostBatch<'_> {
+        let live = self.live();
+        PostBatch { live, driver: live.lock() }
+    }
+
     /// What a peer must know to connect to it.
     pub fn local(&self) -> Peer {
         let address = self.inner.pd.live().info.address;
@@ -193,6 +209,7 @@ impl QueuePair {
             rq_psn: Some(peer.psn),
             max_dest_rd_atomic: Some(params.max_rd_atomic),
             min_rnr_timer: Some(params.min_rnr_timer),
+            dialect: Some(if params.kernels { Dialect::Strom } else { Dialect::Standard }),
             ..QpAttr::default()
         })
     }

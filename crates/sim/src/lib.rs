@@ -14,6 +14,7 @@ pub mod check;
 pub mod dice;
 pub mod endpoint;
 pub mod goodput;
+pub mod kernel;
 pub mod memory;
 pub mod network;
 pub mod options;

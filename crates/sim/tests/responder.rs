@@ -291,10 +291,11 @@ fn strom_op_codes_need_an_agreement() {
     assert_eq!(t.world.hosts[B].nic.counters().drop_opcode, 1);
     let connect = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
     let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
-    t.forge(A, 100, rpc, &Extensions::default(), &[1; 16]);
+    let reth = Reth { len: 16, ..Reth::default() };
+    t.forge(A, 100, rpc, &Extensions { reth, ..Extensions::default() }, &[1; 16]);
     t.run();
-    // Expect: where it is agreed, refused for want of a kernel.
-    assert_eq!(t.world.hosts[B].nic.counters().refused_no_kernel, 1);
+    // Expect: where it is agreed, refused for what it says.
+    assert_eq!(t.world.hosts[B].nic.counters().refused_bad_call, 1);
 }
 
 #[test]

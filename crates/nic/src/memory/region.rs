@@ -197,6 +197,8 @@ pub(super) struct Region {
     pub(super) valid: bool,
     /// It has no bytes: writes are discarded, reads give zeroes.
     pub(super) null: bool,
+    /// The kernel that WRITEs into it pass; zero for none.
+    tap: u32,
     pages: PageTable,
 }
 
@@ -205,7 +207,17 @@ impl Region {
     fn null(pd: Pd) -> Region {
         let pages = PageTable::new(0, 0, []);
         let access = Access::LOCAL_WRITE;
-        Region { pd, iova: 0, len: u64::MAX, access, windows: 0, valid: true, null: true, pages }
+        Region {
+            pd,
+            iova: 0,
+            len: u64::MAX,
+            access,
+            windows: 0,
+            valid: true,
+            null: true,
+            tap: 0,
+            pages,
+        }
     }
 }
 
@@ -252,8 +264,8 @@ impl Regions {
     ) -> Result<Key, RegMrError> {
         let MrInit { iova, len, access, pages } = init;
         judge(iova, len, access, &pages)?;
-        let (windows, valid, null) = (0, true, false);
-        self.insert(Region { pd, iova, len, access, windows, valid, null, pages }, rng)
+        let (windows, valid, null, tap) = (0, true, false, 0);
+        self.insert(Region { pd, iova, len, access, windows, valid, null, tap, pages }, rng)
     }
 
     /// Makes a null region.
@@ -453,6 +465,22 @@ impl Regions {
             return Err(AccessError::Permission);
         }
         Ok((region, from))
+    }
+
+    /// The addresses that a key opens: the first, and how many.
+    pub(crate) fn range(&self, key: Key, pd: Pd) -> Option<(u64, u64)> {
+        let region = self.region(key).filter(|r| r.valid && r.pd == pd)?;
+        Some((region.iova, region.len))
+    }
+
+    /// The kernel that WRITEs through a key pass; zero for none.
+    pub(crate) fn tap(&self, key: Key) -> u32 {
+        self.region(key).map_or(0, |r| r.tap)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn tap_mut(&mut self, key: Key) -> Option<&mut u32> {
+        self.region_mut(key).map(|r| &mut r.tap)
     }
 
     /// How many regions there are.

@@ -64,7 +64,9 @@ impl Nic {
         if users > 0 {
             return Err(DestroyError::Busy { users });
         }
+        let bound = self.card.regions.tap(key) != 0;
         let pd = self.card.regions.deregister(key).ok_or(DestroyError::Unknown)?;
+        self.card.kernel.taps -= u32::from(bound);
         self.leave(pd);
         Ok(())
     }

@@ -11,6 +11,7 @@
 mod answers;
 mod completer;
 mod datagram;
+mod kernel;
 mod requester;
 mod responder;
 pub mod state;
@@ -22,10 +23,13 @@ pub use state::{ModifyQpError, Mtu, QpAttr, State};
 pub use timers::rnr_delay;
 
 pub(crate) use answers::Answer;
-pub(crate) use requester::Outstanding;
+pub(crate) use requester::{Origin, Outstanding};
+
+use std::collections::VecDeque;
 
 use crate::card::{Card, Env, Xrcd};
 use crate::incident::{Cause, Incident, Outcome, Touched};
+use crate::kernel::Posted;
 use crate::memory::region::{Access, Pd, Scope};
 use crate::nic::{Event, QpInfo};
 use crate::psn::Psn;
@@ -92,6 +96,12 @@ pub(crate) struct Cold {
     pub(crate) groups: u32,
     /// When the first sign of the trouble came that retries are being spent on.
     pub(crate) trouble_since: Time,
+    /// What kernels want sent, besides the elements of the ring.
+    pub(crate) posted: VecDeque<Posted>,
+    /// The kernel that received WRITEs pass; zero for none.
+    pub(crate) receive_tap: u32,
+    /// The kernel that sent WRITEs pass; zero for none.
+    pub(crate) send_tap: u32,
 }
 
 /// What one turn of the scheduler may still spend (SRNIC §4.3.1).
@@ -129,6 +139,9 @@ impl Cold {
             xrcd: None,
             groups: 0,
             trouble_since: Time::ZERO,
+            posted: VecDeque::new(),
+            receive_tap: 0,
+            send_tap: 0,
         }
     }
 }
@@ -345,7 +358,8 @@ impl Qp {
         let config = &env.card.config;
         let (elements, bytes) = (config.fetch_elements, config.burst_bytes);
         // A long READ by the peer must not keep our own requests waiting.
-        let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0;
+        let kernel_answers = self.has_posted();
+        let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0 || kernel_answers;
         let half = (bytes / 2).max(1);
         let mut answers = Budget { elements, bytes: if sends { half } else { bytes } };
         self.send_cnp(env, batch);
@@ -361,10 +375,21 @@ impl Qp {
         if batch.len() == before {
             self.note_lone_acknowledge();
             self.send_acknowledge(env, batch);
-        } else if !batch.is_answering() || !self.hold_acknowledge(env.card) {
+        } else if !batch.is_answering(kernel_answers) || !self.hold_acknowledge(env.card) {
             self.send_acknowledge(env, batch);
         }
         again || self.rx.pending > 0
+    }
+
+    /// Do kernels want something sent?
+    pub(crate) fn has_posted(&self) -> bool {
+        !self.cold.posted.is_empty()
+    }
+
+    /// Can it carry what kernels send, now or as soon as it is ready?
+    pub(crate) fn sends_for_kernels(&self) -> bool {
+        self.transport == Transport::Rc
+            && matches!(self.state, State::Rtr | State::Rts | State::Sqd)
     }
 
     /// The queue pair cannot go on: outstanding work will be flushed.
@@ -375,6 +400,8 @@ impl Qp {
         self.state = State::Error;
         self.tx.stop();
         self.drop_answers(env);
+        self.drop_posted(&mut env.card.kernel);
+        env.card.kernel.closed(self.qpn);
         env.card.schedule(self);
     }
 
@@ -388,6 +415,10 @@ impl Qp {
         while budget.elements > 0 {
             budget.elements -= 1;
             if let Some(work) = self.pop_outstanding(env) {
+                if work.is_kernels() {
+                    self.end_posted(env, &work, Status::Flushed);
+                    continue;
+                }
                 let kind = WorkKind::Send(work.element.opcode);
                 self.flushed(env, self.send_cq, kind, work.element.wr_id);
             } else if self.sq.waiting() > 0 {
@@ -449,7 +480,10 @@ impl Qp {
     pub(crate) fn reset(&mut self, card: &mut Card) {
         while let Some(work) = card.outstanding.pop(&mut self.tx.outstanding) {
             work.more.into_iter().for_each(|slot| card.sgls.release(slot));
+            kernel::end_posted(&mut card.kernel, &work, Status::Flushed);
         }
+        self.drop_posted(&mut card.kernel);
+        card.kernel.closed(self.qpn);
         card.wake_starved();
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));

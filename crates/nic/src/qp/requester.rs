@@ -8,6 +8,7 @@ use super::window::Window;
 use super::{Budget, Qp, State, timers};
 use crate::card::{Env, SglPool, SglSlot, pieces};
 use crate::incident::{Cause, Outcome, Touched};
+use crate::kernel::Passing;
 use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::{Cursor, List};
 use crate::nic::Event;
@@ -97,12 +98,27 @@ pub(crate) struct Outstanding {
     pub(crate) packets: u32,
     /// It cannot be carried out: reported when all before it are done.
     pub(crate) failed: Option<Status>,
+    pub(crate) origin: Origin,
+}
+
+/// Where a message came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// The host's ring.
+    Ring,
+    /// A kernel; its data may lie in a buffer on the card.
+    Kernel { buffer: Option<u32> },
 }
 
 impl Outstanding {
     /// Is `psn` one of this message's?
     pub(crate) fn holds(&self, psn: Psn) -> bool {
         psn.distance_from(self.psn) < self.packets
+    }
+
+    /// Is it a kernel's, and not the host's?
+    pub(crate) fn is_kernels(&self) -> bool {
+        self.origin != Origin::Ring
     }
 
     /// Its scatter/gather entries.
@@ -127,7 +143,7 @@ impl Outstanding {
 
 /// Why a requester stopped sending.
 #[derive(PartialEq, Eq, Debug)]
-enum Stop {
+pub(super) enum Stop {
     /// Its turn is over.
     Spent,
     /// An acknowledge, a timer or a doorbell has to come first.
@@ -161,11 +177,20 @@ impl Qp {
             if let Some(stop) = self.send_issued(env, batch, budget) {
                 return stop;
             }
-            if self.state != State::Rts || self.sq.waiting() == 0 {
+            if self.state != State::Rts || self.sq.waiting() == 0 && !self.has_posted() {
                 return Stop::Blocked;
             }
             if budget.elements == 0 || budget.is_spent() {
                 return Stop::Spent;
+            }
+            // Kernels and the host take turns, so that neither waits for the other's burst.
+            if self.has_posted() && (self.sq.waiting() == 0 || budget.elements.is_multiple_of(2)) {
+                budget.elements -= 1;
+                // Elements that were fetched before stay fetched.
+                match self.issue_posted(env) {
+                    Some(stop) => return stop,
+                    None => continue,
+                }
             }
             if left == 0 {
                 (at, left) = (0, self.sq.contiguous(budget.elements));
@@ -228,15 +253,11 @@ impl Qp {
             psn: self.tx.next,
             packets,
             failed,
+            origin: Origin::Ring,
         };
         let Some(cursor) = env.card.outstanding.push(&mut self.tx.outstanding, work) else {
             work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
-            env.card.counters.pool_full += 1;
-            if self.cold.starved != env.card.feedings.wrapping_add(1) {
-                self.cold.starved = env.card.feedings.wrapping_add(1);
-                env.card.starved.push(self.qpn);
-            }
-            return Some(Stop::Blocked);
+            return Some(self.starve(env));
         };
         if let Some(status) = failed {
             let (wr_id, opcode) = (Element::wr_id(raw), judged.ok().map(|e| e.opcode));
@@ -272,6 +293,16 @@ impl Qp {
         }
     }
 
+    /// The pool of outstanding work is full: waits for room.
+    pub(super) fn starve(&mut self, env: &mut Env<'_>) -> Stop {
+        env.card.counters.pool_full += 1;
+        if self.cold.starved != env.card.feedings.wrapping_add(1) {
+            self.cold.starved = env.card.feedings.wrapping_add(1);
+            env.card.starved.push(self.qpn);
+        }
+        Stop::Blocked
+    }
+
     fn waits_for_response(&self, env: &Env<'_>) -> bool {
         let pool = &env.card.outstanding;
         !pool.find(&self.tx.outstanding, |w| w.element.opcode.wants_response()).is_none()
@@ -281,13 +312,15 @@ impl Qp {
     fn judge(&self, env: &mut Env<'_>, element: &Element, raw: &[u8]) -> Result<(), Status> {
         let opcode = element.opcode;
         let allowed = match self.transport {
+            // StRoM's op-codes mean something else to a card that did not agree to them.
+            Transport::Rc if opcode.is_rpc() => self.dialect == Dialect::Strom,
             Transport::Rc => {
                 // In StRoM's dialect, FLUSH's op-code is another's.
                 let understood = opcode != Opcode::Flush || self.dialect == Dialect::Standard;
                 understood && (!opcode.wants_response() || self.cold.max_rd_atomic > 0)
             }
             Transport::Xrc => match opcode {
-                Opcode::AtomicWrite | Opcode::Flush => false,
+                Opcode::AtomicWrite | Opcode::Flush | Opcode::Rpc | Opcode::RpcWrite => false,
                 _ => !opcode.wants_response() || self.cold.max_rd_atomic > 0,
             },
             Transport::Uc => {
@@ -304,6 +337,10 @@ impl Qp {
         };
         if !allowed {
             return invalid(Status::LocalQpOperation, Cause::NotAllowed);
+        }
+        if opcode == Opcode::Rpc && element.len > u32::from(self.mtu) {
+            let cause = Cause::TooLong { len: element.len, mtu: self.mtu };
+            return invalid(Status::LocalLength, cause);
         }
         if self.transport == Transport::Ud {
             if element.len > u32::from(self.mtu) {
@@ -474,6 +511,8 @@ impl Qp {
             Opcode::SendImm => (Operation::Send, Follows::IMM),
             Opcode::SendInvalidate => (Operation::Send, Follows::IETH),
             Opcode::WriteImm => (Operation::Write, Follows::IMM),
+            Opcode::Rpc => (Operation::Rpc, Follows::empty()),
+            Opcode::RpcWrite => (Operation::RpcWrite, Follows::empty()),
             Opcode::AtomicWrite => (Operation::AtomicWrite, Follows::empty()),
             _ => (Operation::Write, Follows::empty()),
         };
@@ -488,8 +527,7 @@ impl Qp {
         let window_ends = !self.tx.window.has_room(self.tx.next.distance_from(self.tx.una) + 1);
         let every = self.tx.window.ask_every(env.card.config.ack_every);
         let asks = position.ends() || window_ends || (k + 1).is_multiple_of(every);
-        let tells =
-            position.ends() && !matches!(element.opcode, Opcode::Write | Opcode::AtomicWrite);
+        let tells = position.ends() && element.opcode.tells_receiver();
         let bth = Bth {
             solicited: tells && element.flags.contains(SendFlags::SOLICITED),
             pad,
@@ -500,7 +538,31 @@ impl Qp {
         };
         let ecn = env.card.config.ecn;
         let header = |out: &mut _| Packet::emit_headers(&bth, op, &ext, out);
-        if batch.has_gaps(mark) {
+        let tap = if env.card.kernel.taps == 0 { 0 } else { self.cold.send_tap };
+        if let Origin::Kernel { buffer: Some(at) } = work.origin {
+            if let Some(buffer) = env.card.kernel.buffers.get(at) {
+                batch.push_shared((path, ecn), buffer, (offset, len), pad, header);
+            }
+        } else if tap != 0 && len > 0 && operation == Operation::Write && !work.is_kernels() {
+            let passing = Passing {
+                qpn: self.qpn,
+                pd: self.pd,
+                addr: element.remote.wrapping_add(u64::from(offset)),
+                key: element.key,
+                offset,
+                total: element.len,
+                again: self.tx.next.is_before(self.tx.high),
+            };
+            let kernels = &mut env.card.kernel.kernels;
+            let change = |bytes: &mut [u8]| {
+                if let Some(kernels) = kernels {
+                    kernels.sending(tap, &passing, bytes);
+                }
+            };
+            let pushed = batch.push_changed((path, ecn), mark, pad, env.mem, header, change);
+            pushed.map_err(|_| AccessError::Memory)?;
+            env.card.counters.kernel_tapped_bytes += u64::from(len);
+        } else if batch.has_gaps(mark) {
             let copied = batch.push_copied((path, ecn), mark, pad, env.mem, header);
             copied.map_err(|_| AccessError::Memory)?;
         } else {
@@ -521,6 +583,9 @@ impl Qp {
     ) -> Result<(), AccessError> {
         let segments = batch.segments_mut();
         let element = &work.element;
+        if let Origin::Kernel { buffer: Some(_) } = work.origin {
+            return Ok(());
+        }
         if element.flags.contains(SendFlags::INLINE) {
             let addr = self.sq.slot(work.index) + AT_SGE as u64 + u64::from(offset);
             segments.extend((len > 0).then_some(Segment { addr, len }));
@@ -602,7 +667,9 @@ impl Qp {
         let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
         work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
         env.card.wake_starved();
-        self.sq.retired = work.index.wrapping_add(1);
+        if !work.is_kernels() {
+            self.sq.retired = work.index.wrapping_add(1);
+        }
         Some(work)
     }
 
@@ -631,7 +698,9 @@ impl Qp {
     fn complete_one(&mut self, env: &mut Env<'_>) {
         let Some(work) = self.pop_outstanding(env) else { return };
         let element = work.element;
-        if self.signal_all || element.flags.contains(SendFlags::SIGNALED) {
+        if work.is_kernels() {
+            self.end_posted(env, &work, Status::Success);
+        } else if self.signal_all || element.flags.contains(SendFlags::SIGNALED) {
             env.card.complete(
                 env.now,
                 self.send_cq,
@@ -679,7 +748,10 @@ impl Qp {
 
     /// The oldest message ends with an error, and the queue pair with it.
     pub(crate) fn fail_front(&mut self, env: &mut Env<'_>, status: Status) {
-        if let Some(work) = self.pop_outstanding(env) {
+        let work = self.pop_outstanding(env);
+        if let Some(work) = work.filter(Outstanding::is_kernels) {
+            self.end_posted(env, &work, status);
+        } else if let Some(work) = work {
             env.card.complete(
                 env.now,
                 self.send_cq,

@@ -50,11 +50,12 @@ pub(crate) struct Responder {
     pub(crate) current: Option<Operation>,
     /// A WRITE in progress: where its next byte goes.
     write_addr: u64,
-    write_rkey: u32,
+    /// Its key; of an RPC WRITE, the invocation.
+    pub(super) write_rkey: u32,
     /// Bytes of it still to come.
-    write_left: u32,
+    pub(super) write_left: u32,
     /// Bytes of it in all.
-    write_total: u32,
+    pub(super) write_total: u32,
     /// A SEND in progress: the receive element it fills.
     pub(crate) receive: Option<Receive>,
 }
@@ -241,11 +242,9 @@ impl Qp {
             }
             Operation::AtomicWrite => return self.execute_atomic_write(env, packet),
             Operation::Flush => return self.execute_flush(env, packet),
-            _ => {
-                env.card.counters.refused_no_kernel += 1;
-                env.card.incidents.blame(Cause::NoKernel, None);
-                return Err(Refusal::Nak(Nak::InvalidRequest));
-            }
+            Operation::Rpc | Operation::RpcWrite => self.execute_rpc(env, packet)?,
+            // Answers are the completer's, and notifications nobody's here.
+            _ => return Err(Refusal::invalid(env, Cause::Sequence)),
         };
         self.rx.ends_with_answer = false;
         if packet.op.position.ends() {
@@ -323,14 +322,31 @@ impl Qp {
         self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
         let imm = packet.op.follows.contains(Follows::IMM);
         let receive = if imm { Some(self.take_receive(env)?) } else { None };
-        if len > 0 {
+        let mut payload = packet.payload;
+        let mut replaced = Vec::new();
+        if env.card.kernel.taps > 0 && len > 0 {
+            // Lent out of the card, and back.
+            replaced = core::mem::take(&mut env.card.kernel.replaced);
+            let place = (total - left, total);
+            match self.tap_write(env, (addr, rkey), place, payload, &mut replaced) {
+                Ok(to_write) => payload = to_write.unwrap_or_default(),
+                Err(refusal) => {
+                    self.rx.receive = receive;
+                    return Err(refusal);
+                }
+            }
+        }
+        if !payload.is_empty() {
             let key = (rkey, self.scope());
-            let written = env.write_region(key, addr, packet.payload, Access::REMOTE_WRITE);
+            let written = env.write_region(key, addr, payload, Access::REMOTE_WRITE);
             if let Err(error) = written {
                 self.rx.receive = receive;
                 let memory = Touched { key: rkey, addr, len: len.into() };
                 return Err(Refusal::access(env, error, memory));
             }
+        }
+        if env.card.kernel.taps > 0 {
+            env.card.kernel.replaced = replaced;
         }
         self.rx.write_addr = addr.wrapping_add(u64::from(len));
         (self.rx.write_rkey, self.rx.write_left, self.rx.write_total) = (rkey, left - len, total);

@@ -11,7 +11,7 @@
 //!      10  reserved u8
 //!      11  num_sge  u8
 //!      12  rkey     u32     UD: Q_Key
-//!      16  remote   u64     UD: address handle u32, queue pair u32
+//!      16  remote   u64     UD: address handle u32, queue pair u32; RPC: the kernel's op-code
 //!      24  operand  u64     immediate or key to invalidate u32, inline length u32;
 //!                           atomics: the value to swap in or to add;
 //!                           FLUSH: placement u8, selectivity u8, then from byte 28 length u32;
@@ -80,6 +80,10 @@ pub enum Opcode {
     AtomicWrite = 11,
     /// Waits until what was written is visible to all at the peer, or survives a loss of power.
     Flush = 12,
+    /// Parameters for a kernel at the peer (StRoM §5.1).
+    Rpc = 32,
+    /// Payload for a kernel at the peer (StRoM §5.1).
+    RpcWrite = 33,
 }
 
 impl Opcode {
@@ -97,6 +101,8 @@ impl Opcode {
             10 => Opcode::BindMw,
             11 => Opcode::AtomicWrite,
             12 => Opcode::Flush,
+            32 => Opcode::Rpc,
+            33 => Opcode::RpcWrite,
             _ => return None,
         })
     }
@@ -104,6 +110,16 @@ impl Opcode {
     /// Compare-and-swap or fetch-and-add?
     pub const fn is_atomic(self) -> bool {
         matches!(self, Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+
+    /// One of StRoM's two verbs?
+    pub const fn is_rpc(self) -> bool {
+        matches!(self, Opcode::Rpc | Opcode::RpcWrite)
+    }
+
+    /// Does its end become an event at the receiver, if it is solicited?
+    pub(crate) const fn tells_receiver(self) -> bool {
+        matches!(self, Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate | Opcode::WriteImm)
     }
 
     /// Does the answer carry data?
@@ -227,6 +243,17 @@ pub enum SendOp {
         at: Remote,
         /// Added, modulo 2^64.
         add: u64,
+    },
+    /// StRoM's RPC: a header ([`crate::kernel::Header`]) and parameters, at most an MTU together.
+    Rpc {
+        /// The kernel's op-code.
+        opcode: u64,
+    },
+    /// StRoM's RPC WRITE: header and parameters, at most an MTU together, then payload of any
+    /// length for the kernel.
+    RpcWrite {
+        /// The kernel's op-code.
+        opcode: u64,
     },
     /// Ends the binding of a memory window of type 2. The request has no data.
     LocalInvalidate {
@@ -486,6 +513,8 @@ pub(crate) fn encode_send(
             (Opcode::CompareSwap, at.addr, at.rkey, swap)
         }
         SendOp::FetchAdd { at, add } => (Opcode::FetchAdd, at.addr, at.rkey, add),
+        SendOp::Rpc { opcode } => (Opcode::Rpc, opcode, 0, operand32(0)),
+        SendOp::RpcWrite { opcode } => (Opcode::RpcWrite, opcode, 0, operand32(0)),
         SendOp::LocalInvalidate { key } => (Opcode::LocalInvalidate, 0, 0, u64::from(key)),
         SendOp::BindMw { key, to } => {
             raw[56..64].copy_from_slice(&to.len.to_le_bytes());

@@ -1,0 +1,231 @@
+//! What a kernel may do to the card: reach memory, and send.
+
+use super::{
+    Buffer, Call, CallStatus, NO_TOKEN, Notify, Payload, Posted, STATUS_WORD_LEN, StatusWord, Then,
+    WORD_TOKEN,
+};
+use crate::card::Card;
+use crate::counters::Counters;
+use crate::memory::Memory;
+use crate::memory::region::{Access, AccessError, Key, Pd, Scope};
+use crate::queue::{Remote, Status};
+use crate::time::Time;
+use crate::transmit::Segment;
+
+/// The card itself uses a key, in a protection domain; windows are not for it.
+fn local(pd: Pd) -> Scope {
+    Scope { pd, qpn: 0 }
+}
+
+/// The card and its memory, lent to [`super::Kernels`] for a moment.
+///
+/// Every access names a key and a protection domain, and is judged at that moment: a region that
+/// was deregistered meanwhile opens nothing.
+pub struct KernelIo<'a> {
+    pub(crate) now: Time,
+    pub(crate) mem: &'a mut dyn Memory,
+    pub(crate) card: &'a mut Card,
+}
+
+/// A WRITE on a kernel's behalf.
+#[derive(Clone, Debug)]
+pub struct WriteOut {
+    /// The queue pair that sends it.
+    pub qpn: u32,
+    /// The protection domain it must belong to.
+    pub pd: Pd,
+    /// Target, at the peer.
+    pub to: Remote,
+    /// What is written.
+    pub data: Payload,
+    /// Comes back in [`super::Kernels::sent`]. The two highest values are the card's.
+    pub token: u64,
+}
+
+/// The last of an invocation: its (last) results, and its end.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// How it ended.
+    pub status: CallStatus,
+    /// Where `data` goes, relative to the place for results: how much was written before.
+    pub offset: u32,
+    /// What is still to be written. The caller has judged that it fits.
+    pub data: Payload,
+}
+
+impl KernelIo<'_> {
+    /// The moment.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The card's counters.
+    pub fn counters(&mut self) -> &mut Counters {
+        &mut self.card.counters
+    }
+
+    /// A region's first address and length, if the key names one in this protection domain.
+    pub fn region(&self, key: Key, pd: Pd) -> Option<(u64, u64)> {
+        self.card.regions.range(key, pd)
+    }
+
+    /// May `len` bytes be used so?
+    pub fn check(
+        &self,
+        (key, pd): (Key, Pd),
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(), AccessError> {
+        self.card.regions.check(key, local(pd), addr, len, need)
+    }
+
+    /// Reads memory.
+    #[inline]
+    pub fn read(
+        &mut self,
+        (key, pd): (Key, Pd),
+        addr: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError> {
+        let mut rest = dst;
+        let mut result = Ok(());
+        let len = rest.len() as u32;
+        let mem = &mut *self.mem;
+        let need = Access::empty();
+        self.card.regions.translate(key, local(pd), addr, len, need, |piece: Segment| {
+            let (now, later) = core::mem::take(&mut rest).split_at_mut(piece.len as usize);
+            rest = later;
+            if piece.addr == Segment::NOWHERE {
+                now.fill(0);
+            } else if result.is_ok() {
+                result = mem.read(piece.addr, now).map_err(|_| AccessError::Memory);
+            }
+        })?;
+        result
+    }
+
+    /// Writes memory, as the host's own card may (`LOCAL_WRITE`).
+    #[inline]
+    pub fn write(
+        &mut self,
+        (key, pd): (Key, Pd),
+        addr: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
+        let mut env = crate::card::Env { now: self.now, mem: &mut *self.mem, card: self.card };
+        env.write_region((key, local(pd)), addr, src, Access::LOCAL_WRITE)
+    }
+
+    /// Has the card room for `messages` more?
+    pub fn has_room(&self, messages: usize) -> bool {
+        self.card.kernel.in_flight + messages <= self.card.config.max_kernel_sends
+    }
+
+    /// Sends a WRITE; gives it back if the card has no room for more now.
+    pub fn write_out(&mut self, write: WriteOut) -> Result<(), WriteOut> {
+        if !self.has_room(1) {
+            return Err(write);
+        }
+        let WriteOut { qpn, pd, to, data, token } = write;
+        self.post(Posted { qpn, pd, to, data, then: Then::Nothing, token });
+        Ok(())
+    }
+
+    /// Ends an invocation: sends the last of its results, and tells the requester. There is always
+    /// room for that, as there are not more invocations than the implementation allows.
+    pub fn reply(&mut self, call: &Call, reply: Reply) {
+        reply.status.count(&mut self.card.counters);
+        let Reply { status, offset, data } = reply;
+        let header = &call.header;
+        let Remote { addr, rkey } = header.to;
+        let to = Remote { addr: addr.wrapping_add(u64::from(offset)), rkey };
+        let len = offset.saturating_add(data.len());
+        let word = StatusWord { cookie: header.cookie, len, status };
+        if header.local {
+            return self.reply_here(call, to, data, word);
+        }
+        let then = match header.notify {
+            Notify::Nothing if data.is_empty() => return self.give_back(data),
+            Notify::Nothing => Then::Nothing,
+            Notify::Immediate => Then::Immediate { cookie: header.cookie, status },
+            Notify::Both(at) => {
+                if offset > 0 {
+                    let buffer = self.card.kernel.word(&word);
+                    let data = Payload::Buffer { buffer, len: STATUS_WORD_LEN as u32 };
+                    let (qpn, pd, token) = (call.qpn, call.pd, WORD_TOKEN);
+                    self.post(Posted { qpn, pd, to: at, data, then: Then::Nothing, token });
+                }
+                Then::Immediate { cookie: header.cookie, status }
+            }
+            Notify::Word(at) => Then::Word { at, word },
+        };
+        self.post(Posted { qpn: call.qpn, pd: call.pd, to, data, then, token: NO_TOKEN });
+    }
+
+    /// A local call's results: they stay here.
+    fn reply_here(&mut self, call: &Call, to: Remote, data: Payload, mut word: StatusWord) {
+        let key = (to.rkey, call.pd);
+        let written = match &data {
+            Payload::None => Ok(()),
+            Payload::Buffer { buffer, len } => {
+                let bytes = buffer.get(..*len as usize).unwrap_or_default();
+                self.write(key, to.addr, bytes)
+            }
+            Payload::Memory { key: from, addr, len } => {
+                let mut bytes = vec![0; *len as usize];
+                let read = self.read((*from, call.pd), *addr, &mut bytes);
+                read.and_then(|()| self.write(key, to.addr, &bytes))
+            }
+        };
+        if written.is_err() {
+            self.card.counters.kernel_access += 1;
+            word.status = CallStatus::ACCESS;
+        }
+        if let Notify::Word(at) | Notify::Both(at) = call.header.notify
+            && self.write((at.rkey, call.pd), at.addr, &word.to_bytes()).is_err()
+        {
+            self.card.counters.kernel_access += 1;
+        }
+        self.give_back(data);
+    }
+
+    fn give_back(&mut self, data: Payload) {
+        // (The kernels are lent out while they run: what comes back to them comes later.)
+        if let Some(buffer) = data.into_buffer() {
+            self.card.kernel.returned.push(buffer);
+        }
+    }
+
+    fn post(&mut self, post: Posted) {
+        self.card.kernel.in_flight += 1;
+        self.card.kernel.posted.push_back(post);
+    }
+
+    /// Buffers of messages that needed none after all, to be used again.
+    pub fn take_returned(&mut self) -> Option<Buffer> {
+        self.card.kernel.returned.pop()
+    }
+}
+
+impl Posted {
+    /// What to do with a message whose data cannot be read (any more): the requester still hears.
+    pub(crate) fn without_data(&mut self) -> Status {
+        self.data = Payload::None;
+        match &mut self.then {
+            Then::Nothing => {}
+            Then::Immediate { status, .. } => *status = CallStatus::ACCESS,
+            Then::Word { word, .. } => {
+                word.status = CallStatus::ACCESS;
+                word.len = 0;
+            }
+        }
+        Status::LocalProtection
+    }
+}
+
+impl core::fmt::Debug for KernelIo<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("KernelIo").field("now", &self.now).finish_non_exhaustive()
+    }
+}

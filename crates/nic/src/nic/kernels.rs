@@ -1,0 +1,165 @@
+//! Commands on kernels: who runs them, what they are bound to, calls by the host itself.
+
+use core::any::Any;
+
+use thiserror::Error;
+
+use super::Nic;
+use crate::card::Env;
+use crate::kernel::{BadHeader, Bound, Call, Header, KernelIo, Kernels, Taken};
+use crate::memory::Memory;
+use crate::qp::State;
+use crate::time::Time;
+use crate::wire::Transport;
+
+/// Why a host's own call was not begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum CallError {
+    /// No such queue pair.
+    #[error("no such queue pair")]
+    UnknownQp,
+    /// The queue pair cannot carry the results.
+    #[error("a queue pair in {0:?} can carry no results")]
+    State(State),
+    /// The bytes are no call.
+    #[error(transparent)]
+    Header(#[from] BadHeader),
+    /// No room for another invocation: call again later.
+    #[error("no room for another invocation")]
+    Busy,
+}
+
+/// Why a kernel was not bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum BindError {
+    /// No such queue pair or region.
+    #[error("no such queue pair or region")]
+    Unknown,
+    /// Another kernel is bound there.
+    #[error("another kernel is bound there")]
+    Taken,
+    /// Kernels do not see datagrams.
+    #[error("kernels are bound to connected queue pairs")]
+    Datagrams,
+}
+
+/// Kernels: see [`crate::kernel`].
+impl Nic {
+    /// Gives the card who runs its kernels. Whoever ran them before is dropped, with everything
+    /// that was under way.
+    pub fn set_kernels(&mut self, kernels: Box<dyn Kernels>) {
+        self.card.kernel.kernels = Some(kernels);
+    }
+
+    /// Who runs the card's kernels, if it is a `T`.
+    pub fn kernels<T: Kernels>(&self) -> Option<&T> {
+        let kernels: &dyn Any = self.card.kernel.kernels.as_deref()?;
+        kernels.downcast_ref()
+    }
+
+    /// Lets the host command who runs the card's kernels, if it is a `T`.
+    pub fn with_kernels<T: Kernels, R>(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        act: impl FnOnce(&mut T, &mut KernelIo<'_>) -> R,
+    ) -> Option<R> {
+        let mut env = Env { now, mem, card: &mut self.card };
+        env.with_kernels(|kernels, io| {
+            let kernels: &mut dyn Any = kernels;
+            kernels.downcast_mut().map(|kernels| act(kernels, io))
+        })?
+    }
+
+    /// Invokes a kernel of this card by the host itself, naming the queue pair that is to carry
+    /// its results (StRoM §5.2). `payload` is what an RPC WRITE would carry.
+    pub fn call_kernel(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        qpn: u32,
+        opcode: u64,
+        payload: &[u8],
+    ) -> Result<(), CallError> {
+        let qp = self.qps.get(qpn).ok_or(CallError::UnknownQp)?;
+        let (header, params, data) = Header::parse(payload)?;
+        if !header.local && qp.state != State::Rts {
+            return Err(CallError::State(qp.state));
+        }
+        let call = Call { qpn, pd: qp.pd, opcode, header };
+        match (Env { now, mem, card: &mut self.card }).call(&call, params, data, 0) {
+            Taken::Busy => Err(CallError::Busy),
+            _ => Ok(()),
+        }
+    }
+
+    /// Binds a kernel, by a number (not zero) that means something to [`Kernels`], to a stream of
+    /// WRITEs (StRoM §3.4). Where a queue pair and a region both have one, the queue pair's counts.
+    pub fn bind_kernel(&mut self, to: Bound, tap: u32) -> Result<(), BindError> {
+        let place = self.tap_of(to)?;
+        if *place != 0 || tap == 0 {
+            return Err(BindError::Taken);
+        }
+        *place = tap;
+        self.card.kernel.taps += 1;
+        Ok(())
+    }
+
+    /// Ends a binding; returns the kernel's number. (A binding ends with its queue pair or region,
+    /// too.)
+    pub fn unbind_kernel(&mut self, from: Bound) -> Result<u32, BindError> {
+        let tap = core::mem::take(self.tap_of(from)?);
+        if tap == 0 {
+            return Err(BindError::Unknown);
+        }
+        self.card.kernel.taps -= 1;
+        Ok(tap)
+    }
+
+    /// The number of the kernel that is bound to a stream.
+    pub fn bound_kernel(&self, to: Bound) -> Option<u32> {
+        let tap = match to {
+            Bound::Receive(qpn) => self.qps.get(qpn)?.cold.receive_tap,
+            Bound::Send(qpn) => self.qps.get(qpn)?.cold.send_tap,
+            Bound::Region(key) => self.card.regions.tap(key),
+        };
+        (tap != 0).then_some(tap)
+    }
+
+    fn tap_of(&mut self, bound: Bound) -> Result<&mut u32, BindError> {
+        match bound {
+            Bound::Receive(qpn) | Bound::Send(qpn) => {
+                let qp = self.qps.get_mut(qpn).ok_or(BindError::Unknown)?;
+                if qp.transport == Transport::Ud {
+                    return Err(BindError::Datagrams);
+                }
+                let receive = matches!(bound, Bound::Receive(_));
+                let cold = &mut *qp.cold;
+                Ok(if receive { &mut cold.receive_tap } else { &mut cold.send_tap })
+            }
+            Bound::Region(key) => self.card.regions.tap_mut(key).ok_or(BindError::Unknown),
+        }
+    }
+
+    /// Lets kernels go on that have more to do, and hands what they post to its queue pairs.
+    pub(super) fn turn_kernels(&mut self, now: Time, mem: &mut dyn Memory) {
+        if self.card.kernel.due() <= now {
+            let mut env = Env { now, mem, card: &mut self.card };
+            env.with_kernels(|kernels, io| kernels.turn(io));
+        }
+        while let Some(post) = self.card.kernel.posted.pop_front() {
+            let qp = self.qps.get_mut(post.qpn);
+            match qp.filter(|qp| qp.pd == post.pd && qp.sends_for_kernels()) {
+                Some(qp) => {
+                    qp.cold.posted.push_back(post);
+                    self.card.schedule(qp);
+                }
+                None => {
+                    self.card.counters.kernel_dropped += 1;
+                    let buffer = post.data.into_buffer();
+                    self.card.kernel.ended(post.token, crate::queue::Status::Flushed, buffer);
+                }
+            }
+        }
+    }
+}

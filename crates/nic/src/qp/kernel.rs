@@ -1,0 +1,251 @@
+//! The queue pair's side of kernels: RPCs in, their results out, and kernels bound to streams.
+
+use super::requester::Stop;
+use super::responder::Refusal;
+use super::{Origin, Outstanding, Qp};
+use crate::card::Env;
+use crate::incident::Cause;
+use crate::kernel::{
+    Busy, CallStatus, Header, KernelState, NO_TOKEN, Passing, Payload, Posted, Reply, Taken, Then,
+    Verdict, WORD_TOKEN,
+};
+use crate::kernel::{Call, STATUS_WORD_LEN};
+use crate::memory::region::Access;
+use crate::queue::element::Element;
+use crate::queue::{Opcode, SendFlags, Sge, Status};
+use crate::wire::{Packet, Reth};
+
+/// Stands for an invocation that wants no more payload.
+const NOBODY: u32 = u32::MAX;
+
+impl Qp {
+    /// An expected RPC, or a packet of an RPC WRITE (StRoM §5.1): its payload goes to a kernel.
+    pub(super) fn execute_rpc(
+        &mut self,
+        env: &mut Env<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<u32, Refusal> {
+        let len = packet.payload.len() as u32;
+        let begins = packet.op.position.begins();
+        let (invocation, left, total) = if begins {
+            let Reth { len, .. } = packet.ext.reth;
+            (NOBODY, len, len)
+        } else {
+            (self.rx.write_rkey, self.rx.write_left, self.rx.write_total)
+        };
+        if left < len || packet.op.position.ends() != (left == len) {
+            let cause = Cause::Length { got: len.into(), expected: left.into() };
+            return Err(Refusal::invalid(env, cause));
+        }
+        let left = left - len;
+        let invocation = if begins {
+            self.begin_call(env, packet.ext.reth.addr, packet.payload, left)?
+        } else {
+            self.continue_call(env, invocation, packet.payload, left == 0)?
+        };
+        (self.rx.write_rkey, self.rx.write_left, self.rx.write_total) = (invocation, left, total);
+        Ok(1)
+    }
+
+    /// Returns the invocation that wants the rest.
+    fn begin_call(
+        &self,
+        env: &mut Env<'_>,
+        opcode: u64,
+        payload: &[u8],
+        more: u32,
+    ) -> Result<u32, Refusal> {
+        let parsed = Header::parse(payload).ok().filter(|(header, ..)| !header.local);
+        let Some((header, params, data)) = parsed else {
+            env.card.counters.refused_bad_call += 1;
+            return Err(Refusal::invalid(env, Cause::BadCall));
+        };
+        let call = Call { qpn: self.qpn, pd: self.pd, opcode, header };
+        match env.call(&call, params, data, more) {
+            Taken::Done | Taken::NoKernel => Ok(NOBODY),
+            Taken::Wants(invocation) => Ok(invocation),
+            Taken::Busy => Err(Refusal::NotReady),
+        }
+    }
+
+    fn continue_call(
+        &self,
+        env: &mut Env<'_>,
+        invocation: u32,
+        payload: &[u8],
+        last: bool,
+    ) -> Result<u32, Refusal> {
+        if invocation == NOBODY {
+            return Ok(NOBODY);
+        }
+        let took = env.with_kernels(|kernels, io| kernels.data(io, invocation, payload, last));
+        if took == Some(Err(Busy)) {
+            env.card.counters.kernel_busy += 1;
+            return Err(Refusal::NotReady);
+        }
+        env.card.counters.kernel_bytes += payload.len() as u64;
+        Ok(invocation)
+    }
+
+    /// Gives the next message of a kernel its PSNs. It was judged as any element is, but what is
+    /// wrong with it does no harm to the queue pair: the kernel, or its requester, is told.
+    pub(super) fn issue_posted(&mut self, env: &mut Env<'_>) -> Option<Stop> {
+        let mut post = self.cold.posted.pop_front()?;
+        if let Payload::Memory { key, addr, len } = post.data
+            && let Err(error) =
+                env.card.regions.check(key, self.scope(), addr, len.into(), Access::empty())
+        {
+            error.count(&mut env.card.counters);
+            let status = post.without_data();
+            if post.then == Then::Nothing {
+                env.card.kernel.ended(post.token, status, None);
+                return None;
+            }
+        }
+        let word_only = matches!(post.then, Then::Word { .. }) && post.data.is_empty();
+        if word_only {
+            self.word_of(env, &mut post);
+        }
+        let (opcode, imm) = match post.then {
+            Then::Immediate { cookie, status } => (Opcode::WriteImm, status.immediate(cookie)),
+            _ => (Opcode::Write, 0),
+        };
+        let len = post.data.len();
+        let (sge, num_sge) = match post.data {
+            Payload::Memory { key, addr, len } => (Sge { addr, len, lkey: key }, 1),
+            _ => (Sge::default(), 0),
+        };
+        let element = Element {
+            opcode,
+            flags: SendFlags::empty(),
+            num_sge,
+            key: post.to.rkey,
+            remote: post.to.addr,
+            operand: imm.into(),
+            compare: 0,
+            srqn: 0,
+            wr_id: post.token,
+            sge,
+            len,
+        };
+        let buffer = match &post.data {
+            Payload::Buffer { buffer, .. } => Some(env.card.kernel.buffers.keep(buffer.clone())),
+            _ => None,
+        };
+        let work = Outstanding {
+            element,
+            more: None,
+            index: 0,
+            psn: self.tx.next,
+            packets: len.div_ceil(u32::from(self.mtu)).max(1),
+            failed: None,
+            origin: Origin::Kernel { buffer },
+        };
+        let Some(cursor) = env.card.outstanding.push(&mut self.tx.outstanding, work) else {
+            if let Some(at) = buffer {
+                env.card.kernel.buffers.release(at);
+            }
+            self.cold.posted.push_front(post);
+            return Some(self.starve(env));
+        };
+        self.tx.cursor = cursor;
+        if let Then::Word { .. } = post.then {
+            // The word follows its data, as a message of its own.
+            let mut word = Posted { data: Payload::None, token: WORD_TOKEN, ..post };
+            self.word_of(env, &mut word);
+            env.card.kernel.in_flight += 1;
+            self.cold.posted.push_front(word);
+        }
+        None
+    }
+
+    /// Turns a message into the status word that was to follow it.
+    fn word_of(&self, env: &mut Env<'_>, post: &mut Posted) {
+        if let Then::Word { at, word } = post.then {
+            let buffer = env.card.kernel.word(&word);
+            post.data = Payload::Buffer { buffer, len: STATUS_WORD_LEN as u32 };
+            (post.to, post.then, post.token) = (at, Then::Nothing, WORD_TOKEN);
+        }
+    }
+
+    /// A kernel's message is over.
+    pub(super) fn end_posted(&self, env: &mut Env<'_>, work: &Outstanding, status: Status) {
+        end_posted(&mut env.card.kernel, work, status);
+    }
+
+    /// What kernels have posted and nobody has begun goes back.
+    pub(super) fn drop_posted(&mut self, kernel: &mut KernelState) {
+        while let Some(post) = self.cold.posted.pop_front() {
+            kernel.ended(post.token, Status::Flushed, post.data.into_buffer());
+        }
+    }
+
+    /// Lets a WRITE's payload pass the kernel that is bound to the queue pair or the region. The
+    /// kernel may have taken the payload; else this is what is to be written.
+    pub(super) fn tap_write<'a>(
+        &self,
+        env: &mut Env<'_>,
+        (addr, key): (u64, u32),
+        (offset, total): (u32, u32),
+        payload: &'a [u8],
+        replaced: &'a mut Vec<u8>,
+    ) -> Result<Option<&'a [u8]>, Refusal> {
+        let tap = match self.cold.receive_tap {
+            0 => env.card.regions.tap(key),
+            tap => tap,
+        };
+        if tap == 0 {
+            return Ok(Some(payload));
+        }
+        let passing =
+            Passing { qpn: self.qpn, pd: self.pd, addr, key, offset, total, again: false };
+        replaced.clear();
+        let verdict =
+            env.with_kernels(|kernels, io| kernels.receiving(io, tap, &passing, payload, replaced));
+        if verdict == Some(Verdict::Busy) {
+            env.card.counters.kernel_busy += 1;
+            return Err(Refusal::NotReady);
+        }
+        env.card.counters.kernel_tapped_bytes += payload.len() as u64;
+        Ok(match verdict {
+            Some(Verdict::Replace) => {
+                replaced.truncate(payload.len());
+                Some(replaced)
+            }
+            Some(Verdict::Take) => None,
+            _ => Some(payload),
+        })
+    }
+}
+
+pub(super) fn end_posted(kernel: &mut KernelState, work: &Outstanding, status: Status) {
+    if let Origin::Kernel { buffer } = work.origin {
+        let buffer = buffer.and_then(|at| kernel.buffers.release(at));
+        kernel.ended(work.element.wr_id, status, buffer);
+    }
+}
+
+impl Env<'_> {
+    /// Invokes a kernel; where there is none, the error code is on its way when this returns.
+    pub(crate) fn call(&mut self, call: &Call, params: &[u8], data: &[u8], more: u32) -> Taken {
+        let taken = self.with_kernels(|kernels, io| kernels.call(io, call, params, data, more));
+        let taken = taken.unwrap_or(Taken::NoKernel);
+        let counters = &mut self.card.counters;
+        if taken == Taken::Busy {
+            counters.kernel_busy += 1;
+            return taken;
+        }
+        counters.kernel_calls += 1;
+        counters.kernel_bytes += data.len() as u64;
+        if taken == Taken::NoKernel {
+            let mut io =
+                crate::kernel::KernelIo { now: self.now, mem: &mut *self.mem, card: self.card };
+            let reply = Reply { status: CallStatus::NO_KERNEL, offset: 0, data: Payload::None };
+            io.reply(call, reply);
+        }
+        taken
+    }
+}
+
+/// Messages that have no owner to tell do not need a token of their own.
+const _: () = assert!(NO_TOKEN != WORD_TOKEN);

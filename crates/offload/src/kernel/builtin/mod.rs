@@ -1,0 +1,35 @@
+//! The kernels of the paper, each with the parameters it has there, and those it only names.
+//!
+//! Parameters come from peers: each parser takes any bytes, and refuses what means nothing with
+//! [`CallStatus::BAD_PARAMS`](super::CallStatus::BAD_PARAMS). All fields are little-endian.
+
+pub mod aggregate;
+pub mod column;
+pub mod consistency;
+pub mod filter;
+pub mod get;
+pub mod hyperloglog;
+mod reader;
+pub mod shuffle;
+pub mod shuffle_send;
+pub mod traversal;
+
+/// Op-codes that the built-in kernels are usually deployed under.
+pub mod opcode {
+    /// [`super::get`].
+    pub const GET: u64 = 0x01;
+    /// [`super::traversal`].
+    pub const TRAVERSAL: u64 = 0x02;
+    /// [`super::consistency`].
+    pub const CONSISTENCY: u64 = 0x03;
+    /// [`super::shuffle`].
+    pub const SHUFFLE: u64 = 0x04;
+    /// [`super::shuffle_send`].
+    pub const SHUFFLE_SEND: u64 = 0x05;
+    /// [`super::hyperloglog`].
+    pub const HYPERLOGLOG: u64 = 0x06;
+    /// [`super::filter`].
+    pub const FILTER: u64 = 0x07;
+    /// [`super::aggregate`].
+    pub const AGGREGATE: u64 = 0x08;
+}

@@ -1,0 +1,607 @@
+//! The executor: deployed kernels, invocations, and whose turn it is.
+
+use core::cmp::Reverse;
+use core::hash::{BuildHasherDefault, Hasher};
+use core::task::Poll;
+use core::time::Duration;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+use remora_nic::Time;
+use remora_nic::kernel::{Buffer, Busy, Call, KernelIo, Passing, Payload, Reply, Taken, Verdict};
+use remora_nic::queue::Status;
+
+use super::CallStatus;
+use super::context::{Context, poll_with};
+use super::deploy::{DeployError, Deployed, Deployment, Grant, KernelInfo, Program};
+use super::fallback::{Fallback, FallbackCall, WAITING_MAX};
+use super::invocation::{Invocation, OBJECT_MAX, Pool, STAGE, Wait};
+use super::tap::{Bound, Tap, TapIo};
+use super::turn::Turn;
+
+/// How much kernels may take of a card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Kernels deployed.
+    pub kernels: usize,
+    /// Invocations in flight, at most 4,096.
+    pub invocations: usize,
+    /// Bytes of results on the card.
+    pub result_bytes: usize,
+    /// Steps of an invocation in one turn.
+    pub turn_steps: u32,
+    /// Invocations that go on in one turn of the card.
+    pub turn_invocations: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            kernels: 4096,
+            invocations: 256,
+            result_bytes: 64 << 20,
+            turn_steps: 4096,
+            turn_invocations: 8,
+        }
+    }
+}
+
+/// How long memory takes, in a simulated card (PCIe, StRoM §6.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    /// A round trip.
+    pub round_trip: Duration,
+    /// Picoseconds a byte takes.
+    pub byte_ps: u64,
+}
+
+impl Timing {
+    /// An access to so many bytes.
+    pub(super) fn of(&self, len: usize) -> Duration {
+        let bytes = (len as u64).saturating_mul(self.byte_ps) / 1000;
+        self.round_trip + Duration::from_nanos(bytes)
+    }
+}
+
+/// Runs kernels for a card: give it to [`remora_nic::Nic::set_kernels`].
+#[derive(Debug)]
+pub struct Kernels {
+    limits: Limits,
+    timing: Option<Timing>,
+    opcodes: HashMap<u64, u32, BuildHasherDefault<OpcodeHasher>>,
+    programs: Vec<Option<Deployed>>,
+    free_programs: Vec<u32>,
+    invocations: Vec<Invocation>,
+    free: Vec<u32>,
+    /// To be run, by number.
+    ready: VecDeque<u32>,
+    /// Waiting for room to send, by number.
+    starved: Vec<u32>,
+    /// Waiting for memory.
+    sleeping: BinaryHeap<Reverse<(Time, u32)>>,
+    buffers: Pool,
+    taps: Vec<Option<Bound>>,
+    fallback: Option<Fallback>,
+    /// Invocations that ended with their queue pair, and were not counted yet.
+    dropped: u64,
+}
+
+impl Kernels {
+    /// No kernels yet.
+    pub fn new(limits: Limits) -> Kernels {
+        let limits = Limits { invocations: limits.invocations.clamp(1, 4096), ..limits };
+        Kernels {
+            limits,
+            timing: None,
+            opcodes: HashMap::default(),
+            programs: Vec::new(),
+            free_programs: Vec::new(),
+            invocations: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            starved: Vec::new(),
+            sleeping: BinaryHeap::new(),
+            buffers: Pool::new(limits.result_bytes),
+            taps: Vec::new(),
+            fallback: None,
+            dropped: 0,
+        }
+    }
+
+    /// Memory takes time from now on: for simulated cards.
+    pub fn set_timing(&mut self, timing: Option<Timing>) {
+        self.timing = timing;
+    }
+
+    /// Deploys a kernel for an op-code.
+    ///
+    /// # Errors
+    /// See [`DeployError`]; nothing has changed then.
+    pub fn deploy(
+        &mut self,
+        opcode: u64,
+        deployment: Deployment,
+        code: Box<dyn Program>,
+    ) -> Result<(), DeployError> {
+        if self.opcodes.contains_key(&opcode) {
+            return Err(DeployError::Taken(opcode));
+        }
+        let used = self.programs.len() - self.free_programs.len();
+        if used >= self.limits.kernels {
+            return Err(DeployError::Full(self.limits.kernels));
+        }
+        let (calls, failed, running, retired) = (0, 0, 0, false);
+        let deployed = Deployed { opcode, deployment, code, calls, failed, running, retired };
+        let at = match self.free_programs.pop() {
+            Some(at) => {
+                self.programs[at as usize] = Some(deployed);
+                at
+            }
+            None => {
+                self.programs.push(Some(deployed));
+                self.programs.len() as u32 - 1
+            }
+        };
+        self.opcodes.insert(opcode, at);
+        Ok(())
+    }
+
+    /// Deploys a kernel in place of the one that has the op-code: calls from here on go to the new
+    /// one, those in flight end with the old.
+    ///
+    /// # Errors
+    /// See [`DeployError`]; nothing has changed then.
+    pub fn replace(
+        &mut self,
+        opcode: u64,
+        deployment: Deployment,
+        code: Box<dyn Program>,
+    ) -> Result<(), DeployError> {
+        let old = self.opcodes.remove(&opcode).ok_or(DeployError::Unknown(opcode))?;
+        if let Err(error) = self.deploy(opcode, deployment, code) {
+            self.opcodes.insert(opcode, old);
+            return Err(error);
+        }
+        if let Some(program) = self.programs[old as usize].as_mut() {
+            program.retired = true;
+        }
+        self.bury(old);
+        Ok(())
+    }
+
+    /// Ends a kernel, and its invocations with [`CallStatus::UNLOADED`].
+    ///
+    /// # Errors
+    /// None is deployed for the op-code.
+    pub fn undeploy(&mut self, io: &mut KernelIo<'_>, opcode: u64) -> Result<(), DeployError> {
+        let at = self.opcodes.remove(&opcode).ok_or(DeployError::Unknown(opcode))?;
+        if let Some(program) = self.programs[at as usize].as_mut() {
+            program.retired = true;
+        }
+        for index in 0..self.invocations.len() {
+            let invocation = &self.invocations[index];
+            if invocation.live && invocation.wait != Wait::Host && invocation.program == at {
+                self.finish(io, index as u32, Err(CallStatus::UNLOADED));
+            }
+        }
+        self.bury(at);
+        Ok(())
+    }
+
+    /// The deployed kernels, by op-code.
+    pub fn list(&self) -> Vec<KernelInfo> {
+        let deployed = self.programs.iter().flatten().filter(|program| !program.retired);
+        let mut list: Vec<_> = deployed.map(Deployed::info).collect();
+        list.sort_by_key(|info| info.opcode);
+        list
+    }
+
+    /// Invocations in flight.
+    pub fn running(&self) -> usize {
+        self.invocations.len() - self.free.len()
+    }
+
+    /// Adds a kernel for streams; bind the number it returns with
+    /// [`remora_nic::Nic::bind_kernel`].
+    pub fn add_tap(&mut self, grants: Vec<Grant>, tap: Box<dyn Tap>) -> u32 {
+        let bound = Some(Bound { tap, grants });
+        match self.taps.iter().position(Option::is_none) {
+            Some(at) => {
+                self.taps[at] = bound;
+                at as u32 + 1
+            }
+            None => {
+                self.taps.push(bound);
+                self.taps.len() as u32
+            }
+        }
+    }
+
+    /// Forgets a kernel for streams; what still passes is let through.
+    pub fn remove_tap(&mut self, tap: u32) -> bool {
+        let slot = (tap as usize).checked_sub(1).and_then(|at| self.taps.get_mut(at));
+        slot.is_some_and(|slot| slot.take().is_some())
+    }
+
+    /// Calls for which no kernel is deployed go to the host from now on; `tell` is called (on the
+    /// card's data path: it must not block) for each.
+    pub fn set_fallback(&mut self, tell: Box<dyn Fn() + Send>) {
+        self.fallback = Some(Fallback { waiting: VecDeque::new(), tell });
+    }
+
+    /// Ends the fallback: calls that wait for it are told so.
+    pub fn end_fallback(&mut self, io: &mut KernelIo<'_>) {
+        self.fallback = None;
+        for index in 0..self.invocations.len() {
+            let invocation = &self.invocations[index];
+            if invocation.live && invocation.wait == Wait::Host {
+                self.finish(io, index as u32, Err(CallStatus::UNAVAILABLE));
+            }
+        }
+    }
+
+    /// The oldest call that waits for the host.
+    pub fn next_fallback(&mut self) -> Option<FallbackCall> {
+        self.fallback.as_mut()?.waiting.pop_front()
+    }
+
+    /// Answers a call of [`Kernels::next_fallback`]. One that has ended meanwhile (its queue pair
+    /// has) is let be.
+    pub fn answer(&mut self, io: &mut KernelIo<'_>, id: u32, status: CallStatus, bytes: &[u8]) {
+        let Some(index) = self.find(id) else { return };
+        if self.invocations[index as usize].wait != Wait::Host {
+            return;
+        }
+        let invocation = &mut self.invocations[index as usize];
+        let result = if status != CallStatus::OK {
+            Err(status)
+        } else if bytes.len() > invocation.call.header.max_len as usize {
+            Err(CallStatus::TOO_LONG)
+        } else if bytes.is_empty() {
+            Ok(())
+        } else {
+            match self.buffers.take(bytes.len()) {
+                Some(mut buffer) => {
+                    std::sync::Arc::make_mut(&mut buffer).extend_from_slice(bytes);
+                    invocation.out = Some(buffer);
+                    Ok(())
+                }
+                None => Err(CallStatus::MEMORY),
+            }
+        };
+        self.finish(io, index, result);
+    }
+
+    // --- invocations ----------------------------------------------------------------------------
+
+    fn id(&self, index: u32) -> u32 {
+        u32::from(self.invocations[index as usize].generation) << 16 | index
+    }
+
+    fn find(&self, id: u32) -> Option<u32> {
+        let index = id & 0xFFFF;
+        let invocation = self.invocations.get(index as usize)?;
+        (invocation.live && u32::from(invocation.generation) == id >> 16).then_some(index)
+    }
+
+    fn place(&mut self, call: &Call) -> Option<u32> {
+        if let Some(index) = self.free.pop() {
+            return Some(index);
+        }
+        if self.invocations.len() >= self.limits.invocations {
+            return None;
+        }
+        self.invocations.push(Invocation::new(*call));
+        Some(self.invocations.len() as u32 - 1)
+    }
+
+    /// Takes an invocation forward, with payload that came just now. Payload that its kernel does
+    /// not take yet is kept.
+    fn run(&mut self, io: &mut KernelIo<'_>, index: u32, chunk: &[u8]) {
+        let id = self.id(index);
+        let invocation = &mut self.invocations[index as usize];
+        let Some(program) = self.programs[invocation.program as usize].as_mut() else { return };
+        let cell = invocation.cell;
+        invocation.wait = Wait::Turn;
+        let turn = Turn {
+            io: &mut *io,
+            invocation,
+            buffers: &mut self.buffers,
+            grants: &program.deployment.grants,
+            timing: self.timing,
+            id,
+            chunk: (!chunk.is_empty()).then_some(chunk),
+            steps: self.limits.turn_steps,
+        };
+        let code = &mut program.code;
+        let (polled, turn) = poll_with(turn, |cx| code.poll(cell, cx));
+        let Turn { invocation, chunk: left, steps, .. } = turn;
+        if polled.is_pending() {
+            invocation.staged.extend_from_slice(left.unwrap_or_default());
+        }
+        let wait = invocation.wait;
+        match polled {
+            Poll::Ready(result) => self.finish(io, index, result),
+            Poll::Pending => {
+                match wait {
+                    // It waits for something that is not ours: it would wait for ever.
+                    Wait::Turn if steps > 0 => self.finish(io, index, Err(CallStatus::TRAP)),
+                    Wait::Turn => self.make_ready(index),
+                    Wait::Until(at) => self.sleeping.push(Reverse((at, id))),
+                    Wait::Room => self.starved.push(id),
+                    Wait::Payload | Wait::Host => {}
+                }
+            }
+        }
+    }
+
+    fn make_ready(&mut self, index: u32) {
+        let id = self.id(index);
+        let invocation = &mut self.invocations[index as usize];
+        if !invocation.queued {
+            invocation.queued = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// An invocation ends: the rest of its results, and the end itself, go to the requester.
+    fn finish(&mut self, io: &mut KernelIo<'_>, index: u32, result: Result<(), CallStatus>) {
+        let invocation = &mut self.invocations[index as usize];
+        let result = result.and_then(|()| invocation.fits(0));
+        let (status, data) = match result {
+            Ok(()) => (CallStatus::OK, invocation.take_rest()),
+            Err(status) => {
+                invocation.held = None;
+                (status, Payload::None)
+            }
+        };
+        let call = invocation.call;
+        io.reply(&call, Reply { status, offset: invocation.written, data });
+        self.end(index, status != CallStatus::OK);
+        while let Some(buffer) = io.take_returned() {
+            self.buffers.put(buffer);
+        }
+    }
+
+    /// Frees an invocation's place.
+    fn end(&mut self, index: u32, failed: bool) {
+        let invocation = &mut self.invocations[index as usize];
+        invocation.live = false;
+        invocation.generation = invocation.generation.wrapping_add(1);
+        // What waited for it is another's from here on.
+        invocation.queued = false;
+        if let Some(buffer) = invocation.out.take() {
+            self.buffers.put(buffer);
+        }
+        let (host, at, cell) = (invocation.wait == Wait::Host, invocation.program, invocation.cell);
+        self.free.push(index);
+        if host {
+            return;
+        }
+        if let Some(program) = self.programs[at as usize].as_mut() {
+            program.code.stop(cell);
+            program.running -= 1;
+            program.failed += u64::from(failed);
+        }
+        self.bury(at);
+    }
+
+    /// Drops a retired kernel without invocations.
+    fn bury(&mut self, at: u32) {
+        let program = &mut self.programs[at as usize];
+        if program.as_ref().is_some_and(|program| program.retired && program.running == 0) {
+            *program = None;
+            self.free_programs.push(at);
+        }
+    }
+
+    /// A call that no kernel takes: to the host, if it wants it.
+    fn call_host(&mut self, call: &Call, params: &[u8], data: &[u8], more: u32) -> Taken {
+        if self.fallback.is_none() {
+            return Taken::NoKernel;
+        }
+        let Some(index) = self.place(call) else { return Taken::Busy };
+        let invocation = &mut self.invocations[index as usize];
+        invocation.begin(call, params, more == 0, 0);
+        invocation.wait = Wait::Host;
+        invocation.staged.extend_from_slice(data);
+        Taken::Wants(self.id(index))
+    }
+
+    /// The whole of a call for the host has come.
+    fn tell_host(&mut self, io: &mut KernelIo<'_>, index: u32) {
+        let id = self.id(index);
+        let full = self.fallback.as_ref().is_none_or(|f| f.waiting.len() >= WAITING_MAX);
+        if full {
+            return self.finish(io, index, Err(CallStatus::UNAVAILABLE));
+        }
+        let invocation = &mut self.invocations[index as usize];
+        let call = FallbackCall {
+            id,
+            qpn: invocation.call.qpn,
+            opcode: invocation.call.opcode,
+            max_len: invocation.call.header.max_len,
+            params: invocation.params.clone(),
+            payload: core::mem::take(&mut invocation.staged),
+        };
+        if let Some(fallback) = &mut self.fallback {
+            fallback.waiting.push_back(call);
+            (fallback.tell)();
+        }
+    }
+}
+
+impl remora_nic::kernel::Kernels for Kernels {
+    fn call(
+        &mut self,
+        io: &mut KernelIo<'_>,
+        call: &Call,
+        params: &[u8],
+        data: &[u8],
+        more: u32,
+    ) -> Taken {
+        let Some(&at) = self.opcodes.get(&call.opcode) else {
+            let taken = self.call_host(call, params, data, more);
+            if let (Taken::Wants(id), 0) = (taken, more) {
+                self.tell_host(io, id & 0xFFFF);
+                return Taken::Done;
+            }
+            return taken;
+        };
+        let Some(index) = self.place(call) else { return Taken::Busy };
+        let Some(program) = self.programs[at as usize].as_mut() else { return Taken::NoKernel };
+        let context = Context {
+            qpn: call.qpn,
+            opcode: call.opcode,
+            cookie: call.header.cookie,
+            max_len: call.header.max_len,
+        };
+        program.calls += 1;
+        program.running += 1;
+        let cell = program.code.start(context);
+        let budget = program.deployment.budget;
+        let invocation = &mut self.invocations[index as usize];
+        invocation.begin(call, params, more == 0, budget);
+        (invocation.program, invocation.cell) = (at, cell);
+        let id = self.id(index);
+        self.run(io, index, data);
+        if more > 0 && self.find(id).is_some() { Taken::Wants(id) } else { Taken::Done }
+    }
+
+    fn data(
+        &mut self,
+        io: &mut KernelIo<'_>,
+        invocation: u32,
+        bytes: &[u8],
+        last: bool,
+    ) -> Result<(), Busy> {
+        // One that has ended takes no notice of the rest.
+        let Some(index) = self.find(invocation) else { return Ok(()) };
+        let invocation = &mut self.invocations[index as usize];
+        if invocation.wait == Wait::Host {
+            if invocation.staged.len() + bytes.len() > OBJECT_MAX {
+                self.finish(io, index, Err(CallStatus::MEMORY));
+                return Ok(());
+            }
+            invocation.staged.extend_from_slice(bytes);
+            if last {
+                self.tell_host(io, index);
+            }
+            return Ok(());
+        }
+        if invocation.wait == Wait::Payload {
+            invocation.ended = last;
+            self.run(io, index, bytes);
+            return Ok(());
+        }
+        if invocation.staged.len() + bytes.len() > STAGE {
+            return Err(Busy);
+        }
+        invocation.staged.extend_from_slice(bytes);
+        invocation.ended = last;
+        Ok(())
+    }
+
+    fn turn(&mut self, io: &mut KernelIo<'_>) {
+        io.counters().kernel_dropped += core::mem::take(&mut self.dropped);
+        while let Some(Reverse((at, id))) = self.sleeping.peek().copied() {
+            if at > io.now() {
+                break;
+            }
+            self.sleeping.pop();
+            let index = self.find(id).filter(|index| {
+                matches!(self.invocations[*index as usize].wait, Wait::Until(until) if until <= at)
+            });
+            if let Some(index) = index {
+                self.make_ready(index);
+            }
+        }
+        for _ in 0..self.limits.turn_invocations {
+            let Some(id) = self.ready.pop_front() else { break };
+            let Some(index) = self.find(id) else { continue };
+            self.invocations[index as usize].queued = false;
+            self.run(io, index, &[]);
+        }
+    }
+
+    fn due(&self) -> Time {
+        if !self.ready.is_empty() {
+            return Time::ZERO;
+        }
+        self.sleeping.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
+    }
+
+    fn sent(&mut self, token: u64, status: Status, buffer: Option<Buffer>) {
+        if let Some(buffer) = buffer {
+            self.buffers.put(buffer);
+        }
+        if let Some(index) = u32::try_from(token).ok().and_then(|id| self.find(id)) {
+            let invocation = &mut self.invocations[index as usize];
+            invocation.in_flight = invocation.in_flight.saturating_sub(1);
+            invocation.broken |= status != Status::Success;
+        }
+        // Whoever waits for room looks again: there may be some, of whichever kind.
+        for i in 0..self.starved.len() {
+            if let Some(index) = self.find(self.starved[i]) {
+                self.make_ready(index);
+            }
+        }
+        self.starved.clear();
+    }
+
+    fn closed(&mut self, qpn: u32) {
+        for index in 0..self.invocations.len() {
+            let invocation = &self.invocations[index];
+            if invocation.live && invocation.call.qpn == qpn {
+                self.dropped += 1;
+                self.end(index as u32, true);
+            }
+        }
+        if let Some(fallback) = &mut self.fallback {
+            fallback.waiting.retain(|call| call.qpn != qpn);
+        }
+    }
+
+    fn receiving(
+        &mut self,
+        io: &mut KernelIo<'_>,
+        tap: u32,
+        passing: &Passing,
+        bytes: &[u8],
+        replaced: &mut Vec<u8>,
+    ) -> Verdict {
+        let slot = (tap as usize).checked_sub(1).and_then(|at| self.taps.get_mut(at));
+        let Some(Bound { tap, grants }) = slot.and_then(Option::as_mut) else {
+            return Verdict::Pass;
+        };
+        let mut io = TapIo { io, grants, pd: passing.pd, hint: 0 };
+        tap.receiving(&mut io, passing, bytes, replaced)
+    }
+
+    fn sending(&mut self, tap: u32, passing: &Passing, bytes: &mut [u8]) {
+        let slot = (tap as usize).checked_sub(1).and_then(|at| self.taps.get_mut(at));
+        if let Some(Bound { tap, .. }) = slot.and_then(Option::as_mut) {
+            tap.sending(passing, bytes);
+        }
+    }
+}
+
+/// Op-codes are chosen by who deploys: spreading them over the map's bits is enough.
+#[derive(Default)]
+struct OpcodeHasher(u64);
+
+impl Hasher for OpcodeHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, opcode: u64) {
+        let mixed = opcode.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}

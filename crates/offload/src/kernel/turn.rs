@@ -1,0 +1,181 @@
+//! What an invocation's poll has at hand: the card, the invocation, and what it may still do.
+
+use core::task::Poll;
+use std::sync::Arc;
+
+use remora_nic::kernel::KernelIo;
+use remora_nic::{Access, Key, Time};
+
+use super::context::Ports;
+use super::invocation::{CHUNK, Invocation, Pool, SENDS, Wait, flush, granted};
+use super::kernels::Timing;
+use super::{CallStatus, Grant};
+
+pub(super) struct Turn<'a, 'b> {
+    pub(super) io: &'a mut KernelIo<'b>,
+    pub(super) invocation: &'a mut Invocation,
+    pub(super) buffers: &'a mut Pool,
+    pub(super) grants: &'a [Grant],
+    pub(super) timing: Option<Timing>,
+    /// The invocation's number.
+    pub(super) id: u32,
+    /// Payload that came just now.
+    pub(super) chunk: Option<&'a [u8]>,
+    /// Steps left in this turn.
+    pub(super) steps: u32,
+}
+
+impl Turn<'_, '_> {
+    /// Pays for a step with `len` bytes; `false` if the turn is over.
+    #[inline]
+    pub(super) fn spend(&mut self, len: usize) -> Result<bool, CallStatus> {
+        if self.invocation.broken {
+            return Err(CallStatus::ACCESS);
+        }
+        let cost = 1 + len as u64 / 64;
+        if self.steps == 0 {
+            return Ok(false);
+        }
+        // Whatever is begun in a turn is done in it, so that long steps are done at all.
+        self.steps = self.steps.saturating_sub(cost.min(u32::MAX.into()) as u32);
+        self.invocation.left = self.invocation.left.checked_sub(cost).ok_or(CallStatus::BUDGET)?;
+        Ok(true)
+    }
+
+    /// A memory access: carried out at once, and ready when the timing says.
+    #[inline]
+    pub(super) fn access(
+        &mut self,
+        until: &mut Option<Time>,
+        len: usize,
+        act: impl FnOnce(&mut Self) -> Result<(), CallStatus>,
+    ) -> Result<Poll<()>, CallStatus> {
+        if let Some(ready) = *until {
+            if self.io.now() >= ready {
+                return Ok(Poll::Ready(()));
+            }
+            self.invocation.wait = Wait::Until(ready);
+            return Ok(Poll::Pending);
+        }
+        if !self.spend(len)? {
+            return Ok(Poll::Pending);
+        }
+        act(self)?;
+        let Some(timing) = self.timing else { return Ok(Poll::Ready(())) };
+        let ready = self.io.now() + timing.of(len);
+        *until = Some(ready);
+        self.invocation.wait = Wait::Until(ready);
+        Ok(Poll::Pending)
+    }
+
+    /// Appends memory to the results.
+    pub(super) fn fetch(&mut self, addr: u64, len: usize) -> Result<(), CallStatus> {
+        // Lent out of the invocation, so that the rest of it can be used meanwhile.
+        let mut buffer = self.invocation.out.take().ok_or(CallStatus::TRAP)?;
+        let bytes = Arc::make_mut(&mut buffer);
+        let from = bytes.len();
+        bytes.resize(from + len, 0);
+        let read = self.read(addr, &mut bytes[from..]);
+        if read.is_err() {
+            bytes.truncate(from);
+        }
+        self.invocation.out = Some(buffer);
+        read
+    }
+
+    /// The granted key that opens a range.
+    pub(super) fn key_for(&mut self, addr: u64, len: u32) -> Result<Key, CallStatus> {
+        let (io, pd) = (&*self.io, self.invocation.call.pd);
+        granted(self.grants, &mut self.invocation.hint, false, |key| {
+            io.check((key, pd), addr, len.into(), Access::empty()).map(|()| key)
+        })
+    }
+
+    /// May another message be sent? If not, the invocation waits for room.
+    pub(super) fn can_send(&mut self) -> bool {
+        let can = self.invocation.in_flight < SENDS && self.io.has_room(1);
+        if !can {
+            self.invocation.wait = Wait::Room;
+        }
+        can
+    }
+
+    /// Sends what was held back; `false` if there is no room yet.
+    pub(super) fn flush(&mut self) -> Result<bool, CallStatus> {
+        self.invocation.fits(0)?;
+        let rest = self.invocation.held.is_some()
+            || self.invocation.out.as_ref().is_some_and(|out| !out.is_empty());
+        if rest && self.invocation.call.header.local {
+            // A local call's results are copied once, at the end.
+            return self.localize().map(|()| true);
+        }
+        let flushed = flush(self.invocation, self.id, self.io);
+        if !flushed {
+            self.invocation.wait = Wait::Room;
+        }
+        Ok(flushed)
+    }
+
+    /// Copies what was held back to its place in the caller's own memory.
+    fn localize(&mut self) -> Result<(), CallStatus> {
+        let header = self.invocation.call.header;
+        let pd = self.invocation.call.pd;
+        let to = header.to.addr.wrapping_add(self.invocation.written.into());
+        let mut bytes = Vec::new();
+        if let Some((key, addr, len)) = self.invocation.held.take() {
+            bytes.resize(len as usize, 0);
+            self.io.read((key, pd), addr, &mut bytes).map_err(|_| CallStatus::ACCESS)?;
+        } else if let Some(out) = &mut self.invocation.out {
+            bytes.append(Arc::make_mut(out));
+        }
+        self.invocation.written += bytes.len() as u32;
+        self.io.write((header.to.rkey, pd), to, &bytes).map_err(|_| CallStatus::ACCESS)
+    }
+
+    /// Sends results if they are `most` or more.
+    pub(super) fn make_room(&mut self, most: usize) -> Result<bool, CallStatus> {
+        self.invocation.fits(0)?;
+        let many = self.invocation.out.as_ref().is_some_and(|out| out.len() >= most);
+        if many { self.flush() } else { Ok(true) }
+    }
+
+    /// Makes sure of a buffer that `len` more bytes of results fit into.
+    pub(super) fn make_room_for(&mut self, len: usize) -> Result<bool, CallStatus> {
+        let held = self.invocation.held.is_some();
+        let out = self.invocation.out.as_ref().map(|out| out.len());
+        if (held || out.is_some_and(|out| out > 0 && out + len > CHUNK)) && !self.flush()? {
+            return Ok(false);
+        }
+        if self.invocation.out.is_none() {
+            self.invocation.out = self.buffers.take(len);
+        }
+        if self.invocation.out.is_none() {
+            self.invocation.wait = Wait::Room;
+        }
+        Ok(self.invocation.out.is_some())
+    }
+}
+
+impl Ports for Turn<'_, '_> {
+    #[inline]
+    fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), CallStatus> {
+        let (io, pd) = (&mut *self.io, self.invocation.call.pd);
+        let hint = &mut self.invocation.hint;
+        granted(self.grants, hint, false, |key| io.read((key, pd), addr, dst))
+    }
+
+    #[inline]
+    fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), CallStatus> {
+        let (io, pd) = (&mut *self.io, self.invocation.call.pd);
+        let hint = &mut self.invocation.hint;
+        granted(self.grants, hint, true, |key| io.write((key, pd), addr, src))
+    }
+
+    fn output(&mut self, len: usize) -> Result<&mut Vec<u8>, CallStatus> {
+        if self.invocation.out.is_none() {
+            self.invocation.out = self.buffers.take(len);
+        }
+        let out = self.invocation.out.as_mut().ok_or(CallStatus::UNAVAILABLE)?;
+        Ok(Arc::make_mut(out))
+    }
+}

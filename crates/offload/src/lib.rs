@@ -1,0 +1,7 @@
+//! Programs that run on the card.
+//!
+//! [`kernel`] is StRoM's: code on the data path between the transport and memory, invoked by a
+//! remote peer or by the local host in one round trip.
+#![warn(missing_debug_implementations)]
+
+pub mod kernel;

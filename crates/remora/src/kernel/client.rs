@@ -1,0 +1,294 @@
+//! Calling kernels: headers, room for results, and waiting for them.
+
+use std::time::{Duration, Instant};
+
+use remora_nic::kernel::STATUS_WORD_LEN;
+use remora_nic::queue::{
+    Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status,
+    WorkKind,
+};
+use remora_nic::{Access, PostError};
+use thiserror::Error;
+
+use super::{CallStatus, Header, Notify, StatusWord};
+use crate::completion::CompletionQueue;
+use crate::memory::AccessError;
+use crate::queue_pair::QueuePair;
+use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
+
+/// Room for a call's header and parameters: a packet of the largest MTU.
+const CALL_LEN: usize = 4096;
+/// Room for a status word, on a cache line of its own.
+const WORD_LEN: usize = 64;
+
+/// Why a call has no result.
+#[derive(Debug, Error)]
+pub enum CallFailure {
+    /// The kernel, or the card that it was to run on, says no.
+    #[error("the call failed: {0}")]
+    Status(CallStatus),
+    /// The call cannot be posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Connection(Status),
+    /// The completion queue overflowed.
+    #[error(transparent)]
+    Poll(#[from] PollCqError),
+    /// It took too long.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// Header and parameters, or the result, are longer than the room for them.
+    #[error(transparent)]
+    Room(#[from] AccessError),
+    /// As many calls are in flight as the client was made for.
+    #[error("all {0} places for calls are taken: finish one first")]
+    Full(usize),
+    /// The answer is not what such a kernel answers.
+    #[error("the kernel's answer makes no sense")]
+    Answer,
+}
+
+/// A call in flight.
+#[derive(Debug)]
+#[must_use = "a call's place is taken until it is finished"]
+pub struct Ticket {
+    slot: usize,
+}
+
+/// A place for a call.
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    Free,
+    Waiting,
+    Done(CallStatus, u32),
+}
+
+/// Calls kernels by a queue pair, several at once if need be.
+///
+/// The queue pair's receive completions must go to a completion queue that nobody else polls: the
+/// end of a call is told by a WRITE WITH IMMEDIATE.
+#[derive(Debug)]
+pub struct KernelClient {
+    queue_pair: QueuePair,
+    recv_cq: CompletionQueue,
+    region: MemoryRegion,
+    result_len: usize,
+    slots: Vec<Slot>,
+    /// How long a call may take.
+    pub patience: Duration,
+}
+
+impl KernelClient {
+    /// A client for as many calls at once as `places`, with results of at most `result_len` bytes.
+    /// The queue pair needs `places` receive elements, and for payload a second scatter/gather
+    /// entry in its send elements.
+    ///
+    /// # Errors
+    /// No memory, or the card refuses to register it.
+    ///
+    /// # Panics
+    /// If the queue pair does not report receives to `recv_cq`.
+    pub fn new(
+        domain: &ProtectionDomain,
+        queue_pair: &QueuePair,
+        recv_cq: &CompletionQueue,
+        places: usize,
+        result_len: usize,
+    ) -> Result<KernelClient, RegisterError> {
+        assert_eq!(queue_pair.query().recv_cq, recv_cq.handle(), "not this queue pair's receives");
+        let result_len = result_len.max(1).next_multiple_of(64);
+        let places = places.max(1);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let region = domain.alloc(places * (CALL_LEN + WORD_LEN + result_len), access)?;
+        Ok(KernelClient {
+            queue_pair: queue_pair.clone(),
+            recv_cq: recv_cq.clone(),
+            region,
+            result_len,
+            slots: vec![Slot::Free; places],
+            patience: Duration::from_secs(10),
+        })
+    }
+
+    /// The queue pair.
+    pub fn queue_pair(&self) -> &QueuePair {
+        &self.queue_pair
+    }
+
+    /// Begins a call by RPC.
+    ///
+    /// # Errors
+    /// See [`CallFailure`].
+    pub fn begin(&mut self, opcode: u64, params: &[u8]) -> Result<Ticket, CallFailure> {
+        self.post(opcode, params, None)
+    }
+
+    /// Begins a call by RPC WRITE, with payload in registered memory.
+    ///
+    /// # Errors
+    /// See [`CallFailure`].
+    pub fn begin_with(
+        &mut self,
+        opcode: u64,
+        params: &[u8],
+        payload: Sge,
+    ) -> Result<Ticket, CallFailure> {
+        self.post(opcode, params, Some(payload))
+    }
+
+    fn post(
+        &mut self,
+        opcode: u64,
+        params: &[u8],
+        payload: Option<Sge>,
+    ) -> Result<Ticket, CallFailure> {
+        let free = self.slots.iter().position(|slot| matches!(slot, Slot::Free));
+        let slot = free.ok_or(CallFailure::Full(self.slots.len()))?;
+        let header = Header {
+            notify: Notify::Both(self.region.remote(self.word_at(slot) as u64)),
+            local: false,
+            params_len: u16::try_from(params.len()).unwrap_or(u16::MAX),
+            to: self.region.remote(self.result_at(slot) as u64),
+            max_len: u32::try_from(self.result_len).unwrap_or(u32::MAX),
+            cookie: slot as u64,
+        };
+        let at = slot * CALL_LEN;
+        let (head, len) = (header.to_bytes(), header.to_bytes().len() + params.len());
+        if len > CALL_LEN {
+            let room = AccessError::OutOfRange { offset: 0, len, buffer: CALL_LEN };
+            return Err(CallFailure::Room(room));
+        }
+        self.region.write_at(at, &head)?;
+        self.region.write_at(at + head.len(), params)?;
+        self.region.write_at(self.word_at(slot), &[0; STATUS_WORD_LEN])?;
+        let sges = [self.region.sge(at as u64, len as u32), payload.unwrap_or_default()];
+        let (op, sges) = match payload {
+            None => (SendOp::Rpc { opcode }, &sges[..1]),
+            Some(_) => (SendOp::RpcWrite { opcode }, &sges[..]),
+        };
+        let (wr_id, flags) = (slot as u64, SendFlags::empty());
+        // One doorbell for both, so that an acknowledge that is owed rides behind the call.
+        let mut batch = self.queue_pair.post_batch();
+        batch.post_recv(&self.queue_pair, &RecvRequest { wr_id, sges: &[] })?;
+        let request = SendRequest { wr_id, op, data: Data::Sges(sges), flags };
+        batch.post_send(&self.queue_pair, &request)?;
+        drop(batch);
+        self.slots[slot] = Slot::Waiting;
+        Ok(Ticket { slot })
+    }
+
+    fn result_at(&self, slot: usize) -> usize {
+        self.slots.len() * (CALL_LEN + WORD_LEN) + slot * self.result_len
+    }
+
+    fn word_at(&self, slot: usize) -> usize {
+        self.slots.len() * CALL_LEN + slot * WORD_LEN
+    }
+
+    /// Has the call ended? Drives the device one step if nothing has.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn is_done(&mut self, ticket: &Ticket) -> Result<bool, CallFailure> {
+        if matches!(self.slots[ticket.slot], Slot::Waiting) {
+            self.poll()?;
+        }
+        Ok(matches!(self.slots[ticket.slot], Slot::Done(..)))
+    }
+
+    fn poll(&mut self) -> Result<(), CallFailure> {
+        let mut done = [Completion::default(); 8];
+        let n = self.recv_cq.poll(&mut done)?;
+        for entry in &done[..n] {
+            if entry.status != Status::Success {
+                return Err(CallFailure::Connection(entry.status));
+            }
+            let (status, cookie) = CallStatus::from_immediate(entry.imm_or_key);
+            if entry.kind == WorkKind::RecvWriteImm
+                && let Some(slot) = self.slots.get_mut(cookie as usize)
+                && matches!(slot, Slot::Waiting)
+            {
+                *slot = Slot::Done(status, entry.len);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a call: how it ended, and the length of its last message.
+    fn wait(&mut self, ticket: &Ticket) -> Result<(CallStatus, u32), CallFailure> {
+        let mut spins = 0u32;
+        let mut end = None;
+        loop {
+            if let Slot::Done(status, len) = self.slots[ticket.slot] {
+                return Ok((status, len));
+            }
+            self.poll()?;
+            spins += 1;
+            // The clock is looked at seldom: it costs as much as an empty poll.
+            if spins.is_multiple_of(64) {
+                let now = Instant::now();
+                if now > *end.get_or_insert(now + self.patience) {
+                    return Err(CallFailure::Timeout(self.patience));
+                }
+            }
+        }
+    }
+
+    /// Waits for a call; appends its result to `out` and returns its length.
+    ///
+    /// A call that took too long keeps its place, as its answer may still come.
+    ///
+    /// # Errors
+    /// See [`CallFailure`].
+    pub fn finish(&mut self, ticket: Ticket, out: &mut Vec<u8>) -> Result<usize, CallFailure> {
+        let (status, last) = self.wait(&ticket)?;
+        let at = self.result_at(ticket.slot);
+        self.slots[ticket.slot] = Slot::Free;
+        if status != CallStatus::OK {
+            return Err(CallFailure::Status(status));
+        }
+        // The completion tells the length of the last message; if it was not the only one, the
+        // status word tells that of all.
+        let mut word = [0; STATUS_WORD_LEN];
+        self.region.read_at(self.word_at(ticket.slot), &mut word)?;
+        let len = StatusWord::parse(&word).map_or(last, |word| word.len) as usize;
+        if len > self.result_len {
+            return Err(CallFailure::Answer);
+        }
+        let from = out.len();
+        out.resize(from + len, 0);
+        self.region.read_at(at, &mut out[from..])?;
+        Ok(len)
+    }
+
+    /// Calls by RPC and waits; appends the result to `out` and returns its length.
+    ///
+    /// # Errors
+    /// See [`CallFailure`].
+    pub fn call(
+        &mut self,
+        opcode: u64,
+        params: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<usize, CallFailure> {
+        let ticket = self.begin(opcode, params)?;
+        self.finish(ticket, out)
+    }
+
+    /// Calls by RPC WRITE and waits; appends the result to `out` and returns its length.
+    ///
+    /// # Errors
+    /// See [`CallFailure`].
+    pub fn call_with(
+        &mut self,
+        opcode: u64,
+        params: &[u8],
+        payload: Sge,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, CallFailure> {
+        let ticket = self.begin_with(opcode, params, payload)?;
+        self.finish(ticket, out)
+    }
+}

@@ -1,0 +1,73 @@
+//! The host's fallback: calls that no kernel is deployed for (StRoM §5.1).
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{CallStatus, FallbackCall};
+use crate::device::{Device, Live};
+
+/// Takes the calls that no kernel is deployed for. Dropping it ends that: callers are told that
+/// there is no kernel.
+#[derive(Debug)]
+pub struct Fallback {
+    live: Arc<Live>,
+    bell: Arc<Bell>,
+}
+
+/// Rung for each call.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    ring: Condvar,
+}
+
+impl Device {
+    /// From here on, calls for which no kernel is deployed wait for the host; up to 64 of them, and
+    /// a megabyte of payload each. One at a time: a second takes the place of the first.
+    pub fn serve_fallback(&self) -> Fallback {
+        let bell = Arc::new(Bell::default());
+        let rings = bell.clone();
+        let tell = Box::new(move || {
+            *rings.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            rings.ring.notify_one();
+        });
+        self.live.lock().kernels(|kernels, _| kernels.set_fallback(tell));
+        Fallback { live: self.live.clone(), bell }
+    }
+}
+
+impl Fallback {
+    /// The next call; `None` if none comes within `patience`.
+    pub fn next(&self, patience: Duration) -> Option<FallbackCall> {
+        let end = Instant::now() + patience.min(Duration::from_secs(365 * 24 * 3600));
+        loop {
+            let next = self.live.lock().kernels(|kernels, _| kernels.next_fallback());
+            if next.is_some() {
+                return next;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let mut rung = self.bell.rung.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*rung {
+                let waited = self.bell.ring.wait_timeout(rung, left);
+                rung = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            *rung = false;
+        }
+    }
+
+    /// Answers a call.
+    pub fn answer(&self, call: &FallbackCall, status: CallStatus, result: &[u8]) {
+        self.live.command(|driver| {
+            driver.kernels(|kernels, io| kernels.answer(io, call.id, status, result));
+        });
+    }
+}
+
+impl Drop for Fallback {
+    fn drop(&mut self) {
+        self.live.command(|driver| driver.kernels(|kernels, io| kernels.end_fallback(io)));
+    }
+}

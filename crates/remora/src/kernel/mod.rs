@@ -1,0 +1,199 @@
+//! Kernels on the live card (StRoM): deploying them, binding them to streams, calling them.
+//!
+//! A kernel is deployed on the device whose memory it is near, with the regions that it may use;
+//! peers that agreed to StRoM's op-codes ([`ConnectionParams::kernels`]) call it by
+//! [`QueuePair::post_rpc`] and [`QueuePair::post_rpc_write`]. [`KernelClient`] does the rest of a
+//! call: it makes the header, has room for the results, and waits for them; [`builtin`] knows the
+//! parameters of the built-in kernels.
+//!
+//! [`ConnectionParams::kernels`]: crate::ConnectionParams::kernels
+
+pub mod builtin;
+mod client;
+mod fallback;
+
+pub use client::{CallFailure, KernelClient, Ticket};
+pub use fallback::Fallback;
+pub use remora_nic::kernel::Bound;
+pub use remora_offload::kernel::{
+    AsyncProgram, CallStatus, Context, DeployError, Deployment, FallbackCall, Grant, Header,
+    KernelInfo, Kernels, Limits, Notify, Program, StatusWord, Tap,
+};
+
+use std::sync::Arc;
+
+use remora_nic::PostError;
+use remora_nic::kernel::KernelIo;
+use remora_nic::nic::{BindError, CallError};
+use remora_nic::queue::{Data, SendFlags, SendOp, SendRequest};
+
+use crate::device::{Device, Live};
+use crate::driver::Driver;
+use crate::queue_pair::QueuePair;
+use crate::region::MemoryRegion;
+
+impl Driver {
+    /// Commands the card's kernels.
+    pub(crate) fn kernels<R>(
+        &mut self,
+        act: impl FnOnce(&mut Kernels, &mut KernelIo<'_>) -> R,
+    ) -> R {
+        let now = self.now();
+        let done = self.nic.with_kernels(now, &mut self.memory, act);
+        done.expect("the device gives its card kernels when it is opened")
+    }
+}
+
+impl Device {
+    /// Deploys a kernel for an op-code. Peers may call it from here on.
+    ///
+    /// # Errors
+    /// The op-code is taken, or the card has no room.
+    pub fn deploy<F, Fut>(
+        &self,
+        opcode: u64,
+        deployment: Deployment,
+        make: F,
+    ) -> Result<(), DeployError>
+    where
+        F: FnMut(Context) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), CallStatus>> + Send + 'static,
+    {
+        self.deploy_program(opcode, deployment, Box::new(AsyncProgram::new(make)))
+    }
+
+    /// As [`Device::deploy`], for kernels that are not `async` functions of this program.
+    ///
+    /// # Errors
+    /// The op-code is taken, or the card has no room.
+    pub fn deploy_program(
+        &self,
+        opcode: u64,
+        deployment: Deployment,
+        program: Box<dyn Program>,
+    ) -> Result<(), DeployError> {
+        self.live.lock().kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
+    }
+
+    /// Deploys a kernel in the place of another: calls from here on go to the new one, those in
+    /// flight end with the old.
+    ///
+    /// # Errors
+    /// No kernel is deployed for the op-code.
+    pub fn replace_kernel(
+        &self,
+        opcode: u64,
+        deployment: Deployment,
+        program: Box<dyn Program>,
+    ) -> Result<(), DeployError> {
+        self.live.lock().kernels(|kernels, _| kernels.replace(opcode, deployment, program))
+    }
+
+    /// Ends a kernel, and its invocations with [`CallStatus::UNLOADED`].
+    ///
+    /// # Errors
+    /// No kernel is deployed for the op-code.
+    pub fn undeploy(&self, opcode: u64) -> Result<(), DeployError> {
+        self.live.command(|driver| driver.kernels(|kernels, io| kernels.undeploy(io, opcode)))
+    }
+
+    /// The deployed kernels, by op-code.
+    pub fn kernels(&self) -> Vec<KernelInfo> {
+        self.live.lock().kernels(|kernels, _| kernels.list())
+    }
+
+    /// Binds a kernel to a stream of WRITEs: a bump in the wire (StRoM §3.4). It is unbound when
+    /// the binding is dropped.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn bind_kernel(
+        &self,
+        to: Bound,
+        grants: Vec<Grant>,
+        tap: Box<dyn Tap>,
+    ) -> Result<Binding, BindError> {
+        let mut driver = self.live.lock();
+        let number = driver.kernels(|kernels, _| kernels.add_tap(grants, tap));
+        if let Err(error) = driver.nic.bind_kernel(to, number) {
+            driver.kernels(|kernels, _| kernels.remove_tap(number));
+            return Err(error);
+        }
+        drop(driver);
+        Ok(Binding { live: self.live.clone(), to, number })
+    }
+}
+
+/// A kernel bound to a stream; dropping it ends the binding.
+#[derive(Debug)]
+pub struct Binding {
+    live: Arc<Live>,
+    to: Bound,
+    number: u32,
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        let mut driver = self.live.lock();
+        // It may have ended with its queue pair or region, and another may be bound there now.
+        if driver.nic.bound_kernel(self.to) == Some(self.number) {
+            driver.nic.unbind_kernel(self.to).ok();
+        }
+        driver.kernels(|kernels, _| kernels.remove_tap(self.number));
+    }
+}
+
+impl MemoryRegion {
+    /// What lets a kernel read the region.
+    pub fn grant_read(&self) -> Grant {
+        Grant { key: self.key(), write: false }
+    }
+
+    /// What lets a kernel read and write the region.
+    pub fn grant_write(&self) -> Grant {
+        Grant { key: self.key(), write: true }
+    }
+}
+
+impl QueuePair {
+    /// Posts an RPC (StRoM's `postRpc`): `call` is a [`Header`] and parameters, a path MTU at most.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    pub fn post_rpc(
+        &self,
+        wr_id: u64,
+        opcode: u64,
+        call: Data<'_>,
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
+        self.post_send(&SendRequest { wr_id, op: SendOp::Rpc { opcode }, data: call, flags })
+    }
+
+    /// Posts an RPC WRITE (StRoM's `postRpcWrite`): as [`QueuePair::post_rpc`], with payload of any
+    /// length behind the parameters.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    pub fn post_rpc_write(
+        &self,
+        wr_id: u64,
+        opcode: u64,
+        call: Data<'_>,
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
+        self.post_send(&SendRequest { wr_id, op: SendOp::RpcWrite { opcode }, data: call, flags })
+    }
+
+    /// Invokes a kernel of this device by the host itself (StRoM §5.2); its results go to the
+    /// queue pair's peer, or with [`Header::local`] stay here.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn call_kernel(&self, opcode: u64, call: &[u8]) -> Result<(), CallError> {
+        self.live().command(|driver| {
+            let now = driver.now();
+            driver.nic.call_kernel(now, &mut driver.memory, self.qpn(), opcode, call)
+        })
+    }
+}

@@ -1,0 +1,270 @@
+//! Kernels between two devices of one process, over real sockets.
+
+use std::time::Duration;
+
+use remora::kernel::builtin::{self, RemoteTable};
+use remora::kernel::{
+    Bound, CallFailure, CallStatus, Context, Deployment, Header, KernelClient, Notify, StatusWord,
+};
+use remora::nic::Access;
+use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
+use remora::offload::kernel::builtin::column::Column;
+use remora::offload::kernel::builtin::{
+    aggregate, consistency, filter, get, hyperloglog, opcode, shuffle, traversal,
+};
+use remora::{
+    CompletionQueue, ConnectionParams, Device, MemoryRegion, ProtectionDomain, QueuePair,
+    QueuePairOptions,
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const OPEN: Access = Access::all();
+
+struct End {
+    device: Device,
+    pd: ProtectionDomain,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    qp: QueuePair,
+    memory: MemoryRegion,
+}
+
+fn end() -> End {
+    let device = Device::open().unwrap();
+    let pd = device.alloc_pd().unwrap();
+    let send_cq = device.create_cq(256).unwrap();
+    let recv_cq = device.create_cq(256).unwrap();
+    let rc = QueuePairOptions::rc(&send_cq);
+    let options = QueuePairOptions { recv_cq: &recv_cq, send_sges: 2, ..rc };
+    let qp = pd.create_qp(&options).unwrap();
+    let memory = pd.alloc(4 << 20, OPEN).unwrap();
+    End { device, pd, send_cq, recv_cq, qp, memory }
+}
+
+/// A client, and a server that knows nothing of what its card does.
+fn pair() -> (End, End, KernelClient) {
+    let (a, b) = (end(), end());
+    let params = ConnectionParams { kernels: true, ..ConnectionParams::new(a.device.info().mtu) };
+    a.qp.connect(b.qp.local(), &params).unwrap();
+    b.qp.connect(a.qp.local(), &params).unwrap();
+    let client = KernelClient::new(&a.pd, &a.qp, &a.recv_cq, 8, 1 << 20).unwrap();
+    (a, b, client)
+}
+
+fn numbers(n: u64) -> (Vec<u64>, Vec<u8>) {
+    let numbers: Vec<u64> = (0..n).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20).collect();
+    let bytes = numbers.iter().flat_map(|v| v.to_le_bytes()).collect();
+    (numbers, bytes)
+}
+
+#[test]
+fn a_value_is_fetched_in_one_call() {
+    let (_a, b, mut client) = pair();
+    b.device.deploy_builtin(&[b.memory.grant_read()]).unwrap();
+    assert_eq!(b.device.kernels().len(), 8);
+    let mut table = get::Table::new(16, 48);
+    for key in 0..100u64 {
+        let at = (64 + key) << 10;
+        table.insert(key, get::Value { addr: b.memory.remote(at).addr, len: 700 }).unwrap();
+        b.memory.write_at(at as usize, &[key as u8; 700]).unwrap();
+    }
+    b.memory.write_at(0, table.bytes()).unwrap();
+    let remote = RemoteTable { table: b.memory.remote(0).addr, heads: 16 };
+    let mut value = Vec::new();
+    for key in 0..100 {
+        value.clear();
+        assert!(remote.get(&mut client, key, &mut value).unwrap());
+        assert_eq!(value, [key as u8; 700]);
+    }
+    assert!(!remote.get(&mut client, 100, &mut value).unwrap());
+    // Several at once.
+    let tickets: Vec<_> = (0..8)
+        .map(|key| client.begin(opcode::GET, &remote.params(key).to_bytes()).unwrap())
+        .collect();
+    assert!(matches!(client.begin(opcode::GET, &[]), Err(CallFailure::Full(8))));
+    for (key, ticket) in tickets.into_iter().enumerate().rev() {
+        value.clear();
+        client.finish(ticket, &mut value).unwrap();
+        assert_eq!(value, [key as u8; 700]);
+    }
+    let refused = client.call(opcode::GET, b"nonsense", &mut value);
+    assert!(matches!(refused, Err(CallFailure::Status(CallStatus::BAD_PARAMS))));
+    b.device.undeploy(opcode::GET).unwrap();
+    let gone = remote.get(&mut client, 1, &mut value);
+    assert!(matches!(gone, Err(CallFailure::Status(CallStatus::NO_KERNEL))));
+}
+
+#[test]
+fn lists_are_traversed_and_objects_checked() {
+    let (_a, b, mut client) = pair();
+    b.device.deploy_builtin(&[b.memory.grant_read()]).unwrap();
+    let base = b.memory.remote(0).addr;
+    for i in 0..32u64 {
+        let element = [i, base + (i + 1) * 64, base + 8192 + i * 64];
+        let bytes: Vec<u8> = element.iter().flat_map(|w| w.to_le_bytes()).collect();
+        b.memory.write_at(i as usize * 64, &bytes).unwrap();
+        b.memory.write_at(8192 + i as usize * 64, &[i as u8; 64]).unwrap();
+    }
+    let mut value = Vec::new();
+    assert!(
+        builtin::traverse(&mut client, &traversal::Params::list(base, 31, 64), &mut value).unwrap()
+    );
+    assert_eq!(value, [31; 64]);
+    let data = vec![7; 4088];
+    let object = [&data[..], &consistency::checksum(&data).to_le_bytes()].concat();
+    b.memory.write_at(1 << 20, &object).unwrap();
+    let address = b.memory.remote(1 << 20).addr;
+    let params = consistency::Params { address, len: 4096, readings: 3 };
+    value.clear();
+    builtin::read_consistent(&mut client, &params, &mut value).unwrap();
+    assert_eq!(value, object);
+    b.memory.write_at((1 << 20) + 9, &[8]).unwrap();
+    let torn = builtin::read_consistent(&mut client, &params, &mut value);
+    assert!(matches!(torn, Err(CallFailure::Status(CallStatus::INCONSISTENT))));
+}
+
+#[test]
+fn streams_are_worked_on_as_they_arrive() {
+    let (a, b, mut client) = pair();
+    let shared = b.device.deploy_builtin(&[b.memory.grant_write()]).unwrap();
+    let (numbers, bytes) = numbers(100_000);
+    a.memory.write_at(0, &bytes).unwrap();
+    let stream = a.memory.sge(0, bytes.len() as u32);
+    // HyperLogLog, by RPC WRITE, stored as well.
+    let store = b.memory.addr();
+    let add = hyperloglog::Params { ask: hyperloglog::Ask::Add, precision: 0, store };
+    let (report, _) = builtin::hyperloglog_ask(&mut client, &add, Some(stream)).unwrap();
+    assert_eq!(report.count, 100_000);
+    assert!((report.estimate / 100_000.0 - 1.0).abs() < 0.04, "{report:?}");
+    let mut stored = vec![0; bytes.len()];
+    b.memory.read_at(0, &mut stored).unwrap();
+    assert!(stored == bytes);
+    // Filter: the result is longer than a chunk.
+    let params = filter::Params {
+        row_len: 8,
+        column: Column::u64(0),
+        compare: filter::Compare::Less,
+        operand: 1 << 43,
+        count_only: false,
+    };
+    let wanted: Vec<u8> =
+        numbers.iter().filter(|v| **v < 1 << 43).flat_map(|v| v.to_le_bytes()).collect();
+    let mut got = Vec::new();
+    builtin::filter_rows(&mut client, &params, stream, &mut got).unwrap();
+    assert!(got == wanted, "{} of {} bytes", got.len(), wanted.len());
+    // Aggregate.
+    let params =
+        aggregate::Params { row_len: 8, value: Column::u64(0), group_by: None, groups_max: 0 };
+    let groups = builtin::aggregate_rows(&mut client, &params, stream).unwrap();
+    assert_eq!(groups[0].sum, numbers.iter().map(|v| i128::from(*v)).sum());
+    // Shuffle.
+    let mut sizes = vec![0; 256];
+    numbers.iter().for_each(|v| sizes[(v & 255) as usize] += 1);
+    let histogram = shuffle::Partition::histogram(b.memory.addr(), &sizes);
+    a.memory.write_at(2 << 20, &histogram).unwrap();
+    let histogram = a.memory.sge(2 << 20, histogram.len() as u32);
+    builtin::shuffle_histogram(&mut client, 1, 8, histogram).unwrap();
+    assert_eq!(builtin::shuffle_values(&mut client, 1, stream).unwrap(), 100_000);
+    let mut got = vec![0; bytes.len()];
+    b.memory.read_at(0, &mut got).unwrap();
+    let mut expected = Vec::new();
+    for partition in 0..256 {
+        expected.extend(numbers.iter().filter(|v| *v & 255 == partition));
+    }
+    let got: Vec<u64> = got.as_chunks().0.iter().map(|v| u64::from_le_bytes(*v)).collect();
+    assert!(got == expected);
+    // A receive kernel sees plain WRITEs.
+    shared.hyperloglog.with(|sketch| *sketch = hyperloglog::Sketch::new(14));
+    let to = Bound::Region(b.memory.key());
+    let binding = b.device.bind_kernel(to, vec![], shared.hyperloglog.tap()).unwrap();
+    let op = SendOp::Write { to: b.memory.remote(0), imm: None };
+    let flags = SendFlags::SIGNALED;
+    let write = || {
+        a.qp.post_send(&SendRequest { wr_id: 1, op, data: Data::Sges(&[stream]), flags }).unwrap();
+        assert_eq!(a.send_cq.spin(PATIENCE).unwrap().status, Status::Success);
+        shared.hyperloglog.with(|sketch| sketch.count())
+    };
+    assert_eq!(write(), 100_000);
+    drop(binding);
+    assert_eq!(write(), 100_000, "the second WRITE passed unseen");
+}
+
+#[test]
+fn the_hosts_fallback_answers() {
+    let (_a, b, mut client) = pair();
+    let fallback = b.device.serve_fallback();
+    let server = std::thread::spawn(move || {
+        let call = fallback.next(PATIENCE).unwrap();
+        assert_eq!((call.opcode, &call.params[..]), (77, &b"question"[..]));
+        fallback.answer(&call, CallStatus::OK, b"answer");
+        // Whoever asks while nobody answers is told so when the fallback ends.
+        let call = fallback.next(PATIENCE).unwrap();
+        assert_eq!(call.opcode, 78);
+    });
+    let mut answer = Vec::new();
+    client.call(77, b"question", &mut answer).unwrap();
+    assert_eq!(answer, b"answer");
+    let left = client.call(78, b"", &mut answer);
+    assert!(matches!(left, Err(CallFailure::Status(CallStatus::UNAVAILABLE))));
+    server.join().unwrap();
+    drop(b);
+}
+
+#[test]
+fn the_host_calls_its_own_kernels() {
+    let (_a, b, _client) = pair();
+    b.device
+        .deploy(5, Deployment::new("echo", []), |context: Context| async move {
+            let params = context.params(|params| Ok(params.to_vec())).await?;
+            context.output(|out| out.extend_from_slice(&params)).await
+        })
+        .unwrap();
+    let (to, word) = (b.memory.remote(0), b.memory.remote(64));
+    let header = Header {
+        notify: Notify::Word(word),
+        local: true,
+        params_len: 5,
+        to,
+        max_len: 8,
+        cookie: 9,
+    };
+    let call = [&header.to_bytes()[..], b"local"].concat();
+    b.qp.call_kernel(5, &call).unwrap();
+    let (mut result, mut word) = ([0; 5], [0; 16]);
+    b.memory.read_at(0, &mut result).unwrap();
+    b.memory.read_at(64, &mut word).unwrap();
+    assert_eq!(&result, b"local");
+    let expected = StatusWord { cookie: 9, len: 5, status: CallStatus::OK };
+    assert_eq!(StatusWord::parse(&word), Some(expected));
+}
+
+#[test]
+fn the_op_codes_are_agreed_at_connection() {
+    for (offers, accepts) in [(true, true), (true, false), (false, true)] {
+        let (a, b) = (end(), end());
+        let listener = b.device.listen(7000).unwrap();
+        let to = std::net::SocketAddr::new(b.device.info().address, 7000);
+        let mtu = a.device.info().mtu;
+        let accepting = std::thread::spawn(move || {
+            let request = listener.accept(PATIENCE).unwrap();
+            let params = ConnectionParams { kernels: accepts, ..ConnectionParams::new(mtu) };
+            let connection = request.accept(b.qp.clone(), b"yes", &params, PATIENCE).unwrap();
+            (b, connection)
+        });
+        let params = ConnectionParams { kernels: offers, ..ConnectionParams::new(mtu) };
+        let connection = a.device.connect(a.qp.clone(), to, b"hello", &params, PATIENCE).unwrap();
+        let (_b, accepted) = accepting.join().unwrap();
+        assert!(connection.private_data().starts_with(b"yes\0"));
+        assert!(accepted.private_data().starts_with(b"hello\0"));
+        assert!(!connection.private_data().ends_with(b"StRM"));
+        let mut client = KernelClient::new(&a.pd, &a.qp, &a.recv_cq, 1, 64).unwrap();
+        client.patience = Duration::from_secs(5);
+        let called = client.call(1, b"", &mut Vec::new());
+        // Expect: where both agreed, an answer (that there is no such kernel); else no packet.
+        match (offers && accepts, called) {
+            (true, Err(CallFailure::Status(CallStatus::NO_KERNEL))) => {}
+            (false, Err(CallFailure::Connection(Status::Flushed))) => {}
+            (_, called) => panic!("{offers} {accepts}: {called:?}"),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Kernels in a simulated world: a pair whose second host runs them, and calls from the first.
+
+use remora_nic::kernel::{CallStatus, HEADER_LEN, Header, Notify, STATUS_WORD_LEN, StatusWord};
+use remora_nic::queue::{Data, SendFlags, SendOp, Sge};
+use remora_nic::wire::Dialect;
+use remora_offload::kernel::{
+    AsyncProgram, Context, DeployError, Deployment, Grant, Kernels, Limits, Timing,
+};
+
+use crate::pair::{A, B, Pair, PairOptions};
+
+/// Where, in A's region, a call is put together.
+pub const CALL: u64 = 0;
+/// Where, in A's region, results go.
+pub const RESULT: u64 = 256 << 10;
+/// Where, in A's region, status words go.
+pub const WORD: u64 = 1000 << 10;
+
+/// A pair of hosts that agreed to StRoM's op-codes; B runs kernels.
+///
+/// # Panics
+/// If a card refuses what no card should.
+pub fn kernel_pair(mut options: PairOptions, limits: Limits, timing: Option<Timing>) -> Pair {
+    options.connect.dialect = Dialect::Strom;
+    let mut pair = Pair::new(&options);
+    for host in &mut pair.world.hosts {
+        let mut kernels = Kernels::new(limits);
+        kernels.set_timing(timing);
+        host.nic.set_kernels(Box::new(kernels));
+    }
+    pair
+}
+
+impl Pair {
+    /// Commands the kernels of host `of`.
+    ///
+    /// # Panics
+    /// If the pair was not made by [`kernel_pair`].
+    pub fn kernels<R>(
+        &mut self,
+        of: usize,
+        act: impl FnOnce(&mut Kernels, &mut remora_nic::kernel::KernelIo<'_>) -> R,
+    ) -> R {
+        let now = self.world.now;
+        let crate::world::Host { nic, memory, .. } = &mut self.world.hosts[of];
+        nic.with_kernels(now, memory, act).expect("the card has kernels")
+    }
+
+    /// Deploys an `async fn` at `of`, which may use that host's region.
+    ///
+    /// # Errors
+    /// See [`DeployError`].
+    pub fn deploy<F, Fut>(&mut self, of: usize, opcode: u64, make: F) -> Result<(), DeployError>
+    where
+        F: FnMut(Context) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), CallStatus>> + Send + 'static,
+    {
+        let grants = vec![Grant { key: self.regions[of].key, write: true }];
+        let deployment = Deployment::new("test", grants);
+        let program = Box::new(AsyncProgram::new(make));
+        self.kernels(of, |kernels, _| kernels.deploy(opcode, deployment, program))
+    }
+
+    /// The header of a call by A: results go to [`RESULT`], the end is told at [`WORD`].
+    pub fn header(&self, params: &[u8], max_len: u32, cookie: u64) -> Header {
+        let (to, word) = (self.remote(A, RESULT), self.remote(A, WORD + cookie * 16));
+        let (notify, params_len) = (Notify::Word(word), params.len() as u16);
+        Header { notify, local: false, params_len, to, max_len, cookie }
+    }
+
+    /// A calls by RPC; returns the `wr_id`.
+    pub fn call(&mut self, opcode: u64, header: &Header, params: &[u8]) -> u64 {
+        self.post_call(SendOp::Rpc { opcode }, header, params, &[])
+    }
+
+    /// A calls by RPC WRITE; returns the `wr_id`.
+    pub fn call_with(
+        &mut self,
+        opcode: u64,
+        header: &Header,
+        params: &[u8],
+        payload: &[u8],
+    ) -> u64 {
+        self.post_call(SendOp::RpcWrite { opcode }, header, params, payload)
+    }
+
+    fn post_call(&mut self, op: SendOp, header: &Header, params: &[u8], payload: &[u8]) -> u64 {
+        let mut bytes = header.to_bytes().to_vec();
+        bytes.extend_from_slice(params);
+        bytes.extend_from_slice(payload);
+        let at = CALL + header.cookie * 4096;
+        self.set(A, at, &bytes);
+        if let Notify::Word(_) = header.notify {
+            self.set(A, WORD + header.cookie * 16, &[0; STATUS_WORD_LEN]);
+        }
+        debug_assert!(bytes.len() >= HEADER_LEN);
+        let sges: [Sge; 1] = [self.sge(A, at, bytes.len() as u32)];
+        self.post(A, op, Data::Sges(&sges), SendFlags::SIGNALED)
+    }
+
+    /// How the call with this cookie ended, if it has.
+    ///
+    /// # Panics
+    /// Never: a status word has its length.
+    pub fn status(&self, cookie: u64) -> Option<StatusWord> {
+        let bytes = self.bytes(A, WORD + cookie * 16, STATUS_WORD_LEN as u64);
+        StatusWord::parse(&bytes.try_into().expect("as many as were asked for"))
+    }
+
+    /// Calls, runs the world until it is quiet, and returns status and results.
+    pub fn call_and_wait(
+        &mut self,
+        opcode: u64,
+        params: &[u8],
+        payload: &[u8],
+        max_len: u32,
+    ) -> (Option<CallStatus>, Vec<u8>) {
+        let header = self.header(params, max_len, 0);
+        if payload.is_empty() {
+            self.call(opcode, &header, params);
+        } else {
+            self.call_with(opcode, &header, params, payload);
+        }
+        self.run();
+        let word = self.status(0);
+        let len = word.map_or(0, |word| word.len);
+        (word.map(|word| word.status), self.bytes(A, RESULT, len.into()))
+    }
+
+    /// A counter of B, by name.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    pub fn counted(&self, name: &str) -> u64 {
+        let counters = self.world.hosts[B].nic.counters();
+        counters.iter().find(|(n, ..)| *n == name).expect("a counter's name").1
+    }
+}

@@ -190,10 +190,15 @@ impl Sink<'_> {
         self.announce(listener, &child, Param::Conn(param), request.private_data);
     }
 
-    /// An id for a request.
+    /// An id for a request, which the listener has counted.
     fn child(&self, listener: &Arc<Id>, told: Option<(SocketAddr, SocketAddr)>) -> Option<Arc<Id>> {
-        let channel = listener.channel()?;
-        let child = Id::create(channel, false, listener.space, listener.qp_type).ok()?;
+        let made = listener
+            .channel()
+            .and_then(|channel| Id::create(channel, false, listener.space, listener.qp_type).ok());
+        let Some(child) = made else {
+            listener.admitted();
+            return None;
+        };
         let context = listener.get(|c| c.context);
         child.set(|c| {
             // SAFETY: `set` gives the C struct, and this is a plain field of it.

@@ -94,7 +94,24 @@ impl DeviceArgs {
     }
 }
 
+/// Whoever reads what is printed may have seen enough (`remora … | head -n 1`): that ends a command
+/// quietly, as it ends others, and is no panic to report.
+fn end_with_the_reader() {
+    /// How the shell tells of a program that SIGPIPE has ended.
+    const BY_SIGPIPE: i32 = 128 + 13;
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let is_pipe =
+            |said: &str| said.starts_with("failed printing") && said.contains("os error 32");
+        if panic.payload_as_str().is_some_and(is_pipe) {
+            std::process::exit(BY_SIGPIPE);
+        }
+        report(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_with_the_reader();
     // For the verbs library the variable may name a file, which is no filter.
     let filter = std::env::var(LOG_VARIABLE).ok().filter(|value| is_level(value));
     let filter = EnvFilter::builder()

@@ -53,6 +53,16 @@ fn a_machine_as_it_should_be() {
     assert!(table.contains("keeps verbs programs from connecting"), "{table}");
 }
 
+/// As in `remora doctor | head -n 1`.
+#[test]
+fn who_reads_the_first_lines_only_sees_no_panic() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = command(["doctor"]).stdout(writer).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(128 + 13));
+}
+
 #[test]
 fn a_port_that_is_held_is_said_to_be_held_by_whom() {
     let node = Node::start(["--region", "x=4096"]);

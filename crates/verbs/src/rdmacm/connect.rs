@@ -308,6 +308,7 @@ fn with_connection<R>(
 fn establish(id: &Arc<Id>) -> Result<()> {
     with_connection(id, |cm, now, conn| cm.establish(now, conn, &[]))?;
     id.lock().stage = Stage::Connected;
+    manager::has_answered(id);
     Ok(())
 }
 
@@ -410,7 +411,6 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<()> {
         None => process::current().cards().get(..),
     };
     let cards: Vec<&Card> = cards.ok_or(EINVAL)?.iter().collect();
-    address::announce(id, &cards)?;
     let mut state = id.lock();
     state.backlog = match usize::try_from(backlog) {
         Ok(wanted @ 1..=BACKLOG_MAX) => wanted,
@@ -418,25 +418,23 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<()> {
     };
     state.stage = Stage::Listening;
     drop(state);
-    for card in cards {
-        let mut locked = card.lock();
-        let listening = locked.nic().cm_mut().listen(service(id.space, port));
-        let listener = match listening {
-            Ok(listener) => listener,
-            Err(error) => {
-                drop(locked);
-                stop_listening(id);
-                id.lock().stage = Stage::Bound;
-                return Err(match error {
-                    ListenError::InUse(_) => EADDRINUSE,
-                    ListenError::TooMany => ENOMEM,
-                });
-            }
-        };
-        manager::current().tables().listeners.insert((card.index, listener), id.clone());
-        id.lock().listeners.push((card.index, listener));
-        drop(locked);
-    }
+    // Who finds it announced finds it listening.
+    let listening = cards.iter().try_for_each(|card| listen_on(id, card, port));
+    listening.and_then(|()| address::announce(id, &cards)).inspect_err(|_| {
+        stop_listening(id);
+        id.lock().stage = Stage::Bound;
+    })
+}
+
+fn listen_on(id: &Arc<Id>, card: &Card, port: u16) -> Result<()> {
+    let mut locked = card.lock();
+    let listener =
+        locked.nic().cm_mut().listen(service(id.space, port)).map_err(|error| match error {
+            ListenError::InUse(_) => EADDRINUSE,
+            ListenError::TooMany => ENOMEM,
+        })?;
+    manager::current().tables().listeners.insert((card.index, listener), id.clone());
+    id.lock().listeners.push((card.index, listener));
     Ok(())
 }
 

@@ -33,11 +33,17 @@ pub enum Verb {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
+    /// ATOMIC WRITE.
+    AtomicWrite,
+    /// FLUSH.
+    Flush,
+    /// Binds a memory window, by whose key the peer may go from then on.
+    BindWindow,
 }
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Verb; 8] = [
+    pub const ALL: [Verb; 11] = [
         Verb::Send,
         Verb::SendImm,
         Verb::SendInvalidate,
@@ -46,7 +52,16 @@ impl Verb {
         Verb::Read,
         Verb::CompareSwap,
         Verb::FetchAdd,
+        Verb::AtomicWrite,
+        Verb::Flush,
+        Verb::BindWindow,
     ];
+
+    /// Does it carry bytes of its own side to the other?
+    pub fn sends_data(self) -> bool {
+        use Verb::{BindWindow, CompareSwap, FetchAdd, Flush, Read};
+        !matches!(self, Read | CompareSwap | FetchAdd | Flush | BindWindow)
+    }
 
     /// The verbs that a service has.
     pub fn of(transport: Transport) -> &'static [Verb] {

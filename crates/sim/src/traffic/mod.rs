@@ -108,6 +108,10 @@ pub(crate) struct Side {
     invalidatable: Option<Key>,
     /// All keys of this end that exist.
     keys: Vec<Key>,
+    /// The keys that open its target to the peer: the region's, and those of windows.
+    opens: Vec<Key>,
+    /// Its memory windows, bound or not.
+    windows: Vec<Key>,
     gives_up_after: Option<u64>,
     /// How it ended, if it did before its time.
     pub(crate) failed: Option<Status>,
@@ -130,6 +134,8 @@ struct Op {
     pieces: Vec<(u64, u64)>,
     /// Its part of the peer's target region.
     target: Option<(u64, u64)>,
+    /// The key that it goes by there; the key that it binds.
+    key: Key,
     /// The target is free again when this is done.
     frees_target: bool,
     word: Option<(usize, u64)>,

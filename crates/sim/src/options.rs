@@ -231,6 +231,7 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         result_bytes: dice.pick(&[256 << 10, 64 << 20]),
         turn_steps: dice.pick(&[1, 64, 4096]),
         turn_invocations: dice.pick(&[1, 8]),
+        room_patience: Duration::from_millis(100),
         ..Limits::default()
     };
     let timing = dice.coin().then(|| Timing {

@@ -152,6 +152,10 @@ impl Traffic {
         for (host, id) in core::mem::take(&mut self.unsettled) {
             self.hosts[host].model.given_up(id, &world.hosts[host].memory)?;
         }
+        for (host, id) in core::mem::take(&mut self.unsettled_words) {
+            let memory = &world.hosts[host].memory;
+            self.hosts[host].model.returned(id, &[], Rest::Anything, memory)?;
+        }
         Ok(())
     }
 }

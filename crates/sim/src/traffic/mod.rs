@@ -41,6 +41,8 @@ pub(crate) struct Traffic {
     rings: Vec<(usize, Range<u64>)>,
     /// WRITEs that failed: at which host, and which.
     unsettled: Vec<(usize, u64)>,
+    /// Status words of calls that nobody waits for any more: at which host, and which.
+    unsettled_words: Vec<(usize, u64)>,
     dice: Dice,
     next_id: u64,
     /// The network has been healed: receivers are quick.
@@ -56,6 +58,8 @@ pub(crate) struct Stats {
     pub(crate) received: u64,
     /// Calls whose results have come.
     pub(crate) answered: u64,
+    /// Calls that ended as their results did not get away.
+    pub(crate) congested: u64,
     pub(crate) failed: BTreeMap<String, u64>,
 }
 
@@ -225,10 +229,8 @@ impl Traffic {
 
     /// Changes whenever somebody has done something.
     pub(crate) fn activity(&self) -> u64 {
-        self.next_id
-            + self.stats.received
-            + self.stats.answered
-            + self.stats.done.values().sum::<u64>()
+        let Stats { received, answered, congested, done, .. } = &self.stats;
+        self.next_id + received + answered + congested + done.values().sum::<u64>()
     }
 
     /// What is not done.

@@ -41,6 +41,7 @@ impl Traffic {
             options: options.clone(),
             rings: Vec::new(),
             unsettled: Vec::new(),
+            unsettled_words: Vec::new(),
             dice: dice.fork(),
             next_id: 0,
             healed: false,

@@ -33,6 +33,10 @@ pub struct Report {
     pub bytes: u64,
     /// Messages received.
     pub received: u64,
+    /// Calls of kernels whose results came.
+    pub answered: u64,
+    /// Calls that ended as their results did not get away.
+    pub congested: u64,
     /// Queue pairs that failed, as they legitimately may, by status.
     pub failed: BTreeMap<String, u64>,
     /// Packets sent again.
@@ -185,6 +189,8 @@ impl Run {
             done: stats.done,
             bytes: stats.bytes,
             received: stats.received,
+            answered: stats.answered,
+            congested: stats.congested,
             failed: stats.failed,
             retransmitted: again,
             phases,
@@ -197,7 +203,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tally { sent, lost, duplicated, reordered, corrupted, marked, .. } = self.tally;
         write!(f, "{}", self.options)?;
-        write!(f, "  done    {} bytes, {} messages received;", self.bytes, self.received)?;
+        let Report { bytes, received, answered, congested, .. } = self;
+        write!(f, "  done    {bytes} bytes, {received} messages received, ")?;
+        write!(f, "{answered} calls answered, {congested} held up;")?;
         self.done.iter().try_for_each(|(verb, n)| write!(f, " {verb:?} {n}"))?;
         writeln!(f)?;
         writeln!(

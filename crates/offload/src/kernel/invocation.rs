@@ -61,6 +61,8 @@ pub(super) struct Invocation {
     pub(super) hint: usize,
     /// A message of it could not be sent.
     pub(super) broken: bool,
+    /// Since it waits for room: until when it may, and what it had sent before.
+    pub(super) room_by: Option<(Time, u32)>,
 }
 
 impl Invocation {
@@ -83,6 +85,7 @@ impl Invocation {
             queued: false,
             hint: 0,
             broken: false,
+            room_by: None,
         }
     }
 
@@ -96,6 +99,7 @@ impl Invocation {
         (self.out, self.held) = (None, None);
         (self.written, self.in_flight, self.left) = (0, 0, budget);
         (self.wait, self.queued, self.hint, self.broken) = (Wait::Turn, false, 0, false);
+        self.room_by = None;
     }
 
     /// Bytes of results so far.

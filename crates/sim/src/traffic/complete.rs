@@ -153,6 +153,10 @@ impl Traffic {
         for (host, id) in core::mem::take(&mut self.unsettled) {
             self.hosts[host].model.given_up(id, &world.hosts[host].memory)?;
         }
+        for (host, id) in core::mem::take(&mut self.unsettled_words) {
+            let memory = &world.hosts[host].memory;
+            self.hosts[host].model.returned(id, &[], Rest::Anything, memory)?;
+        }
         Ok(())
     }
 }
@@ -171,6 +175,8 @@ fn judge(entry: &Completion, op: &Op) -> Result<(), Violation> {
         Verb::AtomicWrite => Opcode::AtomicWrite,
         Verb::Flush => Opcode::Flush,
         Verb::BindWindow => Opcode::BindMw,
+        Verb::Rpc => Opcode::Rpc,
+        Verb::RpcWrite => Opcode::RpcWrite,
     };
     let right = entry.kind == WorkKind::Send(opcode) && u64::from(entry.len) == op.len;
     demand(right, WHO, || format!("{opcode:?} of {} bytes was reported as {entry:?}", op.len))

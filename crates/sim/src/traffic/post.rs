@@ -93,7 +93,7 @@ impl Traffic {
     }
 
     /// A length, often one at an edge.
-    fn length(&mut self, s: usize) -> u64 {
+    pub(super) fn length(&mut self, s: usize) -> u64 {
         let options = &self.sides[s].options;
         let (most, mtu) = (options.message_max, u64::from(options.connect.mtu.bytes()));
         let unreliable = options.transport != Transport::Rc;
@@ -118,6 +118,9 @@ impl Traffic {
             Verb::BindWindow => return self.plan_window(world, s),
             _ => {}
         }
+        if verb.is_call() {
+            return self.plan_call(world, s, verb);
+        }
         let len = self.length(s);
         let one_sided = matches!(verb, Verb::Write | Verb::WriteImm | Verb::Read);
         if !one_sided {
@@ -137,7 +140,7 @@ impl Traffic {
         op
     }
 
-    fn free_target(&mut self, s: usize, target: Option<(u64, u64)>) {
+    pub(super) fn free_target(&mut self, s: usize, target: Option<(u64, u64)>) {
         if let Some((start, len)) = target {
             self.sides[s ^ 1].target.spans.give_back(start, len);
         }
@@ -190,6 +193,7 @@ impl Traffic {
             word: None,
             compare: 0,
             operand: 0,
+            call: None,
         })
     }
 
@@ -218,6 +222,7 @@ impl Traffic {
             word: Some((peer, word)),
             compare,
             operand,
+            call: None,
         })
     }
 
@@ -266,7 +271,7 @@ impl Traffic {
         fence: bool,
     ) -> Result<Option<u64>, Violation> {
         let id = self.id();
-        let (op, message) = self.address(s, id, op);
+        let (mut op, message) = self.address(s, id, op);
         let signaled = self.is_signaled(s, &op);
         let solicited = self.dice.chance(0.2);
         let side = &self.sides[s];
@@ -286,12 +291,18 @@ impl Traffic {
             Ok(()) => {}
             Err(PostError::Full) => {
                 self.release(world, s, &op, false);
+                if let Some(call) = &op.call {
+                    self.free_call(s, call);
+                }
                 return Ok(None);
             }
             Err(other) => return Err(Violation::new("post", other.to_string())),
         }
         let signaled = signaled || self.sides[s].options.queues.signal_all;
         self.begin(s, id, &op);
+        if let Some(call) = op.call.take() {
+            self.begin_call(s, id, call);
+        }
         let side = &mut self.sides[s];
         side.order.post(id, signaled);
         side.left -= 1;
@@ -375,6 +386,7 @@ impl Traffic {
                 SendOp::Flush { at: target, len: op.len as u32, kind }
             }
             Verb::BindWindow => SendOp::BindMw { key: op.key, to: side.window() },
+            Verb::Rpc | Verb::RpcWrite => super::calls::send_op(op.verb),
         }
     }
 

@@ -41,6 +41,7 @@ impl Traffic {
             options: options.clone(),
             rings: Vec::new(),
             unsettled: Vec::new(),
+            unsettled_words: Vec::new(),
             dice: dice.fork(),
             next_id: 0,
             healed: false,
@@ -50,6 +51,13 @@ impl Traffic {
             (0..options.hosts).map(|i| traffic.add_host(&mut world, options, i)).collect();
         for connection in &options.connections {
             traffic.connect(&mut world, connection, &pds);
+        }
+        if let Some(kernels) = &options.kernels {
+            for (i, host) in world.hosts.iter_mut().enumerate() {
+                let of = traffic.sides.iter().filter(|side| side.end.host == i);
+                let regions: Vec<&Region> = of.map(|side| &side.target.region).collect();
+                host.nic.set_kernels(Box::new(super::calls::kernels(kernels, &regions)));
+            }
         }
         for (i, host) in traffic.hosts.iter_mut().enumerate() {
             let memory = &world.hosts[i].memory;
@@ -167,6 +175,7 @@ impl Traffic {
             posted: 0,
             order: SendOrder::default(),
             ops: HashMap::new(),
+            calls: BTreeMap::new(),
             messages: VecDeque::new(),
             doubtful: HashSet::new(),
             unreliable: HashMap::new(),

@@ -1,0 +1,10 @@
+//! Chains: programs of work requests that change each other (RedN).
+pub mod construct;
+pub mod model;
+pub mod place;
+pub mod program;
+mod recycle;
+pub mod request;
+
+#[cfg(test)]
+mod tests;

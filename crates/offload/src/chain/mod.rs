@@ -1,6 +1,8 @@
 //! Chains: programs of work requests that change each other (RedN).
 pub mod construct;
+pub mod machine;
 pub mod model;
+pub mod mov;
 pub mod place;
 pub mod program;
 mod recycle;

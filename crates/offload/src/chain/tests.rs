@@ -258,3 +258,42 @@ fn a_place_may_lie_in_an_import() {
     let at = program.address(model.layout(), result.at);
     assert_eq!(model.word(at), 0x0707_0707_0707_0707);
 }
+
+#[test]
+fn mov_has_all_addressing_modes() {
+    use super::mov::Pointer;
+    use super::place::Word;
+    for order in ORDERS {
+        let mut result = None;
+        let (program, _) = program(order, |w, r| {
+            let array = w.program().words("array", &[10, 20, 30, 40].map(Word::Number));
+            let pointer = w.program().words("pointer", &[Word::Address(array.word(1).at)]);
+            let index = w.program().word("index", 16);
+            let out = w.program().words("out", &[Word::Number(0); 4]);
+            let memory = array.at;
+            w.mov_constant(out.at, Word::Number(5));
+            w.mov(out.word(1).at, array.word(0));
+            let plain = Pointer { register: pointer.at, index: None, memory };
+            let indexed = Pointer { index: Some(index.at), ..plain };
+            w.load(out.word(2), plain);
+            w.load(out.word(3), indexed);
+            w.store(indexed, out.word(0));
+            w.store(plain, out.word(1));
+            w.load(r, indexed);
+            result = Some((out, array));
+        });
+        let (out, array) = result.unwrap();
+        let mut model = Model::new(&program, &[]).unwrap();
+        model.run_in_turn(1000);
+        let words = |span: Span| {
+            let at = program.address(model.layout(), span.at);
+            (0..4).map(|i| model.word(at + 8 * i)).collect::<Vec<_>>()
+        };
+        assert_eq!(words(out), [5, 10, 20, 40]);
+        assert_eq!(words(array), [10, 10, 30, 5]);
+        let costs: Vec<_> = program.constructs().map(|(_, cost)| cost).collect();
+        let barrier = if order == Order::Doorbell { 2u32 } else { 0 };
+        let cost = |copies, atomics, barriers| Cost { copies, atomics, orders: barriers * barrier };
+        assert_eq!(costs[..4], [cost(1, 0, 0), cost(1, 0, 0), cost(2, 0, 1), cost(3, 1, 2)]);
+    }
+}

@@ -7,6 +7,7 @@ pub mod place;
 pub mod program;
 mod recycle;
 pub mod request;
+pub mod text;
 
 #[cfg(test)]
 mod tests;

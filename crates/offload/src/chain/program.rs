@@ -241,6 +241,16 @@ impl Program {
         self.put(queue, label, request)
     }
 
+    /// How many requests it has.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Has it none?
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// A request.
     pub fn request(&self, label: Label) -> &Request {
         &self.entries[label.0].request

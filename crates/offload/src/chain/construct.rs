@@ -175,6 +175,11 @@ impl<'p> Writer<'p> {
         self.push(Request::write(&[from], to))
     }
 
+    /// At the end of a lap, this request's op-code is to be what it was.
+    pub fn put_back(&mut self, label: Label) {
+        self.changed.push(Changed { label, id: false });
+    }
+
     /// Copies an operand into an element that is going to use it.
     pub(crate) fn inject(&mut self, from: Span, to: Place) {
         let signaled = self.order == Order::Doorbell;

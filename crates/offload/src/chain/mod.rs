@@ -3,6 +3,7 @@ pub mod construct;
 pub mod machine;
 pub mod model;
 pub mod mov;
+pub mod offload;
 pub mod place;
 pub mod program;
 mod recycle;

@@ -410,9 +410,9 @@ impl Program {
         put(Field::Remote.span().0, &remote.to_le_bytes());
         put(Field::Operand.span().0, &word(request.operand));
         put(Field::WrId.span().0, &(label.0 as u64).to_le_bytes());
-        if let Some(constant) = request.constant {
+        if let Some((constant, len)) = request.constant {
             put(Field::Flags.span().0, &(u16::from(request.signaled) | INLINE).to_le_bytes());
-            put(Field::Operand.span().0 + 4, &8u32.to_le_bytes());
+            put(Field::Operand.span().0 + 4, &len.to_le_bytes());
             put(Field::Addr(0).span().0, &word(constant));
         }
         if request.verb == Verb::CompareSwap {

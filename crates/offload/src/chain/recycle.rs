@@ -7,11 +7,11 @@
 
 use super::construct::{Block, Changed, Condition, Exit, Order, Writer};
 use super::place::{Span, Word};
-use super::program::Start;
+use super::program::{Program, Start};
 use super::request::{Count, Field, Label, QueueId, Request, Verb};
 use remora_nic::queue::MAX_SGE;
 
-impl Writer<'_> {
+impl<'p> Writer<'p> {
     /// Repeats `body` for as long as the condition holds, in a ring of its own that is recycled.
     /// What is written next comes after the loop.
     ///
@@ -23,7 +23,7 @@ impl Writer<'_> {
             w.test(condition, false, switch, leave);
             w.gate();
             body(w);
-            w.recycle(false);
+            w.recycle(None);
         });
     }
 
@@ -32,8 +32,20 @@ impl Writer<'_> {
     pub fn loop_(&mut self, body: impl FnOnce(&mut Self)) {
         self.recycled("loop", |w, _| {
             body(w);
-            w.recycle(true);
+            let gate = w.exit.take().map(|exit| exit.gate);
+            w.recycle(gate);
         });
+    }
+
+    /// Writes the whole of a queue that nothing else is written to: a ring that begins anew when
+    /// `body` has ended, for ever.
+    pub fn forever(program: &'p mut Program, queue: QueueId, body: impl FnOnce(&mut Self)) {
+        let gate = program.label("again");
+        let mut writer = Writer::new(program, queue, Order::Fetch);
+        writer.recycling = true;
+        body(&mut writer);
+        writer.recycle(Some(gate));
+        writer.finish();
     }
 
     /// Repeats `body` a fixed number of times, written out, unless it [breaks](Writer::break_). In
@@ -103,6 +115,20 @@ impl Writer<'_> {
         (self.queue, self.recycling) = (after, false);
     }
 
+    /// Ends a lap of a ring that another queue enables lap by lap. Its last element counts the lap.
+    /// Returns its elements.
+    pub fn lap(&mut self) -> u64 {
+        self.restore();
+        let laps = (self.block.len()).next_power_of_two();
+        while self.block.len() < laps {
+            self.push(Request::noop().silent());
+        }
+        if let Some((_, last)) = self.block.last_mut() {
+            last.signaled = true;
+        }
+        laps as u64
+    }
+
     /// If something leaves by the gate, it stands here.
     pub(crate) fn close_gate(&mut self) {
         if self.depth == 0 && self.exit.is_some_and(|exit| exit.used) {
@@ -117,11 +143,14 @@ impl Writer<'_> {
         self.exit = Some(Exit { gate: self.program.label(""), used: false, ..exit });
     }
 
-    /// Ends a lap: what is in the block becomes a ring that can be gone round for ever. The last
-    /// gate becomes the ring's last element, if there is to be one.
-    pub(crate) fn recycle(&mut self, gate_last: bool) {
-        let exit = self.exit;
-        let last = exit.filter(|_| gate_last).map(|exit| exit.gate);
+    /// Ends a lap: what is in the block becomes a ring that can be gone round for ever. Its last
+    /// element is a gate, if one is given.
+    pub(crate) fn recycle(&mut self, last: Option<Label>) {
+        if let Some(exit) = self.exit.take() {
+            // Named for a gate that does not come: nobody leaves by it.
+            self.program.forget(exit.gate);
+        }
+        let gate_last = last.is_some();
         self.restore();
         let signaled = self.block.iter().filter(|(_, request)| request.signaled).count() as u64;
         let raised: Vec<Label> = self
@@ -147,9 +176,6 @@ impl Writer<'_> {
         }
         if let Some(last) = last {
             self.put(last, Request::enable(self.queue, Count::Gate));
-        } else if let Some(exit) = exit {
-            // Named for a gate that does not come: nobody leaves by it.
-            self.program.forget(exit.gate);
         }
         self.set_gates(laps as u64, last);
     }

@@ -201,6 +201,9 @@ pub struct QueueId(pub(crate) usize);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Label(pub(crate) usize);
 
+/// Bytes that the first 64 of an element hold.
+const INLINE_MAX: u32 = 24;
+
 /// What a WAIT or ENABLE counts to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Count {
@@ -232,8 +235,9 @@ pub struct Request {
     pub compare: Word,
     /// Local bytes, at most 16 pieces.
     pub local: Vec<Span>,
-    /// 8 local bytes that the element holds itself, instead of `local`.
-    pub constant: Option<Word>,
+    /// Local bytes that the element holds itself, instead of `local`: a word, and how many bytes
+    /// there are from it on, at most 24.
+    pub constant: Option<(Word, u32)>,
     /// WAIT, ENABLE: the queue and the count.
     pub order: Option<(QueueId, Count)>,
     /// It only prepares other elements, so a conditional block may run it in any case.
@@ -277,7 +281,13 @@ impl Request {
 
     /// WRITE of a constant of 8 bytes to `to`.
     pub fn write_constant(constant: Word, to: Place) -> Request {
-        Request { constant: Some(constant), ..Request::write(&[], to) }
+        Request::write_inline(constant, 8, to)
+    }
+
+    /// WRITE of `len` bytes, at most 24, that the element itself holds; the first are a constant,
+    /// and others may be put in their places at [`Field::Addr`].
+    pub fn write_inline(constant: Word, len: u32, to: Place) -> Request {
+        Request { constant: Some((constant, len.min(INLINE_MAX))), ..Request::write(&[], to) }
     }
 
     /// READ from `from` into `pieces`, one after the other.

@@ -7,7 +7,7 @@ use remora_nic::nic::McastError;
 use remora_nic::qp::{ModifyQpError, Mtu, QpAttr, State};
 use remora_nic::queue::{RecvRequest, SendRequest};
 use remora_nic::wire::{Dialect, Transport};
-use remora_nic::{Access, Path, PostError, Psn, QpInfo, QpInit};
+use remora_nic::{Access, Path, PostError, Psn, QpFlags, QpInfo, QpInit};
 
 use crate::completion::CompletionQueue;
 use crate::device::Live;
@@ -38,6 +38,8 @@ pub struct QueuePairOptions<'a> {
     pub inline: usize,
     /// Report every send request.
     pub signal_all: bool,
+    /// Managed queues, for chains.
+    pub flags: QpFlags,
 }
 
 impl<'a> QueuePairOptions<'a> {
@@ -54,6 +56,7 @@ impl<'a> QueuePairOptions<'a> {
             recv_sges: 1,
             inline: 24,
             signal_all: false,
+            flags: QpFlags::empty(),
         }
     }
 }
@@ -141,6 +144,7 @@ impl QueuePair {
             sq,
             rq,
             signal_all: options.signal_all,
+            flags: options.flags,
         };
         let (qpn, psn) = {
             let mut driver = pd.live().lock();

@@ -221,6 +221,7 @@ impl Compiled {
 
 #[cfg(test)]
 mod tests {
+    use super::super::card::ChainCard;
     use super::super::model::{End, Model};
     use super::*;
 
@@ -229,15 +230,30 @@ mod tests {
         let compiled = machine.compile(tape, head);
         let mut model = Model::new(&compiled.program, &[]).unwrap();
         let mut plain = machine.start(tape, head);
+        let mut card = ChainCard::new(&compiled.program, &[]).unwrap();
         let at = compiled.tape_addr(model.layout());
+        // The card goes on by itself: its steps are taken from a trace.
+        let mut laps = card.trace(8 * most).into_iter();
+        let mut shadow = vec![0; 8 * tape.len()];
+        for (cell, symbol) in shadow.chunks_exact_mut(8).zip(tape) {
+            cell.copy_from_slice(&(u64::from(*symbol) * ENTRY).to_le_bytes());
+        }
         for step in 0..most {
-            let laps = model.run_in_turn(8);
-            assert!(laps.iter().all(|step| step.end == End::Done));
+            let lap = model.run_in_turn(8);
+            assert!(lap.iter().all(|step| step.end == End::Done));
+            for change in laps.by_ref().take(8).flat_map(|step| step.changes) {
+                if let Some(offset) = change.addr.checked_sub(at)
+                    && let Some(cell) = shadow.get_mut(offset as usize..offset as usize + 8)
+                {
+                    cell.copy_from_slice(&change.after);
+                }
+            }
             let halted = !machine.step(&mut plain);
             // Expect: after every step, the same tape; and the same end.
             let tape = Compiled::symbols(model.bytes(at, 8 * tape.len()));
             assert_eq!(tape, plain.tape, "step {step}");
-            assert_eq!(laps.is_empty(), halted);
+            assert_eq!(Compiled::symbols(&shadow), plain.tape, "step {step} on the card");
+            assert_eq!(lap.is_empty(), halted);
             if halted {
                 return (step, tape);
             }

@@ -1,10 +1,12 @@
 //! Chains: programs of work requests that change each other (RedN).
+pub mod card;
 pub mod construct;
 pub mod machine;
 pub mod model;
 pub mod mov;
 pub mod offload;
 pub mod place;
+mod plan;
 pub mod program;
 mod recycle;
 pub mod request;

@@ -3,15 +3,14 @@
 //! It knows queues, counts and a flat memory, and nothing of packets or time. Which of the queues
 //! that can go on does so is chosen by the caller's number, so that a test can try any order.
 
-use super::program::{Image, Kind, Layout, LinkError, Program, QueueAt, RegionAt};
+use super::plan::{Piece, Plan};
+use super::program::{Kind, Layout, LinkError, Program, QueueAt, RegionAt};
 use super::request::{Field, QueueId, Verb, sge};
 
 /// Elements of a plain queue that are fetched at once.
 const PREFETCH: usize = 8;
 const SIGNALED: u16 = 1;
 const INLINE: u16 = 8;
-/// Where the first ring lies; 0 is no address.
-const FIRST: u64 = 0x1_0000;
 
 /// Why an element could not be carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,22 +90,25 @@ impl Model {
     /// # Errors
     /// The program cannot be linked.
     pub fn new(program: &Program, imports: &[&[u8]]) -> Result<Model, LinkError> {
-        let (mut layout, mut regions, mut end) = (Layout::default(), Vec::new(), FIRST);
-        let mut region = |len: u64| {
-            let at = RegionAt { addr: end, key: 0x100 + regions.len() as u32 };
-            // A gap between regions, so that running out of one is noticed.
-            end = (end + len + 64).next_multiple_of(64);
-            regions.push(Region { at, len });
-            at
+        Plan::check(program, imports.len())?;
+        let plan = Plan::new(program, imports.iter().map(|import| import.len()));
+        let key = |i: usize| 0x100 + i as u32;
+        let regions: Vec<Region> = (plan.pieces().enumerate())
+            .map(|(i, Piece { addr, len })| Region { at: RegionAt { addr, key: key(i) }, len })
+            .collect();
+        let (rings, others) = regions.split_at(plan.rings.len());
+        let queue = |(i, region): (usize, &Region)| QueueAt {
+            qpn: 0x10 + i as u32,
+            cq: 0x40 + i as u32,
+            ring: region.at,
         };
-        for (i, queue) in program.queues().iter().enumerate() {
-            let len = queue.depth() * program.stride(QueueId(i));
-            let ring = region(u64::from(len));
-            layout.queues.push(QueueAt { qpn: 0x10 + i as u32, cq: 0x40 + i as u32, ring });
-        }
-        layout.data = region(program.data_len() as u64);
-        layout.imports = imports.iter().map(|import| region(import.len() as u64)).collect();
+        let layout = Layout {
+            queues: rings.iter().enumerate().map(queue).collect(),
+            data: others[0].at,
+            imports: others[1..].iter().map(|region| region.at).collect(),
+        };
         let image = program.link(&layout)?;
+        let memory = plan.load(&image, imports);
         let rings = (program.queues().iter().enumerate())
             .map(|(i, queue)| Ring {
                 at: layout.queues[i],
@@ -122,22 +124,7 @@ impl Model {
             })
             .collect();
         let (inbox, sent, wrote) = Default::default();
-        let memory = vec![0; end as usize];
-        let mut model = Model { memory, layout, rings, regions, inbox, sent, wrote };
-        model.place(&image, imports);
-        Ok(model)
-    }
-
-    fn place(&mut self, image: &Image, imports: &[&[u8]]) {
-        let rings = self.layout.queues.iter().map(|queue| queue.ring.addr);
-        let addresses = rings.chain([self.layout.data.addr]);
-        let imported = self.layout.imports.iter().map(|import| import.addr);
-        let images = image.queues.iter().chain([&image.data]).map(Vec::as_slice);
-        let pieces: Vec<(u64, &[u8])> =
-            addresses.chain(imported).zip(images.chain(imports.iter().copied())).collect();
-        for (addr, bytes) in pieces {
-            self.memory[addr as usize..addr as usize + bytes.len()].copy_from_slice(bytes);
-        }
+        Ok(Model { memory, layout, rings, regions, inbox, sent, wrote })
     }
 
     /// Where everything lies.

@@ -1,5 +1,6 @@
 //! Constructs on the plain interpreter, and what they cost.
 
+use super::card::ChainCard;
 use super::construct::{Condition, Operand, Order, Relation, Writer};
 use super::model::{End, Model};
 use super::place::{Place, Span};
@@ -14,7 +15,12 @@ fn run(program: &Program, result: Span) -> u64 {
     let steps = model.run_in_turn(100_000);
     let failed = steps.iter().find(|step| step.end != End::Done);
     assert_eq!(failed, None);
-    model.word(program.address(model.layout(), result.at))
+    let word = model.word(program.address(model.layout(), result.at));
+    let mut card = ChainCard::new(program, &[]).unwrap();
+    assert!(card.run(100_000), "the card comes to rest");
+    // Expect: the card does as the interpreter.
+    assert_eq!(card.word(program.address(card.layout(), result.at)), word);
+    word
 }
 
 fn compare(x: Operand, relation: Relation, y: Operand) -> Condition {

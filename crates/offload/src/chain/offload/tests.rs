@@ -1,11 +1,14 @@
+use super::super::card::ChainCard;
 use super::super::model::{End, Model};
 use super::lookup::Lookup;
 use super::table::{Table, Value};
 use super::*;
 
-/// A server with a table and values, and a choice of which queue runs next.
+/// A server with a table and values, on a card and on the interpreter, which chooses at random
+/// which queue runs next.
 struct Server {
     model: Model,
+    card: ChainCard,
     random: u64,
 }
 
@@ -27,11 +30,15 @@ impl Server {
             })
             .collect();
         let mut model = Model::new(program, &[&vec![0; table], &values]).unwrap();
+        let mut card = ChainCard::new(program, &[&vec![0; table], &values]).unwrap();
         let [at, values] = [0, 1].map(|i| model.layout().imports[i].addr);
+        // Both lay memory out alike.
+        assert_eq!(card.layout().imports[0].addr, at);
         let bytes = fill(at, values);
         assert_eq!(bytes.len(), table);
         model.set(at, &bytes);
-        Server { model, random: 1 }
+        card.set(at, &bytes);
+        Server { model, card, random: 1 }
     }
 
     /// One message, one answer.
@@ -46,6 +53,9 @@ impl Server {
         assert_eq!(failed, None);
         let mut sent = self.model.take_sent();
         assert_eq!(sent.len(), 1, "one answer");
+        self.card.send(message).unwrap();
+        assert!(self.card.run(10_000));
+        assert_eq!(self.card.answers(), sent);
         sent.remove(0)
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::chain::card::ChainCard;
 use crate::chain::model::{End, Model};
 use proptest::prelude::*;
 
@@ -10,7 +11,12 @@ fn shows(text: &str) -> Vec<u64> {
     let steps = model.run_in_turn(100_000);
     assert!(steps.iter().all(|step| step.end == End::Done), "{:?}", steps.last());
     let word = |shown: &Shown| model.word(source.program.address(model.layout(), shown.span.at));
-    source.shown.iter().map(word).collect()
+    let words: Vec<u64> = source.shown.iter().map(word).collect();
+    let mut card = ChainCard::new(&source.program, &[]).unwrap();
+    assert!(card.run(100_000));
+    let word = |shown: &Shown| card.word(source.program.address(card.layout(), shown.span.at));
+    assert_eq!(source.shown.iter().map(word).collect::<Vec<_>>(), words);
+    words
 }
 
 #[test]

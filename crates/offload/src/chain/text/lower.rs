@@ -534,7 +534,7 @@ impl Lowering<'_> {
     fn mov(&self, w: &mut Writer<'_>, to: &MovSide, from: &MovSide, at: &At) -> Lowered<()> {
         match (to, from) {
             (MovSide::Value(Value::Place(to)), MovSide::Value(Value::Place(from))) => {
-                let (to, from) = (self.names.span(to)?, self.names.span(from)?);
+                let (to, from) = (self.register(to)?, self.register(from)?);
                 w.mov(to.at, from.at.span(from.len.min(to.len)));
             }
             (MovSide::Value(Value::Place(to)), MovSide::Value(value)) => {
@@ -542,11 +542,11 @@ impl Lowering<'_> {
                 w.mov_constant(to.at, self.names.word(value)?);
             }
             (MovSide::Value(Value::Place(to)), MovSide::Pointer(from)) => {
-                let (to, from) = (self.names.span(to)?, self.pointer(from)?);
+                let (to, from) = (self.register(to)?, self.pointer(from)?);
                 w.load(to, from);
             }
             (MovSide::Pointer(to), MovSide::Value(Value::Place(from))) => {
-                let (to, from) = (self.pointer(to)?, self.names.span(from)?);
+                let (to, from) = (self.pointer(to)?, self.register(from)?);
                 w.store(to, from);
             }
             _ => {
@@ -556,6 +556,12 @@ impl Lowering<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A word of 8 bytes, unless its length is given.
+    fn register(&self, place: &PlaceText) -> Lowered<Span> {
+        let span = self.names.span(place)?;
+        Ok(if place.len.is_none() { span.part(0, span.len.min(8)) } else { span })
     }
 
     fn pointer(&self, pointer: &PointerText) -> Lowered<Pointer> {

@@ -197,6 +197,18 @@ pub(crate) const fn sge(i: u8) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct QueueId(pub(crate) usize);
 
+impl QueueId {
+    /// The queue at a place among [`super::program::Program::queues`].
+    pub const fn from_index(index: usize) -> QueueId {
+        QueueId(index)
+    }
+
+    /// Its place there.
+    pub const fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// A work request of a program, wherever it ends up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Label(pub(crate) usize);

@@ -16,6 +16,7 @@ mod sim;
 mod stats;
 mod stop;
 mod verbs;
+mod ways;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,9 @@ enum Command {
     /// The other end of the demo's TCP copy
     #[command(hide = true)]
     DemoTcp(demo::TcpServer),
+    /// The other end of what is done in several ways
+    #[command(hide = true)]
+    Ways(ways::Server),
     /// Serve files and memory to other processes, one-sided
     Node(serve::Serve),
     /// List, read and write the regions of a node, one-sided
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
         Command::Devinfo(command) => command.run().map(succeeded),
         Command::Demo(command) => command.run().map(succeeded),
         Command::DemoTcp(command) => command.run().map(succeeded),
+        Command::Ways(command) => command.run().map(succeeded),
         Command::Node(command) => command.run().map(succeeded),
         Command::Mem(command) => command.run().map(succeeded),
         Command::Stats(command) => command.run().map(succeeded),

@@ -5,8 +5,9 @@ use core::fmt;
 use core::time::Duration;
 
 use remora_nic::qp::Mtu;
-use remora_nic::wire::Transport;
+use remora_nic::wire::{Dialect, Transport};
 use remora_nic::{Ecn, Psn};
+use remora_offload::kernel::{Limits, Timing};
 
 use crate::dice::Dice;
 use crate::endpoint::{ConnectOptions, QueueOptions};
@@ -33,10 +34,14 @@ pub enum Verb {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
+    /// RPC: a kernel of the peer's card is called (StRoM).
+    Rpc,
+    /// RPC WRITE: the same, with payload.
+    RpcWrite,
 }
 
 impl Verb {
-    /// All verbs.
+    /// All verbs but those of kernels, which only some cards know.
     pub const ALL: [Verb; 8] = [
         Verb::Send,
         Verb::SendImm,
@@ -47,6 +52,11 @@ impl Verb {
         Verb::CompareSwap,
         Verb::FetchAdd,
     ];
+
+    /// Does it call a kernel?
+    pub fn is_call(self) -> bool {
+        matches!(self, Verb::Rpc | Verb::RpcWrite)
+    }
 
     /// The verbs that a service has.
     pub fn of(transport: Transport) -> &'static [Verb] {
@@ -124,6 +134,17 @@ pub struct Options {
     pub shared_receives: u32,
     /// The connections.
     pub connections: Vec<ConnectionOptions>,
+    /// What runs kernels on each card, if something does.
+    pub kernels: Option<KernelOptions>,
+}
+
+/// How cards run kernels.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelOptions {
+    /// What they may take of a card.
+    pub limits: Limits,
+    /// How long memory takes.
+    pub timing: Option<Timing>,
 }
 
 impl Options {
@@ -139,7 +160,9 @@ impl Options {
         let window_packets = dice.pick(&[4, 8, 32, 64, 64, 256]);
         let connections = dice.scaled(1..=8);
         let plan = Plan { hosts, link, window_packets, connections };
-        let connections = (0..connections).map(|_| connection(&mut dice, &plan)).collect();
+        let mut connections: Vec<ConnectionOptions> =
+            (0..connections).map(|_| connection(&mut dice, &plan)).collect();
+        let kernels = kernels(seed, &mut connections);
         Options {
             seed,
             hosts,
@@ -161,6 +184,7 @@ impl Options {
             ecn: if dice.coin() { Ecn::Capable0 } else { Ecn::NotCapable },
             shared_receives: dice.pick(&[2, 16, 64]),
             connections,
+            kernels,
         }
     }
 
@@ -181,6 +205,39 @@ struct Plan {
     link: LinkOptions,
     window_packets: u16,
     connections: u64,
+}
+
+/// Kernels, in half of all worlds, and who calls them. Drawn apart, so that the rest of a world is
+/// what its seed made of it before there were kernels.
+fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOptions> {
+    let mut dice = Dice::new(seed ^ 0x6B65_726E_656C);
+    if dice.coin() {
+        return None;
+    }
+    for connection in connections.iter_mut().filter(|c| c.transport == Transport::Rc) {
+        if dice.chance(0.25) {
+            continue;
+        }
+        connection.connect.dialect = Dialect::Strom;
+        let calls: &[Verb] = match dice.below(3) {
+            0 => &[Verb::Rpc],
+            1 => &[Verb::RpcWrite],
+            _ => &[Verb::Rpc, Verb::RpcWrite],
+        };
+        connection.verbs.extend_from_slice(calls);
+    }
+    let limits = Limits {
+        invocations: dice.pick(&[1, 4, 256, 256]),
+        result_bytes: dice.pick(&[256 << 10, 64 << 20]),
+        turn_steps: dice.pick(&[1, 64, 4096]),
+        turn_invocations: dice.pick(&[1, 8]),
+        ..Limits::default()
+    };
+    let timing = dice.coin().then(|| Timing {
+        round_trip: Duration::from_nanos(dice.scaled(100..=10_000)),
+        byte_ps: dice.pick(&[0, 100]),
+    });
+    Some(KernelOptions { limits, timing })
 }
 
 fn faults(dice: &mut Dice) -> Faults {
@@ -323,6 +380,14 @@ impl fmt::Display for Options {
             self.ecn
         )?;
         writeln!(f, "          shared receive queues of {}", self.shared_receives)?;
+        if let Some(KernelOptions { limits, timing }) = &self.kernels {
+            writeln!(
+                f,
+                "  kernels {} invocations, {} bytes of results, turns of {} steps and {} \
+                 invocations, {timing:?}",
+                limits.invocations, limits.result_bytes, limits.turn_steps, limits.turn_invocations
+            )?;
+        }
         for (i, connection) in self.connections.iter().enumerate() {
             write!(f, "  {i:<7} {connection}")?;
         }

@@ -33,6 +33,8 @@ pub struct Report {
     pub bytes: u64,
     /// Messages received.
     pub received: u64,
+    /// Calls of kernels whose results came.
+    pub answered: u64,
     /// Queue pairs that failed, as they legitimately may, by status.
     pub failed: BTreeMap<String, u64>,
     /// Packets sent again.
@@ -185,6 +187,7 @@ impl Run {
             done: stats.done,
             bytes: stats.bytes,
             received: stats.received,
+            answered: stats.answered,
             failed: stats.failed,
             retransmitted: again,
             phases,
@@ -197,7 +200,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tally { sent, lost, duplicated, reordered, corrupted, marked, .. } = self.tally;
         write!(f, "{}", self.options)?;
-        write!(f, "  done    {} bytes, {} messages received;", self.bytes, self.received)?;
+        let Report { bytes, received, answered, .. } = self;
+        write!(f, "  done    {bytes} bytes, {received} messages received, {answered} calls;")?;
         self.done.iter().try_for_each(|(verb, n)| write!(f, " {verb:?} {n}"))?;
         writeln!(f)?;
         writeln!(

@@ -6,10 +6,12 @@
 //! format: `{"name", "unit", "ours": {"min", "median", "max"}, "peer": {"name", "min", "median",
 //! "max"}, "ratio"}`, where the ratio is our median over the peer's.
 
+mod kernels;
 mod peers;
 mod transport;
 mod verbs;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -31,6 +33,8 @@ enum What {
     Transport(transport::Transport),
     /// Verbs programs, unmodified, beside Remora's own measurements and plain UDP
     Verbs(verbs::Verbs),
+    /// Kernels on the card: StRoM's experiments beside their baselines, and a page with plots
+    Kernels(kernels::Kernels),
     #[command(hide = true)]
     Peer(peers::Peer),
 }
@@ -41,6 +45,7 @@ impl Bench {
         match self.what {
             What::Transport(transport) => transport.run(),
             What::Verbs(verbs) => verbs.run(),
+            What::Kernels(kernels) => kernels.run(),
             What::Peer(peer) => peer.run(),
         }
     }
@@ -127,7 +132,7 @@ impl std::fmt::Display for Spread {
 /// The peer's side of a row.
 #[derive(Debug, Serialize)]
 struct PeerSide {
-    name: &'static str,
+    name: Cow<'static, str>,
     #[serde(flatten)]
     spread: Spread,
 }
@@ -135,7 +140,7 @@ struct PeerSide {
 /// A line of the table.
 #[derive(Debug, Serialize)]
 struct Row {
-    name: &'static str,
+    name: Cow<'static, str>,
     unit: &'static str,
     ours: Spread,
     peer: PeerSide,
@@ -153,12 +158,19 @@ fn measure(mut case: Case<'_>, runs: usize) -> Result<Row> {
     }
     let Case { name, unit, peer, target, .. } = case;
     let ours = Spread::of(ours);
-    let peer = PeerSide { name: peer, spread: Spread::of(theirs) };
+    let peer = PeerSide { name: peer.into(), spread: Spread::of(theirs) };
+    let name = name.into();
     Ok(Row { name, unit, ours, ratio: ours.median / peer.spread.median, peer, target })
 }
 
 /// Prints the rows and writes them where they are wanted.
 fn report(rows: &[Row], options: &Options) -> Result<()> {
+    show(rows);
+    write(rows, options)
+}
+
+/// Prints the rows.
+fn show(rows: &[Row]) {
     let headings = ["row", "unit", "ours", "peer", "peer's", "ratio", "target", ""];
     let mut table = output::table(headings);
     for row in rows {
@@ -168,10 +180,10 @@ fn report(rows: &[Row], options: &Options) -> Result<()> {
             _ => "missed",
         };
         table.add_row([
-            row.name.to_owned(),
+            row.name.to_string(),
             row.unit.to_owned(),
             row.ours.to_string(),
-            row.peer.name.to_owned(),
+            row.peer.name.to_string(),
             row.peer.spread.to_string(),
             format!("{:.2}", row.ratio),
             row.target.to_string(),
@@ -180,6 +192,10 @@ fn report(rows: &[Row], options: &Options) -> Result<()> {
     }
     output::align_right(&mut table, [2, 4, 5, 6]);
     println!("{table}\nmedian (lowest–highest) of several runs in turn; ratio = ours / peer's");
+}
+
+/// Writes the rows where they are wanted.
+fn write(rows: &[Row], options: &Options) -> Result<()> {
     match &options.json {
         Some(path) => output::write_json(path, &rows),
         None => Ok(()),

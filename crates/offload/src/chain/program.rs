@@ -296,11 +296,16 @@ impl Program {
         upto.filter(|label| self.request(**label).signaled).count() as u64
     }
 
-    /// Bytes from slot to slot of a queue's ring.
-    pub fn stride(&self, queue: QueueId) -> u32 {
+    /// Local pieces of a queue's requests: the most that one has, and at least one.
+    pub fn sges(&self, queue: QueueId) -> usize {
         let pieces = |label: &Label| self.request(*label).local.len();
         let most = self.queues[queue.0].slots.iter().map(pieces).max().unwrap_or(0);
-        RingInit::stride_for(most.clamp(1, MAX_SGE), 0)
+        most.clamp(1, MAX_SGE)
+    }
+
+    /// Bytes from slot to slot of a queue's ring.
+    pub fn stride(&self, queue: QueueId) -> u32 {
+        RingInit::stride_for(self.sges(queue), 0)
     }
 
     /// How many elements of a queue run when the program starts.

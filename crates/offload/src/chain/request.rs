@@ -198,12 +198,12 @@ pub(crate) const fn sge(i: u8) -> u64 {
 pub struct QueueId(pub(crate) usize);
 
 impl QueueId {
-    /// The queue at this place among [`super::program::Program::queues`].
+    /// The queue at a place among [`super::program::Program::queues`].
     pub const fn from_index(index: usize) -> QueueId {
         QueueId(index)
     }
 
-    /// Its place among [`super::program::Program::queues`].
+    /// Its place there.
     pub const fn index(self) -> usize {
         self.0
     }

@@ -57,7 +57,7 @@ impl Port<'_> {
     /// The results, to append to: see [`Context::output`].
     ///
     /// # Errors
-    /// The card has no room for more results now.
+    /// The card has no room for more results now: wait for it by [`Context::room`] first.
     pub fn output(&mut self) -> Result<&mut Vec<u8>, CallStatus> {
         self.turn.output(0)
     }
@@ -226,6 +226,18 @@ impl Context {
             let key = turn.key_for(addr, len)?;
             turn.invocation.held = (len > 0).then_some((key, addr, len));
             Ok(Poll::Ready(()))
+        })
+    }
+
+    /// Waits until the card has room for results: before a look at payload that appends some by
+    /// [`Port::output`].
+    ///
+    /// # Errors
+    /// They do not fit the requester's buffer.
+    pub fn room(&self) -> impl Future<Output = Result<(), CallStatus>> {
+        leaf(move |turn| {
+            let done = turn.make_room(CHUNK)? && turn.make_room_for(0)?;
+            Ok(if done { Poll::Ready(()) } else { Poll::Pending })
         })
     }
 

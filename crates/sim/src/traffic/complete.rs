@@ -167,6 +167,8 @@ fn judge(entry: &Completion, op: &Op) -> Result<(), Violation> {
         Verb::Read => Opcode::Read,
         Verb::CompareSwap => Opcode::CompareSwap,
         Verb::FetchAdd => Opcode::FetchAdd,
+        Verb::Rpc => Opcode::Rpc,
+        Verb::RpcWrite => Opcode::RpcWrite,
     };
     let right = entry.kind == WorkKind::Send(opcode) && u64::from(entry.len) == op.len;
     demand(right, WHO, || format!("{opcode:?} of {} bytes was reported as {entry:?}", op.len))

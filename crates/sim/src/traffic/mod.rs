@@ -1,6 +1,7 @@
 //! The applications of a random world: they post work, take completions, and tell the checkers
 //! what they know.
 
+mod calls;
 mod complete;
 mod post;
 mod receives;
@@ -53,6 +54,8 @@ pub(crate) struct Stats {
     pub(crate) done: BTreeMap<Verb, u64>,
     pub(crate) bytes: u64,
     pub(crate) received: u64,
+    /// Calls whose results have come.
+    pub(crate) answered: u64,
     pub(crate) failed: BTreeMap<String, u64>,
 }
 
@@ -98,6 +101,7 @@ pub(crate) struct Side {
     posted: u64,
     pub(crate) order: SendOrder,
     ops: HashMap<u64, Op>,
+    calls: calls::Calls,
     /// To the peer of a reliable connection and not yet received, oldest first.
     messages: VecDeque<Message>,
     /// Requests that failed, so that nobody knows whether the peer got them.
@@ -135,6 +139,8 @@ struct Op {
     word: Option<(usize, u64)>,
     compare: u64,
     operand: u64,
+    /// Of an RPC or RPC WRITE, until it is posted.
+    call: Option<calls::Call>,
 }
 
 /// What a receive completion must show.
@@ -151,7 +157,7 @@ struct Message {
 impl Side {
     /// It has nothing more to do.
     pub(crate) fn is_idle(&self) -> bool {
-        self.order.is_empty() && (self.left == 0 || self.failed.is_some())
+        self.order.is_empty() && self.calls.is_empty() && (self.left == 0 || self.failed.is_some())
     }
 }
 
@@ -175,6 +181,7 @@ impl Traffic {
             if !self.options.event_driven {
                 self.poll_side(world, s)?;
             }
+            self.look_after_calls(world, s)?;
             self.post_receives(world, s);
             self.post_sends(world, s)?;
             self.give_up(world, s);
@@ -218,7 +225,10 @@ impl Traffic {
 
     /// Changes whenever somebody has done something.
     pub(crate) fn activity(&self) -> u64 {
-        self.next_id + self.stats.received + self.stats.done.values().sum::<u64>()
+        self.next_id
+            + self.stats.received
+            + self.stats.answered
+            + self.stats.done.values().sum::<u64>()
     }
 
     /// What is not done.
@@ -226,7 +236,12 @@ impl Traffic {
         let open = self.sides.iter().enumerate().filter(|(_, s)| !s.is_idle());
         open.map(|(i, s)| {
             let info = world.hosts[s.end.host].nic.query_qp(s.end.qpn);
-            format!("end {i}: {} to post, {} under way, {info:?}\n", s.left, s.order.len())
+            format!(
+                "end {i}: {} to post, {} under way, {} unanswered, {info:?}\n",
+                s.left,
+                s.order.len(),
+                s.calls.len()
+            )
         })
         .collect()
     }

@@ -91,7 +91,7 @@ impl Traffic {
     }
 
     /// A length, often one at an edge.
-    fn length(&mut self, s: usize) -> u64 {
+    pub(super) fn length(&mut self, s: usize) -> u64 {
         let options = &self.sides[s].options;
         let (most, mtu) = (options.message_max, u64::from(options.connect.mtu.bytes()));
         let unreliable = options.transport != Transport::Rc;
@@ -112,6 +112,9 @@ impl Traffic {
         if matches!(verb, Verb::CompareSwap | Verb::FetchAdd) {
             return self.plan_atomic(s, verb);
         }
+        if verb.is_call() {
+            return self.plan_call(world, s, verb);
+        }
         let len = self.length(s);
         let one_sided = matches!(verb, Verb::Write | Verb::WriteImm | Verb::Read);
         if !one_sided {
@@ -131,7 +134,7 @@ impl Traffic {
         op
     }
 
-    fn free_target(&mut self, s: usize, target: Option<(u64, u64)>) {
+    pub(super) fn free_target(&mut self, s: usize, target: Option<(u64, u64)>) {
         if let Some((start, len)) = target {
             self.sides[s ^ 1].target.spans.give_back(start, len);
         }
@@ -182,6 +185,7 @@ impl Traffic {
             word: None,
             compare: 0,
             operand: 0,
+            call: None,
         })
     }
 
@@ -209,6 +213,7 @@ impl Traffic {
             word: Some((peer, word)),
             compare,
             operand,
+            call: None,
         })
     }
 
@@ -221,7 +226,7 @@ impl Traffic {
         fence: bool,
     ) -> Result<Option<u64>, Violation> {
         let id = self.id();
-        let (op, message) = self.address(s, id, op);
+        let (mut op, message) = self.address(s, id, op);
         let signaled = self.is_signaled(s, &op);
         let solicited = self.dice.chance(0.2);
         let side = &self.sides[s];
@@ -241,12 +246,18 @@ impl Traffic {
             Ok(()) => {}
             Err(PostError::Full) => {
                 self.release(world, s, &op, false);
+                if let Some(call) = &op.call {
+                    self.free_call(s, call);
+                }
                 return Ok(None);
             }
             Err(other) => return Err(Violation::new("post", other.to_string())),
         }
         let signaled = signaled || self.sides[s].options.queues.signal_all;
         self.begin(s, id, &op);
+        if let Some(call) = op.call.take() {
+            self.begin_call(s, id, call);
+        }
         let side = &mut self.sides[s];
         side.order.post(id, signaled);
         side.left -= 1;
@@ -326,6 +337,7 @@ impl Traffic {
                 SendOp::CompareSwap { at: word, compare: op.compare, swap: op.operand }
             }
             Verb::FetchAdd => SendOp::FetchAdd { at: word, add: op.operand },
+            Verb::Rpc | Verb::RpcWrite => super::calls::send_op(op.verb),
         }
     }
 

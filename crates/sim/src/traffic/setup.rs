@@ -51,6 +51,13 @@ impl Traffic {
         for connection in &options.connections {
             traffic.connect(&mut world, connection, &pds);
         }
+        if let Some(kernels) = &options.kernels {
+            for (i, host) in world.hosts.iter_mut().enumerate() {
+                let of = traffic.sides.iter().filter(|side| side.end.host == i);
+                let regions: Vec<&Region> = of.map(|side| &side.target.region).collect();
+                host.nic.set_kernels(Box::new(super::calls::kernels(kernels, &regions)));
+            }
+        }
         for (i, host) in traffic.hosts.iter_mut().enumerate() {
             let memory = &world.hosts[i].memory;
             let mut ignored = host.words.pieces(0, host.words.len);
@@ -166,6 +173,7 @@ impl Traffic {
             posted: 0,
             order: SendOrder::default(),
             ops: HashMap::new(),
+            calls: BTreeMap::new(),
             messages: VecDeque::new(),
             doubtful: HashSet::new(),
             unreliable: HashMap::new(),

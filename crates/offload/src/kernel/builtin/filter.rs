@@ -157,6 +157,9 @@ pub async fn filter(context: Context) -> Result<(), CallStatus> {
     let mut rows = Rows::new(params.row_len);
     let mut found = 0;
     loop {
+        if !params.count_only {
+            context.room().await?;
+        }
         let more = context.payload(|piece, port| {
             if params.count_only {
                 rows.push(piece, |run| found += params.count(run));

@@ -1,0 +1,175 @@
+//! A figure: the same work in several ways, for several sizes of it.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::super::{PeerSide, Row, Spread, Target};
+use crate::output;
+
+/// Measures one way once.
+pub(super) type Run<'a> = Box<dyn FnMut() -> Result<f64> + 'a>;
+
+/// What was measured for a figure of the paper.
+#[derive(Debug)]
+pub(super) struct Figure {
+    /// `fig7`.
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    /// What is asked, in a sentence or two.
+    pub(super) about: &'static str,
+    pub(super) x: &'static str,
+    pub(super) y: &'static str,
+    pub(super) unit: &'static str,
+    /// The ways; the first is the kernel.
+    pub(super) ways: Vec<String>,
+    pub(super) points: Vec<Point>,
+    /// The paper's own numbers, where its text gives them.
+    pub(super) paper: &'static str,
+    /// The same of this run.
+    pub(super) here: String,
+}
+
+/// What was measured at one place of the x axis.
+#[derive(Debug)]
+pub(super) struct Point {
+    pub(super) x: String,
+    /// One for each way.
+    pub(super) ways: Vec<Spread>,
+}
+
+impl Point {
+    /// Runs the ways in turn, `runs` times each.
+    pub(super) fn measure(x: String, runs: usize, ways: &mut [Run<'_>]) -> Result<Point> {
+        let mut values = vec![Vec::with_capacity(runs); ways.len()];
+        for _ in 0..runs {
+            for (way, values) in ways.iter_mut().zip(&mut values) {
+                values.push(way()?);
+            }
+        }
+        Ok(Point { x, ways: values.into_iter().map(Spread::of).collect() })
+    }
+
+    /// The median of a way.
+    pub(super) fn median(&self, way: usize) -> f64 {
+        self.ways[way].median
+    }
+}
+
+impl Figure {
+    /// Prints it as a table.
+    pub(super) fn show(&self) {
+        println!("\n{} ({})", self.title, self.id.replace("fig", "StRoM's Figure "));
+        let heading = |way: &String| format!("{way}, {}", self.unit);
+        let headings = [self.x.to_owned()].into_iter().chain(self.ways.iter().map(heading));
+        let mut table = output::table(headings);
+        for point in &self.points {
+            let figures = point.ways.iter().map(Spread::to_string);
+            table.add_row([point.x.clone()].into_iter().chain(figures));
+        }
+        output::align_right(&mut table, 0..=self.ways.len());
+        println!("{table}\npaper: {}\nhere:  {}", self.paper, self.here);
+    }
+
+    /// The kernel beside each baseline, for each point.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Row> {
+        self.points.iter().flat_map(move |point| {
+            let ours = point.ways[0];
+            self.ways.iter().zip(&point.ways).skip(1).map(move |(way, spread)| Row {
+                name: format!("{}: {}", self.id, point.x).into(),
+                unit: self.unit,
+                ours,
+                peer: PeerSide { name: way.clone().into(), spread: *spread },
+                ratio: ours.median / spread.median,
+                target: Target::Any,
+            })
+        })
+    }
+}
+
+/// How long a call takes: the median of so many, in µs.
+pub(super) fn median_us(calls: usize, mut call: impl FnMut(usize) -> Result<()>) -> Result<f64> {
+    let mut samples = Vec::with_capacity(calls);
+    for i in 0..calls {
+        let start = Instant::now();
+        call(i)?;
+        samples.push(start.elapsed().as_nanos() as f64 / 1e3);
+    }
+    Ok(Spread::of(samples).median)
+}
+
+/// How long a call takes: the mean of so many, in µs.
+pub(super) fn mean_us(calls: usize, mut call: impl FnMut(usize) -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    for i in 0..calls {
+        call(i)?;
+    }
+    Ok(start.elapsed().as_nanos() as f64 / 1e3 / calls as f64)
+}
+
+/// Numbers that look random, the same ones each time.
+#[derive(Clone, Debug)]
+pub(super) struct Draws(u64);
+
+impl Draws {
+    pub(super) fn new(seed: u64) -> Draws {
+        Draws(seed)
+    }
+
+    /// The next number: SplitMix64.
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let a = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let b = (a ^ a >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        b ^ b >> 31
+    }
+
+    /// One of them, evenly.
+    pub(super) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[(self.next() % all.len() as u64) as usize]
+    }
+
+    /// Does something happen that happens with this probability?
+    pub(super) fn happens(&mut self, probability: f64) -> bool {
+        ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+
+    pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let words = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
+        words.take(len).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_are_even_and_repeat() {
+        let mut draws = Draws::new(1);
+        let heads = (0..10_000).filter(|_| draws.happens(0.1)).count();
+        assert!((900..1100).contains(&heads), "{heads}");
+        assert_eq!(Draws::new(7).bytes(11), Draws::new(7).bytes(11));
+        assert!(!draws.happens(0.0) && draws.happens(1.0));
+    }
+
+    #[test]
+    fn each_point_is_a_row_for_each_baseline() {
+        let mut ways: Vec<Run<'_>> = vec![Box::new(|| Ok(1.0)), Box::new(|| Ok(4.0))];
+        let points = vec![Point::measure("8".into(), 2, &mut ways).unwrap()];
+        let figure = Figure {
+            id: "fig7",
+            title: "",
+            about: "",
+            x: "",
+            y: "",
+            unit: "µs",
+            ways: vec!["kernel".into(), "READs".into()],
+            points,
+            paper: "",
+            here: String::new(),
+        };
+        let rows: Vec<Row> = figure.rows().collect();
+        assert_eq!((rows.len(), rows[0].ratio, &*rows[0].peer.name), (1, 0.25, "READs"));
+    }
+}

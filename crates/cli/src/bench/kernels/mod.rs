@@ -1,0 +1,155 @@
+//! `remora bench kernels`: StRoM's experiments (§6, §7.2), live, each beside its baselines, and the
+//! kernels' own rows; as tables, as JSON, and as a page with plots.
+//!
+//! One process asks, pinned to a core; another ([`crate::ways::server`]) has the memory, the card
+//! with its kernels, and an application, on a second core.
+
+mod checks;
+mod figure;
+mod lookups;
+mod page;
+mod plot;
+mod streams;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use self::figure::Figure;
+use super::{Case, Options, Target, measure, show, write};
+use crate::output;
+use crate::ways::Client;
+use crate::ways::client::Setup;
+use crate::ways::lookup::Way;
+
+/// Local memory: first a place for what is READ, then data to be sent, then as much again.
+const SCRATCH: u64 = 1 << 20;
+/// The peer's memory: first structures, then partitions.
+const STRUCTURES: u64 = 16 << 20;
+
+/// Measures kernels.
+#[derive(Debug, Args)]
+pub(super) struct Kernels {
+    #[command(flatten)]
+    options: Options,
+    /// Write the page with the plots here
+    #[arg(long, value_name = "FILE", default_value = "remora-kernels.html")]
+    html: PathBuf,
+    /// Leave both processes where the system puts them
+    #[arg(long)]
+    no_pin: bool,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    /// Runs of everything, in turn.
+    runs: usize,
+    /// Calls of a run, of which the median is taken.
+    calls: usize,
+    /// Bytes of the longest input.
+    input: u64,
+    /// Bytes of a stream.
+    stream: u64,
+}
+
+const FULL: Extent = Extent { runs: 9, calls: 400, input: 64 << 20, stream: 32 << 20 };
+const QUICK: Extent = Extent { runs: 3, calls: 20, input: 1 << 20, stream: 2 << 20 };
+
+impl Kernels {
+    pub(super) fn run(&self) -> Result<()> {
+        let extent = if self.options.quick { QUICK } else { FULL };
+        let client = Client::start(Setup {
+            memory: STRUCTURES + extent.input,
+            local: SCRATCH + 2 * extent.input.max(extent.stream),
+            stream: extent.stream,
+            pin: !self.no_pin,
+        })?;
+        let structures = lookups::Structures::load(&client)?;
+        let input = streams::Input::prepare(&client, extent)?;
+        let mut rows = Vec::new();
+        for case in cases(&client, &structures, &input, extent) {
+            rows.push(measure(case, extent.runs)?);
+        }
+        show(&rows);
+        let figures = [
+            lookups::lists(&client, &structures, extent)?,
+            lookups::tables(&client, &structures, extent)?,
+            checks::sizes(&client, &structures, extent)?,
+            checks::failures(&client, &structures, extent)?,
+            streams::shuffles(&client, &input, extent)?,
+            streams::sketches(&client, &input, extent)?,
+        ];
+        for figure in &figures {
+            figure.show();
+        }
+        let page = page::render(&rows, &figures)?;
+        std::fs::write(&self.html, page)
+            .with_context(|| format!("cannot write {}", self.html.display()))?;
+        println!("\nThe plots: {}", self.html.display());
+        rows.extend(figures.iter().flat_map(Figure::rows));
+        write(&rows, &self.options)
+    }
+}
+
+/// The rows that have a bound.
+fn cases<'a>(
+    client: &'a Client,
+    structures: &'a lookups::Structures,
+    input: &'a streams::Input,
+    extent: Extent,
+) -> Vec<Case<'a>> {
+    let mut cases = Vec::from(latencies(client, structures, extent));
+    cases.extend(streams::cases(client, input, extent));
+    cases
+}
+
+fn latencies<'a>(
+    client: &'a Client,
+    structures: &'a lookups::Structures,
+    extent: Extent,
+) -> [Case<'a>; 4] {
+    let calls = extent.calls * 3;
+    let read = move |len: u32| -> figure::Run<'a> {
+        let from = client.ready.memory.addr;
+        Box::new(move || figure::median_us(calls, |_| client.read(from, len)))
+    };
+    let case =
+        |name, peer, target, ours, theirs| Case { name, unit: "µs", peer, target, ours, theirs };
+    [
+        case(
+            "traversal_8",
+            "one READ, 64 B",
+            Target::AtMost(1.3),
+            lookups::last_of_eight(client, structures, Way::Kernel, calls),
+            read(64),
+        ),
+        case(
+            "traversal_8_reads",
+            "8 dependent READs, and the value's",
+            Target::Any,
+            lookups::last_of_eight(client, structures, Way::Kernel, calls),
+            lookups::last_of_eight(client, structures, Way::Reads, calls),
+        ),
+        case(
+            "get_64B",
+            "one READ, 64 B",
+            Target::AtMost(1.2),
+            lookups::table_of(client, structures, 64, Way::Kernel, calls),
+            read(64),
+        ),
+        case(
+            "consistency_4KiB",
+            "one READ, 4 KiB",
+            Target::AtMost(1.05),
+            checks::checked(client, structures, 4096, calls),
+            read(4096),
+        ),
+    ]
+}
+
+/// Bytes as an axis says them.
+fn size_label(bytes: u64) -> String {
+    output::bytes(bytes)
+}

@@ -1,0 +1,169 @@
+//! The page: rows, plots and what the paper says, in one file that needs no other.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+
+use super::super::{Row, Target};
+use super::figure::Figure;
+use super::plot;
+
+const STYLE: &str = "\
+:root{color-scheme:light}\
+body{margin:0;background:#f6f7f9;color:#22272e;font:16px/1.55 system-ui,sans-serif}\
+main{max-width:1000px;margin:0 auto;padding:40px 20px 80px}\
+h1{font-size:30px;margin:0 0 8px}h2{font-size:21px;margin:0 0 6px}\
+h2 small{font-weight:400;color:#6a737d;font-size:15px}\
+section{background:#fff;border:1px solid #e3e6ea;border-radius:10px;padding:22px 26px;margin:22px 0}\
+p{margin:6px 0 12px}.about,footer{color:#57606a}\
+svg{width:100%;height:auto;display:block}\
+.key{display:flex;flex-wrap:wrap;gap:6px 22px;margin:10px 0 0 68px;font-size:14px}\
+.key i{display:inline-block;width:12px;height:12px;border-radius:6px;margin-right:7px}\
+dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px;margin:10px 0 0}\
+dt{color:#6a737d}dd{margin:0}\
+table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}\
+th{text-align:right;font-weight:600;color:#57606a}\
+td,th{padding:5px 7px;border-bottom:1px solid #eceff2;text-align:right;white-space:nowrap}\
+td small{color:#6a737d}\
+.words{text-align:left}\
+.met{color:#1a7f37}.missed{color:#b35900}\
+details{margin-top:12px;overflow-x:auto}summary{cursor:pointer;color:#57606a;font-size:14px}\
+.wide{overflow-x:auto}";
+
+/// The page's text.
+pub(super) fn render(rows: &[Row], figures: &[Figure]) -> Result<String> {
+    let mut page = String::new();
+    write!(
+        page,
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>Remora: kernels on the card</title><style>{STYLE}</style></head><body><main>\
+         <h1>Kernels on the card</h1>\
+         <p class=\"about\">The experiments of StRoM (EuroSys 2020) on Remora’s software card: two \
+         processes on this machine, a core each, over loopback. Points are medians, whiskers the \
+         lowest and highest of several runs in turn. The paper’s card is an FPGA on another \
+         network: compare shapes and ratios, not microseconds.</p>"
+    )?;
+    table_of_rows(&mut page, rows)?;
+    for figure in figures {
+        section(&mut page, figure)?;
+    }
+    write!(
+        page,
+        "<footer>Made by <code>remora bench kernels</code> {} · {} · {} cores</footer>\
+         </main></body></html>\n",
+        env!("CARGO_PKG_VERSION"),
+        text(&processor()),
+        std::thread::available_parallelism().map_or(0, usize::from)
+    )?;
+    Ok(page)
+}
+
+fn table_of_rows(page: &mut String, rows: &[Row]) -> Result<()> {
+    write!(
+        page,
+        "<section><h2>What a kernel costs</h2><div class=\"wide\"><table><tr><th class=\"words\">\
+         row<th>kernel<th class=\"words\">beside<th>peer<th>ratio<th>asked for<th></tr>"
+    )?;
+    for row in rows {
+        let (class, verdict) = match row.target {
+            Target::Any => ("", ""),
+            target if target.is_met(row.ratio) => ("met", "met"),
+            _ => ("missed", "missed"),
+        };
+        let spread = |s: &super::super::Spread| {
+            format!("{:.2} <small>({:.2}–{:.2})</small> {}", s.median, s.min, s.max, row.unit)
+        };
+        write!(
+            page,
+            "<tr><td class=\"words\"><code>{}</code><td>{}<td class=\"words\">{}<td>{}\
+             <td><b>{:.2}</b><td>{}<td class=\"{class}\">{verdict}</tr>",
+            text(&row.name),
+            spread(&row.ours),
+            text(&row.peer.name),
+            spread(&row.peer.spread),
+            row.ratio,
+            row.target
+        )?;
+    }
+    write!(page, "</table></div></section>")?;
+    Ok(())
+}
+
+fn section(page: &mut String, figure: &Figure) -> Result<()> {
+    write!(
+        page,
+        "<section id=\"{}\"><h2>{} <small>StRoM’s Figure {}</small></h2><p class=\"about\">{}</p>\
+         {}<div class=\"key\">",
+        figure.id,
+        text(figure.title),
+        figure.id.trim_start_matches("fig"),
+        text(figure.about),
+        plot::draw(figure)?
+    )?;
+    for (way, colour) in figure.ways.iter().zip(plot::COLOURS) {
+        let plotters::style::RGBColor(r, g, b) = colour;
+        let name = text(way);
+        write!(page, "<span><i style=\"background:rgb({r},{g},{b})\"></i>{name}</span>")?;
+    }
+    write!(
+        page,
+        "</div><dl><dt>paper<dd>{}<dt>here<dd>{}</dl><details><summary>Numbers</summary><table>\
+         <tr><th class=\"words\">{}",
+        text(figure.paper),
+        text(&figure.here),
+        text(figure.x)
+    )?;
+    for way in &figure.ways {
+        write!(page, "<th>{}, {}", text(way), figure.unit)?;
+    }
+    for point in &figure.points {
+        write!(page, "<tr><td class=\"words\">{}", text(&point.x))?;
+        for s in &point.ways {
+            write!(page, "<td>{:.2} <small>({:.2}–{:.2})</small>", s.median, s.min, s.max)?;
+        }
+    }
+    write!(page, "</table></details></section>")?;
+    Ok(())
+}
+
+/// Words as HTML.
+fn text(words: &str) -> String {
+    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// What the machine says of its processor.
+fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
+    model.map_or("unknown processor", |m| m.trim_start_matches([' ', '\t', ':'])).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Spread;
+    use crate::bench::kernels::figure::Point;
+
+    #[test]
+    fn a_page_shows_each_figure_and_is_sound_markup() {
+        let spread = Spread { min: 1.0, median: 2.0, max: 4.0 };
+        let figure = Figure {
+            id: "fig7",
+            title: "Lists & more",
+            about: "",
+            x: "elements",
+            y: "latency",
+            unit: "µs",
+            ways: vec!["kernel".into(), "READs".into()],
+            points: vec![Point { x: "4 < 8".into(), ways: vec![spread; 2] }],
+            paper: "",
+            here: String::new(),
+        };
+        let page = render(&[], &[figure]).unwrap();
+        assert!(page.contains("Lists &amp; more") && page.contains("4 &lt; 8"), "{page}");
+        assert_eq!(page.matches("<circle").count(), 2 + 0, "a mark for each way");
+        assert!(!page.contains("http://") || page.contains("www.w3.org"), "needs nothing else");
+        assert_eq!(page.matches("<section").count(), page.matches("</section>").count());
+    }
+}

@@ -1,0 +1,205 @@
+//! The near end: starts the far one, connects to it, and moves bytes one-sided.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use remora::kernel::KernelClient;
+use remora::nic::Access;
+use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Sge, Status};
+use remora::{Connection, Device, MemoryRegion};
+
+use super::image::Image;
+use super::rpc;
+use super::server::{End, Place, Ready, params};
+use crate::child::{self, Helper};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Bytes of results of a call, at most.
+const RESULT_LEN: usize = 64 << 10;
+/// Bytes of a WRITE that fills the peer's memory.
+const PIECE: u64 = 1 << 20;
+/// Messages of a stream in flight: many small ones, few large ones.
+const IN_FLIGHT: usize = 256;
+const BYTES_IN_FLIGHT: usize = 16 << 20;
+
+/// How much memory there is, and where the ends run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    /// Bytes for structures at the far end, and here.
+    pub(crate) memory: u64,
+    pub(crate) local: u64,
+    /// Bytes for each stream at the far end.
+    pub(crate) stream: u64,
+    /// Pin each end to a core of its own.
+    pub(crate) pin: bool,
+}
+
+/// Connected to a far end of its own, which ends with it.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) ready: Ready,
+    /// Registered memory, for what is sent and READ.
+    pub(crate) local: MemoryRegion,
+    pub(crate) kernels: RefCell<KernelClient>,
+    pub(crate) rpc: RefCell<rpc::Client>,
+    calls: End,
+    streams: End,
+    _connections: [Connection; 2],
+    helper: Helper,
+}
+
+/// A WRITE stream: so many messages of so many bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    pub(crate) to: Place,
+    pub(crate) size: u32,
+    pub(crate) count: usize,
+    /// The peer's application is told of each message.
+    pub(crate) told: bool,
+}
+
+impl Client {
+    pub(crate) fn start(setup: Setup) -> Result<Client> {
+        let [memory, stream] = [setup.memory, setup.stream].map(|bytes| bytes.to_string());
+        let mut args = vec!["ways", "--memory", &memory, "--stream", &stream];
+        if setup.pin {
+            args.extend(["--pin", "1"]);
+        }
+        let mut helper = Helper::start(args)?;
+        if setup.pin {
+            // Only now: the other end would inherit it.
+            child::pin(0)?;
+        }
+        let line = helper.line().context("the other end did not start")?;
+        let ready: Ready =
+            serde_json::from_str(&line).context("the other end says something else")?;
+        let device = Device::open()?;
+        let pd = device.alloc_pd()?;
+        let local = pd.alloc(setup.local as usize, Access::LOCAL_WRITE)?;
+        let connect = || -> Result<(End, Connection)> {
+            let end = End::new(&device, &pd)?;
+            let made =
+                device.connect(end.qp.clone(), ready.card, &[], &params(&device), PATIENCE)?;
+            Ok((end, made))
+        };
+        let ((calls, first), (streams, second)) = (connect()?, connect()?);
+        let rpc = rpc::Client::connect(ready.tcp)?;
+        let kernels = KernelClient::new(&pd, &calls.qp, &calls.recv_cq, 8, RESULT_LEN)?;
+        Ok(Client {
+            ready,
+            local,
+            kernels: kernels.into(),
+            rpc: rpc.into(),
+            calls,
+            streams,
+            _connections: [first, second],
+            helper,
+        })
+    }
+
+    /// The far end's process.
+    pub(crate) fn peer_id(&self) -> u32 {
+        self.helper.id()
+    }
+
+    /// Fills the peer's memory, by WRITEs.
+    pub(crate) fn load(&self, image: &Image) -> Result<()> {
+        let bytes = image.bytes();
+        let piece = PIECE.min(self.local.len());
+        for (i, part) in bytes.chunks(piece as usize).enumerate() {
+            self.local.write_at(0, part)?;
+            let to = remote(self.ready.memory, image.base() + i as u64 * piece);
+            let op = SendOp::Write { to, imm: None };
+            self.verb(op, self.local.sge(0, part.len() as u32))?;
+        }
+        Ok(())
+    }
+
+    /// READs from the peer's memory into local memory, from its beginning on.
+    pub(crate) fn read(&self, addr: u64, len: u32) -> Result<()> {
+        self.read_from(remote(self.ready.memory, addr), len)
+    }
+
+    /// As [`Client::read`], from any place.
+    pub(crate) fn read_from(&self, from: Remote, len: u32) -> Result<()> {
+        self.verb(SendOp::Read { from }, self.local.sge(0, len))
+    }
+
+    fn verb(&self, op: SendOp, sge: Sge) -> Result<()> {
+        let (data, flags) = (Data::Sges(&[sge]), SendFlags::SIGNALED);
+        self.calls.qp.post_send(&SendRequest { wr_id: 0, op, data, flags })?;
+        let status = self.calls.cq.spin(PATIENCE)?.status;
+        ensure!(status == Status::Success, "an operation failed: {status}");
+        Ok(())
+    }
+
+    /// WRITEs messages of local memory from `from` on, the first `to.len` bytes of it in turn, and
+    /// waits until all are acknowledged; says how long it took.
+    pub(crate) fn stream(&self, from: u64, stream: Stream) -> Result<Duration> {
+        let Stream { to, size, count, told } = stream;
+        let places = (to.len.min(self.local.len() - from) / u64::from(size)).max(1) as usize;
+        let messages = (0..count).map(|i| {
+            let at = (i % places) as u64 * u64::from(size);
+            (from + at, remote(to, to.addr + at), size, told.then_some((at / 8) as u32))
+        });
+        self.write_all(messages)
+    }
+
+    /// WRITEs pieces of local memory (from, to, length), and waits for all of them.
+    pub(crate) fn write_all(
+        &self,
+        messages: impl Iterator<Item = (u64, Remote, u32, Option<u32>)>,
+    ) -> Result<Duration> {
+        let mut messages = messages.peekable();
+        let mut done = [Completion::default(); 64];
+        let (mut in_flight, mut bytes) = (0usize, 0usize);
+        let start = Instant::now();
+        while in_flight > 0 || messages.peek().is_some() {
+            let mut batch = self.streams.qp.post_batch();
+            while in_flight < IN_FLIGHT
+                && bytes < BYTES_IN_FLIGHT
+                && let Some((from, to, len, imm)) = messages.next()
+            {
+                let sges = [self.local.sge(from, len)];
+                let op = SendOp::Write { to, imm };
+                let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+                let request = SendRequest { wr_id: u64::from(len), op, data, flags };
+                batch.post_send(&self.streams.qp, &request)?;
+                in_flight += 1;
+                bytes += len as usize;
+            }
+            drop(batch);
+            let count = self.streams.cq.poll(&mut done)?;
+            for completion in &done[..count] {
+                let status = completion.status;
+                ensure!(status == Status::Success, "a WRITE failed: {status}");
+                in_flight -= 1;
+                bytes -= completion.wr_id as usize;
+            }
+        }
+        Ok(start.elapsed())
+    }
+
+    /// While `work` runs, the peer's CPU answers RPCs and does not serve its card.
+    pub(crate) fn with_rpcs<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.rpc.borrow_mut().call(rpc::Op::Begin, &[], &mut Vec::new())?;
+        let result = work();
+        self.rpc.borrow_mut().call(rpc::Op::End, &[], &mut Vec::new())?;
+        result
+    }
+
+    /// Waits until the peer's application has looked at so many streamed messages; returns how
+    /// many distinct values it estimates.
+    pub(crate) fn wait_for_application(&self, count: u64) -> Result<f64> {
+        let mut out = Vec::new();
+        self.rpc.borrow_mut().call(rpc::Op::Streamed, &count.to_le_bytes(), &mut out)?;
+        let estimate = out.try_into().ok().context("the other end answers something else")?;
+        Ok(f64::from_le_bytes(estimate))
+    }
+}
+
+/// What lies at `addr` of a place.
+pub(crate) fn remote(place: Place, addr: u64) -> Remote {
+    Remote { addr, rkey: place.rkey }
+}

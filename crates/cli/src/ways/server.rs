@@ -1,0 +1,343 @@
+//! The far end: memory, kernels, and an application whose CPU answers RPCs.
+//!
+//! One thread does it all, as the figures count what one core does: it drives the card, or, between
+//! [`Op::Begin`] and [`Op::End`], answers RPCs. In both it spins.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::Args;
+use remora::kernel::{Binding, Bound};
+use remora::nic::Access;
+use remora::nic::queue::{Completion, RecvRequest, Status};
+use remora::offload::kernel::builtin::column::Column;
+use remora::offload::kernel::builtin::filter::{Compare, FilterTap, Params as Filter};
+use remora::offload::kernel::builtin::hyperloglog::Sketch;
+use remora::offload::kernel::builtin::{consistency, get};
+use remora::{
+    CompletionQueue, Connection, ConnectionParams, Device, MemoryRegion, ProtectionDomain,
+    QueuePair, QueuePairOptions,
+};
+use remora_cli::node::spec::parse_size;
+use serde::{Deserialize, Serialize};
+
+use super::image::ELEMENT_LEN;
+use super::rpc::{Op, Service};
+use crate::child;
+
+const PORT: u16 = 18_516;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Steps of the card between looks at the TCP connection, a system call each.
+const STEPS: u32 = 512;
+/// Messages that may be streamed to the application before it has looked at one.
+pub(crate) const STREAMED_MAX: u32 = 1024;
+/// Bytes that the application takes of a message at once: they stay in the first cache.
+const PIECE: usize = 16 << 10;
+/// The stream filter keeps values below this: one of 256 that are spread evenly.
+pub(crate) const FILTER_BELOW: u64 = 1 << 56;
+/// The op-code of [`flaky`].
+pub(crate) const FLAKY: u64 = 0x100;
+/// The precision of the sketches: 16,384 registers.
+pub(crate) const PRECISION: u8 = 14;
+
+/// `remora ways`: the far end.
+#[derive(Debug, Args)]
+pub(crate) struct Server {
+    /// Bytes of memory for structures
+    #[arg(long, value_parser = parse_size)]
+    memory: u64,
+    /// Bytes of memory for each stream
+    #[arg(long, value_parser = parse_size, default_value = "64K")]
+    stream: u64,
+    /// Pin the process to the N-th core that it may use, from 0
+    #[arg(long, value_name = "N")]
+    pin: Option<usize>,
+}
+
+/// What the far end prints when it serves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ready {
+    pub(crate) card: SocketAddr,
+    pub(crate) tcp: SocketAddr,
+    /// Structures: what the kernels are granted.
+    pub(crate) memory: Place,
+    /// For streams: plain memory, and such with a receive kernel bound to it.
+    pub(crate) plain: Place,
+    pub(crate) hyperloglog: Place,
+    pub(crate) filter: Place,
+    pub(crate) shuffle: Place,
+}
+
+/// A region, as the peer names it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) addr: u64,
+    pub(crate) rkey: u32,
+    pub(crate) len: u64,
+}
+
+/// An end of a connection, at either side.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) cq: CompletionQueue,
+    pub(crate) recv_cq: CompletionQueue,
+    pub(crate) qp: QueuePair,
+}
+
+impl End {
+    pub(crate) fn new(device: &Device, pd: &ProtectionDomain) -> Result<End> {
+        let (cq, recv_cq) = (device.create_cq(1024)?, device.create_cq(2 * STREAMED_MAX as usize)?);
+        let qp = pd.create_qp(&QueuePairOptions {
+            recv_cq: &recv_cq,
+            send_depth: 512,
+            recv_depth: STREAMED_MAX,
+            send_sges: 2,
+            ..QueuePairOptions::rc(&cq)
+        })?;
+        Ok(End { cq, recv_cq, qp })
+    }
+}
+
+/// What both ends agree to.
+pub(crate) fn params(device: &Device) -> ConnectionParams {
+    ConnectionParams { kernels: true, ..ConnectionParams::new(device.info().mtu) }
+}
+
+/// The far end at work.
+struct Serving {
+    memory: MemoryRegion,
+    plain: MemoryRegion,
+    streams: End,
+    /// What the application finds out about what is streamed to it.
+    sketch: Sketch,
+    streamed: u64,
+    _kernels: [Binding; 3],
+    _connections: [Connection; 2],
+    _calls: End,
+}
+
+impl Server {
+    pub(crate) fn run(self) -> Result<()> {
+        if let Some(which) = self.pin {
+            child::pin(which)?;
+        }
+        child::end_with_stdin()?;
+        let device = Device::open()?;
+        let pd = device.alloc_pd()?;
+        let alloc = |len: u64| pd.alloc(len as usize, Access::all());
+        let memory = alloc(self.memory)?;
+        let plain = alloc(self.stream)?;
+        let streams = [alloc(self.stream)?, alloc(self.stream)?, alloc(self.stream)?];
+        let listener = device.listen(PORT)?;
+        let tcp = Service::listen()?;
+        let place = |region: &MemoryRegion| Place {
+            addr: region.addr(),
+            rkey: region.key(),
+            len: region.len(),
+        };
+        announce(&Ready {
+            card: SocketAddr::new(device.info().address, listener.port()),
+            tcp: tcp.local_addr()?,
+            memory: place(&memory),
+            plain: place(&plain),
+            hyperloglog: place(&streams[0]),
+            filter: place(&streams[1]),
+            shuffle: place(&streams[2]),
+        })?;
+        let kernels = deploy(&device, &memory, &streams)?;
+        let accept = || -> Result<(End, Connection)> {
+            let incoming = listener.accept(PATIENCE).context("nobody connects")?;
+            let end = End::new(&device, &pd)?;
+            let connection = incoming.accept(end.qp.clone(), &[], &params(&device), PATIENCE)?;
+            for _ in 0..STREAMED_MAX {
+                end.qp.post_recv(&RecvRequest { wr_id: 0, sges: &[] })?;
+            }
+            Ok((end, connection))
+        };
+        let ((calls, first), (streams, second)) = (accept()?, accept()?);
+        let serving = Serving {
+            memory,
+            plain,
+            streams,
+            sketch: Sketch::new(PRECISION),
+            streamed: 0,
+            _kernels: kernels,
+            _connections: [first, second],
+            _calls: calls,
+        };
+        serving.serve(&tcp)
+    }
+}
+
+fn announce(ready: &Ready) -> Result<()> {
+    println!("{}", serde_json::to_string(ready)?);
+    std::io::stdout().flush().context("cannot print")
+}
+
+/// Deploys the built-in kernels and [`flaky`], and binds a receive kernel to each stream.
+fn deploy(
+    device: &Device,
+    memory: &MemoryRegion,
+    streams: &[MemoryRegion; 3],
+) -> Result<[Binding; 3]> {
+    let grants = vec![memory.grant_write()];
+    let builtin = device.deploy_builtin(&grants)?;
+    let deployment = remora::kernel::Deployment::new("flaky", &*grants);
+    device.deploy(FLAKY, deployment, flaky)?;
+    let below = Filter {
+        row_len: 8,
+        column: Column::u64(0),
+        compare: Compare::Less,
+        operand: FILTER_BELOW,
+        count_only: false,
+    };
+    let bind = |region: &MemoryRegion, grants: Vec<_>, tap| {
+        device.bind_kernel(Bound::Region(region.key()), grants, tap)
+    };
+    Ok([
+        bind(&streams[0], vec![], builtin.hyperloglog.tap())?,
+        bind(&streams[1], vec![], Box::new(FilterTap::new(below)))?,
+        bind(&streams[2], grants, builtin.shuffle.tap(0))?,
+    ])
+}
+
+/// The checked read, for measuring what a failed check costs: the first reading is of an object
+/// whose checksum is wrong (16 bytes of parameters before the others say which), the second, which
+/// "always succeeds" as in StRoM's Figure 10, of the right one.
+async fn flaky(context: remora::kernel::Context) -> Result<(), remora::kernel::CallStatus> {
+    let (wrong, right) = context
+        .params(|bytes| {
+            let (wrong, right) = bytes.split_at(consistency::PARAMS_LEN.min(bytes.len()));
+            Ok((consistency::Params::parse(wrong)?, consistency::Params::parse(right)?))
+        })
+        .await?;
+    for (reading, object) in [wrong, right].into_iter().enumerate() {
+        if reading > 0 {
+            context.yield_now().await?;
+        }
+        context.fetch(object.address, object.len).await?;
+        let check = |object: &mut Vec<u8>| {
+            let consistent = consistency::is_consistent(object);
+            if !consistent {
+                object.clear();
+            }
+            consistent
+        };
+        if context.output(check).await? {
+            return Ok(());
+        }
+    }
+    Err(remora::kernel::CallStatus::INCONSISTENT)
+}
+
+impl Serving {
+    fn serve(mut self, tcp: &TcpListener) -> Result<()> {
+        let mut service = Service::accept(tcp)?;
+        let mut done = [Completion::default(); 32];
+        let mut value = Vec::new();
+        let mut awaited: Option<u64> = None;
+        loop {
+            for _ in 0..STEPS {
+                let count = self.streams.recv_cq.poll(&mut done)?;
+                for completion in &done[..count] {
+                    self.look_at(completion)?;
+                }
+            }
+            if let Some(count) = awaited {
+                if self.streamed >= count {
+                    service.answer(Some(&self.sketch.estimate().to_le_bytes()))?;
+                    self.sketch = Sketch::new(PRECISION);
+                    (awaited, self.streamed) = (None, 0);
+                }
+                continue;
+            }
+            match service.next()? {
+                None => {}
+                Some((Op::Streamed, params)) => awaited = Some(word(params, 0)?),
+                Some((Op::Begin, _)) => self.answer_rpcs(&mut service, &mut value)?,
+                Some((op, _)) => bail!("{op:?} asked for while the card is served"),
+            }
+        }
+    }
+
+    /// The CPU's HyperLogLog, on a message that has been written: as soon as it is there.
+    fn look_at(&mut self, completion: &Completion) -> Result<()> {
+        ensure!(completion.status == Status::Success, "a stream broke: {}", completion.status);
+        let mut at = completion.imm_or_key as usize * 8;
+        let end = at + completion.len as usize;
+        let mut piece = [0; PIECE];
+        while at < end {
+            let piece = &mut piece[..(end - at).min(PIECE)];
+            self.plain.read_at(at, piece)?;
+            self.sketch.add_all(piece);
+            at += piece.len();
+        }
+        self.streamed += 1;
+        Ok(self.streams.qp.post_recv(&RecvRequest { wr_id: 0, sges: &[] })?)
+    }
+
+    fn answer_rpcs(&mut self, service: &mut Service, value: &mut Vec<u8>) -> Result<()> {
+        service.answer(Some(&[]))?;
+        loop {
+            value.clear();
+            let found = match service.next()? {
+                None => continue,
+                Some((Op::End, _)) => return service.answer(Some(&[])),
+                Some((Op::List, params)) => self.list(params, value)?,
+                Some((Op::Get, params)) => self.get(params, value)?,
+                Some((op, _)) => bail!("{op:?} asked for while RPCs are served"),
+            };
+            service.answer(found.then_some(value.as_slice()))?;
+        }
+    }
+
+    fn list(&self, params: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let (mut at, key, len) = (word(params, 0)?, word(params, 8)?, word(params, 16)?);
+        while at != 0 {
+            let mut element = [0; ELEMENT_LEN];
+            self.read(at, &mut element)?;
+            if word(&element, 0)? == key {
+                self.append(word(&element, 16)?, len as usize, value)?;
+                return Ok(true);
+            }
+            at = word(&element, 8)?;
+        }
+        Ok(false)
+    }
+
+    fn get(&self, params: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let params = get::Params::parse(params)
+            .map_err(|status| anyhow!("an RPC with wrong parameters: {status}"))?;
+        let mut number = params.entry;
+        loop {
+            let mut entry = [0; get::ENTRY_LEN];
+            self.read(params.table + u64::from(number) * get::ENTRY_LEN as u64, &mut entry)?;
+            if let Some(found) = get::find(&entry, params.key) {
+                self.append(found.addr, found.len as usize, value)?;
+                return Ok(true);
+            }
+            let Some(next) = get::next(&entry) else { return Ok(false) };
+            number = next;
+        }
+    }
+
+    fn read(&self, addr: u64, out: &mut [u8]) -> Result<()> {
+        let at = addr.checked_sub(self.memory.addr()).context("an address below the memory")?;
+        Ok(self.memory.read_at(at as usize, out)?)
+    }
+
+    fn append(&self, addr: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        ensure!(len <= self.memory.len() as usize, "a value that is longer than the memory");
+        let from = out.len();
+        out.resize(from + len, 0);
+        self.read(addr, &mut out[from..])
+    }
+}
+
+/// The u64 at `at`.
+fn word(bytes: &[u8], at: usize) -> Result<u64> {
+    let word = bytes.get(at..at + 8).context("parameters that are too short")?;
+    Ok(u64::from_le_bytes(word.try_into()?))
+}

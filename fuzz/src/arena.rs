@@ -14,7 +14,7 @@ use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::{Dialect, ICRC_LEN, ROCE_PORT, Transport};
 use remora_nic::{
     Access, Config, Counters, Datagram, Key, Memory, MemoryFault, MrInit, MwBinding, MwType, Nic,
-    PageTable, Path, Psn, QpInit, Time, TransmitBatch,
+    PageTable, Path, Psn, QpFlags, QpInit, Time, TransmitBatch,
 };
 
 /// Bytes of memory: rings first, then a region of each kind, with gaps that nobody may touch.
@@ -180,6 +180,7 @@ impl Arena {
                 sq,
                 rq,
                 signal_all: true,
+                flags: QpFlags::empty(),
             };
             let made = match i {
                 XRC_RECEIVER => arena.nic.create_xrc_target(xrcd),

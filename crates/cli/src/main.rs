@@ -1,6 +1,7 @@
 //! `remora`: a software RDMA card, from the command line.
 
 mod bench;
+mod chain;
 mod child;
 mod demo;
 mod devinfo;
@@ -60,6 +61,8 @@ enum Command {
     Stats(stats::Stats),
     /// Run random worlds, each from one seed, and check what happens in them
     Sim(sim::Sim),
+    /// Run, trace and draw programs of work requests
+    Chain(chain::Chain),
     /// Measure latency and bandwidth, in the manner of perftest
     Perf(perf::Perf),
     /// Measure beside the peers, in one run
@@ -138,6 +141,7 @@ fn main() -> ExitCode {
         Command::Kernel(command) => command.run(),
         Command::Stats(command) => command.run().map(succeeded),
         Command::Sim(command) => command.run().map(succeeded),
+        Command::Chain(command) => command.run().map(succeeded),
         Command::Perf(command) => command.run().map(succeeded),
         Command::Bench(command) => command.run().map(succeeded),
     };

@@ -13,7 +13,7 @@ use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::{ICRC_LEN, ROCE_PORT, Transport};
 use remora_nic::{
     Access, Config, Datagram, Memory, MemoryFault, MrInit, Nic, PageTable, Path, PayloadRef, Psn,
-    QpInit, Time, TransmitBatch,
+    QpFlags, QpInit, Time, TransmitBatch,
 };
 
 fn main() {
@@ -76,6 +76,7 @@ impl End {
                 sq: ring(i),
                 rq: RingInit::default(),
                 signal_all: false,
+                flags: QpFlags::empty(),
             };
             nic.create_qp(init).unwrap()
         });

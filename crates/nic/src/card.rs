@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use rand_chacha::ChaCha8Rng;
 
+use crate::chain::{ChainState, Errand};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::incident::Incidents;
@@ -18,7 +19,7 @@ use crate::qp::{Answer, Outstanding, Qp};
 use crate::queue::completion::{CompletionQueue, Pushed};
 use crate::queue::element::{MAX_SGE, sge_at};
 use crate::queue::ring::Ring;
-use crate::queue::{Completion, Sge};
+use crate::queue::{Completion, Sge, Status};
 use crate::table::Table;
 use crate::time::Time;
 use crate::transmit::{Path, Segment};
@@ -59,6 +60,7 @@ pub(crate) struct Card {
     /// Where a batch of elements is copied to at the fetch.
     pub(crate) fetched: Vec<u8>,
     pub(crate) kernel: KernelState,
+    pub(crate) chains: ChainState,
 }
 
 /// A card at a moment, with its memory: what a queue pair needs to do anything.
@@ -138,6 +140,9 @@ impl Card {
     /// Adds a completion, and the events it causes.
     pub(crate) fn complete(&mut self, now: Time, cq: u32, entry: Completion) {
         let Some(queue) = self.cqs.get_mut(cq) else { return };
+        if entry.status == Status::Success && queue.count_one() {
+            self.chains.errands.extend(queue.wake().map(Errand::Wake));
+        }
         let pushed = queue.push(Completion { at: now, ..entry });
         match pushed {
             Pushed::Quietly | Pushed::Lost => {}
@@ -195,6 +200,29 @@ impl Env<'_> {
                 }
             },
         )?;
+        result.map_err(|MemoryFault { .. }| AccessError::Memory)
+    }
+
+    /// Reads through a key into `bytes`.
+    #[inline]
+    pub(crate) fn read_region(
+        &mut self,
+        (key, scope): (u32, Scope),
+        addr: u64,
+        bytes: &mut [u8],
+        need: Access,
+    ) -> Result<(), AccessError> {
+        let (mem, regions) = (&mut *self.mem, &self.card.regions);
+        let (len, mut at, mut result) = (bytes.len() as u32, 0, Ok(()));
+        regions.translate(key, scope, addr, len, need, |piece: Segment| {
+            let now = &mut bytes[at..at + piece.len as usize];
+            at += now.len();
+            if piece.addr == Segment::NOWHERE {
+                now.fill(0);
+            } else if result.is_ok() {
+                result = mem.read(piece.addr, now);
+            }
+        })?;
         result.map_err(|MemoryFault { .. }| AccessError::Memory)
     }
 }

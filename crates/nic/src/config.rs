@@ -32,6 +32,8 @@ pub struct Config {
     pub max_mrs: usize,
     /// Memory windows.
     pub max_mws: usize,
+    /// Budgets of chains.
+    pub max_budgets: usize,
     /// log2 of the page size that contiguous regions are divided by: 2 MB (StRoM §4.3).
     pub page_shift: u32,
     /// Page-table entries of all regions together: 16,384 (StRoM §4.3).
@@ -74,6 +76,7 @@ impl Config {
             max_ahs: 1 << 16,
             max_mrs: 1 << 20,
             max_mws: 1 << 20,
+            max_budgets: 1 << 16,
             page_shift: 21,
             translation_entries: 16_384,
             device_memory: 0..0,

@@ -152,6 +152,18 @@ counters! {
     elements_protection,
     /// Work-queue elements flushed by an error.
     elements_flushed,
+    /// Elements carried out inside the card, on loop-back queue pairs.
+    chain_elements,
+    /// Elements of loop-back queue pairs whose peer was gone.
+    chain_peer_gone,
+    /// WAITs refused: no such completion queue.
+    chain_bad_wait,
+    /// ENABLEs refused: no such managed queue in the protection domain, or past its end.
+    chain_bad_enable,
+    /// WAITs that held a queue for longer than its limit.
+    chain_wait_expired,
+    /// Queue pairs stopped because their chain had used up its budget.
+    chain_budget,
     /// Responses received whose length does not fit what was asked.
     bad_responses,
     /// Incidents forgotten because nobody took them: see `Nic::poll_incident`.

@@ -8,6 +8,7 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use crate::chain::EnableError;
 use crate::memory::region::{AccessError, Key};
 use crate::psn::Psn;
 use crate::queue::{BadElement, Opcode, Status};
@@ -134,6 +135,24 @@ pub enum Cause {
     NotAllowed,
     /// No such address handle in this protection domain.
     UnknownAddressHandle,
+    /// A WAIT names no completion queue.
+    BadWait {
+        /// What it names.
+        cq: u32,
+    },
+    /// An ENABLE cannot be carried out.
+    BadEnable(EnableError),
+    /// A WAIT has held its queue for as long as its limit lets it.
+    WaitExpired {
+        /// The completion queue.
+        cq: u32,
+        /// The count that has not come.
+        count: u64,
+    },
+    /// The chain has used up its budget.
+    ChainBudget,
+    /// The queue pair at the other end of a loop-back is gone, or in the error state.
+    PeerGone,
     /// The driver could not read the packet's payload.
     Unreadable,
     /// The peer said no.
@@ -187,6 +206,11 @@ impl Incident {
             | Cause::NotAllowed
             | Cause::TooLong { .. }
             | Cause::UnknownAddressHandle => "elements_invalid",
+            Cause::BadWait { .. } => "chain_bad_wait",
+            Cause::BadEnable(_) => "chain_bad_enable",
+            Cause::WaitExpired { .. } => "chain_wait_expired",
+            Cause::ChainBudget => "chain_budget",
+            Cause::PeerGone => "chain_peer_gone",
             Cause::Length { .. } if ours => "bad_responses",
             Cause::UnknownOpcode(_)
             | Cause::Sequence
@@ -285,6 +309,15 @@ impl fmt::Display for Cause {
             Cause::UnknownAddressHandle => {
                 f.write_str("no such address handle in this protection domain")
             }
+            Cause::BadWait { cq } => write!(f, "a WAIT on {cq:#x}, which is no completion queue"),
+            Cause::BadEnable(error) => write!(f, "an ENABLE is refused: {error}"),
+            Cause::WaitExpired { cq, count } => {
+                write!(f, "completion queue {cq:#x} has not counted {count} in the time allowed")
+            }
+            Cause::ChainBudget => f.write_str(
+                "the chain has used up its budget: a loop does not end, or the budget is too small",
+            ),
+            Cause::PeerGone => f.write_str("the queue pair at the other end is gone or in ERROR"),
             Cause::Unreadable => f.write_str("the payload could not be read from memory"),
             Cause::Told(nak) => write!(f, "the peer says: {}", told(*nak)),
             Cause::RetriesExhausted { sign, retries, elapsed } => {

@@ -9,10 +9,12 @@
 //! 4. [`qp`]: the queue pair, by its halves: requester, completer, responder.
 //! 5. [`nic`]: the card's face, and the scheduler's loop.
 //! 6. [`kernel`]: code on the data path: how it is invoked, and what it may do.
-//! 7. [`cm`]: communication management, how queue pairs find each other.
+//! 7. [`chain`]: programs of work requests: managed queues, WAIT and ENABLE, loop-back.
+//! 8. [`cm`]: communication management, how queue pairs find each other.
 #![forbid(unsafe_code)]
 
 mod card;
+pub mod chain;
 pub mod cm;
 pub mod config;
 pub mod counters;
@@ -31,13 +33,14 @@ pub mod transmit;
 pub mod wire;
 
 pub use card::Xrcd;
+pub use chain::{ChainError, ChainLimits, ChainStep, QpFlags, Queue, Rate, StepEnd};
 pub use config::Config;
 pub use counters::Counters;
 pub use incident::Incident;
 pub use memory::region::{Access, AccessError, Key, MrChange, MrInit, Pd, RegMrError, Translation};
 pub use memory::translate::PageTable;
 pub use memory::window::{MwBinding, MwType};
-pub use memory::{Memory, MemoryFault};
+pub use memory::{Calc, Memory, MemoryFault};
 pub use nic::{CreateError, DestroyError, Event, Nic, PostError, QpInfo, QpInit};
 pub use psn::Psn;
 pub use time::Time;

@@ -1,5 +1,6 @@
 //! [`Nic`]: the card as a value.
 
+mod chains;
 mod kernels;
 mod memory;
 mod multicast;
@@ -18,6 +19,7 @@ use rand_core::{Rng, SeedableRng};
 use thiserror::Error;
 
 use crate::card::{Card, Env, SglPool, SharedReceiveQueue};
+use crate::chain::{self, ChainState, Mode, QpFlags, Queue};
 use crate::cm::mad::CM_QPN;
 use crate::cm::{Cm, CmEvent};
 use crate::config::Config;
@@ -32,7 +34,7 @@ use crate::multi_queue::MultiQueue;
 use crate::psn::Psn;
 use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
 use crate::qp::timers::Timers;
-use crate::qp::{Cold, Qp, Requester, Responder};
+use crate::qp::{Cold, Qp, Qps, Requester, Responder, loop_back_turn};
 use crate::queue::element::{self, RecvRequest, SendRequest, TooLong};
 use crate::queue::ring::{MAX_STRIDE, Ring, RingInit};
 use crate::table::Table;
@@ -66,6 +68,8 @@ pub enum Event {
     LastElementReached(u32),
     /// Fewer elements than the limit are posted to the shared receive queue; the limit is off.
     SrqLimitReached(u32),
+    /// The chain that the queue pair is part of has used up its budget; the queue pair is in ERROR.
+    ChainStopped(u32),
     /// From the communication manager.
     Cm(CmEvent),
 }
@@ -155,6 +159,8 @@ pub struct QpInit {
     pub rq: RingInit,
     /// Report every send request, signaled or not.
     pub signal_all: bool,
+    /// What its queues are, beside the usual.
+    pub flags: QpFlags,
 }
 
 /// A queue pair, as it stands.
@@ -213,7 +219,7 @@ pub struct QpInfo {
 #[derive(Debug)]
 pub struct Nic {
     card: Card,
-    qps: Table<Qp, 16, 24>,
+    qps: Qps,
     device_memory: DeviceMemory,
     icrc: IcrcChecker,
     cm: Cm,
@@ -259,6 +265,7 @@ impl Nic {
                 rng,
                 fetched: Vec::new(),
                 kernel: KernelState::new(),
+                chains: ChainState::new(config.max_budgets),
                 config,
             },
         }
@@ -290,6 +297,7 @@ impl Nic {
             answers: self.card.answers.in_use(),
             lists: self.card.sgls.in_use(),
             kernel_sends: self.card.kernel.in_flight,
+            budgets: self.card.chains.budgets.len(),
         }
     }
 
@@ -337,7 +345,7 @@ impl Nic {
 
     /// Gives a queue pair a number.
     fn insert_qp(&mut self, init: QpInit) -> Result<u32, CreateError> {
-        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all } = init;
+        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags } = init;
         let limit = self.card.config.max_qps;
         let config = &self.card.config;
         let made = self.qps.insert_with(|qpn| Qp {
@@ -358,6 +366,7 @@ impl Nic {
             transport,
             dialect: Dialect::Standard,
             access: Access::empty(),
+            mode: Mode::from_bits_truncate(flags.bits()),
             queued: false,
             signal_all,
             cold: Box::new(Cold::new()),
@@ -384,6 +393,7 @@ impl Nic {
             let cold = &qp.cold;
             let taps = u32::from(cold.receive_tap != 0) + u32::from(cold.send_tap != 0);
             self.card.kernel.taps -= taps;
+            qp.set_limits(&mut self.card, None, Time::ZERO);
             qp.reset(&mut self.card);
         }
         Ok(())
@@ -427,10 +437,14 @@ impl Nic {
         request: &SendRequest<'_>,
     ) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
+        if qp.mode.contains(Mode::MANAGED_SEND) {
+            return qp.write(mem, Queue::Send, |raw| element::encode_send(request, srqn, raw));
+        }
         if matches!(qp.state, State::Reset | State::Init | State::Rtr) {
             return Err(PostError::State(qp.state));
         }
         post(mem, &mut qp.sq, |raw| element::encode_send(request, srqn, raw))?;
+        qp.refill(&mut self.card);
         self.card.schedule(qp);
         Ok(())
     }
@@ -443,10 +457,14 @@ impl Nic {
         request: &RecvRequest<'_>,
     ) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
+        if qp.mode.contains(Mode::MANAGED_RECV) {
+            return qp.write(mem, Queue::Recv, |raw| element::encode_recv(request, raw));
+        }
         if qp.state == State::Reset {
             return Err(PostError::State(qp.state));
         }
         post(mem, &mut qp.rq, |raw| element::encode_recv(request, raw))?;
+        qp.receives_again(&mut self.card);
         if qp.state == State::Error {
             self.card.schedule(qp);
         }
@@ -571,6 +589,7 @@ impl Nic {
             }
         }
         self.handle_cq_timeouts(now);
+        self.handle_chain_timeouts(now);
         self.turn_kernels(now, mem);
     }
 
@@ -581,29 +600,6 @@ impl Nic {
         let Some(qp) = self.qps.get_mut(packet.qpn()) else { return };
         let Some(header) = packet.header().first_chunk() else { return };
         qp.handle_fault(&mut Env { now, mem, card: &mut self.card }, &Bth::parse(header));
-    }
-
-    /// The owner of a send ring has written elements up to `index`, counted from the queue's
-    /// creation. What the ring cannot hold is refused.
-    pub fn handle_send_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
-        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if !qp.sq.doorbell(index) {
-            return Err(PostError::Full);
-        }
-        self.card.schedule(qp);
-        Ok(())
-    }
-
-    /// As [`Nic::handle_send_doorbell`], for the receive ring.
-    pub fn handle_recv_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
-        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if !qp.rq.doorbell(index) {
-            return Err(PostError::Full);
-        }
-        if qp.state == State::Error {
-            self.card.schedule(qp);
-        }
-        Ok(())
     }
 }
 
@@ -622,15 +618,27 @@ impl Nic {
         let more = management::transmit(&mut self.cm, &mut self.card.counters, batch, limit);
         // A turn may send nothing, so turns are bounded too: the caller gets to receive again.
         let mut turns = self.card.ready.len().max(limit);
-        while batch.len() < limit && turns > 0 {
+        let mut in_card = chain::ELEMENTS_PER_POLL;
+        self.run_errands(now, mem);
+        while batch.len() < limit && turns > 0 && in_card > 0 {
             turns -= 1;
             let Some(qpn) = self.card.ready.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
-            batch.set_sender(qpn);
-            if qp.turn(&mut Env { now, mem, card: &mut self.card }, batch) {
-                self.card.schedule(qp);
+            let mut env = Env { now, mem, card: &mut self.card };
+            if qp.mode.contains(Mode::LOOP_BACK) {
+                let (again, ran) = loop_back_turn(&mut self.qps, &mut env, qpn);
+                in_card = in_card.saturating_sub(ran);
+                if let Some(qp) = self.qps.get_mut(qpn).filter(|_| again) {
+                    self.card.schedule(qp);
+                }
+            } else {
+                batch.set_sender(qpn);
+                if qp.turn(&mut env, batch) {
+                    self.card.schedule(qp);
+                }
             }
+            self.run_errands(now, mem);
         }
         batch.finish();
         more || !self.card.ready.is_empty() || self.card.kernel.due() == Time::ZERO
@@ -665,6 +673,7 @@ impl Nic {
         !self.card.ready.is_empty()
             || self.cm.has_mads()
             || !self.card.kernel.posted.is_empty()
+            || !self.card.chains.errands.is_empty()
             || self.card.kernel.due() == Time::ZERO
     }
 
@@ -684,6 +693,7 @@ impl Nic {
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
     pub fn poll_timeout(&self) -> Time {
         let timers = self.card.timers.next().min(self.card.cq_timers.next());
+        let timers = timers.min(self.card.chains.timers.next());
         timers.min(self.cm.poll_timeout()).min(self.card.kernel.due())
     }
 }
@@ -718,6 +728,8 @@ pub struct InUse {
     pub lists: usize,
     /// Messages of kernels not yet acknowledged.
     pub kernel_sends: usize,
+    /// Budgets of chains.
+    pub budgets: usize,
 }
 
 /// Elements of a few entries or inline bytes.

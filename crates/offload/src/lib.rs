@@ -4,4 +4,5 @@
 //! remote peer or by the local host in one round trip.
 #![warn(missing_debug_implementations)]
 
+pub mod chain;
 pub mod kernel;

@@ -56,6 +56,18 @@ impl CompletionQueue {
         Ok(CompletionQueue { inner: Arc::new(Inner { live, handle }) })
     }
 
+    /// A queue that only counts: see [`Device::create_counting_cq`](crate::Device).
+    pub(crate) fn counting(live: Arc<Live>, errors: usize) -> Result<CompletionQueue, CreateError> {
+        let handle = live.lock().nic.create_counting_cq(errors)?;
+        Ok(CompletionQueue { inner: Arc::new(Inner { live, handle }) })
+    }
+
+    /// How many completions without an error it has had: what a WAIT compares with.
+    pub fn count(&self) -> u64 {
+        let count = self.inner.live.lock().nic.cq_count(self.inner.handle);
+        count.expect("a completion queue lives as long as its handle")
+    }
+
     /// The card's number for it, as [`Channel::wait`] tells it.
     pub fn handle(&self) -> u32 {
         self.inner.handle

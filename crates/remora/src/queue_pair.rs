@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use remora_nic::nic::McastError;
 use remora_nic::qp::{ModifyQpError, Mtu, QpAttr, State};
-use remora_nic::queue::{RecvRequest, SendRequest};
+use remora_nic::queue::{RecvRequest, RingInit, SendRequest};
 use remora_nic::wire::{Dialect, Transport};
-use remora_nic::{Access, Path, PostError, Psn, QpInfo, QpInit};
+use remora_nic::{Access, Path, PostError, Psn, QpFlags, QpInfo, QpInit, Queue};
 
 use crate::completion::CompletionQueue;
 use crate::device::Live;
@@ -38,6 +38,8 @@ pub struct QueuePairOptions<'a> {
     pub inline: usize,
     /// Report every send request.
     pub signal_all: bool,
+    /// Managed queues, for chains.
+    pub flags: QpFlags,
 }
 
 impl<'a> QueuePairOptions<'a> {
@@ -54,6 +56,7 @@ impl<'a> QueuePairOptions<'a> {
             recv_sges: 1,
             inline: 24,
             signal_all: false,
+            flags: QpFlags::empty(),
         }
     }
 }
@@ -120,7 +123,7 @@ struct QpInner {
     qpn: u32,
     psn: Psn,
     /// Kept until the queue pair is gone, since the card reads them.
-    _rings: (Option<Buffer>, Option<Buffer>),
+    rings: [(Option<Buffer>, RingInit); 2],
     _queues: (CompletionQueue, CompletionQueue, Option<SharedReceiveQueue>),
 }
 
@@ -141,14 +144,15 @@ impl QueuePair {
             sq,
             rq,
             signal_all: options.signal_all,
+            flags: options.flags,
         };
         let (qpn, psn) = {
             let mut driver = pd.live().lock();
             (driver.nic.create_qp(init)?, driver.nic.random_psn())
         };
         let queues = (options.send_cq.clone(), options.recv_cq.clone(), options.srq.cloned());
-        let rings = (sq_memory, rq_memory);
-        let inner = QpInner { pd, qpn, psn, _rings: rings, _queues: queues };
+        let rings = [(sq_memory, sq), (rq_memory, rq)];
+        let inner = QpInner { pd, qpn, psn, rings, _queues: queues };
         Ok(QueuePair { inner: Arc::new(inner) })
     }
 
@@ -159,6 +163,20 @@ impl QueuePair {
 
     pub(crate) fn live(&self) -> &Live {
         self.inner.pd.live()
+    }
+
+    pub(crate) fn pd(&self) -> &ProtectionDomain {
+        &self.inner.pd
+    }
+
+    /// One of its rings; empty where it has none of its own.
+    pub(crate) fn ring(&self, queue: Queue) -> RingInit {
+        self.inner.rings[queue as usize].1
+    }
+
+    /// The memory of one of its rings.
+    pub(crate) fn ring_buffer(&self, queue: Queue) -> Option<&Buffer> {
+        self.inner.rings[queue as usize].0.as_ref()
     }
 
     /// Begins a batch on this queue pair's device.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use remora_nic::queue::{Remote, RingInit, Sge};
-use remora_nic::{Access, CreateError, Key, MrInit, PageTable, Path, Pd, RegMrError};
+use remora_nic::{Access, CreateError, Key, MrInit, PageTable, Path, Pd, Queue, RegMrError};
 use thiserror::Error;
 
 use crate::device::Live;
@@ -47,6 +47,9 @@ pub enum RegisterError {
     /// The file's length cannot be read.
     #[error("cannot read the length of the file to serve: {0}")]
     Length(std::io::Error),
+    /// The queue has no ring.
+    #[error("the queue has no ring of its own that could be registered")]
+    NoRing,
     /// There is nothing to register.
     #[error("the file to serve is empty: there is nothing to read or write in it")]
     EmptyFile,
@@ -125,6 +128,18 @@ impl ProtectionDomain {
         let taken = self.inner.live.lock().nic.alloc_dm(len);
         let addr = taken.map_err(RegisterError::DeviceMemory)?;
         self.add(addr, addr, len, access, Backing::Device(addr))
+    }
+
+    /// Registers a ring of a queue pair.
+    pub(crate) fn register_ring(
+        &self,
+        qp: &QueuePair,
+        queue: Queue,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let buffer = qp.ring_buffer(queue).ok_or(RegisterError::NoRing)?;
+        let (addr, len) = (buffer.addr(), qp.ring(queue).len() as u64);
+        self.add(addr, addr, len, access, Backing::Ring(qp.clone(), queue))
     }
 
     fn add(
@@ -231,6 +246,7 @@ pub(crate) fn ring(
 #[derive(Debug)]
 enum Backing {
     Buffer(Buffer),
+    Ring(QueuePair, Queue),
     Caller,
     File(u64),
     Device(u64),
@@ -309,6 +325,7 @@ impl MemoryRegion {
         match &self.inner.backing {
             Backing::Buffer(buffer) => Some(buffer),
             Backing::Shared { of, .. } => of.buffer(),
+            Backing::Ring(qp, queue) => qp.ring_buffer(*queue),
             _ => None,
         }
     }
@@ -339,7 +356,8 @@ impl MrInner {
     fn bus(&self) -> u64 {
         match &self.backing {
             Backing::Buffer(buffer) => buffer.addr(),
-            Backing::Caller => self.iova,
+            // The elements of a ring lie where its region begins.
+            Backing::Ring(..) | Backing::Caller => self.iova,
             Backing::File(base) | Backing::Device(base) => *base,
             Backing::Shared { bus, .. } => *bus,
         }
@@ -355,7 +373,7 @@ impl Drop for MrInner {
         match self.backing {
             Backing::File(base) => drop(driver.memory.remove_file(base)),
             Backing::Device(addr) => drop(driver.nic.free_dm(addr)),
-            Backing::Buffer(_) | Backing::Caller | Backing::Shared { .. } => {}
+            Backing::Buffer(_) | Backing::Ring(..) | Backing::Caller | Backing::Shared { .. } => {}
         }
     }
 }

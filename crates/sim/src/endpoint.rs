@@ -4,7 +4,7 @@ use remora_nic::nic::{PostError, QpInit};
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{Completion, RecvRequest, RingInit, SendRequest};
 use remora_nic::wire::{Dialect, Transport};
-use remora_nic::{Access, Path, Pd, Psn};
+use remora_nic::{Access, Path, Pd, Psn, QpFlags};
 
 use crate::world::{Host, World};
 
@@ -127,7 +127,8 @@ impl Endpoint {
             None => ring(at, queues.receives, queues.sges, 0),
         };
         let signal_all = queues.signal_all;
-        let init = QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all };
+        let flags = QpFlags::empty();
+        let init = QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags };
         let qpn = at.nic.create_qp(init).expect("room for a queue pair");
         Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq }
     }

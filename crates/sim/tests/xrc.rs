@@ -8,7 +8,7 @@ use remora_nic::queue::{
     WorkKind,
 };
 use remora_nic::wire::{Operation, Transport};
-use remora_nic::{Access, Config, Path, Pd, Psn, Xrcd};
+use remora_nic::{Access, Config, Path, Pd, Psn, QpFlags, Xrcd};
 use remora_sim::endpoint::{Endpoint, ring};
 use remora_sim::memory::{Layout, Region};
 use remora_sim::pair::address;
@@ -63,6 +63,7 @@ impl Xrc {
             sq,
             rq: RingInit::default(),
             signal_all: true,
+            flags: QpFlags::empty(),
         });
         let sender = sender.unwrap();
         let b = &mut world.hosts[B];

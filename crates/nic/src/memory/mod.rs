@@ -34,7 +34,6 @@ pub trait Memory {
     /// Replaces the word at `addr`, as [`Memory::compare_swap`] does its work. As it comes, it
     /// swaps until it wins, or gives up with a fault against an endless stream of other writers.
     fn store(&mut self, addr: u64, value: u64) -> Result<(), MemoryFault> {
-        const TRIES: usize = 1 << 10;
         let mut expected = self.fetch_add(addr, 0)?;
         for _ in 0..TRIES {
             let before = self.compare_swap(addr, expected, value)?;
@@ -44,6 +43,56 @@ pub trait Memory {
             expected = before;
         }
         Err(MemoryFault { addr })
+    }
+
+    /// Replaces the word at `addr` by what `calc` makes of it and `operand`, as
+    /// [`Memory::compare_swap`] does its work. Returns the value before. As it comes, it swaps
+    /// until it wins, or gives up with a fault against an endless stream of other writers.
+    fn calculate(&mut self, addr: u64, calc: Calc, operand: u64) -> Result<u64, MemoryFault> {
+        let mut expected = self.fetch_add(addr, 0)?;
+        for _ in 0..TRIES {
+            let before = self.compare_swap(addr, expected, calc.of(expected, operand))?;
+            if before == expected {
+                return Ok(before);
+            }
+            expected = before;
+        }
+        Err(MemoryFault { addr })
+    }
+}
+
+/// How often a word is tried to be swapped against other writers.
+const TRIES: usize = 1 << 10;
+
+/// What a calc verb makes of a 64-bit word and its operand (the vendor's verbs of RedN §5.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Calc {
+    /// The greater, without sign.
+    Max,
+    /// The lesser, without sign.
+    Min,
+    /// Both's common bits.
+    And,
+    /// The bits of either.
+    Or,
+    /// The bits of one and not the other.
+    Xor,
+    /// The sum, modulo 2^64.
+    Add,
+}
+
+impl Calc {
+    /// What becomes of `word`.
+    pub const fn of(self, word: u64, operand: u64) -> u64 {
+        match self {
+            Calc::Max if word < operand => operand,
+            Calc::Min if word > operand => operand,
+            Calc::Max | Calc::Min => word,
+            Calc::And => word & operand,
+            Calc::Or => word | operand,
+            Calc::Xor => word ^ operand,
+            Calc::Add => word.wrapping_add(operand),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::{CreateError, DestroyError, Event, Nic};
 use crate::card::SharedReceiveQueue;
+use crate::chain::Errand;
 use crate::memory::region::Pd;
 use crate::memory::{Memory, MemoryFault};
 use crate::queue::completion::{CompletionQueue, PollCqError};
@@ -51,12 +52,20 @@ pub struct SrqInfo {
 impl Nic {
     /// Makes a completion queue of `capacity` entries.
     pub fn create_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
+        self.insert_cq(capacity, CompletionQueue::new)
+    }
+
+    pub(super) fn insert_cq(
+        &mut self,
+        capacity: usize,
+        make: fn(usize) -> CompletionQueue,
+    ) -> Result<u32, CreateError> {
         let limit = self.card.config.max_cqe;
         if capacity == 0 || capacity > limit {
             return Err(CreateError::Size { limit });
         }
         let limit = self.card.config.max_cqs;
-        let made = self.card.cqs.insert_with(|_| CompletionQueue::new(capacity));
+        let made = self.card.cqs.insert_with(|_| make(capacity));
         made.ok_or(CreateError::Full { limit })
     }
 
@@ -66,7 +75,10 @@ impl Nic {
         if queue.users > 0 {
             return Err(DestroyError::Busy { users: queue.users });
         }
-        self.card.cqs.remove(cq);
+        if let Some(mut queue) = self.card.cqs.remove(cq) {
+            // Their WAITs now find nothing.
+            self.card.chains.errands.extend(queue.wake().map(Errand::Wake));
+        }
         Ok(())
     }
 

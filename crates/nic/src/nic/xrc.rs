@@ -4,6 +4,7 @@
 
 use super::{CreateError, DestroyError, Nic, QpInit};
 use crate::card::{Domain, SharedReceiveQueue, XrcSrq, Xrcd};
+use crate::chain::QpFlags;
 use crate::memory::region::Pd;
 use crate::queue::ring::{Ring, RingInit};
 use crate::wire::Transport;
@@ -92,6 +93,7 @@ impl Nic {
             sq: RingInit::default(),
             rq: RingInit::default(),
             signal_all: false,
+            flags: QpFlags::empty(),
         };
         let qpn = self.insert_qp(init)?;
         if let Some(qp) = self.qps.get_mut(qpn) {

@@ -10,14 +10,17 @@ use super::responder::{Held, Refusal, Reply};
 use super::{Budget, Qp};
 use crate::card::{Card, Env};
 use crate::incident::{Cause, Outcome, Touched};
+use crate::memory::Calc;
 use crate::memory::region::{Access, AccessError, Pd, Scope};
 use crate::multi_queue::Cursor;
 use crate::psn::Psn;
-use crate::queue::element::MAX_MESSAGE;
+use crate::queue::Opcode;
+use crate::queue::element::{Element, MAX_MESSAGE};
 use crate::transmit::TransmitBatch;
 use crate::wire::opcode::Follows;
 use crate::wire::{
-    Aeth, Bth, Extensions, Feth, Nak, Op, Operation, Packet, Position, Reth, Syndrome, Transport,
+    Aeth, AtomicEth, Bth, Extensions, Feth, Nak, Op, Operation, Packet, Position, Reth, Syndrome,
+    Transport,
 };
 
 /// The least time between two congestion notifications of a queue pair.
@@ -49,6 +52,25 @@ pub(crate) struct Answer {
     end: u32,
     /// It has been answered in full at least once.
     answered: bool,
+}
+
+/// What an atomic or a calc verb does to a 64-bit word.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Atomic {
+    CompareSwap { compare: u64, swap: u64 },
+    Calculate(Calc, u64),
+}
+
+impl Atomic {
+    /// Of an element that is one.
+    pub(super) fn of(element: &Element) -> Atomic {
+        match element.opcode {
+            Opcode::CompareSwap => {
+                Atomic::CompareSwap { compare: element.compare, swap: element.operand }
+            }
+            opcode => Atomic::Calculate(opcode.calc().unwrap_or(Calc::Add), element.operand),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,26 +125,46 @@ impl Qp {
         env: &mut Env<'_>,
         packet: &Packet<'_>,
     ) -> Result<u32, Refusal> {
-        let atomic = packet.ext.atomic;
-        if !atomic.addr.is_multiple_of(8) {
-            return Err(Refusal::invalid(env, Cause::Alignment));
-        }
-        self.check_remote(env, atomic.rkey, atomic.addr, 8, Access::REMOTE_ATOMIC)?;
+        let AtomicEth { addr, rkey, swap_add, compare } = packet.ext.atomic;
+        let atomic = match packet.op.operation {
+            Operation::CompareSwap => Atomic::CompareSwap { compare, swap: swap_add },
+            _ => Atomic::Calculate(Calc::Add, swap_add),
+        };
+        // Judged first, as forgetting an answer cannot be taken back.
+        self.atomic_place(env, (rkey, addr))?;
         self.make_room(env)?;
-        let at = (atomic.rkey, atomic.addr);
-        let Some(word) = self.word(env, at, Access::REMOTE_ATOMIC) else {
-            return Err(Refusal::invalid(env, Cause::Alignment));
-        };
-        let original = match packet.op.operation {
-            Operation::CompareSwap => env.mem.compare_swap(word, atomic.compare, atomic.swap_add),
-            _ => env.mem.fetch_add(word, atomic.swap_add),
-        };
-        let Ok(original) = original else {
-            let memory = Touched { key: atomic.rkey, addr: atomic.addr, len: 8 };
-            return Err(Refusal::access(env, AccessError::Memory, memory));
-        };
+        let original = self.apply_atomic(env, (rkey, addr), atomic)?;
         self.add_answer(env, packet.bth.psn, 1, What::Atomic { original })?;
         Ok(1)
+    }
+
+    /// The bus address of the word that an atomic is for.
+    fn atomic_place(&self, env: &mut Env<'_>, (rkey, addr): (u32, u64)) -> Result<u64, Refusal> {
+        if !addr.is_multiple_of(8) {
+            return Err(Refusal::invalid(env, Cause::Alignment));
+        }
+        self.check_remote(env, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
+        let word = self.word(env, (rkey, addr), Access::REMOTE_ATOMIC);
+        word.ok_or_else(|| Refusal::invalid(env, Cause::Alignment))
+    }
+
+    /// Carries out an atomic of the peer's; returns the word before.
+    pub(super) fn apply_atomic(
+        &self,
+        env: &mut Env<'_>,
+        (rkey, addr): (u32, u64),
+        atomic: Atomic,
+    ) -> Result<u64, Refusal> {
+        let word = self.atomic_place(env, (rkey, addr))?;
+        let original = match atomic {
+            Atomic::CompareSwap { compare, swap } => env.mem.compare_swap(word, compare, swap),
+            Atomic::Calculate(Calc::Add, operand) => env.mem.fetch_add(word, operand),
+            Atomic::Calculate(calc, operand) => env.mem.calculate(word, calc, operand),
+        };
+        original.map_err(|_| {
+            let memory = Touched { key: rkey, addr, len: 8 };
+            Refusal::access(env, AccessError::Memory, memory)
+        })
     }
 
     /// An expected ATOMIC WRITE: executed at once.

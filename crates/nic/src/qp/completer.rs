@@ -204,7 +204,12 @@ impl Qp {
 
     /// Acknowledges all before a response with data; is it then the one expected, for the message
     /// at the front?
-    fn is_expected(&mut self, env: &mut Env<'_>, psn: Psn, opcodes: &[Opcode]) -> bool {
+    fn is_expected(
+        &mut self,
+        env: &mut Env<'_>,
+        psn: Psn,
+        fits: impl FnOnce(Opcode) -> bool,
+    ) -> bool {
         if psn != self.tx.una {
             let in_order = self.acknowledged(env, psn);
             if !in_order || self.tx.una != psn {
@@ -212,11 +217,12 @@ impl Qp {
             }
         }
         let front = env.card.outstanding.front(&self.tx.outstanding);
-        front.is_some_and(|w| w.failed.is_none() && opcodes.contains(&w.element.opcode))
+        front.is_some_and(|w| w.failed.is_none() && fits(w.element.opcode))
     }
 
     fn handle_read_response(&mut self, env: &mut Env<'_>, psn: Psn, packet: &Packet<'_>) {
-        if !self.is_expected(env, psn, &[Opcode::Read, Opcode::AtomicWrite, Opcode::Flush]) {
+        let answers = |opcode| matches!(opcode, Opcode::Read | Opcode::AtomicWrite | Opcode::Flush);
+        if !self.is_expected(env, psn, answers) {
             env.card.counters.drop_ghost_response += 1;
             return;
         }
@@ -245,7 +251,7 @@ impl Qp {
     }
 
     fn handle_atomic_response(&mut self, env: &mut Env<'_>, psn: Psn, packet: &Packet<'_>) {
-        if !self.is_expected(env, psn, &[Opcode::CompareSwap, Opcode::FetchAdd]) {
+        if !self.is_expected(env, psn, Opcode::is_atomic) {
             env.card.counters.drop_ghost_response += 1;
             return;
         }

@@ -11,7 +11,11 @@
 mod answers;
 mod completer;
 mod datagram;
+mod judge;
 mod kernel;
+mod limits;
+mod loop_back;
+mod order;
 mod requester;
 mod responder;
 pub mod state;
@@ -23,11 +27,14 @@ pub use state::{ModifyQpError, Mtu, QpAttr, State};
 pub use timers::rnr_delay;
 
 pub(crate) use answers::Answer;
+pub(crate) use limits::Limits;
+pub(crate) use loop_back::{Qps, enable, turn as loop_back_turn};
 pub(crate) use requester::{Origin, Outstanding};
 
 use std::collections::VecDeque;
 
 use crate::card::{Card, Env, Xrcd};
+use crate::chain::Mode;
 use crate::incident::{Cause, Incident, Outcome, Touched};
 use crate::kernel::Posted;
 use crate::memory::region::{Access, Pd, Scope};
@@ -65,6 +72,7 @@ pub(crate) struct Qp {
     pub(crate) transport: Transport,
     pub(crate) dialect: Dialect,
     pub(crate) access: Access,
+    pub(crate) mode: Mode,
     /// In the schedule queue (SRNIC's ready state).
     pub(crate) queued: bool,
     pub(crate) signal_all: bool,
@@ -102,6 +110,11 @@ pub(crate) struct Cold {
     pub(crate) receive_tap: u32,
     /// The kernel that sent WRITEs pass; zero for none.
     pub(crate) send_tap: u32,
+    /// Elements that the owner has written into managed queues, sending and receiving.
+    pub(crate) written: [u32; 2],
+    /// Where a WAIT has put it down to be woken.
+    pub(crate) waiting: Option<order::Waiting>,
+    pub(crate) limits: Option<Box<Limits>>,
 }
 
 /// What one turn of the scheduler may still spend (SRNIC §4.3.1).
@@ -142,6 +155,9 @@ impl Cold {
             posted: VecDeque::new(),
             receive_tap: 0,
             send_tap: 0,
+            written: [0; 2],
+            waiting: None,
+            limits: None,
         }
     }
 }
@@ -171,7 +187,8 @@ impl Qp {
         outer: &Datagram<'_>,
     ) {
         let cnp = packet.op.operation == Operation::Cnp;
-        if packet.op.transport != self.transport && !cnp {
+        let from_outside = !self.mode.contains(Mode::LOOP_BACK);
+        if packet.op.transport != self.transport && !cnp || !from_outside {
             env.card.counters.drop_transport += 1;
             return;
         }
@@ -210,7 +227,7 @@ impl Qp {
     /// A packet with an op-code that this queue pair does not know: an invalid request, if it
     /// stands where the next request is expected.
     pub(crate) fn handle_unknown(&mut self, env: &mut Env<'_>, bth: &Bth, outer: &Datagram<'_>) {
-        if outer.src != self.path.dst {
+        if outer.src != self.path.dst || self.mode.contains(Mode::LOOP_BACK) {
             env.card.counters.drop_wrong_source += 1;
             return;
         }
@@ -389,6 +406,7 @@ impl Qp {
     /// Can it carry what kernels send, now or as soon as it is ready?
     pub(crate) fn sends_for_kernels(&self) -> bool {
         self.transport == Transport::Rc
+            && !self.mode.contains(Mode::LOOP_BACK)
             && matches!(self.state, State::Rtr | State::Rts | State::Sqd)
     }
 
@@ -487,6 +505,9 @@ impl Qp {
         card.wake_starved();
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));
+        self.leave_waiting(card);
+        self.mode.remove(Mode::LOOP_BACK);
+        self.cold.written = [0; 2];
         self.sq.reset();
         self.rq.reset();
         let limit = card.config.window_packets;

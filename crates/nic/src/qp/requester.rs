@@ -4,9 +4,12 @@
 //! acknowledged, and packets, first time or again, are always made from that copy. To go back N
 //! is to put the cursor back.
 
+use super::limits::Held;
+use super::order::Wait;
 use super::window::Window;
 use super::{Budget, Qp, State, timers};
 use crate::card::{Env, SglPool, SglSlot, pieces};
+use crate::chain::{Mode, Queue, StepEnd};
 use crate::incident::{Cause, Outcome, Touched};
 use crate::kernel::Passing;
 use crate::memory::region::{Access, AccessError};
@@ -19,8 +22,7 @@ use crate::queue::{Completion, Opcode, SendFlags, Sge, Status, WorkKind};
 use crate::transmit::{Path, Segment, TransmitBatch};
 use crate::wire::opcode::Follows;
 use crate::wire::{
-    AtomicEth, Bth, Deth, Dialect, Extensions, Op, Operation, Packet, Position, Reth, Transport,
-    Xrceth,
+    AtomicEth, Bth, Deth, Extensions, Op, Operation, Packet, Position, Reth, Transport, Xrceth,
 };
 
 /// A READ is asked for in pieces of this many response packets, so that the window bounds what a
@@ -193,8 +195,8 @@ impl Qp {
                 }
             }
             if left == 0 {
-                (at, left) = (0, self.sq.contiguous(budget.elements));
-                if !self.fetch(env, left, fetched) {
+                (at, left) = (0, self.fetchable(budget.elements));
+                if left == 0 || !self.fetch(env, left, fetched) {
                     return Stop::Blocked;
                 }
             }
@@ -208,8 +210,18 @@ impl Qp {
         }
     }
 
+    /// How many elements may be fetched at once. Of a managed queue, each is fetched just before it
+    /// runs, and none that was is recycled before it is done.
+    #[inline]
+    pub(super) fn fetchable(&self, most: u32) -> u32 {
+        if !self.mode.contains(Mode::MANAGED_SEND) {
+            return self.sq.contiguous(most);
+        }
+        if self.sq.is_under_way() { 0 } else { self.sq.contiguous(1) }
+    }
+
     /// Copies the next `count` elements; what the turn does not use is dropped (SRNIC §4.3.1).
-    fn fetch(&mut self, env: &mut Env<'_>, count: u32, fetched: &mut Vec<u8>) -> bool {
+    pub(super) fn fetch(&mut self, env: &mut Env<'_>, count: u32, fetched: &mut Vec<u8>) -> bool {
         fetched.resize(count as usize * self.sq.stride(), 0);
         env.card.counters.elements_fetched += u64::from(count);
         if env.mem.read(self.sq.slot(self.sq.fetched), fetched).is_err() {
@@ -222,6 +234,11 @@ impl Qp {
 
     /// Judges one element and gives it its PSNs.
     fn issue(&mut self, env: &mut Env<'_>, raw: &[u8]) -> Option<Stop> {
+        let index = self.sq.fetched;
+        let held = self.may_run(env);
+        if held == Err(Held::Rate) {
+            return Some(Stop::Blocked);
+        }
         let judged = Element::parse(raw).map_err(|bad| {
             env.card.incidents.blame(Cause::BadElement(bad), None);
             match bad {
@@ -233,11 +250,29 @@ impl Qp {
         if fenced && self.waits_for_response(env) {
             return Some(Stop::Blocked);
         }
-        let failed = judged.and_then(|e| self.judge(env, &e, raw)).err();
+        let mut failed = judged.and_then(|e| self.judge(env, &e, raw)).err();
         let element = judged.unwrap_or_else(|_| {
             env.card.counters.elements_invalid += 1;
             Element::unreadable(raw)
         });
+        if held.is_err() {
+            let cause = env.card.stop_chain(self.qpn);
+            env.card.incidents.blame(cause, None);
+            failed = Some(Status::LocalQpOperation);
+        }
+        if failed.is_none() && element.opcode == Opcode::Wait {
+            match self.wait(env, &element) {
+                Wait::Over => {}
+                Wait::Blocked => {
+                    self.trace(env, (Queue::Send, index), raw, StepEnd::Blocked);
+                    return Some(Stop::Blocked);
+                }
+                Wait::Refused(cause) => {
+                    env.card.incidents.blame(cause, None);
+                    failed = Some(Status::LocalQpOperation);
+                }
+            }
+        }
         let packets = match (failed, element.opcode) {
             (Some(_), _) => 0,
             (None, op) if op.is_local() => 0,
@@ -248,7 +283,7 @@ impl Qp {
             element,
             more: (failed.is_none() && element.num_sge > 1)
                 .then(|| env.card.sgls.copy_in(raw, element.num_sge)),
-            index: self.sq.fetched,
+            index,
             // All issued messages are sent, so the next PSN to send is the next free one.
             psn: self.tx.next,
             packets,
@@ -264,33 +299,14 @@ impl Qp {
             let blame = env.card.incidents.take_blame(Cause::NotAllowed);
             self.report(env, Outcome::Failed { wr_id, opcode, status }, (None, None), blame);
         }
-        self.sq.fetched = self.sq.fetched.wrapping_add(1);
+        self.sq.fetched = index.wrapping_add(1);
         self.tx.cursor = cursor;
+        self.note_run(env);
+        self.trace(env, (Queue::Send, index), raw, failed.map_or(StepEnd::Issued, StepEnd::Failed));
         if failed.is_none() && element.opcode.is_local() {
-            self.carry_out(env, cursor, &element);
+            return self.carry_out(env, cursor, &element);
         }
         None
-    }
-
-    /// Carries out a request that needs no packet, in the order of the queue.
-    fn carry_out(&mut self, env: &mut Env<'_>, at: Cursor, element: &Element) {
-        let (scope, regions) = (self.scope(), &mut env.card.regions);
-        let (done, memory) = if element.opcode == Opcode::BindMw {
-            let to = element.binding();
-            let memory = Touched { key: element.key, addr: to.addr, len: to.len };
-            (regions.bind(element.key, scope, to), memory)
-        } else {
-            let key = element.imm();
-            (regions.unbind(key, scope), Touched { key, addr: 0, len: 0 })
-        };
-        let Err(error) = done else { return };
-        env.card.counters.elements_protection += 1;
-        let status = Status::MwBind;
-        if let Some(work) = env.card.outstanding.get_mut(at) {
-            work.failed = Some(status);
-            let outcome = work.fails_with(status);
-            self.report(env, outcome, (None, None), (Cause::Access(error), Some(memory)));
-        }
     }
 
     /// The pool of outstanding work is full: waits for room.
@@ -301,69 +317,6 @@ impl Qp {
             env.card.starved.push(self.qpn);
         }
         Stop::Blocked
-    }
-
-    fn waits_for_response(&self, env: &Env<'_>) -> bool {
-        let pool = &env.card.outstanding;
-        !pool.find(&self.tx.outstanding, |w| w.element.opcode.wants_response()).is_none()
-    }
-
-    /// Can this queue pair carry the element out? Only the copy in `raw` is looked at.
-    fn judge(&self, env: &mut Env<'_>, element: &Element, raw: &[u8]) -> Result<(), Status> {
-        let opcode = element.opcode;
-        let allowed = match self.transport {
-            // StRoM's op-codes mean something else to a card that did not agree to them.
-            Transport::Rc if opcode.is_rpc() => self.dialect == Dialect::Strom,
-            Transport::Rc => {
-                // In StRoM's dialect, FLUSH's op-code is another's.
-                let understood = opcode != Opcode::Flush || self.dialect == Dialect::Standard;
-                understood && (!opcode.wants_response() || self.cold.max_rd_atomic > 0)
-            }
-            Transport::Xrc => match opcode {
-                Opcode::AtomicWrite | Opcode::Flush | Opcode::Rpc | Opcode::RpcWrite => false,
-                _ => !opcode.wants_response() || self.cold.max_rd_atomic > 0,
-            },
-            Transport::Uc => {
-                matches!(opcode, Opcode::Send | Opcode::SendImm | Opcode::Write | Opcode::WriteImm)
-                    || opcode.is_local()
-            }
-            Transport::Ud => matches!(opcode, Opcode::Send | Opcode::SendImm),
-        };
-        let card = &mut *env.card;
-        let mut invalid = |status, cause| {
-            card.counters.elements_invalid += 1;
-            card.incidents.blame(cause, None);
-            Err(status)
-        };
-        if !allowed {
-            return invalid(Status::LocalQpOperation, Cause::NotAllowed);
-        }
-        if opcode == Opcode::Rpc && element.len > u32::from(self.mtu) {
-            let cause = Cause::TooLong { len: element.len, mtu: self.mtu };
-            return invalid(Status::LocalLength, cause);
-        }
-        if self.transport == Transport::Ud {
-            if element.len > u32::from(self.mtu) {
-                let cause = Cause::TooLong { len: element.len, mtu: self.mtu };
-                return invalid(Status::LocalLength, cause);
-            }
-            if card.ahs.get(element.ud().0).is_none_or(|ah| ah.pd != self.pd) {
-                return invalid(Status::LocalQpOperation, Cause::UnknownAddressHandle);
-            }
-        }
-        let need = if opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
-        for i in 0..usize::from(element.num_sge) {
-            let Sge { addr, len, lkey } = crate::queue::element::sge_at(raw, i);
-            let opens = env.card.regions.check(lkey, self.scope(), addr, u64::from(len), need);
-            let Err(error) = opens else { continue };
-            if len > 0 {
-                env.card.counters.elements_protection += 1;
-                let memory = Touched { key: lkey, addr, len: len.into() };
-                env.card.incidents.blame(Cause::Access(error), Some(memory));
-                return Err(Status::LocalProtection);
-            }
-        }
-        Ok(())
     }
 
     /// Sends packets of issued messages from the cursor on. `None`: all are sent.
@@ -468,14 +421,14 @@ impl Qp {
                 self.push_bare(env, batch, budget, Operation::Flush, &ext);
                 Ok(1)
             }
-            Opcode::CompareSwap | Opcode::FetchAdd => {
+            opcode if opcode.is_atomic() => {
                 let atomic = AtomicEth {
                     addr: element.remote,
                     rkey: element.key,
                     swap_add: element.operand,
                     compare: element.compare,
                 };
-                let operation = match element.opcode {
+                let operation = match opcode {
                     Opcode::CompareSwap => Operation::CompareSwap,
                     _ => Operation::FetchAdd,
                 };
@@ -700,23 +653,32 @@ impl Qp {
         let element = work.element;
         if work.is_kernels() {
             self.end_posted(env, &work, Status::Success);
-        } else if self.signal_all || element.flags.contains(SendFlags::SIGNALED) {
-            env.card.complete(
-                env.now,
-                self.send_cq,
-                Completion {
-                    wr_id: element.wr_id,
-                    kind: WorkKind::Send(element.opcode),
-                    qpn: self.qpn,
-                    len: element.len,
-                    ..Completion::default()
-                },
-            );
+        } else {
+            self.report_done(env, &element);
         }
         if self.state == State::Sqd && self.tx.outstanding.is_empty() && self.cold.drain_wanted {
             self.cold.drain_wanted = false;
             env.card.events.push_back(Event::SendQueueDrained(self.qpn));
         }
+    }
+
+    /// Tells the owner of a request that it is done, if that was asked for.
+    #[inline]
+    pub(super) fn report_done(&self, env: &mut Env<'_>, element: &Element) {
+        if self.signal_all || element.flags.contains(SendFlags::SIGNALED) {
+            let kind = WorkKind::Send(element.opcode);
+            let Element { wr_id, len, .. } = *element;
+            let (cq, qpn) = (self.send_cq, self.qpn);
+            let entry = Completion { wr_id, kind, qpn, len, ..Completion::default() };
+            env.card.complete(env.now, cq, entry);
+        }
+    }
+
+    /// Tells the owner of a request that it failed.
+    pub(super) fn report_failed(&self, env: &mut Env<'_>, element: &Element, status: Status) {
+        let (wr_id, kind) = (element.wr_id, WorkKind::Send(element.opcode));
+        let entry = Completion { wr_id, status, kind, qpn: self.qpn, ..Completion::default() };
+        env.card.complete(env.now, self.send_cq, entry);
     }
 
     /// Messages at the front that cannot be carried out are reported now that all before them
@@ -752,17 +714,7 @@ impl Qp {
         if let Some(work) = work.filter(Outstanding::is_kernels) {
             self.end_posted(env, &work, status);
         } else if let Some(work) = work {
-            env.card.complete(
-                env.now,
-                self.send_cq,
-                Completion {
-                    wr_id: work.element.wr_id,
-                    status,
-                    kind: WorkKind::Send(work.element.opcode),
-                    qpn: self.qpn,
-                    ..Completion::default()
-                },
-            );
+            self.report_failed(env, &work.element, status);
         }
         if self.transport.is_reliable() {
             self.fail(env);

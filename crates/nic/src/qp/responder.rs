@@ -6,6 +6,7 @@
 
 use super::{Qp, State, answers};
 use crate::card::{Env, SglSlot, pieces};
+use crate::chain::{Mode, Queue, StepEnd};
 use crate::incident::{Cause, Outcome, Touched};
 use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::List;
@@ -394,14 +395,17 @@ impl Qp {
             return Err(Refusal::NotReady);
         }
         let raw = &mut raw[..ring.stride()];
-        let read = env.mem.read(ring.slot(ring.fetched), raw);
-        ring.fetched = ring.fetched.wrapping_add(1);
+        let index = ring.fetched;
+        let read = env.mem.read(ring.slot(index), raw);
+        ring.fetched = index.wrapping_add(1);
         ring.retired = ring.fetched;
         let waiting = ring.waiting();
         card.counters.elements_fetched += 1;
         card.srq_taken(self.srq, waiting);
         let count = raw[11];
         let wr_id = crate::queue::element::Element::wr_id(raw);
+        self.trace(env, (Queue::Recv, index), raw, StepEnd::Done);
+        let card = &mut *env.card;
         let bad = read.is_err() || usize::from(count) > crate::queue::element::max_sges(raw.len());
         let count = if bad { 0 } else { count };
         let receive = Receive { wr_id, sgl: card.sgls.copy_in(raw, count), filled: 0, count };
@@ -492,6 +496,9 @@ impl Qp {
         entry: Completion,
     ) {
         env.card.sgls.release(receive.sgl);
+        if !self.mode.contains(Mode::LOOP_BACK) {
+            self.refill(env.card);
+        }
         let entry = Completion { wr_id: receive.wr_id, qpn: self.qpn, ..entry };
         env.card.complete(env.now, self.recv_cq, entry);
     }

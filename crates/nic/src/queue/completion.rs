@@ -54,7 +54,7 @@ pub enum Status {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WorkKind {
     /// A send request, by its operation (binding a window and invalidating a key are such).
-    Send(super::element::Opcode),
+    Send(super::Opcode),
     /// A receive request that a SEND filled.
     Recv,
     /// A receive request that a WRITE with immediate took.
@@ -183,6 +183,16 @@ pub(crate) struct CompletionQueue {
     pub(crate) timer: Timer,
     /// Queue pairs that report here.
     pub(crate) users: u32,
+    /// It only counts what ended well, and keeps what did not.
+    counts_only: bool,
+    /// Entries without an error that ever came.
+    count: u64,
+    /// Send queues that a WAIT holds until more have come, by number.
+    waiting: Vec<u32>,
+    /// The least count that one of them waits for.
+    wake_at: u64,
+    /// How often those who waited were woken, so that none waits here twice.
+    wakes: u32,
 }
 
 impl CompletionQueue {
@@ -196,12 +206,64 @@ impl CompletionQueue {
             untold: 0,
             timer: Timer::IDLE,
             users: 0,
+            counts_only: false,
+            count: 0,
+            waiting: Vec::new(),
+            wake_at: u64::MAX,
+            wakes: 0,
         }
+    }
+
+    /// A queue that keeps errors only, for chains whose owner does not poll.
+    pub(crate) fn counting(capacity: usize) -> CompletionQueue {
+        CompletionQueue { counts_only: true, ..CompletionQueue::new(capacity) }
+    }
+
+    /// How many entries without an error ever came, lost and polled ones included.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How often those who waited were woken.
+    pub(crate) fn wakes(&self) -> u32 {
+        self.wakes
+    }
+
+    /// Queue pair `qpn`, which does not wait here yet, is to be woken at `count`.
+    pub(crate) fn wait(&mut self, qpn: u32, count: u64) {
+        self.waiting.push(qpn);
+        self.wait_for(count);
+    }
+
+    /// Who waits here already is to be woken at `count` at the latest.
+    pub(crate) fn wait_for(&mut self, count: u64) {
+        self.wake_at = self.wake_at.min(count);
+    }
+
+    /// Queue pair `qpn` waits no more.
+    pub(crate) fn leave(&mut self, qpn: u32) {
+        self.waiting.retain(|waiting| *waiting != qpn);
+    }
+
+    /// Counts an entry; is it time to wake who waits?
+    pub(crate) fn count_one(&mut self) -> bool {
+        self.count += 1;
+        self.count >= self.wake_at
+    }
+
+    /// Who waited, to be woken.
+    pub(crate) fn wake(&mut self) -> impl Iterator<Item = u32> {
+        self.wake_at = u64::MAX;
+        self.wakes = self.wakes.wrapping_add(1);
+        self.waiting.drain(..)
     }
 
     /// Adds an entry; says whether the owner waits for it. A full queue loses the entry, is
     /// overrun from then on, and says so once.
     pub(crate) fn push(&mut self, entry: Completion) -> Pushed {
+        if self.counts_only && entry.status == Status::Success {
+            return Pushed::Quietly;
+        }
         if self.ring.len() >= self.capacity {
             let first = !self.overrun;
             self.overrun = true;

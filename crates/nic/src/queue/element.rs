@@ -13,7 +13,7 @@
 //!      12  rkey     u32     UD: Q_Key
 //!      16  remote   u64     UD: address handle u32, queue pair u32; RPC: the kernel's op-code
 //!      24  operand  u64     immediate or key to invalidate u32, inline length u32;
-//!                           atomics: the value to swap in or to add;
+//!                           atomics, calc verbs: the value to swap in, to add, …;
 //!                           FLUSH: placement u8, selectivity u8, then from byte 28 length u32;
 //!                           BIND: the region's key u32, access u8, zero-based u8
 //!      32  wr_id    u64
@@ -23,7 +23,12 @@
 //! ```
 //!
 //! BIND has the window's new key in `rkey` and the address in `remote`. FLUSH, BIND and the
-//! invalidation of a local key have no entries.
+//! invalidation of a local key have no entries. Atomics and calc verbs have one of 8 bytes, where
+//! the word before goes, or none, if nobody wants it.
+//!
+//! WAIT has a completion queue in `rkey` and a count in `remote`; ENABLE a queue pair and an index.
+//! They and NOOP look at nothing else, so that such an element may hold another in all its other
+//! fields, and become it by a change of op-code (see [`crate::chain`]).
 //!
 //! A receive element uses `num_sge`, `wr_id` and the entries only.
 //!
@@ -33,8 +38,10 @@
 use bitflags::bitflags;
 use thiserror::Error;
 
+use crate::memory::Calc;
 use crate::memory::region::Access;
 use crate::memory::window::MwBinding;
+use crate::queue::Opcode;
 use crate::wire::Feth;
 
 /// Bytes of an element without further entries.
@@ -51,98 +58,6 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 pub(crate) const AT_SGE: usize = 40;
 const AT_MORE_SGES: usize = 64;
 const SGE_LEN: usize = 16;
-
-/// What an element asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u16)]
-pub enum Opcode {
-    /// SEND.
-    Send = 1,
-    /// SEND with immediate data.
-    SendImm = 2,
-    /// SEND that invalidates a key at the receiver.
-    SendInvalidate = 3,
-    /// RDMA WRITE.
-    Write = 4,
-    /// RDMA WRITE with immediate data, which takes a receive element.
-    WriteImm = 5,
-    /// RDMA READ.
-    Read = 6,
-    /// Atomic compare and swap.
-    CompareSwap = 7,
-    /// Atomic fetch and add.
-    FetchAdd = 8,
-    /// Ends the binding of a memory window of type 2; nothing is sent.
-    LocalInvalidate = 9,
-    /// Binds a memory window; nothing is sent.
-    BindMw = 10,
-    /// RDMA WRITE of 8 bytes that nobody sees in part.
-    AtomicWrite = 11,
-    /// Waits until what was written is visible to all at the peer, or survives a loss of power.
-    Flush = 12,
-    /// Parameters for a kernel at the peer (StRoM §5.1).
-    Rpc = 32,
-    /// Payload for a kernel at the peer (StRoM §5.1).
-    RpcWrite = 33,
-}
-
-impl Opcode {
-    fn parse(code: u16) -> Option<Opcode> {
-        Some(match code {
-            1 => Opcode::Send,
-            2 => Opcode::SendImm,
-            3 => Opcode::SendInvalidate,
-            4 => Opcode::Write,
-            5 => Opcode::WriteImm,
-            6 => Opcode::Read,
-            7 => Opcode::CompareSwap,
-            8 => Opcode::FetchAdd,
-            9 => Opcode::LocalInvalidate,
-            10 => Opcode::BindMw,
-            11 => Opcode::AtomicWrite,
-            12 => Opcode::Flush,
-            32 => Opcode::Rpc,
-            33 => Opcode::RpcWrite,
-            _ => return None,
-        })
-    }
-
-    /// Compare-and-swap or fetch-and-add?
-    pub const fn is_atomic(self) -> bool {
-        matches!(self, Opcode::CompareSwap | Opcode::FetchAdd)
-    }
-
-    /// One of StRoM's two verbs?
-    pub const fn is_rpc(self) -> bool {
-        matches!(self, Opcode::Rpc | Opcode::RpcWrite)
-    }
-
-    /// Does its end become an event at the receiver, if it is solicited?
-    pub(crate) const fn tells_receiver(self) -> bool {
-        matches!(self, Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate | Opcode::WriteImm)
-    }
-
-    /// Does the answer carry data?
-    pub const fn returns_data(self) -> bool {
-        matches!(self, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd)
-    }
-
-    /// Has it an answer of its own, so that an acknowledge alone does not complete it? Such
-    /// requests count against what a peer takes at once.
-    pub const fn wants_response(self) -> bool {
-        self.returns_data() || matches!(self, Opcode::AtomicWrite | Opcode::Flush)
-    }
-
-    /// Is it carried out on this card, without a packet?
-    pub const fn is_local(self) -> bool {
-        matches!(self, Opcode::LocalInvalidate | Opcode::BindMw)
-    }
-
-    /// Has it neither entries nor inline data?
-    const fn is_bare(self) -> bool {
-        self.is_local() || matches!(self, Opcode::Flush)
-    }
-}
 
 bitflags! {
     /// How a work request is carried out.
@@ -243,6 +158,41 @@ pub enum SendOp {
         at: Remote,
         /// Added, modulo 2^64.
         add: u64,
+    },
+    /// Replaces a 64-bit word by what is calculated from it and `operand`; the word before comes
+    /// back, if the request has an entry.
+    Calc {
+        /// How.
+        calc: Calc,
+        /// The word, 8-byte aligned.
+        at: Remote,
+        /// With what.
+        operand: u64,
+    },
+    /// Nothing: it only ends. What it has of data is not looked at.
+    NoOp,
+    /// Holds the queue until `cq` has counted `count` completions without an error since it was
+    /// made.
+    Wait {
+        /// A completion queue of this card.
+        cq: u32,
+        /// How many.
+        count: u64,
+    },
+    /// Lets a managed send queue of this card and protection domain run its elements before
+    /// `index`, counted from the queue's creation modulo 2^32.
+    Enable {
+        /// The queue pair.
+        qpn: u32,
+        /// One past the last element.
+        index: u32,
+    },
+    /// As [`SendOp::Enable`], for a managed receive queue.
+    EnableRecv {
+        /// The queue pair.
+        qpn: u32,
+        /// One past the last element.
+        index: u32,
     },
     /// StRoM's RPC: a header ([`crate::kernel::Header`]) and parameters, at most an MTU together.
     Rpc {
@@ -357,6 +307,9 @@ impl Element {
     pub(crate) fn parse(raw: &[u8]) -> Result<Element, BadElement> {
         let opcode = Opcode::parse(le16(raw, 0)).ok_or(BadElement::Opcode)?;
         let flags = SendFlags::from_bits_truncate(le16(raw, 8));
+        if opcode.is_order() {
+            return Ok(Element::order(opcode, flags, raw));
+        }
         let operand = le64(raw, 24);
         let inline = flags.contains(SendFlags::INLINE);
         let num_sge = if inline { 0 } else { raw[11] };
@@ -375,12 +328,13 @@ impl Element {
             }
             (0..usize::from(num_sge)).map(|i| u64::from(sge_at(raw, i).len)).sum()
         };
-        let word = opcode.is_atomic() && num_sge == 1 || opcode == Opcode::AtomicWrite;
         let len = if opcode == Opcode::Flush { operand >> 32 } else { len };
-        if len > u64::from(MAX_MESSAGE)
-            || (word || opcode.is_atomic()) && !(word && len == 8)
-            || opcode.is_bare() && num_sge > 0
-        {
+        let is_word = match opcode {
+            _ if opcode.is_atomic() => num_sge == 0 || num_sge == 1 && len == 8,
+            Opcode::AtomicWrite => len == 8,
+            _ => true,
+        };
+        if len > u64::from(MAX_MESSAGE) || !is_word || opcode.is_bare() && num_sge > 0 {
             return Err(BadElement::Length);
         }
         Ok(Element {
@@ -396,6 +350,13 @@ impl Element {
             sge: if num_sge > 0 { sge_at(raw, 0) } else { Sge::default() },
             len: len as u32,
         })
+    }
+
+    /// An element that orders others: only these fields are looked at.
+    fn order(opcode: Opcode, flags: SendFlags, raw: &[u8]) -> Element {
+        let flags = flags.difference(SendFlags::INLINE);
+        let (key, remote) = (le32(raw, 12), le64(raw, 16));
+        Element { opcode, flags, key, remote, ..Element::unreadable(raw) }
     }
 
     /// What stands for an element that is none: only its `wr_id` means anything.
@@ -513,6 +474,11 @@ pub(crate) fn encode_send(
             (Opcode::CompareSwap, at.addr, at.rkey, swap)
         }
         SendOp::FetchAdd { at, add } => (Opcode::FetchAdd, at.addr, at.rkey, add),
+        SendOp::Calc { calc, at, operand } => (Opcode::of(calc), at.addr, at.rkey, operand),
+        SendOp::NoOp => (Opcode::NoOp, 0, 0, operand32(0)),
+        SendOp::Wait { cq, count } => (Opcode::Wait, count, cq, 0),
+        SendOp::Enable { qpn, index } => (Opcode::Enable, index.into(), qpn, 0),
+        SendOp::EnableRecv { qpn, index } => (Opcode::EnableRecv, index.into(), qpn, 0),
         SendOp::Rpc { opcode } => (Opcode::Rpc, opcode, 0, operand32(0)),
         SendOp::RpcWrite { opcode } => (Opcode::RpcWrite, opcode, 0, operand32(0)),
         SendOp::LocalInvalidate { key } => (Opcode::LocalInvalidate, 0, 0, u64::from(key)),

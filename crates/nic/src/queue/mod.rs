@@ -2,6 +2,7 @@
 
 pub mod completion;
 pub mod element;
+mod opcode;
 pub(crate) mod ring;
 
 pub use completion::{
@@ -9,6 +10,7 @@ pub use completion::{
 };
 pub use element::{
     BadElement, Data, ELEMENT_LEN, FlushKind, INLINE_FIRST, MAX_INLINE, MAX_MESSAGE, MAX_SGE,
-    Opcode, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, UdDestination,
+    RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, UdDestination,
 };
+pub use opcode::Opcode;
 pub use ring::RingInit;

@@ -122,6 +122,25 @@ impl Ring {
         fits
     }
 
+    /// Lets a managed queue run up to `index`, elements that it ran before included; refuses what
+    /// is more than the ring holds. An index that is behind changes nothing.
+    pub(crate) fn enable(&mut self, index: u32) -> bool {
+        if index.wrapping_sub(self.posted) as i32 <= 0 {
+            return true;
+        }
+        let fits = index.wrapping_sub(self.fetched) <= self.depth();
+        if fits {
+            self.posted = index;
+        }
+        fits
+    }
+
+    /// Are as many elements under way as the ring holds? (Recycled ones may be fetched again before
+    /// they are done.)
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.fetched.wrapping_sub(self.retired) >= self.depth()
+    }
+
     /// Forgets all elements (a queue pair goes to RESET).
     pub(crate) fn reset(&mut self) {
         (self.posted, self.fetched, self.retired) = (0, 0, 0);

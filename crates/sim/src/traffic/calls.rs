@@ -168,6 +168,7 @@ impl Traffic {
             word: None,
             compare: 0,
             operand: 0,
+            key: 0,
             call: Some(call),
         })
     }

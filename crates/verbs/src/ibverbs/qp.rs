@@ -302,6 +302,7 @@ fn create(
         sq,
         rq,
         signal_all: init.sq_sig_all != 0,
+        flags: remora::nic::QpFlags::empty(),
     })?;
     let state = Qp {
         pd: Some(pd),

@@ -1,0 +1,296 @@
+//! Commands on chains: doorbells and ENABLEs, loop-back, raw elements, limits, steps.
+
+use super::{CreateError, DestroyError, Nic, PostError, post};
+use crate::card::{Card, Env};
+use crate::chain::{Budget, ChainError, ChainLimits, ChainStep, EnableError, Errand, Mode, Queue};
+use crate::memory::Memory;
+use crate::memory::region::Access;
+use crate::psn::Psn;
+use crate::qp::state::{Mtu, State};
+use crate::qp::{Limits, Qp, Requester, Responder, enable};
+use crate::queue::completion::CompletionQueue;
+use crate::queue::element::TooLong;
+use crate::queue::ring::MAX_STRIDE;
+use crate::time::Time;
+use crate::transmit::Path;
+use crate::wire::{Dialect, Transport};
+
+/// What happens to rings.
+impl Nic {
+    /// The owner of a send ring has written elements up to `index`, counted from the queue's
+    /// creation. What the ring cannot hold is refused. Of a managed queue, this is the owner's
+    /// ENABLE: its elements may run up to `index`.
+    pub fn handle_send_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
+        if qp.mode.contains(Mode::MANAGED_SEND) {
+            return qp.enable_by_owner(&mut self.card, Queue::Send, index);
+        }
+        if !qp.sq.doorbell(index) {
+            return Err(PostError::Full);
+        }
+        qp.refill(&mut self.card);
+        self.card.schedule(qp);
+        Ok(())
+    }
+
+    /// As [`Nic::handle_send_doorbell`], for the receive ring.
+    pub fn handle_recv_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
+        if qp.mode.contains(Mode::MANAGED_RECV) {
+            return qp.enable_by_owner(&mut self.card, Queue::Recv, index);
+        }
+        if !qp.rq.doorbell(index) {
+            return Err(PostError::Full);
+        }
+        qp.receives_again(&mut self.card);
+        if qp.state == State::Error {
+            self.card.schedule(qp);
+        }
+        Ok(())
+    }
+
+    /// Does what queue pairs' turns want done with other queue pairs.
+    #[inline]
+    pub(super) fn run_errands(&mut self, now: Time, mem: &mut dyn Memory) {
+        while let Some(errand) = self.card.chains.errands.pop_front() {
+            self.run_errand(now, mem, errand);
+        }
+    }
+
+    fn run_errand(&mut self, now: Time, mem: &mut dyn Memory, errand: Errand) {
+        match errand {
+            Errand::Wake(qpn) => {
+                if let Some(qp) = self.qps.get_mut(qpn) {
+                    self.card.schedule(qp);
+                }
+            }
+            Errand::Enable { by, at, element } => {
+                let mut env = Env { now, mem, card: &mut self.card };
+                let Err(error) = enable(&mut self.qps, &mut env, by, &element) else { return };
+                if let Some(qp) = self.qps.get_mut(by) {
+                    qp.enable_refused(&mut env, at, error);
+                }
+            }
+        }
+    }
+
+    /// Rates and WAITs whose time has come.
+    pub(super) fn handle_chain_timeouts(&mut self, now: Time) {
+        while let Some((at, qpn)) = self.card.chains.timers.pop(now) {
+            let Some(qp) = self.qps.get_mut(qpn) else { continue };
+            let Some(limits) = &mut qp.cold.limits else { continue };
+            if self.card.chains.timers.expire(&mut limits.timer, qpn, at, now) {
+                self.card.schedule(qp);
+            }
+        }
+    }
+}
+
+/// Chains: see [`crate::chain`].
+impl Nic {
+    /// Connects two fresh reliable queue pairs of this card to each other, or one to itself, from
+    /// RESET to RTS. Each may do to the other what `access` says. Their requests never leave the
+    /// card, and are carried out one after the other.
+    pub fn loop_back(&mut self, a: u32, b: u32, access: Access) -> Result<(), ChainError> {
+        for qpn in [a, b] {
+            let qp = self.qps.get(qpn).ok_or(ChainError::UnknownQp)?;
+            // One with a shared receive queue could not be told when there is an element again.
+            if qp.transport != Transport::Rc || qp.state != State::Reset || qp.srq != 0 {
+                return Err(ChainError::NotFresh);
+            }
+        }
+        let (address, window) = (self.card.config.address, self.card.config.window_packets);
+        for (qpn, dest) in [(a, b), (b, a)] {
+            let Some(qp) = self.qps.get_mut(qpn) else { continue };
+            qp.mode.insert(Mode::LOOP_BACK);
+            qp.path = Path::new(address, qpn);
+            (qp.dest_qp, qp.access, qp.dialect) = (dest, access, Dialect::Standard);
+            qp.mtu = Mtu::B4096 as u16;
+            qp.tx = Requester::new(Psn::default(), window);
+            qp.rx = Responder::new(Psn::default());
+            qp.state = State::Rts;
+            self.card.schedule(qp);
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes of an element into the next slot of a ring, and posts it, unless the queue
+    /// is managed. Returns its index. What the slot has beyond `raw` stays as it is.
+    pub fn post_element(
+        &mut self,
+        mem: &mut dyn Memory,
+        qpn: u32,
+        queue: Queue,
+        raw: &[u8],
+    ) -> Result<u32, PostError> {
+        let copy = |slot: &mut [u8]| {
+            slot.get_mut(..raw.len()).ok_or(TooLong)?.copy_from_slice(raw);
+            Ok(raw.len())
+        };
+        let index = self.next_index(qpn, queue).ok_or(PostError::UnknownQueue)?;
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
+        if qp.mode.contains(managed(queue)) {
+            qp.write(mem, queue, copy)?;
+            return Ok(index);
+        }
+        match queue {
+            Queue::Send => {
+                if matches!(qp.state, State::Reset | State::Init | State::Rtr) {
+                    return Err(PostError::State(qp.state));
+                }
+                post(mem, &mut qp.sq, copy)?;
+                self.handle_send_doorbell(qpn, index.wrapping_add(1))?;
+            }
+            Queue::Recv => {
+                if qp.state == State::Reset {
+                    return Err(PostError::State(qp.state));
+                }
+                post(mem, &mut qp.rq, copy)?;
+                self.handle_recv_doorbell(qpn, index.wrapping_add(1))?;
+            }
+        }
+        Ok(index)
+    }
+
+    /// The index of the element that the owner writes next.
+    pub fn next_index(&self, qpn: u32, queue: Queue) -> Option<u32> {
+        let qp = self.qps.get(qpn)?;
+        let ring = match queue {
+            Queue::Send => &qp.sq,
+            Queue::Recv => &qp.rq,
+        };
+        let managed = qp.mode.contains(managed(queue));
+        Some(if managed { qp.cold.written[queue as usize] } else { ring.posted })
+    }
+
+    /// Gives a send queue limits, in place of those it had.
+    pub fn set_chain_limits(
+        &mut self,
+        now: Time,
+        qpn: u32,
+        limits: ChainLimits,
+    ) -> Result<(), ChainError> {
+        let qp = self.qps.get_mut(qpn).ok_or(ChainError::UnknownQp)?;
+        if limits.budget.is_some_and(|budget| self.card.chains.budgets.get(budget).is_none()) {
+            return Err(ChainError::UnknownBudget);
+        }
+        if limits.rate.is_some_and(|rate| rate.per_second == 0 || rate.burst == 0) {
+            return Err(ChainError::Rate);
+        }
+        let some = limits != ChainLimits::default();
+        qp.set_limits(&mut self.card, some.then_some(limits), now);
+        // Its old limits may have held it.
+        self.card.schedule(qp);
+        Ok(())
+    }
+
+    /// Makes a budget of so many elements for the queue pairs of a chain
+    /// ([`ChainLimits::budget`]). It is full again whenever something comes from outside for one of
+    /// them: a message, or a post or doorbell of the owner's. The queue pair that finds it empty
+    /// goes to ERROR, with [`crate::Event::ChainStopped`].
+    pub fn create_budget(&mut self, elements: u64) -> Result<u32, CreateError> {
+        let limit = self.card.config.max_budgets;
+        let budget = Budget { full: elements, left: elements, users: 0 };
+        self.card.chains.budgets.insert_with(|_| budget).ok_or(CreateError::Full { limit })
+    }
+
+    /// Fills a budget.
+    pub fn refill_budget(&mut self, budget: u32) -> Result<(), ChainError> {
+        let budgets = &mut self.card.chains.budgets;
+        let budget = budgets.get_mut(budget).ok_or(ChainError::UnknownBudget)?;
+        budget.left = budget.full;
+        Ok(())
+    }
+
+    /// Ends a budget that no queue pair has any more.
+    pub fn destroy_budget(&mut self, budget: u32) -> Result<(), DestroyError> {
+        let users = self.card.chains.budgets.get(budget).ok_or(DestroyError::Unknown)?.users;
+        if users > 0 {
+            return Err(DestroyError::Busy { users });
+        }
+        self.card.chains.budgets.remove(budget);
+        Ok(())
+    }
+
+    /// Makes a completion queue for WAITs, whose owner does not poll: it counts what ends well and
+    /// forgets it, and keeps up to `capacity` errors.
+    pub fn create_counting_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
+        self.insert_cq(capacity, CompletionQueue::counting)
+    }
+
+    /// How many completions without an error a completion queue has had: what WAITs compare with.
+    pub fn cq_count(&self, cq: u32) -> Option<u64> {
+        self.card.cqs.get(cq).map(CompletionQueue::count)
+    }
+
+    /// Keeps what chains do, step by step, for [`Nic::poll_chain_step`]: the last `most` steps.
+    /// Zero, as at first, keeps none.
+    pub fn trace_chains(&mut self, most: usize) {
+        let chains = &mut self.card.chains;
+        chains.steps_most = most;
+        chains.steps.truncate(most);
+    }
+
+    /// The next step of a chain.
+    pub fn poll_chain_step(&mut self) -> Option<ChainStep> {
+        self.card.chains.steps.pop_front()
+    }
+}
+
+const fn managed(queue: Queue) -> Mode {
+    match queue {
+        Queue::Send => Mode::MANAGED_SEND,
+        Queue::Recv => Mode::MANAGED_RECV,
+    }
+}
+
+impl Qp {
+    /// Writes an element into the next slot of a managed ring.
+    pub(super) fn write(
+        &mut self,
+        mem: &mut dyn Memory,
+        queue: Queue,
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
+    ) -> Result<(), PostError> {
+        let ring = match queue {
+            Queue::Send => &self.sq,
+            Queue::Recv => &self.rq,
+        };
+        if ring.depth() == 0 {
+            return Err(PostError::Full);
+        }
+        let (mut raw, written) = ([0; MAX_STRIDE], &mut self.cold.written[queue as usize]);
+        let used = encode(&mut raw[..ring.stride()])?;
+        mem.write(ring.slot(*written), &raw[..used])?;
+        *written = written.wrapping_add(1);
+        Ok(())
+    }
+
+    fn enable_by_owner(
+        &mut self,
+        card: &mut Card,
+        queue: Queue,
+        index: u32,
+    ) -> Result<(), PostError> {
+        self.refill(card);
+        self.enable(card, queue, index).map_err(|refused| match refused {
+            EnableError::State => PostError::State(self.state),
+            _ => PostError::Full,
+        })
+    }
+
+    /// Gives the send queue limits, or none.
+    pub(super) fn set_limits(&mut self, card: &mut Card, limits: Option<ChainLimits>, now: Time) {
+        let budget = |limits: &ChainLimits| limits.budget;
+        let old = self.cold.limits.take().and_then(|old| budget(&old.set));
+        if let Some(old) = old.and_then(|old| card.chains.budgets.get_mut(old)) {
+            old.users -= 1;
+        }
+        let new = limits.as_ref().and_then(budget);
+        if let Some(new) = new.and_then(|new| card.chains.budgets.get_mut(new)) {
+            new.users += 1;
+        }
+        self.mode.set(Mode::LIMITED, limits.is_some());
+        self.cold.limits = limits.map(|limits| Box::new(Limits::new(limits, now)));
+    }
+}

@@ -1,0 +1,175 @@
+//! What bounds a send queue: its rate, the patience of its WAITs, the budget of its chain
+//! (RedN §3.5, isolation).
+
+use core::time::Duration;
+
+use super::Qp;
+use crate::card::{Card, Env};
+use crate::chain::{ChainLimits, Mode, Rate};
+use crate::qp::timers::Timer;
+use crate::time::Time;
+
+const PS_PER_S: u64 = 1_000_000_000_000;
+const PS_PER_NS: u64 = 1000;
+
+/// A queue pair's limits, and how it stands with them.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) set: ChainLimits,
+    bucket: Option<Bucket>,
+    /// The WAIT that holds the queue, by its index, and since when.
+    waits: Option<(u32, Time)>,
+    /// Runs out when the rate or a WAIT's patience lets the queue go on.
+    pub(crate) timer: Timer,
+}
+
+/// A token bucket, by the time at which it would be full again (the generic cell rate algorithm).
+#[derive(Debug)]
+struct Bucket {
+    /// Picoseconds from element to element.
+    interval: u64,
+    /// How far ahead of the clock it may run.
+    tolerance: Duration,
+    /// When the next element is due if none comes early, and picoseconds beyond.
+    next: Time,
+    beyond: u64,
+}
+
+impl Bucket {
+    fn new(rate: Rate, now: Time) -> Bucket {
+        let interval = PS_PER_S / u64::from(rate.per_second.max(1));
+        let ahead = u128::from(interval) * u128::from(rate.burst.saturating_sub(1));
+        let tolerance = Duration::from_nanos((ahead / u128::from(PS_PER_NS)) as u64);
+        Bucket { interval, tolerance, next: now, beyond: 0 }
+    }
+
+    /// When an element may run.
+    fn opens_at(&self) -> Time {
+        Time(self.next.0.saturating_sub(self.tolerance.as_nanos() as u64))
+    }
+
+    fn take(&mut self, now: Time) {
+        if self.next < now {
+            (self.next, self.beyond) = (now, 0);
+        }
+        let ps = self.beyond + self.interval;
+        (self.next, self.beyond) =
+            (self.next + Duration::from_nanos(ps / PS_PER_NS), ps % PS_PER_NS);
+    }
+}
+
+/// Why an element does not run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    /// Not yet: the rate.
+    Rate,
+    /// Not at all: the budget.
+    Budget,
+}
+
+impl Limits {
+    pub(crate) fn new(set: ChainLimits, now: Time) -> Limits {
+        let bucket = set.rate.map(|rate| Bucket::new(rate, now));
+        Limits { set, bucket, waits: None, timer: Timer::IDLE }
+    }
+}
+
+impl Qp {
+    /// May the next element run? If it is to wait, the queue pair's timer will wake it.
+    pub(crate) fn may_run(&mut self, env: &mut Env<'_>) -> Result<(), Held> {
+        if !self.mode.contains(Mode::LIMITED) {
+            return Ok(());
+        }
+        let Some(limits) = &mut self.cold.limits else { return Ok(()) };
+        let chains = &mut env.card.chains;
+        let budget = limits.set.budget.and_then(|budget| chains.budgets.get(budget));
+        if budget.is_some_and(|budget| budget.left == 0) {
+            return Err(Held::Budget);
+        }
+        let opens_at = limits.bucket.as_ref().map_or(Time::ZERO, Bucket::opens_at);
+        if opens_at > env.now {
+            chains.timers.arm(&mut limits.timer, self.qpn, opens_at);
+            return Err(Held::Rate);
+        }
+        Ok(())
+    }
+
+    /// An element runs.
+    #[inline]
+    pub(crate) fn note_run(&mut self, env: &mut Env<'_>) {
+        if self.mode.contains(Mode::LIMITED)
+            && let Some(limits) = &mut self.cold.limits
+        {
+            if let Some(bucket) = &mut limits.bucket {
+                bucket.take(env.now);
+            }
+            let budget = limits.set.budget.and_then(|at| env.card.chains.budgets.get_mut(at));
+            if let Some(budget) = budget {
+                budget.left = budget.left.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Something has come from outside: the budget is full again.
+    pub(crate) fn refill(&self, card: &mut Card) {
+        if self.mode.contains(Mode::LIMITED)
+            && let Some(limits) = &self.cold.limits
+            && let Some(budget) = limits.set.budget.and_then(|at| card.chains.budgets.get_mut(at))
+        {
+            budget.left = budget.full;
+        }
+    }
+
+    /// A WAIT holds the queue; says whether it has done so for too long.
+    pub(super) fn waits_too_long(&mut self, env: &mut Env<'_>) -> bool {
+        let Some(limits) = &mut self.cold.limits else { return false };
+        let Some(patience) = limits.set.max_wait else { return false };
+        let index = self.sq.fetched;
+        let since = limits.waits.filter(|(at, _)| *at == index).map_or(env.now, |(_, at)| at);
+        limits.waits = Some((index, since));
+        if env.now >= since + patience {
+            return true;
+        }
+        env.card.chains.timers.arm(&mut limits.timer, self.qpn, since + patience);
+        false
+    }
+
+    /// No WAIT holds the queue any more.
+    pub(super) fn waits_no_more(&mut self) {
+        if self.mode.contains(Mode::LIMITED)
+            && let Some(limits) = &mut self.cold.limits
+        {
+            limits.waits = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_lets_its_burst_through_and_then_its_rate() {
+        let rate = Rate { per_second: 3_000_000, burst: 4 };
+        let mut bucket = Bucket::new(rate, Time(1000));
+        let mut now = Time(1000);
+        let mut ran = Vec::new();
+        while ran.len() < 10 {
+            if bucket.opens_at() <= now {
+                bucket.take(now);
+                ran.push(now.0 - 1000);
+            } else {
+                now = bucket.opens_at();
+            }
+        }
+        assert_eq!(ran[..4], [0; 4]);
+        assert_eq!(ran[4..], [334, 667, 1000, 1334, 1667, 2000]);
+        // A pause fills it, and no more.
+        now = Time(1_000_000);
+        for _ in 0..4 {
+            assert!(bucket.opens_at() <= now);
+            bucket.take(now);
+        }
+        assert!(bucket.opens_at() > now);
+    }
+}

@@ -1,0 +1,524 @@
+//! Loop-back: the requests of a queue pair whose peer is on the same card, carried out in it.
+//!
+//! One half of the work is the responder's, which gets the pieces of a message as it would get
+//! packets; there are only no packets between. Each request is done before the next begins, so
+//! nothing is outstanding, but for a message that is longer than a turn's bytes.
+
+use super::requester::{Origin, Outstanding};
+use super::responder::Refusal;
+use super::{Budget, Qp, State};
+use crate::card::{Env, pieces};
+use crate::chain::{EnableError, Mode, Queue, StepEnd};
+use crate::incident::{Cause, Outcome, Touched};
+use crate::memory::region::{Access, AccessError, Pd, Scope};
+use crate::qp::answers::Atomic;
+use crate::qp::limits::Held;
+use crate::qp::order::Wait;
+use crate::queue::element::{AT_SGE, BadElement, Element, sge_at};
+use crate::queue::{MAX_SGE, Opcode, SendFlags, Sge, Status};
+use crate::table::Table;
+use crate::wire::opcode::Follows;
+use crate::wire::{Bth, Extensions, Nak, Op, Operation, Packet, Position, Reth, Transport};
+
+/// All queue pairs of a card.
+pub(crate) type Qps = Table<Qp, 16, 24>;
+
+/// Bytes that are carried at a time: the largest path MTU.
+pub(crate) const PIECE: u32 = 4096;
+
+/// What became of an element.
+enum Flow {
+    /// It is done: on to the next.
+    Done,
+    /// A message of several pieces has begun.
+    Begun,
+    /// Something else has to happen first.
+    Blocked,
+}
+
+/// Why an element ends with an error.
+struct Failure {
+    status: Status,
+    /// The check that failed, unless the peer has kept an incident of its own.
+    blame: (Cause, Option<Touched>),
+    /// What the peer refused it with.
+    nak: Option<Nak>,
+}
+
+impl Failure {
+    fn new(status: Status, cause: Cause) -> Failure {
+        Failure { status, blame: (cause, None), nak: None }
+    }
+
+    fn local(error: AccessError, Sge { addr, len, lkey }: Sge) -> Failure {
+        let memory = Touched { key: lkey, addr, len: len.into() };
+        let blame = (Cause::Access(error), Some(memory));
+        Failure { status: Status::LocalProtection, blame, nak: None }
+    }
+
+    fn told(nak: Nak) -> Failure {
+        let status = match nak {
+            Nak::RemoteAccess => Status::RemoteAccess,
+            Nak::RemoteOperational => Status::RemoteOperation,
+            Nak::InvalidRequest | Nak::PsnSequence => Status::RemoteInvalidRequest,
+        };
+        Failure { status, blame: (Cause::Told(nak), None), nak: Some(nak) }
+    }
+}
+
+/// Local bytes of a request.
+enum Local<'a> {
+    Inline(&'a [u8]),
+    Sges(&'a [Sge]),
+}
+
+/// A turn of a loop-back queue pair.
+struct Turn<'t, 'e> {
+    qps: &'t mut Qps,
+    env: &'t mut Env<'e>,
+    qpn: u32,
+    /// Bytes that may still be moved.
+    bytes: u32,
+    /// Elements that were run.
+    ran: u32,
+}
+
+/// Gives a loop-back queue pair its turn. Returns whether it is to have another, and how many
+/// elements it ran.
+pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
+    let (elements, bytes) = (env.card.config.fetch_elements, env.card.config.burst_bytes);
+    let Some(qp) = qps.get_mut(qpn) else { return (false, 0) };
+    match qp.state {
+        State::Rts | State::Sqd => {
+            // Lent out of the card, so that the card can be used meanwhile.
+            let mut fetched = core::mem::take(&mut env.card.fetched);
+            let mut scratch = core::mem::take(&mut env.card.chains.scratch);
+            scratch.resize(PIECE as usize, 0);
+            let mut turn = Turn { qps, env, qpn, bytes, ran: 0 };
+            let again = turn.run(elements, &mut fetched, &mut scratch);
+            let ran = turn.ran;
+            env.card.counters.chain_elements += u64::from(ran);
+            env.card.fetched = fetched;
+            env.card.chains.scratch = scratch;
+            (again, ran)
+        }
+        State::Error => (qp.flush(env, &mut Budget { elements, bytes }), 1),
+        _ => (false, 0),
+    }
+}
+
+impl Turn<'_, '_> {
+    fn run(&mut self, elements: u32, fetched: &mut Vec<u8>, scratch: &mut [u8]) -> bool {
+        if let Some(again) = self.go_on(scratch) {
+            return again;
+        }
+        let mut left = elements;
+        while left > 0 {
+            let Some(qp) = self.qps.get_mut(self.qpn) else { return false };
+            let count = if qp.state == State::Rts { qp.fetchable(left) } else { 0 };
+            if count == 0 || !qp.fetch(self.env, count, fetched) {
+                return false;
+            }
+            let stride = qp.sq.stride();
+            for raw in fetched.chunks_exact(stride) {
+                if let Some(again) = self.element(raw, scratch) {
+                    return again;
+                }
+                left -= 1;
+            }
+        }
+        self.qps.get(self.qpn).is_some_and(|qp| qp.sq.waiting() > 0)
+    }
+
+    /// Runs one element. If the turn is over then, says whether there is to be another.
+    fn element(&mut self, raw: &[u8], scratch: &mut [u8]) -> Option<bool> {
+        let qp = self.qps.get_mut(self.qpn)?;
+        let index = qp.sq.fetched;
+        let held = qp.may_run(self.env);
+        if held == Err(Held::Rate) {
+            return Some(false);
+        }
+        // What the element itself enables may lie a whole ring beyond it.
+        qp.sq.fetched = index.wrapping_add(1);
+        let parsed = Element::parse(raw);
+        let element = parsed.unwrap_or_else(|_| Element::unreadable(raw));
+        let flow = match (held, parsed) {
+            (Err(_), _) => self.out_of_budget(),
+            (_, Err(bad)) => Err(self.malformed(bad)),
+            (_, Ok(element)) => self.carry_out(&element, raw, scratch),
+        };
+        let qp = self.qps.get_mut(self.qpn)?;
+        let end = match &flow {
+            Ok(Flow::Done) => StepEnd::Done,
+            Ok(Flow::Begun) => StepEnd::Issued,
+            Ok(Flow::Blocked) => StepEnd::Blocked,
+            Err(failure) => StepEnd::Failed(failure.status),
+        };
+        qp.trace(self.env, (Queue::Send, index), raw, end);
+        if end == StepEnd::Blocked {
+            qp.sq.fetched = index;
+            return Some(false);
+        }
+        self.ran += 1;
+        qp.note_run(self.env);
+        match flow {
+            Ok(Flow::Begun) => return self.go_on(scratch),
+            Ok(_) => {
+                qp.sq.retired = qp.sq.fetched;
+                qp.report_done(self.env, &element);
+                // The owner's turn to receive, or the next queue pair's.
+                (self.bytes == 0).then_some(true)
+            }
+            Err(failure) => {
+                qp.sq.retired = qp.sq.fetched;
+                let opcode = parsed.ok().map(|e| e.opcode);
+                self.break_off(&element, opcode, failure);
+                Some(false)
+            }
+        }
+    }
+
+    fn malformed(&mut self, bad: BadElement) -> Failure {
+        self.env.card.counters.elements_invalid += 1;
+        let status = match bad {
+            BadElement::Length => Status::LocalLength,
+            _ => Status::LocalQpOperation,
+        };
+        Failure::new(status, Cause::BadElement(bad))
+    }
+
+    fn out_of_budget(&mut self) -> Result<Flow, Failure> {
+        Err(Failure::new(Status::LocalQpOperation, self.env.card.stop_chain(self.qpn)))
+    }
+
+    fn carry_out(
+        &mut self,
+        element: &Element,
+        raw: &[u8],
+        scratch: &mut [u8],
+    ) -> Result<Flow, Failure> {
+        match element.opcode {
+            Opcode::NoOp => Ok(Flow::Done),
+            Opcode::Wait => self.wait(element),
+            Opcode::Enable | Opcode::EnableRecv => self.enable(element),
+            Opcode::Write | Opcode::WriteImm | Opcode::Send | Opcode::SendImm | Opcode::Read => {
+                self.message(element, raw, scratch)
+            }
+            opcode if opcode.is_atomic() => self.atomic(element),
+            _ => {
+                self.env.card.counters.elements_invalid += 1;
+                Err(Failure::new(Status::LocalQpOperation, Cause::NotAllowed))
+            }
+        }
+    }
+
+    fn wait(&mut self, element: &Element) -> Result<Flow, Failure> {
+        let Some(qp) = self.qps.get_mut(self.qpn) else { return Ok(Flow::Blocked) };
+        match qp.wait(self.env, element) {
+            Wait::Over => Ok(Flow::Done),
+            Wait::Blocked => Ok(Flow::Blocked),
+            Wait::Refused(cause) => Err(Failure::new(Status::LocalQpOperation, cause)),
+        }
+    }
+
+    fn enable(&mut self, element: &Element) -> Result<Flow, Failure> {
+        let done = enable(self.qps, self.env, self.qpn, element);
+        done.map(|()| Flow::Done).map_err(|error| {
+            self.env.card.counters.chain_bad_enable += 1;
+            Failure::new(Status::LocalQpOperation, Cause::BadEnable(error))
+        })
+    }
+
+    /// A calc verb or atomic: its effect and its result.
+    fn atomic(&mut self, element: &Element) -> Result<Flow, Failure> {
+        let sge = (element.num_sge > 0).then_some(element.sge);
+        let scope = self.scope();
+        if let Some(entry) = sge {
+            // Once the word is changed, nothing can be refused any more.
+            self.check_local(scope, entry, Access::LOCAL_WRITE)?;
+        }
+        let peer = peer(self.qps, self.qpn)?;
+        let done = peer.apply_atomic(self.env, (element.key, element.remote), Atomic::of(element));
+        let original = done.map_err(|refusal| self.refused(refusal, Operation::FetchAdd))?;
+        if let Some(entry) = sge {
+            // The word is in the host's byte order in memory, on both sides.
+            self.write_local(scope, entry, &original.to_ne_bytes())?;
+        }
+        Ok(Flow::Done)
+    }
+
+    /// A message: at once if it is one piece, else as outstanding work.
+    fn message(
+        &mut self,
+        element: &Element,
+        raw: &[u8],
+        scratch: &mut [u8],
+    ) -> Result<Flow, Failure> {
+        let count = usize::from(element.num_sge);
+        let mut entries = [Sge::default(); MAX_SGE];
+        let entries = match count {
+            0 | 1 => &core::slice::from_ref(&element.sge)[..count],
+            _ => {
+                entries.iter_mut().enumerate().take(count).for_each(|(i, e)| *e = sge_at(raw, i));
+                &entries[..count]
+            }
+        };
+        let returns_data = element.opcode.returns_data();
+        if element.len > PIECE || count > 1 {
+            let need = if returns_data { Access::LOCAL_WRITE } else { Access::empty() };
+            let scope = self.scope();
+            entries.iter().try_for_each(|entry| self.check_local(scope, *entry, need))?;
+        }
+        if element.len > PIECE {
+            return self.begin(element, raw);
+        }
+        let local = match element.flags.contains(SendFlags::INLINE) {
+            true => Local::Inline(&raw[AT_SGE..AT_SGE + element.len as usize]),
+            false => Local::Sges(entries),
+        };
+        let place = (0, element.len, Position::Only);
+        let moved = self.piece(element, &local, place, scratch)?;
+        Ok(if moved { Flow::Done } else { Flow::Blocked })
+    }
+
+    /// Puts a long message among the outstanding work.
+    fn begin(&mut self, element: &Element, raw: &[u8]) -> Result<Flow, Failure> {
+        let pool = &mut self.env.card.sgls;
+        let more = (element.num_sge > 1).then(|| pool.copy_in(raw, element.num_sge));
+        let Some(qp) = self.qps.get_mut(self.qpn) else { return Ok(Flow::Blocked) };
+        let work = Outstanding {
+            element: *element,
+            more,
+            index: qp.sq.fetched.wrapping_sub(1),
+            psn: qp.tx.next,
+            packets: element.len.div_ceil(PIECE),
+            failed: None,
+            origin: Origin::Ring,
+        };
+        if self.env.card.outstanding.push(&mut qp.tx.outstanding, work).is_some() {
+            return Ok(Flow::Begun);
+        }
+        more.into_iter().for_each(|slot| self.env.card.sgls.release(slot));
+        qp.starve(self.env);
+        Ok(Flow::Blocked)
+    }
+
+    /// Goes on with the message that is under way. If it ends the turn, says whether there is to be
+    /// another.
+    fn go_on(&mut self, scratch: &mut [u8]) -> Option<bool> {
+        loop {
+            let qp = self.qps.get_mut(self.qpn)?;
+            let &work = self.env.card.outstanding.front(&qp.tx.outstanding)?;
+            if self.bytes == 0 {
+                return Some(true);
+            }
+            let k = qp.tx.next.distance_from(work.psn);
+            let offset = k * PIECE;
+            let len = (work.element.len - offset).min(PIECE);
+            let mut entries = [Sge::default(); MAX_SGE];
+            let sges = work.entries(&self.env.card.sgls);
+            let entries = &mut entries[..sges.len()];
+            entries.copy_from_slice(sges);
+            let place = (offset, len, Position::new(k == 0, k + 1 == work.packets));
+            let moved = self.piece(&work.element, &Local::Sges(entries), place, scratch);
+            let qp = self.qps.get_mut(self.qpn)?;
+            match moved {
+                Ok(false) => return Some(false),
+                Ok(true) => {
+                    qp.tx.next = qp.tx.next.plus(1);
+                    if k + 1 == work.packets {
+                        qp.complete_front(self.env);
+                    }
+                }
+                Err(failure) => {
+                    qp.pop_outstanding(self.env);
+                    self.break_off(&work.element, Some(work.element.opcode), failure);
+                    return Some(false);
+                }
+            }
+        }
+    }
+
+    /// Moves `len` bytes at `offset` of a message. False: the peer has no receive element for it.
+    fn piece(
+        &mut self,
+        element: &Element,
+        local: &Local<'_>,
+        (offset, len, position): (u32, u32, Position),
+        scratch: &mut [u8],
+    ) -> Result<bool, Failure> {
+        let scope = self.scope();
+        self.bytes = self.bytes.saturating_sub(len.max(64));
+        let buffer = &mut scratch[..len as usize];
+        if element.opcode == Opcode::Read {
+            self.read_peer(element, offset, buffer)?;
+            let Local::Sges(entries) = local else { return Ok(true) };
+            let mut rest = &*buffer;
+            pieces(entries, offset, len, |entry| {
+                let (now, later) = rest.split_at(entry.len as usize);
+                rest = later;
+                self.write_local(scope, entry, now)
+            })?;
+            return Ok(true);
+        }
+        let payload = match local {
+            Local::Inline(bytes) => bytes,
+            Local::Sges(entries) => {
+                let mut at = 0;
+                pieces(entries, offset, len, |entry| {
+                    let now = &mut buffer[at..at + entry.len as usize];
+                    at += now.len();
+                    let Sge { addr, lkey, .. } = entry;
+                    let read = self.env.read_region((lkey, scope), addr, now, Access::empty());
+                    read.map_err(|error| self.local_failure(error, entry))
+                })?;
+                &*buffer
+            }
+        };
+        self.deliver(element, payload, position)
+    }
+
+    /// Hands a piece of a SEND or WRITE to the peer's responder.
+    fn deliver(
+        &mut self,
+        element: &Element,
+        payload: &[u8],
+        position: Position,
+    ) -> Result<bool, Failure> {
+        let (operation, with) = match element.opcode {
+            Opcode::Send => (Operation::Send, Follows::empty()),
+            Opcode::SendImm => (Operation::Send, Follows::IMM),
+            Opcode::WriteImm => (Operation::Write, Follows::IMM),
+            _ => (Operation::Write, Follows::empty()),
+        };
+        let ends = position.ends() && element.opcode.tells_receiver();
+        let solicited = ends && element.flags.contains(SendFlags::SOLICITED);
+        let reth = Reth { addr: element.remote, rkey: element.key, len: element.len };
+        let packet = Packet {
+            bth: Bth { solicited, ..Bth::ours() },
+            op: Op::of(Transport::Rc, operation, position, with),
+            ext: Extensions { reth, imm_or_key: element.imm(), ..Extensions::default() },
+            payload,
+        };
+        let peer = peer(self.qps, self.qpn)?;
+        let taken = match operation {
+            Operation::Send => peer.execute_send(self.env, &packet),
+            _ => peer.execute_write(self.env, &packet),
+        };
+        match taken {
+            Ok(_) => Ok(true),
+            Err(Refusal::NotReady) => Ok(false),
+            Err(refusal) => Err(self.refused(refusal, operation)),
+        }
+    }
+
+    /// Reads at the peer.
+    fn read_peer(
+        &mut self,
+        element: &Element,
+        offset: u32,
+        buffer: &mut [u8],
+    ) -> Result<(), Failure> {
+        let peer = peer(self.qps, self.qpn)?;
+        let (scope, rkey, need) = (peer.scope(), element.key, Access::REMOTE_READ);
+        // The whole range is judged before its first byte is read.
+        let judged = peer.check_remote(self.env, rkey, element.remote, element.len.into(), need);
+        let addr = element.remote.wrapping_add(u64::from(offset));
+        let read = judged.and_then(|()| {
+            if buffer.is_empty() {
+                return Ok(());
+            }
+            let read = self.env.read_region((rkey, scope), addr, buffer, need);
+            let memory = Touched { key: rkey, addr, len: buffer.len() as u64 };
+            read.map_err(|error| Refusal::access(self.env, error, memory))
+        });
+        read.map_err(|refusal| self.refused(refusal, Operation::ReadRequest))
+    }
+
+    /// What the peer's responder has refused: it keeps an incident of its own.
+    fn refused(&mut self, refusal: Refusal, operation: Operation) -> Failure {
+        let Refusal::Nak(nak) = refusal else {
+            return Failure::new(Status::RnrRetryExceeded, Cause::Sequence);
+        };
+        let blame = self.env.card.incidents.take_blame(Cause::Sequence);
+        if let Ok(peer) = peer(self.qps, self.qpn) {
+            let op = Op::of(Transport::Rc, operation, Position::Only, Follows::empty());
+            peer.report(self.env, Outcome::Refused(nak), (Some(op), None), blame);
+        }
+        Failure::told(nak)
+    }
+
+    fn scope(&self) -> Scope {
+        let pd = Pd(0);
+        let nobody = Scope { pd, qpn: self.qpn };
+        self.qps.get(self.qpn).map_or(nobody, Qp::scope)
+    }
+
+    fn check_local(&mut self, scope: Scope, entry: Sge, need: Access) -> Result<(), Failure> {
+        let Sge { addr, len, lkey } = entry;
+        if len == 0 {
+            return Ok(());
+        }
+        let opens = self.env.card.regions.check(lkey, scope, addr, len.into(), need);
+        opens.map_err(|error| self.local_failure(error, entry))
+    }
+
+    fn write_local(&mut self, scope: Scope, entry: Sge, bytes: &[u8]) -> Result<(), Failure> {
+        let key = (entry.lkey, scope);
+        let written = self.env.write_region(key, entry.addr, bytes, Access::LOCAL_WRITE);
+        written.map_err(|error| self.local_failure(error, entry))
+    }
+
+    fn local_failure(&mut self, error: AccessError, entry: Sge) -> Failure {
+        self.env.card.counters.elements_protection += 1;
+        Failure::local(error, entry)
+    }
+
+    /// An element ends with an error, and with it the queue pair; and its peer, if that has refused
+    /// it.
+    fn break_off(&mut self, element: &Element, opcode: Option<Opcode>, failure: Failure) {
+        let Failure { status, blame, nak } = failure;
+        self.env.card.counters.chain_peer_gone += u64::from(blame.0 == Cause::PeerGone);
+        if let Some(qp) = self.qps.get(self.qpn) {
+            let outcome = Outcome::Failed { wr_id: element.wr_id, opcode, status };
+            qp.report(self.env, outcome, (None, None), blame);
+            qp.report_failed(self.env, element, status);
+        }
+        if let Some(nak) = nak
+            && let Ok(peer) = peer(self.qps, self.qpn)
+        {
+            peer.break_connection(self.env, nak);
+        }
+        if let Some(qp) = self.qps.get_mut(self.qpn) {
+            qp.fail(self.env);
+        }
+    }
+}
+
+/// The queue pair at the other end, if it is still there.
+fn peer(qps: &mut Qps, qpn: u32) -> Result<&mut Qp, Failure> {
+    let dest = qps.get(qpn).map_or(0, |qp| qp.dest_qp);
+    let peer = qps.get_mut(dest).filter(|peer| {
+        peer.mode.contains(Mode::LOOP_BACK)
+            && peer.dest_qp == qpn
+            && matches!(peer.state, State::Rts | State::Sqd)
+    });
+    peer.ok_or_else(|| Failure::new(Status::RetryExceeded, Cause::PeerGone))
+}
+
+/// Carries out an ENABLE of queue pair `by`.
+pub(crate) fn enable(
+    qps: &mut Qps,
+    env: &mut Env<'_>,
+    by: u32,
+    element: &Element,
+) -> Result<(), EnableError> {
+    let pd = qps.get(by).ok_or(EnableError::Unknown)?.pd;
+    let target = qps.get_mut(element.key).filter(|target| target.pd == pd);
+    let target = target.ok_or(EnableError::Unknown)?;
+    let queue = match element.opcode {
+        Opcode::EnableRecv => Queue::Recv,
+        _ => Queue::Send,
+    };
+    target.enable(env.card, queue, element.remote as u32)
+}

@@ -1,0 +1,156 @@
+//! What orders elements: NOOP, WAIT and ENABLE (RedN §3.1).
+
+use super::requester::Stop;
+use super::{Qp, State};
+use crate::card::{Card, Env};
+use crate::chain::{ChainStep, EnableError, Errand, Mode, Queue, StepEnd};
+use crate::incident::Cause;
+use crate::multi_queue::Cursor;
+use crate::queue::element::Element;
+use crate::queue::{ELEMENT_LEN, Opcode, Status};
+
+/// What a WAIT finds.
+pub(super) enum Wait {
+    /// It has come to its end.
+    Over,
+    /// More completions have to come.
+    Blocked,
+    /// It never will.
+    Refused(Cause),
+}
+
+/// Where a queue pair stands among those who wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    cq: u32,
+    /// How often those who waited there had been woken when it was put down.
+    wakes: u32,
+}
+
+impl Qp {
+    /// Looks whether a WAIT's completion queue has counted enough; else the queue pair will be
+    /// woken when it has.
+    pub(super) fn wait(&mut self, env: &mut Env<'_>, element: &Element) -> Wait {
+        let (cq, count) = (element.key, element.remote);
+        let Some(queue) = env.card.cqs.get_mut(cq) else {
+            env.card.counters.chain_bad_wait += 1;
+            return Wait::Refused(Cause::BadWait { cq });
+        };
+        if queue.count() >= count {
+            self.waits_no_more();
+            return Wait::Over;
+        }
+        match self.cold.waiting {
+            Some(Waiting { cq: at, wakes }) if at == cq && wakes == queue.wakes() => {
+                queue.wait_for(count);
+            }
+            elsewhere => {
+                queue.wait(self.qpn, count);
+                self.cold.waiting = Some(Waiting { cq, wakes: queue.wakes() });
+                if let Some(left) = elsewhere.filter(|left| left.cq != cq) {
+                    self.leave(env.card, left);
+                }
+            }
+        }
+        if self.waits_too_long(env) {
+            env.card.counters.chain_wait_expired += 1;
+            return Wait::Refused(Cause::WaitExpired { cq, count });
+        }
+        Wait::Blocked
+    }
+
+    fn leave(&self, card: &mut Card, Waiting { cq, wakes }: Waiting) {
+        if let Some(queue) = card.cqs.get_mut(cq).filter(|queue| queue.wakes() == wakes) {
+            queue.leave(self.qpn);
+        }
+    }
+
+    /// The queue pair waits nowhere any more.
+    pub(super) fn leave_waiting(&mut self, card: &mut Card) {
+        if let Some(waiting) = self.cold.waiting.take() {
+            self.leave(card, waiting);
+        }
+    }
+
+    /// Another element, or the owner, lets one of the queues run up to `index`.
+    pub(crate) fn enable(
+        &mut self,
+        card: &mut Card,
+        queue: Queue,
+        index: u32,
+    ) -> Result<(), EnableError> {
+        let (managed, ready) = match queue {
+            Queue::Send => (Mode::MANAGED_SEND, matches!(self.state, State::Rts | State::Sqd)),
+            Queue::Recv => (Mode::MANAGED_RECV, !matches!(self.state, State::Reset | State::Error)),
+        };
+        if !self.mode.contains(managed) {
+            return Err(EnableError::NotManaged);
+        }
+        if !ready {
+            return Err(EnableError::State);
+        }
+        let ring = match queue {
+            Queue::Send => &mut self.sq,
+            Queue::Recv => &mut self.rq,
+        };
+        if !ring.enable(index) {
+            return Err(EnableError::PastEnd);
+        }
+        match queue {
+            Queue::Send => card.schedule(self),
+            Queue::Recv => self.receives_again(card),
+        }
+        Ok(())
+    }
+
+    /// The receive queue has more elements: in loop-back, the peer may wait for one.
+    pub(crate) fn receives_again(&self, card: &mut Card) {
+        if self.mode.contains(Mode::LOOP_BACK) {
+            card.chains.errands.push_back(Errand::Wake(self.dest_qp));
+        }
+    }
+
+    /// Takes an order in the queue of a connection. An ENABLE ends the turn: it is carried out
+    /// right behind it, when other queue pairs can be reached.
+    pub(super) fn take_order(
+        &self,
+        env: &mut Env<'_>,
+        at: Cursor,
+        element: &Element,
+    ) -> Option<Stop> {
+        if !matches!(element.opcode, Opcode::Enable | Opcode::EnableRecv) {
+            return None;
+        }
+        let errand = Errand::Enable { by: self.qpn, at, element: *element };
+        env.card.chains.errands.push_back(errand);
+        Some(Stop::Spent)
+    }
+
+    /// Another queue pair's turn, or its own, was to be followed by an ENABLE that was refused.
+    pub(crate) fn enable_refused(&mut self, env: &mut Env<'_>, at: Cursor, error: EnableError) {
+        env.card.counters.chain_bad_enable += 1;
+        let status = Status::LocalQpOperation;
+        let Some(work) = env.card.outstanding.get_mut(at) else { return };
+        work.failed = Some(status);
+        let outcome = work.fails_with(status);
+        self.report(env, outcome, (None, None), (Cause::BadEnable(error), None));
+        env.card.schedule(self);
+    }
+
+    /// Keeps a step of a chain, if somebody traces.
+    #[inline]
+    pub(crate) fn trace(
+        &self,
+        env: &mut Env<'_>,
+        (queue, index): (Queue, u32),
+        raw: &[u8],
+        end: StepEnd,
+    ) {
+        if env.card.chains.traces()
+            && let Some(&element) = raw.first_chunk::<ELEMENT_LEN>()
+        {
+            let (at, qpn) = (env.now, self.qpn);
+            env.card.chains.trace(ChainStep { at, qpn, queue, index, element, end });
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The op-codes of work-queue elements.
+
+use crate::memory::Calc;
+
+/// What an element asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u16)]
+pub enum Opcode {
+    /// SEND.
+    Send = 1,
+    /// SEND with immediate data.
+    SendImm = 2,
+    /// SEND that invalidates a key at the receiver.
+    SendInvalidate = 3,
+    /// RDMA WRITE.
+    Write = 4,
+    /// RDMA WRITE with immediate data, which takes a receive element.
+    WriteImm = 5,
+    /// RDMA READ.
+    Read = 6,
+    /// Atomic compare and swap.
+    CompareSwap = 7,
+    /// Atomic fetch and add.
+    FetchAdd = 8,
+    /// Ends the binding of a memory window of type 2; nothing is sent.
+    LocalInvalidate = 9,
+    /// Binds a memory window; nothing is sent.
+    BindMw = 10,
+    /// RDMA WRITE of 8 bytes that nobody sees in part.
+    AtomicWrite = 11,
+    /// Waits until what was written is visible to all at the peer, or survives a loss of power.
+    Flush = 12,
+    /// Nothing: it only ends.
+    NoOp = 16,
+    /// Holds its queue until a completion queue has counted enough (RedN §3.1).
+    Wait = 17,
+    /// Lets a managed send queue run on (RedN §3.1).
+    Enable = 18,
+    /// Lets a managed receive queue be used further.
+    EnableRecv = 19,
+    /// Replaces a 64-bit word by the greater of it and the operand, without sign.
+    Max = 20,
+    /// Replaces a 64-bit word by the lesser of it and the operand, without sign.
+    Min = 21,
+    /// Replaces a 64-bit word by its conjunction with the operand.
+    And = 22,
+    /// Replaces a 64-bit word by its disjunction with the operand.
+    Or = 23,
+    /// Replaces a 64-bit word by its exclusive disjunction with the operand.
+    Xor = 24,
+    /// Adds the operand to a 64-bit word.
+    Add = 25,
+    /// Parameters for a kernel at the peer (StRoM §5.1).
+    Rpc = 32,
+    /// Payload for a kernel at the peer (StRoM §5.1).
+    RpcWrite = 33,
+}
+
+impl Opcode {
+    pub(crate) fn parse(code: u16) -> Option<Opcode> {
+        Some(match code {
+            1 => Opcode::Send,
+            2 => Opcode::SendImm,
+            3 => Opcode::SendInvalidate,
+            4 => Opcode::Write,
+            5 => Opcode::WriteImm,
+            6 => Opcode::Read,
+            7 => Opcode::CompareSwap,
+            8 => Opcode::FetchAdd,
+            9 => Opcode::LocalInvalidate,
+            10 => Opcode::BindMw,
+            11 => Opcode::AtomicWrite,
+            12 => Opcode::Flush,
+            16 => Opcode::NoOp,
+            17 => Opcode::Wait,
+            18 => Opcode::Enable,
+            19 => Opcode::EnableRecv,
+            20 => Opcode::Max,
+            21 => Opcode::Min,
+            22 => Opcode::And,
+            23 => Opcode::Or,
+            24 => Opcode::Xor,
+            25 => Opcode::Add,
+            32 => Opcode::Rpc,
+            33 => Opcode::RpcWrite,
+            _ => return None,
+        })
+    }
+
+    /// Compare-and-swap, fetch-and-add or a calc verb?
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Opcode::CompareSwap | Opcode::FetchAdd) || self.calc().is_some()
+    }
+
+    /// The op-code of a calc verb.
+    pub const fn of(calc: Calc) -> Opcode {
+        match calc {
+            Calc::Max => Opcode::Max,
+            Calc::Min => Opcode::Min,
+            Calc::And => Opcode::And,
+            Calc::Or => Opcode::Or,
+            Calc::Xor => Opcode::Xor,
+            Calc::Add => Opcode::Add,
+        }
+    }
+
+    /// What a calc verb calculates.
+    pub const fn calc(self) -> Option<Calc> {
+        Some(match self {
+            Opcode::Max => Calc::Max,
+            Opcode::Min => Calc::Min,
+            Opcode::And => Calc::And,
+            Opcode::Or => Calc::Or,
+            Opcode::Xor => Calc::Xor,
+            Opcode::Add => Calc::Add,
+            _ => return None,
+        })
+    }
+
+    /// Does it only order others, or nothing at all? Such an element's other fields are not looked
+    /// at.
+    pub const fn is_order(self) -> bool {
+        matches!(self, Opcode::NoOp | Opcode::Wait | Opcode::Enable | Opcode::EnableRecv)
+    }
+
+    /// One of StRoM's two verbs?
+    pub const fn is_rpc(self) -> bool {
+        matches!(self, Opcode::Rpc | Opcode::RpcWrite)
+    }
+
+    /// Does its end become an event at the receiver, if it is solicited?
+    pub(crate) const fn tells_receiver(self) -> bool {
+        matches!(self, Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate | Opcode::WriteImm)
+    }
+
+    /// Does the answer carry data?
+    pub const fn returns_data(self) -> bool {
+        matches!(self, Opcode::Read) || self.is_atomic()
+    }
+
+    /// Has it an answer of its own, so that an acknowledge alone does not complete it? Such
+    /// requests count against what a peer takes at once.
+    pub const fn wants_response(self) -> bool {
+        self.returns_data() || matches!(self, Opcode::AtomicWrite | Opcode::Flush)
+    }
+
+    /// Is it carried out on this card, without a packet?
+    pub const fn is_local(self) -> bool {
+        matches!(self, Opcode::LocalInvalidate | Opcode::BindMw) || self.is_order()
+    }
+
+    /// Has it neither entries nor inline data?
+    pub(crate) const fn is_bare(self) -> bool {
+        self.is_local() || matches!(self, Opcode::Flush)
+    }
+}

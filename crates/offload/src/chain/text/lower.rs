@@ -1,0 +1,584 @@
+//! From [`Item`]s to a program: names get their meaning.
+
+use std::collections::BTreeMap;
+
+use super::super::construct::{Condition, Operand, Order, Relation, Writer};
+use super::super::mov::Pointer;
+use super::super::place::{Base, Place, Span, Word};
+use super::super::program::{Kind, Program, Start};
+use super::super::request::{Count, Field, Label, OPERAND_BITS, QueueId, Request, Verb};
+use super::syntax::{
+    At, ConditionText, CountText, ElementText, Item, MovSide, Name, PlaceText, PointerText,
+    QueueKind, QueueText, Statement, Value,
+};
+use super::{Diagnostic, Shown, Source};
+use remora_nic::queue::MAX_SGE;
+
+/// The most requests of a program, since `repeat` writes many.
+const REQUESTS_MAX: usize = 1 << 14;
+
+type Lowered<T> = Result<T, Diagnostic>;
+
+#[derive(Clone, Copy)]
+enum Meaning {
+    Data(Span),
+    Request(Label, Verb),
+    Queue(QueueId),
+}
+
+#[derive(Default)]
+struct Names(BTreeMap<String, Meaning>);
+
+pub(super) fn lower(items: &[Item], wrong: &mut Vec<Diagnostic>) -> Source {
+    let mut source = Source { program: Program::new(), requests: Vec::new(), shown: Vec::new() };
+    let mut names = Names::default();
+    for item in items {
+        declare(&mut source.program, &mut names, item, wrong);
+    }
+    for item in items {
+        define(&mut source, &names, item, wrong);
+    }
+    source
+}
+
+/// Gives everything that has a name its place.
+fn declare(program: &mut Program, names: &mut Names, item: &Item, wrong: &mut Vec<Diagnostic>) {
+    let mut declared = Vec::new();
+    match item {
+        Item::Data(name, values) => {
+            let span = program.bytes(&name.text, &bytes_of(values));
+            declared.push((name, Meaning::Data(span)));
+        }
+        Item::Queue(queue) => {
+            declared.push((&queue.name, Meaning::Queue(add_queue(program, queue))));
+            for element in &queue.elements {
+                let verb = Verb::named(&element.verb.text).unwrap_or(Verb::Noop);
+                if let Some(label) = &element.label {
+                    declared.push((label, Meaning::Request(program.label(&label.text), verb)));
+                }
+            }
+        }
+        Item::Program(..) | Item::Request(_) | Item::Show(_) => {}
+    }
+    for (name, meaning) in declared {
+        if names.0.insert(name.text.clone(), meaning).is_some() {
+            let message = format!("`{}` is the name of something else already", name.text);
+            wrong.push(Diagnostic::new(name.at.clone(), message, "give it another name"));
+        }
+    }
+}
+
+fn add_queue(program: &mut Program, queue: &QueueText) -> QueueId {
+    let kind = match queue.kind {
+        QueueKind::Loop => Kind::Loop,
+        QueueKind::Reply => Kind::Reply,
+        QueueKind::Receive => Kind::Receive,
+    };
+    let start = match queue.start {
+        None => Start::Running,
+        Some(0) => Start::Asleep,
+        Some(elements) => Start::Elements(elements.min(u64::from(u32::MAX)) as u32),
+    };
+    program.queue(&queue.name.text, kind, queue.managed, start)
+}
+
+fn define(source: &mut Source, names: &Names, item: &Item, wrong: &mut Vec<Diagnostic>) {
+    match item {
+        Item::Data(name, values) => {
+            if let Some(Meaning::Data(span)) = names.0.get(&name.text) {
+                fill(&mut source.program, names, *span, values, wrong);
+            }
+        }
+        Item::Request(values) => {
+            let name = format!("request {}", source.requests.len() + 1);
+            let span = source.program.bytes(&name, &bytes_of(values));
+            fill(&mut source.program, names, span, values, wrong);
+            source.requests.push(span);
+        }
+        Item::Show(place) => match names.span(place) {
+            Ok(span) => {
+                let name = shown_name(place);
+                source.shown.push(Shown { name, span });
+            }
+            Err(diagnostic) => wrong.push(diagnostic),
+        },
+        Item::Queue(queue) => {
+            let Some(Meaning::Queue(id)) = names.0.get(&queue.name.text).copied() else { return };
+            for element in &queue.elements {
+                if let Err(diagnostic) = put(&mut source.program, names, queue, id, element) {
+                    wrong.push(diagnostic);
+                }
+            }
+        }
+        Item::Program(doorbell, block, at) => {
+            let order = if *doorbell { Order::Doorbell } else { Order::Fetch };
+            let main = source.program.managed("main", Start::Running);
+            let mut writer = Writer::new(&mut source.program, main, order);
+            let mut lowering = Lowering { names, wrong, program_at: at.clone() };
+            lowering.block(&mut writer, block);
+            writer.finish();
+        }
+    }
+}
+
+fn shown_name(place: &PlaceText) -> String {
+    let field = place.field.as_ref().map_or(String::new(), |field| format!(".{}", field.text));
+    let offset = if place.offset > 0 { format!("+{}", place.offset) } else { String::new() };
+    format!("{}{field}{offset}", place.name.text)
+}
+
+/// The bytes of data; words whose values are found later are zero.
+fn bytes_of(values: &[Value]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for value in values {
+        match value {
+            Value::Number(number, _) => bytes.extend_from_slice(&number.to_le_bytes()),
+            Value::Text(text, _) => bytes.extend_from_slice(text.as_bytes()),
+            Value::Zero(len, _) => bytes.resize(bytes.len() + *len as usize, 0),
+            Value::Address(_) | Value::Head(..) | Value::Place(_) => bytes.extend([0; 8]),
+        }
+    }
+    bytes
+}
+
+/// Puts the values of words into data.
+fn fill(
+    program: &mut Program,
+    names: &Names,
+    span: Span,
+    values: &[Value],
+    wrong: &mut Vec<Diagnostic>,
+) {
+    let mut offset = 0;
+    for value in values {
+        match value {
+            Value::Text(text, _) => offset += text.len() as u64,
+            Value::Zero(len, _) => offset += len,
+            word => {
+                match names.word(word) {
+                    Ok(word) => program.set_word(span.at.plus(offset), word),
+                    Err(diagnostic) => wrong.push(diagnostic),
+                }
+                offset += 8;
+            }
+        }
+    }
+}
+
+impl Names {
+    fn get(&self, name: &Name) -> Lowered<Meaning> {
+        self.0.get(&name.text).copied().ok_or_else(|| {
+            let message = format!("nothing is called `{}`", name.text);
+            let known = self.0.keys().min_by_key(|known| distance(known, &name.text));
+            let help = match known {
+                Some(known) if distance(known, &name.text) <= 2 => format!("is it `{known}`?"),
+                _ => "names come from `data`, `queue` and labels before elements".to_owned(),
+            };
+            Diagnostic::new(name.at.clone(), message, help)
+        })
+    }
+
+    fn queue(&self, name: &Name) -> Lowered<QueueId> {
+        match self.get(name)? {
+            Meaning::Queue(queue) => Ok(queue),
+            _ => {
+                let message = format!("`{}` is no queue", name.text);
+                Err(Diagnostic::new(name.at.clone(), message, "name a queue of this file"))
+            }
+        }
+    }
+
+    /// The memory that a place means.
+    fn span(&self, place: &PlaceText) -> Lowered<Span> {
+        let whole = match (self.get(&place.name)?, &place.field) {
+            (Meaning::Data(span), None) => span,
+            (Meaning::Request(label, verb), Some(field)) => {
+                let found = Field::named(&field.text, verb).ok_or_else(|| {
+                    let message = format!("an element has no field `{}`", field.text);
+                    let help = "fields are head, opcode, id, flags, src, dst, key, operand, new, \
+                                compare, old, count, len, wr_id and element";
+                    Diagnostic::new(field.at.clone(), message, help)
+                })?;
+                label.field(found)
+            }
+            (Meaning::Request(..), None) => {
+                let message = format!("`{}` is a request: which field?", place.name.text);
+                let help = format!("as `{}.opcode`", place.name.text);
+                return Err(Diagnostic::new(place.at.clone(), message, help));
+            }
+            (Meaning::Data(_), Some(field)) => {
+                let help = "only requests have fields; an offset is written `x + 8`";
+                return Err(Diagnostic::new(field.at.clone(), "data has no fields", help));
+            }
+            (Meaning::Queue(_), _) => {
+                let help = "name one of its requests, and a field";
+                return Err(Diagnostic::new(place.at.clone(), "a queue is no memory", help));
+            }
+        };
+        let left = u64::from(whole.len).checked_sub(place.offset);
+        let len = place.len.or(left).filter(|len| left.is_some_and(|left| *len <= left));
+        let Some(len) = len else {
+            let message = format!("`{}` has only {} bytes", shown_whole(place), whole.len);
+            let help = "lower the offset or the length";
+            return Err(Diagnostic::new(place.at.clone(), message, help));
+        };
+        Ok(whole.part(place.offset, len as u32))
+    }
+
+    /// A value of 8 bytes that is known when the program is linked.
+    fn word(&self, value: &Value) -> Lowered<Word> {
+        match value {
+            Value::Number(number, _) => Ok(Word::Number(*number)),
+            Value::Address(place) => {
+                let start = PlaceText { len: Some(0), ..place.clone() };
+                Ok(Word::Address(self.span(&start)?.at))
+            }
+            Value::Head(verb, id) => Ok(Word::Head(verb_of(verb)?, *id)),
+            Value::Place(place) => {
+                let message = "this is what stands in memory, and not known yet";
+                let help = "write `&x` for its address, or a number";
+                Err(Diagnostic::new(place.at.clone(), message, help))
+            }
+            Value::Text(_, at) | Value::Zero(_, at) => {
+                let message = "a word of 8 bytes is wanted here";
+                let help = "put the bytes into `data`, and name them";
+                Err(Diagnostic::new(at.clone(), message, help))
+            }
+        }
+    }
+
+    fn spans(&self, values: &[Value]) -> Lowered<Vec<Span>> {
+        let place = |value: &Value| match value {
+            Value::Place(place) => self.span(place),
+            other => {
+                let help = "put it into `data`, and name it";
+                Err(Diagnostic::new(at_of(other), "memory is wanted here, not a value", help))
+            }
+        };
+        values.iter().map(place).collect()
+    }
+}
+
+fn shown_whole(place: &PlaceText) -> String {
+    shown_name(&PlaceText { offset: 0, ..place.clone() })
+}
+
+fn at_of(value: &Value) -> At {
+    match value {
+        Value::Number(_, at) | Value::Text(_, at) | Value::Zero(_, at) => at.clone(),
+        Value::Address(place) | Value::Place(place) => place.at.clone(),
+        Value::Head(verb, _) => verb.at.clone(),
+    }
+}
+
+fn verb_of(name: &Name) -> Lowered<Verb> {
+    Verb::named(&name.text).ok_or_else(|| {
+        let message = format!("`{}` is no verb", name.text);
+        let help = "verbs are noop, read, write, send, recv, cas, fetch_add, add, max, min, and, or, \
+                    xor, wait, enable and enable_recv";
+        Diagnostic::new(name.at.clone(), message, help)
+    })
+}
+
+/// Letters to change, add or leave out, to make one name the other.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let change = corner + usize::from(x != y);
+            corner = row[j + 1];
+            row[j + 1] = change.min(corner + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// Puts an element into its queue.
+fn put(
+    program: &mut Program,
+    names: &Names,
+    queue: &QueueText,
+    id: QueueId,
+    element: &ElementText,
+) -> Lowered<()> {
+    let request = request(names, queue, element)?;
+    let most = request.local.len();
+    if most > MAX_SGE {
+        let message = format!("{most} pieces of memory");
+        let help = "an element has at most 16: split it";
+        return Err(Diagnostic::new(element.verb.at.clone(), message, help));
+    }
+    let label = match &element.label {
+        Some(name) => match names.get(name)? {
+            Meaning::Request(label, _) => label,
+            _ => return Ok(()),
+        },
+        None => program.label(""),
+    };
+    let signaled = request.signaled && !element.silent;
+    program.put(id, label, Request { off: element.off, id: element.id, signaled, ..request });
+    Ok(())
+}
+
+fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<Request> {
+    let receives = queue.kind == QueueKind::Receive;
+    let at = element.verb.at.clone();
+    let fail = |message: &str, help: &str| Err(Diagnostic::new(at.clone(), message, help));
+    let into: Vec<Span> = element.to.iter().map(|to| names.span(to)).collect::<Lowered<_>>()?;
+    if receives != (element.verb.text == "recv") {
+        return if receives {
+            fail("a receive queue holds `recv` only", "`recv -> x, r2.id`")
+        } else {
+            fail("`recv` stands in a receive queue", "`queue requests receive managed { … }`")
+        };
+    }
+    if receives {
+        return Ok(Request::receive(&into));
+    }
+    let verb = verb_of(&element.verb)?;
+    if let (Some(name), Some(count)) = (&element.queue, &element.count) {
+        let to = names.queue(name)?;
+        let count = match count {
+            CountText::Number(number) => Count::Number(*number),
+            CountText::Gate => Count::Gate,
+            CountText::Through(label) => match names.get(label)? {
+                Meaning::Request(label, _) => Count::Through(label),
+                _ => return fail("`through` names a request", "`wait q through r1`"),
+            },
+        };
+        return Ok(match verb {
+            Verb::Wait => Request::wait(to, count),
+            Verb::Enable => Request::enable(to, count),
+            _ => Request::enable_recv(to, count),
+        });
+    }
+    let from = element.from.as_slice();
+    match (verb, from, into.as_slice()) {
+        (Verb::Noop, [], []) => Ok(Request::noop()),
+        (Verb::Send, _, []) => Ok(Request::send(&names.spans(from)?)),
+        (Verb::Write, [Value::Place(_), ..], [to]) => {
+            Ok(Request::write(&names.spans(from)?, to.at))
+        }
+        (Verb::Write, [value], [to]) => Ok(Request::write_constant(names.word(value)?, to.at)),
+        (Verb::Read, [_], [_, ..]) => Ok(Request::read(names.spans(from)?[0].at, &into)),
+        (Verb::CompareSwap, [place, expect], []) => {
+            let place = names.spans(std::slice::from_ref(place))?[0];
+            match &element.becomes {
+                Some(new) => {
+                    Ok(Request::compare_swap(place.at, names.word(expect)?, names.word(new)?))
+                }
+                None => fail("what is swapped in is missing", "`cas r2.head, noop:5 => write:5`"),
+            }
+        }
+        (Verb::CompareSwap | Verb::Send | Verb::Write | Verb::Read, ..) => {
+            let help =
+                "`write x -> y`, `read x -> y, z`, `cas r2.head, noop:5 => write:5`, `send x`";
+            fail("these are not this verb's operands", help)
+        }
+        (Verb::WriteImm, ..) => fail("a chain's text has no immediate data", "use `write`"),
+        (_, [place, operand], []) => {
+            let place = names.spans(std::slice::from_ref(place))?[0];
+            Ok(Request::calc(verb, place.at, names.word(operand)?))
+        }
+        (_, [place, operand], [before]) => {
+            let place = names.spans(std::slice::from_ref(place))?[0];
+            Ok(Request::calc(verb, place.at, names.word(operand)?).into_local(*before))
+        }
+        _ => fail("these are not this verb's operands", "`add x, 5` or `add x, 5 -> before`"),
+    }
+}
+
+struct Lowering<'a> {
+    names: &'a Names,
+    wrong: &'a mut Vec<Diagnostic>,
+    program_at: At,
+}
+
+impl Lowering<'_> {
+    fn block(&mut self, w: &mut Writer<'_>, block: &[Statement]) {
+        for statement in block {
+            if w.program().len() > REQUESTS_MAX {
+                let message = format!("the program has more than {REQUESTS_MAX} requests");
+                let help = "use `loop` or `while` instead of `repeat`";
+                let at = self.program_at.clone();
+                if self.wrong.iter().all(|wrong| wrong.message != message) {
+                    self.wrong.push(Diagnostic::new(at, message, help));
+                }
+                return;
+            }
+            if let Err(diagnostic) = self.statement(w, statement) {
+                if !self.wrong.contains(&diagnostic) {
+                    self.wrong.push(diagnostic);
+                }
+            }
+        }
+    }
+
+    fn statement(&mut self, w: &mut Writer<'_>, statement: &Statement) -> Lowered<()> {
+        match statement {
+            Statement::Mov(to, from, at) => self.mov(w, to, from, at),
+            Statement::Calc(verb, place, value) => self.calc(w, verb, place, value),
+            Statement::If(condition, then, otherwise) => {
+                let condition = self.condition(condition)?;
+                let this = core::cell::RefCell::new(self);
+                w.if_else(
+                    condition,
+                    |w| this.borrow_mut().block(w, then),
+                    |w| this.borrow_mut().block(w, otherwise),
+                );
+                Ok(())
+            }
+            Statement::While(condition, body, at) => {
+                let condition = self.condition(condition)?;
+                can_loop(w, at)?;
+                w.while_(condition, |w| self.block(w, body));
+                Ok(())
+            }
+            Statement::Loop(body, at) => {
+                can_loop(w, at)?;
+                w.loop_(|w| self.block(w, body));
+                Ok(())
+            }
+            Statement::Repeat(times, body, at) => {
+                let times = u32::try_from(*times).ok().filter(|&n| n as usize <= REQUESTS_MAX);
+                let Some(times) = times else {
+                    let help = "`repeat` writes its body out; use `while` or `loop`";
+                    return Err(Diagnostic::new(at.clone(), "that is too often", help));
+                };
+                w.repeat(times, |w, _| self.block(w, body));
+                Ok(())
+            }
+            Statement::Break(_) if w.in_loop() => {
+                w.break_();
+                Ok(())
+            }
+            Statement::Break(at) => {
+                let help = "it leaves `while`, `loop`, and a `repeat` that stands in no other loop \
+                            and in no `if`";
+                Err(Diagnostic::new(at.clone(), "there is no loop to leave here", help))
+            }
+        }
+    }
+
+    fn condition(&self, text: &ConditionText) -> Lowered<Condition> {
+        let wide = |value: &Value| match value {
+            Value::Place(place) if place.len.is_some_and(|len| len > 6) => self.names.span(place),
+            _ => Err(Diagnostic::new(text.at.clone(), "", "")),
+        };
+        if let (Ok(left), Ok(right)) = (wide(&text.left), wide(&text.right)) {
+            if left.len != right.len || text.relation != Relation::Equal {
+                let help = "pieces longer than 6 bytes are compared as `x:16 == y:16`";
+                let message = "these cannot be compared";
+                return Err(Diagnostic::new(text.at.clone(), message, help));
+            }
+            return Ok(Condition::SameBytes(left, right));
+        }
+        let (left, right) = (self.operand(&text.left)?, self.operand(&text.right)?);
+        Ok(Condition::Compare(left, text.relation, right))
+    }
+
+    fn operand(&self, value: &Value) -> Lowered<Operand> {
+        match value {
+            Value::Number(number, _) if number >> OPERAND_BITS == 0 => Ok(Operand::Number(*number)),
+            Value::Place(place) => {
+                let span = self.names.span(place)?;
+                if span.len < 6 {
+                    let help = "6 bytes are compared at least";
+                    return Err(Diagnostic::new(place.at.clone(), "this place is too short", help));
+                }
+                Ok(Operand::Cell(span.at))
+            }
+            other => {
+                let message = "a comparison takes 48 bits: a number below 2^48, or a place";
+                let help = "for longer ones: `x:16 == y:16`";
+                Err(Diagnostic::new(at_of(other), message, help))
+            }
+        }
+    }
+
+    fn calc(
+        &self,
+        w: &mut Writer<'_>,
+        verb: &Name,
+        place: &PlaceText,
+        value: &Value,
+    ) -> Lowered<()> {
+        let (verb, to) = (verb_of(verb)?, self.names.span(place)?);
+        let label = w.program().label("");
+        let operand = match value {
+            Value::Place(from) => {
+                let from = PlaceText { len: Some(8), ..from.clone() };
+                match self.names.span(&from) {
+                    Ok(from) => w.inject(from, label.field(Field::Operand).at),
+                    Err(diagnostic) => {
+                        w.program().forget(label);
+                        return Err(diagnostic);
+                    }
+                }
+                w.barrier();
+                Word::Number(0)
+            }
+            value => match self.names.word(value) {
+                Ok(word) => word,
+                Err(diagnostic) => {
+                    w.program().forget(label);
+                    return Err(diagnostic);
+                }
+            },
+        };
+        w.put(label, Request::calc(verb, to.at, operand));
+        Ok(())
+    }
+
+    fn mov(&self, w: &mut Writer<'_>, to: &MovSide, from: &MovSide, at: &At) -> Lowered<()> {
+        match (to, from) {
+            (MovSide::Value(Value::Place(to)), MovSide::Value(Value::Place(from))) => {
+                let (to, from) = (self.register(to)?, self.register(from)?);
+                w.mov(to.at, from.at.span(from.len.min(to.len)));
+            }
+            (MovSide::Value(Value::Place(to)), MovSide::Value(value)) => {
+                let to = self.names.span(&PlaceText { len: Some(8), ..to.clone() })?;
+                w.mov_constant(to.at, self.names.word(value)?);
+            }
+            (MovSide::Value(Value::Place(to)), MovSide::Pointer(from)) => {
+                let (to, from) = (self.register(to)?, self.pointer(from)?);
+                w.load(to, from);
+            }
+            (MovSide::Pointer(to), MovSide::Value(Value::Place(from))) => {
+                let (to, from) = (self.pointer(to)?, self.register(from)?);
+                w.store(to, from);
+            }
+            _ => {
+                let help = "`mov x, 5`, `mov x, y`, `mov x, [p]`, `mov x, [p + i]`, `mov [p], x`";
+                let message = "there is no such mov";
+                return Err(Diagnostic::new(at.clone(), message, help));
+            }
+        }
+        Ok(())
+    }
+
+    /// A word of 8 bytes, unless its length is given.
+    fn register(&self, place: &PlaceText) -> Lowered<Span> {
+        let span = self.names.span(place)?;
+        Ok(if place.len.is_none() { span.part(0, span.len.min(8)) } else { span })
+    }
+
+    fn pointer(&self, pointer: &PointerText) -> Lowered<Pointer> {
+        let word = |place: &PlaceText| {
+            self.names.span(&PlaceText { len: Some(8), ..place.clone() }).map(|span| span.at)
+        };
+        let index = pointer.index.as_ref().map(word).transpose()?;
+        let memory = Place { base: Base::Data, offset: 0 };
+        Ok(Pointer { register: word(&pointer.register)?, index, memory })
+    }
+}
+
+fn can_loop(w: &Writer<'_>, at: &At) -> Lowered<()> {
+    if w.can_loop() {
+        return Ok(());
+    }
+    let message = "this loop stands in another loop, or in an `if`";
+    let help = "inside of those only `repeat` can stand; or put the loop into a queue by hand";
+    Err(Diagnostic::new(at.clone(), message, help))
+}

@@ -1,0 +1,142 @@
+use super::*;
+use crate::chain::card::ChainCard;
+use crate::chain::model::{End, Model};
+use proptest::prelude::*;
+
+/// Runs a text; returns the words it shows.
+fn shows(text: &str) -> Vec<u64> {
+    let source =
+        parse(text).unwrap_or_else(|wrong| panic!("{}", wrong[0].render("t", text, false)));
+    let mut model = Model::new(&source.program, &[]).unwrap();
+    let steps = model.run_in_turn(100_000);
+    assert!(steps.iter().all(|step| step.end == End::Done), "{:?}", steps.last());
+    let word = |shown: &Shown| model.word(source.program.address(model.layout(), shown.span.at));
+    let words: Vec<u64> = source.shown.iter().map(word).collect();
+    let mut card = ChainCard::new(&source.program, &[]).unwrap();
+    assert!(card.run(100_000));
+    let word = |shown: &Shown| card.word(source.program.address(card.layout(), shown.span.at));
+    assert_eq!(source.shown.iter().map(word).collect::<Vec<_>>(), words);
+    words
+}
+
+#[test]
+fn figure_4_by_hand_and_by_construct() {
+    let by_hand = |x: u64| {
+        format!(
+            "data one = 1\ndata answer = 2\nshow answer\n\
+             queue ctl managed {{\n r1: cas r2.head, noop:5 => write:5\n wait ctl through r1\n\
+             enable body through r2\n}}\n\
+             queue body managed asleep {{\n r2: off write one -> answer id {x}\n}}\n"
+        )
+    };
+    assert_eq!(shows(&by_hand(5)), [1]);
+    assert_eq!(shows(&by_hand(6)), [2]);
+    let construct = "data x = 5\ndata answer = 0\nshow answer\nprogram doorbell {\n\
+                     if x == 5 { mov answer, 1 } else { mov answer, 2 }\n}\n";
+    assert_eq!(shows(construct), [1]);
+}
+
+#[test]
+fn a_program_searches_an_array() {
+    let text = "\
+data array = 3, 1, 4, 1, 5, 9, 2, 6
+data p = &array   # where we are
+data i = 0
+data found = 0xff
+data v = 0
+show found
+show i
+program {
+    while i < 8 {
+        mov v, [p]
+        if v == 5 { mov found, i }
+        add p, 8
+        add i, 1
+    }
+}
+";
+    assert_eq!(shows(text), [4, 8]);
+    let breaks = text.replace("{ mov found, i }", "{\n mov found, i\n break\n }");
+    assert_eq!(shows(&breaks), [4, 4]);
+    let unrolled = breaks.replace("while i < 8", "repeat 8");
+    assert_eq!(shows(&unrolled), [4, 4]);
+}
+
+#[test]
+fn operands_may_be_wide() {
+    let text = |b: &str| {
+        format!(
+            "data a = \"sixteen bytes ok\"\ndata b = \"{b}\"\ndata r = 0\nshow r\n\
+                 program {{\n if a:16 == b:16 {{ add r, 1 }}\n}}\n"
+        )
+    };
+    assert_eq!(shows(&text("sixteen bytes ok")), [1]);
+    assert_eq!(shows(&text("sixteen bytes oK")), [0]);
+}
+
+/// The first mistake, as line, column and words.
+fn mistake(text: &str) -> (usize, usize, String) {
+    let wrong = parse(text).map(drop).unwrap_err();
+    let (line, column) = wrong[0].line_column(text);
+    assert!(!wrong[0].help.is_empty());
+    let rendered = wrong[0].render("file.chain", text, false);
+    assert!(rendered.contains(&format!("file.chain:{line}:{column}")), "{rendered}");
+    (line, column, wrong[0].message.clone())
+}
+
+#[test]
+fn mistakes_point_at_the_line() {
+    let cases: [(&str, (usize, usize, &str)); 17] = [
+        ("data x 5", (1, 8, "expected `=`, found a number")),
+        ("data x = 5\ndata x = 6\n", (2, 6, "`x` is the name of something else already")),
+        ("data x = 5 $\n", (1, 12, "this is no part of the language")),
+        ("data x = 99999999999999999999", (1, 10, "this is no number of 64 bits")),
+        ("show y", (1, 6, "nothing is called `y`")),
+        ("data x = 5\nshow x + 8:1\n", (2, 6, "`x` has only 8 bytes")),
+        ("program {\n  jump x\n}\n", (2, 3, "`jump` is no statement")),
+        ("program {\n  break\n}\n", (2, 3, "there is no loop to leave here")),
+        ("program {\n", (1, 9, "this block is never closed")),
+        (
+            "data x = 1\nprogram {\n while x = 2 {\n add x, 1\n }\n}\n",
+            (3, 10, "expected a comparison, found `=`"),
+        ),
+        ("queue q {\n fly\n}\n", (2, 2, "`fly` is no verb")),
+        ("queue q {\n a: noop\n write a -> a.id\n}\n", (3, 8, "`a` is a request: which field?")),
+        (
+            "queue q {\n a: noop\n b: write a.colour -> a.id\n}\n",
+            (3, 13, "an element has no field `colour`"),
+        ),
+        ("queue q {\n wait p 1\n}\n", (2, 7, "nothing is called `p`")),
+        ("queue q {\n recv -> q\n}\n", (2, 10, "a queue is no memory")),
+        (
+            "data a = 1\nprogram {\n if a == 0x1000000000000 { add a, 1 }\n}\n",
+            (3, 10, "a comparison takes 48 bits: a number below 2^48, or a place"),
+        ),
+        (
+            "data a = 1\nprogram {\n loop {\n loop { add a, 1 }\n }\n}\n",
+            (4, 2, "this loop stands in another loop, or in an `if`"),
+        ),
+    ];
+    for (text, (line, column, message)) in cases {
+        assert_eq!(mistake(text), (line, column, message.to_owned()), "{text}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let text = "data a = 1\nprogram {\n if a = 1 {\n add b, 1\n }\n add c, 1\n jump\n}\nshow d\n";
+    let wrong = parse(text).map(drop).unwrap_err();
+    let lines: Vec<usize> = wrong.iter().map(|wrong| wrong.line_column(text).0).collect();
+    assert_eq!(lines, [3, 6, 7, 9]);
+    let misspelt = "data answer = 1\nshow anwser\n";
+    assert_eq!(parse(misspelt).map(drop).unwrap_err()[0].help, "is it `answer`?");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_judged(text in "[a-z0-9=:,.&+<>{}\\[\\]\\n #\"-]{0,200}") {
+        if let Err(wrong) = parse(&text) {
+            prop_assert!(wrong.iter().all(|wrong| !wrong.render("t", &text, false).is_empty()));
+        }
+    }
+}

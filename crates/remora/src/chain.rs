@@ -1,0 +1,333 @@
+//! Chains on a live card (RedN): managed queues, queue pairs looped back, rings as memory; and
+//! whole programs, which the card then runs without its host.
+//!
+//! A [`Program`](remora_offload::chain::program::Program) is written with
+//! [`remora::offload::chain`](remora_offload::chain). [`ProtectionDomain::load_chain`] gives it its
+//! queues and links it; its connection, if it serves one, is made as any other is, and
+//! [`Chain::start`] lets it run.
+
+use remora_nic::queue::RingInit;
+use remora_nic::{
+    Access, ChainError, ChainLimits, CreateError, DestroyError, PostError, QpFlags, Queue,
+};
+use remora_offload::chain::program::{Image, Kind, Layout, LinkError, Program, QueueAt, RegionAt};
+use remora_offload::chain::request::QueueId;
+use thiserror::Error;
+
+use crate::completion::CompletionQueue;
+use crate::device::Device;
+use crate::memory::{AccessError, AllocError, Buffer};
+use crate::queue_pair::{QueuePair, QueuePairOptions};
+use crate::region::{CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
+
+/// Errors that a chain's completion queue keeps: nobody need look at them.
+const ERRORS_KEPT: usize = 16;
+
+/// A ring of a queue pair, registered as memory.
+#[derive(Clone, Debug)]
+pub struct RingRegion {
+    /// Its bytes. The region keeps its queue pair alive.
+    pub region: MemoryRegion,
+    /// Slots.
+    pub depth: u32,
+    /// Bytes from slot to slot.
+    pub stride: u32,
+}
+
+impl RingRegion {
+    /// The address of a field of the element at `index`, which counts up without end.
+    pub fn field(&self, index: u32, offset: u64) -> u64 {
+        self.region.addr() + u64::from(index & (self.depth - 1)) * u64::from(self.stride) + offset
+    }
+}
+
+impl QueuePair {
+    /// Connects two fresh reliable queue pairs of one device to each other, or one to itself. What
+    /// each may do to the other is `access`. Nothing of it leaves the card.
+    ///
+    /// # Errors
+    /// See [`ChainError`].
+    pub fn loop_back(&self, other: &QueuePair, access: Access) -> Result<(), ChainError> {
+        self.live().command(|driver| driver.nic.loop_back(self.qpn(), other.qpn(), access))
+    }
+
+    /// Registers one of the rings, so that work requests can change work requests.
+    ///
+    /// # Errors
+    /// The queue has no ring, or the card refuses.
+    pub fn register_ring(&self, queue: Queue, access: Access) -> Result<RingRegion, RegisterError> {
+        let region = self.pd().register_ring(self, queue, access)?;
+        let RingInit { depth, stride, .. } = self.ring(queue);
+        Ok(RingRegion { region, depth, stride })
+    }
+
+    /// Writes the bytes of an element into the next slot, and posts it, unless the queue is
+    /// managed. Returns its index.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn post_element(&self, queue: Queue, raw: &[u8]) -> Result<u32, PostError> {
+        self.live().command(|d| d.nic.post_element(&mut d.memory, self.qpn(), queue, raw))
+    }
+
+    /// Lets a queue run up to, not including, `index`: the host's own ENABLE of a managed queue.
+    /// (Slots of a plain one that were run before may be run again by it.)
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn doorbell(&self, queue: Queue, index: u32) -> Result<(), PostError> {
+        self.live().command(|driver| match queue {
+            Queue::Send => driver.nic.handle_send_doorbell(self.qpn(), index),
+            Queue::Recv => driver.nic.handle_recv_doorbell(self.qpn(), index),
+        })
+    }
+
+    /// Gives the send queue limits, in place of those it had.
+    ///
+    /// # Errors
+    /// See [`ChainError`].
+    pub fn set_chain_limits(&self, limits: ChainLimits) -> Result<(), ChainError> {
+        self.live().command(|driver| {
+            let now = driver.now();
+            driver.nic.set_chain_limits(now, self.qpn(), limits)
+        })
+    }
+}
+
+impl Device {
+    /// Makes a completion queue that nobody polls: it counts what ends well, for WAITs, and keeps
+    /// up to `errors` errors.
+    ///
+    /// # Errors
+    /// See [`Device::create_cq`].
+    pub fn create_counting_cq(&self, errors: usize) -> Result<CompletionQueue, CreateError> {
+        CompletionQueue::counting(self.live.clone(), errors)
+    }
+
+    /// Makes a budget of so many elements, for [`ChainLimits::budget`]. It is full again whenever
+    /// something comes from outside for one of the queue pairs that have it.
+    ///
+    /// # Errors
+    /// The card has no more.
+    pub fn create_budget(&self, elements: u64) -> Result<u32, CreateError> {
+        self.live.lock().nic.create_budget(elements)
+    }
+
+    /// Fills a budget.
+    ///
+    /// # Errors
+    /// There is no such budget.
+    pub fn refill_budget(&self, budget: u32) -> Result<(), ChainError> {
+        self.live.lock().nic.refill_budget(budget)
+    }
+
+    /// Ends a budget.
+    ///
+    /// # Errors
+    /// There is no such budget, or a queue pair has it.
+    pub fn destroy_budget(&self, budget: u32) -> Result<(), DestroyError> {
+        self.live.lock().nic.destroy_budget(budget)
+    }
+}
+
+/// Why a program was not loaded.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// It cannot be linked.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The card has no more completion queues.
+    #[error("no completion queue for the program: {0}")]
+    Cq(#[from] CreateError),
+    /// A queue was not made.
+    #[error("no queue pair for the program: {0}")]
+    Qp(#[from] CreateQpError),
+    /// Its memory was not registered.
+    #[error("no memory for the program: {0}")]
+    Register(#[from] RegisterError),
+    /// A queue was not looped back.
+    #[error("a queue of the program was not looped back: {0}")]
+    LoopBack(#[from] ChainError),
+    /// It has more queues towards a client than a connection.
+    #[error("a program has at most one receive queue and one reply queue")]
+    Clients,
+    /// Its bytes did not fit.
+    #[error(transparent)]
+    Memory(#[from] AccessError),
+}
+
+impl From<AllocError> for LoadError {
+    fn from(error: AllocError) -> LoadError {
+        LoadError::Register(error.into())
+    }
+}
+
+/// A program on a live card. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Chain {
+    queues: Vec<Loaded>,
+    client: Option<QueuePair>,
+    layout: Layout,
+    _data: MemoryRegion,
+    _imports: Vec<MemoryRegion>,
+}
+
+/// A queue of it.
+#[derive(Debug)]
+struct Loaded {
+    qp: QueuePair,
+    queue: Queue,
+    ring: RingRegion,
+    cq: CompletionQueue,
+    /// Elements that may run at first.
+    enabled: u32,
+}
+
+impl ProtectionDomain {
+    /// Makes a program's queues and links it; `imports` are the regions that it takes from outside,
+    /// which must allow what it does with them (READ of a table: `REMOTE_READ`).
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load_chain(
+        &self,
+        program: &Program,
+        imports: &[MemoryRegion],
+    ) -> Result<Chain, LoadError> {
+        let count = program.queues().len();
+        let cqs: Vec<CompletionQueue> = (0..count)
+            .map(|_| CompletionQueue::counting(self.live().clone(), ERRORS_KEPT))
+            .collect::<Result<_, _>>()?;
+        let client = self.client_qp(program, &cqs)?;
+        let mut queues = Vec::with_capacity(count);
+        for (i, queue) in program.queues().iter().enumerate() {
+            let (qp, which) = match (queue.kind, &client) {
+                (Kind::Receive, Some(client)) => (client.clone(), Queue::Recv),
+                (Kind::Reply, Some(client)) => (client.clone(), Queue::Send),
+                _ => (self.looped(program, QueueId::from_index(i), &cqs[i])?, Queue::Send),
+            };
+            let ring = qp.register_ring(which, Access::all())?;
+            let cq = cqs[i].clone();
+            queues.push(Loaded { qp, queue: which, ring, cq, enabled: 0 });
+        }
+        let data = self.register(Buffer::new(program.data_len().max(8))?, Access::all())?;
+        let layout = Layout {
+            queues: queues.iter().map(Loaded::at).collect(),
+            data: at(&data),
+            imports: imports.iter().map(at).collect(),
+        };
+        let Image { queues: rings, data: bytes, enabled } = program.link(&layout)?;
+        data.write_at(0, &bytes)?;
+        for ((queue, bytes), enabled) in queues.iter_mut().zip(rings).zip(enabled) {
+            queue.ring.region.write_at(0, &bytes)?;
+            queue.enabled = enabled;
+        }
+        Ok(Chain { queues, client, layout, _data: data, _imports: imports.to_vec() })
+    }
+
+    /// A queue of a program on a queue pair that is connected to itself.
+    fn looped(
+        &self,
+        program: &Program,
+        id: QueueId,
+        cq: &CompletionQueue,
+    ) -> Result<QueuePair, LoadError> {
+        let (depth, sges) = shape(program, Some(id));
+        let managed = program.queues()[id.index()].managed;
+        let qp = self.create_qp(&QueuePairOptions {
+            send_depth: depth,
+            send_sges: sges,
+            recv_depth: 0,
+            inline: 0,
+            flags: if managed { QpFlags::MANAGED_SEND } else { QpFlags::empty() },
+            ..QueuePairOptions::rc(cq)
+        })?;
+        qp.loop_back(&qp, Access::all())?;
+        Ok(qp)
+    }
+
+    /// The queue pair towards a program's client.
+    fn client_qp(
+        &self,
+        program: &Program,
+        cqs: &[CompletionQueue],
+    ) -> Result<Option<QueuePair>, LoadError> {
+        let one = |kind: Kind| {
+            let queues = program.queues().iter().enumerate();
+            let mut ids = queues.filter(|(_, q)| q.kind == kind).map(|(i, _)| i);
+            let first = ids.next();
+            if ids.next().is_some() { Err(LoadError::Clients) } else { Ok(first) }
+        };
+        let (receive, reply) = (one(Kind::Receive)?, one(Kind::Reply)?);
+        let Some(some) = receive.or(reply) else { return Ok(None) };
+        let managed = |queue: Option<usize>, flag| {
+            let is = queue.is_some_and(|queue| program.queues()[queue].managed);
+            if is { flag } else { QpFlags::empty() }
+        };
+        let (send_depth, send_sges) = shape(program, reply.map(QueueId::from_index));
+        let (recv_depth, recv_sges) = shape(program, receive.map(QueueId::from_index));
+        let qp = self.create_qp(&QueuePairOptions {
+            recv_cq: &cqs[receive.unwrap_or(some)],
+            send_depth,
+            recv_depth,
+            send_sges,
+            recv_sges,
+            inline: 0,
+            flags: managed(reply, QpFlags::MANAGED_SEND) | managed(receive, QpFlags::MANAGED_RECV),
+            ..QueuePairOptions::rc(&cqs[reply.unwrap_or(some)])
+        })?;
+        Ok(Some(qp))
+    }
+}
+
+/// Slots of a queue, and entries of each; none without a queue.
+fn shape(program: &Program, queue: Option<QueueId>) -> (u32, usize) {
+    let Some(queue) = queue else { return (0, 1) };
+    let depth = program.queues()[queue.index()].depth();
+    (depth, program.sges(queue))
+}
+
+fn at(region: &MemoryRegion) -> RegionAt {
+    RegionAt { addr: region.addr(), key: region.key() }
+}
+
+impl Loaded {
+    fn at(&self) -> QueueAt {
+        let ring = at(&self.ring.region);
+        QueueAt { qpn: self.qp.qpn(), cq: self.cq.handle(), ring }
+    }
+}
+
+impl Chain {
+    /// The queue pair towards its client, to be connected before the program is started. What the
+    /// client may do besides sending is what the connection's access says: nothing is enough.
+    pub fn client(&self) -> Option<&QueuePair> {
+        self.client.as_ref()
+    }
+
+    /// Lets it run.
+    ///
+    /// # Errors
+    /// Its client is not connected, or it was started before.
+    pub fn start(&self) -> Result<(), PostError> {
+        self.queues
+            .iter()
+            .filter(|queue| queue.enabled > 0)
+            .try_for_each(|queue| queue.qp.doorbell(queue.queue, queue.enabled))
+    }
+
+    /// Requests that a queue has completed well, of those that are counted.
+    pub fn completions(&self, queue: QueueId) -> u64 {
+        self.queues[queue.index()].cq.count()
+    }
+
+    /// Its queue pairs, by queue: to give them limits, or to see how they stand.
+    pub fn queue_pairs(&self) -> impl Iterator<Item = &QueuePair> {
+        self.queues.iter().map(|queue| &queue.qp)
+    }
+
+    /// Where everything lies.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}

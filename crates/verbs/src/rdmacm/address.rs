@@ -238,9 +238,9 @@ fn bind_to_source(id: &Id, local: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// The card of a listener of this machine. One that has just answered, and does not listen now, may
-/// be about to listen again: some programs (perftest) do so for each connection, and go by it that a
-/// kernel takes longer to ask than they.
+/// The card of a listener of this machine. One that has just answered, and does not listen now,
+/// may be about to listen again: some programs (perftest) do so for each connection, and go by it
+/// that a kernel takes longer to ask than they.
 fn await_listener(space: rdma_port_space, remote: SocketAddr) -> Option<IpAddr> {
     loop {
         let found = directory::listener(space, remote);

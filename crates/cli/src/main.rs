@@ -113,7 +113,7 @@ fn end_with_the_reader() {
     std::panic::set_hook(Box::new(move |panic| {
         let is_pipe =
             |said: &str| said.starts_with("failed printing") && said.contains("os error 32");
-        if panic.payload_as_str().is_some_and(is_pipe) {
+        if panic.payload().downcast_ref::<String>().is_some_and(|said| is_pipe(said)) {
             std::process::exit(BY_SIGPIPE);
         }
         report(panic);

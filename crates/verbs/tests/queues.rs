@@ -377,12 +377,25 @@ fn a_channel_tells_once_for_each_time_a_queue_is_armed() {
         assert_eq!(channel::get_cq_event(channel, &mut told, &mut told_context), -1);
     }
     assert_eq!(next(cq).wr_id, 1);
+    // Moderated, it tells of two at once.
+    let moderate = ibv_moderate_cq { cq_count: 2, cq_period: 0 };
+    let mut attr = ibv_modify_cq_attr { attr_mask: IBV_CQ_ATTR_MODERATE, moderate };
+    // SAFETY: the attributes can be read; the queue is good.
+    unsafe { assert_eq!((cq::modify_cq(cq, &mut attr), cq::req_notify_cq(cq, 0)), (0, 0)) };
+    for ready in [0, 1] {
+        post_send(a, &mut wr).unwrap();
+        assert_eq!(next(cq).wr_id, 1);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, -ready) }, ready);
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { channel::get_cq_event(channel, &mut told, &mut told_context) }, 0);
     assert_eq!(cq::destroy_cq(cq), libc::EBUSY);
     assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0));
     // Destroying waits for the acknowledge.
     let handle = cq as usize;
     let destroyer = std::thread::spawn(move || cq::destroy_cq(handle as *mut ibv_cq));
-    channel::ack_cq_events(cq, 1);
+    channel::ack_cq_events(cq, 2);
     assert_eq!(destroyer.join().unwrap(), 0);
     assert_eq!(cq::destroy_cq(cq), libc::EINVAL, "it is gone");
     // SAFETY: it was a completion queue once.

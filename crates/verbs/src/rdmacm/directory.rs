@@ -196,9 +196,14 @@ pub(super) fn listener(space: rdma_port_space, address: SocketAddr) -> Option<Ip
 
 /// Finds the card that serves `address` for a port space.
 pub(super) fn locate(space: rdma_port_space, address: SocketAddr) -> Place {
+    place(address, listener(space, address))
+}
+
+/// As [`locate`], where it is known on which card somebody listens.
+pub(super) fn place(address: SocketAddr, listener: Option<IpAddr>) -> Place {
     let ip = loopback_if_unspecified(address.ip().to_canonical());
     let local = is_local(ip);
-    match listener(space, address) {
+    match listener {
         Some(card) if local => Place::Card(card),
         _ if !local => Place::Elsewhere(ip),
         _ if has_card(ip) => Place::Card(ip),

@@ -105,6 +105,8 @@ pub(crate) struct State {
     pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) route: Option<Route>,
+    /// The listener that it asks was announced on this machine.
+    pub(crate) announced: bool,
     /// The port, held against other processes.
     pub(crate) port_lock: Option<OwnedFd>,
     /// What tells other processes of the listener.

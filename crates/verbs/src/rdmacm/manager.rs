@@ -15,7 +15,7 @@ use remora::nic::qp::Mtu;
 
 use super::channel::{News, Param};
 use super::id::{Agreement, Id, Route, Stage};
-use super::{ENODEV, Result, connect, directory, sidr};
+use super::{ENODEV, Result, connect, sidr};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::process;
@@ -79,11 +79,14 @@ pub(super) fn start() -> Result<()> {
 
 /// A connection with a listener stands.
 pub(super) fn has_answered(id: &Id) {
-    let Some(remote) = id.lock().remote else { return };
+    let (remote, announced) = {
+        let state = id.lock();
+        (state.remote, state.announced)
+    };
     let manager = current();
     let mut answered = manager.answered.lock().unwrap_or_else(PoisonError::into_inner);
     answered.retain(|_, at| at.elapsed() < MAY_BE_AWAY);
-    if directory::is_local(remote.ip()) {
+    if let Some(remote) = remote.filter(|_| announced) {
         answered.insert(remote, Instant::now());
     }
 }

@@ -325,6 +325,7 @@ impl Qp {
     }
 
     /// Sends what READs and atomics ask, oldest first, as far as the turn allows.
+    #[inline(never)]
     pub(crate) fn send_answers(
         &mut self,
         env: &mut Env<'_>,
@@ -523,10 +524,9 @@ impl Qp {
     }
 
     /// Sends the congestion notification that is owed.
+    #[inline(never)]
     pub(crate) fn send_cnp(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
-        if !core::mem::take(&mut self.rx.cnp_owed) {
-            return;
-        }
+        self.rx.cnp_owed = false;
         let op = Op::of(Transport::Rc, Operation::Cnp, Position::Only, Follows::empty());
         let bth = Bth { becn: true, dest_qp: self.dest_qp, ..Bth::ours() };
         batch.push_owned(self.path, &[0; 16], |out| {

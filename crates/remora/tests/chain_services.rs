@@ -210,7 +210,8 @@ fn a_busy_beaver_halts_by_itself() {
     let beaver = Machine::new(vec![
         vec![act(1, Move::Right, 1), act(1, Move::Left, 1)],
         vec![act(1, Move::Left, 0), act(1, Move::Right, 2)],
-    ]);
+    ])
+    .unwrap();
     let compiled = beaver.compile(&[0; 8], 4);
     let chain = pd.load_chain(&compiled.program, &[]).unwrap();
     chain.start().unwrap();

@@ -270,9 +270,12 @@ impl KernelState {
     /// A message is done, or was never begun.
     pub(crate) fn ended(&mut self, token: u64, status: Status, buffer: Option<Buffer>) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        let mut buffer = buffer;
         if token == WORD_TOKEN {
-            self.words.extend(buffer);
-        } else if let Some(kernels) = &mut self.kernels {
+            self.words.extend(buffer.take());
+        }
+        // Of a status word too: there is room for another message.
+        if let Some(kernels) = &mut self.kernels {
             kernels.sent(token, status, buffer);
         }
     }

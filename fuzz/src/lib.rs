@@ -11,6 +11,7 @@
 
 mod arena;
 mod card;
+mod chain_text;
 mod element;
 mod kernel;
 mod mad;
@@ -18,6 +19,7 @@ mod packet;
 mod seeds;
 
 pub use card::{card, card_counters};
+pub use chain_text::{chain_text, texts};
 pub use element::{element, element_counters};
 pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
@@ -48,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "card", run: card, seeds: cards, max_len: 4096 },
     Target { name: "element", run: element, seeds: elements, max_len: 4096 },
     Target { name: "mad", run: mad, seeds: mads, max_len: 4096 },
+    Target { name: "chain_text", run: chain_text, seeds: texts, max_len: 4096 },
     Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096 },
 ];
 

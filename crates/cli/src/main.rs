@@ -5,6 +5,7 @@ mod child;
 mod demo;
 mod devinfo;
 mod doctor;
+mod kernel;
 mod mem;
 mod output;
 mod perf;
@@ -53,6 +54,8 @@ enum Command {
     Node(serve::Serve),
     /// List, read and write the regions of a node, one-sided
     Mem(mem::Mem),
+    /// Load kernels into a node's card while it runs, list, call and unload them
+    Kernel(kernel::Kernel),
     /// Show the counters of a running node
     Stats(stats::Stats),
     /// Run random worlds, each from one seed, and check what happens in them
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Command::Ways(command) => command.run().map(succeeded),
         Command::Node(command) => command.run().map(succeeded),
         Command::Mem(command) => command.run().map(succeeded),
+        Command::Kernel(command) => command.run(),
         Command::Stats(command) => command.run().map(succeeded),
         Command::Sim(command) => command.run().map(succeeded),
         Command::Perf(command) => command.run().map(succeeded),

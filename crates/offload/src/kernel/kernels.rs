@@ -11,7 +11,7 @@ use remora_nic::kernel::{Buffer, Busy, Call, KernelIo, Passing, Payload, Reply, 
 use remora_nic::queue::Status;
 
 use super::CallStatus;
-use super::context::{Context, poll_with};
+use super::context::poll_with;
 use super::deploy::{DeployError, Deployed, Deployment, Grant, KernelInfo, Program};
 use super::fallback::{Fallback, FallbackCall, WAITING_MAX};
 use super::invocation::{Invocation, OBJECT_MAX, Pool, STAGE, Wait};
@@ -497,18 +497,12 @@ impl remora_nic::kernel::Kernels for Kernels {
         };
         let Some(index) = self.place(call) else { return Taken::Busy };
         let Some(program) = self.programs[at as usize].as_mut() else { return Taken::NoKernel };
-        let context = Context {
-            qpn: call.qpn,
-            opcode: call.opcode,
-            cookie: call.header.cookie,
-            max_len: call.header.max_len,
-        };
         program.calls += 1;
         program.running += 1;
-        let cell = program.code.start(context);
         let budget = program.deployment.budget;
         let invocation = &mut self.invocations[index as usize];
         invocation.begin(call, params, more == 0, budget);
+        let cell = program.code.start(invocation.context());
         (invocation.program, invocation.cell) = (at, cell);
         let id = self.id(index);
         self.run(io, index, data);
@@ -594,6 +588,9 @@ impl remora_nic::kernel::Kernels for Kernels {
                 self.dropped += 1;
                 self.end(index as u32, true);
             }
+        }
+        for program in self.programs.iter_mut().flatten() {
+            program.code.closed(qpn);
         }
         if let Some(fallback) = &mut self.fallback {
             fallback.waiting.retain(|call| call.qpn != qpn);

@@ -6,6 +6,7 @@
 
 mod checks;
 mod figure;
+mod loaded;
 mod lookups;
 mod page;
 mod plot;
@@ -55,10 +56,13 @@ struct Extent {
     input: u64,
     /// Bytes of a stream.
     stream: u64,
+    /// Kernels that are loaded as WebAssembly.
+    loaded: u64,
 }
 
-const FULL: Extent = Extent { runs: 9, calls: 400, input: 64 << 20, stream: 32 << 20 };
-const QUICK: Extent = Extent { runs: 3, calls: 20, input: 1 << 20, stream: 2 << 20 };
+const FULL: Extent =
+    Extent { runs: 9, calls: 400, input: 64 << 20, stream: 32 << 20, loaded: 1000 };
+const QUICK: Extent = Extent { runs: 3, calls: 20, input: 1 << 20, stream: 2 << 20, loaded: 8 };
 
 /// Measures a figure.
 type Make = fn(&Client, &lookups::Structures, &streams::Input, Extent) -> Result<Figure>;
@@ -80,12 +84,13 @@ impl Kernels {
             memory: STRUCTURES + extent.input,
             local: SCRATCH + 2 * extent.input.max(extent.stream),
             stream: extent.stream,
+            loaded: extent.loaded,
             pin: !self.no_pin,
         })?;
         let structures = lookups::Structures::load(&client)?;
         let input = streams::Input::prepare(&client, extent)?;
         let mut rows = Vec::new();
-        let cases = cases(&client, &structures, &input, extent);
+        let cases = cases(&client, &structures, &input, extent)?;
         for case in cases.into_iter().filter(|case| case.name.contains(&self.only)) {
             rows.push(measure(case, extent.runs)?);
         }
@@ -112,10 +117,11 @@ fn cases<'a>(
     structures: &'a lookups::Structures,
     input: &'a streams::Input,
     extent: Extent,
-) -> Vec<Case<'a>> {
+) -> Result<Vec<Case<'a>>> {
     let mut cases = Vec::from(latencies(client, structures, extent));
     cases.extend(streams::cases(client, input, extent));
-    cases
+    cases.extend(loaded::cases(client, structures, extent)?);
+    Ok(cases)
 }
 
 fn latencies<'a>(

@@ -56,7 +56,16 @@ impl CompletionQueue {
         Ok(CompletionQueue { inner: Arc::new(Inner { live, handle }) })
     }
 
-    /// The card's number for it, as [`Channel::wait`] tells it.
+    pub(crate) fn counting(live: Arc<Live>, errors: usize) -> Result<CompletionQueue, CreateError> {
+        let handle = live.lock().nic.create_counting_cq(errors)?;
+        Ok(CompletionQueue { inner: Arc::new(Inner { live, handle }) })
+    }
+
+    pub(crate) fn live(&self) -> &Live {
+        &self.inner.live
+    }
+
+    /// The card's number for it, as [`Channel::wait`] tells it, and as WAITs name it.
     pub fn handle(&self) -> u32 {
         self.inner.handle
     }

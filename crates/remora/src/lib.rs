@@ -5,7 +5,8 @@
 //! to [`CompletionQueue`]s; a [`Listener`] and [`connect`](Device::connect) bring queue pairs
 //! together by RDMA connection management.
 //!
-//! [`kernel`] puts code on the card's data path (StRoM), and calls it from elsewhere.
+//! [`kernel`] puts code on the card's data path (StRoM), and calls it from elsewhere; [`chain`] has
+//! what programs of work requests need (RedN).
 //!
 //! Registered memory is foreign memory: the card and its peers read and write it at any time. So a
 //! [`Buffer`](memory::Buffer) is read and written by copies, and never lent as a slice.
@@ -16,6 +17,7 @@
 #![warn(missing_debug_implementations)]
 
 mod background;
+pub mod chain;
 pub mod completion;
 pub mod connection;
 pub mod device;
@@ -33,6 +35,7 @@ pub mod region;
 pub mod runtime;
 pub mod socket;
 
+pub use chain::{ChainBudget, RingRegion};
 pub use completion::{Channel, CompletionQueue, WaitError};
 pub use connection::{ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener};
 pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError, SocketInfo};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use remora_nic::nic::McastError;
 use remora_nic::qp::{ModifyQpError, Mtu, QpAttr, State};
-use remora_nic::queue::{RecvRequest, SendRequest};
+use remora_nic::queue::{RecvRequest, RingInit, SendRequest};
 use remora_nic::wire::{Dialect, Transport};
-use remora_nic::{Access, Path, PostError, Psn, QpFlags, QpInfo, QpInit};
+use remora_nic::{Access, Path, PostError, Psn, QpFlags, QpInfo, QpInit, Queue};
 
 use crate::completion::CompletionQueue;
 use crate::device::Live;
@@ -123,7 +123,7 @@ struct QpInner {
     qpn: u32,
     psn: Psn,
     /// Kept until the queue pair is gone, since the card reads them.
-    _rings: (Option<Buffer>, Option<Buffer>),
+    rings: [(Option<Arc<Buffer>>, RingInit); 2],
     _queues: (CompletionQueue, CompletionQueue, Option<SharedReceiveQueue>),
 }
 
@@ -151,8 +151,8 @@ impl QueuePair {
             (driver.nic.create_qp(init)?, driver.nic.random_psn())
         };
         let queues = (options.send_cq.clone(), options.recv_cq.clone(), options.srq.cloned());
-        let rings = (sq_memory, rq_memory);
-        let inner = QpInner { pd, qpn, psn, _rings: rings, _queues: queues };
+        let rings = [(sq_memory.map(Arc::new), sq), (rq_memory.map(Arc::new), rq)];
+        let inner = QpInner { pd, qpn, psn, rings, _queues: queues };
         Ok(QueuePair { inner: Arc::new(inner) })
     }
 
@@ -163,6 +163,12 @@ impl QueuePair {
 
     pub(crate) fn live(&self) -> &Live {
         self.inner.pd.live()
+    }
+
+    /// The domain, and a ring with where it lies.
+    pub(crate) fn ring(&self, queue: Queue) -> (&ProtectionDomain, Option<&Arc<Buffer>>, RingInit) {
+        let (memory, init) = &self.inner.rings[queue as usize];
+        (&self.inner.pd, memory.as_ref(), *init)
     }
 
     /// Begins a batch on this queue pair's device.

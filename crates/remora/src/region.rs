@@ -50,6 +50,9 @@ pub enum RegisterError {
     /// There is nothing to register.
     #[error("the file to serve is empty: there is nothing to read or write in it")]
     EmptyFile,
+    /// The queue pair has no such ring.
+    #[error("the queue pair has no such queue of its own")]
+    NoRing,
     /// The card has no memory of its own left.
     #[error("device memory: {0}")]
     DeviceMemory(CreateError),
@@ -76,6 +79,16 @@ impl ProtectionDomain {
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, RegisterError> {
         let (addr, len) = (buffer.addr(), buffer.len() as u64);
         self.add(addr, addr, len, access, Backing::Buffer(buffer))
+    }
+
+    /// Registers a queue's ring.
+    pub(crate) fn register_ring(
+        &self,
+        ring: Arc<Buffer>,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let (addr, len) = (ring.addr(), ring.len() as u64);
+        self.add(addr, addr, len, access, Backing::Ring(ring))
     }
 
     /// Registers memory that the caller keeps.
@@ -231,6 +244,8 @@ pub(crate) fn ring(
 #[derive(Debug)]
 enum Backing {
     Buffer(Buffer),
+    /// A queue's ring, which the queue pair reads too.
+    Ring(Arc<Buffer>),
     Caller,
     File(u64),
     Device(u64),
@@ -288,6 +303,7 @@ impl MemoryRegion {
     pub fn buffer(&self) -> Option<&Buffer> {
         match &self.inner.backing {
             Backing::Buffer(buffer) => Some(buffer),
+            Backing::Ring(buffer) => Some(buffer),
             _ => None,
         }
     }
@@ -322,7 +338,7 @@ impl Drop for MrInner {
         match self.backing {
             Backing::File(base) => drop(driver.memory.remove_file(base)),
             Backing::Device(addr) => drop(driver.nic.free_dm(addr)),
-            Backing::Buffer(_) | Backing::Caller => {}
+            Backing::Buffer(_) | Backing::Ring(_) | Backing::Caller => {}
         }
     }
 }

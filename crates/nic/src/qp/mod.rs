@@ -371,6 +371,7 @@ impl Qp {
 
     /// One turn: answers, requests, acknowledge, in that order, so that an acknowledge rides
     /// behind data. Returns whether the queue pair is to have another turn.
+    #[inline(never)]
     pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
         let config = &env.card.config;
         let (elements, bytes) = (config.fetch_elements, config.burst_bytes);

@@ -16,7 +16,7 @@ use crate::queue::element::MAX_MESSAGE;
 use crate::queue::ring::MAX_STRIDE;
 use crate::queue::{Completion, CompletionFlags, MAX_SGE, Sge, Status, WorkKind};
 use crate::wire::opcode::Follows;
-use crate::wire::{Nak, Operation, Packet, Reth, Syndrome};
+use crate::wire::{Nak, Operation, Packet, Position, Reth, Syndrome};
 
 /// The responder's hot state.
 #[derive(Debug)]
@@ -319,9 +319,14 @@ impl Qp {
         }
         // The whole range is judged before its first byte is written, and a receive element is
         // taken only when nothing but the driver can still refuse the data.
-        let judged = if packet.op.position.begins() { total } else { len };
-        self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
         let imm = packet.op.follows.contains(Follows::IMM);
+        let judged = match packet.op.position {
+            // What is written at once is judged as it is written.
+            Position::Only if !imm && env.card.kernel.taps == 0 => 0,
+            Position::First | Position::Only => total,
+            Position::Middle | Position::Last => len,
+        };
+        self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
         let receive = if imm { Some(self.take_receive(env)?) } else { None };
         let mut payload = packet.payload;
         let mut replaced = Vec::new();

@@ -304,6 +304,7 @@ pub(crate) struct Element {
 
 impl Element {
     /// Judges the bytes of one slot. `raw` is the whole slot.
+    #[inline]
     pub(crate) fn parse(raw: &[u8]) -> Result<Element, BadElement> {
         let opcode = Opcode::parse(le16(raw, 0)).ok_or(BadElement::Opcode)?;
         let flags = SendFlags::from_bits_truncate(le16(raw, 8));

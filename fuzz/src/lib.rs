@@ -11,13 +11,16 @@
 
 mod arena;
 mod card;
+mod chain;
 mod element;
+mod interpreter;
 mod kernel;
 mod mad;
 mod packet;
 mod seeds;
 
 pub use card::{card, card_counters};
+pub use chain::{chain, chain_counters, chains};
 pub use element::{element, element_counters};
 pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
@@ -48,6 +51,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "card", run: card, seeds: cards, max_len: 4096 },
     Target { name: "element", run: element, seeds: elements, max_len: 4096 },
     Target { name: "mad", run: mad, seeds: mads, max_len: 4096 },
+    Target { name: "chain", run: chain, seeds: chains, max_len: 640 },
     Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096 },
 ];
 

@@ -6,8 +6,12 @@
 //! format: `{"name", "unit", "ours": {"min", "median", "max"}, "peer": {"name", "min", "median",
 //! "max"}, "ratio"}`, where the ratio is our median over the peer's.
 
+mod chains;
+mod figure;
 mod kernels;
+mod page;
 mod peers;
+mod plot;
 mod transport;
 mod verbs;
 
@@ -35,6 +39,8 @@ enum What {
     Verbs(verbs::Verbs),
     /// Kernels on the card: StRoM's experiments beside their baselines, and a page with plots
     Kernels(kernels::Kernels),
+    /// Chains on the card: RedN's experiments beside their baselines, and a page with plots
+    Chains(chains::Chains),
     #[command(hide = true)]
     Peer(peers::Peer),
 }
@@ -46,6 +52,7 @@ impl Bench {
             What::Transport(transport) => transport.run(),
             What::Verbs(verbs) => verbs.run(),
             What::Kernels(kernels) => kernels.run(),
+            What::Chains(chains) => chains.run(),
             What::Peer(peer) => peer.run(),
         }
     }
@@ -77,16 +84,20 @@ struct Case<'a> {
 enum Target {
     AtMost(f64),
     AtLeast(f64),
+    /// Not of the ratio: ours is to be so much, in the row's unit.
+    Reaches(f64),
     /// None: a figure to look at.
     Any,
 }
 
 impl Target {
-    fn is_met(self, ratio: f64) -> bool {
+    /// Is it met by a row's ratio and our side's median? `None` where nothing is asked.
+    fn is_met(self, ratio: f64, ours: f64) -> Option<bool> {
         match self {
-            Target::AtMost(limit) => ratio <= limit,
-            Target::AtLeast(limit) => ratio >= limit,
-            Target::Any => true,
+            Target::AtMost(limit) => Some(ratio <= limit),
+            Target::AtLeast(limit) => Some(ratio >= limit),
+            Target::Reaches(limit) => Some(ours >= limit),
+            Target::Any => None,
         }
     }
 }
@@ -96,6 +107,7 @@ impl std::fmt::Display for Target {
         match self {
             Target::AtMost(limit) => write!(f, "≤ {limit} ×"),
             Target::AtLeast(limit) => write!(f, "≥ {limit} ×"),
+            Target::Reaches(limit) => write!(f, "ours ≥ {limit}"),
             Target::Any => write!(f, "–"),
         }
     }
@@ -149,6 +161,17 @@ struct Row {
     target: Target,
 }
 
+impl Row {
+    /// What is said of its target: nothing where there is none.
+    fn verdict(&self) -> &'static str {
+        match self.target.is_met(self.ratio, self.ours.median) {
+            None => "",
+            Some(true) => "met",
+            Some(false) => "missed",
+        }
+    }
+}
+
 /// Runs both sides in turn, `runs` times each.
 fn measure(mut case: Case<'_>, runs: usize) -> Result<Row> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -174,11 +197,6 @@ fn show(rows: &[Row]) {
     let headings = ["row", "unit", "ours", "peer", "peer's", "ratio", "target", ""];
     let mut table = output::table(headings);
     for row in rows {
-        let met = match row.target {
-            Target::Any => "",
-            target if target.is_met(row.ratio) => "met",
-            _ => "missed",
-        };
         table.add_row([
             row.name.to_string(),
             row.unit.to_owned(),
@@ -187,7 +205,7 @@ fn show(rows: &[Row]) {
             row.peer.spread.to_string(),
             format!("{:.2}", row.ratio),
             row.target.to_string(),
-            met.to_owned(),
+            row.verdict().to_owned(),
         ]);
     }
     output::align_right(&mut table, [2, 4, 5, 6]);
@@ -218,7 +236,7 @@ mod tests {
             theirs: Box::new(|| Ok(4.0)),
         };
         let row = measure(case, 3).unwrap();
-        assert!(row.target.is_met(row.ratio));
+        assert_eq!(row.verdict(), "met");
         let expected = serde_json::json!({
             "name": "row", "unit": "µs", "ratio": 0.5,
             "ours": {"min": 1.0, "median": 2.0, "max": 3.0},

@@ -29,12 +29,18 @@ pub(crate) enum Op {
     Get = 4,
     /// Wait until so many streamed messages have been looked at; answers the estimate, f64.
     Streamed = 5,
+    /// Sleep until the client's next empty SEND; the card works on.
+    Sleep = 6,
+    /// Keep the processor busy with so many writers.
+    Writers = 7,
 }
 
 impl Op {
     fn parse(code: u8) -> Result<Op> {
-        let all = [Op::Begin, Op::End, Op::List, Op::Get, Op::Streamed];
-        all.into_iter().find(|op| *op as u8 == code).context("an RPC with an unknown op-code")
+        let lookups = [Op::Begin, Op::End, Op::List, Op::Get];
+        let others = [Op::Streamed, Op::Sleep, Op::Writers];
+        let mut all = lookups.into_iter().chain(others);
+        all.find(|op| *op as u8 == code).context("an RPC with an unknown op-code")
     }
 }
 

@@ -1,10 +1,12 @@
 //! `remora`: a software RDMA card, from the command line.
 
 mod bench;
+mod chain;
 mod child;
 mod demo;
 mod devinfo;
 mod doctor;
+mod kernel;
 mod mem;
 mod output;
 mod perf;
@@ -53,10 +55,14 @@ enum Command {
     Node(serve::Serve),
     /// List, read and write the regions of a node, one-sided
     Mem(mem::Mem),
+    /// Load kernels into a node's card while it runs, list, call and unload them
+    Kernel(kernel::Kernel),
     /// Show the counters of a running node
     Stats(stats::Stats),
     /// Run random worlds, each from one seed, and check what happens in them
     Sim(sim::Sim),
+    /// Run, trace and draw programs of work requests
+    Chain(chain::Chain),
     /// Measure latency and bandwidth, in the manner of perftest
     Perf(perf::Perf),
     /// Measure beside the peers, in one run
@@ -98,7 +104,24 @@ impl DeviceArgs {
     }
 }
 
+/// Whoever reads what is printed may have seen enough (`remora … | head -n 1`): that ends a command
+/// quietly, as it ends others, and is no panic to report.
+fn end_with_the_reader() {
+    /// How the shell tells of a program that SIGPIPE has ended.
+    const BY_SIGPIPE: i32 = 128 + 13;
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let is_pipe =
+            |said: &str| said.starts_with("failed printing") && said.contains("os error 32");
+        if panic.payload().downcast_ref::<String>().is_some_and(|said| is_pipe(said)) {
+            std::process::exit(BY_SIGPIPE);
+        }
+        report(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_with_the_reader();
     // For the verbs library the variable may name a file, which is no filter.
     let filter = std::env::var(LOG_VARIABLE).ok().filter(|value| is_level(value));
     let filter = EnvFilter::builder()
@@ -115,8 +138,10 @@ fn main() -> ExitCode {
         Command::Ways(command) => command.run().map(succeeded),
         Command::Node(command) => command.run().map(succeeded),
         Command::Mem(command) => command.run().map(succeeded),
+        Command::Kernel(command) => command.run(),
         Command::Stats(command) => command.run().map(succeeded),
         Command::Sim(command) => command.run().map(succeeded),
+        Command::Chain(command) => command.run().map(succeeded),
         Command::Perf(command) => command.run().map(succeeded),
         Command::Bench(command) => command.run().map(succeeded),
     };

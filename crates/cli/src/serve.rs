@@ -5,7 +5,10 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use remora::Device;
 use remora_cli::node::DEFAULT_PORT;
+use remora_cli::node::address::NodeAddress;
+use remora_cli::node::permit::Permit;
 use remora_cli::node::protocol::Token;
 use remora_cli::node::server::{Node, NodeOptions};
 use remora_cli::node::spec::RegionSpec;
@@ -26,7 +29,8 @@ longer; if it shrinks while it is served, its region is withdrawn. A value that 
 1500) is memory; for a file of such a name write ./64M.
 
 Everybody on this machine can connect to a loopback address. Beyond loopback a client must show the
-node's token. It travels unencrypted, as all of RoCE does: it keeps out mistakes and passers-by, not
+node's token. Kernels are loaded (`remora kernel load`) by the user who runs the node, on its
+machine, or by who shows --kernel-token. A token travels unencrypted, as all of RoCE does: it keeps out mistakes and passers-by, not
 who can read your network.")]
 pub(crate) struct Serve {
     #[command(flatten)]
@@ -40,6 +44,10 @@ pub(crate) struct Serve {
     /// What clients must show, 32 hexadecimal digits [default beyond loopback: a new one]
     #[arg(long, env = "REMORA_TOKEN", hide_env_values = true)]
     token: Option<Token>,
+    /// What permits to load kernels from elsewhere, 32 hexadecimal digits. (This user of this
+    /// machine may always.)
+    #[arg(long, env = "REMORA_KERNEL_TOKEN", hide_env_values = true)]
+    kernel_token: Option<Token>,
     /// Print lines of JSON: one when it serves, one at the end with --stats
     #[arg(long)]
     json: bool,
@@ -57,7 +65,12 @@ impl Serve {
             given => given,
         };
         let regions = self.regions.clone();
-        let node = Node::start(&device, &NodeOptions { port: self.port, token, regions })?;
+        // Kept until the node ends.
+        let local = self.local_permit(&device)?;
+        let local_token = local.as_ref().map(Permit::token);
+        let permits = self.kernel_token.into_iter().chain(local_token).collect();
+        let options = NodeOptions { port: self.port, token, regions, permits };
+        let node = Node::start(&device, &options)?;
         if self.json {
             output::json_line(&json!({
                 "node": node.address().to_string(),
@@ -76,6 +89,18 @@ impl Serve {
             self.device.finish(&device);
         }
         Ok(())
+    }
+
+    /// Lets this user of this machine load kernels.
+    fn local_permit(&self, device: &Device) -> Result<Option<Permit>> {
+        let address = NodeAddress { ip: device.info().address, port: self.port };
+        match Permit::leave(&address, new_token()?) {
+            Ok(permit) => Ok(Some(permit)),
+            Err(error) => {
+                tracing::warn!("kernels can be loaded with --kernel-token only: {error}");
+                Ok(None)
+            }
+        }
     }
 
     fn serve(&self, node: &Node, stop: Arc<AtomicBool>) -> Result<()> {

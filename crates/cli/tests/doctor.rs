@@ -53,6 +53,16 @@ fn a_machine_as_it_should_be() {
     assert!(table.contains("keeps verbs programs from connecting"), "{table}");
 }
 
+/// As in `remora doctor | head -n 1`.
+#[test]
+fn who_reads_the_first_lines_only_sees_no_panic() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = command(["doctor"]).stdout(writer).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(128 + 13));
+}
+
 #[test]
 fn a_port_that_is_held_is_said_to_be_held_by_whom() {
     let node = Node::start(["--region", "x=4096"]);
@@ -99,6 +109,46 @@ fn settings_for_another_card_are_noticed() {
     let (status, text) = check(&output, "GID");
     assert_eq!(status, "warn");
     assert!(text.contains("NCCL_IB_GID_INDEX=9"), "{text}");
+}
+
+/// What it says in a network of its own, that `prepare` has made; `None` where none can be made.
+fn in_a_network(prepare: &str) -> Option<Output> {
+    let plain = doctor(&[]);
+    let script =
+        format!("ip link set lo up && {prepare} && echo made >&2 && exec \"$0\" doctor --json");
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-rn", "sh", "-c", &script]).arg(plain.get_program());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let output = command.output().ok()?;
+    let made = output.stderr.starts_with(b"made");
+    if !made {
+        eprintln!("skipped, no network can be made here: {output:?}");
+    }
+    made.then_some(output)
+}
+
+#[test]
+fn a_link_of_small_packets_is_noticed() {
+    let Some(output) = in_a_network("ip link set lo mtu 1100") else { return };
+    let (status, text) = check(&output, "MTU");
+    assert_eq!(status, "warn");
+    assert!(text.contains("path MTU 512") && text.contains("1100"), "{text}");
+}
+
+#[test]
+fn a_firewall_is_noticed() {
+    // A filter of one instruction: everything is dropped.
+    let drops = "tc qdisc add dev lo clsact && \
+        tc filter add dev lo ingress bpf da bytecode '1,6 0 0 2,'";
+    let Some(output) = in_a_network(drops) else { return };
+    let (status, text) = check(&output, "firewall");
+    assert_eq!(status, "fail");
+    assert!(text.contains("4791") && !text.contains("os error"), "{text}");
 }
 
 #[test]

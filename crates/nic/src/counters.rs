@@ -138,6 +138,8 @@ counters! {
     kernel_unavailable,
     /// Invocations ended: the kernel was unloaded under them.
     kernel_unloaded,
+    /// Invocations ended: their results did not get away in time.
+    kernel_congested,
     /// Invocations ended with a status of the kernel's own.
     kernel_failed,
     /// Invocations dropped because their queue pair ended.

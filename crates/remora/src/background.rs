@@ -113,7 +113,7 @@ impl Background {
         }
     }
 
-    /// Does the thread leave the work to those who poll? It looks in a few milliseconds later.
+    /// Does the thread leave the work to those who poll? It looks in within [`LOOK_IN_MAX`].
     pub(crate) fn rests(&self) -> bool {
         self.doing.load(Ordering::Relaxed) == RESTING
     }

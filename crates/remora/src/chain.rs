@@ -4,7 +4,10 @@
 //! A [`Program`](remora_offload::chain::program::Program) is written with
 //! [`remora::offload::chain`](remora_offload::chain). [`ProtectionDomain::load_chain`] gives it its
 //! queues and links it; its connection, if it serves one, is made as any other is, and
-//! [`Chain::start`] lets it run.
+//! [`Chain::start`] lets it run. [`Chain::serve`] does both, for a [`ChainClient`] or who acts like
+//! one.
+
+mod client;
 
 use remora_nic::queue::RingInit;
 use remora_nic::{
@@ -13,6 +16,8 @@ use remora_nic::{
 use remora_offload::chain::program::{Image, Kind, Layout, LinkError, Program, QueueAt, RegionAt};
 use remora_offload::chain::request::QueueId;
 use thiserror::Error;
+
+pub use client::{CallError, ChainClient, ChainClientError, MESSAGE_MAX, ServeError};
 
 use crate::completion::CompletionQueue;
 use crate::device::Device;
@@ -168,7 +173,7 @@ pub struct Chain {
     queues: Vec<Loaded>,
     client: Option<QueuePair>,
     layout: Layout,
-    _data: MemoryRegion,
+    data: MemoryRegion,
     _imports: Vec<MemoryRegion>,
 }
 
@@ -222,7 +227,7 @@ impl ProtectionDomain {
             queue.ring.region.write_at(0, &bytes)?;
             queue.enabled = enabled;
         }
-        Ok(Chain { queues, client, layout, _data: data, _imports: imports.to_vec() })
+        Ok(Chain { queues, client, layout, data, _imports: imports.to_vec() })
     }
 
     /// A queue of a program on a queue pair that is connected to itself.
@@ -324,6 +329,17 @@ impl Chain {
     /// Its queue pairs, by queue: to give them limits, or to see how they stand.
     pub fn queue_pairs(&self) -> impl Iterator<Item = &QueuePair> {
         self.queues.iter().map(|queue| &queue.qp)
+    }
+
+    /// Bytes of its own data, by address.
+    ///
+    /// # Errors
+    /// They lie elsewhere.
+    pub fn read(&self, addr: u64, len: u32) -> Result<Vec<u8>, AccessError> {
+        let mut bytes = vec![0; len as usize];
+        let offset = addr.wrapping_sub(self.data.addr());
+        self.data.read_at(usize::try_from(offset).unwrap_or(usize::MAX), &mut bytes)?;
+        Ok(bytes)
     }
 
     /// Where everything lies.

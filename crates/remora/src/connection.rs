@@ -76,6 +76,8 @@ pub struct Listener {
 pub struct IncomingConnection {
     live: Arc<Live>,
     request: Box<IncomingRequest>,
+    /// The peer offers StRoM's op-codes.
+    offers: bool,
     /// Accepted or rejected.
     answered: bool,
 }
@@ -219,8 +221,9 @@ impl Listener {
     /// The next request; `None` if none comes within `patience`.
     pub fn accept(&self, patience: Duration) -> Option<IncomingConnection> {
         let event = wait(&self.live, patience, |driver| driver.take_cm_request(self.id))?;
-        let CmEvent::ConnectRequest(request) = event else { return None };
-        Some(IncomingConnection { live: self.live.clone(), request, answered: false })
+        let CmEvent::ConnectRequest(mut request) = event else { return None };
+        let offers = take_offer(&mut request.private_data, REQUEST_DATA);
+        Some(IncomingConnection { live: self.live.clone(), request, offers, answered: false })
     }
 }
 
@@ -260,7 +263,6 @@ impl IncomingConnection {
         params: &ConnectionParams,
         patience: Duration,
     ) -> Result<Connection, ConnectFailure> {
-        let offers = take_offer(&mut self.request.private_data, REQUEST_DATA);
         let request = &*self.request;
         let conn = request.conn;
         // Only the side that asks names an MTU; there is no answer but yes or no.
@@ -277,7 +279,7 @@ impl IncomingConnection {
             max_rd_atomic: params.max_rd_atomic.min(request.responder_resources),
             retry_cnt: request.retry_count,
             rnr_retry: request.rnr_retry_count,
-            kernels: offers && params.kernels,
+            kernels: self.offers && params.kernels,
             ..*params
         };
         // Each side tells the other with which PSN to begin.

@@ -250,6 +250,11 @@ enum Backing {
     Caller,
     File(u64),
     Device(u64),
+    /// Another registration's, from this address of the bus on.
+    Shared {
+        bus: u64,
+        of: MemoryRegion,
+    },
 }
 
 /// Registered memory. It is deregistered when the last handle is dropped; from then on its key
@@ -300,10 +305,26 @@ impl MemoryRegion {
         Remote { addr: self.inner.iova.wrapping_add(offset), rkey: self.inner.key }
     }
 
+    /// Registers the same memory in another protection domain, at addresses from `iova` on. It
+    /// stays registered here until both are dropped.
+    ///
+    /// # Errors
+    /// The card refuses: see [`RegMrError`].
+    pub fn register_in(
+        &self,
+        domain: &ProtectionDomain,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let shared = Backing::Shared { bus: self.inner.bus(), of: self.clone() };
+        domain.add(self.inner.bus(), iova, self.len(), access, shared)
+    }
+
     /// The buffer under the region, if it has one of its own.
     pub fn buffer(&self) -> Option<&Buffer> {
         match &self.inner.backing {
             Backing::Buffer(buffer) => Some(buffer),
+            Backing::Shared { of, .. } => of.buffer(),
             Backing::Ring(qp, queue) => qp.ring_buffer(*queue),
             _ => None,
         }
@@ -330,6 +351,19 @@ impl MemoryRegion {
     }
 }
 
+impl MrInner {
+    /// Where the memory is on the card's bus.
+    fn bus(&self) -> u64 {
+        match &self.backing {
+            Backing::Buffer(buffer) => buffer.addr(),
+            // The elements of a ring lie where its region begins.
+            Backing::Ring(..) | Backing::Caller => self.iova,
+            Backing::File(base) | Backing::Device(base) => *base,
+            Backing::Shared { bus, .. } => *bus,
+        }
+    }
+}
+
 impl Drop for MrInner {
     fn drop(&mut self) {
         let mut driver = self.pd.live().lock();
@@ -339,7 +373,7 @@ impl Drop for MrInner {
         match self.backing {
             Backing::File(base) => drop(driver.memory.remove_file(base)),
             Backing::Device(addr) => drop(driver.nic.free_dm(addr)),
-            Backing::Buffer(_) | Backing::Ring(..) | Backing::Caller => {}
+            Backing::Buffer(_) | Backing::Ring(..) | Backing::Caller | Backing::Shared { .. } => {}
         }
     }
 }

@@ -1,55 +1,22 @@
 //! Kernels between two devices of one process, over real sockets.
 
+mod support;
+
 use std::time::Duration;
 
+use remora::ConnectionParams;
 use remora::kernel::builtin::{self, RemoteTable};
 use remora::kernel::{
     Bound, CallFailure, CallStatus, Context, Deployment, Header, KernelClient, Notify, StatusWord,
 };
-use remora::nic::Access;
 use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
 use remora::offload::kernel::builtin::column::Column;
 use remora::offload::kernel::builtin::{
     aggregate, consistency, filter, get, hyperloglog, opcode, shuffle, traversal,
 };
-use remora::{
-    CompletionQueue, ConnectionParams, Device, MemoryRegion, ProtectionDomain, QueuePair,
-    QueuePairOptions,
-};
+use support::{end, pair};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const OPEN: Access = Access::all();
-
-struct End {
-    device: Device,
-    pd: ProtectionDomain,
-    send_cq: CompletionQueue,
-    recv_cq: CompletionQueue,
-    qp: QueuePair,
-    memory: MemoryRegion,
-}
-
-fn end() -> End {
-    let device = Device::open().unwrap();
-    let pd = device.alloc_pd().unwrap();
-    let send_cq = device.create_cq(256).unwrap();
-    let recv_cq = device.create_cq(256).unwrap();
-    let rc = QueuePairOptions::rc(&send_cq);
-    let options = QueuePairOptions { recv_cq: &recv_cq, send_sges: 2, ..rc };
-    let qp = pd.create_qp(&options).unwrap();
-    let memory = pd.alloc(4 << 20, OPEN).unwrap();
-    End { device, pd, send_cq, recv_cq, qp, memory }
-}
-
-/// A client, and a server that knows nothing of what its card does.
-fn pair() -> (End, End, KernelClient) {
-    let (a, b) = (end(), end());
-    let params = ConnectionParams { kernels: true, ..ConnectionParams::new(a.device.info().mtu) };
-    a.qp.connect(b.qp.local(), &params).unwrap();
-    b.qp.connect(a.qp.local(), &params).unwrap();
-    let client = KernelClient::new(&a.pd, &a.qp, &a.recv_cq, 8, 1 << 20).unwrap();
-    (a, b, client)
-}
 
 fn numbers(n: u64) -> (Vec<u64>, Vec<u8>) {
     let numbers: Vec<u64> = (0..n).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20).collect();

@@ -4,7 +4,7 @@ use remora_nic::kernel::{CallStatus, HEADER_LEN, Header, Notify, STATUS_WORD_LEN
 use remora_nic::queue::{Data, SendFlags, SendOp, Sge};
 use remora_nic::wire::Dialect;
 use remora_offload::kernel::{
-    AsyncProgram, Context, DeployError, Deployment, Grant, Kernels, Limits, Timing,
+    AsyncProgram, Context, DeployError, Deployment, Grant, Kernels, Limits, Program, Timing,
 };
 
 use crate::pair::{A, B, Pair, PairOptions};
@@ -55,9 +55,21 @@ impl Pair {
         F: FnMut(Context) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), CallStatus>> + Send + 'static,
     {
+        self.deploy_program(of, opcode, Box::new(AsyncProgram::new(make)))
+    }
+
+    /// Deploys any program at `of`, which may use that host's region.
+    ///
+    /// # Errors
+    /// See [`DeployError`].
+    pub fn deploy_program(
+        &mut self,
+        of: usize,
+        opcode: u64,
+        program: Box<dyn Program>,
+    ) -> Result<(), DeployError> {
         let grants = vec![Grant { key: self.regions[of].key, write: true }];
         let deployment = Deployment::new("test", grants);
-        let program = Box::new(AsyncProgram::new(make));
         self.kernels(of, |kernels, _| kernels.deploy(opcode, deployment, program))
     }
 

@@ -5,11 +5,13 @@
 //!   the checkers in [`check`] judge what happened. This is the main test of the card.
 //! - [`Pair`] is the smallest world, two hosts and a connection, for directed tests with
 //!   [`Rule`]s that drop, delay or damage chosen packets.
+//! - [`chain`] sets up programs of work requests.
 //! - [`goodput()`] measures a connection at a given loss.
 //!
 //! The reading order is [`dice`], [`memory`], [`packet`], [`network`], [`world`], [`endpoint`].
 #![forbid(unsafe_code)]
 
+pub mod chain;
 pub mod check;
 pub mod dice;
 pub mod endpoint;

@@ -34,6 +34,12 @@ pub enum Verb {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
+    /// ATOMIC WRITE.
+    AtomicWrite,
+    /// FLUSH.
+    Flush,
+    /// Binds a memory window, by whose key the peer may go from then on.
+    BindWindow,
     /// RPC: a kernel of the peer's card is called (StRoM).
     Rpc,
     /// RPC WRITE: the same, with payload.
@@ -42,7 +48,7 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs but those of kernels, which only some cards know.
-    pub const ALL: [Verb; 8] = [
+    pub const ALL: [Verb; 11] = [
         Verb::Send,
         Verb::SendImm,
         Verb::SendInvalidate,
@@ -51,7 +57,16 @@ impl Verb {
         Verb::Read,
         Verb::CompareSwap,
         Verb::FetchAdd,
+        Verb::AtomicWrite,
+        Verb::Flush,
+        Verb::BindWindow,
     ];
+
+    /// Does it carry bytes of its own side to the other?
+    pub fn sends_data(self) -> bool {
+        use Verb::{BindWindow, CompareSwap, FetchAdd, Flush, Read};
+        !matches!(self, Read | CompareSwap | FetchAdd | Flush | BindWindow)
+    }
 
     /// Does it call a kernel?
     pub fn is_call(self) -> bool {
@@ -231,6 +246,7 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         result_bytes: dice.pick(&[256 << 10, 64 << 20]),
         turn_steps: dice.pick(&[1, 64, 4096]),
         turn_invocations: dice.pick(&[1, 8]),
+        room_patience: Duration::from_millis(100),
         ..Limits::default()
     };
     let timing = dice.coin().then(|| Timing {

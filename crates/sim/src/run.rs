@@ -35,6 +35,8 @@ pub struct Report {
     pub received: u64,
     /// Calls of kernels whose results came.
     pub answered: u64,
+    /// Calls that ended as their results did not get away.
+    pub congested: u64,
     /// Queue pairs that failed, as they legitimately may, by status.
     pub failed: BTreeMap<String, u64>,
     /// Packets sent again.
@@ -188,6 +190,7 @@ impl Run {
             bytes: stats.bytes,
             received: stats.received,
             answered: stats.answered,
+            congested: stats.congested,
             failed: stats.failed,
             retransmitted: again,
             phases,
@@ -200,8 +203,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tally { sent, lost, duplicated, reordered, corrupted, marked, .. } = self.tally;
         write!(f, "{}", self.options)?;
-        let Report { bytes, received, answered, .. } = self;
-        write!(f, "  done    {bytes} bytes, {received} messages received, {answered} calls;")?;
+        let Report { bytes, received, answered, congested, .. } = self;
+        write!(f, "  done    {bytes} bytes, {received} messages received, ")?;
+        write!(f, "{answered} calls answered, {congested} held up;")?;
         self.done.iter().try_for_each(|(verb, n)| write!(f, " {verb:?} {n}"))?;
         writeln!(f)?;
         writeln!(

@@ -224,6 +224,7 @@ fn perftest_by_address() {
     if !is_installed("ib_send_bw") {
         return;
     }
+    // Its client connects twice, the second time often before its own server listens again.
     // With -F, it reports though it cannot measure the processor's clock on a busy machine.
     for test in [
         "ib_send_bw -F -R -n 200 -p PORT",

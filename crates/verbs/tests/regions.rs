@@ -151,6 +151,17 @@ fn device_memory_is_reached_from_its_first_byte_on() {
     two.end();
 }
 
+/// As the kernel has it for what a device does not claim; so no FLUSH has to reach a medium.
+#[test]
+fn no_memory_is_known_to_be_persistent() {
+    let mut two = Two::new();
+    let flags = (ALL | newer::IBV_ACCESS_FLUSH_GLOBAL | newer::IBV_ACCESS_FLUSH_PERSISTENT) as i32;
+    let refused = mr::reg_mr(two.pd, two.bytes.as_mut_ptr().cast(), 8192, flags);
+    assert!(refused.is_null());
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EOPNOTSUPP));
+    two.end();
+}
+
 /// A page that is not there ends the request, and not the process.
 #[test]
 fn memory_on_demand_may_be_missing() {

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
@@ -142,11 +143,18 @@ fn to_itself(address: &IpAddr) -> Check {
     };
     match probe() {
         Ok(_) => Check::ok("firewall", format!("UDP on {address} reaches this machine itself")),
-        Err(error) => Check::fail(
-            "firewall",
-            format!("a datagram from {address} to itself does not arrive: {error}"),
-            "a firewall drops UDP here: allow UDP port 4791 in and out (`nft list ruleset`)",
-        ),
+        Err(error) => {
+            // Of who has waited in vain, the system only says that nothing is there.
+            let why = match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => String::new(),
+                _ => format!(": {error}"),
+            };
+            Check::fail(
+                "firewall",
+                format!("a datagram from {address} to itself does not arrive{why}"),
+                "a firewall drops UDP here: allow UDP port 4791 in and out (`nft list ruleset`)",
+            )
+        }
     }
 }
 

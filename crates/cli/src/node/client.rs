@@ -4,25 +4,29 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
+use remora::kernel::KernelClient;
 use remora::nic::CreateError;
 use remora::nic::cm::message::RejectReason;
 use remora::nic::queue::Remote;
 use remora::{
     CompletionQueue, ConnectFailure, Connection, ConnectionParams, CreateQpError, Device,
-    ProtectionDomain, QueuePair, QueuePairOptions,
+    ProtectionDomain, QueuePair, QueuePairOptions, RegisterError,
 };
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use super::KERNELS_DOCUMENT;
 use super::address::{NodeAddress, RegionAddress};
 use super::document::{self, DocumentError};
-use super::protocol::{Reply, ReplyError, Request, Token};
+use super::protocol::{REQUEST_LEN, Reply, ReplyError, Request, Token};
 use super::transfer::{ACK_TIMEOUT, Transfer, TransferError, WINDOW};
 
 /// How long a node may take to answer. The manager repeats its request once in that time.
 pub const CONNECT_PATIENCE: Duration = Duration::from_secs(6);
 /// How often a document is read anew when it was being written.
 const DOCUMENT_TRIES: usize = 100;
+/// Calls of kernels in flight.
+const CALLS: usize = 1;
 
 /// A connection to a region of a node. Dropping it disconnects.
 #[derive(Debug)]
@@ -33,6 +37,7 @@ pub struct RemoteRegion {
     reply: Reply,
     pd: ProtectionDomain,
     cq: CompletionQueue,
+    recv_cq: CompletionQueue,
     connection: Connection,
 }
 
@@ -127,24 +132,35 @@ impl RemoteRegion {
     ) -> Result<RemoteRegion, OpenRegionError> {
         let node = address.node;
         let request = Request { name: &address.name, token };
-        let request = request.emit().ok_or_else(|| OpenRegionError::Name(address.name.clone()))?;
+        let mut request =
+            request.emit().ok_or_else(|| OpenRegionError::Name(address.name.clone()))?.to_vec();
+        if address.name == KERNELS_DOCUMENT {
+            // The offer of op-codes takes the room of the name's padding.
+            request.truncate(REQUEST_LEN - 4);
+        }
         let pd = device.alloc_pd()?;
         let cq = device.create_cq(4 * WINDOW)?;
+        let recv_cq = device.create_cq(CALLS)?;
         let options = QueuePairOptions {
+            recv_cq: &recv_cq,
             send_depth: 2 * WINDOW as u32,
-            recv_depth: 1,
+            recv_depth: CALLS as u32,
+            send_sges: 2,
             ..QueuePairOptions::rc(&cq)
         };
         let queue_pair = pd.create_qp(&options)?;
-        let params =
-            ConnectionParams { timeout: ACK_TIMEOUT, ..ConnectionParams::new(device.info().mtu) };
+        let params = ConnectionParams {
+            timeout: ACK_TIMEOUT,
+            kernels: address.name == KERNELS_DOCUMENT,
+            ..ConnectionParams::new(device.info().mtu)
+        };
         let to = SocketAddr::new(node.ip, node.port);
         let connection = device.connect(queue_pair, to, &request, &params, patience);
         let connection = connection.map_err(|failure| describe(failure, node, device))?;
         let reply = Reply::parse(connection.private_data())
             .map_err(|source| OpenRegionError::NoNode { node, source })?;
         let (device, address) = (device.clone(), address.clone());
-        Ok(RemoteRegion { device, address, token, reply, pd, cq, connection })
+        Ok(RemoteRegion { device, address, token, reply, pd, cq, recv_cq, connection })
     }
 
     /// Connects anew, to learn why this connection broke.
@@ -186,6 +202,14 @@ impl RemoteRegion {
     /// Where they complete.
     pub fn cq(&self) -> &CompletionQueue {
         &self.cq
+    }
+
+    /// Calls kernels, if this is the node's region of them, with results of at most so many bytes.
+    ///
+    /// # Errors
+    /// No memory for the results.
+    pub fn kernels(&self, result_len: usize) -> Result<KernelClient, RegisterError> {
+        KernelClient::new(&self.pd, self.queue_pair(), &self.recv_cq, CALLS, result_len)
     }
 
     /// Reads a document of the node's. Reads again while it is being written.

@@ -10,13 +10,19 @@
 //! - [`server`] is the node; `clients` is who is connected to it, `regions` what it serves.
 //! - [`client`] connects to a region; [`transfer`] moves bytes.
 //!
+//! - [`kernels`] loads kernels into the node's card, for who shows a [`permit`].
+//!
 //! Each region has a protection domain of its own, in which the queue pairs of its clients live: a
-//! key that leaks opens nothing to the clients of another region.
+//! key that leaks opens nothing to the clients of another region. Who calls kernels lives in that of
+//! `@kernels`, where the regions that kernels were granted are registered a second time, for the card
+//! alone.
 
 pub mod address;
 pub mod client;
 mod clients;
 pub mod document;
+pub mod kernels;
+pub mod permit;
 pub mod protocol;
 mod regions;
 pub mod server;
@@ -35,6 +41,9 @@ pub const REGIONS_MAX: usize = 1024;
 
 /// The region in which a node lists its regions.
 pub const REGIONS_DOCUMENT: &str = "@regions";
+
+/// The region in which a node lists its kernels, and to which those connect who call them.
+pub const KERNELS_DOCUMENT: &str = "@kernels";
 
 /// The region in which a node keeps its counters.
 pub const STATS_DOCUMENT: &str = "@stats";

@@ -47,6 +47,11 @@ impl Token {
         (bytes != [0; 16]).then_some(Token(bytes))
     }
 
+    /// The bytes.
+    pub fn to_bytes(&self) -> [u8; 16] {
+        self.0
+    }
+
     /// Compares without saying, by the time it takes, how much is right.
     pub fn matches(&self, shown: Option<&Token>) -> bool {
         let shown = shown.map_or([0; 16], |t| t.0);

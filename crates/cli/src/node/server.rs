@@ -21,11 +21,14 @@ use thiserror::Error;
 use super::address::NodeAddress;
 use super::clients::{Departure, Roster};
 use super::document::{HEADER_LEN, Publisher};
+use super::kernels::{KernelRow, Kernels, LIST_BYTES};
 use super::protocol::{Reply, Request, RequestError, Token};
 pub use super::regions::RegionInfo;
 use super::regions::Served;
 use super::spec::RegionSpec;
-use super::{CLIENTS_MAX, DEFAULT_PORT, REGIONS_DOCUMENT, REGIONS_MAX, STATS_DOCUMENT};
+use super::{
+    CLIENTS_MAX, DEFAULT_PORT, KERNELS_DOCUMENT, REGIONS_DOCUMENT, REGIONS_MAX, STATS_DOCUMENT,
+};
 
 /// How often connections and files are looked at and the counters are published.
 const TICK: Duration = Duration::from_millis(250);
@@ -49,11 +52,13 @@ pub struct NodeOptions {
     pub token: Option<Token>,
     /// The regions.
     pub regions: Vec<RegionSpec>,
+    /// Each of these permits to load kernels.
+    pub permits: Vec<Token>,
 }
 
 impl Default for NodeOptions {
     fn default() -> NodeOptions {
-        NodeOptions { port: DEFAULT_PORT, token: None, regions: Vec::new() }
+        NodeOptions { port: DEFAULT_PORT, token: None, regions: Vec::new(), permits: Vec::new() }
     }
 }
 
@@ -219,6 +224,9 @@ pub struct Node {
     cq: CompletionQueue,
     channel: Channel,
     started: Instant,
+    kernels: Kernels,
+    /// The list of kernels, as clients read it.
+    kernel_list: Mutex<(Option<Publisher>, Vec<KernelRow>)>,
 }
 
 impl Node {
@@ -241,9 +249,19 @@ impl Node {
         }
         // Each line of the list has room for the words of a withdrawal.
         let list_bytes = HEADER_LEN as u64 + 512 * (1 + regions.len() as u64);
-        for (name, bytes) in [(REGIONS_DOCUMENT, list_bytes), (STATS_DOCUMENT, STATS_BYTES)] {
+        let documents = [
+            (REGIONS_DOCUMENT, list_bytes),
+            (STATS_DOCUMENT, STATS_BYTES),
+            (KERNELS_DOCUMENT, LIST_BYTES),
+        ];
+        for (name, bytes) in documents {
             regions.insert(name.into(), Served::memory(device, name, bytes, false)?);
         }
+        let kernels = Kernels::new(device, &regions[KERNELS_DOCUMENT].pd, options.permits.clone());
+        for region in regions.values().filter(|region| !region.info.name.starts_with('@')) {
+            kernels.open(&region.info.name, region.region(), region.info.writable);
+        }
+        let kernel_list = regions[KERNELS_DOCUMENT].region().cloned().map(Publisher::new);
         let port = options.port;
         let listener = device.listen(port).map_err(|source| StartError::Listen { port, source })?;
         let channel = device.create_channel()?;
@@ -261,6 +279,8 @@ impl Node {
             cq,
             channel,
             started: Instant::now(),
+            kernels,
+            kernel_list: Mutex::new((kernel_list, Vec::new())),
         })
     }
 
@@ -283,9 +303,16 @@ impl Node {
             node: self.address.to_string(),
             uptime_ms: self.started.elapsed().as_millis() as u64,
             clients: lock(&self.roster).len(),
-            events: self.events.list(),
+            events: self.events(),
             counters: counters.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         }
+    }
+
+    fn events(&self) -> BTreeMap<String, u64> {
+        let mut events = self.events.list();
+        let refused = self.kernels.refused.load(Ordering::Relaxed);
+        events.insert("refused_kernel_permit".to_owned(), refused);
+        events
     }
 
     /// Serves until `stop` is true.
@@ -293,6 +320,7 @@ impl Node {
         let stopped = || stop.load(Ordering::Relaxed);
         thread::scope(|scope| {
             scope.spawn(|| self.keep_house(&stopped));
+            scope.spawn(|| self.kernels.serve(&stopped, &|| self.list_kernels(false)));
             while !stopped() {
                 let Some(incoming) = self.listener.accept(ACCEPT_PATIENCE) else { continue };
                 if self.handshakes.load(Ordering::Relaxed) >= HANDSHAKES_MAX {
@@ -316,6 +344,7 @@ impl Node {
         let params = ConnectionParams {
             access,
             timeout: super::transfer::ACK_TIMEOUT,
+            kernels: name == KERNELS_DOCUMENT,
             ..ConnectionParams::new(self.device.info().mtu)
         };
         let peer = incoming.peer();
@@ -379,6 +408,7 @@ impl Node {
         let mut list = publisher(REGIONS_DOCUMENT);
         let mut stats = publisher(STATS_DOCUMENT);
         let mut listed = None;
+        self.list_kernels(true);
         while !stopped() {
             let regions = self.regions();
             if listed.as_ref() != Some(&regions) {
@@ -386,6 +416,7 @@ impl Node {
                 listed = Some(regions);
             }
             publish(&mut stats, &self.stats());
+            self.list_kernels(false);
             self.watch_clients();
             lock(&self.regions).values_mut().for_each(|region| self.withdraw_if_shrunk(region));
             self.words.store(0, Ordering::Relaxed);
@@ -417,8 +448,19 @@ impl Node {
         }
     }
 
+    /// Publishes the list of kernels, if it has changed.
+    fn list_kernels(&self, first: bool) {
+        let (publisher, published) = &mut *lock(&self.kernel_list);
+        let list = self.kernels.list();
+        if first || list != *published {
+            publish(publisher, &list);
+            *published = list;
+        }
+    }
+
     fn withdraw_if_shrunk(&self, region: &mut Served) {
         if let Some(words) = region.check_file() {
+            self.kernels.open(&region.info.name, None, false);
             add(&self.events.regions_withdrawn);
             tracing::warn!("{words}");
         }

@@ -201,6 +201,8 @@ statuses! {
     UNAVAILABLE = 10, kernel_unavailable, "the host's fallback is busy or gone";
     /// The kernel was unloaded under the invocation.
     UNLOADED = 11, kernel_unloaded, "the kernel was unloaded";
+    /// Results did not get away for too long: their queue pair, or the card, was held up.
+    CONGESTED = 12, kernel_congested, "the results did not get away in time";
 }
 
 impl CallStatus {

@@ -59,14 +59,6 @@ pub trait Memory {
         }
         Err(MemoryFault { addr })
     }
-
-    /// Makes `len` bytes from `addr` on survive a loss of power, whoever has written them. As it
-    /// comes, it does nothing: only regions of persistent memory should be registered with
-    /// [`crate::Access::FLUSH_PERSISTENT`].
-    fn persist(&mut self, addr: u64, len: u64) -> Result<(), MemoryFault> {
-        let _ = (addr, len);
-        Ok(())
-    }
 }
 
 /// How often a word is tried to be swapped against other writers.

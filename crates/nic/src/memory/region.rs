@@ -31,7 +31,8 @@ bitflags! {
         const MW_BIND = 1 << 5;
         /// A peer may FLUSH it to global visibility.
         const FLUSH_GLOBAL = 1 << 6;
-        /// A peer may FLUSH it to persistence.
+        /// A peer may FLUSH it to persistence. Only for memory in which what is written survives a
+        /// loss of power, whoever has written it: the card does nothing more for it.
         const FLUSH_PERSISTENT = 1 << 7;
     }
 }

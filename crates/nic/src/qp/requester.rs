@@ -246,11 +246,14 @@ impl Qp {
                 _ => Status::LocalQpOperation,
             }
         });
-        let fenced = judged.is_ok_and(|e| e.flags.contains(SendFlags::FENCE));
+        let fenced = judged.as_ref().is_ok_and(|e| e.flags.contains(SendFlags::FENCE));
         if fenced && self.waits_for_response(env) {
             return Some(Stop::Blocked);
         }
-        let mut failed = judged.and_then(|e| self.judge(env, &e, raw)).err();
+        let mut failed = match &judged {
+            Ok(element) => self.judge(env, element, raw).err(),
+            Err(status) => Some(*status),
+        };
         let element = judged.unwrap_or_else(|_| {
             env.card.counters.elements_invalid += 1;
             Element::unreadable(raw)
@@ -310,6 +313,7 @@ impl Qp {
     }
 
     /// The pool of outstanding work is full: waits for room.
+    #[inline(never)]
     pub(super) fn starve(&mut self, env: &mut Env<'_>) -> Stop {
         env.card.counters.pool_full += 1;
         if self.cold.starved != env.card.feedings.wrapping_add(1) {
@@ -513,6 +517,7 @@ impl Qp {
                 }
             };
             let pushed = batch.push_changed((path, ecn), mark, pad, env.mem, header, change);
+            env.card.kernel.ask_due();
             pushed.map_err(|_| AccessError::Memory)?;
             env.card.counters.kernel_tapped_bytes += u64::from(len);
         } else if batch.has_gaps(mark) {
@@ -552,6 +557,7 @@ impl Qp {
     }
 
     /// Asks for the piece of a READ that begins at `next`.
+    #[inline(never)]
     fn send_read(
         &mut self,
         env: &mut Env<'_>,
@@ -577,6 +583,7 @@ impl Qp {
     }
 
     /// Adds a reliable request without payload.
+    #[inline(never)]
     fn push_bare(
         &mut self,
         env: &mut Env<'_>,

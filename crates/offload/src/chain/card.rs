@@ -16,13 +16,15 @@ use thiserror::Error;
 
 use super::plan::{Piece, Plan};
 use super::program::{Kind, Layout, LinkError, Program, QueueAt, RegionAt};
-use super::request::{Class, QueueId, Verb, sge};
+use super::request::{Class, Label, QueueId, Verb, sge};
 
 /// Messages from the client that may be under way.
 const CLIENT_DEPTH: u32 = 16;
 /// The longest message, each way.
 const MESSAGE_MAX: u64 = 1 << 16;
 const CLIENT_STRIDE: u32 = ELEMENT_LEN as u32;
+/// Failed requests of a queue that are kept.
+const FAILURES_KEPT: usize = 16;
 /// Pages that regions are mapped by: 2 MiB, as memory is one piece.
 const PAGE: u32 = 21;
 
@@ -139,7 +141,7 @@ impl ChainCard {
         let connection = Connection::of(program)?;
         for piece in plan.rings.clone() {
             let ring = register(&mut nic, pd, piece)?;
-            let cq = nic.create_counting_cq(16)?;
+            let cq = nic.create_counting_cq(FAILURES_KEPT)?;
             layout.queues.push(QueueAt { qpn: 0, cq, ring });
         }
         layout.data = register(&mut nic, pd, plan.data)?;
@@ -266,6 +268,20 @@ impl ChainCard {
             }
         }
         answers
+    }
+
+    /// Requests that have failed since the last call, and how. (Those behind them are flushed.)
+    pub fn failures(&mut self) -> Vec<(QueueId, Label, Status)> {
+        let mut failures = Vec::new();
+        for (i, queue) in self.layout.queues.iter().enumerate() {
+            let mut entries = [Completion::default(); FAILURES_KEPT];
+            let polled = self.nic.poll_cq(queue.cq, &mut entries).unwrap_or(0);
+            let failed = entries[..polled].iter().filter(|entry| entry.status != Status::Flushed);
+            failures.extend(
+                failed.map(|entry| (QueueId(i), Label(entry.wr_id as usize), entry.status)),
+            );
+        }
+        failures
     }
 
     /// Lets the card work a bounded while; false when it has nothing to do.

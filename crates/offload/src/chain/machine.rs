@@ -8,6 +8,7 @@
 use super::place::{Place, Span, Word};
 use super::program::{Layout, Program, Start};
 use super::request::{Count, Field, Label, QueueId, Request, Verb};
+use thiserror::Error;
 
 /// Where the head goes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -35,6 +36,40 @@ pub struct Machine {
     table: Vec<Vec<Action>>,
 }
 
+/// Why a table is no machine's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum TableError {
+    /// It has no states.
+    #[error("the table has no states")]
+    Empty,
+    /// A row is longer or shorter than the first.
+    #[error("state {state} knows {len} symbols, and the first state {symbols}: one each is wanted")]
+    Row {
+        /// Whose row.
+        state: usize,
+        /// Its length.
+        len: usize,
+        /// That of the first.
+        symbols: usize,
+    },
+    /// A symbol that no row knows is written.
+    #[error("state {state} writes {symbol}, a symbol that has no column")]
+    Symbol {
+        /// In which state.
+        state: usize,
+        /// The symbol.
+        symbol: u8,
+    },
+    /// A state follows that has no row.
+    #[error("state {state} is followed by {next}, a state that has no row")]
+    State {
+        /// In which state.
+        state: usize,
+        /// The next one.
+        next: u16,
+    },
+}
+
 /// Bytes of a table's entry: next row, symbol, movement, and how it goes on.
 const ENTRY: u64 = 32;
 /// Bytes of a tape's cell, which holds the offset of its symbol's entry in any row.
@@ -43,17 +78,24 @@ const CELL: u64 = 8;
 impl Machine {
     /// A machine with this table; it starts in state 0.
     ///
-    /// # Panics
+    /// # Errors
     /// The rows differ in length, or a symbol or state is none.
-    pub fn new(table: Vec<Vec<Action>>) -> Machine {
+    pub fn new(table: Vec<Vec<Action>>) -> Result<Machine, TableError> {
         let symbols = table.first().map_or(0, Vec::len);
-        let fits = |action: &Action| {
-            let next = action.next.is_none_or(|next| usize::from(next) < table.len());
-            usize::from(action.write) < symbols && next
-        };
-        let is_right = |row: &Vec<Action>| row.len() == symbols && row.iter().all(fits);
-        assert!(symbols > 0 && table.iter().all(is_right), "a row, a symbol or a state is none");
-        Machine { table }
+        for (state, row) in table.iter().enumerate() {
+            if row.len() != symbols || symbols == 0 {
+                return Err(TableError::Row { state, len: row.len(), symbols });
+            }
+            for action in row {
+                if usize::from(action.write) >= symbols {
+                    return Err(TableError::Symbol { state, symbol: action.write });
+                }
+                if let Some(next) = action.next.filter(|&next| usize::from(next) >= table.len()) {
+                    return Err(TableError::State { state, next });
+                }
+            }
+        }
+        if table.is_empty() { Err(TableError::Empty) } else { Ok(Machine { table }) }
     }
 
     /// A machine that computes the generations of an elementary cellular automaton, by Wolfram's
@@ -86,7 +128,7 @@ impl Machine {
             let other = Some(if right { SWEEP } else { 0 });
             table.push(vec![Action { write: EDGE, go: back, next: other }; 3]);
         }
-        Machine::new(table)
+        Machine { table }
     }
 
     /// The tape of an automaton with these cells.
@@ -274,6 +316,7 @@ mod tests {
             vec![act(1, true, 4), act(1, false, 3)],
             vec![act(1, true, 3), act(0, true, 0)],
         ])
+        .unwrap()
     }
 
     #[test]
@@ -293,7 +336,7 @@ mod tests {
 
     #[test]
     fn rule_110_has_the_generations_of_its_definition() {
-        let mut row: Vec<u8> = (0..40).map(|i| u8::from(i == 37 || i % 7 == 3)).collect();
+        let row: Vec<u8> = (0..40).map(|i| u8::from(i == 37 || i % 7 == 3)).collect();
         let machine = Machine::automaton(110);
         let tape = Machine::automaton_tape(&row);
         let sweep = row.len() + 2;
@@ -311,13 +354,26 @@ mod tests {
             let (_, tape) = side_by_side(&machine, &tape, 1, 2 * sweep);
             assert_eq!(tape[1..=row.len()], next_row(rule, &next_row(rule, &row)));
         }
-        row.clear();
+    }
+
+    #[test]
+    fn tables_that_are_none_are_refused() {
+        let act = |write, next| Action { write, go: Move::Left, next };
+        let fine = act(0, None);
+        assert_eq!(Machine::new(vec![]), Err(TableError::Empty));
+        let (state, symbols) = (1, 2);
+        let row = Machine::new(vec![vec![fine; 2], vec![fine]]);
+        assert_eq!(row, Err(TableError::Row { state, len: 1, symbols }));
+        let symbol = Machine::new(vec![vec![fine; 2], vec![fine, act(2, None)]]);
+        assert_eq!(symbol, Err(TableError::Symbol { state, symbol: 2 }));
+        let next = Machine::new(vec![vec![fine; 2], vec![act(1, Some(2)), fine]]);
+        assert_eq!(next, Err(TableError::State { state, next: 2 }));
     }
 
     #[test]
     fn a_head_that_leaves_the_tape_ends_the_chain() {
         let act = Action { write: 1, go: Move::Right, next: Some(0) };
-        let machine = Machine::new(vec![vec![act, act]]);
+        let machine = Machine::new(vec![vec![act, act]]).unwrap();
         let compiled = machine.compile(&[0; 4], 0);
         let mut model = Model::new(&compiled.program, &[]).unwrap();
         // The table follows the tape in the same region: what stands there is no symbol.

@@ -1,10 +1,12 @@
 //! Chains: programs of work requests that change each other (RedN).
 pub mod card;
 pub mod construct;
+mod listing;
 pub mod machine;
 pub mod model;
 pub mod mov;
 pub mod offload;
+pub mod picture;
 pub mod place;
 mod plan;
 pub mod program;

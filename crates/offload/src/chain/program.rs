@@ -9,6 +9,9 @@ use remora_nic::queue::{MAX_SGE, RingInit, SendFlags};
 /// The flag of elements that hold their data themselves.
 const INLINE: u16 = SendFlags::INLINE.bits();
 
+/// The queue of requests that are only copied.
+const PATTERNS: &str = "patterns";
+
 /// What kind of queue it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
@@ -207,11 +210,11 @@ impl Program {
 
     /// The queue of requests that are only copied, never run.
     pub(crate) fn patterns(&mut self) -> QueueId {
-        const NAME: &str = "patterns";
-        match self.queues.iter().position(|queue| queue.name == NAME) {
-            Some(at) => QueueId(at),
-            None => self.managed(NAME, Start::Asleep),
-        }
+        self.patterns_queue().unwrap_or_else(|| self.managed(PATTERNS, Start::Asleep))
+    }
+
+    pub(crate) fn patterns_queue(&self) -> Option<QueueId> {
+        self.queues.iter().position(|queue| queue.name == PATTERNS).map(QueueId)
     }
 
     /// A label that is not used after all.

@@ -318,6 +318,55 @@ impl Context {
     }
 }
 
+/// The invocation that is being polled, and the steps it has left: for programs whose futures
+/// outlive an invocation.
+#[cfg(feature = "wasm")]
+pub(super) fn current() -> impl Future<Output = Result<(Context, u64), CallStatus>> {
+    leaf(|turn| Ok(Poll::Ready((turn.invocation.context(), turn.invocation.left))))
+}
+
+/// Pays for work on `len` bytes that are not registered memory.
+#[cfg(feature = "wasm")]
+pub(super) fn charge(len: usize) -> impl Future<Output = Result<(), CallStatus>> {
+    leaf(move |turn| Ok(if turn.spend(len)? { Poll::Ready(()) } else { Poll::Pending }))
+}
+
+/// An invocation that waits for nothing has had enough of this turn.
+#[cfg(feature = "wasm")]
+pub(super) fn end_turn(cx: &task::Context<'_>) {
+    with_turn(cx, |turn| {
+        if turn.invocation.wait == Wait::Turn {
+            turn.steps = 0;
+        }
+    });
+}
+
+/// Begins a trial of an invocation, if everything it may want is there at once: what it has done
+/// until something turns out to be pending can be undone, as nobody has seen it. Returns the
+/// invocation, and the steps it has left.
+#[cfg(feature = "wasm")]
+pub(super) fn begin_trial(cx: &task::Context<'_>) -> Option<(Context, u64)> {
+    with_turn(cx, |turn| {
+        let payload = turn.chunk.is_some() || !turn.invocation.staged.is_empty();
+        if turn.timing.is_some() || payload || !turn.invocation.ended {
+            return None;
+        }
+        turn.invocation.trial = true;
+        Some((turn.invocation.context(), turn.invocation.left))
+    })?
+}
+
+/// Ends a trial. With `undo`, all is as it was, with so many steps left.
+#[cfg(feature = "wasm")]
+pub(super) fn end_trial(cx: &task::Context<'_>, undo: Option<u64>) {
+    with_turn(cx, |turn| {
+        turn.invocation.trial = false;
+        if let Some(left) = undo {
+            turn.undo(left);
+        }
+    });
+}
+
 /// A future of one step that needs the card.
 fn leaf<R>(
     mut step: impl FnMut(&mut Turn<'_, '_>) -> Result<Poll<R>, CallStatus>,

@@ -91,6 +91,11 @@ pub trait Program: Send {
 
     /// An invocation is over, or is to end: its number may be given again.
     fn stop(&mut self, cell: u32);
+
+    /// A queue pair is gone: its number may come again, for another requester.
+    fn closed(&mut self, qpn: u32) {
+        let _ = qpn;
+    }
 }
 
 /// An `async fn(Context) -> Result<(), CallStatus>` as a program. Its futures are pinned once and

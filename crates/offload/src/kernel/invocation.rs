@@ -6,6 +6,7 @@ use remora_nic::kernel::{Buffer, Call, KernelIo, Payload, WriteOut};
 use remora_nic::queue::Remote;
 use remora_nic::{AccessError, Key, Pd, Time};
 
+use super::context::Context;
 use super::{CallStatus, Grant};
 
 /// Bytes of results that leave as one WRITE: enough to be efficient, few enough to share.
@@ -61,6 +62,10 @@ pub(super) struct Invocation {
     pub(super) hint: usize,
     /// A message of it could not be sent.
     pub(super) broken: bool,
+    /// Since it waits for room: until when it may, and what it had sent before.
+    pub(super) room_by: Option<(Time, u32)>,
+    /// It may be undone: nothing is to leave the card yet.
+    pub(super) trial: bool,
 }
 
 impl Invocation {
@@ -83,6 +88,8 @@ impl Invocation {
             queued: false,
             hint: 0,
             broken: false,
+            room_by: None,
+            trial: false,
         }
     }
 
@@ -96,6 +103,18 @@ impl Invocation {
         (self.out, self.held) = (None, None);
         (self.written, self.in_flight, self.left) = (0, 0, budget);
         (self.wait, self.queued, self.hint, self.broken) = (Wait::Turn, false, 0, false);
+        self.room_by = None;
+        self.trial = false;
+    }
+
+    /// What its kernel sees.
+    pub(super) fn context(&self) -> Context {
+        Context {
+            qpn: self.call.qpn,
+            opcode: self.call.opcode,
+            cookie: self.call.header.cookie,
+            max_len: self.call.header.max_len,
+        }
     }
 
     /// Bytes of results so far.

@@ -11,7 +11,7 @@ use remora_nic::kernel::{Buffer, Busy, Call, KernelIo, Passing, Payload, Reply, 
 use remora_nic::queue::Status;
 
 use super::CallStatus;
-use super::context::{Context, poll_with};
+use super::context::poll_with;
 use super::deploy::{DeployError, Deployed, Deployment, Grant, KernelInfo, Program};
 use super::fallback::{Fallback, FallbackCall, WAITING_MAX};
 use super::invocation::{Invocation, OBJECT_MAX, Pool, STAGE, Wait};
@@ -31,6 +31,12 @@ pub struct Limits {
     pub turn_steps: u32,
     /// Invocations that go on in one turn of the card.
     pub turn_invocations: usize,
+    /// How long an invocation may wait for room to send without sending anything.
+    ///
+    /// Results share a queue pair with its requests, in order. So two cards whose kernels stream
+    /// results to each other, each behind a request that the other has no room for, would wait for
+    /// ever; the first invocation to lose patience frees both.
+    pub room_patience: Duration,
 }
 
 impl Default for Limits {
@@ -41,6 +47,7 @@ impl Default for Limits {
             result_bytes: 64 << 20,
             turn_steps: 4096,
             turn_invocations: 8,
+            room_patience: Duration::from_secs(1),
         }
     }
 }
@@ -327,10 +334,34 @@ impl Kernels {
                     Wait::Turn if steps > 0 => self.finish(io, index, Err(CallStatus::TRAP)),
                     Wait::Turn => self.make_ready(index),
                     Wait::Until(at) => self.sleeping.push(Reverse((at, id))),
-                    Wait::Room => self.starved.push(id),
+                    Wait::Room => self.starve(io.now(), index),
                     Wait::Payload | Wait::Host => {}
                 }
             }
+        }
+    }
+
+    /// An invocation waits for room to send, for a while.
+    fn starve(&mut self, now: Time, index: u32) {
+        let id = self.id(index);
+        let invocation = &mut self.invocations[index as usize];
+        self.starved.push(id);
+        if invocation.room_by.is_none_or(|(_, written)| written != invocation.written) {
+            let end = now + self.limits.room_patience;
+            invocation.room_by = Some((end, invocation.written));
+            self.sleeping.push(Reverse((end, id)));
+        }
+    }
+
+    /// What an invocation waited for until `at` has come.
+    fn awake(&mut self, io: &mut KernelIo<'_>, at: Time, index: u32) {
+        let Invocation { wait, room_by, .. } = self.invocations[index as usize];
+        match wait {
+            Wait::Until(until) if until <= at => self.make_ready(index),
+            Wait::Room if room_by.is_some_and(|(end, _)| end <= at) => {
+                self.finish(io, index, Err(CallStatus::CONGESTED));
+            }
+            _ => {}
         }
     }
 
@@ -358,8 +389,24 @@ impl Kernels {
         io.reply(&call, Reply { status, offset: invocation.written, data });
         self.end(index, status != CallStatus::OK);
         while let Some(buffer) = io.take_returned() {
-            self.buffers.put(buffer);
+            self.take_back(buffer);
         }
+    }
+
+    /// A buffer is free again.
+    fn take_back(&mut self, buffer: Buffer) {
+        self.buffers.put(buffer);
+        self.wake_starved();
+    }
+
+    /// Whoever waits for room looks again: there may be some, of whichever kind.
+    fn wake_starved(&mut self) {
+        for i in 0..self.starved.len() {
+            if let Some(index) = self.find(self.starved[i]) {
+                self.make_ready(index);
+            }
+        }
+        self.starved.clear();
     }
 
     /// Frees an invocation's place.
@@ -369,11 +416,12 @@ impl Kernels {
         invocation.generation = invocation.generation.wrapping_add(1);
         // What waited for it is another's from here on.
         invocation.queued = false;
-        if let Some(buffer) = invocation.out.take() {
-            self.buffers.put(buffer);
-        }
+        let buffer = invocation.out.take();
         let (host, at, cell) = (invocation.wait == Wait::Host, invocation.program, invocation.cell);
         self.free.push(index);
+        if let Some(buffer) = buffer {
+            self.take_back(buffer);
+        }
         if host {
             return;
         }
@@ -449,18 +497,12 @@ impl remora_nic::kernel::Kernels for Kernels {
         };
         let Some(index) = self.place(call) else { return Taken::Busy };
         let Some(program) = self.programs[at as usize].as_mut() else { return Taken::NoKernel };
-        let context = Context {
-            qpn: call.qpn,
-            opcode: call.opcode,
-            cookie: call.header.cookie,
-            max_len: call.header.max_len,
-        };
         program.calls += 1;
         program.running += 1;
-        let cell = program.code.start(context);
         let budget = program.deployment.budget;
         let invocation = &mut self.invocations[index as usize];
         invocation.begin(call, params, more == 0, budget);
+        let cell = program.code.start(invocation.context());
         (invocation.program, invocation.cell) = (at, cell);
         let id = self.id(index);
         self.run(io, index, data);
@@ -508,11 +550,8 @@ impl remora_nic::kernel::Kernels for Kernels {
                 break;
             }
             self.sleeping.pop();
-            let index = self.find(id).filter(|index| {
-                matches!(self.invocations[*index as usize].wait, Wait::Until(until) if until <= at)
-            });
-            if let Some(index) = index {
-                self.make_ready(index);
+            if let Some(index) = self.find(id) {
+                self.awake(io, at, index);
             }
         }
         for _ in 0..self.limits.turn_invocations {
@@ -539,13 +578,7 @@ impl remora_nic::kernel::Kernels for Kernels {
             invocation.in_flight = invocation.in_flight.saturating_sub(1);
             invocation.broken |= status != Status::Success;
         }
-        // Whoever waits for room looks again: there may be some, of whichever kind.
-        for i in 0..self.starved.len() {
-            if let Some(index) = self.find(self.starved[i]) {
-                self.make_ready(index);
-            }
-        }
-        self.starved.clear();
+        self.wake_starved();
     }
 
     fn closed(&mut self, qpn: u32) {
@@ -555,6 +588,9 @@ impl remora_nic::kernel::Kernels for Kernels {
                 self.dropped += 1;
                 self.end(index as u32, true);
             }
+        }
+        for program in self.programs.iter_mut().flatten() {
+            program.code.closed(qpn);
         }
         if let Some(fallback) = &mut self.fallback {
             fallback.waiting.retain(|call| call.qpn != qpn);

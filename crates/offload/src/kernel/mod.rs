@@ -21,7 +21,8 @@
 //! they are, so that an invocation allocates nothing once the pools are warm. A kernel that is
 //! bound to a stream ([`Tap`]) sees every payload as it passes, in place.
 //!
-//! [`builtin`] are the kernels of the paper.
+//! [`builtin`] are the kernels of the paper; `wasm` (with the feature of that name) runs those that
+//! are loaded at run time.
 
 pub mod builtin;
 mod context;
@@ -31,6 +32,8 @@ mod invocation;
 mod kernels;
 mod tap;
 mod turn;
+#[cfg(feature = "wasm")]
+pub mod wasm;
 
 pub use context::{Context, Port};
 pub use deploy::{AsyncProgram, DeployError, Deployment, Grant, KernelInfo, Program};

@@ -105,6 +105,9 @@ impl Turn<'_, '_> {
         self.invocation.fits(0)?;
         let rest = self.invocation.held.is_some()
             || self.invocation.out.as_ref().is_some_and(|out| !out.is_empty());
+        if rest && self.invocation.trial {
+            return Ok(false);
+        }
         if rest && self.invocation.call.header.local {
             // A local call's results are copied once, at the end.
             return self.localize().map(|()| true);
@@ -114,6 +117,16 @@ impl Turn<'_, '_> {
             self.invocation.wait = Wait::Room;
         }
         Ok(flushed)
+    }
+
+    /// Forgets all results of a trial.
+    #[cfg(feature = "wasm")]
+    pub(super) fn undo(&mut self, left: u64) {
+        if let Some(out) = self.invocation.out.take() {
+            self.buffers.put(out);
+        }
+        self.invocation.held = None;
+        (self.invocation.left, self.invocation.wait) = (left, Wait::Turn);
     }
 
     /// Copies what was held back to its place in the caller's own memory.

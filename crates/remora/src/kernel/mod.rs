@@ -15,6 +15,8 @@ mod fallback;
 pub use client::{CallFailure, KernelClient, Ticket};
 pub use fallback::Fallback;
 pub use remora_nic::kernel::Bound;
+#[cfg(feature = "wasm")]
+pub use remora_offload::kernel::wasm;
 pub use remora_offload::kernel::{
     AsyncProgram, CallStatus, Context, DeployError, Deployment, FallbackCall, Grant, Header,
     KernelInfo, Kernels, Limits, Notify, Program, StatusWord, Tap,
@@ -73,6 +75,21 @@ impl Device {
         program: Box<dyn Program>,
     ) -> Result<(), DeployError> {
         self.live.lock().kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
+    }
+
+    /// Deploys a kernel that was loaded as WebAssembly. (To put it in the place of another, hand
+    /// [`wasm::Module::program`] to [`Device::replace_kernel`].)
+    ///
+    /// # Errors
+    /// The op-code is taken, or the card has no room.
+    #[cfg(feature = "wasm")]
+    pub fn load_kernel(
+        &self,
+        opcode: u64,
+        deployment: Deployment,
+        module: &wasm::Module,
+    ) -> Result<(), DeployError> {
+        self.deploy_program(opcode, deployment, Box::new(module.program()))
     }
 
     /// Deploys a kernel in the place of another: calls from here on go to the new one, those in

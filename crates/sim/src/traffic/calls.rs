@@ -14,6 +14,7 @@ use remora_offload::kernel::{AsyncProgram, Context, Deployment, Grant, Kernels};
 use super::receives::places;
 use super::spans::cut;
 use super::{Op, Traffic};
+use crate::check::memory::Rest;
 use crate::check::{Violation, demand};
 use crate::dice::pattern;
 use crate::memory::Region;
@@ -39,6 +40,14 @@ pub(super) struct Call {
     content: Rc<[u8]>,
     /// What it reads of the peer's target region.
     target: (u64, u64),
+}
+
+impl Call {
+    /// The status word that tells of its success.
+    fn says(&self) -> [u8; STATUS_WORD_LEN] {
+        let (cookie, len) = (self.cookie, self.content.len() as u32);
+        StatusWord { cookie, len, status: CallStatus::OK }.to_bytes()
+    }
 }
 
 /// Sends what the parameters name: address and length.
@@ -159,6 +168,7 @@ impl Traffic {
             word: None,
             compare: 0,
             operand: 0,
+            key: 0,
             call: Some(call),
         })
     }
@@ -188,14 +198,9 @@ impl Traffic {
         let region = &side.local.region;
         let (results, word) =
             (places(region, &[call.results]), places(region, &[(call.word, WORD_LEN)]));
-        let says = StatusWord {
-            cookie: call.cookie,
-            len: call.content.len() as u32,
-            status: CallStatus::OK,
-        };
         let model = &mut self.hosts[side.end.host].model;
         model.begins(id, results, Rc::clone(&call.content));
-        model.begins(call.word_id, word, Rc::from(says.to_bytes()));
+        model.posted(call.word_id, word);
         side.calls.insert(id, call);
     }
 
@@ -212,12 +217,21 @@ impl Traffic {
             side.calls.iter().filter_map(|(id, call)| Some((*id, status(call)?))).collect();
         for (id, status) in ended {
             let Some(call) = self.sides[s].calls.remove(&id) else { continue };
-            demand(status == CallStatus::OK, WHO, || format!("call {id} ended with {status}"))?;
             // The word is the last to be written: all results must be there.
             let model = &mut self.hosts[host].model;
-            model.done(call.word_id, memory)?;
-            model.done(id, memory)?;
-            self.stats.answered += 1;
+            if status == CallStatus::OK {
+                model.received(call.word_id, &call.says(), Rest::Untouched, memory)?;
+                model.done(id, memory)?;
+                self.stats.answered += 1;
+            } else {
+                // Calls to and fro can hold each other up.
+                demand(status == CallStatus::CONGESTED, WHO, || {
+                    format!("call {id} ended with: {status}")
+                })?;
+                model.returned(call.word_id, &[], Rest::Anything, memory)?;
+                model.given_up(id, memory)?;
+                self.stats.congested += 1;
+            }
             self.free_call(s, &call);
         }
         self.abandon_calls(world, s)
@@ -247,7 +261,8 @@ impl Traffic {
         demand(legal, WHO, || format!("end {s} lost {} answers", side.calls.len()))?;
         let host = side.end.host;
         for (id, call) in core::mem::take(&mut side.calls) {
-            self.unsettled.extend([(host, id), (host, call.word_id)]);
+            self.unsettled.push((host, id));
+            self.unsettled_words.push((host, call.word_id));
         }
         Ok(())
     }

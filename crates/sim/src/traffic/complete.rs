@@ -46,16 +46,17 @@ impl Traffic {
         op: &Op,
     ) -> Result<(), Violation> {
         *self.stats.done.entry(op.verb).or_default() += 1;
-        self.stats.bytes += op.len;
+        self.stats.bytes += op.local.1;
         let side = &self.sides[s];
         let (host, peer) = (side.end.host, self.sides[s ^ 1].end.host);
         let reliable = side.end.transport == Transport::Rc;
         match op.verb {
-            Verb::Write | Verb::WriteImm if reliable => {
+            Verb::Write | Verb::WriteImm | Verb::AtomicWrite if reliable => {
                 self.hosts[peer].model.done(id, &world.hosts[peer].memory)?;
             }
             Verb::Read => self.hosts[host].model.done(id, &world.hosts[host].memory)?,
             Verb::CompareSwap | Verb::FetchAdd => self.atomic_done(world, s, id, op)?,
+            Verb::BindWindow => self.sides[s].opens.push(op.key),
             _ => {}
         }
         self.release(world, s, op, reliable);
@@ -108,7 +109,7 @@ impl Traffic {
             format!("request {id} of end {s} ({:?}) ended with {status:?}", op.verb)
         })?;
         match op.verb {
-            Verb::Write | Verb::WriteImm => {
+            Verb::Write | Verb::WriteImm | Verb::AtomicWrite => {
                 // Its packets may still be on their way: judged at the end.
                 self.unsettled.push((peer, id));
             }
@@ -135,7 +136,7 @@ impl Traffic {
         let (start, len) = op.local;
         let side = &mut self.sides[s];
         side.local.spans.give_back(start, len);
-        if !matches!(op.verb, Verb::Read | Verb::CompareSwap | Verb::FetchAdd) {
+        if op.verb.sends_data() {
             let junk = vec![self.dice.number() as u8; len as usize];
             let host = side.end.host;
             side.local.region.write(&mut world.hosts[host].memory, start, &junk);
@@ -152,6 +153,10 @@ impl Traffic {
         for (host, id) in core::mem::take(&mut self.unsettled) {
             self.hosts[host].model.given_up(id, &world.hosts[host].memory)?;
         }
+        for (host, id) in core::mem::take(&mut self.unsettled_words) {
+            let memory = &world.hosts[host].memory;
+            self.hosts[host].model.returned(id, &[], Rest::Anything, memory)?;
+        }
         Ok(())
     }
 }
@@ -167,6 +172,9 @@ fn judge(entry: &Completion, op: &Op) -> Result<(), Violation> {
         Verb::Read => Opcode::Read,
         Verb::CompareSwap => Opcode::CompareSwap,
         Verb::FetchAdd => Opcode::FetchAdd,
+        Verb::AtomicWrite => Opcode::AtomicWrite,
+        Verb::Flush => Opcode::Flush,
+        Verb::BindWindow => Opcode::BindMw,
         Verb::Rpc => Opcode::Rpc,
         Verb::RpcWrite => Opcode::RpcWrite,
     };

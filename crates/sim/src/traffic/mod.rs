@@ -41,6 +41,8 @@ pub(crate) struct Traffic {
     rings: Vec<(usize, Range<u64>)>,
     /// WRITEs that failed: at which host, and which.
     unsettled: Vec<(usize, u64)>,
+    /// Status words of calls that nobody waits for any more: at which host, and which.
+    unsettled_words: Vec<(usize, u64)>,
     dice: Dice,
     next_id: u64,
     /// The network has been healed: receivers are quick.
@@ -56,6 +58,8 @@ pub(crate) struct Stats {
     pub(crate) received: u64,
     /// Calls whose results have come.
     pub(crate) answered: u64,
+    /// Calls that ended as their results did not get away.
+    pub(crate) congested: u64,
     pub(crate) failed: BTreeMap<String, u64>,
 }
 
@@ -112,6 +116,10 @@ pub(crate) struct Side {
     invalidatable: Option<Key>,
     /// All keys of this end that exist.
     keys: Vec<Key>,
+    /// The keys that open its target to the peer: the region's, and those of windows.
+    opens: Vec<Key>,
+    /// Its memory windows, bound or not.
+    windows: Vec<Key>,
     gives_up_after: Option<u64>,
     /// How it ended, if it did before its time.
     pub(crate) failed: Option<Status>,
@@ -134,6 +142,8 @@ struct Op {
     pieces: Vec<(u64, u64)>,
     /// Its part of the peer's target region.
     target: Option<(u64, u64)>,
+    /// The key that it goes by there; the key that it binds.
+    key: Key,
     /// The target is free again when this is done.
     frees_target: bool,
     word: Option<(usize, u64)>,
@@ -225,10 +235,8 @@ impl Traffic {
 
     /// Changes whenever somebody has done something.
     pub(crate) fn activity(&self) -> u64 {
-        self.next_id
-            + self.stats.received
-            + self.stats.answered
-            + self.stats.done.values().sum::<u64>()
+        let Stats { received, answered, congested, done, .. } = &self.stats;
+        self.next_id + received + answered + congested + done.values().sum::<u64>()
     }
 
     /// What is not done.

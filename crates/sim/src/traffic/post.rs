@@ -2,14 +2,16 @@
 
 use std::rc::Rc;
 
+use remora_nic::memory::window::next_key;
 use remora_nic::nic::PostError;
 use remora_nic::qp::State;
-use remora_nic::queue::{Data, Remote, SendFlags, SendOp, SendRequest, UdDestination};
+use remora_nic::queue::{Data, FlushKind, Remote, SendFlags, SendOp, SendRequest, UdDestination};
 use remora_nic::wire::Transport;
+use remora_nic::{Access, MwBinding, MwType};
 
 use super::receives::{entries, places};
 use super::spans::cut;
-use super::{Message, Op, Traffic, WORDS};
+use super::{Message, Op, Side, Traffic, WORDS};
 use crate::check::Violation;
 use crate::dice::pattern;
 use crate::endpoint::QKEY;
@@ -57,9 +59,9 @@ impl Traffic {
             _ => None,
         };
         let again = again.filter(|_| self.sides[s].left > 1 && self.has_room(world, s));
-        let target = op.target;
+        let target = op.target.filter(|_| op.frees_target);
         let content = Rc::clone(&op.content);
-        let op = Op { frees_target: again.is_none(), ..op };
+        let op = Op { frees_target: op.frees_target && again.is_none(), ..op };
         let fence = self.dice.chance(0.05);
         let Some(id) = self.submit(world, s, op, fence)? else {
             self.free_target(s, target);
@@ -109,8 +111,12 @@ impl Traffic {
 
     /// A request of this verb, with its parts of the regions; `None` if there is no room.
     fn plan(&mut self, world: &mut World, s: usize, verb: Verb) -> Option<Op> {
-        if matches!(verb, Verb::CompareSwap | Verb::FetchAdd) {
-            return self.plan_atomic(s, verb);
+        match verb {
+            Verb::CompareSwap | Verb::FetchAdd => return self.plan_atomic(s, verb),
+            Verb::AtomicWrite => return self.plan_word(world, s),
+            Verb::Flush => return self.plan_flush(world, s),
+            Verb::BindWindow => return self.plan_window(world, s),
+            _ => {}
         }
         if verb.is_call() {
             return self.plan_call(world, s, verb);
@@ -174,6 +180,7 @@ impl Traffic {
             }
             _ => pattern(self.dice.number(), len as usize).into(),
         };
+        let key = self.dice.pick(&self.sides[s ^ 1].opens);
         Some(Op {
             verb,
             len,
@@ -181,6 +188,7 @@ impl Traffic {
             local: (start, len),
             pieces,
             target,
+            key,
             frees_target: true,
             word: None,
             compare: 0,
@@ -209,12 +217,49 @@ impl Traffic {
             local: (start, 8),
             pieces: vec![(start, 8)],
             target: None,
+            key: 0,
             frees_target: false,
             word: Some((peer, word)),
             compare,
             operand,
             call: None,
         })
+    }
+
+    /// An ATOMIC WRITE, of a word of the peer's target region.
+    fn plan_word(&mut self, world: &mut World, s: usize) -> Option<Op> {
+        // Wherever these lie, there is a word among them.
+        const AMONG: u64 = 15;
+        let start = self.sides[s ^ 1].target.spans.take(&mut self.dice, AMONG)?;
+        let word = start.next_multiple_of(8);
+        self.free_target(s, Some((start, word - start)));
+        self.free_target(s, Some((word + 8, start + AMONG - (word + 8))));
+        let op = self.plan_local(world, s, Verb::AtomicWrite, 8, Some((word, 8)));
+        if op.is_none() {
+            self.free_target(s, Some((word, 8)));
+        }
+        op
+    }
+
+    /// A FLUSH of what may be in use: it changes nothing.
+    fn plan_flush(&mut self, world: &mut World, s: usize) -> Option<Op> {
+        let region = &self.sides[s ^ 1].target.region;
+        let (key, most) = (region.key, region.len);
+        let len = self.length(s).min(most);
+        let start = self.dice.below(most - len + 1);
+        let op = self.plan_local(world, s, Verb::Flush, 0, None)?;
+        let target = Some((start, len));
+        Some(Op { len, target, frees_target: false, key, pieces: Vec::new(), ..op })
+    }
+
+    /// A binding of a new window to the whole of this end's own target region.
+    fn plan_window(&mut self, world: &mut World, s: usize) -> Option<Op> {
+        let op = self.plan_local(world, s, Verb::BindWindow, 0, None)?;
+        let side = &mut self.sides[s];
+        let nic = &mut world.hosts[side.end.host].nic;
+        let made = nic.alloc_mw(side.end.pd, MwType::Type1).expect("room for a window");
+        side.windows.push(made);
+        Some(Op { key: next_key(made), pieces: Vec::new(), ..op })
     }
 
     /// Posts a planned request; returns its id, or `None` if the queue is full.
@@ -234,7 +279,7 @@ impl Traffic {
         flags.set(SendFlags::SIGNALED, signaled);
         flags.set(SendFlags::FENCE, fence);
         flags.set(SendFlags::SOLICITED, solicited);
-        let sends_data = !matches!(op.verb, Verb::Read | Verb::CompareSwap | Verb::FetchAdd);
+        let sends_data = op.verb.sends_data();
         let inline = sends_data && op.len <= side.options.queues.inline as u64 && self.dice.coin();
         let sges = entries(&side.local.region, &op.pieces);
         let data = if inline { Data::Inline(&op.content) } else { Data::Sges(&sges) };
@@ -309,10 +354,7 @@ impl Traffic {
 
     fn send_op(&self, s: usize, id: u64, op: &Op) -> SendOp {
         let (side, peer) = (&self.sides[s], &self.sides[s ^ 1]);
-        let at = |start: u64| {
-            let region = &peer.target.region;
-            Remote { addr: region.iova + start, rkey: region.key }
-        };
+        let at = |start: u64| Remote { addr: peer.target.region.iova + start, rkey: op.key };
         let to = (side.end.transport == Transport::Ud).then_some(UdDestination {
             ah: side.ah,
             qpn: peer.end.qpn,
@@ -337,6 +379,13 @@ impl Traffic {
                 SendOp::CompareSwap { at: word, compare: op.compare, swap: op.operand }
             }
             Verb::FetchAdd => SendOp::FetchAdd { at: word, add: op.operand },
+            Verb::AtomicWrite => SendOp::AtomicWrite { to: target },
+            Verb::Flush => {
+                let (persistent, whole_region) = (id & 1 > 0, id & 2 > 0);
+                let kind = FlushKind { global: true, persistent, whole_region };
+                SendOp::Flush { at: target, len: op.len as u32, kind }
+            }
+            Verb::BindWindow => SendOp::BindMw { key: op.key, to: side.window() },
             Verb::Rpc | Verb::RpcWrite => super::calls::send_op(op.verb),
         }
     }
@@ -359,7 +408,7 @@ impl Traffic {
     fn begin(&mut self, s: usize, id: u64, op: &Op) {
         let (side, peer) = (&self.sides[s], &self.sides[s ^ 1]);
         match (op.verb, op.target) {
-            (Verb::Write | Verb::WriteImm, Some((start, len))) => {
+            (Verb::Write | Verb::WriteImm | Verb::AtomicWrite, Some((start, len))) => {
                 let places = places(&peer.target.region, &[(start, len)]);
                 let content = Rc::clone(&op.content);
                 self.hosts[peer.end.host].model.begins(id, places, content);
@@ -376,5 +425,15 @@ impl Traffic {
             }
             _ => {}
         }
+    }
+}
+
+impl Side {
+    /// What its windows open: all that the peer may use otherwise too.
+    fn window(&self) -> MwBinding {
+        let region = &self.target.region;
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let (lkey, addr, len) = (region.key, region.iova, region.len);
+        MwBinding { lkey, addr, len, access, zero_based: false }
     }
 }

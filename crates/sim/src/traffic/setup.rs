@@ -41,6 +41,7 @@ impl Traffic {
             options: options.clone(),
             rings: Vec::new(),
             unsettled: Vec::new(),
+            unsettled_words: Vec::new(),
             dice: dice.fork(),
             next_id: 0,
             healed: false,
@@ -162,6 +163,7 @@ impl Traffic {
                 world.hosts[i].nic.req_notify_cq(cq, false).expect("it is there");
             }
         }
+        let opens = vec![target.region.key];
         let mut side = Side {
             end,
             options: options.clone(),
@@ -179,6 +181,8 @@ impl Traffic {
             unreliable: HashMap::new(),
             invalidatable: None,
             keys: Vec::new(),
+            opens,
+            windows: Vec::new(),
             gives_up_after: options.gives_up_after[e],
             failed: None,
             closing: false,
@@ -204,6 +208,9 @@ impl Traffic {
             nic.destroy_cq(s.end.send_cq).map_err(|e| failed(&e))?;
             nic.destroy_cq(s.end.recv_cq).map_err(|e| failed(&e))?;
             nic.destroy_ah(s.ah).map_err(|e| failed(&e))?;
+            for window in &s.windows {
+                nic.dealloc_mw(*window).map_err(|e| failed(&e))?;
+            }
             let own = [s.local.region.key, s.target.region.key];
             for key in own.iter().chain(&s.keys) {
                 nic.dereg_mr(*key).map_err(|e| failed(&e))?;

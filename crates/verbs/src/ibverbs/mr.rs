@@ -89,8 +89,7 @@ const KNOWN: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_ZERO_BASED
     | IBV_ACCESS_ON_DEMAND
     | IBV_ACCESS_HUGETLB
-    | IBV_ACCESS_FLUSH_GLOBAL
-    | IBV_ACCESS_FLUSH_PERSISTENT;
+    | IBV_ACCESS_FLUSH_GLOBAL;
 
 /// With these, the memory itself is written.
 const WRITES: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
@@ -99,6 +98,10 @@ const WRITES: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCES
 /// optional range may be ignored, and are.
 pub(crate) fn access_of(flags: u32) -> Result<Access> {
     let flags = flags & !IBV_ACCESS_OPTIONAL_RANGE;
+    // Nothing says of memory that it survives a loss of power, nor does the device claim it.
+    if flags & IBV_ACCESS_FLUSH_PERSISTENT != 0 {
+        return Err(EOPNOTSUPP);
+    }
     let remote_writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
     if flags & !KNOWN != 0 || flags & remote_writes != 0 && flags & IBV_ACCESS_LOCAL_WRITE == 0 {
         return Err(EINVAL);
@@ -110,7 +113,6 @@ pub(crate) fn access_of(flags: u32) -> Result<Access> {
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
         (IBV_ACCESS_MW_BIND, Access::MW_BIND),
         (IBV_ACCESS_FLUSH_GLOBAL, Access::FLUSH_GLOBAL),
-        (IBV_ACCESS_FLUSH_PERSISTENT, Access::FLUSH_PERSISTENT),
     ];
     Ok(pairs.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, access)| access).collect())
 }

@@ -3,6 +3,8 @@
 use core::ffi::c_int;
 use core::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::thread;
+use std::time::Duration;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6};
 use remora::interface::Interface;
@@ -236,11 +238,26 @@ fn bind_to_source(id: &Id, local: SocketAddr) -> Result<()> {
     Ok(())
 }
 
+/// The card of a listener of this machine. One that has just answered, and does not listen now,
+/// may be about to listen again: some programs (perftest) do so for each connection, and go by it
+/// that a kernel takes longer to ask than they.
+fn await_listener(space: rdma_port_space, remote: SocketAddr) -> Option<IpAddr> {
+    loop {
+        let found = directory::listener(space, remote);
+        if found.is_some() || !manager::has_just_answered(remote) {
+            return found;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Is there still, or is there now, a card that serves what was resolved? Where a listener came or
 /// went since, the way is another.
 pub(super) fn look_again(id: &Id) -> Result<Option<Route>> {
     let remote = id.lock().remote.ok_or(EINVAL)?;
-    let peer = match directory::locate(id.space, remote) {
+    let listener = await_listener(id.space, remote);
+    id.lock().announced = listener.is_some();
+    let peer = match directory::place(remote, listener) {
         Place::Card(peer) | Place::Elsewhere(peer) => peer,
         Place::Nowhere => return Ok(None),
     };

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 
 use remora::event::Event as Wake;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -46,13 +46,7 @@ pub(crate) struct Channel {
     c: AtomicUsize,
     ready: Wake,
     queue: Mutex<VecDeque<News>>,
-    /// Threads that wait for an event, and the one that acknowledged the last.
-    waiting: AtomicUsize,
-    reader: Mutex<Option<ThreadId>>,
 }
-
-/// How long a channel's end waits for its reader to come back.
-const COME_BACK: Duration = Duration::from_millis(200);
 
 /// What an event says beside its kind.
 #[derive(Clone, Copy, Debug)]
@@ -107,13 +101,7 @@ impl Channel {
         // Programs may make it non-blocking; it begins blocking.
         rustix::fs::fcntl_setfl(&ready, flags - OFlags::NONBLOCK)?;
         let fd = ready.as_fd().as_raw_fd();
-        let channel = Arc::new(Channel {
-            c: AtomicUsize::new(0),
-            ready,
-            queue: Mutex::default(),
-            waiting: AtomicUsize::new(0),
-            reader: Mutex::default(),
-        });
+        let channel = Arc::new(Channel { c: AtomicUsize::new(0), ready, queue: Mutex::default() });
         let slot = handles::create(rdma_event_channel { fd }, CmChannel).ok_or(ENOMEM)?;
         channel.c.store(slot.c() as usize, Ordering::Release);
         Table::insert(slot.c() as usize, channel.clone());
@@ -187,6 +175,7 @@ impl Channel {
     fn pop(&self) -> Option<News> {
         let mut queue = self.queue();
         let news = queue.pop_front()?;
+        news.owner().count_event();
         self.settle(&queue);
         Some(news)
     }
@@ -205,28 +194,7 @@ impl Channel {
             for card in process::current().cards() {
                 card.lock().take_over();
             }
-            self.waiting.fetch_add(1, Ordering::AcqRel);
-            let woken = poll(&mut [PollFd::new(&self.ready, PollFlags::IN)], None);
-            self.waiting.fetch_sub(1, Ordering::AcqRel);
-            woken?;
-        }
-    }
-
-    fn set_reader(&self) {
-        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current().id());
-    }
-
-    /// Lets another thread that has just acknowledged an event get back to waiting for the next.
-    /// Programs such as rping end the channel under that thread, and go by it that the kernel takes
-    /// longer to destroy an id than a thread to loop: a thread that comes too late fails.
-    fn await_reader(&self) {
-        let reader = *self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        if reader.is_none_or(|reader| reader == thread::current().id()) {
-            return;
-        }
-        let start = Instant::now();
-        while self.waiting.load(Ordering::Acquire) == 0 && start.elapsed() < COME_BACK {
-            thread::sleep(Duration::from_micros(100));
+            poll(&mut [PollFd::new(&self.ready, PollFlags::IN)], None)?;
         }
     }
 }
@@ -235,8 +203,15 @@ impl Channel {
 pub(crate) fn next_event(channel: &Channel) -> Result<*mut rdma_cm_event> {
     loop {
         let news = channel.wait()?;
-        if let Some(news) = connect::before_delivery(news) {
-            return deliver(news);
+        let owner = news.owner().clone();
+        let told = connect::before_delivery(news).map(deliver);
+        match told {
+            Some(Ok(event)) => return Ok(event),
+            Some(Err(error)) => {
+                owner.uncount_event();
+                return Err(error);
+            }
+            None => owner.uncount_event(),
         }
     }
 }
@@ -269,21 +244,13 @@ fn deliver(news: News) -> Result<*mut rdma_cm_event> {
         param,
     };
     let owner = news.owner().clone();
-    owner.lock().unacknowledged += 1;
     let object = CmEvent { owner, _private_data: data };
     Ok(handles::create(event, object).ok_or(ENOMEM)?.c())
 }
 
 /// Gives an event back.
 pub(crate) fn acknowledge(event: *mut rdma_cm_event) -> Result<()> {
-    let object = handles::destroy::<CmEvent>(event)?;
-    let mut state = object.owner.lock();
-    if let Some(channel) = &state.channel {
-        channel.set_reader();
-    }
-    state.unacknowledged = state.unacknowledged.saturating_sub(1);
-    drop(state);
-    object.owner.acknowledged.notify_all();
+    handles::destroy::<CmEvent>(event)?.owner.uncount_event();
     Ok(())
 }
 
@@ -295,25 +262,21 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 }
 
 pub(crate) extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    status(|| {
-        let channel = Channel::find(channel)?;
-        channel.await_reader();
-        channel.end_handle()
-    });
+    status(|| Channel::find(channel)?.end_handle());
 }
 
 /// How long who asks for events of a channel that is gone waits to be told so. A thread may still
 /// be on its way here when another destroys the channel and is about to end the process: had it
 /// come a moment earlier, it would sleep until then. Told at once, it ends the process with an
 /// error, as rping does on a busy machine (linux-rdma/rdma-core#1622).
-const GRACE: Duration = Duration::from_millis(200);
+const GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     status(|| {
-        let channel = Channel::find(channel).inspect_err(|_| std::thread::sleep(GRACE))?;
+        let channel = Channel::find(channel).inspect_err(|_| thread::sleep(GRACE))?;
         if event.is_null() {
             return Err(EINVAL);
         }
@@ -349,4 +312,27 @@ pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_c
         _ => c"UNKNOWN EVENT",
     };
     name.as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::IBV_QPT_RC;
+
+    /// Or the id could be destroyed between the two, and the program get an event of nobody.
+    #[test]
+    fn an_event_that_leaves_the_queue_is_counted_at_once() {
+        let channel = Channel::create().unwrap();
+        let id = Id::create(channel.clone(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
+        channel.push(News::new(&id, RDMA_CM_EVENT_DISCONNECTED));
+        assert_eq!(id.unacknowledged(), 0);
+        let news = channel.pop().unwrap();
+        assert_eq!(id.unacknowledged(), 1);
+        let event = deliver(news).unwrap();
+        acknowledge(event).unwrap();
+        assert_eq!(id.unacknowledged(), 0);
+        id.await_acknowledges();
+        id.end_handle().unwrap();
+        channel.end_handle().unwrap();
+    }
 }

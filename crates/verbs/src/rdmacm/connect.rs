@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
 use std::ptr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use remora::nic::cm::message::{RejectReason, TransportService};
 use remora::nic::cm::service::{CmaHeader, PortSpace, ServiceId};
@@ -163,21 +163,10 @@ pub(super) fn before_delivery(mut news: News) -> Option<News> {
     let id = news.id.clone();
     match news.kind {
         RDMA_CM_EVENT_CONNECT_REQUEST => {
-            if let Some(listener) = &news.listener {
-                let mut state = listener.lock();
-                state.waiting = state.waiting.saturating_sub(1);
-            }
-            let card = id.lock().card?;
-            if let Err(error) = id.attach(card) {
+            if let Err(error) = welcome(&news) {
                 tracing::error!(?error, "a connection request is lost");
+                drop_request(&id);
                 return None;
-            }
-            id.show_addresses();
-            if news.listener.as_ref().is_some_and(|listener| listener.lock().sync) {
-                // A synchronous listener's connections are synchronous, each with a channel.
-                let channel = Channel::create().ok()?;
-                show_channel(&id, &channel);
-                id.lock().sync = true;
             }
         }
         RDMA_CM_EVENT_CONNECT_RESPONSE if !id.queue_pair().is_null() => {
@@ -202,6 +191,31 @@ pub(super) fn before_delivery(mut news: News) -> Option<News> {
         _ => {}
     }
     Some(news)
+}
+
+/// Makes the id of a request one that a program can use.
+fn welcome(request: &News) -> Result<()> {
+    let id = &request.id;
+    if let Some(listener) = &request.listener {
+        listener.admitted();
+    }
+    let card = id.lock().card.ok_or(EINVAL)?;
+    id.attach(card)?;
+    id.show_addresses();
+    if request.listener.as_ref().is_some_and(|listener| listener.lock().sync) {
+        // A synchronous listener's connections are synchronous, each with a channel.
+        show_channel(id, &Channel::create()?);
+        id.lock().sync = true;
+    }
+    Ok(())
+}
+
+/// Ends a request that the program never saw.
+fn drop_request(id: &Arc<Id>) {
+    end_connection(id);
+    if id.end_handle().is_err() {
+        tracing::debug!("the id of a request was gone before it");
+    }
 }
 
 /// A synchronous call waits for its event, which the program then finds on the id.
@@ -294,6 +308,7 @@ fn with_connection<R>(
 fn establish(id: &Arc<Id>) -> Result<()> {
     with_connection(id, |cm, now, conn| cm.establish(now, conn, &[]))?;
     id.lock().stage = Stage::Connected;
+    manager::has_answered(id);
     Ok(())
 }
 
@@ -310,8 +325,7 @@ fn refuse(id: &Arc<Id>, reason: RejectReason, data: &[u8]) -> Result<()> {
 }
 
 /// Parameters as the card can have them.
-fn bounded(card: &Card, param: &rdma_conn_param) -> (u8, u8) {
-    let _ = card;
+fn bounded(param: &rdma_conn_param) -> (u8, u8) {
     let most = remora::nic::qp::MAX_RD_ATOMIC;
     (param.responder_resources.min(most), param.initiator_depth.min(most))
 }
@@ -321,7 +335,7 @@ fn connect(id: &Arc<Id>, param: &rdma_conn_param, private_data: &[u8]) -> Result
         return Err(EINVAL);
     }
     let card = id.card()?;
-    let (responder_resources, initiator_depth) = bounded(card, param);
+    let (responder_resources, initiator_depth) = bounded(param);
     let (qpn, srq) = queue_pair::number(id, param);
     let told = told(id)?;
     let Some(route) = address::look_again(id)? else { return nobody_listens(id) };
@@ -397,7 +411,6 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<()> {
         None => process::current().cards().get(..),
     };
     let cards: Vec<&Card> = cards.ok_or(EINVAL)?.iter().collect();
-    address::announce(id, &cards)?;
     let mut state = id.lock();
     state.backlog = match usize::try_from(backlog) {
         Ok(wanted @ 1..=BACKLOG_MAX) => wanted,
@@ -405,25 +418,23 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<()> {
     };
     state.stage = Stage::Listening;
     drop(state);
-    for card in cards {
-        let mut locked = card.lock();
-        let listening = locked.nic().cm_mut().listen(service(id.space, port));
-        let listener = match listening {
-            Ok(listener) => listener,
-            Err(error) => {
-                drop(locked);
-                stop_listening(id);
-                id.lock().stage = Stage::Bound;
-                return Err(match error {
-                    ListenError::InUse(_) => EADDRINUSE,
-                    ListenError::TooMany => ENOMEM,
-                });
-            }
-        };
-        manager::current().tables().listeners.insert((card.index, listener), id.clone());
-        id.lock().listeners.push((card.index, listener));
-        drop(locked);
-    }
+    // Who finds it announced finds it listening.
+    let listening = cards.iter().try_for_each(|card| listen_on(id, card, port));
+    listening.and_then(|()| address::announce(id, &cards)).inspect_err(|_| {
+        stop_listening(id);
+        id.lock().stage = Stage::Bound;
+    })
+}
+
+fn listen_on(id: &Arc<Id>, card: &Card, port: u16) -> Result<()> {
+    let mut locked = card.lock();
+    let listener =
+        locked.nic().cm_mut().listen(service(id.space, port)).map_err(|error| match error {
+            ListenError::InUse(_) => EADDRINUSE,
+            ListenError::TooMany => ENOMEM,
+        })?;
+    manager::current().tables().listeners.insert((card.index, listener), id.clone());
+    id.lock().listeners.push((card.index, listener));
     Ok(())
 }
 
@@ -446,10 +457,9 @@ fn accept(id: &Arc<Id>, param: Option<(rdma_conn_param, Vec<u8>)>) -> Result<()>
         (Stage::Replied, None) => return establish(id),
         _ => return Err(EINVAL),
     }
-    let card = id.card()?;
     let agreement = id.lock().agreement;
     let (param, data) = param.unwrap_or_else(|| (param_of(&agreement), Vec::new()));
-    let (responder_resources, initiator_depth) = bounded(card, &param);
+    let (responder_resources, initiator_depth) = bounded(&param);
     let (qpn, srq) = queue_pair::number(id, &param);
     let mut state = id.lock();
     state.agreement.responder_resources = responder_resources;
@@ -502,14 +512,10 @@ pub(super) fn destroy(id: &Arc<Id>) -> Result<()> {
         })
     });
     for news in unseen.iter().filter(|news| !Arc::ptr_eq(&news.id, id)) {
-        // Requests that the program never saw.
-        end_connection(&news.id);
-        news.id.end_handle().ok();
+        drop_request(&news.id);
     }
+    id.await_acknowledges();
     let mut state = id.lock();
-    while state.unacknowledged > 0 {
-        state = id.acknowledged.wait(state).unwrap_or_else(PoisonError::into_inner);
-    }
     let sync = state.sync;
     state.channel = None;
     state.port_lock = None;
@@ -743,11 +749,7 @@ pub(crate) extern "C" fn rdma_migrate_id(
         show_channel(&id, &to);
         let waiting = from.take(|news| Arc::ptr_eq(&news.id, &id));
         waiting.into_iter().for_each(|news| to.push(news));
-        let mut state = id.lock();
-        while state.unacknowledged > 0 {
-            state = id.acknowledged.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(state);
+        id.await_acknowledges();
         if was_sync { from.end_handle() } else { Ok(()) }
     })
 }

@@ -181,8 +181,8 @@ pub(super) enum Place {
     Elsewhere(IpAddr),
 }
 
-/// Finds the card that serves `address` for a port space.
-pub(super) fn locate(space: rdma_port_space, address: SocketAddr) -> Place {
+/// The card of a process of this machine that listens at an address of it.
+pub(super) fn listener(space: rdma_port_space, address: SocketAddr) -> Option<IpAddr> {
     let ip = loopback_if_unspecified(address.ip().to_canonical());
     let asked = Scope::One(ip);
     let listeners: Vec<Entry> = entries(space, address.port())
@@ -191,8 +191,19 @@ pub(super) fn locate(space: rdma_port_space, address: SocketAddr) -> Place {
         .collect();
     // Best the card that has the address itself, then who asked for that address, then any.
     let best = listeners.iter().min_by_key(|entry| (entry.card != Some(ip), entry.scope != asked));
+    best.and_then(|entry| entry.card)
+}
+
+/// Finds the card that serves `address` for a port space.
+pub(super) fn locate(space: rdma_port_space, address: SocketAddr) -> Place {
+    place(address, listener(space, address))
+}
+
+/// As [`locate`], where it is known on which card somebody listens.
+pub(super) fn place(address: SocketAddr, listener: Option<IpAddr>) -> Place {
+    let ip = loopback_if_unspecified(address.ip().to_canonical());
     let local = is_local(ip);
-    match best.and_then(|entry| entry.card) {
+    match listener {
         Some(card) if local => Place::Card(card),
         _ if !local => Place::Elsewhere(ip),
         _ if has_card(ip) => Place::Card(ip),

@@ -31,8 +31,11 @@ pub(crate) struct Id {
     pub(crate) space: rdma_port_space,
     pub(crate) qp_type: ibv_qp_type,
     state: Mutex<State>,
+    /// Events that were taken from the channel's queue and not acknowledged. Raised under the
+    /// queue's lock, so that none is in neither place.
+    unacknowledged: AtomicUsize,
     /// Signalled when an event is acknowledged.
-    pub(crate) acknowledged: Condvar,
+    acknowledged: Condvar,
 }
 
 /// How far an id has come; each call needs one of these.
@@ -102,6 +105,8 @@ pub(crate) struct State {
     pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) route: Option<Route>,
+    /// The listener that it asks was announced on this machine.
+    pub(crate) announced: bool,
     /// The port, held against other processes.
     pub(crate) port_lock: Option<OwnedFd>,
     /// What tells other processes of the listener.
@@ -124,8 +129,6 @@ pub(crate) struct State {
     /// Where `route.path_rec` points.
     pub(crate) path: Option<Box<PathRecord>>,
     pub(crate) template: Option<Template>,
-    /// Events that the program has and has not acknowledged.
-    pub(crate) unacknowledged: usize,
     pub(crate) groups: Vec<super::multicast::Group>,
     /// Objects that were made for the program, to go with the queue pair.
     pub(crate) own_send_cq: bool,
@@ -151,6 +154,7 @@ impl Id {
             space,
             qp_type,
             state: Mutex::new(State { sync, ..State::default() }),
+            unacknowledged: AtomicUsize::new(0),
             acknowledged: Condvar::new(),
         });
         let c = rdma_cm_id { channel: channel.c(), ps: space, qp_type, ..rdma_cm_id::zeroed() };
@@ -200,6 +204,39 @@ impl Id {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A listener's request does not wait any more: there is room for another.
+    pub(super) fn admitted(&self) {
+        let mut state = self.lock();
+        state.waiting = state.waiting.saturating_sub(1);
+    }
+
+    /// An event of the id's leaves the queue. Called with the queue locked.
+    pub(super) fn count_event(&self) {
+        self.unacknowledged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program is done with an event, or is not to see it.
+    pub(super) fn uncount_event(&self) {
+        let state = self.lock();
+        self.unacknowledged.fetch_sub(1, Ordering::Relaxed);
+        drop(state);
+        self.acknowledged.notify_all();
+    }
+
+    /// How many events the program has not acknowledged yet.
+    #[cfg(test)]
+    pub(super) fn unacknowledged(&self) -> usize {
+        self.unacknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Waits until all events that have left the queue are acknowledged.
+    pub(super) fn await_acknowledges(&self) {
+        let mut state = self.lock();
+        while self.unacknowledged.load(Ordering::Relaxed) > 0 {
+            state = self.acknowledged.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     pub(crate) fn is_datagram(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use remora::nic::Time;
 use remora::nic::cm::message::{RejectReason, SidrStatus, TransportService};
@@ -27,7 +28,12 @@ const PORTS: std::ops::Range<u32> = 32_768..61_000;
 pub(super) struct Manager {
     tables: Mutex<Tables>,
     started: Mutex<bool>,
+    /// Listeners of this machine that have answered, and when.
+    answered: Mutex<HashMap<SocketAddr, Instant>>,
 }
+
+/// How long a listener that has answered may be away.
+const MAY_BE_AWAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Tables {
@@ -69,6 +75,27 @@ pub(super) fn start() -> Result<()> {
     *started = true;
     super::watch::at_exit();
     Ok(())
+}
+
+/// A connection with a listener stands.
+pub(super) fn has_answered(id: &Id) {
+    let (remote, announced) = {
+        let state = id.lock();
+        (state.remote, state.announced)
+    };
+    let manager = current();
+    let mut answered = manager.answered.lock().unwrap_or_else(PoisonError::into_inner);
+    answered.retain(|_, at| at.elapsed() < MAY_BE_AWAY);
+    if let Some(remote) = remote.filter(|_| announced) {
+        answered.insert(remote, Instant::now());
+    }
+}
+
+/// Has a listener of this machine answered lately, in whatever port space?
+pub(super) fn has_just_answered(remote: SocketAddr) -> bool {
+    let manager = current();
+    let answered = manager.answered.lock().unwrap_or_else(PoisonError::into_inner);
+    answered.get(&remote).is_some_and(|at| at.elapsed() < MAY_BE_AWAY)
 }
 
 /// A port to try for an id that other processes are to find.
@@ -190,10 +217,15 @@ impl Sink<'_> {
         self.announce(listener, &child, Param::Conn(param), request.private_data);
     }
 
-    /// An id for a request.
+    /// An id for a request, which the listener has counted.
     fn child(&self, listener: &Arc<Id>, told: Option<(SocketAddr, SocketAddr)>) -> Option<Arc<Id>> {
-        let channel = listener.channel()?;
-        let child = Id::create(channel, false, listener.space, listener.qp_type).ok()?;
+        let made = listener
+            .channel()
+            .and_then(|channel| Id::create(channel, false, listener.space, listener.qp_type).ok());
+        let Some(child) = made else {
+            listener.admitted();
+            return None;
+        };
         let context = listener.get(|c| c.context);
         child.set(|c| {
             // SAFETY: `set` gives the C struct, and this is a plain field of it.

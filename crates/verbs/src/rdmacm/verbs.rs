@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::{ENODEV, ENOMEM, Errno, Result};
+use super::{EINVAL, ENODEV, Errno, Result};
 use crate::abi::*;
 use crate::ibverbs::{channel, context, cq, device, mcast, pd, qp, srq, xrc};
 use crate::process;
@@ -81,8 +81,8 @@ pub(super) fn make_cq(
     entries: u32,
     of: *mut c_void,
 ) -> Result<(*mut ibv_cq, *mut ibv_comp_channel)> {
+    let entries = c_int::try_from(entries).map_err(|_| EINVAL)?;
     let on = made(channel::create_comp_channel(context))?;
-    let entries = c_int::try_from(entries).map_err(|_| ENOMEM)?;
     match made(cq::create_cq(context, entries, of, on, 0)) {
         Ok(cq) => Ok((cq, on)),
         Err(error) => {

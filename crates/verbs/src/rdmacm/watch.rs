@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::id::Id;
 use super::{connect, directory};
@@ -29,8 +30,22 @@ struct Watch {
     listeners: Mutex<Vec<UnixListener>>,
 }
 
-fn name(card: IpAddr) -> std::io::Result<UnixAddr> {
-    UnixAddr::from_abstract_name(format!("remora/card/{card}"))
+fn name(card: IpAddr) -> String {
+    format!("remora/card/{card}")
+}
+
+/// Where others may watch for the end of this process.
+fn be_watched(card: IpAddr) -> std::io::Result<UnixListener> {
+    UnixListener::bind_addr(&UnixAddr::from_abstract_name(name(card))?)
+}
+
+/// A connection with the process that has a card. Nobody accepts it; where the queue for that is
+/// full, one would wait for ever: so it is not waited for.
+fn reach(card: IpAddr) -> rustix::io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new_abstract_name(name(card).as_bytes())?)?;
+    Ok(socket.into())
 }
 
 /// The process has cards now: others may watch them, and are told when it exits.
@@ -43,7 +58,7 @@ pub(super) fn at_exit() {
     let watch = process::current().shared::<Watch>();
     let mut listeners = watch.listeners.lock().unwrap_or_else(PoisonError::into_inner);
     for card in process::current().cards() {
-        match name(card.address).and_then(|name| UnixListener::bind_addr(&name)) {
+        match be_watched(card.address) {
             Ok(listener) => listeners.push(listener),
             Err(error) => tracing::debug!(%error, "others will not see this process end"),
         }
@@ -68,7 +83,7 @@ pub(super) fn follow(id: &Id) -> bool {
         return false;
     }
     // On another machine, or one that is not Remora's: nothing to watch.
-    let Ok(stream) = name(route.peer).and_then(|name| UnixStream::connect_addr(&name)) else {
+    let Ok(stream) = reach(route.peer) else {
         return directory::is_local(route.peer) && !directory::has_card(route.peer);
     };
     followed.insert(route.peer);
@@ -116,5 +131,24 @@ fn run(watch: &Arc<Watch>) {
             }
             !gone
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_in_a_full_queue() {
+        let nowhere = IpAddr::from([192, 0, 2, (std::process::id() % 250) as u8]);
+        assert!(reach(nowhere).is_err(), "nobody is there");
+        let listener = be_watched(nowhere).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let reached: Vec<_> = (0..4).map(|_| reach(nowhere)).collect();
+        assert!(reached[0].is_ok());
+        assert_eq!(reached[3].as_ref().err(), Some(&rustix::io::Errno::AGAIN));
+        drop(listener);
+        let mut fds = [PollFd::new(reached[0].as_ref().unwrap(), PollFlags::IN)];
+        assert_eq!(poll(&mut fds, None), Ok(1), "it is gone, which is seen");
     }
 }

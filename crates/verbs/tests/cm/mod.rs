@@ -207,37 +207,16 @@ pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
 /// Runs a server and a client to their ends; both must succeed. `PORT` in the commands is a port,
 /// which has to be `port` where a program has no option for it. Returns what the client said.
 pub(crate) fn pair_at(port: u16, server: &str, client: &str) -> String {
-    (1..=TRIES)
-        .rev()
-        .find_map(|tries| try_pair(port, server, client, tries))
-        .expect("the last try ends the test if it fails")
-}
-
-/// How often a pair is started whose client came too early.
-const TRIES: u32 = 5;
-
-/// `None` if the client came too early, and there are more `tries`.
-fn try_pair(port: u16, server: &str, client: &str, tries: u32) -> Option<String> {
     let _alone = alone();
     let command = |words: &str| words.replace("PORT", &port.to_string());
     let mut server = Program::start(&command(server));
     server.listens(port);
     let mut client = Program::start(&command(client));
     let (code, said) = client.end();
-    if code != Some(0) && is_too_early(&said) && tries > 1 {
-        return None;
-    }
     assert_eq!(code, Some(0), "{}:\n{said}\nserver:\n{}", client.command, server.said());
     let (code, server_said) = server.end();
     assert_eq!(code, Some(0), "{}:\n{server_said}\nclient:\n{said}", server.command);
-    Some(said)
-}
-
-/// perftest's client connects twice, and may ask the second time before its own server listens
-/// again: then it is refused, as anywhere, and has to be started anew.
-fn is_too_early(said: &str) -> bool {
-    said.contains("Failed to create RDMA CM connection")
-        && said.contains("RDMA_CM_EVENT_REJECTED; error: 8")
+    said
 }
 
 /// As [`pair_at`], on any port.

@@ -16,6 +16,10 @@ use remora_nic::queue::MAX_SGE;
 
 /// The most requests of a program, since `repeat` writes many.
 const REQUESTS_MAX: usize = 1 << 14;
+/// Statements that are looked at, counted each time that `repeat` writes them.
+const STATEMENTS_MAX: u32 = 1 << 16;
+/// Mistakes that are told.
+const MISTAKES_MAX: usize = 50;
 
 type Lowered<T> = Result<T, Diagnostic>;
 
@@ -37,6 +41,9 @@ pub(super) fn lower(items: &[Item], wrong: &mut Vec<Diagnostic>) -> Source {
     }
     for item in items {
         define(&mut source, &names, item, wrong);
+        if wrong.len() >= MISTAKES_MAX {
+            break;
+        }
     }
     source
 }
@@ -105,6 +112,9 @@ fn define(source: &mut Source, names: &Names, item: &Item, wrong: &mut Vec<Diagn
         Item::Queue(queue) => {
             let Some(Meaning::Queue(id)) = names.0.get(&queue.name.text).copied() else { return };
             for element in &queue.elements {
+                if wrong.len() >= MISTAKES_MAX {
+                    return;
+                }
                 if let Err(diagnostic) = put(&mut source.program, names, queue, id, element) {
                     wrong.push(diagnostic);
                 }
@@ -114,7 +124,8 @@ fn define(source: &mut Source, names: &Names, item: &Item, wrong: &mut Vec<Diagn
             let order = if *doorbell { Order::Doorbell } else { Order::Fetch };
             let main = source.program.managed("main", Start::Running);
             let mut writer = Writer::new(&mut source.program, main, order);
-            let mut lowering = Lowering { names, wrong, program_at: at.clone() };
+            let mut lowering =
+                Lowering { names, wrong, program_at: at.clone(), left: STATEMENTS_MAX };
             lowering.block(&mut writer, block);
             writer.finish();
         }
@@ -393,18 +404,26 @@ struct Lowering<'a> {
     names: &'a Names,
     wrong: &'a mut Vec<Diagnostic>,
     program_at: At,
+    /// Statements that may still be looked at.
+    left: u32,
 }
 
 impl Lowering<'_> {
     fn block(&mut self, w: &mut Writer<'_>, block: &[Statement]) {
+        // Writing out an empty block is work, too.
+        self.left = self.left.saturating_sub(1);
         for statement in block {
-            if w.program().len() > REQUESTS_MAX {
+            self.left = self.left.saturating_sub(1);
+            if self.left == 0 || w.program().len() > REQUESTS_MAX {
                 let message = format!("the program has more than {REQUESTS_MAX} requests");
                 let help = "use `loop` or `while` instead of `repeat`";
                 let at = self.program_at.clone();
                 if self.wrong.iter().all(|wrong| wrong.message != message) {
                     self.wrong.push(Diagnostic::new(at, message, help));
                 }
+                return;
+            }
+            if self.wrong.len() >= MISTAKES_MAX {
                 return;
             }
             if let Err(diagnostic) = self.statement(w, statement) {
@@ -534,7 +553,7 @@ impl Lowering<'_> {
     fn mov(&self, w: &mut Writer<'_>, to: &MovSide, from: &MovSide, at: &At) -> Lowered<()> {
         match (to, from) {
             (MovSide::Value(Value::Place(to)), MovSide::Value(Value::Place(from))) => {
-                let (to, from) = (self.names.span(to)?, self.names.span(from)?);
+                let (to, from) = (self.register(to)?, self.register(from)?);
                 w.mov(to.at, from.at.span(from.len.min(to.len)));
             }
             (MovSide::Value(Value::Place(to)), MovSide::Value(value)) => {
@@ -542,11 +561,11 @@ impl Lowering<'_> {
                 w.mov_constant(to.at, self.names.word(value)?);
             }
             (MovSide::Value(Value::Place(to)), MovSide::Pointer(from)) => {
-                let (to, from) = (self.names.span(to)?, self.pointer(from)?);
+                let (to, from) = (self.register(to)?, self.pointer(from)?);
                 w.load(to, from);
             }
             (MovSide::Pointer(to), MovSide::Value(Value::Place(from))) => {
-                let (to, from) = (self.pointer(to)?, self.names.span(from)?);
+                let (to, from) = (self.pointer(to)?, self.register(from)?);
                 w.store(to, from);
             }
             _ => {
@@ -556,6 +575,12 @@ impl Lowering<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A word of 8 bytes, unless its length is given.
+    fn register(&self, place: &PlaceText) -> Lowered<Span> {
+        let span = self.names.span(place)?;
+        Ok(if place.len.is_none() { span.part(0, span.len.min(8)) } else { span })
     }
 
     fn pointer(&self, pointer: &PointerText) -> Lowered<Pointer> {

@@ -36,7 +36,7 @@ use super::place::Span;
 use super::program::Program;
 
 /// The longest text, in bytes.
-pub const TEXT_MAX: usize = 1 << 20;
+pub const TEXT_MAX: usize = 1 << 18;
 
 /// Something wrong in a text.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,7 +96,7 @@ pub struct Source {
 /// Reads a program.
 ///
 /// # Errors
-/// All that is wrong, in the order of the lines.
+/// What is wrong, in the order of the lines; of very much, the first.
 pub fn parse(text: &str) -> Result<Source, Vec<Diagnostic>> {
     if text.len() > TEXT_MAX {
         let message = format!("the text is longer than {TEXT_MAX} bytes");

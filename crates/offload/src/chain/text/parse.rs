@@ -12,7 +12,7 @@ use super::token::Token;
 
 /// Blocks within blocks.
 const NESTING: usize = 16;
-/// Bytes of one `zero`.
+/// Bytes of all `zero` together.
 const ZERO_MAX: u64 = 1 << 20;
 const STATEMENTS: &str = "statements are mov, add, max, min, and, or, xor, if, while, loop, \
                           repeat and break";
@@ -25,6 +25,7 @@ pub(super) struct Parser<'t> {
     tokens: Vec<(Token, At)>,
     next: usize,
     depth: usize,
+    zeros: u64,
     pub(super) wrong: Vec<Diagnostic>,
 }
 
@@ -42,7 +43,7 @@ impl<'t> Parser<'t> {
             }
         }
         tokens.push((Token::End, text.len()..text.len()));
-        Parser { text, tokens, next: 0, depth: 0, wrong }
+        Parser { text, tokens, next: 0, depth: 0, zeros: 0, wrong }
     }
 
     pub(super) fn items(&mut self) -> Vec<Item> {
@@ -328,8 +329,9 @@ impl<'t> Parser<'t> {
             }
             Token::Name if self.word("zero") => {
                 let bytes = self.number()?;
-                if bytes > ZERO_MAX {
-                    let help = "a file's zeros are at most 1 MiB in a piece";
+                self.zeros = self.zeros.saturating_add(bytes);
+                if self.zeros > ZERO_MAX {
+                    let help = "all `zero` of a file are at most 1 MiB together";
                     return Err(Diagnostic::new(self.since(at.start), "too many bytes", help));
                 }
                 Ok(Value::Zero(bytes, self.since(at.start)))

@@ -1,0 +1,59 @@
+//! `remora chain run`.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::{Outcome, load, set_up};
+use crate::stop;
+
+/// Polls between looks at the clock.
+const POLLS: usize = 64;
+
+/// `remora chain run`.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The program's text
+    file: PathBuf,
+    /// Stop it after so long, if it does not end by itself; Ctrl-C stops it too
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    seconds: f64,
+    /// Print the outcome, or the mistakes, as lines of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Run {
+    pub(crate) fn run(self) -> Result<()> {
+        let Ok(patience) = Duration::try_from_secs_f64(self.seconds) else {
+            bail!("--seconds {} is no length of time", self.seconds);
+        };
+        let source = load(&self.file, self.json)?;
+        let (mut card, messages) = set_up(&source)?;
+        let (stop, end) = (stop::on_signals()?, Instant::now() + patience);
+        let goes_on = || !stop.load(Ordering::Relaxed) && Instant::now() < end;
+        let mut rests = false;
+        let mut answers = Vec::new();
+        // The client sends a message when the one before was answered, or nothing moves any more.
+        for message in messages.iter().map(Some).chain([None]) {
+            rests = false;
+            while !rests && goes_on() {
+                rests = card.run(POLLS);
+            }
+            answers.extend(card.answers());
+            if let Some(message) = message {
+                card.send(message)?;
+            }
+        }
+        let mut outcome = Outcome::of(&source, &mut card, rests);
+        let text = |answer: &Vec<u8>| source.program.bytes_name(card.layout(), answer);
+        outcome.answers.splice(0..0, answers.iter().map(text));
+        if !self.json && !rests {
+            eprintln!("stopped: it had not come to an end");
+        }
+        outcome.print(self.json)
+    }
+}

@@ -1,0 +1,355 @@
+//! `remora kernel`: loads kernels into a node's card while it runs, lists, calls and unloads them.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand};
+use remora::kernel::{CallFailure, CallStatus};
+use remora::nic::Access;
+use remora_cli::node::KERNELS_DOCUMENT;
+use remora_cli::node::address::{NodeAddress, RegionAddress};
+use remora_cli::node::client::RemoteRegion;
+use remora_cli::node::kernels::{GrantRow, KernelRow, Request, manage};
+use remora_cli::node::permit;
+use remora_cli::node::protocol::Token;
+use remora_cli::node::spec::parse_size;
+use serde_json::json;
+
+use crate::output;
+use crate::remote::RemoteArgs;
+
+/// `remora kernel`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora kernel load 127.0.0.2 lines.wasm --opcode 0x100
+  remora kernel load 127.0.0.2 get.wasm --opcode 0x101 --grant table --grant values
+  remora kernel call 127.0.0.2 --opcode 0x100 --text ERROR --payload server.log
+  remora kernel list 127.0.0.2
+
+guest/rust and guest/c hold what a kernel is written with; docs/kernels.md says how.")]
+pub(crate) struct Kernel {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Load a WebAssembly module as a kernel
+    Load(Load),
+    /// List the kernels of a node
+    List(List),
+    /// Unload a kernel: its calls in flight end, and later ones are refused
+    Unload(Unload),
+    /// Call a kernel; its result goes to standard output
+    Call(Call),
+}
+
+impl Kernel {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let succeeded = |()| ExitCode::SUCCESS;
+        match self.what {
+            What::Load(command) => command.run().map(succeeded),
+            What::List(command) => command.run().map(succeeded),
+            What::Unload(command) => command.run().map(succeeded),
+            What::Call(command) => command.run(),
+        }
+    }
+}
+
+/// Parses an op-code: decimal, or hexadecimal behind `0x`.
+fn parse_opcode(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| format!("{error}; write it as in 256 or 0x100"))
+}
+
+/// Connects to the node's kernels.
+fn connect(remote: &RemoteArgs, node: NodeAddress) -> Result<(remora::Device, RemoteRegion)> {
+    let device = remote.open(node)?;
+    let region = remote.connect(&device, &RegionAddress { node, name: KERNELS_DOCUMENT.into() })?;
+    Ok((device, region))
+}
+
+/// Who may load kernels.
+#[derive(Debug, Args)]
+struct PermitArgs {
+    /// The node's token for loading kernels [default: what a node of this user and machine has
+    /// left]
+    #[arg(long, env = "REMORA_KERNEL_TOKEN", hide_env_values = true)]
+    kernel_token: Option<Token>,
+}
+
+impl PermitArgs {
+    fn token(&self, node: &NodeAddress) -> Result<Option<Token>> {
+        match self.kernel_token {
+            Some(token) => Ok(Some(token)),
+            None => permit::find(node).context("cannot use the node's permit for this user"),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct Load {
+    /// The node: IP or IP:PORT
+    node: NodeAddress,
+    /// The module
+    file: PathBuf,
+    /// The op-code to call it by, as in 256 or 0x100
+    #[arg(long, value_parser = parse_opcode)]
+    opcode: u64,
+    /// A name for people [default: the file's]
+    #[arg(long)]
+    name: Option<String>,
+    /// Steps an invocation may take: memory accesses, each 64 bytes more of them, or 64
+    /// instructions
+    #[arg(long, default_value_t = 1_000_000)]
+    budget: u64,
+    /// Memory that an instance may have, 16M at most
+    #[arg(long, default_value = "4M", value_parser = parse_size)]
+    memory: u64,
+    /// A region of the node's that it may read, and with ,rw write; may be given many times
+    #[arg(long = "grant", value_name = "REGION[,rw]")]
+    grants: Vec<String>,
+    /// Put it in the place of the kernel that has the op-code, without a gap
+    #[arg(long)]
+    replace: bool,
+    /// Print a line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    permit: PermitArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+impl Load {
+    fn run(self) -> Result<()> {
+        let unreadable = || format!("cannot read {}", self.file.display());
+        let module = fs::read(&self.file).with_context(unreadable)?;
+        let stem = self.file.file_stem().unwrap_or_default().to_string_lossy();
+        let grants = self.grants.iter().map(|grant| match grant.strip_suffix(",rw") {
+            Some(region) => (region.to_owned(), true),
+            None => (grant.clone(), false),
+        });
+        let request = Request::Load {
+            opcode: self.opcode,
+            name: self.name.clone().unwrap_or_else(|| stem.into_owned()),
+            budget: self.budget,
+            memory: self.memory,
+            replace: self.replace,
+            grants: grants.collect(),
+        };
+        let permit = self.permit.token(&self.node)?;
+        let (device, region) = connect(&self.remote, self.node)?;
+        let row = manage(&region, permit, &request, &module)
+            .with_context(|| format!("{} is not loaded", self.file.display()))?;
+        if self.json {
+            output::json_line(&row)?;
+        } else {
+            println!("Loaded {} as op-code {:#x} at {}.", row.name, row.opcode, self.node);
+        }
+        drop(region);
+        self.remote.device.finish(&device);
+        Ok(())
+    }
+}
+
+#[derive(Debug, Args)]
+struct List {
+    /// The node: IP or IP:PORT
+    node: NodeAddress,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+impl List {
+    fn run(self) -> Result<()> {
+        let (device, region) = connect(&self.remote, self.node)?;
+        let kernels: Vec<KernelRow> = region.read_document()?;
+        if self.json {
+            output::json_line(&kernels)?;
+        } else {
+            let headings =
+                ["op-code", "kernel", "calls", "failed", "running", "steps", "memory", "may use"];
+            let mut table = output::table(headings);
+            for kernel in &kernels {
+                table.add_row([
+                    format!("{:#x}", kernel.opcode),
+                    kernel.name.clone(),
+                    output::grouped(kernel.calls),
+                    output::grouped(kernel.failed),
+                    kernel.running.to_string(),
+                    output::grouped(kernel.budget),
+                    output::bytes(kernel.memory),
+                    kernel.grants.iter().map(describe).collect::<Vec<_>>().join("\n"),
+                ]);
+            }
+            output::align_right(&mut table, [0, 2, 3, 4, 5, 6]);
+            println!("{table}");
+        }
+        drop(region);
+        self.remote.device.finish(&device);
+        Ok(())
+    }
+}
+
+fn describe(grant: &GrantRow) -> String {
+    let rw = if grant.writable { ",rw" } else { "" };
+    format!("{}{rw} at {:#x}", grant.region, grant.addr)
+}
+
+#[derive(Debug, Args)]
+struct Unload {
+    /// The node: IP or IP:PORT
+    node: NodeAddress,
+    /// The kernel's op-code
+    #[arg(long, value_parser = parse_opcode)]
+    opcode: u64,
+    /// Print a line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    permit: PermitArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+impl Unload {
+    fn run(self) -> Result<()> {
+        let permit = self.permit.token(&self.node)?;
+        let (device, region) = connect(&self.remote, self.node)?;
+        let row = manage(&region, permit, &Request::Unload { opcode: self.opcode }, &[])?;
+        if self.json {
+            output::json_line(&row)?;
+        } else {
+            println!("Unloaded {}, op-code {:#x}, from {}.", row.name, row.opcode, self.node);
+        }
+        drop(region);
+        self.remote.device.finish(&device);
+        Ok(())
+    }
+}
+
+#[derive(Debug, Args)]
+struct Call {
+    /// The node: IP or IP:PORT
+    node: NodeAddress,
+    /// The kernel's op-code
+    #[arg(long, value_parser = parse_opcode)]
+    opcode: u64,
+    /// Parameters, as hexadecimal digits
+    #[arg(long, value_name = "HEX", conflicts_with = "text", value_parser = parse_hex)]
+    params: Option<Bytes>,
+    /// Parameters, as text
+    #[arg(long)]
+    text: Option<String>,
+    /// Payload to stream through the kernel; - is standard input
+    #[arg(long, value_name = "FILE")]
+    payload: Option<PathBuf>,
+    /// Room for the result
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = parse_size)]
+    room: u64,
+    /// Seconds to wait for the result
+    #[arg(long, default_value_t = 10)]
+    patience: u64,
+    /// Where to put the result; - is standard output
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    out: PathBuf,
+    /// Print a line of JSON instead of the result: the status, and the result in hexadecimal
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+/// Bytes that were given as digits.
+#[derive(Clone, Debug)]
+struct Bytes(Vec<u8>);
+
+fn parse_hex(text: &str) -> Result<Bytes, String> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+    match digits.filter(|digits| digits.len().is_multiple_of(2)) {
+        Some(digits) => Ok(Bytes(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())),
+        None => Err("write pairs of hexadecimal digits, as in 00ff17".to_owned()),
+    }
+}
+
+impl Call {
+    fn run(self) -> Result<ExitCode> {
+        let params = match (&self.params, &self.text) {
+            (Some(Bytes(bytes)), _) => bytes.clone(),
+            (None, text) => text.clone().unwrap_or_default().into_bytes(),
+        };
+        let payload = self.payload.as_deref().map(read_payload).transpose()?;
+        let (device, region) = connect(&self.remote, self.node)?;
+        let room = usize::try_from(self.room).context("--room is too large for this machine")?;
+        let mut client = region.kernels(room)?;
+        client.patience = Duration::from_secs(self.patience);
+        let mut result = Vec::new();
+        let called = match &payload {
+            None => client.call(self.opcode, &params, &mut result),
+            Some(bytes) => {
+                let memory = region.pd().alloc(bytes.len().max(1), Access::LOCAL_WRITE)?;
+                memory.write_at(0, bytes)?;
+                let sge = memory.sge(0, u32::try_from(bytes.len()).context("the payload")?);
+                client.call_with(self.opcode, &params, sge, &mut result)
+            }
+        };
+        let status = match called {
+            Ok(_) => CallStatus::OK,
+            Err(CallFailure::Status(status)) => status,
+            Err(error) => return Err(error.into()),
+        };
+        self.tell(status, &result)?;
+        drop((client, region));
+        self.remote.device.finish(&device);
+        Ok(if status == CallStatus::OK { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn tell(&self, status: CallStatus, result: &[u8]) -> Result<()> {
+        if self.json {
+            let hex: String = result.iter().map(|byte| format!("{byte:02x}")).collect();
+            let (code, text) = (status.0, status.text());
+            return output::json_line(
+                &json!({ "status": code, "meaning": text, "bytes": result.len(), "result": hex }),
+            );
+        }
+        if status != CallStatus::OK {
+            eprintln!("remora: the call of op-code {:#x} failed: {status}", self.opcode);
+            return Ok(());
+        }
+        if self.out == Path::new("-") {
+            let mut out = io::stdout().lock();
+            return out.write_all(result).and_then(|()| out.flush()).context("cannot write");
+        }
+        fs::write(&self.out, result).with_context(|| format!("cannot write {}", self.out.display()))
+    }
+}
+
+/// The longest payload of a call.
+const PAYLOAD_MAX: u64 = 1 << 30;
+
+fn read_payload(path: &Path) -> Result<Vec<u8>> {
+    let unreadable = || format!("cannot read {}", path.display());
+    let source: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(path).with_context(unreadable)?)
+    };
+    let mut bytes = Vec::new();
+    source.take(PAYLOAD_MAX + 1).read_to_end(&mut bytes).with_context(unreadable)?;
+    let longer = bytes.len() as u64 > PAYLOAD_MAX;
+    ensure!(!longer, "{} is longer than {PAYLOAD_MAX} bytes", path.display());
+    Ok(bytes)
+}

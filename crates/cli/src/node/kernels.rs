@@ -1,0 +1,410 @@
+//! Kernels that are loaded into a node's card while it runs.
+//!
+//! Who calls or loads kernels connects to `@kernels`, whose text lists them. A kernel is called
+//! by its op-code; [`MANAGE`] is the node's own, which its host answers: the parameters are a
+//! token that permits it, and the payload is a [`Request`]'s JSON behind its length (u32,
+//! little-endian), with the module behind it. The result is the JSON of an [`Answer`].
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use remora::kernel::wasm::{Limits, Module};
+use remora::kernel::{CallFailure, CallStatus, DeployError, Deployment, FallbackCall, Grant};
+use remora::nic::{Access, CreateError};
+use remora::{Device, MemoryRegion, ProtectionDomain, RegisterError};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::client::RemoteRegion;
+use super::protocol::Token;
+
+/// The op-code by which kernels are loaded and unloaded. Those above it are the node's, too.
+pub const MANAGE: u64 = 1 << 63;
+/// Bytes of a request, its module included.
+pub const REQUEST_MAX: usize = 1 << 20;
+/// Kernels that one node runs.
+pub const KERNELS_MAX: usize = 256;
+/// Regions that one kernel may be granted.
+pub const GRANTS_MAX: usize = 8;
+/// Bytes of the region that lists them.
+pub(crate) const LIST_BYTES: u64 = 512 << 10;
+/// The longest name of a kernel.
+const NAME_MAX: usize = 64;
+/// Addresses from which files are registered: each has so many to itself.
+const FILE_SPAN: u64 = 1 << 48;
+/// Bytes of an answer.
+const ANSWER_MAX: usize = 16 << 10;
+
+/// What is asked of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Load the module that follows.
+    Load {
+        /// Its op-code, below [`MANAGE`].
+        opcode: u64,
+        /// A name for people.
+        name: String,
+        /// Steps that an invocation may take.
+        budget: u64,
+        /// Bytes of memory that an instance may have.
+        memory: u64,
+        /// In the place of the kernel that has the op-code.
+        replace: bool,
+        /// The regions it may use, and whether it may write them.
+        grants: Vec<(String, bool)>,
+    },
+    /// Unload a kernel.
+    Unload {
+        /// Its op-code.
+        opcode: u64,
+    },
+}
+
+/// What a node answers: the kernel that was loaded or unloaded, or why not.
+pub type Answer = Result<KernelRow, String>;
+
+/// A kernel, as a node lists it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KernelRow {
+    /// Its op-code.
+    pub opcode: u64,
+    /// Its name.
+    pub name: String,
+    /// Steps that an invocation may take.
+    pub budget: u64,
+    /// Bytes of memory that an instance may have.
+    pub memory: u64,
+    /// The regions it may use.
+    pub grants: Vec<GrantRow>,
+    /// Invocations so far.
+    pub calls: u64,
+    /// Those that did not end well.
+    pub failed: u64,
+    /// Those in flight.
+    pub running: u32,
+}
+
+/// A region that a kernel may use.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GrantRow {
+    /// Its name.
+    pub region: String,
+    /// Its first address, for parameters.
+    pub addr: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// The kernel may write it, too.
+    pub writable: bool,
+}
+
+/// Why a request is refused.
+#[derive(Debug, Error)]
+enum Refusal {
+    #[error(
+        "this is not permitted: load kernels as the user and on the machine of the node, or show \
+         its token for that, with --kernel-token or REMORA_KERNEL_TOKEN"
+    )]
+    Permit,
+    #[error("the request is malformed")]
+    Malformed,
+    #[error("op-codes from {MANAGE:#x} on are the node's own")]
+    Reserved,
+    #[error("a name has 1 to {NAME_MAX} letters, digits, dots, dashes and underscores")]
+    Name,
+    #[error("a kernel may be granted {GRANTS_MAX} regions")]
+    Grants,
+    #[error("the node runs {KERNELS_MAX} kernels already: unload one")]
+    Full,
+    #[error("the node has no region `{0}`, or has withdrawn it")]
+    Region(String),
+    #[error("region `{0}` is read-only: the node serves it without ,rw")]
+    ReadOnly(String),
+    #[error(transparent)]
+    Module(#[from] remora::kernel::wasm::LoadError),
+    #[error("{0}; --replace puts another in its place")]
+    Taken(DeployError),
+    #[error(transparent)]
+    Deploy(#[from] DeployError),
+}
+
+/// A loaded kernel, beside what the card keeps of it.
+#[derive(Clone, Debug)]
+struct Loaded {
+    memory: u64,
+    grants: Vec<GrantRow>,
+}
+
+/// A region as the card's kernels see it.
+#[derive(Debug)]
+struct Opened {
+    region: MemoryRegion,
+    writable: bool,
+}
+
+/// The kernels of a node.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    device: Device,
+    /// Where callers live.
+    pd: ProtectionDomain,
+    /// Each of them permits.
+    permits: Vec<Token>,
+    loaded: Mutex<BTreeMap<u64, Loaded>>,
+    opened: Mutex<BTreeMap<String, Opened>>,
+    files: AtomicU64,
+    /// Requests without a permit.
+    pub(crate) refused: AtomicU64,
+}
+
+impl Kernels {
+    pub(crate) fn new(device: &Device, pd: &ProtectionDomain, permits: Vec<Token>) -> Kernels {
+        Kernels {
+            device: device.clone(),
+            pd: pd.clone(),
+            permits,
+            loaded: Mutex::default(),
+            opened: Mutex::default(),
+            files: AtomicU64::new(1),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// The list.
+    pub(crate) fn list(&self) -> Vec<KernelRow> {
+        let loaded = lock(&self.loaded);
+        let kernels = self.device.kernels().into_iter();
+        kernels
+            .filter_map(|info| {
+                let Loaded { memory, grants } = loaded.get(&info.opcode)?.clone();
+                Some(KernelRow {
+                    opcode: info.opcode,
+                    name: info.name,
+                    budget: info.budget,
+                    memory,
+                    grants,
+                    calls: info.calls,
+                    failed: info.failed,
+                    running: info.running,
+                })
+            })
+            .collect()
+    }
+
+    /// Opens a region to kernels, or closes it (`None`): what they hold of it is stale then.
+    /// A file's addresses begin at 0 for clients; here it gets some of its own.
+    pub(crate) fn open(&self, name: &str, region: Option<&MemoryRegion>, writable: bool) {
+        let mut opened = lock(&self.opened);
+        opened.remove(name);
+        let Some(region) = region else { return };
+        let iova = match region.buffer() {
+            Some(_) => region.addr(),
+            None => self.files.fetch_add(1, Ordering::Relaxed) * FILE_SPAN,
+        };
+        let access = if writable { Access::LOCAL_WRITE } else { Access::empty() };
+        match region.register_in(&self.pd, iova, access) {
+            Ok(region) => drop(opened.insert(name.to_owned(), Opened { region, writable })),
+            Err(error) => tracing::warn!(%error, region = name, "kernels cannot be granted it"),
+        }
+    }
+
+    /// Answers calls for the host, until told to stop; calls `changed` after each change.
+    pub(crate) fn serve(&self, stopped: &dyn Fn() -> bool, changed: &dyn Fn()) {
+        let fallback = self.device.serve_fallback();
+        while !stopped() {
+            let Some(call) = fallback.next(Duration::from_millis(100)) else { continue };
+            if call.opcode != MANAGE {
+                fallback.answer(&call, CallStatus::NO_KERNEL, &[]);
+                continue;
+            }
+            let answer: Answer = self.answer(&call).map_err(|refusal| refusal.to_string());
+            changed();
+            match serde_json::to_vec(&answer) {
+                Ok(text) => fallback.answer(&call, CallStatus::OK, &text),
+                Err(_) => fallback.answer(&call, CallStatus::TRAP, &[]),
+            }
+        }
+    }
+
+    fn answer(&self, call: &FallbackCall) -> Result<KernelRow, Refusal> {
+        let shown = call.params.first_chunk().and_then(|bytes| Token::new(*bytes));
+        // (All are compared, so that the time tells nothing.)
+        let permits = self.permits.iter().filter(|token| token.matches(shown.as_ref())).count();
+        if permits == 0 {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Refusal::Permit);
+        }
+        let (request, module) = parse(&call.payload).ok_or(Refusal::Malformed)?;
+        match request {
+            Request::Unload { opcode } => self.unload(opcode),
+            Request::Load { .. } => self.load(request, module),
+        }
+    }
+
+    fn unload(&self, opcode: u64) -> Result<KernelRow, Refusal> {
+        let row = self.list().into_iter().find(|row| row.opcode == opcode);
+        let row = row.ok_or(DeployError::Unknown(opcode))?;
+        self.device.undeploy(opcode)?;
+        lock(&self.loaded).remove(&opcode);
+        Ok(row)
+    }
+
+    fn load(&self, request: Request, module: &[u8]) -> Result<KernelRow, Refusal> {
+        let Request::Load { opcode, name, budget, memory, replace, grants } = request else {
+            return Err(Refusal::Malformed);
+        };
+        judge(opcode, &name, grants.len())?;
+        let limits =
+            Limits { memory: usize::try_from(memory).unwrap_or(usize::MAX), ..Limits::default() };
+        let module = Module::load_with(module, limits)?;
+        let memory = module.limits().memory as u64;
+        let (grants, rows) = self.grants(grants)?;
+        let deployment = Deployment::new(&name, grants).budget(budget);
+        let mut loaded = lock(&self.loaded);
+        if replace && loaded.contains_key(&opcode) {
+            self.device.replace_kernel(opcode, deployment, Box::new(module.program()))?;
+        } else if loaded.len() >= KERNELS_MAX {
+            return Err(Refusal::Full);
+        } else {
+            self.device.load_kernel(opcode, deployment, &module).map_err(|error| match error {
+                DeployError::Taken(_) => Refusal::Taken(error),
+                other => other.into(),
+            })?;
+        }
+        loaded.insert(opcode, Loaded { memory, grants: rows.clone() });
+        let (calls, failed, running) = (0, 0, 0);
+        Ok(KernelRow { opcode, name, budget, memory, grants: rows, calls, failed, running })
+    }
+
+    /// What to grant, for the card and for people.
+    fn grants(&self, wanted: Vec<(String, bool)>) -> Result<(Vec<Grant>, Vec<GrantRow>), Refusal> {
+        let opened = lock(&self.opened);
+        let grant = |(name, write): (String, bool)| {
+            let Some(Opened { region, writable }) = opened.get(&name) else {
+                return Err(Refusal::Region(name));
+            };
+            if write && !writable {
+                return Err(Refusal::ReadOnly(name));
+            }
+            let grant = Grant { key: region.key(), write };
+            let (addr, bytes) = (region.addr(), region.len());
+            Ok((grant, GrantRow { region: name, addr, bytes, writable: write }))
+        };
+        wanted.into_iter().map(grant).collect()
+    }
+}
+
+fn judge(opcode: u64, name: &str, grants: usize) -> Result<(), Refusal> {
+    let fits = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
+    if opcode >= MANAGE {
+        return Err(Refusal::Reserved);
+    }
+    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(fits) {
+        return Err(Refusal::Name);
+    }
+    if grants > GRANTS_MAX { Err(Refusal::Grants) } else { Ok(()) }
+}
+
+/// Takes a request apart: what is asked, and the module.
+fn parse(bytes: &[u8]) -> Option<(Request, &[u8])> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    let (text, module) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    Some((serde_json::from_slice(text).ok()?, module))
+}
+
+/// A request's bytes.
+fn emit(request: &Request, module: &[u8]) -> Result<Vec<u8>, ManageError> {
+    let text = serde_json::to_vec(request).map_err(ManageError::Json)?;
+    let len = u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes();
+    let bytes = [&len, &text[..], module].concat();
+    if bytes.len() > REQUEST_MAX { Err(ManageError::TooLong(module.len())) } else { Ok(bytes) }
+}
+
+/// A thread that panicked left lists that are still whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// --- the client's side -------------------------------------------------------------------------
+
+/// Why a kernel was not loaded or unloaded.
+#[derive(Debug, Error)]
+pub enum ManageError {
+    /// The module is too long to be sent.
+    #[error("the module has {0} bytes; a node takes less than {REQUEST_MAX}")]
+    TooLong(usize),
+    /// The request or the answer is no JSON.
+    #[error("the node does not answer as it should (is it of another version?): {0}")]
+    Json(serde_json::Error),
+    /// No memory, or none that the card registers.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The request did not arrive, or was not answered.
+    #[error(transparent)]
+    Call(#[from] CallFailure),
+    /// The card has no room.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The node says no.
+    #[error("the node refuses: {0}")]
+    Refused(String),
+}
+
+/// Asks the node behind `region`, its `@kernels`, for something, with a token that permits it.
+///
+/// # Errors
+/// See [`ManageError`].
+pub fn manage(
+    region: &RemoteRegion,
+    permit: Option<Token>,
+    request: &Request,
+    module: &[u8],
+) -> Result<KernelRow, ManageError> {
+    let bytes = emit(request, module)?;
+    let payload = region.pd().alloc(bytes.len(), Access::LOCAL_WRITE)?;
+    payload.write_at(0, &bytes).map_err(CallFailure::Room)?;
+    let mut client = region.kernels(ANSWER_MAX)?;
+    // Compiling takes its time.
+    client.patience = Duration::from_secs(60);
+    let shown = permit.map_or([0; 16], |token| token.to_bytes());
+    let mut answer = Vec::new();
+    let payload = payload.sge(0, bytes.len() as u32);
+    client.call_with(MANAGE, &shown, payload, &mut answer)?;
+    let answer: Answer = serde_json::from_slice(&answer).map_err(ManageError::Json)?;
+    answer.map_err(ManageError::Refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load() -> Request {
+        let (name, grants) = ("get".to_owned(), vec![("data".to_owned(), true)]);
+        Request::Load { opcode: 7, name, budget: 1, memory: 2, replace: false, grants }
+    }
+
+    #[test]
+    fn requests_come_back_and_nonsense_does_not() {
+        let bytes = emit(&load(), b"module").unwrap();
+        assert_eq!(parse(&bytes), Some((load(), &b"module"[..])));
+        for len in 0..bytes.len() - 6 {
+            assert_eq!(parse(&bytes[..len]), None, "{len}");
+        }
+        let mut wrong = bytes;
+        wrong[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(parse(&wrong), None);
+        assert!(matches!(emit(&load(), &[0; REQUEST_MAX]), Err(ManageError::TooLong(_))));
+    }
+
+    #[test]
+    fn names_and_op_codes_are_judged() {
+        assert!(judge(1, "get.v2", 8).is_ok());
+        for (opcode, name, grants) in
+            [(MANAGE, "get", 0), (1, "", 0), (1, "a b", 0), (1, "a\x1b", 0), (1, "get", 9)]
+        {
+            assert!(judge(opcode, name, grants).is_err(), "{opcode} {name:?} {grants}");
+        }
+    }
+}

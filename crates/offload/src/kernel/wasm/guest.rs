@@ -1,0 +1,145 @@
+//! What the host keeps for an instance.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use thiserror::Error;
+use wasmtime::{Caller, Memory, ResourceLimiter};
+
+use super::loan::Loan;
+use super::module::Limits;
+use crate::kernel::{CallStatus, Context};
+
+/// Bytes of memory that all instances of the process may have together.
+pub const TOTAL_MEMORY: usize = 4 << 30;
+
+/// What they have.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// The end of an invocation that is not the guest's to decide.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("{0}")]
+pub(super) struct Ended(pub(super) CallStatus);
+
+/// A trial has come to something that has to wait, or that could not be undone.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("to be begun again")]
+pub(super) struct Again;
+
+/// The host's side of an instance.
+#[derive(Debug)]
+pub(super) struct Guest {
+    /// The invocation; the one before, between two.
+    pub(super) context: Context,
+    /// What the module exports as `memory`: not there while it is instantiated.
+    pub(super) memory: Option<Memory>,
+    pub(super) payload: Rest,
+    /// How functions find what a plain call was polled with.
+    pub(super) loan: Arc<Loan>,
+    limits: Limits,
+    bytes: usize,
+}
+
+impl Guest {
+    pub(super) fn new(context: Context, limits: Limits) -> Guest {
+        let (payload, loan) = (Rest::default(), Arc::default());
+        Guest { context, memory: None, payload, loan, limits, bytes: 0 }
+    }
+
+    /// Begins an invocation.
+    pub(super) fn begin(&mut self, context: Context) {
+        self.context = context;
+        self.payload.clear();
+    }
+}
+
+/// Payload that came in one piece, and that the guest takes in smaller ones.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+impl Rest {
+    /// Takes as much as fits.
+    pub(super) fn take(&mut self, dst: &mut [u8]) -> usize {
+        let rest = &self.bytes[self.taken..];
+        let len = rest.len().min(dst.len());
+        dst[..len].copy_from_slice(&rest[..len]);
+        self.taken += len;
+        len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken == self.bytes.len()
+    }
+
+    /// Gives a new piece: what fits goes to `dst`, the rest is kept.
+    pub(super) fn give(&mut self, piece: &[u8], dst: &mut [u8]) -> usize {
+        let len = piece.len().min(dst.len());
+        dst[..len].copy_from_slice(&piece[..len]);
+        self.clear();
+        self.bytes.extend_from_slice(&piece[len..]);
+        len
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.taken = 0;
+    }
+}
+
+/// A caller's memory and its host side.
+///
+/// # Errors
+/// It has no memory, and asks for something to be put there.
+pub(super) fn open<'a>(
+    caller: &'a mut Caller<'_, Guest>,
+) -> wasmtime::Result<(&'a mut [u8], &'a mut Guest)> {
+    let memory = caller.data().memory.ok_or(Ended(CallStatus::TRAP))?;
+    Ok(memory.data_and_store_mut(caller))
+}
+
+/// A range of a guest's memory.
+///
+/// # Errors
+/// It is not there: a trap, as if the guest had touched it.
+pub(super) fn range(memory: &mut [u8], at: u32, len: u32) -> wasmtime::Result<&mut [u8]> {
+    let range = memory.get_mut(at as usize..).and_then(|rest| rest.get_mut(..len as usize));
+    Ok(range.ok_or(Ended(CallStatus::TRAP))?)
+}
+
+impl ResourceLimiter for Guest {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let more = desired.saturating_sub(current);
+        let taken = TAKEN.fetch_add(more, Ordering::Relaxed);
+        self.bytes += more;
+        if desired > self.limits.memory || taken.saturating_add(more) > TOTAL_MEMORY {
+            return Err(Ended(CallStatus::MEMORY).into());
+        }
+        Ok(true)
+    }
+
+    fn table_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        if desired > self.limits.table {
+            return Err(Ended(CallStatus::MEMORY).into());
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        TAKEN.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,218 @@
+//! What a guest may call: functions of the module `remora`.
+//!
+//! Addresses of registered memory are u64; places in the guest's own memory, and lengths, are u32.
+//! Functions return 0, or the number of a [`CallStatus`] that says why not; those that return a
+//! length return its negative instead.
+//!
+//! | function | does |
+//! |---|---|
+//! | `call(into)` | writes 32 bytes: queue pair u32, bytes that fit the requester's buffer u32, op-code u64, cookie u64, bytes of parameters u32, zero u32 |
+//! | `params(into, len)` | copies the first `len` bytes of the parameters; returns their length, which may be less |
+//! | `payload(into, len)` | waits for payload, and copies the next up to `len` bytes; returns their length, 0 at the end |
+//! | `read(addr, into, len)` | [`Context::read`] |
+//! | `write(addr, from, len)` | [`Context::write`] |
+//! | `fetch(addr, len)` | [`Context::fetch`] |
+//! | `send_memory(addr, len)` | [`Context::send_memory`] |
+//! | `output(from, len)` | [`Context::output`]: appends |
+//! | `send_to(qpn, rkey, addr, from, len)` | [`Context::send_to`] |
+//! | `sent()` | [`Context::sent`] |
+//! | `yield_now()` | [`Context::yield_now`] |
+//!
+//! `read` and `write` take a megabyte at a time.
+//!
+//! What ends an invocation whatever the guest does is not told to it: a spent budget, and a range
+//! outside its own memory.
+
+use remora_nic::queue::Remote;
+use wasmtime::{Caller, Linker, Result};
+
+use super::guest::{Again, Ended, Guest, open, range};
+use crate::kernel::CallStatus;
+use crate::kernel::context::charge;
+use crate::kernel::invocation::{CHUNK, OBJECT_MAX};
+
+/// The module that they are imported from.
+pub(super) const MODULE: &str = "remora";
+
+/// Bytes that `call` writes.
+const CALL_LEN: u32 = 32;
+
+macro_rules! offered {
+    ($($kind:ident $name:ident($($argument:ident: $type:ty),*);)+) => {
+        /// The functions' names.
+        pub(super) const NAMES: &[&str] = &[$(stringify!($name)),+];
+
+        /// Makes them known to instances that can be suspended.
+        pub(super) fn offer_suspending(linker: &mut Linker<Guest>) -> Result<()> {
+            $(linker.func_wrap_async(MODULE, stringify!($name), |caller, arguments| {
+                Box::new($name(caller, arguments))
+            })?;)+
+            Ok(())
+        }
+
+        /// Makes them known to instances that run as a plain call.
+        pub(super) fn offer_plain(linker: &mut Linker<Guest>) -> Result<()> {
+            $(linker.func_wrap(
+                MODULE,
+                stringify!($name),
+                |caller: Caller<'_, Guest>, $($argument: $type),*| {
+                    let lent = caller.data().loan.current();
+                    let call = $name(caller, ($($argument,)*));
+                    offered!(@$kind lent, call)
+                },
+            )?;)+
+            Ok(())
+        }
+    };
+    // What has no effect but on results that were not sent yet can be tried.
+    (@tried $lent:ident, $call:ident) => {
+        $lent.poll_once($call)
+    };
+    // Of anything else not even a beginning is made.
+    (@effect $lent:ident, $call:ident) => {{
+        drop(($lent, $call));
+        Err::<u32, _>(wasmtime::Error::from(Again))
+    }};
+}
+
+offered! {
+    tried call(into: u32);
+    tried params(into: u32, len: u32);
+    tried payload(into: u32, len: u32);
+    tried read(addr: u64, into: u32, len: u32);
+    effect write(addr: u64, from: u32, len: u32);
+    tried fetch(addr: u64, len: u32);
+    tried send_memory(addr: u64, len: u32);
+    tried output(from: u32, len: u32);
+    effect send_to(qpn: u32, rkey: u32, addr: u64, from: u32, len: u32);
+    effect sent();
+    effect yield_now();
+}
+
+/// A status for the guest, or the end.
+fn status(result: Result<(), CallStatus>) -> Result<u32> {
+    match result {
+        Ok(()) => Ok(0),
+        Err(end @ (CallStatus::BUDGET | CallStatus::TRAP)) => Err(Ended(end).into()),
+        Err(status) => Ok(status.0.into()),
+    }
+}
+
+/// A length for the guest, a status below zero, or the end.
+fn length(result: Result<usize, CallStatus>) -> Result<i32> {
+    match result {
+        Ok(len) => Ok(i32::try_from(len).unwrap_or(i32::MAX)),
+        Err(error) => Ok(-status(Err(error))?.cast_signed()),
+    }
+}
+
+/// What is read or written at once has the length of an object at most, so that a turn ends.
+fn bounded(bytes: &mut [u8]) -> Result<&mut [u8], CallStatus> {
+    if bytes.len() > OBJECT_MAX { Err(CallStatus::MEMORY) } else { Ok(bytes) }
+}
+
+async fn call(mut caller: Caller<'_, Guest>, (into,): (u32,)) -> Result<u32> {
+    let (memory, guest) = open(&mut caller)?;
+    let into = range(memory, into, CALL_LEN)?;
+    let context = guest.context;
+    let look = context.params(|params| Ok(params.len() as u32));
+    let params_len = look.await.map_err(Ended)?;
+    into[..4].copy_from_slice(&context.qpn().to_le_bytes());
+    into[4..8].copy_from_slice(&context.max_len().to_le_bytes());
+    into[8..16].copy_from_slice(&context.opcode().to_le_bytes());
+    into[16..24].copy_from_slice(&context.cookie().to_le_bytes());
+    into[24..28].copy_from_slice(&params_len.to_le_bytes());
+    into[28..].fill(0);
+    status(charge(0).await)
+}
+
+async fn params(mut caller: Caller<'_, Guest>, (into, len): (u32, u32)) -> Result<i32> {
+    let (memory, guest) = open(&mut caller)?;
+    let into = range(memory, into, len)?;
+    let copy = guest.context.params(|params| {
+        let len = params.len().min(into.len());
+        into[..len].copy_from_slice(&params[..len]);
+        Ok(params.len())
+    });
+    let len = copy.await.map_err(Ended)?;
+    charge(len).await.map_err(Ended)?;
+    length(Ok(len))
+}
+
+async fn payload(mut caller: Caller<'_, Guest>, (into, len): (u32, u32)) -> Result<i32> {
+    let (memory, guest) = open(&mut caller)?;
+    let into = range(memory, into, len)?;
+    if len == 0 {
+        return status(charge(0).await).map(|_| 0);
+    }
+    let rest = &mut guest.payload;
+    if !rest.is_empty() {
+        charge(0).await.map_err(Ended)?;
+        return length(Ok(rest.take(into)));
+    }
+    let next = guest.context.payload(|piece, _| rest.give(piece, into));
+    length(next.await.map(Option::unwrap_or_default))
+}
+
+async fn read(mut caller: Caller<'_, Guest>, (addr, into, len): (u64, u32, u32)) -> Result<u32> {
+    let (memory, guest) = open(&mut caller)?;
+    let into = range(memory, into, len)?;
+    status(async { guest.context.read(addr, bounded(into)?).await }.await)
+}
+
+async fn write(mut caller: Caller<'_, Guest>, (addr, from, len): (u64, u32, u32)) -> Result<u32> {
+    let (memory, guest) = open(&mut caller)?;
+    let from = range(memory, from, len)?;
+    status(async { guest.context.write(addr, bounded(from)?).await }.await)
+}
+
+async fn fetch(caller: Caller<'_, Guest>, (addr, len): (u64, u32)) -> Result<u32> {
+    status(caller.data().context.fetch(addr, len).await)
+}
+
+async fn send_memory(caller: Caller<'_, Guest>, (addr, len): (u64, u32)) -> Result<u32> {
+    status(caller.data().context.send_memory(addr, len).await)
+}
+
+async fn output(mut caller: Caller<'_, Guest>, (from, len): (u32, u32)) -> Result<u32> {
+    let (memory, guest) = open(&mut caller)?;
+    let from = range(memory, from, len)?;
+    let context = guest.context;
+    // In pieces, so that what waits on the card stays small.
+    let append = async {
+        for piece in from.chunks(CHUNK) {
+            charge(piece.len()).await?;
+            context.settle().await?;
+            context.output(|out| out.extend_from_slice(piece)).await?;
+        }
+        charge(0).await
+    };
+    status(append.await)
+}
+
+async fn send_to(
+    mut caller: Caller<'_, Guest>,
+    (qpn, rkey, addr, from, len): (u32, u32, u64, u32, u32),
+) -> Result<u32> {
+    let (memory, guest) = open(&mut caller)?;
+    let from = range(memory, from, len)?;
+    let (context, to) = (guest.context, Remote { addr, rkey });
+    // In pieces, for the same reason.
+    let send = async {
+        for (i, piece) in from.chunks(CHUNK).enumerate() {
+            let to = Remote { addr: to.addr.wrapping_add((i * CHUNK) as u64), ..to };
+            context.send_to(qpn, to, piece).await?;
+        }
+        charge(0).await
+    };
+    status(send.await)
+}
+
+async fn sent(caller: Caller<'_, Guest>, (): ()) -> Result<u32> {
+    let context = caller.data().context;
+    status(async { charge(0).await.and(context.sent().await) }.await)
+}
+
+async fn yield_now(caller: Caller<'_, Guest>, (): ()) -> Result<u32> {
+    status(caller.data().context.yield_now().await)
+}

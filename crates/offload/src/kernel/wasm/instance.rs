@@ -1,0 +1,215 @@
+//! Instances: how an invocation runs.
+//!
+//! It begins as a plain call on the card's own stack, [`Plain`], which costs some ten nanoseconds.
+//! That is a trial: memory that is ready at once is read, and results are gathered, but nothing
+//! leaves. If the guest comes to something that has to wait, or to something that cannot be undone,
+//! or has had its turn, the trial is undone and the invocation begins anew as [`Suspending`], on a
+//! stack of its own, where it can stand still anywhere. That costs some hundred nanoseconds, so
+//! the module's later invocations begin there.
+
+use core::future::{Future, poll_fn};
+use core::mem;
+use core::pin::{Pin, pin};
+use core::task::{self, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wasmtime::{InstancePre, Store, Trap, TypedFunc, ValRaw};
+
+use super::guest::{Again, Ended, Guest};
+use super::loan::Loan;
+use super::module::Inner;
+use crate::kernel::context::{begin_trial, current, end_trial, end_turn};
+use crate::kernel::{CallStatus, Context};
+
+/// Instructions that a guest may run before others get their turn.
+pub const TURN_INSTRUCTIONS: u64 = 1 << 16;
+/// Instructions for each step of the budget.
+const STEP_INSTRUCTIONS: u64 = 64;
+
+/// How an invocation ends for its instance.
+pub(super) enum End {
+    /// The guest has ended it; there may be another.
+    Done(Result<(), CallStatus>),
+    /// By force: the instance is in no state to go on.
+    Dead(CallStatus),
+}
+
+/// A guest's status; there are no others than fit a byte.
+fn result(status: u32) -> Result<(), CallStatus> {
+    match u8::try_from(status) {
+        Ok(0) => Ok(()),
+        Ok(status) => Err(CallStatus(status)),
+        Err(_) => Err(CallStatus::TRAP),
+    }
+}
+
+/// What an error means to the requester.
+fn cause(error: &wasmtime::Error) -> CallStatus {
+    match (error.downcast_ref::<Ended>(), error.downcast_ref::<Trap>()) {
+        (Some(Ended(status)), _) => *status,
+        (_, Some(Trap::OutOfFuel)) => CallStatus::BUDGET,
+        (_, Some(_)) => CallStatus::TRAP,
+        // No room for a memory or a stack, or data that lies outside of its memory.
+        (None, None) => CallStatus::MEMORY,
+    }
+}
+
+/// Makes an instance. A start function runs in here, with so many instructions.
+async fn instantiate(
+    module: &Inner,
+    code: &InstancePre<Guest>,
+    context: Context,
+    fuel: u64,
+    yields: Option<u64>,
+) -> wasmtime::Result<(Store<Guest>, TypedFunc<(), u32>)> {
+    let mut store = Store::new(&module.host.engine, Guest::new(context, module.limits));
+    store.limiter(|guest| guest);
+    store.set_fuel(fuel)?;
+    store.fuel_async_yield_interval(yields)?;
+    let instance = code.instantiate_async(&mut store).await?;
+    store.data_mut().memory = instance.get_memory(&mut store, "memory");
+    let kernel = instance.get_typed_func(&mut store, "kernel")?;
+    Ok((store, kernel))
+}
+
+// --- as a plain call ---------------------------------------------------------------------------
+
+/// An instance whose kernel runs as a plain call.
+pub(super) struct Plain {
+    store: Store<Guest>,
+    kernel: TypedFunc<(), u32>,
+    loan: Arc<Loan>,
+}
+
+/// Tries an invocation, by `plain` or an instance made for it; `None` if it was undone.
+pub(super) fn attempt(
+    plain: &mut Option<Plain>,
+    module: &Inner,
+    cx: &mut task::Context<'_>,
+) -> Option<End> {
+    let (context, left) = begin_trial(cx)?;
+    let fuel = left.saturating_mul(STEP_INSTRUCTIONS).min(TURN_INSTRUCTIONS);
+    let ended = match plain {
+        Some(plain) => plain.call(context, fuel, cx),
+        None => Plain::new(module, context, fuel, cx)
+            .and_then(|made| plain.insert(made).call(context, fuel, cx)),
+    };
+    let end = match ended {
+        Ok(status) => Some(End::Done(result(status))),
+        Err(error) if error.is::<Again>() || out_of_fuel(&error) => None,
+        Err(error) => Some(End::Dead(cause(&error))),
+    };
+    end_trial(cx, end.is_none().then_some(left));
+    if !matches!(end, Some(End::Done(_))) {
+        *plain = None;
+    }
+    end
+}
+
+fn out_of_fuel(error: &wasmtime::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Trap::OutOfFuel))
+}
+
+impl Plain {
+    fn new(
+        module: &Inner,
+        context: Context,
+        fuel: u64,
+        cx: &mut task::Context<'_>,
+    ) -> wasmtime::Result<Plain> {
+        let making = pin!(instantiate(module, &module.plain, context, fuel, None));
+        let Poll::Ready(made) = making.poll(cx) else { return Err(Again.into()) };
+        let (store, kernel) = made?;
+        let loan = store.data().loan.clone();
+        Ok(Plain { store, kernel, loan })
+    }
+
+    fn call(
+        &mut self,
+        context: Context,
+        fuel: u64,
+        cx: &mut task::Context<'_>,
+    ) -> wasmtime::Result<u32> {
+        self.store.set_fuel(fuel)?;
+        self.store.data_mut().context = context;
+        let mut results = [ValRaw::u32(0)];
+        let (kernel, store) = (self.kernel.func(), &mut self.store);
+        // SAFETY: the kernel is of type `() -> i32`, as its `TypedFunc` has judged, and there is
+        // room for the one result. (The safe call is refused in a store that can be suspended, as
+        // functions that suspend panic outside of such a stack. This instance is linked to none.)
+        let called = self.loan.lend(cx, || unsafe { kernel.call_unchecked(store, &mut results) });
+        called.map(|()| results[0].get_u32())
+    }
+}
+
+// --- on a stack of its own ---------------------------------------------------------------------
+
+/// An instance that can be suspended: made by its first poll, and kept between invocations.
+pub(super) struct Suspending {
+    life: Pin<Box<dyn Future<Output = CallStatus> + Send>>,
+    door: Arc<Door>,
+}
+
+/// What the inside tells the outside: nothing, or one more than the guest's status.
+#[derive(Debug, Default)]
+struct Door(AtomicU64);
+
+impl Door {
+    fn put(&self, status: u32) {
+        self.0.store(u64::from(status) + 1, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> Option<u32> {
+        let status = self.0.swap(0, Ordering::Relaxed).checked_sub(1)?;
+        u32::try_from(status).ok()
+    }
+}
+
+impl Suspending {
+    pub(super) fn new(module: Arc<Inner>) -> Suspending {
+        let door = Arc::new(Door::default());
+        let inside = door.clone();
+        let life = Box::pin(async move {
+            let Err(error) = live(&module, &inside).await;
+            cause(&error)
+        });
+        Suspending { life, door }
+    }
+
+    /// Takes the invocation forward that this is polled for, or begins it.
+    pub(super) fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<End> {
+        if let Poll::Ready(status) = self.life.as_mut().poll(cx) {
+            return Poll::Ready(End::Dead(status));
+        }
+        match self.door.take() {
+            Some(status) => Poll::Ready(End::Done(result(status))),
+            None => {
+                // Unless it waits for something, it has run its share of instructions.
+                end_turn(cx);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// The life of an instance, invocation after invocation, until it is ended by force.
+async fn live(module: &Inner, door: &Door) -> wasmtime::Result<core::convert::Infallible> {
+    let (context, left) = current().await.map_err(Ended)?;
+    let fuel = left.saturating_mul(STEP_INSTRUCTIONS);
+    let turn = Some(TURN_INSTRUCTIONS);
+    let (mut store, kernel) = instantiate(module, &module.suspending, context, fuel, turn).await?;
+    loop {
+        let (context, left) = current().await.map_err(Ended)?;
+        store.set_fuel(left.saturating_mul(STEP_INSTRUCTIONS))?;
+        store.data_mut().begin(context);
+        door.put(kernel.call_async(&mut store, ()).await?);
+        pause().await;
+    }
+}
+
+/// Pending once.
+fn pause() -> impl Future<Output = ()> {
+    let mut paused = false;
+    poll_fn(move |_| if mem::replace(&mut paused, true) { Poll::Ready(()) } else { Poll::Pending })
+}

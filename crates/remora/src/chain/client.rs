@@ -1,0 +1,176 @@
+//! The client's side of a chain: a message there, an answer back.
+
+use std::time::Duration;
+
+use remora_nic::qp::{ModifyQpError, Mtu};
+use remora_nic::queue::{Data, RecvRequest, SendFlags, SendOp, SendRequest, Status};
+use remora_nic::{Access, CreateError, PostError};
+use thiserror::Error;
+
+use super::Chain;
+use crate::completion::{CompletionQueue, WaitError};
+use crate::device::Device;
+use crate::memory::{AccessError, AllocError, Buffer};
+use crate::queue_pair::{ConnectionParams, Peer, QueuePair, QueuePairOptions};
+use crate::region::{CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
+
+/// Why a chain was not connected to its client.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// It has no queue towards a client.
+    #[error("the program has neither a receive queue nor a reply queue: it serves no client")]
+    NoClient,
+    /// The card refuses.
+    #[error(transparent)]
+    Modify(#[from] ModifyQpError),
+    /// A queue cannot be started.
+    #[error("the card does not start a queue of the chain: {0}")]
+    Start(#[from] PostError),
+}
+
+impl Chain {
+    /// What its client must know to connect to it; none if it serves no client.
+    pub fn local(&self) -> Option<Peer> {
+        self.client().map(QueuePair::local)
+    }
+
+    /// Connects it to its client, and starts it. The client gets no access to memory.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub fn serve(&self, client: Peer, mtu: Mtu) -> Result<(), ServeError> {
+        let connection = self.client().ok_or(ServeError::NoClient)?;
+        connection.connect(client, &closed(mtu))?;
+        Ok(self.start()?)
+    }
+}
+
+/// A connection over which nobody may reach memory.
+fn closed(mtu: Mtu) -> ConnectionParams {
+    ConnectionParams { access: Access::empty(), ..ConnectionParams::new(mtu) }
+}
+
+/// Why a call came to nothing.
+#[derive(Debug, Error)]
+pub enum CallError {
+    /// The message is longer than a client sends.
+    #[error("the message has {0} bytes: a client's are at most {MESSAGE_MAX} bytes long")]
+    Message(usize),
+    /// The request was refused.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// No answer.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    /// The connection has ended: perhaps the chain has, by an error of its own.
+    #[error("the call failed: {0}")]
+    Status(Status),
+    /// The client's own memory.
+    #[error(transparent)]
+    Memory(#[from] AccessError),
+}
+
+/// Why a client was not made.
+#[derive(Debug, Error)]
+pub enum ChainClientError {
+    /// The card refuses a completion queue.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The card refuses a queue pair.
+    #[error(transparent)]
+    Queue(#[from] CreateQpError),
+    /// Memory for messages.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// Memory for messages.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+/// The longest message of a client.
+pub const MESSAGE_MAX: usize = 512;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A client of a chain: one call at a time.
+#[derive(Debug)]
+pub struct ChainClient {
+    qp: QueuePair,
+    cq: CompletionQueue,
+    /// The message, then the answer.
+    memory: MemoryRegion,
+    answer_max: u32,
+}
+
+impl ChainClient {
+    /// A client whose answers are at most `answer_max` bytes long; not connected.
+    ///
+    /// # Errors
+    /// See [`ChainClientError`].
+    pub fn new(
+        device: &Device,
+        pd: &ProtectionDomain,
+        answer_max: u32,
+    ) -> Result<ChainClient, ChainClientError> {
+        let cq = device.create_cq(16)?;
+        let options =
+            QueuePairOptions { send_depth: 4, recv_depth: 4, ..QueuePairOptions::rc(&cq) };
+        let qp = pd.create_qp(&options)?;
+        let buffer = Buffer::new(MESSAGE_MAX + answer_max.max(1) as usize)?;
+        let memory = pd.register(buffer, Access::LOCAL_WRITE)?;
+        Ok(ChainClient { qp, cq, memory, answer_max })
+    }
+
+    /// What the server must know to connect to it.
+    pub fn local(&self) -> Peer {
+        self.qp.local()
+    }
+
+    /// Connects it.
+    ///
+    /// # Errors
+    /// See [`ModifyQpError`].
+    pub fn connect(&self, chain: Peer, mtu: Mtu) -> Result<(), ModifyQpError> {
+        self.qp.connect(chain, &closed(mtu))
+    }
+
+    /// Sends a message, waits for the answer, and puts it at the end of `answer`.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn call(&self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), CallError> {
+        let len = self.call_in_place(message)?;
+        let start = answer.len();
+        answer.resize(start + len, 0);
+        Ok(self.memory.read_at(MESSAGE_MAX, &mut answer[start..])?)
+    }
+
+    /// As [`ChainClient::call`]; the answer stays in the client's registered memory. Returns its
+    /// length.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn call_in_place(&self, message: &[u8]) -> Result<usize, CallError> {
+        if message.len() > MESSAGE_MAX {
+            return Err(CallError::Message(message.len()));
+        }
+        self.memory.write_at(0, message)?;
+        let into = [self.memory.sge(MESSAGE_MAX as u64, self.answer_max)];
+        self.qp.post_recv(&RecvRequest { wr_id: 1, sges: &into })?;
+        let data = Data::Sges(&[self.memory.sge(0, message.len() as u32)]);
+        let op = SendOp::Send { imm: None, to: None };
+        let flags = SendFlags::SIGNALED;
+        self.qp.post_send(&SendRequest { wr_id: 0, op, data, flags })?;
+        // The message's completion and the answer, in whichever order.
+        let mut answer = None;
+        for _ in 0..2 {
+            let entry = self.cq.spin(PATIENCE)?;
+            if entry.status != Status::Success {
+                return Err(CallError::Status(entry.status));
+            }
+            if entry.kind.is_receive() {
+                answer = Some(entry.len as usize);
+            }
+        }
+        answer.ok_or(CallError::Status(Status::BadResponse))
+    }
+}

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Builds the examples of loaded kernels: guests.sh [FOLDER], target/guests if none is named.
+# Exits with 77 if a compiler is missing that can make WebAssembly.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/toolchain.sh
+source scripts/toolchain.sh
+
+folder=${1:-$(target_dir)/guests}
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+
+missing() {
+    printf 'missing: %s; ./ci.sh setup installs it where it can be had\n' "$1" >&2
+    exit 77
+}
+
+use_rust || missing "Rust"
+[[ -d $(rustc --print target-libdir --target wasm32-unknown-unknown 2>/dev/null) ]] ||
+    missing "Rust's target wasm32-unknown-unknown"
+have clang || missing "clang"
+have wasm-ld || missing "wasm-ld (package lld)"
+
+# In its folder, for the flags in its .cargo/config.toml; what the caller set is for this machine.
+(
+    cd guest/rust
+    env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u RUSTC_WRAPPER \
+        cargo build --quiet --release --example get --target-dir "$folder/rust"
+)
+cp "$folder/rust/wasm32-unknown-unknown/release/examples/get.wasm" "$folder/get.wasm"
+
+clang --target=wasm32 -mcpu=mvp -std=c11 -Wall -Wextra -Werror -O2 -ffreestanding -nostdlib \
+    -Wl,--no-entry -Wl,-z,stack-size=16384 -Wl,--strip-all \
+    -o "$folder/lines.wasm" guest/c/lines.c
+printf '%s\n' "$folder/get.wasm" "$folder/lines.wasm"

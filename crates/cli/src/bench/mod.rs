@@ -6,8 +6,12 @@
 //! format: `{"name", "unit", "ours": {"min", "median", "max"}, "peer": {"name", "min", "median",
 //! "max"}, "ratio"}`, where the ratio is our median over the peer's.
 
+mod chains;
+mod figure;
 mod kernels;
+mod page;
 mod peers;
+mod plot;
 mod transport;
 mod verbs;
 
@@ -35,6 +39,8 @@ enum What {
     Verbs(verbs::Verbs),
     /// Kernels on the card: StRoM's experiments beside their baselines, and a page with plots
     Kernels(kernels::Kernels),
+    /// Chains on the card: RedN's experiments beside their baselines, and a page with plots
+    Chains(chains::Chains),
     #[command(hide = true)]
     Peer(peers::Peer),
 }
@@ -46,6 +52,7 @@ impl Bench {
             What::Transport(transport) => transport.run(),
             What::Verbs(verbs) => verbs.run(),
             What::Kernels(kernels) => kernels.run(),
+            What::Chains(chains) => chains.run(),
             What::Peer(peer) => peer.run(),
         }
     }
@@ -79,8 +86,23 @@ enum Target {
     AtLeast(f64),
     /// So much more than the peer's, in the row's unit, instead of a ratio.
     AtMostMore(f64),
+    /// Not of the ratio: ours is to be so much, in the row's unit.
+    Reaches(f64),
     /// None: a figure to look at.
     Any,
+}
+
+impl Target {
+    /// Is it met by our side's median beside the peer's? `None` where nothing is asked.
+    fn is_met(self, ratio: f64, ours: f64, peer: f64) -> Option<bool> {
+        match self {
+            Target::AtMost(limit) => Some(ratio <= limit),
+            Target::AtLeast(limit) => Some(ratio >= limit),
+            Target::AtMostMore(limit) => Some(ours <= peer + limit),
+            Target::Reaches(limit) => Some(ours >= limit),
+            Target::Any => None,
+        }
+    }
 }
 
 impl std::fmt::Display for Target {
@@ -89,6 +111,7 @@ impl std::fmt::Display for Target {
             Target::AtMost(limit) => write!(f, "≤ {limit} ×"),
             Target::AtLeast(limit) => write!(f, "≥ {limit} ×"),
             Target::AtMostMore(limit) => write!(f, "≤ {limit} more"),
+            Target::Reaches(limit) => write!(f, "ours ≥ {limit}"),
             Target::Any => write!(f, "–"),
         }
     }
@@ -143,12 +166,12 @@ struct Row {
 }
 
 impl Row {
-    fn is_met(&self) -> bool {
-        match self.target {
-            Target::AtMost(limit) => self.ratio <= limit,
-            Target::AtLeast(limit) => self.ratio >= limit,
-            Target::AtMostMore(limit) => self.ours.median <= self.peer.spread.median + limit,
-            Target::Any => true,
+    /// What is said of its target: nothing where there is none.
+    fn verdict(&self) -> &'static str {
+        match self.target.is_met(self.ratio, self.ours.median, self.peer.spread.median) {
+            None => "",
+            Some(true) => "met",
+            Some(false) => "missed",
         }
     }
 }
@@ -178,11 +201,6 @@ fn show(rows: &[Row]) {
     let headings = ["row", "unit", "ours", "peer", "peer's", "ratio", "target", ""];
     let mut table = output::table(headings);
     for row in rows {
-        let met = match row.target {
-            Target::Any => "",
-            _ if row.is_met() => "met",
-            _ => "missed",
-        };
         table.add_row([
             row.name.to_string(),
             row.unit.to_owned(),
@@ -191,7 +209,7 @@ fn show(rows: &[Row]) {
             row.peer.spread.to_string(),
             format!("{:.2}", row.ratio),
             row.target.to_string(),
-            met.to_owned(),
+            row.verdict().to_owned(),
         ]);
     }
     output::align_right(&mut table, [2, 4, 5, 6]);
@@ -222,7 +240,7 @@ mod tests {
             theirs: Box::new(|| Ok(4.0)),
         };
         let row = measure(case, 3).unwrap();
-        assert!(row.is_met());
+        assert_eq!(row.verdict(), "met");
         let expected = serde_json::json!({
             "name": "row", "unit": "µs", "ratio": 0.5,
             "ours": {"min": 1.0, "median": 2.0, "max": 3.0},
@@ -230,8 +248,9 @@ mod tests {
         });
         assert_eq!(serde_json::to_value(&row).unwrap(), expected);
         let row = Row { target: Target::AtMostMore(-2.0), ..row };
-        assert!(row.is_met());
-        assert!(!Row { target: Target::AtMostMore(-2.5), ..row }.is_met());
+        assert_eq!(row.verdict(), "met");
+        let row = Row { target: Target::AtMostMore(-2.5), ..row };
+        assert_eq!(row.verdict(), "missed");
     }
 
     #[test]

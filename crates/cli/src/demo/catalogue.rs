@@ -83,8 +83,14 @@ impl Catalogue {
     pub(super) fn load() -> Result<Catalogue> {
         let entries = entries()?;
         let (pin, local) = (false, 1 << 20);
-        let client =
-            Client::start(Setup { memory: MEMORY, local, stream: 64 << 10, loaded: 0, pin })?;
+        let client = Client::start(Setup {
+            memory: MEMORY,
+            local,
+            stream: 64 << 10,
+            loaded: 0,
+            chains: false,
+            pin,
+        })?;
         let mut image = Image::new(client.ready.memory.addr, MEMORY as usize);
         let all: Vec<(u64, &[u8])> = entries.iter().map(|(key, bytes)| (*key, &**bytes)).collect();
         let long = all.iter().filter(|(_, bytes)| bytes.len() >= LISTED_BYTES);

@@ -9,6 +9,7 @@ use remora::nic::Access;
 use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Sge, Status};
 use remora::{Connection, Device, MemoryRegion, QueuePair};
 
+use super::asker::Askers;
 use super::image::Image;
 use super::rpc;
 use super::server::{End, Place, Ready, params};
@@ -33,6 +34,8 @@ pub(crate) struct Setup {
     pub(crate) stream: u64,
     /// Kernels that the far end loads as WebAssembly.
     pub(crate) loaded: u64,
+    /// The far end serves chains, too.
+    pub(crate) chains: bool,
     /// Pin each end to a core of its own.
     pub(crate) pin: bool,
 }
@@ -46,6 +49,7 @@ pub(crate) struct Client {
     pub(crate) local: MemoryRegion,
     pub(crate) kernels: RefCell<KernelClient>,
     pub(crate) rpc: RefCell<rpc::Client>,
+    askers: Option<Askers>,
     calls: End,
     streams: End,
     _connections: [Connection; 2],
@@ -70,6 +74,9 @@ impl Client {
         if setup.pin {
             args.extend(["--pin", "1"]);
         }
+        if setup.chains {
+            args.push("--chains");
+        }
         let mut helper = Helper::start(args)?;
         if setup.pin {
             // Only now: the other end would inherit it.
@@ -88,6 +95,8 @@ impl Client {
             Ok((end, made))
         };
         let ((calls, first), (streams, second)) = (connect()?, connect()?);
+        let askers = || Askers::connect(&device, &pd, &ready);
+        let askers = setup.chains.then(askers).transpose()?;
         let rpc = rpc::Client::connect(ready.tcp)?;
         let kernels = KernelClient::new(&pd, &calls.qp, &calls.recv_cq, 8, RESULT_LEN)?;
         Ok(Client {
@@ -96,6 +105,7 @@ impl Client {
             local,
             kernels: kernels.into(),
             rpc: rpc.into(),
+            askers,
             calls,
             streams,
             _connections: [first, second],
@@ -187,6 +197,62 @@ impl Client {
                 in_flight -= 1;
                 bytes -= completion.wr_id as usize;
             }
+        }
+        Ok(start.elapsed())
+    }
+
+    /// The chains' connections.
+    pub(crate) fn askers(&self) -> Result<&Askers> {
+        self.askers.as_ref().context("the other end serves no chains")
+    }
+
+    /// While `work` runs, the peer's host sleeps, and wakes only for what is sent to its CPU.
+    pub(crate) fn asleep<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.rpc.borrow_mut().call(rpc::Op::Sleep, &[], &mut Vec::new())?;
+        let result = work();
+        self.askers()?.cpu.tell(&[])?;
+        result
+    }
+
+    /// While `work` runs, so many threads write on the peer's host.
+    pub(crate) fn with_writers<R>(
+        &self,
+        writers: u64,
+        work: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let call = |writers: u64| {
+            self.rpc.borrow_mut().call(rpc::Op::Writers, &writers.to_le_bytes(), &mut Vec::new())
+        };
+        call(writers)?;
+        let result = work();
+        call(0)?;
+        result
+    }
+
+    /// READs `count` times `len` bytes, from a place drawn anew each time, 8 at a time.
+    pub(crate) fn read_many(
+        &self,
+        count: usize,
+        len: u32,
+        mut from: impl FnMut() -> u64,
+    ) -> Result<Duration> {
+        let mut done = [Completion::default(); 64];
+        let (mut asked, mut answered) = (0, 0);
+        let start = Instant::now();
+        while answered < count {
+            let mut batch = self.calls.qp.post_batch();
+            while asked < count.min(answered + 8) {
+                let op = SendOp::Read { from: remote(self.ready.memory, from()) };
+                let sges = [self.local.sge(0, len)];
+                let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+                batch.post_send(&self.calls.qp, &SendRequest { wr_id: 0, op, data, flags })?;
+                asked += 1;
+            }
+            drop(batch);
+            let taken = self.calls.cq.poll(&mut done)?;
+            let failed = done[..taken].iter().find(|c| c.status != Status::Success);
+            ensure!(failed.is_none(), "a READ failed: {failed:?}");
+            answered += taken;
         }
         Ok(start.elapsed())
     }

@@ -47,7 +47,7 @@ impl Image {
     }
 
     /// Room for `len` bytes.
-    fn reserve(&mut self, len: usize) -> Result<u64> {
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<u64> {
         let at = self.bytes.len().next_multiple_of(64);
         let fits = at + len <= self.room;
         ensure!(fits, "the peer's {} bytes of memory do not hold all of the data", self.room);
@@ -55,7 +55,7 @@ impl Image {
         Ok(self.base + at as u64)
     }
 
-    fn set(&mut self, addr: u64, bytes: &[u8]) {
+    pub(crate) fn set(&mut self, addr: u64, bytes: &[u8]) {
         let at = (addr - self.base) as usize;
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }

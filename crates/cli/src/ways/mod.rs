@@ -1,15 +1,19 @@
 //! The same work near remote memory, done in several ways: by a kernel on the peer's card (StRoM),
-//! by one-sided READs as Pilaf and FaRM do it, and by an RPC over TCP that the peer's CPU serves.
+//! by one-sided READs as Pilaf and FaRM do it, and by an RPC over TCP that the peer's CPU serves; by
+//! chains (RedN), and by SENDs that the peer's CPU answers.
 //!
 //! [`server`] is the far end: a process with a card, memory, the built-in kernels, and an
 //! application that answers RPCs. [`client`] fills that memory by WRITEs ([`image`]) and looks
-//! things up in it ([`lookup`]). `remora bench kernels` measures, `remora demo` shows it.
+//! things up in it ([`lookup`]). [`served`] and [`asker`] are the two ends of chains. `remora bench
+//! kernels` and `remora bench chains` measure, `remora demo` shows it.
 
+pub(crate) mod asker;
 pub(crate) mod client;
 pub(crate) mod image;
 pub(crate) mod loaded;
 pub(crate) mod lookup;
 pub(crate) mod rpc;
+pub(crate) mod served;
 pub(crate) mod server;
 
 pub(crate) use client::Client;

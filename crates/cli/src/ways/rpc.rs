@@ -31,12 +31,18 @@ pub(crate) enum Op {
     Streamed = 5,
     /// The asking end has gone (never sent).
     Leave = 6,
+    /// Sleep until the client's next empty SEND; the card works on.
+    Sleep = 7,
+    /// Keep the processor busy with so many writers.
+    Writers = 8,
 }
 
 impl Op {
     fn parse(code: u8) -> Result<Op> {
-        let all = [Op::Begin, Op::End, Op::List, Op::Get, Op::Streamed];
-        all.into_iter().find(|op| *op as u8 == code).context("an RPC with an unknown op-code")
+        let lookups = [Op::Begin, Op::End, Op::List, Op::Get];
+        let others = [Op::Streamed, Op::Sleep, Op::Writers];
+        let mut all = lookups.into_iter().chain(others);
+        all.find(|op| *op as u8 == code).context("an RPC with an unknown op-code")
     }
 }
 

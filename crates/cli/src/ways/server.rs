@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::image::ELEMENT_LEN;
 use super::rpc::{Op, Service};
+use super::served::Served;
 use crate::child;
 
 const PORT: u16 = 18_516;
@@ -57,6 +58,9 @@ pub(crate) struct Server {
     /// Pin the process to the N-th core that it may use, from 0
     #[arg(long, value_name = "N")]
     pin: Option<usize>,
+    /// Serve chains, too, and answer SENDs
+    #[arg(long)]
+    chains: bool,
 }
 
 /// What the far end prints when it serves.
@@ -118,6 +122,7 @@ struct Serving {
     /// What the application finds out about what is streamed to it.
     sketch: Sketch,
     streamed: u64,
+    served: Option<Served>,
     _kernels: [Binding; 3],
     _connections: [Connection; 2],
     _calls: End,
@@ -163,12 +168,15 @@ impl Server {
             Ok((end, connection))
         };
         let ((calls, first), (streams, second)) = (accept()?, accept()?);
+        let served = || Served::accept(&device, &pd, &listener, &memory);
+        let served = self.chains.then(served).transpose()?;
         let serving = Serving {
             memory,
             plain,
             streams,
             sketch: Sketch::new(PRECISION),
             streamed: 0,
+            served,
             _kernels: kernels,
             _connections: [first, second],
             _calls: calls,
@@ -246,6 +254,10 @@ impl Serving {
         let mut awaited: Option<u64> = None;
         loop {
             for _ in 0..STEPS {
+                if let Some(served) = &mut self.served {
+                    served.look()?;
+                    continue;
+                }
                 let count = self.streams.recv_cq.poll(&mut done)?;
                 for completion in &done[..count] {
                     self.look_at(completion)?;
@@ -263,10 +275,23 @@ impl Serving {
                 None => {}
                 Some((Op::Leave, _)) => return Ok(()),
                 Some((Op::Streamed, params)) => awaited = Some(word(params, 0)?),
+                Some((Op::Sleep, _)) => {
+                    service.answer(Some(&[]))?;
+                    self.served()?.sleep()?;
+                }
+                Some((Op::Writers, params)) => {
+                    let count = word(params, 0)?;
+                    self.served()?.write_with(count)?;
+                    service.answer(Some(&[]))?;
+                }
                 Some((Op::Begin, _)) => self.answer_rpcs(&mut service, &mut value)?,
                 Some((op, _)) => bail!("{op:?} asked for while the card is served"),
             }
         }
+    }
+
+    fn served(&mut self) -> Result<&mut Served> {
+        self.served.as_mut().context("this end was started without --chains")
     }
 
     /// The CPU's HyperLogLog, on a message that has been written: as soon as it is there.
@@ -344,7 +369,7 @@ impl Serving {
 }
 
 /// The u64 at `at`.
-fn word(bytes: &[u8], at: usize) -> Result<u64> {
+pub(super) fn word(bytes: &[u8], at: usize) -> Result<u64> {
     let word = bytes.get(at..at + 8).context("parameters that are too short")?;
     Ok(u64::from_le_bytes(word.try_into()?))
 }

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::figure::{Draws, Figure, Point, Run, mean_us, median_us};
+use super::super::figure::{Draws, Figure, Point, Run, Style, mean_us, median_us};
 use super::lookups::{SIZES, Structures};
 use super::{Extent, size_label};
 use crate::ways::Client;
@@ -58,6 +58,7 @@ pub(super) fn sizes(client: &Client, structures: &Structures, extent: Extent) ->
     );
     Ok(Figure {
         id: "fig9",
+        origin: "StRoM’s Figure 9",
         title: "Checked reading, by size",
         about: "An object that ends with the CRC64 of its data is fetched. The checksum is \
                 verified on the peer's card, by the requester, or not at all. Both use carry-less \
@@ -65,6 +66,7 @@ pub(super) fn sizes(client: &Client, structures: &Structures, extent: Extent) ->
         x: "size of the object",
         y: "latency",
         unit: "µs",
+        style: Style::Lines,
         ways: ["kernel", "READ, checked here", "READ, unchecked"].map(str::to_owned).into(),
         points,
         paper: "CRC64 on the CPU adds up to 40 % to a READ, the kernel 1 µs (less than 8 %)",
@@ -99,6 +101,7 @@ pub(super) fn failures(client: &Client, structures: &Structures, extent: Extent)
     );
     Ok(Figure {
         id: "fig10",
+        origin: "StRoM’s Figure 10",
         title: "Checked reading, by failures",
         about: "As before, but the first reading of an object is inconsistent with some \
                 probability; the second is always right, as in the paper. The requester pays a \
@@ -106,6 +109,7 @@ pub(super) fn failures(client: &Client, structures: &Structures, extent: Extent)
         x: "probability that the first reading is inconsistent",
         y: "mean latency",
         unit: "µs",
+        style: Style::Lines,
         ways: FAILING.into_iter().flat_map(name).collect(),
         points,
         paper: "up to 1 % barely matters; at 10 % the READ's overhead can be measured; the \

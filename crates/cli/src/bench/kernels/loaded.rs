@@ -8,9 +8,9 @@ use anyhow::Result;
 use remora::kernel::wasm::Module;
 use remora::kernel::{CallStatus, Context, Deployment, Grant, Header, Program};
 
+use super::super::figure::{Draws, Run, median_us};
 use super::super::{Case, Target};
 use super::Extent;
-use super::figure::{Draws, Run, median_us};
 use super::lookups::Structures;
 use crate::ways::lookup::{Way, expect_found};
 use crate::ways::{Client, loaded};

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use remora::kernel::builtin::RemoteTable;
 
-use super::figure::{Draws, Figure, Point, Run, median_us};
+use super::super::figure::{Draws, Figure, Point, Run, Style, median_us};
 use super::{Extent, STRUCTURES, size_label};
 use crate::ways::lookup::{Way, expect_found};
 use crate::ways::{Client, Image, List};
@@ -159,6 +159,7 @@ pub(super) fn lists(client: &Client, structures: &Structures, extent: Extent) ->
     );
     Ok(Figure {
         id: "fig7",
+        origin: "StRoM’s Figure 7",
         title: "Linked lists",
         about: "A value of 64 bytes is fetched by its key, drawn evenly from the list's. READs \
                 follow each pointer by a round trip; the kernel, and the peer's CPU, follow them \
@@ -166,6 +167,7 @@ pub(super) fn lists(client: &Client, structures: &Structures, extent: Extent) ->
         x: "elements of the list",
         y: "latency",
         unit: "µs",
+        style: Style::Lines,
         ways: WAYS.map(|(_, name)| name.to_owned()).into(),
         points,
         paper: "READs grow linearly with the length, the kernel less than linearly (1.5 µs an \
@@ -187,12 +189,14 @@ pub(super) fn tables(client: &Client, structures: &Structures, extent: Extent) -
     let here = format!("the kernel saves {mean:.1} µs a look-up, the mean of all sizes");
     Ok(Figure {
         id: "fig8",
+        origin: "StRoM’s Figure 8",
         title: "Hash table",
         about: "A value is fetched by its key from a hash table in Pilaf's layout, three quarters \
                 full. READs take at least two round trips: entry, then value.",
         x: "size of the value",
         y: "latency",
         unit: "µs",
+        style: Style::Lines,
         ways: WAYS.map(|(_, name)| name.to_owned()).into(),
         points,
         paper: "the kernel saves around 5 µs a look-up; the RPC suffers from values above 256 B",

@@ -5,11 +5,8 @@
 //! with its kernels, and an application, on a second core.
 
 mod checks;
-mod figure;
 mod loaded;
 mod lookups;
-mod page;
-mod plot;
 mod streams;
 
 use std::path::PathBuf;
@@ -17,8 +14,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use self::figure::Figure;
-use super::{Case, Options, Target, measure, show, write};
+use super::figure::{self, Figure};
+use super::{Case, Options, Target, measure, page, show, write};
 use crate::output;
 use crate::ways::Client;
 use crate::ways::client::Setup;
@@ -44,6 +41,17 @@ pub(super) struct Kernels {
     #[arg(long)]
     no_pin: bool,
 }
+
+const WORDS: page::Words = page::Words {
+    title: "Kernels on the card",
+    about: "The experiments of StRoM (EuroSys 2020) on Remora’s software card: two processes on \
+            this machine, a core each, over loopback. Points are medians, whiskers the lowest and \
+            highest of several runs in turn. The paper’s card is an FPGA on another network: \
+            compare shapes and ratios, not microseconds.",
+    rows: "What a kernel costs",
+    ours: "kernel",
+    command: "remora bench kernels",
+};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +93,7 @@ impl Kernels {
             local: SCRATCH + 2 * extent.input.max(extent.stream),
             stream: extent.stream,
             loaded: extent.loaded,
+            chains: false,
             pin: !self.no_pin,
         })?;
         let structures = lookups::Structures::load(&client)?;
@@ -102,7 +111,7 @@ impl Kernels {
             figure.show();
             figures.push(figure);
         }
-        let page = page::render(&rows, &figures)?;
+        let page = page::render(WORDS, &rows, &figures)?;
         std::fs::write(&self.html, page)
             .with_context(|| format!("cannot write {}", self.html.display()))?;
         println!("\nThe plots: {}", self.html.display());

@@ -8,8 +8,8 @@ use remora::kernel::builtin::{hyperloglog_ask, shuffle_histogram};
 use remora::nic::queue::Remote;
 use remora::offload::kernel::builtin::{hyperloglog, shuffle};
 
+use super::super::figure::{Draws, Figure, Point, Run, Style};
 use super::super::{Case, Target};
-use super::figure::{Draws, Figure, Point, Run};
 use super::{Extent, SCRATCH, STRUCTURES, size_label};
 use crate::ways::Client;
 use crate::ways::client::{Stream, remote};
@@ -242,6 +242,7 @@ pub(super) fn shuffles(client: &Client, input: &Input, extent: Extent) -> Result
     );
     Ok(Figure {
         id: "fig11",
+        origin: "StRoM’s Figure 11",
         title: "Shuffle",
         about: "Values of 8 bytes are partitioned by their low 8 bits and sent: by the peer's card \
                 as they arrive, or here, in a pass over the data, before they are WRITTEN \
@@ -250,6 +251,7 @@ pub(super) fn shuffles(client: &Client, input: &Input, extent: Extent) -> Result
         x: "size of the input",
         y: "time",
         unit: "ms",
+        style: Style::Lines,
         ways: ["kernel", "partitioned here, then WRITTEN", "plain WRITE"].map(str::to_owned).into(),
         points,
         paper: "the kernel comes close to the plain WRITE; partitioning on the CPU takes longer by \
@@ -295,6 +297,7 @@ pub(super) fn sketches(client: &Client, input: &Input, extent: Extent) -> Result
     );
     Ok(Figure {
         id: "fig13",
+        origin: "StRoM’s Figure 13",
         title: "HyperLogLog",
         about: "Distinct values are counted while they are written: by the peer's card, or by the \
                 peer's application, which is told of each message (WRITE WITH IMMEDIATE) and looks \
@@ -303,6 +306,7 @@ pub(super) fn sketches(client: &Client, input: &Input, extent: Extent) -> Result
         x: "payload of a WRITE",
         y: "bandwidth",
         unit: "Gb/s",
+        style: Style::Lines,
         ways: ["kernel", "counted by the receiving CPU", "plain WRITE"].map(str::to_owned).into(),
         points,
         paper: "the kernel costs nothing at 100 Gb/s; a CPU needs 8 threads for about 25 Gb/s",

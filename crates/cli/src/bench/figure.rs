@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::super::{PeerSide, Row, Spread, Target};
+use super::{PeerSide, Row, Spread, Target};
 use crate::output;
 
 /// Measures one way once.
@@ -13,21 +13,35 @@ pub(super) type Run<'a> = Box<dyn FnMut() -> Result<f64> + 'a>;
 /// What was measured for a figure of the paper.
 #[derive(Debug)]
 pub(super) struct Figure {
-    /// `fig7`.
+    /// `fig7`, for names of rows.
     pub(super) id: &'static str,
+    /// Whose: `StRoM’s Figure 7`.
+    pub(super) origin: &'static str,
     pub(super) title: &'static str,
     /// What is asked, in a sentence or two.
     pub(super) about: &'static str,
     pub(super) x: &'static str,
     pub(super) y: &'static str,
     pub(super) unit: &'static str,
-    /// The ways; the first is the kernel.
+    pub(super) style: Style,
+    /// The ways; the first is ours.
     pub(super) ways: Vec<String>,
     pub(super) points: Vec<Point>,
     /// The paper's own numbers, where its text gives them.
     pub(super) paper: &'static str,
     /// The same of this run.
     pub(super) here: String,
+}
+
+/// How a figure is drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Style {
+    /// Points that are joined.
+    Lines,
+    /// The same, with logarithmic values.
+    Log,
+    /// Bars, where places of the x axis are no quantities.
+    Bars,
 }
 
 /// What was measured at one place of the x axis.
@@ -59,7 +73,7 @@ impl Point {
 impl Figure {
     /// Prints it as a table.
     pub(super) fn show(&self) {
-        println!("\n{} ({})", self.title, self.id.replace("fig", "StRoM's Figure "));
+        println!("\n{} ({})", self.title, self.origin);
         let heading = |way: &String| format!("{way}, {}", self.unit);
         let headings = [self.x.to_owned()].into_iter().chain(self.ways.iter().map(heading));
         let mut table = output::table(headings);
@@ -71,7 +85,7 @@ impl Figure {
         println!("{table}\npaper: {}\nhere:  {}", self.paper, self.here);
     }
 
-    /// The kernel beside each baseline, for each point.
+    /// Ours beside each baseline, for each point.
     pub(super) fn rows(&self) -> impl Iterator<Item = Row> {
         self.points.iter().flat_map(move |point| {
             let ours = point.ways[0];
@@ -159,11 +173,13 @@ mod tests {
         let points = vec![Point::measure("8".into(), 2, &mut ways).unwrap()];
         let figure = Figure {
             id: "fig7",
+            origin: "StRoM’s Figure 7",
             title: "",
             about: "",
             x: "",
             y: "",
             unit: "µs",
+            style: Style::Lines,
             ways: vec!["kernel".into(), "READs".into()],
             points,
             paper: "",

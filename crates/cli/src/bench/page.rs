@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use anyhow::Result;
 
-use super::super::{Row, Target};
+use super::Row;
 use super::figure::Figure;
 use super::plot;
 
@@ -30,27 +30,42 @@ td small{color:#6a737d}\
 details{margin-top:12px;overflow-x:auto}summary{cursor:pointer;color:#57606a;font-size:14px}\
 .wide{overflow-x:auto}";
 
+/// What a page says besides rows and figures.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Words {
+    /// Its heading.
+    pub(super) title: &'static str,
+    /// What is shown, and how to read it.
+    pub(super) about: &'static str,
+    /// The heading of the table of rows.
+    pub(super) rows: &'static str,
+    /// What stands on our side of it.
+    pub(super) ours: &'static str,
+    /// The command that made it.
+    pub(super) command: &'static str,
+}
+
 /// The page's text.
-pub(super) fn render(rows: &[Row], figures: &[Figure]) -> Result<String> {
+pub(super) fn render(words: Words, rows: &[Row], figures: &[Figure]) -> Result<String> {
+    let Words { title, about, command, .. } = words;
     let mut page = String::new();
     write!(
         page,
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <title>Remora: kernels on the card</title><style>{STYLE}</style></head><body><main>\
-         <h1>Kernels on the card</h1>\
-         <p class=\"about\">The experiments of StRoM (EuroSys 2020) on Remora’s software card: two \
-         processes on this machine, a core each, over loopback. Points are medians, whiskers the \
-         lowest and highest of several runs in turn. The paper’s card is an FPGA on another \
-         network: compare shapes and ratios, not microseconds.</p>"
+         <title>Remora: {}</title><style>{STYLE}</style></head><body><main>\
+         <h1>{}</h1><p class=\"about\">{}</p>",
+        text(title),
+        text(title),
+        text(about)
     )?;
-    table_of_rows(&mut page, rows)?;
+    table_of_rows(&mut page, words, rows)?;
     for figure in figures {
         section(&mut page, figure)?;
     }
     write!(
         page,
-        "<footer>Made by <code>remora bench kernels</code> {} · {} · {} cores</footer>\
+        "<footer>Made by <code>{command}</code> {} · {} · {} cores</footer>\
          </main></body></html>\n",
         env!("CARGO_PKG_VERSION"),
         text(&processor()),
@@ -59,25 +74,23 @@ pub(super) fn render(rows: &[Row], figures: &[Figure]) -> Result<String> {
     Ok(page)
 }
 
-fn table_of_rows(page: &mut String, rows: &[Row]) -> Result<()> {
+fn table_of_rows(page: &mut String, words: Words, rows: &[Row]) -> Result<()> {
     write!(
         page,
-        "<section><h2>What a kernel costs</h2><div class=\"wide\"><table><tr><th class=\"words\">\
-         row<th>kernel<th class=\"words\">beside<th>peer<th>ratio<th>asked for<th></tr>"
+        "<section><h2>{}</h2><div class=\"wide\"><table><tr><th class=\"words\">row<th>{}\
+         <th class=\"words\">beside<th>peer<th>ratio<th>asked for<th></tr>",
+        text(words.rows),
+        text(words.ours)
     )?;
     for row in rows {
-        let (class, verdict) = match row.target {
-            Target::Any => ("", ""),
-            _ if row.is_met() => ("met", "met"),
-            _ => ("missed", "missed"),
-        };
-        let spread = |s: &super::super::Spread| {
+        let verdict = row.verdict();
+        let spread = |s: &super::Spread| {
             format!("{:.2} <small>({:.2}–{:.2})</small> {}", s.median, s.min, s.max, row.unit)
         };
         write!(
             page,
             "<tr><td class=\"words\"><code>{}</code><td>{}<td class=\"words\">{}<td>{}\
-             <td><b>{:.2}</b><td>{}<td class=\"{class}\">{verdict}</tr>",
+             <td><b>{:.2}</b><td>{}<td class=\"{verdict}\">{verdict}</tr>",
             text(&row.name),
             spread(&row.ours),
             text(&row.peer.name),
@@ -93,11 +106,11 @@ fn table_of_rows(page: &mut String, rows: &[Row]) -> Result<()> {
 fn section(page: &mut String, figure: &Figure) -> Result<()> {
     write!(
         page,
-        "<section id=\"{}\"><h2>{} <small>StRoM’s Figure {}</small></h2><p class=\"about\">{}</p>\
+        "<section id=\"{}\"><h2>{} <small>{}</small></h2><p class=\"about\">{}</p>\
          {}<div class=\"key\">",
         figure.id,
         text(figure.title),
-        figure.id.trim_start_matches("fig"),
+        figure.origin,
         text(figure.about),
         plot::draw(figure)?
     )?;
@@ -143,24 +156,27 @@ fn processor() -> String {
 mod tests {
     use super::*;
     use crate::bench::Spread;
-    use crate::bench::kernels::figure::Point;
+    use crate::bench::figure::{Point, Style};
 
     #[test]
     fn a_page_shows_each_figure_and_is_sound_markup() {
         let spread = Spread { min: 1.0, median: 2.0, max: 4.0 };
         let figure = Figure {
             id: "fig7",
+            origin: "StRoM’s Figure 7",
             title: "Lists & more",
             about: "",
             x: "elements",
             y: "latency",
             unit: "µs",
+            style: Style::Lines,
             ways: vec!["kernel".into(), "READs".into()],
             points: vec![Point { x: "4 < 8".into(), ways: vec![spread; 2] }],
             paper: "",
             here: String::new(),
         };
-        let page = render(&[], &[figure]).unwrap();
+        let words = Words { title: "T", about: "", rows: "", ours: "", command: "" };
+        let page = render(words, &[], &[figure]).unwrap();
         assert!(page.contains("Lists &amp; more") && page.contains("4 &lt; 8"), "{page}");
         assert_eq!(page.matches("<circle").count(), 2 + 0, "a mark for each way");
         assert!(!page.contains("http://") || page.contains("www.w3.org"), "needs nothing else");

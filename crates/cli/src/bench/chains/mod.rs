@@ -1,0 +1,124 @@
+//! `remora bench chains`: RedN's experiments (§5), live, each beside its baselines, and the rows of
+//! chains; as tables, as JSON, and as a page with plots.
+//!
+//! What a card does by itself ([`rates`]) is measured in this process. For the rest this process
+//! asks, pinned to a core, and another ([`crate::ways::server`]) serves, on a second core: its card,
+//! a chain for each connection, and its CPU for the two-sided way.
+
+mod gets;
+mod lists;
+mod load;
+mod rates;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::figure::Figure;
+use super::{Case, Options, Target, measure, page, show, write};
+use crate::ways::client::Setup;
+use crate::ways::{Client, Image};
+
+/// Bytes of the peer's memory, for all structures.
+const MEMORY: u64 = 32 << 20;
+/// Bytes of local memory: a place for what is READ, and for what is WRITTEN to fill the peer's.
+const LOCAL: u64 = 1 << 20;
+
+/// Measures chains.
+#[derive(Debug, Args)]
+pub(super) struct Chains {
+    #[command(flatten)]
+    options: Options,
+    /// Write the page with the plots here
+    #[arg(long, value_name = "FILE", default_value = "remora-chains.html")]
+    html: PathBuf,
+    /// Leave both processes where the system puts them
+    #[arg(long)]
+    no_pin: bool,
+}
+
+const WORDS: page::Words = page::Words {
+    title: "Chains on the card",
+    about: "The experiments of RedN (NSDI 2022) on Remora’s software card: programs of work \
+            requests, posted in advance, that change each other. Two processes on this machine, a \
+            core each, over loopback. Points are medians, whiskers the lowest and highest of \
+            several runs in turn. The paper’s card is a ConnectX-5 behind PCIe, ours a core of \
+            this machine: compare shapes and ratios, not microseconds.",
+    rows: "What a chain costs",
+    ours: "chain",
+    command: "remora bench chains",
+};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    /// Runs of everything, in turn.
+    runs: usize,
+    /// Calls of a run, of which the median is taken.
+    calls: usize,
+    /// Calls of a run, of which the 99th percentile is taken.
+    tail: usize,
+    /// Constructs, or verbs, of a run.
+    rate: usize,
+}
+
+const FULL: Extent = Extent { runs: 9, calls: 400, tail: 2000, rate: 1 << 16 };
+const QUICK: Extent = Extent { runs: 2, calls: 20, tail: 50, rate: 1 << 9 };
+
+impl Chains {
+    pub(super) fn run(&self) -> Result<()> {
+        let extent = if self.options.quick { QUICK } else { FULL };
+        let client = Client::start(Setup {
+            memory: MEMORY,
+            local: LOCAL,
+            stream: 64 << 10,
+            loaded: 0,
+            chains: true,
+            pin: !self.no_pin,
+        })?;
+        let mut image = Image::new(client.ready.memory.addr, MEMORY as usize);
+        let tables = gets::Tables::put(&mut image)?;
+        let lists = lists::Lists::put(&mut image)?;
+        client.load(&image)?;
+        tables.verify(&client)?;
+        lists.verify(&client)?;
+        let bench = rates::Bench::new()?;
+        let mut rows = Vec::new();
+        let cases = bench.cases(extent).into_iter();
+        let cases = cases.chain(gets::cases(&client, &tables, extent)?);
+        for case in cases.chain(load::cases(&client, &tables, extent)?) {
+            rows.push(measure(case, extent.runs)?);
+        }
+        show(&rows);
+        let figures = [
+            bench.orders(extent)?,
+            bench.verbs(extent)?,
+            gets::sizes(&client, &tables, extent)?,
+            gets::collisions(&client, &tables, extent)?,
+            gets::throughput(&client, &tables, extent)?,
+            lists.traversals(&client, extent)?,
+            load::writers(&client, &tables, extent)?,
+        ];
+        for figure in &figures {
+            figure.show();
+        }
+        let page = page::render(WORDS, &rows, &figures)?;
+        std::fs::write(&self.html, page)
+            .with_context(|| format!("cannot write {}", self.html.display()))?;
+        println!("\nThe plots: {}", self.html.display());
+        rows.extend(figures.iter().flat_map(Figure::rows));
+        write(&rows, &self.options)
+    }
+}
+
+/// A case whose figures are latencies.
+fn latency<'a>(
+    name: &'static str,
+    peer: &'static str,
+    target: Target,
+    ours: super::figure::Run<'a>,
+    theirs: super::figure::Run<'a>,
+) -> Case<'a> {
+    Case { name, unit: "µs", peer, target, ours, theirs }
+}

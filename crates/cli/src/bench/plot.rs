@@ -1,0 +1,134 @@
+//! A figure as a plot: SVG, which a page can hold.
+
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+
+use super::Spread;
+use super::figure::{Figure, Style};
+
+/// Colours that those who see few can tell apart, too (Okabe and Ito); ours first.
+pub(super) const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 140, 105),
+    RGBColor(150, 110, 160),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(90, 96, 104),
+    RGBColor(204, 121, 167),
+];
+const INK: RGBColor = RGBColor(70, 76, 84);
+const GRID: RGBColor = RGBColor(228, 231, 235);
+const SIZE: (u32, u32) = (760, 400);
+const FONT: &str = "sans-serif";
+
+/// Draws medians, joined, with the lowest and highest runs as whiskers.
+pub(super) fn draw(figure: &Figure) -> Result<String> {
+    let mut svg = String::new();
+    fill(figure, SVGBackend::with_string(&mut svg, SIZE))
+        .map_err(|error| anyhow!("cannot draw {}: {error}", figure.id))?;
+    // The page says how wide it may be.
+    Ok(svg.replacen("<svg width=\"760\" height=\"400\" ", "<svg role=\"img\" ", 1))
+}
+
+fn fill(figure: &Figure, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    let root = backend.into_drawing_area();
+    let count = figure.points.len();
+    let scale = Scale::of(figure);
+    let right = count as f64 - 0.5;
+    let mut chart = ChartBuilder::on(&root)
+        .margin(12)
+        .x_label_area_size(52)
+        .y_label_area_size(68)
+        .build_cartesian_2d(-0.5..right, scale.bottom..scale.top)?;
+    let label = |at: &f64| {
+        let i = at.round();
+        let here = (at - i).abs() < 1e-6 && i >= 0.0;
+        figure.points.get(i as usize).filter(|_| here).map_or(String::new(), |p| p.x.clone())
+    };
+    let text = |size: u32| (FONT, size).into_font().color(&INK);
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(GRID)
+        .x_labels(2 * count + 1)
+        .x_label_formatter(&label)
+        .y_labels(if scale.log { (scale.top - scale.bottom) as usize + 1 } else { 10 })
+        .y_label_formatter(&|at| short(scale.value(*at)))
+        .x_desc(figure.x)
+        .y_desc(format!("{}, {}", figure.y, figure.unit))
+        .label_style(text(14))
+        .axis_desc_style(text(15))
+        .draw()?;
+    let ways = figure.ways.len();
+    // Our line is the last, on top.
+    for way in (0..ways).rev() {
+        let colour = COLOURS[way % COLOURS.len()];
+        // What belongs to one place stands side by side.
+        let apart = if figure.style == Style::Bars { 0.8 / ways as f64 } else { 0.05 };
+        let at = |i: usize| i as f64 + (way as f64 - (ways - 1) as f64 / 2.0) * apart;
+        let spreads: Vec<_> = figure
+            .points
+            .iter()
+            .map(|point| point.ways[way])
+            .enumerate()
+            .filter(|(_, spread)| spread.median.is_finite())
+            .collect();
+        let median = |(i, s): &(usize, Spread)| (at(*i), scale.place(s.median));
+        if figure.style == Style::Bars {
+            chart.draw_series(spreads.iter().map(|spread| {
+                let (x, y) = median(spread);
+                let half = apart * 0.44;
+                Rectangle::new([(x - half, scale.bottom), (x + half, y)], colour.filled())
+            }))?;
+        } else {
+            let width = if way == 0 { 3 } else { 2 };
+            let line = LineSeries::new(spreads.iter().map(median), colour.stroke_width(width));
+            chart.draw_series(line)?;
+            let marks = spreads.iter().map(|s| Circle::new(median(s), 4, colour.filled()));
+            chart.draw_series(marks)?;
+        }
+        let whisker = if figure.style == Style::Bars { INK } else { colour };
+        chart.draw_series(spreads.iter().map(|(i, s)| {
+            let style = whisker.mix(0.55).stroke_width(1);
+            let [low, middle, high] = [s.min, s.median, s.max].map(|value| scale.place(value));
+            ErrorBar::new_vertical(at(*i), low, middle, high, style, 7)
+        }))?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+/// Where values stand on the y axis.
+struct Scale {
+    log: bool,
+    bottom: f64,
+    top: f64,
+}
+
+impl Scale {
+    fn of(figure: &Figure) -> Scale {
+        let spreads = || figure.points.iter().flat_map(|p| &p.ways);
+        let top = spreads().map(|s| s.max).fold(0.0, f64::max);
+        if figure.style != Style::Log {
+            return Scale { log: false, bottom: 0.0, top: top * 1.06 };
+        }
+        let least = spreads().map(|s| s.min).fold(top, f64::min).max(1e-9);
+        Scale { log: true, bottom: least.log10().floor(), top: top.max(1e-9).log10().ceil() }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        if self.log { value.max(1e-9).log10() } else { value }
+    }
+
+    fn value(&self, place: f64) -> f64 {
+        if self.log { 10f64.powf(place) } else { place }
+    }
+}
+
+/// A number on an axis, without what rounding leaves behind.
+fn short(value: f64) -> String {
+    ((value * 1e6).round() / 1e6).to_string()
+}

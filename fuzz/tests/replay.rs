@@ -7,7 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use remora_fuzz::{Seed, TARGETS, Target, card_counters, element_counters, kernel_counters, module_counters};
+use remora_fuzz::{
+    Seed, TARGETS, Target, card_counters, element_counters, kernel_counters, module_counters,
+};
 use remora_nic::Counters;
 use remora_nic::wire::opcode::TABLE;
 use remora_nic::wire::{Dialect, Malformed, Op, Packet};

@@ -326,7 +326,7 @@ impl Canvas<'_> {
         if !text.is_empty() {
             let (x, y) = label;
             let text = escape(text);
-            self.put(format_args!("<text class=\"field\" x=\"{}\" y=\"{y}\">{text}</text>", x + 6));
+            self.put(format_args!("<text class=\"field\" x=\"{}\" y=\"{y}\">{text}</text>", x + 8));
         }
     }
 

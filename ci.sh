@@ -87,8 +87,10 @@ stage_setup() {
         apt_install "libclang, for the bindings of the crate ibverbs" libclang-dev
     scripts/rxe-vm.sh setup ||
         say "  going on without it: the stage rxe will say what it lacks"
+    need_command clang "a C compiler for WebAssembly, for the kernels in guest/c" clang
+    need_command wasm-ld "its linker" lld
     if have rustup && ! wasm_is_there; then
-        say "  adding the target wasm32-unknown-unknown to Rust, for the stage core"
+        say "  adding the target wasm32-unknown-unknown to Rust, for guest/rust and the stage core"
         rustup target add wasm32-unknown-unknown >/dev/null 2>&1 || say "  (it could not be had)"
     fi
     say "Rust $(rustc --version | cut -d' ' -f2), $(tshark --version 2>/dev/null | head -n1)"

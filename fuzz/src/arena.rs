@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use remora_offload::kernel::builtin::{self, opcode};
+use remora_offload::kernel::wasm::Module;
 use remora_offload::kernel::{AsyncProgram, Deployment, Grant, Kernels, Limits, Program};
 
 use remora_nic::memory::window::next_key;
@@ -372,6 +373,16 @@ impl Arena {
         deploy(opcode::HYPERLOGLOG, Box::new(AsyncProgram::new(move |c| sketch.clone().run(c))));
         deploy(opcode::FILTER, Box::new(AsyncProgram::new(builtin::filter::filter)));
         deploy(opcode::AGGREGATE, Box::new(AsyncProgram::new(builtin::aggregate::aggregate)));
+        self.nic.set_kernels(Box::new(kernels));
+    }
+
+    /// Gives the card one kernel, a loaded module, which may write the open region.
+    pub(crate) fn deploy_module(&mut self, opcode: u64, module: &Module) {
+        let limits = Limits { invocations: 4, turn_steps: 64, ..Limits::default() };
+        let mut kernels = Kernels::new(limits);
+        let deployment = Deployment::new("fuzz", [Grant { key: self.open, write: true }]);
+        let program = Box::new(module.program());
+        kernels.deploy(opcode, deployment.budget(20_000), program).expect("the first of all");
         self.nic.set_kernels(Box::new(kernels));
     }
 

@@ -11,18 +11,23 @@
 
 mod arena;
 mod card;
+mod chain;
 mod chain_text;
 mod element;
+mod interpreter;
 mod kernel;
 mod mad;
+mod module;
 mod packet;
 mod seeds;
 
 pub use card::{card, card_counters};
+pub use chain::{chain, chain_counters, chains};
 pub use chain_text::{chain_text, texts};
 pub use element::{element, element_counters};
 pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
+pub use module::{module, module_counters, modules};
 pub use packet::packet;
 pub use seeds::{Seed, calls, cards, elements, packets};
 
@@ -37,6 +42,8 @@ pub struct Target {
     pub seeds: fn() -> Vec<Seed>,
     /// The longest input worth trying, in bytes.
     pub max_len: usize,
+    /// How many others could be tried instead of one: the runs try so many fewer.
+    pub cost: u64,
 }
 
 /// Every target.
@@ -46,12 +53,16 @@ pub const TARGETS: &[Target] = &[
         run: packet,
         seeds: packets,
         max_len: remora_nic::wire::MAX_DATAGRAM + 8,
+        cost: 1,
     },
-    Target { name: "card", run: card, seeds: cards, max_len: 4096 },
-    Target { name: "element", run: element, seeds: elements, max_len: 4096 },
-    Target { name: "mad", run: mad, seeds: mads, max_len: 4096 },
-    Target { name: "chain_text", run: chain_text, seeds: texts, max_len: 4096 },
-    Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096 },
+    Target { name: "card", run: card, seeds: cards, max_len: 4096, cost: 1 },
+    Target { name: "element", run: element, seeds: elements, max_len: 4096, cost: 1 },
+    Target { name: "mad", run: mad, seeds: mads, max_len: 4096, cost: 1 },
+    Target { name: "chain", run: chain, seeds: chains, max_len: 640, cost: 1 },
+    Target { name: "chain_text", run: chain_text, seeds: texts, max_len: 4096, cost: 1 },
+    Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096, cost: 1 },
+    // Those that are modules are compiled.
+    Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];
 
 /// Runs a target over the files named on the command line: how a stable build of a target's

@@ -7,7 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use remora_fuzz::{Seed, TARGETS, Target, card_counters, element_counters, kernel_counters};
+use remora_fuzz::{
+    Seed, TARGETS, Target, card_counters, chain_counters, element_counters, kernel_counters,
+    module_counters,
+};
 use remora_nic::Counters;
 use remora_nic::wire::opcode::TABLE;
 use remora_nic::wire::{Dialect, Malformed, Op, Packet};
@@ -27,7 +30,7 @@ fn every_target_survives_mutations_and_noise() {
     let rounds = setting("REMORA_FUZZ_ROUNDS", 20_000);
     for target in TARGETS {
         let corpus = corpus(target);
-        for seed in first..first.saturating_add(rounds) {
+        for seed in first..first.saturating_add(rounds.div_ceil(target.cost)) {
             let data = Random(seed).input(&corpus, target.max_len);
             attempt(target, &data, &format!("REMORA_FUZZ_SEED={seed} REMORA_FUZZ_ROUNDS=1"));
         }
@@ -109,12 +112,40 @@ fn inputs_for_kernel_reach_every_end_of_a_call() {
     }
 }
 
+#[test]
+fn inputs_for_module_reach_every_end_of_a_guest() {
+    let sums = counted("module", module_counters);
+    for end in ["done", "trap", "budget", "memory"] {
+        let name = format!("kernel_{end}");
+        assert!(sums[name.as_str()] > 5, "{name}: {}", sums[name.as_str()]);
+    }
+}
+
+#[test]
+fn inputs_for_chain_reach_what_chains_do() {
+    let sums = counted("chain", chain_counters);
+    let reached = [
+        ("chain_elements", 100_000),
+        ("chain_bad_wait", 20),
+        ("chain_bad_enable", 50),
+        ("elements_invalid", 1000),
+        ("elements_protection", 100),
+        ("elements_flushed", 1000),
+        ("refused_key", 100),
+        ("refused_bounds", 100),
+        ("refused_invalid_request", 100),
+    ];
+    for (name, least) in reached {
+        assert!(sums[name] >= least, "{name}: {}", sums[name]);
+    }
+}
+
 /// What the inputs for a target make the card count, by name, all together.
 fn counted(name: &str, run: fn(&[u8]) -> Counters) -> BTreeMap<&'static str, u64> {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
     let corpus = corpus(target);
     let mut sums = BTreeMap::new();
-    for seed in 1..20_000 {
+    for seed in 1..20_000 / target.cost {
         for (name, value, _) in run(&Random(seed).input(&corpus, target.max_len)).iter() {
             *sums.entry(name).or_default() += value;
         }

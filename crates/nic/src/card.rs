@@ -171,6 +171,7 @@ impl Env<'_> {
         let mut io = KernelIo { now: self.now, mem: &mut *self.mem, card: &mut *self.card };
         let result = act(&mut *kernels, &mut io);
         self.card.kernel.kernels = Some(kernels);
+        self.card.kernel.ask_due();
         Some(result)
     }
 

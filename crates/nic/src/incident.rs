@@ -366,6 +366,10 @@ impl Incidents {
         lost
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
     pub(crate) fn pop(&mut self) -> Option<Incident> {
         self.ring.pop_front()
     }

@@ -658,6 +658,13 @@ impl Nic {
         }
     }
 
+    /// Does [`Nic::poll_event`] or [`Nic::poll_incident`] have something? Mostly not, which this
+    /// says sooner.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.card.events.is_empty() || self.cm.has_events() || !self.card.incidents.is_empty()
+    }
+
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.card.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))

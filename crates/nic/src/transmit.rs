@@ -304,6 +304,7 @@ impl TransmitBatch {
 
     /// As [`TransmitBatch::push`], for a payload with gaps: it is copied at once, with zeroes in
     /// them.
+    #[inline(never)]
     pub(crate) fn push_copied(
         &mut self,
         (path, ecn): (Path, Ecn),
@@ -327,6 +328,7 @@ impl TransmitBatch {
     }
 
     /// Adds a packet whose payload, `len` bytes from `start` on, is a kernel's.
+    #[inline(never)]
     pub(crate) fn push_shared(
         &mut self,
         (path, ecn): (Path, Ecn),
@@ -339,6 +341,7 @@ impl TransmitBatch {
     }
 
     /// As [`TransmitBatch::push`], but the payload is copied at once, and `change` may change it.
+    #[inline(never)]
     pub(crate) fn push_changed(
         &mut self,
         (path, ecn): (Path, Ecn),
@@ -375,14 +378,16 @@ impl TransmitBatch {
         ecn: Ecn,
         header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
     ) {
-        let mark = self.mark();
-        self.push(path, ecn, mark, 0, header);
-        self.last.extend(self.packets.pop());
+        let nothing = Payload::Segments(self.mark()..self.mark());
+        let packet = self.packet((path, ecn), 0, 0, nothing, header);
+        self.last.push(packet);
     }
 
     /// The batch is complete: what was to leave last is put behind the rest.
     pub(crate) fn finish(&mut self) {
-        self.packets.append(&mut self.last);
+        if !self.last.is_empty() {
+            self.packets.append(&mut self.last);
+        }
     }
 
     fn add(
@@ -394,17 +399,22 @@ impl TransmitBatch {
         payload: Payload,
         header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
     ) {
-        let mut bytes = [0; MAX_HEADER];
-        let header_len = header(&mut bytes) as u8;
-        self.packets.push(Transmit {
-            path,
-            ecn,
-            qpn: self.sender,
-            header: bytes,
-            header_len,
-            pad,
-            payload_len,
-            payload,
-        });
+        let packet = self.packet((path, ecn), pad, payload_len, payload, header);
+        self.packets.push(packet);
+    }
+
+    #[inline]
+    fn packet(
+        &self,
+        (path, ecn): (Path, Ecn),
+        pad: u8,
+        payload_len: u32,
+        payload: Payload,
+        write: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
+    ) -> Transmit {
+        let mut header = [0; MAX_HEADER];
+        let header_len = write(&mut header) as u8;
+        let qpn = self.sender;
+        Transmit { path, ecn, qpn, header, header_len, pad, payload_len, payload }
     }
 }

@@ -9,14 +9,14 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::sync::{Arc, Condvar};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use remora_nic::cm::message::RejectReason;
 use remora_nic::cm::{CmEvent, ConnId, ListenerId};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
 use crate::completion::ChannelQueue;
-use crate::egress::Egress;
+use crate::egress::{Egress, Sent};
 use crate::event::Event;
 use crate::memory::HostMemory;
 use crate::multicast::Groups;
@@ -50,7 +50,7 @@ pub(crate) struct Driver {
     batch: TransmitBatch,
     /// The socket was full, and `batch` is not sent to its end.
     blocked: bool,
-    start: Instant,
+    pub(crate) clock: Clock,
     /// Steps since timers were looked at.
     timeless: u32,
     /// Steps since a packet came.
@@ -73,15 +73,42 @@ pub(crate) struct Driver {
     pub(crate) groups: Groups,
 }
 
+/// The card's clock. (As `Instant`, but for the seconds and fractions of that, whose difference
+/// takes longer than the look at the clock.)
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    /// Nanoseconds from the start of the system to that of the card.
+    start: u64,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock { start: Clock::monotonic() }
+    }
+
+    #[inline]
+    pub(crate) fn now(self) -> Time {
+        Time(Clock::monotonic() - self.start)
+    }
+
+    #[inline]
+    fn monotonic() -> u64 {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call writes to `now` only. It cannot fail: every Linux has this clock.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+}
+
 /// Work that was posted and is kept back a moment, so that more may leave with it.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     /// Posts kept back.
     pub(crate) posts: u32,
+    /// Bytes that they move.
+    pub(crate) bytes: u64,
     /// Since when.
     pub(crate) since: Time,
-    /// How often the first of some was kept back.
-    pub(crate) times: u32,
     /// Posts since a poll last found nothing.
     pub(crate) streak: u32,
 }
@@ -102,7 +129,7 @@ impl Driver {
             received: RecvBatch::new(RECV_SLOTS),
             batch: TransmitBatch::new(),
             blocked: false,
-            start: Instant::now(),
+            clock: Clock::start(),
             timeless: 0,
             idle: 0,
             packets: 0,
@@ -121,7 +148,7 @@ impl Driver {
 
     /// The card's time.
     pub(crate) fn now(&self) -> Time {
-        Time(self.start.elapsed().as_nanos() as u64)
+        self.clock.now()
     }
 
     /// One step: time, sending, receiving, in that order. Returns whether there was anything to do,
@@ -197,7 +224,7 @@ impl Driver {
     /// As [`Driver::transmit`], for who knows the time: a look at the clock costs as much as a
     /// quarter of an idle step.
     fn transmit_from(&mut self, mut now: Time) -> bool {
-        self.unsent.posts = 0;
+        (self.unsent.posts, self.unsent.bytes) = (0, 0);
         let mut any = false;
         for round in 0..ROUNDS {
             if !self.blocked {
@@ -224,11 +251,12 @@ impl Driver {
     fn send_batch(&mut self) -> bool {
         let capture = &mut self.capture;
         let was_blocked = self.blocked;
-        let progress = self.egress.send(&self.batch, &mut self.memory, &self.socket, |group| {
+        let note = |group: Sent<'_>| {
             if let Some(capture) = capture {
                 note_capture(capture.sent(wall_clock(), &group));
             }
-        });
+        };
+        let progress = self.egress.send(&self.batch, &mut self.memory, &mut self.socket, note);
         self.blocked = progress.blocked;
         if !self.egress.faults().is_empty() || self.blocked {
             self.tell_faults(was_blocked);
@@ -248,6 +276,11 @@ impl Driver {
                 self.nic.handle_fault(now, &mut self.memory, &packet);
             }
         }
+    }
+
+    /// How many packets the last step received.
+    pub(crate) fn received_last(&self) -> usize {
+        self.packets
     }
 
     /// Was a message or two all that the last step received, and nothing due in return but to
@@ -313,7 +346,15 @@ impl Driver {
     }
 
     /// Hands the card's events to those who wait for them.
+    #[inline]
     pub(crate) fn dispatch_events(&mut self) {
+        if self.nic.has_events() {
+            self.dispatch_each();
+        }
+    }
+
+    #[inline(never)]
+    fn dispatch_each(&mut self) {
         while let Some(incident) = self.nic.poll_incident() {
             tracing::info!(target: "remora::incident", "{incident}");
         }
@@ -331,7 +372,7 @@ impl Driver {
                 }
                 CardEvent::Cm(event) => {
                     if let Some(sink) = &mut self.cm_sink {
-                        let now = Time(self.start.elapsed().as_nanos() as u64);
+                        let now = self.clock.now();
                         sink(self.nic.cm_mut(), now, event);
                         continue;
                     }

@@ -146,11 +146,10 @@ impl Egress {
         &mut self,
         batch: &TransmitBatch,
         memory: &mut impl Memory,
-        socket: &Socket,
+        socket: &mut Socket,
         sent: impl FnMut(Sent<'_>),
     ) -> Progress {
-        let call = |to, segment, bytes: &[u8]| socket.send(to, segment, bytes);
-        self.send_by(call, batch, memory, socket, sent)
+        self.send_by(Socket::send, batch, memory, socket, sent)
     }
 
     /// Which packets of the batch the last call dropped because their memory could not be read.
@@ -174,10 +173,10 @@ impl Egress {
     /// As [`Egress::send`], with another system call in tests.
     fn send_by(
         &mut self,
-        mut call: impl FnMut(Destination, usize, &[u8]) -> io::Result<()>,
+        mut call: impl FnMut(&mut Socket, Destination, usize, &[u8]) -> io::Result<()>,
         batch: &TransmitBatch,
         memory: &mut impl Memory,
-        socket: &Socket,
+        socket: &mut Socket,
         mut sent: impl FnMut(Sent<'_>),
     ) -> Progress {
         let before = self.counters.packets;
@@ -193,7 +192,7 @@ impl Egress {
                 continue;
             }
             let bytes = &self.staging[..group.len];
-            match call(group.to, group.segment, bytes) {
+            match call(socket, group.to, group.segment, bytes) {
                 Ok(()) => {
                     self.counters.packets += group.packets as u64;
                     self.counters.bytes += group.len as u64;

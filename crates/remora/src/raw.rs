@@ -14,6 +14,7 @@ use crate::completion::Channel;
 use crate::device::{Device, Live};
 use crate::driver::Driver;
 use crate::memory::HostMemory;
+use crate::socket::GROUP_MAX;
 
 /// What is done with news of connection management. It is called by whoever drives the device,
 /// under the device's lock, so it must not call the device; what there is to answer at once, it
@@ -98,20 +99,24 @@ impl Card<'_> {
         self.live.after_command(&mut self.driver);
     }
 
-    /// So many requests were posted to a send queue. They are sent at once if the owner posts now
-    /// and then. Of one who posts in a row, work is kept back, so that packets of many posts, and
-    /// of many queue pairs, leave in one system call: until the owner polls, or there is a batch of
-    /// it, or for 100 µs.
-    pub fn posted(&mut self, requests: u32) {
+    /// So many requests were posted to a send queue, which move so many bytes. They are sent at
+    /// once if the owner posts now and then. Of one who posts in a row, work is kept back, so that
+    /// packets of many posts, and of many queue pairs, leave in one system call: until the owner
+    /// polls, or there is a batch of it, or for 100 µs. (A long message is a batch by itself:
+    /// nothing is won by keeping it back, but the background thread would have to look in every
+    /// 100 µs, and displace the program where both have one core.)
+    pub fn posted(&mut self, requests: u32, bytes: u64) {
         let driver = &mut *self.driver;
-        driver.unsent.streak = driver.unsent.streak.saturating_add(1);
-        if driver.unsent.streak <= PROMPT_POSTS || driver.unsent.posts + requests >= UNSENT_MAX {
+        let unsent = &mut driver.unsent;
+        unsent.streak = unsent.streak.saturating_add(1);
+        unsent.bytes = unsent.bytes.saturating_add(bytes);
+        let batch = unsent.posts + requests >= UNSENT_MAX || unsent.bytes >= GROUP_MAX as u64;
+        if unsent.streak <= PROMPT_POSTS || batch {
             return self.live.after_command(driver);
         }
         if driver.unsent.posts == 0 {
             driver.unsent.since = driver.now();
-            driver.unsent.times = driver.unsent.times.wrapping_add(1);
-            self.live.background.due(driver.unsent.since + UNSENT_FOR);
+            self.live.background.keep_back(driver.unsent.since + UNSENT_FOR);
         }
         driver.unsent.posts += requests;
     }

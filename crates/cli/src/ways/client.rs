@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use remora::kernel::KernelClient;
 use remora::nic::Access;
 use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Sge, Status};
-use remora::{Connection, Device, MemoryRegion};
+use remora::{Connection, Device, MemoryRegion, QueuePair};
 
 use super::image::Image;
 use super::rpc;
@@ -31,6 +31,8 @@ pub(crate) struct Setup {
     pub(crate) local: u64,
     /// Bytes for each stream at the far end.
     pub(crate) stream: u64,
+    /// Kernels that the far end loads as WebAssembly.
+    pub(crate) loaded: u64,
     /// Pin each end to a core of its own.
     pub(crate) pin: bool,
 }
@@ -39,6 +41,7 @@ pub(crate) struct Setup {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) ready: Ready,
+    pub(crate) device: Device,
     /// Registered memory, for what is sent and READ.
     pub(crate) local: MemoryRegion,
     pub(crate) kernels: RefCell<KernelClient>,
@@ -61,8 +64,9 @@ pub(crate) struct Stream {
 
 impl Client {
     pub(crate) fn start(setup: Setup) -> Result<Client> {
-        let [memory, stream] = [setup.memory, setup.stream].map(|bytes| bytes.to_string());
-        let mut args = vec!["ways", "--memory", &memory, "--stream", &stream];
+        let numbers = [setup.memory, setup.stream, setup.loaded].map(|number| number.to_string());
+        let [memory, stream, loaded] = numbers.each_ref();
+        let mut args = vec!["ways", "--memory", memory, "--stream", stream, "--loaded", loaded];
         if setup.pin {
             args.extend(["--pin", "1"]);
         }
@@ -88,6 +92,7 @@ impl Client {
         let kernels = KernelClient::new(&pd, &calls.qp, &calls.recv_cq, 8, RESULT_LEN)?;
         Ok(Client {
             ready,
+            device,
             local,
             kernels: kernels.into(),
             rpc: rpc.into(),
@@ -96,6 +101,11 @@ impl Client {
             _connections: [first, second],
             helper,
         })
+    }
+
+    /// The queue pair that calls go by.
+    pub(crate) fn queue_pair(&self) -> &QueuePair {
+        &self.calls.qp
     }
 
     /// The far end's process.

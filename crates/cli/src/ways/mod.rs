@@ -7,6 +7,7 @@
 
 pub(crate) mod client;
 pub(crate) mod image;
+pub(crate) mod loaded;
 pub(crate) mod lookup;
 pub(crate) mod rpc;
 pub(crate) mod server;

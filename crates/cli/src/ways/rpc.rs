@@ -29,6 +29,8 @@ pub(crate) enum Op {
     Get = 4,
     /// Wait until so many streamed messages have been looked at; answers the estimate, f64.
     Streamed = 5,
+    /// The asking end has gone (never sent).
+    Leave = 6,
 }
 
 impl Op {
@@ -91,7 +93,7 @@ impl Service {
     pub(crate) fn next(&mut self) -> Result<Option<(Op, &[u8])>> {
         let mut header = [0; HEADER];
         let first = match self.stream.read(&mut header) {
-            Ok(0) => bail!("the asking end has gone"),
+            Ok(0) => return Ok(Some((Op::Leave, &[]))),
             Ok(len) => len,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(error).context("cannot receive over TCP"),

@@ -65,7 +65,7 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
 pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
     command.args(args);
-    for name in ["REMORA_TOKEN", "REMORA_LOG", "REMORA_PCAP"] {
+    for name in ["REMORA_TOKEN", "REMORA_KERNEL_TOKEN", "REMORA_LOG", "REMORA_PCAP"] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());
@@ -105,7 +105,17 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Node {
-        let mut child = command(["node", "--json", "--until-eof"])
+        Node::start_with(args, |_| {})
+    }
+
+    /// The same in surroundings that `prepare` makes.
+    pub(crate) fn start_with<S: AsRef<OsStr>>(
+        args: impl IntoIterator<Item = S>,
+        prepare: impl FnOnce(&mut Command),
+    ) -> Node {
+        let mut command = command(["node", "--json", "--until-eof"]);
+        prepare(&mut command);
+        let mut child = command
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

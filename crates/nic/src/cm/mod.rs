@@ -197,6 +197,11 @@ impl Cm {
         self.timers.first().map_or(Time::NEVER, |(at, _)| *at)
     }
 
+    /// May [`Cm::poll_event`] have something?
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The next thing to tell the caller. Connections destroyed since are no longer spoken of.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         loop {

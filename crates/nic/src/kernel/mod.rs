@@ -231,6 +231,8 @@ pub(crate) const WORD_TOKEN: u64 = u64::MAX - 1;
 #[derive(Debug)]
 pub(crate) struct KernelState {
     pub(crate) kernels: Option<Box<dyn Kernels>>,
+    /// When they want a turn, as they said last: asked after every packet, mostly in vain.
+    due: Time,
     /// Posted, and not yet handed to its queue pair.
     pub(crate) posted: VecDeque<Posted>,
     /// Posted and not yet acknowledged, those of `posted` included.
@@ -251,6 +253,7 @@ impl KernelState {
     pub(crate) fn new() -> KernelState {
         KernelState {
             kernels: None,
+            due: Time::NEVER,
             posted: VecDeque::new(),
             in_flight: 0,
             buffers: Buffers::default(),
@@ -264,7 +267,12 @@ impl KernelState {
     /// When kernels want a turn.
     #[inline]
     pub(crate) fn due(&self) -> Time {
-        self.kernels.as_ref().map_or(Time::NEVER, |kernels| kernels.due())
+        self.due
+    }
+
+    /// Asks the kernels when they want a turn: something has happened to them.
+    pub(crate) fn ask_due(&mut self) {
+        self.due = self.kernels.as_ref().map_or(Time::NEVER, |kernels| kernels.due());
     }
 
     /// A message is done, or was never begun.
@@ -277,6 +285,7 @@ impl KernelState {
         // Of a status word too: there is room for another message.
         if let Some(kernels) = &mut self.kernels {
             kernels.sent(token, status, buffer);
+            self.ask_due();
         }
     }
 
@@ -299,6 +308,7 @@ impl KernelState {
     pub(crate) fn closed(&mut self, qpn: u32) {
         if let Some(kernels) = &mut self.kernels {
             kernels.closed(qpn);
+            self.ask_due();
         }
         let mut i = 0;
         while i < self.posted.len() {

@@ -49,6 +49,7 @@ impl Nic {
     /// that was under way.
     pub fn set_kernels(&mut self, kernels: Box<dyn Kernels>) {
         self.card.kernel.kernels = Some(kernels);
+        self.card.kernel.ask_due();
     }
 
     /// Who runs the card's kernels, if it is a `T`.

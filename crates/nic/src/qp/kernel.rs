@@ -89,6 +89,7 @@ impl Qp {
 
     /// Gives the next message of a kernel its PSNs. It was judged as any element is, but what is
     /// wrong with it does no harm to the queue pair: the kernel, or its requester, is told.
+    #[inline(never)]
     pub(super) fn issue_posted(&mut self, env: &mut Env<'_>) -> Option<Stop> {
         let mut post = self.cold.posted.pop_front()?;
         if let Payload::Memory { key, addr, len } = post.data

@@ -5,7 +5,6 @@
 //! is to put the cursor back.
 
 use super::limits::Held;
-use super::order::Wait;
 use super::window::Window;
 use super::{Budget, Qp, State, timers};
 use crate::card::{Env, SglPool, SglSlot, pieces};
@@ -235,8 +234,8 @@ impl Qp {
     /// Judges one element and gives it its PSNs.
     fn issue(&mut self, env: &mut Env<'_>, raw: &[u8]) -> Option<Stop> {
         let index = self.sq.fetched;
-        let held = self.may_run(env);
-        if held == Err(Held::Rate) {
+        let held = self.may_run(env).err();
+        if held == Some(Held::Rate) {
             return Some(Stop::Blocked);
         }
         let judged = Element::parse(raw).map_err(|bad| {
@@ -246,31 +245,23 @@ impl Qp {
                 _ => Status::LocalQpOperation,
             }
         });
-        let fenced = judged.is_ok_and(|e| e.flags.contains(SendFlags::FENCE));
+        let fenced = judged.as_ref().is_ok_and(|e| e.flags.contains(SendFlags::FENCE));
         if fenced && self.waits_for_response(env) {
             return Some(Stop::Blocked);
         }
-        let mut failed = judged.and_then(|e| self.judge(env, &e, raw)).err();
+        let mut failed = match &judged {
+            Ok(element) => self.judge(env, element, raw).err(),
+            Err(status) => Some(*status),
+        };
         let element = judged.unwrap_or_else(|_| {
             env.card.counters.elements_invalid += 1;
             Element::unreadable(raw)
         });
-        if held.is_err() {
-            let cause = env.card.stop_chain(self.qpn);
-            env.card.incidents.blame(cause, None);
-            failed = Some(Status::LocalQpOperation);
-        }
-        if failed.is_none() && element.opcode == Opcode::Wait {
-            match self.wait(env, &element) {
-                Wait::Over => {}
-                Wait::Blocked => {
-                    self.trace(env, (Queue::Send, index), raw, StepEnd::Blocked);
-                    return Some(Stop::Blocked);
-                }
-                Wait::Refused(cause) => {
-                    env.card.incidents.blame(cause, None);
-                    failed = Some(Status::LocalQpOperation);
-                }
+        if held.is_some() || element.opcode == Opcode::Wait && failed.is_none() {
+            match self.holds(env, &element, held, raw) {
+                Ok(()) => {}
+                Err(Some(status)) => failed = Some(status),
+                Err(None) => return Some(Stop::Blocked),
             }
         }
         let packets = match (failed, element.opcode) {
@@ -302,7 +293,10 @@ impl Qp {
         self.sq.fetched = index.wrapping_add(1);
         self.tx.cursor = cursor;
         self.note_run(env);
-        self.trace(env, (Queue::Send, index), raw, failed.map_or(StepEnd::Issued, StepEnd::Failed));
+        if env.card.chains.traces() {
+            let end = failed.map_or(StepEnd::Issued, StepEnd::Failed);
+            self.trace(env, (Queue::Send, index), raw, end);
+        }
         if failed.is_none() && element.opcode.is_local() {
             return self.carry_out(env, cursor, &element);
         }
@@ -310,6 +304,7 @@ impl Qp {
     }
 
     /// The pool of outstanding work is full: waits for room.
+    #[inline(never)]
     pub(super) fn starve(&mut self, env: &mut Env<'_>) -> Stop {
         env.card.counters.pool_full += 1;
         if self.cold.starved != env.card.feedings.wrapping_add(1) {
@@ -513,6 +508,7 @@ impl Qp {
                 }
             };
             let pushed = batch.push_changed((path, ecn), mark, pad, env.mem, header, change);
+            env.card.kernel.ask_due();
             pushed.map_err(|_| AccessError::Memory)?;
             env.card.counters.kernel_tapped_bytes += u64::from(len);
         } else if batch.has_gaps(mark) {
@@ -552,6 +548,7 @@ impl Qp {
     }
 
     /// Asks for the piece of a READ that begins at `next`.
+    #[inline(never)]
     fn send_read(
         &mut self,
         env: &mut Env<'_>,
@@ -577,6 +574,7 @@ impl Qp {
     }
 
     /// Adds a reliable request without payload.
+    #[inline(never)]
     fn push_bare(
         &mut self,
         env: &mut Env<'_>,

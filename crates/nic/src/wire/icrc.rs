@@ -19,8 +19,9 @@
 //! identification, and the difference that the masked byte of the BTH makes; a packet then takes
 //! one pass over its own bytes. A checker guesses the identification and solves for it only where
 //! it guessed wrong: where a sender's card cuts a group of packets of one length, the next one's is
-//! one more; where the length changes, it probably is what it was when packets of that length came
-//! last (an acknowledge behind a packet of data has 1, time and again).
+//! one more; where they come one by one, it is the same again; where the length changes, it
+//! probably is what it was when packets of that length came last (an acknowledge behind a packet of
+//! data has 1, time and again).
 
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -135,8 +136,10 @@ struct Known {
     have: u64,
     /// For an identification, the checksum of all before the BTH.
     prefixes: [u32; KNOWN_IDS as usize],
-    /// The identification that the next packet probably has, for a checker.
-    guess: u16,
+    /// The identification that the last packet had, for a checker.
+    last: u16,
+    /// It had the same as the one before it: they come one by one, and not in groups.
+    alone: bool,
     /// The same, if the packet before it is not one of these.
     first: u16,
 }
@@ -154,7 +157,8 @@ impl Known {
         congestion: 0,
         have: 0,
         prefixes: [0; KNOWN_IDS as usize],
-        guess: 0,
+        last: 0,
+        alone: false,
         first: 0,
     };
 
@@ -162,7 +166,7 @@ impl Known {
     fn touch(&mut self, flow: &Flow, covered: usize) {
         if self.covered != covered || self.flow != *flow {
             (self.flow, self.covered, self.ready) = (*flow, covered, false);
-            (self.guess, self.first) = (0, 0);
+            (self.last, self.alone, self.first) = (0, false, 0);
         } else if !self.ready {
             let behind = covered.saturating_sub(BTH_CONGESTION);
             self.congestion = multiply(0xFF, power(BYTE_FORTH, behind));
@@ -191,12 +195,23 @@ impl Known {
         *prefix
     }
 
-    /// A packet had this identification. Only small ones are remembered, and worth a guess.
+    /// The identification that the next packet probably has. Only small ones are remembered, and
+    /// worth a guess.
+    fn guess(&self, continues: bool) -> u16 {
+        match continues {
+            true => self.last.wrapping_add(u16::from(!self.alone)) % KNOWN_IDS,
+            false => self.first,
+        }
+    }
+
+    /// A packet had this identification.
     fn learn(&mut self, ip_id: u16, continues: bool) {
-        self.guess = ip_id.wrapping_add(1) % KNOWN_IDS;
-        if !continues {
+        if continues {
+            self.alone = ip_id == self.last;
+        } else {
             self.first = ip_id % KNOWN_IDS;
         }
+        self.last = ip_id;
     }
 }
 
@@ -266,7 +281,7 @@ impl IcrcChecker {
         }
         let continues = core::mem::replace(&mut self.maker.current, at) == at;
         let known = &mut self.maker.known[at];
-        let tried = if continues { known.guess } else { known.first };
+        let tried = known.guess(continues);
         let difference = known.value(tried, covered) ^ expected;
         let change =
             if difference == 0 { Some(0) } else { self.id_change_for(difference, covered.len()) };
@@ -424,7 +439,8 @@ mod tests {
         let mut checker = IcrcChecker::new();
         for id in [0, 1, 2, 0, 1, 63, 64, 65, 0, 40_000, 40_001, 0] {
             assert!(checker.check(&flow, None, &datagram(&flow, id, 100)));
-            assert_eq!(checker.maker.known[96 / 4 % KNOWN_LEN].guess, (id + 1) % KNOWN_IDS);
+            let guess = checker.maker.known[96 / 4 % KNOWN_LEN].guess(true);
+            assert_eq!(guess, (id + 1) % KNOWN_IDS);
         }
     }
 
@@ -439,6 +455,26 @@ mod tests {
                 assert!(checker.check(&flow, None, &datagram(&flow, id, len)));
             }
         }
+    }
+
+    #[test]
+    fn the_next_identification_is_guessed() {
+        let flow = flow_v4();
+        let mut checker = IcrcChecker::new();
+        let mut wrong = |ids: &[u16]| {
+            let wrong = ids.iter().filter(|&&id| {
+                let bytes = datagram(&flow, id, 40);
+                let known = &checker.maker.known[36 / 4 % KNOWN_LEN];
+                let guess = known.guess(true);
+                assert!(checker.check(&flow, None, &bytes));
+                guess != id
+            });
+            wrong.count()
+        };
+        wrong(&[0, 1]);
+        assert_eq!(wrong(&[2, 3, 4, 0, 1, 2, 3]), 1, "in groups, only the first of one");
+        wrong(&[0, 0]);
+        assert_eq!(wrong(&[0; 9]), 0, "one by one");
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Reads the BTH of a RoCE v2 UDP payload, so that its op-code can be looked up.
+    #[inline]
     pub fn bth(datagram: &[u8]) -> Result<Bth, Malformed> {
         if datagram.len() < Bth::LEN + ICRC_LEN {
             return Err(Malformed::TooShort);
@@ -69,6 +70,8 @@ impl<'a> Packet<'a> {
     /// Reads the rest of a UDP payload whose BTH is `bth` and whose op-code is `op`.
     ///
     /// The ICRC is not checked here: see [`super::icrc`].
+    // Inlined, so that the headers are not moved once they are read.
+    #[inline(always)]
     pub fn parse(bth: Bth, op: &'static Op, datagram: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let end = datagram.len().checked_sub(ICRC_LEN).ok_or(Malformed::TooShort)?;
         let mut rest = datagram.get(Bth::LEN..end).ok_or(Malformed::TooShort)?;

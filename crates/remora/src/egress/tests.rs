@@ -56,7 +56,7 @@ impl World {
     }
 
     fn send(&mut self, egress: &mut Egress) -> Progress {
-        egress.send(&self.batch, &mut self.memory, &self.socket, |_| {})
+        egress.send(&self.batch, &mut self.memory, &mut self.socket, |_| {})
     }
 
     /// The UDP payload of a packet, but for its ICRC.
@@ -123,7 +123,7 @@ fn groups_end_at_64_packets_and_at_65000_bytes() {
         groups.push(sent.datagrams().count());
         assert!(sent.datagrams().enumerate().all(|(i, (ip_id, _))| i == usize::from(ip_id)));
     };
-    let progress = egress.send(&world.batch, &mut world.memory, &world.socket, note);
+    let progress = egress.send(&world.batch, &mut world.memory, &mut world.socket, note);
     assert_eq!(progress, Progress { sent: 147, blocked: false });
     assert_eq!(groups, [64, 64, 2, 15, 2]);
     receive(&world.peer, 147);
@@ -140,7 +140,7 @@ fn the_icrc_covers_the_place_in_the_group() {
             assert!(!IcrcChecker::new().check(&sent.flow, Some(ip_id + 1), bytes));
         }
     };
-    Egress::new().send(&world.batch, &mut world.memory, &world.socket, check);
+    Egress::new().send(&world.batch, &mut world.memory, &mut world.socket, check);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn send_with_failures(
     failures: &mut Vec<i32>,
 ) -> (Progress, Vec<usize>) {
     let mut accepted = Vec::new();
-    let call = |_, _, bytes: &[u8]| match failures.pop() {
+    let call = |_: &mut Socket, _, _, bytes: &[u8]| match failures.pop() {
         Some(code) => Err(io::Error::from_raw_os_error(code)),
         None => {
             accepted.push(bytes.len());

@@ -79,6 +79,34 @@ impl HostMemory {
         self.files.get_mut(file_number(base))?.take()
     }
 
+    /// An address that is one of the process, as nearly all are.
+    #[inline]
+    fn own(addr: u64, len: usize) -> Option<*mut u8> {
+        let end = addr.checked_add(len as u64)?;
+        let is_own = addr >= LOWEST_ADDR && end <= CHECKED;
+        is_own.then(|| ptr::with_exposed_provenance_mut(addr as usize))
+    }
+
+    #[inline(never)]
+    fn read_elsewhere(&self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
+        let fault = MemoryFault { addr };
+        match self.place(addr, dst.len()) {
+            Some(Place::Checked(src)) => checked::read(src, dst).ok_or(fault),
+            Some(Place::File(file, offset)) => file.read_exact_at(dst, offset).map_err(|_| fault),
+            Some(Place::Process(_)) | None => Err(fault),
+        }
+    }
+
+    #[inline(never)]
+    fn write_elsewhere(&self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
+        let fault = MemoryFault { addr };
+        match self.place(addr, src.len()) {
+            Some(Place::Checked(dst)) => checked::write(src, dst).ok_or(fault),
+            Some(Place::File(file, offset)) => overwrite(file, offset, src).ok_or(fault),
+            Some(Place::Process(_)) | None => Err(fault),
+        }
+    }
+
     fn place(&self, addr: u64, len: usize) -> Option<Place<'_>> {
         let len = len as u64;
         if addr & (FILE_BIT | CHECKED) == CHECKED {
@@ -87,9 +115,7 @@ impl HostMemory {
             )));
         }
         if addr & FILE_BIT == 0 {
-            let end = addr.checked_add(len)?;
-            let mapped = addr >= LOWEST_ADDR && end <= CHECKED;
-            return mapped.then(|| Place::Process(ptr::with_exposed_provenance_mut(addr as usize)));
+            return HostMemory::own(addr, len as usize).map(Place::Process);
         }
         let offset = addr & (FILE_LEN_MAX - 1);
         let file = self.files.get(file_number(addr))?.as_ref()?;
@@ -122,38 +148,26 @@ enum Place<'a> {
 
 impl Memory for HostMemory {
     fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
-        if dst.is_empty() {
-            return Ok(());
-        }
-        match self.place(addr, dst.len()) {
-            Some(Place::Process(src)) => {
+        match HostMemory::own(addr, dst.len()) {
+            _ if dst.is_empty() => Ok(()),
+            Some(src) => {
                 // SAFETY: mapped, and no part of a Rust reference, by the promise made to `new`.
                 unsafe { copy::copy_in(src, dst) };
                 Ok(())
             }
-            Some(Place::Checked(src)) => checked::read(src, dst).ok_or(MemoryFault { addr }),
-            Some(Place::File(file, offset)) => {
-                file.read_exact_at(dst, offset).map_err(|_| MemoryFault { addr })
-            }
-            None => Err(MemoryFault { addr }),
+            None => self.read_elsewhere(addr, dst),
         }
     }
 
     fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
-        if src.is_empty() {
-            return Ok(());
-        }
-        match self.place(addr, src.len()) {
-            Some(Place::Process(dst)) => {
+        match HostMemory::own(addr, src.len()) {
+            _ if src.is_empty() => Ok(()),
+            Some(dst) => {
                 // SAFETY: mapped, and no part of a Rust reference, by the promise made to `new`.
                 unsafe { copy::copy_out(src, dst) };
                 Ok(())
             }
-            Some(Place::Checked(dst)) => checked::write(src, dst).ok_or(MemoryFault { addr }),
-            Some(Place::File(file, offset)) => {
-                overwrite(file, offset, src).ok_or(MemoryFault { addr })
-            }
-            None => Err(MemoryFault { addr }),
+            None => self.write_elsewhere(addr, src),
         }
     }
 

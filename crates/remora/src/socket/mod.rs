@@ -9,6 +9,7 @@ mod batch;
 mod bind;
 mod control;
 mod sys;
+mod usual;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -20,6 +21,7 @@ use remora_nic::wire::ROCE_PORT;
 pub use batch::{RecvBatch, RecvCounters};
 pub use bind::{BindError, Holder};
 use control::Control;
+use usual::Usual;
 
 /// The most datagrams that one [`Socket::send`] carries (the kernel's `UDP_MAX_SEGMENTS`).
 pub const SEGMENTS_MAX: usize = 64;
@@ -64,6 +66,7 @@ pub struct Socket {
     tos: u8,
     segmentation: bool,
     coalescing: bool,
+    usual: Usual,
 }
 
 /// What a group of datagrams of one size needs beside its bytes.
@@ -117,7 +120,8 @@ impl Socket {
                 .map_err(|source| BindError::Options { addr, source })?;
         }
         let Config { port, tos, .. } = config;
-        Ok(Socket { udp, addr, scope_id, port, tos, segmentation, coalescing })
+        let usual = Usual::default();
+        Ok(Socket { udp, addr, scope_id, port, tos, segmentation, coalescing, usual })
     }
 
     /// A socket that gets what is sent to a multicast group, on the interface of this one.
@@ -133,7 +137,8 @@ impl Socket {
         }
         let config = Config { port: self.port, tos: self.tos, ..Config::default() };
         let (segmentation, coalescing) = set_options(&udp, group.is_ipv6(), &config)?;
-        Ok(Socket { udp, addr: group, segmentation, coalescing, ..*self })
+        let usual = Usual::default();
+        Ok(Socket { udp, addr: group, segmentation, coalescing, usual, ..*self })
     }
 
     /// The address that the socket is bound to.
@@ -184,21 +189,19 @@ impl Socket {
     /// # Errors
     /// Those of `sendmsg`. [`io::ErrorKind::WouldBlock`]: there is no room, try again when the
     /// descriptor is writable. [`SendFailure`] sorts the others.
-    pub fn send(&self, to: Destination, segment: usize, bytes: &[u8]) -> io::Result<()> {
-        let mut control = Control::new();
+    pub fn send(&mut self, to: Destination, segment: usize, bytes: &[u8]) -> io::Result<()> {
         let v6 = self.addr.is_ipv6();
-        if to.tos != self.tos {
-            control.push_tos(v6, to.tos);
-        }
-        if to.hop_limit != 0 && to.hop_limit != DEFAULT_HOP_LIMIT {
-            control.push_hop_limit(v6, to.hop_limit);
-        }
-        if bytes.len() > segment {
-            let segment = u16::try_from(segment).map_err(|_| io::ErrorKind::InvalidInput)?;
-            control.push_segment(segment);
-        }
+        let tos = (to.tos != self.tos).then_some(to.tos);
+        let hop_limit = (![0, DEFAULT_HOP_LIMIT].contains(&to.hop_limit)).then_some(to.hop_limit);
         let to = socket_addr(to.addr.to_canonical(), self.scope_id, self.port);
-        sys::send(self.as_fd(), to, &control, bytes)
+        let fd = self.udp.as_fd();
+        self.usual.send(fd, (segment, bytes.len()), |segment| {
+            let mut control = Control::new();
+            tos.into_iter().for_each(|tos| control.push_tos(v6, tos));
+            hop_limit.into_iter().for_each(|hops| control.push_hop_limit(v6, hops));
+            segment.into_iter().for_each(|segment| control.push_segment(segment));
+            sys::send(fd, to, &control, bytes)
+        })
     }
 }
 

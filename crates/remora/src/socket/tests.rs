@@ -23,7 +23,8 @@ fn receive(socket: &Socket, wanted: usize) -> Vec<(SocketAddr, u8, Vec<u8>)> {
     got
 }
 
-fn exchange(from: &Socket, peer: &Socket) {
+/// Groups from one socket to another, or to itself.
+fn exchange(from: &mut Socket, peer: Option<&Socket>) {
     let sizes = [
         (0x6a, 4148_usize, 14 * 4148 + 100_usize),
         (0, 64, 64 * 64),
@@ -32,8 +33,8 @@ fn exchange(from: &Socket, peer: &Socket) {
     ];
     for (tos, segment, len) in sizes {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
-        from.send(to(peer, tos), segment, &bytes).unwrap();
-        let got = receive(peer, len.div_ceil(segment));
+        from.send(to(peer.unwrap_or(from), tos), segment, &bytes).unwrap();
+        let got = receive(peer.unwrap_or(from), len.div_ceil(segment));
         let sent: Vec<&[u8]> = bytes.chunks(segment).collect();
         assert_eq!(got.len(), sent.len());
         for ((src, seen, arrived), sent) in got.iter().zip(sent) {
@@ -45,20 +46,20 @@ fn exchange(from: &Socket, peer: &Socket) {
 
 #[test]
 fn a_group_arrives_as_the_same_datagrams() {
-    let a = Socket::bind_loopback(CONFIG).unwrap();
-    let b = Socket::bind_loopback(CONFIG).unwrap();
+    let mut a = Socket::bind_loopback(CONFIG).unwrap();
+    let mut b = Socket::bind_loopback(CONFIG).unwrap();
     assert_ne!(a.addr(), b.addr());
     assert!(a.segmentation() && a.coalescing());
-    exchange(&a, &b);
-    exchange(&b, &a);
-    exchange(&a, &a);
+    exchange(&mut a, Some(&b));
+    exchange(&mut b, Some(&a));
+    exchange(&mut a, None);
 }
 
 #[test]
 fn over_ipv6() {
     let config = Config { port: 47_912, ..CONFIG };
     match Socket::bind("::1".parse().unwrap(), config) {
-        Ok(socket) => exchange(&socket, &socket),
+        Ok(mut socket) => exchange(&mut socket, None),
         Err(error) => eprintln!("skipped, no IPv6 here: {error}"),
     }
 }
@@ -82,10 +83,10 @@ fn without_a_udp_checksum_over_ipv6() {
 
 #[test]
 fn without_coalescing_datagrams_arrive_one_by_one() {
-    let a = Socket::bind_loopback(CONFIG).unwrap();
+    let mut a = Socket::bind_loopback(CONFIG).unwrap();
     let b = Socket::bind_loopback(CONFIG).unwrap();
     sys::set_option(b.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0).unwrap();
-    exchange(&a, &b);
+    exchange(&mut a, Some(&b));
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn nothing_waits() {
 #[test]
 fn datagrams_that_find_the_buffer_full_are_counted() {
     let config = Config { buffer: 4096, ..CONFIG };
-    let socket = Socket::bind_loopback(config).unwrap();
+    let mut socket = Socket::bind_loopback(config).unwrap();
     for _ in 0..100 {
         socket.send(to(&socket, 0), 1000, &[0; 1000]).unwrap();
     }

@@ -95,7 +95,7 @@ pub unsafe extern "C" fn bind_mw(
         let request = SendRequest { wr_id: bind.wr_id, op, data: Data::Sges(&[]), flags };
         let mut card = queue.context.card.lock();
         post::send(&mut card, queue, 0, &request)?;
-        card.posted(1);
+        card.posted(1, 0);
         drop(card);
         // SAFETY: as above; a program binds a window from one thread at a time.
         unsafe { (*slot.c()).rkey = key };

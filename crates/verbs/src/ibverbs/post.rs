@@ -42,34 +42,37 @@ pub unsafe extern "C" fn post_send(
         return unsafe { refuse(wr, bad_wr) };
     };
     let mut card = qp.context.card.lock();
-    let mut posted = 0;
+    let (mut posted, mut bytes) = (0, 0);
     let mut outcome = 0;
     // SAFETY: as above.
     while let Some(request) = unsafe { wr.as_ref() } {
         // SAFETY: as above.
-        if let Err(Errno(errno)) = unsafe { post(&mut card, qp, request) } {
-            if !bad_wr.is_null() {
-                // SAFETY: as above.
-                unsafe { bad_wr.write(wr) };
+        match unsafe { post(&mut card, qp, request) } {
+            Ok(long) => bytes += long,
+            Err(Errno(errno)) => {
+                if !bad_wr.is_null() {
+                    // SAFETY: as above.
+                    unsafe { bad_wr.write(wr) };
+                }
+                outcome = errno;
+                break;
             }
-            outcome = errno;
-            break;
         }
         posted += 1;
         wr = request.next;
     }
     if posted > 0 {
-        card.posted(posted);
+        card.posted(posted, bytes);
     }
     outcome
 }
 
-/// Posts one request.
+/// Posts one request; returns how many bytes it moves.
 ///
 /// # Safety
 /// The request's list, and inline data, can be read.
 #[inline]
-unsafe fn post(card: &mut raw::Card<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Result<()> {
+unsafe fn post(card: &mut raw::Card<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Result<u64> {
     // SAFETY: by promise of the caller: the op-code says which member of a union was written.
     let op = unsafe { operation(qp, wr) }?;
     let srqn = match qp.service {
@@ -103,16 +106,21 @@ unsafe fn post(card: &mut raw::Card<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Res
     send(card, qp, srqn, &SendRequest { wr_id: wr.wr_id, op, data, flags })
 }
 
-/// Writes a request into the ring; `srqn` is where an XRC peer receives it.
+/// Writes a request into the ring; `srqn` is where an XRC peer receives it. Returns how many bytes
+/// it moves.
 #[inline]
 pub(crate) fn send(
     card: &mut raw::Card<'_>,
     qp: &Slot<Qp>,
     srqn: u32,
     request: &SendRequest<'_>,
-) -> Result<()> {
+) -> Result<u64> {
     let (nic, memory) = card.timeless();
-    Ok(nic.post_xrc_send(memory, qp.number, srqn, request)?)
+    nic.post_xrc_send(memory, qp.number, srqn, request)?;
+    Ok(match request.data {
+        Data::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
+        Data::Inline(bytes) => bytes.len() as u64,
+    })
 }
 
 /// Where inline data is gathered.

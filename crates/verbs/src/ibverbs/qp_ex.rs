@@ -184,10 +184,11 @@ fn commit(card: &mut raw::Card<'_>, qp: &Slot<Qp>, batch: &Batch) -> Result<()> 
             return Err(ENOMEM);
         }
     }
+    let mut bytes = 0;
     for work in &batch.works {
-        send(card, qp, work.srqn, &batch.request(work))?;
+        bytes += send(card, qp, work.srqn, &batch.request(work))?;
     }
-    card.posted(batch.works.len() as u32);
+    card.posted(batch.works.len() as u32, bytes);
     Ok(())
 }
 

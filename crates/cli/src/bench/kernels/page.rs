@@ -68,7 +68,7 @@ fn table_of_rows(page: &mut String, rows: &[Row]) -> Result<()> {
     for row in rows {
         let (class, verdict) = match row.target {
             Target::Any => ("", ""),
-            target if target.is_met(row.ratio) => ("met", "met"),
+            _ if row.is_met() => ("met", "met"),
             _ => ("missed", "missed"),
         };
         let spread = |s: &super::super::Spread| {

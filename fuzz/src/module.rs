@@ -1,0 +1,79 @@
+//! Any bytes as a module for the card, and what is one as a kernel.
+
+use remora_nic::Counters;
+use remora_nic::kernel::{Header, Notify};
+use remora_nic::queue::Remote;
+use remora_offload::kernel::wasm::{Limits, Module};
+
+use crate::arena::{Arena, OPEN};
+use crate::seeds::Seed;
+
+const OPCODE: u64 = 1;
+
+/// The input is a module.
+///
+/// # Panics
+/// If the card panics, touches memory that it was not given, or loses something.
+pub fn module(data: &[u8]) {
+    module_counters(data);
+}
+
+/// As [`module`], and says what the card has counted.
+pub fn module_counters(data: &[u8]) -> Counters {
+    let mut arena = Arena::new();
+    let limits = Limits { memory: 1 << 20, table: 100, instances: 2 };
+    if let Ok(module) = Module::load_with(data, limits) {
+        arena.deploy_module(OPCODE, &module);
+        // Twice, for what the first call leaves; with what looks like an address, and without.
+        for params in [[OPEN, OPEN + 64, 0], [0, 1, 2]] {
+            arena.call(OPCODE, &call(params.map(u64::to_le_bytes).as_flattened(), &[]));
+            arena.call(OPCODE, &call(&[7], &[b'\n', 7, b'\n']));
+            // Whatever runs ends with its budget.
+            for _ in 0..256 {
+                arena.transmit();
+            }
+        }
+    }
+    arena.flush()
+}
+
+fn call(params: &[u8], payload: &[u8]) -> Vec<u8> {
+    let (notify, to) = (Notify::Immediate, Remote { addr: 0x1000, rkey: 5 });
+    let params_len = params.len() as u16;
+    let header = Header { notify, local: false, params_len, to, max_len: 100, cookie: 3 };
+    [&header.to_bytes()[..], params, payload].concat()
+}
+
+/// The examples, and a module around each of a few bodies of a kernel.
+pub fn modules() -> Vec<Seed> {
+    let seed = |name: &str, data: &[u8]| Seed { name: name.into(), data: data.into() };
+    vec![
+        seed("get", include_bytes!("../../guest/built/get.wasm")),
+        seed("lines", include_bytes!("../../guest/built/lines.wasm")),
+        // (i32.const 0)
+        seed("empty", &around(&[0x41, 0])),
+        // (unreachable)
+        seed("trap", &around(&[0x00])),
+        // (loop (br 0)) (i32.const 0)
+        seed("endless", &around(&[0x03, 0x40, 0x0C, 0, 0x0B, 0x41, 0])),
+        // (memory.grow (i32.const 63))
+        seed("grow", &around(&[0x41, 0x3F, 0x40, 0])),
+        // (call 0)
+        seed("recursion", &around(&[0x10, 0])),
+        // (i32.load (i32.const -4))
+        seed("wild", &around(&[0x41, 0x7C, 0x28, 2, 0])),
+    ]
+}
+
+/// A module with a page of memory, whose kernel has this body.
+fn around(body: &[u8]) -> Vec<u8> {
+    let mut module = b"\0asm\x01\0\0\0".to_vec();
+    // Its type, that the kernel has it, its memory, and what it is called by.
+    module.extend_from_slice(&[1, 5, 1, 0x60, 0, 1, 0x7F, 3, 2, 1, 0, 5, 3, 1, 0, 1]);
+    module.extend_from_slice(b"\x07\x0A\x01\x06kernel\0\0");
+    let len = body.len() as u8 + 2;
+    module.extend_from_slice(&[10, len + 2, 1, len, 0]);
+    module.extend_from_slice(body);
+    module.push(0x0B);
+    module
+}

@@ -164,7 +164,7 @@ impl Both {
         // Addresses are mostly those of words.
         let address = |low: u8, high: u8| {
             let any = u64::from(u16::from_le_bytes([low, high]));
-            if high & 0x80 == 0 { any % SIZE & !7 } else { any % SIZE }
+            if high & 0x80 == 0 { (any % SIZE) & !7 } else { any % SIZE }
         };
         let opcode = u16::from(opcode % 34);
         let key = if which & 0x40 == 0 { self.model.key } else { u32::from(z) };

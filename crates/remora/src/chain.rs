@@ -62,8 +62,8 @@ impl RingRegion {
 }
 
 /// A budget of elements that the queue pairs of a chain share: see
-/// [`remora_nic::Nic::create_budget`]. It ends with its last handle, which the queue pairs that have
-/// it must not outlive.
+/// [`remora_nic::Nic::create_budget`]. It ends with its last handle, which the queue pairs that
+/// have it must not outlive.
 #[derive(Clone, Debug)]
 pub struct ChainBudget {
     inner: Arc<BudgetInner>,

@@ -181,3 +181,44 @@ fn steps_can_be_watched() {
     let ring = qp.register_ring(Queue::Send, Access::all()).unwrap();
     assert_eq!(ring.element(0), raw);
 }
+
+/// A connection's queue, too, may let a queue of its card run, once its peer has acknowledged.
+#[test]
+fn a_connection_enables_a_queue_when_its_peer_has_all() {
+    let (server, peer) = (Server::new(), Server::new());
+    let (managed, _) = server.looped(QpFlags::MANAGED_SEND, 4);
+    let add = SendOp::Calc { calc: Calc::Add, at: server.data.remote(8), operand: 5 };
+    post(&managed, add, &[], SendFlags::SIGNALED);
+    let (near, cq) = server.queue(QpFlags::empty(), 8);
+    let (far, _) = peer.queue(QpFlags::empty(), 8);
+    let params = ConnectionParams::new(server.device.info().mtu);
+    near.connect(far.local(), &params).unwrap();
+    far.connect(near.local(), &params).unwrap();
+    server.data.buffer().unwrap().store_u64(0, 42).unwrap();
+    let (to, word) = (peer.data.remote(0), server.data.sge(0, 8));
+    post(&near, SendOp::Write { to, imm: None }, &[word], SendFlags::SIGNALED);
+    post(&near, SendOp::Wait { cq: cq.handle(), count: 1 }, &[], SendFlags::empty());
+    post(&near, SendOp::Enable { qpn: managed.qpn(), index: 1 }, &[], SendFlags::SIGNALED);
+    server.until("it is enabled", || server.word(8) == 5);
+    assert_eq!(peer.word(0), 42);
+    server.until("the ENABLE is reported", || cq.count() == 2);
+}
+
+#[test]
+fn steps_can_be_watched() {
+    let server = Server::new();
+    let (qp, cq) = server.looped(QpFlags::empty(), 4);
+    server.device.trace_chains(16);
+    let mut raw = [0; 64];
+    raw[0] = Opcode::NoOp as u8;
+    raw[8] = SendFlags::SIGNALED.bits() as u8;
+    raw[2..8].copy_from_slice(b"my id!");
+    assert_eq!(qp.post_element(Queue::Send, &raw), Ok(0));
+    assert_eq!(qp.next_index(Queue::Send), 1);
+    server.until("it ends", || cq.count() == 1);
+    let step = server.device.poll_chain_step().unwrap();
+    assert_eq!((step.qpn, step.queue, step.index), (qp.qpn(), Queue::Send, 0));
+    assert_eq!((step.element, step.end), (raw, StepEnd::Done));
+    let ring = qp.register_ring(Queue::Send, Access::all()).unwrap();
+    assert_eq!(ring.element(0), raw);
+}

@@ -11,8 +11,10 @@
 
 mod arena;
 mod card;
+mod chain;
 mod chain_text;
 mod element;
+mod interpreter;
 mod kernel;
 mod mad;
 mod module;
@@ -20,6 +22,7 @@ mod packet;
 mod seeds;
 
 pub use card::{card, card_counters};
+pub use chain::{chain, chain_counters, chains};
 pub use chain_text::{chain_text, texts};
 pub use element::{element, element_counters};
 pub use kernel::{kernel, kernel_counters};
@@ -55,6 +58,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "card", run: card, seeds: cards, max_len: 4096, cost: 1 },
     Target { name: "element", run: element, seeds: elements, max_len: 4096, cost: 1 },
     Target { name: "mad", run: mad, seeds: mads, max_len: 4096, cost: 1 },
+    Target { name: "chain", run: chain, seeds: chains, max_len: 640, cost: 1 },
     Target { name: "chain_text", run: chain_text, seeds: texts, max_len: 4096, cost: 1 },
     Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096, cost: 1 },
     // Those that are modules are compiled.

@@ -7,7 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use remora_fuzz::{Seed, TARGETS, Target, card_counters, element_counters, kernel_counters, module_counters};
+use remora_fuzz::{
+    Seed, TARGETS, Target, card_counters, chain_counters, element_counters, kernel_counters,
+    module_counters,
+};
 use remora_nic::Counters;
 use remora_nic::wire::opcode::TABLE;
 use remora_nic::wire::{Dialect, Malformed, Op, Packet};
@@ -115,6 +118,25 @@ fn inputs_for_module_reach_every_end_of_a_guest() {
     for end in ["done", "trap", "budget", "memory"] {
         let name = format!("kernel_{end}");
         assert!(sums[name.as_str()] > 5, "{name}: {}", sums[name.as_str()]);
+    }
+}
+
+#[test]
+fn inputs_for_chain_reach_what_chains_do() {
+    let sums = counted("chain", chain_counters);
+    let reached = [
+        ("chain_elements", 100_000),
+        ("chain_bad_wait", 20),
+        ("chain_bad_enable", 50),
+        ("elements_invalid", 1000),
+        ("elements_protection", 100),
+        ("elements_flushed", 1000),
+        ("refused_key", 100),
+        ("refused_bounds", 100),
+        ("refused_invalid_request", 100),
+    ];
+    for (name, least) in reached {
+        assert!(sums[name] >= least, "{name}: {}", sums[name]);
     }
 }
 

@@ -13,6 +13,12 @@ fn the_demo_verifies_what_it_moved() {
         assert!(told[way]["read"]["median_gb_s"].as_f64() > Some(0.0), "{told}");
         assert!(told[way]["write_8b"]["median_us"].as_f64() > Some(0.0), "{told}");
     }
+    let lookups = told["lookups"].as_array().unwrap();
+    assert_eq!(lookups.len(), 3, "by a kernel, by READs, by an RPC: {told}");
+    for way in lookups {
+        assert!(way["table"]["median_us"].as_f64() > Some(0.0), "{told}");
+        assert!(way["list"]["median_us"].as_f64() > Some(0.0), "{told}");
+    }
 }
 
 #[test]

@@ -144,6 +144,33 @@ fn a_node_without_a_server_is_named() {
     assert!(said.contains("cannot connect") && said.contains(ip), "{said}");
 }
 
+#[test]
+fn kernels_are_measured_beside_their_baselines() {
+    let folder = std::env::temp_dir().join(format!("remora-kernels-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let (json, page) = (folder.join("rows.json"), folder.join("page.html"));
+    let mut command = remora("bench kernels --quick --no-pin");
+    let output = command.arg("--json").arg(&json).arg("--html").arg(&page).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let page = std::fs::read_to_string(&page).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let rows = rows.as_array().unwrap();
+    let has = |name: &str| rows.iter().any(|row| row["name"].as_str().unwrap().starts_with(name));
+    let bounded = ["traversal_8", "get_64B", "consistency_4KiB", "stream_hyperloglog"];
+    let more = ["stream_filter", "stream_shuffle", "wasm_get", "wasm_call_ns", "wasm_1000"];
+    for name in bounded.iter().chain(&more) {
+        assert!(has(name) && page.contains(name), "{name} is missing");
+    }
+    for figure in ["fig7", "fig8", "fig9", "fig10", "fig11", "fig13"] {
+        assert!(has(figure) && page.contains(&format!("id=\"{figure}\"")), "{figure} is missing");
+    }
+    for row in rows {
+        assert!(row["ratio"].as_f64() > Some(0.0), "{row}");
+    }
+    assert_eq!(page.matches("<svg").count(), 6);
+}
+
 const GOODPUT: [&str; 4] =
     ["goodput_loss_0", "goodput_loss_0.01%", "goodput_loss_0.1%", "goodput_loss_1%"];
 

@@ -33,7 +33,7 @@ pub mod transmit;
 pub mod wire;
 
 pub use card::Xrcd;
-pub use chain::{ChainError, ChainLimits, ChainStep, QpFlags, Queue, Rate, StepEnd};
+pub use chain::{ChainError, ChainLimits, ChainStep, EnableError, QpFlags, Queue, Rate, StepEnd};
 pub use config::Config;
 pub use counters::Counters;
 pub use incident::Incident;

@@ -80,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Invoked by the host itself: no packets, so that little is left beside the call.
     let header = Header::default().to_bytes();
-    let mut local = |opcode| Ok(sqp.call_kernel(opcode, &header).map_err(|e| format!("{e:?}"))?);
+    let local = |opcode| Ok(sqp.call_kernel(opcode, &header).map_err(|e| format!("{e:?}"))?);
     let empty = compare("empty call", 20_000, |who| local(if who { ONE } else { NATIVE }))?;
     println!("wasm_call_ns: {:.0} ns more than a native function pointer", empty.0 - empty.1);
 

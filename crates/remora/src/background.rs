@@ -21,9 +21,10 @@
 //!   happens, and goes on to drive unless somebody has polled eight times in that time.
 //! - *At work*, or on its way between these: it looks at everything before it sleeps.
 //!
-//! So a card that nobody polls is late by [`LOOK_IN_MAX`] at most. What this needs is that nobody
+//! So a card that nobody polls any more is late by twice [`LOOK_IN_MAX`] at most. What this needs is that nobody
 //! changes the card, lets go of the lock, and neither polls nor calls `after_command`.
 
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,13 @@ const STEPS: usize = 64;
 /// How long an acknowledge waits for an answer to ride behind, where somebody may be watching
 /// memory: long enough for a thread that this one has displaced to come back.
 const LINGER: Duration = Duration::from_micros(200);
+/// Packets at a time that show a stream of data: what a sender's long messages leave in.
+const STREAM: usize = 8;
+/// How long the thread keeps looking when a stream pauses. A sender needs some 10 µs for the next
+/// system call's worth; to be put to sleep and woken for each costs this thread as much, and the
+/// sender, whose system call does the waking, a part of its own time.
+const STAY: Duration = Duration::from_micros(30);
+
 /// How long after polling a program is one that may.
 const ATTENDED: Duration = Duration::from_millis(10);
 
@@ -69,6 +77,8 @@ pub(crate) struct Background {
     wakes_at: AtomicU64,
     /// Wakes it earlier.
     wake: Event,
+    /// How often the first of some posts was kept back.
+    kept_back: AtomicU32,
     /// The device is closed.
     stop: AtomicBool,
 }
@@ -80,6 +90,7 @@ impl Background {
             doing: AtomicU32::new(RESTING),
             wakes_at: AtomicU64::new(0),
             wake: Event::new()?,
+            kept_back: AtomicU32::new(0),
             stop: AtomicBool::new(false),
         })
     }
@@ -118,6 +129,22 @@ impl Background {
         self.doing.load(Ordering::Relaxed) == RESTING
     }
 
+    /// There is more to do than a command could: wakes the thread, unless it would only find that
+    /// somebody polls, and rest again. (Where both have one core, to be woken for every message of
+    /// 1 MiB, which no command sends in one go, took a tenth of a program's time.)
+    pub(crate) fn more_to_do(&self) {
+        let polled = self.polls.load(Ordering::Relaxed) >= POLLS;
+        if !(polled && self.rests()) {
+            self.wake();
+        }
+    }
+
+    /// A post is kept back, the first of some, and is to be sent at `at`.
+    pub(crate) fn keep_back(&self, at: Time) {
+        self.kept_back.fetch_add(1, Ordering::Release);
+        self.due(at);
+    }
+
     /// Something is due at `at` that the thread may not know of.
     pub(crate) fn due(&self, at: Time) {
         if at.0 < self.wakes_at.load(Ordering::Acquire) {
@@ -147,7 +174,7 @@ impl Background {
 /// The thread's life; it ends when the device is closed.
 pub(crate) fn run(shared: &Shared) {
     let mut look_in = LOOK_IN_MIN;
-    let mut unsent_times = 0;
+    let mut kept = Kept::default();
     let mut last_polled: Option<Instant> = None;
     make_naps_short();
     ask_for_short_turns();
@@ -157,7 +184,7 @@ pub(crate) fn run(shared: &Shared) {
             look_in = (look_in * 2).min(LOOK_IN_MAX);
             let (start, mut left) = (Instant::now(), look_in);
             while !left.is_zero() {
-                let nap = if keeps_back(shared, &mut unsent_times) { UNSENT_FOR } else { left };
+                let nap = if kept.look(shared) { UNSENT_FOR } else { left };
                 let woken = rest(shared, nap.min(left));
                 left = if woken { Duration::ZERO } else { look_in.saturating_sub(start.elapsed()) };
             }
@@ -208,23 +235,37 @@ fn ask_for_short_turns() {
     }
 }
 
-/// Is work kept back that was posted, or was any since the last look? If so, the thread rests in
-/// short naps, and nobody needs to wake it for the next. What was kept back for long is sent.
-fn keeps_back(shared: &Shared, times: &mut u32) -> bool {
-    let mut driver = shared.lock();
-    if driver.unsent.posts > 0 && driver.now() >= driver.unsent.since + UNSENT_FOR {
-        shared.after_command(&mut driver);
+/// What the thread knows of posts that are kept back.
+#[derive(Default)]
+struct Kept {
+    /// [`Background::kept_back`] at the last look.
+    times: u32,
+    /// There were some.
+    now: bool,
+}
+
+impl Kept {
+    /// Is work kept back that was posted, or was any since the last look? If so, the thread rests
+    /// in short naps, and nobody needs to wake it for the next. What was kept back for long is
+    /// sent. (The lock is not taken for less: whoever polls has it most of the time, and two
+    /// threads of one core would change places for it, several times a look.)
+    fn look(&mut self, shared: &Shared) -> bool {
+        let times = shared.background.kept_back.load(Ordering::Acquire);
+        let news = std::mem::replace(&mut self.times, times) != times;
+        if news || self.now {
+            let mut driver = shared.lock();
+            if driver.unsent.posts > 0 && driver.now() >= driver.unsent.since + UNSENT_FOR {
+                shared.after_command(&mut driver);
+            }
+            self.now = driver.unsent.posts > 0;
+        }
+        news || self.now
     }
-    let before = std::mem::replace(times, driver.unsent.times);
-    before != *times || driver.unsent.posts > 0
 }
 
 /// Lets whoever polls drive; returns whether somebody woke the thread.
 fn rest(shared: &Shared, time: Duration) -> bool {
-    let wakes_at = {
-        let driver = shared.lock();
-        driver.now() + time
-    };
+    let wakes_at = shared.clock.now() + time;
     shared.background.wakes_at.store(wakes_at.0, Ordering::Release);
     shared.background.doing.store(RESTING, Ordering::Relaxed);
     // Nothing to do on failure but to look again.
@@ -233,14 +274,16 @@ fn rest(shared: &Shared, time: Duration) -> bool {
     woken != Ok(0)
 }
 
-/// Drives the card until nothing moves, then sleeps until something does. `attended`: the program
-/// has polled not long ago.
-fn drive(shared: &Shared, attended: bool) {
-    let mut steps = STEPS;
-    let (socket_wants, timeout, groups) = {
-        let mut driver = shared.lock();
-        while driver.progress() && steps > 0 {
-            steps -= 1;
+/// Takes steps until nothing moves, or a number of them; returns whether that came first. The last
+/// step has been taken under the lock that is returned.
+fn take_steps(shared: &Shared, attended: bool) -> (MutexGuard<'_, Driver>, bool) {
+    let mut stay_until = Time::ZERO;
+    let mut driver = shared.lock();
+    for _ in 0..STEPS {
+        if driver.progress() {
+            if driver.received_last() >= STREAM {
+                stay_until = driver.now() + STAY;
+            }
             if attended && driver.owes_acknowledge_only() {
                 // A program that now watches memory for this message will answer it, and the
                 // acknowledge then rides behind the answer. Were it sent alone, it would be all
@@ -250,12 +293,28 @@ fn drive(shared: &Shared, attended: bool) {
                 std::thread::sleep(LINGER);
                 driver = shared.lock();
             }
+        } else if driver.is_blocked() || stay_until == Time::ZERO || driver.now() >= stay_until {
+            return (driver, true);
+        } else {
+            // Whoever else has use for this core, or for the card, goes first.
+            drop(driver);
+            std::thread::yield_now();
+            driver = shared.lock();
         }
+    }
+    (driver, false)
+}
+
+/// Drives the card until nothing moves, then sleeps until something does. `attended`: the program
+/// has polled not long ago.
+fn drive(shared: &Shared, attended: bool) {
+    let (socket_wants, timeout, groups) = {
+        let (mut driver, settled) = take_steps(shared, attended);
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
         }
         // The last step may have found nothing to move and yet made work: see `has_more`.
-        if steps == 0 || driver.has_more() && !driver.is_blocked() {
+        if !settled || driver.has_more() && !driver.is_blocked() {
             return;
         }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);

@@ -9,9 +9,11 @@
 
 mod client;
 
-use remora_nic::queue::RingInit;
+use std::sync::Arc;
+
+use remora_nic::queue::{ELEMENT_LEN, Remote, RingInit, Sge};
 use remora_nic::{
-    Access, ChainError, ChainLimits, CreateError, DestroyError, PostError, QpFlags, Queue,
+    Access, ChainError, ChainLimits, ChainStep, CreateError, PostError, QpFlags, Queue,
 };
 use remora_offload::chain::program::{Image, Kind, Layout, LinkError, Program, QueueAt, RegionAt};
 use remora_offload::chain::request::QueueId;
@@ -20,7 +22,7 @@ use thiserror::Error;
 pub use client::{CallError, ChainClient, ChainClientError, MESSAGE_MAX, ServeError};
 
 use crate::completion::CompletionQueue;
-use crate::device::Device;
+use crate::device::{Device, Live};
 use crate::memory::{AccessError, AllocError, Buffer};
 use crate::queue_pair::{QueuePair, QueuePairOptions};
 use crate::region::{CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
@@ -42,7 +44,30 @@ pub struct RingRegion {
 impl RingRegion {
     /// The address of a field of the element at `index`, which counts up without end.
     pub fn field(&self, index: u32, offset: u64) -> u64 {
-        self.region.addr() + u64::from(index & (self.depth - 1)) * u64::from(self.stride) + offset
+        self.region.addr() + self.offset(index) + offset
+    }
+
+    /// The same field as a target.
+    pub fn remote(&self, index: u32, offset: u64) -> Remote {
+        self.region.remote(self.offset(index) + offset)
+    }
+
+    /// The same field as an entry of `len` bytes: RECVs scatter to such.
+    pub fn sge(&self, index: u32, offset: u64, len: u32) -> Sge {
+        self.region.sge(self.offset(index) + offset, len)
+    }
+
+    /// The first bytes of the element at `index`, as they are now.
+    pub fn element(&self, index: u32) -> [u8; ELEMENT_LEN] {
+        let mut raw = [0; ELEMENT_LEN];
+        let read = self.region.read_at(self.offset(index) as usize, &mut raw);
+        read.expect("slots lie within the ring");
+        raw
+    }
+
+    /// Where a slot begins, in bytes.
+    fn offset(&self, index: u32) -> u64 {
+        u64::from(index & (self.depth - 1)) * u64::from(self.stride)
     }
 }
 
@@ -73,6 +98,12 @@ impl QueuePair {
     /// See [`PostError`].
     pub fn post_element(&self, queue: Queue, raw: &[u8]) -> Result<u32, PostError> {
         self.live().command(|d| d.nic.post_element(&mut d.memory, self.qpn(), queue, raw))
+    }
+
+    /// The index of the element that is written next.
+    pub fn next_index(&self, queue: Queue) -> u32 {
+        let index = self.live().lock().nic.next_index(self.qpn(), queue);
+        index.expect("a queue pair lives as long as its handle")
     }
 
     /// Lets a queue run up to, not including, `index`: the host's own ENABLE of a managed queue.
@@ -109,29 +140,59 @@ impl Device {
         CompletionQueue::counting(self.live.clone(), errors)
     }
 
-    /// Makes a budget of so many elements, for [`ChainLimits::budget`]. It is full again whenever
-    /// something comes from outside for one of the queue pairs that have it.
+    /// Makes a budget of so many elements. It is full again whenever something comes from outside
+    /// for one of the queue pairs that have it.
     ///
     /// # Errors
     /// The card has no more.
-    pub fn create_budget(&self, elements: u64) -> Result<u32, CreateError> {
-        self.live.lock().nic.create_budget(elements)
+    pub fn create_budget(&self, elements: u64) -> Result<ChainBudget, CreateError> {
+        let handle = self.live.lock().nic.create_budget(elements)?;
+        let inner = BudgetInner { live: self.live.clone(), handle };
+        Ok(ChainBudget { inner: Arc::new(inner) })
     }
 
-    /// Fills a budget.
-    ///
-    /// # Errors
-    /// There is no such budget.
-    pub fn refill_budget(&self, budget: u32) -> Result<(), ChainError> {
-        self.live.lock().nic.refill_budget(budget)
+    /// Keeps the last `most` steps of chains for [`Device::poll_chain_step`]; zero keeps none.
+    pub fn trace_chains(&self, most: usize) {
+        self.live.lock().nic.trace_chains(most);
     }
 
-    /// Ends a budget.
-    ///
-    /// # Errors
-    /// There is no such budget, or a queue pair has it.
-    pub fn destroy_budget(&self, budget: u32) -> Result<(), DestroyError> {
-        self.live.lock().nic.destroy_budget(budget)
+    /// The next step of a chain.
+    pub fn poll_chain_step(&self) -> Option<ChainStep> {
+        self.live.lock().nic.poll_chain_step()
+    }
+}
+
+/// A budget of elements that queue pairs share: see [`remora_nic::Nic::create_budget`]. It ends with
+/// its last handle, which the queue pairs that have it must not outlive.
+#[derive(Clone, Debug)]
+pub struct ChainBudget {
+    inner: Arc<BudgetInner>,
+}
+
+#[derive(Debug)]
+struct BudgetInner {
+    live: Arc<Live>,
+    handle: u32,
+}
+
+impl ChainBudget {
+    /// The card's number for it: [`ChainLimits::budget`].
+    pub fn handle(&self) -> u32 {
+        self.inner.handle
+    }
+
+    /// Fills it.
+    pub fn refill(&self) {
+        let refilled = self.inner.live.lock().nic.refill_budget(self.inner.handle);
+        refilled.expect("a budget lives as long as its handle");
+    }
+}
+
+impl Drop for BudgetInner {
+    fn drop(&mut self) {
+        if let Err(error) = self.live.lock().nic.destroy_budget(self.handle) {
+            tracing::error!(%error, "a chain's budget was dropped while in use");
+        }
     }
 }
 

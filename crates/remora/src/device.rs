@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::background::{self, Background};
 use crate::completion::{Channel, CompletionQueue};
-use crate::driver::Driver;
+use crate::driver::{Clock, Driver};
 use crate::egress::EgressCounters;
 use crate::event::Event;
 use crate::interface::{Interface, InterfaceError};
@@ -239,6 +239,8 @@ pub(crate) struct Live {
 pub(crate) struct Shared {
     driver: Mutex<Driver>,
     pub(crate) background: Background,
+    /// The driver's, without its lock.
+    pub(crate) clock: Clock,
     /// Signalled by whoever drives, when the communication manager has news. (Not more often: who
     /// waits for a connection would wake at every packet, and take the lock from who drives.)
     pub(crate) cm_arrived: Arc<Condvar>,
@@ -310,7 +312,7 @@ impl Shared {
         driver.transmit_answer(self.background.rests());
         driver.dispatch_events();
         if driver.has_more() {
-            self.background.wake();
+            self.background.more_to_do();
         } else {
             self.background.due(driver.nic.poll_timeout());
         }
@@ -338,6 +340,7 @@ impl Device {
         let socket = driver.socket.as_fd().try_clone_to_owned()?;
         let shared = Arc::new(Shared {
             cm_arrived: driver.cm_arrived.clone(),
+            clock: driver.clock,
             driver: Mutex::new(driver),
             background: Background::new()?,
             socket,

@@ -50,8 +50,7 @@ pub(crate) struct Driver {
     batch: TransmitBatch,
     /// The socket was full, and `batch` is not sent to its end.
     blocked: bool,
-    /// When the card's time began, by [`monotonic`].
-    start: u64,
+    pub(crate) clock: Clock,
     /// Steps since timers were looked at.
     timeless: u32,
     /// Steps since a packet came.
@@ -74,6 +73,33 @@ pub(crate) struct Driver {
     pub(crate) groups: Groups,
 }
 
+/// The card's clock. (As `Instant`, but for the seconds and fractions of that, whose difference
+/// takes longer than the look at the clock.)
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    /// Nanoseconds from the start of the system to that of the card.
+    start: u64,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock { start: Clock::monotonic() }
+    }
+
+    #[inline]
+    pub(crate) fn now(self) -> Time {
+        Time(Clock::monotonic() - self.start)
+    }
+
+    #[inline]
+    fn monotonic() -> u64 {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call writes to `now` only. It cannot fail: every Linux has this clock.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+}
+
 /// Work that was posted and is kept back a moment, so that more may leave with it.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
@@ -83,8 +109,6 @@ pub(crate) struct Unsent {
     pub(crate) bytes: u64,
     /// Since when.
     pub(crate) since: Time,
-    /// How often the first of some was kept back.
-    pub(crate) times: u32,
     /// Posts since a poll last found nothing.
     pub(crate) streak: u32,
 }
@@ -105,7 +129,7 @@ impl Driver {
             received: RecvBatch::new(RECV_SLOTS),
             batch: TransmitBatch::new(),
             blocked: false,
-            start: monotonic(),
+            clock: Clock::start(),
             timeless: 0,
             idle: 0,
             packets: 0,
@@ -124,7 +148,7 @@ impl Driver {
 
     /// The card's time.
     pub(crate) fn now(&self) -> Time {
-        Time(monotonic() - self.start)
+        self.clock.now()
     }
 
     /// One step: time, sending, receiving, in that order. Returns whether there was anything to do,
@@ -254,6 +278,11 @@ impl Driver {
         }
     }
 
+    /// How many packets the last step received.
+    pub(crate) fn received_last(&self) -> usize {
+        self.packets
+    }
+
     /// Was a message or two all that the last step received, and nothing due in return but to
     /// acknowledge it?
     pub(crate) fn owes_acknowledge_only(&self) -> bool {
@@ -343,7 +372,7 @@ impl Driver {
                 }
                 CardEvent::Cm(event) => {
                     if let Some(sink) = &mut self.cm_sink {
-                        let now = Time(monotonic() - self.start);
+                        let now = self.clock.now();
                         sink(self.nic.cm_mut(), now, event);
                         continue;
                     }
@@ -421,16 +450,6 @@ fn note_capture(written: io::Result<()>) {
     if let Err(error) = written {
         tracing::warn!(%error, "cannot write to the capture file");
     }
-}
-
-/// Nanoseconds since the system started. (As `Instant` has it, but for the seconds and fractions,
-/// whose difference takes longer than the look at the clock.)
-#[inline]
-fn monotonic() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to `now` only. It cannot fail: every Linux has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Nanoseconds since 1970.

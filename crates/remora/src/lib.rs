@@ -35,7 +35,7 @@ pub mod region;
 pub mod runtime;
 pub mod socket;
 
-pub use chain::{Chain, LoadError, RingRegion};
+pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
 pub use completion::{Channel, CompletionQueue, WaitError};
 pub use connection::{ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener};
 pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError, SocketInfo};

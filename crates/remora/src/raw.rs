@@ -116,8 +116,7 @@ impl Card<'_> {
         }
         if driver.unsent.posts == 0 {
             driver.unsent.since = driver.now();
-            driver.unsent.times = driver.unsent.times.wrapping_add(1);
-            self.live.background.due(driver.unsent.since + UNSENT_FOR);
+            self.live.background.keep_back(driver.unsent.since + UNSENT_FOR);
         }
         driver.unsent.posts += requests;
     }

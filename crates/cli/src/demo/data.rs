@@ -83,6 +83,35 @@ impl DataFile {
     }
 }
 
+/// Regular files of this machine with something in them, in sorted order; at most `most`, at least
+/// one.
+pub(super) fn files(most: usize) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    SOURCES.iter().for_each(|source| find(Path::new(source), most, &mut found));
+    ensure!(!found.is_empty(), "found no files in {}", SOURCES.join(", "));
+    Ok(found)
+}
+
+fn find(path: &Path, most: usize, found: &mut Vec<PathBuf>) {
+    let Ok(about) = fs::symlink_metadata(path) else { return };
+    if found.len() >= most {
+        return;
+    }
+    if about.is_file() && about.len() > 0 {
+        found.push(path.into());
+    } else if about.is_dir() {
+        sorted(path).iter().for_each(|path| find(path, most, found));
+    }
+}
+
+/// What lies in a folder; nothing, if it cannot be read.
+fn sorted(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
 /// Files that are being joined to one.
 struct Joined {
     out: BufWriter<File>,
@@ -121,10 +150,7 @@ impl Joined {
             self.left -= io::copy(&mut file.take(self.left), &mut self.out)?;
             self.files += 1;
         } else if about.is_dir() {
-            let Ok(entries) = fs::read_dir(path) else { return Ok(()) };
-            let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-            paths.sort();
-            for path in paths {
+            for path in sorted(path) {
                 self.add(&path)?;
             }
         }

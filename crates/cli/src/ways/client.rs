@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use remora::kernel::KernelClient;
 use remora::nic::Access;
 use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Sge, Status};
-use remora::{Connection, Device, MemoryRegion};
+use remora::{Connection, Device, MemoryRegion, QueuePair};
 
 use super::asker::Askers;
 use super::image::Image;
@@ -34,6 +34,8 @@ pub(crate) struct Setup {
     pub(crate) stream: u64,
     /// The far end serves chains, too.
     pub(crate) chains: bool,
+    /// Kernels that the far end loads as WebAssembly.
+    pub(crate) loaded: u64,
     /// Pin each end to a core of its own.
     pub(crate) pin: bool,
 }
@@ -42,6 +44,7 @@ pub(crate) struct Setup {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) ready: Ready,
+    pub(crate) device: Device,
     /// Registered memory, for what is sent and READ.
     pub(crate) local: MemoryRegion,
     pub(crate) kernels: RefCell<KernelClient>,
@@ -65,8 +68,9 @@ pub(crate) struct Stream {
 
 impl Client {
     pub(crate) fn start(setup: Setup) -> Result<Client> {
-        let [memory, stream] = [setup.memory, setup.stream].map(|bytes| bytes.to_string());
-        let mut args = vec!["ways", "--memory", &memory, "--stream", &stream];
+        let numbers = [setup.memory, setup.stream, setup.loaded].map(|number| number.to_string());
+        let [memory, stream, loaded] = numbers.each_ref();
+        let mut args = vec!["ways", "--memory", memory, "--stream", stream, "--loaded", loaded];
         if setup.pin {
             args.extend(["--pin", "1"]);
         }
@@ -97,6 +101,7 @@ impl Client {
         let kernels = KernelClient::new(&pd, &calls.qp, &calls.recv_cq, 8, RESULT_LEN)?;
         Ok(Client {
             ready,
+            device,
             local,
             kernels: kernels.into(),
             rpc: rpc.into(),
@@ -106,6 +111,11 @@ impl Client {
             _connections: [first, second],
             helper,
         })
+    }
+
+    /// The queue pair that calls go by.
+    pub(crate) fn queue_pair(&self) -> &QueuePair {
+        &self.calls.qp
     }
 
     /// The far end's process.

@@ -108,6 +108,17 @@ impl Client {
         Ok(consistent)
     }
 
+    /// Has an object checked on the peer's card and delivered into registered memory, where a READ
+    /// would put it, too.
+    pub(crate) fn read_checked(&self, addr: u64, len: u32) -> Result<()> {
+        let params = consistency::Params { address: addr, len, readings: 0 }.to_bytes();
+        let mut kernels = self.kernels.borrow_mut();
+        let ticket = kernels.begin(opcode::CONSISTENCY, &params)?;
+        let place = kernels.finish_in_place(ticket)?;
+        ensure!(place.len() == len as usize, "an object came without some of its bytes");
+        Ok(())
+    }
+
     /// An object that is checked on the peer's card; `wrong` is what its first reading finds, if
     /// that is to fail.
     pub(crate) fn checked_by_kernel(

@@ -10,6 +10,7 @@
 pub(crate) mod asker;
 pub(crate) mod client;
 pub(crate) mod image;
+pub(crate) mod loaded;
 pub(crate) mod lookup;
 pub(crate) mod rpc;
 pub(crate) mod served;

@@ -33,6 +33,8 @@ pub(crate) enum Op {
     Sleep = 6,
     /// Keep the processor busy with so many writers.
     Writers = 7,
+    /// The asking end has gone (never sent).
+    Leave = 8,
 }
 
 impl Op {
@@ -97,7 +99,7 @@ impl Service {
     pub(crate) fn next(&mut self) -> Result<Option<(Op, &[u8])>> {
         let mut header = [0; HEADER];
         let first = match self.stream.read(&mut header) {
-            Ok(0) => bail!("the asking end has gone"),
+            Ok(0) => return Ok(Some((Op::Leave, &[]))),
             Ok(len) => len,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(error).context("cannot receive over TCP"),

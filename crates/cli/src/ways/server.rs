@@ -52,6 +52,9 @@ pub(crate) struct Server {
     /// Bytes of memory for each stream
     #[arg(long, value_parser = parse_size, default_value = "64K")]
     stream: u64,
+    /// How many kernels to load as WebAssembly
+    #[arg(long, default_value_t = 0)]
+    loaded: u64,
     /// Pin the process to the N-th core that it may use, from 0
     #[arg(long, value_name = "N")]
     pin: Option<usize>,
@@ -104,9 +107,11 @@ impl End {
     }
 }
 
-/// What both ends agree to.
+/// What both ends agree to. Half a second may pass before a packet is sent again: both ends spin,
+/// and on a machine that is busy with other things as well each has to wait for its turns.
 pub(crate) fn params(device: &Device) -> ConnectionParams {
-    ConnectionParams { kernels: true, ..ConnectionParams::new(device.info().mtu) }
+    let usual = ConnectionParams::new(device.info().mtu);
+    ConnectionParams { kernels: true, timeout: 17, ..usual }
 }
 
 /// The far end at work.
@@ -152,6 +157,7 @@ impl Server {
             shuffle: place(&streams[2]),
         })?;
         let kernels = deploy(&device, &memory, &streams)?;
+        super::loaded::load(&device, &[memory.grant_read()], self.loaded)?;
         let accept = || -> Result<(End, Connection)> {
             let incoming = listener.accept(PATIENCE).context("nobody connects")?;
             let end = End::new(&device, &pd)?;
@@ -267,6 +273,7 @@ impl Serving {
             }
             match service.next()? {
                 None => {}
+                Some((Op::Leave, _)) => return Ok(()),
                 Some((Op::Streamed, params)) => awaited = Some(word(params, 0)?),
                 Some((Op::Sleep, _)) => {
                     service.answer(Some(&[]))?;

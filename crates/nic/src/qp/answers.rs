@@ -71,6 +71,18 @@ impl Atomic {
             opcode => Atomic::Calculate(opcode.calc().unwrap_or(Calc::Add), element.operand),
         }
     }
+
+    /// Carries it out on a word; returns the value before.
+    #[inline]
+    fn apply(self, env: &mut Env<'_>, word: u64, (key, addr): (u32, u64)) -> Result<u64, Refusal> {
+        let original = match self {
+            Atomic::CompareSwap { compare, swap } => env.mem.compare_swap(word, compare, swap),
+            Atomic::Calculate(Calc::Add, operand) => env.mem.fetch_add(word, operand),
+            Atomic::Calculate(calc, operand) => env.mem.calculate(word, calc, operand),
+        };
+        original
+            .map_err(|_| Refusal::access(env, AccessError::Memory, Touched { key, addr, len: 8 }))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -131,40 +143,40 @@ impl Qp {
             _ => Atomic::Calculate(Calc::Add, swap_add),
         };
         // Judged first, as forgetting an answer cannot be taken back.
-        self.atomic_place(env, (rkey, addr))?;
+        let word = self.atomic_word(env, (rkey, addr))?;
         self.make_room(env)?;
-        let original = self.apply_atomic(env, (rkey, addr), atomic)?;
+        let original = atomic.apply(env, word, (rkey, addr))?;
         self.add_answer(env, packet.bth.psn, 1, What::Atomic { original })?;
         Ok(1)
     }
 
+    /// An atomic that needs no answer kept; returns the word before.
+    #[inline]
+    pub(super) fn execute_word(
+        &self,
+        env: &mut Env<'_>,
+        at: (u32, u64),
+        atomic: Atomic,
+    ) -> Result<u64, Refusal> {
+        let word = self.atomic_word(env, at)?;
+        atomic.apply(env, word, at)
+    }
+
     /// The bus address of the word that an atomic is for.
-    fn atomic_place(&self, env: &mut Env<'_>, (rkey, addr): (u32, u64)) -> Result<u64, Refusal> {
+    fn atomic_word(&self, env: &mut Env<'_>, (rkey, addr): (u32, u64)) -> Result<u64, Refusal> {
+        let need = Access::REMOTE_ATOMIC;
         if !addr.is_multiple_of(8) {
             return Err(Refusal::invalid(env, Cause::Alignment));
         }
-        self.check_remote(env, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
-        let word = self.word(env, (rkey, addr), Access::REMOTE_ATOMIC);
-        word.ok_or_else(|| Refusal::invalid(env, Cause::Alignment))
-    }
-
-    /// Carries out an atomic of the peer's; returns the word before.
-    pub(super) fn apply_atomic(
-        &self,
-        env: &mut Env<'_>,
-        (rkey, addr): (u32, u64),
-        atomic: Atomic,
-    ) -> Result<u64, Refusal> {
-        let word = self.atomic_place(env, (rkey, addr))?;
-        let original = match atomic {
-            Atomic::CompareSwap { compare, swap } => env.mem.compare_swap(word, compare, swap),
-            Atomic::Calculate(Calc::Add, operand) => env.mem.fetch_add(word, operand),
-            Atomic::Calculate(calc, operand) => env.mem.calculate(word, calc, operand),
-        };
-        original.map_err(|_| {
-            let memory = Touched { key: rkey, addr, len: 8 };
-            Refusal::access(env, AccessError::Memory, memory)
-        })
+        // No bytes: only whether the queue pair permits it.
+        self.check_remote(env, rkey, addr, 0, need)?;
+        let (mut place, regions) = (None, &env.card.regions);
+        let found = regions.translate(rkey, self.scope(), addr, 8, need, |s| place = Some(s));
+        if let Err(error) = found {
+            return Err(Refusal::access(env, error, Touched { key: rkey, addr, len: 8 }));
+        }
+        let word = place.filter(|s| s.len == 8 && s.addr.is_multiple_of(8));
+        word.map(|s| s.addr).ok_or_else(|| Refusal::invalid(env, Cause::Alignment))
     }
 
     /// An expected ATOMIC WRITE: executed at once.

@@ -4,7 +4,6 @@ use super::Qp;
 use super::requester::Stop;
 use crate::card::Env;
 use crate::incident::{Cause, Touched};
-use crate::memory::Calc;
 use crate::memory::region::Access;
 use crate::multi_queue::Cursor;
 use crate::queue::element::Element;
@@ -61,7 +60,13 @@ impl Qp {
         }
         let allowed = match self.transport {
             // Every peer knows how to add; the rest, only a card that agreed to more than RoCE v2.
-            _ if opcode.calc().is_some_and(|calc| calc != Calc::Add) => false,
+            _ if matches!(
+                opcode,
+                Opcode::Max | Opcode::Min | Opcode::And | Opcode::Or | Opcode::Xor
+            ) =>
+            {
+                false
+            }
             // StRoM's op-codes mean something else to a card that did not agree to them.
             Transport::Rc if opcode.is_rpc() => self.dialect == Dialect::Strom,
             Transport::Rc => {

@@ -76,6 +76,7 @@ impl Limits {
 
 impl Qp {
     /// May the next element run? If it is to wait, the queue pair's timer will wake it.
+    #[inline]
     pub(crate) fn may_run(&mut self, env: &mut Env<'_>) -> Result<(), Held> {
         if !self.mode.contains(Mode::LIMITED) {
             return Ok(());

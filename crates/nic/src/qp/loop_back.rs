@@ -36,6 +36,18 @@ enum Flow {
     Blocked,
 }
 
+impl Flow {
+    /// How a step that came to this is traced.
+    fn end(flow: &Result<Flow, Failure>) -> StepEnd {
+        match flow {
+            Ok(Flow::Done) => StepEnd::Done,
+            Ok(Flow::Begun) => StepEnd::Issued,
+            Ok(Flow::Blocked) => StepEnd::Blocked,
+            Err(failure) => StepEnd::Failed(failure.status),
+        }
+    }
+}
+
 /// Why an element ends with an error.
 struct Failure {
     status: Status,
@@ -85,6 +97,7 @@ struct Turn<'t, 'e> {
 
 /// Gives a loop-back queue pair its turn. Returns whether it is to have another, and how many
 /// elements it ran.
+#[inline(never)]
 pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
     let (elements, bytes) = (env.card.config.fetch_elements, env.card.config.burst_bytes);
     let Some(qp) = qps.get_mut(qpn) else { return (false, 0) };
@@ -131,64 +144,83 @@ impl Turn<'_, '_> {
     }
 
     /// Runs one element. If the turn is over then, says whether there is to be another.
+    #[inline]
     fn element(&mut self, raw: &[u8], scratch: &mut [u8]) -> Option<bool> {
         let qp = self.qps.get_mut(self.qpn)?;
         let index = qp.sq.fetched;
-        let held = qp.may_run(self.env);
-        if held == Err(Held::Rate) {
-            return Some(false);
+        match qp.may_run(self.env) {
+            Ok(()) => {}
+            Err(Held::Rate) => return Some(false),
+            Err(Held::Budget) => return self.out_of_budget(raw),
         }
         // What the element itself enables may lie a whole ring beyond it.
         qp.sq.fetched = index.wrapping_add(1);
+        // Looked at where it lies: copying what was just stored piece by piece is slow.
         let parsed = Element::parse(raw);
-        let element = parsed.unwrap_or_else(|_| Element::unreadable(raw));
-        let flow = match (held, parsed) {
-            (Err(_), _) => self.out_of_budget(),
-            (_, Err(bad)) => Err(self.malformed(bad)),
-            (_, Ok(element)) => self.carry_out(&element, raw, scratch),
+        let element = match &parsed {
+            Ok(element) => element,
+            Err(bad) => return self.malformed(raw, *bad),
         };
+        let flow = self.carry_out(element, raw, scratch);
         let qp = self.qps.get_mut(self.qpn)?;
-        let end = match &flow {
-            Ok(Flow::Done) => StepEnd::Done,
-            Ok(Flow::Begun) => StepEnd::Issued,
-            Ok(Flow::Blocked) => StepEnd::Blocked,
-            Err(failure) => StepEnd::Failed(failure.status),
-        };
-        qp.trace(self.env, (Queue::Send, index), raw, end);
-        if end == StepEnd::Blocked {
-            qp.sq.fetched = index;
-            return Some(false);
+        if self.env.card.chains.traces() {
+            qp.trace(self.env, (Queue::Send, index), raw, Flow::end(&flow));
         }
-        self.ran += 1;
-        qp.note_run(self.env);
         match flow {
-            Ok(Flow::Begun) => return self.go_on(scratch),
-            Ok(_) => {
+            Ok(Flow::Blocked) => {
+                qp.sq.fetched = index;
+                Some(false)
+            }
+            Ok(Flow::Begun) => {
+                self.ran += 1;
+                qp.note_run(self.env);
+                self.go_on(scratch)
+            }
+            Ok(Flow::Done) => {
+                self.ran += 1;
+                qp.note_run(self.env);
                 qp.sq.retired = qp.sq.fetched;
-                qp.report_done(self.env, &element);
+                qp.report_done(self.env, element);
                 // The owner's turn to receive, or the next queue pair's.
                 (self.bytes == 0).then_some(true)
             }
             Err(failure) => {
                 qp.sq.retired = qp.sq.fetched;
-                let opcode = parsed.ok().map(|e| e.opcode);
-                self.break_off(&element, opcode, failure);
+                self.break_off(element, Some(element.opcode), failure);
                 Some(false)
             }
         }
     }
 
-    fn malformed(&mut self, bad: BadElement) -> Failure {
+    /// An element whose bytes are none.
+    #[cold]
+    fn malformed(&mut self, raw: &[u8], bad: BadElement) -> Option<bool> {
         self.env.card.counters.elements_invalid += 1;
         let status = match bad {
             BadElement::Length => Status::LocalLength,
             _ => Status::LocalQpOperation,
         };
-        Failure::new(status, Cause::BadElement(bad))
+        self.refuse(raw, Failure::new(status, Cause::BadElement(bad)))
     }
 
-    fn out_of_budget(&mut self) -> Result<Flow, Failure> {
-        Err(Failure::new(Status::LocalQpOperation, self.env.card.stop_chain(self.qpn)))
+    /// An element that the chain's budget does not let run.
+    #[cold]
+    fn out_of_budget(&mut self, raw: &[u8]) -> Option<bool> {
+        if let Some(qp) = self.qps.get_mut(self.qpn) {
+            qp.sq.fetched = qp.sq.fetched.wrapping_add(1);
+        }
+        let cause = self.env.card.stop_chain(self.qpn);
+        self.refuse(raw, Failure::new(Status::LocalQpOperation, cause))
+    }
+
+    /// The element fetched last is not run at all.
+    fn refuse(&mut self, raw: &[u8], failure: Failure) -> Option<bool> {
+        let qp = self.qps.get_mut(self.qpn)?;
+        qp.sq.retired = qp.sq.fetched;
+        let index = qp.sq.fetched.wrapping_sub(1);
+        qp.trace(self.env, (Queue::Send, index), raw, StepEnd::Failed(failure.status));
+        self.break_off(&Element::unreadable(raw), None, failure);
+        Some(false)
     }
 
     fn carry_out(
@@ -238,7 +270,8 @@ impl Turn<'_, '_> {
             self.check_local(scope, entry, Access::LOCAL_WRITE)?;
         }
         let peer = peer(self.qps, self.qpn)?;
-        let done = peer.apply_atomic(self.env, (element.key, element.remote), Atomic::of(element));
+        let word = (element.key, element.remote);
+        let done = peer.execute_word(self.env, word, Atomic::of(element));
         let original = done.map_err(|refusal| self.refused(refusal, Operation::FetchAdd))?;
         if let Some(entry) = sge {
             // The word is in the host's byte order in memory, on both sides.
@@ -391,6 +424,12 @@ impl Turn<'_, '_> {
             Opcode::WriteImm => (Operation::Write, Follows::IMM),
             _ => (Operation::Write, Follows::empty()),
         };
+        if element.opcode == Opcode::Write
+            && position == Position::Only
+            && self.env.card.kernel.taps == 0
+        {
+            return self.write_peer(element, payload);
+        }
         let ends = position.ends() && element.opcode.tells_receiver();
         let solicited = ends && element.flags.contains(SendFlags::SOLICITED);
         let reth = Reth { addr: element.remote, rkey: element.key, len: element.len };
@@ -412,6 +451,26 @@ impl Turn<'_, '_> {
         }
     }
 
+    /// A short WRITE, which the responder need know nothing of.
+    #[inline]
+    fn write_peer(&mut self, element: &Element, payload: &[u8]) -> Result<bool, Failure> {
+        let peer = peer(self.qps, self.qpn)?;
+        let (key, need) = ((element.key, peer.scope()), Access::REMOTE_WRITE);
+        // No bytes: only whether the queue pair permits it. The rest is judged as it is written.
+        let allowed = peer.check_remote(self.env, element.key, element.remote, 0, need);
+        let written = allowed.and_then(|()| {
+            if payload.is_empty() {
+                return Ok(());
+            }
+            let written = self.env.write_region(key, element.remote, payload, need);
+            written.map_err(|error| {
+                let (addr, len) = (element.remote, payload.len() as u64);
+                Refusal::access(self.env, error, Touched { key: element.key, addr, len })
+            })
+        });
+        written.map_err(|refusal| self.refused(refusal, Operation::Write)).map(|()| true)
+    }
+
     /// Reads at the peer.
     fn read_peer(
         &mut self,
@@ -422,7 +481,8 @@ impl Turn<'_, '_> {
         let peer = peer(self.qps, self.qpn)?;
         let (scope, rkey, need) = (peer.scope(), element.key, Access::REMOTE_READ);
         // The whole range is judged before its first byte is read.
-        let judged = peer.check_remote(self.env, rkey, element.remote, element.len.into(), need);
+        let judged = if buffer.len() == element.len as usize { 0 } else { element.len.into() };
+        let judged = peer.check_remote(self.env, rkey, element.remote, judged, need);
         let addr = element.remote.wrapping_add(u64::from(offset));
         let read = judged.and_then(|()| {
             if buffer.is_empty() {
@@ -496,6 +556,7 @@ impl Turn<'_, '_> {
 }
 
 /// The queue pair at the other end, if it is still there.
+#[inline]
 fn peer(qps: &mut Qps, qpn: u32) -> Result<&mut Qp, Failure> {
     let dest = qps.get(qpn).map_or(0, |qp| qp.dest_qp);
     let peer = qps.get_mut(dest).filter(|peer| {
@@ -503,7 +564,12 @@ fn peer(qps: &mut Qps, qpn: u32) -> Result<&mut Qp, Failure> {
             && peer.dest_qp == qpn
             && matches!(peer.state, State::Rts | State::Sqd)
     });
-    peer.ok_or_else(|| Failure::new(Status::RetryExceeded, Cause::PeerGone))
+    peer.ok_or_else(gone)
+}
+
+#[cold]
+fn gone() -> Failure {
+    Failure::new(Status::RetryExceeded, Cause::PeerGone)
 }
 
 /// Carries out an ENABLE of queue pair `by`.

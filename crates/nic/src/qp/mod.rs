@@ -373,7 +373,8 @@ impl Qp {
     /// behind data. Returns whether the queue pair is to have another turn.
     ///
     /// What a WRITE or SEND of the host does not need is kept out of line: after each system call
-    /// this code comes from a farther cache, and it should not come mixed with code that is skipped.
+    /// this code comes from a farther cache, and should not come mixed with code that is skipped.
+    #[inline(never)]
     pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
         let config = &env.card.config;
         let (elements, bytes) = (config.fetch_elements, config.burst_bytes);

@@ -1,5 +1,6 @@
 //! What orders elements: NOOP, WAIT and ENABLE (RedN §3.1).
 
+use super::limits::Held;
 use super::requester::Stop;
 use super::{Qp, State};
 use crate::card::{Card, Env};
@@ -57,6 +58,32 @@ impl Qp {
             return Wait::Refused(Cause::WaitExpired { cq, count });
         }
         Wait::Blocked
+    }
+
+    /// A WAIT, or an element without a budget, in the queue of a connection: an error if it holds
+    /// the queue, with a status if it is for good.
+    #[inline(never)]
+    pub(super) fn holds(
+        &mut self,
+        env: &mut Env<'_>,
+        element: &Element,
+        held: Option<Held>,
+        raw: &[u8],
+    ) -> Result<(), Option<Status>> {
+        let cause = if held.is_some() {
+            env.card.stop_chain(self.qpn)
+        } else {
+            match self.wait(env, element) {
+                Wait::Over => return Ok(()),
+                Wait::Refused(cause) => cause,
+                Wait::Blocked => {
+                    self.trace(env, (Queue::Send, self.sq.fetched), raw, StepEnd::Blocked);
+                    return Err(None);
+                }
+            }
+        };
+        env.card.incidents.blame(cause, None);
+        Err(Some(Status::LocalQpOperation))
     }
 
     fn leave(&self, card: &mut Card, Waiting { cq, wakes }: Waiting) {

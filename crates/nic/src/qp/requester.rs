@@ -5,7 +5,6 @@
 //! is to put the cursor back.
 
 use super::limits::Held;
-use super::order::Wait;
 use super::window::Window;
 use super::{Budget, Qp, State, timers};
 use crate::card::{Env, SglPool, SglSlot, pieces};
@@ -235,8 +234,8 @@ impl Qp {
     /// Judges one element and gives it its PSNs.
     fn issue(&mut self, env: &mut Env<'_>, raw: &[u8]) -> Option<Stop> {
         let index = self.sq.fetched;
-        let held = self.may_run(env);
-        if held == Err(Held::Rate) {
+        let held = self.may_run(env).err();
+        if held == Some(Held::Rate) {
             return Some(Stop::Blocked);
         }
         let judged = Element::parse(raw).map_err(|bad| {
@@ -258,22 +257,11 @@ impl Qp {
             env.card.counters.elements_invalid += 1;
             Element::unreadable(raw)
         });
-        if held.is_err() {
-            let cause = env.card.stop_chain(self.qpn);
-            env.card.incidents.blame(cause, None);
-            failed = Some(Status::LocalQpOperation);
-        }
-        if failed.is_none() && element.opcode == Opcode::Wait {
-            match self.wait(env, &element) {
-                Wait::Over => {}
-                Wait::Blocked => {
-                    self.trace(env, (Queue::Send, index), raw, StepEnd::Blocked);
-                    return Some(Stop::Blocked);
-                }
-                Wait::Refused(cause) => {
-                    env.card.incidents.blame(cause, None);
-                    failed = Some(Status::LocalQpOperation);
-                }
+        if held.is_some() || element.opcode == Opcode::Wait && failed.is_none() {
+            match self.holds(env, &element, held, raw) {
+                Ok(()) => {}
+                Err(Some(status)) => failed = Some(status),
+                Err(None) => return Some(Stop::Blocked),
             }
         }
         let packets = match (failed, element.opcode) {
@@ -305,7 +293,10 @@ impl Qp {
         self.sq.fetched = index.wrapping_add(1);
         self.tx.cursor = cursor;
         self.note_run(env);
-        self.trace(env, (Queue::Send, index), raw, failed.map_or(StepEnd::Issued, StepEnd::Failed));
+        if env.card.chains.traces() {
+            let end = failed.map_or(StepEnd::Issued, StepEnd::Failed);
+            self.trace(env, (Queue::Send, index), raw, end);
+        }
         if failed.is_none() && element.opcode.is_local() {
             return self.carry_out(env, cursor, &element);
         }

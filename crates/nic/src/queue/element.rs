@@ -304,7 +304,10 @@ pub(crate) struct Element {
 
 impl Element {
     /// Judges the bytes of one slot. `raw` is the whole slot.
-    pub(crate) fn parse(raw: &[u8]) -> Result<Element, BadElement> {
+    #[inline(always)]
+    pub(crate) fn parse(slot: &[u8]) -> Result<Element, BadElement> {
+        // Of known length, so that its fields are read without a look at their bounds.
+        let raw: &[u8; ELEMENT_LEN] = slot.first_chunk().ok_or(BadElement::Length)?;
         let opcode = Opcode::parse(le16(raw, 0)).ok_or(BadElement::Opcode)?;
         let flags = SendFlags::from_bits_truncate(le16(raw, 8));
         if opcode.is_order() {
@@ -318,15 +321,19 @@ impl Element {
             if opcode.returns_data() || opcode.is_bare() {
                 return Err(BadElement::Inline);
             }
-            if len > (raw.len() - AT_SGE) as u64 {
+            if len > (slot.len() - AT_SGE) as u64 {
                 return Err(BadElement::TooLong);
             }
             len
         } else {
-            if usize::from(num_sge) > max_sges(raw.len()) {
-                return Err(BadElement::TooLong);
+            match num_sge {
+                0 => 0,
+                1 => u64::from(sge_at(raw, 0).len),
+                _ if usize::from(num_sge) > max_sges(slot.len()) => {
+                    return Err(BadElement::TooLong);
+                }
+                _ => (0..usize::from(num_sge)).map(|i| u64::from(sge_at(slot, i).len)).sum(),
             }
-            (0..usize::from(num_sge)).map(|i| u64::from(sge_at(raw, i).len)).sum()
         };
         let len = if opcode == Opcode::Flush { operand >> 32 } else { len };
         let is_word = match opcode {
@@ -423,6 +430,7 @@ pub(crate) const fn stride_for(sges: usize, inline: usize) -> usize {
 }
 
 /// Entry `i` of a slot; zero if the slot is too short.
+#[inline]
 pub(crate) fn sge_at(raw: &[u8], i: usize) -> Sge {
     let at = if i == 0 { AT_SGE } else { AT_MORE_SGES + (i - 1) * SGE_LEN };
     Sge { addr: le64(raw, at), len: le32(raw, at + 8), lkey: le32(raw, at + 12) }
@@ -435,6 +443,7 @@ pub struct TooLong;
 
 /// Writes a send request into a slot; returns how many bytes of it are used. `srqn` is the peer's
 /// shared receive queue, for XRC.
+#[inline]
 pub(crate) fn encode_send(
     request: &SendRequest<'_>,
     srqn: u32,
@@ -528,14 +537,17 @@ fn put_sges(sges: &[Sge], raw: &mut [u8]) -> Result<usize, TooLong> {
     Ok(AT_MORE_SGES + sges.len().saturating_sub(1) * SGE_LEN)
 }
 
+#[inline(always)]
 fn le16(b: &[u8], at: usize) -> u16 {
     b.get(at..at + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes)
 }
 
+#[inline(always)]
 fn le32(b: &[u8], at: usize) -> u32 {
     b.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
+#[inline(always)]
 fn le64(b: &[u8], at: usize) -> u64 {
     b.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }

@@ -89,7 +89,17 @@ impl Opcode {
 
     /// Compare-and-swap, fetch-and-add or a calc verb?
     pub const fn is_atomic(self) -> bool {
-        matches!(self, Opcode::CompareSwap | Opcode::FetchAdd) || self.calc().is_some()
+        matches!(
+            self,
+            Opcode::CompareSwap
+                | Opcode::FetchAdd
+                | Opcode::Max
+                | Opcode::Min
+                | Opcode::And
+                | Opcode::Or
+                | Opcode::Xor
+                | Opcode::Add
+        )
     }
 
     /// The op-code of a calc verb.

@@ -12,14 +12,14 @@ use remora_nic::{
 };
 
 /// Bytes of memory; the card has a region over all of it.
-pub const SIZE: u64 = 1 << 20;
+pub(crate) const SIZE: u64 = 1 << 20;
 /// Where the data of tests begins: below are rings.
-pub const DATA: u64 = 1 << 18;
-pub const MANAGED: QpFlags = QpFlags::MANAGED_SEND;
-pub const PLAIN: QpFlags = QpFlags::empty();
+pub(crate) const DATA: u64 = 1 << 18;
+pub(crate) const MANAGED: QpFlags = QpFlags::MANAGED_SEND;
+pub(crate) const PLAIN: QpFlags = QpFlags::empty();
 
 /// Plain bytes as memory.
-pub struct Ram(pub Vec<u8>);
+pub(crate) struct Ram(pub(crate) Vec<u8>);
 
 impl Ram {
     fn word(&mut self, addr: u64) -> Result<&mut [u8; 8], MemoryFault> {
@@ -60,38 +60,38 @@ impl Memory for Ram {
 
 /// A queue pair and where its rings lie.
 #[derive(Clone, Copy, Debug)]
-pub struct Qp {
-    pub qpn: u32,
-    pub sq: u64,
+pub(crate) struct Qp {
+    pub(crate) qpn: u32,
+    pub(crate) sq: u64,
     /// Where both queues report; it only counts.
-    pub cq: u32,
+    pub(crate) cq: u32,
     depth: u64,
     stride: u64,
 }
 
 impl Qp {
     /// The address of a field of a send element.
-    pub fn field(&self, index: u64, offset: u64) -> u64 {
+    pub(crate) fn field(&self, index: u64, offset: u64) -> u64 {
         self.sq + index % self.depth * self.stride + offset
     }
 }
 
-pub struct Rig {
-    pub nic: Nic,
-    pub ram: Ram,
-    pub pd: Pd,
-    pub key: Key,
-    pub now: Time,
+pub(crate) struct Rig {
+    pub(crate) nic: Nic,
+    pub(crate) ram: Ram,
+    pub(crate) pd: Pd,
+    pub(crate) key: Key,
+    pub(crate) now: Time,
     next_ring: u64,
     batch: TransmitBatch,
 }
 
 impl Rig {
-    pub fn new() -> Rig {
+    pub(crate) fn new() -> Rig {
         Rig::with(|_| {})
     }
 
-    pub fn with(change: fn(&mut Config)) -> Rig {
+    pub(crate) fn with(change: fn(&mut Config)) -> Rig {
         let mut config = Config::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9)));
         change(&mut config);
         let mut nic = Nic::new(config, [3; 32]);
@@ -102,21 +102,21 @@ impl Rig {
     }
 
     /// A queue pair, not connected.
-    pub fn fresh(&mut self, flags: QpFlags, depth: u32) -> Qp {
+    pub(crate) fn fresh(&mut self, flags: QpFlags, depth: u32) -> Qp {
         self.fresh_with(flags, depth, 1)
     }
 
     /// As [`Rig::fresh`], for so many entries.
-    pub fn fresh_with(&mut self, flags: QpFlags, depth: u32, sges: usize) -> Qp {
+    pub(crate) fn fresh_with(&mut self, flags: QpFlags, depth: u32, sges: usize) -> Qp {
         let stride = RingInit::stride_for(sges, 64);
         let cq = self.nic.create_counting_cq(64).unwrap();
-        let mut ring = || {
+        let mut ring = |depth: u32| {
             let addr = self.next_ring;
             self.next_ring += u64::from(depth * stride);
             assert!(self.next_ring <= DATA);
             RingInit { addr, depth, stride }
         };
-        let (sq, rq) = (ring(), ring());
+        let (sq, rq) = (ring(depth), ring(depth.min(16)));
         let init = QpInit {
             pd: self.pd,
             transport: Transport::Rc,
@@ -133,72 +133,72 @@ impl Rig {
     }
 
     /// A queue pair connected to itself.
-    pub fn looped(&mut self, flags: QpFlags, depth: u32) -> Qp {
+    pub(crate) fn looped(&mut self, flags: QpFlags, depth: u32) -> Qp {
         let qp = self.fresh(flags, depth);
         self.nic.loop_back(qp.qpn, qp.qpn, Access::all()).unwrap();
         qp
     }
 
-    pub fn remote(&self, addr: u64) -> Remote {
+    pub(crate) fn remote(&self, addr: u64) -> Remote {
         Remote { addr, rkey: self.key }
     }
 
-    pub fn sge(&self, addr: u64, len: u32) -> Sge {
+    pub(crate) fn sge(&self, addr: u64, len: u32) -> Sge {
         Sge { addr, len, lkey: self.key }
     }
 
     /// Posts a request, signaled.
-    pub fn post(&mut self, qp: Qp, op: SendOp, sges: &[Sge]) {
+    pub(crate) fn post(&mut self, qp: Qp, op: SendOp, sges: &[Sge]) {
         self.post_with(qp, op, Data::Sges(sges), SendFlags::SIGNALED);
     }
 
-    pub fn post_with(&mut self, qp: Qp, op: SendOp, data: Data<'_>, flags: SendFlags) {
+    pub(crate) fn post_with(&mut self, qp: Qp, op: SendOp, data: Data<'_>, flags: SendFlags) {
         let wr_id = self.nic.next_index(qp.qpn, Queue::Send).unwrap().into();
         let request = SendRequest { wr_id, op, data, flags };
         self.nic.post_send(&mut self.ram, qp.qpn, &request).unwrap();
     }
 
-    pub fn write(&mut self, qp: Qp, from: u64, to: u64, len: u32) {
+    pub(crate) fn write(&mut self, qp: Qp, from: u64, to: u64, len: u32) {
         let (to, from) = (self.remote(to), self.sge(from, len));
         self.post(qp, SendOp::Write { to, imm: None }, &[from]);
     }
 
     /// A WRITE of eight bytes or so to anywhere, with any key.
-    pub fn post_keys(&mut self, qp: Qp, (addr, rkey): (u64, Key), (from, len): (u64, u32)) {
+    pub(crate) fn post_keys(&mut self, qp: Qp, (addr, rkey): (u64, Key), (from, len): (u64, u32)) {
         let from = self.sge(from, len);
         self.post(qp, SendOp::Write { to: Remote { addr, rkey }, imm: None }, &[from]);
     }
 
-    pub fn compare_swap(&mut self, qp: Qp, at: u64, compare: u64, swap: u64) {
+    pub(crate) fn compare_swap(&mut self, qp: Qp, at: u64, compare: u64, swap: u64) {
         let at = self.remote(at);
         self.post(qp, SendOp::CompareSwap { at, compare, swap }, &[]);
     }
 
-    pub fn add(&mut self, qp: Qp, at: u64, operand: u64) {
+    pub(crate) fn add(&mut self, qp: Qp, at: u64, operand: u64) {
         let at = self.remote(at);
         self.post(qp, SendOp::Calc { calc: Calc::Add, at, operand }, &[]);
     }
 
-    pub fn wait(&mut self, qp: Qp, cq: u32, count: u64) {
+    pub(crate) fn wait(&mut self, qp: Qp, cq: u32, count: u64) {
         self.post(qp, SendOp::Wait { cq, count }, &[]);
     }
 
-    pub fn enable(&mut self, qp: Qp, target: Qp, index: u32) {
+    pub(crate) fn enable(&mut self, qp: Qp, target: Qp, index: u32) {
         self.post(qp, SendOp::Enable { qpn: target.qpn, index }, &[]);
     }
 
-    pub fn recv(&mut self, qp: Qp, sges: &[Sge]) {
+    pub(crate) fn recv(&mut self, qp: Qp, sges: &[Sge]) {
         let wr_id = self.nic.next_index(qp.qpn, Queue::Recv).unwrap().into();
         let request = RecvRequest { wr_id, sges };
         self.nic.post_recv(&mut self.ram, qp.qpn, &request).unwrap();
     }
 
-    pub fn doorbell(&mut self, qp: Qp, index: u32) {
+    pub(crate) fn doorbell(&mut self, qp: Qp, index: u32) {
         self.nic.handle_send_doorbell(qp.qpn, index).unwrap();
     }
 
     /// Polls once; nothing must leave the card.
-    pub fn poll(&mut self) -> bool {
+    pub(crate) fn poll(&mut self) -> bool {
         self.batch.clear();
         let more = self.nic.poll_transmit(self.now, &mut self.ram, &mut self.batch, 64);
         assert_eq!(self.batch.len(), 0, "packets left the card");
@@ -206,7 +206,7 @@ impl Rig {
     }
 
     /// Polls until nothing is ready.
-    pub fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         for _ in 0..10_000 {
             if !self.poll() {
                 return;
@@ -216,52 +216,52 @@ impl Rig {
     }
 
     /// Lets time pass, and runs what becomes due.
-    pub fn pass(&mut self, nanoseconds: u64) {
+    pub(crate) fn pass(&mut self, nanoseconds: u64) {
         self.now = Time(self.now.0 + nanoseconds);
         self.nic.handle_timeout(self.now, &mut self.ram);
         self.run();
     }
 
-    pub fn count(&self, qp: Qp) -> u64 {
+    pub(crate) fn count(&self, qp: Qp) -> u64 {
         self.nic.cq_count(qp.cq).unwrap()
     }
 
     /// Errors that were reported, oldest first: request and status.
-    pub fn errors(&mut self, qp: Qp) -> Vec<(u64, Status)> {
+    pub(crate) fn errors(&mut self, qp: Qp) -> Vec<(u64, Status)> {
         let mut out = [Completion::default(); 64];
         let n = self.nic.poll_cq(qp.cq, &mut out).unwrap();
         out[..n].iter().map(|c| (c.wr_id, c.status)).collect()
     }
 
-    pub fn incidents(&mut self) -> Vec<Incident> {
+    pub(crate) fn incidents(&mut self) -> Vec<Incident> {
         std::iter::from_fn(|| self.nic.poll_incident()).collect()
     }
 
-    pub fn put(&mut self, addr: u64, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, addr: u64, bytes: &[u8]) {
         self.ram.write(addr, bytes).unwrap();
     }
 
-    pub fn bytes(&mut self, addr: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, addr: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.ram.read(addr, &mut bytes).unwrap();
         bytes
     }
 
-    pub fn word(&mut self, addr: u64) -> u64 {
+    pub(crate) fn word(&mut self, addr: u64) -> u64 {
         u64::from_le_bytes(self.bytes(addr, 8).try_into().unwrap())
     }
 
-    pub fn put_word(&mut self, addr: u64, word: u64) {
+    pub(crate) fn put_word(&mut self, addr: u64, word: u64) {
         self.put(addr, &word.to_le_bytes());
     }
 
-    pub fn counter(&self, name: &str) -> u64 {
+    pub(crate) fn counter(&self, name: &str) -> u64 {
         self.nic.counters().iter().find(|(n, ..)| *n == name).unwrap().1
     }
 }
 
 /// A region over all memory.
-pub fn region(nic: &mut Nic, pd: Pd, access: Access) -> Key {
+pub(crate) fn region(nic: &mut Nic, pd: Pd, access: Access) -> Key {
     let pages = PageTable::contiguous(21, 0, SIZE);
     nic.reg_mr(pd, MrInit { iova: 0, len: SIZE, access, pages }).unwrap()
 }

@@ -1,5 +1,6 @@
 //! Calling kernels: headers, room for results, and waiting for them.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use remora_nic::kernel::STATUS_WORD_LEN;
@@ -243,6 +244,19 @@ impl KernelClient {
     /// # Errors
     /// See [`CallFailure`].
     pub fn finish(&mut self, ticket: Ticket, out: &mut Vec<u8>) -> Result<usize, CallFailure> {
+        let result = self.finish_in_place(ticket)?;
+        let (from, len) = (out.len(), result.len());
+        out.resize(from + len, 0);
+        self.region.read_at(result.start, &mut out[from..])?;
+        Ok(len)
+    }
+
+    /// Waits for a call; returns where in [`KernelClient::region`] its result lies, until another
+    /// call begins.
+    ///
+    /// # Errors
+    /// See [`CallFailure`].
+    pub fn finish_in_place(&mut self, ticket: Ticket) -> Result<Range<usize>, CallFailure> {
         let (status, last) = self.wait(&ticket)?;
         let at = self.result_at(ticket.slot);
         self.slots[ticket.slot] = Slot::Free;
@@ -257,10 +271,12 @@ impl KernelClient {
         if len > self.result_len {
             return Err(CallFailure::Answer);
         }
-        let from = out.len();
-        out.resize(from + len, 0);
-        self.region.read_at(at, &mut out[from..])?;
-        Ok(len)
+        Ok(at..at + len)
+    }
+
+    /// The registered memory that results are written to.
+    pub fn region(&self) -> &MemoryRegion {
+        &self.region
     }
 
     /// Calls by RPC and waits; appends the result to `out` and returns its length.

@@ -66,20 +66,10 @@ struct Extent {
     rate: usize,
 }
 
-const FULL: Extent = Extent {
-    runs: 9,
-    calls: 400,
-    tail: 2000,
-    patience: Duration::from_secs(1),
-    rate: 1 << 16,
-};
-const QUICK: Extent = Extent {
-    runs: 2,
-    calls: 20,
-    tail: 50,
-    patience: Duration::from_millis(50),
-    rate: 1 << 9,
-};
+const FULL: Extent =
+    Extent { runs: 9, calls: 400, tail: 2000, patience: Duration::from_secs(1), rate: 1 << 16 };
+const QUICK: Extent =
+    Extent { runs: 2, calls: 20, tail: 50, patience: Duration::from_millis(50), rate: 1 << 9 };
 
 impl Chains {
     pub(super) fn run(&self) -> Result<()> {
@@ -89,6 +79,7 @@ impl Chains {
             local: LOCAL,
             stream: 64 << 10,
             chains: true,
+            loaded: 0,
             pin: !self.no_pin,
         })?;
         let mut image = Image::new(client.ready.memory.addr, MEMORY as usize);

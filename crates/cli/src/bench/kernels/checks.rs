@@ -26,13 +26,7 @@ pub(super) fn checked<'a>(
     calls: usize,
 ) -> Run<'a> {
     let (object, _) = structures.objects[place(size)];
-    let mut out = Vec::new();
-    Box::new(move || {
-        median_us(calls, |_| {
-            out.clear();
-            client.checked_by_kernel(object, size as u32, None, &mut out)
-        })
-    })
+    Box::new(move || median_us(calls, |_| client.read_checked(object, size as u32)))
 }
 
 /// Figure 9.

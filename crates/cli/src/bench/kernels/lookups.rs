@@ -63,6 +63,12 @@ impl Structures {
         Ok(all)
     }
 
+    /// The hash table of values of this size, and its keys.
+    pub(super) fn table(&self, size: usize) -> &(RemoteTable, Vec<u64>) {
+        let at = SIZES.iter().position(|s| *s == size).unwrap_or(0);
+        &self.tables[at]
+    }
+
     /// Looks every key up, in every way.
     fn verify(&self, client: &Client, values: &[Vec<(u64, Vec<u8>)>]) -> Result<()> {
         let mut out = Vec::new();
@@ -125,8 +131,7 @@ pub(super) fn table_of<'a>(
     way: Way,
     calls: usize,
 ) -> Run<'a> {
-    let at = SIZES.iter().position(|s| *s == size).unwrap_or(0);
-    let (table, keys) = &structures.tables[at];
+    let (table, keys) = structures.table(size);
     let mut draws = Draws::new(3);
     measured(client, way, calls, move |out| client.table_value(way, table, draws.one_of(keys), out))
 }

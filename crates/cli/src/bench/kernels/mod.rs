@@ -5,6 +5,7 @@
 //! with its kernels, and an application, on a second core.
 
 mod checks;
+mod loaded;
 mod lookups;
 mod streams;
 
@@ -33,6 +34,9 @@ pub(super) struct Kernels {
     /// Write the page with the plots here
     #[arg(long, value_name = "FILE", default_value = "remora-kernels.html")]
     html: PathBuf,
+    /// Only the rows and figures whose names contain this: `fig7`, `stream`
+    #[arg(long, value_name = "WORD", default_value = "")]
+    only: String,
     /// Leave both processes where the system puts them
     #[arg(long)]
     no_pin: bool,
@@ -60,10 +64,26 @@ struct Extent {
     input: u64,
     /// Bytes of a stream.
     stream: u64,
+    /// Kernels that are loaded as WebAssembly.
+    loaded: u64,
 }
 
-const FULL: Extent = Extent { runs: 9, calls: 400, input: 64 << 20, stream: 32 << 20 };
-const QUICK: Extent = Extent { runs: 3, calls: 20, input: 1 << 20, stream: 2 << 20 };
+const FULL: Extent =
+    Extent { runs: 9, calls: 400, input: 64 << 20, stream: 32 << 20, loaded: 1000 };
+const QUICK: Extent = Extent { runs: 3, calls: 20, input: 1 << 20, stream: 2 << 20, loaded: 8 };
+
+/// Measures a figure.
+type Make = fn(&Client, &lookups::Structures, &streams::Input, Extent) -> Result<Figure>;
+
+/// The figures of the paper, in its order.
+const FIGURES: [(&str, Make); 6] = [
+    ("fig7", |client, structures, _, extent| lookups::lists(client, structures, extent)),
+    ("fig8", |client, structures, _, extent| lookups::tables(client, structures, extent)),
+    ("fig9", |client, structures, _, extent| checks::sizes(client, structures, extent)),
+    ("fig10", |client, structures, _, extent| checks::failures(client, structures, extent)),
+    ("fig11", |client, _, input, extent| streams::shuffles(client, input, extent)),
+    ("fig13", |client, _, input, extent| streams::sketches(client, input, extent)),
+];
 
 impl Kernels {
     pub(super) fn run(&self) -> Result<()> {
@@ -73,25 +93,23 @@ impl Kernels {
             local: SCRATCH + 2 * extent.input.max(extent.stream),
             stream: extent.stream,
             chains: false,
+            loaded: extent.loaded,
             pin: !self.no_pin,
         })?;
         let structures = lookups::Structures::load(&client)?;
         let input = streams::Input::prepare(&client, extent)?;
         let mut rows = Vec::new();
-        for case in cases(&client, &structures, &input, extent) {
+        let cases = cases(&client, &structures, &input, extent)?;
+        for case in cases.into_iter().filter(|case| case.name.contains(&self.only)) {
             rows.push(measure(case, extent.runs)?);
         }
         show(&rows);
-        let figures = [
-            lookups::lists(&client, &structures, extent)?,
-            lookups::tables(&client, &structures, extent)?,
-            checks::sizes(&client, &structures, extent)?,
-            checks::failures(&client, &structures, extent)?,
-            streams::shuffles(&client, &input, extent)?,
-            streams::sketches(&client, &input, extent)?,
-        ];
-        for figure in &figures {
+        let mut figures = Vec::new();
+        for (id, make) in FIGURES.into_iter().filter(|(id, _)| id.contains(&self.only)) {
+            let figure = make(&client, &structures, &input, extent)
+                .with_context(|| format!("{id} could not be measured"))?;
             figure.show();
+            figures.push(figure);
         }
         let page = page::render(WORDS, &rows, &figures)?;
         std::fs::write(&self.html, page)
@@ -108,10 +126,11 @@ fn cases<'a>(
     structures: &'a lookups::Structures,
     input: &'a streams::Input,
     extent: Extent,
-) -> Vec<Case<'a>> {
+) -> Result<Vec<Case<'a>>> {
     let mut cases = Vec::from(latencies(client, structures, extent));
     cases.extend(streams::cases(client, input, extent));
-    cases
+    cases.extend(loaded::cases(client, structures, extent)?);
+    Ok(cases)
 }
 
 fn latencies<'a>(

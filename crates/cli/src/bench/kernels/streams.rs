@@ -20,6 +20,8 @@ const BITS: u8 = 8;
 const MASK: u64 = (1 << BITS) - 1;
 /// Bytes of a WRITE of a long stream.
 const MESSAGE: u32 = 1 << 20;
+/// Bytes that the rows of streams send at a time.
+const ROW: u64 = 8 << 20;
 /// Inputs of Figure 11, in MiB.
 const INPUTS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Payload of the WRITEs of Figure 13.
@@ -195,7 +197,7 @@ fn stream_run(client: &Client, stream: Stream) -> Run<'_> {
 
 /// The rows of streams: 1 MiB WRITEs through a kernel, beside plain ones.
 pub(super) fn cases<'a>(client: &'a Client, input: &'a Input, extent: Extent) -> [Case<'a>; 3] {
-    let long = move |to| long_stream(to, extent.stream);
+    let long = move |to| long_stream(to, ROW.min(extent.stream));
     let case = |name, least, ours| Case {
         name,
         unit: "Gb/s",
@@ -204,7 +206,7 @@ pub(super) fn cases<'a>(client: &'a Client, input: &'a Input, extent: Extent) ->
         ours,
         theirs: stream_run(client, long(client.ready.plain)),
     };
-    let bytes = extent.stream.min(extent.input);
+    let bytes = ROW.min(extent.input);
     let shuffled = move || {
         let plan = Plan::of(client, input.of(bytes));
         Ok(bytes as f64 * 8.0 / plan.by_kernel(client)?.as_secs_f64() / 1e9)

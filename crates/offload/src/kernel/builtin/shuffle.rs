@@ -96,21 +96,33 @@ impl Partition {
     }
 }
 
+/// Partitions, at most.
+const PARTITIONS: usize = 1 << BITS_MAX;
+
 /// A partition at work.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     next: u64,
     left: u64,
-    /// Values in the buffer.
-    len: u8,
+}
+
+/// Values of a partition that were not written yet.
+type Buffer = [[u8; 8]; BUFFER];
+
+/// What each value touches. As many as there can be, so that nothing has to be asked before.
+#[derive(Clone, Debug)]
+struct Buffers {
+    /// Values in each buffer.
+    filled: [u8; PARTITIONS],
+    values: [Buffer; PARTITIONS],
 }
 
 /// A histogram, and the buffers of its partitions.
 #[derive(Clone, Debug)]
 pub struct Shuffle {
     slots: Vec<Slot>,
-    buffers: Vec<[[u8; 8]; BUFFER]>,
-    mask: u64,
+    buffers: Box<Buffers>,
+    mask: usize,
     written: u64,
     overflowed: u64,
 }
@@ -127,10 +139,10 @@ impl Shuffle {
             let mut reader = Reader(entry);
             let (next, left) = (reader.u64()?, reader.u64()?);
             require(left.checked_mul(8).and_then(|len| next.checked_add(len)).is_some())?;
-            slots.push(Slot { next, left, len: 0 });
+            slots.push(Slot { next, left });
         }
-        let buffers = vec![[[0; 8]; BUFFER]; slots.len()];
-        let mask = slots.len() as u64 - 1;
+        let empty = Buffers { filled: [0; PARTITIONS], values: [[[0; 8]; BUFFER]; PARTITIONS] };
+        let (buffers, mask) = (Box::new(empty), slots.len() - 1);
         Ok(Shuffle { slots, buffers, mask, written: 0, overflowed: 0 })
     }
 
@@ -144,11 +156,11 @@ impl Shuffle {
         mut write: impl FnMut(u64, &[u8]) -> Result<(), CallStatus>,
     ) -> Result<(), CallStatus> {
         for value in values.as_chunks::<8>().0 {
-            let at = (u64::from_le_bytes(*value) & self.mask) as usize;
-            let (slot, buffer) = (&mut self.slots[at], &mut self.buffers[at]);
-            buffer[usize::from(slot.len) % BUFFER] = *value;
-            slot.len += 1;
-            if usize::from(slot.len) == BUFFER {
+            let at = u64::from_le_bytes(*value) as usize & self.mask & (PARTITIONS - 1);
+            let filled = &mut self.buffers.filled[at];
+            self.buffers.values[at][usize::from(*filled) % BUFFER] = *value;
+            *filled += 1;
+            if usize::from(*filled) == BUFFER {
                 self.spill(at, &mut write)?;
             }
         }
@@ -162,7 +174,7 @@ impl Shuffle {
         write: &mut impl FnMut(u64, &[u8]) -> Result<(), CallStatus>,
     ) -> Result<(), CallStatus> {
         let slot = &mut self.slots[at];
-        let len = u64::from(core::mem::take(&mut slot.len));
+        let len = u64::from(core::mem::take(&mut self.buffers.filled[at]));
         let fits = len.min(slot.left);
         self.overflowed += len - fits;
         let to = slot.next;
@@ -172,7 +184,7 @@ impl Shuffle {
         if fits == 0 {
             return Ok(());
         }
-        write(to, self.buffers[at][..fits as usize].as_flattened())
+        write(to, self.buffers.values[at][..fits as usize].as_flattened())
     }
 
     /// Writes what is left in the buffers.
@@ -184,7 +196,7 @@ impl Shuffle {
         mut write: impl FnMut(u64, &[u8]) -> Result<(), CallStatus>,
     ) -> Result<(), CallStatus> {
         for at in 0..self.slots.len() {
-            if self.slots[at].len > 0 {
+            if self.buffers.filled[at] > 0 {
                 self.spill(at, &mut write)?;
             }
         }

@@ -193,3 +193,53 @@ fn the_bench_prints_and_writes_its_rows() {
     }
     assert!(String::from_utf8(output.stdout).unwrap().contains("write_rate_64B"));
 }
+
+const CHAIN_ROWS: [&str; 9] = [
+    "if_rate",
+    "while_recycled_rate",
+    "hash_get_64B",
+    "hash_get_collision",
+    "hash_get_sequential",
+    "hash_get_two_sided",
+    "get_p99_16_writers",
+    "get_p99_16_writers_two_sided",
+    "get_p99_16_writers_event",
+];
+/// A point of each figure, and how many rows it has: one for each way but ours.
+const CHAIN_POINTS: [(&str, usize); 7] = [
+    ("fig8: 64", 2),
+    ("table3: CAS", 1),
+    ("fig10: 64 KB", 5),
+    ("fig11: 64 B", 5),
+    ("table4: 1 KB", 2),
+    ("fig13: 8", 4),
+    ("fig15: 16", 7),
+];
+
+#[test]
+fn the_bench_of_chains_writes_its_rows_and_a_page() {
+    let path = |end: &str| {
+        std::env::temp_dir().join(format!("remora-chains-{}.{end}", std::process::id()))
+    };
+    let (json, html) = (path("json"), path("html"));
+    let mut command = remora("bench chains --quick --json");
+    let output = command.arg(&json).arg("--html").arg(&html).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let page = std::fs::read_to_string(&html).unwrap();
+    std::fs::remove_file(&json).unwrap();
+    std::fs::remove_file(&html).unwrap();
+    let rows = rows.as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|r| r["name"].as_str().unwrap()).collect();
+    assert_eq!(names[..CHAIN_ROWS.len()], CHAIN_ROWS);
+    for (point, ways) in CHAIN_POINTS {
+        let count = names.iter().filter(|name| **name == point).count();
+        assert_eq!(count, ways, "{point}: {names:?}");
+    }
+    for row in rows {
+        let median = |side: &str| row[side]["median"].as_f64().unwrap();
+        assert!(median("ours") > 0.0 && median("peer") > 0.0, "{row}");
+    }
+    assert_eq!(page.matches("<svg").count(), CHAIN_POINTS.len());
+    assert!(page.contains("RedN’s Table 3") && page.contains("ConnectX-5"));
+}

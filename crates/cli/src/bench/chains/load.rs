@@ -1,6 +1,6 @@
 //! Gets while writers keep the peer's processor busy (Figure 15).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 
@@ -13,8 +13,6 @@ use crate::ways::Client;
 /// Threads that write.
 const WRITERS: [u64; 6] = [0, 1, 2, 4, 8, 16];
 const VALUE: usize = 64;
-/// A run ends after this, as a server that waits for its turn is slow.
-const LIMIT: Duration = Duration::from_secs(1);
 
 /// Who serves, while the writers write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +59,7 @@ fn gets<'a>(
     let mut get = tables.getter(client, way, VALUE);
     let mut samples = move || {
         let (start, mut samples) = (Instant::now(), Vec::with_capacity(extent.tail));
-        while samples.len() < extent.tail && start.elapsed() < LIMIT {
+        while samples.len() < extent.tail && start.elapsed() < extent.patience {
             let begin = Instant::now();
             get()?;
             samples.push(begin.elapsed().as_nanos() as f64 / 1e3);

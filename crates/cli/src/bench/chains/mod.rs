@@ -11,6 +11,7 @@ mod load;
 mod rates;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -59,12 +60,16 @@ struct Extent {
     calls: usize,
     /// Calls of a run, of which the 99th percentile is taken.
     tail: usize,
+    /// Such a run ends after this, as a server that waits for its turn is slow.
+    patience: Duration,
     /// Constructs, or verbs, of a run.
     rate: usize,
 }
 
-const FULL: Extent = Extent { runs: 9, calls: 400, tail: 2000, rate: 1 << 16 };
-const QUICK: Extent = Extent { runs: 2, calls: 20, tail: 50, rate: 1 << 9 };
+const FULL: Extent =
+    Extent { runs: 9, calls: 400, tail: 2000, patience: Duration::from_secs(1), rate: 1 << 16 };
+const QUICK: Extent =
+    Extent { runs: 2, calls: 20, tail: 50, patience: Duration::from_millis(50), rate: 1 << 9 };
 
 impl Chains {
     pub(super) fn run(&self) -> Result<()> {

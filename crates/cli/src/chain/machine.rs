@@ -84,7 +84,9 @@ impl TuringMachine {
             halted = !card.poll();
         }
         let steps = card.completions(compiled.ring);
-        (0..steps).for_each(|_| drop(machine.step(&mut plain)));
+        for _ in 0..steps {
+            machine.step(&mut plain);
+        }
         if let Some((_, label, status)) = card.failures().first() {
             let request = compiled.program.title(*label);
             bail!(

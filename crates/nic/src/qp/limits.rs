@@ -78,10 +78,9 @@ impl Qp {
     /// May the next element run? If it is to wait, the queue pair's timer will wake it.
     #[inline]
     pub(crate) fn may_run(&mut self, env: &mut Env<'_>) -> Result<(), Held> {
-        if self.mode.contains(Mode::LIMITED) { self.within_limits(env) } else { Ok(()) }
-    }
-
-    fn within_limits(&mut self, env: &mut Env<'_>) -> Result<(), Held> {
+        if !self.mode.contains(Mode::LIMITED) {
+            return Ok(());
+        }
         let Some(limits) = &mut self.cold.limits else { return Ok(()) };
         let chains = &mut env.card.chains;
         let budget = limits.set.budget.and_then(|budget| chains.budgets.get(budget));

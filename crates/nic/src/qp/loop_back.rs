@@ -133,8 +133,7 @@ impl Turn<'_, '_> {
                 return false;
             }
             let stride = qp.sq.stride();
-            for i in 0..count as usize {
-                let raw = &fetched[i * stride..(i + 1) * stride];
+            for raw in fetched.chunks_exact(stride) {
                 if let Some(again) = self.element(raw, scratch) {
                     return again;
                 }
@@ -561,11 +560,9 @@ impl Turn<'_, '_> {
 fn peer(qps: &mut Qps, qpn: u32) -> Result<&mut Qp, Failure> {
     let dest = qps.get(qpn).map_or(0, |qp| qp.dest_qp);
     let peer = qps.get_mut(dest).filter(|peer| {
-        // One that is connected to itself is there, since it has its turn.
-        dest == qpn
-            || peer.mode.contains(Mode::LOOP_BACK)
-                && peer.dest_qp == qpn
-                && matches!(peer.state, State::Rts | State::Sqd)
+        peer.mode.contains(Mode::LOOP_BACK)
+            && peer.dest_qp == qpn
+            && matches!(peer.state, State::Rts | State::Sqd)
     });
     peer.ok_or_else(gone)
 }

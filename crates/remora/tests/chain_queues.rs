@@ -203,22 +203,3 @@ fn a_connection_enables_a_queue_when_its_peer_has_all() {
     assert_eq!(peer.word(0), 42);
     server.until("the ENABLE is reported", || cq.count() == 2);
 }
-
-#[test]
-fn steps_can_be_watched() {
-    let server = Server::new();
-    let (qp, cq) = server.looped(QpFlags::empty(), 4);
-    server.device.trace_chains(16);
-    let mut raw = [0; 64];
-    raw[0] = Opcode::NoOp as u8;
-    raw[8] = SendFlags::SIGNALED.bits() as u8;
-    raw[2..8].copy_from_slice(b"my id!");
-    assert_eq!(qp.post_element(Queue::Send, &raw), Ok(0));
-    assert_eq!(qp.next_index(Queue::Send), 1);
-    server.until("it ends", || cq.count() == 1);
-    let step = server.device.poll_chain_step().unwrap();
-    assert_eq!((step.qpn, step.queue, step.index), (qp.qpn(), Queue::Send, 0));
-    assert_eq!((step.element, step.end), (raw, StepEnd::Done));
-    let ring = qp.register_ring(Queue::Send, Access::all()).unwrap();
-    assert_eq!(ring.element(0), raw);
-}

@@ -59,6 +59,12 @@ const ATTENDED: Duration = Duration::from_millis(10);
 /// What the thread asks of the scheduler: the shortest turn there is.
 const TURN: Duration = Duration::from_micros(100);
 
+/// How nice it is to others, where it may choose (`CAP_SYS_NICE`, or a limit on niceness): a card
+/// is hardware, which takes its time from nobody, and a program's threads should not make it late.
+/// With the niceness of 16 threads that keep a processor busy it had a 17th of it; so it has two
+/// thirds where it wants them.
+const NICE: i32 = -15;
+
 /// Polls since the thread last looked that count as somebody polling. One or two are what an
 /// application does that sleeps on a channel and was woken.
 const POLLS: u32 = 8;
@@ -219,19 +225,22 @@ fn ask_for_short_turns() {
     }
     // SAFETY: the call takes numbers only, and concerns this thread.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    let attributes = Attributes {
-        size: size_of::<Attributes>() as u32,
-        policy: libc::SCHED_OTHER as u32,
-        flags: 0,
-        nice,
-        priority: 0,
-        runtime: TURN.as_nanos() as u64,
-        deadline: 0,
-        period: 0,
+    let ask = |nice| {
+        let attributes = Attributes {
+            size: size_of::<Attributes>() as u32,
+            policy: libc::SCHED_OTHER as u32,
+            flags: 0,
+            nice,
+            priority: 0,
+            runtime: TURN.as_nanos() as u64,
+            deadline: 0,
+            period: 0,
+        };
+        // SAFETY: the structure is as long as it says and lives through the call, which only reads
+        // it.
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
     };
-    // SAFETY: the structure is as long as it says and lives through the call, which only reads it.
-    let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
-    if set != 0 {
+    if !ask(nice.min(NICE)) && !ask(nice) {
         tracing::debug!(error = %std::io::Error::last_os_error(), "turns stay long");
     }
 }

@@ -137,7 +137,6 @@ impl Asker {
     /// Sends a message that is not answered.
     pub(crate) fn tell(&self, message: &[u8]) -> Result<()> {
         self.tidy()?;
-        self.receive(&mut self.qp.post_batch(), self.which)?;
         self.send(&mut self.qp.post_batch(), message)
     }
 }

@@ -14,7 +14,8 @@ body{margin:0;background:#f6f7f9;color:#22272e;font:16px/1.55 system-ui,sans-ser
 main{max-width:1000px;margin:0 auto;padding:40px 20px 80px}\
 h1{font-size:30px;margin:0 0 8px}h2{font-size:21px;margin:0 0 6px}\
 h2 small{font-weight:400;color:#6a737d;font-size:15px}\
-section{background:#fff;border:1px solid #e3e6ea;border-radius:10px;padding:22px 26px;margin:22px 0}\
+section{background:#fff;border:1px solid #e3e6ea;border-radius:10px;\
+padding:22px 26px;margin:22px 0}\
 p{margin:6px 0 12px}.about,footer{color:#57606a}\
 svg{width:100%;height:auto;display:block}\
 .key{display:flex;flex-wrap:wrap;gap:6px 22px;margin:10px 0 0 68px;font-size:14px}\

@@ -1,6 +1,6 @@
 //! The same work near remote memory, done in several ways: by a kernel on the peer's card (StRoM),
-//! by one-sided READs as Pilaf and FaRM do it, and by an RPC over TCP that the peer's CPU serves; by
-//! chains (RedN), and by SENDs that the peer's CPU answers.
+//! by one-sided READs as Pilaf and FaRM do it, and by an RPC over TCP that the peer's CPU serves;
+//! by chains (RedN), and by SENDs that the peer's CPU answers.
 //!
 //! [`server`] is the far end: a process with a card, memory, the built-in kernels, and an
 //! application that answers RPCs. [`client`] fills that memory by WRITEs ([`image`]) and looks

@@ -14,8 +14,8 @@ use remora_nic::queue::{
 use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::{Dialect, ICRC_LEN, ROCE_PORT, Transport};
 use remora_nic::{
-    Access, Config, Counters, Datagram, Key, Memory, MemoryFault, MrInit, MwBinding, MwType, Nic,
-    PageTable, Path, Psn, QpFlags, QpInit, Time, TransmitBatch,
+    Access, Calc, Config, Counters, Datagram, Key, Memory, MemoryFault, MrInit, MwBinding, MwType,
+    Nic, PageTable, Path, Psn, QpFlags, QpInit, Time, TransmitBatch,
 };
 
 /// Bytes of memory: rings first, then a region of each kind, with gaps that nobody may touch.
@@ -277,10 +277,11 @@ impl Arena {
                 SendOp::BindMw { key: self.window, to }
             }
             11 => SendOp::LocalInvalidate { key: self.window },
+            12 => SendOp::Calc { calc: Calc::Max, at: remote, operand: 3 },
             _ => SendOp::Send { imm: None, to: None },
         };
         let bare = matches!(kind & 15, 9..=11);
-        let short = kind & 0x80 == 0 || matches!(kind & 15, 4 | 5 | 8);
+        let short = kind & 0x80 == 0 || matches!(kind & 15, 4 | 5 | 8 | 12);
         let sges = [Sge { addr: OPEN, len: if short { 8 } else { 3000 }, lkey: self.open }];
         let data = Data::Sges(if bare { &[] } else { &sges });
         let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::empty() };

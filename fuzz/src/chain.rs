@@ -164,7 +164,7 @@ impl Both {
         // Addresses are mostly those of words.
         let address = |low: u8, high: u8| {
             let any = u64::from(u16::from_le_bytes([low, high]));
-            if high & 0x80 == 0 { any % SIZE & !7 } else { any % SIZE }
+            if high & 0x80 == 0 { (any % SIZE) & !7 } else { any % SIZE }
         };
         let opcode = u16::from(opcode % 34);
         let key = if which & 0x40 == 0 { self.model.key } else { u32::from(z) };
@@ -258,6 +258,18 @@ pub fn chains() -> Vec<Seed> {
             Seed { name: format!("opcode-{opcode}"), data: steps.concat() }
         })
         .collect();
+    // What reaches past memory, off its words, or has a wrong key: remote, then local.
+    let wrong = [
+        ("past-the-end", [0x40, 0, 4, 0xF8, 0x0F, 0, 0, 0, 20, 1]),
+        ("off-a-word", [0, 0x10, 8, 0x04, 0x8C, 0, 0, 1, 0, 2]),
+        ("remote-key", [0, 0x50, 8, 0, 0x0C, 0, 0, 1, 0, 3]),
+        ("local-key", [0, 0x20, 4, 0, 0x0C, 0, 0x0D, 0, 0, 4]),
+        ("local-past-the-end", [0x20, 0, 4, 0, 0, 0xF8, 0x0F, 0, 5, 5]),
+        ("no-completion-queue", [0, 0, 17, 0x40, 0, 0, 0, 1, 0, 6]),
+    ];
+    seeds.extend(
+        wrong.map(|(name, step)| Seed { name: name.into(), data: [step, step, poll].concat() }),
+    );
     // Queue 1 counts for ever: ADD to data, ADD to its own ENABLE, ENABLE of itself.
     let own = (RINGS + 3 * u64::from(SLOT) + 16).to_le_bytes();
     let recycled = [

@@ -129,11 +129,11 @@ fn inputs_for_chain_reach_what_chains_do() {
         ("chain_bad_wait", 20),
         ("chain_bad_enable", 50),
         ("elements_invalid", 1000),
-        ("elements_protection", 100),
+        ("elements_protection", 30),
         ("elements_flushed", 1000),
-        ("refused_key", 100),
-        ("refused_bounds", 100),
-        ("refused_invalid_request", 100),
+        ("refused_key", 30),
+        ("refused_bounds", 30),
+        ("refused_invalid_request", 30),
     ];
     for (name, least) in reached {
         assert!(sums[name] >= least, "{name}: {}", sums[name]);

@@ -30,8 +30,8 @@ longer; if it shrinks while it is served, its region is withdrawn. A value that 
 
 Everybody on this machine can connect to a loopback address. Beyond loopback a client must show the
 node's token. Kernels are loaded (`remora kernel load`) by the user who runs the node, on its
-machine, or by who shows --kernel-token. A token travels unencrypted, as all of RoCE does: it keeps out mistakes and passers-by, not
-who can read your network.")]
+machine, or by who shows --kernel-token. A token travels unencrypted, as all of RoCE does: it keeps
+out mistakes and passers-by, not who can read your network.")]
 pub(crate) struct Serve {
     #[command(flatten)]
     device: DeviceArgs,

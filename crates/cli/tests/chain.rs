@@ -109,3 +109,21 @@ fn rule_110_is_computed_and_checked() {
         rows[6]["cells"].as_array().unwrap().iter().map(|cell| cell.as_u64().unwrap()).collect();
     assert_eq!(cells, [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1]);
 }
+
+#[test]
+fn a_turing_machine_runs_and_halts() {
+    let run = chain(&["machine", &example("busy_beaver.json"), "--json"]);
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let outcome = &json_lines(&run)[0];
+    assert_eq!((&outcome["steps"], &outcome["halted"]), (&107.into(), &true.into()));
+    let tape = outcome["tape"].as_array().unwrap();
+    assert_eq!(tape.iter().filter(|symbol| **symbol == 1).count(), 13);
+    // A tape that is too short is said to be.
+    let folder = Folder::new();
+    let file = folder.path("short.json");
+    let text = fs::read_to_string(example("busy_beaver.json")).unwrap();
+    fs::write(&file, text.replace("\"head\": 12", "\"head\": 19")).unwrap();
+    let run = chain(&["machine", file.to_str().unwrap()]);
+    assert_eq!(run.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&run.stderr).contains("make it longer"));
+}

@@ -21,8 +21,9 @@
 //!   happens, and goes on to drive unless somebody has polled eight times in that time.
 //! - *At work*, or on its way between these: it looks at everything before it sleeps.
 //!
-//! So a card that nobody polls any more is late by twice [`LOOK_IN_MAX`] at most. What this needs is that nobody
-//! changes the card, lets go of the lock, and neither polls nor calls `after_command`.
+//! So a card that nobody polls any more is late by twice [`LOOK_IN_MAX`] at most. What this needs
+//! is that nobody changes the card, lets go of the lock, and neither polls nor calls
+//! `after_command`.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

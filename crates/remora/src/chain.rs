@@ -162,8 +162,8 @@ impl Device {
     }
 }
 
-/// A budget of elements that queue pairs share: see [`remora_nic::Nic::create_budget`]. It ends with
-/// its last handle, which the queue pairs that have it must not outlive.
+/// A budget of elements that queue pairs share: see [`remora_nic::Nic::create_budget`]. It ends
+/// with its last handle, which the queue pairs that have it must not outlive.
 #[derive(Clone, Debug)]
 pub struct ChainBudget {
     inner: Arc<BudgetInner>,

@@ -5,8 +5,8 @@
 //! to [`CompletionQueue`]s; a [`Listener`] and [`connect`](Device::connect) bring queue pairs
 //! together by RDMA connection management.
 //!
-//! [`kernel`] puts code on the card's data path (StRoM), and calls it from elsewhere; [`chain`] loads
-//! programs of work requests (RedN).
+//! [`kernel`] puts code on the card's data path (StRoM), and calls it from elsewhere; [`chain`]
+//! loads programs of work requests (RedN).
 //!
 //! Registered memory is foreign memory: the card and its peers read and write it at any time. So a
 //! [`Buffer`](memory::Buffer) is read and written by copies, and never lent as a slice.

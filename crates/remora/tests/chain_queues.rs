@@ -181,3 +181,25 @@ fn steps_can_be_watched() {
     let ring = qp.register_ring(Queue::Send, Access::all()).unwrap();
     assert_eq!(ring.element(0), raw);
 }
+
+/// A connection's queue, too, may let a queue of its card run, once its peer has acknowledged.
+#[test]
+fn a_connection_enables_a_queue_when_its_peer_has_all() {
+    let (server, peer) = (Server::new(), Server::new());
+    let (managed, _) = server.looped(QpFlags::MANAGED_SEND, 4);
+    let add = SendOp::Calc { calc: Calc::Add, at: server.data.remote(8), operand: 5 };
+    post(&managed, add, &[], SendFlags::SIGNALED);
+    let (near, cq) = server.queue(QpFlags::empty(), 8);
+    let (far, _) = peer.queue(QpFlags::empty(), 8);
+    let params = ConnectionParams::new(server.device.info().mtu);
+    near.connect(far.local(), &params).unwrap();
+    far.connect(near.local(), &params).unwrap();
+    server.data.buffer().unwrap().store_u64(0, 42).unwrap();
+    let (to, word) = (peer.data.remote(0), server.data.sge(0, 8));
+    post(&near, SendOp::Write { to, imm: None }, &[word], SendFlags::SIGNALED);
+    post(&near, SendOp::Wait { cq: cq.handle(), count: 1 }, &[], SendFlags::empty());
+    post(&near, SendOp::Enable { qpn: managed.qpn(), index: 1 }, &[], SendFlags::SIGNALED);
+    server.until("it is enabled", || server.word(8) == 5);
+    assert_eq!(peer.word(0), 42);
+    server.until("the ENABLE is reported", || cq.count() == 2);
+}

@@ -1,4 +1,5 @@
-//! The worked examples of loaded kernels, in Rust and in C: as they lie in the tree, and built anew.
+//! The worked examples of loaded kernels, in Rust and in C: as they lie in the tree, and built
+//! anew.
 
 mod support;
 

@@ -84,12 +84,25 @@ struct Case<'a> {
 enum Target {
     AtMost(f64),
     AtLeast(f64),
-    /// Not of the ratio: ours is to be so much, in the row's unit.
-    Reaches(f64),
     /// So much more than the peer's, in the row's unit, instead of a ratio.
     AtMostMore(f64),
+    /// Not of the ratio: ours is to be so much, in the row's unit.
+    Reaches(f64),
     /// None: a figure to look at.
     Any,
+}
+
+impl Target {
+    /// Is it met by our side's median beside the peer's? `None` where nothing is asked.
+    fn is_met(self, ratio: f64, ours: f64, peer: f64) -> Option<bool> {
+        match self {
+            Target::AtMost(limit) => Some(ratio <= limit),
+            Target::AtLeast(limit) => Some(ratio >= limit),
+            Target::AtMostMore(limit) => Some(ours <= peer + limit),
+            Target::Reaches(limit) => Some(ours >= limit),
+            Target::Any => None,
+        }
+    }
 }
 
 impl std::fmt::Display for Target {
@@ -97,8 +110,8 @@ impl std::fmt::Display for Target {
         match self {
             Target::AtMost(limit) => write!(f, "≤ {limit} ×"),
             Target::AtLeast(limit) => write!(f, "≥ {limit} ×"),
-            Target::Reaches(limit) => write!(f, "ours ≥ {limit}"),
             Target::AtMostMore(limit) => write!(f, "≤ {limit} more"),
+            Target::Reaches(limit) => write!(f, "ours ≥ {limit}"),
             Target::Any => write!(f, "–"),
         }
     }
@@ -155,15 +168,11 @@ struct Row {
 impl Row {
     /// What is said of its target: nothing where there is none.
     fn verdict(&self) -> &'static str {
-        let (ours, peer) = (self.ours.median, self.peer.spread.median);
-        let met = match self.target {
-            Target::AtMost(limit) => self.ratio <= limit,
-            Target::AtLeast(limit) => self.ratio >= limit,
-            Target::AtMostMore(limit) => ours <= peer + limit,
-            Target::Reaches(limit) => ours >= limit,
-            Target::Any => return "",
-        };
-        if met { "met" } else { "missed" }
+        match self.target.is_met(self.ratio, self.ours.median, self.peer.spread.median) {
+            None => "",
+            Some(true) => "met",
+            Some(false) => "missed",
+        }
     }
 }
 
@@ -239,8 +248,9 @@ mod tests {
         });
         assert_eq!(serde_json::to_value(&row).unwrap(), expected);
         let row = Row { target: Target::AtMostMore(-2.0), ..row };
-        assert!(row.is_met());
-        assert!(!Row { target: Target::AtMostMore(-2.5), ..row }.is_met());
+        assert_eq!(row.verdict(), "met");
+        let row = Row { target: Target::AtMostMore(-2.5), ..row };
+        assert_eq!(row.verdict(), "missed");
     }
 
     #[test]

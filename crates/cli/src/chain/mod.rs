@@ -1,6 +1,7 @@
 //! `remora chain`: programs of work requests.
 
 mod automaton;
+mod machine;
 mod run;
 mod trace;
 
@@ -32,6 +33,8 @@ enum What {
     Trace(trace::Trace),
     /// Compute a cellular automaton (Rule 110, …) by a chain, beside a plain interpreter
     Automaton(automaton::Automaton),
+    /// Run a Turing machine, given by its table, as a chain
+    Machine(machine::TuringMachine),
 }
 
 impl Chain {
@@ -41,6 +44,7 @@ impl Chain {
             What::Run(run) => run.run(),
             What::Trace(trace) => trace.run(),
             What::Automaton(automaton) => automaton.run(),
+            What::Machine(machine) => machine.run(),
         }
     }
 }

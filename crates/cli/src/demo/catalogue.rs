@@ -87,8 +87,8 @@ impl Catalogue {
             memory: MEMORY,
             local,
             stream: 64 << 10,
-            chains: false,
             loaded: 0,
+            chains: false,
             pin,
         })?;
         let mut image = Image::new(client.ready.memory.addr, MEMORY as usize);

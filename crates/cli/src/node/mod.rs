@@ -13,9 +13,9 @@
 //! - [`kernels`] loads kernels into the node's card, for who shows a [`permit`].
 //!
 //! Each region has a protection domain of its own, in which the queue pairs of its clients live: a
-//! key that leaks opens nothing to the clients of another region. Who calls kernels lives in that of
-//! `@kernels`, where the regions that kernels were granted are registered a second time, for the card
-//! alone.
+//! key that leaks opens nothing to the clients of another region. Who calls kernels lives in that
+//! of `@kernels`, where the regions that kernels may be granted are registered a second time, for
+//! the card alone.
 
 pub mod address;
 pub mod client;

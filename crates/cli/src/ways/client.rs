@@ -32,10 +32,10 @@ pub(crate) struct Setup {
     pub(crate) local: u64,
     /// Bytes for each stream at the far end.
     pub(crate) stream: u64,
-    /// The far end serves chains, too.
-    pub(crate) chains: bool,
     /// Kernels that the far end loads as WebAssembly.
     pub(crate) loaded: u64,
+    /// The far end serves chains, too.
+    pub(crate) chains: bool,
     /// Pin each end to a core of its own.
     pub(crate) pin: bool,
 }

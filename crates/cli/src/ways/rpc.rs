@@ -29,12 +29,12 @@ pub(crate) enum Op {
     Get = 4,
     /// Wait until so many streamed messages have been looked at; answers the estimate, f64.
     Streamed = 5,
-    /// Sleep until the client's next empty SEND; the card works on.
-    Sleep = 6,
-    /// Keep the processor busy with so many writers.
-    Writers = 7,
     /// The asking end has gone (never sent).
-    Leave = 8,
+    Leave = 6,
+    /// Sleep until the client's next empty SEND; the card works on.
+    Sleep = 7,
+    /// Keep the processor busy with so many writers.
+    Writers = 8,
 }
 
 impl Op {

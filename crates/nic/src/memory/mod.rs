@@ -82,6 +82,19 @@ pub enum Calc {
 }
 
 impl Calc {
+    /// The one of this number, from 0 in the order above: how calc verbs travel between cards.
+    pub(crate) const fn numbered(number: u64) -> Option<Calc> {
+        Some(match number {
+            0 => Calc::Max,
+            1 => Calc::Min,
+            2 => Calc::And,
+            3 => Calc::Or,
+            4 => Calc::Xor,
+            5 => Calc::Add,
+            _ => return None,
+        })
+    }
+
     /// What becomes of `word`.
     pub const fn of(self, word: u64, operand: u64) -> u64 {
         match self {

@@ -140,6 +140,10 @@ impl Qp {
         let AtomicEth { addr, rkey, swap_add, compare } = packet.ext.atomic;
         let atomic = match packet.op.operation {
             Operation::CompareSwap => Atomic::CompareSwap { compare, swap: swap_add },
+            Operation::Calculate => match Calc::numbered(compare) {
+                Some(calc) => Atomic::Calculate(calc, swap_add),
+                None => return Err(Refusal::invalid(env, Cause::UnknownOpcode(packet.op.code))),
+            },
             _ => Atomic::Calculate(Calc::Add, swap_add),
         };
         // Judged first, as forgetting an answer cannot be taken back.

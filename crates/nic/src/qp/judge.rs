@@ -4,6 +4,7 @@ use super::Qp;
 use super::requester::Stop;
 use crate::card::Env;
 use crate::incident::{Cause, Touched};
+use crate::memory::Calc;
 use crate::memory::region::Access;
 use crate::multi_queue::Cursor;
 use crate::queue::element::Element;
@@ -59,16 +60,12 @@ impl Qp {
             return Ok(());
         }
         let allowed = match self.transport {
-            // Every peer knows how to add; the rest, only a card that agreed to more than RoCE v2.
-            _ if matches!(
-                opcode,
-                Opcode::Max | Opcode::Min | Opcode::And | Opcode::Or | Opcode::Xor
-            ) =>
-            {
-                false
-            }
             // StRoM's op-codes mean something else to a card that did not agree to them.
             Transport::Rc if opcode.is_rpc() => self.dialect == Dialect::Strom,
+            // Every peer knows how to add; the rest, only one that agreed to it.
+            _ if !matches!(opcode.calc(), None | Some(Calc::Add)) => {
+                self.dialect == Dialect::Strom && self.cold.max_rd_atomic > 0
+            }
             Transport::Rc => {
                 // In StRoM's dialect, FLUSH's op-code is another's.
                 let understood = opcode != Opcode::Flush || self.dialect == Dialect::Standard;

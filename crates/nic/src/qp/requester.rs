@@ -11,6 +11,7 @@ use crate::card::{Env, SglPool, SglSlot, pieces};
 use crate::chain::{Mode, Queue, StepEnd};
 use crate::incident::{Cause, Outcome, Touched};
 use crate::kernel::Passing;
+use crate::memory::Calc;
 use crate::memory::region::{Access, AccessError};
 use crate::multi_queue::{Cursor, List};
 use crate::nic::Event;
@@ -417,16 +418,13 @@ impl Qp {
                 Ok(1)
             }
             opcode if opcode.is_atomic() => {
-                let atomic = AtomicEth {
-                    addr: element.remote,
-                    rkey: element.key,
-                    swap_add: element.operand,
-                    compare: element.compare,
+                let (operation, compare) = match (opcode, opcode.calc()) {
+                    (Opcode::CompareSwap, _) => (Operation::CompareSwap, element.compare),
+                    (_, None | Some(Calc::Add)) => (Operation::FetchAdd, 0),
+                    (_, Some(calc)) => (Operation::Calculate, calc as u64),
                 };
-                let operation = match opcode {
-                    Opcode::CompareSwap => Operation::CompareSwap,
-                    _ => Operation::FetchAdd,
-                };
+                let (addr, rkey, swap_add) = (element.remote, element.key, element.operand);
+                let atomic = AtomicEth { addr, rkey, swap_add, compare };
                 let ext = Extensions { atomic, ..self.extensions(element) };
                 self.push_bare(env, batch, budget, operation, &ext);
                 Ok(1)

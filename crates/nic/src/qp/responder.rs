@@ -222,7 +222,9 @@ impl Qp {
         env.card.counters.rx_duplicates += 1;
         match packet.op.operation {
             Operation::ReadRequest => self.answer_read_again(env, packet),
-            Operation::CompareSwap | Operation::FetchAdd => self.answer_atomic_again(env, packet),
+            Operation::CompareSwap | Operation::FetchAdd | Operation::Calculate => {
+                self.answer_atomic_again(env, packet);
+            }
             Operation::AtomicWrite | Operation::Flush => self.answer_done_again(env, packet),
             _ if self.rx.reply == Reply::Nothing => self.rx.reply = Reply::Acknowledge,
             _ => {}
@@ -238,7 +240,7 @@ impl Qp {
             Operation::Send => self.execute_send(env, packet)?,
             Operation::Write => self.execute_write(env, packet)?,
             Operation::ReadRequest => return self.execute_read(env, packet),
-            Operation::CompareSwap | Operation::FetchAdd => {
+            Operation::CompareSwap | Operation::FetchAdd | Operation::Calculate => {
                 return self.execute_atomic(env, packet);
             }
             Operation::AtomicWrite => return self.execute_atomic_write(env, packet),

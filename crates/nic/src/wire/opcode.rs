@@ -1,4 +1,4 @@
-//! The op-code table of RoCE v2, and StRoM's five op-codes beside it.
+//! The op-code table of RoCE v2, and beside it StRoM's five op-codes and one for calc verbs.
 //!
 //! One row an op-code says which transport it belongs to, what it does, where in a message it
 //! stands and which headers follow the BTH. Parsing, building and the legality of sequences are
@@ -67,6 +67,8 @@ pub enum Operation {
     Rpc,
     /// Payload for a kernel (StRoM §5.1).
     RpcWrite,
+    /// A calc verb: which one is what the second operand says (ours, beside StRoM's op-codes).
+    Calculate,
 }
 
 /// Where in its message a packet stands.
@@ -137,7 +139,7 @@ pub enum Dialect {
     /// RoCE v2 to the letter.
     #[default]
     Standard,
-    /// RoCE v2 with StRoM's RPC op-codes, agreed by both cards at connection.
+    /// RoCE v2 with StRoM's RPC op-codes, and calc verbs, agreed by both cards at connection.
     Strom,
 }
 
@@ -281,7 +283,7 @@ const FETH: Follows = Follows::FETH;
 const XRC: Follows = Follows::XRCETH;
 
 /// Every op-code the card speaks. (0x1C is FLUSH, but WRITE of an RPC in StRoM's dialect.)
-pub const TABLE: [Op; 68] = [
+pub const TABLE: [Op; 69] = [
     row(0x00, "RC SEND First", Rc, O::Send, First, DATA),
     row(0x01, "RC SEND Middle", Rc, O::Send, Middle, DATA),
     row(0x02, "RC SEND Last", Rc, O::Send, Last, DATA),
@@ -319,6 +321,7 @@ pub const TABLE: [Op; 68] = [
     strom(0x1A, "RC RPC WRITE Middle", O::RpcWrite, Middle),
     strom(0x1B, "RC RPC WRITE Last", O::RpcWrite, Last),
     strom(0x1C, "RC RPC WRITE Only", O::RpcWrite, Only),
+    Op { follows: ATOMIC, ..strom(0x1E, "RC CALC", O::Calculate, Only) },
     row(0x20, "UC SEND First", Uc, O::Send, First, DATA),
     row(0x21, "UC SEND Middle", Uc, O::Send, Middle, DATA),
     row(0x22, "UC SEND Last", Uc, O::Send, Last, DATA),
@@ -410,8 +413,8 @@ const fn form(position: Position, with: Follows) -> usize {
 }
 
 /// [`TABLE`] by transport, operation, position and form.
-static FORMS: [[[[u8; 3]; 4]; 13]; 4] = {
-    let mut map = [[[[NONE; 3]; 4]; 13]; 4];
+static FORMS: [[[[u8; 3]; 4]; 14]; 4] = {
+    let mut map = [[[[NONE; 3]; 4]; 14]; 4];
     let mut i = 0;
     while i < TABLE.len() {
         let op = &TABLE[i];

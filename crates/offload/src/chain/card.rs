@@ -179,11 +179,12 @@ impl ChainCard {
 
     fn start(&mut self, queue: usize, kind: Kind, enabled: u32) -> Result<(), SetupError> {
         let qpn = self.layout.queues[queue].qpn;
-        Ok(match kind {
+        match kind {
             _ if enabled == 0 => {}
             Kind::Receive => self.nic.handle_recv_doorbell(qpn, enabled)?,
             Kind::Loop | Kind::Reply => self.nic.handle_send_doorbell(qpn, enabled)?,
-        })
+        }
+        Ok(())
     }
 
     fn post_receives(&mut self) -> Result<(), SetupError> {

@@ -1,9 +1,9 @@
 //! Machines that compute whatever can be computed, as chains: a Turing machine given by its table,
 //! and among them one for any elementary cellular automaton, Rule 110 first of all.
 //!
-//! A machine is one recycled ring of eight elements, whose data are its table and its tape. A lap is
-//! a step: the symbol under the head is added to the address of the state's row, what stands there
-//! is scattered into the elements that write, move, and go on, and into the address itself.
+//! A machine is one recycled ring of eight elements, whose data are its table and its tape. A lap
+//! is a step: the symbol under the head is added to the address of the state's row, what stands
+//! there is scattered into the elements that write, move, and go on, and into the address itself.
 
 use super::place::{Place, Span, Word};
 use super::program::{Layout, Program, Start};

@@ -1,4 +1,15 @@
 //! Chains: programs of work requests that change each other (RedN).
+//!
+//! A [`Program`](program::Program) is queues of [`Request`](request::Request)s and data. Operands
+//! are symbolic ([`Place`](place::Place), such as a field of another request's element) until it is
+//! linked for the memory and queues that it gets. Read on in this order:
+//!
+//! 1. [`request`], [`place`], [`program`]: the assembler.
+//! 2. [`construct`] and `recycle`: tests, blocks and loops, and [`mov`].
+//! 3. [`text`]: the same as a language; docs/chain-language.md is its reference.
+//! 4. [`offload`]: look-ups and lists for clients; [`machine`]: Turing machines.
+//! 5. [`model`]: a plain interpreter, and [`card`]: the card without a host, which are compared
+//!    with each other by every test; [`picture`]: what a chain looks like.
 pub mod card;
 pub mod construct;
 mod listing;

@@ -171,7 +171,8 @@ impl Canvas<'_> {
         };
         let (name, x) = (escape(&queue.name), MARGIN);
         self.put(format_args!(
-            "<rect class=\"lane\" x=\"{}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" rx=\"8\"/>\
+            "<rect class=\"lane\" x=\"{}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" \
+             rx=\"8\"/>\
              <text class=\"name\" x=\"{x}\" y=\"{}\">{name}</text>\
              <text class=\"kind\" x=\"{x}\" y=\"{}\">{kind}</text>",
             x - 10,
@@ -238,7 +239,8 @@ impl Canvas<'_> {
         let middle = x + BOX_WIDTH / 2;
         self.put(format_args!(
             "<rect class=\"{class}{off}\" x=\"{x}\" y=\"{y}\" width=\"{BOX_WIDTH}\" \
-             height=\"{BOX_HEIGHT}\" rx=\"5\"/><text class=\"verb\" x=\"{middle}\" y=\"{}\">{}</text>",
+             height=\"{BOX_HEIGHT}\" rx=\"5\"/>\
+             <text class=\"verb\" x=\"{middle}\" y=\"{}\">{}</text>",
             y + 30,
             escape(&verb)
         ));
@@ -324,7 +326,7 @@ impl Canvas<'_> {
         if !text.is_empty() {
             let (x, y) = label;
             let text = escape(text);
-            self.put(format_args!("<text class=\"field\" x=\"{}\" y=\"{y}\">{text}</text>", x + 6));
+            self.put(format_args!("<text class=\"field\" x=\"{}\" y=\"{y}\">{text}</text>", x + 8));
         }
     }
 

@@ -2,8 +2,8 @@
 //! round again and again without the host.
 //!
 //! A lap of a recycled ring leaves it as it was: it puts back what it changed of its elements, and
-//! raises the counts of its WAITs and ENABLEs, since the card's indices only rise. A loop goes on at
-//! an ENABLE of its own queue, the *gate*; it is left by copying another ENABLE over the gate.
+//! raises the counts of its WAITs and ENABLEs, since the card's indices only rise. A loop goes on
+//! at an ENABLE of its own queue, the *gate*; it is left by copying another ENABLE over the gate.
 
 use super::construct::{Block, Changed, Condition, Exit, Order, Writer};
 use super::place::{Span, Word};
@@ -81,8 +81,8 @@ impl<'p> Writer<'p> {
         self.push(leave);
     }
 
-    /// Can a loop that is left, or recycled, be written here? Such loops stand neither in a recycled
-    /// one, whose ring must be one piece, nor in a conditional block.
+    /// Can a loop that is left, or recycled, be written here? Such loops stand neither in a
+    /// recycled one, whose ring must be one piece, nor in a conditional block.
     pub fn can_loop(&self) -> bool {
         self.depth == 0 && !self.recycling
     }

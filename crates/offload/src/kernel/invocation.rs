@@ -207,8 +207,9 @@ pub(super) fn granted<R>(
     write: bool,
     mut access: impl FnMut(Key) -> Result<R, AccessError>,
 ) -> Result<R, CallStatus> {
-    for i in 0..grants.len() {
-        let at = (*hint + i) % grants.len();
+    // Not by a remainder: a division would be a third of what a short access costs.
+    let first = *hint;
+    for at in (first..grants.len()).chain(0..first) {
         let Some(grant) = grants.get(at).filter(|g| g.write || !write) else { continue };
         match access(grant.key) {
             Ok(result) => {

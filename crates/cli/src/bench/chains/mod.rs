@@ -78,8 +78,8 @@ impl Chains {
             memory: MEMORY,
             local: LOCAL,
             stream: 64 << 10,
-            chains: true,
             loaded: 0,
+            chains: true,
             pin: !self.no_pin,
         })?;
         let mut image = Image::new(client.ready.memory.addr, MEMORY as usize);

@@ -212,7 +212,7 @@ impl Bench {
         let mut points = Vec::new();
         for length in LENGTHS {
             let mut ways = Vec::new();
-            for order in [Ordered::ByQueue, Ordered::ByCompletion, Ordered::ByDoorbell] {
+            for order in [Ordered::Queue, Ordered::Completion, Ordered::Doorbell] {
                 ways.push(self.chain_of(order, length, extent));
             }
             points.push(Point::measure(length.to_string(), extent.runs, &mut ways)?);
@@ -250,7 +250,7 @@ impl Bench {
     /// The chain stands in its queue again and again, and is rung once for each call.
     fn chain_of(&self, order: Ordered, length: u32, extent: Extent) -> Run<'_> {
         let mut program = Program::new();
-        let managed = order == Ordered::ByDoorbell;
+        let managed = order == Ordered::Doorbell;
         let queue = program.queue("chain", Kind::Loop, managed, Start::Asleep);
         let mut noops = 0;
         let mut rings = Vec::new();
@@ -259,7 +259,7 @@ impl Bench {
             for left in (0..length).rev() {
                 program.push(queue, Request::noop());
                 noops += 1;
-                if left > 0 && order != Ordered::ByQueue {
+                if left > 0 && order != Ordered::Queue {
                     program.push(queue, Request::wait(queue, Count::Number(noops)));
                 }
                 if left > 0 && managed {
@@ -294,9 +294,9 @@ fn piece(left: u32) -> u32 {
 /// The orders of §3.1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ordered {
-    ByQueue,
-    ByCompletion,
-    ByDoorbell,
+    Queue,
+    Completion,
+    Doorbell,
 }
 
 impl Loaded<'_> {
@@ -322,7 +322,7 @@ impl Loaded<'_> {
         while self.chain.completions(self.queue) < completions {
             self.bench.device.progress();
             looks += 1;
-            if looks % 1024 == 0 {
+            if looks.is_multiple_of(1024) {
                 let since = *start.get_or_insert_with(Instant::now);
                 ensure!(since.elapsed() < PATIENCE, "a chain does not end");
             }

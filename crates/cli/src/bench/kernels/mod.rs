@@ -92,8 +92,8 @@ impl Kernels {
             memory: STRUCTURES + extent.input,
             local: SCRATCH + 2 * extent.input.max(extent.stream),
             stream: extent.stream,
-            chains: false,
             loaded: extent.loaded,
+            chains: false,
             pin: !self.no_pin,
         })?;
         let structures = lookups::Structures::load(&client)?;

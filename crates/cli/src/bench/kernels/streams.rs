@@ -301,8 +301,8 @@ pub(super) fn sketches(client: &Client, input: &Input, extent: Extent) -> Result
         title: "HyperLogLog",
         about: "Distinct values are counted while they are written: by the peer's card, or by the \
                 peer's application, which is told of each message (WRITE WITH IMMEDIATE) and looks \
-                at it as soon as it is there. Every estimate is checked. Card and application share \
-                one core at the peer.",
+                at it as soon as it is there. Every estimate is checked. Card and application \
+                share one core at the peer.",
         x: "payload of a WRITE",
         y: "bandwidth",
         unit: "Gb/s",

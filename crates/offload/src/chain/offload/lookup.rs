@@ -2,8 +2,8 @@
 //!
 //! The client sends its key and the addresses of its buckets. A bucket is read so that each slot's
 //! key lands beside the op-code of a WRITE that is off, and the slot's pointer and length in that
-//! WRITE's own bytes; a compare-and-swap switches it on if the key is the client's, and then it puts
-//! pointer and length into the answer.
+//! WRITE's own bytes; a compare-and-swap switches it on if the key is the client's, and then it
+//! puts pointer and length into the answer.
 
 use super::super::construct::Writer;
 use super::super::place::{Place, Span, Word};

@@ -285,8 +285,8 @@ fn at_of(value: &Value) -> At {
 fn verb_of(name: &Name) -> Lowered<Verb> {
     Verb::named(&name.text).ok_or_else(|| {
         let message = format!("`{}` is no verb", name.text);
-        let help = "verbs are noop, read, write, send, recv, cas, fetch_add, add, max, min, and, or, \
-                    xor, wait, enable and enable_recv";
+        let help = "verbs are noop, read, write, send, recv, cas, fetch_add, add, max, min, and, \
+                    or, xor, wait, enable and enable_recv";
         Diagnostic::new(name.at.clone(), message, help)
     })
 }
@@ -426,10 +426,10 @@ impl Lowering<'_> {
             if self.wrong.len() >= MISTAKES_MAX {
                 return;
             }
-            if let Err(diagnostic) = self.statement(w, statement) {
-                if !self.wrong.contains(&diagnostic) {
-                    self.wrong.push(diagnostic);
-                }
+            if let Err(diagnostic) = self.statement(w, statement)
+                && !self.wrong.contains(&diagnostic)
+            {
+                self.wrong.push(diagnostic);
             }
         }
     }

@@ -36,9 +36,10 @@ const REGISTERS: usize = 1 << PRECISION_MAX;
 /// Values that are hashed at a time.
 const LANES: usize = 64;
 
-/// Where each value is noted (the low 16 bits), and with which rank. Without branches or memory besides, so that the
-/// compiler makes vectors of it: eight values at a time where the processor has them, which is
-/// asked at run time.
+/// Where each value is noted (the low 16 bits), and with which rank.
+///
+/// Without branches or memory besides, so that the compiler makes vectors of it: eight values at a
+/// time where the processor has them, which is asked at run time.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512cd+avx512bw", "x86_64+avx2"))]
 fn place(values: &[[u8; 8]], precision: u8, notes: &mut [u32]) {
     let (end, mask) = (1 << (64 - precision), (1 << precision) - 1);

@@ -6,9 +6,9 @@
 //!
 //! | function | does |
 //! |---|---|
-//! | `call(into)` | writes 32 bytes: queue pair u32, bytes that fit the requester's buffer u32, op-code u64, cookie u64, bytes of parameters u32, zero u32 |
-//! | `params(into, len)` | copies the first `len` bytes of the parameters; returns their length, which may be less |
-//! | `payload(into, len)` | waits for payload, and copies the next up to `len` bytes; returns their length, 0 at the end |
+//! | `call(into)` | writes 32 bytes: what the call is (below) |
+//! | `params(into, len)` | copies at most `len` bytes; returns how many there are |
+//! | `payload(into, len)` | waits, copies at most `len` bytes; returns how many, 0 at the end |
 //! | `read(addr, into, len)` | [`Context::read`] |
 //! | `write(addr, from, len)` | [`Context::write`] |
 //! | `fetch(addr, len)` | [`Context::fetch`] |
@@ -18,7 +18,9 @@
 //! | `sent()` | [`Context::sent`] |
 //! | `yield_now()` | [`Context::yield_now`] |
 //!
-//! `read` and `write` take a megabyte at a time.
+//! What `call` writes, little-endian: queue pair u32, bytes that fit the requester's buffer u32,
+//! op-code u64, cookie u64, bytes of parameters u32, zero u32. `read` and `write` take a megabyte
+//! at a time.
 //!
 //! What ends an invocation whatever the guest does is not told to it: a spent budget, and a range
 //! outside its own memory.

@@ -61,8 +61,8 @@ const TURN: Duration = Duration::from_micros(100);
 
 /// How nice it is to others, where it may choose (`CAP_SYS_NICE`, or a limit on niceness): a card
 /// is hardware, which takes its time from nobody, and a program's threads should not make it late.
-/// With the niceness of 16 threads that keep a processor busy it had a 17th of it; so it has two
-/// thirds where it wants them.
+/// With the niceness of 16 threads that keep a processor busy it may have a 17th of it; so it may
+/// have nearly two thirds.
 const NICE: i32 = -15;
 
 /// Polls since the thread last looked that count as somebody polling. One or two are what an

@@ -11,7 +11,7 @@ use super::plot;
 const STYLE: &str = "\
 :root{color-scheme:light}\
 body{margin:0;background:#f6f7f9;color:#22272e;font:16px/1.55 system-ui,sans-serif}\
-main{max-width:1000px;margin:0 auto;padding:40px 20px 80px}\
+main{max-width:1120px;margin:0 auto;padding:40px 20px 80px}\
 h1{font-size:30px;margin:0 0 8px}h2{font-size:21px;margin:0 0 6px}\
 h2 small{font-weight:400;color:#6a737d;font-size:15px}\
 section{background:#fff;border:1px solid #e3e6ea;border-radius:10px;\

@@ -30,13 +30,15 @@ const NEIGHBOURHOOD: u32 = (NEIGHBOURS * SLOT) as u32;
 
 /// The same keys and values in several tables.
 pub(super) struct Tables {
-    sizes: Vec<Sized>,
+    sizes: Vec<OfSize>,
 }
 
 /// Those with values of one size.
-struct Sized {
+struct OfSize {
     len: usize,
     values: Vec<(u64, Vec<u8>)>,
+    /// Where the values lie.
+    addresses: Vec<u64>,
     /// Every key in its first bucket, and every key in its second.
     first: (u64, Table),
     second: (u64, Table),
@@ -73,11 +75,11 @@ impl Tables {
     /// Puts them where they will lie at the peer.
     pub(super) fn put(image: &mut Image) -> Result<Tables> {
         let mut draws = Draws::new(17);
-        let sizes = SIZES.iter().map(|len| Sized::put(image, *len, &mut draws));
+        let sizes = SIZES.iter().map(|len| OfSize::put(image, *len, &mut draws));
         Ok(Tables { sizes: sizes.collect::<Result<_>>()? })
     }
 
-    fn of(&self, len: usize) -> &Sized {
+    fn of(&self, len: usize) -> &OfSize {
         self.sizes.iter().find(|sized| sized.len == len).unwrap_or(&self.sizes[0])
     }
 
@@ -144,11 +146,11 @@ impl Tables {
     }
 }
 
-impl Sized {
-    fn put(image: &mut Image, len: usize, draws: &mut Draws) -> Result<Sized> {
+impl OfSize {
+    fn put(image: &mut Image, len: usize, draws: &mut Draws) -> Result<OfSize> {
         let [mut first, mut second] = [(); 2].map(|()| Table::new(BUCKETS, 1));
         let mut farm = vec![[0u64; SLOT as usize / 8]; BUCKETS + NEIGHBOURS as usize];
-        let (mut values, mut used) = (Vec::new(), HashSet::new());
+        let (mut values, mut addresses, mut used) = (Vec::new(), Vec::new(), HashSet::new());
         while values.len() < KEYS {
             let key = draws.next() & KEY_MAX | 1;
             // No key is in another's way.
@@ -162,17 +164,19 @@ impl Sized {
             second.insert_second(key, at)?;
             farm[first.buckets(key)[0] as usize] = [at.addr, u64::from(at.len), key];
             values.push((key, bytes));
+            addresses.push(at.addr);
         }
         let farm: Vec<u8> = farm.as_flattened().iter().flat_map(|w| w.to_le_bytes()).collect();
         let by_ref: Vec<(u64, &[u8])> = values.iter().map(|(k, v)| (*k, &v[..])).collect();
         let kernel = image.table(&by_ref)?;
-        Ok(Sized {
+        Ok(OfSize {
             len,
             first: (image.put(&first.bytes())?, first),
             second: (image.put(&second.bytes())?, second),
             farm: image.put(&farm)?,
             kernel,
             values,
+            addresses,
         })
     }
 
@@ -227,16 +231,8 @@ impl Sized {
                     .context("a key is not in its neighbourhood")?;
                 client.read(addr, u32::try_from(len)?)
             }
-            _ => client.read(self.address(i)?, u32::try_from(self.len)?),
+            _ => client.read(self.addresses[i], u32::try_from(self.len)?),
         }
-    }
-
-    fn address(&self, i: usize) -> Result<u64> {
-        let (key, table) = (self.values[i].0, &self.first.1);
-        let bytes = table.bytes();
-        let at = (table.buckets(key)[0] * SLOT) as usize;
-        let value = slot(bytes[at..].first_chunk().context("a bucket lies in its table")?);
-        Ok(value[0])
     }
 
     fn get_bytes(&self, client: &Client, way: Get, i: usize) -> Result<Vec<u8>> {
@@ -437,10 +433,10 @@ pub(super) fn throughput(client: &Client, tables: &Tables, extent: Extent) -> Re
                 Ok(rate(ask_many(askers, each, count, message)?))
             }
         };
-        let addresses = (0..KEYS).map(|i| sized.address(i)).collect::<Result<Vec<_>>>()?;
+        let addresses: &[u64] = &sized.addresses;
         let mut draws = Draws::new(9);
         let read = || {
-            let from = || draws.one_of(&addresses);
+            let from = || draws.one_of(addresses);
             Ok(rate(client.read_many(count, u32::try_from(size)?, from)?))
         };
         let cpu = std::slice::from_ref(&askers.cpu);

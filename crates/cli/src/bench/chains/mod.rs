@@ -2,8 +2,8 @@
 //! chains; as tables, as JSON, and as a page with plots.
 //!
 //! What a card does by itself ([`rates`]) is measured in this process. For the rest this process
-//! asks, pinned to a core, and another ([`crate::ways::server`]) serves, on a second core: its
-//! card, a chain for each connection, and its CPU for the two-sided way.
+//! asks, pinned to a core, and another ([`crate::ways::server`]) serves, on a second core: by its
+//! card, with a chain for each connection, and by its CPU, for the two-sided way.
 
 mod gets;
 mod lists;

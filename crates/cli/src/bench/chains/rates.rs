@@ -191,8 +191,8 @@ impl Bench {
             title: "Verbs and constructs",
             about: "How many a second one core carries out, of 64 bytes where a verb has bytes. \
                     Verbs run in a queue pair that is connected to itself; the paper’s cross a \
-                    network, on 8 processing units. An if is a compare-and-swap, WAIT, ENABLE, the \
-                    WRITE that it switches on, and WAIT (1C + 1A + 3E, as in Table 2). The \
+                    network, on 8 processing units. An if is a compare-and-swap, WAIT, ENABLE, \
+                    the WRITE that it switches on, and WAIT (1C + 1A + 3E, as in Table 2). The \
                     recycled while counts to a number: a copy, a test, what leaves the loop, the \
                     ENABLE that goes on, an ADD, and a READ and an ADD that put the ring back.",
             x: "verb or construct",

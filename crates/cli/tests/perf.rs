@@ -209,9 +209,9 @@ const CHAIN_ROWS: [&str; 9] = [
 const CHAIN_POINTS: [(&str, usize); 7] = [
     ("fig8: 64", 2),
     ("table3: CAS", 1),
-    ("fig10: 64 KB", 5),
+    ("fig10: 64 KiB", 5),
     ("fig11: 64 B", 5),
-    ("table4: 1 KB", 2),
+    ("table4: 1 KiB", 2),
     ("fig13: 8", 4),
     ("fig15: 16", 7),
 ];

@@ -38,8 +38,10 @@ struct Bucket {
 impl Bucket {
     fn new(rate: Rate, now: Time) -> Bucket {
         let interval = PS_PER_S / u64::from(rate.per_second.max(1));
-        let ahead = u128::from(interval) * u128::from(rate.burst.saturating_sub(1));
-        let tolerance = Duration::from_nanos((ahead / u128::from(PS_PER_NS)) as u64);
+        // Whole nanoseconds and the rest apart, so that neither product overflows.
+        let (ns, ps) = (interval / PS_PER_NS, interval % PS_PER_NS);
+        let ahead = u64::from(rate.burst.saturating_sub(1));
+        let tolerance = Duration::from_nanos(ns * ahead + ps * ahead / PS_PER_NS);
         Bucket { interval, tolerance, next: now, beyond: 0 }
     }
 

@@ -239,6 +239,8 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
             1 => &[Verb::RpcWrite],
             _ => &[Verb::Rpc, Verb::RpcWrite],
         };
+        // FLUSH has the op-code of a call there.
+        connection.verbs.retain(|verb| *verb != Verb::Flush);
         connection.verbs.extend_from_slice(calls);
     }
     let limits = Limits {

@@ -124,10 +124,10 @@ FOLLOWS = (
         0x81: [],
     }
 )
-# Read request, acknowledges and atomics.
-WITHOUT_PAYLOAD = {0x0C, 0x11, 0x12, 0x13, 0x14, 0xAC, 0xB1, 0xB2, 0xB3, 0xB4}
-# The RPC op-codes of StRoM (2020), section 5.1: as RDMA WRITE.
-STROM = {0x18: ["reth"], 0x19: ["reth"], 0x1A: [], 0x1B: [], 0x1C: ["reth"]}
+# Read request, acknowledges and atomics, our calculation among them.
+WITHOUT_PAYLOAD = {0x0C, 0x11, 0x12, 0x13, 0x14, 0x1E, 0xAC, 0xB1, 0xB2, 0xB3, 0xB4}
+# The RPC op-codes of StRoM (2020), section 5.1: as RDMA WRITE. 0x1E is our own, as an atomic.
+STROM = {0x18: ["reth"], 0x19: ["reth"], 0x1A: [], 0x1B: [], 0x1C: ["reth"], 0x1E: ["atomic"]}
 DIALECTS = {"standard": FOLLOWS, "strom": STROM}
 
 

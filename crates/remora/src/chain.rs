@@ -1,7 +1,7 @@
 //! Chains on a live card (RedN): managed queues, queue pairs looped back, rings as memory; and
 //! whole programs, which the card then runs without its host.
 //!
-//! A [`Program`](remora_offload::chain::program::Program) is written with
+//! A [`Program`] is written with
 //! [`remora::offload::chain`](remora_offload::chain). [`ProtectionDomain::load_chain`] gives it its
 //! queues and links it; its connection, if it serves one, is made as any other is, and
 //! [`Chain::start`] lets it run. [`Chain::serve`] does both, for a [`ChainClient`] or who acts like

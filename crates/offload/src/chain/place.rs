@@ -9,7 +9,8 @@ pub enum Base {
     Data,
     /// The slot of a work request.
     Request(Label),
-    /// Memory that is not the program's own, by its place among [`super::program::Program::imports`].
+    /// Memory that is not the program's own, by its place among
+    /// [`super::program::Program::imports`].
     Import(usize),
 }
 

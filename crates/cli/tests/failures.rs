@@ -72,7 +72,9 @@ fn a_file_that_shrinks_in_mid_transfer_ends_it_with_a_reason() {
 fn a_node_that_is_killed_in_mid_transfer_is_noticed() {
     let folder = Folder::new();
     let data = folder.file("data", 64 << 20);
-    let mut node = Node::start(["--region", &region_of("data", &data)]);
+    // An address that no other test's node takes when this one is gone.
+    let region = region_of("data", &data);
+    let mut node = Node::start(["--bind", "127.88.0.1", "--region", &region]);
     let mut reader = command(["mem", "read", &node.region("data"), "--out", "-"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

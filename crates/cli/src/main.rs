@@ -78,6 +78,10 @@ pub(crate) struct DeviceArgs {
     /// Write what the card sends and receives to a pcapng file
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<std::path::PathBuf>,
+    /// Run the card's own thread before all others, however busy the processors (needs
+    /// CAP_SYS_NICE, or `ulimit -r`)
+    #[arg(long)]
+    pub(crate) real_time: bool,
     /// Print the card's counters at the end
     #[arg(long)]
     pub(crate) stats: bool,
@@ -92,6 +96,9 @@ impl DeviceArgs {
         }
         if let Some(path) = &self.pcap {
             options = options.capture(path);
+        }
+        if self.real_time {
+            options = options.real_time();
         }
         options.open()
     }

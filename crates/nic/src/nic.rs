@@ -677,8 +677,12 @@ impl Nic {
 
     /// Is a queue pair ready for a turn, or a management datagram to be sent?
     pub fn wants_transmit(&self) -> bool {
-        !self.card.ready.is_empty()
-            || self.cm.has_mads()
+        !self.card.ready.is_empty() || self.has_other_work()
+    }
+
+    /// Work that is no queue pair's turn: of the connection manager, of kernels, of chains.
+    fn has_other_work(&self) -> bool {
+        self.cm.has_mads()
             || !self.card.kernel.posted.is_empty()
             || !self.card.chains.errands.is_empty()
             || self.card.kernel.due() == Time::ZERO
@@ -693,7 +697,7 @@ impl Nic {
             self.qps.get(*qpn).is_none_or(|qp| qp.rx.pending == 0 && qp.sq.waiting() == 0)
         };
         (1..=FEW).contains(&self.card.ready.len())
-            && !self.cm.has_mads()
+            && !self.has_other_work()
             && self.card.ready.iter().all(quiet)
     }
 

@@ -56,9 +56,6 @@ const STAY: Duration = Duration::from_micros(30);
 /// How long after polling a program is one that may.
 const ATTENDED: Duration = Duration::from_millis(10);
 
-/// What the thread asks of the scheduler: the shortest turn there is.
-const TURN: Duration = Duration::from_micros(100);
-
 /// Polls since the thread last looked that count as somebody polling. One or two are what an
 /// application does that sleeps on a channel and was woken.
 const POLLS: u32 = 8;
@@ -177,8 +174,6 @@ pub(crate) fn run(shared: &Shared) {
     let mut look_in = LOOK_IN_MIN;
     let mut kept = Kept::default();
     let mut last_polled: Option<Instant> = None;
-    make_naps_short();
-    ask_for_short_turns();
     while !shared.background.stop.load(Ordering::Acquire) {
         if shared.background.others_poll() {
             last_polled = Some(Instant::now());
@@ -193,49 +188,6 @@ pub(crate) fn run(shared: &Shared) {
         }
         look_in = LOOK_IN_MIN;
         drive(shared, last_polled.is_some_and(|at| at.elapsed() < ATTENDED));
-    }
-}
-
-/// Lets the thread wake up when it wants to, and not up to 50 µs later.
-fn make_naps_short() {
-    // SAFETY: the call takes numbers only, and concerns this thread.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
-}
-
-/// Lets the thread run soon after it wakes, where a program's threads keep all processors busy
-/// (watching memory, say): the scheduler gives way to who asks for short turns. Linux before 6.12
-/// takes no notice.
-fn ask_for_short_turns() {
-    #[repr(C)]
-    struct Attributes {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    // SAFETY: the call takes numbers only, and concerns this thread.
-    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    let attributes = Attributes {
-        size: size_of::<Attributes>() as u32,
-        policy: libc::SCHED_OTHER as u32,
-        flags: 0,
-        // (A niceness of -15, where it may be had, keeps the thread on time beside 16 busy threads
-        // of its process. But it also takes the processor from whoever polls: 64-byte SENDs over 16
-        // queue pairs fell from 3.2 to 0.9 million a second, WRITEs of 1 MiB from 51 to 35 Gb/s.)
-        nice,
-        priority: 0,
-        runtime: TURN.as_nanos() as u64,
-        deadline: 0,
-        period: 0,
-    };
-    // SAFETY: the structure is as long as it says and lives through the call, which only reads it.
-    let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
-    if set != 0 {
-        tracing::debug!(error = %std::io::Error::last_os_error(), "turns stay long");
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 use std::time::Duration;
 use std::{env, io, thread};
 
@@ -23,10 +23,11 @@ use crate::kernel::{Kernels, Limits};
 use crate::memory::HostMemory;
 use crate::pcap::Capture;
 use crate::region::ProtectionDomain;
+use crate::scheduling;
 use crate::socket::{self, BindError, RecvCounters, Socket};
 
 /// The environment variable that names a capture file for any process; `%p` in it becomes the
-/// process id.
+/// process id. Cards beyond the first write to `FILE-2`, `FILE-3` and so on.
 pub const PCAP_VARIABLE: &str = "REMORA_PCAP";
 
 /// The shortest wait for an acknowledge. A peer's process may not get a processor for milliseconds,
@@ -43,6 +44,7 @@ pub struct DeviceOptions {
     capture: Option<PathBuf>,
     window: Option<u16>,
     mtu: Option<Mtu>,
+    real_time: bool,
 }
 
 /// Why a device could not be opened.
@@ -62,6 +64,12 @@ pub enum OpenError {
         /// Why.
         source: io::Error,
     },
+    /// The card's thread may not have real-time priority.
+    #[error(
+        "cannot give the card’s thread real-time priority: {0}; grant the program CAP_SYS_NICE, \
+         or raise its limit (ulimit -r 1)"
+    )]
+    RealTime(#[source] io::Error),
     /// The system has no more descriptors, threads or memory.
     #[error("cannot set up the card: {0}")]
     System(#[from] io::Error),
@@ -83,7 +91,9 @@ impl DeviceOptions {
         self
     }
 
-    /// Writes what is sent and received to a pcapng file. Without this, [`PCAP_VARIABLE`] counts.
+    /// Writes what is sent and received to a pcapng file, which no other card may be writing to.
+    /// Without this, [`PCAP_VARIABLE`] counts; several cards then write to files of their own, with
+    /// a number behind the name.
     #[must_use]
     pub fn capture(mut self, path: impl Into<PathBuf>) -> DeviceOptions {
         self.capture = Some(path.into());
@@ -105,6 +115,17 @@ impl DeviceOptions {
         self
     }
 
+    /// The card's own thread goes before every ordinary thread of the machine, so that it serves
+    /// peers at once, however busy the host's threads keep the processors: as near as software
+    /// comes to a card with a processor of its own. For who serves chains, kernels or memory and
+    /// does not poll. What peers have the card do is taken from the host's threads, up to the
+    /// system's limit (Linux leaves them 5 %, `kernel.sched_rt_runtime_us`).
+    #[must_use]
+    pub fn real_time(mut self) -> DeviceOptions {
+        self.real_time = true;
+        self
+    }
+
     /// Opens the device.
     ///
     /// # Errors
@@ -121,13 +142,14 @@ impl DeviceOptions {
             }
         };
         let mtu = self.mtu.map_or(link, |mtu| mtu.min(link));
-        let capture = match self.capture.or_else(capture_from_environment) {
-            None => None,
-            Some(path) => Some(
-                Capture::create(&path, &socket.addr().to_string())
-                    .map_err(|source| OpenError::Capture { path, source })?,
-            ),
+        let name = socket.addr().to_string();
+        let capture = match (self.capture, capture_from_environment()) {
+            (Some(path), _) => Some(Capture::create(&path, &name).map_err(|error| (path, error))),
+            (None, Some(path)) => Some(Capture::create_beside(&path, &name)),
+            (None, None) => None,
         };
+        let capture =
+            capture.transpose().map_err(|(path, source)| OpenError::Capture { path, source })?;
         let own_memory = crate::memory::Buffer::new(DEVICE_MEMORY)?;
         let mut config = remora_nic::Config::new(socket.addr());
         config.device_memory = own_memory.addr()..own_memory.addr() + DEVICE_MEMORY as u64;
@@ -146,7 +168,7 @@ impl DeviceOptions {
         let mut nic = Nic::new(config, seed);
         nic.set_kernels(Box::new(Kernels::new(Limits::default())));
         let driver = Driver::new(nic, memory, socket, capture, async_ready);
-        Device::start(driver, own_memory, info)
+        Device::start(driver, own_memory, info, self.real_time)
     }
 }
 
@@ -336,6 +358,7 @@ impl Device {
         driver: Driver,
         own_memory: crate::memory::Buffer,
         info: DeviceInfo,
+        real_time: bool,
     ) -> Result<Device, OpenError> {
         let socket = driver.socket.as_fd().try_clone_to_owned()?;
         let shared = Arc::new(Shared {
@@ -348,9 +371,18 @@ impl Device {
             _own_memory: own_memory,
         });
         let of_thread = shared.clone();
-        let thread = thread::Builder::new()
-            .name("remora".into())
-            .spawn(move || background::run(&of_thread))?;
+        let (tell, told) = mpsc::sync_channel(1);
+        let run = move || {
+            let asked = scheduling::ask(real_time);
+            let may_run = asked.is_ok();
+            // Whoever opens the device waits for it.
+            tell.send(asked).ok();
+            if may_run {
+                background::run(&of_thread);
+            }
+        };
+        let thread = thread::Builder::new().name("remora".into()).spawn(run)?;
+        told.recv().expect("the thread tells before it ends").map_err(OpenError::RealTime)?;
         Ok(Device { live: Arc::new(Live { shared, thread: Some(thread) }) })
     }
 

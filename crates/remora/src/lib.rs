@@ -33,6 +33,7 @@ pub mod queue_pair;
 pub mod raw;
 pub mod region;
 pub mod runtime;
+mod scheduling;
 pub mod socket;
 
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};

@@ -5,10 +5,10 @@
 //! packets; a UDP socket does not show the outer headers of what arrives, so those are made up
 //! where they are unknown (IPv4 identification 0, time to live 64).
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use remora_nic::Datagram;
 use remora_nic::wire::ip::{Flow, Ipv4, Ipv6, Udp};
@@ -54,9 +54,54 @@ impl Capture<BufWriter<File>> {
     /// Makes or overwrites the file at `path`, with an interface called `name`.
     ///
     /// # Errors
-    /// Those of making and writing a file.
+    /// Those of making and writing a file; [`io::ErrorKind::ResourceBusy`] if another card, of this
+    /// process or another, writes to it.
     pub fn create(path: impl AsRef<Path>, name: &str) -> io::Result<Self> {
-        Capture::new(BufWriter::new(File::create(path)?), name)
+        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    "another card writes to it",
+                ));
+            }
+            // Not every file system has locks, and a pipe has no length.
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        Capture::new(BufWriter::new(file), name)
+    }
+
+    /// As [`Capture::create`], or, where another card writes to that file, to the next that is free
+    /// of `path-2.pcapng`, `path-3.pcapng` and so on.
+    ///
+    /// # Errors
+    /// The file's path, and those of making and writing it.
+    pub fn create_beside(path: &Path, name: &str) -> Result<Self, (PathBuf, io::Error)> {
+        let mut number = 1;
+        loop {
+            let path = numbered(path, number);
+            match Capture::create(&path, name) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => number += 1,
+                made => return made.map_err(|error| (path, error)),
+            }
+        }
+    }
+}
+
+/// The path itself, or with a number behind the name.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    if number == 1 {
+        return path.to_owned();
+    }
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{number}"));
+    let numbered = path.with_file_name(name);
+    match path.extension() {
+        Some(extension) => numbered.with_extension(extension),
+        None => numbered,
     }
 }
 

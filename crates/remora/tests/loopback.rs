@@ -11,8 +11,8 @@ use remora::nic::queue::{
 use remora::nic::wire::Transport;
 use remora::nic::{Access, Path};
 use remora::{
-    Channel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams, Device, Peer,
-    ProtectionDomain, QueuePair, QueuePairOptions,
+    Channel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams, Device,
+    DeviceOptions, OpenError, Peer, ProtectionDomain, QueuePair, QueuePairOptions,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -448,4 +448,31 @@ fn memory_on_the_card_is_served_like_any_other() {
     let whole = b.device.limits().device_memory;
     let again = b.pd.alloc_device_memory(whole.end - whole.start, OPEN);
     assert!(again.is_ok(), "a dropped region gives its memory back");
+}
+
+/// The scheduling class of this process's threads called `remora`.
+fn classes_of_cards() -> Vec<u64> {
+    let mut classes = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        // Others' threads may end meanwhile.
+        let Ok(stat) = std::fs::read_to_string(task.unwrap().path().join("stat")) else { continue };
+        let (name, rest) = stat.rsplit_once(')').unwrap();
+        if name.ends_with("(remora") {
+            // The 41st field; the third is the first behind the name.
+            classes.push(rest.split_whitespace().nth(41 - 3).unwrap().parse().unwrap());
+        }
+    }
+    classes
+}
+
+#[test]
+fn a_card_goes_before_others_where_it_may() {
+    match DeviceOptions::new().real_time().open() {
+        Ok(_device) => assert!(classes_of_cards().contains(&(libc::SCHED_FIFO as u64))),
+        Err(error @ OpenError::RealTime(_)) => {
+            let said = error.to_string();
+            assert!(said.contains("CAP_SYS_NICE") && said.contains("ulimit"), "{said}");
+        }
+        Err(error) => panic!("{error}"),
+    }
 }

@@ -13,7 +13,7 @@ use remora_offload::chain::program::{Program, RegionAt};
 use remora_sim::chain::{SimChain, load, register};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
 use remora_sim::pair::address;
-use remora_sim::world::World;
+use remora_sim::world::{Step, World};
 use remora_sim::{Faults, LinkOptions};
 
 const SERVER: usize = 0;
@@ -88,8 +88,8 @@ impl Town {
         Client { end, buffer, _chain: chain }
     }
 
-    /// All these clients ask at once; returns their answers.
-    fn ask(&mut self, clients: &[Client], messages: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    /// These clients post their messages.
+    fn post(&mut self, clients: &[Client], messages: &[Vec<u8>]) {
         for (Client { end, buffer, .. }, message) in clients.iter().zip(messages) {
             let sge = |offset: u64, len| Sge { addr: buffer.addr + offset, len, lkey: buffer.key };
             let into = [sge(1024, 8192)];
@@ -100,6 +100,11 @@ impl Town {
             let (op, flags) = (SendOp::Send { imm: None, to: None }, SendFlags::SIGNALED);
             end.post_send(&mut self.world, &SendRequest { wr_id: 0, op, data, flags }).unwrap();
         }
+    }
+
+    /// All these clients ask at once; returns their answers.
+    fn ask(&mut self, clients: &[Client], messages: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        self.post(clients, messages);
         self.world.run(Duration::from_secs(5));
         let answer = |client: &Client, world: &mut World| {
             let sent = Endpoint::drain(world, CLIENT, client.end.send_cq);
@@ -120,6 +125,20 @@ fn share(host: &mut remora_sim::world::Host, pd: remora_nic::Pd, memory: RegionA
     let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
     let init = remora_nic::MrInit { iova: memory.addr, len, access, pages };
     RegionAt { addr: memory.addr, key: host.nic.reg_mr(pd, init).unwrap() }
+}
+
+/// An acknowledge that is all there is to send may wait for an answer to ride behind. A driver that
+/// waits for that here keeps the chain, which is the answer, from running.
+#[test]
+fn a_message_that_sets_off_a_chain_asks_for_more_than_an_acknowledge() {
+    let mut town = Town::new(0, Faults::default());
+    let client = town.client(&Lookup::HOPSCOTCH.program());
+    let addresses = town.table.addresses(town.memory.addr, 1);
+    let message = Lookup::HOPSCOTCH.message(1, &addresses);
+    town.post(&[client], &[message]);
+    while town.world.step() != Some(Step::Card(SERVER)) {}
+    let server = &town.world.hosts[SERVER].nic;
+    assert!(server.wants_transmit() && !server.wants_acknowledge_only());
 }
 
 #[test]

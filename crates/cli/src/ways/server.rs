@@ -17,8 +17,8 @@ use remora::offload::kernel::builtin::filter::{Compare, FilterTap, Params as Fil
 use remora::offload::kernel::builtin::hyperloglog::Sketch;
 use remora::offload::kernel::builtin::{consistency, get};
 use remora::{
-    CompletionQueue, Connection, ConnectionParams, Device, MemoryRegion, ProtectionDomain,
-    QueuePair, QueuePairOptions,
+    CompletionQueue, Connection, ConnectionParams, Device, DeviceOptions, MemoryRegion, OpenError,
+    ProtectionDomain, QueuePair, QueuePairOptions,
 };
 use remora_cli::node::spec::parse_size;
 use serde::{Deserialize, Serialize};
@@ -134,7 +134,7 @@ impl Server {
             child::pin(which)?;
         }
         child::end_with_stdin()?;
-        let device = Device::open()?;
+        let device = if self.chains { open_for_chains()? } else { Device::open()? };
         let pd = device.alloc_pd()?;
         let alloc = |len: u64| pd.alloc(len as usize, Access::all());
         let memory = alloc(self.memory)?;
@@ -182,6 +182,17 @@ impl Server {
             _calls: calls,
         };
         serving.serve(&tcp)
+    }
+}
+
+/// Chains are served by the card alone, beside whatever its host does.
+fn open_for_chains() -> Result<Device> {
+    match DeviceOptions::new().real_time().open() {
+        Err(error @ OpenError::RealTime(_)) => {
+            eprintln!("{error}\nWithout that, the card waits for its turn beside the writers.");
+            Ok(Device::open()?)
+        }
+        opened => Ok(opened?),
     }
 }
 

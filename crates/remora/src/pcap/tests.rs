@@ -67,3 +67,26 @@ fn tshark_reads_it() {
     ];
     assert_eq!(lines, expected, "{}", String::from_utf8_lossy(&out.stderr));
 }
+
+#[test]
+fn two_cards_do_not_write_to_one_file() {
+    let folder = std::env::temp_dir().join(format!("remora-captures-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("here.pcapng");
+    std::fs::write(&path, vec![b'x'; 4096]).unwrap();
+    let first = Capture::create(&path, "first").unwrap();
+    let refused = Capture::create(&path, "second").unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+    let second = Capture::create_beside(&path, "second").unwrap();
+    let third = Capture::create_beside(&path, "third").unwrap();
+    drop((first, third));
+    let again = Capture::create_beside(&path, "again").unwrap();
+    drop((second, again));
+    let mut names: Vec<_> =
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["here-2.pcapng", "here-3.pcapng", "here.pcapng"]);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(whole.len() < 4096 && !whole.contains(&b'x'), "what was there is gone");
+}

@@ -34,6 +34,9 @@ pub(super) struct Chains {
     /// Write the page with the plots here
     #[arg(long, value_name = "FILE", default_value = "remora-chains.html")]
     html: PathBuf,
+    /// Only the rows and figures whose names contain this: `fig15`, `rate`
+    #[arg(long, value_name = "WORD", default_value = "")]
+    only: String,
     /// Leave both processes where the system puts them
     #[arg(long)]
     no_pin: bool,
@@ -71,6 +74,28 @@ const FULL: Extent =
 const QUICK: Extent =
     Extent { runs: 2, calls: 20, tail: 50, patience: Duration::from_millis(50), rate: 1 << 9 };
 
+/// What figures are measured on.
+struct Bed<'a> {
+    client: &'a Client,
+    tables: &'a gets::Tables,
+    lists: &'a lists::Lists,
+    rates: &'a rates::Bench,
+}
+
+/// Measures a figure.
+type Make = fn(&Bed<'_>, Extent) -> Result<Figure>;
+
+/// The figures of the paper and its tables, in its order.
+const FIGURES: [(&str, Make); 7] = [
+    ("fig8", |bed, extent| bed.rates.orders(extent)),
+    ("table3", |bed, extent| bed.rates.verbs(extent)),
+    ("fig10", |bed, extent| gets::sizes(bed.client, bed.tables, extent)),
+    ("fig11", |bed, extent| gets::collisions(bed.client, bed.tables, extent)),
+    ("table4", |bed, extent| gets::throughput(bed.client, bed.tables, extent)),
+    ("fig13", |bed, extent| bed.lists.traversals(bed.client, extent)),
+    ("fig15", |bed, extent| load::writers(bed.client, bed.tables, extent)),
+];
+
 impl Chains {
     pub(super) fn run(&self) -> Result<()> {
         let extent = if self.options.quick { QUICK } else { FULL };
@@ -92,21 +117,17 @@ impl Chains {
         let mut rows = Vec::new();
         let cases = bench.cases(extent).into_iter();
         let cases = cases.chain(gets::cases(&client, &tables, extent)?);
-        for case in cases.chain(load::cases(&client, &tables, extent)?) {
+        let cases = cases.chain(load::cases(&client, &tables, extent)?);
+        for case in cases.filter(|case| case.name.contains(&self.only)) {
             rows.push(measure(case, extent.runs)?);
         }
         show(&rows);
-        let figures = [
-            bench.orders(extent)?,
-            bench.verbs(extent)?,
-            gets::sizes(&client, &tables, extent)?,
-            gets::collisions(&client, &tables, extent)?,
-            gets::throughput(&client, &tables, extent)?,
-            lists.traversals(&client, extent)?,
-            load::writers(&client, &tables, extent)?,
-        ];
-        for figure in &figures {
+        let bed = Bed { client: &client, tables: &tables, lists: &lists, rates: &bench };
+        let mut figures = Vec::new();
+        for (id, make) in FIGURES.into_iter().filter(|(id, _)| id.contains(&self.only)) {
+            let figure = make(&bed, extent).with_context(|| format!("{id} was not measured"))?;
             figure.show();
+            figures.push(figure);
         }
         let page = page::render(WORDS, &rows, &figures)?;
         std::fs::write(&self.html, page)

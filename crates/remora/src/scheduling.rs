@@ -1,0 +1,73 @@
+//! What the background thread asks of the system's scheduler.
+
+use std::io;
+use std::time::Duration;
+
+/// The shortest turn there is.
+const TURN: Duration = Duration::from_micros(100);
+
+/// For the calling thread, the card's own.
+///
+/// # Errors
+/// It may not have real-time priority; without that there are none.
+pub(crate) fn ask(real_time: bool) -> io::Result<()> {
+    make_naps_short();
+    if real_time {
+        return go_before_all_others();
+    }
+    ask_for_short_turns();
+    Ok(())
+}
+
+/// Lets the calling thread wake up when it wants to, and not up to 50 µs later.
+fn make_naps_short() {
+    // SAFETY: the call takes numbers only, and concerns this thread.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
+}
+
+/// Lets the calling thread run soon after it wakes, where a program's threads keep all processors
+/// busy (watching memory, say): the scheduler gives way to who asks for short turns. Linux before
+/// 6.12 takes no notice.
+fn ask_for_short_turns() {
+    #[repr(C)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    // SAFETY: the call takes numbers only, and concerns this thread.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: libc::SCHED_OTHER as u32,
+        flags: 0,
+        nice,
+        priority: 0,
+        runtime: TURN.as_nanos() as u64,
+        deadline: 0,
+        period: 0,
+    };
+    // SAFETY: the structure is as long as it says and lives through the call, which only reads it.
+    let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    if set != 0 {
+        tracing::debug!(error = %io::Error::last_os_error(), "turns stay long");
+    }
+}
+
+/// Puts the calling thread before every ordinary thread of the machine: it runs as soon as it has
+/// work. (A share of the processor will not do: even with a niceness of -15 a thread waits for
+/// milliseconds, until the turn of another ends.)
+///
+/// # Errors
+/// The process may not: it needs `CAP_SYS_NICE`, or a limit of real-time priority above zero.
+fn go_before_all_others() -> io::Result<()> {
+    let first = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the structure lives through the call, which only reads it, and concerns this thread.
+    let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

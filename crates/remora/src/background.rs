@@ -49,9 +49,10 @@ const LINGER: Duration = Duration::from_micros(200);
 /// Packets at a time that show a stream of data: what a sender's long messages leave in.
 const STREAM: usize = 8;
 /// How long the thread keeps looking when a stream pauses. A sender needs some 10 µs for the next
-/// system call's worth; to be put to sleep and woken for each costs this thread as much, and the
-/// sender, whose system call does the waking, a part of its own time.
-const STAY: Duration = Duration::from_micros(30);
+/// system call's worth, and several times that where something else has its core; to be put to
+/// sleep and woken for each costs this thread as much, and the sender, whose system call does the
+/// waking, a part of its own time. (1,400 sleeps a second took a tenth of perftest's bandwidth.)
+const STAY: Duration = Duration::from_micros(100);
 
 /// How long after polling a program is one that may.
 const ATTENDED: Duration = Duration::from_millis(10);
@@ -59,6 +60,9 @@ const ATTENDED: Duration = Duration::from_millis(10);
 /// Polls since the thread last looked that count as somebody polling. One or two are what an
 /// application does that sleeps on a channel and was woken.
 const POLLS: u32 = 8;
+/// Packets that an application moves itself which count as a poll: who streams long messages sends
+/// them as it posts, and finds completions nearly whenever it looks.
+const PACKETS_A_POLL: u64 = 64;
 
 /// What the thread is doing.
 const RESTING: u32 = 0;
@@ -67,7 +71,8 @@ const SLEEPING: u32 = 1;
 /// What the background thread and the others tell each other.
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// Empty-handed polls since the thread last looked. Only an estimate: increments may be lost.
+    /// Empty-handed polls since the thread last looked, and packets that applications moved
+    /// ([`PACKETS_A_POLL`]). Only an estimate: increments may be lost.
     polls: AtomicU32,
     /// Leaving the work to those who poll, or asleep on the socket, ready to work?
     doing: AtomicU32,
@@ -97,7 +102,7 @@ impl Background {
     /// to leave the work to whoever polls and look in later; and at once if something is left over
     /// (an acknowledge to send, say), since one poll does not mean that another comes.
     #[inline(always)]
-    pub(crate) fn note_poll(&self, driver: &Driver) {
+    pub(crate) fn note_poll(&self, driver: &Driver, moved: u64) {
         if !self.rests() {
             if driver.has_more() {
                 self.wake();
@@ -105,10 +110,17 @@ impl Background {
                 self.due(driver.nic.poll_timeout());
             }
         }
-        let polls = self.polls.load(Ordering::Relaxed);
-        if polls < POLLS {
-            self.polls.store(polls + 1, Ordering::Relaxed);
-            if polls + 1 == POLLS && !self.rests() {
+        self.note_attention(1, moved);
+    }
+
+    /// So many empty-handed polls, and packets moved in them or behind posts.
+    #[inline(always)]
+    pub(crate) fn note_attention(&self, polls: u32, moved: u64) {
+        let before = self.polls.load(Ordering::Relaxed);
+        let weight = polls + (moved / PACKETS_A_POLL) as u32;
+        if weight > 0 && before < POLLS {
+            self.polls.store(before + weight, Ordering::Relaxed);
+            if before + weight >= POLLS && !self.rests() {
                 self.wake();
             }
         }
@@ -174,6 +186,7 @@ pub(crate) fn run(shared: &Shared) {
     let mut look_in = LOOK_IN_MIN;
     let mut kept = Kept::default();
     let mut last_polled: Option<Instant> = None;
+    let mut stay_until = Time::ZERO;
     while !shared.background.stop.load(Ordering::Acquire) {
         if shared.background.others_poll() {
             last_polled = Some(Instant::now());
@@ -187,7 +200,8 @@ pub(crate) fn run(shared: &Shared) {
             continue;
         }
         look_in = LOOK_IN_MIN;
-        drive(shared, last_polled.is_some_and(|at| at.elapsed() < ATTENDED));
+        let attended = last_polled.is_some_and(|at| at.elapsed() < ATTENDED);
+        drive(shared, attended, &mut stay_until);
     }
 }
 
@@ -232,13 +246,16 @@ fn rest(shared: &Shared, time: Duration) -> bool {
 
 /// Takes steps until nothing moves, or a number of them; returns whether that came first. The last
 /// step has been taken under the lock that is returned.
-fn take_steps(shared: &Shared, attended: bool) -> (MutexGuard<'_, Driver>, bool) {
-    let mut stay_until = Time::ZERO;
+fn take_steps<'a>(
+    shared: &'a Shared,
+    attended: bool,
+    stay_until: &mut Time,
+) -> (MutexGuard<'a, Driver>, bool) {
     let mut driver = shared.lock();
     for _ in 0..STEPS {
         if driver.progress() {
             if driver.received_last() >= STREAM {
-                stay_until = driver.now() + STAY;
+                *stay_until = driver.now() + STAY;
             }
             if attended && driver.owes_acknowledge_only() {
                 // A program that now watches memory for this message will answer it, and the
@@ -249,7 +266,8 @@ fn take_steps(shared: &Shared, attended: bool) -> (MutexGuard<'_, Driver>, bool)
                 std::thread::sleep(LINGER);
                 driver = shared.lock();
             }
-        } else if driver.is_blocked() || stay_until == Time::ZERO || driver.now() >= stay_until {
+        } else if driver.is_blocked() || *stay_until == Time::ZERO || driver.now() >= *stay_until {
+            *stay_until = Time::ZERO;
             return (driver, true);
         } else {
             // Whoever else has use for this core, or for the card, goes first.
@@ -262,10 +280,10 @@ fn take_steps(shared: &Shared, attended: bool) -> (MutexGuard<'_, Driver>, bool)
 }
 
 /// Drives the card until nothing moves, then sleeps until something does. `attended`: the program
-/// has polled not long ago.
-fn drive(shared: &Shared, attended: bool) {
+/// has polled not long ago. Until `stay_until` a stream of data may go on.
+fn drive(shared: &Shared, attended: bool, stay_until: &mut Time) {
     let (socket_wants, timeout, groups) = {
-        let (mut driver, settled) = take_steps(shared, attended);
+        let (mut driver, settled) = take_steps(shared, attended, stay_until);
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
         }

@@ -324,15 +324,18 @@ impl Shared {
     /// Drives inline, one step; returns whether there was anything to do.
     #[inline(always)]
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
+        let before = driver.packets_moved();
         let moved = driver.spin();
-        self.background.note_poll(driver);
+        self.background.note_poll(driver, driver.packets_moved() - before);
         moved
     }
 
     /// Sends what became due, and wakes the background thread for what is left or comes later.
     pub(crate) fn after_command(&self, driver: &mut Driver) {
+        let before = driver.packets_moved();
         driver.transmit_answer(self.background.rests());
         driver.dispatch_events();
+        self.background.note_attention(0, driver.packets_moved() - before);
         if driver.has_more() {
             self.background.more_to_do();
         } else {

@@ -57,6 +57,8 @@ pub(crate) struct Driver {
     idle: u32,
     /// Packets that the last step received.
     packets: usize,
+    /// Packets that have arrived so far.
+    arrived: u64,
     capture: Option<Capture<BufWriter<File>>>,
     /// Where a completion queue's notifications go.
     pub(crate) channels: HashMap<u32, Arc<ChannelQueue>>,
@@ -133,6 +135,7 @@ impl Driver {
             timeless: 0,
             idle: 0,
             packets: 0,
+            arrived: 0,
             capture,
             channels: HashMap::new(),
             async_events: VecDeque::new(),
@@ -278,6 +281,12 @@ impl Driver {
         }
     }
 
+    /// How many packets have left or arrived so far.
+    #[inline(always)]
+    pub(crate) fn packets_moved(&self) -> u64 {
+        self.arrived + self.egress.counters().packets
+    }
+
     /// How many packets the last step received.
     pub(crate) fn received_last(&self) -> usize {
         self.packets
@@ -308,6 +317,7 @@ impl Driver {
             Ok(packets) => {
                 self.idle = 0;
                 self.packets = packets;
+                self.arrived += packets as u64;
             }
             Err(error) => {
                 tracing::error!(%error, "cannot receive on the card's socket");

@@ -66,7 +66,8 @@ pub struct Socket {
     tos: u8,
     segmentation: bool,
     coalescing: bool,
-    usual: Usual,
+    segment: Usual,
+    hop_limit: Usual,
 }
 
 /// What a group of datagrams of one size needs beside its bytes.
@@ -120,8 +121,8 @@ impl Socket {
                 .map_err(|source| BindError::Options { addr, source })?;
         }
         let Config { port, tos, .. } = config;
-        let usual = Usual::default();
-        Ok(Socket { udp, addr, scope_id, port, tos, segmentation, coalescing, usual })
+        let (segment, hop_limit) = (Usual::segment(), Usual::hop_limit(addr.is_ipv6()));
+        Ok(Socket { udp, addr, scope_id, port, tos, segmentation, coalescing, segment, hop_limit })
     }
 
     /// A socket that gets what is sent to a multicast group, on the interface of this one.
@@ -137,8 +138,8 @@ impl Socket {
         }
         let config = Config { port: self.port, tos: self.tos, ..Config::default() };
         let (segmentation, coalescing) = set_options(&udp, group.is_ipv6(), &config)?;
-        let usual = Usual::default();
-        Ok(Socket { udp, addr: group, segmentation, coalescing, usual, ..*self })
+        let (segment, hop_limit) = (Usual::segment(), Usual::hop_limit(group.is_ipv6()));
+        Ok(Socket { udp, addr: group, segmentation, coalescing, segment, hop_limit, ..*self })
     }
 
     /// The address that the socket is bound to.
@@ -192,13 +193,18 @@ impl Socket {
     pub fn send(&mut self, to: Destination, segment: usize, bytes: &[u8]) -> io::Result<()> {
         let v6 = self.addr.is_ipv6();
         let tos = (to.tos != self.tos).then_some(to.tos);
-        let hop_limit = (![0, DEFAULT_HOP_LIMIT].contains(&to.hop_limit)).then_some(to.hop_limit);
-        let to = socket_addr(to.addr.to_canonical(), self.scope_id, self.port);
         let fd = self.udp.as_fd();
-        self.usual.send(fd, (segment, bytes.len()), |segment| {
+        let hops = if to.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { to.hop_limit };
+        let hop_limit = match to.addr.is_multicast() {
+            // To groups another option applies.
+            true => (hops != DEFAULT_HOP_LIMIT).then_some(hops.into()),
+            false => self.hop_limit.note(fd, hops.into())?,
+        };
+        let to = socket_addr(to.addr.to_canonical(), self.scope_id, self.port);
+        self.segment.send(fd, (segment, bytes.len()), |segment| {
             let mut control = Control::new();
             tos.into_iter().for_each(|tos| control.push_tos(v6, tos));
-            hop_limit.into_iter().for_each(|hops| control.push_hop_limit(v6, hops));
+            hop_limit.into_iter().for_each(|hops| control.push_hop_limit(v6, hops as u8));
             segment.into_iter().for_each(|segment| control.push_segment(segment));
             sys::send(fd, to, &control, bytes)
         })

@@ -1,29 +1,55 @@
-//! By what a socket cuts when it is not told.
+//! What holds for a socket's datagrams where nothing else is said beside them.
 //!
-//! The size of a group's datagrams travels in a note beside the bytes, which takes the longer
-//! system call: 0.12 µs a message where each is a packet and an acknowledge behind it. But sizes
-//! repeat, and the socket itself can hold one of them (`UDP_SEGMENT` as an option); then only
-//! other sizes need the note.
+//! The size of a group's datagrams and their time to live travel in a note beside the bytes, which
+//! takes the longer system call: 0.12 µs a message where each is a packet and an acknowledge behind
+//! it. But both repeat, and the socket itself can hold one of each, as an option; then only others
+//! need the note.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use libc::c_int;
+
+use super::DEFAULT_HOP_LIMIT;
 use super::sys;
 
 /// Calls in a row that cut by another size until the option changes: as many as its change costs.
 const TIMES: u8 = 16;
 
 /// The option as it stands, and what would have been better.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Usual {
-    /// Zero: nothing is cut.
-    segment: u16,
+    level: c_int,
+    name: c_int,
+    now: u16,
     other: u16,
     /// How often in a row the other would have been right.
     times: u8,
 }
 
 impl Usual {
+    /// By how many bytes groups are cut. At first nothing is cut, which zero stands for.
+    pub(super) fn segment() -> Usual {
+        Usual { level: libc::SOL_UDP, name: libc::UDP_SEGMENT, now: 0, other: 0, times: 0 }
+    }
+
+    /// Time to live of what goes to one host.
+    pub(super) fn hop_limit(v6: bool) -> Usual {
+        let (level, name) = match v6 {
+            true => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+            false => (libc::IPPROTO_IP, libc::IP_TTL),
+        };
+        Usual { level, name, now: DEFAULT_HOP_LIMIT.into(), other: 0, times: 0 }
+    }
+
+    /// What to note beside a datagram for which `right` is right.
+    pub(super) fn note(&mut self, fd: BorrowedFd<'_>, right: u16) -> io::Result<Option<u16>> {
+        if self.is_due(right) {
+            self.set(fd, right)?;
+        }
+        Ok((right != self.now).then_some(right))
+    }
+
     /// Sends one datagram, or a group that is to be cut by `segment`: by `call`, which is told what
     /// to note. A socket that cuts nothing needs no note for a single one, and one that cuts by
     /// more than a single one's length needs none either.
@@ -36,16 +62,13 @@ impl Usual {
         let group = len > segment;
         let right = match group {
             true => u16::try_from(segment).map_err(|_| io::ErrorKind::InvalidInput)?,
-            false if len <= usize::from(self.segment) => self.segment,
+            false if len <= usize::from(self.now) => self.now,
             false => 0,
         };
-        if self.is_due(right) {
-            self.set(fd, right)?;
-        }
-        let sent = call((right != self.segment).then_some(right));
-        match sent {
+        let note = self.note(fd, right)?;
+        match call(note) {
             // Some routes take no group, and some kernels judge single datagrams by the option.
-            Err(error) if !group && self.segment != 0 && is_refusal(&error) => {
+            Err(error) if !group && self.now != 0 && is_refusal(&error) => {
                 self.set(fd, 0)?;
                 call(None)
             }
@@ -55,7 +78,7 @@ impl Usual {
 
     /// Is it time to change the option, now that `right` would be right?
     fn is_due(&mut self, right: u16) -> bool {
-        if right == self.segment {
+        if right == self.now {
             self.times = 0;
             return false;
         }
@@ -66,9 +89,9 @@ impl Usual {
         self.times == TIMES
     }
 
-    fn set(&mut self, fd: BorrowedFd<'_>, segment: u16) -> io::Result<()> {
-        sys::set_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT, segment.into())?;
-        (self.segment, self.times) = (segment, 0);
+    fn set(&mut self, fd: BorrowedFd<'_>, value: u16) -> io::Result<()> {
+        sys::set_option(fd, self.level, self.name, value.into())?;
+        (self.now, self.times) = (value, 0);
         Ok(())
     }
 }
@@ -99,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_size_that_repeats_needs_no_note() {
-        let mut usual = Usual::default();
+        let mut usual = Usual::segment();
         assert_eq!(notes(&mut usual, &[(40, 40), (40, 60)]), [None, Some(40)]);
         let told = notes(&mut usual, &[(40, 60); 20]);
         assert_eq!(told[..14], [Some(40); 14]);
@@ -110,8 +133,21 @@ mod tests {
     }
 
     #[test]
+    fn a_time_to_live_that_repeats_needs_no_note() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(socket) = UdpSocket::bind(address) else { continue };
+            let mut usual = Usual::hop_limit(address.starts_with('['));
+            let mut note = |hops| usual.note(socket.as_fd(), hops).unwrap();
+            assert_eq!((note(64), note(255)), (None, Some(255)));
+            let later: Vec<_> = (0..20).map(|_| note(255)).collect();
+            assert_eq!(later[14..], [None; 6]);
+            assert_eq!(note(64), Some(64));
+        }
+    }
+
+    #[test]
     fn sizes_that_change_are_noted() {
-        let mut usual = Usual::default();
+        let mut usual = Usual::segment();
         let sends: Vec<_> = (0..100).map(|i| (40 + i % 2, 60)).collect();
         assert!(notes(&mut usual, &sends).iter().all(Option::is_some));
     }
@@ -119,7 +155,7 @@ mod tests {
     #[test]
     fn a_refused_single_datagram_goes_without_the_option() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut usual = Usual::default();
+        let mut usual = Usual::segment();
         usual.set(socket.as_fd(), 100).unwrap();
         let tries = RefCell::new(vec![Ok(()), Err(libc::EINVAL)]);
         let call = |note| {
@@ -128,6 +164,6 @@ mod tests {
         };
         usual.send(socket.as_fd(), (40, 40), call).unwrap();
         assert!(tries.borrow().is_empty());
-        assert_eq!(usual.segment, 0);
+        assert_eq!(usual.now, 0);
     }
 }

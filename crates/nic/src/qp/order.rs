@@ -31,16 +31,22 @@ pub(crate) struct Waiting {
 impl Qp {
     /// Looks whether a WAIT's completion queue has counted enough; else the queue pair will be
     /// woken when it has.
+    #[inline]
     pub(super) fn wait(&mut self, env: &mut Env<'_>, element: &Element) -> Wait {
         let (cq, count) = (element.key, element.remote);
+        if env.card.cqs.get(cq).is_some_and(|queue| queue.count() >= count) {
+            self.waits_no_more();
+            return Wait::Over;
+        }
+        self.begin_wait(env, cq, count)
+    }
+
+    #[inline(never)]
+    fn begin_wait(&mut self, env: &mut Env<'_>, cq: u32, count: u64) -> Wait {
         let Some(queue) = env.card.cqs.get_mut(cq) else {
             env.card.counters.chain_bad_wait += 1;
             return Wait::Refused(Cause::BadWait { cq });
         };
-        if queue.count() >= count {
-            self.waits_no_more();
-            return Wait::Over;
-        }
         match self.cold.waiting {
             Some(Waiting { cq: at, wakes }) if at == cq && wakes == queue.wakes() => {
                 queue.wait_for(count);

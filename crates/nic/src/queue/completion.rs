@@ -224,6 +224,11 @@ impl CompletionQueue {
         self.count
     }
 
+    /// Does it keep errors only?
+    pub(crate) fn counts_only(&self) -> bool {
+        self.counts_only
+    }
+
     /// How often those who waited were woken.
     pub(crate) fn wakes(&self) -> u32 {
         self.wakes
@@ -258,12 +263,9 @@ impl CompletionQueue {
         self.waiting.drain(..)
     }
 
-    /// Adds an entry; says whether the owner waits for it. A full queue loses the entry, is
+    /// Keeps an entry; says whether the owner waits for it. A full queue loses the entry, is
     /// overrun from then on, and says so once.
     pub(crate) fn push(&mut self, entry: Completion) -> Pushed {
-        if self.counts_only && entry.status == Status::Success {
-            return Pushed::Quietly;
-        }
         if self.ring.len() >= self.capacity {
             let first = !self.overrun;
             self.overrun = true;

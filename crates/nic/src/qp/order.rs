@@ -7,6 +7,7 @@ use crate::card::{Card, Env};
 use crate::chain::{ChainStep, EnableError, Errand, Mode, Queue, StepEnd};
 use crate::incident::Cause;
 use crate::multi_queue::Cursor;
+use crate::queue::completion::CompletionQueue;
 use crate::queue::element::Element;
 use crate::queue::{ELEMENT_LEN, Opcode, Status};
 
@@ -34,7 +35,8 @@ impl Qp {
     #[inline]
     pub(super) fn wait(&mut self, env: &mut Env<'_>, element: &Element) -> Wait {
         let (cq, count) = (element.key, element.remote);
-        if env.card.cqs.get(cq).is_some_and(|queue| queue.count() >= count) {
+        let over = |queue: &CompletionQueue| queue.count() >= count && queue.is_open_to(self.pd);
+        if env.card.cqs.get(cq).is_some_and(over) {
             self.waits_no_more();
             return Wait::Over;
         }
@@ -43,7 +45,8 @@ impl Qp {
 
     #[inline(never)]
     fn begin_wait(&mut self, env: &mut Env<'_>, cq: u32, count: u64) -> Wait {
-        let Some(queue) = env.card.cqs.get_mut(cq) else {
+        let queue = env.card.cqs.get_mut(cq).filter(|queue| queue.is_open_to(self.pd));
+        let Some(queue) = queue else {
             env.card.counters.chain_bad_wait += 1;
             return Wait::Refused(Cause::BadWait { cq });
         };

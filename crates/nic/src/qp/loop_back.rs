@@ -37,6 +37,15 @@ enum Flow {
 }
 
 impl Flow {
+    /// What a WAIT has found.
+    fn of(wait: Wait) -> Result<Flow, Failure> {
+        match wait {
+            Wait::Over => Ok(Flow::Done),
+            Wait::Blocked => Ok(Flow::Blocked),
+            Wait::Refused(cause) => Err(Failure::new(Status::LocalQpOperation, cause)),
+        }
+    }
+
     /// How a step that came to this is traced.
     fn end(flow: &Result<Flow, Failure>) -> StepEnd {
         match flow {
@@ -75,16 +84,6 @@ impl Failure {
             Nak::InvalidRequest | Nak::PsnSequence => Status::RemoteInvalidRequest,
         };
         Failure { status, blame: (Cause::Told(nak), None), nak: Some(nak) }
-    }
-}
-
-impl From<Wait> for Result<Flow, Failure> {
-    fn from(wait: Wait) -> Result<Flow, Failure> {
-        match wait {
-            Wait::Over => Ok(Flow::Done),
-            Wait::Blocked => Ok(Flow::Blocked),
-            Wait::Refused(cause) => Err(Failure::new(Status::LocalQpOperation, cause)),
-        }
     }
 }
 
@@ -208,10 +207,10 @@ impl Turn<'_, '_> {
             Ok(element) => element,
             Err(bad) => return self.malformed(raw, *bad),
         };
-        // What concerns others may move the queue pair; what does not, need not look for it again.
+        // Behind what concerns others, the queue pair has to be looked for again.
         let (flow, qp) = match element.opcode {
             Opcode::NoOp => (Ok(Flow::Done), qp),
-            Opcode::Wait => (qp.wait(self.env, element).into(), qp),
+            Opcode::Wait => (Flow::of(qp.wait(self.env, element)), qp),
             _ => {
                 let flow = self.carry_out(element, raw, scratch);
                 let Some(qp) = self.qps.get_mut(self.qpn) else { return Some(false) };
@@ -452,6 +451,7 @@ impl Turn<'_, '_> {
         }
         let payload = match local {
             Local::Inline(bytes) => bytes,
+            // All of one entry, as mostly.
             Local::Sges([entry]) if entry.len == len && len > 0 => {
                 self.read_local(*entry, buffer)?;
                 &*buffer

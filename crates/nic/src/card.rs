@@ -139,15 +139,39 @@ impl Card {
 
     /// Adds a completion, and the events it causes.
     pub(crate) fn complete(&mut self, now: Time, cq: u32, entry: Completion) {
+        if entry.status == Status::Success {
+            return self.complete_well(now, cq, || entry);
+        }
         let Some(queue) = self.cqs.get_mut(cq) else { return };
-        if entry.status == Status::Success && queue.count_one() {
+        let pushed = queue.push(Completion { at: now, ..entry });
+        self.tell_pushed(now, cq, pushed);
+    }
+
+    /// As [`Card::complete`], for what ended well. Queues of chains only count it.
+    #[inline]
+    pub(crate) fn complete_well(&mut self, now: Time, cq: u32, entry: impl FnOnce() -> Completion) {
+        let Some(queue) = self.cqs.get_mut(cq) else { return };
+        if queue.count_one() {
             self.chains.errands.extend(queue.wake().map(Errand::Wake));
         }
-        let pushed = queue.push(Completion { at: now, ..entry });
+        let pushed = match queue.counts_only() {
+            true => Pushed::Quietly,
+            false => queue.push(Completion { at: now, ..entry() }),
+        };
+        match pushed {
+            Pushed::Quietly => self.counters.completions += 1,
+            pushed => self.tell_pushed(now, cq, pushed),
+        }
+    }
+
+    /// Counts a completion, and raises the events it causes.
+    fn tell_pushed(&mut self, now: Time, cq: u32, pushed: Pushed) {
         match pushed {
             Pushed::Quietly | Pushed::Lost => {}
             Pushed::NotifyLater(period) => {
-                self.cq_timers.arm(&mut queue.timer, cq, now + period);
+                if let Some(queue) = self.cqs.get_mut(cq) {
+                    self.cq_timers.arm(&mut queue.timer, cq, now + period);
+                }
             }
             Pushed::Notify => self.events.push_back(Event::CompletionQueueNotify(cq)),
             Pushed::Overflow => self.events.push_back(Event::CompletionQueueError(cq)),

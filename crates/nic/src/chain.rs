@@ -39,7 +39,7 @@ use crate::queue::element::Element;
 use crate::queue::{ELEMENT_LEN, Status};
 use crate::time::Time;
 
-/// Elements that loop-back queue pairs run in one [`crate::Nic::poll_transmit`]: some 10 µs of a
+/// Elements that loop-back queue pairs run in one [`crate::Nic::poll_transmit`]: some 6 µs of a
 /// processor, and then whoever drives the card gets to receive.
 pub(crate) const ELEMENTS_PER_POLL: u32 = 256;
 

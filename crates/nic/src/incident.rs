@@ -135,7 +135,8 @@ pub enum Cause {
     NotAllowed,
     /// No such address handle in this protection domain.
     UnknownAddressHandle,
-    /// A WAIT names no completion queue.
+    /// A WAIT names no completion queue, or one that others than queue pairs of its protection
+    /// domain report to.
     BadWait {
         /// What it names.
         cq: u32,
@@ -309,7 +310,9 @@ impl fmt::Display for Cause {
             Cause::UnknownAddressHandle => {
                 f.write_str("no such address handle in this protection domain")
             }
-            Cause::BadWait { cq } => write!(f, "a WAIT on {cq:#x}, which is no completion queue"),
+            Cause::BadWait { cq } => {
+                write!(f, "a WAIT on {cq:#x}, which is no completion queue of its domain")
+            }
             Cause::BadEnable(error) => write!(f, "an ENABLE is refused: {error}"),
             Cause::WaitExpired { cq, count } => {
                 write!(f, "completion queue {cq:#x} has not counted {count} in the time allowed")

@@ -502,7 +502,7 @@ impl Nic {
         }
         for cq in [qp.send_cq, qp.recv_cq] {
             if let Some(queue) = self.card.cqs.get_mut(cq) {
-                count(&mut queue.users);
+                if by > 0 { queue.add_user(qp.pd) } else { queue.remove_user() }
             }
         }
         if let Some(srq) = self.card.srqs.get_mut(qp.srq) {

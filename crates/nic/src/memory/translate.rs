@@ -56,6 +56,12 @@ impl PageTable {
         let size = 1u64 << self.shift;
         let mut at = self.offset + from;
         let mut left = u64::from(len);
+        // Most accesses lie within a page.
+        let within = at & (size - 1);
+        if left > 0 && left <= size - within {
+            let addr = self.pages[(at >> self.shift) as usize] + within;
+            return each(Segment { addr, len });
+        }
         let mut piece = Segment { addr: 0, len: 0 };
         while left > 0 {
             let within = at & (size - 1);

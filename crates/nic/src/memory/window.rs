@@ -168,6 +168,7 @@ impl Regions {
     }
 
     /// As `find`, through a window: a window's rules, then where the bytes are in its region.
+    #[inline(never)]
     pub(super) fn find_through(
         &self,
         window: &Window,

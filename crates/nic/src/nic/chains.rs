@@ -66,7 +66,8 @@ impl Nic {
             }
             Errand::Enable { by, at, element } => {
                 let mut env = Env { now, mem, card: &mut self.card };
-                let Err(error) = enable(&mut self.qps, &mut env, by, &element) else { return };
+                let Some(pd) = self.qps.get(by).map(|qp| qp.pd) else { return };
+                let Err(error) = enable(&mut self.qps, &mut env, pd, &element) else { return };
                 if let Some(qp) = self.qps.get_mut(by) {
                     qp.enable_refused(&mut env, at, error);
                 }

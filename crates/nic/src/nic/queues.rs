@@ -72,8 +72,8 @@ impl Nic {
     /// Ends a completion queue that no queue pair reports to any more.
     pub fn destroy_cq(&mut self, cq: u32) -> Result<(), DestroyError> {
         let queue = self.card.cqs.get(cq).ok_or(DestroyError::Unknown)?;
-        if queue.users > 0 {
-            return Err(DestroyError::Busy { users: queue.users });
+        if queue.users() > 0 {
+            return Err(DestroyError::Busy { users: queue.users() });
         }
         if let Some(mut queue) = self.card.cqs.remove(cq) {
             // Their WAITs now find nothing.

@@ -57,7 +57,7 @@ impl Nic {
         }
         domain.users += 1;
         xrc_domain.users += 1;
-        queue.users += 1;
+        queue.add_user(pd);
         Ok(handle)
     }
 
@@ -73,7 +73,7 @@ impl Nic {
             domain.users -= 1;
         }
         if let Some(queue) = self.card.cqs.get_mut(xrc.cq) {
-            queue.users -= 1;
+            queue.remove_user();
         }
     }
 

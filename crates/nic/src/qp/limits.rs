@@ -78,11 +78,13 @@ impl Limits {
 
 impl Qp {
     /// May the next element run? If it is to wait, the queue pair's timer will wake it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn may_run(&mut self, env: &mut Env<'_>) -> Result<(), Held> {
-        if !self.mode.contains(Mode::LIMITED) {
-            return Ok(());
-        }
+        if self.mode.contains(Mode::LIMITED) { self.limits_let_run(env) } else { Ok(()) }
+    }
+
+    #[inline(never)]
+    fn limits_let_run(&mut self, env: &mut Env<'_>) -> Result<(), Held> {
         let Some(limits) = &mut self.cold.limits else { return Ok(()) };
         let chains = &mut env.card.chains;
         let budget = limits.set.budget.and_then(|budget| chains.budgets.get(budget));
@@ -98,11 +100,16 @@ impl Qp {
     }
 
     /// An element runs.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn note_run(&mut self, env: &mut Env<'_>) {
-        if self.mode.contains(Mode::LIMITED)
-            && let Some(limits) = &mut self.cold.limits
-        {
+        if self.mode.contains(Mode::LIMITED) {
+            self.spend_limits(env);
+        }
+    }
+
+    #[inline(never)]
+    fn spend_limits(&mut self, env: &mut Env<'_>) {
+        if let Some(limits) = &mut self.cold.limits {
             if let Some(bucket) = &mut limits.bucket {
                 bucket.take(env.now);
             }

@@ -37,6 +37,15 @@ enum Flow {
 }
 
 impl Flow {
+    /// What a WAIT has found.
+    fn of(wait: Wait) -> Result<Flow, Failure> {
+        match wait {
+            Wait::Over => Ok(Flow::Done),
+            Wait::Blocked => Ok(Flow::Blocked),
+            Wait::Refused(cause) => Err(Failure::new(Status::LocalQpOperation, cause)),
+        }
+    }
+
     /// How a step that came to this is traced.
     fn end(flow: &Result<Flow, Failure>) -> StepEnd {
         match flow {
@@ -89,10 +98,23 @@ struct Turn<'t, 'e> {
     qps: &'t mut Qps,
     env: &'t mut Env<'e>,
     qpn: u32,
+    /// The queue pair at the other end.
+    dest: u32,
+    /// As what the queue pair uses local keys.
+    scope: Scope,
     /// Bytes that may still be moved.
     bytes: u32,
     /// Elements that were run.
     ran: u32,
+}
+
+/// Copies of elements, of which those from `at` to `end` have not run.
+struct Fetched<'f> {
+    bytes: &'f mut Vec<u8>,
+    at: usize,
+    end: usize,
+    /// Elements that may still be fetched.
+    left: u32,
 }
 
 /// Gives a loop-back queue pair its turn. Returns whether it is to have another, and how many
@@ -107,8 +129,10 @@ pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
             let mut fetched = core::mem::take(&mut env.card.fetched);
             let mut scratch = core::mem::take(&mut env.card.chains.scratch);
             scratch.resize(PIECE as usize, 0);
-            let mut turn = Turn { qps, env, qpn, bytes, ran: 0 };
-            let again = turn.run(elements, &mut fetched, &mut scratch);
+            let (dest, scope) = (qp.dest_qp, qp.scope());
+            let mut turn = Turn { qps, env, qpn, dest, scope, bytes, ran: 0 };
+            let ahead = Fetched { bytes: &mut fetched, at: 0, end: 0, left: elements };
+            let again = turn.run(ahead, &mut scratch);
             let ran = turn.ran;
             env.card.counters.chain_elements += u64::from(ran);
             env.card.fetched = fetched;
@@ -120,33 +144,55 @@ pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
     }
 }
 
+impl Fetched<'_> {
+    /// Fetches more elements. If the turn is over instead, says whether there is to be another.
+    #[inline]
+    fn more(&mut self, qp: &mut Qp, env: &mut Env<'_>) -> Option<bool> {
+        if self.left == 0 {
+            return Some(qp.sq.waiting() > 0);
+        }
+        let count = if qp.state == State::Rts { qp.fetchable(self.left) } else { 0 };
+        if count == 0 || !qp.fetch(env, count, self.bytes) {
+            return Some(false);
+        }
+        self.left -= count;
+        (self.at, self.end) = (0, count as usize * qp.sq.stride());
+        None
+    }
+
+    /// The next of them.
+    #[inline]
+    fn next(&mut self, stride: usize) -> &[u8] {
+        let at = self.at;
+        self.at += stride;
+        &self.bytes[at..self.at]
+    }
+}
+
 impl Turn<'_, '_> {
-    fn run(&mut self, elements: u32, fetched: &mut Vec<u8>, scratch: &mut [u8]) -> bool {
+    /// Returns whether there is to be another turn.
+    fn run(&mut self, mut fetched: Fetched<'_>, scratch: &mut [u8]) -> bool {
         if let Some(again) = self.go_on(scratch) {
             return again;
         }
-        let mut left = elements;
-        while left > 0 {
-            let Some(qp) = self.qps.get_mut(self.qpn) else { return false };
-            let count = if qp.state == State::Rts { qp.fetchable(left) } else { 0 };
-            if count == 0 || !qp.fetch(self.env, count, fetched) {
-                return false;
-            }
-            let stride = qp.sq.stride();
-            for raw in fetched.chunks_exact(stride) {
-                if let Some(again) = self.element(raw, scratch) {
-                    return again;
-                }
-                left -= 1;
+        loop {
+            if let Some(again) = self.element(&mut fetched, scratch) {
+                return again;
             }
         }
-        self.qps.get(self.qpn).is_some_and(|qp| qp.sq.waiting() > 0)
     }
 
-    /// Runs one element. If the turn is over then, says whether there is to be another.
-    #[inline]
-    fn element(&mut self, raw: &[u8], scratch: &mut [u8]) -> Option<bool> {
-        let qp = self.qps.get_mut(self.qpn)?;
+    /// Runs the next element, once it is fetched. If the turn is over then, says whether there is
+    /// to be another.
+    #[inline(always)]
+    fn element(&mut self, fetched: &mut Fetched<'_>, scratch: &mut [u8]) -> Option<bool> {
+        let Some(qp) = self.qps.get_mut(self.qpn) else { return Some(false) };
+        if fetched.at == fetched.end
+            && let Some(again) = fetched.more(qp, self.env)
+        {
+            return Some(again);
+        }
+        let raw = fetched.next(qp.sq.stride());
         let index = qp.sq.fetched;
         match qp.may_run(self.env) {
             Ok(()) => {}
@@ -161,8 +207,16 @@ impl Turn<'_, '_> {
             Ok(element) => element,
             Err(bad) => return self.malformed(raw, *bad),
         };
-        let flow = self.carry_out(element, raw, scratch);
-        let qp = self.qps.get_mut(self.qpn)?;
+        // Behind what concerns others, the queue pair has to be looked for again.
+        let (flow, qp) = match element.opcode {
+            Opcode::NoOp => (Ok(Flow::Done), qp),
+            Opcode::Wait => (Flow::of(qp.wait(self.env, element)), qp),
+            _ => {
+                let flow = self.carry_out(element, raw, scratch);
+                let Some(qp) = self.qps.get_mut(self.qpn) else { return Some(false) };
+                (flow, qp)
+            }
+        };
         if self.env.card.chains.traces() {
             qp.trace(self.env, (Queue::Send, index), raw, Flow::end(&flow));
         }
@@ -223,6 +277,8 @@ impl Turn<'_, '_> {
         Some(false)
     }
 
+    /// Carries out what concerns more than its own queue.
+    #[inline]
     fn carry_out(
         &mut self,
         element: &Element,
@@ -230,8 +286,6 @@ impl Turn<'_, '_> {
         scratch: &mut [u8],
     ) -> Result<Flow, Failure> {
         match element.opcode {
-            Opcode::NoOp => Ok(Flow::Done),
-            Opcode::Wait => self.wait(element),
             Opcode::Enable | Opcode::EnableRecv => self.enable(element),
             Opcode::Write | Opcode::WriteImm | Opcode::Send | Opcode::SendImm | Opcode::Read => {
                 self.message(element, raw, scratch)
@@ -244,17 +298,8 @@ impl Turn<'_, '_> {
         }
     }
 
-    fn wait(&mut self, element: &Element) -> Result<Flow, Failure> {
-        let Some(qp) = self.qps.get_mut(self.qpn) else { return Ok(Flow::Blocked) };
-        match qp.wait(self.env, element) {
-            Wait::Over => Ok(Flow::Done),
-            Wait::Blocked => Ok(Flow::Blocked),
-            Wait::Refused(cause) => Err(Failure::new(Status::LocalQpOperation, cause)),
-        }
-    }
-
     fn enable(&mut self, element: &Element) -> Result<Flow, Failure> {
-        let done = enable(self.qps, self.env, self.qpn, element);
+        let done = enable(self.qps, self.env, self.scope.pd, element);
         done.map(|()| Flow::Done).map_err(|error| {
             self.env.card.counters.chain_bad_enable += 1;
             Failure::new(Status::LocalQpOperation, Cause::BadEnable(error))
@@ -264,53 +309,69 @@ impl Turn<'_, '_> {
     /// A calc verb or atomic: its effect and its result.
     fn atomic(&mut self, element: &Element) -> Result<Flow, Failure> {
         let sge = (element.num_sge > 0).then_some(element.sge);
-        let scope = self.scope();
         if let Some(entry) = sge {
             // Once the word is changed, nothing can be refused any more.
-            self.check_local(scope, entry, Access::LOCAL_WRITE)?;
+            self.check_local(entry, Access::LOCAL_WRITE)?;
         }
-        let peer = peer(self.qps, self.qpn)?;
+        let peer = peer(self.qps, self.qpn, self.dest)?;
         let word = (element.key, element.remote);
         let done = peer.execute_word(self.env, word, Atomic::of(element));
         let original = done.map_err(|refusal| self.refused(refusal, Operation::FetchAdd))?;
         if let Some(entry) = sge {
             // The word is in the host's byte order in memory, on both sides.
-            self.write_local(scope, entry, &original.to_ne_bytes())?;
+            self.write_local(entry, &original.to_ne_bytes())?;
         }
         Ok(Flow::Done)
     }
 
     /// A message: at once if it is one piece, else as outstanding work.
+    #[inline]
     fn message(
         &mut self,
         element: &Element,
         raw: &[u8],
         scratch: &mut [u8],
     ) -> Result<Flow, Failure> {
-        let count = usize::from(element.num_sge);
-        let mut entries = [Sge::default(); MAX_SGE];
-        let entries = match count {
-            0 | 1 => &core::slice::from_ref(&element.sge)[..count],
-            _ => {
-                entries.iter_mut().enumerate().take(count).for_each(|(i, e)| *e = sge_at(raw, i));
-                &entries[..count]
-            }
-        };
-        let returns_data = element.opcode.returns_data();
-        if element.len > PIECE || count > 1 {
-            let need = if returns_data { Access::LOCAL_WRITE } else { Access::empty() };
-            let scope = self.scope();
-            entries.iter().try_for_each(|entry| self.check_local(scope, *entry, need))?;
-        }
-        if element.len > PIECE {
-            return self.begin(element, raw);
+        if element.num_sge > 1 || element.len > PIECE {
+            return self.long_message(element, raw, scratch);
         }
         let local = match element.flags.contains(SendFlags::INLINE) {
             true => Local::Inline(&raw[AT_SGE..AT_SGE + element.len as usize]),
-            false => Local::Sges(entries),
+            false => Local::Sges(&core::slice::from_ref(&element.sge)[..element.num_sge.into()]),
         };
+        self.whole(element, &local, scratch)
+    }
+
+    /// A message of several entries or pieces.
+    #[inline(never)]
+    fn long_message(
+        &mut self,
+        element: &Element,
+        raw: &[u8],
+        scratch: &mut [u8],
+    ) -> Result<Flow, Failure> {
+        let mut entries = [Sge::default(); MAX_SGE];
+        let entries = &mut entries[..element.num_sge.into()];
+        entries.iter_mut().enumerate().for_each(|(i, entry)| *entry = sge_at(raw, i));
+        let returns_data = element.opcode.returns_data();
+        let need = if returns_data { Access::LOCAL_WRITE } else { Access::empty() };
+        entries.iter().try_for_each(|entry| self.check_local(*entry, need))?;
+        if element.len > PIECE {
+            return self.begin(element, raw);
+        }
+        self.whole(element, &Local::Sges(entries), scratch)
+    }
+
+    /// A message that is one piece.
+    #[inline(always)]
+    fn whole(
+        &mut self,
+        element: &Element,
+        local: &Local<'_>,
+        scratch: &mut [u8],
+    ) -> Result<Flow, Failure> {
         let place = (0, element.len, Position::Only);
-        let moved = self.piece(element, &local, place, scratch)?;
+        let moved = self.piece(element, local, place, scratch)?;
         Ok(if moved { Flow::Done } else { Flow::Blocked })
     }
 
@@ -336,8 +397,8 @@ impl Turn<'_, '_> {
         Ok(Flow::Blocked)
     }
 
-    /// Goes on with the message that is under way. If it ends the turn, says whether there is to be
-    /// another.
+    /// Goes on with the message that is under way, if one is. If it ends the turn, says whether
+    /// there is to be another.
     fn go_on(&mut self, scratch: &mut [u8]) -> Option<bool> {
         loop {
             let qp = self.qps.get_mut(self.qpn)?;
@@ -373,6 +434,7 @@ impl Turn<'_, '_> {
     }
 
     /// Moves `len` bytes at `offset` of a message. False: the peer has no receive element for it.
+    #[inline(always)]
     fn piece(
         &mut self,
         element: &Element,
@@ -380,38 +442,56 @@ impl Turn<'_, '_> {
         (offset, len, position): (u32, u32, Position),
         scratch: &mut [u8],
     ) -> Result<bool, Failure> {
-        let scope = self.scope();
         self.bytes = self.bytes.saturating_sub(len.max(64));
         let buffer = &mut scratch[..len as usize];
         if element.opcode == Opcode::Read {
             self.read_peer(element, offset, buffer)?;
             let Local::Sges(entries) = local else { return Ok(true) };
-            let mut rest = &*buffer;
-            pieces(entries, offset, len, |entry| {
-                let (now, later) = rest.split_at(entry.len as usize);
-                rest = later;
-                self.write_local(scope, entry, now)
-            })?;
-            return Ok(true);
+            return self.scatter(entries, offset, buffer).map(|()| true);
         }
         let payload = match local {
             Local::Inline(bytes) => bytes,
+            // All of one entry, as mostly.
+            Local::Sges([entry]) if entry.len == len && len > 0 => {
+                self.read_local(*entry, buffer)?;
+                &*buffer
+            }
             Local::Sges(entries) => {
-                let mut at = 0;
-                pieces(entries, offset, len, |entry| {
-                    let now = &mut buffer[at..at + entry.len as usize];
-                    at += now.len();
-                    let Sge { addr, lkey, .. } = entry;
-                    let read = self.env.read_region((lkey, scope), addr, now, Access::empty());
-                    read.map_err(|error| self.local_failure(error, entry))
-                })?;
+                self.gather(entries, offset, buffer)?;
                 &*buffer
             }
         };
+        if element.opcode == Opcode::Write
+            && position == Position::Only
+            && self.env.card.kernel.taps == 0
+        {
+            return self.write_peer(element, payload);
+        }
         self.deliver(element, payload, position)
     }
 
+    /// Writes bytes of a message, from `offset` on, to where its entries say.
+    fn scatter(&mut self, entries: &[Sge], offset: u32, bytes: &[u8]) -> Result<(), Failure> {
+        let mut rest = bytes;
+        pieces(entries, offset, bytes.len() as u32, |entry| {
+            let (now, later) = rest.split_at(entry.len as usize);
+            rest = later;
+            self.write_local(entry, now)
+        })
+    }
+
+    /// Reads bytes of a message, from `offset` on, from where its entries say.
+    fn gather(&mut self, entries: &[Sge], offset: u32, buffer: &mut [u8]) -> Result<(), Failure> {
+        let mut at = 0;
+        pieces(entries, offset, buffer.len() as u32, |entry| {
+            let now = &mut buffer[at..at + entry.len as usize];
+            at += now.len();
+            self.read_local(entry, now)
+        })
+    }
+
     /// Hands a piece of a SEND or WRITE to the peer's responder.
+    #[inline(never)]
     fn deliver(
         &mut self,
         element: &Element,
@@ -424,12 +504,6 @@ impl Turn<'_, '_> {
             Opcode::WriteImm => (Operation::Write, Follows::IMM),
             _ => (Operation::Write, Follows::empty()),
         };
-        if element.opcode == Opcode::Write
-            && position == Position::Only
-            && self.env.card.kernel.taps == 0
-        {
-            return self.write_peer(element, payload);
-        }
         let ends = position.ends() && element.opcode.tells_receiver();
         let solicited = ends && element.flags.contains(SendFlags::SOLICITED);
         let reth = Reth { addr: element.remote, rkey: element.key, len: element.len };
@@ -439,7 +513,7 @@ impl Turn<'_, '_> {
             ext: Extensions { reth, imm_or_key: element.imm(), ..Extensions::default() },
             payload,
         };
-        let peer = peer(self.qps, self.qpn)?;
+        let peer = peer(self.qps, self.qpn, self.dest)?;
         let taken = match operation {
             Operation::Send => peer.execute_send(self.env, &packet),
             _ => peer.execute_write(self.env, &packet),
@@ -451,10 +525,10 @@ impl Turn<'_, '_> {
         }
     }
 
-    /// A short WRITE, which the responder need know nothing of.
+    /// A WRITE of one piece, which the responder need know nothing of.
     #[inline]
     fn write_peer(&mut self, element: &Element, payload: &[u8]) -> Result<bool, Failure> {
-        let peer = peer(self.qps, self.qpn)?;
+        let peer = peer(self.qps, self.qpn, self.dest)?;
         let (key, need) = ((element.key, peer.scope()), Access::REMOTE_WRITE);
         // No bytes: only whether the queue pair permits it. The rest is judged as it is written.
         let allowed = peer.check_remote(self.env, element.key, element.remote, 0, need);
@@ -478,7 +552,7 @@ impl Turn<'_, '_> {
         offset: u32,
         buffer: &mut [u8],
     ) -> Result<(), Failure> {
-        let peer = peer(self.qps, self.qpn)?;
+        let peer = peer(self.qps, self.qpn, self.dest)?;
         let (scope, rkey, need) = (peer.scope(), element.key, Access::REMOTE_READ);
         // The whole range is judged before its first byte is read.
         let judged = if buffer.len() == element.len as usize { 0 } else { element.len.into() };
@@ -496,39 +570,42 @@ impl Turn<'_, '_> {
     }
 
     /// What the peer's responder has refused: it keeps an incident of its own.
+    #[cold]
     fn refused(&mut self, refusal: Refusal, operation: Operation) -> Failure {
         let Refusal::Nak(nak) = refusal else {
             return Failure::new(Status::RnrRetryExceeded, Cause::Sequence);
         };
         let blame = self.env.card.incidents.take_blame(Cause::Sequence);
-        if let Ok(peer) = peer(self.qps, self.qpn) {
+        if let Ok(peer) = peer(self.qps, self.qpn, self.dest) {
             let op = Op::of(Transport::Rc, operation, Position::Only, Follows::empty());
             peer.report(self.env, Outcome::Refused(nak), (Some(op), None), blame);
         }
         Failure::told(nak)
     }
 
-    fn scope(&self) -> Scope {
-        let pd = Pd(0);
-        let nobody = Scope { pd, qpn: self.qpn };
-        self.qps.get(self.qpn).map_or(nobody, Qp::scope)
-    }
-
-    fn check_local(&mut self, scope: Scope, entry: Sge, need: Access) -> Result<(), Failure> {
+    fn check_local(&mut self, entry: Sge, need: Access) -> Result<(), Failure> {
         let Sge { addr, len, lkey } = entry;
         if len == 0 {
             return Ok(());
         }
-        let opens = self.env.card.regions.check(lkey, scope, addr, len.into(), need);
+        let opens = self.env.card.regions.check(lkey, self.scope, addr, len.into(), need);
         opens.map_err(|error| self.local_failure(error, entry))
     }
 
-    fn write_local(&mut self, scope: Scope, entry: Sge, bytes: &[u8]) -> Result<(), Failure> {
-        let key = (entry.lkey, scope);
+    #[inline]
+    fn read_local(&mut self, entry: Sge, buffer: &mut [u8]) -> Result<(), Failure> {
+        let key = (entry.lkey, self.scope);
+        let read = self.env.read_region(key, entry.addr, buffer, Access::empty());
+        read.map_err(|error| self.local_failure(error, entry))
+    }
+
+    fn write_local(&mut self, entry: Sge, bytes: &[u8]) -> Result<(), Failure> {
+        let key = (entry.lkey, self.scope);
         let written = self.env.write_region(key, entry.addr, bytes, Access::LOCAL_WRITE);
         written.map_err(|error| self.local_failure(error, entry))
     }
 
+    #[cold]
     fn local_failure(&mut self, error: AccessError, entry: Sge) -> Failure {
         self.env.card.counters.elements_protection += 1;
         Failure::local(error, entry)
@@ -536,6 +613,7 @@ impl Turn<'_, '_> {
 
     /// An element ends with an error, and with it the queue pair; and its peer, if that has refused
     /// it.
+    #[cold]
     fn break_off(&mut self, element: &Element, opcode: Option<Opcode>, failure: Failure) {
         let Failure { status, blame, nak } = failure;
         self.env.card.counters.chain_peer_gone += u64::from(blame.0 == Cause::PeerGone);
@@ -545,7 +623,7 @@ impl Turn<'_, '_> {
             qp.report_failed(self.env, element, status);
         }
         if let Some(nak) = nak
-            && let Ok(peer) = peer(self.qps, self.qpn)
+            && let Ok(peer) = peer(self.qps, self.qpn, self.dest)
         {
             peer.break_connection(self.env, nak);
         }
@@ -557,8 +635,7 @@ impl Turn<'_, '_> {
 
 /// The queue pair at the other end, if it is still there.
 #[inline]
-fn peer(qps: &mut Qps, qpn: u32) -> Result<&mut Qp, Failure> {
-    let dest = qps.get(qpn).map_or(0, |qp| qp.dest_qp);
+fn peer(qps: &mut Qps, qpn: u32, dest: u32) -> Result<&mut Qp, Failure> {
     let peer = qps.get_mut(dest).filter(|peer| {
         peer.mode.contains(Mode::LOOP_BACK)
             && peer.dest_qp == qpn
@@ -572,14 +649,14 @@ fn gone() -> Failure {
     Failure::new(Status::RetryExceeded, Cause::PeerGone)
 }
 
-/// Carries out an ENABLE of queue pair `by`.
+/// Carries out an ENABLE by a queue pair of protection domain `pd`.
+#[inline]
 pub(crate) fn enable(
     qps: &mut Qps,
     env: &mut Env<'_>,
-    by: u32,
+    pd: Pd,
     element: &Element,
 ) -> Result<(), EnableError> {
-    let pd = qps.get(by).ok_or(EnableError::Unknown)?.pd;
     let target = qps.get_mut(element.key).filter(|target| target.pd == pd);
     let target = target.ok_or(EnableError::Unknown)?;
     let queue = match element.opcode {

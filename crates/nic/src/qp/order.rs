@@ -7,6 +7,7 @@ use crate::card::{Card, Env};
 use crate::chain::{ChainStep, EnableError, Errand, Mode, Queue, StepEnd};
 use crate::incident::Cause;
 use crate::multi_queue::Cursor;
+use crate::queue::completion::CompletionQueue;
 use crate::queue::element::Element;
 use crate::queue::{ELEMENT_LEN, Opcode, Status};
 
@@ -31,16 +32,24 @@ pub(crate) struct Waiting {
 impl Qp {
     /// Looks whether a WAIT's completion queue has counted enough; else the queue pair will be
     /// woken when it has.
+    #[inline]
     pub(super) fn wait(&mut self, env: &mut Env<'_>, element: &Element) -> Wait {
         let (cq, count) = (element.key, element.remote);
-        let Some(queue) = env.card.cqs.get_mut(cq) else {
-            env.card.counters.chain_bad_wait += 1;
-            return Wait::Refused(Cause::BadWait { cq });
-        };
-        if queue.count() >= count {
+        let over = |queue: &CompletionQueue| queue.count() >= count && queue.is_open_to(self.pd);
+        if env.card.cqs.get(cq).is_some_and(over) {
             self.waits_no_more();
             return Wait::Over;
         }
+        self.begin_wait(env, cq, count)
+    }
+
+    #[inline(never)]
+    fn begin_wait(&mut self, env: &mut Env<'_>, cq: u32, count: u64) -> Wait {
+        let queue = env.card.cqs.get_mut(cq).filter(|queue| queue.is_open_to(self.pd));
+        let Some(queue) = queue else {
+            env.card.counters.chain_bad_wait += 1;
+            return Wait::Refused(Cause::BadWait { cq });
+        };
         match self.cold.waiting {
             Some(Waiting { cq: at, wakes }) if at == cq && wakes == queue.wakes() => {
                 queue.wait_for(count);

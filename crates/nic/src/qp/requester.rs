@@ -217,19 +217,30 @@ impl Qp {
         if !self.mode.contains(Mode::MANAGED_SEND) {
             return self.sq.contiguous(most);
         }
-        if self.sq.is_under_way() { 0 } else { self.sq.contiguous(1) }
+        u32::from(self.sq.waiting() > 0 && !self.sq.is_under_way()).min(most)
     }
 
-    /// Copies the next `count` elements; what the turn does not use is dropped (SRNIC §4.3.1).
+    /// Copies the next `count` elements to the front of `fetched`; what the turn does not use is
+    /// dropped (SRNIC §4.3.1).
+    #[inline(always)]
     pub(super) fn fetch(&mut self, env: &mut Env<'_>, count: u32, fetched: &mut Vec<u8>) -> bool {
-        fetched.resize(count as usize * self.sq.stride(), 0);
-        env.card.counters.elements_fetched += u64::from(count);
-        if env.mem.read(self.sq.slot(self.sq.fetched), fetched).is_err() {
-            env.card.counters.elements_invalid += 1;
-            self.fail(env);
-            return false;
+        let len = count as usize * self.sq.stride();
+        if fetched.len() < len {
+            fetched.resize(len, 0);
         }
-        true
+        env.card.counters.elements_fetched += u64::from(count);
+        let read = env.mem.read(self.sq.slot(self.sq.fetched), &mut fetched[..len]);
+        if read.is_err() {
+            self.lose_ring(env);
+        }
+        read.is_ok()
+    }
+
+    /// The ring cannot be read.
+    #[cold]
+    fn lose_ring(&mut self, env: &mut Env<'_>) {
+        env.card.counters.elements_invalid += 1;
+        self.fail(env);
     }
 
     /// Judges one element and gives it its PSNs.
@@ -665,8 +676,8 @@ impl Qp {
             let kind = WorkKind::Send(element.opcode);
             let Element { wr_id, len, .. } = *element;
             let (cq, qpn) = (self.send_cq, self.qpn);
-            let entry = Completion { wr_id, kind, qpn, len, ..Completion::default() };
-            env.card.complete(env.now, cq, entry);
+            let entry = || Completion { wr_id, kind, qpn, len, ..Completion::default() };
+            env.card.complete_well(env.now, cq, entry);
         }
     }
 

@@ -100,6 +100,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    #[cold]
     pub(super) fn access(env: &mut Env<'_>, error: AccessError, memory: Touched) -> Refusal {
         error.count(&mut env.card.counters);
         env.card.incidents.blame(Cause::Access(error), Some(memory));
@@ -109,6 +110,7 @@ impl Refusal {
         })
     }
 
+    #[cold]
     pub(super) fn invalid(env: &mut Env<'_>, cause: Cause) -> Refusal {
         env.card.counters.refused_invalid_request += 1;
         env.card.incidents.blame(cause, None);

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use bitflags::bitflags;
 use thiserror::Error;
 
+use crate::memory::region::Pd;
 use crate::qp::timers::Timer;
 use crate::time::Time;
 
@@ -170,6 +171,14 @@ pub(crate) enum Pushed {
     Lost,
 }
 
+/// The protection domain of those who report to a completion queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Domain {
+    Nobodys,
+    One(Pd),
+    Several,
+}
+
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     ring: VecDeque<Completion>,
@@ -181,8 +190,9 @@ pub(crate) struct CompletionQueue {
     untold: u16,
     /// Runs out when entries have gone untold for the period.
     pub(crate) timer: Timer,
-    /// Queue pairs that report here.
-    pub(crate) users: u32,
+    /// Queue pairs, and XRC shared receive queues, that report here.
+    users: u32,
+    domain: Domain,
     /// It only counts what ended well, and keeps what did not.
     counts_only: bool,
     /// Entries without an error that ever came.
@@ -206,6 +216,7 @@ impl CompletionQueue {
             untold: 0,
             timer: Timer::IDLE,
             users: 0,
+            domain: Domain::Nobodys,
             counts_only: false,
             count: 0,
             waiting: Vec::new(),
@@ -219,9 +230,42 @@ impl CompletionQueue {
         CompletionQueue { counts_only: true, ..CompletionQueue::new(capacity) }
     }
 
+    /// Who report here, how many.
+    pub(crate) fn users(&self) -> u32 {
+        self.users
+    }
+
+    /// One more reports here, of protection domain `pd`.
+    pub(crate) fn add_user(&mut self, pd: Pd) {
+        self.users += 1;
+        self.domain = match self.domain {
+            Domain::Nobodys => Domain::One(pd),
+            domain if domain == Domain::One(pd) => domain,
+            _ => Domain::Several,
+        };
+    }
+
+    /// One less reports here.
+    pub(crate) fn remove_user(&mut self) {
+        self.users -= 1;
+        if self.users == 0 {
+            self.domain = Domain::Nobodys;
+        }
+    }
+
+    /// May a WAIT in protection domain `pd` learn its count? If those who report are of that one.
+    pub(crate) fn is_open_to(&self, pd: Pd) -> bool {
+        self.domain == Domain::One(pd)
+    }
+
     /// How many entries without an error ever came, lost and polled ones included.
     pub(crate) fn count(&self) -> u64 {
         self.count
+    }
+
+    /// Does it keep errors only?
+    pub(crate) fn counts_only(&self) -> bool {
+        self.counts_only
     }
 
     /// How often those who waited were woken.
@@ -258,12 +302,9 @@ impl CompletionQueue {
         self.waiting.drain(..)
     }
 
-    /// Adds an entry; says whether the owner waits for it. A full queue loses the entry, is
+    /// Keeps an entry; says whether the owner waits for it. A full queue loses the entry, is
     /// overrun from then on, and says so once.
     pub(crate) fn push(&mut self, entry: Completion) -> Pushed {
-        if self.counts_only && entry.status == Status::Success {
-            return Pushed::Quietly;
-        }
         if self.ring.len() >= self.capacity {
             let first = !self.overrun;
             self.overrun = true;

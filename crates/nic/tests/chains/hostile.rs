@@ -71,6 +71,36 @@ fn orders_that_name_nothing() {
     }
 }
 
+/// A completion queue has no protection domain of its own: it is that of those who report to it.
+#[test]
+fn a_wait_learns_nothing_of_other_domains() {
+    let mut rig = Rig::new();
+    let own = rig.pd;
+    let mine = rig.looped(PLAIN, 8);
+    rig.pd = rig.nic.alloc_pd().unwrap();
+    let theirs = rig.looped(PLAIN, 8);
+    rig.pd = own;
+    let unused = rig.nic.create_counting_cq(1).unwrap();
+    let refused = |rig: &mut Rig, cq| {
+        let qp = rig.looped(PLAIN, 8);
+        rig.wait(qp, cq, 0);
+        rig.run();
+        rig.errors(qp) == [(0, Status::LocalQpOperation)]
+    };
+    assert!(!refused(&mut rig, mine.cq));
+    assert!(refused(&mut rig, theirs.cq));
+    assert!(refused(&mut rig, unused));
+    // One more reports there, of another domain, and then no more.
+    let guest = rig.reporting_to(theirs.cq);
+    assert!(refused(&mut rig, theirs.cq), "two domains share it");
+    rig.nic.destroy_qp(theirs.qpn).unwrap();
+    assert!(refused(&mut rig, theirs.cq), "its count still tells what the other domain did");
+    rig.nic.destroy_qp(guest.qpn).unwrap();
+    rig.reporting_to(theirs.cq);
+    assert!(!refused(&mut rig, theirs.cq));
+    assert_eq!(rig.counter("chain_bad_wait"), 4);
+}
+
 #[test]
 fn an_enable_of_a_queue_in_error_stops_who_gives_it() {
     let mut rig = Rig::new();

@@ -108,8 +108,17 @@ impl Rig {
 
     /// As [`Rig::fresh`], for so many entries.
     pub(crate) fn fresh_with(&mut self, flags: QpFlags, depth: u32, sges: usize) -> Qp {
-        let stride = RingInit::stride_for(sges, 64);
         let cq = self.nic.create_counting_cq(64).unwrap();
+        self.made(cq, flags, depth, sges)
+    }
+
+    /// A queue pair, not connected, that reports to a completion queue which there is.
+    pub(crate) fn reporting_to(&mut self, cq: u32) -> Qp {
+        self.made(cq, PLAIN, 1, 1)
+    }
+
+    fn made(&mut self, cq: u32, flags: QpFlags, depth: u32, sges: usize) -> Qp {
+        let stride = RingInit::stride_for(sges, 64);
         let mut ring = |depth: u32| {
             let addr = self.next_ring;
             self.next_ring += u64::from(depth * stride);

@@ -35,6 +35,8 @@ pub struct Queue {
     /// How far whoever starts the program enables (or posts) it.
     pub start: Start,
     pub(crate) slots: Vec<Label>,
+    /// Local pieces: the most that a request has. (Known, as each address asks for it.)
+    pieces: usize,
 }
 
 /// How far a queue may run when the program starts.
@@ -163,7 +165,7 @@ impl Program {
     /// Adds a queue.
     pub fn queue(&mut self, name: &str, kind: Kind, managed: bool, start: Start) -> QueueId {
         let name = name.to_owned();
-        self.queues.push(Queue { name, kind, managed, start, slots: Vec::new() });
+        self.queues.push(Queue { name, kind, managed, start, slots: Vec::new(), pieces: 0 });
         QueueId(self.queues.len() - 1)
     }
 
@@ -231,7 +233,8 @@ impl Program {
 
     /// Puts a named request at the end of a queue.
     pub fn put(&mut self, queue: QueueId, label: Label, request: Request) -> Label {
-        let slots = &mut self.queues[queue.0].slots;
+        let Queue { slots, pieces, .. } = &mut self.queues[queue.0];
+        *pieces = request.local.len().max(*pieces);
         let entry = &mut self.entries[label.0];
         (entry.request, entry.at) = (request, Some((queue, slots.len() as u32)));
         slots.push(label);
@@ -298,9 +301,7 @@ impl Program {
 
     /// Local pieces of a queue's requests: the most that one has, and at least one.
     pub fn sges(&self, queue: QueueId) -> usize {
-        let pieces = |label: &Label| self.request(*label).local.len();
-        let most = self.queues[queue.0].slots.iter().map(pieces).max().unwrap_or(0);
-        most.clamp(1, MAX_SGE)
+        self.queues[queue.0].pieces.clamp(1, MAX_SGE)
     }
 
     /// Bytes from slot to slot of a queue's ring.

@@ -1,46 +1,48 @@
 //! Work requests of a chain, with symbolic operands.
 
+use remora_nic::queue::Opcode;
+
 use super::place::{Place, Span, Word};
 
 /// The 48 bits of an operand that a compare-and-swap can test beside an op-code (RedN §3.5).
 pub const OPERAND_BITS: u32 = 48;
 
-/// What a work request does, by the op-code that its element holds.
+/// What a work request does: the op-codes of the card's elements that chains are made of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum Verb {
     /// SEND of the local bytes to the peer.
-    Send = 1,
+    Send = Opcode::Send as u16,
     /// WRITE of the local bytes to `remote`.
-    Write = 4,
+    Write = Opcode::Write as u16,
     /// WRITE that also takes a receive element of the peer.
-    WriteImm = 5,
+    WriteImm = Opcode::WriteImm as u16,
     /// READ of `remote` into the local bytes.
-    Read = 6,
+    Read = Opcode::Read as u16,
     /// The word at `remote` becomes `operand` if it is `compare`.
-    CompareSwap = 7,
+    CompareSwap = Opcode::CompareSwap as u16,
     /// Adds `operand` to the word at `remote`.
-    FetchAdd = 8,
+    FetchAdd = Opcode::FetchAdd as u16,
     /// Nothing; what an element that may become another is until then.
-    Noop = 16,
+    Noop = Opcode::NoOp as u16,
     /// Waits for completions of a queue.
-    Wait = 17,
+    Wait = Opcode::Wait as u16,
     /// Lets a managed send queue run on.
-    Enable = 18,
+    Enable = Opcode::Enable as u16,
     /// Lets a managed receive queue be used further.
-    EnableRecv = 19,
+    EnableRecv = Opcode::EnableRecv as u16,
     /// The word at `remote` becomes the larger of itself and `operand`.
-    Max = 20,
+    Max = Opcode::Max as u16,
     /// The word at `remote` becomes the smaller of itself and `operand`.
-    Min = 21,
+    Min = Opcode::Min as u16,
     /// Bitwise and.
-    And = 22,
+    And = Opcode::And as u16,
     /// Bitwise or.
-    Or = 23,
+    Or = Opcode::Or as u16,
     /// Bitwise exclusive or.
-    Xor = 24,
+    Xor = Opcode::Xor as u16,
     /// Adds `operand` to the word at `remote`.
-    Add = 25,
+    Add = Opcode::Add as u16,
 }
 
 /// Every verb with its name in listings and in the text form.

@@ -21,7 +21,16 @@ const WIDE: usize = 256;
 ///
 /// # Safety
 /// `dst.len()` bytes from `src` on are mapped readable, and none of them is a part of `dst`.
+#[inline]
 pub(super) unsafe fn copy_in(src: *const u8, dst: &mut [u8]) {
+    if let Ok(word) = <&mut [u8; WORD]>::try_from(&mut *dst)
+        && src.cast::<u64>().is_aligned()
+    {
+        // What chains mostly move.
+        // SAFETY: by the caller's promise; aligned.
+        *word = unsafe { src.cast::<u64>().read_volatile() }.to_ne_bytes();
+        return fence(Ordering::Acquire);
+    }
     // SAFETY: by the caller's promise; AVX only where it is found.
     unsafe {
         #[cfg(target_arch = "x86_64")]
@@ -47,7 +56,12 @@ pub(super) unsafe fn copy_in(src: *const u8, dst: &mut [u8]) {
 ///
 /// # Safety
 /// `src.len()` bytes from `dst` on are mapped writable, and none of them is a part of `src`.
+#[inline]
 pub(super) unsafe fn copy_out(src: &[u8], dst: *mut u8) {
+    if src.len() == WORD && dst.cast::<u64>().is_aligned() {
+        // SAFETY: by the caller's promise; aligned.
+        return unsafe { store_word(src.as_ptr(), dst) };
+    }
     // SAFETY: by the caller's promise; AVX only where it is found.
     unsafe {
         #[cfg(target_arch = "x86_64")]
@@ -92,13 +106,16 @@ unsafe fn copy_in_by<L: Copy>(src: *const u8, dst: &mut [u8]) {
     // SAFETY: `at` and the size of an access never pass `len`, so each access is within both
     // ranges; foreign words and lanes are aligned by then, our own side is accessed unaligned.
     unsafe {
-        while at < len && !src.add(at).cast::<u64>().is_aligned() {
-            dst.add(at).write(src.add(at).read_volatile());
-            at += 1;
-        }
-        while at + WORD <= len && !src.add(at).cast::<L>().is_aligned() {
-            dst.add(at).cast::<u64>().write_unaligned(src.add(at).cast::<u64>().read_volatile());
-            at += WORD;
+        if !src.cast::<L>().is_aligned() {
+            while at < len && !src.add(at).cast::<u64>().is_aligned() {
+                dst.add(at).write(src.add(at).read_volatile());
+                at += 1;
+            }
+            while at + WORD <= len && !src.add(at).cast::<L>().is_aligned() {
+                let word = src.add(at).cast::<u64>().read_volatile();
+                dst.add(at).cast::<u64>().write_unaligned(word);
+                at += WORD;
+            }
         }
         while at + UNROLL * lane <= len {
             let from = src.add(at).cast::<L>();
@@ -106,6 +123,9 @@ unsafe fn copy_in_by<L: Copy>(src: *const u8, dst: &mut [u8]) {
             let lanes: [L; UNROLL] = std::array::from_fn(|i| from.add(i).read_volatile());
             lanes.into_iter().enumerate().for_each(|(i, lane)| to.add(i).write_unaligned(lane));
             at += UNROLL * lane;
+        }
+        if at == len {
+            return;
         }
         while at + lane <= len {
             dst.add(at).cast::<L>().write_unaligned(src.add(at).cast::<L>().read_volatile());

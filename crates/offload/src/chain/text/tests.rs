@@ -122,6 +122,30 @@ fn mistakes_point_at_the_line() {
     }
 }
 
+/// Loops of a card's ring do not nest, and not every loop can be left.
+#[test]
+fn loops_that_cannot_be_point_at_their_line() {
+    let no_loop = "there is no loop to leave here";
+    let nested = "this loop stands in another loop, or in an `if`";
+    let cases: [(&str, &str); 8] = [
+        ("if a == 1 {\nbreak\n}", no_loop),
+        ("loop {\nrepeat 2 {\nbreak\n}\n}", no_loop),
+        ("if a == 1 {\nrepeat 2 {\nbreak\n}\n}", no_loop),
+        ("loop { break }\nbreak", no_loop),
+        ("repeat 2 { break }\nbreak", no_loop),
+        ("while a < 3 {\nwhile a < 2 { add a, 1 }\n}", nested),
+        ("repeat 2 {\nif a == 1 {\nloop { break }\n}\n}", nested),
+        ("loop {\nrepeat 2 {\nwhile a < 2 { add a, 1 }\n}\n}", nested),
+    ];
+    for (body, message) in cases {
+        let text = format!("data a = 1\nprogram {{\n{body}\n}}\n");
+        let culprit = if message == no_loop { "break" } else { "while a < 2|loop { break }" };
+        let is_it = |line: &str| culprit.split('|').any(|start| line.starts_with(start));
+        let line = text.lines().position(is_it).unwrap() + 1;
+        assert_eq!(mistake(&text), (line, 1, message.to_owned()), "{text}");
+    }
+}
+
 #[test]
 fn all_mistakes_are_told_at_once() {
     let text = "data a = 1\nprogram {\n if a = 1 {\n add b, 1\n }\n add c, 1\n jump\n}\nshow d\n";
@@ -132,7 +156,38 @@ fn all_mistakes_are_told_at_once() {
     assert_eq!(parse(misspelt).map(drop).unwrap_err()[0].help, "is it `answer`?");
 }
 
+/// Statements in statements, loops that are left among them.
+fn statements() -> impl Strategy<Value = String> {
+    let simple = prop_oneof![Just("break\n".to_owned()), Just("add a, 1\n".to_owned())];
+    simple.prop_recursive(4, 24, 3, |inner| {
+        let block = prop::collection::vec(inner, 0..3).prop_map(|all| all.concat());
+        (0..4usize, block.clone(), block).prop_map(|(kind, one, other)| match kind {
+            0 => format!("loop {{\n{one}}}\n{other}"),
+            1 => format!("while a < 3 {{\n{one}}}\n{other}"),
+            2 => format!("repeat 2 {{\n{one}}}\n{other}"),
+            _ => format!("if a == 1 {{\n{one}}} else {{\n{other}}}\n"),
+        })
+    })
+}
+
 proptest! {
+    /// Each mistake is a loop's or a `break`'s, and stands where that does.
+    #[test]
+    fn any_nest_of_loops_is_written_or_refused(body in statements()) {
+        let text = format!("data a = 1\nprogram {{\n{body}}}\n");
+        for wrong in parse(&text).map(drop).err().into_iter().flatten() {
+            let line = text.lines().nth(wrong.line_column(&text).0 - 1).unwrap_or_default();
+            let starts = match wrong.message.as_str() {
+                "there is no loop to leave here" => line == "break",
+                "this loop stands in another loop, or in an `if`" => {
+                    line.starts_with("loop") || line.starts_with("while")
+                }
+                _ => false,
+            };
+            prop_assert!(starts, "{}", wrong.render("t", &text, false));
+        }
+    }
+
     #[test]
     fn any_text_is_judged(text in "[a-z0-9=:,.&+<>{}\\[\\]\\n #\"-]{0,200}") {
         if let Err(wrong) = parse(&text) {

@@ -37,6 +37,7 @@ use remora_nic::queue::Remote;
 use wasmtime::{Caller, Linker, Result};
 
 use super::guest::{Again, Ended, Guest, open, range};
+use super::loan::Lent;
 use crate::kernel::CallStatus;
 use crate::kernel::context::charge;
 use crate::kernel::invocation::{CHUNK, OBJECT_MAX};
@@ -102,14 +103,13 @@ macro_rules! offered {
         Err::<u32, _>(wasmtime::Error::from(Again))
     }};
     // What only calls have: their parameters, the way to the requester, and time to wait.
-    (@refused $lent:ident, $call:ident) => {{
-        drop($lent);
-        refuse($call)
-    }};
+    (@refused $lent:ident, $call:ident) => {
+        refuse($lent, $call)
+    };
 }
 
 /// Ends whoever asks for what it is not offered.
-fn refuse<R>(_: impl Future<Output = Result<R>>) -> Result<R> {
+fn refuse<R>(_: Lent, _: impl Future<Output = Result<R>>) -> Result<R> {
     Err(Ended(CallStatus::TRAP).into())
 }
 

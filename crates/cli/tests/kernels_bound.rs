@@ -170,8 +170,8 @@ fn built_in_kernels_are_served_by_name() {
     let taken = fail(["kernel", "load", &at, "--builtin", "get"]);
     assert!(taken.contains("the built-in kernel get is not loaded"), "{taken}");
     assert!(taken.contains("0x1 is taken"), "{taken}");
-    // At 0 an entry of a hash table: key 5 has the 16 bytes at 256. At 64 an element of a list, with
-    // the same key and value.
+    // At 0 an entry of a hash table: key 5 has the 16 bytes at 256. At 64 an element of a list,
+    // with the same key and value.
     let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
     let mut data = words(&[5, base + 256]);
     data.extend_from_slice(&16u32.to_le_bytes());

@@ -1,5 +1,5 @@
-//! A bump in the wire: adds up the 64-bit numbers of all WRITEs that pass. Where it keeps the sum is
-//! the first region that it was granted, and a call reads it there: the sum, and how many numbers.
+//! A bump in the wire: adds up the 64-bit numbers of all WRITEs that pass. It keeps the sum in the
+//! first region that it was granted, where a call reads it: the sum, and how many numbers.
 #![no_std]
 
 use remora_guest::{Result, Verdict, granted, kernel, output, payload, read, tap, write};

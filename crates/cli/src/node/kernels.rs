@@ -195,6 +195,14 @@ impl Tapping {
     }
 }
 
+/// Regions that were opened to a kernel where it is bound.
+struct Granted {
+    keys: Vec<Grant>,
+    /// They are open as long as these are there.
+    kept: Vec<(String, MemoryRegion)>,
+    to: Bound,
+}
+
 /// What a kernel is made of.
 struct Code {
     program: Box<dyn Program>,
@@ -267,7 +275,11 @@ impl Kernels {
     pub(crate) fn open(&self, name: &str, region: Option<&MemoryRegion>, writable: bool) {
         let mut opened = lock(&self.opened);
         opened.remove(name);
-        let Some(region) = region else { return self.forget(name) };
+        let Some(region) = region else {
+            // (Whoever loads holds the two locks the other way round.)
+            drop(opened);
+            return self.forget(name);
+        };
         let iova = match region.buffer() {
             Some(_) => region.addr(),
             None => self.files.fetch_add(1, Ordering::Relaxed) * FILE_SPAN,
@@ -345,19 +357,16 @@ impl Kernels {
         let mut tapping = None;
         let mut in_place = None;
         if let (Some(region), Some(tap)) = (&load.tap, tap) {
-            let (granted, keys, to) = self.grants_at(region, &rows)?;
+            let Granted { keys, kept, to } = self.grants_at(region, &rows)?;
             let there = old.and_then(|old| old.tapping.as_ref()).filter(|t| t.region == *region);
-            let binding = match there {
-                Some(there) => {
-                    in_place = Some((keys, tap));
-                    there.binding.clone()
-                }
-                None => {
-                    let bound = self.device.bind_kernel(to, keys, tap);
-                    Arc::new(bound.map_err(|_| Refusal::Tapped(region.clone()))?)
-                }
+            let binding = if let Some(there) = there {
+                in_place = Some((keys, tap));
+                there.binding.clone()
+            } else {
+                let bound = self.device.bind_kernel(to, keys, tap);
+                Arc::new(bound.map_err(|_| Refusal::Tapped(region.clone()))?)
             };
-            tapping = Some(Tapping { region: region.clone(), binding, granted });
+            tapping = Some(Tapping { region: region.clone(), binding, granted: kept });
         }
         if old.is_some() {
             self.device.replace_kernel(opcode, deployment, program)?;
@@ -380,27 +389,24 @@ impl Kernels {
     }
 
     /// Opens what was granted to those who live where the clients of `region` do: the addresses are
-    /// the same. Returns what to keep, what to grant, and what to bind to.
-    fn grants_at(
-        &self,
-        region: &str,
-        grants: &[GrantRow],
-    ) -> Result<(Vec<(String, MemoryRegion)>, Vec<Grant>, Bound), Refusal> {
+    /// the same.
+    fn grants_at(&self, region: &str, grants: &[GrantRow]) -> Result<Granted, Refusal> {
         let opened = lock(&self.opened);
         let find = |name: &str| opened.get(name).ok_or_else(|| Refusal::Region(name.into()));
         let Opened { served, writable, .. } = find(region)?;
         if !writable {
             return Err(Refusal::NoWrites(region.into()));
         }
-        let (mut granted, mut keys) = (Vec::new(), Vec::new());
+        let to = Bound::Region(served.key());
+        let mut granted = Granted { keys: Vec::new(), kept: Vec::new(), to };
         for GrantRow { region: name, addr, writable: write, .. } in grants {
             let access = if *write { Access::LOCAL_WRITE } else { Access::empty() };
             let own = find(name)?.region.register_in(served.domain(), *addr, access);
             let own = own.map_err(|source| Refusal::Register { name: name.clone(), source })?;
-            keys.push(Grant { key: own.key(), write: *write });
-            granted.push((name.clone(), own));
+            granted.keys.push(Grant { key: own.key(), write: *write });
+            granted.kept.push((name.clone(), own));
         }
-        Ok((granted, keys, Bound::Region(served.key())))
+        Ok(granted)
     }
 
     /// What to grant, for the card and for people.

@@ -278,7 +278,7 @@ pub(super) fn threads(client: &Client, input: &Input, extent: Extent) -> Result<
     debug_assert!(input.values.len() as u64 * 8 >= extent.stream);
     let (one, most) = (&points[0], &points[points.len() - 1]);
     let here = format!(
-        "one thread counts {:.1} Gb/s, {} {:.1}; the kernel counts {:.1}",
+        "one thread counts {:.1} Gb/s, {} of them count {:.1}, the kernel {:.1}",
         one.median(1),
         most.x,
         most.median(1),

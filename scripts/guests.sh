@@ -25,11 +25,13 @@ have wasm-ld || missing "wasm-ld (package lld)"
 (
     cd guest/rust
     env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u RUSTC_WRAPPER \
-        cargo build --quiet --release --example get --target-dir "$folder/rust"
+        cargo build --quiet --release --examples --target-dir "$folder/rust"
 )
-cp "$folder/rust/wasm32-unknown-unknown/release/examples/get.wasm" "$folder/get.wasm"
+for example in get sum; do
+    cp "$folder/rust/wasm32-unknown-unknown/release/examples/$example.wasm" "$folder/"
+done
 
 clang --target=wasm32 -mcpu=mvp -std=c11 -Wall -Wextra -Werror -O2 -ffreestanding -nostdlib \
     -Wl,--no-entry -Wl,-z,stack-size=16384 -Wl,--strip-all \
     -o "$folder/lines.wasm" guest/c/lines.c
-printf '%s\n' "$folder/get.wasm" "$folder/lines.wasm"
+printf '%s\n' "$folder"/{get,sum,lines}.wasm

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use remora_nic::kernel::{KernelIo, Kernels as _, Passing};
 use remora_offload::kernel::builtin::{self, opcode};
 use remora_offload::kernel::wasm::Module;
 use remora_offload::kernel::{AsyncProgram, Deployment, Grant, Kernels, Limits, Program};
@@ -15,7 +16,7 @@ use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::{Dialect, ICRC_LEN, ROCE_PORT, Transport};
 use remora_nic::{
     Access, Calc, Config, Counters, Datagram, Key, Memory, MemoryFault, MrInit, MwBinding, MwType,
-    Nic, PageTable, Path, Psn, QpFlags, QpInit, Time, TransmitBatch,
+    Nic, PageTable, Path, Pd, Psn, QpFlags, QpInit, Time, TransmitBatch,
 };
 
 /// Bytes of memory: rings first, then a region of each kind, with gaps that nobody may touch.
@@ -119,6 +120,7 @@ pub(crate) struct Arena {
     srq: u32,
     /// The number of the XRC receiver's queue.
     pub(crate) srqn: u32,
+    pd: Pd,
     batch: TransmitBatch,
     posted: usize,
     completed: usize,
@@ -155,6 +157,7 @@ impl Arena {
             window,
             srq,
             srqn,
+            pd,
             batch: TransmitBatch::new(),
             posted: 0,
             completed: 0,
@@ -377,14 +380,32 @@ impl Arena {
         self.nic.set_kernels(Box::new(kernels));
     }
 
-    /// Gives the card one kernel, a loaded module, which may write the open region.
+    /// Gives the card one kernel, a loaded module, which may write the open region, and is bound to
+    /// a stream, too, if it can be.
     pub(crate) fn deploy_module(&mut self, opcode: u64, module: &Module) {
         let limits = Limits { invocations: 4, turn_steps: 64, ..Limits::default() };
         let mut kernels = Kernels::new(limits);
         let deployment = Deployment::new("fuzz", [Grant { key: self.open, write: true }]);
         let program = Box::new(module.program());
         kernels.deploy(opcode, deployment.budget(20_000), program).expect("the first of all");
+        if let Ok(tap) = module.tap(20_000) {
+            kernels.add_tap(vec![Grant { key: self.open, write: true }], Box::new(tap));
+        }
         self.nic.set_kernels(Box::new(kernels));
+    }
+
+    /// Lets a payload pass what is bound to a stream: in, and out.
+    pub(crate) fn pass_by(&mut self, bytes: &[u8]) {
+        let (qpn, pd, key) = (self.subjects[1].qpn, self.pd, self.open);
+        let total = bytes.len() as u32;
+        let passing = Passing { qpn, pd, addr: OPEN, key, offset: 0, total, again: false };
+        let kernels = |kernels: &mut Kernels, io: &mut KernelIo<'_>| {
+            let (mut replaced, mut changed) = (Vec::new(), bytes.to_vec());
+            kernels.receiving(io, 1, &passing, bytes, &mut replaced);
+            assert!(replaced.len() <= bytes.len());
+            kernels.sending(1, &passing, &mut changed);
+        };
+        self.nic.with_kernels(self.now, &mut self.memory, kernels).expect("it has them");
     }
 
     /// The host calls a kernel of its card, on the queue pair that agreed to StRoM's op-codes.

@@ -32,6 +32,7 @@ pub fn module_counters(data: &[u8]) -> Counters {
             for _ in 0..256 {
                 arena.transmit();
             }
+            arena.pass_by(b"what passes");
         }
     }
     arena.flush()
@@ -49,7 +50,12 @@ pub fn modules() -> Vec<Seed> {
     let seed = |name: &str, data: &[u8]| Seed { name: name.into(), data: data.into() };
     vec![
         seed("get", include_bytes!("../../guest/built/get.wasm")),
+        seed("sum", include_bytes!("../../guest/built/sum.wasm")),
         seed("lines", include_bytes!("../../guest/built/lines.wasm")),
+        // A tap that replaces; (i32.const 1)
+        seed("tap", &tap(&[0x41, 1])),
+        // (loop (br 0)) (i32.const 0)
+        seed("endless_tap", &tap(&[0x03, 0x40, 0x0C, 0, 0x0B, 0x41, 0])),
         // (i32.const 0)
         seed("empty", &around(&[0x41, 0])),
         // (unreachable)
@@ -67,10 +73,19 @@ pub fn modules() -> Vec<Seed> {
 
 /// A module with a page of memory, whose kernel has this body.
 fn around(body: &[u8]) -> Vec<u8> {
+    exporting(b"\x07\x0A\x01\x06kernel\0\0", body)
+}
+
+/// The same, whose kernel is its tap, too.
+fn tap(body: &[u8]) -> Vec<u8> {
+    exporting(b"\x07\x10\x02\x06kernel\0\0\x03tap\0\0", body)
+}
+
+fn exporting(names: &[u8], body: &[u8]) -> Vec<u8> {
     let mut module = b"\0asm\x01\0\0\0".to_vec();
     // Its type, that the kernel has it, its memory, and what it is called by.
     module.extend_from_slice(&[1, 5, 1, 0x60, 0, 1, 0x7F, 3, 2, 1, 0, 5, 3, 1, 0, 1]);
-    module.extend_from_slice(b"\x07\x0A\x01\x06kernel\0\0");
+    module.extend_from_slice(names);
     let len = body.len() as u8 + 2;
     module.extend_from_slice(&[10, len + 2, 1, len, 0]);
     module.extend_from_slice(body);

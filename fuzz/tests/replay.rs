@@ -119,6 +119,7 @@ fn inputs_for_module_reach_every_end_of_a_guest() {
         let name = format!("kernel_{end}");
         assert!(sums[name.as_str()] > 5, "{name}: {}", sums[name.as_str()]);
     }
+    assert!(sums["kernel_taps_stopped"] > 5, "{}", sums["kernel_taps_stopped"]);
 }
 
 #[test]

@@ -87,4 +87,42 @@ REMORA_IMPORT(sent) uint32_t remora_sent(void);
 /* Lets others go first. */
 REMORA_IMPORT(yield_now) uint32_t remora_yield_now(void);
 
+/* Writes the `index`th region that was granted, from 0 on. */
+struct remora_granted {
+    uint64_t addr;     /* its first address */
+    uint64_t len;      /* its bytes */
+    uint64_t writable; /* not 0 if it may be written */
+};
+REMORA_IMPORT(granted) uint32_t remora_granted(uint32_t index, struct remora_granted *into);
+
+/* A tap: what the card calls for each payload of the WRITEs that the module is bound to, as it
+ * passes. It takes the payload by remora_payload, reads and writes what it was granted, and puts
+ * out, by remora_output, what is to be written instead; nothing else is offered to it. It returns a
+ * verdict, or the negative of a status. A tap that fails is stopped: WRITEs go on without it.
+ *
+ * One instance sees all of the stream, and keeps its globals as long as it is bound. Calls of the
+ * module's kernel do not see them: what they are to find belongs into granted memory. */
+#define REMORA_TAP __attribute__((export_name("tap"))) int32_t tap(void)
+
+enum remora_verdict {
+    REMORA_PASS = 0,    /* it is written where it was to go */
+    REMORA_REPLACE = 1, /* what was put out is written there instead; it may be shorter */
+    REMORA_TAKE = 2,    /* it is written nowhere */
+};
+
+/* A payload that passes: in a tap only. */
+struct remora_passing {
+    uint64_t addr;   /* where it is to go, as the WRITE says it */
+    uint32_t qpn;    /* the queue pair that it came by */
+    uint32_t len;    /* its bytes: a packet's, as a rule */
+    uint32_t offset; /* bytes of the message before it */
+    uint32_t total;  /* bytes of the whole message */
+    uint32_t again;  /* not 0 if it was sent before (where it is sent, only) */
+    uint32_t reserved;
+};
+
+_Static_assert(sizeof(struct remora_passing) == 32, "the card writes 32 bytes");
+
+REMORA_IMPORT(passing) uint32_t remora_passing(struct remora_passing *into);
+
 #endif

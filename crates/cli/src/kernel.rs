@@ -7,16 +7,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use remora::kernel::builtin::Kind;
 use remora::kernel::{CallFailure, CallStatus};
 use remora::nic::Access;
 use remora_cli::node::KERNELS_DOCUMENT;
 use remora_cli::node::address::{NodeAddress, RegionAddress};
 use remora_cli::node::client::RemoteRegion;
-use remora_cli::node::kernels::{GrantRow, KernelRow, Request, manage};
+use remora_cli::node::kernels::{self, GrantRow, KernelRow, Request, TapRow, manage};
 use remora_cli::node::permit;
 use remora_cli::node::protocol::Token;
 use remora_cli::node::spec::parse_size;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::output;
@@ -28,6 +31,8 @@ use crate::remote::RemoteArgs;
 Examples:
   remora kernel load 127.0.0.2 lines.wasm --opcode 0x100
   remora kernel load 127.0.0.2 get.wasm --opcode 0x101 --grant table --grant values
+  remora kernel load 127.0.0.2 --builtin get --grant table --grant values
+  remora kernel load 127.0.0.2 sum.wasm --opcode 0x102 --tap stream --grant notes,rw
   remora kernel call 127.0.0.2 --opcode 0x100 --text ERROR --payload server.log
   remora kernel list 127.0.0.2
 
@@ -39,7 +44,7 @@ pub(crate) struct Kernel {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Load a WebAssembly module as a kernel
+    /// Load a WebAssembly module as a kernel, or serve one that is built in
     Load(Load),
     /// List the kernels of a node
     List(List),
@@ -70,11 +75,36 @@ fn parse_opcode(text: &str) -> Result<u64, String> {
     parsed.map_err(|error| format!("{error}; write it as in 256 or 0x100"))
 }
 
-/// Connects to the node's kernels.
-fn connect(remote: &RemoteArgs, node: NodeAddress) -> Result<(remora::Device, RemoteRegion)> {
-    let device = remote.open(node)?;
-    let region = remote.connect(&device, &RegionAddress { node, name: KERNELS_DOCUMENT.into() })?;
-    Ok((device, region))
+/// Where kernels are.
+#[derive(Debug, Args)]
+struct NodeArgs {
+    /// The node: IP or IP:PORT
+    node: NodeAddress,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+impl NodeArgs {
+    /// Lets `act` speak to the node's kernels.
+    fn with<R>(&self, act: impl FnOnce(RemoteRegion) -> Result<R>) -> Result<R> {
+        let device = self.remote.open(self.node)?;
+        let address = RegionAddress { node: self.node, name: KERNELS_DOCUMENT.into() };
+        let result = act(self.remote.connect(&device, &address)?)?;
+        self.remote.device.finish(&device);
+        Ok(result)
+    }
+
+    /// Prints what came of it: as JSON, or in words.
+    fn say<T: Serialize>(&self, what: &T, words: impl FnOnce(&T) -> String) -> Result<()> {
+        if self.json {
+            return output::json_line(what);
+        }
+        println!("{}", words(what));
+        Ok(())
+    }
 }
 
 /// Who may load kernels.
@@ -97,110 +127,126 @@ impl PermitArgs {
 
 #[derive(Debug, Args)]
 struct Load {
-    /// The node: IP or IP:PORT
-    node: NodeAddress,
+    #[command(flatten)]
+    node: NodeArgs,
     /// The module
-    file: PathBuf,
-    /// The op-code to call it by, as in 256 or 0x100
-    #[arg(long, value_parser = parse_opcode)]
-    opcode: u64,
+    #[arg(required_unless_present = "builtin", conflicts_with = "builtin")]
+    file: Option<PathBuf>,
+    /// Serve a built-in kernel instead of a module
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(kernels::served()))]
+    builtin: Option<String>,
+    /// The op-code to call it by, as in 256 or 0x100 [default: a built-in kernel's own]
+    #[arg(long, required_unless_present = "builtin", value_parser = parse_opcode)]
+    opcode: Option<u64>,
     /// A name for people [default: the file's]
     #[arg(long)]
     name: Option<String>,
     /// Steps an invocation may take: memory accesses, each 64 bytes more of them, or 64
-    /// instructions
-    #[arg(long, default_value_t = 1_000_000)]
-    budget: u64,
+    /// instructions [default: 1000000; none for built-in kernels that take streams]
+    #[arg(long)]
+    budget: Option<u64>,
     /// Memory that an instance may have, 16M at most
     #[arg(long, default_value = "4M", value_parser = parse_size)]
     memory: u64,
     /// A region of the node's that it may read, and with ,rw write; may be given many times
     #[arg(long = "grant", value_name = "REGION[,rw]")]
     grants: Vec<String>,
+    /// A region whose WRITEs are to pass it, on their way to memory
+    #[arg(long, value_name = "REGION")]
+    tap: Option<String>,
     /// Put it in the place of the kernel that has the op-code, without a gap
     #[arg(long)]
     replace: bool,
-    /// Print a line of JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     permit: PermitArgs,
-    #[command(flatten)]
-    remote: RemoteArgs,
 }
 
 impl Load {
     fn run(self) -> Result<()> {
-        let unreadable = || format!("cannot read {}", self.file.display());
-        let module = fs::read(&self.file).with_context(unreadable)?;
-        let stem = self.file.file_stem().unwrap_or_default().to_string_lossy();
+        let permit = self.permit.token(&self.node.node)?;
+        let (request, module) = self.request()?;
+        let row = self.node.with(|region| {
+            manage(&region, permit, &Request::Load(request), &module)
+                .with_context(|| format!("{} is not loaded", self.what()))
+        })?;
+        self.node.say(&row, |row| {
+            let tap = row.tap.as_ref();
+            let tap = tap.map_or(String::new(), |tap| format!(", bound to {}", tap.region));
+            let node = self.node.node;
+            format!("Loaded {} as op-code {:#x} at {node}{tap}.", row.name, row.opcode)
+        })
+    }
+
+    /// What is to be loaded.
+    fn what(&self) -> String {
+        match (&self.builtin, &self.file) {
+            (Some(name), _) => format!("the built-in kernel {name}"),
+            (None, file) => file.as_deref().unwrap_or(Path::new("")).display().to_string(),
+        }
+    }
+
+    /// The request, and the module.
+    fn request(&self) -> Result<(kernels::Load, Vec<u8>)> {
+        let kind = self.builtin.as_deref().and_then(Kind::named);
+        let module = match &self.file {
+            Some(file) => fs::read(file).with_context(|| format!("cannot read {}", self.what()))?,
+            None => Vec::new(),
+        };
+        let stem = self.file.as_deref().and_then(Path::file_stem).unwrap_or_default();
+        let own = || kind.map_or(stem.to_string_lossy().into(), |kind| kind.name().to_owned());
         let grants = self.grants.iter().map(|grant| match grant.strip_suffix(",rw") {
             Some(region) => (region.to_owned(), true),
             None => (grant.clone(), false),
         });
-        let request = Request::Load {
-            opcode: self.opcode,
-            name: self.name.clone().unwrap_or_else(|| stem.into_owned()),
-            budget: self.budget,
+        let request = kernels::Load {
+            opcode: self.opcode.or(kind.map(Kind::opcode)).context("--opcode is missing")?,
+            name: self.name.clone().unwrap_or_else(own),
+            budget: self.budget.unwrap_or(kind.map_or(1_000_000, Kind::budget)),
             memory: self.memory,
             replace: self.replace,
             grants: grants.collect(),
+            builtin: self.builtin.clone(),
+            tap: self.tap.clone(),
         };
-        let permit = self.permit.token(&self.node)?;
-        let (device, region) = connect(&self.remote, self.node)?;
-        let row = manage(&region, permit, &request, &module)
-            .with_context(|| format!("{} is not loaded", self.file.display()))?;
-        if self.json {
-            output::json_line(&row)?;
-        } else {
-            println!("Loaded {} as op-code {:#x} at {}.", row.name, row.opcode, self.node);
-        }
-        drop(region);
-        self.remote.device.finish(&device);
-        Ok(())
+        Ok((request, module))
     }
 }
 
 #[derive(Debug, Args)]
 struct List {
-    /// The node: IP or IP:PORT
-    node: NodeAddress,
-    /// Print one line of JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    remote: RemoteArgs,
+    node: NodeArgs,
 }
 
 impl List {
     fn run(self) -> Result<()> {
-        let (device, region) = connect(&self.remote, self.node)?;
-        let kernels: Vec<KernelRow> = region.read_document()?;
-        if self.json {
-            output::json_line(&kernels)?;
-        } else {
-            let headings =
-                ["op-code", "kernel", "calls", "failed", "running", "steps", "memory", "may use"];
-            let mut table = output::table(headings);
-            for kernel in &kernels {
-                table.add_row([
-                    format!("{:#x}", kernel.opcode),
-                    kernel.name.clone(),
-                    output::grouped(kernel.calls),
-                    output::grouped(kernel.failed),
-                    kernel.running.to_string(),
-                    output::grouped(kernel.budget),
-                    output::bytes(kernel.memory),
-                    kernel.grants.iter().map(describe).collect::<Vec<_>>().join("\n"),
-                ]);
-            }
-            output::align_right(&mut table, [0, 2, 3, 4, 5, 6]);
-            println!("{table}");
-        }
-        drop(region);
-        self.remote.device.finish(&device);
-        Ok(())
+        let kernels: Vec<KernelRow> = self.node.with(|region| Ok(region.read_document()?))?;
+        self.node.say(&kernels, |kernels| table(kernels).to_string())
     }
+}
+
+fn table(kernels: &[KernelRow]) -> comfy_table::Table {
+    let headings = [
+        "op-code", "kernel", "calls", "failed", "running", "steps", "memory", "may use", "bound to",
+    ];
+    let mut table = output::table(headings);
+    let unlimited =
+        |steps: u64| if steps == u64::MAX { "any".into() } else { output::grouped(steps) };
+    for kernel in kernels {
+        table.add_row([
+            format!("{:#x}", kernel.opcode),
+            kernel.name.clone(),
+            output::grouped(kernel.calls),
+            output::grouped(kernel.failed),
+            kernel.running.to_string(),
+            unlimited(kernel.budget),
+            if kernel.memory == 0 { "built in".into() } else { output::bytes(kernel.memory) },
+            kernel.grants.iter().map(describe).collect::<Vec<_>>().join("\n"),
+            kernel.tap.as_ref().map_or(String::new(), describe_tap),
+        ]);
+    }
+    output::align_right(&mut table, [0, 2, 3, 4, 5, 6]);
+    table
 }
 
 fn describe(grant: &GrantRow) -> String {
@@ -208,42 +254,41 @@ fn describe(grant: &GrantRow) -> String {
     format!("{}{rw} at {:#x}", grant.region, grant.addr)
 }
 
+fn describe_tap(tap: &TapRow) -> String {
+    let seen = format!("{}: {} payloads", tap.region, output::grouped(tap.payloads));
+    match &tap.stopped {
+        Some(why) => format!("{seen}\nstopped: {why}"),
+        None => seen,
+    }
+}
+
 #[derive(Debug, Args)]
 struct Unload {
-    /// The node: IP or IP:PORT
-    node: NodeAddress,
+    #[command(flatten)]
+    node: NodeArgs,
     /// The kernel's op-code
     #[arg(long, value_parser = parse_opcode)]
     opcode: u64,
-    /// Print a line of JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     permit: PermitArgs,
-    #[command(flatten)]
-    remote: RemoteArgs,
 }
 
 impl Unload {
     fn run(self) -> Result<()> {
-        let permit = self.permit.token(&self.node)?;
-        let (device, region) = connect(&self.remote, self.node)?;
-        let row = manage(&region, permit, &Request::Unload { opcode: self.opcode }, &[])?;
-        if self.json {
-            output::json_line(&row)?;
-        } else {
-            println!("Unloaded {}, op-code {:#x}, from {}.", row.name, row.opcode, self.node);
-        }
-        drop(region);
-        self.remote.device.finish(&device);
-        Ok(())
+        let permit = self.permit.token(&self.node.node)?;
+        let request = Request::Unload { opcode: self.opcode };
+        let row = self.node.with(|region| Ok(manage(&region, permit, &request, &[])?))?;
+        self.node.say(&row, |row| {
+            let node = self.node.node;
+            format!("Unloaded {}, op-code {:#x}, from {node}.", row.name, row.opcode)
+        })
     }
 }
 
 #[derive(Debug, Args)]
 struct Call {
-    /// The node: IP or IP:PORT
-    node: NodeAddress,
+    #[command(flatten)]
+    node: NodeArgs,
     /// The kernel's op-code
     #[arg(long, value_parser = parse_opcode)]
     opcode: u64,
@@ -265,11 +310,6 @@ struct Call {
     /// Where to put the result; - is standard output
     #[arg(long, value_name = "FILE", default_value = "-")]
     out: PathBuf,
-    /// Print a line of JSON instead of the result: the status, and the result in hexadecimal
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    remote: RemoteArgs,
 }
 
 /// Bytes that were given as digits.
@@ -292,33 +332,32 @@ impl Call {
             (None, text) => text.clone().unwrap_or_default().into_bytes(),
         };
         let payload = self.payload.as_deref().map(read_payload).transpose()?;
-        let (device, region) = connect(&self.remote, self.node)?;
         let room = usize::try_from(self.room).context("--room is too large for this machine")?;
-        let mut client = region.kernels(room)?;
-        client.patience = Duration::from_secs(self.patience);
         let mut result = Vec::new();
-        let called = match &payload {
-            None => client.call(self.opcode, &params, &mut result),
-            Some(bytes) => {
-                let memory = region.pd().alloc(bytes.len().max(1), Access::LOCAL_WRITE)?;
-                memory.write_at(0, bytes)?;
-                let sge = memory.sge(0, u32::try_from(bytes.len()).context("the payload")?);
-                client.call_with(self.opcode, &params, sge, &mut result)
+        let status = self.node.with(|region| {
+            let mut client = region.kernels(room)?;
+            client.patience = Duration::from_secs(self.patience);
+            let called = match &payload {
+                None => client.call(self.opcode, &params, &mut result),
+                Some(bytes) => {
+                    let memory = region.pd().alloc(bytes.len().max(1), Access::LOCAL_WRITE)?;
+                    memory.write_at(0, bytes)?;
+                    let sge = memory.sge(0, u32::try_from(bytes.len()).context("the payload")?);
+                    client.call_with(self.opcode, &params, sge, &mut result)
+                }
+            };
+            match called {
+                Ok(_) => Ok(CallStatus::OK),
+                Err(CallFailure::Status(status)) => Ok(status),
+                Err(error) => Err(error.into()),
             }
-        };
-        let status = match called {
-            Ok(_) => CallStatus::OK,
-            Err(CallFailure::Status(status)) => status,
-            Err(error) => return Err(error.into()),
-        };
+        })?;
         self.tell(status, &result)?;
-        drop((client, region));
-        self.remote.device.finish(&device);
         Ok(if status == CallStatus::OK { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     fn tell(&self, status: CallStatus, result: &[u8]) -> Result<()> {
-        if self.json {
+        if self.node.json {
             let hex: String = result.iter().map(|byte| format!("{byte:02x}")).collect();
             let (code, text) = (status.0, status.text());
             return output::json_line(

@@ -162,13 +162,13 @@ fn kernels_are_measured_beside_their_baselines() {
     for name in bounded.iter().chain(&more) {
         assert!(has(name) && page.contains(name), "{name} is missing");
     }
-    for figure in ["fig7", "fig8", "fig9", "fig10", "fig11", "fig13"] {
+    for figure in ["fig7", "fig8", "fig9", "fig10", "fig11", "fig13a", "fig13"] {
         assert!(has(figure) && page.contains(&format!("id=\"{figure}\"")), "{figure} is missing");
     }
     for row in rows {
         assert!(row["ratio"].as_f64() > Some(0.0), "{row}");
     }
-    assert_eq!(page.matches("<svg").count(), 6);
+    assert_eq!(page.matches("<svg").count(), 7);
 }
 
 const GOODPUT: [&str; 4] =

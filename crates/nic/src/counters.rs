@@ -116,6 +116,8 @@ counters! {
     kernel_bytes,
     /// Payload bytes of WRITEs that passed bound kernels.
     kernel_tapped_bytes,
+    /// Bound kernels that failed, and see nothing any more: payload passes them unchanged.
+    kernel_taps_stopped,
     /// RPC packets told to wait (RNR NAK): no room for another invocation, or for more payload.
     kernel_busy,
     /// Invocations ended: the kernel refused its parameters.

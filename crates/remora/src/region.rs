@@ -274,6 +274,11 @@ struct MrInner {
 }
 
 impl MemoryRegion {
+    /// The protection domain it is registered in.
+    pub fn domain(&self) -> &ProtectionDomain {
+        &self.inner.pd
+    }
+
     /// The key, for work requests (lkey) and peers (rkey).
     pub fn key(&self) -> Key {
         self.inner.key

@@ -9,9 +9,11 @@ use std::process::Command;
 
 use remora::kernel::builtin::RemoteTable;
 use remora::kernel::wasm::Module;
-use remora::kernel::{CallFailure, CallStatus, Deployment};
+use remora::kernel::{Bound, CallFailure, CallStatus, Deployment};
+use remora::nic::Access;
+use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
 use remora::offload::kernel::builtin::{get, opcode};
-use support::pair;
+use support::{PATIENCE, pair};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -80,11 +82,38 @@ fn lines_works(module: &Module) {
     assert_eq!(refusal(select(&"x".repeat(20_000), "x")), CallStatus::TOO_LONG);
 }
 
+/// Adds up the numbers of WRITEs as they pass.
+fn sum_works(module: &Module) {
+    let (a, b, mut client) = pair();
+    let notes = b.pd.alloc(4096, Access::LOCAL_WRITE).unwrap();
+    let grants = [notes.grant_write()];
+    b.device.load_kernel(9, Deployment::new("sum", grants), module).unwrap();
+    let tap = Box::new(module.tap(1_000_000).unwrap());
+    let binding = b.device.bind_kernel(Bound::Region(b.memory.key()), grants.to_vec(), tap);
+    let binding = binding.unwrap();
+    let numbers: Vec<u64> = (0..5_000).map(|i| i * i * i).collect();
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    a.memory.write_at(0, &bytes).unwrap();
+    for times in 1..=3u64 {
+        let op = SendOp::Write { to: b.memory.remote(0), imm: None };
+        let data = [a.memory.sge(0, bytes.len() as u32)];
+        let (data, flags) = (Data::Sges(&data), SendFlags::SIGNALED);
+        a.qp.post_send(&SendRequest { wr_id: 1, op, data, flags }).unwrap();
+        assert_eq!(a.send_cq.spin(PATIENCE).unwrap().status, Status::Success);
+        let mut answer = Vec::new();
+        client.call(9, &[], &mut answer).unwrap();
+        let sum = numbers.iter().sum::<u64>() * times;
+        let expected = [sum.to_le_bytes(), (times * 5_000).to_le_bytes()].concat();
+        assert_eq!(answer, expected, "{:?}", binding.info());
+    }
+}
+
 #[test]
 fn the_examples_in_the_tree_work() {
     let built = root().join("guest/built");
     get_works(&load(&built, "get.wasm"));
     lines_works(&load(&built, "lines.wasm"));
+    sum_works(&load(&built, "sum.wasm"));
 }
 
 #[test]
@@ -100,4 +129,5 @@ fn the_examples_are_built_and_work() {
     assert!(built.status.success(), "{errors}");
     get_works(&load(&folder, "get.wasm"));
     lines_works(&load(&folder, "lines.wasm"));
+    sum_works(&load(&folder, "sum.wasm"));
 }

@@ -29,6 +29,8 @@ mod imports {
         pub fn send_to(qpn: u32, rkey: u32, addr: u64, from: *const u8, len: usize) -> u32;
         pub safe fn sent() -> u32;
         pub safe fn yield_now() -> u32;
+        pub fn granted(index: u32, into: *mut u8) -> u32;
+        pub fn passing(into: *mut u8) -> u32;
     }
 }
 
@@ -77,6 +79,88 @@ macro_rules! kernel {
             core::arch::wasm32::unreachable()
         }
     };
+}
+
+/// Exports a function `fn() -> Result<Verdict>` as the module's tap: the card calls it for each
+/// payload of the WRITEs that the module is bound to, as it passes. It takes the payload by
+/// [`payload`], reads and writes what it was granted, and puts out, by [`output`], what is to be
+/// written instead. Nothing else is offered to it. A tap that fails is stopped: WRITEs go on
+/// without it.
+///
+/// One instance sees all of the stream, and keeps its globals as long as it is bound. Calls of the
+/// module's kernel do not see them: what they are to find belongs into granted memory.
+#[macro_export]
+macro_rules! tap {
+    ($function:path) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn tap() -> i32 {
+            match $function() {
+                Ok(verdict) => verdict as i32,
+                Err($crate::Status(code)) => -i32::from(code),
+            }
+        }
+    };
+}
+
+/// What is to become of a payload that has passed a [`tap!`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It is written where it was to go.
+    Pass = 0,
+    /// What was put out is written there instead; it may be shorter.
+    Replace = 1,
+    /// It is written nowhere.
+    Take = 2,
+}
+
+/// A payload that passes.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Passing {
+    /// Where it is to go, as the WRITE says it.
+    pub addr: u64,
+    /// The queue pair that it came by.
+    pub qpn: u32,
+    /// Its bytes: a packet's, as a rule.
+    pub len: u32,
+    /// Bytes of the message before it.
+    pub offset: u32,
+    /// Bytes of the whole message.
+    pub total: u32,
+    /// Not zero if it was sent before, and is now sent again (where it is sent, only).
+    pub again: u32,
+    reserved: u32,
+}
+
+/// The payload that passes: in a [`tap!`] only.
+pub fn passing() -> Passing {
+    let mut passing = Passing::default();
+    // SAFETY: 32 bytes are written, which is what a `Passing` has, and any bytes make one.
+    unsafe { imports::passing((&raw mut passing).cast()) };
+    passing
+}
+
+/// A region that the kernel was granted.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Granted {
+    /// Its first address.
+    pub addr: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// Not zero if it may be written.
+    pub writable: u64,
+}
+
+/// The `index`th region that was granted, from 0 on.
+///
+/// # Errors
+/// [`Status::NOT_FOUND`] if there are not so many, [`Status::ACCESS`] if it was withdrawn.
+pub fn granted(index: u32) -> Result<Granted> {
+    let mut granted = Granted::default();
+    // SAFETY: 24 bytes are written, which is what a `Granted` has, or none; any bytes make one.
+    status(unsafe { imports::granted(index, (&raw mut granted).cast()) })?;
+    Ok(granted)
 }
 
 /// A call.

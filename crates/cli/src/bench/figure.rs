@@ -9,6 +9,8 @@ use crate::output;
 
 /// Measures one way once.
 pub(super) type Run<'a> = Box<dyn FnMut() -> Result<f64> + 'a>;
+/// Measures one way once: how long each of several calls took, in µs.
+pub(super) type Calls<'a> = Box<dyn FnMut() -> Result<Vec<f64>> + 'a>;
 
 /// What was measured for a figure of the paper.
 #[derive(Debug)]
@@ -64,6 +66,30 @@ impl Point {
         Ok(Point { x, ways: values.into_iter().map(Spread::of).collect() })
     }
 
+    /// Runs the ways in turn, `runs` times each: the median of the runs' `middle`s, and the 1st and
+    /// 99th percentile of all calls together, as StRoM's figures show them.
+    pub(super) fn of_calls(
+        x: String,
+        runs: usize,
+        ways: &mut [Calls<'_>],
+        middle: fn(&[f64]) -> f64,
+    ) -> Result<Point> {
+        let mut taken = vec![(Vec::with_capacity(runs), Vec::new()); ways.len()];
+        for _ in 0..runs {
+            for (way, (middles, calls)) in ways.iter_mut().zip(&mut taken) {
+                let run = way()?;
+                middles.push(middle(&run));
+                calls.extend(run);
+            }
+        }
+        let ways = taken.into_iter().map(|(middles, mut calls)| {
+            calls.sort_by(f64::total_cmp);
+            let at = |part: f64| calls[((calls.len() - 1) as f64 * part).round() as usize];
+            Spread { min: at(0.01), median: median(&middles), max: at(0.99) }
+        });
+        Ok(Point { x, ways: ways.collect() })
+    }
+
     /// The median of a way.
     pub(super) fn median(&self, way: usize) -> f64 {
         self.ways[way].median
@@ -101,24 +127,29 @@ impl Figure {
     }
 }
 
-/// How long a call takes: the median of so many, in µs.
-pub(super) fn median_us(calls: usize, mut call: impl FnMut(usize) -> Result<()>) -> Result<f64> {
-    let mut samples = Vec::with_capacity(calls);
-    for i in 0..calls {
+/// How long each of so many calls takes, in µs.
+pub(super) fn each_us(calls: usize, mut call: impl FnMut(usize) -> Result<()>) -> Result<Vec<f64>> {
+    let timed = |i| {
         let start = Instant::now();
         call(i)?;
-        samples.push(start.elapsed().as_nanos() as f64 / 1e3);
-    }
-    Ok(Spread::of(samples).median)
+        Ok(start.elapsed().as_nanos() as f64 / 1e3)
+    };
+    (0..calls).map(timed).collect()
 }
 
-/// How long a call takes: the mean of so many, in µs.
-pub(super) fn mean_us(calls: usize, mut call: impl FnMut(usize) -> Result<()>) -> Result<f64> {
-    let start = Instant::now();
-    for i in 0..calls {
-        call(i)?;
-    }
-    Ok(start.elapsed().as_nanos() as f64 / 1e3 / calls as f64)
+/// How long a call takes: the median of so many, in µs.
+pub(super) fn median_us(calls: usize, call: impl FnMut(usize) -> Result<()>) -> Result<f64> {
+    each_us(calls, call).map(|calls| median(&calls))
+}
+
+/// The median.
+pub(super) fn median(calls: &[f64]) -> f64 {
+    Spread::of(calls.to_vec()).median
+}
+
+/// The mean.
+pub(super) fn mean(calls: &[f64]) -> f64 {
+    calls.iter().sum::<f64>() / calls.len() as f64
 }
 
 /// Numbers that look random, the same ones each time.
@@ -165,6 +196,16 @@ mod tests {
         assert!((900..1100).contains(&heads), "{heads}");
         assert_eq!(Draws::new(7).bytes(11), Draws::new(7).bytes(11));
         assert!(!draws.happens(0.0) && draws.happens(1.0));
+    }
+
+    #[test]
+    fn calls_are_judged_together() {
+        let mut calls = (0..2).map(|run| (0..=500).map(|i| f64::from(2 * i + run)).collect());
+        let mut ways: [Calls<'_>; 1] = [Box::new(move || Ok(calls.next().unwrap()))];
+        let point = Point::of_calls("8".into(), 2, &mut ways, median).unwrap();
+        // 0 to 1,001.
+        assert_eq!(point.ways, [Spread { min: 10.0, median: 500.5, max: 991.0 }]);
+        assert_eq!(mean(&[1.0, 2.0, 6.0]), 3.0);
     }
 
     #[test]

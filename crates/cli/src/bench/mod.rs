@@ -16,9 +16,9 @@ mod transport;
 mod verbs;
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -214,6 +214,21 @@ fn show(rows: &[Row]) {
     }
     output::align_right(&mut table, [2, 4, 5, 6]);
     println!("{table}\nmedian (lowest–highest) of several runs in turn; ratio = ours / peer's");
+}
+
+/// Writes the page of rows and figures, and the rows of both where they are wanted.
+fn publish(
+    words: page::Words,
+    mut rows: Vec<Row>,
+    figures: &[figure::Figure],
+    html: &Path,
+    options: &Options,
+) -> Result<()> {
+    let page = page::render(words, &rows, figures)?;
+    std::fs::write(html, page).with_context(|| format!("cannot write {}", html.display()))?;
+    println!("\nThe plots: {}", html.display());
+    rows.extend(figures.iter().flat_map(figure::Figure::rows));
+    write(&rows, options)
 }
 
 /// Writes the rows where they are wanted.

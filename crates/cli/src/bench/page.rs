@@ -66,7 +66,8 @@ pub(super) fn render(words: Words, rows: &[Row], figures: &[Figure]) -> Result<S
     }
     writeln!(
         page,
-        "<footer>Made by <code>{command}</code> {} · {} · {} cores</footer>\
+        "<footer>Whiskers that would leave a plot end at its edge. \
+         Made by <code>{command}</code> {} · {} · {} cores</footer>\
          </main></body></html>",
         env!("CARGO_PKG_VERSION"),
         text(&processor()),

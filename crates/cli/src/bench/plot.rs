@@ -22,7 +22,11 @@ const GRID: RGBColor = RGBColor(228, 231, 235);
 const SIZE: (u32, u32) = (760, 400);
 const FONT: &str = "sans-serif";
 
-/// Draws medians, joined, with the lowest and highest runs as whiskers.
+/// How far above the highest median whiskers may lead, as a multiple of it.
+const HEADROOM: f64 = 2.5;
+
+/// Draws medians, joined, and what is given for lowest and highest as whiskers, which end at the
+/// edge at the latest.
 pub(super) fn draw(figure: &Figure) -> Result<String> {
     let mut svg = String::new();
     fill(figure, SVGBackend::with_string(&mut svg, SIZE))
@@ -93,7 +97,8 @@ fn fill(figure: &Figure, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::err
         let whisker = if figure.style == Style::Bars { INK } else { colour };
         chart.draw_series(spreads.iter().map(|(i, s)| {
             let style = whisker.mix(0.55).stroke_width(1);
-            let [low, middle, high] = [s.min, s.median, s.max].map(|value| scale.place(value));
+            let [low, middle, high] =
+                [s.min, s.median, s.max].map(|value| scale.place(value).min(scale.top));
             ErrorBar::new_vertical(at(*i), low, middle, high, style, 7)
         }))?;
     }
@@ -111,8 +116,11 @@ struct Scale {
 impl Scale {
     fn of(figure: &Figure) -> Scale {
         let spreads = || figure.points.iter().flat_map(|p| &p.ways);
-        let top = spreads().map(|s| s.max).fold(0.0, f64::max);
+        let most = |of: fn(&Spread) -> f64| spreads().map(of).fold(0.0, f64::max);
+        let top = most(|s| s.max);
         if figure.style != Style::Log {
+            // One call that took long would leave no room for all the others.
+            let top = top.min(most(|s| s.median) * HEADROOM);
             return Scale { log: false, bottom: 0.0, top: top * 1.06 };
         }
         let least = spreads().map(|s| s.min).fold(top, f64::min).max(1e-9);
@@ -131,4 +139,33 @@ impl Scale {
 /// A number on an axis, without what rounding leaves behind.
 fn short(value: f64) -> String {
     ((value * 1e6).round() / 1e6).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::figure::Point;
+
+    #[test]
+    fn one_slow_call_leaves_room_for_the_others() {
+        let spread = |max| Spread { min: 1.0, median: 2.0, max };
+        let figure = |style, max| Figure {
+            id: "",
+            origin: "",
+            title: "",
+            about: "",
+            x: "",
+            y: "",
+            unit: "",
+            style,
+            ways: vec![String::new()],
+            points: vec![Point { x: String::new(), ways: vec![spread(max)] }],
+            paper: "",
+            here: String::new(),
+        };
+        let top = |style, max| Scale::of(&figure(style, max)).top;
+        assert!(top(Style::Lines, 4.0) > 4.0 && top(Style::Lines, 4.0) < 5.0);
+        assert_eq!(top(Style::Lines, 5000.0), top(Style::Bars, 5.0));
+        assert!(top(Style::Log, 5000.0) > 5000f64.log10());
+    }
 }

@@ -7,11 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use remora::kernel::builtin::{Builtin, Kind};
 use remora::kernel::wasm::{Limits, Module};
-use remora::kernel::{CallFailure, CallStatus, DeployError, Deployment, FallbackCall, Grant};
+use remora::kernel::{
+    Binding, Bound, CallFailure, CallStatus, DeployError, Deployment, FallbackCall, Grant, Program,
+    Tap,
+};
 use remora::nic::{Access, CreateError};
 use remora::{Device, MemoryRegion, ProtectionDomain, RegisterError};
 use serde::{Deserialize, Serialize};
@@ -41,26 +45,36 @@ const ANSWER_MAX: usize = 16 << 10;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Load the module that follows.
-    Load {
-        /// Its op-code, below [`MANAGE`].
-        opcode: u64,
-        /// A name for people.
-        name: String,
-        /// Steps that an invocation may take.
-        budget: u64,
-        /// Bytes of memory that an instance may have.
-        memory: u64,
-        /// In the place of the kernel that has the op-code.
-        replace: bool,
-        /// The regions it may use, and whether it may write them.
-        grants: Vec<(String, bool)>,
-    },
+    /// Load the module that follows, or a built-in kernel.
+    Load(Load),
     /// Unload a kernel.
     Unload {
         /// Its op-code.
         opcode: u64,
     },
+}
+
+/// What to load.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// Its op-code, below [`MANAGE`].
+    pub opcode: u64,
+    /// A name for people.
+    pub name: String,
+    /// Steps that an invocation may take.
+    pub budget: u64,
+    /// Bytes of memory that an instance may have.
+    pub memory: u64,
+    /// In the place of the kernel that has the op-code.
+    pub replace: bool,
+    /// The regions it may use, and whether it may write them.
+    pub grants: Vec<(String, bool)>,
+    /// The name of a built-in kernel, to be loaded instead of a module.
+    #[serde(default)]
+    pub builtin: Option<String>,
+    /// The region whose WRITEs are to pass it.
+    #[serde(default)]
+    pub tap: Option<String>,
 }
 
 /// What a node answers: the kernel that was loaded or unloaded, or why not.
@@ -75,10 +89,12 @@ pub struct KernelRow {
     pub name: String,
     /// Steps that an invocation may take.
     pub budget: u64,
-    /// Bytes of memory that an instance may have.
+    /// Bytes of memory that an instance may have; 0 for a built-in kernel.
     pub memory: u64,
     /// The regions it may use.
     pub grants: Vec<GrantRow>,
+    /// The stream that passes it.
+    pub tap: Option<TapRow>,
     /// Invocations so far.
     pub calls: u64,
     /// Those that did not end well.
@@ -98,6 +114,17 @@ pub struct GrantRow {
     pub bytes: u64,
     /// The kernel may write it, too.
     pub writable: bool,
+}
+
+/// A region whose WRITEs pass a kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TapRow {
+    /// Its name.
+    pub region: String,
+    /// Payloads that have passed: packets, as a rule.
+    pub payloads: u64,
+    /// Why the kernel sees them no more, if so.
+    pub stopped: Option<String>,
 }
 
 /// Why a request is refused.
@@ -122,6 +149,19 @@ enum Refusal {
     Region(String),
     #[error("region `{0}` is read-only: the node serves it without ,rw")]
     ReadOnly(String),
+    #[error("there is no built-in kernel `{0}`; there are {all}", all = served().join(", "))]
+    Builtin(String),
+    #[error(
+        "the built-in kernel `{0}` is for calls: of those, only shuffle and hyperloglog can be \
+         bound to a region's WRITEs"
+    )]
+    NoTap(&'static str),
+    #[error("region `{0}` is read-only: no WRITEs pass that a kernel could be bound to")]
+    NoWrites(String),
+    #[error("the WRITEs of region `{0}` pass another kernel already: unload or replace that one")]
+    Tapped(String),
+    #[error("region `{name}` cannot be granted to what is bound to another one: {source}")]
+    Register { name: String, source: RegisterError },
     #[error(transparent)]
     Module(#[from] remora::kernel::wasm::LoadError),
     #[error("{0}; --replace puts another in its place")]
@@ -131,16 +171,52 @@ enum Refusal {
 }
 
 /// A loaded kernel, beside what the card keeps of it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Loaded {
     memory: u64,
     grants: Vec<GrantRow>,
+    tapping: Option<Tapping>,
+}
+
+/// A kernel that a region's WRITEs pass.
+#[derive(Debug)]
+struct Tapping {
+    region: String,
+    binding: Arc<Binding>,
+    /// What it was granted, where the region's clients live.
+    granted: Vec<(String, MemoryRegion)>,
+}
+
+impl Tapping {
+    fn row(&self) -> TapRow {
+        let info = self.binding.info();
+        let stopped = info.stopped.map(|status| status.to_string());
+        TapRow { region: self.region.clone(), payloads: info.payloads, stopped }
+    }
+}
+
+/// Regions that were opened to a kernel where it is bound.
+struct Granted {
+    keys: Vec<Grant>,
+    /// They are open as long as these are there.
+    kept: Vec<(String, MemoryRegion)>,
+    to: Bound,
+}
+
+/// What a kernel is made of.
+struct Code {
+    program: Box<dyn Program>,
+    tap: Option<Box<dyn Tap>>,
+    /// Bytes of memory that an instance may have.
+    memory: u64,
 }
 
 /// A region as the card's kernels see it.
 #[derive(Debug)]
 struct Opened {
     region: MemoryRegion,
+    /// The same, as its clients do.
+    served: MemoryRegion,
     writable: bool,
 }
 
@@ -178,13 +254,14 @@ impl Kernels {
         let kernels = self.device.kernels().into_iter();
         kernels
             .filter_map(|info| {
-                let Loaded { memory, grants } = loaded.get(&info.opcode)?.clone();
+                let Loaded { memory, grants, tapping } = loaded.get(&info.opcode)?;
                 Some(KernelRow {
                     opcode: info.opcode,
                     name: info.name,
                     budget: info.budget,
-                    memory,
-                    grants,
+                    memory: *memory,
+                    grants: grants.clone(),
+                    tap: tapping.as_ref().map(Tapping::row),
                     calls: info.calls,
                     failed: info.failed,
                     running: info.running,
@@ -198,15 +275,32 @@ impl Kernels {
     pub(crate) fn open(&self, name: &str, region: Option<&MemoryRegion>, writable: bool) {
         let mut opened = lock(&self.opened);
         opened.remove(name);
-        let Some(region) = region else { return };
+        let Some(region) = region else {
+            // (Whoever loads holds the two locks the other way round.)
+            drop(opened);
+            return self.forget(name);
+        };
         let iova = match region.buffer() {
             Some(_) => region.addr(),
             None => self.files.fetch_add(1, Ordering::Relaxed) * FILE_SPAN,
         };
         let access = if writable { Access::LOCAL_WRITE } else { Access::empty() };
         match region.register_in(&self.pd, iova, access) {
-            Ok(region) => drop(opened.insert(name.to_owned(), Opened { region, writable })),
+            Ok(own) => {
+                let served = region.clone();
+                opened.insert(name.to_owned(), Opened { region: own, served, writable });
+            }
             Err(error) => tracing::warn!(%error, region = name, "kernels cannot be granted it"),
+        }
+    }
+
+    /// Takes a region away from what is bound to others, or to it.
+    fn forget(&self, name: &str) {
+        for kernel in lock(&self.loaded).values_mut() {
+            kernel.tapping.take_if(|tapping| tapping.region == name);
+            if let Some(tapping) = &mut kernel.tapping {
+                tapping.granted.retain(|(granted, _)| granted != name);
+            }
         }
     }
 
@@ -239,7 +333,7 @@ impl Kernels {
         let (request, module) = parse(&call.payload).ok_or(Refusal::Malformed)?;
         match request {
             Request::Unload { opcode } => self.unload(opcode),
-            Request::Load { .. } => self.load(request, module),
+            Request::Load(load) => self.load(&load, module),
         }
     }
 
@@ -251,38 +345,75 @@ impl Kernels {
         Ok(row)
     }
 
-    fn load(&self, request: Request, module: &[u8]) -> Result<KernelRow, Refusal> {
-        let Request::Load { opcode, name, budget, memory, replace, grants } = request else {
-            return Err(Refusal::Malformed);
-        };
-        judge(opcode, &name, grants.len())?;
-        let limits =
-            Limits { memory: usize::try_from(memory).unwrap_or(usize::MAX), ..Limits::default() };
-        let module = Module::load_with(module, limits)?;
-        let memory = module.limits().memory as u64;
-        let (grants, rows) = self.grants(grants)?;
-        let deployment = Deployment::new(&name, grants).budget(budget);
+    fn load(&self, load: &Load, module: &[u8]) -> Result<KernelRow, Refusal> {
+        judge(load)?;
+        let opcode = load.opcode;
+        let (grants, rows) = self.grants(&load.grants)?;
+        let Code { program, tap, memory } = code(load, module)?;
+        let deployment = Deployment::new(&load.name, grants).budget(load.budget);
         let mut loaded = lock(&self.loaded);
-        if replace && loaded.contains_key(&opcode) {
-            self.device.replace_kernel(opcode, deployment, Box::new(module.program()))?;
+        let old = loaded.get(&opcode).filter(|_| load.replace);
+        // Bound first, as that may be refused; but in the place of another only at the end.
+        let mut tapping = None;
+        let mut in_place = None;
+        if let (Some(region), Some(tap)) = (&load.tap, tap) {
+            let Granted { keys, kept, to } = self.grants_at(region, &rows)?;
+            let there = old.and_then(|old| old.tapping.as_ref()).filter(|t| t.region == *region);
+            let binding = if let Some(there) = there {
+                in_place = Some((keys, tap));
+                there.binding.clone()
+            } else {
+                let bound = self.device.bind_kernel(to, keys, tap);
+                Arc::new(bound.map_err(|_| Refusal::Tapped(region.clone()))?)
+            };
+            tapping = Some(Tapping { region: region.clone(), binding, granted: kept });
+        }
+        if old.is_some() {
+            self.device.replace_kernel(opcode, deployment, program)?;
         } else if loaded.len() >= KERNELS_MAX {
             return Err(Refusal::Full);
         } else {
-            self.device.load_kernel(opcode, deployment, &module).map_err(|error| match error {
+            let deployed = self.device.deploy_program(opcode, deployment, program);
+            deployed.map_err(|error| match error {
                 DeployError::Taken(_) => Refusal::Taken(error),
                 other => other.into(),
             })?;
         }
-        loaded.insert(opcode, Loaded { memory, grants: rows.clone() });
-        let (calls, failed, running) = (0, 0, 0);
-        Ok(KernelRow { opcode, name, budget, memory, grants: rows, calls, failed, running })
+        if let (Some(tapping), Some((keys, tap))) = (&tapping, in_place) {
+            tapping.binding.replace(keys, tap);
+        }
+        loaded.insert(opcode, Loaded { memory, grants: rows, tapping });
+        drop(loaded);
+        let row = self.list().into_iter().find(|row| row.opcode == opcode);
+        row.ok_or(Refusal::Deploy(DeployError::Unknown(opcode)))
+    }
+
+    /// Opens what was granted to those who live where the clients of `region` do: the addresses are
+    /// the same.
+    fn grants_at(&self, region: &str, grants: &[GrantRow]) -> Result<Granted, Refusal> {
+        let opened = lock(&self.opened);
+        let find = |name: &str| opened.get(name).ok_or_else(|| Refusal::Region(name.into()));
+        let Opened { served, writable, .. } = find(region)?;
+        if !writable {
+            return Err(Refusal::NoWrites(region.into()));
+        }
+        let to = Bound::Region(served.key());
+        let mut granted = Granted { keys: Vec::new(), kept: Vec::new(), to };
+        for GrantRow { region: name, addr, writable: write, .. } in grants {
+            let access = if *write { Access::LOCAL_WRITE } else { Access::empty() };
+            let own = find(name)?.region.register_in(served.domain(), *addr, access);
+            let own = own.map_err(|source| Refusal::Register { name: name.clone(), source })?;
+            granted.keys.push(Grant { key: own.key(), write: *write });
+            granted.kept.push((name.clone(), own));
+        }
+        Ok(granted)
     }
 
     /// What to grant, for the card and for people.
-    fn grants(&self, wanted: Vec<(String, bool)>) -> Result<(Vec<Grant>, Vec<GrantRow>), Refusal> {
+    fn grants(&self, wanted: &[(String, bool)]) -> Result<(Vec<Grant>, Vec<GrantRow>), Refusal> {
         let opened = lock(&self.opened);
         let grant = |(name, write): (String, bool)| {
-            let Some(Opened { region, writable }) = opened.get(&name) else {
+            let Some(Opened { region, writable, .. }) = opened.get(&name) else {
                 return Err(Refusal::Region(name));
             };
             if write && !writable {
@@ -292,19 +423,48 @@ impl Kernels {
             let (addr, bytes) = (region.addr(), region.len());
             Ok((grant, GrantRow { region: name, addr, bytes, writable: write }))
         };
-        wanted.into_iter().map(grant).collect()
+        wanted.iter().cloned().map(grant).collect()
     }
 }
 
-fn judge(opcode: u64, name: &str, grants: usize) -> Result<(), Refusal> {
+/// The built-in kernels that a node serves; what sends on behalf of its host is not for others.
+pub fn served() -> Vec<&'static str> {
+    let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::ShuffleSend);
+    kinds.map(Kind::name).collect()
+}
+
+/// Makes a kernel, and its tap if it is to be bound.
+fn code(load: &Load, module: &[u8]) -> Result<Code, Refusal> {
+    let Load { memory, budget, builtin, tap, .. } = load;
+    if let Some(name) = builtin {
+        let kind = Kind::named(name).filter(|kind| served().contains(&kind.name()));
+        let kind = kind.ok_or_else(|| Refusal::Builtin(name.clone()))?;
+        let shared = Builtin::new();
+        let tap = match tap {
+            Some(_) => Some(shared.tap(kind).ok_or(Refusal::NoTap(kind.name()))?),
+            None => None,
+        };
+        return Ok(Code { program: shared.program(kind), tap, memory: 0 });
+    }
+    let memory = usize::try_from(*memory).unwrap_or(usize::MAX);
+    let module = Module::load_with(module, Limits { memory, ..Limits::default() })?;
+    let tap: Option<Box<dyn Tap>> = match tap {
+        Some(_) => Some(Box::new(module.tap(*budget)?)),
+        None => None,
+    };
+    let memory = module.limits().memory as u64;
+    Ok(Code { program: Box::new(module.program()), tap, memory })
+}
+
+fn judge(Load { opcode, name, grants, .. }: &Load) -> Result<(), Refusal> {
     let fits = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
-    if opcode >= MANAGE {
+    if *opcode >= MANAGE {
         return Err(Refusal::Reserved);
     }
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(fits) {
         return Err(Refusal::Name);
     }
-    if grants > GRANTS_MAX { Err(Refusal::Grants) } else { Ok(()) }
+    if grants.len() > GRANTS_MAX { Err(Refusal::Grants) } else { Ok(()) }
 }
 
 /// Takes a request apart: what is asked, and the module.
@@ -380,31 +540,33 @@ pub fn manage(
 mod tests {
     use super::*;
 
-    fn load() -> Request {
-        let (name, grants) = ("get".to_owned(), vec![("data".to_owned(), true)]);
-        Request::Load { opcode: 7, name, budget: 1, memory: 2, replace: false, grants }
+    fn load(opcode: u64, name: &str, grants: usize) -> Load {
+        let (name, grants) = (name.to_owned(), vec![("data".to_owned(), true); grants]);
+        let (replace, builtin, tap) = (false, None, Some("stream".to_owned()));
+        Load { opcode, name, budget: 1, memory: 2, replace, grants, builtin, tap }
     }
 
     #[test]
     fn requests_come_back_and_nonsense_does_not() {
-        let bytes = emit(&load(), b"module").unwrap();
-        assert_eq!(parse(&bytes), Some((load(), &b"module"[..])));
+        let load = Request::Load(load(7, "get", 1));
+        let bytes = emit(&load, b"module").unwrap();
+        assert_eq!(parse(&bytes), Some((load.clone(), &b"module"[..])));
         for len in 0..bytes.len() - 6 {
             assert_eq!(parse(&bytes[..len]), None, "{len}");
         }
         let mut wrong = bytes;
         wrong[..4].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(parse(&wrong), None);
-        assert!(matches!(emit(&load(), &[0; REQUEST_MAX]), Err(ManageError::TooLong(_))));
+        assert!(matches!(emit(&load, &[0; REQUEST_MAX]), Err(ManageError::TooLong(_))));
     }
 
     #[test]
     fn names_and_op_codes_are_judged() {
-        assert!(judge(1, "get.v2", 8).is_ok());
+        assert!(judge(&load(1, "get.v2", 8)).is_ok());
         for (opcode, name, grants) in
             [(MANAGE, "get", 0), (1, "", 0), (1, "a b", 0), (1, "a\x1b", 0), (1, "get", 9)]
         {
-            assert!(judge(opcode, name, grants).is_err(), "{opcode} {name:?} {grants}");
+            assert!(judge(&load(opcode, name, grants)).is_err(), "{opcode} {name:?} {grants}");
         }
     }
 }

@@ -265,6 +265,21 @@ impl Client {
         result
     }
 
+    /// While `work` runs, so many threads of the peer's application look at what is streamed.
+    pub(crate) fn with_threads<R>(
+        &self,
+        threads: usize,
+        work: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let call = |threads: u64| {
+            self.rpc.borrow_mut().call(rpc::Op::Threads, &threads.to_le_bytes(), &mut Vec::new())
+        };
+        call(threads as u64)?;
+        let result = work();
+        call(1)?;
+        result
+    }
+
     /// Waits until the peer's application has looked at so many streamed messages; returns how
     /// many distinct values it estimates.
     pub(crate) fn wait_for_application(&self, count: u64) -> Result<f64> {

@@ -4,8 +4,9 @@
 //!
 //! [`server`] is the far end: a process with a card, memory, the built-in kernels, and an
 //! application that answers RPCs. [`client`] fills that memory by WRITEs ([`image`]) and looks
-//! things up in it ([`lookup`]). [`served`] and [`asker`] are the two ends of chains. `remora bench
-//! kernels` and `remora bench chains` measure, `remora demo` shows it.
+//! things up in it ([`lookup`]); [`sketchers`] count what is streamed. [`served`] and [`asker`] are
+//! the two ends of chains. `remora bench kernels` and `remora bench chains` measure, `remora demo`
+//! shows it.
 
 pub(crate) mod asker;
 pub(crate) mod client;
@@ -15,6 +16,7 @@ pub(crate) mod lookup;
 pub(crate) mod rpc;
 pub(crate) mod served;
 pub(crate) mod server;
+mod sketchers;
 
 pub(crate) use client::Client;
 pub(crate) use image::{Image, List};

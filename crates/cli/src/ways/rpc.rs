@@ -35,12 +35,14 @@ pub(crate) enum Op {
     Sleep = 7,
     /// Keep the processor busy with so many writers.
     Writers = 8,
+    /// Let so many threads look at what is streamed.
+    Threads = 9,
 }
 
 impl Op {
     fn parse(code: u8) -> Result<Op> {
         let lookups = [Op::Begin, Op::End, Op::List, Op::Get];
-        let others = [Op::Streamed, Op::Sleep, Op::Writers];
+        let others = [Op::Streamed, Op::Sleep, Op::Writers, Op::Threads];
         let mut all = lookups.into_iter().chain(others);
         all.find(|op| *op as u8 == code).context("an RPC with an unknown op-code")
     }

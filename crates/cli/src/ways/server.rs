@@ -14,7 +14,6 @@ use remora::nic::Access;
 use remora::nic::queue::{Completion, RecvRequest, Status};
 use remora::offload::kernel::builtin::column::Column;
 use remora::offload::kernel::builtin::filter::{Compare, FilterTap, Params as Filter};
-use remora::offload::kernel::builtin::hyperloglog::Sketch;
 use remora::offload::kernel::builtin::{consistency, get};
 use remora::{
     CompletionQueue, Connection, ConnectionParams, Device, DeviceOptions, MemoryRegion, OpenError,
@@ -26,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::image::ELEMENT_LEN;
 use super::rpc::{Op, Service};
 use super::served::Served;
+use super::sketchers::Sketchers;
 use crate::child;
 
 const PORT: u16 = 18_516;
@@ -34,8 +34,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const STEPS: u32 = 512;
 /// Messages that may be streamed to the application before it has looked at one.
 pub(crate) const STREAMED_MAX: u32 = 1024;
-/// Bytes that the application takes of a message at once: they stay in the first cache.
-const PIECE: usize = 16 << 10;
 /// The stream filter keeps values below this: one of 256 that are spread evenly.
 pub(crate) const FILTER_BELOW: u64 = 1 << 56;
 /// The op-code of [`flaky`].
@@ -75,6 +73,8 @@ pub(crate) struct Ready {
     pub(crate) hyperloglog: Place,
     pub(crate) filter: Place,
     pub(crate) shuffle: Place,
+    /// Threads that may look at what is streamed.
+    pub(crate) threads: usize,
 }
 
 /// A region, as the peer names it.
@@ -119,9 +119,8 @@ struct Serving {
     memory: MemoryRegion,
     plain: MemoryRegion,
     streams: End,
-    /// What the application finds out about what is streamed to it.
-    sketch: Sketch,
-    streamed: u64,
+    /// Who looks at what is streamed to the application.
+    sketchers: Sketchers,
     served: Option<Served>,
     _kernels: [Binding; 3],
     _connections: [Connection; 2],
@@ -130,6 +129,7 @@ struct Serving {
 
 impl Server {
     pub(crate) fn run(self) -> Result<()> {
+        let sketchers = Sketchers::start()?;
         if let Some(which) = self.pin {
             child::pin(which)?;
         }
@@ -155,6 +155,7 @@ impl Server {
             hyperloglog: place(&streams[0]),
             filter: place(&streams[1]),
             shuffle: place(&streams[2]),
+            threads: sketchers.len(),
         })?;
         let kernels = deploy(&device, &memory, &streams)?;
         super::loaded::load(&device, &[memory.grant_read()], self.loaded)?;
@@ -174,8 +175,7 @@ impl Server {
             memory,
             plain,
             streams,
-            sketch: Sketch::new(PRECISION),
-            streamed: 0,
+            sketchers,
             served,
             _kernels: kernels,
             _connections: [first, second],
@@ -275,10 +275,10 @@ impl Serving {
                 }
             }
             if let Some(count) = awaited {
-                if self.streamed >= count {
-                    service.answer(Some(&self.sketch.estimate().to_le_bytes()))?;
-                    self.sketch = Sketch::new(PRECISION);
-                    (awaited, self.streamed) = (None, 0);
+                if self.sketchers.seen() >= count {
+                    let estimate = self.sketchers.report()?.estimate();
+                    service.answer(Some(&estimate.to_le_bytes()))?;
+                    awaited = None;
                 }
                 continue;
             }
@@ -286,6 +286,10 @@ impl Serving {
                 None => {}
                 Some((Op::Leave, _)) => return Ok(()),
                 Some((Op::Streamed, params)) => awaited = Some(word(params, 0)?),
+                Some((Op::Threads, params)) => {
+                    self.sketchers.use_threads(word(params, 0)?)?;
+                    service.answer(Some(&[]))?;
+                }
                 Some((Op::Sleep, _)) => {
                     service.answer(Some(&[]))?;
                     self.served()?.sleep()?;
@@ -308,16 +312,8 @@ impl Serving {
     /// The CPU's HyperLogLog, on a message that has been written: as soon as it is there.
     fn look_at(&mut self, completion: &Completion) -> Result<()> {
         ensure!(completion.status == Status::Success, "a stream broke: {}", completion.status);
-        let mut at = completion.imm_or_key as usize * 8;
-        let end = at + completion.len as usize;
-        let mut piece = [0; PIECE];
-        while at < end {
-            let piece = &mut piece[..(end - at).min(PIECE)];
-            self.plain.read_at(at, piece)?;
-            self.sketch.add_all(piece);
-            at += piece.len();
-        }
-        self.streamed += 1;
+        let at = completion.imm_or_key as usize * 8;
+        self.sketchers.look_at(&self.plain, at, completion.len as usize)?;
         Ok(self.streams.qp.post_recv(&RecvRequest { wr_id: 0, sges: &[] })?)
     }
 

@@ -11,9 +11,9 @@ use core::task::{self, Poll, RawWaker, RawWakerVTable, Waker};
 use remora_nic::kernel::{Payload, WriteOut};
 use remora_nic::queue::Remote;
 
-use super::CallStatus;
 use super::invocation::{CHUNK, OBJECT_MAX, Wait};
 use super::turn::Turn;
+use super::{CallStatus, Grant};
 
 /// An invocation, as its kernel sees it. It is a name only, and may be copied; its futures work
 /// where the kernel itself is polled, and end with [`CallStatus::TRAP`] elsewhere.
@@ -144,6 +144,23 @@ impl Context {
             staged.clear();
             turn.invocation.staged = staged;
             Ok(Poll::Ready(Some(result)))
+        })
+    }
+
+    /// The `index`th region that was granted: its first address, its length, and whether it may be
+    /// written.
+    ///
+    /// # Errors
+    /// [`CallStatus::NOT_FOUND`] if there are not so many, [`CallStatus::ACCESS`] if it is gone.
+    pub fn granted(
+        &self,
+        index: usize,
+    ) -> impl Future<Output = Result<(u64, u64, bool), CallStatus>> {
+        leaf(move |turn| {
+            let Grant { key, write } = *turn.grants.get(index).ok_or(CallStatus::NOT_FOUND)?;
+            let pd = turn.invocation.call.pd;
+            let (addr, len) = turn.io.region(key, pd).ok_or(CallStatus::ACCESS)?;
+            Ok(Poll::Ready((addr, len, write)))
         })
     }
 

@@ -15,7 +15,7 @@ use super::context::poll_with;
 use super::deploy::{DeployError, Deployed, Deployment, Grant, KernelInfo, Program};
 use super::fallback::{Fallback, FallbackCall, WAITING_MAX};
 use super::invocation::{Invocation, OBJECT_MAX, Pool, STAGE, Wait};
-use super::tap::{Bound, Tap, TapIo};
+use super::tap::{Bound, Tap, TapInfo, TapIo};
 use super::turn::Turn;
 
 /// How much kernels may take of a card.
@@ -90,6 +90,8 @@ pub struct Kernels {
     fallback: Option<Fallback>,
     /// Invocations that ended with their queue pair, and were not counted yet.
     dropped: u64,
+    /// Taps that were stopped while sending, and were not counted yet.
+    stopped: u64,
 }
 
 impl Kernels {
@@ -111,6 +113,7 @@ impl Kernels {
             taps: Vec::new(),
             fallback: None,
             dropped: 0,
+            stopped: 0,
         }
     }
 
@@ -210,7 +213,7 @@ impl Kernels {
     /// Adds a kernel for streams; bind the number it returns with
     /// [`remora_nic::Nic::bind_kernel`].
     pub fn add_tap(&mut self, grants: Vec<Grant>, tap: Box<dyn Tap>) -> u32 {
-        let bound = Some(Bound { tap, grants });
+        let bound = Some(Bound::new(grants, tap));
         match self.taps.iter().position(Option::is_none) {
             Some(at) => {
                 self.taps[at] = bound;
@@ -223,10 +226,30 @@ impl Kernels {
         }
     }
 
+    /// Puts another kernel in the place of one for streams: the next payload is the new one's.
+    pub fn replace_tap(&mut self, number: u32, grants: Vec<Grant>, tap: Box<dyn Tap>) -> bool {
+        let old = self.slot(number).and_then(Option::as_mut);
+        old.map(|old| *old = Bound::new(grants, tap)).is_some()
+    }
+
     /// Forgets a kernel for streams; what still passes is let through.
-    pub fn remove_tap(&mut self, tap: u32) -> bool {
-        let slot = (tap as usize).checked_sub(1).and_then(|at| self.taps.get_mut(at));
-        slot.is_some_and(|slot| slot.take().is_some())
+    pub fn remove_tap(&mut self, number: u32) -> bool {
+        self.slot(number).is_some_and(|slot| slot.take().is_some())
+    }
+
+    /// How a kernel for streams stands.
+    pub fn tap(&self, number: u32) -> Option<TapInfo> {
+        let at = (number as usize).checked_sub(1)?;
+        self.taps.get(at)?.as_ref().map(|bound| bound.info)
+    }
+
+    fn slot(&mut self, number: u32) -> Option<&mut Option<Bound>> {
+        self.taps.get_mut((number as usize).checked_sub(1)?)
+    }
+
+    /// A kernel for streams that has not been stopped.
+    fn bound(&mut self, number: u32) -> Option<&mut Bound> {
+        self.slot(number)?.as_mut().filter(|bound| bound.info.stopped.is_none())
     }
 
     /// Calls for which no kernel is deployed go to the host from now on; `tell` is called (on the
@@ -545,6 +568,7 @@ impl remora_nic::kernel::Kernels for Kernels {
 
     fn turn(&mut self, io: &mut KernelIo<'_>) {
         io.counters().kernel_dropped += core::mem::take(&mut self.dropped);
+        io.counters().kernel_taps_stopped += core::mem::take(&mut self.stopped);
         while let Some(Reverse((at, id))) = self.sleeping.peek().copied() {
             if at > io.now() {
                 break;
@@ -563,7 +587,7 @@ impl remora_nic::kernel::Kernels for Kernels {
     }
 
     fn due(&self) -> Time {
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() || self.stopped > 0 {
             return Time::ZERO;
         }
         self.sleeping.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
@@ -605,18 +629,17 @@ impl remora_nic::kernel::Kernels for Kernels {
         bytes: &[u8],
         replaced: &mut Vec<u8>,
     ) -> Verdict {
-        let slot = (tap as usize).checked_sub(1).and_then(|at| self.taps.get_mut(at));
-        let Some(Bound { tap, grants }) = slot.and_then(Option::as_mut) else {
-            return Verdict::Pass;
-        };
-        let mut io = TapIo { io, grants, pd: passing.pd, hint: 0 };
-        tap.receiving(&mut io, passing, bytes, replaced)
+        let Some(bound) = self.bound(tap) else { return Verdict::Pass };
+        let mut tap_io = TapIo { io: &mut *io, grants: &bound.grants, pd: passing.pd, hint: 0 };
+        let verdict = bound.tap.receiving(&mut tap_io, passing, bytes, replaced);
+        io.counters().kernel_taps_stopped += u64::from(bound.saw());
+        verdict
     }
 
     fn sending(&mut self, tap: u32, passing: &Passing, bytes: &mut [u8]) {
-        let slot = (tap as usize).checked_sub(1).and_then(|at| self.taps.get_mut(at));
-        if let Some(Bound { tap, .. }) = slot.and_then(Option::as_mut) {
-            tap.sending(passing, bytes);
+        if let Some(bound) = self.bound(tap) {
+            bound.tap.sending(passing, bytes);
+            self.stopped += u64::from(bound.saw());
         }
     }
 }

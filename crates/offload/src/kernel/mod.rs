@@ -39,6 +39,6 @@ pub use context::{Context, Port};
 pub use deploy::{AsyncProgram, DeployError, Deployment, Grant, KernelInfo, Program};
 pub use fallback::FallbackCall;
 pub use kernels::{Kernels, Limits, Timing};
-pub use tap::{Tap, TapIo};
+pub use tap::{Tap, TapInfo, TapIo};
 
 pub use remora_nic::kernel::{CallStatus, Header, Notify, Passing, StatusWord, Verdict};

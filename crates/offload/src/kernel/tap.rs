@@ -26,6 +26,12 @@ pub trait Tap: Send {
     fn sending(&mut self, passing: &Passing, bytes: &mut [u8]) {
         let _ = (passing, bytes);
     }
+
+    /// Why it has failed, if it has. It is stopped then: from here on all payload passes unseen and
+    /// unchanged, so that no WRITE comes to harm.
+    fn failed(&self) -> Option<CallStatus> {
+        None
+    }
 }
 
 /// The memory that a [`Tap`] may use.
@@ -72,10 +78,34 @@ impl core::fmt::Debug for TapIo<'_, '_> {
     }
 }
 
+/// A bound kernel, as it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct TapInfo {
+    /// Payloads that it has seen: packets, as a rule.
+    pub payloads: u64,
+    /// Why it was stopped, if it was.
+    pub stopped: Option<CallStatus>,
+}
+
 /// A bound kernel.
 pub(super) struct Bound {
     pub(super) tap: Box<dyn Tap>,
     pub(super) grants: Vec<Grant>,
+    pub(super) info: TapInfo,
+}
+
+impl Bound {
+    pub(super) fn new(grants: Vec<Grant>, tap: Box<dyn Tap>) -> Bound {
+        Bound { tap, grants, info: TapInfo::default() }
+    }
+
+    /// It has seen a payload. Returns whether it was stopped by that.
+    pub(super) fn saw(&mut self) -> bool {
+        self.info.payloads += 1;
+        self.info.stopped = self.tap.failed();
+        self.info.stopped.is_some()
+    }
 }
 
 impl core::fmt::Debug for Bound {

@@ -4,15 +4,18 @@
 
 use remora_nic::queue::Sge;
 use remora_offload::kernel::builtin::{
-    aggregate, consistency, filter, get, hyperloglog, shuffle, traversal,
+    aggregate, consistency, filter, get, hyperloglog, shuffle, shuffle_send, traversal,
 };
 
-use super::{CallFailure, CallStatus, Deployment, Grant, KernelClient};
+use super::{AsyncProgram, CallFailure, CallStatus, Deployment, Grant, KernelClient, Program, Tap};
 use crate::device::Device;
 
 pub use remora_offload::kernel::builtin::opcode;
 
 use super::DeployError;
+
+/// Bits of the sketch's registers' numbers, before anybody asks for others.
+const PRECISION: u8 = 14;
 
 impl Device {
     /// Deploys all built-in kernels under their usual op-codes, with the same grants; returns what
@@ -21,22 +24,81 @@ impl Device {
     /// # Errors
     /// One of the op-codes is taken: the kernels before it stay deployed.
     pub fn deploy_builtin(&self, grants: &[Grant]) -> Result<Builtin, DeployError> {
-        let deployment = |name| Deployment::new(name, grants);
-        self.deploy(opcode::GET, deployment("get"), get::get)?;
-        self.deploy(opcode::TRAVERSAL, deployment("traversal"), traversal::traversal)?;
-        self.deploy(opcode::CONSISTENCY, deployment("consistency"), consistency::consistency)?;
-        let shuffle = shuffle::Shuffles::new();
-        let make = shuffle.clone();
-        let stream = |name| deployment(name).budget(u64::MAX);
-        self.deploy(opcode::SHUFFLE, stream("shuffle"), move |c| make.clone().run(c))?;
-        let send = remora_offload::kernel::builtin::shuffle_send::shuffle_send;
-        self.deploy(opcode::SHUFFLE_SEND, stream("shuffle_send"), send)?;
-        let hyperloglog = hyperloglog::HyperLogLog::new(14);
-        let make = hyperloglog.clone();
-        self.deploy(opcode::HYPERLOGLOG, stream("hyperloglog"), move |c| make.clone().run(c))?;
-        self.deploy(opcode::FILTER, stream("filter"), filter::filter)?;
-        self.deploy(opcode::AGGREGATE, stream("aggregate"), aggregate::aggregate)?;
-        Ok(Builtin { shuffle, hyperloglog })
+        let shared = Builtin::new();
+        for kind in Kind::ALL {
+            let deployment = Deployment::new(kind.name(), grants).budget(kind.budget());
+            self.deploy_program(kind.opcode(), deployment, shared.program(kind))?;
+        }
+        Ok(shared)
+    }
+}
+
+/// A built-in kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "their modules say what they do")]
+pub enum Kind {
+    Get,
+    Traversal,
+    Consistency,
+    Shuffle,
+    ShuffleSend,
+    HyperLogLog,
+    Filter,
+    Aggregate,
+}
+
+impl Kind {
+    /// All there are.
+    pub const ALL: [Kind; 8] = [
+        Kind::Get,
+        Kind::Traversal,
+        Kind::Consistency,
+        Kind::Shuffle,
+        Kind::ShuffleSend,
+        Kind::HyperLogLog,
+        Kind::Filter,
+        Kind::Aggregate,
+    ];
+
+    /// The kernel of that name.
+    pub fn named(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Get => "get",
+            Kind::Traversal => "traversal",
+            Kind::Consistency => "consistency",
+            Kind::Shuffle => "shuffle",
+            Kind::ShuffleSend => "shuffle_send",
+            Kind::HyperLogLog => "hyperloglog",
+            Kind::Filter => "filter",
+            Kind::Aggregate => "aggregate",
+        }
+    }
+
+    /// The op-code that it is usually deployed under.
+    pub fn opcode(self) -> u64 {
+        match self {
+            Kind::Get => opcode::GET,
+            Kind::Traversal => opcode::TRAVERSAL,
+            Kind::Consistency => opcode::CONSISTENCY,
+            Kind::Shuffle => opcode::SHUFFLE,
+            Kind::ShuffleSend => opcode::SHUFFLE_SEND,
+            Kind::HyperLogLog => opcode::HYPERLOGLOG,
+            Kind::Filter => opcode::FILTER,
+            Kind::Aggregate => opcode::AGGREGATE,
+        }
+    }
+
+    /// The usual budget: that of streams ends with the stream.
+    pub fn budget(self) -> u64 {
+        match self {
+            Kind::Get | Kind::Traversal | Kind::Consistency => 1_000_000,
+            _ => u64::MAX,
+        }
     }
 }
 
@@ -47,6 +109,51 @@ pub struct Builtin {
     pub shuffle: shuffle::Shuffles,
     /// The sketch; [`hyperloglog::HyperLogLog::tap`] is its receive and send kernel.
     pub hyperloglog: hyperloglog::HyperLogLog,
+}
+
+impl Builtin {
+    /// With nothing in it yet.
+    pub fn new() -> Builtin {
+        let (shuffle, hyperloglog) =
+            (shuffle::Shuffles::new(), hyperloglog::HyperLogLog::new(PRECISION));
+        Builtin { shuffle, hyperloglog }
+    }
+
+    /// A kernel's program, to be deployed.
+    pub fn program(&self, kind: Kind) -> Box<dyn Program> {
+        match kind {
+            Kind::Get => Box::new(AsyncProgram::new(get::get)),
+            Kind::Traversal => Box::new(AsyncProgram::new(traversal::traversal)),
+            Kind::Consistency => Box::new(AsyncProgram::new(consistency::consistency)),
+            Kind::Shuffle => {
+                let make = self.shuffle.clone();
+                Box::new(AsyncProgram::new(move |context| make.clone().run(context)))
+            }
+            Kind::ShuffleSend => Box::new(AsyncProgram::new(shuffle_send::shuffle_send)),
+            Kind::HyperLogLog => {
+                let make = self.hyperloglog.clone();
+                Box::new(AsyncProgram::new(move |context| make.clone().run(context)))
+            }
+            Kind::Filter => Box::new(AsyncProgram::new(filter::filter)),
+            Kind::Aggregate => Box::new(AsyncProgram::new(aggregate::aggregate)),
+        }
+    }
+
+    /// What it binds to a stream of WRITEs, if it needs no parameters for that: the shuffle of
+    /// session 0, and the sketch.
+    pub fn tap(&self, kind: Kind) -> Option<Box<dyn Tap>> {
+        match kind {
+            Kind::Shuffle => Some(self.shuffle.tap(0)),
+            Kind::HyperLogLog => Some(self.hyperloglog.tap()),
+            _ => None,
+        }
+    }
+}
+
+impl Default for Builtin {
+    fn default() -> Builtin {
+        Builtin::new()
+    }
 }
 
 /// A hash table at the peer, as [`get::Table`] lays it out.

@@ -19,7 +19,7 @@ pub use remora_nic::kernel::Bound;
 pub use remora_offload::kernel::wasm;
 pub use remora_offload::kernel::{
     AsyncProgram, CallStatus, Context, DeployError, Deployment, FallbackCall, Grant, Header,
-    KernelInfo, Kernels, Limits, Notify, Program, StatusWord, Tap,
+    KernelInfo, Kernels, Limits, Notify, Program, StatusWord, Tap, TapInfo,
 };
 
 use std::sync::Arc;
@@ -147,6 +147,24 @@ pub struct Binding {
     live: Arc<Live>,
     to: Bound,
     number: u32,
+}
+
+impl Binding {
+    /// What it is bound to.
+    pub fn to(&self) -> Bound {
+        self.to
+    }
+
+    /// What the kernel has seen, and whether it was stopped.
+    pub fn info(&self) -> TapInfo {
+        let info = self.live.lock().kernels(|kernels, _| kernels.tap(self.number));
+        info.unwrap_or_default()
+    }
+
+    /// Puts another kernel in the place of the bound one: no payload passes between.
+    pub fn replace(&self, grants: Vec<Grant>, tap: Box<dyn Tap>) {
+        self.live.lock().kernels(|kernels, _| kernels.replace_tap(self.number, grants, tap));
+    }
 }
 
 impl Drop for Binding {

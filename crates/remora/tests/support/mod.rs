@@ -1,6 +1,8 @@
 //! Two devices that agreed on kernels.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use std::time::Duration;
+
 use remora::kernel::KernelClient;
 use remora::nic::Access;
 use remora::{
@@ -9,6 +11,8 @@ use remora::{
 };
 
 const OPEN: Access = Access::all();
+/// As long as a test waits for what is sure to come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A device with a queue pair and memory that is open to all.
 #[derive(Debug)]

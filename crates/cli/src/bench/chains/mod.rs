@@ -13,11 +13,10 @@ mod rates;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
-use super::figure::Figure;
-use super::{Case, Options, Target, measure, page, show, write};
+use super::{Case, Options, Target, measure, page, publish, show};
 use crate::ways::client::Setup;
 use crate::ways::{Client, Image};
 
@@ -129,12 +128,7 @@ impl Chains {
             figure.show();
             figures.push(figure);
         }
-        let page = page::render(WORDS, &rows, &figures)?;
-        std::fs::write(&self.html, page)
-            .with_context(|| format!("cannot write {}", self.html.display()))?;
-        println!("\nThe plots: {}", self.html.display());
-        rows.extend(figures.iter().flat_map(Figure::rows));
-        write(&rows, &self.options)
+        publish(WORDS, rows, &figures, &self.html, &self.options)
     }
 }
 

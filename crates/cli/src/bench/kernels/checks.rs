@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::super::figure::{Draws, Figure, Point, Run, Style, mean_us, median_us};
+use super::super::figure::{Calls, Draws, Figure, Point, Style, each_us, mean, median};
 use super::lookups::{SIZES, Structures};
 use super::{Extent, size_label};
 use crate::ways::Client;
@@ -24,9 +24,9 @@ pub(super) fn checked<'a>(
     structures: &'a Structures,
     size: usize,
     calls: usize,
-) -> Run<'a> {
+) -> Calls<'a> {
     let (object, _) = structures.objects[place(size)];
-    Box::new(move || median_us(calls, |_| client.read_checked(object, size as u32)))
+    Box::new(move || each_us(calls, |_| client.read_checked(object, size as u32)))
 }
 
 /// Figure 9.
@@ -35,18 +35,18 @@ pub(super) fn sizes(client: &Client, structures: &Structures, extent: Extent) ->
     for (size, (object, _)) in SIZES.into_iter().zip(structures.objects.iter().copied()) {
         let len = size as u32;
         let mut out = Vec::new();
-        let ways: &mut [Run<'_>] = &mut [
+        let ways: &mut [Calls<'_>] = &mut [
             checked(client, structures, size, extent.calls),
             Box::new(move || {
-                median_us(extent.calls, |_| {
+                each_us(extent.calls, |_| {
                     out.clear();
                     ensure!(client.fetch_checked(object, len, &mut out)?, "an object is broken");
                     Ok(())
                 })
             }),
-            Box::new(move || median_us(extent.calls, |_| client.read(object, len))),
+            Box::new(move || each_us(extent.calls, |_| client.read(object, len))),
         ];
-        points.push(Point::measure(size_label(size as u64), extent.runs, ways)?);
+        points.push(Point::of_calls(size_label(size as u64), extent.runs, ways, median)?);
     }
     let last = &points[points.len() - 1];
     let more = |way: usize| (last.median(way) / last.median(2) - 1.0) * 100.0;
@@ -62,7 +62,8 @@ pub(super) fn sizes(client: &Client, structures: &Structures, extent: Extent) ->
         title: "Checked reading, by size",
         about: "An object that ends with the CRC64 of its data is fetched. The checksum is \
                 verified on the peer's card, by the requester, or not at all. Both use carry-less \
-                multiplication, which the paper's CPU baseline did not have for CRC64.",
+                multiplication, which the paper's CPU baseline did not have for CRC64. Whiskers: \
+                the 1st and 99th percentile of all calls.",
         x: "size of the object",
         y: "latency",
         unit: "µs",
@@ -78,12 +79,12 @@ pub(super) fn sizes(client: &Client, structures: &Structures, extent: Extent) ->
 pub(super) fn failures(client: &Client, structures: &Structures, extent: Extent) -> Result<Figure> {
     let mut points = Vec::new();
     for (rate, label) in RATES {
-        let mut ways: Vec<Run<'_>> = Vec::new();
+        let mut ways: Vec<Calls<'_>> = Vec::new();
         for size in FAILING {
             let [kernel, here] = failing(client, structures, size, rate, extent.calls);
             ways.extend([kernel, here]);
         }
-        points.push(Point::measure(label.into(), extent.runs, &mut ways)?);
+        points.push(Point::of_calls(label.into(), extent.runs, &mut ways, mean)?);
     }
     let name = |size: usize| {
         let size = size_label(size as u64);
@@ -105,7 +106,8 @@ pub(super) fn failures(client: &Client, structures: &Structures, extent: Extent)
         title: "Checked reading, by failures",
         about: "As before, but the first reading of an object is inconsistent with some \
                 probability; the second is always right, as in the paper. The requester pays a \
-                round trip for it, the kernel a second look at memory. Means, not medians.",
+                round trip for it, the kernel a second look at memory. Means, not medians; \
+                whiskers: the 1st and 99th percentile of all calls.",
         x: "probability that the first reading is inconsistent",
         y: "mean latency",
         unit: "µs",
@@ -125,20 +127,20 @@ fn failing<'a>(
     size: usize,
     rate: f64,
     calls: usize,
-) -> [Run<'a>; 2] {
+) -> [Calls<'a>; 2] {
     let (right, wrong) = structures.objects[place(size)];
     let len = size as u32;
     let (mut out, mut draws) = (Vec::new(), Draws::new(5));
-    let kernel: Run<'a> = Box::new(move || {
-        mean_us(calls, |_| {
+    let kernel: Calls<'a> = Box::new(move || {
+        each_us(calls, |_| {
             out.clear();
             let wrong = draws.happens(rate).then_some(wrong);
             client.checked_by_kernel(right, len, wrong, &mut out)
         })
     });
     let (mut out, mut draws) = (Vec::new(), Draws::new(5));
-    let reads: Run<'a> = Box::new(move || {
-        mean_us(calls, |_| {
+    let reads: Calls<'a> = Box::new(move || {
+        each_us(calls, |_| {
             out.clear();
             if draws.happens(rate) {
                 let consistent = client.fetch_checked(wrong, len, &mut out)?;

@@ -11,7 +11,7 @@ use remora::kernel::{CallStatus, Context, Deployment, Grant, Header, Program};
 use super::super::figure::{Draws, Run, median_us};
 use super::super::{Case, Target};
 use super::Extent;
-use super::lookups::Structures;
+use super::lookups::{Structures, median_of, table_of};
 use crate::ways::lookup::{Way, expect_found};
 use crate::ways::{Client, loaded};
 
@@ -63,7 +63,7 @@ pub(super) fn cases<'a>(
             peer: "get, built in",
             target: Target::AtMost(1.3),
             ours: one(),
-            theirs: super::lookups::table_of(client, structures, 64, Way::Kernel, calls),
+            theirs: median_of(table_of(client, structures, 64, Way::Kernel, calls)),
         },
         Case {
             name: "wasm_call_ns",

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use remora::kernel::builtin::RemoteTable;
 
-use super::super::figure::{Draws, Figure, Point, Run, Style, median_us};
+use super::super::figure::{Calls, Draws, Figure, Point, Run, Style, each_us, median};
 use super::{Extent, STRUCTURES, size_label};
 use crate::ways::lookup::{Way, expect_found};
 use crate::ways::{Client, Image, List};
@@ -100,10 +100,10 @@ fn measured<'a>(
     way: Way,
     calls: usize,
     mut call: impl FnMut(&mut Vec<u8>) -> Result<bool> + 'a,
-) -> Run<'a> {
+) -> Calls<'a> {
     let mut out = Vec::new();
     let mut run = move || {
-        median_us(calls, |_| {
+        each_us(calls, |_| {
             out.clear();
             expect_found(call(&mut out)?)
         })
@@ -120,7 +120,12 @@ pub(super) fn last_of_eight<'a>(
 ) -> Run<'a> {
     let list = &structures.lists[1];
     let key = list.keys[list.keys.len() - 1];
-    measured(client, way, calls, move |out| client.list_value(way, list, key, out))
+    median_of(measured(client, way, calls, move |out| client.list_value(way, list, key, out)))
+}
+
+/// A run whose figure is the median of its calls.
+pub(super) fn median_of(mut calls: Calls<'_>) -> Run<'_> {
+    Box::new(move || calls().map(|calls| median(&calls)))
 }
 
 /// Fetches values of `size` bytes from a hash table.
@@ -130,7 +135,7 @@ pub(super) fn table_of<'a>(
     size: usize,
     way: Way,
     calls: usize,
-) -> Run<'a> {
+) -> Calls<'a> {
     let (table, keys) = structures.table(size);
     let mut draws = Draws::new(3);
     measured(client, way, calls, move |out| client.table_value(way, table, draws.one_of(keys), out))
@@ -147,7 +152,7 @@ pub(super) fn lists(client: &Client, structures: &Structures, extent: Extent) ->
             })
         };
         let label = list.keys.len().to_string();
-        points.push(Point::measure(label, extent.runs, &mut WAYS.map(way))?);
+        points.push(Point::of_calls(label, extent.runs, &mut WAYS.map(way), median)?);
     }
     let (first, last) = (&points[0], &points[points.len() - 1]);
     let growth = |way: usize| last.median(way) / first.median(way);
@@ -163,7 +168,7 @@ pub(super) fn lists(client: &Client, structures: &Structures, extent: Extent) ->
         title: "Linked lists",
         about: "A value of 64 bytes is fetched by its key, drawn evenly from the list's. READs \
                 follow each pointer by a round trip; the kernel, and the peer's CPU, follow them \
-                where the list is.",
+                where the list is. Whiskers: the 1st and 99th percentile of all calls.",
         x: "elements of the list",
         y: "latency",
         unit: "µs",
@@ -182,7 +187,7 @@ pub(super) fn tables(client: &Client, structures: &Structures, extent: Extent) -
     for size in SIZES {
         let way = |(way, _)| table_of(client, structures, size, way, extent.calls);
         let label = size_label(size as u64);
-        points.push(Point::measure(label, extent.runs, &mut WAYS.map(way))?);
+        points.push(Point::of_calls(label, extent.runs, &mut WAYS.map(way), median)?);
     }
     let saved = points.iter().map(|p| p.median(1) - p.median(0));
     let mean = saved.sum::<f64>() / points.len() as f64;
@@ -192,7 +197,8 @@ pub(super) fn tables(client: &Client, structures: &Structures, extent: Extent) -
         origin: "StRoM’s Figure 8",
         title: "Hash table",
         about: "A value is fetched by its key from a hash table in Pilaf's layout, three quarters \
-                full. READs take at least two round trips: entry, then value.",
+                full. READs take at least two round trips: entry, then value. Whiskers: the 1st \
+                and 99th percentile of all calls.",
         x: "size of the value",
         y: "latency",
         unit: "µs",

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use super::figure::{self, Figure};
-use super::{Case, Options, Target, measure, page, show, write};
+use super::{Case, Options, Target, measure, page, publish, show};
 use crate::output;
 use crate::ways::Client;
 use crate::ways::client::Setup;
@@ -45,8 +45,9 @@ pub(super) struct Kernels {
 const WORDS: page::Words = page::Words {
     title: "Kernels on the card",
     about: "The experiments of StRoM (EuroSys 2020) on Remora’s software card: two processes on \
-            this machine, a core each, over loopback. Points are medians, whiskers the lowest and \
-            highest of several runs in turn. The paper’s card is an FPGA on another network: \
+            this machine, a core each, over loopback. Points are medians; whiskers are the 1st and \
+            99th percentile of latencies, and the lowest and highest of several runs of \
+            bandwidths. The paper’s card is an FPGA on another network: \
             compare shapes and ratios, not microseconds.",
     rows: "What a kernel costs",
     ours: "kernel",
@@ -76,12 +77,13 @@ const QUICK: Extent = Extent { runs: 3, calls: 20, input: 1 << 20, stream: 2 << 
 type Make = fn(&Client, &lookups::Structures, &streams::Input, Extent) -> Result<Figure>;
 
 /// The figures of the paper, in its order.
-const FIGURES: [(&str, Make); 6] = [
+const FIGURES: [(&str, Make); 7] = [
     ("fig7", |client, structures, _, extent| lookups::lists(client, structures, extent)),
     ("fig8", |client, structures, _, extent| lookups::tables(client, structures, extent)),
     ("fig9", |client, structures, _, extent| checks::sizes(client, structures, extent)),
     ("fig10", |client, structures, _, extent| checks::failures(client, structures, extent)),
     ("fig11", |client, _, input, extent| streams::shuffles(client, input, extent)),
+    ("fig13a", |client, _, input, extent| streams::threads(client, input, extent)),
     ("fig13", |client, _, input, extent| streams::sketches(client, input, extent)),
 ];
 
@@ -111,12 +113,7 @@ impl Kernels {
             figure.show();
             figures.push(figure);
         }
-        let page = page::render(WORDS, &rows, &figures)?;
-        std::fs::write(&self.html, page)
-            .with_context(|| format!("cannot write {}", self.html.display()))?;
-        println!("\nThe plots: {}", self.html.display());
-        rows.extend(figures.iter().flat_map(Figure::rows));
-        write(&rows, &self.options)
+        publish(WORDS, rows, &figures, &self.html, &self.options)
     }
 }
 
@@ -164,14 +161,14 @@ fn latencies<'a>(
             "get_64B",
             "one READ, 64 B",
             Target::AtMost(1.2),
-            lookups::table_of(client, structures, 64, Way::Kernel, calls),
+            lookups::median_of(lookups::table_of(client, structures, 64, Way::Kernel, calls)),
             read(64),
         ),
         case(
             "consistency_4KiB",
             "one READ, 4 KiB",
             Target::AtMost(1.05),
-            checks::checked(client, structures, 4096, calls),
+            lookups::median_of(checks::checked(client, structures, 4096, calls)),
             read(4096),
         ),
     ]

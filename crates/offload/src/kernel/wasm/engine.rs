@@ -20,6 +20,8 @@ pub(super) struct Host {
     pub(super) plain: Linker<Guest>,
     /// For instances that can be suspended.
     pub(super) suspending: Linker<Guest>,
+    /// For instances that are bound to streams.
+    pub(super) tapping: Linker<Guest>,
 }
 
 impl Host {
@@ -32,10 +34,14 @@ impl Host {
 
     fn new() -> wasmtime::Result<Host> {
         let engine = Engine::new(&config())?;
-        let (mut plain, mut suspending) = (Linker::new(&engine), Linker::new(&engine));
-        imports::offer_plain(&mut plain)?;
-        imports::offer_suspending(&mut suspending)?;
-        Ok(Host { engine, plain, suspending })
+        let linker = |offer: fn(&mut Linker<Guest>) -> wasmtime::Result<()>| {
+            let mut linker = Linker::new(&engine);
+            offer(&mut linker).map(|()| linker)
+        };
+        let plain = linker(imports::offer_plain)?;
+        let suspending = linker(imports::offer_suspending)?;
+        let tapping = linker(imports::offer_tapping)?;
+        Ok(Host { engine, plain, suspending, tapping })
     }
 }
 

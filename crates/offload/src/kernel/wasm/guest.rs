@@ -8,7 +8,7 @@ use wasmtime::{Caller, Memory, ResourceLimiter};
 
 use super::loan::Loan;
 use super::module::Limits;
-use crate::kernel::{CallStatus, Context};
+use crate::kernel::{CallStatus, Context, Passing};
 
 /// Bytes of memory that all instances of the process may have together.
 pub const TOTAL_MEMORY: usize = 4 << 30;
@@ -34,6 +34,10 @@ pub(super) struct Guest {
     /// What the module exports as `memory`: not there while it is instantiated.
     pub(super) memory: Option<Memory>,
     pub(super) payload: Rest,
+    /// The payload that passes, if the instance is bound to a stream.
+    pub(super) passing: Option<Passing>,
+    /// What is to be written in its place.
+    pub(super) replaced: Vec<u8>,
     /// How functions find what a plain call was polled with.
     pub(super) loan: Arc<Loan>,
     limits: Limits,
@@ -43,13 +47,30 @@ pub(super) struct Guest {
 impl Guest {
     pub(super) fn new(context: Context, limits: Limits) -> Guest {
         let (payload, loan) = (Rest::default(), Arc::default());
-        Guest { context, memory: None, payload, loan, limits, bytes: 0 }
+        let (passing, replaced) = (None, Vec::new());
+        Guest { context, memory: None, payload, passing, replaced, loan, limits, bytes: 0 }
     }
 
     /// Begins an invocation.
     pub(super) fn begin(&mut self, context: Context) {
         self.context = context;
         self.payload.clear();
+    }
+
+    /// Shows it a payload that passes.
+    pub(super) fn show(&mut self, passing: &Passing, bytes: &[u8]) {
+        self.passing = Some(*passing);
+        self.payload.give(bytes, &mut []);
+        self.replaced.clear();
+    }
+
+    /// Appends to what is to be written in place of the payload that passes.
+    pub(super) fn replace(&mut self, with: &[u8]) -> Result<(), CallStatus> {
+        if self.replaced.len() + with.len() > self.payload.len() {
+            return Err(CallStatus::TOO_LONG);
+        }
+        self.replaced.extend_from_slice(with);
+        Ok(())
     }
 }
 
@@ -72,6 +93,11 @@ impl Rest {
 
     pub(super) fn is_empty(&self) -> bool {
         self.taken == self.bytes.len()
+    }
+
+    /// Bytes of the piece, taken or not.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Gives a new piece: what fits goes to `dst`, the rest is kept.

@@ -17,10 +17,18 @@
 //! | `send_to(qpn, rkey, addr, from, len)` | [`Context::send_to`] |
 //! | `sent()` | [`Context::sent`] |
 //! | `yield_now()` | [`Context::yield_now`] |
+//! | `granted(index, into)` | [`Context::granted`]: writes 24 bytes (below) |
+//! | `passing(into)` | writes 32 bytes: the payload that passes (below) |
 //!
 //! What `call` writes, little-endian: queue pair u32, bytes that fit the requester's buffer u32,
-//! op-code u64, cookie u64, bytes of parameters u32, zero u32. `read` and `write` take a megabyte
-//! at a time.
+//! op-code u64, cookie u64, bytes of parameters u32, zero u32. What `granted` writes: address u64,
+//! length u64, may it be written u64. `read` and `write` take a megabyte at a time.
+//!
+//! **In a tap**, `payload` takes what passes, and `output` appends to what is written in its place,
+//! no longer than that. What `passing` writes: address in the WRITE u64, queue pair u32, bytes u32,
+//! bytes of the message before it u32, bytes of the whole message u32, was it sent before u32, zero
+//! u32. A receive kernel reads and writes what it was granted; a send kernel reaches no memory. The
+//! other functions are for calls only: a tap that calls them is stopped.
 //!
 //! What ends an invocation whatever the guest does is not told to it: a spent budget, and a range
 //! outside its own memory.
@@ -29,6 +37,7 @@ use remora_nic::queue::Remote;
 use wasmtime::{Caller, Linker, Result};
 
 use super::guest::{Again, Ended, Guest, open, range};
+use super::loan::Lent;
 use crate::kernel::CallStatus;
 use crate::kernel::context::charge;
 use crate::kernel::invocation::{CHUNK, OBJECT_MAX};
@@ -38,9 +47,13 @@ pub(super) const MODULE: &str = "remora";
 
 /// Bytes that `call` writes.
 const CALL_LEN: u32 = 32;
+/// Bytes that `granted` writes.
+const GRANT_LEN: u32 = 24;
+/// Bytes that `passing` writes.
+const PASSING_LEN: u32 = 32;
 
 macro_rules! offered {
-    ($($kind:ident $name:ident($($argument:ident: $type:ty),*);)+) => {
+    ($($kind:ident $tap:ident $name:ident($($argument:ident: $type:ty),*);)+) => {
         /// The functions' names.
         pub(super) const NAMES: &[&str] = &[$(stringify!($name)),+];
 
@@ -65,6 +78,20 @@ macro_rules! offered {
             )?;)+
             Ok(())
         }
+
+        /// Makes them known to instances that are bound to streams.
+        pub(super) fn offer_tapping(linker: &mut Linker<Guest>) -> Result<()> {
+            $(linker.func_wrap(
+                MODULE,
+                stringify!($name),
+                |caller: Caller<'_, Guest>, $($argument: $type),*| {
+                    let lent = caller.data().loan.current();
+                    let call = $name(caller, ($($argument,)*));
+                    offered!(@$tap lent, call)
+                },
+            )?;)+
+            Ok(())
+        }
     };
     // What has no effect but on results that were not sent yet can be tried.
     (@tried $lent:ident, $call:ident) => {
@@ -75,20 +102,32 @@ macro_rules! offered {
         drop(($lent, $call));
         Err::<u32, _>(wasmtime::Error::from(Again))
     }};
+    // What only calls have: their parameters, the way to the requester, and time to wait.
+    (@refused $lent:ident, $call:ident) => {
+        refuse($lent, $call)
+    };
 }
 
+/// Ends whoever asks for what it is not offered.
+fn refuse<R>(_: Lent, _: impl Future<Output = Result<R>>) -> Result<R> {
+    Err(Ended(CallStatus::TRAP).into())
+}
+
+// In a plain call, and in a tap.
 offered! {
-    tried call(into: u32);
-    tried params(into: u32, len: u32);
-    tried payload(into: u32, len: u32);
-    tried read(addr: u64, into: u32, len: u32);
-    effect write(addr: u64, from: u32, len: u32);
-    tried fetch(addr: u64, len: u32);
-    tried send_memory(addr: u64, len: u32);
-    tried output(from: u32, len: u32);
-    effect send_to(qpn: u32, rkey: u32, addr: u64, from: u32, len: u32);
-    effect sent();
-    effect yield_now();
+    tried refused call(into: u32);
+    tried refused params(into: u32, len: u32);
+    tried tried payload(into: u32, len: u32);
+    tried tried read(addr: u64, into: u32, len: u32);
+    effect tried write(addr: u64, from: u32, len: u32);
+    tried refused fetch(addr: u64, len: u32);
+    tried refused send_memory(addr: u64, len: u32);
+    tried tried output(from: u32, len: u32);
+    effect refused send_to(qpn: u32, rkey: u32, addr: u64, from: u32, len: u32);
+    effect refused sent();
+    effect refused yield_now();
+    tried tried granted(index: u32, into: u32);
+    tried tried passing(into: u32);
 }
 
 /// A status for the guest, or the end.
@@ -144,6 +183,9 @@ async fn params(mut caller: Caller<'_, Guest>, (into, len): (u32, u32)) -> Resul
 async fn payload(mut caller: Caller<'_, Guest>, (into, len): (u32, u32)) -> Result<i32> {
     let (memory, guest) = open(&mut caller)?;
     let into = range(memory, into, len)?;
+    if guest.passing.is_some() {
+        return length(Ok(guest.payload.take(into)));
+    }
     if len == 0 {
         return status(charge(0).await).map(|_| 0);
     }
@@ -179,6 +221,9 @@ async fn send_memory(caller: Caller<'_, Guest>, (addr, len): (u64, u32)) -> Resu
 async fn output(mut caller: Caller<'_, Guest>, (from, len): (u32, u32)) -> Result<u32> {
     let (memory, guest) = open(&mut caller)?;
     let from = range(memory, from, len)?;
+    if guest.passing.is_some() {
+        return status(guest.replace(from));
+    }
     let context = guest.context;
     // In pieces, so that what waits on the card stays small.
     let append = async {
@@ -217,4 +262,31 @@ async fn sent(caller: Caller<'_, Guest>, (): ()) -> Result<u32> {
 
 async fn yield_now(caller: Caller<'_, Guest>, (): ()) -> Result<u32> {
     status(caller.data().context.yield_now().await)
+}
+
+async fn granted(mut caller: Caller<'_, Guest>, (index, into): (u32, u32)) -> Result<u32> {
+    let (memory, guest) = open(&mut caller)?;
+    let into = range(memory, into, GRANT_LEN)?;
+    let look = async {
+        charge(0).await?;
+        let (addr, len, write) = guest.context.granted(index as usize).await?;
+        into[..8].copy_from_slice(&addr.to_le_bytes());
+        into[8..16].copy_from_slice(&len.to_le_bytes());
+        into[16..].copy_from_slice(&u64::from(write).to_le_bytes());
+        Ok(())
+    };
+    status(look.await)
+}
+
+async fn passing(mut caller: Caller<'_, Guest>, (into,): (u32,)) -> Result<u32> {
+    let (memory, guest) = open(&mut caller)?;
+    let into = range(memory, into, PASSING_LEN)?;
+    let passing = guest.passing.ok_or(Ended(CallStatus::TRAP))?;
+    into[..8].copy_from_slice(&passing.addr.to_le_bytes());
+    let len = guest.payload.len() as u32;
+    let words = [passing.qpn, len, passing.offset, passing.total, passing.again.into(), 0];
+    for (place, word) in into[8..].chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    Ok(0)
 }

@@ -25,7 +25,7 @@ use crate::kernel::{CallStatus, Context};
 /// Instructions that a guest may run before others get their turn.
 pub const TURN_INSTRUCTIONS: u64 = 1 << 16;
 /// Instructions for each step of the budget.
-const STEP_INSTRUCTIONS: u64 = 64;
+pub(super) const STEP_INSTRUCTIONS: u64 = 64;
 
 /// How an invocation ends for its instance.
 pub(super) enum End {
@@ -45,7 +45,7 @@ fn result(status: u32) -> Result<(), CallStatus> {
 }
 
 /// What an error means to the requester.
-fn cause(error: &wasmtime::Error) -> CallStatus {
+pub(super) fn cause(error: &wasmtime::Error) -> CallStatus {
     match (error.downcast_ref::<Ended>(), error.downcast_ref::<Trap>()) {
         (Some(Ended(status)), _) => *status,
         (_, Some(Trap::OutOfFuel)) => CallStatus::BUDGET,
@@ -55,10 +55,11 @@ fn cause(error: &wasmtime::Error) -> CallStatus {
     }
 }
 
-/// Makes an instance. A start function runs in here, with so many instructions.
+/// Makes an instance with its function `entry`. A start function runs in here, with so many
+/// instructions.
 async fn instantiate(
     module: &Inner,
-    code: &InstancePre<Guest>,
+    (code, entry): (&InstancePre<Guest>, &str),
     context: Context,
     fuel: u64,
     yields: Option<u64>,
@@ -69,16 +70,16 @@ async fn instantiate(
     store.fuel_async_yield_interval(yields)?;
     let instance = code.instantiate_async(&mut store).await?;
     store.data_mut().memory = instance.get_memory(&mut store, "memory");
-    let kernel = instance.get_typed_func(&mut store, "kernel")?;
-    Ok((store, kernel))
+    let entry = instance.get_typed_func(&mut store, entry)?;
+    Ok((store, entry))
 }
 
 // --- as a plain call ---------------------------------------------------------------------------
 
-/// An instance whose kernel runs as a plain call.
+/// An instance whose entry runs as a plain call.
 pub(super) struct Plain {
-    store: Store<Guest>,
-    kernel: TypedFunc<(), u32>,
+    pub(super) store: Store<Guest>,
+    entry: TypedFunc<(), u32>,
     loan: Arc<Loan>,
 }
 
@@ -91,9 +92,12 @@ pub(super) fn attempt(
     let (context, left) = begin_trial(cx)?;
     let fuel = left.saturating_mul(STEP_INSTRUCTIONS).min(TURN_INSTRUCTIONS);
     let ended = match plain {
-        Some(plain) => plain.call(context, fuel, cx),
-        None => Plain::new(module, context, fuel, cx)
-            .and_then(|made| plain.insert(made).call(context, fuel, cx)),
+        Some(plain) => {
+            plain.store.data_mut().context = context;
+            plain.call(fuel, cx)
+        }
+        None => Plain::new(module, (&module.plain, "kernel"), context, fuel, cx)
+            .and_then(|made| plain.insert(made).call(fuel, cx)),
     };
     let end = match ended {
         Ok(status) => Some(End::Done(result(status))),
@@ -112,33 +116,28 @@ fn out_of_fuel(error: &wasmtime::Error) -> bool {
 }
 
 impl Plain {
-    fn new(
+    pub(super) fn new(
         module: &Inner,
+        entry: (&InstancePre<Guest>, &str),
         context: Context,
         fuel: u64,
         cx: &mut task::Context<'_>,
     ) -> wasmtime::Result<Plain> {
-        let making = pin!(instantiate(module, &module.plain, context, fuel, None));
+        let making = pin!(instantiate(module, entry, context, fuel, None));
         let Poll::Ready(made) = making.poll(cx) else { return Err(Again.into()) };
-        let (store, kernel) = made?;
+        let (store, entry) = made?;
         let loan = store.data().loan.clone();
-        Ok(Plain { store, kernel, loan })
+        Ok(Plain { store, entry, loan })
     }
 
-    fn call(
-        &mut self,
-        context: Context,
-        fuel: u64,
-        cx: &mut task::Context<'_>,
-    ) -> wasmtime::Result<u32> {
+    pub(super) fn call(&mut self, fuel: u64, cx: &mut task::Context<'_>) -> wasmtime::Result<u32> {
         self.store.set_fuel(fuel)?;
-        self.store.data_mut().context = context;
         let mut results = [ValRaw::u32(0)];
-        let (kernel, store) = (self.kernel.func(), &mut self.store);
-        // SAFETY: the kernel is of type `() -> i32`, as its `TypedFunc` has judged, and there is
+        let (entry, store) = (self.entry.func(), &mut self.store);
+        // SAFETY: the entry is of type `() -> i32`, as its `TypedFunc` has judged, and there is
         // room for the one result. (The safe call is refused in a store that can be suspended, as
         // functions that suspend panic outside of such a stack. This instance is linked to none.)
-        let called = self.loan.lend(cx, || unsafe { kernel.call_unchecked(store, &mut results) });
+        let called = self.loan.lend(cx, || unsafe { entry.call_unchecked(store, &mut results) });
         called.map(|()| results[0].get_u32())
     }
 }
@@ -198,7 +197,8 @@ async fn live(module: &Inner, door: &Door) -> wasmtime::Result<core::convert::In
     let (context, left) = current().await.map_err(Ended)?;
     let fuel = left.saturating_mul(STEP_INSTRUCTIONS);
     let turn = Some(TURN_INSTRUCTIONS);
-    let (mut store, kernel) = instantiate(module, &module.suspending, context, fuel, turn).await?;
+    let entry = (&module.suspending, "kernel");
+    let (mut store, kernel) = instantiate(module, entry, context, fuel, turn).await?;
     loop {
         let (context, left) = current().await.map_err(Ended)?;
         store.set_fuel(left.saturating_mul(STEP_INSTRUCTIONS))?;

@@ -7,6 +7,9 @@
 //! on a stack of its own, so that its source is straight-line code and runs live and in the
 //! simulator alike.
 //!
+//! **Streams.** A module that exports `tap: () -> i32`, too, can be bound to a stream of WRITEs:
+//! see `tap`.
+//!
 //! **Speed.** A module is compiled to machine code when it is loaded. An invocation begins as a
 //! plain call, and is begun anew on a stack of its own only if it has to wait, has an effect that
 //! could not be undone, or takes long: see `instance`.
@@ -31,8 +34,10 @@ mod instance;
 mod loan;
 mod module;
 mod program;
+mod tap;
 
 pub use guest::TOTAL_MEMORY;
 pub use instance::TURN_INSTRUCTIONS;
 pub use module::{Limits, LoadError, MODULE_MAX, Module};
 pub use program::ModuleProgram;
+pub use tap::{ModuleTap, PAYLOAD_STEPS};

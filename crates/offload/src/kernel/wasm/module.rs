@@ -9,6 +9,8 @@ use super::engine::Host;
 use super::guest::Guest;
 use super::imports;
 use super::program::ModuleProgram;
+use super::tap::ModuleTap;
+use crate::kernel::CallStatus;
 
 /// The longest module, in bytes.
 pub const MODULE_MAX: usize = 1 << 20;
@@ -52,6 +54,20 @@ pub enum LoadError {
     /// No entry.
     #[error("the module exports no function `kernel` without parameters that returns an i32")]
     NoKernel,
+    /// Something else than a function as `tap`.
+    #[error(
+        "the module exports a `tap` that is no function without parameters that returns an i32"
+    )]
+    BadTap,
+    /// It is to be bound to a stream, and is no tap.
+    #[error(
+        "the module exports no function `tap`: it can be called, and not bound to a stream of \
+         WRITEs"
+    )]
+    NoTap,
+    /// It is to be bound to a stream, and cannot begin.
+    #[error("the module cannot be started: {0}")]
+    Start(CallStatus),
     /// More memory than it may have.
     #[error("the module begins with {wanted} bytes of memory; this kernel may have {limit}")]
     Memory {
@@ -83,6 +99,8 @@ pub(super) struct Inner {
     pub(super) host: &'static Host,
     pub(super) plain: InstancePre<Guest>,
     pub(super) suspending: InstancePre<Guest>,
+    /// If it exports a `tap`.
+    pub(super) tapping: Option<InstancePre<Guest>>,
     pub(super) limits: Limits,
 }
 
@@ -117,12 +135,24 @@ impl Module {
             linked.map_err(|error| LoadError::ImportType(format!("{error:#}")))
         };
         let (plain, suspending) = (link(&host.plain)?, link(&host.suspending)?);
-        Ok(Module { inner: Arc::new(Inner { host, plain, suspending, limits }) })
+        let tap = module.get_export("tap");
+        let tapping = tap.map(|_| link(&host.tapping)).transpose()?;
+        Ok(Module { inner: Arc::new(Inner { host, plain, suspending, tapping, limits }) })
     }
 
     /// The module as code of a kernel.
     pub fn program(&self) -> ModuleProgram {
         ModuleProgram::new(self.inner.clone())
+    }
+
+    /// An instance of the module that is to be bound to a stream of WRITEs: its `tap` is called for
+    /// each payload, with `budget` steps, [`PAYLOAD_STEPS`](super::PAYLOAD_STEPS) at most. It is
+    /// made here, so that this is not for the thread that drives a card.
+    ///
+    /// # Errors
+    /// The module exports no `tap`, or its instance cannot be made.
+    pub fn tap(&self, budget: u64) -> Result<ModuleTap, LoadError> {
+        ModuleTap::new(&self.inner, budget)
     }
 
     /// What its instances may have.
@@ -141,13 +171,21 @@ fn judge_imports(module: &wasmtime::Module) -> Result<(), LoadError> {
 }
 
 fn judge_exports(module: &wasmtime::Module) -> Result<(), LoadError> {
-    let Some(ExternType::Func(kernel)) = module.get_export("kernel") else {
+    if !module.get_export("kernel").is_some_and(is_entry) {
         return Err(LoadError::NoKernel);
-    };
-    let mut results = kernel.results();
-    let fits = kernel.params().len() == 0
-        && matches!((results.next(), results.next()), (Some(ValType::I32), None));
-    if fits { Ok(()) } else { Err(LoadError::NoKernel) }
+    }
+    if module.get_export("tap").is_some_and(|tap| !is_entry(tap)) {
+        return Err(LoadError::BadTap);
+    }
+    Ok(())
+}
+
+/// Is it a function without parameters that returns an i32?
+fn is_entry(export: ExternType) -> bool {
+    let ExternType::Func(function) = export else { return false };
+    let mut results = function.results();
+    function.params().len() == 0
+        && matches!((results.next(), results.next()), (Some(ValType::I32), None))
 }
 
 fn judge_resources(module: &wasmtime::Module, limits: &Limits) -> Result<(), LoadError> {

@@ -1,0 +1,225 @@
+//! `remora kernel load`, between processes: kernels that are bound to the WRITEs of a region, and
+//! those that are built in.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use support::{Folder, Node, command, fail, pattern, run, succeed};
+
+fn guest(name: &str) -> String {
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/built").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// What the list says of the tap of the only kernel.
+fn tap(node: &str) -> Value {
+    let list = json(&succeed(["kernel", "list", node, "--json"]));
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    list[0]["tap"].clone()
+}
+
+/// Writes `bytes` into a region, and sees that they arrive.
+fn write(folder: &Folder, region: &str, bytes: &[u8]) {
+    let (from, back) = (folder.path("from"), folder.path("back"));
+    fs::write(&from, bytes).unwrap();
+    succeed(["mem", "write", region, "--in", from.to_str().unwrap()]);
+    let len = bytes.len().to_string();
+    let to = back.to_str().unwrap();
+    succeed(["mem", "read", region, "--len", &len, "--out", to]);
+    assert!(fs::read(&back).unwrap() == bytes);
+}
+
+#[test]
+fn a_module_sees_the_writes_of_a_region_as_they_pass() {
+    let folder = Folder::new();
+    let node = Node::start(["--region", "stream=1M,rw", "--region", "notes=4K,rw"]);
+    let (at, stream, sum) = (node.address(), node.region("stream"), guest("sum.wasm"));
+    let load = |more: &[&str]| {
+        let args = ["kernel", "load", &at, &sum, "--opcode", "9", "--tap", "stream"];
+        run(args.iter().chain(more).copied())
+    };
+    let loaded = load(&["--grant", "notes,rw"]);
+    let said = String::from_utf8(loaded.stdout).unwrap();
+    assert_eq!(said, format!("Loaded sum as op-code 0x9 at {at}, bound to stream.\n"));
+    let answer = || {
+        let output = run(["kernel", "call", &at, "--opcode", "9"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let word = |at: usize| u64::from_le_bytes(output.stdout[at..at + 8].try_into().unwrap());
+        (word(0), word(8))
+    };
+    let bytes = pattern(100_000);
+    let sum_of = |bytes: &[u8]| {
+        let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        words.fold(0, u64::wrapping_add)
+    };
+    let sum = sum_of(&bytes);
+    write(&folder, &stream, &bytes);
+    assert_eq!(answer(), (sum, 12_500));
+    // Another in its place goes on where the sum is.
+    assert!(load(&["--grant", "notes,rw", "--replace"]).status.success());
+    write(&folder, &stream, &bytes);
+    assert_eq!(answer(), (sum.wrapping_mul(2), 25_000));
+    while tap(&at)["payloads"] == 0 {}
+    assert_eq!(tap(&at)["stopped"], Value::Null);
+    let table = succeed(["kernel", "list", &at]);
+    assert!(table.contains("stream: ") && table.contains("payloads"), "{table}");
+
+    // Without its region it fails, and nobody else does.
+    assert!(load(&["--replace"]).status.success());
+    write(&folder, &stream, &bytes);
+    while tap(&at)["stopped"] == Value::Null {}
+    assert_eq!(
+        (&tap(&at)["stopped"], &tap(&at)["payloads"]),
+        (&"not found (status 3)".into(), &1.into())
+    );
+    let stops = || {
+        let stats = json(&succeed(["stats", &at, "--json"]));
+        stats["counters"]["kernel_taps_stopped"].as_u64().unwrap()
+    };
+    while stops() == 0 {}
+    assert_eq!(stops(), 1);
+    assert!(load(&["--grant", "notes,rw", "--replace"]).status.success());
+    assert_eq!(answer(), (sum.wrapping_mul(2), 25_000));
+
+    // Unloaded, it sees nothing more, and there is room for another.
+    let other = ["kernel", "load", &at, &guest("sum.wasm"), "--opcode", "10", "--tap", "stream"];
+    let why = fail(other);
+    assert!(why.contains("pass another kernel already"), "{why}");
+    succeed(["kernel", "unload", &at, "--opcode", "9"]);
+    write(&folder, &stream, &bytes);
+    succeed(other.iter().chain(&["--grant", "notes"]));
+    assert_eq!(tap(&at)["payloads"], 0);
+    node.finish();
+}
+
+#[test]
+fn what_cannot_be_bound_is_refused_in_words() {
+    let folder = Folder::new();
+    let file = support::region_of("file", &folder.file("file", 4096));
+    let node = Node::start(["--region", "stream=1M,rw", "--region", &file]);
+    let at = node.address();
+    let (get, sum) = (guest("get.wasm"), guest("sum.wasm"));
+    for (what, words) in [
+        (&[&*get, "--opcode", "1", "--tap", "stream"][..], "exports no function `tap`"),
+        (&[&*sum, "--opcode", "1", "--tap", "nothing"], "no region `nothing`"),
+        (&[&*sum, "--opcode", "1", "--tap", "file"], "`file` is read-only: no WRITEs"),
+        (&["--builtin", "get", "--tap", "stream"], "only shuffle and hyperloglog can be bound"),
+        (&["--builtin", "nothing"], "possible values: get, traversal, consistency"),
+        (&["--builtin", "shuffle_send"], "possible values: get, traversal, consistency"),
+        (&["--builtin", "get", &*sum], "cannot be used with"),
+        (&[&*sum], "--opcode"),
+        (&["--opcode", "1"], "<FILE>"),
+    ] {
+        let why = fail(["kernel", "load", &at].iter().chain(what));
+        assert!(why.contains(words), "{what:?}: {why}");
+    }
+    assert_eq!(json(&succeed(["kernel", "list", &at, "--json"])), json("[]"));
+    node.finish();
+}
+
+/// The example of docs/kernels.md, as it stands there.
+#[test]
+fn the_example_of_built_in_kernels_works() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels.md");
+    let docs = fs::read_to_string(docs).unwrap();
+    let (_, rest) = docs.split_once("<!-- the tests run this -->\n```sh\nremora node ").unwrap();
+    let (example, _) = rest.split_once("```").unwrap();
+    let (regions, commands) = example.split_once('\n').unwrap();
+    let node = Node::start(regions.split_whitespace());
+    let folder = Folder::new();
+    // 2,000 numbers, of which half are different.
+    let half = pattern(8_000);
+    fs::write(folder.path("values.bin"), [&half[..], &half].concat()).unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_remora")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let mut shell = std::process::Command::new("sh");
+    let commands = commands.replace("127.0.0.1", &node.address());
+    shell.args(["-euc", &commands]).env("PATH", path).current_dir(folder.path(""));
+    let output = shell.output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let figures: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [distinct, count] = figures[figures.len() - 2..] else { panic!("{said}") };
+    assert!((distinct / 1000.0 - 1.0).abs() < 0.05 && count == 2000.0, "{said}");
+    node.finish();
+}
+
+/// Each of them answers a call whose parameters are as docs/kernels.md has them.
+#[test]
+fn built_in_kernels_are_served_by_name() {
+    let folder = Folder::new();
+    let node = Node::start(["--region", "data=64K,rw"]);
+    let at = node.address();
+    let load = |name: &str| {
+        let args = ["kernel", "load", &at, "--builtin", name, "--grant", "data,rw", "--json"];
+        json(&succeed(args))
+    };
+    let row = load("get");
+    assert_eq!((row["name"].as_str(), row["opcode"].as_u64()), (Some("get"), Some(1)));
+    let base = row["grants"][0]["addr"].as_u64().unwrap();
+    for name in ["traversal", "consistency", "shuffle", "hyperloglog", "filter", "aggregate"] {
+        assert_eq!(load(name)["name"], name);
+    }
+    let taken = fail(["kernel", "load", &at, "--builtin", "get"]);
+    assert!(taken.contains("the built-in kernel get is not loaded"), "{taken}");
+    assert!(taken.contains("0x1 is taken"), "{taken}");
+    // At 0 an entry of a hash table: key 5 has the 16 bytes at 256. At 64 an element of a list,
+    // with the same key and value.
+    let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+    let mut data = words(&[5, base + 256]);
+    data.extend_from_slice(&16u32.to_le_bytes());
+    data.resize(64, 0);
+    data.extend(words(&[5, base + 256, 0]));
+    data.resize(256, 0);
+    data.extend_from_slice(b"sixteen bytes...");
+    let file = folder.path("data");
+    fs::write(&file, &data).unwrap();
+    succeed(["mem", "write", &node.region("data"), "--in", file.to_str().unwrap()]);
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let rows = folder.path("rows");
+    fs::write(&rows, words(&[3, 1, 4, 1, 5, 9])).unwrap();
+    let call = |opcode: &str, params: &[u8], payload: bool| {
+        let mut call = command(["kernel", "call", &at, "--opcode", opcode]);
+        call.args(["--params", &hex(params)]);
+        if payload {
+            call.args(["--payload", rows.to_str().unwrap()]);
+        }
+        let output = call.output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        if output.status.success() { Ok(output.stdout) } else { Err(errors) }
+    };
+    assert_eq!(call("1", &words(&[base, 5, 0]), false).unwrap(), b"sixteen bytes...");
+    let traversal = |key: u64| {
+        let mut params = words(&[base + 64, key]);
+        params.extend_from_slice(&16u32.to_le_bytes());
+        params.extend_from_slice(&[0; 4]);
+        // Keys at 0, equal, the value's pointer at 8, the next element's at 16, of 24 bytes.
+        params.extend_from_slice(&[1, 0, 0, 2, 4, 24, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        params
+    };
+    assert_eq!(call("2", &traversal(5), false).unwrap(), b"sixteen bytes...");
+    assert!(call("2", &traversal(6), false).unwrap_err().contains("not found (status 3)"));
+    let mut object = words(&[base]);
+    object.extend_from_slice(&[64, 0, 0, 0, 2, 0, 0, 0]);
+    assert!(call("3", &object, false).unwrap_err().contains("(status 7)"), "no checksum");
+    let why = call("4", &words(&[1, 0]), true).unwrap_err();
+    assert!(why.contains("(status 3)"), "{why}");
+    let report = call("6", &words(&[1, 0]), true).unwrap();
+    assert_eq!(report[8..16], 6u64.to_le_bytes());
+    // Rows of 8 bytes, less than, the column at 0 of 8 bytes.
+    let mut filter = vec![8, 0, 2, 0, 0, 0, 8, 0];
+    filter.extend(words(&[4, 0]));
+    assert_eq!(call("7", &filter, true).unwrap(), words(&[3, 1, 1]));
+    let aggregate = [8, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(call("8", &aggregate, true).unwrap(), words(&[0, 6, 23, 0, 1, 9]));
+    let table = succeed(["kernel", "list", &at]);
+    assert!(table.contains("hyperloglog") && table.contains("built in"), "{table}");
+    node.finish();
+}

@@ -1,0 +1,136 @@
+//! A module that is bound to a stream of WRITEs: a bump in the wire (StRoM §3.4).
+//!
+//! Its export `tap: () -> i32` is called for each payload, and returns what is to become of it: 0,
+//! it is written; 1, what it has put out is written instead; 2, it is written nowhere; or the
+//! negative of a status. One instance sees the whole stream, whichever queue pairs it comes by, and
+//! its globals last as long as the binding. It answers nobody: what a call is to find, by the
+//! module's `kernel`, belongs into granted memory.
+//!
+//! Each payload has a budget. What does not end with a verdict (a trap, a status, a spent budget)
+//! ends the tap: its WRITE goes on as if there were none, and so do all later ones.
+
+use core::task::{self, Waker};
+
+use remora_nic::kernel::{Call, Header};
+
+use super::guest::Guest;
+use super::instance::{Plain, STEP_INSTRUCTIONS, cause};
+use super::module::{Inner, LoadError};
+use crate::kernel::context::poll_with;
+use crate::kernel::invocation::{Invocation, Pool};
+use crate::kernel::turn::Turn;
+use crate::kernel::{CallStatus, Context, Passing, Tap, TapIo, Verdict};
+
+/// Steps that a payload is worth, at most: with 64 instructions each, 64 for each byte of the
+/// longest packet.
+pub const PAYLOAD_STEPS: u64 = 4096;
+
+/// An instance that is bound, or to be bound, to a stream.
+pub struct ModuleTap {
+    instance: Plain,
+    /// Steps for each payload.
+    budget: u64,
+    /// Whose budget and grants accesses to memory are judged by.
+    invocation: Option<Invocation>,
+    failed: Option<CallStatus>,
+}
+
+impl ModuleTap {
+    pub(super) fn new(module: &Inner, budget: u64) -> Result<ModuleTap, LoadError> {
+        let entry = (module.tapping.as_ref().ok_or(LoadError::NoTap)?, "tap");
+        let context = Context { qpn: 0, opcode: 0, cookie: 0, max_len: 0 };
+        let budget = budget.min(PAYLOAD_STEPS);
+        let mut cx = task::Context::from_waker(Waker::noop());
+        let made = Plain::new(module, entry, context, budget * STEP_INSTRUCTIONS, &mut cx);
+        let instance = made.map_err(|error| LoadError::Start(cause(&error)))?;
+        Ok(ModuleTap { instance, budget, invocation: None, failed: None })
+    }
+}
+
+/// What stands for a call where there is none.
+fn call(passing: &Passing) -> Call {
+    Call { qpn: passing.qpn, pd: passing.pd, opcode: 0, header: Header::default() }
+}
+
+/// Lets an instance look at a payload.
+fn look(
+    instance: &mut Plain,
+    budget: u64,
+    (passing, bytes): (&Passing, &[u8]),
+    cx: &mut task::Context<'_>,
+) -> Result<Verdict, CallStatus> {
+    instance.store.data_mut().show(passing, bytes);
+    let said = instance.call(budget * STEP_INSTRUCTIONS, cx).map_err(|error| cause(&error))?;
+    match said.cast_signed() {
+        0 => Ok(Verdict::Pass),
+        1 => Ok(Verdict::Replace),
+        2 => Ok(Verdict::Take),
+        status => {
+            let status = u8::try_from(status.unsigned_abs()).ok().filter(|_| status < 0);
+            Err(status.map_or(CallStatus::TRAP, CallStatus))
+        }
+    }
+}
+
+impl Tap for ModuleTap {
+    fn receiving(
+        &mut self,
+        io: &mut TapIo<'_, '_>,
+        passing: &Passing,
+        bytes: &[u8],
+        replaced: &mut Vec<u8>,
+    ) -> Verdict {
+        let ModuleTap { instance, budget, invocation, failed } = self;
+        let call = call(passing);
+        let invocation = invocation.get_or_insert_with(|| Invocation::new(call));
+        invocation.begin(&call, &[], true, *budget);
+        let turn = Turn {
+            io: &mut *io.io,
+            invocation,
+            // It has no results, and a trial that cannot be undone is none.
+            buffers: &mut Pool::new(0),
+            grants: io.grants,
+            timing: None,
+            id: 0,
+            chunk: None,
+            steps: u32::MAX,
+        };
+        let (verdict, _) = poll_with(turn, |cx| look(instance, *budget, (passing, bytes), cx));
+        match verdict {
+            Ok(Verdict::Replace) => {
+                replaced.extend_from_slice(&instance.store.data().replaced);
+                Verdict::Replace
+            }
+            Ok(verdict) => verdict,
+            Err(status) => {
+                *failed = Some(status);
+                Verdict::Pass
+            }
+        }
+    }
+
+    fn sending(&mut self, passing: &Passing, bytes: &mut [u8]) {
+        let mut cx = task::Context::from_waker(Waker::noop());
+        let verdict = look(&mut self.instance, self.budget, (passing, bytes), &mut cx);
+        let guest: &Guest = self.instance.store.data();
+        match verdict {
+            Ok(Verdict::Pass) => {}
+            Ok(Verdict::Replace) if guest.replaced.len() == bytes.len() => {
+                bytes.copy_from_slice(&guest.replaced);
+            }
+            // A packet that is on its way has the length that it has.
+            Ok(_) => self.failed = Some(CallStatus::TRAP),
+            Err(status) => self.failed = Some(status),
+        }
+    }
+
+    fn failed(&self) -> Option<CallStatus> {
+        self.failed
+    }
+}
+
+impl core::fmt::Debug for ModuleTap {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ModuleTap").field("failed", &self.failed).finish_non_exhaustive()
+    }
+}

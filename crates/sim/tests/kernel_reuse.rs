@@ -1,0 +1,151 @@
+//! A queue pair's number comes again while invocations of the one before are still about.
+
+use core::time::Duration;
+
+use remora_nic::kernel::CallStatus;
+use remora_nic::queue::Remote;
+use remora_nic::wire::{Dialect, Op, Operation};
+use remora_nic::{Psn, QpFlags, QpInit};
+use remora_offload::kernel::{Context, Limits, Timing};
+use remora_sim::endpoint::{ConnectOptions, QueueOptions, connect, ring};
+use remora_sim::kernel::{RESULT, WORD, kernel_pair};
+use remora_sim::network::{Fate, Rule};
+use remora_sim::pair::{A, B, Pair, PairOptions};
+
+/// Op-codes of kernels that await memory, payload, and room to send; and of a call for the host.
+const READS: u64 = 1;
+const TAKES: u64 = 2;
+const SENDS: u64 = 3;
+const HOST: u64 = 4;
+
+/// A word of the parameters.
+async fn param(context: Context, at: usize) -> Result<u64, CallStatus> {
+    let word = |params: &[u8]| params.get(8 * at..).and_then(|rest| rest.first_chunk().copied());
+    let word = context.params(|params| word(params).ok_or(CallStatus::BAD_PARAMS)).await?;
+    Ok(u64::from_le_bytes(word))
+}
+
+/// Gives back what memory holds, many times.
+async fn reads(context: Context) -> Result<(), CallStatus> {
+    let at = param(context, 0).await?;
+    let mut bytes = [0; 64];
+    for _ in 0..20 {
+        context.read(at, &mut bytes).await?;
+        context.output(|out| out.extend_from_slice(&bytes)).await?;
+    }
+    Ok(())
+}
+
+/// Gives back its payload.
+async fn takes(context: Context) -> Result<(), CallStatus> {
+    while let Some(piece) = context.payload(|piece, _| piece.to_vec()).await? {
+        context.output(|out| out.extend_from_slice(&piece)).await?;
+    }
+    Ok(())
+}
+
+/// WRITEs by its requester's queue pair, many times.
+async fn sends(context: Context) -> Result<(), CallStatus> {
+    let to = Remote { addr: param(context, 1).await?, rkey: param(context, 2).await? as u32 };
+    let mut bytes = [0; 64];
+    for _ in 0..100 {
+        context.read(param(context, 0).await?, &mut bytes).await?;
+        context.send_to(context.qpn(), to, &bytes).await?;
+    }
+    context.sent().await
+}
+
+/// Memory takes a while, so that there is time to close a queue pair under what awaits it.
+fn pair() -> Pair {
+    let timing = Timing { round_trip: Duration::from_micros(50), byte_ps: 80 };
+    let mut t = kernel_pair(PairOptions::default(), Limits::default(), Some(timing));
+    t.deploy(B, READS, reads).unwrap();
+    t.deploy(B, TAKES, takes).unwrap();
+    t.deploy(B, SENDS, sends).unwrap();
+    t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
+    t
+}
+
+/// Closes a host's queue pair, and makes others in its place until `wanted` likes the number.
+fn renew(t: &mut Pair, of: usize, wanted: impl Fn(u32) -> bool) {
+    let end = t.ends[of];
+    let host = &mut t.world.hosts[of];
+    host.nic.destroy_qp(end.qpn).unwrap();
+    let queues = QueueOptions::default();
+    let init = QpInit {
+        pd: end.pd,
+        transport: end.transport,
+        send_cq: end.send_cq,
+        recv_cq: end.recv_cq,
+        srq: None,
+        sq: ring(host, queues.sends, queues.sges, queues.inline),
+        rq: ring(host, queues.receives, queues.sges, 0),
+        signal_all: queues.signal_all,
+        flags: QpFlags::empty(),
+    };
+    // A number has a generation of 8 bits.
+    for _ in 0..256 {
+        t.ends[of].qpn = t.world.hosts[of].nic.create_qp(init).unwrap();
+        if wanted(t.ends[of].qpn) {
+            return;
+        }
+        t.world.hosts[of].nic.destroy_qp(t.ends[of].qpn).unwrap();
+    }
+    panic!("no queue pair has the number");
+}
+
+#[test]
+fn answers_of_a_closed_queue_pair_do_not_reach_the_next_of_its_number() {
+    let params = |t: &Pair| -> Vec<u8> {
+        let result = t.remote(A, RESULT);
+        let words = [t.remote(B, 0).addr, result.addr, result.rkey.into()];
+        words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect()
+    };
+    // At once, between all kinds of steps, and when all but what waits for ever has ended.
+    for micros in [5, 20, 60, 130, 400, 900, 8000] {
+        let mut t = pair();
+        t.set(B, 0, &[7; 64]);
+        // The end of the payload never arrives.
+        let ends = |op: &Op| op.operation == Operation::RpcWrite && op.position.ends();
+        t.rule(Rule::all(Fate::Drop, move |p| p.op.is_some_and(ends)));
+        let bytes = params(&t);
+        for (cookie, opcode) in [(0, READS), (2, SENDS), (3, HOST)] {
+            let header = t.header(&bytes, 4096, cookie);
+            t.call(opcode, &header, &bytes);
+        }
+        let header = t.header(&[], 4096, 1);
+        t.call_with(TAKES, &header, &[], &[9; 3000]);
+        t.world.run(Duration::from_micros(micros));
+        let host_call = t.kernels(B, |kernels, _| kernels.next_fallback());
+        let running = t.kernels(B, |kernels, _| kernels.running());
+        assert!(running > 0 || micros == 5, "something is in flight after {micros} µs");
+
+        let number = t.ends[B].qpn;
+        renew(&mut t, B, |qpn| qpn == number);
+        let old = t.ends[A].qpn;
+        renew(&mut t, A, |qpn| qpn != old);
+        assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 0);
+        t.world.network.heal();
+        let options = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
+        let ends = t.ends;
+        connect(&mut t.world, (&ends[A], &ends[B]), &options, (Psn::new(70), Psn::new(9000)));
+        // The host answers late.
+        if let Some(call) = host_call {
+            t.kernels(B, |kernels, io| kernels.answer(io, call.id, CallStatus::OK, &[8; 64]));
+        }
+        let (results, words) = (vec![0xEE; 8192], vec![0; 64]);
+        t.set(A, RESULT, &results);
+        t.set(A, WORD, &words);
+        t.run();
+        // Expect: no byte of an answer, and no end of one.
+        assert!(t.bytes(A, RESULT, 8192) == results, "{micros} µs");
+        assert_eq!(t.bytes(A, WORD, 64), words, "{micros} µs");
+        assert_eq!(t.counted("kernel_dropped"), running as u64, "{micros} µs");
+        // The new one is as good as any.
+        let (status, got) = t.call_and_wait(READS, &params(&t), &[], 4096);
+        assert_eq!((status, got), (Some(CallStatus::OK), vec![7; 20 * 64]));
+        let (status, got) = t.call_and_wait(TAKES, &[], &[5; 3000], 4096);
+        assert_eq!((status, got), (Some(CallStatus::OK), vec![5; 3000]));
+        t.tear_down();
+    }
+}

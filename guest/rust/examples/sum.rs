@@ -1,0 +1,43 @@
+//! A bump in the wire: adds up the 64-bit numbers of all WRITEs that pass. It keeps the sum in the
+//! first region that it was granted, where a call reads it: the sum, and how many numbers.
+#![no_std]
+
+use remora_guest::{Result, Verdict, granted, kernel, output, payload, read, tap, write};
+
+kernel!(answer);
+tap!(add);
+
+/// Both numbers, little-endian.
+const LEN: usize = 16;
+
+fn add() -> Result<Verdict> {
+    let place = granted(0)?.addr;
+    let mut kept = [0; LEN];
+    read(place, &mut kept)?;
+    let (mut sum, mut count) = (number(&kept[..8]), number(&kept[8..]));
+    let mut piece = [0; 64];
+    loop {
+        let len = payload(&mut piece)?;
+        if len == 0 {
+            break;
+        }
+        for value in piece[..len].chunks_exact(8) {
+            sum = sum.wrapping_add(number(value));
+            count += 1;
+        }
+    }
+    kept[..8].copy_from_slice(&sum.to_le_bytes());
+    kept[8..].copy_from_slice(&count.to_le_bytes());
+    write(place, &kept)?;
+    Ok(Verdict::Pass)
+}
+
+fn answer() -> Result {
+    let mut kept = [0; LEN];
+    read(granted(0)?.addr, &mut kept)?;
+    output(&kept)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+}

@@ -139,8 +139,9 @@ pub(super) fn writers(client: &Client, tables: &Tables, extent: Extent) -> Resul
         title: "Gets beside writers",
         about: "Values of 64 bytes are got, one after the other, while threads of the serving \
                 process write values of their own, each to its own 10,000 keys, on the core that \
-                also has the card. The card’s own thread serves chains, kernels and READs, while \
-                the host’s thread sleeps; two-sided gets need the host’s thread. (The paper’s \
+                also has the card. The card’s own thread serves chains, kernels and READs, before \
+                all other threads (real-time priority, where the system allows it), while the \
+                host’s thread sleeps; two-sided gets need the host’s thread. (The paper’s \
                 writers are clients whose RPCs load the process’s CPU; its card has processors \
                 that nobody else uses.)",
         x: "writers",

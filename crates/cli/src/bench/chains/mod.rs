@@ -13,9 +13,10 @@ mod rates;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 
+use super::figure::{self, Figure};
 use super::{Case, Options, Target, measure, page, publish, show};
 use crate::ways::client::Setup;
 use crate::ways::{Client, Image};
@@ -137,8 +138,8 @@ fn latency<'a>(
     name: &'static str,
     peer: &'static str,
     target: Target,
-    ours: super::figure::Run<'a>,
-    theirs: super::figure::Run<'a>,
+    ours: figure::Run<'a>,
+    theirs: figure::Run<'a>,
 ) -> Case<'a> {
     Case { name, unit: "µs", peer, target, ours, theirs }
 }

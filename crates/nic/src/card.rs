@@ -208,24 +208,26 @@ impl Env<'_> {
         bytes: &[u8],
         need: Access,
     ) -> Result<(), AccessError> {
-        let mut rest = bytes;
-        let mut result = Ok(());
+        write_region(&self.card.regions, self.mem, (key, scope), addr, bytes, need)
+    }
+
+    /// Bytes will soon be written through a key: their memory may be fetched meanwhile.
+    #[inline]
+    pub(crate) fn prefetch(
+        &mut self,
+        (key, scope): (u32, Scope),
+        addr: u64,
+        len: u32,
+        need: Access,
+    ) {
         let mem = &mut *self.mem;
-        self.card.regions.translate(
-            key,
-            scope,
-            addr,
-            bytes.len() as u32,
-            need,
-            |piece: Segment| {
-                let (now, later) = rest.split_at(piece.len as usize);
-                rest = later;
-                if result.is_ok() && piece.addr != Segment::NOWHERE {
-                    result = mem.write(piece.addr, now);
-                }
-            },
-        )?;
-        result.map_err(|MemoryFault { .. }| AccessError::Memory)
+        let fetch = |piece: Segment| {
+            if piece.addr != Segment::NOWHERE {
+                mem.prefetch(piece.addr, piece.len as usize);
+            }
+        };
+        // What may not be written is refused when it comes.
+        let _ = self.card.regions.translate(key, scope, addr, len, need, fetch);
     }
 
     /// Reads through a key into `bytes`.
@@ -250,6 +252,27 @@ impl Env<'_> {
         })?;
         result.map_err(|MemoryFault { .. }| AccessError::Memory)
     }
+}
+
+/// Writes `bytes` through a key, pieces in rising order.
+#[inline]
+pub(crate) fn write_region(
+    regions: &Regions,
+    mem: &mut dyn Memory,
+    (key, scope): (u32, Scope),
+    addr: u64,
+    bytes: &[u8],
+    need: Access,
+) -> Result<(), AccessError> {
+    let (mut rest, mut result) = (bytes, Ok(()));
+    regions.translate(key, scope, addr, bytes.len() as u32, need, |piece: Segment| {
+        let (now, later) = rest.split_at(piece.len as usize);
+        rest = later;
+        if result.is_ok() && piece.addr != Segment::NOWHERE {
+            result = mem.write(piece.addr, now);
+        }
+    })?;
+    result.map_err(|MemoryFault { .. }| AccessError::Memory)
 }
 
 /// A slot of an [`SglPool`].

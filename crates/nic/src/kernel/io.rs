@@ -2,7 +2,7 @@
 
 use super::{
     Buffer, Call, CallStatus, NO_TOKEN, Notify, Payload, Posted, STATUS_WORD_LEN, StatusWord, Then,
-    WORD_TOKEN,
+    WORD_TOKEN, Writer,
 };
 use crate::card::Card;
 use crate::counters::Counters;
@@ -13,7 +13,7 @@ use crate::time::Time;
 use crate::transmit::Segment;
 
 /// The card itself uses a key, in a protection domain; windows are not for it.
-fn local(pd: Pd) -> Scope {
+pub(super) fn local(pd: Pd) -> Scope {
     Scope { pd, qpn: 0 }
 }
 
@@ -115,6 +115,11 @@ impl KernelIo<'_> {
     ) -> Result<(), AccessError> {
         let mut env = crate::card::Env { now: self.now, mem: &mut *self.mem, card: self.card };
         env.write_region((key, local(pd)), addr, src, Access::LOCAL_WRITE)
+    }
+
+    /// Writes memory piece by piece, in a protection domain: for many small writes in a row.
+    pub fn writer(&mut self, pd: Pd) -> Writer<'_> {
+        Writer::new(&self.card.regions, &mut *self.mem, pd)
     }
 
     /// Has the card room for `messages` more?

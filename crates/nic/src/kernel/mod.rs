@@ -13,11 +13,13 @@
 
 mod call;
 mod io;
+mod writer;
 
 pub use call::{
     BadHeader, Call, CallStatus, HEADER_LEN, Header, Notify, STATUS_WORD_LEN, StatusWord,
 };
 pub use io::{KernelIo, Reply, WriteOut};
+pub use writer::Writer;
 
 use core::any::Any;
 use core::fmt;

@@ -24,6 +24,12 @@ pub trait Memory {
     /// Copies `src` to `addr`. Bytes become visible in rising order of address.
     fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault>;
 
+    /// `len` bytes from `addr` on will probably be written soon: what makes that quicker may begin.
+    /// It changes nothing that anybody can see, and addresses that cannot be reached are let be.
+    fn prefetch(&mut self, addr: u64, len: usize) {
+        let _ = (addr, len);
+    }
+
     /// Replaces the 64-bit word at `addr` (8-byte aligned, host byte order) by `swap` if it equals
     /// `compare`, atomically for the host's processors too. Returns the value before.
     fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault>;

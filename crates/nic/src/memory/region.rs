@@ -222,6 +222,23 @@ impl Region {
     }
 }
 
+/// A region in one piece, as it is at this moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    iova: u64,
+    len: u64,
+    start: u64,
+}
+
+impl Opened {
+    /// The bus address of `len` bytes at `addr`, if they lie within.
+    #[inline]
+    pub(crate) fn bus(&self, addr: u64, len: usize) -> Option<u64> {
+        let from = addr.checked_sub(self.iova)?;
+        (from <= self.len && self.len - from >= len as u64).then(|| self.start + from)
+    }
+}
+
 /// The rules that registration and change have in common.
 fn judge(iova: u64, len: u64, access: Access, pages: &PageTable) -> Result<(), RegMrError> {
     if pages.reach() < len || iova.checked_add(len).is_none() {
@@ -436,6 +453,14 @@ impl Regions {
         }
         region.pages.split(from, len, each);
         Ok(())
+    }
+
+    /// Where a region lies as a whole, if the card itself may use it so, in this domain: for many
+    /// accesses in a row.
+    pub(crate) fn open(&self, key: Key, pd: Pd, need: Access) -> Option<Opened> {
+        let region = self.region(key).filter(|region| region.valid && region.pd == pd)?;
+        let start = region.pages.start().filter(|_| region.access.contains(need))?;
+        Some(Opened { iova: region.iova, len: region.len, start })
     }
 
     #[inline]

@@ -14,12 +14,18 @@ pub struct PageTable {
     offset: u64,
     /// Bus address of each page.
     pages: Box<[u64]>,
+    /// Where the region begins, if its pages follow each other: then nothing is ever split.
+    start: Option<u64>,
 }
 
 impl PageTable {
     /// A table of pages of 2^`shift` bytes; the region begins `offset` bytes into the first.
     pub fn new(shift: u32, offset: u64, pages: impl Into<Box<[u64]>>) -> PageTable {
-        PageTable { shift, offset, pages: pages.into() }
+        let pages = pages.into();
+        let in_a_row =
+            pages.windows(2).all(|pair| pair[0].checked_add(1 << shift) == Some(pair[1]));
+        let start = pages.first().filter(|_| in_a_row).map(|first| first.wrapping_add(offset));
+        PageTable { shift, offset, pages, start }
     }
 
     /// The table of `len` bytes from bus address `addr` on, contiguous on the bus. Ask
@@ -28,8 +34,8 @@ impl PageTable {
         let offset = addr & ((1 << shift) - 1);
         let first = addr - offset;
         let count = PageTable::entries_for(shift, addr, len);
-        let pages = (0..count).map(|i| first.wrapping_add(i << shift)).collect();
-        PageTable { shift, offset, pages }
+        let pages: Box<[u64]> = (0..count).map(|i| first.wrapping_add(i << shift)).collect();
+        PageTable::new(shift, offset, pages)
     }
 
     /// How many pages of 2^`shift` bytes `len` bytes from `addr` on touch.
@@ -48,11 +54,22 @@ impl PageTable {
         ((self.pages.len() as u64) << self.shift).saturating_sub(self.offset)
     }
 
+    /// Where the region begins on the bus, if it lies there in one piece.
+    pub(crate) fn start(&self) -> Option<u64> {
+        self.start
+    }
+
     /// Calls `each` with the contiguous pieces of `len` bytes from `from` on, in order.
     ///
     /// The caller has checked that they lie within [`PageTable::reach`].
     #[inline]
     pub fn split(&self, from: u64, len: u32, mut each: impl FnMut(Segment)) {
+        if let Some(start) = self.start {
+            if len > 0 {
+                each(Segment { addr: start + from, len });
+            }
+            return;
+        }
         let size = 1u64 << self.shift;
         let mut at = self.offset + from;
         let mut left = u64::from(len);

@@ -353,6 +353,10 @@ impl Qp {
                 let memory = Touched { key: rkey, addr, len: len.into() };
                 return Err(Refusal::access(env, error, memory));
             }
+            if left > len {
+                let next = (left - len).min(self.mtu.into());
+                env.prefetch(key, addr.wrapping_add(len.into()), next, Access::REMOTE_WRITE);
+            }
         }
         if env.card.kernel.taps > 0 {
             env.card.kernel.replaced = replaced;

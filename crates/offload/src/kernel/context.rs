@@ -13,7 +13,7 @@ use remora_nic::queue::Remote;
 
 use super::invocation::{CHUNK, OBJECT_MAX, Wait};
 use super::turn::Turn;
-use super::{CallStatus, Grant};
+use super::{CallStatus, Grant, Scatter};
 
 /// An invocation, as its kernel sees it. It is a name only, and may be copied; its futures work
 /// where the kernel itself is polled, and end with [`CallStatus::TRAP`] elsewhere.
@@ -34,6 +34,7 @@ pub struct Port<'a> {
 pub(super) trait Ports {
     fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), CallStatus>;
     fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), CallStatus>;
+    fn scatter(&mut self) -> Scatter<'_>;
     fn output(&mut self, len: usize) -> Result<&mut Vec<u8>, CallStatus>;
 }
 
@@ -52,6 +53,11 @@ impl Port<'_> {
     /// The address was not granted, or cannot be reached.
     pub fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), CallStatus> {
         self.turn.write(addr, src)
+    }
+
+    /// Granted memory, for many small writes in a row.
+    pub fn scatter(&mut self) -> Scatter<'_> {
+        self.turn.scatter()
     }
 
     /// The results, to append to: see [`Context::output`].

@@ -9,7 +9,7 @@
 //! | `paramIn` | [`Context::params`] |
 //! | `roceDataIn` | [`Context::payload`] |
 //! | `dmaCmdOut`, `dmaDataIn` | [`Context::read`], [`Context::fetch`] |
-//! | `dmaCmdOut`, `dmaDataOut` | [`Context::write`], [`Port::write`] |
+//! | `dmaCmdOut`, `dmaDataOut` | [`Context::write`], [`Port::write`], [`Port::scatter`] |
 //! | `roceMetaOut` | [`Context::send_to`], [`Context::send_memory`] |
 //! | `roceDataOut` | [`Context::output`], [`Port::output`] |
 //!
@@ -30,6 +30,7 @@ mod deploy;
 mod fallback;
 mod invocation;
 mod kernels;
+mod scatter;
 mod tap;
 mod turn;
 #[cfg(feature = "wasm")]
@@ -39,6 +40,7 @@ pub use context::{Context, Port};
 pub use deploy::{AsyncProgram, DeployError, Deployment, Grant, KernelInfo, Program};
 pub use fallback::FallbackCall;
 pub use kernels::{Kernels, Limits, Timing};
+pub use scatter::Scatter;
 pub use tap::{Tap, TapInfo, TapIo};
 
 pub use remora_nic::kernel::{CallStatus, Header, Notify, Passing, StatusWord, Verdict};

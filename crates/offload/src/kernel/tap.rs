@@ -4,7 +4,7 @@ use remora_nic::Pd;
 use remora_nic::kernel::KernelIo;
 
 use super::invocation::granted;
-use super::{CallStatus, Grant, Passing, Verdict};
+use super::{CallStatus, Grant, Passing, Scatter, Verdict};
 
 /// A kernel that sees the payload of WRITEs as it passes. Its work is bounded by the payload's
 /// length; it keeps no reference to it.
@@ -63,6 +63,11 @@ impl TapIo<'_, '_> {
 }
 
 impl TapIo<'_, '_> {
+    /// Granted memory, for many small writes in a row.
+    pub fn scatter(&mut self) -> Scatter<'_> {
+        Scatter::new(self.io.writer(self.pd), self.grants, &mut self.hint)
+    }
+
     /// Writes through the key of the WRITE that passes, whose range was judged for the peer.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use remora_nic::{Access, Key, Time};
 use super::context::Ports;
 use super::invocation::{CHUNK, Invocation, Pool, SENDS, Wait, flush, granted};
 use super::kernels::Timing;
-use super::{CallStatus, Grant};
+use super::{CallStatus, Grant, Scatter};
 
 pub(super) struct Turn<'a, 'b> {
     pub(super) io: &'a mut KernelIo<'b>,
@@ -182,6 +182,11 @@ impl Ports for Turn<'_, '_> {
         let (io, pd) = (&mut *self.io, self.invocation.call.pd);
         let hint = &mut self.invocation.hint;
         granted(self.grants, hint, true, |key| io.write((key, pd), addr, src))
+    }
+
+    fn scatter(&mut self) -> Scatter<'_> {
+        let writer = self.io.writer(self.invocation.call.pd);
+        Scatter::new(writer, self.grants, &mut self.invocation.hint)
     }
 
     fn output(&mut self, len: usize) -> Result<&mut Vec<u8>, CallStatus> {

@@ -171,6 +171,13 @@ impl Memory for HostMemory {
         }
     }
 
+    #[inline]
+    fn prefetch(&mut self, addr: u64, len: usize) {
+        if let Some(to) = HostMemory::own(addr, len) {
+            copy::prefetch(to, len);
+        }
+    }
+
     /// Refused for files: nothing makes a read and a write of a file one step.
     fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault> {
         let word = self.word(addr)?;
@@ -230,6 +237,19 @@ mod tests {
         assert_eq!(memory.compare_swap(word, 5, 1), Ok(9));
         assert_eq!(buffer.load_u64(64), Ok(9));
         assert_eq!(memory.fetch_add(word + 1, 1), Err(MemoryFault { addr: word + 1 }));
+    }
+
+    #[test]
+    fn what_will_be_written_need_not_be_there() {
+        let buffer = Buffer::new(4096).unwrap();
+        buffer.fill(7);
+        let mut memory = memory();
+        for addr in [buffer.addr() + 1, 0, LOWEST_ADDR, CHECKED | 8, FILE_BIT, u64::MAX - 3] {
+            memory.prefetch(addr, 4095);
+        }
+        let mut bytes = [0; 4096];
+        memory.read(buffer.addr(), &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 4096]);
     }
 
     #[test]

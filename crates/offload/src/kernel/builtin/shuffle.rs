@@ -104,17 +104,21 @@ const PARTITIONS: usize = 1 << BITS_MAX;
 struct Slot {
     next: u64,
     left: u64,
+    /// Where the first value lies that was not written yet.
+    first: u16,
 }
 
-/// Values of a partition that were not written yet.
-type Buffer = [[u8; 8]; BUFFER];
-
 /// What each value touches. As many as there can be, so that nothing has to be asked before.
+///
+/// A partition's buffer is the image of a block of memory, so that each block but the first and the
+/// last is written whole, and no line of the cache twice.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 struct Buffers {
-    /// Values in each buffer.
-    filled: [u8; PARTITIONS],
-    values: [Buffer; PARTITIONS],
+    /// The partitions' buffers, one behind the other.
+    values: [[u8; 8]; PARTITIONS * BUFFER],
+    /// Where among them each partition's next value goes.
+    next: [u16; PARTITIONS],
 }
 
 /// A histogram, and the buffers of its partitions.
@@ -135,56 +139,70 @@ impl Shuffle {
     pub fn new(bits: u8, histogram: &[u8]) -> Result<Shuffle, CallStatus> {
         require(bits <= BITS_MAX && histogram.len() == PARTITION_LEN << bits)?;
         let mut slots = Vec::with_capacity(1 << bits);
+        let empty = Buffers { values: [[0; 8]; PARTITIONS * BUFFER], next: [0; PARTITIONS] };
+        let mut buffers = Box::new(empty);
         for entry in histogram.chunks_exact(PARTITION_LEN) {
             let mut reader = Reader(entry);
             let (next, left) = (reader.u64()?, reader.u64()?);
             require(left.checked_mul(8).and_then(|len| next.checked_add(len)).is_some())?;
-            slots.push(Slot { next, left });
+            let first = (slots.len() * BUFFER) as u16 + (next / 8 % BUFFER as u64) as u16;
+            buffers.next[slots.len()] = first;
+            slots.push(Slot { next, left, first });
         }
-        let empty = Buffers { filled: [0; PARTITIONS], values: [[[0; 8]; BUFFER]; PARTITIONS] };
-        let (buffers, mask) = (Box::new(empty), slots.len() - 1);
+        let mask = slots.len() - 1;
         Ok(Shuffle { slots, buffers, mask, written: 0, overflowed: 0 })
     }
 
-    /// Partitions values, whole ones.
+    /// Partitions values, whole ones. `write` is given an address, the bytes that belong there, and
+    /// how many will follow behind them.
     ///
     /// # Errors
     /// Those of `write`; the values of that buffer are lost.
     pub fn push(
         &mut self,
         values: &[u8],
-        mut write: impl FnMut(u64, &[u8]) -> Result<(), CallStatus>,
+        mut write: impl FnMut(u64, &[u8], usize) -> Result<(), CallStatus>,
     ) -> Result<(), CallStatus> {
+        let mask = self.mask & (PARTITIONS - 1);
         for value in values.as_chunks::<8>().0 {
-            let at = u64::from_le_bytes(*value) as usize & self.mask & (PARTITIONS - 1);
-            let filled = &mut self.buffers.filled[at];
-            self.buffers.values[at][usize::from(*filled) % BUFFER] = *value;
-            *filled += 1;
-            if usize::from(*filled) == BUFFER {
+            let at = u64::from_le_bytes(*value) as usize & mask;
+            let next = usize::from(self.buffers.next[at]) % (PARTITIONS * BUFFER);
+            self.buffers.values[next] = *value;
+            self.buffers.next[at] = next as u16 + 1;
+            if (next + 1).is_multiple_of(BUFFER) {
                 self.spill(at, &mut write)?;
             }
         }
         Ok(())
     }
 
-    /// Writes a partition's buffer to the partition.
+    /// Writes what a partition's buffer holds to the partition.
+    #[inline(never)]
     fn spill(
         &mut self,
         at: usize,
-        write: &mut impl FnMut(u64, &[u8]) -> Result<(), CallStatus>,
+        write: &mut impl FnMut(u64, &[u8], usize) -> Result<(), CallStatus>,
     ) -> Result<(), CallStatus> {
-        let slot = &mut self.slots[at];
-        let len = u64::from(core::mem::take(&mut self.buffers.filled[at]));
-        let fits = len.min(slot.left);
-        self.overflowed += len - fits;
+        let (slot, next) = (&mut self.slots[at], &mut self.buffers.next[at]);
+        let values = &self.buffers.values[usize::from(slot.first)..usize::from(*next)];
+        // Behind a full buffer comes the next partition's.
+        *next = (at * BUFFER) as u16 + *next % BUFFER as u16;
+        slot.first = *next;
+        let fits = slot.left.min(values.len() as u64);
         let to = slot.next;
         slot.next = slot.next.wrapping_add(fits * 8);
         slot.left -= fits;
         self.written += fits;
-        if fits == 0 {
+        let values = if fits == values.len() as u64 {
+            values
+        } else {
+            self.overflowed += values.len() as u64 - fits;
+            &values[..fits as usize]
+        };
+        if values.is_empty() {
             return Ok(());
         }
-        write(to, self.buffers.values[at][..fits as usize].as_flattened())
+        write(to, values.as_flattened(), slot.left.min(BUFFER as u64) as usize * 8)
     }
 
     /// Writes what is left in the buffers.
@@ -193,10 +211,10 @@ impl Shuffle {
     /// Those of `write`.
     pub fn flush(
         &mut self,
-        mut write: impl FnMut(u64, &[u8]) -> Result<(), CallStatus>,
+        mut write: impl FnMut(u64, &[u8], usize) -> Result<(), CallStatus>,
     ) -> Result<(), CallStatus> {
         for at in 0..self.slots.len() {
-            if self.buffers.filled[at] > 0 {
+            if self.buffers.next[at] > self.slots[at].first {
                 self.spill(at, &mut write)?;
             }
         }
@@ -285,11 +303,12 @@ impl Shuffles {
         let mut rows = Rows::new(8);
         loop {
             let more = context.payload(|piece, port| {
-                let mut result = Ok(());
+                let (mut result, mut out) = (Ok(()), port.scatter());
                 let known = self.with(session, |shuffle| {
                     rows.push(piece, |values| {
                         if result.is_ok() {
-                            result = shuffle.push(values, |to, bytes| port.write(to, bytes));
+                            result =
+                                shuffle.push(values, |to, bytes, more| out.write(to, bytes, more));
                         }
                     });
                 });
@@ -305,7 +324,7 @@ impl Shuffles {
         // Few enough: a buffer for each partition.
         let mut writes = Vec::new();
         let flushed = self.with(session, |shuffle| {
-            shuffle.flush(|to, bytes| {
+            shuffle.flush(|to, bytes, _| {
                 writes.push((to, bytes.len(), padded(bytes)));
                 Ok(())
             })
@@ -346,10 +365,11 @@ impl Tap for ShuffleTap {
         bytes: &[u8],
         _: &mut Vec<u8>,
     ) -> Verdict {
+        let mut out = io.scatter();
         let taken = self.shuffles.with(self.session, |shuffle| {
-            shuffle.push(bytes, |to, bytes| io.write(to, bytes))?;
+            shuffle.push(bytes, |to, bytes, more| out.write(to, bytes, more))?;
             if passing.ends(bytes.len()) {
-                shuffle.flush(|to, bytes| io.write(to, bytes))?;
+                shuffle.flush(|to, bytes, more| out.write(to, bytes, more))?;
             }
             Ok::<_, CallStatus>(())
         });
@@ -390,7 +410,7 @@ mod tests {
             values.iter().for_each(|v| sizes[(v & mask) as usize] += 1);
             let mut memory = vec![0u8; values.len() * 8];
             let mut shuffle = Shuffle::new(bits, &Partition::histogram(0, &sizes)).unwrap();
-            let mut write = |to: u64, bytes: &[u8]| {
+            let mut write = |to: u64, bytes: &[u8], _| {
                 memory[to as usize..][..bytes.len()].copy_from_slice(bytes);
                 Ok(())
             };

@@ -66,6 +66,7 @@ stage_setup() {
     need_command rping "programs that our verbs library is tried with" rdmacm-utils
     need_command qperf "programs that our verbs library is tried with" qperf
     need_command fio "programs that our verbs library is tried with" fio
+    need_command patchelf "a tool that renames libraries, as packagers do" patchelf
     need_command nm "a list of symbols, to compare libraries" binutils
     local judges_start=$SECONDS
     if ! scripts/judges-venv.sh; then

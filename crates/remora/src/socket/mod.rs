@@ -8,6 +8,7 @@
 mod batch;
 mod bind;
 mod control;
+mod queue;
 mod sys;
 mod usual;
 
@@ -21,6 +22,8 @@ use remora_nic::wire::ROCE_PORT;
 pub use batch::{RecvBatch, RecvCounters};
 pub use bind::{BindError, Holder};
 use control::Control;
+use queue::Diagnosis;
+pub(crate) use queue::ReceiveQueue;
 use usual::Usual;
 
 /// The most datagrams that one [`Socket::send`] carries (the kernel's `UDP_MAX_SEGMENTS`).
@@ -67,6 +70,7 @@ pub struct Socket {
     segmentation: bool,
     coalescing: bool,
     usual: Usual,
+    diagnosis: Diagnosis,
 }
 
 /// What a group of datagrams of one size needs beside its bytes.
@@ -120,8 +124,8 @@ impl Socket {
                 .map_err(|source| BindError::Options { addr, source })?;
         }
         let Config { port, tos, .. } = config;
-        let usual = Usual::default();
-        Ok(Socket { udp, addr, scope_id, port, tos, segmentation, coalescing, usual })
+        let (usual, diagnosis) = (Usual::default(), Diagnosis::default());
+        Ok(Socket { udp, addr, scope_id, port, tos, segmentation, coalescing, usual, diagnosis })
     }
 
     /// A socket that gets what is sent to a multicast group, on the interface of this one.
@@ -137,8 +141,8 @@ impl Socket {
         }
         let config = Config { port: self.port, tos: self.tos, ..Config::default() };
         let (segmentation, coalescing) = set_options(&udp, group.is_ipv6(), &config)?;
-        let usual = Usual::default();
-        Ok(Socket { udp, addr: group, segmentation, coalescing, usual, ..*self })
+        let (usual, diagnosis) = (Usual::default(), Diagnosis::default());
+        Ok(Socket { udp, addr: group, segmentation, coalescing, usual, diagnosis, ..*self })
     }
 
     /// The address that the socket is bound to.
@@ -170,6 +174,13 @@ impl Socket {
     /// How many bytes may wait to be sent, as granted by the kernel.
     pub fn send_buffer(&self) -> io::Result<usize> {
         granted_buffer(self.as_fd(), libc::SO_SNDBUF)
+    }
+
+    /// What waits in the socket of a peer, if that is on this machine.
+    pub(crate) fn queue_of(&mut self, peer: IpAddr) -> Option<ReceiveQueue> {
+        let from = socket_addr(self.addr, self.scope_id, self.port);
+        let to = socket_addr(peer.to_canonical(), self.scope_id, self.port);
+        self.diagnosis.receive_queue(from, to)
     }
 
     /// Replaces what is in `batch` by the datagrams that wait, and returns how many there are: 0 if

@@ -224,7 +224,7 @@ impl Options {
             burst_bytes: dice.pick(&[1, 4 << 10, 16 << 10, 64 << 10]),
             max_outstanding: dice.pick(&[2, 16, 1 << 20, 1 << 20]),
             ecn: if dice.coin() { Ecn::Capable0 } else { Ecn::NotCapable },
-            shared_receives: dice.pick(&[2, 16, 64]),
+            shared_receives: dice.pick(&[2, 16, 64]).max(least_shared(&connections) as u32),
             connections,
             kernels,
             xrc_queues,
@@ -243,6 +243,15 @@ impl Options {
         let impatient = connection.connect.rnr_retry < 7;
         harsh || somebody_gives_up || impatient || troubled && connection.connect.retry_cnt < 7
     }
+}
+
+/// Elements that each host's shared receive queue needs at least. An unreliable connection keeps
+/// the one that it began to fill until its next message, which may have to wait for a reliable
+/// one's room on the card; so that must find another.
+pub(crate) fn least_shared(connections: &[ConnectionOptions]) -> u64 {
+    let unreliable = connections.iter().filter(|c| c.transport == Transport::Uc);
+    let keepers = unreliable.flat_map(|c| c.shared).filter(|shared| *shared).count() as u64;
+    (keepers + 1).next_power_of_two().max(2)
 }
 
 /// What connections depend on.

@@ -17,7 +17,7 @@ use crate::check::order::{ReceiveOrder, SendOrder};
 use crate::dice::Dice;
 use crate::endpoint::{self, Endpoint};
 use crate::memory::{Layout, Region};
-use crate::options::{ConnectionOptions, Options};
+use crate::options::{ConnectionOptions, Options, least_shared};
 use crate::world::{Host, World};
 
 /// The bytes of a buffer before a datagram: its GRH.
@@ -109,7 +109,8 @@ impl Traffic {
         receives: u32,
     ) {
         let slot = longest + GRH;
-        let slots = u64::from(receives).min(((4 << 20) / slot).max(2));
+        let least = least_shared(&self.options.connections);
+        let slots = u64::from(receives).min(((4 << 20) / slot).max(least));
         self.add_pool(host, pd, i, (slot, slots), None);
     }
 

@@ -66,6 +66,11 @@ stage_setup() {
     need_command rping "programs that our verbs library is tried with" rdmacm-utils
     need_command qperf "programs that our verbs library is tried with" qperf
     need_command fio "programs that our verbs library is tried with" fio
+    need_command fi_pingpong "programs over libfabric, over verbs" libfabric-bin
+    need_command ucx_perftest "programs over UCX, over verbs" ucx-utils
+    need_command mpirun "MPI, over both" openmpi-bin
+    need_command mpicc "a compiler of MPI programs" libopenmpi-dev
+    need_command patchelf "a tool that renames libraries, as packagers do" patchelf
     need_command nm "a list of symbols, to compare libraries" binutils
     local judges_start=$SECONDS
     if ! scripts/judges-venv.sh; then

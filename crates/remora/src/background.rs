@@ -33,7 +33,7 @@ use remora_nic::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::device::Shared;
-use crate::driver::Driver;
+use crate::driver::{Driver, PACE};
 use crate::event::Event;
 use crate::raw::UNSENT_FOR;
 
@@ -295,7 +295,11 @@ fn drive(shared: &Shared, attended: bool, stay_until: &mut Time) {
         let due = driver.nic.poll_timeout();
         shared.background.wakes_at.store(due.0, Ordering::Release);
         let timeout = (due != Time::NEVER).then(|| due.since(driver.now()));
-        let wants = if driver.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
+        // The kernel tells when there is room in this socket, and not of a peer's.
+        let paced = driver.is_paced();
+        let timeout = if paced { Some(timeout.map_or(PACE, |t| t.min(PACE))) } else { timeout };
+        let full = driver.is_blocked() && !paced;
+        let wants = if full { PollFlags::OUT } else { PollFlags::empty() };
         (PollFlags::IN | wants, timeout, driver.groups.clone())
     };
     let fds = [

@@ -228,6 +228,7 @@ impl DeviceCounters {
             ("socket_tx_packets", self.egress.packets),
             ("socket_tx_calls", self.egress.groups),
             ("socket_tx_full", self.egress.socket_full),
+            ("peer_socket_full", self.egress.paced),
             ("socket_tx_memory_faults", self.egress.memory_faults),
             ("socket_tx_too_long", self.egress.too_long),
             ("socket_tx_unreachable", self.egress.unreachable),

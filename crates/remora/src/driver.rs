@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::sync::{Arc, Condvar};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use remora_nic::cm::message::RejectReason;
 use remora_nic::cm::{CmEvent, ConnId, ListenerId};
@@ -30,6 +30,10 @@ const BATCH: usize = 128;
 const ROUNDS: usize = 2;
 /// Rounds of sending before a queue pair ends: other queue pairs may have work without end.
 const SETTLE_ROUNDS: usize = 16;
+/// A look at a peer's full socket, and the next.
+pub(crate) const PACE: Duration = Duration::from_micros(50);
+/// Such looks before a queue pair ends.
+const SETTLE_NAPS: usize = 1000;
 /// Pieces received in one step: enough to fill a system call, few enough to stay in the cache.
 const RECV_SLOTS: usize = 4;
 /// Steps in a row without a look at the timers: some 5 µs.
@@ -206,11 +210,23 @@ impl Driver {
         self.transmit_answer(false)
     }
 
+    /// Does the rest of a batch wait for room in a peer's socket? If so, somebody has to look again
+    /// after [`PACE`].
+    pub(crate) fn is_paced(&self) -> bool {
+        self.blocked && self.egress.is_paced()
+    }
+
     /// Sends all that is owed, for who is about to end a queue pair or the process: a peer whose
     /// last message was taken, and never acknowledged, would send it again to nobody, and fail.
     pub(crate) fn settle(&mut self) {
+        let mut naps = SETTLE_NAPS;
         for _ in 0..SETTLE_ROUNDS {
             self.transmit();
+            while self.is_paced() && naps > 0 {
+                naps -= 1;
+                std::thread::sleep(PACE);
+                self.transmit();
+            }
             if self.blocked || !self.nic.wants_transmit() {
                 return;
             }

@@ -4,6 +4,8 @@
 //! of such a group may be shorter. Their bytes are copied once, from registered memory to a staging
 //! buffer that never leaves the cache, and checksummed there.
 
+mod pace;
+
 use std::fmt;
 use std::io;
 
@@ -11,6 +13,7 @@ use remora_nic::wire::ICRC_LEN;
 use remora_nic::wire::icrc::{Flow, IcrcMaker};
 use remora_nic::{Memory, MemoryFault, PayloadRef, Transmit, TransmitBatch};
 
+use self::pace::Pace;
 use crate::socket::{Destination, GROUP_MAX, SEGMENTS_MAX, SendFailure, Socket};
 
 /// How often a group is sent again when an error of an earlier packet stands in its way.
@@ -29,6 +32,9 @@ pub struct Egress {
     icrc: IcrcMaker,
     /// Packets of the batch whose memory could not be read in the last call.
     faults: Vec<usize>,
+    pace: Pace,
+    /// The last call stopped for want of room in a peer's socket.
+    paced: bool,
     counters: EgressCounters,
 }
 
@@ -43,6 +49,9 @@ pub struct EgressCounters {
     pub groups: u64,
     /// How often the socket had no room. Nothing is lost: the rest of the batch waits.
     pub socket_full: u64,
+    /// How often unreliable packets found no room in the socket of a peer on this machine, and
+    /// wait for it.
+    pub paced: u64,
     /// How often the route refused a group, which then went packet by packet.
     pub ungrouped: u64,
     /// Packets dropped because their payload could not be read.
@@ -62,7 +71,7 @@ pub struct Progress {
     /// Packets handed to the kernel by this call.
     pub sent: usize,
     /// Is there a rest, because the socket is full? Call again with the same batch when the socket
-    /// is writable.
+    /// is writable; or soon, if [`Egress::is_paced`].
     pub blocked: bool,
 }
 
@@ -98,6 +107,8 @@ struct Group {
     first: usize,
     end: usize,
     stale: u32,
+    /// What its unreliable packets take of the peer's socket.
+    room: u64,
 }
 
 impl Group {
@@ -128,6 +139,8 @@ impl Egress {
             staged: None,
             icrc: IcrcMaker::new(),
             faults: Vec::new(),
+            pace: Pace::default(),
+            paced: false,
             counters: EgressCounters::default(),
         }
     }
@@ -163,6 +176,11 @@ impl Egress {
         self.staged.map_or(self.next, |group| group.first)
     }
 
+    /// Is it the peer's socket that has no room, and not this one?
+    pub fn is_paced(&self) -> bool {
+        self.paced
+    }
+
     /// Forgets what is left of a batch that will not be sent after all.
     pub fn forget(&mut self) {
         self.staged = None;
@@ -181,6 +199,7 @@ impl Egress {
     ) -> Progress {
         let before = self.counters.packets;
         self.faults.clear();
+        self.paced = false;
         let mut blocked = false;
         while !blocked {
             let Some(group) = self.staged.take().or_else(|| self.stage(batch, memory, socket))
@@ -189,6 +208,13 @@ impl Egress {
                 break;
             };
             if group.packets == 0 {
+                continue;
+            }
+            if !self.pace.admits(socket, group.to.addr, group.room) {
+                self.counters.paced += 1;
+                self.paced = true;
+                self.staged = Some(group);
+                blocked = true;
                 continue;
             }
             let bytes = &self.staging[..group.len];
@@ -265,6 +291,7 @@ impl Egress {
                 Ok(()) => {
                     group.segment = group.segment.max(len);
                     group.packets += 1;
+                    group.room += pace::room_for(packet);
                     group.len += len;
                 }
                 Err(MemoryFault { .. }) => {
@@ -283,7 +310,7 @@ fn open_group(packet: &Transmit, first: usize, socket: &Socket) -> Group {
     let to = destination(packet);
     let port = socket.port();
     let flow = Flow { src: socket.addr(), dst: to.addr, src_port: port, dst_port: port };
-    Group { to, flow, segment: 0, packets: 0, len: 0, first, end: first, stale: 0 }
+    Group { to, flow, segment: 0, packets: 0, len: 0, first, end: first, stale: 0, room: 0 }
 }
 
 fn destination(packet: &Transmit) -> Destination {

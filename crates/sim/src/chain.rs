@@ -7,7 +7,7 @@ use remora_nic::{Access, MrInit, PageTable, Pd, QpFlags};
 use remora_offload::chain::program::{Kind, Layout, Program, QueueAt, RegionAt};
 use remora_offload::chain::request::QueueId;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Half};
 use crate::world::{Host, World};
 
 /// Pages by which regions are mapped, as a power of two.
@@ -139,7 +139,7 @@ impl Client {
             layout.queues[i].qpn = qpn;
         }
         let transport = Transport::Rc;
-        Some(Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq: None })
+        Some(Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq: None, half: Half::Both })
     }
 }
 

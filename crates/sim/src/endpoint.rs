@@ -4,7 +4,7 @@ use remora_nic::nic::{PostError, QpInit};
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{Completion, RecvRequest, RingInit, SendRequest};
 use remora_nic::wire::{Dialect, Transport};
-use remora_nic::{Access, Path, Pd, Psn, QpFlags};
+use remora_nic::{Access, Path, Pd, Psn, QpFlags, Xrcd};
 
 use crate::world::{Host, World};
 
@@ -80,6 +80,17 @@ impl Default for ConnectOptions {
     }
 }
 
+/// What a queue pair does of a connection: on XRC, one end asks and the other answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Half {
+    /// Both.
+    Both,
+    /// It asks.
+    Initiator,
+    /// It answers.
+    Target,
+}
+
 /// A queue pair and what belongs to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint {
@@ -97,6 +108,8 @@ pub struct Endpoint {
     pub recv_cq: u32,
     /// Shared receive queue, if it takes from one.
     pub srq: Option<u32>,
+    /// Which half of a connection it is.
+    pub half: Half,
 }
 
 /// A ring for elements of this size, in the host's memory.
@@ -122,15 +135,30 @@ impl Endpoint {
         let send_cq = at.nic.create_cq(queues.completions).expect("room for a completion queue");
         let recv_cq = at.nic.create_cq(queues.completions).expect("room for a completion queue");
         let sq = ring(at, queues.sends, queues.sges, queues.inline);
+        let half = if transport == Transport::Xrc { Half::Initiator } else { Half::Both };
         let rq = match srq {
-            Some(_) => RingInit::default(),
-            None => ring(at, queues.receives, queues.sges, 0),
+            None if half == Half::Both => ring(at, queues.receives, queues.sges, 0),
+            _ => RingInit::default(),
         };
         let signal_all = queues.signal_all;
         let flags = QpFlags::empty();
         let init = QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags };
         let qpn = at.nic.create_qp(init).expect("room for a queue pair");
-        Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq }
+        Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq, half }
+    }
+
+    /// Makes the receiver's half of an XRC connection; `pd` is that of a shared receive queue. It
+    /// reports to the queues' completion queues: its own stay empty.
+    ///
+    /// # Panics
+    /// If the card refuses.
+    pub fn create_xrc_target(world: &mut World, (host, pd): (usize, Pd), xrcd: Xrcd) -> Endpoint {
+        let nic = &mut world.hosts[host].nic;
+        let qpn = nic.create_xrc_target(xrcd).expect("room for a queue pair");
+        let [send_cq, recv_cq] =
+            [(); 2].map(|()| nic.create_cq(1).expect("room for a completion queue"));
+        let (transport, half) = (Transport::Xrc, Half::Target);
+        Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq: None, half }
     }
 
     /// Changes attributes.
@@ -152,6 +180,17 @@ impl Endpoint {
     pub fn post_send(&self, world: &mut World, request: &SendRequest<'_>) -> Result<(), PostError> {
         let Host { nic, memory, .. } = &mut world.hosts[self.host];
         nic.post_send(memory, self.qpn, request)
+    }
+
+    /// Posts a send request for the peer's shared receive queue of this number (XRC).
+    pub fn post_xrc_send(
+        &self,
+        world: &mut World,
+        srqn: u32,
+        request: &SendRequest<'_>,
+    ) -> Result<(), PostError> {
+        let Host { nic, memory, .. } = &mut world.hosts[self.host];
+        nic.post_xrc_send(memory, self.qpn, srqn, request)
     }
 
     /// Posts a receive request, to the shared queue if there is one.
@@ -223,25 +262,28 @@ impl Endpoint {
         if self.transport == Transport::Ud {
             return attr;
         }
-        let rc = self.transport == Transport::Rc;
+        let answers = self.transport.is_reliable() && self.half != Half::Initiator;
         QpAttr {
             path: Some(Path::new(world.hosts[peer.host].address, self.qpn)),
             dest_qp: Some(peer.qpn),
             rq_psn: Some(expect),
-            max_dest_rd_atomic: rc.then_some(options.max_dest_rd_atomic),
-            min_rnr_timer: rc.then_some(options.min_rnr_timer),
+            max_dest_rd_atomic: answers.then_some(options.max_dest_rd_atomic),
+            min_rnr_timer: answers.then_some(options.min_rnr_timer),
             ..attr
         }
     }
 
     fn rts_attr(&self, options: &ConnectOptions, first: Psn) -> QpAttr {
         let attr = QpAttr { state: Some(State::Rts), sq_psn: Some(first), ..QpAttr::default() };
-        if self.transport != Transport::Rc {
+        if !self.transport.is_reliable() {
+            return attr;
+        }
+        let attr = QpAttr { timeout: Some(options.timeout), ..attr };
+        if self.half == Half::Target {
             return attr;
         }
         QpAttr {
             max_rd_atomic: Some(options.max_rd_atomic),
-            timeout: Some(options.timeout),
             retry_cnt: Some(options.retry_cnt),
             rnr_retry: Some(options.rnr_retry),
             ..attr

@@ -192,7 +192,8 @@ impl Network {
         }
     }
 
-    /// A packet leaves; calls `arrive` for each datagram that will arrive, with its time.
+    /// A packet leaves for one host; calls `arrive` for each datagram that will arrive, with its
+    /// time.
     pub fn send(
         &mut self,
         now: Time,
@@ -201,7 +202,6 @@ impl Network {
         dice: &mut Dice,
         mut arrive: impl FnMut(Time, Wire),
     ) {
-        self.tally.sent += 1;
         let seen = Seen::new(now, from, to, &wire.bytes);
         let fate = self.rules.iter_mut().find_map(|r| r.apply(&seen)).unwrap_or(Fate::Pass);
         if let Some(trace) = &mut self.trace {

@@ -62,6 +62,19 @@ impl Verb {
         Verb::BindWindow,
     ];
 
+    /// Those that XRC has op-codes for.
+    const XRC: [Verb; 9] = [
+        Verb::Send,
+        Verb::SendImm,
+        Verb::SendInvalidate,
+        Verb::Write,
+        Verb::WriteImm,
+        Verb::Read,
+        Verb::CompareSwap,
+        Verb::FetchAdd,
+        Verb::BindWindow,
+    ];
+
     /// Does it carry bytes of its own side to the other?
     pub fn sends_data(self) -> bool {
         use Verb::{BindWindow, CompareSwap, FetchAdd, Flush, Read};
@@ -76,14 +89,16 @@ impl Verb {
     /// The verbs that a service has.
     pub fn of(transport: Transport) -> &'static [Verb] {
         match transport {
-            Transport::Rc | Transport::Xrc => &Verb::ALL,
+            Transport::Rc => &Verb::ALL,
+            Transport::Xrc => &Verb::XRC,
             Transport::Uc => &[Verb::Send, Verb::SendImm, Verb::Write, Verb::WriteImm],
             Transport::Ud => &[Verb::Send, Verb::SendImm],
         }
     }
 }
 
-/// One connection, or two datagram queue pairs that talk.
+/// One connection, or two datagram queue pairs that talk. On XRC, the first end asks and the
+/// second answers.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
     /// Service.
@@ -110,6 +125,8 @@ pub struct ConnectionOptions {
     pub receiver_speed: f64,
     /// An end goes to ERROR by itself after so many requests.
     pub gives_up_after: [Option<u64>; 2],
+    /// The multicast groups that datagram ends are of, by index.
+    pub groups: [Option<usize>; 2],
 }
 
 /// A whole world.
@@ -151,6 +168,14 @@ pub struct Options {
     pub connections: Vec<ConnectionOptions>,
     /// What runs kernels on each card, if something does.
     pub kernels: Option<KernelOptions>,
+    /// Shared receive queues of each host's XRC domain.
+    pub xrc_queues: usize,
+    /// Elements of each of them.
+    pub xrc_receives: u32,
+    /// How many multicast groups there are.
+    pub groups: usize,
+    /// How likely a member leaves its group, or joins it again, at a time.
+    pub restless: f64,
 }
 
 /// How cards run kernels.
@@ -177,6 +202,8 @@ impl Options {
         let plan = Plan { hosts, link, window_packets, connections };
         let mut connections: Vec<ConnectionOptions> =
             (0..connections).map(|_| connection(&mut dice, &plan)).collect();
+        let (xrc_queues, xrc_receives) = xrc(seed, hosts, &mut connections);
+        let (groups, restless) = groups(seed, &mut connections);
         let kernels = kernels(seed, &mut connections);
         Options {
             seed,
@@ -197,9 +224,13 @@ impl Options {
             burst_bytes: dice.pick(&[1, 4 << 10, 16 << 10, 64 << 10]),
             max_outstanding: dice.pick(&[2, 16, 1 << 20, 1 << 20]),
             ecn: if dice.coin() { Ecn::Capable0 } else { Ecn::NotCapable },
-            shared_receives: dice.pick(&[2, 16, 64]),
+            shared_receives: dice.pick(&[2, 16, 64]).max(least_shared(&connections) as u32),
             connections,
             kernels,
+            xrc_queues,
+            xrc_receives,
+            groups,
+            restless,
         }
     }
 
@@ -212,6 +243,15 @@ impl Options {
         let impatient = connection.connect.rnr_retry < 7;
         harsh || somebody_gives_up || impatient || troubled && connection.connect.retry_cnt < 7
     }
+}
+
+/// Elements that each host's shared receive queue needs at least. An unreliable connection keeps
+/// the one that it began to fill until its next message, which may have to wait for a reliable
+/// one's room on the card; so that must find another.
+pub(crate) fn least_shared(connections: &[ConnectionOptions]) -> u64 {
+    let unreliable = connections.iter().filter(|c| c.transport == Transport::Uc);
+    let keepers = unreliable.flat_map(|c| c.shared).filter(|shared| *shared).count() as u64;
+    (keepers + 1).next_power_of_two().max(2)
 }
 
 /// What connections depend on.
@@ -256,6 +296,60 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         byte_ps: dice.pick(&[0, 100]),
     });
     Some(KernelOptions { limits, timing })
+}
+
+/// XRC, in a third of all worlds: some reliable connections become such, most often of several
+/// hosts to one. Drawn apart, as kernels are. Returns how many shared receive queues a domain has,
+/// and their elements.
+fn xrc(seed: u64, hosts: usize, connections: &mut [ConnectionOptions]) -> (usize, u32) {
+    let mut dice = Dice::new(seed ^ 0x0078_7263);
+    if !dice.chance(0.35) {
+        return (0, 0);
+    }
+    let target = dice.coin().then(|| dice.below(hosts as u64) as usize);
+    for connection in connections.iter_mut().filter(|c| c.transport == Transport::Rc) {
+        if dice.chance(0.3) {
+            continue;
+        }
+        connection.transport = Transport::Xrc;
+        connection.hosts[1] = target.unwrap_or(connection.hosts[1]);
+        connection.shared = [false; 2];
+        connection.gives_up_after[1] = None;
+        keep_verbs(&mut dice, connection);
+    }
+    (dice.between(1..=4) as usize, dice.pick(&[2, 16, 64]))
+}
+
+/// Multicast groups, in a third of all worlds, and who is in which. Drawn apart, as kernels are;
+/// some connections become datagram queue pairs. Returns how many groups, and how restless.
+fn groups(seed: u64, connections: &mut [ConnectionOptions]) -> (usize, f64) {
+    let mut dice = Dice::new(seed ^ 0x6772_6F75_7073);
+    if !dice.chance(0.35) {
+        return (0, 0.0);
+    }
+    let groups = dice.between(1..=3) as usize;
+    for connection in connections.iter_mut() {
+        if connection.transport == Transport::Rc && dice.chance(0.6) {
+            connection.transport = Transport::Ud;
+            connection.message_max = u64::from(connection.connect.mtu.bytes());
+            connection.gives_up_after = [None; 2];
+            keep_verbs(&mut dice, connection);
+        }
+        if connection.transport == Transport::Ud {
+            let mut group = || dice.chance(0.8).then(|| dice.below(groups as u64) as usize);
+            connection.groups = [group(), group()];
+        }
+    }
+    (groups, dice.pick(&[0.0, 0.0, 0.01, 0.2]))
+}
+
+/// Leaves out the verbs that the connection's service does not have.
+fn keep_verbs(dice: &mut Dice, connection: &mut ConnectionOptions) {
+    let all = Verb::of(connection.transport);
+    connection.verbs.retain(|verb| all.contains(verb));
+    if connection.verbs.is_empty() {
+        connection.verbs.push(dice.pick(all));
+    }
 }
 
 fn faults(dice: &mut Dice) -> Faults {
@@ -328,6 +422,7 @@ fn connection(dice: &mut Dice, plan: &Plan) -> ConnectionOptions {
         shared: [dice.chance(0.3), dice.chance(0.3)],
         receiver_speed: dice.pick(&[1.0, 1.0, 0.5, 0.1]),
         gives_up_after: [gives_up(dice), gives_up(dice)],
+        groups: [None; 2],
     }
 }
 
@@ -398,6 +493,13 @@ impl fmt::Display for Options {
             self.ecn
         )?;
         writeln!(f, "          shared receive queues of {}", self.shared_receives)?;
+        if self.xrc_queues > 0 {
+            let (queues, receives) = (self.xrc_queues, self.xrc_receives);
+            writeln!(f, "  XRC     domains of {queues} queues of {receives}")?;
+        }
+        if self.groups > 0 {
+            writeln!(f, "  groups  {}, restless {}", self.groups, self.restless)?;
+        }
         if let Some(KernelOptions { limits, timing }) = &self.kernels {
             writeln!(
                 f,
@@ -441,13 +543,14 @@ impl fmt::Display for ConnectionOptions {
         writeln!(
             f,
             "          timeout {}, {} retries, {} for RNR, timer {}, receivers {} quick, \
-             shared {:?}, giving up {:?}",
+             shared {:?}, groups {:?}, giving up {:?}",
             connect.timeout,
             connect.retry_cnt,
             connect.rnr_retry,
             connect.min_rnr_timer,
             self.receiver_speed,
             self.shared,
+            self.groups,
             self.gives_up_after
         )
     }

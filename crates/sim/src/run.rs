@@ -33,6 +33,8 @@ pub struct Report {
     pub bytes: u64,
     /// Messages received.
     pub received: u64,
+    /// Of these, datagrams to a multicast group, repeated ones not counted.
+    pub heard: u64,
     /// Calls of kernels whose results came.
     pub answered: u64,
     /// Calls that ended as their results did not get away.
@@ -168,14 +170,13 @@ impl Run {
         self.traffic.check_memory(&self.world)?;
         self.traffic.close(&mut self.world);
         self.quiesce()?;
-        for side in 0..self.traffic.sides.len() {
-            self.traffic.poll_side(&mut self.world, side)?;
-        }
+        self.traffic.poll_all(&mut self.world)?;
         self.traffic.check_delivered()?;
+        self.traffic.check_groups(&self.world)?;
         self.traffic.check_buffers(&self.world)?;
         self.traffic.check_memory(&self.world)?;
         self.traffic.check_words(&self.world)?;
-        counters::check(&self.world)?;
+        counters::check(&self.world, self.traffic.may_stray())?;
         self.traffic.tear_down(&mut self.world)?;
         counters::check_leaks(&self.world)
     }
@@ -189,6 +190,7 @@ impl Run {
             done: stats.done,
             bytes: stats.bytes,
             received: stats.received,
+            heard: stats.heard,
             answered: stats.answered,
             congested: stats.congested,
             failed: stats.failed,
@@ -203,8 +205,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tally { sent, lost, duplicated, reordered, corrupted, marked, .. } = self.tally;
         write!(f, "{}", self.options)?;
-        let Report { bytes, received, answered, congested, .. } = self;
-        write!(f, "  done    {bytes} bytes, {received} messages received, ")?;
+        let Report { bytes, received, heard, answered, congested, .. } = self;
+        write!(f, "  done    {bytes} bytes, {received} messages received, {heard} by groups, ")?;
         write!(f, "{answered} calls answered, {congested} held up;")?;
         self.done.iter().try_for_each(|(verb, n)| write!(f, " {verb:?} {n}"))?;
         writeln!(f)?;

@@ -217,6 +217,7 @@ impl World {
     }
 
     fn send(&mut self, from: usize, wire: Wire) {
+        self.network.tally.sent += 1;
         if wire.dst.is_multicast() {
             // To all who have joined the group, the sender too.
             let joined = |host: &Host| host.nic.mcast_groups().any(|group| group == wire.dst);

@@ -8,6 +8,7 @@
 mod batch;
 mod bind;
 mod control;
+mod queue;
 mod sys;
 mod usual;
 
@@ -21,6 +22,8 @@ use remora_nic::wire::ROCE_PORT;
 pub use batch::{RecvBatch, RecvCounters};
 pub use bind::{BindError, Holder};
 use control::Control;
+use queue::Diagnosis;
+pub(crate) use queue::ReceiveQueue;
 use usual::Usual;
 
 /// The most datagrams that one [`Socket::send`] carries (the kernel's `UDP_MAX_SEGMENTS`).
@@ -68,6 +71,7 @@ pub struct Socket {
     coalescing: bool,
     segment: Usual,
     hop_limit: Usual,
+    diagnosis: Diagnosis,
 }
 
 /// What a group of datagrams of one size needs beside its bytes.
@@ -122,7 +126,19 @@ impl Socket {
         }
         let Config { port, tos, .. } = config;
         let (segment, hop_limit) = (Usual::segment(), Usual::hop_limit(addr.is_ipv6()));
-        Ok(Socket { udp, addr, scope_id, port, tos, segmentation, coalescing, segment, hop_limit })
+        let diagnosis = Diagnosis::default();
+        Ok(Socket {
+            udp,
+            addr,
+            scope_id,
+            port,
+            tos,
+            segmentation,
+            coalescing,
+            segment,
+            hop_limit,
+            diagnosis,
+        })
     }
 
     /// A socket that gets what is sent to a multicast group, on the interface of this one.
@@ -138,8 +154,16 @@ impl Socket {
         }
         let config = Config { port: self.port, tos: self.tos, ..Config::default() };
         let (segmentation, coalescing) = set_options(&udp, group.is_ipv6(), &config)?;
-        let (segment, hop_limit) = (Usual::segment(), Usual::hop_limit(group.is_ipv6()));
-        Ok(Socket { udp, addr: group, segmentation, coalescing, segment, hop_limit, ..*self })
+        Ok(Socket {
+            udp,
+            addr: group,
+            segmentation,
+            coalescing,
+            segment: Usual::segment(),
+            hop_limit: Usual::hop_limit(group.is_ipv6()),
+            diagnosis: Diagnosis::default(),
+            ..*self
+        })
     }
 
     /// The address that the socket is bound to.
@@ -171,6 +195,13 @@ impl Socket {
     /// How many bytes may wait to be sent, as granted by the kernel.
     pub fn send_buffer(&self) -> io::Result<usize> {
         granted_buffer(self.as_fd(), libc::SO_SNDBUF)
+    }
+
+    /// What waits in the socket of a peer, if that is on this machine.
+    pub(crate) fn queue_of(&mut self, peer: IpAddr) -> Option<ReceiveQueue> {
+        let from = socket_addr(self.addr, self.scope_id, self.port);
+        let to = socket_addr(peer.to_canonical(), self.scope_id, self.port);
+        self.diagnosis.receive_queue(from, to)
     }
 
     /// Replaces what is in `batch` by the datagrams that wait, and returns how many there are: 0 if

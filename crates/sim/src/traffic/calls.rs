@@ -169,6 +169,8 @@ impl Traffic {
             compare: 0,
             operand: 0,
             key: 0,
+            queue: 0,
+            group: None,
             call: Some(call),
         })
     }

@@ -1,7 +1,6 @@
 //! Send completions: what each says has happened, told to the checkers.
 
 use remora_nic::queue::{Completion, Opcode, Status, WorkKind};
-use remora_nic::wire::Transport;
 
 use super::receives::places;
 use super::{Op, Traffic};
@@ -49,7 +48,7 @@ impl Traffic {
         self.stats.bytes += op.local.1;
         let side = &self.sides[s];
         let (host, peer) = (side.end.host, self.sides[s ^ 1].end.host);
-        let reliable = side.end.transport == Transport::Rc;
+        let reliable = side.end.transport.is_reliable();
         match op.verb {
             Verb::Write | Verb::WriteImm | Verb::AtomicWrite if reliable => {
                 self.hosts[peer].model.done(id, &world.hosts[peer].memory)?;

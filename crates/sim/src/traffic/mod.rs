@@ -3,10 +3,12 @@
 
 mod calls;
 mod complete;
+mod groups;
 mod post;
 mod receives;
 mod setup;
 mod spans;
+mod xrc;
 
 use core::ops::Range;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -34,6 +36,7 @@ pub(crate) struct Traffic {
     pub(crate) sides: Vec<Side>,
     pub(crate) hosts: Vec<HostState>,
     pools: Vec<Pool>,
+    groups: Vec<groups::Group>,
     /// By host and word.
     words: BTreeMap<(usize, u64), History>,
     options: Options,
@@ -56,6 +59,8 @@ pub(crate) struct Stats {
     pub(crate) done: BTreeMap<Verb, u64>,
     pub(crate) bytes: u64,
     pub(crate) received: u64,
+    /// Datagrams to a group, by each member that got them.
+    pub(crate) heard: u64,
     /// Calls whose results have come.
     pub(crate) answered: u64,
     /// Calls that ended as their results did not get away.
@@ -71,6 +76,8 @@ pub(crate) struct HostState {
     seen: HashMap<(usize, u64), u64>,
     srq: u32,
     pd: Pd,
+    /// Where XRC connections end.
+    domain: Option<xrc::Domain>,
 }
 
 /// Receive buffers, of one queue pair or of a shared queue.
@@ -100,6 +107,8 @@ pub(crate) struct Side {
     pool: usize,
     /// Where datagrams go.
     ah: u32,
+    /// The multicast group that it is a member of, now and then.
+    membership: Option<groups::Membership>,
     /// Requests still to be posted.
     pub(crate) left: u64,
     posted: u64,
@@ -116,7 +125,8 @@ pub(crate) struct Side {
     invalidatable: Option<Key>,
     /// All keys of this end that exist.
     keys: Vec<Key>,
-    /// The keys that open its target to the peer: the region's, and those of windows.
+    /// The keys that open its target to the peer: the region's, and those of windows. On XRC, by
+    /// the queue that a request names.
     opens: Vec<Key>,
     /// Its memory windows, bound or not.
     windows: Vec<Key>,
@@ -149,6 +159,10 @@ struct Op {
     word: Option<(usize, u64)>,
     compare: u64,
     operand: u64,
+    /// The peer's queue that it names, on XRC.
+    queue: usize,
+    /// The multicast group that it is for, if it is for one.
+    group: Option<usize>,
     /// Of an RPC or RPC WRITE, until it is posted.
     call: Option<calls::Call>,
 }
@@ -157,6 +171,8 @@ struct Op {
 #[derive(Clone)]
 struct Message {
     id: u64,
+    /// The receiver's queue that it is for, on XRC.
+    queue: usize,
     verb: Verb,
     content: Rc<[u8]>,
     imm: Option<u32>,
@@ -194,9 +210,10 @@ impl Traffic {
             self.look_after_calls(world, s)?;
             self.post_receives(world, s);
             self.post_sends(world, s)?;
+            self.move_member(world, s)?;
             self.give_up(world, s);
         }
-        Ok(())
+        self.look_after_domain(world, host)
     }
 
     /// A card has told something.
@@ -210,10 +227,14 @@ impl Traffic {
             Event::CompletionQueueNotify(cq) if self.options.event_driven => {
                 let of =
                     |s: &&Side| s.end.host == host && (s.end.send_cq == cq || s.end.recv_cq == cq);
-                let Some(side) = self.sides.iter().position(|s| of(&s)) else { return Ok(()) };
+                let side = self.sides.iter().position(|s| of(&s));
                 // Armed first, polled then: so no entry is missed between the two.
                 world.hosts[host].nic.req_notify_cq(cq, false).ok();
-                self.poll_side(world, side)
+                match (side, self.queue_at(host, cq)) {
+                    (Some(side), _) => self.poll_side(world, side),
+                    (_, Some(queue)) => self.poll_queue(world, host, queue),
+                    _ => Ok(()),
+                }
             }
             Event::LastElementReached(_) | Event::CommunicationEstablished(_) => Ok(()),
             Event::SendQueueDrained(_) | Event::SrqLimitReached(_) => Ok(()),
@@ -221,11 +242,17 @@ impl Traffic {
         }
     }
 
+    /// Takes the completions of all.
+    pub(crate) fn poll_all(&mut self, world: &mut World) -> Result<(), Violation> {
+        (0..self.sides.len()).try_for_each(|s| self.poll_side(world, s))?;
+        (0..self.hosts.len()).try_for_each(|host| self.poll_domain(world, host))
+    }
+
     /// Takes the completions of one end.
-    pub(crate) fn poll_side(&mut self, world: &mut World, s: usize) -> Result<(), Violation> {
+    fn poll_side(&mut self, world: &mut World, s: usize) -> Result<(), Violation> {
         let Endpoint { host, send_cq, recv_cq, .. } = self.sides[s].end;
         for entry in Endpoint::drain(world, host, recv_cq) {
-            self.receive_completed(world, s, &entry)?;
+            self.receive_completed(world, s, None, &entry)?;
         }
         for entry in Endpoint::drain(world, host, send_cq) {
             self.send_completed(world, s, &entry)?;
@@ -252,6 +279,11 @@ impl Traffic {
             )
         })
         .collect()
+    }
+
+    /// Can datagrams to a group reach a host that has just left it?
+    pub(crate) fn may_stray(&self) -> bool {
+        self.options.restless > 0.0
     }
 
     /// All memory of all hosts.

@@ -53,7 +53,7 @@ impl Traffic {
         // A READ and then a WRITE behind a fence, or a WRITE and then a READ, of the same bytes.
         let again = match verb {
             Verb::Read if self.dice.chance(0.3) => Some(Verb::Write),
-            Verb::Write if self.sides[s].end.transport == Transport::Rc => {
+            Verb::Write if self.sides[s].end.transport.is_reliable() => {
                 self.dice.chance(0.2).then_some(Verb::Read)
             }
             _ => None,
@@ -96,7 +96,7 @@ impl Traffic {
     pub(super) fn length(&mut self, s: usize) -> u64 {
         let options = &self.sides[s].options;
         let (most, mtu) = (options.message_max, u64::from(options.connect.mtu.bytes()));
-        let unreliable = options.transport != Transport::Rc;
+        let unreliable = !options.transport.is_reliable();
         let len = match self.dice.below(8) {
             0 => 0,
             1 => mtu - 1 + self.dice.below(3),
@@ -124,7 +124,10 @@ impl Traffic {
         let len = self.length(s);
         let one_sided = matches!(verb, Verb::Write | Verb::WriteImm | Verb::Read);
         if !one_sided {
-            return self.plan_local(world, s, verb, len, None);
+            let group = self.choose_group(s);
+            let len = group.map_or(len, |group| len.min(self.groups[group].longest));
+            let op = self.plan_local(world, s, verb, len, None)?;
+            return Some(Op { group, ..op });
         }
         let mut target = (0, len);
         match self.sides[s ^ 1].target.spans.take(&mut self.dice, len) {
@@ -180,7 +183,11 @@ impl Traffic {
             }
             _ => pattern(self.dice.number(), len as usize).into(),
         };
-        let key = self.dice.pick(&self.sides[s ^ 1].opens);
+        let opens = &self.sides[s ^ 1].opens;
+        let chosen = self.dice.below(opens.len() as u64) as usize;
+        let key = opens[chosen];
+        // The key to be invalidated is of the first queue's domain.
+        let queue = if verb == Verb::SendInvalidate { 0 } else { chosen };
         Some(Op {
             verb,
             len,
@@ -193,6 +200,8 @@ impl Traffic {
             word: None,
             compare: 0,
             operand: 0,
+            queue,
+            group: None,
             call: None,
         })
     }
@@ -222,6 +231,8 @@ impl Traffic {
             word: Some((peer, word)),
             compare,
             operand,
+            queue: self.choose_queue(s),
+            group: None,
             call: None,
         })
     }
@@ -287,7 +298,7 @@ impl Traffic {
         if sends_data {
             self.write_source(world, s, &op);
         }
-        match self.sides[s].end.post_send(world, &request) {
+        match self.post(world, s, op.queue, &request) {
             Ok(()) => {}
             Err(PostError::Full) => {
                 self.release(world, s, &op, false);
@@ -313,18 +324,19 @@ impl Traffic {
         let side = &mut self.sides[s];
         if let Some(message) = message {
             let message = Message { solicited, ..message };
-            match side.end.transport {
-                Transport::Rc => side.messages.push_back(message),
-                _ => drop(side.unreliable.insert(id, message)),
+            match op.group {
+                _ if side.end.transport.is_reliable() => side.messages.push_back(message),
+                None => drop(side.unreliable.insert(id, message)),
+                Some(group) => self.sent_to_group(world.now, s, group, message),
             }
         }
-        side.ops.insert(id, op);
+        self.sides[s].ops.insert(id, op);
         Ok(Some(id))
     }
 
     /// Gives an unreliable message its id to carry, and says what its receiver is to see.
     fn address(&self, s: usize, id: u64, mut op: Op) -> (Op, Option<Message>) {
-        let reliable = self.sides[s].end.transport == Transport::Rc;
+        let reliable = self.sides[s].end.transport.is_reliable();
         let message =
             matches!(op.verb, Verb::Send | Verb::SendImm | Verb::SendInvalidate | Verb::WriteImm);
         if !message {
@@ -339,7 +351,8 @@ impl Traffic {
         let key =
             (op.verb == Verb::SendInvalidate).then(|| self.sides[s ^ 1].invalidatable).flatten();
         let content = Rc::clone(&op.content);
-        let message = Message { id, verb: op.verb, content, imm, key, solicited: false };
+        let queue = op.queue;
+        let message = Message { id, queue, verb: op.verb, content, imm, key, solicited: false };
         (op, Some(message))
     }
 
@@ -355,15 +368,15 @@ impl Traffic {
     fn send_op(&self, s: usize, id: u64, op: &Op) -> SendOp {
         let (side, peer) = (&self.sides[s], &self.sides[s ^ 1]);
         let at = |start: u64| Remote { addr: peer.target.region.iova + start, rkey: op.key };
-        let to = (side.end.transport == Transport::Ud).then_some(UdDestination {
-            ah: side.ah,
-            qpn: peer.end.qpn,
-            qkey: QKEY,
-        });
+        let to_peer = UdDestination { ah: side.ah, qpn: peer.end.qpn, qkey: QKEY };
+        let to = match op.group {
+            Some(_) => self.to_group(s),
+            None => (side.end.transport == Transport::Ud).then_some(to_peer),
+        };
         let target = at(op.target.map_or(0, |t| t.0));
         let word = op.word.map_or(Remote::default(), |(host, word)| {
             let region = &self.hosts[host].words;
-            Remote { addr: region.iova + word * 8, rkey: region.key }
+            Remote { addr: region.iova + word * 8, rkey: self.word_key(s, host, op.queue) }
         });
         let imm = Some(id as u32);
         match op.verb {

@@ -3,14 +3,16 @@
 use core::ops::Range;
 use std::rc::Rc;
 
+use remora_nic::nic::PostError;
 use remora_nic::queue::{Completion, CompletionFlags, RecvRequest, Sge, Status, WorkKind};
 use remora_nic::wire::Transport;
 
 use super::setup::GRH;
 use super::spans::cut;
-use super::{Buffer, Message, Traffic};
+use super::{Buffer, Message, Side, Traffic};
 use crate::check::memory::{Places, Rest};
 use crate::check::{Violation, demand};
+use crate::endpoint::Half;
 use crate::memory::Region;
 use crate::options::Verb;
 use crate::world::World;
@@ -49,21 +51,35 @@ impl Traffic {
         let speed = if self.healed { 1.0 } else { side.options.receiver_speed };
         let sges = side.options.queues.sges.min(4);
         let (end, p) = (side.end, side.pool);
-        if side.failed.is_some() && end.srq.is_none() {
-            return;
+        // The halves of XRC connections have no receive queues.
+        let takes = end.half == Half::Both && (side.failed.is_none() || end.srq.is_some());
+        if takes {
+            let post = |world: &mut World, request: &RecvRequest<'_>| end.post_recv(world, request);
+            self.fill_pool(world, p, (speed, sges), post);
         }
+    }
+
+    /// Posts the free buffers of a pool, some of them if `speed` is less than 1, in up to so many
+    /// pieces each.
+    pub(super) fn fill_pool(
+        &mut self,
+        world: &mut World,
+        p: usize,
+        (speed, sges): (f64, usize),
+        post: impl Fn(&mut World, &RecvRequest<'_>) -> Result<(), PostError>,
+    ) {
         while !self.pools[p].free.is_empty() && self.dice.chance(speed) {
             let id = self.id();
             let pool = &mut self.pools[p];
             let Some(slot) = pool.free.pop() else { return };
             let pieces = cut(&mut self.dice, slot * pool.slot, pool.slot, sges);
             let request = RecvRequest { wr_id: id, sges: &entries(&pool.region, &pieces) };
-            if end.post_recv(world, &request).is_err() {
+            if post(world, &request).is_err() {
                 pool.free.push(slot);
                 return;
             }
             let places = places(&pool.region, &pieces);
-            self.hosts[end.host].model.posted(id, places.clone());
+            self.hosts[pool.host].model.posted(id, places.clone());
             pool.posted.insert(id, Buffer { slot, places });
             if let Some(order) = &mut pool.order {
                 order.post(id);
@@ -71,15 +87,17 @@ impl Traffic {
         }
     }
 
-    /// A receive element of end `s` came back.
+    /// A receive element of end `s` came back, on XRC from this queue.
     pub(super) fn receive_completed(
         &mut self,
         world: &mut World,
         s: usize,
+        queue: Option<usize>,
         entry: &Completion,
     ) -> Result<(), Violation> {
         let side = &self.sides[s];
-        let pool = &mut self.pools[side.pool];
+        let pool = queue.and_then(|queue| self.pool_of(side.end.host, queue)).unwrap_or(side.pool);
+        let pool = &mut self.pools[pool];
         demand(entry.qpn == side.end.qpn, WHO, || format!("of another queue pair: {entry:?}"))?;
         if let Some(order) = &mut pool.order {
             order.complete(entry.wr_id)?;
@@ -89,8 +107,8 @@ impl Traffic {
         })?;
         pool.free.push(buffer.slot);
         match entry.status {
-            Status::Success => self.message_arrived(world, s, entry, &buffer),
-            Status::Flushed => self.buffer_returned(world, s, entry.wr_id),
+            Status::Success => self.message_arrived(world, s, queue, entry, &buffer),
+            Status::Flushed => self.buffer_returned(world, s, queue, entry.wr_id),
             other => Err(Violation::new(WHO, format!("a receive element ended with {other:?}"))),
         }
     }
@@ -99,15 +117,19 @@ impl Traffic {
         &mut self,
         world: &mut World,
         s: usize,
+        queue: Option<usize>,
         entry: &Completion,
         buffer: &Buffer,
     ) -> Result<(), Violation> {
         self.stats.received += 1;
         let host = self.sides[s].end.host;
         let transport = self.sides[s].end.transport;
-        let message = match transport {
-            Transport::Rc => self.sides[s ^ 1].messages.pop_front(),
-            _ => self.identify(world, s, entry, buffer),
+        let reliable = transport.is_reliable();
+        let message = if reliable {
+            let at = self.sides[s ^ 1].next_message(queue);
+            at.and_then(|at| self.sides[s ^ 1].messages.remove(at))
+        } else {
+            self.identify(world, s, entry, buffer)?
         };
         let message = message
             .ok_or_else(|| Violation::new(WHO, format!("nobody sent what came: {entry:?}")))?;
@@ -116,7 +138,7 @@ impl Traffic {
         let model = &mut self.hosts[host].model;
         if message.verb == Verb::WriteImm {
             // The buffer only tells that the data is in its place.
-            let rest = if transport == Transport::Rc { Rest::Untouched } else { Rest::Anything };
+            let rest = if reliable { Rest::Untouched } else { Rest::Anything };
             model.received(entry.wr_id, &[], rest, memory)?;
             return model.done(message.id, memory);
         }
@@ -142,31 +164,50 @@ impl Traffic {
     /// Which message of an unreliable service is this? It says so in its immediate data or its
     /// first eight bytes.
     fn identify(
+        &mut self,
+        world: &World,
+        s: usize,
+        entry: &Completion,
+        buffer: &Buffer,
+    ) -> Result<Option<Message>, Violation> {
+        let Some(id) = self.message_id(world, s, entry, buffer) else { return Ok(None) };
+        match self.sides[s ^ 1].unreliable.get(&id) {
+            Some(message) => Ok(Some(message.clone())),
+            None => self.heard(s, id),
+        }
+    }
+
+    fn message_id(
         &self,
         world: &World,
         s: usize,
         entry: &Completion,
         buffer: &Buffer,
-    ) -> Option<Message> {
+    ) -> Option<u64> {
         let side = &self.sides[s];
-        let sent = &self.sides[s ^ 1].unreliable;
         if entry.flags.contains(CompletionFlags::IMM) {
-            return sent.get(&u64::from(entry.imm_or_key)).cloned();
+            return Some(entry.imm_or_key.into());
         }
         let skip = if side.end.transport == Transport::Ud { GRH } else { 0 };
         let bytes = gather(world, side.end.host, &buffer.places, skip + 8);
-        let id = bytes.get(skip as usize..)?.try_into().ok()?;
-        sent.get(&u64::from_le_bytes(id)).cloned()
+        Some(u64::from_le_bytes(bytes.get(skip as usize..)?.try_into().ok()?))
     }
 
     /// A buffer came back without a message.
-    fn buffer_returned(&mut self, world: &World, s: usize, id: u64) -> Result<(), Violation> {
+    fn buffer_returned(
+        &mut self,
+        world: &World,
+        s: usize,
+        queue: Option<usize>,
+        id: u64,
+    ) -> Result<(), Violation> {
         let side = &self.sides[s];
         let host = side.end.host;
-        let reliable = side.end.transport == Transport::Rc;
+        let reliable = side.end.transport.is_reliable();
         let rest = if reliable { Rest::Untouched } else { Rest::Anything };
         // A part of the next message may have come.
-        let next = self.sides[s ^ 1].messages.front();
+        let peer = &self.sides[s ^ 1];
+        let next = peer.next_message(queue).map(|at| &peer.messages[at]);
         let next = next.map_or(Rc::from([]), |m| Rc::clone(&m.content));
         self.hosts[host].model.returned(id, &next, rest, &world.hosts[host].memory)
     }
@@ -197,6 +238,13 @@ impl Traffic {
             }
         }
         Ok(())
+    }
+}
+
+impl Side {
+    /// Which of its messages its peer must receive next, on XRC from this queue.
+    fn next_message(&self, queue: Option<usize>) -> Option<usize> {
+        self.messages.iter().position(|m| queue.is_none_or(|queue| m.queue == queue))
     }
 }
 

@@ -8,6 +8,7 @@ use remora_nic::qp::State;
 use remora_nic::wire::Transport;
 use remora_nic::{Access, Path, Pd};
 
+use super::groups::Group;
 use super::spans::Spans;
 use super::{Area, HostState, Pool, Side, Stats, Traffic, WORDS};
 use crate::check::Violation;
@@ -16,7 +17,7 @@ use crate::check::order::{ReceiveOrder, SendOrder};
 use crate::dice::Dice;
 use crate::endpoint::{self, Endpoint};
 use crate::memory::{Layout, Region};
-use crate::options::{ConnectionOptions, Options};
+use crate::options::{ConnectionOptions, Options, least_shared};
 use crate::world::{Host, World};
 
 /// The bytes of a buffer before a datagram: its GRH.
@@ -37,6 +38,7 @@ impl Traffic {
             sides: Vec::new(),
             hosts: Vec::new(),
             pools: Vec::new(),
+            groups: (0..options.groups).map(|number| Group::new(options, number)).collect(),
             words: BTreeMap::new(),
             options: options.clone(),
             rings: Vec::new(),
@@ -49,6 +51,7 @@ impl Traffic {
         };
         let pds: Vec<Pd> =
             (0..options.hosts).map(|i| traffic.add_host(&mut world, options, i)).collect();
+        (0..options.hosts).for_each(|i| traffic.add_domain(&mut world, i));
         for connection in &options.connections {
             traffic.connect(&mut world, connection, &pds);
         }
@@ -87,13 +90,28 @@ impl Traffic {
         self.rings.push((i, before..ring.addr + ring.len() as u64));
         let srq = host.nic.create_srq(pd, ring).expect("room for a shared receive queue");
         let model = MemoryModel::new(i, &host.memory, Vec::new());
-        self.hosts.push(HostState { model, words, seen: HashMap::new(), srq, pd });
+        let seen = HashMap::new();
+        self.hosts.push(HostState { model, words, seen, srq, pd, domain: None });
         let ends = options.connections.iter().flat_map(|c| [(c, 0), (c, 1)]);
         let sharing = ends.filter(|(c, e)| c.hosts[*e] == i && c.shared[*e]).map(|(c, _)| c);
-        let slot = sharing.map(|c| c.message_max).max().unwrap_or(0) + GRH;
-        let slots = u64::from(options.shared_receives).min(((4 << 20) / slot).max(2));
-        self.add_pool(host, pd, i, (slot, slots), None);
+        let longest = sharing.map(|c| c.message_max).max().unwrap_or(0);
+        self.add_shared_pool(host, pd, i, longest, options.shared_receives);
         pd
+    }
+
+    /// Buffers of a shared queue, for messages up to so many bytes.
+    pub(super) fn add_shared_pool(
+        &mut self,
+        host: &mut Host,
+        pd: Pd,
+        i: usize,
+        longest: u64,
+        receives: u32,
+    ) {
+        let slot = longest + GRH;
+        let least = least_shared(&self.options.connections);
+        let slots = u64::from(receives).min(((4 << 20) / slot).max(least));
+        self.add_pool(host, pd, i, (slot, slots), None);
     }
 
     fn region(&mut self, host: &mut Host, pd: Pd, len: u64, layout: Layout) -> Region {
@@ -124,6 +142,9 @@ impl Traffic {
         }
         let (a, b) = (self.sides[first].end, self.sides[first + 1].end);
         endpoint::connect(world, (&a, &b), &options.connect, options.psns);
+        for (s, group) in (first..).zip(options.groups) {
+            self.enrol(world, s, group);
+        }
     }
 
     fn add_side(
@@ -147,15 +168,21 @@ impl Traffic {
         let host = &mut world.hosts[i];
         let ah = host.nic.create_ah(pd, path).expect("room for an address handle");
         let srq = options.shared[e].then_some(self.hosts[i].srq);
+        let xrc = options.transport == Transport::Xrc;
         let mut pool = i;
-        if srq.is_none() {
+        if srq.is_none() && !xrc {
             pool = self.pools.len();
             let slot = options.message_max + GRH;
             let slots = u64::from(options.queues.receives).min(((4 << 20) / slot).max(2));
             self.add_pool(host, pd, i, (slot, slots), Some(ReceiveOrder::default()));
         }
         let before = world.hosts[i].memory.bytes().len() as u64;
-        let end = Endpoint::create(world, (i, pd), options.transport, &options.queues, srq);
+        let is_target = xrc && e == 1;
+        let end = if is_target {
+            self.add_xrc_target(world, i)
+        } else {
+            Endpoint::create(world, (i, pd), options.transport, &options.queues, srq)
+        };
         let after = world.hosts[i].memory.bytes().len() as u64;
         self.rings.push((i, before..after));
         if self.options.event_driven {
@@ -163,7 +190,9 @@ impl Traffic {
                 world.hosts[i].nic.req_notify_cq(cq, false).expect("it is there");
             }
         }
-        let opens = vec![target.region.key];
+        let to_queues =
+            if is_target { self.open_to_queues(world, i, &target.region) } else { Vec::new() };
+        let opens = if is_target { to_queues.clone() } else { vec![target.region.key] };
         let mut side = Side {
             end,
             options: options.clone(),
@@ -171,7 +200,8 @@ impl Traffic {
             target,
             pool,
             ah,
-            left: options.operations,
+            membership: None,
+            left: if is_target { 0 } else { options.operations },
             posted: 0,
             order: SendOrder::default(),
             ops: HashMap::new(),
@@ -180,7 +210,7 @@ impl Traffic {
             doubtful: HashSet::new(),
             unreliable: HashMap::new(),
             invalidatable: None,
-            keys: Vec::new(),
+            keys: to_queues,
             opens,
             windows: Vec::new(),
             gives_up_after: options.gives_up_after[e],
@@ -202,6 +232,7 @@ impl Traffic {
     /// Destroys everything.
     pub(crate) fn tear_down(&mut self, world: &mut World) -> Result<(), Violation> {
         let failed = |e: &dyn core::fmt::Debug| Violation::new("leaks", format!("{e:?}"));
+        self.disband(world)?;
         for s in &self.sides {
             let nic = &mut world.hosts[s.end.host].nic;
             nic.destroy_qp(s.end.qpn).map_err(|e| failed(&e))?;
@@ -220,6 +251,9 @@ impl Traffic {
             let nic = &mut world.hosts[pool.host].nic;
             nic.dereg_mr(pool.region.key).map_err(|e| failed(&e))?;
         }
+        for i in 0..self.hosts.len() {
+            self.tear_down_domain(world, i)?;
+        }
         for (host, at) in self.hosts.iter().zip(&mut world.hosts) {
             at.nic.destroy_srq(host.srq).map_err(|e| failed(&e))?;
             at.nic.dereg_mr(host.words.key).map_err(|e| failed(&e))?;
@@ -232,7 +266,7 @@ impl Traffic {
 impl Side {
     /// Registers a key for the peer to invalidate.
     pub(super) fn offer_key(&mut self, world: &mut World) {
-        if self.end.transport != Transport::Rc {
+        if !self.end.transport.is_reliable() {
             return;
         }
         let init = self.local.region.init(Access::REMOTE_INVALIDATE);

@@ -1,0 +1,160 @@
+//! Multicast: datagram queue pairs that are members of a group, leave it and join it again, and
+//! send to it. Each member gets a datagram at most once, the sender too, and nobody else does.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::{HashMap, HashSet};
+
+use remora_nic::nic::MULTICAST_QPN;
+use remora_nic::queue::UdDestination;
+use remora_nic::{Path, Time};
+
+use super::{Message, Traffic};
+use crate::check::{Violation, demand};
+use crate::endpoint::QKEY;
+use crate::options::Options;
+use crate::world::World;
+
+const WHO: &str = "multicast";
+
+/// A group.
+pub(super) struct Group {
+    address: IpAddr,
+    /// The longest datagram that all members take.
+    pub(super) longest: u64,
+    sent: HashMap<u64, Sent>,
+    /// Which datagram reached which end.
+    heard: HashSet<(u64, usize)>,
+}
+
+/// A datagram to a group.
+struct Sent {
+    message: Message,
+    from: usize,
+    at: Time,
+}
+
+/// An end's part in a group.
+pub(super) struct Membership {
+    group: usize,
+    ah: u32,
+    joined: bool,
+    /// When it last left.
+    left: Option<Time>,
+}
+
+impl Group {
+    pub(super) fn new(options: &Options, number: usize) -> Group {
+        let v4 = Ipv4Addr::new(239, 1, 0, number as u8 + 1);
+        let v6 = Ipv6Addr::new(0xFF0E, 0, 0, 0, 0, 0, 1, number as u16 + 1);
+        let address = if options.ipv6 { IpAddr::V6(v6) } else { IpAddr::V4(v4) };
+        let ends = options.connections.iter().filter(|c| c.groups.contains(&Some(number)));
+        let longest = ends.map(|c| c.message_max).min().unwrap_or(0);
+        Group { address, longest, sent: HashMap::new(), heard: HashSet::new() }
+    }
+}
+
+impl Traffic {
+    /// Lets end `s` join its group, if it has one.
+    pub(super) fn enrol(&mut self, world: &mut World, s: usize, group: Option<usize>) {
+        let Some(group) = group else { return };
+        let side = &mut self.sides[s];
+        let nic = &mut world.hosts[side.end.host].nic;
+        let path = Path::new(self.groups[group].address, s as u32);
+        let ah = nic.create_ah(side.end.pd, path).expect("room for an address handle");
+        nic.attach_mcast(side.end.qpn, self.groups[group].address).expect("room for a member");
+        side.membership = Some(Membership { group, ah, joined: true, left: None });
+    }
+
+    /// Restless members leave and come back.
+    pub(super) fn move_member(&mut self, world: &mut World, s: usize) -> Result<(), Violation> {
+        let side = &mut self.sides[s];
+        let Some(member) = &mut side.membership else { return Ok(()) };
+        if self.options.restless == 0.0 || !self.dice.chance(self.options.restless) {
+            return Ok(());
+        }
+        let (address, qpn) = (self.groups[member.group].address, side.end.qpn);
+        let nic = &mut world.hosts[side.end.host].nic;
+        let moved = if member.joined {
+            member.left = Some(world.now);
+            nic.detach_mcast(qpn, address)
+        } else {
+            nic.attach_mcast(qpn, address)
+        };
+        member.joined = !member.joined;
+        moved.map_err(|why| Violation::new(WHO, format!("end {s}: {why}")))
+    }
+
+    /// The group that the next datagram of end `s` is for, if it is for one.
+    pub(super) fn choose_group(&mut self, s: usize) -> Option<usize> {
+        let group = self.sides[s].membership.as_ref()?.group;
+        self.dice.coin().then_some(group)
+    }
+
+    /// Where datagrams of end `s` to its group go.
+    pub(super) fn to_group(&self, s: usize) -> Option<UdDestination> {
+        let ah = self.sides[s].membership.as_ref()?.ah;
+        Some(UdDestination { ah, qpn: MULTICAST_QPN, qkey: QKEY })
+    }
+
+    /// End `s` has posted a datagram to a group.
+    pub(super) fn sent_to_group(&mut self, at: Time, s: usize, group: usize, message: Message) {
+        self.groups[group].sent.insert(message.id, Sent { message, from: s, at });
+    }
+
+    /// A datagram of this id, which its peer did not send, has come to end `s`: one of its group's.
+    pub(super) fn heard(&mut self, s: usize, id: u64) -> Result<Option<Message>, Violation> {
+        let Some(member) = &self.sides[s].membership else { return Ok(None) };
+        let group = &mut self.groups[member.group];
+        let Some(Sent { message, from, at }) = group.sent.get(&id) else { return Ok(None) };
+        let was_in = member.joined || member.left.is_some_and(|left| left >= *at);
+        demand(was_in, WHO, || {
+            format!("end {s} got datagram {id} of end {from}, posted after it had left")
+        })?;
+        let first = group.heard.insert((id, s));
+        demand(first || self.options.faults.duplicate > 0.0, WHO, || {
+            format!("end {s} got datagram {id} of end {from} twice")
+        })?;
+        self.stats.heard += u64::from(first);
+        Ok(Some(message.clone()))
+    }
+
+    /// Where nothing is lost on the way, who stayed in a group has heard all, but for what found no
+    /// receive element.
+    pub(crate) fn check_groups(&self, world: &World) -> Result<(), Violation> {
+        let faults = &self.options.faults;
+        if faults.loss + faults.corrupt + faults.outage > 0.0 {
+            return Ok(());
+        }
+        let mut missed = vec![0; self.hosts.len()];
+        for (s, side) in self.sides.iter().enumerate() {
+            let Some(member) = &side.membership else { continue };
+            if member.left.is_none() {
+                let Group { sent, heard, .. } = &self.groups[member.group];
+                let missing = sent.keys().filter(|id| !heard.contains(&(**id, s))).count();
+                missed[side.end.host] += missing as u64;
+            }
+        }
+        for (i, (missed, host)) in missed.into_iter().zip(&world.hosts).enumerate() {
+            let dropped = host.nic.counters().drop_no_receive;
+            demand(missed <= dropped, WHO, || {
+                format!("members at host {i} missed {missed} datagrams, {dropped} were dropped")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// All members leave.
+    pub(super) fn disband(&self, world: &mut World) -> Result<(), Violation> {
+        let failed = |e: &dyn core::fmt::Debug| Violation::new("leaks", format!("{e:?}"));
+        for side in &self.sides {
+            let Some(member) = &side.membership else { continue };
+            let nic = &mut world.hosts[side.end.host].nic;
+            if member.joined {
+                let address = self.groups[member.group].address;
+                nic.detach_mcast(side.end.qpn, address).map_err(|e| failed(&e))?;
+            }
+            nic.destroy_ah(member.ah).map_err(|e| failed(&e))?;
+        }
+        Ok(())
+    }
+}

@@ -142,6 +142,8 @@ counters! {
     kernel_unloaded,
     /// Invocations ended: their results did not get away in time.
     kernel_congested,
+    /// Invocations ended: the rest of their payload did not come in time.
+    kernel_late,
     /// Invocations ended with a status of the kernel's own.
     kernel_failed,
     /// Invocations dropped because their queue pair ended.

@@ -289,6 +289,7 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         turn_steps: dice.pick(&[1, 64, 4096]),
         turn_invocations: dice.pick(&[1, 8]),
         room_patience: Duration::from_millis(100),
+        payload_patience: Duration::from_secs(1),
         ..Limits::default()
     };
     let timing = dice.coin().then(|| Timing {

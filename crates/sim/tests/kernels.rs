@@ -717,3 +717,34 @@ fn filter_and_aggregate_answer_over_streams() {
     t.world.hosts[B].nic.unbind_kernel(Bound::Region(key)).unwrap();
     t.tear_down();
 }
+
+/// Payload that pauses is waited for; a requester that falls silent holds no place for ever.
+#[test]
+fn a_requester_that_falls_silent_in_the_middle_frees_its_place() {
+    const NO_KERNEL: u64 = OP + 1;
+    let patience = Duration::from_millis(4);
+    let limits = Limits { invocations: 1, payload_patience: patience, ..Limits::default() };
+    for (opcode, resumes) in [(OP, false), (NO_KERNEL, false), (OP, true)] {
+        let mut t = kernel_pair(PairOptions::default(), limits, None);
+        t.deploy(B, OP, echo).unwrap();
+        t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
+        // All but the first three packets are lost.
+        let mut came = 0;
+        t.rule(Rule::all(Fate::Drop, move |seen| {
+            came += u32::from(seen.op.is_some_and(|op| op.operation == Operation::RpcWrite));
+            came > 3
+        }));
+        let header = t.header(&[], 4096, 0);
+        t.call_with(opcode, &header, &[], &[9; 4000]);
+        t.world.run(patience / 2);
+        assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 1);
+        if resumes {
+            t.world.network.heal();
+        }
+        t.world.run(3 * patience);
+        assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 0);
+        assert_eq!(t.counted("kernel_late"), u64::from(!resumes));
+        let status = t.status(0).map(|word| word.status);
+        assert_eq!(status, resumes.then_some(CallStatus::OK), "resumes: {resumes}");
+    }
+}

@@ -203,6 +203,8 @@ statuses! {
     UNLOADED = 11, kernel_unloaded, "the kernel was unloaded";
     /// Results did not get away for too long: their queue pair, or the card, was held up.
     CONGESTED = 12, kernel_congested, "the results did not get away in time";
+    /// The payload stopped: its requester was held up for too long, or has gone.
+    LATE = 13, kernel_late, "the rest of the payload did not come in time";
 }
 
 impl CallStatus {

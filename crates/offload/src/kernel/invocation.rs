@@ -64,6 +64,10 @@ pub(super) struct Invocation {
     pub(super) broken: bool,
     /// Since it waits for room: until when it may, and what it had sent before.
     pub(super) room_by: Option<(Time, u32)>,
+    /// Bytes of payload that came.
+    pub(super) received: u64,
+    /// When it is next seen to whether payload still comes, and what had come before.
+    pub(super) payload_by: Option<(Time, u64)>,
     /// It may be undone: nothing is to leave the card yet.
     pub(super) trial: bool,
 }
@@ -89,6 +93,8 @@ impl Invocation {
             hint: 0,
             broken: false,
             room_by: None,
+            received: 0,
+            payload_by: None,
             trial: false,
         }
     }
@@ -103,8 +109,13 @@ impl Invocation {
         (self.out, self.held) = (None, None);
         (self.written, self.in_flight, self.left) = (0, 0, budget);
         (self.wait, self.queued, self.hint, self.broken) = (Wait::Turn, false, 0, false);
-        self.room_by = None;
+        (self.room_by, self.received, self.payload_by) = (None, 0, None);
         self.trial = false;
+    }
+
+    /// It waits for payload: its kernel does, or the host, which is told when all has come.
+    pub(super) fn wants_payload(&self) -> bool {
+        self.wait == Wait::Payload || self.wait == Wait::Host && !self.ended
     }
 
     /// What its kernel sees.

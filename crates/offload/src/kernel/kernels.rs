@@ -37,6 +37,9 @@ pub struct Limits {
     /// results to each other, each behind a request that the other has no room for, would wait for
     /// ever; the first invocation to lose patience frees both.
     pub room_patience: Duration,
+    /// How long an invocation may wait for the next of its payload; twice that at most. A requester
+    /// that has gone never sends it, and does not say so.
+    pub payload_patience: Duration,
 }
 
 impl Default for Limits {
@@ -48,6 +51,7 @@ impl Default for Limits {
             turn_steps: 4096,
             turn_invocations: 8,
             room_patience: Duration::from_secs(1),
+            payload_patience: Duration::from_secs(10),
         }
     }
 }
@@ -358,7 +362,8 @@ impl Kernels {
                     Wait::Turn => self.make_ready(index),
                     Wait::Until(at) => self.sleeping.push(Reverse((at, id))),
                     Wait::Room => self.starve(io.now(), index),
-                    Wait::Payload | Wait::Host => {}
+                    Wait::Payload => self.expect_payload(io.now(), index),
+                    Wait::Host => {}
                 }
             }
         }
@@ -376,9 +381,30 @@ impl Kernels {
         }
     }
 
+    /// An invocation waits for payload: it is seen to, now and then, that some comes.
+    fn expect_payload(&mut self, now: Time, index: u32) {
+        let id = self.id(index);
+        let invocation = &mut self.invocations[index as usize];
+        if invocation.payload_by.is_none() {
+            let end = now + self.limits.payload_patience;
+            invocation.payload_by = Some((end, invocation.received));
+            self.sleeping.push(Reverse((end, id)));
+        }
+    }
+
     /// What an invocation waited for until `at` has come.
     fn awake(&mut self, io: &mut KernelIo<'_>, at: Time, index: u32) {
-        let Invocation { wait, room_by, .. } = self.invocations[index as usize];
+        let invocation = &mut self.invocations[index as usize];
+        if let Some((_, before)) = invocation.payload_by.take_if(|(end, _)| *end <= at)
+            && invocation.wants_payload()
+        {
+            match invocation.received == before {
+                true => self.finish(io, index, Err(CallStatus::LATE)),
+                false => self.expect_payload(io.now(), index),
+            }
+            return;
+        }
+        let Invocation { wait, room_by, .. } = *invocation;
         match wait {
             Wait::Until(until) if until <= at => self.make_ready(index),
             Wait::Room if room_by.is_some_and(|(end, _)| end <= at) => {
@@ -466,7 +492,13 @@ impl Kernels {
     }
 
     /// A call that no kernel takes: to the host, if it wants it.
-    fn call_host(&mut self, call: &Call, params: &[u8], data: &[u8], more: u32) -> Taken {
+    fn call_host(
+        &mut self,
+        now: Time,
+        call: &Call,
+        (params, data): (&[u8], &[u8]),
+        more: u32,
+    ) -> Taken {
         if self.fallback.is_none() {
             return Taken::NoKernel;
         }
@@ -475,6 +507,9 @@ impl Kernels {
         invocation.begin(call, params, more == 0, 0);
         invocation.wait = Wait::Host;
         invocation.staged.extend_from_slice(data);
+        if more > 0 {
+            self.expect_payload(now, index);
+        }
         Taken::Wants(self.id(index))
     }
 
@@ -511,7 +546,7 @@ impl remora_nic::kernel::Kernels for Kernels {
         more: u32,
     ) -> Taken {
         let Some(&at) = self.opcodes.get(&call.opcode) else {
-            let taken = self.call_host(call, params, data, more);
+            let taken = self.call_host(io.now(), call, (params, data), more);
             if let (Taken::Wants(id), 0) = (taken, more) {
                 self.tell_host(io, id & 0xFFFF);
                 return Taken::Done;
@@ -542,7 +577,13 @@ impl remora_nic::kernel::Kernels for Kernels {
         // One that has ended takes no notice of the rest.
         let Some(index) = self.find(invocation) else { return Ok(()) };
         let invocation = &mut self.invocations[index as usize];
+        let taken = matches!(invocation.wait, Wait::Host | Wait::Payload);
+        if !taken && invocation.staged.len() + bytes.len() > STAGE {
+            return Err(Busy);
+        }
+        invocation.received += bytes.len() as u64;
         if invocation.wait == Wait::Host {
+            invocation.ended = last;
             if invocation.staged.len() + bytes.len() > OBJECT_MAX {
                 self.finish(io, index, Err(CallStatus::MEMORY));
                 return Ok(());
@@ -557,9 +598,6 @@ impl remora_nic::kernel::Kernels for Kernels {
             invocation.ended = last;
             self.run(io, index, bytes);
             return Ok(());
-        }
-        if invocation.staged.len() + bytes.len() > STAGE {
-            return Err(Busy);
         }
         invocation.staged.extend_from_slice(bytes);
         invocation.ended = last;

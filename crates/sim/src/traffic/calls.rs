@@ -226,8 +226,8 @@ impl Traffic {
                 model.done(id, memory)?;
                 self.stats.answered += 1;
             } else {
-                // Calls to and fro can hold each other up.
-                demand(status == CallStatus::CONGESTED, WHO, || {
+                // Calls to and fro can hold each other up, and the network what they bring.
+                demand([CallStatus::CONGESTED, CallStatus::LATE].contains(&status), WHO, || {
                     format!("call {id} ended with: {status}")
                 })?;
                 model.returned(call.word_id, &[], Rest::Anything, memory)?;

@@ -126,3 +126,40 @@ int main(int argc, char **argv) {
     return 0;
 }
 "#;
+
+/// Nobody can begin a thread of his own while a library is loaded, so that none may be waited for.
+#[test]
+fn a_library_opens_a_device_as_it_is_loaded() {
+    if !installed(&[("cc", "gcc")]) {
+        return;
+    }
+    let folder = Folder::new();
+    let build = |name: &str, source: &str, options: &[&str]| {
+        let (from, to) = (folder.path(&format!("{name}.c")), folder.path(name));
+        fs::write(&from, source).unwrap();
+        let built = Command::new("cc").arg("-o").args([&to, &from]).args(options).output().unwrap();
+        assert!(built.status.success(), "{}", described(&built));
+        to
+    };
+    let plugin = build("plugin.so", PLUGIN, &["-shared", "-fPIC", "-libverbs"]);
+    let host = build("host", HOST, &["-ldl"]);
+    assert_eq!(printed(remora_run([&host]).arg(plugin)), "opened\nloaded\n");
+}
+
+const PLUGIN: &str = r#"
+#include <infiniband/verbs.h>
+#include <stdio.h>
+__attribute__((constructor)) static void loaded(void) {
+    struct ibv_device **devices = ibv_get_device_list(NULL);
+    puts(devices && devices[0] && ibv_open_device(devices[0]) ? "opened" : "no device");
+}
+"#;
+
+const HOST: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    puts(argc == 2 && dlopen(argv[1], RTLD_NOW) ? "loaded" : dlerror());
+    return 0;
+}
+"#;

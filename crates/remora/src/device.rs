@@ -379,14 +379,16 @@ impl Device {
         let run = move || {
             let asked = scheduling::ask(real_time);
             let may_run = asked.is_ok();
-            // Whoever opens the device waits for it.
             tell.send(asked).ok();
             if may_run {
                 background::run(&of_thread);
             }
         };
         let thread = thread::Builder::new().name("remora".into()).spawn(run)?;
-        told.recv().expect("the thread tells before it ends").map_err(OpenError::RealTime)?;
+        if real_time {
+            // Only then: libraries open devices while they are loaded, when no thread can begin.
+            told.recv().expect("the thread tells before it ends").map_err(OpenError::RealTime)?;
+        }
         Ok(Device { live: Arc::new(Live { shared, thread: Some(thread) }) })
     }
 

@@ -41,8 +41,8 @@ pub(super) struct Sketchers {
 }
 
 impl Sketchers {
-    /// Starts threads, one for each core that this process may use. They sleep until they are asked,
-    /// and stay where this thread may run now: to be called before it is pinned.
+    /// Starts threads, one for each core that this process may use. They sleep until they are
+    /// asked, and stay where this thread may run now: to be called before it is pinned.
     pub(super) fn start() -> Result<Sketchers> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = (1..cores.min(THREADS_MAX)).map(|_| Worker::start());

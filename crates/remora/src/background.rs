@@ -16,7 +16,7 @@
 //!   [`Background::due`] for a timer that is earlier. The wake-up is a count in the kernel, which
 //!   stays until the thread has read it; and after that it looks at everything anew. The socket
 //!   wakes it by itself, and when it is full its having room does.
-//! - *Leaving the work to others* (`RESTING`). What is told it then may be lost (`doing`, `polls`
+//! - *Leaving the work to others* (`RESTING`). What is told it then may be lost (`doing`, `attention`
 //!   and `wakes_at` are written without the lock), but it is back within [`LOOK_IN_MAX`] whatever
 //!   happens, and goes on to drive unless somebody has polled eight times in that time.
 //! - *At work*, or on its way between these: it looks at everything before it sleeps.
@@ -62,7 +62,9 @@ const ATTENDED: Duration = Duration::from_millis(10);
 const POLLS: u32 = 8;
 /// Packets that an application moves itself which count as a poll: who streams long messages sends
 /// them as it posts, and finds completions nearly whenever it looks.
-const PACKETS_A_POLL: u64 = 64;
+const PACKETS_A_POLL: u32 = 64;
+/// [`Background::attention`] that leaves the card to the application.
+const ENOUGH: u32 = POLLS * PACKETS_A_POLL;
 
 /// What the thread is doing.
 const RESTING: u32 = 0;
@@ -71,9 +73,9 @@ const SLEEPING: u32 = 1;
 /// What the background thread and the others tell each other.
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// Empty-handed polls since the thread last looked, and packets that applications moved
-    /// ([`PACKETS_A_POLL`]). Only an estimate: increments may be lost.
-    polls: AtomicU32,
+    /// Packets that applications have moved since the thread last looked, and as many as
+    /// [`PACKETS_A_POLL`] for each empty-handed poll. Only an estimate: increments may be lost.
+    attention: AtomicU32,
     /// Leaving the work to those who poll, or asleep on the socket, ready to work?
     doing: AtomicU32,
     /// When the thread will wake by itself, in the card's time.
@@ -89,7 +91,7 @@ pub(crate) struct Background {
 impl Background {
     pub(crate) fn new() -> std::io::Result<Background> {
         Ok(Background {
-            polls: AtomicU32::new(0),
+            attention: AtomicU32::new(0),
             doing: AtomicU32::new(RESTING),
             wakes_at: AtomicU64::new(0),
             wake: Event::new()?,
@@ -116,11 +118,12 @@ impl Background {
     /// So many empty-handed polls, and packets moved in them or behind posts.
     #[inline(always)]
     pub(crate) fn note_attention(&self, polls: u32, moved: u64) {
-        let before = self.polls.load(Ordering::Relaxed);
-        let weight = polls + (moved / PACKETS_A_POLL) as u32;
-        if weight > 0 && before < POLLS {
-            self.polls.store(before + weight, Ordering::Relaxed);
-            if before + weight >= POLLS && !self.rests() {
+        let before = self.attention.load(Ordering::Relaxed);
+        if before < ENOUGH {
+            // No step moves more than a few thousand.
+            let after = before + polls * PACKETS_A_POLL + moved as u32;
+            self.attention.store(after, Ordering::Relaxed);
+            if after >= ENOUGH && !self.rests() {
                 self.wake();
             }
         }
@@ -128,7 +131,7 @@ impl Background {
 
     /// Whoever polled is about to sleep: the thread is to work at once.
     pub(crate) fn take_over(&self) {
-        self.polls.store(0, Ordering::Relaxed);
+        self.attention.store(0, Ordering::Relaxed);
         if self.doing.load(Ordering::Relaxed) == RESTING {
             self.wake();
         }
@@ -143,7 +146,7 @@ impl Background {
     /// somebody polls, and rest again. (Where both have one core, to be woken for every message of
     /// 1 MiB, which no command sends in one go, took a tenth of a program's time.)
     pub(crate) fn more_to_do(&self) {
-        let polled = self.polls.load(Ordering::Relaxed) >= POLLS;
+        let polled = self.attention.load(Ordering::Relaxed) >= ENOUGH;
         if !(polled && self.rests()) {
             self.wake();
         }
@@ -177,7 +180,7 @@ impl Background {
 
     /// Has somebody polled since the last call?
     fn others_poll(&self) -> bool {
-        self.polls.swap(0, Ordering::Relaxed) >= POLLS
+        self.attention.swap(0, Ordering::Relaxed) >= ENOUGH
     }
 }
 

@@ -16,9 +16,10 @@
 //!   [`Background::due`] for a timer that is earlier. The wake-up is a count in the kernel, which
 //!   stays until the thread has read it; and after that it looks at everything anew. The socket
 //!   wakes it by itself, and when it is full its having room does.
-//! - *Leaving the work to others* (`RESTING`). What is told it then may be lost (`doing`, `attention`
-//!   and `wakes_at` are written without the lock), but it is back within [`LOOK_IN_MAX`] whatever
-//!   happens, and goes on to drive unless somebody has polled eight times in that time.
+//! - *Leaving the work to others* (`RESTING`). What is told it then may be lost (`doing`,
+//!   `attention` and `wakes_at` are written without the lock), but it is back within
+//!   [`LOOK_IN_MAX`] whatever happens, and goes on to drive unless somebody has polled eight times
+//!   in that time, or moved as many packets as count for that.
 //! - *At work*, or on its way between these: it looks at everything before it sleeps.
 //!
 //! So a card that nobody polls any more is late by twice [`LOOK_IN_MAX`] at most. What this needs

@@ -143,12 +143,12 @@ impl Background {
         self.doing.load(Ordering::Relaxed) == RESTING
     }
 
-    /// There is more to do than a command could: wakes the thread, unless it would only find that
-    /// somebody polls, and rest again. (Where both have one core, to be woken for every message of
-    /// 1 MiB, which no command sends in one go, took a tenth of a program's time.)
+    /// There is more to do than a command could: wakes the thread, unless it leaves the work to
+    /// those who poll, and will be back soon. (To be woken for every message of 1 MiB, which no
+    /// command sends in one go, and then to drive as nobody had polled in that moment, took it a
+    /// tenth of a program's time where both have one core.)
     pub(crate) fn more_to_do(&self) {
-        let polled = self.attention.load(Ordering::Relaxed) >= ENOUGH;
-        if !(polled && self.rests()) {
+        if !self.rests() {
             self.wake();
         }
     }

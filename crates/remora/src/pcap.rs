@@ -98,11 +98,11 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     }
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(format!("-{number}"));
-    let numbered = path.with_file_name(name);
-    match path.extension() {
-        Some(extension) => numbered.with_extension(extension),
-        None => numbered,
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
     }
+    path.with_file_name(name)
 }
 
 impl<W: Write> Capture<W> {

@@ -90,3 +90,16 @@ fn two_cards_do_not_write_to_one_file() {
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(whole.len() < 4096 && !whole.contains(&b'x'), "what was there is gone");
 }
+
+#[test]
+fn a_number_stands_before_the_extension() {
+    for (name, second) in [
+        ("a/here.pcapng", "a/here-2.pcapng"),
+        ("here.123.pcapng", "here.123-2.pcapng"),
+        ("here", "here-2"),
+        (".here", ".here-2"),
+    ] {
+        assert_eq!(numbered(Path::new(name), 2), Path::new(second));
+        assert_eq!(numbered(Path::new(name), 1), Path::new(name));
+    }
+}

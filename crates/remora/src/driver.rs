@@ -52,7 +52,7 @@ pub(crate) struct Driver {
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
     batch: TransmitBatch,
-    /// The socket was full, and `batch` is not sent to its end.
+    /// The socket was full, and `batch` is not sent to its end. (It is empty else.)
     blocked: bool,
     pub(crate) clock: Clock,
     /// Steps since timers were looked at.
@@ -250,7 +250,6 @@ impl Driver {
                 if round > 0 {
                     now = self.now();
                 }
-                self.batch.clear();
                 let more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, BATCH);
                 if self.batch.is_empty() {
                     // Nothing to send does not mean nothing done: work may have been flushed.
@@ -279,6 +278,10 @@ impl Driver {
         self.blocked = progress.blocked;
         if !self.egress.faults().is_empty() || self.blocked {
             self.tell_faults(was_blocked);
+        }
+        if !self.blocked {
+            // At once, so that kernels have the buffers back that it refers to.
+            self.batch.clear();
         }
         progress.sent > 0
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::card::Card;
 use crate::counters::Counters;
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryFault};
 use crate::memory::region::{Access, AccessError, Key, Pd, Scope};
 use crate::queue::{Remote, Status};
 use crate::time::Time;
@@ -84,22 +84,60 @@ impl KernelIo<'_> {
     #[inline]
     pub fn read(
         &mut self,
-        (key, pd): (Key, Pd),
+        from: (Key, Pd),
         addr: u64,
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         let mut rest = dst;
-        let mut result = Ok(());
-        let len = rest.len() as u32;
-        let mem = &mut *self.mem;
-        let need = Access::empty();
-        self.card.regions.translate(key, local(pd), addr, len, need, |piece: Segment| {
+        self.pieces(from, addr, rest.len(), |mem, piece| {
             let (now, later) = core::mem::take(&mut rest).split_at_mut(piece.len as usize);
             rest = later;
             if piece.addr == Segment::NOWHERE {
                 now.fill(0);
-            } else if result.is_ok() {
-                result = mem.read(piece.addr, now).map_err(|_| AccessError::Memory);
+                return Ok(());
+            }
+            mem.read(piece.addr, now)
+        })
+    }
+
+    /// Reads `len` bytes to the end of `out`, which stays as it was on an error.
+    #[inline]
+    pub fn append(
+        &mut self,
+        from: (Key, Pd),
+        addr: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), AccessError> {
+        let before = out.len();
+        let read = self.pieces(from, addr, len, |mem, piece| {
+            if piece.addr == Segment::NOWHERE {
+                out.resize(out.len() + piece.len as usize, 0);
+                return Ok(());
+            }
+            mem.append(piece.addr, piece.len as usize, out)
+        });
+        if read.is_err() {
+            out.truncate(before);
+        }
+        read
+    }
+
+    /// Hands out where `len` bytes lie, up to the first piece that cannot be reached.
+    #[inline]
+    fn pieces(
+        &mut self,
+        (key, pd): (Key, Pd),
+        addr: u64,
+        len: usize,
+        mut act: impl FnMut(&mut dyn Memory, Segment) -> Result<(), MemoryFault>,
+    ) -> Result<(), AccessError> {
+        let (mut result, need) = (Ok(()), Access::empty());
+        let len = u32::try_from(len).map_err(|_| AccessError::Bounds)?;
+        let mem = &mut *self.mem;
+        self.card.regions.translate(key, local(pd), addr, len, need, |piece| {
+            if result.is_ok() {
+                result = act(mem, piece).map_err(|_| AccessError::Memory);
             }
         })?;
         result

@@ -21,6 +21,11 @@ pub trait Memory {
     /// Copies `dst.len()` bytes from `addr`.
     fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault>;
 
+    /// Appends `len` bytes from `addr` to `out`, which stays as it was on a fault.
+    fn append(&mut self, addr: u64, len: usize, out: &mut Vec<u8>) -> Result<(), MemoryFault> {
+        append_by_reading(self, addr, len, out)
+    }
+
     /// Copies `src` to `addr`. Bytes become visible in rising order of address.
     fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault>;
 
@@ -65,6 +70,18 @@ pub trait Memory {
         }
         Err(MemoryFault { addr })
     }
+}
+
+/// [`Memory::append`] by [`Memory::read`], for which the bytes are initialised before.
+pub fn append_by_reading(
+    memory: &mut (impl Memory + ?Sized),
+    addr: u64,
+    len: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), MemoryFault> {
+    let from = out.len();
+    out.resize(from + len, 0);
+    memory.read(addr, &mut out[from..]).inspect_err(|_| out.truncate(from))
 }
 
 /// How often a word is tried to be swapped against other writers.

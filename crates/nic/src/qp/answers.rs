@@ -26,6 +26,9 @@ use crate::wire::{
 /// The least time between two congestion notifications of a queue pair.
 pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
 
+/// The syndrome of an acknowledge: without a limit to what may be sent.
+const ACKNOWLEDGE: u8 = Syndrome::Ack { credits: Syndrome::UNLIMITED }.byte();
+
 /// Enough of a PSN to count a few packets by.
 fn low_bits(psn: Psn) -> u16 {
     psn.value() as u16
@@ -438,18 +441,13 @@ impl Qp {
     /// Sends the acknowledge or NAK that is owed. One acknowledge stands for all requests that
     /// arrived since the last.
     pub(crate) fn send_acknowledge(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
-        let unlimited = Syndrome::Ack { credits: Syndrome::UNLIMITED }.byte();
         let (syndrome, psn) = match self.rx.reply {
             Reply::Nothing => return,
             _ if self.rx.pending > 0 => return,
-            Reply::Acknowledge => (unlimited, self.first_answer_at_end(env.card).minus(1)),
+            Reply::Acknowledge => (ACKNOWLEDGE, self.acknowledges_to(env.card)),
             Reply::Negative(syndrome) => (syndrome, self.rx.expected),
         };
-        self.rx.reply = Reply::Nothing;
-        self.rx.acknowledged = low_bits(self.rx.expected);
-        if self.rx.held == Held::Yes {
-            self.rx.held = Held::Listed;
-        }
+        self.note_acknowledge();
         let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
         let op = Op::of(self.transport, Operation::Acknowledge, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
@@ -457,7 +455,7 @@ impl Qp {
         let ecn = env.card.config.ecn;
         batch.push_last(self.path, ecn, |out| Packet::emit_headers(&bth, op, &ext, out));
         env.card.counters.tx_packets += 1;
-        if syndrome == unlimited {
+        if syndrome == ACKNOWLEDGE {
             env.card.counters.tx_acks += 1;
         } else {
             env.card.counters.tx_naks += 1;
@@ -465,6 +463,32 @@ impl Qp {
         if core::mem::take(&mut self.rx.breaking) {
             self.fail(env);
         }
+    }
+
+    /// The acknowledge that is owed, if one is, for a request of ours to take along
+    /// ([`Op::is_acknowledging`]).
+    pub(super) fn take_acknowledge(&mut self, card: &mut Card) -> Option<Aeth> {
+        if self.rx.reply != Reply::Acknowledge || self.rx.pending > 0 {
+            return None;
+        }
+        let psn = self.acknowledges_to(card);
+        self.note_acknowledge();
+        card.counters.tx_acks += 1;
+        Some(Aeth { syndrome: ACKNOWLEDGE, msn: psn.value() })
+    }
+
+    /// The acknowledge, or NAK, is on its way.
+    fn note_acknowledge(&mut self) {
+        self.rx.reply = Reply::Nothing;
+        self.rx.acknowledged = low_bits(self.rx.expected);
+        if self.rx.held == Held::Yes {
+            self.rx.held = Held::Listed;
+        }
+    }
+
+    /// The last PSN that an acknowledge may name.
+    fn acknowledges_to(&self, card: &Card) -> Psn {
+        self.first_answer_at_end(card).minus(1)
     }
 
     /// The PSN of the first of the READs and atomics that no other request has followed; the PSN

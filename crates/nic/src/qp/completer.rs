@@ -41,6 +41,29 @@ impl Qp {
                 _ => self.handle_atomic_response(env, psn, packet),
             }
         }
+        self.after_response(env);
+    }
+
+    /// A request that acknowledges ours, too ([`Op::is_acknowledging`]).
+    pub(super) fn handle_both(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        let psn = Psn::new(packet.ext.aeth.msn);
+        let sent = self.tx.high.distance_from(self.tx.una);
+        let acknowledges = matches!(
+            Syndrome::parse(packet.ext.aeth.syndrome),
+            Syndrome::Ack { .. } if psn.distance_from(self.tx.una) < sent
+        );
+        // What an acknowledge that is late says was said before; a request that is sent again has
+        // the acknowledge of that moment.
+        if acknowledges && matches!(self.state, State::Rts | State::Sqd) {
+            self.acknowledged(env, psn.plus(1));
+            self.after_response(env);
+        }
+        if self.state != State::Error {
+            self.handle_request(env, packet);
+        }
+    }
+
+    fn after_response(&mut self, env: &mut Env<'_>) {
         if self.state != State::Error {
             self.settle_failures(env);
             env.card.schedule(self);

@@ -220,6 +220,7 @@ impl Qp {
             (_, Transport::Uc) => self.handle_unreliable(env, packet),
             (_, Transport::Xrc) => self.handle_xrc(env, packet),
             _ if packet.op.is_response() => self.handle_response(env, packet),
+            _ if packet.op.is_acknowledging() => self.handle_both(env, packet),
             _ => self.handle_request(env, packet),
         }
     }

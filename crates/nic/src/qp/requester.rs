@@ -22,7 +22,8 @@ use crate::queue::{Completion, Opcode, SendFlags, Sge, Status, WorkKind};
 use crate::transmit::{Path, Segment, TransmitBatch};
 use crate::wire::opcode::Follows;
 use crate::wire::{
-    AtomicEth, Bth, Deth, Extensions, Op, Operation, Packet, Position, Reth, Transport, Xrceth,
+    AtomicEth, Bth, Deth, Dialect, Extensions, Op, Operation, Packet, Position, Reth, Transport,
+    Xrceth,
 };
 
 /// A READ is asked for in pieces of this many response packets, so that the window bounds what a
@@ -473,8 +474,12 @@ impl Qp {
             Opcode::AtomicWrite => (Operation::AtomicWrite, Follows::empty()),
             _ => (Operation::Write, Follows::empty()),
         };
+        let rides = Op::can_acknowledge(operation, position) && self.speaks_alone();
+        let aeth = if rides { self.take_acknowledge(env.card) } else { None };
+        let with = if aeth.is_some() { with | Follows::AETH } else { with };
         let op = Op::of(self.transport, operation, position, with);
         let ext = Extensions {
+            aeth: aeth.unwrap_or_default(),
             reth: Reth { addr: element.remote, rkey: element.key, len: element.len },
             imm_or_key: element.imm(),
             deth: self.deth(element),
@@ -528,6 +533,16 @@ impl Qp {
         }
         self.count_sent(env, budget, len);
         Ok(1)
+    }
+
+    /// Is the packet at `next` all that is, and will soon be, outstanding, to a peer of our dialect?
+    /// (Several are sent in one system call, as far as they have one length; an acknowledge that
+    /// follows them is as good as one that makes the first longer.)
+    fn speaks_alone(&self) -> bool {
+        self.dialect == Dialect::Strom
+            && self.tx.next == self.tx.una
+            && self.sq.waiting() == 0
+            && !self.has_posted()
     }
 
     /// Where the bytes of a packet lie.

@@ -307,7 +307,7 @@ impl Syndrome {
     }
 
     /// The byte; a reserved syndrome becomes a reserved code.
-    pub fn byte(self) -> u8 {
+    pub const fn byte(self) -> u8 {
         match self {
             Syndrome::Ack { credits } => credits & 0x1F,
             Syndrome::Rnr { timer } => 0x20 | timer & 0x1F,

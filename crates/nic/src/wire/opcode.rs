@@ -1,4 +1,4 @@
-//! The op-code table of RoCE v2, and beside it StRoM's five op-codes and one for calc verbs.
+//! The op-code table of RoCE v2, and beside it StRoM's five op-codes and some of our own.
 //!
 //! One row an op-code says which transport it belongs to, what it does, where in a message it
 //! stands and which headers follow the BTH. Parsing, building and the legality of sequences are
@@ -120,7 +120,7 @@ bitflags! {
         const RETH = 1 << 3;
         /// Atomic: remote address, key and two operands.
         const ATOMIC = 1 << 4;
-        /// Syndrome and message sequence number.
+        /// Syndrome and message sequence number; in a request, the PSN that it acknowledges.
         const AETH = 1 << 5;
         /// The original value of an atomic.
         const ATOMIC_ACK = 1 << 6;
@@ -139,7 +139,8 @@ pub enum Dialect {
     /// RoCE v2 to the letter.
     #[default]
     Standard,
-    /// RoCE v2 with StRoM's RPC op-codes, and calc verbs, agreed by both cards at connection.
+    /// RoCE v2 with StRoM's RPC op-codes, calc verbs, and requests that acknowledge, agreed by both
+    /// cards at connection.
     Strom,
 }
 
@@ -169,6 +170,17 @@ impl Op {
             self.operation,
             Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge
         )
+    }
+
+    /// Is this a request that acknowledges the peer's as well?
+    pub const fn is_acknowledging(&self) -> bool {
+        !self.is_response() && self.follows.contains(Follows::AETH)
+    }
+
+    /// Is there a form of this operation of RC that [acknowledges](Op::is_acknowledging)?
+    pub const fn can_acknowledge(operation: Operation, position: Position) -> bool {
+        use Operation::{Rpc, RpcWrite, Write};
+        matches!((operation, position), (Rpc | RpcWrite | Write, Position::Only))
     }
 
     /// Bytes of the headers: BTH and all that follows it before the payload.
@@ -216,8 +228,9 @@ impl Op {
 
     /// The row for an operation of a service at a place in its message.
     ///
-    /// `with` adds immediate data ([`Follows::IMM`]) or an invalidation ([`Follows::IETH`]); it is
-    /// only looked at where the message ends.
+    /// `with` adds immediate data ([`Follows::IMM`]) or an invalidation ([`Follows::IETH`]), which
+    /// is only looked at where the message ends, and an acknowledge ([`Follows::AETH`]) to those
+    /// requests that [`Op::can_acknowledge`].
     ///
     /// # Panics
     /// If the service has no such operation: the caller has judged the work request before.
@@ -268,6 +281,12 @@ const fn strom(code: u8, name: &'static str, operation: Operation, position: Pos
     }
 }
 
+/// A request and, in one packet, the acknowledge of the peer's: a manufacturer's op-code, as the
+/// specification leaves those from 0xC0 on to them. The AETH has the PSN in its MSN's place.
+const fn acknowledging(op: Op, name: &'static str) -> Op {
+    Op { code: op.code | 0xC0, name, follows: op.follows.union(AETH), dialect: Dialect::Strom, ..op }
+}
+
 use Operation as O;
 use Position::{First, Last, Middle, Only};
 use Transport::{Rc, Uc, Ud, Xrc};
@@ -283,7 +302,7 @@ const FETH: Follows = Follows::FETH;
 const XRC: Follows = Follows::XRCETH;
 
 /// Every op-code the card speaks. (0x1C is FLUSH, but WRITE of an RPC in StRoM's dialect.)
-pub const TABLE: [Op; 69] = [
+pub const TABLE: [Op; 73] = [
     row(0x00, "RC SEND First", Rc, O::Send, First, DATA),
     row(0x01, "RC SEND Middle", Rc, O::Send, Middle, DATA),
     row(0x02, "RC SEND Last", Rc, O::Send, Last, DATA),
@@ -322,6 +341,16 @@ pub const TABLE: [Op; 69] = [
     strom(0x1B, "RC RPC WRITE Last", O::RpcWrite, Last),
     strom(0x1C, "RC RPC WRITE Only", O::RpcWrite, Only),
     Op { follows: ATOMIC, ..strom(0x1E, "RC CALC", O::Calculate, Only) },
+    acknowledging(
+        row(0x0A, "", Rc, O::Write, Only, RETH.union(DATA)),
+        "RC RDMA WRITE Only with Acknowledge",
+    ),
+    acknowledging(
+        row(0x0B, "", Rc, O::Write, Only, RETH.union(IMM).union(DATA)),
+        "RC RDMA WRITE Only with Immediate and Acknowledge",
+    ),
+    acknowledging(strom(0x18, "", O::Rpc, Only), "RC RPC Params with Acknowledge"),
+    acknowledging(strom(0x1C, "", O::RpcWrite, Only), "RC RPC WRITE Only with Acknowledge"),
     row(0x20, "UC SEND First", Uc, O::Send, First, DATA),
     row(0x21, "UC SEND Middle", Uc, O::Send, Middle, DATA),
     row(0x22, "UC SEND Last", Uc, O::Send, Last, DATA),
@@ -403,22 +432,29 @@ const fn index(dialect: Dialect) -> [u8; 256] {
     map
 }
 
-/// Forms of an operation: plain, with immediate data, with invalidation.
+/// Forms of an operation: plain, with immediate data, with invalidation; and those with an
+/// acknowledge.
 const fn form(position: Position, with: Follows) -> usize {
-    match (position.ends(), with.contains(IMM), with.contains(IETH)) {
+    let form = match (position.ends(), with.contains(IMM), with.contains(IETH)) {
         (true, true, _) => 1,
         (true, false, true) => 2,
         _ => 0,
-    }
+    };
+    if with.contains(AETH) { FORMS_WITHOUT + form } else { form }
 }
 
+/// Forms without an acknowledge.
+const FORMS_WITHOUT: usize = 3;
+
 /// [`TABLE`] by transport, operation, position and form.
-static FORMS: [[[[u8; 3]; 4]; 14]; 4] = {
-    let mut map = [[[[NONE; 3]; 4]; 14]; 4];
+static FORMS: [[[[u8; 2 * FORMS_WITHOUT]; 4]; 14]; 4] = {
+    let mut map = [[[[NONE; 2 * FORMS_WITHOUT]; 4]; 14]; 4];
     let mut i = 0;
     while i < TABLE.len() {
         let op = &TABLE[i];
-        let at = form(op.position, op.follows);
+        // That a response has an AETH is no form of it.
+        let with = if op.is_response() { Follows::empty() } else { op.follows };
+        let at = form(op.position, with);
         map[op.transport as usize][op.operation as usize][op.position as usize][at] = i as u8;
         i += 1;
     }

@@ -73,12 +73,10 @@ impl Turn<'_, '_> {
         // Lent out of the invocation, so that the rest of it can be used meanwhile.
         let mut buffer = self.invocation.out.take().ok_or(CallStatus::TRAP)?;
         let bytes = Arc::make_mut(&mut buffer);
-        let from = bytes.len();
-        bytes.resize(from + len, 0);
-        let read = self.read(addr, &mut bytes[from..]);
-        if read.is_err() {
-            bytes.truncate(from);
-        }
+        let (io, pd) = (&mut *self.io, self.invocation.call.pd);
+        let hint = &mut self.invocation.hint;
+        let read =
+            granted(self.grants, hint, false, |key| io.append((key, pd), addr, len, bytes));
         self.invocation.out = Some(buffer);
         read
     }

@@ -163,7 +163,6 @@ impl KernelClient {
         }
         self.region.write_at(at, &head)?;
         self.region.write_at(at + head.len(), params)?;
-        self.region.write_at(self.word_at(slot), &[0; STATUS_WORD_LEN])?;
         let sges = [self.region.sge(at as u64, len as u32), payload.unwrap_or_default()];
         let (op, sges) = match payload {
             None => (SendOp::Rpc { opcode }, &sges[..1]),
@@ -260,18 +259,28 @@ impl KernelClient {
         let (status, last) = self.wait(&ticket)?;
         let at = self.result_at(ticket.slot);
         self.slots[ticket.slot] = Slot::Free;
+        // The completion tells the length of the last message; if it was not the only one, the
+        // status word tells that of all.
+        let len = self.take_word(ticket.slot)?.map_or(last, |word| word.len) as usize;
         if status != CallStatus::OK {
             return Err(CallFailure::Status(status));
         }
-        // The completion tells the length of the last message; if it was not the only one, the
-        // status word tells that of all.
-        let mut word = [0; STATUS_WORD_LEN];
-        self.region.read_at(self.word_at(ticket.slot), &mut word)?;
-        let len = StatusWord::parse(&word).map_or(last, |word| word.len) as usize;
         if len > self.result_len {
             return Err(CallFailure::Answer);
         }
         Ok(at..at + len)
+    }
+
+    /// The status word of a call that has ended, if it has one; the next call in its place has
+    /// none at first.
+    fn take_word(&mut self, slot: usize) -> Result<Option<StatusWord>, AccessError> {
+        let mut bytes = [0; STATUS_WORD_LEN];
+        self.region.read_at(self.word_at(slot), &mut bytes)?;
+        let word = StatusWord::parse(&bytes);
+        if word.is_some() {
+            self.region.write_at(self.word_at(slot), &[0; STATUS_WORD_LEN])?;
+        }
+        Ok(word)
     }
 
     /// The registered memory that results are written to.

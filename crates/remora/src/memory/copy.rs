@@ -20,18 +20,17 @@ const LINE: usize = 64;
 #[cfg(target_arch = "x86_64")]
 const WIDE: usize = 256;
 
-/// Copies foreign bytes from `src` on to `dst`.
+/// Copies foreign bytes from `src` on to `dst`, which need not be initialised.
 ///
 /// # Safety
-/// `dst.len()` bytes from `src` on are mapped readable, and none of them is a part of `dst`.
+/// `dst.len()` bytes from `src` on are mapped readable, and none of them is a part of `dst`, which
+/// is the caller's to write.
 #[inline]
-pub(super) unsafe fn copy_in(src: *const u8, dst: &mut [u8]) {
-    if let Ok(word) = <&mut [u8; WORD]>::try_from(&mut *dst)
-        && src.cast::<u64>().is_aligned()
-    {
+pub(super) unsafe fn copy_in(src: *const u8, dst: *mut [u8]) {
+    if dst.len() == WORD && src.cast::<u64>().is_aligned() {
         // What chains mostly move.
-        // SAFETY: by the caller's promise; aligned.
-        *word = unsafe { src.cast::<u64>().read_volatile() }.to_ne_bytes();
+        // SAFETY: by the caller's promise; the foreign side is aligned.
+        unsafe { dst.cast::<u64>().write_unaligned(src.cast::<u64>().read_volatile()) };
         return fence(Ordering::Acquire);
     }
     // SAFETY: by the caller's promise; AVX only where it is found.
@@ -103,7 +102,7 @@ pub(super) fn prefetch(to: *const u8, len: usize) {
 /// As for [`copy_in`], and the processor has AVX.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
-unsafe fn copy_in_avx(src: *const u8, dst: &mut [u8]) {
+unsafe fn copy_in_avx(src: *const u8, dst: *mut [u8]) {
     // SAFETY: by the caller's promise.
     unsafe { copy_in_by::<__m256i>(src, dst) }
 }
@@ -122,9 +121,9 @@ unsafe fn copy_out_avx(src: &[u8], dst: *mut u8) {
 /// # Safety
 /// As for [`copy_in`].
 #[inline(always)]
-unsafe fn copy_in_by<L: Copy>(src: *const u8, dst: &mut [u8]) {
+unsafe fn copy_in_by<L: Copy>(src: *const u8, dst: *mut [u8]) {
     let len = dst.len();
-    let dst = dst.as_mut_ptr();
+    let dst = dst.cast::<u8>();
     let lane = size_of::<L>();
     let mut at = 0;
     // SAFETY: `at` and the size of an access never pass `len`, so each access is within both

@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use remora_nic::memory::append_by_reading;
 use remora_nic::{Memory, MemoryFault};
 use thiserror::Error;
 
@@ -157,6 +158,21 @@ impl Memory for HostMemory {
             }
             None => self.read_elsewhere(addr, dst),
         }
+    }
+
+    fn append(&mut self, addr: u64, len: usize, out: &mut Vec<u8>) -> Result<(), MemoryFault> {
+        let Some(src) = HostMemory::own(addr, len) else {
+            return append_by_reading(self, addr, len, out);
+        };
+        // Not filled before: for an object of a page that takes as long as to copy it.
+        out.reserve(len);
+        let room = &raw mut out.spare_capacity_mut()[..len];
+        // SAFETY: as for `read`; `room` is the vector's own, and initialised when its length says so.
+        unsafe {
+            copy::copy_in(src, room as *mut [u8]);
+            out.set_len(out.len() + len);
+        }
+        Ok(())
     }
 
     fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {

@@ -3,12 +3,11 @@
 use remora_nic::psn::Psn;
 use remora_nic::qp::State;
 use remora_nic::queue::{Data, Remote, SendFlags, SendOp, Status};
-use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{
-    AtomicEth, Bth, Dialect, Extensions, Nak, Op, Operation, Position, ROCE_PORT, Reth, Transport,
+    AtomicEth, Bth, Dialect, Extensions, Nak, Op, Operation, Position, Reth, Transport,
 };
-use remora_nic::{Access, Datagram, Event, Transmit, TransmitBatch};
+use remora_nic::{Access, Event};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::packet::Wire;
 use remora_sim::pair::address;
@@ -460,60 +459,4 @@ fn a_read_is_answered_before_the_request_behind_it_is_refused() {
     assert_eq!(done[1].status, Status::RemoteAccess);
     assert_eq!(t.bytes(A, 0, 100_000), expected);
     assert_eq!(t.ends[B].state(&t.world), State::Error);
-}
-
-/// An empty WRITE of `from`, delivered at once; returns which of its packets were acknowledges.
-fn tell(t: &mut Pair, from: usize, answering: bool) -> Vec<bool> {
-    let to = t.remote(1 - from, 0);
-    let op = SendOp::Write { to, imm: None };
-    t.post(from, op, Data::Inline(&[]), SendFlags::empty());
-    pass(t, from, answering)
-}
-
-/// Delivers what the card of `from` has to send, packets without payload.
-fn pass(t: &mut Pair, from: usize, answering: bool) -> Vec<bool> {
-    let now = t.world.now;
-    let mut batch = TransmitBatch::new();
-    batch.set_answering(answering);
-    let host = &mut t.world.hosts[from];
-    host.nic.poll_transmit(now, &mut host.memory, &mut batch, 64);
-    let to = &mut t.world.hosts[1 - from];
-    let (src, dst) = (address(from), address(1 - from));
-    let deliver = |packet: &Transmit| {
-        let src_port = packet.path.src_port;
-        let flow = Flow { src, dst, src_port, dst_port: ROCE_PORT };
-        let icrc = Icrc::start(&flow, 0, packet.datagram_len(), packet.header()).finish();
-        let bytes = [packet.header(), &icrc].concat();
-        let datagram = Datagram { src, src_port, dst, ip_id: Some(0), tos: 0, bytes: &bytes };
-        to.nic.handle_packets(now, &mut to.memory, [datagram]);
-        bytes[0] == op(Operation::Acknowledge, Position::Only).code
-    };
-    batch.packets().iter().map(deliver).collect()
-}
-
-#[test]
-fn acknowledges_of_a_dialogue_coalesce() {
-    let mut t = Pair::standard();
-    for round in 1..=24 {
-        tell(&mut t, A, false);
-        let rides = tell(&mut t, B, true);
-        // Expect: data; and one acknowledge for eight messages, behind it.
-        assert_eq!(rides.len(), 1 + usize::from(round % 8 == 0), "round {round}");
-        assert!(!rides[0]);
-    }
-    // Expect: one that stays behind leaves when the driver asks for it, and once.
-    tell(&mut t, A, false);
-    assert_eq!(tell(&mut t, B, true), [false]);
-    assert_eq!(pass(&mut t, B, false), []);
-    assert!(t.world.hosts[B].nic.has_late_acknowledges());
-    t.world.hosts[B].nic.release_acknowledges();
-    assert_eq!(pass(&mut t, B, false), [true]);
-    assert!(!t.world.hosts[B].nic.has_late_acknowledges());
-    // Expect: as that one was missed, the next ones leave promptly.
-    for _ in 0..16 {
-        tell(&mut t, A, false);
-        assert_eq!(tell(&mut t, B, true), [false, true]);
-    }
-    tell(&mut t, A, false);
-    assert_eq!(tell(&mut t, B, true), [false]);
 }

@@ -126,8 +126,20 @@ FOLLOWS = (
 )
 # Read request, acknowledges and atomics, our calculation among them.
 WITHOUT_PAYLOAD = {0x0C, 0x11, 0x12, 0x13, 0x14, 0x1E, 0xAC, 0xB1, 0xB2, 0xB3, 0xB4}
-# The RPC op-codes of StRoM (2020), section 5.1: as RDMA WRITE. 0x1E is our own, as an atomic.
-STROM = {0x18: ["reth"], 0x19: ["reth"], 0x1A: [], 0x1B: [], 0x1C: ["reth"], 0x1E: ["atomic"]}
+# The RPC op-codes of StRoM (2020), section 5.1: as RDMA WRITE. Our own are 0x1E, as an atomic, and
+# from 0xC0 on those which acknowledge as well.
+STROM = {
+    0x18: ["reth"],
+    0x19: ["reth"],
+    0x1A: [],
+    0x1B: [],
+    0x1C: ["reth"],
+    0x1E: ["atomic"],
+    0xCA: ["reth", "aeth"],
+    0xCB: ["reth", "aeth", "imm"],
+    0xD8: ["reth", "aeth"],
+    0xDC: ["reth", "aeth"],
+}
 DIALECTS = {"standard": FOLLOWS, "strom": STROM}
 
 

@@ -1,0 +1,153 @@
+//! How acknowledges leave: alone, behind data, or in the packet that answers.
+
+use core::time::Duration;
+
+use remora_nic::queue::{Data, Remote, SendFlags, SendOp};
+use remora_nic::wire::icrc::{Flow, Icrc};
+use remora_nic::wire::opcode::Follows;
+use remora_nic::wire::{
+    Aeth, Dialect, Extensions, Nak, Op, Operation, Position, ROCE_PORT, Reth, Syndrome, Transport,
+};
+use remora_nic::{Datagram, Transmit, TransmitBatch};
+use remora_sim::endpoint::ConnectOptions;
+use remora_sim::pair::address;
+use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
+
+const ACK: &str = "RC Acknowledge";
+const WRITE: &str = "RC RDMA WRITE Only";
+const BOTH: &str = "RC RDMA WRITE Only with Acknowledge";
+
+/// Cards that agreed to the dialect.
+fn akin() -> Pair {
+    let connect = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
+    Pair::new(&PairOptions { connect, ..PairOptions::default() })
+}
+
+/// An empty WRITE of `from`, delivered at once; returns what left.
+fn tell(t: &mut Pair, from: usize, answering: bool) -> Vec<&'static str> {
+    let to = t.remote(1 - from, 0);
+    let op = SendOp::Write { to, imm: None };
+    t.post(from, op, Data::Inline(&[]), SendFlags::SIGNALED);
+    pass(t, from, answering)
+}
+
+/// Delivers what the card of `from` has to send, packets without payload.
+fn pass(t: &mut Pair, from: usize, answering: bool) -> Vec<&'static str> {
+    let now = t.world.now;
+    let mut batch = TransmitBatch::new();
+    batch.set_answering(answering);
+    let host = &mut t.world.hosts[from];
+    host.nic.poll_transmit(now, &mut host.memory, &mut batch, 64);
+    let to = &mut t.world.hosts[1 - from];
+    let (src, dst) = (address(from), address(1 - from));
+    let deliver = |packet: &Transmit| {
+        let src_port = packet.path.src_port;
+        let flow = Flow { src, dst, src_port, dst_port: ROCE_PORT };
+        let icrc = Icrc::start(&flow, 0, packet.datagram_len(), packet.header()).finish();
+        let bytes = [packet.header(), &icrc].concat();
+        let datagram = Datagram { src, src_port, dst, ip_id: Some(0), tos: 0, bytes: &bytes };
+        to.nic.handle_packets(now, &mut to.memory, [datagram]);
+        Op::lookup(bytes[0], Dialect::Strom).unwrap().name
+    };
+    batch.packets().iter().map(deliver).collect()
+}
+
+#[test]
+fn acknowledges_of_a_dialogue_coalesce() {
+    let mut t = Pair::standard();
+    for round in 1..=24 {
+        tell(&mut t, A, false);
+        let rides = tell(&mut t, B, true);
+        // Expect: data; and one acknowledge for eight messages, behind it.
+        assert_eq!(rides, [WRITE, ACK][..1 + usize::from(round % 8 == 0)], "round {round}");
+    }
+    // Expect: one that stays behind leaves when the driver asks for it, and once.
+    tell(&mut t, A, false);
+    assert_eq!(tell(&mut t, B, true), [WRITE]);
+    assert!(pass(&mut t, B, false).is_empty());
+    assert!(t.world.hosts[B].nic.has_late_acknowledges());
+    t.world.hosts[B].nic.release_acknowledges();
+    assert_eq!(pass(&mut t, B, false), [ACK]);
+    assert!(!t.world.hosts[B].nic.has_late_acknowledges());
+    // Expect: as that one was missed, the next ones leave promptly.
+    for _ in 0..16 {
+        tell(&mut t, A, false);
+        assert_eq!(tell(&mut t, B, true), [WRITE, ACK]);
+    }
+    tell(&mut t, A, false);
+    assert_eq!(tell(&mut t, B, true), [WRITE]);
+}
+
+#[test]
+fn an_answer_takes_the_acknowledge_along() {
+    let mut t = akin();
+    assert_eq!(tell(&mut t, A, false), [WRITE]);
+    for _ in 0..20 {
+        // Expect: whoever speaks acknowledges what was said, in one packet.
+        assert_eq!(tell(&mut t, B, false), [BOTH]);
+        assert_eq!(tell(&mut t, A, false), [BOTH]);
+    }
+    assert_eq!(pass(&mut t, B, false), [ACK]);
+    // Expect: every message is known to have arrived, at the first try.
+    assert_eq!((t.sent(A).len(), t.sent(B).len()), (21, 20));
+    for host in [A, B] {
+        let counters = t.world.hosts[host].nic.counters();
+        assert_eq!((counters.tx_retransmitted, counters.tx_acks), (0, 20 + u64::from(host == B)));
+    }
+    t.tear_down();
+}
+
+#[test]
+fn of_several_messages_none_takes_the_acknowledge_along() {
+    let mut t = akin();
+    tell(&mut t, A, false);
+    let to = t.remote(A, 0);
+    for _ in 0..3 {
+        t.post(B, SendOp::Write { to, imm: None }, Data::Inline(&[]), SendFlags::empty());
+    }
+    // Expect: three of one length and the shorter acknowledge: one group for the socket.
+    assert_eq!(pass(&mut t, B, false), [WRITE, WRITE, WRITE, ACK]);
+    // Expect: nor does one that is sent while others are outstanding.
+    t.forget();
+    assert_eq!(tell(&mut t, B, false), [WRITE]);
+    t.tear_down();
+}
+
+#[test]
+fn who_did_not_agree_gets_an_acknowledge_of_its_own() {
+    let mut t = Pair::standard();
+    tell(&mut t, A, false);
+    assert_eq!(tell(&mut t, B, false), [WRITE, ACK]);
+    t.tear_down();
+}
+
+#[test]
+fn what_a_request_acknowledges_is_judged_as_any_acknowledge() {
+    let op = Op::of(Transport::Rc, Operation::Write, Position::Only, Follows::AETH);
+    let ack = Syndrome::Ack { credits: Syndrome::UNLIMITED }.byte();
+    let nak = Syndrome::Nak(Nak::RemoteAccess).byte();
+    // The PSN, from that of B's only message on: that, one before, one behind, a ghost; then what
+    // is no acknowledge.
+    let cases = [(ack, 0), (ack, 0xFF_FFFF), (ack, 1), (ack, 0x80_0000), (nak, 0), (0xFF, 0)];
+    for (syndrome, distance) in cases {
+        let mut t = akin();
+        t.rule(Rule::all(Fate::Drop, |p| p.is_ack()));
+        let first = t.world.hosts[B].nic.query_qp(t.ends[B].qpn).unwrap().attr.sq_psn.unwrap();
+        t.post(
+            B,
+            SendOp::Write { to: t.remote(A, 0), imm: None },
+            Data::Inline(&[]),
+            SendFlags::SIGNALED,
+        );
+        let Remote { addr, rkey } = t.remote(B, 0);
+        let aeth = Aeth { syndrome, msn: first.plus(distance).value() };
+        let reth = Reth { addr, rkey, len: 4 };
+        t.world.run(Duration::from_micros(5));
+        t.forge(A, 100, op, &Extensions { reth, aeth, ..Extensions::default() }, &[7; 4]);
+        t.world.run(Duration::from_micros(5));
+        // Expect: the request is carried out, whatever it says; what is no acknowledge of what was
+        // sent is not taken for one.
+        assert_eq!(t.bytes(B, 0, 4), [7; 4]);
+        assert_eq!(t.sent(B).len(), usize::from((syndrome, distance) == (ack, 0)));
+    }
+}

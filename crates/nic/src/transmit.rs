@@ -202,6 +202,7 @@ impl TransmitBatch {
     }
 
     /// Where the payload of `packet`, one of [`TransmitBatch::packets`], lies.
+    #[inline]
     pub fn payload<'a>(&'a self, packet: &'a Transmit) -> PayloadRef<'a> {
         match &packet.payload {
             Payload::Segments(r) => {

@@ -41,7 +41,7 @@ use crate::raw::UNSENT_FOR;
 /// How soon after the last poll the thread takes over, at least and at most.
 const LOOK_IN_MIN: Duration = Duration::from_micros(250);
 const LOOK_IN_MAX: Duration = Duration::from_millis(1);
-/// Steps in a row before the lock is given up for others.
+/// Steps in a row before it is looked at whether somebody polls again.
 const STEPS: usize = 64;
 
 /// How long an acknowledge waits for an answer to ride behind, where somebody may be watching
@@ -62,8 +62,9 @@ const ATTENDED: Duration = Duration::from_millis(10);
 /// application does that sleeps on a channel and was woken.
 const POLLS: u32 = 8;
 /// Packets that an application moves itself which count as a poll: who streams long messages sends
-/// them as it posts, and finds completions nearly whenever it looks.
-const PACKETS_A_POLL: u32 = 64;
+/// them as it posts, and finds completions nearly whenever it looks. Eight times as many take less
+/// than [`LOOK_IN_MIN`], even where packets are long.
+const PACKETS_A_POLL: u32 = 16;
 /// [`Background::attention`] that leaves the card to the application.
 const ENOUGH: u32 = POLLS * PACKETS_A_POLL;
 
@@ -248,8 +249,8 @@ fn rest(shared: &Shared, time: Duration) -> bool {
     woken != Ok(0)
 }
 
-/// Takes steps until nothing moves, or a number of them; returns whether that came first. The last
-/// step has been taken under the lock that is returned.
+/// Takes steps until nothing moves, or a number of them, or somebody else wants the card; returns
+/// whether the first of these it was. The last step has been taken under the lock that is returned.
 fn take_steps<'a>(
     shared: &'a Shared,
     attended: bool,
@@ -279,6 +280,9 @@ fn take_steps<'a>(
             std::thread::yield_now();
             driver = shared.lock();
         }
+        if shared.is_wanted() {
+            break;
+        }
     }
     (driver, false)
 }
@@ -293,6 +297,11 @@ fn drive(shared: &Shared, attended: bool, stay_until: &mut Time) {
         }
         // The last step may have found nothing to move and yet made work: see `has_more`.
         if !settled || driver.has_more() && !driver.is_blocked() {
+            drop(driver);
+            if shared.is_wanted() {
+                // Or it would be this thread again that gets the lock, where both have one core.
+                std::thread::yield_now();
+            }
             return;
         }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 use std::time::Duration;
 use std::{env, io, thread};
@@ -261,6 +262,8 @@ pub(crate) struct Live {
 #[derive(Debug)]
 pub(crate) struct Shared {
     driver: Mutex<Driver>,
+    /// Threads that wait for the driver's lock.
+    waiting: AtomicU32,
     pub(crate) background: Background,
     /// The driver's, without its lock.
     pub(crate) clock: Clock,
@@ -302,7 +305,17 @@ impl Shared {
     /// The driver, for whoever is to drive or command. A thread that panicked while it had it
     /// leaves a card that is still whole: the card's own commands do not stop half-way.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Driver> {
-        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+        self.try_lock().unwrap_or_else(|| {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            driver
+        })
+    }
+
+    /// Does somebody wait for the lock?
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// As [`Shared::lock`], for who must not wait.
@@ -368,6 +381,7 @@ impl Device {
         let shared = Arc::new(Shared {
             cm_arrived: driver.cm_arrived.clone(),
             clock: driver.clock,
+            waiting: AtomicU32::new(0),
             driver: Mutex::new(driver),
             background: Background::new()?,
             socket,

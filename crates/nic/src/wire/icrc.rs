@@ -228,12 +228,14 @@ impl IcrcMaker {
     }
 
     /// The four bytes that end a packet whose bytes from BTH to pad are `covered`.
+    #[inline]
     pub fn make(&mut self, flow: &Flow, ip_id: u16, covered: &[u8]) -> [u8; 4] {
         let at = self.touch(flow, covered.len());
         self.known[at].value(ip_id, covered).to_le_bytes()
     }
 
     /// Where it is kept what packets of this flow and length have in common.
+    #[inline]
     fn touch(&mut self, flow: &Flow, covered: usize) -> usize {
         // Lengths are multiples of 4.
         let at = covered / 4 % KNOWN_LEN;
@@ -271,6 +273,7 @@ impl IcrcChecker {
     /// `ip_id` is the IPv4 identification, where the driver sees it. Where it does not, a damaged
     /// packet passes with probability 2^-16 instead of 2^-32. IPv6 has no identification, and its
     /// check is always full.
+    #[inline]
     pub fn check(&mut self, flow: &Flow, ip_id: Option<u16>, datagram: &[u8]) -> bool {
         let Some((covered, trailer)) = datagram.split_last_chunk() else { return false };
         let expected = u32::from_le_bytes(*trailer);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use remora_nic::kernel::STATUS_WORD_LEN;
+use remora_nic::kernel::{HEADER_LEN, STATUS_WORD_LEN};
 use remora_nic::queue::{
     Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status,
     WorkKind,
@@ -21,9 +21,6 @@ use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 const CALL_LEN: usize = 4096;
 /// Room for a status word, on a cache line of its own.
 const WORD_LEN: usize = 64;
-
-/// Where the end of a call is told: without bytes of its own.
-const RECEIVE: RecvRequest<'static> = RecvRequest { wr_id: 0, sges: &[] };
 
 /// Why a call has no result.
 #[derive(Debug, Error)]
@@ -80,12 +77,6 @@ pub struct KernelClient {
     region: MemoryRegion,
     result_len: usize,
     slots: Vec<Slot>,
-    /// Places that wait for their answer.
-    waiting: usize,
-    /// Receive elements that wait for answers.
-    receives: usize,
-    /// Completions as they are fetched.
-    done: [Completion; 8],
     /// How long a call may take.
     pub patience: Duration,
 }
@@ -118,9 +109,6 @@ impl KernelClient {
             region,
             result_len,
             slots: vec![Slot::Free; places],
-            waiting: 0,
-            receives: 0,
-            done: [Completion::default(); 8],
             patience: Duration::from_secs(10),
         })
     }
@@ -168,7 +156,7 @@ impl KernelClient {
             cookie: slot as u64,
         };
         let at = slot * CALL_LEN;
-        let (head, len) = (header.to_bytes(), header.to_bytes().len() + params.len());
+        let (head, len) = (header.to_bytes(), HEADER_LEN + params.len());
         if len > CALL_LEN {
             let room = AccessError::OutOfRange { offset: 0, len, buffer: CALL_LEN };
             return Err(CallFailure::Room(room));
@@ -180,22 +168,14 @@ impl KernelClient {
             None => (SendOp::Rpc { opcode }, &sges[..1]),
             Some(_) => (SendOp::RpcWrite { opcode }, &sges[..]),
         };
-        let request =
-            SendRequest { wr_id: slot as u64, op, data: Data::Sges(sges), flags: SendFlags::empty() };
-        // One doorbell for both, so that an acknowledge that is owed leaves with the call.
+        let (wr_id, flags) = (slot as u64, SendFlags::empty());
+        // One doorbell for both, so that an acknowledge that is owed rides behind the call.
         let mut batch = self.queue_pair.post_batch();
-        if self.receives == self.waiting {
-            batch.post_recv(&self.queue_pair, &RECEIVE)?;
-            self.receives += 1;
-        }
+        batch.post_recv(&self.queue_pair, &RecvRequest { wr_id, sges: &[] })?;
+        let request = SendRequest { wr_id, op, data: Data::Sges(sges), flags };
         batch.post_send(&self.queue_pair, &request)?;
         drop(batch);
-        (self.slots[slot], self.waiting) = (Slot::Waiting, self.waiting + 1);
-        if self.receives < self.slots.len() {
-            // The next call's, while this one is on its way.
-            self.queue_pair.post_recv(&RECEIVE)?;
-            self.receives += 1;
-        }
+        self.slots[slot] = Slot::Waiting;
         Ok(Ticket { slot })
     }
 
@@ -219,19 +199,18 @@ impl KernelClient {
     }
 
     fn poll(&mut self) -> Result<(), CallFailure> {
-        let n = self.recv_cq.poll(&mut self.done)?;
-        for entry in &self.done[..n] {
+        let mut done = [Completion::default(); 8];
+        let n = self.recv_cq.poll(&mut done)?;
+        for entry in &done[..n] {
             if entry.status != Status::Success {
                 return Err(CallFailure::Connection(entry.status));
             }
-            self.receives -= 1;
             let (status, cookie) = CallStatus::from_immediate(entry.imm_or_key);
             if entry.kind == WorkKind::RecvWriteImm
                 && let Some(slot) = self.slots.get_mut(cookie as usize)
                 && matches!(slot, Slot::Waiting)
             {
                 *slot = Slot::Done(status, entry.len);
-                self.waiting -= 1;
             }
         }
         Ok(())

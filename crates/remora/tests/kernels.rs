@@ -127,25 +127,43 @@ fn streams_are_worked_on_as_they_arrive() {
     // Shuffle.
     let mut sizes = vec![0; 256];
     numbers.iter().for_each(|v| sizes[(v & 255) as usize] += 1);
-    let histogram = shuffle::Partition::histogram(b.memory.addr(), &sizes);
-    a.memory.write_at(2 << 20, &histogram).unwrap();
-    let histogram = a.memory.sge(2 << 20, histogram.len() as u32);
-    builtin::shuffle_histogram(&mut client, 1, 8, histogram).unwrap();
-    assert_eq!(builtin::shuffle_values(&mut client, 1, stream).unwrap(), 100_000);
-    let mut got = vec![0; bytes.len()];
-    b.memory.read_at(0, &mut got).unwrap();
     let mut expected = Vec::new();
     for partition in 0..256 {
         expected.extend(numbers.iter().filter(|v| *v & 255 == partition));
     }
-    let got: Vec<u64> = got.as_chunks().0.iter().map(|v| u64::from_le_bytes(*v)).collect();
-    assert!(got == expected);
+    let begin = |client: &mut _, at: usize| {
+        let histogram = shuffle::Partition::histogram(b.memory.addr() + at as u64, &sizes);
+        a.memory.write_at(2 << 20, &histogram).unwrap();
+        let histogram = a.memory.sge(2 << 20, histogram.len() as u32);
+        builtin::shuffle_histogram(client, 1, 8, histogram).unwrap();
+    };
+    let partitioned = |at: usize| {
+        let mut got = vec![0; bytes.len()];
+        b.memory.read_at(at, &mut got).unwrap();
+        b.memory.write_at(at, &vec![0; bytes.len()]).unwrap();
+        let got: Vec<u64> = got.as_chunks().0.iter().map(|v| u64::from_le_bytes(*v)).collect();
+        got == expected
+    };
+    // (The last begins in the middle of a word, where no value can be stored whole.)
+    for at in [0, 8, 3] {
+        begin(&mut client, at);
+        assert_eq!(builtin::shuffle_values(&mut client, 1, stream).unwrap(), 100_000);
+        assert!(partitioned(at), "partitions at {at}");
+    }
     // A receive kernel sees plain WRITEs.
-    shared.hyperloglog.with(|sketch| *sketch = hyperloglog::Sketch::new(14));
+    begin(&mut client, 0);
     let to = Bound::Region(b.memory.key());
+    let tap = shared.shuffle.tap(1);
+    let binding = b.device.bind_kernel(to, vec![b.memory.grant_write()], tap).unwrap();
+    let op = SendOp::Write { to: b.memory.remote(1 << 20), imm: None };
+    let flags = SendFlags::SIGNALED;
+    a.qp.post_send(&SendRequest { wr_id: 1, op, data: Data::Sges(&[stream]), flags }).unwrap();
+    assert_eq!(a.send_cq.spin(PATIENCE).unwrap().status, Status::Success);
+    assert!(partitioned(0));
+    drop(binding);
+    shared.hyperloglog.with(|sketch| *sketch = hyperloglog::Sketch::new(14));
     let binding = b.device.bind_kernel(to, vec![], shared.hyperloglog.tap()).unwrap();
     let op = SendOp::Write { to: b.memory.remote(0), imm: None };
-    let flags = SendFlags::SIGNALED;
     let write = || {
         a.qp.post_send(&SendRequest { wr_id: 1, op, data: Data::Sges(&[stream]), flags }).unwrap();
         assert_eq!(a.send_cq.spin(PATIENCE).unwrap().status, Status::Success);

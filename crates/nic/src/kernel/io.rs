@@ -155,9 +155,10 @@ impl KernelIo<'_> {
         env.write_region((key, local(pd)), addr, src, Access::LOCAL_WRITE)
     }
 
-    /// Writes memory piece by piece, in a protection domain: for many small writes in a row.
-    pub fn writer(&mut self, pd: Pd) -> Writer<'_> {
-        Writer::new(&self.card.regions, &mut *self.mem, pd)
+    /// Writes memory piece by piece, in a protection domain: for many small writes in a row, most
+    /// of them through `keys`.
+    pub fn writer(&mut self, pd: Pd, keys: impl Iterator<Item = Key>) -> Writer<'_> {
+        Writer::new(&self.card.regions, &mut *self.mem, pd, keys)
     }
 
     /// Has the card room for `messages` more?

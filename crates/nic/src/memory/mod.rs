@@ -8,6 +8,8 @@ pub mod region;
 pub mod translate;
 pub mod window;
 
+use core::sync::atomic::AtomicU64;
+
 use thiserror::Error;
 
 /// The bytes behind a bus address, as the driver reaches them.
@@ -33,6 +35,13 @@ pub trait Memory {
     /// It changes nothing that anybody can see, and addresses that cannot be reached are let be.
     fn prefetch(&mut self, addr: u64, len: usize) {
         let _ = (addr, len);
+    }
+
+    /// `count` 64-bit words from `addr` on (8-byte aligned, host byte order), lent for many small
+    /// accesses in a row; `None`, as it comes, if they can only be copied.
+    fn words(&self, addr: u64, count: u64) -> Option<&[AtomicU64]> {
+        let _ = (addr, count);
+        None
     }
 
     /// Replaces the 64-bit word at `addr` (8-byte aligned, host byte order) by `swap` if it equals

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::AtomicU64;
 
 use bitflags::bitflags;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 use thiserror::Error;
 
+use super::Memory;
 use super::translate::PageTable;
 use super::window::Window;
 use crate::counters::Counters;
@@ -223,7 +225,7 @@ impl Region {
 }
 
 /// A region in one piece, as it is at this moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Opened {
     iova: u64,
     len: u64,
@@ -236,6 +238,15 @@ impl Opened {
     pub(crate) fn bus(&self, addr: u64, len: usize) -> Option<u64> {
         let from = addr.checked_sub(self.iova)?;
         (from <= self.len && self.len - from >= len as u64).then(|| self.start + from)
+    }
+
+    /// Its words that are aligned in memory, if that lends them, and the address of the first.
+    pub(crate) fn words<'m>(&self, mem: &'m dyn Memory) -> (u64, &'m [AtomicU64]) {
+        let skip = self.start.wrapping_neg() % 8;
+        let count = self.len.saturating_sub(skip) / 8;
+        let first = self.start.wrapping_add(skip);
+        let words = (count > 0).then(|| mem.words(first, count)).flatten();
+        (self.iova.wrapping_add(skip), words.unwrap_or_default())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Granted memory, written in many places.
 
-use remora_nic::kernel::Writer;
+use remora_nic::Pd;
+use remora_nic::kernel::{KernelIo, Writer};
 
 use super::invocation::{granted, refused};
 use super::{CallStatus, Grant};
@@ -15,26 +16,38 @@ pub struct Scatter<'a> {
 }
 
 impl<'a> Scatter<'a> {
-    pub(super) fn new(writer: Writer<'a>, grants: &'a [Grant], hint: &'a mut usize) -> Scatter<'a> {
-        Scatter { writer, grants, hint }
+    pub(super) fn new(
+        io: &'a mut KernelIo<'_>,
+        pd: Pd,
+        grants: &'a [Grant],
+        hint: &'a mut usize,
+    ) -> Scatter<'a> {
+        let keys = grants.iter().filter(|grant| grant.write).map(|grant| grant.key);
+        Scatter { writer: io.writer(pd, keys), grants, hint }
     }
 
-    /// Writes granted memory. `more` bytes behind will probably be written soon (zero if not), and
-    /// are fetched meanwhile: such places miss every cache, and a store that misses holds up those
-    /// behind it.
+    /// Writes words of 8 bytes to granted memory, each to its address. Others will probably follow
+    /// behind each of them soon.
     ///
     /// # Errors
-    /// The address was not granted, or cannot be reached.
+    /// An address was not granted, or cannot be reached: the words before are there, those behind
+    /// it were not looked at.
     #[inline(always)]
-    pub fn write(&mut self, addr: u64, src: &[u8], more: usize) -> Result<(), CallStatus> {
-        match self.writer.write_on(addr, src, more) {
-            Some(written) => written.map_err(refused),
-            None => self.write_elsewhere(addr, src),
+    pub fn write(
+        &mut self,
+        mut words: impl Iterator<Item = (u64, [u8; 8])>,
+    ) -> Result<(), CallStatus> {
+        while let Some((addr, word)) = self.writer.store(&mut words) {
+            self.write_one(addr, &word)?;
         }
+        Ok(())
     }
 
     #[cold]
-    fn write_elsewhere(&mut self, addr: u64, src: &[u8]) -> Result<(), CallStatus> {
-        granted(self.grants, self.hint, true, |key| self.writer.write(key, addr, src))
+    fn write_one(&mut self, addr: u64, word: &[u8]) -> Result<(), CallStatus> {
+        match self.writer.write_open(addr, word) {
+            Some(written) => written.map_err(refused),
+            None => granted(self.grants, self.hint, true, |key| self.writer.write(key, addr, word)),
+        }
     }
 }

@@ -65,7 +65,7 @@ impl TapIo<'_, '_> {
 impl TapIo<'_, '_> {
     /// Granted memory, for many small writes in a row.
     pub fn scatter(&mut self) -> Scatter<'_> {
-        Scatter::new(self.io.writer(self.pd), self.grants, &mut self.hint)
+        Scatter::new(self.io, self.pd, self.grants, &mut self.hint)
     }
 
     /// Writes through the key of the WRITE that passes, whose range was judged for the peer.

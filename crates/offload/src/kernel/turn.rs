@@ -183,8 +183,8 @@ impl Ports for Turn<'_, '_> {
     }
 
     fn scatter(&mut self) -> Scatter<'_> {
-        let writer = self.io.writer(self.invocation.call.pd);
-        Scatter::new(writer, self.grants, &mut self.invocation.hint)
+        let pd = self.invocation.call.pd;
+        Scatter::new(self.io, pd, self.grants, &mut self.invocation.hint)
     }
 
     fn output(&mut self, len: usize) -> Result<&mut Vec<u8>, CallStatus> {

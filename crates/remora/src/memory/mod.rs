@@ -9,6 +9,7 @@ mod copy;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::ptr;
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_nic::memory::append_by_reading;
@@ -51,9 +52,10 @@ pub struct FilesFull;
 impl HostMemory {
     /// # Safety
     /// Whoever uses it as [`Memory`] promises that each virtual address passed to it lies in memory
-    /// that is mapped, readable, writable where written, and for the time of the call reached by
-    /// raw pointers and atomics only. A card keeps this promise if every range that is registered
-    /// with it keeps it for as long as it is registered.
+    /// that is mapped, readable, writable where written, and for the time of the call, or for as
+    /// long as what it returns is borrowed, reached by raw pointers and atomics only. A card keeps
+    /// this promise if every range that is registered with it keeps it for as long as it is
+    /// registered.
     pub const unsafe fn new() -> HostMemory {
         HostMemory { files: Vec::new() }
     }
@@ -194,6 +196,15 @@ impl Memory for HostMemory {
         }
     }
 
+    fn words(&self, addr: u64, count: u64) -> Option<&[AtomicU64]> {
+        let count = usize::try_from(count).ok()?;
+        let len = count.checked_mul(size_of::<u64>())?;
+        let first = HostMemory::own(addr, len)?.cast::<AtomicU64>();
+        // SAFETY: aligned; mapped, and shared with raw pointers and atomics only, by the promise
+        // made to `new`, for as long as the memory is borrowed; `own` has seen that it ends.
+        first.is_aligned().then(|| unsafe { slice::from_raw_parts(first, count) })
+    }
+
     /// Refused for files: nothing makes a read and a write of a file one step.
     fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault> {
         let word = self.word(addr)?;
@@ -266,6 +277,21 @@ mod tests {
         let mut bytes = [0; 4096];
         memory.read(buffer.addr(), &mut bytes).unwrap();
         assert_eq!(bytes, [7; 4096]);
+    }
+
+    #[test]
+    fn words_are_lent_of_memory_that_is_mapped() {
+        let buffer = Buffer::new(4096).unwrap();
+        let mut memory = memory();
+        let words = memory.words(buffer.addr() + 8, 511).unwrap();
+        words[510].store(7, Ordering::Relaxed);
+        assert_eq!(buffer.load_u64(4088), Ok(7));
+        assert_eq!(memory.fetch_add(buffer.addr() + 4088, 1), Ok(7));
+        let base = memory.add_file(file_of(&[7; 64])).unwrap();
+        for addr in [buffer.addr() + 4, CHECKED | buffer.addr(), base, 0, u64::MAX - 7] {
+            assert!(memory.words(addr, 8).is_none(), "{addr:#x}");
+        }
+        assert!(memory.words(buffer.addr(), u64::MAX / 8).is_none());
     }
 
     #[test]

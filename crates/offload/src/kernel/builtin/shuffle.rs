@@ -1,9 +1,9 @@
 //! Shuffle: radix partitioning of 8-byte values on their low bits, as they arrive (StRoM §6.4).
 //!
 //! A histogram, sent first, says how large each of up to 1,024 partitions is and where it lies.
-//! Values then go by RPC WRITE, or by plain WRITE through the receive kernel, into a buffer of 16
-//! values for each partition, from which they are written to their partition 128 bytes at a time.
-//! At the end of each message what is left in the buffers is written, too.
+//! Values then go by RPC WRITE, or by plain WRITE through the receive kernel, each to the next
+//! place of its partition. (StRoM gathers 16 of a partition before it writes them, for the sake of
+//! PCIe. Here the lines of the processor's cache gather them: a buffer would be one copy more.)
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,8 +13,6 @@ use crate::kernel::{CallStatus, Context, Passing, Tap, TapIo, Verdict};
 
 /// Low bits that choose a partition, at most: 1,024 partitions.
 pub const BITS_MAX: u8 = 10;
-/// Values that a partition's buffer holds.
-pub const BUFFER: usize = 16;
 /// Bytes of [`Params`].
 pub const PARAMS_LEN: usize = 16;
 /// Bytes of a [`Partition`] in a histogram.
@@ -99,35 +97,21 @@ impl Partition {
 /// Partitions, at most.
 const PARTITIONS: usize = 1 << BITS_MAX;
 
-/// A partition at work.
-#[derive(Clone, Copy, Debug)]
+/// A partition at work: where its next value goes, and where it ends.
+#[derive(Clone, Copy, Default, Debug)]
 struct Slot {
     next: u64,
-    left: u64,
-    /// Where the first value lies that was not written yet.
-    first: u16,
+    end: u64,
 }
 
-/// What each value touches. As many as there can be, so that nothing has to be asked before.
-///
-/// A partition's buffer is the image of a block of memory, so that each block but the first and the
-/// last is written whole, and no line of the cache twice.
-#[derive(Clone, Debug)]
-#[repr(align(64))]
-struct Buffers {
-    /// The partitions' buffers, one behind the other.
-    values: [[u8; 8]; PARTITIONS * BUFFER],
-    /// Where among them each partition's next value goes.
-    next: [u16; PARTITIONS],
-}
-
-/// A histogram, and the buffers of its partitions.
+/// A histogram, and how far its partitions are.
 #[derive(Clone, Debug)]
 pub struct Shuffle {
-    slots: Vec<Slot>,
-    buffers: Box<Buffers>,
+    /// As many as there can be, so that no value has to be asked whether there is one for it.
+    slots: Box<[Slot; PARTITIONS]>,
     mask: usize,
-    written: u64,
+    /// The sum of the addresses where partitions begin.
+    begin: u64,
     overflowed: u64,
 }
 
@@ -138,93 +122,43 @@ impl Shuffle {
     /// [`CallStatus::BAD_PARAMS`]: not 2^`bits` partitions, or one that no address space holds.
     pub fn new(bits: u8, histogram: &[u8]) -> Result<Shuffle, CallStatus> {
         require(bits <= BITS_MAX && histogram.len() == PARTITION_LEN << bits)?;
-        let mut slots = Vec::with_capacity(1 << bits);
-        let empty = Buffers { values: [[0; 8]; PARTITIONS * BUFFER], next: [0; PARTITIONS] };
-        let mut buffers = Box::new(empty);
-        for entry in histogram.chunks_exact(PARTITION_LEN) {
+        let mut slots = Box::new([Slot::default(); PARTITIONS]);
+        for (entry, slot) in histogram.chunks_exact(PARTITION_LEN).zip(slots.iter_mut()) {
             let mut reader = Reader(entry);
-            let (next, left) = (reader.u64()?, reader.u64()?);
-            require(left.checked_mul(8).and_then(|len| next.checked_add(len)).is_some())?;
-            let first = (slots.len() * BUFFER) as u16 + (next / 8 % BUFFER as u64) as u16;
-            buffers.next[slots.len()] = first;
-            slots.push(Slot { next, left, first });
+            let (next, values) = (reader.u64()?, reader.u64()?);
+            let end = values.checked_mul(8).and_then(|len| next.checked_add(len));
+            *slot = Slot { next, end: end.ok_or(CallStatus::BAD_PARAMS)? };
         }
-        let mask = slots.len() - 1;
-        Ok(Shuffle { slots, buffers, mask, written: 0, overflowed: 0 })
+        let begin = sum_of_next(&*slots);
+        Ok(Shuffle { slots, mask: (1 << bits) - 1, begin, overflowed: 0 })
     }
 
-    /// Partitions values, whole ones. `write` is given an address, the bytes that belong there, and
-    /// how many will follow behind them.
-    ///
-    /// # Errors
-    /// Those of `write`; the values of that buffer are lost.
-    pub fn push(
-        &mut self,
-        values: &[u8],
-        mut write: impl FnMut(u64, &[u8], usize) -> Result<(), CallStatus>,
-    ) -> Result<(), CallStatus> {
-        let mask = self.mask & (PARTITIONS - 1);
-        for value in values.as_chunks::<8>().0 {
-            let at = u64::from_le_bytes(*value) as usize & mask;
-            let next = usize::from(self.buffers.next[at]) % (PARTITIONS * BUFFER);
-            self.buffers.values[next] = *value;
-            self.buffers.next[at] = next as u16 + 1;
-            if (next + 1).is_multiple_of(BUFFER) {
-                self.spill(at, &mut write)?;
+    /// Partitions values, whole ones: where each goes that fits, and the value. Those that are
+    /// taken from this count as written.
+    #[inline(always)]
+    pub fn place(&mut self, values: &[u8]) -> impl Iterator<Item = (u64, [u8; 8])> {
+        let (values, _) = values.as_chunks::<8>();
+        let mask = self.mask % PARTITIONS;
+        values.iter().filter_map(move |value| {
+            let slot = &mut self.slots[u64::from_le_bytes(*value) as usize & mask];
+            let to = slot.next;
+            if to == slot.end {
+                self.overflowed += 1;
+                return None;
             }
-        }
-        Ok(())
-    }
-
-    /// Writes what a partition's buffer holds to the partition.
-    #[inline(never)]
-    fn spill(
-        &mut self,
-        at: usize,
-        write: &mut impl FnMut(u64, &[u8], usize) -> Result<(), CallStatus>,
-    ) -> Result<(), CallStatus> {
-        let (slot, next) = (&mut self.slots[at], &mut self.buffers.next[at]);
-        let values = &self.buffers.values[usize::from(slot.first)..usize::from(*next)];
-        // Behind a full buffer comes the next partition's.
-        *next = (at * BUFFER) as u16 + *next % BUFFER as u16;
-        slot.first = *next;
-        let fits = slot.left.min(values.len() as u64);
-        let to = slot.next;
-        slot.next = slot.next.wrapping_add(fits * 8);
-        slot.left -= fits;
-        self.written += fits;
-        let values = if fits == values.len() as u64 {
-            values
-        } else {
-            self.overflowed += values.len() as u64 - fits;
-            &values[..fits as usize]
-        };
-        if values.is_empty() {
-            return Ok(());
-        }
-        write(to, values.as_flattened(), slot.left.min(BUFFER as u64) as usize * 8)
-    }
-
-    /// Writes what is left in the buffers.
-    ///
-    /// # Errors
-    /// Those of `write`.
-    pub fn flush(
-        &mut self,
-        mut write: impl FnMut(u64, &[u8], usize) -> Result<(), CallStatus>,
-    ) -> Result<(), CallStatus> {
-        for at in 0..self.slots.len() {
-            if self.buffers.next[at] > self.slots[at].first {
-                self.spill(at, &mut write)?;
-            }
-        }
-        Ok(())
+            slot.next += 8;
+            Some((to, *value))
+        })
     }
 
     /// Values written to partitions, and values that did not fit.
     pub fn counts(&self) -> (u64, u64) {
-        (self.written, self.overflowed)
+        (sum_of_next(&*self.slots).wrapping_sub(self.begin) / 8, self.overflowed)
     }
+}
+
+fn sum_of_next(slots: &[Slot]) -> u64 {
+    slots.iter().fold(0, |sum, slot| sum.wrapping_add(slot.next))
 }
 
 /// Histograms at once, at most.
@@ -307,8 +241,7 @@ impl Shuffles {
                 let known = self.with(session, |shuffle| {
                     rows.push(piece, |values| {
                         if result.is_ok() {
-                            result =
-                                shuffle.push(values, |to, bytes, more| out.write(to, bytes, more));
+                            result = out.write(shuffle.place(values));
                         }
                     });
                 });
@@ -320,20 +253,7 @@ impl Shuffles {
                 None => break,
             }
         }
-        require(rows.end() == 0)?;
-        // Few enough: a buffer for each partition.
-        let mut writes = Vec::new();
-        let flushed = self.with(session, |shuffle| {
-            shuffle.flush(|to, bytes, _| {
-                writes.push((to, bytes.len(), padded(bytes)));
-                Ok(())
-            })
-        });
-        flushed.ok_or(CallStatus::NOT_FOUND)??;
-        for (to, len, bytes) in writes {
-            context.write(to, &bytes[..len]).await?;
-        }
-        Ok(())
+        require(rows.end() == 0)
     }
 
     /// The receive kernel: values of plain WRITEs go to their partitions instead of where the
@@ -341,14 +261,6 @@ impl Shuffles {
     pub fn tap(&self, session: u32) -> Box<dyn Tap> {
         Box::new(ShuffleTap { shuffles: self.clone(), session })
     }
-}
-
-/// A buffer's bytes, padded.
-fn padded(bytes: &[u8]) -> [u8; BUFFER * 8] {
-    let mut out = [0; BUFFER * 8];
-    let len = bytes.len().min(out.len());
-    out[..len].copy_from_slice(&bytes[..len]);
-    out
 }
 
 #[derive(Debug)]
@@ -361,18 +273,12 @@ impl Tap for ShuffleTap {
     fn receiving(
         &mut self,
         io: &mut TapIo<'_, '_>,
-        passing: &Passing,
+        _: &Passing,
         bytes: &[u8],
         _: &mut Vec<u8>,
     ) -> Verdict {
         let mut out = io.scatter();
-        let taken = self.shuffles.with(self.session, |shuffle| {
-            shuffle.push(bytes, |to, bytes, more| out.write(to, bytes, more))?;
-            if passing.ends(bytes.len()) {
-                shuffle.flush(|to, bytes, more| out.write(to, bytes, more))?;
-            }
-            Ok::<_, CallStatus>(())
-        });
+        let taken = self.shuffles.with(self.session, |shuffle| out.write(shuffle.place(bytes)));
         // Without a histogram, or where a partition is gone, data goes where it was to go.
         if taken == Some(Ok(())) { Verdict::Take } else { Verdict::Pass }
     }
@@ -400,6 +306,19 @@ mod tests {
         assert_eq!(Shuffle::new(0, &wraps).unwrap_err(), CallStatus::BAD_PARAMS);
     }
 
+    #[test]
+    fn values_that_do_not_fit_are_counted() {
+        let mut shuffle = Shuffle::new(1, &Partition::histogram(1000, &[2, 0])).unwrap();
+        let values: Vec<u8> = [4u64, 1, 6, 8, 3].iter().flat_map(|v| v.to_le_bytes()).collect();
+        // (A part of a value behind them is none.)
+        let values = [values, vec![0; 7]].concat();
+        let placed: Vec<_> = shuffle.place(&values).collect();
+        assert_eq!(placed, [(1000, 4u64.to_le_bytes()), (1008, 6u64.to_le_bytes())]);
+        assert_eq!(shuffle.counts(), (2, 3));
+        assert_eq!(shuffle.place(&values).count(), 0);
+        assert_eq!(shuffle.counts(), (2, 8));
+    }
+
     proptest! {
         #[test]
         fn each_value_lies_in_its_partition_in_order(
@@ -410,13 +329,10 @@ mod tests {
             values.iter().for_each(|v| sizes[(v & mask) as usize] += 1);
             let mut memory = vec![0u8; values.len() * 8];
             let mut shuffle = Shuffle::new(bits, &Partition::histogram(0, &sizes)).unwrap();
-            let mut write = |to: u64, bytes: &[u8], _| {
-                memory[to as usize..][..bytes.len()].copy_from_slice(bytes);
-                Ok(())
-            };
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            shuffle.push(&bytes, &mut write).unwrap();
-            shuffle.flush(&mut write).unwrap();
+            for (to, value) in shuffle.place(&bytes) {
+                memory[to as usize..][..8].copy_from_slice(&value);
+            }
             prop_assert_eq!(shuffle.counts(), (values.len() as u64, 0));
             let mut expected = Vec::new();
             for partition in 0..1 << bits {

@@ -86,7 +86,7 @@ impl World {
 #[test]
 fn partitions_may_lie_in_different_regions_at_any_address() {
     let mut w = World::new(&[PARTITION + 64, PARTITION + 64]);
-    // One begins in the middle of a word, one in the middle of a line.
+    // One begins in the middle of a word, one in the middle of a block.
     let places = [w.regions[0].addr + 3, w.regions[1].addr + 40];
     let values = w.values.clone();
     w.begin(places);
@@ -151,7 +151,7 @@ fn a_partition_ends_with_its_region() {
     // (Of the other region, only that there is memory between the two is of use.)
     let mut w = World::new(&[2 * PARTITION, 64]);
     let region = w.regions[0];
-    // The second partition's last words would lie behind the region's end.
+    // The second partition's last block would lie behind the region's end.
     let second = region.addr + PARTITION as u64 + 64;
     w.begin([region.addr, second]);
     let end = region.addr + 2 * PARTITION as u64;
@@ -159,6 +159,6 @@ fn a_partition_ends_with_its_region() {
     let values = w.values.clone();
     assert_eq!(w.call(Ask::Values, &values), Some(CallStatus::ACCESS));
     assert_eq!(w.bytes(end, 64), behind);
-    let there = PARTITION - 64;
+    let there = PARTITION - 128;
     assert!(w.bytes(second, there) == w.expected(1)[..there]);
 }

@@ -26,28 +26,25 @@ impl<'a> Scatter<'a> {
         Scatter { writer: io.writer(pd, keys), grants, hint }
     }
 
-    /// Writes words of 8 bytes to granted memory, each to its address. Others will probably follow
-    /// behind each of them soon.
-    ///
-    /// # Errors
-    /// An address was not granted, or cannot be reached: the words before are there, those behind
-    /// it were not looked at.
+    /// Stores words of 8 bytes in granted memory, each at its address, up to one for which that
+    /// takes more than a store, which is returned: see [`Writer::store`]. Others will probably
+    /// follow behind each of them soon.
     #[inline(always)]
-    pub fn write(
+    pub fn store(
         &mut self,
-        mut words: impl Iterator<Item = (u64, [u8; 8])>,
-    ) -> Result<(), CallStatus> {
-        while let Some((addr, word)) = self.writer.store(&mut words) {
-            self.write_one(addr, &word)?;
-        }
-        Ok(())
+        words: &mut impl Iterator<Item = (u64, [u8; 8])>,
+    ) -> Option<(u64, [u8; 8])> {
+        self.writer.store(words)
     }
 
-    #[cold]
-    fn write_one(&mut self, addr: u64, word: &[u8]) -> Result<(), CallStatus> {
-        match self.writer.write_open(addr, word) {
+    /// Writes granted memory.
+    ///
+    /// # Errors
+    /// The address was not granted, or cannot be reached.
+    pub fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), CallStatus> {
+        match self.writer.write_open(addr, src) {
             Some(written) => written.map_err(refused),
-            None => granted(self.grants, self.hint, true, |key| self.writer.write(key, addr, word)),
+            None => granted(self.grants, self.hint, true, |key| self.writer.write(key, addr, src)),
         }
     }
 }

@@ -143,7 +143,7 @@ impl Plan {
         values: &[u64],
         mut write: impl FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        const ROOM: usize = 16;
+        const ROOM: usize = shuffle::BUFFER;
         let mut next = Vec::with_capacity(self.sizes.len());
         let mut at = 0;
         for size in &self.sizes {

@@ -2,17 +2,21 @@
 //!
 //! A histogram, sent first, says how large each of up to 1,024 partitions is and where it lies.
 //! Values then go by RPC WRITE, or by plain WRITE through the receive kernel, each to the next
-//! place of its partition. (StRoM gathers 16 of a partition before it writes them, for the sake of
-//! PCIe. Here the lines of the processor's cache gather them: a buffer would be one copy more.)
+//! place of its partition. Where memory takes a call, and a round trip of PCIe in StRoM's card, they
+//! are gathered before in a buffer of 16 values for each partition, and what is left in the buffers
+//! is written at the end of each message. Where the card can store them itself, the lines of the
+//! processor's cache gather them: a buffer would be one copy more.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::column::Rows;
 use super::reader::{Reader, require};
-use crate::kernel::{CallStatus, Context, Passing, Tap, TapIo, Verdict};
+use crate::kernel::{CallStatus, Context, Passing, Scatter, Tap, TapIo, Verdict};
 
 /// Low bits that choose a partition, at most: 1,024 partitions.
 pub const BITS_MAX: u8 = 10;
+/// Values that a partition's buffer holds.
+pub const BUFFER: usize = 16;
 /// Bytes of [`Params`].
 pub const PARAMS_LEN: usize = 16;
 /// Bytes of a [`Partition`] in a histogram.
@@ -104,6 +108,51 @@ struct Slot {
     end: u64,
 }
 
+/// The partitions' buffers.
+///
+/// Each is the image of a block of memory, so that every block but the first and the last is written
+/// whole. They are made when the first value needs one.
+#[derive(Clone, Default, Debug)]
+struct Buffers(Vec<Block>);
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Block {
+    /// Where its first value goes.
+    to: u64,
+    len: usize,
+    values: [[u8; 8]; BUFFER],
+}
+
+impl Block {
+    fn bytes(&self) -> &[u8] {
+        self.values[..self.len].as_flattened()
+    }
+
+    /// Empties it, if there is anything in it.
+    fn take(&mut self) -> Option<Block> {
+        let full = (self.len > 0).then_some(*self);
+        self.len = 0;
+        full
+    }
+}
+
+impl Buffers {
+    /// Adds a partition's next value; returns what is to be written then.
+    fn add(&mut self, partition: usize, to: u64, value: [u8; 8]) -> Option<Block> {
+        if self.0.is_empty() {
+            self.0.resize(PARTITIONS, Block::default());
+        }
+        let block = &mut self.0[partition];
+        if block.len == 0 {
+            block.to = to;
+        }
+        block.values[block.len] = value;
+        block.len += 1;
+        let ends = (to / 8 + 1).is_multiple_of(BUFFER as u64) || block.len == BUFFER;
+        if ends { block.take() } else { None }
+    }
+}
+
 /// A histogram, and how far its partitions are.
 #[derive(Clone, Debug)]
 pub struct Shuffle {
@@ -113,6 +162,7 @@ pub struct Shuffle {
     /// The sum of the addresses where partitions begin.
     begin: u64,
     overflowed: u64,
+    buffers: Buffers,
 }
 
 impl Shuffle {
@@ -130,31 +180,60 @@ impl Shuffle {
             *slot = Slot { next, end: end.ok_or(CallStatus::BAD_PARAMS)? };
         }
         let begin = sum_of_next(&*slots);
-        Ok(Shuffle { slots, mask: (1 << bits) - 1, begin, overflowed: 0 })
+        let (mask, buffers) = ((1 << bits) - 1, Buffers::default());
+        Ok(Shuffle { slots, mask, begin, overflowed: 0, buffers })
     }
 
-    /// Partitions values, whole ones: where each goes that fits, and the value. Those that are
-    /// taken from this count as written.
+    /// Partitions values, whole ones.
+    ///
+    /// # Errors
+    /// Those of [`Scatter::write`]; what was gathered for that place is lost.
     #[inline(always)]
-    pub fn place(&mut self, values: &[u8]) -> impl Iterator<Item = (u64, [u8; 8])> {
-        let (values, _) = values.as_chunks::<8>();
+    pub fn push(&mut self, values: &[u8], out: &mut Scatter<'_>) -> Result<(), CallStatus> {
         let mask = self.mask % PARTITIONS;
-        values.iter().filter_map(move |value| {
-            let slot = &mut self.slots[u64::from_le_bytes(*value) as usize & mask];
-            let to = slot.next;
-            if to == slot.end {
-                self.overflowed += 1;
-                return None;
+        let mut placed = place(&mut self.slots, mask, &mut self.overflowed, values);
+        while let Some((to, value)) = out.store(&mut placed) {
+            if let Some(block) = self.buffers.add(partition(value, mask), to, value) {
+                out.write(block.to, block.bytes())?;
             }
-            slot.next += 8;
-            Some((to, *value))
-        })
+        }
+        Ok(())
+    }
+
+    /// What is left in the buffers, which are empty then.
+    fn rest(&mut self) -> impl Iterator<Item = Block> {
+        self.buffers.0.iter_mut().filter_map(Block::take)
     }
 
     /// Values written to partitions, and values that did not fit.
     pub fn counts(&self) -> (u64, u64) {
         (sum_of_next(&*self.slots).wrapping_sub(self.begin) / 8, self.overflowed)
     }
+}
+
+fn partition(value: [u8; 8], mask: usize) -> usize {
+    u64::from_le_bytes(value) as usize & mask
+}
+
+/// Where each value goes that fits, and the value. Those that are taken from this count as written,
+/// others in `overflowed`.
+#[inline(always)]
+fn place(
+    slots: &mut [Slot; PARTITIONS],
+    mask: usize,
+    overflowed: &mut u64,
+    values: &[u8],
+) -> impl Iterator<Item = (u64, [u8; 8])> {
+    values.as_chunks().0.iter().filter_map(move |value| {
+        let slot = &mut slots[partition(*value, mask)];
+        let to = slot.next;
+        if to == slot.end {
+            *overflowed += 1;
+            return None;
+        }
+        slot.next += 8;
+        Some((to, *value))
+    })
 }
 
 fn sum_of_next(slots: &[Slot]) -> u64 {
@@ -241,7 +320,7 @@ impl Shuffles {
                 let known = self.with(session, |shuffle| {
                     rows.push(piece, |values| {
                         if result.is_ok() {
-                            result = out.write(shuffle.place(values));
+                            result = shuffle.push(values, &mut out);
                         }
                     });
                 });
@@ -253,7 +332,12 @@ impl Shuffles {
                 None => break,
             }
         }
-        require(rows.end() == 0)
+        require(rows.end() == 0)?;
+        let rest: Option<Vec<Block>> = self.with(session, |shuffle| shuffle.rest().collect());
+        for block in rest.ok_or(CallStatus::NOT_FOUND)? {
+            context.write(block.to, block.bytes()).await?;
+        }
+        Ok(())
     }
 
     /// The receive kernel: values of plain WRITEs go to their partitions instead of where the
@@ -273,12 +357,18 @@ impl Tap for ShuffleTap {
     fn receiving(
         &mut self,
         io: &mut TapIo<'_, '_>,
-        _: &Passing,
+        passing: &Passing,
         bytes: &[u8],
         _: &mut Vec<u8>,
     ) -> Verdict {
         let mut out = io.scatter();
-        let taken = self.shuffles.with(self.session, |shuffle| out.write(shuffle.place(bytes)));
+        let taken = self.shuffles.with(self.session, |shuffle| {
+            shuffle.push(bytes, &mut out)?;
+            if !passing.ends(bytes.len()) {
+                return Ok(());
+            }
+            shuffle.rest().try_for_each(|block| out.write(block.to, block.bytes()))
+        });
         // Without a histogram, or where a partition is gone, data goes where it was to go.
         if taken == Some(Ok(())) { Verdict::Take } else { Verdict::Pass }
     }
@@ -312,11 +402,37 @@ mod tests {
         let values: Vec<u8> = [4u64, 1, 6, 8, 3].iter().flat_map(|v| v.to_le_bytes()).collect();
         // (A part of a value behind them is none.)
         let values = [values, vec![0; 7]].concat();
-        let placed: Vec<_> = shuffle.place(&values).collect();
+        let placed = places(&mut shuffle, &values);
         assert_eq!(placed, [(1000, 4u64.to_le_bytes()), (1008, 6u64.to_le_bytes())]);
         assert_eq!(shuffle.counts(), (2, 3));
-        assert_eq!(shuffle.place(&values).count(), 0);
+        assert!(places(&mut shuffle, &values).is_empty());
         assert_eq!(shuffle.counts(), (2, 8));
+    }
+
+    fn places(shuffle: &mut Shuffle, values: &[u8]) -> Vec<(u64, [u8; 8])> {
+        let Shuffle { slots, mask, overflowed, .. } = shuffle;
+        place(slots, *mask, overflowed, values).collect()
+    }
+
+    #[test]
+    fn blocks_are_written_whole_but_for_the_first_and_the_last() {
+        // From the fourth place of a block on, and from the middle of a word on.
+        for (begin, lengths) in [(1024 + 24, vec![13, 16, 11]), (1024 + 3, vec![16, 16, 8])] {
+            let mut buffers = Buffers::default();
+            let mut written = Vec::new();
+            for i in 0..40u64 {
+                written.extend(buffers.add(5, begin + i * 8, i.to_le_bytes()));
+                buffers.add(6, 0, [0; 8]);
+            }
+            written.extend(buffers.0[5].take());
+            assert_eq!(buffers.0[5].take().map(|block| block.len), None);
+            assert_eq!(written.iter().map(|block| block.len).collect::<Vec<_>>(), lengths);
+            let bytes: Vec<u8> = written.iter().flat_map(Block::bytes).copied().collect();
+            assert_eq!(bytes, (0..40u64).flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
+            let ends = written.iter().map(|block| block.to + block.bytes().len() as u64);
+            let begins: Vec<u64> = written.iter().skip(1).map(|block| block.to).collect();
+            assert_eq!(ends.take(begins.len()).collect::<Vec<_>>(), begins);
+        }
     }
 
     proptest! {
@@ -330,7 +446,7 @@ mod tests {
             let mut memory = vec![0u8; values.len() * 8];
             let mut shuffle = Shuffle::new(bits, &Partition::histogram(0, &sizes)).unwrap();
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            for (to, value) in shuffle.place(&bytes) {
+            for (to, value) in places(&mut shuffle, &bytes) {
                 memory[to as usize..][..8].copy_from_slice(&value);
             }
             prop_assert_eq!(shuffle.counts(), (values.len() as u64, 0));

@@ -513,3 +513,27 @@ impl Device {
         self.live.lock().now()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_the_lock_sees_that_somebody_wants_it() {
+        let device = Device::open().unwrap();
+        let shared = &device.live.shared;
+        let driver = shared.lock();
+        thread::scope(|scope| {
+            let other = scope.spawn(|| drop(shared.lock()));
+            while !shared.is_wanted() {
+                thread::yield_now();
+            }
+            drop(driver);
+            other.join().unwrap();
+        });
+        // The card's own thread may want it, for a moment.
+        while shared.is_wanted() {
+            thread::yield_now();
+        }
+    }
+}

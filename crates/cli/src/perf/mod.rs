@@ -89,9 +89,6 @@ struct Test {
     #[arg(long, short = 't', default_value_t = 128)]
     #[arg(value_parser = value_parser!(u32).range(1..=8192))]
     depth: u32,
-    /// Keep messages in pages of the usual size, as perftest does, instead of huge ones
-    #[arg(long)]
-    small_pages: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -163,14 +160,7 @@ impl Test {
         };
         let one = self.mode == Mode::Bw || self.qps == 1;
         ensure!(one, "latency is measured on one queue pair: leave out --qps");
-        Ok(Plan {
-            verb,
-            mode: self.mode,
-            small_pages: self.small_pages,
-            size,
-            qps: self.qps,
-            depth: self.depth,
-        })
+        Ok(Plan { verb, mode: self.mode, size, qps: self.qps, depth: self.depth })
     }
 
     fn until(&self) -> Until {

@@ -38,8 +38,6 @@ impl Verb {
 pub(super) struct Plan {
     pub(super) verb: Verb,
     pub(super) mode: Mode,
-    /// Memory is in pages of the usual size.
-    pub(super) small_pages: bool,
     /// Bytes of a message.
     pub(super) size: u32,
     /// Queue pairs.
@@ -52,7 +50,7 @@ impl Plan {
     /// As private data of a connection request.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend([self.verb as u8, u8::from(self.mode == Mode::Bw), self.small_pages.into()]);
+        out.extend([self.verb as u8, u8::from(self.mode == Mode::Bw), 0]);
         for number in [self.size, self.qps, self.depth] {
             out.extend(number.to_be_bytes());
         }
@@ -74,9 +72,7 @@ impl Plan {
         };
         let mode = if bytes[6] == 1 { Mode::Bw } else { Mode::Lat };
         let number = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_be_bytes(*b));
-        let small_pages = bytes[7] == 1;
-        let (size, qps, depth) = (number(8), number(12), number(16));
-        let plan = Plan { verb, mode, small_pages, size, qps, depth };
+        let plan = Plan { verb, mode, size: number(8), qps: number(12), depth: number(16) };
         ensure!((1..=SIZE_MAX).contains(&plan.size), "message size out of range");
         ensure!((1..=16_384).contains(&plan.qps), "number of queue pairs out of range");
         ensure!((1..=8192).contains(&plan.depth), "depth out of range");
@@ -150,11 +146,6 @@ pub(super) fn parse_mtu(text: &str) -> Result<Mtu, String> {
 mod tests {
     use super::*;
 
-    fn writes(size: u32) -> Plan {
-        let (verb, mode, small_pages) = (Verb::Write, Mode::Bw, false);
-        Plan { verb, mode, small_pages, size, qps: 1, depth: 1 }
-    }
-
     #[test]
     fn sizes_have_units() {
         assert_eq!(parse_size("8"), Ok(8));
@@ -167,10 +158,8 @@ mod tests {
 
     #[test]
     fn a_plan_survives_its_encoding() {
-        let plan = Plan { verb: Verb::Atomic, qps: 1000, depth: 16, ..writes(8) };
-        for plan in [plan, Plan { small_pages: true, ..plan }] {
-            assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);
-        }
+        let plan = Plan { verb: Verb::Atomic, mode: Mode::Bw, size: 8, qps: 1000, depth: 16 };
+        assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);
         for bad in [&b""[..], b"perf\x02", &[0; 56], &Plan { qps: 0, ..plan }.encode()] {
             assert!(Plan::decode(bad).is_err());
         }
@@ -179,7 +168,7 @@ mod tests {
     #[test]
     fn slots_do_not_overlap_and_stay_within_their_half() {
         for (size, qps) in [(1, 1), (64, 1000), (1 << 20, 1000), (1 << 30, 2)] {
-            let plan = Plan { qps, ..writes(size) };
+            let plan = Plan { verb: Verb::Write, mode: Mode::Bw, size, qps, depth: 1 };
             let last = plan.inbox(plan.slots() as usize - 1) + u64::from(size);
             assert!(last <= plan.half() && plan.stride() >= u64::from(size));
             assert_eq!(plan.outbox(0), plan.half());

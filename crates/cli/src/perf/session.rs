@@ -145,11 +145,7 @@ impl Half {
     fn new(device: &Device, plan: Plan) -> Result<Half> {
         let pd = device.alloc_pd()?;
         let control = Control::new(device, &pd, INTRODUCTION + PER_QP * plan.qps as usize)?;
-        let len = (2 * plan.half()) as usize;
-        let region = match plan.small_pages {
-            true => pd.register(remora::memory::Buffer::new(len)?, Access::all())?,
-            false => pd.alloc(len, Access::all())?,
-        };
+        let region = pd.alloc((2 * plan.half()) as usize, Access::all())?;
         Ok(Half { plan, device: device.clone(), pd, control, region })
     }
 

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::card::Card;
 use crate::counters::Counters;
-use crate::memory::{Memory, MemoryFault};
 use crate::memory::region::{Access, AccessError, Key, Pd, Scope};
+use crate::memory::{Memory, MemoryFault};
 use crate::queue::{Remote, Status};
 use crate::time::Time;
 use crate::transmit::Segment;
@@ -82,12 +82,7 @@ impl KernelIo<'_> {
 
     /// Reads memory.
     #[inline]
-    pub fn read(
-        &mut self,
-        from: (Key, Pd),
-        addr: u64,
-        dst: &mut [u8],
-    ) -> Result<(), AccessError> {
+    pub fn read(&mut self, from: (Key, Pd), addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let mut rest = dst;
         self.pieces(from, addr, rest.len(), |mem, piece| {
             let (now, later) = core::mem::take(&mut rest).split_at_mut(piece.len as usize);

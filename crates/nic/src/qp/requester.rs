@@ -535,9 +535,9 @@ impl Qp {
         Ok(1)
     }
 
-    /// Is the packet at `next` all that is, and will soon be, outstanding, to a peer of our dialect?
-    /// (Several are sent in one system call, as far as they have one length; an acknowledge that
-    /// follows them is as good as one that makes the first longer.)
+    /// Is the packet at `next` all that is, and will soon be, outstanding; and does the peer speak
+    /// our dialect? (Several of one length are sent in one system call, behind which an acknowledge
+    /// costs little; the first would not have their length if it took that along.)
     fn speaks_alone(&self) -> bool {
         self.dialect == Dialect::Strom
             && self.tx.next == self.tx.una

@@ -284,7 +284,13 @@ const fn strom(code: u8, name: &'static str, operation: Operation, position: Pos
 /// A request and, in one packet, the acknowledge of the peer's: a manufacturer's op-code, as the
 /// specification leaves those from 0xC0 on to them. The AETH has the PSN in its MSN's place.
 const fn acknowledging(op: Op, name: &'static str) -> Op {
-    Op { code: op.code | 0xC0, name, follows: op.follows.union(AETH), dialect: Dialect::Strom, ..op }
+    Op {
+        code: op.code | 0xC0,
+        name,
+        follows: op.follows.union(AETH),
+        dialect: Dialect::Strom,
+        ..op
+    }
 }
 
 use Operation as O;

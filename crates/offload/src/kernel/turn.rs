@@ -75,8 +75,7 @@ impl Turn<'_, '_> {
         let bytes = Arc::make_mut(&mut buffer);
         let (io, pd) = (&mut *self.io, self.invocation.call.pd);
         let hint = &mut self.invocation.hint;
-        let read =
-            granted(self.grants, hint, false, |key| io.append((key, pd), addr, len, bytes));
+        let read = granted(self.grants, hint, false, |key| io.append((key, pd), addr, len, bytes));
         self.invocation.out = Some(buffer);
         read
     }

@@ -277,7 +277,7 @@ mod tests {
                 assert!(there[..offset].iter().chain(&there[offset + len..]).all(|b| *b == 0xff));
                 let mut back = vec![0; len];
                 // SAFETY: as above.
-                unsafe { copy_in(there.as_ptr().add(offset), &mut back) };
+                unsafe { copy_in(there.as_ptr().add(offset), &mut *back) };
                 assert_eq!(back, src, "{len} bytes at {offset}");
             }
         }

@@ -169,7 +169,7 @@ impl Memory for HostMemory {
         // Not filled before: for an object of a page that takes as long as to copy it.
         out.reserve(len);
         let room = &raw mut out.spare_capacity_mut()[..len];
-        // SAFETY: as for `read`; `room` is the vector's own, and initialised when its length says so.
+        // SAFETY: as for `read`; `room` is the vector's own, and written before its length says so.
         unsafe {
             copy::copy_in(src, room as *mut [u8]);
             out.set_len(out.len() + len);
@@ -264,6 +264,25 @@ mod tests {
         assert_eq!(memory.compare_swap(word, 5, 1), Ok(9));
         assert_eq!(buffer.load_u64(64), Ok(9));
         assert_eq!(memory.fetch_add(word + 1, 1), Err(MemoryFault { addr: word + 1 }));
+    }
+
+    #[test]
+    fn what_is_appended_is_there_whole_or_not_at_all() {
+        let buffer = Buffer::new(4096).unwrap();
+        buffer.write_at(0, &[7; 4096]).unwrap();
+        let mut memory = memory();
+        let file = memory.add_file(file_of(&[8; 64])).unwrap();
+        let mut out = vec![1];
+        for (addr, len) in [(buffer.addr() + 3, 4093), (file, 64), (CHECKED | buffer.addr(), 5)] {
+            memory.append(addr, len, &mut out).unwrap();
+        }
+        let expected = [vec![1], vec![7; 4093], vec![8; 64], vec![7; 5]].concat();
+        assert!(out == expected);
+        // Behind the file, nowhere, and around the end of all addresses.
+        for addr in [file + 60, CHECKED | 8, u64::MAX - 3] {
+            assert!(memory.append(addr, 8, &mut out).is_err(), "{addr:#x}");
+            assert!(out == expected);
+        }
     }
 
     #[test]

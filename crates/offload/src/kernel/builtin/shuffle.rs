@@ -2,9 +2,9 @@
 //!
 //! A histogram, sent first, says how large each of up to 1,024 partitions is and where it lies.
 //! Values then go by RPC WRITE, or by plain WRITE through the receive kernel, each to the next
-//! place of its partition. Where memory takes a call, and a round trip of PCIe in StRoM's card, they
-//! are gathered before in a buffer of 16 values for each partition, and what is left in the buffers
-//! is written at the end of each message. Where the card can store them itself, the lines of the
+//! place of its partition. Where memory takes a call (and in StRoM's card a turn of PCIe), they are
+//! gathered before in a buffer of 16 values for each partition, and what is left in the buffers is
+//! written at the end of each message. Where the card can store them itself, the lines of the
 //! processor's cache gather them: a buffer would be one copy more.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -110,8 +110,8 @@ struct Slot {
 
 /// The partitions' buffers.
 ///
-/// Each is the image of a block of memory, so that every block but the first and the last is written
-/// whole. They are made when the first value needs one.
+/// Each is the image of a block of memory, so that every block but the first and the last is
+/// written whole. They are made when the first value needs one.
 #[derive(Clone, Default, Debug)]
 struct Buffers(Vec<Block>);
 

@@ -45,7 +45,8 @@ const LOOK_IN_MAX: Duration = Duration::from_millis(1);
 const STEPS: usize = 64;
 
 /// How long an acknowledge waits for an answer to ride behind, where somebody may be watching
-/// memory: long enough for a thread that this one has displaced to come back.
+/// memory: long enough for a thread that this one has displaced to come back. (Not longer than
+/// until the next packet: who has answered, and sleeps, waits for this thread to receive it.)
 const LINGER: Duration = Duration::from_micros(200);
 /// Packets at a time that show a stream of data: what a sender's long messages leave in.
 const STREAM: usize = 8;
@@ -268,7 +269,7 @@ fn take_steps<'a>(
                 // that the peer's poll gets; the peer, too, would then watch memory and not poll,
                 // and the two would wait for each other's background thread each time.
                 drop(driver);
-                std::thread::sleep(LINGER);
+                linger(shared);
                 driver = shared.lock();
             }
         } else if driver.is_blocked() || *stay_until == Time::ZERO || driver.now() >= *stay_until {
@@ -285,6 +286,17 @@ fn take_steps<'a>(
         }
     }
     (driver, false)
+}
+
+/// Waits for [`LINGER`], or until a packet comes or somebody wakes the thread.
+fn linger(shared: &Shared) {
+    let mut fds = [
+        PollFd::from_borrowed_fd(shared.socket_fd(), PollFlags::IN),
+        PollFd::new(&shared.background.wake, PollFlags::IN),
+    ];
+    // Nothing to do on failure but to look again.
+    let _ = poll(&mut fds, Some(&spec(LINGER)));
+    shared.background.wake.drain().ok();
 }
 
 /// Drives the card until nothing moves, then sleeps until something does. `attended`: the program

@@ -288,7 +288,8 @@ fn take_steps<'a>(
     (driver, false)
 }
 
-/// Waits for [`LINGER`], or until a packet comes or somebody wakes the thread.
+/// Waits for [`LINGER`], or until a packet comes or somebody wakes the thread. (What woke it is not
+/// read here: it is looked at behind the next sleep, which does not last.)
 fn linger(shared: &Shared) {
     let mut fds = [
         PollFd::from_borrowed_fd(shared.socket_fd(), PollFlags::IN),
@@ -296,7 +297,6 @@ fn linger(shared: &Shared) {
     ];
     // Nothing to do on failure but to look again.
     let _ = poll(&mut fds, Some(&spec(LINGER)));
-    shared.background.wake.drain().ok();
 }
 
 /// Drives the card until nothing moves, then sleeps until something does. `attended`: the program

@@ -322,6 +322,32 @@ fn nothing_is_left_when_all_is_dropped() {
     drop(b);
 }
 
+/// Its own thread keeps an acknowledge back for a moment, if the program polled not long ago.
+#[test]
+fn a_card_closes_while_an_acknowledge_waits() {
+    let (told, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for _ in 0..50 {
+            let (a, b) = pair();
+            let memory = b.pd.alloc(4096, OPEN).unwrap();
+            for _ in 0..100 {
+                assert!(b.cq.poll(&mut [Default::default(); 1]).unwrap() == 0);
+            }
+            std::thread::sleep(Duration::from_millis(3));
+            let op = SendOp::Write { to: memory.remote(0), imm: None };
+            a.qp.post_send(&signaled(1, op, Data::Inline(&[7; 8]))).unwrap();
+            let mut byte = [0];
+            while byte == [0] {
+                memory.read_at(7, &mut byte).unwrap();
+                std::thread::yield_now();
+            }
+            drop((b, memory));
+        }
+        told.send(()).unwrap();
+    });
+    done.recv_timeout(PATIENCE).expect("a card does not close");
+}
+
 /// A timer that runs out while only the background thread drives.
 #[test]
 fn a_receiver_that_is_late_is_waited_for_without_polling() {

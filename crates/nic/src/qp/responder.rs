@@ -321,12 +321,12 @@ impl Qp {
             let cause = Cause::Length { got: len.into(), expected: left.into() };
             return Err(Refusal::invalid(env, cause));
         }
-        // The whole range is judged before its first byte is written. A receive element that was
-        // taken for data which is refused is kept for the next.
+        // The whole range is judged before its first byte is written, and a receive element is
+        // taken only when nothing but the driver can still refuse the data.
         let judged = if packet.op.position.begins() { total } else { len };
         let imm = packet.op.follows.contains(Follows::IMM);
         // A packet that is a whole message, and no more, is judged in passing as it is written.
-        let whole = judged == len && len > 0 && env.card.kernel.taps == 0;
+        let whole = judged == len && len > 0 && !imm && env.card.kernel.taps == 0;
         if !whole || !self.access.contains(Access::REMOTE_WRITE) {
             self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
         }

@@ -36,22 +36,22 @@ const REGISTERS: usize = 1 << PRECISION_MAX;
 /// Values that are hashed at a time.
 const LANES: usize = 64;
 
-/// Where each value is noted (the low 16 bits), and with which rank.
+/// Where each value is noted, and with which rank.
 ///
 /// Without branches or memory besides, so that the compiler makes vectors of it: eight values at a
 /// time where the processor has them, which is asked at run time.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512cd+avx512bw", "x86_64+avx2"))]
-fn place(values: &[[u8; 8]], precision: u8, notes: &mut [u32]) {
+fn place(values: &[[u8; 8]], precision: u8, places: &mut [u16], ranks: &mut [u8]) {
     let (end, mask) = (1 << (64 - precision), (1 << precision) - 1);
-    for (value, note) in values.iter().zip(notes) {
+    for ((value, place), rank) in values.iter().zip(places).zip(ranks) {
         let hash = hash(u64::from_le_bytes(*value).wrapping_add(0x9E37_79B9_7F4A_7C15));
         // The low bits choose the register, the others are looked at for zeroes; the bit that is
         // set ends the count where there are only zeroes. The lowest bit that is set, alone, has
         // as many zeroes above it as vectors can count.
         let rest = (hash >> precision) | end;
         let lowest = rest & rest.wrapping_neg();
-        let rank = 64 - u64::from(lowest.leading_zeros());
-        *note = (rank << u16::BITS | hash & mask) as u32;
+        *place = (hash & mask) as u16;
+        *rank = 64 - lowest.leading_zeros() as u8;
     }
 }
 
@@ -80,15 +80,15 @@ impl Sketch {
     pub fn add_all(&mut self, values: &[u8]) {
         let (values, _) = values.as_chunks::<8>();
         self.count += values.len() as u64;
-        let mut notes = [0; LANES];
+        let (mut places, mut ranks) = ([0; LANES], [0; LANES]);
         for values in values.chunks(LANES) {
-            let notes = &mut notes[..values.len()];
-            place(values, self.precision, notes);
-            for note in notes {
-                let register = &mut self.registers[usize::from(*note as u16)];
+            let (places, ranks) = (&mut places[..values.len()], &mut ranks[..values.len()]);
+            place(values, self.precision, places, ranks);
+            for (place, rank) in places.iter().zip(ranks) {
+                let register = &mut self.registers[usize::from(*place)];
                 // Seldom once the sketch has seen some values: a load and a look, as a rule.
-                if u32::from(*register) < *note >> u16::BITS {
-                    *register = (*note >> u16::BITS) as u8;
+                if *register < *rank {
+                    *register = *rank;
                 }
             }
         }

@@ -269,6 +269,7 @@ fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
                     world.set_link_mtu(JUMBO);
                     pairs::run(world, &library, pair, server_here);
                 });
+                world.wire.heal();
             }
         }
     }

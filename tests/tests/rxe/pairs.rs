@@ -7,16 +7,22 @@ use std::time::{Duration, Instant};
 
 use remora_tests::namespace::{HOST_V4, MACHINE_V4};
 use remora_tests::program::Program;
+use remora_tests::wire::{Fate, Towards, Wire};
 
 use crate::World;
 
 /// How long a program may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a pair with the client here is started: the server may not listen yet, and perftest's
-/// (with -R) listens a second time for a second connection, which its client does not wait for.
+/// How often a pair with the client here is started: the server may not listen yet.
 const ATTEMPTS: u32 = 5;
 /// How much earlier than its client a server in the machine starts, for each attempt.
 const HEAD_START: Duration = Duration::from_millis(400);
+/// How long a request for a connection stays on the wire, for each attempt. perftest's server (with
+/// -R) listens a second time for a second connection, which its client does not wait for: 14 ms
+/// after the first were too soon for an emulated machine, five times out of five.
+const REQUEST_DELAY: Duration = Duration::from_millis(150);
+/// The connection manager's attribute of a request.
+const CM_REQUEST: u16 = 0x10;
 
 /// A server and its client. `{to}` is the server's address, `{gid}` each one's own GID index.
 /// (Few rounds where the messages are long: the machine is emulated.)
@@ -83,6 +89,7 @@ pub(crate) fn run(world: &World, library: &Path, pair: &(&str, &str), server_her
         for attempt in 1..=ATTEMPTS {
             let server = world.machine.start(&theirs).expect("the machine");
             std::thread::sleep(HEAD_START * attempt);
+            delay_requests(&world.wire, REQUEST_DELAY * attempt);
             let mut client = here.spawn().expect("the client here");
             let status = wait_for(&mut client, end, "the client here");
             if !status.success() {
@@ -97,6 +104,16 @@ pub(crate) fn run(world: &World, library: &Path, pair: &(&str, &str), server_her
             break;
         }
     }
+}
+
+/// From now on the wire to the machine stands still for so long before it carries a request.
+fn delay_requests(wire: &Wire, delay: Duration) {
+    wire.judge(Towards::Machine, move |seen| {
+        if seen.cm == Some(CM_REQUEST) {
+            std::thread::sleep(delay);
+        }
+        Fate::Pass
+    });
 }
 
 /// Waits until a program has ended.

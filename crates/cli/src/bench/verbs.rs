@@ -44,9 +44,7 @@ impl Verbs {
         all_is_there()?;
         let quick = self.options.quick;
         let mut rows = Vec::new();
-        for case in cases(quick) {
-            // Single runs of bandwidth, of either side, differ by a third.
-            let runs = if case.unit == "Gb/s" { 35 } else { 9 };
+        for (case, runs) in cases(quick) {
             rows.push(measure(case, if quick { 3 } else { runs })?);
         }
         rows.push(measure(connections(), if quick { 1 } else { 3 })?);
@@ -72,45 +70,42 @@ fn all_is_there() -> Result<()> {
     )
 }
 
-fn cases(quick: bool) -> [Case<'static>; 3] {
+/// The rows with a bound, and how many runs each side of them gets.
+fn cases(quick: bool) -> [(Case<'static>, usize); 3] {
     let iterations = |full: &'static str, fewer: &'static str| if quick { fewer } else { full };
     let seconds = if quick { "0.1" } else { "0.4" };
-    [
-        Case {
-            name: "ib_write_lat_8B",
-            unit: "µs",
-            peer: "remora perf write lat",
-            target: Target::AtMost(1.1),
-            // Bytes, iterations, least, most, typical (the median) …
-            ours: perftest("ib_write_lat -F -s 8 -n", iterations("20000", "2000"), 4),
-            theirs: ours("lat --size 8", seconds, "median_us"),
-        },
-        Case {
-            name: "ib_write_bw_1MiB",
-            unit: "Gb/s",
-            peer: "remora perf write bw",
-            target: Target::AtLeast(0.95),
-            // Bytes, iterations, peak, average, messages a second.
-            ours: perftest(
-                "ib_write_bw -F --report_gbits -s 1048576 -n",
-                iterations("2000", "400"),
-                3,
-            ),
-            theirs: ours("bw --size 1M --mtu 4096 --qps 1 --depth 128", seconds, "gbps"),
-        },
-        Case {
-            name: "ib_send_bw_64B_16qp",
-            unit: "Mmsg/s",
-            peer: "UDP, a packet a call",
-            target: Target::AtLeast(4.0),
-            ours: perftest(
-                "ib_send_bw -F --report_gbits -s 64 -q 16 -n",
-                iterations("50000", "10000"),
-                4,
-            ),
-            theirs: peer("udp-rate", seconds),
-        },
-    ]
+    let latency = Case {
+        name: "ib_write_lat_8B",
+        unit: "µs",
+        peer: "remora perf write lat",
+        target: Target::AtMost(1.1),
+        // Bytes, iterations, least, most, typical (the median) …
+        ours: perftest("ib_write_lat -F -s 8 -n", iterations("20000", "2000"), 4),
+        theirs: ours("lat --size 8", seconds, "median_us"),
+    };
+    let bandwidth = Case {
+        name: "ib_write_bw_1MiB",
+        unit: "Gb/s",
+        peer: "remora perf write bw",
+        target: Target::AtLeast(0.95),
+        // Bytes, iterations, peak, average, messages a second.
+        ours: perftest("ib_write_bw -F --report_gbits -s 1048576 -n", iterations("2000", "400"), 3),
+        theirs: ours("bw --size 1M --mtu 4096 --qps 1 --depth 128", seconds, "gbps"),
+    };
+    let rate = Case {
+        name: "ib_send_bw_64B_16qp",
+        unit: "Mmsg/s",
+        peer: "UDP, a packet a call",
+        target: Target::AtLeast(4.0),
+        ours: perftest(
+            "ib_send_bw -F --report_gbits -s 64 -q 16 -n",
+            iterations("50000", "10000"),
+            4,
+        ),
+        theirs: peer("udp-rate", seconds),
+    };
+    // Single runs of bandwidth, of either side, differ by a third.
+    [(latency, 9), (bandwidth, 35), (rate, 9)]
 }
 
 /// The figure in `column` of what a perftest program prints at last, as client of itself.

@@ -8,7 +8,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use remora_nic::qp::{Mtu, QpAttr, State};
-use remora_nic::queue::{Completion, Data, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge};
+use remora_nic::queue::{
+    Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge,
+};
 use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::{ICRC_LEN, ROCE_PORT, Transport};
 use remora_nic::{
@@ -74,7 +76,7 @@ impl End {
                 recv_cq: cq,
                 srq: None,
                 sq: ring(i),
-                rq: RingInit::default(),
+                rq: ring(qps + i),
                 signal_all: false,
                 flags: QpFlags::empty(),
             };
@@ -160,7 +162,14 @@ impl End {
     }
 }
 
-fn write(bencher: Bencher<'_, '_>, qps: usize, per_qp: usize, len: u32) {
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Write,
+    Send,
+}
+
+fn messages(bencher: Bencher<'_, '_>, verb: Verb, qps: usize, per_qp: usize, len: u32) {
     let (mut a, mut b) = (End::new(1, qps), End::new(2, qps));
     a.connect(&b);
     b.connect(&a);
@@ -172,10 +181,20 @@ fn write(bencher: Bencher<'_, '_>, qps: usize, per_qp: usize, len: u32) {
         .bench_local(|| {
             for i in 0..per_qp {
                 let flags = if i + 1 == per_qp { SendFlags::SIGNALED } else { SendFlags::empty() };
-                for &qpn in &a.qps {
+                for (&qpn, &dest) in a.qps.iter().zip(&b.qps) {
                     let sges = [Sge { addr: REGION, len, lkey: a.key }];
-                    let to = Remote { addr: REGION, rkey: b.key };
-                    let op = SendOp::Write { to, imm: None };
+                    let op = match verb {
+                        Verb::Write => {
+                            let to = Remote { addr: REGION, rkey: b.key };
+                            SendOp::Write { to, imm: None }
+                        }
+                        Verb::Send => {
+                            let sges = [Sge { addr: REGION, len, lkey: b.key }];
+                            let request = RecvRequest { wr_id: 2, sges: &sges };
+                            b.nic.post_recv(&mut b.memory, dest, &request).unwrap();
+                            SendOp::Send { imm: None, to: None }
+                        }
+                    };
                     let request = SendRequest { wr_id: 1, op, data: Data::Sges(&sges), flags };
                     a.nic.post_send(&mut a.memory, qpn, &request).unwrap();
                 }
@@ -187,17 +206,24 @@ fn write(bencher: Bencher<'_, '_>, qps: usize, per_qp: usize, len: u32) {
                 b.send_to(&mut a, &mut wire);
                 done += a.nic.poll_cq(a.cq, &mut out).unwrap();
             }
+            while b.nic.poll_cq(b.cq, &mut out).unwrap() > 0 {}
         });
 }
 
 /// 64-byte WRITEs over many queue pairs, eight at a time.
 #[divan::bench(args = [1, 64, 1024])]
 fn write_64_bytes(bencher: Bencher<'_, '_>, qps: usize) {
-    write(bencher, qps, 8, 64);
+    messages(bencher, Verb::Write, qps, 8, 64);
+}
+
+/// 64-byte SENDs over many queue pairs, eight at a time.
+#[divan::bench(args = [1, 64, 1024])]
+fn send_64_bytes(bencher: Bencher<'_, '_>, qps: usize) {
+    messages(bencher, Verb::Send, qps, 8, 64);
 }
 
 /// One 1 MiB WRITE.
 #[divan::bench]
 fn write_1_mib(bencher: Bencher<'_, '_>) {
-    write(bencher, 1, 1, 1 << 20);
+    messages(bencher, Verb::Write, 1, 1, 1 << 20);
 }

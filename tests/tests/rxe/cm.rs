@@ -10,7 +10,7 @@ use crate::{Two, well};
 const THERE: u64 = 2 << 20;
 
 /// Attributes of the connection manager's messages.
-const REQ: u16 = 0x10;
+pub(crate) const REQ: u16 = 0x10;
 const REP: u16 = 0x13;
 const RTU: u16 = 0x14;
 

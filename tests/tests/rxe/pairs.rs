@@ -10,6 +10,7 @@ use remora_tests::program::Program;
 use remora_tests::wire::{Fate, Towards, Wire};
 
 use crate::World;
+use crate::cm::REQ;
 
 /// How long a program may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,8 +22,6 @@ const HEAD_START: Duration = Duration::from_millis(400);
 /// -R) listens a second time for a second connection, which its client does not wait for: 14 ms
 /// after the first were too soon for an emulated machine, five times out of five.
 const REQUEST_DELAY: Duration = Duration::from_millis(150);
-/// The connection manager's attribute of a request.
-const CM_REQUEST: u16 = 0x10;
 
 /// A server and its client. `{to}` is the server's address, `{gid}` each one's own GID index.
 /// (Few rounds where the messages are long: the machine is emulated.)
@@ -109,7 +108,7 @@ pub(crate) fn run(world: &World, library: &Path, pair: &(&str, &str), server_her
 /// From now on the wire to the machine stands still for so long before it carries a request.
 fn delay_requests(wire: &Wire, delay: Duration) {
     wire.judge(Towards::Machine, move |seen| {
-        if seen.cm == Some(CM_REQUEST) {
+        if seen.cm == Some(REQ) {
             std::thread::sleep(delay);
         }
         Fate::Pass

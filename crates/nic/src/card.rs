@@ -14,6 +14,7 @@ use crate::memory::region::{Access, AccessError, Pd, Regions, Scope};
 use crate::memory::{Memory, MemoryFault};
 use crate::multi_queue::MultiQueue;
 use crate::nic::Event;
+use crate::psn::Psn;
 use crate::qp::timers::Timers;
 use crate::qp::{Answer, Outstanding, Qp};
 use crate::queue::completion::{CompletionQueue, Pushed};
@@ -46,6 +47,8 @@ pub(crate) struct Card {
     pub(crate) ready: VecDeque<u32>,
     /// Queue pairs whose data left without the acknowledge that is due, by number.
     pub(crate) late: Vec<u32>,
+    /// An acknowledge that came with a request and is not looked at yet.
+    pub(crate) unsettled: Option<Unsettled>,
     /// Queue pairs that found the pool of outstanding work full, by number.
     pub(crate) starved: Vec<u32>,
     /// Counts how often the starved were woken, so that none stands among them twice.
@@ -61,6 +64,26 @@ pub(crate) struct Card {
     pub(crate) fetched: Vec<u8>,
     pub(crate) kernel: KernelState,
     pub(crate) chains: ChainState,
+}
+
+/// An acknowledge that came with a request. Who sent that waits for an answer: so the answer leaves
+/// first, and what has been acknowledged is looked at behind it, or before the next packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unsettled {
+    /// The queue pair of ours.
+    pub(crate) qpn: u32,
+    /// All before this has arrived.
+    pub(crate) end: Psn,
+    /// Packets have left since it came.
+    pub(crate) waited: bool,
+}
+
+impl Card {
+    /// Takes the end of what a queue pair's peer has acknowledged with its last request, if that
+    /// has not been looked at.
+    pub(crate) fn take_unsettled(&mut self, qpn: u32) -> Option<Psn> {
+        self.unsettled.take_if(|unsettled| unsettled.qpn == qpn).map(|unsettled| unsettled.end)
+    }
 }
 
 /// A card at a moment, with its memory: what a queue pair needs to do anything.
@@ -279,6 +302,11 @@ pub(crate) fn write_region(
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SglSlot(NonZeroU32);
 
+impl SglSlot {
+    /// Of a list without entries, there is no copy.
+    const EMPTY: SglSlot = SglSlot(NonZeroU32::MAX);
+}
+
 /// Copies of scatter/gather lists, for work in flight.
 #[derive(Debug, Default)]
 pub(crate) struct SglPool {
@@ -289,6 +317,9 @@ pub(crate) struct SglPool {
 impl SglPool {
     /// Copies the `count` entries of a fetched element.
     pub(crate) fn copy_in(&mut self, raw: &[u8], count: u8) -> SglSlot {
+        if count == 0 {
+            return SglSlot::EMPTY;
+        }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push([Sge::default(); MAX_SGE]);
             // One more than the index, so that it is never zero.
@@ -302,11 +333,14 @@ impl SglPool {
     }
 
     pub(crate) fn entries(&self, slot: SglSlot, count: u8) -> &[Sge] {
-        &self.slots[Self::index(slot)][..usize::from(count).min(MAX_SGE)]
+        let slot = self.slots.get(Self::index(slot));
+        slot.map_or(&[], |entries| &entries[..usize::from(count).min(MAX_SGE)])
     }
 
     pub(crate) fn release(&mut self, slot: SglSlot) {
-        self.free.push(slot);
+        if slot != SglSlot::EMPTY {
+            self.free.push(slot);
+        }
     }
 
     pub(crate) fn in_use(&self) -> usize {

@@ -36,7 +36,7 @@ use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
 use crate::qp::timers::Timers;
 use crate::qp::{Cold, Qp, Qps, Requester, Responder, loop_back_turn};
 use crate::queue::element::{self, RecvRequest, SendRequest, TooLong};
-use crate::queue::ring::{MAX_STRIDE, Ring, RingInit};
+use crate::queue::ring::{Ring, RingInit, with_room};
 use crate::table::Table;
 use crate::time::Time;
 use crate::transmit::{Datagram, Path, Transmit, TransmitBatch};
@@ -255,6 +255,7 @@ impl Nic {
                 sgls: SglPool::default(),
                 ready: VecDeque::new(),
                 late: Vec::new(),
+                unsettled: None,
                 starved: Vec::new(),
                 feedings: 0,
                 timers: Timers::default(),
@@ -529,6 +530,9 @@ impl Nic {
     }
 
     fn handle_packet(&mut self, now: Time, mem: &mut dyn Memory, datagram: &Datagram<'_>) {
+        if self.card.unsettled.is_some() {
+            self.settle(now, mem);
+        }
         let counters = &mut self.card.counters;
         counters.rx_packets += 1;
         let Ok(bth) = Packet::bth(datagram.bytes) else {
@@ -577,8 +581,20 @@ impl Nic {
         qp.handle_packet(&mut Env { now, mem, card: &mut self.card }, &packet, datagram);
     }
 
+    /// Looks at the acknowledge that came with the last request, if it did.
+    #[inline(never)]
+    fn settle(&mut self, now: Time, mem: &mut dyn Memory) {
+        if let Some(unsettled) = self.card.unsettled
+            && let Some(qp) = self.qps.get_mut(unsettled.qpn)
+        {
+            qp.settle(&mut Env { now, mem, card: &mut self.card });
+        }
+        self.card.unsettled = None;
+    }
+
     /// Time has passed: see [`Nic::poll_timeout`]. Calling it early or often does no harm.
     pub fn handle_timeout(&mut self, now: Time, mem: &mut dyn Memory) {
+        self.settle(now, mem);
         if self.cm.poll_timeout() <= now {
             self.cm.handle_timeout(now);
         }
@@ -614,6 +630,12 @@ impl Nic {
         batch: &mut TransmitBatch,
         limit: usize,
     ) -> bool {
+        if let Some(unsettled) = &mut self.card.unsettled {
+            let waited = core::mem::replace(&mut unsettled.waited, true);
+            if waited || self.card.ready.is_empty() && !self.has_other_work() {
+                self.settle(now, mem);
+            }
+        }
         self.turn_kernels(now, mem);
         let more = management::transmit(&mut self.cm, &mut self.card.counters, batch, limit);
         // A turn may send nothing, so turns are bounded too: the caller gets to receive again.
@@ -641,7 +663,8 @@ impl Nic {
             self.run_errands(now, mem);
         }
         batch.finish();
-        more || !self.card.ready.is_empty() || self.card.kernel.due() == Time::ZERO
+        let unsettled = self.card.unsettled.is_some();
+        more || unsettled || !self.card.ready.is_empty() || self.card.kernel.due() == Time::ZERO
     }
 
     /// Has an acknowledge stayed behind, as [`TransmitBatch::set_answering`] allows?
@@ -677,7 +700,7 @@ impl Nic {
 
     /// Is a queue pair ready for a turn, or a management datagram to be sent?
     pub fn wants_transmit(&self) -> bool {
-        !self.card.ready.is_empty() || self.has_other_work()
+        !self.card.ready.is_empty() || self.card.unsettled.is_some() || self.has_other_work()
     }
 
     /// Work that is no queue pair's turn: of the connection manager, of kernels, of chains.
@@ -743,9 +766,6 @@ pub struct InUse {
     pub budgets: usize,
 }
 
-/// Elements of a few entries or inline bytes.
-const SHORT_STRIDE: usize = 128;
-
 /// Writes one element into `ring` and counts it as posted.
 fn post(
     mem: &mut dyn Memory,
@@ -755,17 +775,10 @@ fn post(
     if ring.is_full() {
         return Err(PostError::Full);
     }
-    // The usual element is short; zeroing the longest for each would cost more than the rest.
-    let (mut short, mut long);
-    let raw: &mut [u8] = if ring.stride() <= SHORT_STRIDE {
-        short = [0; SHORT_STRIDE];
-        &mut short
-    } else {
-        long = [0; MAX_STRIDE];
-        &mut long
-    };
-    let used = encode(&mut raw[..ring.stride()])?;
-    mem.write(ring.slot(ring.posted), &raw[..used])?;
+    with_room(ring.stride(), |raw| -> Result<(), PostError> {
+        let used = encode(raw)?;
+        Ok(mem.write(ring.slot(ring.posted), &raw[..used])?)
+    })?;
     ring.posted = ring.posted.wrapping_add(1);
     Ok(())
 }

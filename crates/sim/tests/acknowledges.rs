@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use remora_nic::queue::{Data, Remote, SendFlags, SendOp};
+use remora_nic::qp::State;
+use remora_nic::queue::{Data, Remote, SendFlags, SendOp, Status};
 use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{
@@ -88,6 +89,7 @@ fn an_answer_takes_the_acknowledge_along() {
         assert_eq!(tell(&mut t, A, false), [BOTH]);
     }
     assert_eq!(pass(&mut t, B, false), [ACK]);
+    assert!(pass(&mut t, B, false).is_empty());
     // Expect: every message is known to have arrived, at the first try.
     assert_eq!((t.sent(A).len(), t.sent(B).len()), (21, 20));
     for host in [A, B] {
@@ -95,6 +97,57 @@ fn an_answer_takes_the_acknowledge_along() {
         assert_eq!((counters.tx_retransmitted, counters.tx_acks), (0, 20 + u64::from(host == B)));
     }
     t.tear_down();
+}
+
+/// A pair in which A has said something, and an answer with an acknowledge has come.
+fn answered() -> Pair {
+    let mut t = akin();
+    assert_eq!(tell(&mut t, A, false), [WRITE]);
+    assert_eq!(tell(&mut t, B, false), [BOTH]);
+    // Expect: nobody has looked at the acknowledge; the card wants to.
+    assert!(t.sent(A).is_empty() && t.world.hosts[A].nic.wants_transmit());
+    t
+}
+
+#[test]
+fn what_an_answer_acknowledges_is_looked_at_behind_the_next_request() {
+    let mut t = answered();
+    // Expect: the next request leaves first, and takes an acknowledge along all the same.
+    assert_eq!(tell(&mut t, A, false), [BOTH]);
+    assert!(t.sent(A).is_empty());
+    assert!(pass(&mut t, A, false).is_empty());
+    assert_eq!((t.sent(A).len(), t.world.hosts[A].nic.wants_transmit()), (1, false));
+    t.tear_down();
+}
+
+#[test]
+fn what_an_answer_acknowledges_waits_for_nothing_else() {
+    // Expect: for one batch, however much there is to send.
+    let mut t = answered();
+    tell(&mut t, A, false);
+    assert_eq!((tell(&mut t, A, false), t.sent(A).len()), (vec![WRITE], 1));
+    // Expect: for no other packet, and no timer.
+    let mut t = answered();
+    tell(&mut t, B, false);
+    assert_eq!(t.sent(A).len(), 1);
+    let mut t = answered();
+    let (now, host) = (t.world.now, &mut t.world.hosts[A]);
+    host.nic.handle_timeout(now, &mut host.memory);
+    assert_eq!(t.sent(A).len(), 1);
+}
+
+#[test]
+fn what_an_answer_acknowledges_is_not_flushed() {
+    let mut t = answered();
+    let end = t.ends[A];
+    end.go_to(&mut t.world, State::Error);
+    assert_eq!(t.sent(A)[0].status, Status::Success);
+    // Expect: it does not concern a queue pair's next life.
+    let mut t = answered();
+    let end = t.ends[A];
+    end.go_to(&mut t.world, State::Reset);
+    assert!(pass(&mut t, A, false).is_empty());
+    assert!(!t.world.hosts[A].nic.wants_transmit() && t.sent(A).is_empty());
 }
 
 #[test]

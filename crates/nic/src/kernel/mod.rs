@@ -24,14 +24,18 @@ pub use writer::Writer;
 use core::any::Any;
 use core::fmt;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use crate::memory::region::{Key, Pd};
 use crate::queue::Status;
 use crate::time::Time;
 
 /// Bytes on the card that a kernel sends. They are referred to, not copied, until acknowledged.
-pub type Buffer = Arc<Vec<u8>>;
+pub type Buffer = triomphe::Arc<Vec<u8>>;
+
+/// Bytes that a kernel may still change, as nobody else refers to them. They become a [`Buffer`]
+/// to be sent, and a buffer that nobody else refers to any more can be filled again, without an
+/// atomic operation.
+pub type Draft = triomphe::UniqueArc<Vec<u8>>;
 
 /// What a kernel sends.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +73,11 @@ impl Payload {
     /// Is there nothing?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Takes the buffer out, if there is one; nothing is left then.
+    pub(crate) fn take_buffer(&mut self) -> Option<Buffer> {
+        matches!(self, Payload::Buffer { .. }).then(|| core::mem::take(self).into_buffer())?
     }
 
     /// The buffer, to be used again.
@@ -296,13 +305,13 @@ impl KernelState {
         let bytes = word.to_bytes();
         // One that a batch still refers to is left to that batch.
         let mut kept = self.words.pop().unwrap_or_default();
-        match Arc::get_mut(&mut kept) {
+        match Buffer::get_mut(&mut kept) {
             Some(old) => {
                 old.clear();
                 old.extend_from_slice(&bytes);
                 kept
             }
-            None => Arc::new(bytes.to_vec()),
+            None => Buffer::new(bytes.to_vec()),
         }
     }
 

@@ -445,6 +445,20 @@ impl Regions {
         self.find(key, scope, addr, len, need).map(|_| ())
     }
 
+    /// As [`Regions::check`], and says where the range lies on the bus, if in one piece.
+    #[inline]
+    pub(crate) fn locate(
+        &self,
+        key: Key,
+        scope: Scope,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<Option<u64>, AccessError> {
+        let (region, from) = self.find(key, scope, addr, len, need)?;
+        Ok(region.pages.start().filter(|_| !region.null).map(|start| start + from))
+    }
+
     /// As [`Regions::check`], and calls `each` with the pieces of memory in order.
     #[inline]
     pub(crate) fn translate(

@@ -6,7 +6,7 @@
 use super::requester::{READ_PIECE, Recovery};
 use super::timers::rnr_delay;
 use super::{Qp, State};
-use crate::card::{Env, pieces};
+use crate::card::{Env, Unsettled, pieces};
 use crate::incident::{Cause, LossSign};
 use crate::memory::region::{Access, AccessError};
 use crate::psn::Psn;
@@ -55,11 +55,17 @@ impl Qp {
         // What an acknowledge that is late says was said before; a request that is sent again has
         // the acknowledge of that moment.
         if acknowledges && matches!(self.state, State::Rts | State::Sqd) {
-            self.acknowledged(env, psn.plus(1));
-            self.after_response(env);
+            let (qpn, end) = (self.qpn, psn.plus(1));
+            env.card.unsettled = Some(Unsettled { qpn, end, waited: false });
         }
-        if self.state != State::Error {
-            self.handle_request(env, packet);
+        self.handle_request(env, packet);
+    }
+
+    /// Looks at the acknowledge that came with the last request, if it has not been looked at.
+    pub(crate) fn settle(&mut self, env: &mut Env<'_>) {
+        if let Some(end) = env.card.take_unsettled(self.qpn) {
+            self.acknowledged(env, end);
+            self.after_response(env);
         }
     }
 

@@ -129,10 +129,7 @@ impl Qp {
             sge,
             len,
         };
-        let buffer = match &post.data {
-            Payload::Buffer { buffer, .. } => Some(env.card.kernel.buffers.keep(buffer.clone())),
-            _ => None,
-        };
+        let buffer = post.data.take_buffer().map(|buffer| env.card.kernel.buffers.keep(buffer));
         let work = Outstanding {
             element,
             more: None,
@@ -143,8 +140,8 @@ impl Qp {
             origin: Origin::Kernel { buffer },
         };
         let Some(cursor) = env.card.outstanding.push(&mut self.tx.outstanding, work) else {
-            if let Some(at) = buffer {
-                env.card.kernel.buffers.release(at);
+            if let Some(buffer) = buffer.and_then(|at| env.card.kernel.buffers.release(at)) {
+                post.data = Payload::Buffer { buffer, len };
             }
             self.cold.posted.push_front(post);
             return Some(self.starve(env));

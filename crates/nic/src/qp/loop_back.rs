@@ -532,7 +532,7 @@ impl Turn<'_, '_> {
         let (key, need) = ((element.key, peer.scope()), Access::REMOTE_WRITE);
         // No bytes: only whether the queue pair permits it. The rest is judged as it is written.
         let allowed = peer.check_remote(self.env, element.key, element.remote, 0, need);
-        let written = allowed.and_then(|()| {
+        let written = allowed.and_then(|_| {
             if payload.is_empty() {
                 return Ok(());
             }
@@ -558,7 +558,7 @@ impl Turn<'_, '_> {
         let judged = if buffer.len() == element.len as usize { 0 } else { element.len.into() };
         let judged = peer.check_remote(self.env, rkey, element.remote, judged, need);
         let addr = element.remote.wrapping_add(u64::from(offset));
-        let read = judged.and_then(|()| {
+        let read = judged.and_then(|_| {
             if buffer.is_empty() {
                 return Ok(());
             }

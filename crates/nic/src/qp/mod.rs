@@ -421,6 +421,8 @@ impl Qp {
 
     /// The queue pair cannot go on: outstanding work will be flushed.
     pub(crate) fn fail(&mut self, env: &mut Env<'_>) {
+        // What has been acknowledged is done, and not to be flushed.
+        self.settle(env);
         if self.state == State::Error {
             return;
         }
@@ -516,6 +518,7 @@ impl Qp {
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));
         self.leave_waiting(card);
+        card.take_unsettled(self.qpn);
         self.mode.remove(Mode::LOOP_BACK);
         self.cold.written = [0; 2];
         self.sq.reset();

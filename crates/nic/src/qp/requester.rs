@@ -7,7 +7,7 @@
 use super::limits::Held;
 use super::window::Window;
 use super::{Budget, Qp, State, timers};
-use crate::card::{Env, SglPool, SglSlot, pieces};
+use crate::card::{Card, Env, SglPool, SglSlot, Unsettled, pieces};
 use crate::chain::{Mode, Queue, StepEnd};
 use crate::incident::{Cause, Outcome, Touched};
 use crate::kernel::Passing;
@@ -458,7 +458,10 @@ impl Qp {
         let offset = k * u32::from(self.mtu);
         let len = (element.len - offset).min(u32::from(self.mtu));
         let position = Position::new(k == 0, k + 1 == work.packets);
-        let (path, dest_qp) = self.destination(env, element)?;
+        let (path, dest_qp) = match self.transport {
+            Transport::Ud => self.destination(env, element)?,
+            _ => (self.path, self.dest_qp),
+        };
         let mark = batch.mark();
         if let Err(refused) = self.gather(env, batch, work, offset, len) {
             batch.rewind(mark);
@@ -474,7 +477,7 @@ impl Qp {
             Opcode::AtomicWrite => (Operation::AtomicWrite, Follows::empty()),
             _ => (Operation::Write, Follows::empty()),
         };
-        let rides = Op::can_acknowledge(operation, position) && self.speaks_alone();
+        let rides = Op::can_acknowledge(operation, position) && self.speaks_alone(env.card);
         let aeth = if rides { self.take_acknowledge(env.card) } else { None };
         let with = if aeth.is_some() { with | Follows::AETH } else { with };
         let op = Op::of(self.transport, operation, position, with);
@@ -538,9 +541,13 @@ impl Qp {
     /// Is the packet at `next` all that is, and will soon be, outstanding; and does the peer speak
     /// our dialect? (Several of one length are sent in one system call, behind which an acknowledge
     /// costs little; the first would not have their length if it took that along.)
-    fn speaks_alone(&self) -> bool {
+    fn speaks_alone(&self, card: &Card) -> bool {
+        let una = match card.unsettled {
+            Some(Unsettled { qpn, end, .. }) if qpn == self.qpn => end,
+            _ => self.tx.una,
+        };
         self.dialect == Dialect::Strom
-            && self.tx.next == self.tx.una
+            && self.tx.next == una
             && self.sq.waiting() == 0
             && !self.has_posted()
     }
@@ -620,11 +627,8 @@ impl Qp {
         env.card.counters.tx_bytes += u64::from(payload);
     }
 
-    /// Where a message goes, and to which queue pair.
+    /// Where a datagram goes, and to which queue pair.
     fn destination(&self, env: &Env<'_>, element: &Element) -> Result<(Path, u32), AccessError> {
-        if self.transport != Transport::Ud {
-            return Ok((self.path, self.dest_qp));
-        }
         let (ah, qpn) = element.ud();
         // The handle was there when the element was judged, but that may be a turn ago.
         let ah = env.card.ahs.get(ah).ok_or(AccessError::Key)?;

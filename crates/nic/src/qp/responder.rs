@@ -13,7 +13,7 @@ use crate::multi_queue::List;
 use crate::nic::Event;
 use crate::psn::Psn;
 use crate::queue::element::MAX_MESSAGE;
-use crate::queue::ring::MAX_STRIDE;
+use crate::queue::ring::with_room;
 use crate::queue::{Completion, CompletionFlags, MAX_SGE, Sge, Status, WorkKind};
 use crate::wire::opcode::Follows;
 use crate::wire::{Nak, Operation, Packet, Reth, Syndrome};
@@ -324,12 +324,8 @@ impl Qp {
         // The whole range is judged before its first byte is written, and a receive element is
         // taken only when nothing but the driver can still refuse the data.
         let judged = if packet.op.position.begins() { total } else { len };
+        let place = self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
         let imm = packet.op.follows.contains(Follows::IMM);
-        // A packet that is a whole message, and no more, is judged in passing as it is written.
-        let whole = judged == len && len > 0 && !imm && env.card.kernel.taps == 0;
-        if !whole || !self.access.contains(Access::REMOTE_WRITE) {
-            self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
-        }
         let receive = if imm { Some(self.take_receive(env)?) } else { None };
         let mut payload = packet.payload;
         let mut replaced = Vec::new();
@@ -347,7 +343,10 @@ impl Qp {
         }
         if !payload.is_empty() {
             let key = (rkey, self.scope());
-            let written = env.write_region(key, addr, payload, Access::REMOTE_WRITE);
+            let written = match place {
+                Some(at) => env.mem.write(at, payload).map_err(|_| AccessError::Memory),
+                None => env.write_region(key, addr, payload, Access::REMOTE_WRITE),
+            };
             if let Err(error) = written {
                 self.rx.receive = receive;
                 let memory = Touched { key: rkey, addr, len: len.into() };
@@ -370,6 +369,7 @@ impl Qp {
     }
 
     /// Does the key open this range to the peer, on this queue pair? An empty range needs no key.
+    /// If so: where on the bus the range lies, if in one piece.
     pub(crate) fn check_remote(
         &self,
         env: &mut Env<'_>,
@@ -377,7 +377,7 @@ impl Qp {
         addr: u64,
         len: u64,
         need: Access,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<u64>, Refusal> {
         let memory = Touched { key: rkey, addr, len };
         if !self.access.contains(need) {
             let refusal = Refusal::access(env, AccessError::Permission, memory);
@@ -385,10 +385,10 @@ impl Qp {
             return Err(refusal);
         }
         if len == 0 {
-            return Ok(());
+            return Ok(None);
         }
-        let opens = env.card.regions.check(rkey, self.scope(), addr, len, need);
-        opens.map_err(|error| Refusal::access(env, error, memory))
+        let place = env.card.regions.locate(rkey, self.scope(), addr, len, need);
+        place.map_err(|error| Refusal::access(env, error, memory))
     }
 
     /// Takes the next receive element, from the shared queue if there is one. (One that an
@@ -397,16 +397,20 @@ impl Qp {
         if let Some(receive) = self.rx.receive.take() {
             return Ok(receive);
         }
-        let mut raw = [0; MAX_STRIDE];
+        let ring = env.card.srqs.get(self.srq).map_or(&self.rq, |srq| &srq.ring);
+        if ring.waiting() == 0 {
+            return Err(Refusal::NotReady);
+        }
+        with_room(ring.stride(), |raw| self.take_receive_by(env, raw))
+    }
+
+    /// As [`Qp::take_receive`], which has seen that there is an element, with room for one.
+    fn take_receive_by(&mut self, env: &mut Env<'_>, raw: &mut [u8]) -> Result<Receive, Refusal> {
         let card = &mut *env.card;
         let ring = match card.srqs.get_mut(self.srq) {
             Some(srq) => &mut srq.ring,
             None => &mut self.rq,
         };
-        if ring.waiting() == 0 {
-            return Err(Refusal::NotReady);
-        }
-        let raw = &mut raw[..ring.stride()];
         let index = ring.fetched;
         let read = env.mem.read(ring.slot(index), raw);
         ring.fetched = index.wrapping_add(1);
@@ -477,11 +481,10 @@ impl Qp {
         kind: WorkKind,
         len: u32,
     ) {
-        let flags = [
-            (packet.op.follows.contains(Follows::IMM), CompletionFlags::IMM),
-            (packet.op.follows.contains(Follows::IETH), CompletionFlags::INVALIDATED),
-            (packet.bth.solicited, CompletionFlags::SOLICITED),
-        ];
+        let mut flags = CompletionFlags::empty();
+        flags.set(CompletionFlags::IMM, packet.op.follows.contains(Follows::IMM));
+        flags.set(CompletionFlags::INVALIDATED, packet.op.follows.contains(Follows::IETH));
+        flags.set(CompletionFlags::SOLICITED, packet.bth.solicited);
         self.finish_receive(
             env,
             receive,
@@ -489,7 +492,7 @@ impl Qp {
                 kind,
                 len,
                 imm_or_key: packet.ext.imm_or_key,
-                flags: flags.iter().filter(|(is, _)| *is).map(|(_, flag)| *flag).collect(),
+                flags,
                 ..Completion::default()
             },
         );

@@ -429,6 +429,12 @@ pub(crate) const fn stride_for(sges: usize, inline: usize) -> usize {
     longest.div_ceil(ELEMENT_LEN) * ELEMENT_LEN
 }
 
+/// Inline bytes that fit a queue's elements.
+pub(crate) const fn inline_room(stride: usize) -> usize {
+    let room = stride.saturating_sub(AT_SGE);
+    if room > MAX_INLINE { MAX_INLINE } else { room }
+}
+
 /// Entry `i` of a slot; zero if the slot is too short.
 #[inline]
 pub(crate) fn sge_at(raw: &[u8], i: usize) -> Sge {

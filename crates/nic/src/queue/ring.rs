@@ -19,6 +19,11 @@ impl RingInit {
         super::element::stride_for(sges, inline) as u32
     }
 
+    /// Inline bytes that fit its elements.
+    pub const fn inline_room(&self) -> usize {
+        super::element::inline_room(self.stride as usize)
+    }
+
     /// Bytes of the whole ring.
     pub const fn len(&self) -> usize {
         self.depth as usize * self.stride as usize
@@ -41,6 +46,20 @@ impl RingInit {
 
 /// Room for [`super::MAX_INLINE`] bytes behind an element's fixed fields.
 pub(crate) const MAX_STRIDE: usize = super::element::stride_for(1, super::element::MAX_INLINE);
+
+/// Elements of a few entries or inline bytes.
+const SHORT_STRIDE: usize = 128;
+
+/// Lends room for one element of a ring with this stride, zeroed. (The usual element is short;
+/// zeroing the longest for each would cost more than the rest.)
+#[inline]
+pub(crate) fn with_room<R>(stride: usize, act: impl FnOnce(&mut [u8]) -> R) -> R {
+    if stride <= SHORT_STRIDE {
+        act(&mut [0; SHORT_STRIDE][..stride])
+    } else {
+        act(&mut [0; MAX_STRIDE][..stride])
+    }
+}
 
 /// The card's view of a ring: indices count up without end and are masked on use.
 #[derive(Clone, Copy, Debug, Default)]

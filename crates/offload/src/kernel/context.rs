@@ -283,13 +283,13 @@ impl Context {
             if !turn.spend(bytes.len())? {
                 return Ok(Poll::Pending);
             }
-            let Some(mut buffer) = turn.buffers.take(bytes.len()) else {
+            let Some(mut copy) = turn.buffers.take(bytes.len()) else {
                 turn.invocation.wait = Wait::Room;
                 return Ok(Poll::Pending);
             };
-            std::sync::Arc::make_mut(&mut buffer).extend_from_slice(bytes);
+            copy.extend_from_slice(bytes);
             let (pd, len) = (turn.invocation.call.pd, bytes.len() as u32);
-            let data = Payload::Buffer { buffer, len };
+            let data = Payload::Buffer { buffer: copy.shareable(), len };
             let write = WriteOut { qpn, pd, to, data, token: turn.id.into() };
             turn.io.write_out(write).map_err(|_| CallStatus::TRAP)?;
             turn.invocation.in_flight += 1;

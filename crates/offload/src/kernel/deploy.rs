@@ -86,10 +86,11 @@ pub trait Program: Send {
     fn start(&mut self, context: Context) -> u32;
 
     /// Takes an invocation forward. `Pending` is answered by another call when what it waits for
-    /// is there: what that is, the methods of [`Context`] have noted.
+    /// is there: what that is, the methods of [`Context`] have noted. With `Ready` it is over, and
+    /// its number may be given again.
     fn poll(&mut self, cell: u32, cx: &mut task::Context<'_>) -> Poll<Result<(), CallStatus>>;
 
-    /// An invocation is over, or is to end: its number may be given again.
+    /// An invocation is to end that is not over: its number may be given again.
     fn stop(&mut self, cell: u32);
 
     /// A queue pair is gone: its number may come again, for another requester.
@@ -138,10 +139,12 @@ where
 
     fn poll(&mut self, cell: u32, cx: &mut task::Context<'_>) -> Poll<Result<(), CallStatus>> {
         let future = self.cells.get_mut(cell as usize).and_then(|c| c.as_mut().as_pin_mut());
-        match future {
-            Some(future) => future.poll(cx),
-            None => Poll::Ready(Err(CallStatus::TRAP)),
+        let Some(future) = future else { return Poll::Ready(Err(CallStatus::TRAP)) };
+        let polled = future.poll(cx);
+        if polled.is_ready() {
+            self.stop(cell);
         }
+        polled
     }
 
     fn stop(&mut self, cell: u32) {

@@ -1,8 +1,6 @@
 //! An invocation: what the card keeps of a call while its kernel runs.
 
-use std::sync::Arc;
-
-use remora_nic::kernel::{Buffer, Call, KernelIo, Payload, WriteOut};
+use remora_nic::kernel::{Buffer, Call, Draft, KernelIo, Payload, WriteOut};
 use remora_nic::queue::Remote;
 use remora_nic::{AccessError, Key, Pd, Time};
 
@@ -34,21 +32,20 @@ pub(super) enum Wait {
 }
 
 /// A place for an invocation.
-#[derive(Debug)]
 pub(super) struct Invocation {
     pub(super) generation: u16,
     pub(super) live: bool,
     pub(super) call: Call,
-    /// Which deployed kernel, and its number for the invocation.
+    /// Which deployed kernel, and its number for the invocation, while that is not over.
     pub(super) program: u32,
-    pub(super) cell: u32,
+    pub(super) cell: Option<u32>,
     pub(super) params: Vec<u8>,
     /// Payload that came and was not taken yet.
     pub(super) staged: Vec<u8>,
     /// No more payload will come.
     pub(super) ended: bool,
     /// Results that were not sent yet: at most one of the two.
-    pub(super) out: Option<Buffer>,
+    pub(super) out: Option<Draft>,
     pub(super) held: Option<(Key, u64, u32)>,
     /// Bytes of results sent.
     pub(super) written: u32,
@@ -79,7 +76,7 @@ impl Invocation {
             live: false,
             call,
             program: 0,
-            cell: 0,
+            cell: None,
             params: Vec::new(),
             staged: Vec::new(),
             ended: false,
@@ -146,15 +143,24 @@ impl Invocation {
             return Payload::Memory { key, addr, len };
         }
         match self.out.take() {
-            Some(buffer) if !buffer.is_empty() => {
-                let len = buffer.len() as u32;
-                Payload::Buffer { buffer, len }
+            Some(bytes) if !bytes.is_empty() => {
+                let len = bytes.len() as u32;
+                Payload::Buffer { buffer: bytes.shareable(), len }
             }
             empty => {
                 self.out = empty;
                 Payload::None
             }
         }
+    }
+}
+
+impl core::fmt::Debug for Invocation {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Invocation")
+            .field("call", &self.call)
+            .field("wait", &self.wait)
+            .finish_non_exhaustive()
     }
 }
 
@@ -179,20 +185,20 @@ impl Pool {
     }
 
     /// An empty buffer that will take `len` bytes.
-    pub(super) fn take(&mut self, len: usize) -> Option<Buffer> {
+    pub(super) fn take(&mut self, len: usize) -> Option<Draft> {
         let size = Pool::cost(len);
         if self.out + size > self.limit {
             return None;
         }
         self.out += size;
-        while let Some(mut buffer) = self.free.pop() {
+        while let Some(buffer) = self.free.pop() {
             // One that a batch of packets still refers to is left to that batch.
-            if let Some(bytes) = Arc::get_mut(&mut buffer) {
+            if let Ok(mut bytes) = Buffer::try_unique(buffer) {
                 bytes.clear();
-                return Some(buffer);
+                return Some(bytes);
             }
         }
-        Some(Arc::new(Vec::new()))
+        Some(Draft::new(Vec::new()))
     }
 
     /// Takes a buffer back.

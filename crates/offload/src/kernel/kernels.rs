@@ -294,9 +294,9 @@ impl Kernels {
             Ok(())
         } else {
             match self.buffers.take(bytes.len()) {
-                Some(mut buffer) => {
-                    std::sync::Arc::make_mut(&mut buffer).extend_from_slice(bytes);
-                    invocation.out = Some(buffer);
+                Some(mut out) => {
+                    out.extend_from_slice(bytes);
+                    invocation.out = Some(out);
                     Ok(())
                 }
                 None => Err(CallStatus::MEMORY),
@@ -334,7 +334,7 @@ impl Kernels {
         let id = self.id(index);
         let invocation = &mut self.invocations[index as usize];
         let Some(program) = self.programs[invocation.program as usize].as_mut() else { return };
-        let cell = invocation.cell;
+        let Some(cell) = invocation.cell else { return };
         invocation.wait = Wait::Turn;
         let turn = Turn {
             io: &mut *io,
@@ -351,6 +351,8 @@ impl Kernels {
         let Turn { invocation, chunk: left, steps, .. } = turn;
         if polled.is_pending() {
             invocation.staged.extend_from_slice(left.unwrap_or_default());
+        } else {
+            invocation.cell = None;
         }
         let wait = invocation.wait;
         match polled {
@@ -434,8 +436,7 @@ impl Kernels {
                 (status, Payload::None)
             }
         };
-        let call = invocation.call;
-        io.reply(&call, Reply { status, offset: invocation.written, data });
+        io.reply(&invocation.call, Reply { status, offset: invocation.written, data });
         self.end(index, status != CallStatus::OK);
         while let Some(buffer) = io.take_returned() {
             self.take_back(buffer);
@@ -465,17 +466,18 @@ impl Kernels {
         invocation.generation = invocation.generation.wrapping_add(1);
         // What waited for it is another's from here on.
         invocation.queued = false;
-        let buffer = invocation.out.take();
-        let (host, at, cell) = (invocation.wait == Wait::Host, invocation.program, invocation.cell);
+        let out = invocation.out.take();
+        let (host, at) = (invocation.wait == Wait::Host, invocation.program);
+        let cell = invocation.cell.take();
         self.free.push(index);
-        if let Some(buffer) = buffer {
-            self.take_back(buffer);
+        if let Some(out) = out {
+            self.take_back(out.shareable());
         }
         if host {
             return;
         }
         if let Some(program) = self.programs[at as usize].as_mut() {
-            program.code.stop(cell);
+            cell.into_iter().for_each(|cell| program.code.stop(cell));
             program.running -= 1;
             program.failed += u64::from(failed);
         }
@@ -561,7 +563,7 @@ impl remora_nic::kernel::Kernels for Kernels {
         let invocation = &mut self.invocations[index as usize];
         invocation.begin(call, params, more == 0, budget);
         let cell = program.code.start(invocation.context());
-        (invocation.program, invocation.cell) = (at, cell);
+        (invocation.program, invocation.cell) = (at, Some(cell));
         let id = self.id(index);
         self.run(io, index, data);
         if more > 0 && self.find(id).is_some() { Taken::Wants(id) } else { Taken::Done }

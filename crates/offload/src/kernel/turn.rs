@@ -1,7 +1,6 @@
 //! What an invocation's poll has at hand: the card, the invocation, and what it may still do.
 
 use core::task::Poll;
-use std::sync::Arc;
 
 use remora_nic::kernel::KernelIo;
 use remora_nic::{Access, Key, Time};
@@ -71,12 +70,12 @@ impl Turn<'_, '_> {
     /// Appends memory to the results.
     pub(super) fn fetch(&mut self, addr: u64, len: usize) -> Result<(), CallStatus> {
         // Lent out of the invocation, so that the rest of it can be used meanwhile.
-        let mut buffer = self.invocation.out.take().ok_or(CallStatus::TRAP)?;
-        let bytes = Arc::make_mut(&mut buffer);
+        let mut bytes = self.invocation.out.take().ok_or(CallStatus::TRAP)?;
         let (io, pd) = (&mut *self.io, self.invocation.call.pd);
         let hint = &mut self.invocation.hint;
-        let read = granted(self.grants, hint, false, |key| io.append((key, pd), addr, len, bytes));
-        self.invocation.out = Some(buffer);
+        let append = |key| io.append((key, pd), addr, len, &mut bytes);
+        let read = granted(self.grants, hint, false, append);
+        self.invocation.out = Some(bytes);
         read
     }
 
@@ -120,7 +119,7 @@ impl Turn<'_, '_> {
     #[cfg(feature = "wasm")]
     pub(super) fn undo(&mut self, left: u64) {
         if let Some(out) = self.invocation.out.take() {
-            self.buffers.put(out);
+            self.buffers.put(out.shareable());
         }
         self.invocation.held = None;
         (self.invocation.left, self.invocation.wait) = (left, Wait::Turn);
@@ -136,7 +135,7 @@ impl Turn<'_, '_> {
             bytes.resize(len as usize, 0);
             self.io.read((key, pd), addr, &mut bytes).map_err(|_| CallStatus::ACCESS)?;
         } else if let Some(out) = &mut self.invocation.out {
-            bytes.append(Arc::make_mut(out));
+            bytes.append(out);
         }
         self.invocation.written += bytes.len() as u32;
         self.io.write((header.to.rkey, pd), to, &bytes).map_err(|_| CallStatus::ACCESS)
@@ -190,7 +189,6 @@ impl Ports for Turn<'_, '_> {
         if self.invocation.out.is_none() {
             self.invocation.out = self.buffers.take(len);
         }
-        let out = self.invocation.out.as_mut().ok_or(CallStatus::UNAVAILABLE)?;
-        Ok(Arc::make_mut(out))
+        Ok(self.invocation.out.as_mut().ok_or(CallStatus::UNAVAILABLE)?)
     }
 }

@@ -289,7 +289,7 @@ fn create(
         max_recv_wr: rq.depth,
         max_send_sge: if sq.depth > 0 { send_sge } else { 0 },
         max_recv_sge: if rq.depth > 0 { recv_sge } else { 0 },
-        max_inline_data: inline_of(sq),
+        max_inline_data: if sq.is_empty() { 0 } else { sq.inline_room() as u32 },
     };
     let routes = routes(context.card);
     let mut card = context.card.lock();
@@ -365,14 +365,6 @@ pub(crate) fn adopt_target(
     xrcd.enter();
     context.enter();
     Ok(made)
-}
-
-/// Inline bytes that fit a ring's slots.
-fn inline_of(sq: RingInit) -> u32 {
-    (0..=MAX_INLINE as u32)
-        .rev()
-        .find(|&inline| sq.depth > 0 && RingInit::stride_for(1, inline as usize) <= sq.stride)
-        .unwrap_or(0)
 }
 
 /// `ibv_modify_qp`.

@@ -99,18 +99,11 @@ impl Program for ModuleProgram {
     }
 
     fn poll(&mut self, cell: u32, cx: &mut task::Context<'_>) -> Poll<Result<(), CallStatus>> {
-        let Some(slot) = self.slots.get_mut(cell as usize) else {
-            return Poll::Ready(Err(CallStatus::TRAP));
-        };
-        if !self.suspends {
-            if let Some(end) = attempt(&mut slot.plain, &self.module, cx) {
-                return Poll::Ready(slot.end(end));
-            }
-            self.suspends = true;
+        let polled = self.go_on(cell, cx);
+        if polled.is_ready() {
+            self.stop(cell);
         }
-        slot.plain = None;
-        let instance = slot.suspending.get_or_insert_with(|| Suspending::new(self.module.clone()));
-        instance.poll(cx).map(|end| slot.end(end))
+        polled
     }
 
     fn stop(&mut self, cell: u32) {
@@ -126,6 +119,24 @@ impl Program for ModuleProgram {
 
     fn closed(&mut self, qpn: u32) {
         self.slots.iter_mut().filter(|slot| slot.serves(qpn)).for_each(Slot::clear);
+    }
+}
+
+impl ModuleProgram {
+    /// Takes an invocation forward.
+    fn go_on(&mut self, cell: u32, cx: &mut task::Context<'_>) -> Poll<Result<(), CallStatus>> {
+        let Some(slot) = self.slots.get_mut(cell as usize) else {
+            return Poll::Ready(Err(CallStatus::TRAP));
+        };
+        if !self.suspends {
+            if let Some(end) = attempt(&mut slot.plain, &self.module, cx) {
+                return Poll::Ready(slot.end(end));
+            }
+            self.suspends = true;
+        }
+        slot.plain = None;
+        let instance = slot.suspending.get_or_insert_with(|| Suspending::new(self.module.clone()));
+        instance.poll(cx).map(|end| slot.end(end))
     }
 }
 

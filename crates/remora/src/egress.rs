@@ -16,6 +16,8 @@ use remora_nic::{Memory, MemoryFault, PayloadRef, Transmit, TransmitBatch};
 use self::pace::Pace;
 use crate::socket::{Destination, GROUP_MAX, SEGMENTS_MAX, SendFailure, Socket};
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// How often a group is sent again when an error of an earlier packet stands in its way.
 const STALE_MAX: u32 = 3;
 
@@ -101,7 +103,8 @@ struct Group {
     /// Length of every packet but the last.
     segment: usize,
     packets: usize,
-    /// Bytes in the staging buffer.
+    /// Where it begins in the staging buffer, and how many bytes it has there.
+    start: usize,
     len: usize,
     /// The batch's packets `first..end` were staged, but for those whose memory failed.
     first: usize,
@@ -132,7 +135,7 @@ impl Egress {
     /// An egress with nothing to send.
     pub fn new() -> Egress {
         Egress {
-            staging: vec![0; GROUP_MAX].into(),
+            staging: vec![0; GROUP_MAX + 2 * LINE].into(),
             next: 0,
             single_until: 0,
             segmentation: true,
@@ -217,7 +220,7 @@ impl Egress {
                 blocked = true;
                 continue;
             }
-            let bytes = &self.staging[..group.len];
+            let bytes = &self.staging[group.start..][..group.len];
             match call(socket, group.to, group.segment, bytes) {
                 Ok(()) => {
                     self.counters.packets += group.packets as u64;
@@ -264,6 +267,12 @@ impl Egress {
         self.single_until = group.end;
     }
 
+    /// Where in the staging buffer a packet begins, so that its payload begins with a cache line.
+    fn start_for(&self, packet: &Transmit) -> usize {
+        let behind = self.staging.as_ptr().addr() + packet.header().len();
+        behind.next_multiple_of(LINE) - behind
+    }
+
     /// Stages the next group, which is empty if no packet of it could be read; `None` at the end of
     /// the batch.
     fn stage(
@@ -273,7 +282,8 @@ impl Egress {
         socket: &Socket,
     ) -> Option<Group> {
         let rest = batch.packets().get(self.next..)?;
-        let mut group = open_group(rest.first()?, self.next, socket);
+        let first = rest.first()?;
+        let mut group = open_group(first, self.next, self.start_for(first), socket);
         let grouping = self.segmentation && socket.segmentation() && self.next >= self.single_until;
         let packets_max = if grouping { SEGMENTS_MAX } else { 1 };
         for packet in rest {
@@ -286,7 +296,7 @@ impl Egress {
             if !group.accepts(packet, len, packets_max) {
                 break;
             }
-            let room = &mut self.staging[group.len..group.len + len];
+            let room = &mut self.staging[group.start + group.len..][..len];
             match gather(packet, batch, memory, &mut self.icrc, &group, room) {
                 Ok(()) => {
                     group.segment = group.segment.max(len);
@@ -306,11 +316,11 @@ impl Egress {
     }
 }
 
-fn open_group(packet: &Transmit, first: usize, socket: &Socket) -> Group {
+fn open_group(packet: &Transmit, first: usize, start: usize, socket: &Socket) -> Group {
     let to = destination(packet);
     let port = socket.port();
     let flow = Flow { src: socket.addr(), dst: to.addr, src_port: port, dst_port: port };
-    Group { to, flow, segment: 0, packets: 0, len: 0, first, end: first, stale: 0, room: 0 }
+    Group { to, flow, segment: 0, packets: 0, start, len: 0, first, end: first, stale: 0, room: 0 }
 }
 
 fn destination(packet: &Transmit) -> Destination {

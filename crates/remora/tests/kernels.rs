@@ -62,6 +62,37 @@ fn a_value_is_fetched_in_one_call() {
 }
 
 #[test]
+fn however_many_calls_are_in_flight_each_has_a_receive_element() {
+    let (a, b, mut client) = pair();
+    let echo = |context: Context| async move {
+        let bytes = context.params(|params| Ok(params.to_vec())).await?;
+        context.output(|out| out.extend_from_slice(&bytes)).await
+    };
+    b.device.deploy(7, Deployment::new("echo", Vec::new()), echo).unwrap();
+    let (mut answer, mut calls) = (Vec::new(), 0u64);
+    for in_flight in [1, 8, 3, 5, 8, 2, 1, 1, 7] {
+        // Short parameters travel in the send element, long ones in memory.
+        let params: Vec<Vec<u8>> = (0..in_flight)
+            .map(|i| [i as u8, in_flight as u8].repeat([1, 40, 400][i % 3]))
+            .collect();
+        let begin = |params: &Vec<u8>| client.begin(7, params).unwrap();
+        let mut tickets: Vec<_> = params.iter().map(begin).zip(&params).collect();
+        tickets.rotate_left(in_flight / 2);
+        for (ticket, params) in tickets {
+            answer.clear();
+            client.finish(ticket, &mut answer).unwrap();
+            assert_eq!(&answer, params);
+        }
+        calls += in_flight as u64;
+        // Expect: no more elements than places, and never one too few.
+        let elements = u64::from(a.qp.query().receives);
+        assert!(elements <= 8, "{elements} after {calls} calls");
+        assert_eq!(a.device.counters().card.tx_rnr_naks, 0);
+    }
+    assert_eq!(b.device.counters().card.kernel_done, calls);
+}
+
+#[test]
 fn lists_are_traversed_and_objects_checked() {
     let (_a, b, mut client) = pair();
     b.device.deploy_builtin(&[b.memory.grant_read()]).unwrap();

@@ -6,6 +6,7 @@ mod child;
 mod demo;
 mod devinfo;
 mod doctor;
+mod draws;
 mod kernel;
 mod mem;
 mod output;

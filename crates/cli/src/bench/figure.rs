@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::{PeerSide, Row, Spread, Target};
+use crate::draws::Pauses;
 use crate::output;
 
 /// Measures one way once.
@@ -127,9 +128,11 @@ impl Figure {
     }
 }
 
-/// How long each of so many calls takes, in µs.
+/// How long each of so many calls takes, in µs. They come at random moments.
 pub(super) fn each_us(calls: usize, mut call: impl FnMut(usize) -> Result<()>) -> Result<Vec<f64>> {
+    let mut pauses = Pauses::new(1);
     let timed = |i| {
+        pauses.pause();
         let start = Instant::now();
         call(i)?;
         Ok(start.elapsed().as_nanos() as f64 / 1e3)
@@ -152,51 +155,9 @@ pub(super) fn mean(calls: &[f64]) -> f64 {
     calls.iter().sum::<f64>() / calls.len() as f64
 }
 
-/// Numbers that look random, the same ones each time.
-#[derive(Clone, Debug)]
-pub(super) struct Draws(u64);
-
-impl Draws {
-    pub(super) fn new(seed: u64) -> Draws {
-        Draws(seed)
-    }
-
-    /// The next number: SplitMix64.
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let a = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let b = (a ^ a >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        b ^ b >> 31
-    }
-
-    /// One of them, evenly.
-    pub(super) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[(self.next() % all.len() as u64) as usize]
-    }
-
-    /// Does something happen that happens with this probability?
-    pub(super) fn happens(&mut self, probability: f64) -> bool {
-        ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
-    }
-
-    pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let words = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
-        words.take(len).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn draws_are_even_and_repeat() {
-        let mut draws = Draws::new(1);
-        let heads = (0..10_000).filter(|_| draws.happens(0.1)).count();
-        assert!((900..1100).contains(&heads), "{heads}");
-        assert_eq!(Draws::new(7).bytes(11), Draws::new(7).bytes(11));
-        assert!(!draws.happens(0.0) && draws.happens(1.0));
-    }
 
     #[test]
     fn calls_are_judged_together() {

@@ -14,6 +14,7 @@ use super::image::Image;
 use super::rpc;
 use super::server::{End, Place, Ready, params};
 use crate::child::{self, Helper};
+use crate::draws::Pauses;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of results of a call, at most.
@@ -49,6 +50,7 @@ pub(crate) struct Client {
     pub(crate) local: MemoryRegion,
     pub(crate) kernels: RefCell<KernelClient>,
     pub(crate) rpc: RefCell<rpc::Client>,
+    pauses: RefCell<Pauses>,
     askers: Option<Askers>,
     calls: End,
     streams: End,
@@ -105,6 +107,7 @@ impl Client {
             local,
             kernels: kernels.into(),
             rpc: rpc.into(),
+            pauses: Pauses::new(2).into(),
             askers,
             calls,
             streams,
@@ -146,9 +149,15 @@ impl Client {
         self.verb(SendOp::Read { from }, self.local.sge(0, len))
     }
 
+    /// Pauses after a request, before the first look for its answer.
+    pub(super) fn pause(&self) {
+        self.pauses.borrow_mut().pause();
+    }
+
     fn verb(&self, op: SendOp, sge: Sge) -> Result<()> {
         let (data, flags) = (Data::Sges(&[sge]), SendFlags::SIGNALED);
         self.calls.qp.post_send(&SendRequest { wr_id: 0, op, data, flags })?;
+        self.pause();
         let status = self.calls.cq.spin(PATIENCE)?.status;
         ensure!(status == Status::Success, "an operation failed: {status}");
         Ok(())

@@ -114,6 +114,7 @@ impl Client {
         let params = consistency::Params { address: addr, len, readings: 0 }.to_bytes();
         let mut kernels = self.kernels.borrow_mut();
         let ticket = kernels.begin(opcode::CONSISTENCY, &params)?;
+        self.pause();
         let place = kernels.finish_in_place(ticket)?;
         ensure!(place.len() == len as usize, "an object came without some of its bytes");
         Ok(())

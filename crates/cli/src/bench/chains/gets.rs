@@ -9,9 +9,10 @@ use remora::kernel::builtin::RemoteTable;
 use remora::offload::chain::offload::lookup::Lookup;
 use remora::offload::chain::offload::table::{KEY_MAX, SLOT, Table, Value};
 
-use super::super::figure::{Draws, Figure, Point, Run, Style, median_us};
+use super::super::figure::{Figure, Point, Run, Style, median_us};
 use super::super::{Case, Target};
 use super::{Extent, latency};
+use crate::draws::Draws;
 use crate::output;
 use crate::ways::asker::{Asker, ask_many};
 use crate::ways::lookup::{Way, expect_found};

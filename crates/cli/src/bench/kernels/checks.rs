@@ -3,9 +3,10 @@
 
 use anyhow::{Result, ensure};
 
-use super::super::figure::{Calls, Draws, Figure, Point, Style, each_us, mean, median};
+use super::super::figure::{Calls, Figure, Point, Style, each_us, mean, median};
 use super::lookups::{SIZES, Structures};
 use super::{Extent, size_label};
+use crate::draws::Draws;
 use crate::ways::Client;
 
 /// How often the first reading is inconsistent.

@@ -8,9 +8,10 @@ use remora::kernel::builtin::{hyperloglog_ask, shuffle_histogram};
 use remora::nic::queue::Remote;
 use remora::offload::kernel::builtin::{hyperloglog, shuffle};
 
-use super::super::figure::{Draws, Figure, Point, Run, Style};
+use super::super::figure::{Figure, Point, Run, Style};
 use super::super::{Case, Target};
 use super::{Extent, SCRATCH, STRUCTURES, size_label};
+use crate::draws::Draws;
 use crate::ways::Client;
 use crate::ways::client::{Stream, remote};
 use crate::ways::server::{FILTER_BELOW, PRECISION, Place, STREAMED_MAX};

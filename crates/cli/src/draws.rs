@@ -1,0 +1,79 @@
+//! Numbers that look random, and pauses as long.
+
+use std::hint::spin_loop;
+use std::time::{Duration, Instant};
+
+/// Numbers that look random, the same ones each time.
+#[derive(Clone, Debug)]
+pub(crate) struct Draws(u64);
+
+impl Draws {
+    pub(crate) fn new(seed: u64) -> Draws {
+        Draws(seed)
+    }
+
+    /// The next number: SplitMix64.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let a = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let b = (a ^ a >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        b ^ b >> 31
+    }
+
+    /// One of them, evenly.
+    pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[(self.next() % all.len() as u64) as usize]
+    }
+
+    /// Does something happen that happens with this probability?
+    pub(crate) fn happens(&mut self, probability: f64) -> bool {
+        ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let words = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
+        words.take(len).collect()
+    }
+}
+
+/// The longest pause: longer than a look at a socket, far shorter than a round trip.
+const PAUSE: Duration = Duration::from_micros(1);
+
+/// Pauses of random length, for who measures how long an answer takes.
+///
+/// Whoever waits for an answer looks at a socket again and again, 0.3 µs each time; so does the
+/// card that is asked. Requests one after the other fall into step with the looks at both ends:
+/// packets then always arrive at the end of a look, or always at its beginning. Which it is depends
+/// on where the linker has put the functions, and is worth more than what is to be measured. So
+/// requests come at random moments, and looks begin at random moments after them.
+#[derive(Clone, Debug)]
+pub(crate) struct Pauses(Draws);
+
+impl Pauses {
+    pub(crate) fn new(seed: u64) -> Pauses {
+        Pauses(Draws::new(seed))
+    }
+
+    /// Pauses once, awake.
+    pub(crate) fn pause(&mut self) {
+        let start = Instant::now();
+        let length = PAUSE.mul_f64((self.0.next() >> 11) as f64 / (1u64 << 53) as f64);
+        while start.elapsed() < length {
+            spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_are_even_and_repeat() {
+        let mut draws = Draws::new(1);
+        let heads = (0..10_000).filter(|_| draws.happens(0.1)).count();
+        assert!((900..1100).contains(&heads), "{heads}");
+        assert_eq!(Draws::new(7).bytes(11), Draws::new(7).bytes(11));
+        assert!(!draws.happens(0.0) && draws.happens(1.0));
+    }
+}

@@ -775,10 +775,20 @@ fn post(
     if ring.is_full() {
         return Err(PostError::Full);
     }
-    with_room(ring.stride(), |raw| -> Result<(), PostError> {
-        let used = encode(raw)?;
-        Ok(mem.write(ring.slot(ring.posted), &raw[..used])?)
-    })?;
+    write_element(mem, ring, ring.posted, encode)?;
     ring.posted = ring.posted.wrapping_add(1);
     Ok(())
+}
+
+/// Writes an element into a slot of `ring`.
+fn write_element(
+    mem: &mut dyn Memory,
+    ring: &Ring,
+    index: u32,
+    encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
+) -> Result<(), PostError> {
+    with_room(ring.stride(), |raw| {
+        let used = encode(raw)?;
+        Ok(mem.write(ring.slot(index), &raw[..used])?)
+    })
 }

@@ -135,7 +135,7 @@ impl Egress {
     /// An egress with nothing to send.
     pub fn new() -> Egress {
         Egress {
-            staging: vec![0; GROUP_MAX + 2 * LINE].into(),
+            staging: vec![0; GROUP_MAX + LINE].into(),
             next: 0,
             single_until: 0,
             segmentation: true,

@@ -1,6 +1,6 @@
 //! Commands on chains: doorbells and ENABLEs, loop-back, raw elements, limits, steps.
 
-use super::{CreateError, DestroyError, Nic, PostError, post};
+use super::{CreateError, DestroyError, Nic, PostError, post, write_element};
 use crate::card::{Card, Env};
 use crate::chain::{Budget, ChainError, ChainLimits, ChainStep, EnableError, Errand, Mode, Queue};
 use crate::memory::Memory;
@@ -10,7 +10,6 @@ use crate::qp::state::{Mtu, State};
 use crate::qp::{Limits, Qp, Requester, Responder, enable};
 use crate::queue::completion::CompletionQueue;
 use crate::queue::element::TooLong;
-use crate::queue::ring::MAX_STRIDE;
 use crate::time::Time;
 use crate::transmit::Path;
 use crate::wire::{Dialect, Transport};
@@ -260,9 +259,8 @@ impl Qp {
         if ring.depth() == 0 {
             return Err(PostError::Full);
         }
-        let (mut raw, written) = ([0; MAX_STRIDE], &mut self.cold.written[queue as usize]);
-        let used = encode(&mut raw[..ring.stride()])?;
-        mem.write(ring.slot(*written), &raw[..used])?;
+        let written = &mut self.cold.written[queue as usize];
+        write_element(mem, ring, *written, encode)?;
         *written = written.wrapping_add(1);
         Ok(())
     }

@@ -47,8 +47,8 @@ const WORDS: page::Words = page::Words {
     about: "The experiments of StRoM (EuroSys 2020) on Remora’s software card: two processes on \
             this machine, a core each, over loopback. Points are medians; whiskers are the 1st and \
             99th percentile of latencies, and the lowest and highest of several runs of \
-            bandwidths. Calls come at random moments. The paper’s card is an FPGA on another network: \
-            compare shapes and ratios, not microseconds.",
+            bandwidths. Calls come at random moments. The paper’s card is an FPGA on another \
+            network: compare shapes and ratios, not microseconds.",
     rows: "What a kernel costs",
     ours: "kernel",
     command: "remora bench kernels",

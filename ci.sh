@@ -40,8 +40,12 @@ USAGE
 all_stages=(setup tidy fmt clippy core deny doc test fuzz sim rxe)
 skipped=77 # the status of a stage that had nothing to do it with
 
+# A clone that is built once has no use for what a second build could take up again.
 locked=()
-[[ -z ${CI:-} ]] || locked=(--locked)
+if [[ -n ${CI:-} ]]; then
+    locked=(--locked)
+    export CARGO_INCREMENTAL=0
+fi
 
 # The newest Rust whose lints somebody has looked at. A newer one brings lints that nobody here
 # has seen: it reports them, but they do not fail the tests of a person who cloned this.

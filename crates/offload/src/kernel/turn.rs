@@ -69,14 +69,9 @@ impl Turn<'_, '_> {
 
     /// Appends memory to the results.
     pub(super) fn fetch(&mut self, addr: u64, len: usize) -> Result<(), CallStatus> {
-        // Lent out of the invocation, so that the rest of it can be used meanwhile.
-        let mut bytes = self.invocation.out.take().ok_or(CallStatus::TRAP)?;
-        let (io, pd) = (&mut *self.io, self.invocation.call.pd);
-        let hint = &mut self.invocation.hint;
-        let append = |key| io.append((key, pd), addr, len, &mut bytes);
-        let read = granted(self.grants, hint, false, append);
-        self.invocation.out = Some(bytes);
-        read
+        let Invocation { out, hint, call, .. } = &mut *self.invocation;
+        let (io, out) = (&mut *self.io, out.as_mut().ok_or(CallStatus::TRAP)?);
+        granted(self.grants, hint, false, |key| io.append((key, call.pd), addr, len, out))
     }
 
     /// The granted key that opens a range.

@@ -4,6 +4,7 @@
 //! of such a group may be shorter. Their bytes are copied once, from registered memory to a staging
 //! buffer that never leaves the cache, and checksummed there.
 
+mod ahead;
 mod pace;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use remora_nic::wire::ICRC_LEN;
 use remora_nic::wire::icrc::{Flow, IcrcMaker};
 use remora_nic::{Memory, MemoryFault, PayloadRef, Transmit, TransmitBatch};
 
+use self::ahead::Ahead;
 use self::pace::Pace;
 use crate::socket::{Destination, GROUP_MAX, SEGMENTS_MAX, SendFailure, Socket};
 
@@ -24,6 +26,7 @@ const STALE_MAX: u32 = 3;
 /// Sends batches of packets. Remembers how far it got when the socket was full.
 pub struct Egress {
     staging: Box<[u8]>,
+    ahead: Ahead,
     /// The first packet of the batch that is neither sent nor staged.
     next: usize,
     /// Packets before this one go singly, because the route took no group of them.
@@ -136,6 +139,7 @@ impl Egress {
     pub fn new() -> Egress {
         Egress {
             staging: vec![0; GROUP_MAX + LINE].into(),
+            ahead: Ahead::default(),
             next: 0,
             single_until: 0,
             segmentation: true,
@@ -286,6 +290,7 @@ impl Egress {
         let mut group = open_group(first, self.next, self.start_for(first), socket);
         let grouping = self.segmentation && socket.segmentation() && self.next >= self.single_until;
         let packets_max = if grouping { SEGMENTS_MAX } else { 1 };
+        self.ahead.read(&rest[..packets_max.min(rest.len())], batch, memory);
         for packet in rest {
             let len = packet.datagram_len();
             if group.packets == 0 && len > GROUP_MAX {
@@ -297,7 +302,7 @@ impl Egress {
                 break;
             }
             let room = &mut self.staging[group.start + group.len..][..len];
-            match gather(packet, batch, memory, &mut self.icrc, &group, room) {
+            match gather(packet, batch, memory, &self.ahead, &mut self.icrc, &group, room) {
                 Ok(()) => {
                     group.segment = group.segment.max(len);
                     group.packets += 1;
@@ -336,6 +341,7 @@ fn gather(
     packet: &Transmit,
     batch: &TransmitBatch,
     memory: &mut impl Memory,
+    ahead: &Ahead,
     maker: &mut IcrcMaker,
     group: &Group,
     out: &mut [u8],
@@ -347,7 +353,10 @@ fn gather(
         PayloadRef::Segments(segments) => {
             for segment in segments {
                 let (to, behind) = rest.split_at_mut(segment.len as usize);
-                memory.read(segment.addr, to)?;
+                match ahead.get(segment) {
+                    Some(bytes) => to.copy_from_slice(bytes),
+                    None => memory.read(segment.addr, to)?,
+                }
                 rest = behind;
             }
         }

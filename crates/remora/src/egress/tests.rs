@@ -6,6 +6,7 @@ use remora_nic::wire::icrc::IcrcChecker;
 use remora_nic::{Ecn, Path, Segment};
 
 use super::*;
+use crate::memory::tests::file_of;
 use crate::memory::{Buffer, HostMemory};
 use crate::socket::{Config, RecvBatch};
 
@@ -163,6 +164,70 @@ fn packets_whose_memory_fails_are_left_out() {
     let got = receive(&world.peer, 2);
     assert_eq!(got[0].1, world.expected(0, 64));
     assert_eq!(got[1].1, world.expected(64, 64));
+}
+
+/// Memory that counts how often it is read.
+struct Counted<'a>(&'a mut HostMemory, usize);
+
+impl Memory for Counted<'_> {
+    fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
+        self.1 += 1;
+        self.0.read(addr, dst)
+    }
+    fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
+        self.0.write(addr, src)
+    }
+    fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault> {
+        self.0.compare_swap(addr, compare, swap)
+    }
+    fn fetch_add(&mut self, addr: u64, add: u64) -> Result<u64, MemoryFault> {
+        self.0.fetch_add(addr, add)
+    }
+}
+
+/// Sends pieces of 4 KiB that begin at these places of a file of 80 KiB, cut to `len` once they are
+/// posted. Returns the reads it took; the packets that arrived are right, and the others faults.
+fn reads_of_a_file(places: &[usize], len: usize) -> usize {
+    let mut world = World::new();
+    let peer = world.peer.addr();
+    let bytes: Vec<u8> = (0..80 << 10).map(|i: usize| (i * 31 + i / 256) as u8).collect();
+    let file = file_of(&bytes);
+    let base = world.memory.add_file(file.try_clone().unwrap()).unwrap();
+    for at in places {
+        world.push_pieces(peer, 0, &[(base + *at as u64, 4096)]);
+    }
+    file.set_len(len as u64).unwrap();
+    let mut egress = Egress::new();
+    let mut memory = Counted(&mut world.memory, 0);
+    let progress = egress.send(&world.batch, &mut memory, &mut world.socket, |_| {});
+    let there: Vec<_> = places.iter().filter(|at| **at + 4096 <= len).collect();
+    assert_eq!(progress, Progress { sent: there.len(), blocked: false });
+    assert_eq!(egress.counters().memory_faults, (places.len() - there.len()) as u64);
+    let reads = memory.1;
+    for (at, (_, got)) in there.iter().zip(receive(&world.peer, there.len())) {
+        assert!(got[HEADER.len()..] == bytes[**at..][..4096], "the piece at {at}");
+    }
+    reads
+}
+
+#[test]
+fn what_follows_in_a_file_is_read_at_once() {
+    const WHOLE: usize = 80 << 10;
+    let pieces: Vec<usize> = (0..20).map(|i| i * 4096).collect();
+    assert_eq!(reads_of_a_file(&pieces, WHOLE), 2, "15 fill a group");
+    assert_eq!(reads_of_a_file(&pieces[..1], WHOLE), 1);
+    // The first three follow each other, and the last lies in what they read.
+    assert_eq!(reads_of_a_file(&[9, 4105, 8201, 0, 0, 8192], WHOLE), 3);
+    assert_eq!(reads_of_a_file(&[], WHOLE), 0);
+}
+
+/// All at once fails, and then each packet finds out for itself.
+#[test]
+fn of_a_file_that_shrinks_the_rest_is_sent() {
+    let pieces: Vec<usize> = (0..12).map(|i| i * 4096).collect();
+    assert_eq!(reads_of_a_file(&pieces, 5 * 4096), 1 + 12);
+    assert_eq!(reads_of_a_file(&pieces, 5 * 4096 - 1), 1 + 12);
+    assert_eq!(reads_of_a_file(&pieces, 0), 1 + 12);
 }
 
 /// A group that begins with a packet left out still goes to one peer only.

@@ -76,7 +76,7 @@ impl HostMemory {
 
     /// Takes back the file whose first byte has the bus address `base`, if there is one.
     pub fn remove_file(&mut self, base: u64) -> Option<File> {
-        if base & FILE_BIT == 0 {
+        if !is_file(base) {
             return None;
         }
         self.files.get_mut(file_number(base))?.take()
@@ -117,7 +117,7 @@ impl HostMemory {
                 (addr & !CHECKED) as usize,
             )));
         }
-        if addr & FILE_BIT == 0 {
+        if !is_file(addr) {
             return HostMemory::own(addr, len as usize).map(Place::Process);
         }
         let offset = addr & (FILE_LEN_MAX - 1);
@@ -218,6 +218,11 @@ impl Memory for HostMemory {
     }
 }
 
+/// Does a bus address name a place in a served file?
+pub(crate) fn is_file(addr: u64) -> bool {
+    addr & FILE_BIT != 0
+}
+
 fn file_number(addr: u64) -> usize {
     ((addr & !FILE_BIT) >> FILE_SHIFT) as usize
 }
@@ -232,7 +237,7 @@ fn overwrite(file: &File, offset: u64, src: &[u8]) -> Option<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn memory() -> HostMemory {
@@ -240,7 +245,7 @@ mod tests {
         unsafe { HostMemory::new() }
     }
 
-    fn file_of(bytes: &[u8]) -> File {
+    pub(crate) fn file_of(bytes: &[u8]) -> File {
         // SAFETY: the name ends with a zero byte.
         let fd = unsafe { libc::memfd_create(c"remora-test".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0);

@@ -2,7 +2,8 @@
 //!
 //! Two busy processes on two cores must not fight their own background threads. So the thread only
 //! looks in, every millisecond or so, as long as somebody polls; when it finds that nobody has, it
-//! sleeps on the socket and handles what comes at once, until somebody polls again.
+//! sleeps on the socket and handles what comes at once, until somebody polls again. Behind each
+//! packet it keeps looking for a while, as another often follows: unless others want its core.
 //!
 //! # Why no wake-up is lost
 //! Work is whatever a step would move: packets in the socket, things to send, timers, a step back
@@ -50,11 +51,16 @@ const STEPS: usize = 64;
 const LINGER: Duration = Duration::from_micros(200);
 /// Packets at a time that show a stream of data: what a sender's long messages leave in.
 const STREAM: usize = 8;
-/// How long the thread keeps looking when a stream pauses. A sender needs some 10 µs for the next
-/// system call's worth, and several times that where something else has its core; to be put to
-/// sleep and woken for each costs this thread as much, and the sender, whose system call does the
-/// waking, a part of its own time. (1,400 sleeps a second took a tenth of perftest's bandwidth.)
+/// How long the thread keeps looking when nothing more comes. A sender of a stream needs some 10 µs
+/// for the next system call's worth, and several times that where something else has its core; who
+/// asks one thing after another needs less. To be put to sleep and woken for each costs this thread
+/// as much, and the sender, whose system call does the waking, a part of its own time. (1,400 sleeps
+/// a second took a tenth of perftest's bandwidth; READs of 8 bytes took 11 or 23 µs, by which core
+/// the thread was woken on, and take 7.)
 const STAY: Duration = Duration::from_micros(100);
+/// How long it stays for streams only, after another thread has used the core meanwhile: that may be
+/// who waits for the next packet, and has the core to the end of its turn.
+const CROWDED: Duration = Duration::from_secs(1);
 
 /// How long after polling a program is one that may.
 const ATTENDED: Duration = Duration::from_millis(10);
@@ -188,11 +194,11 @@ impl Background {
 }
 
 /// The thread's life; it ends when the device is closed.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &Shared, real_time: bool) {
     let mut look_in = LOOK_IN_MIN;
     let mut kept = Kept::default();
     let mut last_polled: Option<Instant> = None;
-    let mut stay_until = Time::ZERO;
+    let mut stay = Stay { streams_only: real_time, ..Stay::default() };
     while !shared.background.stop.load(Ordering::Acquire) {
         if shared.background.others_poll() {
             last_polled = Some(Instant::now());
@@ -207,7 +213,33 @@ pub(crate) fn run(shared: &Shared) {
         }
         look_in = LOOK_IN_MIN;
         let attended = last_polled.is_some_and(|at| at.elapsed() < ATTENDED);
-        drive(shared, attended, &mut stay_until);
+        drive(shared, attended, &mut stay);
+    }
+}
+
+/// Whether the thread keeps looking where nothing came.
+#[derive(Default)]
+struct Stay {
+    until: Time,
+    /// Not for single packets. (A real-time thread lets no other go first.)
+    streams_only: bool,
+    crowded_until: Time,
+}
+
+impl Stay {
+    /// So many packets came with the last step.
+    fn received(&mut self, packets: usize, now: Time) {
+        let single = !self.streams_only && now >= self.crowded_until;
+        if packets >= if single { 1 } else { STREAM } {
+            self.until = now + STAY;
+        }
+    }
+
+    /// Others went first, for so long.
+    fn gave_way(&mut self, time: Duration, now: Time) {
+        if time >= STAY {
+            self.crowded_until = now + CROWDED;
+        }
     }
 }
 
@@ -255,14 +287,12 @@ fn rest(shared: &Shared, time: Duration) -> bool {
 fn take_steps<'a>(
     shared: &'a Shared,
     attended: bool,
-    stay_until: &mut Time,
+    stay: &mut Stay,
 ) -> (MutexGuard<'a, Driver>, bool) {
     let mut driver = shared.lock();
     for _ in 0..STEPS {
         if driver.progress() {
-            if driver.received_last() >= STREAM {
-                *stay_until = driver.now() + STAY;
-            }
+            stay.received(driver.received_last(), driver.now());
             if attended && driver.owes_acknowledge_only() {
                 // A program that now watches memory for this message will answer it, and the
                 // acknowledge then rides behind the answer. Were it sent alone, it would be all
@@ -272,13 +302,15 @@ fn take_steps<'a>(
                 linger(shared);
                 driver = shared.lock();
             }
-        } else if driver.is_blocked() || *stay_until == Time::ZERO || driver.now() >= *stay_until {
-            *stay_until = Time::ZERO;
+        } else if driver.is_blocked() || driver.now() >= stay.until {
             return (driver, true);
         } else {
             // Whoever else has use for this core, or for the card, goes first.
             drop(driver);
+            let before = shared.clock.now();
             std::thread::yield_now();
+            let now = shared.clock.now();
+            stay.gave_way(now.since(before), now);
             driver = shared.lock();
         }
         if shared.is_wanted() {
@@ -300,10 +332,10 @@ fn linger(shared: &Shared) {
 }
 
 /// Drives the card until nothing moves, then sleeps until something does. `attended`: the program
-/// has polled not long ago. Until `stay_until` a stream of data may go on.
-fn drive(shared: &Shared, attended: bool, stay_until: &mut Time) {
+/// has polled not long ago.
+fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     let (socket_wants, timeout, groups) = {
-        let (mut driver, settled) = take_steps(shared, attended, stay_until);
+        let (mut driver, settled) = take_steps(shared, attended, stay);
         if let Err(error) = driver.flush_capture() {
             tracing::warn!(%error, "cannot write to the capture file");
         }
@@ -343,4 +375,41 @@ fn drive(shared: &Shared, attended: bool, stay_until: &mut Time) {
 
 fn spec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_stays_for_a_packet_unless_others_want_the_core() {
+        let mut stay = Stay::default();
+        let start = Time::ZERO + Duration::from_secs(1);
+        stay.received(0, start);
+        assert_eq!(stay.until, Time::ZERO);
+        stay.received(1, start);
+        assert_eq!(stay.until, start + STAY);
+
+        stay.gave_way(STAY / 2, start + STAY);
+        stay.received(1, start + STAY);
+        assert_eq!(stay.until, start + STAY + STAY, "a short while is nobody's turn");
+
+        let crowded = start + 2 * STAY;
+        stay.gave_way(STAY, crowded);
+        stay.received(STREAM - 1, crowded);
+        assert_eq!(stay.until, crowded, "as before");
+        stay.received(STREAM, crowded);
+        assert_eq!(stay.until, crowded + STAY);
+        stay.received(1, crowded + CROWDED);
+        assert_eq!(stay.until, crowded + CROWDED + STAY);
+    }
+
+    #[test]
+    fn a_real_time_thread_stays_for_streams_only() {
+        let mut stay = Stay { streams_only: true, ..Stay::default() };
+        stay.received(STREAM - 1, Time::ZERO);
+        assert_eq!(stay.until, Time::ZERO);
+        stay.received(STREAM, Time::ZERO);
+        assert_eq!(stay.until, Time::ZERO + STAY);
+    }
 }

@@ -395,7 +395,7 @@ impl Device {
             let may_run = asked.is_ok();
             tell.send(asked).ok();
             if may_run {
-                background::run(&of_thread);
+                background::run(&of_thread, real_time);
             }
         };
         let thread = thread::Builder::new().name("remora".into()).spawn(run)?;

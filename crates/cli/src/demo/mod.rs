@@ -151,9 +151,9 @@ impl Demo {
 const WHAT_NEXT: &str = "\
 The node's program slept meanwhile: its card alone answered.
 Latencies are round trips. In the first table this end polls; at the other, the card's thread looks
-on for 0.1 ms behind each packet, and TCP's program sleeps until something comes. In the second, both
-ends poll. A kernel follows pointers on the node's card, in one round trip; READs take one for each
-pointer; an RPC needs the node's program.
+on for 0.1 ms behind each packet, and TCP's program sleeps until something comes. In the second,
+both ends poll. A kernel follows pointers on the node's card, in one round trip; READs take one for
+each pointer; an RPC needs the node's program.
 
 Try next, with your own file in one terminal,
   remora node --region data=FILE --region scratch=64M,rw

@@ -55,8 +55,8 @@ const STREAM: usize = 8;
 /// for the next system call's worth, and several times that where something else has its core; who
 /// asks one thing after another needs less. To be put to sleep and woken for each costs this thread
 /// as much, and the sender, whose system call does the waking, a part of its own time. (1,400
-/// sleeps a second took a tenth of perftest's bandwidth; READs of 8 bytes took 11 or 23 µs, by which
-/// core the thread was woken on, and take 7.)
+/// sleeps a second took a tenth of perftest's bandwidth. READs of 8 bytes took 11 or 23 µs, by
+/// which core the thread was woken on, and take 7.)
 const STAY: Duration = Duration::from_micros(100);
 /// How long it stays for streams only, after another thread has used the core meanwhile: that may
 /// be who waits for the next packet, and has the core to the end of its turn.

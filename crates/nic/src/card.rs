@@ -316,6 +316,7 @@ pub(crate) struct SglPool {
 
 impl SglPool {
     /// Copies the `count` entries of a fetched element.
+    #[inline(always)]
     pub(crate) fn copy_in(&mut self, raw: &[u8], count: u8) -> SglSlot {
         if count == 0 {
             return SglSlot::EMPTY;

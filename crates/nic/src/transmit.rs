@@ -391,6 +391,7 @@ impl TransmitBatch {
         }
     }
 
+    #[inline(always)]
     fn add(
         &mut self,
         path: Path,

@@ -488,7 +488,7 @@ impl Regions {
         Some(Opened { iova: region.iova, len: region.len, start })
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(
         &self,
         key: Key,

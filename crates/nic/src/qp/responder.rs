@@ -393,6 +393,7 @@ impl Qp {
 
     /// Takes the next receive element, from the shared queue if there is one. (One that an
     /// unreliable message left unfinished comes first.)
+    #[inline(always)]
     pub(crate) fn take_receive(&mut self, env: &mut Env<'_>) -> Result<Receive, Refusal> {
         if let Some(receive) = self.rx.receive.take() {
             return Ok(receive);
@@ -405,6 +406,7 @@ impl Qp {
     }
 
     /// As [`Qp::take_receive`], which has seen that there is an element, with room for one.
+    #[inline(always)]
     fn take_receive_by(&mut self, env: &mut Env<'_>, raw: &mut [u8]) -> Result<Receive, Refusal> {
         let card = &mut *env.card;
         let ring = match card.srqs.get_mut(self.srq) {

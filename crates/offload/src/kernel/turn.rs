@@ -144,6 +144,7 @@ impl Turn<'_, '_> {
     }
 
     /// Makes sure of a buffer that `len` more bytes of results fit into.
+    #[inline(always)]
     pub(super) fn make_room_for(&mut self, len: usize) -> Result<bool, CallStatus> {
         let held = self.invocation.held.is_some();
         let out = self.invocation.out.as_ref().map(|out| out.len());
@@ -180,6 +181,7 @@ impl Ports for Turn<'_, '_> {
         Scatter::new(self.io, pd, self.grants, &mut self.invocation.hint)
     }
 
+    #[inline(always)]
     fn output(&mut self, len: usize) -> Result<&mut Vec<u8>, CallStatus> {
         if self.invocation.out.is_none() {
             self.invocation.out = self.buffers.take(len);

@@ -34,7 +34,7 @@ pub struct Sketch {
 /// Registers, at most.
 const REGISTERS: usize = 1 << PRECISION_MAX;
 /// Values that are hashed at a time.
-const LANES: usize = 64;
+const LANES: usize = 128;
 
 /// Where each value is noted, and with which rank.
 ///

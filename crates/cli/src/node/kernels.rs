@@ -13,8 +13,8 @@ use std::time::Duration;
 use remora::kernel::builtin::{Builtin, Kind};
 use remora::kernel::wasm::{Limits, Module};
 use remora::kernel::{
-    Binding, Bound, CallFailure, CallStatus, DeployError, Deployment, FallbackCall, Grant, Program,
-    Tap,
+    Binding, Bound, CallFailure, CallStatus, DeployError, Deployment, Fallback, FallbackCall,
+    Grant, Program, Tap,
 };
 use remora::nic::{Access, CreateError};
 use remora::{Device, MemoryRegion, ProtectionDomain, RegisterError};
@@ -304,9 +304,18 @@ impl Kernels {
         }
     }
 
+    /// From here on calls for the host wait, until [`Kernels::serve`] answers them.
+    pub(crate) fn calls(&self) -> Fallback {
+        self.device.serve_fallback()
+    }
+
     /// Answers calls for the host, until told to stop; calls `changed` after each change.
-    pub(crate) fn serve(&self, stopped: &dyn Fn() -> bool, changed: &dyn Fn()) {
-        let fallback = self.device.serve_fallback();
+    pub(crate) fn serve(
+        &self,
+        fallback: &Fallback,
+        stopped: &dyn Fn() -> bool,
+        changed: &dyn Fn(),
+    ) {
         while !stopped() {
             let Some(call) = fallback.next(Duration::from_millis(100)) else { continue };
             if call.opcode != MANAGE {

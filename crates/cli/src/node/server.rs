@@ -318,9 +318,11 @@ impl Node {
     /// Serves until `stop` is true.
     pub fn serve(&self, stop: &AtomicBool) {
         let stopped = || stop.load(Ordering::Relaxed);
+        // Before anybody is let in: whoever called at once was told that there is no such kernel.
+        let calls = self.kernels.calls();
         thread::scope(|scope| {
             scope.spawn(|| self.keep_house(&stopped));
-            scope.spawn(|| self.kernels.serve(&stopped, &|| self.list_kernels(false)));
+            scope.spawn(|| self.kernels.serve(&calls, &stopped, &|| self.list_kernels(false)));
             while !stopped() {
                 let Some(incoming) = self.listener.accept(ACCEPT_PATIENCE) else { continue };
                 if self.handshakes.load(Ordering::Relaxed) >= HANDSHAKES_MAX {

@@ -36,10 +36,11 @@ impl Ahead {
 
     #[inline(never)]
     fn read_file(&mut self, packets: &[Transmit], batch: &TransmitBatch, memory: &mut impl Memory) {
-        let (mut addr, mut len, mut count) = (0, 0, 0);
+        let (mut addr, mut len, mut count) = (0u64, 0, 0);
         for segment in packets.iter().map_while(|packet| only_segment(packet, batch)) {
             let longer = len + segment.len as usize;
-            if longer > GROUP_MAX || count > 0 && segment.addr != addr + len as u64 {
+            let follows = count == 0 || addr.checked_add(len as u64) == Some(segment.addr);
+            if longer > GROUP_MAX || !follows {
                 break;
             }
             addr = segment.addr - len as u64;

@@ -15,6 +15,7 @@ usage() {
   fmt      rustfmt
   clippy   every crate, with tests and examples; warnings are errors
   check    only: does everything compile? (quick; clippy covers it)
+  features the command and the workspace share one build; the plain card needs few crates
   core     the card has no clock, socket, thread, file or random source
   deny     licences and sources of what we depend on, by cargo-deny
   doc      rustdoc; warnings are errors
@@ -37,7 +38,7 @@ usage() {
 USAGE
 }
 
-all_stages=(setup tidy fmt clippy core deny doc test fuzz sim rxe)
+all_stages=(setup tidy fmt clippy features core deny doc test fuzz sim rxe)
 skipped=77 # the status of a stage that had nothing to do it with
 
 # A clone that is built once has no use for what a second build could take up again.
@@ -155,6 +156,29 @@ stage_deny() {
     [[ ${CI_DENY:-} != 1 ]] || checks+=(advisories)
     cargo deny --log-level error check "${checks[@]}" ||
         fail "cargo-deny objects" "A new licence or source needs a line with a reason in deny.toml."
+}
+
+# --- features ----------------------------------------------------------------------------------
+
+# The crates that cargo would build for these arguments, each with its features.
+crates_built() {
+    cargo tree "${locked[@]}" --edges normal,build --prefix none --no-dedupe \
+        --format '{p} [{f}]' "$@" | sort -u
+}
+
+stage_features() {
+    local others heavy
+    # 1. What ./demo.sh has built, `cargo build --release` does not build again.
+    others=$(comm -23 <(crates_built -p remora-cli) <(crates_built))
+    [[ -z $others ]] || fail "\`cargo build\` would build these anew after ./demo.sh:" "$others" \
+        "Features of shared crates are named in the workspace's Cargo.toml, for all alike."
+
+    # 2. Who embeds the plain card builds no compiler of kernels, and no language of chains.
+    heavy=$(crates_built -p remora | grep -E '^(wasmtime|cranelift|annotate-snippets)' || true)
+    [[ -z $heavy ]] || fail "the plain card depends on:" "$heavy"
+    cargo check "${locked[@]}" --quiet -p remora || fail "the plain card does not compile"
+    cargo check "${locked[@]}" --quiet -p remora --all-targets --all-features ||
+        fail "remora with all its features does not compile"
 }
 
 # --- core --------------------------------------------------------------------------------------

@@ -9,9 +9,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
+# shellcheck source=scripts/progress.sh
+source scripts/progress.sh
 
 setup_build
 remora=$(target_dir)/release/remora
-[[ -x $remora ]] || say "Building Remora (the first time takes a minute or two)."
-cargo build --quiet --release -p remora-cli || fail "the build failed; the reason stands above."
+[[ -x $remora ]] || say "Building Remora: two minutes the first time, on two cores."
+build_shown --release -p remora-cli || fail "the build failed; the reason stands above."
 exec "$remora" demo "$@"

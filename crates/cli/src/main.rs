@@ -24,8 +24,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use remora::{Device, DeviceOptions, OpenError};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 use verbs::environment::{LOG_VARIABLE, is_level};
 
 /// A software RDMA network card: memory nodes, transfers, measurements, simulations.
@@ -128,14 +129,19 @@ fn end_with_the_reader() {
     }));
 }
 
+/// Writes on standard error what [`LOG_VARIABLE`] asks for, and warnings by default.
+fn start_log() {
+    // For the verbs library the variable may name a file, which is no filter.
+    let asked = std::env::var(LOG_VARIABLE).ok().filter(|value| is_level(value));
+    let filter = asked.and_then(|value| value.parse().ok());
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(filter).with(lines).init();
+}
+
 fn main() -> ExitCode {
     end_with_the_reader();
-    // For the verbs library the variable may name a file, which is no filter.
-    let filter = std::env::var(LOG_VARIABLE).ok().filter(|value| is_level(value));
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::WARN.into())
-        .parse_lossy(filter.unwrap_or_default());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    start_log();
     let succeeded = |()| ExitCode::SUCCESS;
     let done = match Cli::parse().command {
         Command::Run(command) => command.run(),

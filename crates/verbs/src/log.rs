@@ -16,8 +16,9 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
 
 /// The environment variable.
 pub const LOG_VARIABLE: &str = "REMORA_LOG";
@@ -42,29 +43,25 @@ pub(crate) fn start() {
             }
         },
     };
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(false)
-        .with_writer(output)
-        .finish();
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(output);
+    let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     // A program in Rust may have this library linked in and a subscriber of its own.
     tracing::subscriber::set_global_default(subscriber).ok();
 }
 
 /// What a value of the variable asks for.
-fn parse(value: &str) -> (EnvFilter, Option<String>) {
-    let filter = |text: &str| EnvFilter::try_new(text).ok().filter(|_| looks_like_filter(text));
+fn parse(value: &str) -> (Targets, Option<String>) {
+    let filter = |text: &str| text.parse().ok().filter(|_| looks_like_filter(text));
+    let level = |level: LevelFilter| Targets::new().with_default(level);
     if value.is_empty() {
-        return (EnvFilter::new("error"), None);
+        return (level(LevelFilter::ERROR), None);
     }
     if let Some(filter) = filter(value) {
         return (filter, None);
     }
-    match value.split_once(':') {
-        Some((level, path)) if looks_like_filter(level) => {
-            (EnvFilter::new(level), Some(path.to_owned()))
-        }
-        _ => (EnvFilter::new("debug"), Some(value.to_owned())),
+    match value.split_once(':').map(|(text, path)| (filter(text), path)) {
+        Some((Some(filter), path)) => (filter, Some(path.to_owned())),
+        _ => (level(LevelFilter::DEBUG), Some(value.to_owned())),
     }
 }
 

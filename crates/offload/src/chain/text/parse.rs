@@ -1,14 +1,12 @@
 //! From text to [`Item`]s. A wrong line is reported and passed over.
 
-use logos::Logos;
-
 use super::super::construct::Relation;
 use super::Diagnostic;
 use super::syntax::{
     At, ConditionText, CountText, ElementText, Item, MovSide, Name, PlaceText, PointerText,
     QueueKind, QueueText, Statement, Value,
 };
-use super::token::Token;
+use super::token::{Token, tokens as cut};
 
 /// Blocks within blocks.
 const NESTING: usize = 16;
@@ -32,10 +30,10 @@ pub(super) struct Parser<'t> {
 impl<'t> Parser<'t> {
     pub(super) fn new(text: &'t str) -> Parser<'t> {
         let (mut tokens, mut wrong) = (Vec::new(), Vec::new());
-        for (token, at) in Token::lexer(text).spanned() {
+        for (token, at) in cut(text) {
             match token {
-                Ok(token) => tokens.push((token, at)),
-                Err(()) => wrong.push(Diagnostic::new(
+                Some(token) => tokens.push((token, at)),
+                None => wrong.push(Diagnostic::new(
                     at,
                     "this is no part of the language",
                     "a comment begins with `#`, a text stands in quotes on one line",

@@ -1,56 +1,103 @@
 //! Words and signs of the text form.
 
-use logos::Logos;
+use std::iter;
+use std::ops::Range;
 
-#[derive(Logos, Clone, Copy, PartialEq, Eq, Debug)]
-#[logos(skip r"[ \t\r]+", skip(r"#[^\n]*", allow_greedy = true))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Token {
-    #[regex("[A-Za-z_][A-Za-z0-9_]*")]
+    /// A letter or `_`, then letters, digits and `_`.
     Name,
-    #[regex("[0-9][0-9A-Za-z_]*")]
+    /// A digit, then letters, digits and `_`.
     Number,
-    #[regex(r#""[^"\n]*""#)]
+    /// Anything between quotes on one line.
     Text,
-    #[token("\n")]
     Newline,
-    #[token(",")]
     Comma,
-    #[token(":")]
     Colon,
-    #[token(".")]
     Dot,
-    #[token("+")]
     Plus,
-    #[token("&")]
     Ampersand,
-    #[token("=")]
     Is,
-    #[token("->")]
     To,
-    #[token("=>")]
     Becomes,
-    #[token("==")]
     Equal,
-    #[token("!=")]
     NotEqual,
-    #[token("<")]
     Less,
-    #[token("<=")]
     AtMost,
-    #[token(">")]
     Greater,
-    #[token(">=")]
     AtLeast,
-    #[token("{")]
     Open,
-    #[token("}")]
     Close,
-    #[token("[")]
     OpenPointer,
-    #[token("]")]
     ClosePointer,
     /// Behind the last line.
     End,
+}
+
+/// The signs; one that another begins with stands behind that.
+const SIGNS: [(&str, Token); 19] = [
+    ("\n", Token::Newline),
+    (",", Token::Comma),
+    (":", Token::Colon),
+    (".", Token::Dot),
+    ("+", Token::Plus),
+    ("&", Token::Ampersand),
+    ("->", Token::To),
+    ("=>", Token::Becomes),
+    ("==", Token::Equal),
+    ("=", Token::Is),
+    ("!=", Token::NotEqual),
+    ("<=", Token::AtMost),
+    ("<", Token::Less),
+    (">=", Token::AtLeast),
+    (">", Token::Greater),
+    ("{", Token::Open),
+    ("}", Token::Close),
+    ("[", Token::OpenPointer),
+    ("]", Token::ClosePointer),
+];
+
+/// Cuts `text` into words and signs, and says where each stands; what is neither is `None`.
+pub(super) fn tokens(text: &str) -> impl Iterator<Item = (Option<Token>, Range<usize>)> {
+    let mut at = 0;
+    iter::from_fn(move || {
+        at += passed_over(&text[at..]);
+        let (token, len) = first_token(&text[at..])?;
+        let start = at;
+        at += len;
+        Some((token, start..at))
+    })
+}
+
+/// The length of the blanks and comments that `text` begins with.
+fn passed_over(text: &str) -> usize {
+    let mut rest = text;
+    loop {
+        rest = rest.trim_start_matches([' ', '\t', '\r']);
+        if !rest.starts_with('#') {
+            return text.len() - rest.len();
+        }
+        rest = &rest[rest.find('\n').unwrap_or(rest.len())..];
+    }
+}
+
+/// The word or sign that `text` begins with, and its length in bytes; `None` at the end.
+fn first_token(text: &str) -> Option<(Option<Token>, usize)> {
+    let first = text.chars().next()?;
+    if let Some((sign, token)) = SIGNS.iter().find(|(sign, _)| text.starts_with(sign)) {
+        return Some((Some(*token), sign.len()));
+    }
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let word = text.find(|c| !is_of_word(c)).unwrap_or(text.len());
+    Some(match first {
+        '0'..='9' => (Some(Token::Number), word),
+        first if is_of_word(first) => (Some(Token::Name), word),
+        '"' => match text[1..].split(['"', '\n']).next().map_or(0, str::len) + 1 {
+            end if text[end..].starts_with('"') => (Some(Token::Text), end + 1),
+            end => (None, end),
+        },
+        other => (None, other.len_utf8()),
+    })
 }
 
 impl Token {
@@ -80,6 +127,53 @@ impl Token {
             Token::OpenPointer => "`[`",
             Token::ClosePointer => "`]`",
             Token::End => "the end of the file",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_into_words_and_signs() {
+        let cut = |text: &'static str| -> Vec<_> {
+            tokens(text).map(|(token, at)| (token, &text[at])).collect()
+        };
+        use Token::*;
+        assert_eq!(cut(""), []);
+        assert_eq!(cut(" \t\r# only a comment"), []);
+        assert_eq!(
+            cut("_a1 0x1F\n# b\n\"# c\"<=<"),
+            [
+                (Some(Name), "_a1"),
+                (Some(Number), "0x1F"),
+                (Some(Newline), "\n"),
+                (Some(Newline), "\n"),
+                (Some(Text), "\"# c\""),
+                (Some(AtMost), "<="),
+                (Some(Less), "<"),
+            ]
+        );
+        assert_eq!(
+            cut("=>===-!é\"open\n"),
+            [
+                (Some(Becomes), "=>"),
+                (Some(Equal), "=="),
+                (Some(Is), "="),
+                (None, "-"),
+                (None, "!"),
+                (None, "é"),
+                (None, "\"open"),
+                (Some(Newline), "\n"),
+            ]
+        );
+    }
+
+    #[test]
+    fn no_sign_hides_a_longer_one() {
+        for (i, (sign, _)) in SIGNS.iter().enumerate() {
+            assert!(SIGNS[..i].iter().all(|(earlier, _)| !sign.starts_with(earlier)), "{sign}");
         }
     }
 }

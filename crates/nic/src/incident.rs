@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::chain::EnableError;
-use crate::memory::region::{AccessError, Key};
+use crate::memory::key::{AccessError, Key};
 use crate::psn::Psn;
 use crate::queue::{BadElement, Opcode, Status};
 use crate::time::Time;

@@ -6,16 +6,11 @@ use super::{
 };
 use crate::card::Card;
 use crate::counters::Counters;
-use crate::memory::region::{Access, AccessError, Key, Pd, Scope};
+use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
 use crate::memory::{Memory, MemoryFault};
 use crate::queue::{Remote, Status};
 use crate::time::Time;
 use crate::transmit::Segment;
-
-/// The card itself uses a key, in a protection domain; windows are not for it.
-pub(super) fn local(pd: Pd) -> Scope {
-    Scope { pd, qpn: 0 }
-}
 
 /// The card and its memory, lent to [`super::Kernels`] for a moment.
 ///
@@ -77,7 +72,7 @@ impl KernelIo<'_> {
         len: u64,
         need: Access,
     ) -> Result<(), AccessError> {
-        self.card.regions.check(key, local(pd), addr, len, need)
+        self.card.regions.check(key, Scope::card(pd), addr, len, need)
     }
 
     /// Reads memory.
@@ -130,7 +125,7 @@ impl KernelIo<'_> {
         let (mut result, need) = (Ok(()), Access::empty());
         let len = u32::try_from(len).map_err(|_| AccessError::Bounds)?;
         let mem = &mut *self.mem;
-        self.card.regions.translate(key, local(pd), addr, len, need, |piece| {
+        self.card.regions.translate(key, Scope::card(pd), addr, len, need, |piece| {
             if result.is_ok() {
                 result = act(mem, piece).map_err(|_| AccessError::Memory);
             }
@@ -146,8 +141,8 @@ impl KernelIo<'_> {
         addr: u64,
         src: &[u8],
     ) -> Result<(), AccessError> {
-        let mut env = crate::card::Env { now: self.now, mem: &mut *self.mem, card: self.card };
-        env.write_region((key, local(pd)), addr, src, Access::LOCAL_WRITE)
+        let key = (key, Scope::card(pd));
+        self.card.regions.write(self.mem, key, addr, src, Access::LOCAL_WRITE)
     }
 
     /// Writes memory piece by piece, in a protection domain: for many small writes in a row, most

@@ -15,6 +15,7 @@ mod call;
 mod io;
 mod writer;
 
+pub use crate::buffer::{Buffer, Draft};
 pub use call::{
     BadHeader, Call, CallStatus, HEADER_LEN, Header, Notify, STATUS_WORD_LEN, StatusWord,
 };
@@ -25,17 +26,9 @@ use core::any::Any;
 use core::fmt;
 use std::collections::VecDeque;
 
-use crate::memory::region::{Key, Pd};
+use crate::memory::key::{Key, Pd};
 use crate::queue::Status;
 use crate::time::Time;
-
-/// Bytes on the card that a kernel sends. They are referred to, not copied, until acknowledged.
-pub type Buffer = triomphe::Arc<Vec<u8>>;
-
-/// Bytes that a kernel may still change, as nobody else refers to them. They become a [`Buffer`]
-/// to be sent, and a buffer that nobody else refers to any more can be filled again, without an
-/// atomic operation.
-pub type Draft = triomphe::UniqueArc<Vec<u8>>;
 
 /// What a kernel sends.
 #[derive(Clone, Debug, Default)]

@@ -1,10 +1,11 @@
 //! Commands on chains: doorbells and ENABLEs, loop-back, raw elements, limits, steps.
 
 use super::{CreateError, DestroyError, Nic, PostError, post, write_element};
-use crate::card::{Card, Env};
+use crate::card::Card;
 use crate::chain::{Budget, ChainError, ChainLimits, ChainStep, EnableError, Errand, Mode, Queue};
+use crate::env::Env;
 use crate::memory::Memory;
-use crate::memory::region::Access;
+use crate::memory::key::Access;
 use crate::psn::Psn;
 use crate::qp::state::{Mtu, State};
 use crate::qp::{Limits, Qp, Requester, Responder, enable};
@@ -28,7 +29,7 @@ impl Nic {
             return Err(PostError::Full);
         }
         qp.refill(&mut self.card);
-        self.card.schedule(qp);
+        qp.schedule(&mut self.card);
         Ok(())
     }
 
@@ -43,7 +44,7 @@ impl Nic {
         }
         qp.receives_again(&mut self.card);
         if qp.state == State::Error {
-            self.card.schedule(qp);
+            qp.schedule(&mut self.card);
         }
         Ok(())
     }
@@ -60,7 +61,7 @@ impl Nic {
         match errand {
             Errand::Wake(qpn) => {
                 if let Some(qp) = self.qps.get_mut(qpn) {
-                    self.card.schedule(qp);
+                    qp.schedule(&mut self.card);
                 }
             }
             Errand::Enable { by, at, element } => {
@@ -80,7 +81,7 @@ impl Nic {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             let Some(limits) = &mut qp.cold.limits else { continue };
             if self.card.chains.timers.expire(&mut limits.timer, qpn, at, now) {
-                self.card.schedule(qp);
+                qp.schedule(&mut self.card);
             }
         }
     }
@@ -109,7 +110,7 @@ impl Nic {
             qp.tx = Requester::new(Psn::default(), window);
             qp.rx = Responder::new(Psn::default());
             qp.state = State::Rts;
-            self.card.schedule(qp);
+            qp.schedule(&mut self.card);
         }
         Ok(())
     }
@@ -180,7 +181,7 @@ impl Nic {
         let some = limits != ChainLimits::default();
         qp.set_limits(&mut self.card, some.then_some(limits), now);
         // Its old limits may have held it.
-        self.card.schedule(qp);
+        qp.schedule(&mut self.card);
         Ok(())
     }
 

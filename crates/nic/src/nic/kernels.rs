@@ -5,7 +5,7 @@ use core::any::Any;
 use thiserror::Error;
 
 use super::Nic;
-use crate::card::Env;
+use crate::env::Env;
 use crate::kernel::{BadHeader, Bound, Call, Header, KernelIo, Kernels, Taken};
 use crate::memory::Memory;
 use crate::qp::State;
@@ -153,7 +153,7 @@ impl Nic {
             match qp.filter(|qp| qp.pd == post.pd && qp.sends_for_kernels()) {
                 Some(qp) => {
                     qp.cold.posted.push_back(post);
-                    self.card.schedule(qp);
+                    qp.schedule(&mut self.card);
                 }
                 None => {
                     self.card.counters.kernel_dropped += 1;

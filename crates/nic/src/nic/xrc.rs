@@ -3,10 +3,11 @@
 //! [`Nic::create_qp`], and posts by [`Nic::post_xrc_send`].
 
 use super::{CreateError, DestroyError, Nic, QpInit};
-use crate::card::{Domain, SharedReceiveQueue, XrcSrq, Xrcd};
 use crate::chain::QpFlags;
-use crate::memory::region::Pd;
+use crate::handles::{Domain, Xrcd};
+use crate::memory::key::Pd;
 use crate::queue::ring::{Ring, RingInit};
+use crate::queue::shared_receive::{SharedReceiveQueue, XrcSrq};
 use crate::wire::Transport;
 
 /// XRC.

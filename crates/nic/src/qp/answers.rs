@@ -1,4 +1,4 @@
-//! What the responder sends: READ responses, atomic results, acknowledges, notifications.
+//! Asked the responder sends: READ responses, atomic results, acknowledges, notifications.
 //!
 //! The last few READs and atomics are kept, as many as the peer may have outstanding, so that a
 //! repeated READ is executed again and a repeated atomic is told its saved result. An acknowledge
@@ -6,16 +6,19 @@
 
 use core::time::Duration;
 
+use super::Qp;
 use super::responder::{Held, Refusal, Reply};
-use super::{Budget, Qp};
-use crate::card::{Card, Env};
+use crate::card::Card;
+use crate::env::Env;
 use crate::incident::{Cause, Outcome, Touched};
 use crate::memory::Calc;
-use crate::memory::region::{Access, AccessError, Pd, Scope};
+use crate::memory::key::{Access, AccessError, Scope};
 use crate::multi_queue::Cursor;
 use crate::psn::Psn;
 use crate::queue::Opcode;
+use crate::queue::answer::{Answer, Asked};
 use crate::queue::element::{Element, MAX_MESSAGE};
+use crate::scheduler::Budget;
 use crate::transmit::TransmitBatch;
 use crate::wire::opcode::Follows;
 use crate::wire::{
@@ -43,21 +46,7 @@ const LATE_MAX: u16 = 7;
 const PROMPT: u16 = 16;
 const PROMPT_DOUBLINGS_MAX: u8 = 8;
 
-/// A READ or atomic: what is asked, and how far the answer is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
-    psn: Psn,
-    packets: u32,
-    what: What,
-    /// Packets of it to send: those from `next` to `end`, begun at `start`.
-    start: u32,
-    next: u32,
-    end: u32,
-    /// It has been answered in full at least once.
-    answered: bool,
-}
-
-/// What an atomic or a calc verb does to a 64-bit word.
+/// Asked an atomic or a calc verb does to a 64-bit word.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Atomic {
     CompareSwap { compare: u64, swap: u64 },
@@ -88,32 +77,6 @@ impl Atomic {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum What {
-    /// Of this protection domain (which an XRC connection has as many of as it has queues).
-    Read {
-        addr: u64,
-        rkey: u32,
-        len: u32,
-        pd: Pd,
-    },
-    Atomic {
-        original: u64,
-    },
-    /// An ATOMIC WRITE or FLUSH: that it is done.
-    Done,
-}
-
-impl Answer {
-    fn is_pending(&self) -> bool {
-        self.next < self.end
-    }
-
-    fn holds(&self, psn: Psn) -> bool {
-        psn.distance_from(self.psn) < self.packets
-    }
-}
-
 impl Qp {
     /// An expected READ request; returns the PSNs its responses take.
     pub(crate) fn execute_read(
@@ -129,8 +92,8 @@ impl Qp {
         self.check_remote(env, reth.rkey, reth.addr, reth.len.into(), Access::REMOTE_READ)?;
         let packets = reth.len.div_ceil(u32::from(self.mtu)).max(1);
         let Reth { addr, rkey, len } = reth;
-        let what = What::Read { addr, rkey, len, pd: self.pd };
-        self.add_answer(env, packet.bth.psn, packets, what)?;
+        let asked = Asked::Read { addr, rkey, len, pd: self.pd };
+        self.add_answer(env, packet.bth.psn, packets, asked)?;
         Ok(packets)
     }
 
@@ -153,7 +116,7 @@ impl Qp {
         let word = self.atomic_word(env, (rkey, addr))?;
         self.make_room(env)?;
         let original = atomic.apply(env, word, (rkey, addr))?;
-        self.add_answer(env, packet.bth.psn, 1, What::Atomic { original })?;
+        self.add_answer(env, packet.bth.psn, 1, Asked::Atomic { original })?;
         Ok(1)
     }
 
@@ -208,7 +171,7 @@ impl Qp {
             let memory = Touched { key: rkey, addr, len: 8 };
             return Err(Refusal::access(env, AccessError::Memory, memory));
         }
-        self.add_answer(env, packet.bth.psn, 1, What::Done)?;
+        self.add_answer(env, packet.bth.psn, 1, Asked::Done)?;
         Ok(1)
     }
 
@@ -237,7 +200,7 @@ impl Qp {
         };
         self.check_remote(env, rkey, addr, len, need)?;
         self.make_room(env)?;
-        self.add_answer(env, packet.bth.psn, 1, What::Done)?;
+        self.add_answer(env, packet.bth.psn, 1, Asked::Done)?;
         Ok(1)
     }
 
@@ -276,11 +239,11 @@ impl Qp {
         env: &mut Env<'_>,
         psn: Psn,
         packets: u32,
-        what: What,
+        asked: Asked,
     ) -> Result<(), Refusal> {
         self.make_room(env)?;
         let answer =
-            Answer { psn, packets, what, start: 0, next: 0, end: packets, answered: false };
+            Answer { psn, packets, asked, start: 0, next: 0, end: packets, answered: false };
         if env.card.answers.push(&mut self.rx.answers, answer).is_none() {
             env.card.counters.pool_full += 1;
             return Err(Refusal::NotReady);
@@ -297,7 +260,7 @@ impl Qp {
         let mtu = u32::from(self.mtu);
         let at = self.find_answer(env, packet.bth.psn);
         let wanted = env.card.answers.get(at).and_then(|kept| {
-            let What::Read { addr, rkey, len, .. } = kept.what else { return None };
+            let Asked::Read { addr, rkey, len, .. } = kept.asked else { return None };
             let skip = packet.bth.psn.distance_from(kept.psn);
             let offset = u64::from(skip) * u64::from(mtu);
             let end = skip + reth.len.div_ceil(mtu).max(1);
@@ -316,8 +279,8 @@ impl Qp {
     /// A repeated atomic is not executed again: its result is.
     pub(crate) fn answer_atomic_again(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
         let at = self.find_answer(env, packet.bth.psn);
-        match env.card.answers.get(at).map(|kept| kept.what) {
-            Some(What::Atomic { .. }) => self.send_again(env, at, 0, 1),
+        match env.card.answers.get(at).map(|kept| kept.asked) {
+            Some(Asked::Atomic { .. }) => self.send_again(env, at, 0, 1),
             _ => env.card.counters.drop_stale_duplicate += 1,
         }
     }
@@ -325,8 +288,8 @@ impl Qp {
     /// A repeated ATOMIC WRITE or FLUSH is not executed again: that it is done is said again.
     pub(crate) fn answer_done_again(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
         let at = self.find_answer(env, packet.bth.psn);
-        match env.card.answers.get(at).map(|kept| kept.what) {
-            Some(What::Done) => self.send_again(env, at, 0, 1),
+        match env.card.answers.get(at).map(|kept| kept.asked) {
+            Some(Asked::Done) => self.send_again(env, at, 0, 1),
             _ => env.card.counters.drop_stale_duplicate += 1,
         }
     }
@@ -358,11 +321,11 @@ impl Qp {
                 // The memory went away between the request and its answer.
                 error.count(&mut env.card.counters);
                 let psn = answer.psn.plus(answer.next);
-                let memory = match answer.what {
-                    What::Read { addr, rkey, len, .. } => {
+                let memory = match answer.asked {
+                    Asked::Read { addr, rkey, len, .. } => {
                         Some(Touched { key: rkey, addr, len: len.into() })
                     }
-                    What::Atomic { .. } | What::Done => None,
+                    Asked::Atomic { .. } | Asked::Done => None,
                 };
                 let outcome = Outcome::Refused(Nak::RemoteAccess);
                 let blame = (Cause::Access(error), memory);
@@ -396,13 +359,13 @@ impl Qp {
         let mut ext =
             Extensions { aeth: self.aeth(Syndrome::Ack { credits: 31 }), ..Extensions::default() };
         let k = answer.next;
-        let (operation, position, len) = match answer.what {
-            What::Atomic { original } => {
+        let (operation, position, len) = match answer.asked {
+            Asked::Atomic { original } => {
                 ext.atomic_ack = original;
                 (Operation::AtomicAcknowledge, Position::Only, 0)
             }
-            What::Done => (Operation::ReadResponse, Position::Only, 0),
-            What::Read { addr, rkey, len, pd } => {
+            Asked::Done => (Operation::ReadResponse, Position::Only, 0),
+            Asked::Read { addr, rkey, len, pd } => {
                 let mtu = u32::from(self.mtu);
                 let offset = k * mtu;
                 let part = (len - offset).min(mtu);
@@ -541,7 +504,7 @@ impl Qp {
         self.note_lone_acknowledge();
         self.rx.held = Held::No;
         if self.rx.reply == Reply::Acknowledge {
-            card.schedule(self);
+            self.schedule(card);
         }
     }
 

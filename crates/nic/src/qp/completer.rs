@@ -4,13 +4,16 @@
 //! shows that its response was lost: an implied NAK, and the requester goes back to it.
 
 use super::requester::{READ_PIECE, Recovery};
-use super::timers::rnr_delay;
 use super::{Qp, State};
-use crate::card::{Env, Unsettled, pieces};
+use crate::card::Unsettled;
+use crate::env::Env;
 use crate::incident::{Cause, LossSign};
-use crate::memory::region::{Access, AccessError};
+use crate::memory::key::{Access, AccessError};
 use crate::psn::Psn;
+use crate::queue::outstanding::Outstanding;
+use crate::queue::sgl::pieces;
 use crate::queue::{Opcode, Sge, Status};
+use crate::timers::rnr_delay;
 use crate::wire::{Nak, Op, Operation, Packet, Syndrome};
 
 /// RNR retry count that means "for ever".
@@ -72,7 +75,7 @@ impl Qp {
     fn after_response(&mut self, env: &mut Env<'_>) {
         if self.state != State::Error {
             self.settle_failures(env);
-            env.card.schedule(self);
+            self.schedule(env.card);
         }
     }
 
@@ -134,7 +137,7 @@ impl Qp {
     pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
         let recovery = core::mem::replace(&mut self.tx.recovery, Recovery::Nothing);
         if recovery == Recovery::RnrWait {
-            env.card.schedule(self);
+            self.schedule(env.card);
             return;
         }
         if self.tx.una == self.tx.high {
@@ -161,7 +164,7 @@ impl Qp {
         }
         self.go_back(env, psn);
         self.arm_timer(env);
-        env.card.schedule(self);
+        self.schedule(env.card);
     }
 
     /// Puts the cursor to the packet `psn`.
@@ -313,7 +316,7 @@ impl Qp {
     fn scatter(
         &self,
         env: &mut Env<'_>,
-        work: &super::Outstanding,
+        work: &Outstanding,
         offset: u32,
         bytes: &[u8],
     ) -> Result<(), AccessError> {

@@ -4,7 +4,7 @@
 
 use super::Qp;
 use super::responder::Refusal;
-use crate::card::Env;
+use crate::env::Env;
 use crate::incident::Outcome;
 use crate::queue::{Completion, CompletionFlags, Status, WorkKind};
 use crate::transmit::Datagram;

@@ -2,10 +2,10 @@
 
 use super::Qp;
 use super::requester::Stop;
-use crate::card::Env;
+use crate::env::Env;
 use crate::incident::{Cause, Touched};
 use crate::memory::Calc;
-use crate::memory::region::Access;
+use crate::memory::key::Access;
 use crate::multi_queue::Cursor;
 use crate::queue::element::Element;
 use crate::queue::{Opcode, Sge, Status};

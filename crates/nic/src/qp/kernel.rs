@@ -1,17 +1,18 @@
 //! The queue pair's side of kernels: RPCs in, their results out, and kernels bound to streams.
 
+use super::Qp;
 use super::requester::Stop;
 use super::responder::Refusal;
-use super::{Origin, Outstanding, Qp};
-use crate::card::Env;
+use crate::env::Env;
 use crate::incident::Cause;
 use crate::kernel::{
     Busy, CallStatus, Header, KernelState, NO_TOKEN, Passing, Payload, Posted, Reply, Taken, Then,
     Verdict, WORD_TOKEN,
 };
 use crate::kernel::{Call, STATUS_WORD_LEN};
-use crate::memory::region::Access;
+use crate::memory::key::Access;
 use crate::queue::element::Element;
+use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::{Opcode, SendFlags, Sge, Status};
 use crate::wire::{Packet, Reth};
 

@@ -4,10 +4,13 @@
 use core::time::Duration;
 
 use super::Qp;
-use crate::card::{Card, Env};
+use crate::card::Card;
 use crate::chain::{ChainLimits, Mode, Rate};
-use crate::qp::timers::Timer;
+use crate::env::Env;
+use crate::event::Event;
+use crate::incident::Cause;
 use crate::time::Time;
+use crate::timers::Timer;
 
 const PS_PER_S: u64 = 1_000_000_000_000;
 const PS_PER_NS: u64 = 1000;
@@ -128,6 +131,14 @@ impl Qp {
         {
             budget.left = budget.full;
         }
+    }
+
+    /// Its chain has used up its budget; says why the queue pair stops.
+    #[cold]
+    pub(super) fn stop_chain(&self, card: &mut Card) -> Cause {
+        card.counters.chain_budget += 1;
+        card.events.push_back(Event::ChainStopped(self.qpn));
+        Cause::ChainBudget
     }
 
     /// A WAIT holds the queue; says whether it has done so for too long.

@@ -4,24 +4,22 @@
 //! packets; there are only no packets between. Each request is done before the next begins, so
 //! nothing is outstanding, but for a message that is longer than a turn's bytes.
 
-use super::requester::{Origin, Outstanding};
 use super::responder::Refusal;
-use super::{Budget, Qp, State};
-use crate::card::{Env, pieces};
+use super::{Qp, Qps, State};
 use crate::chain::{EnableError, Mode, Queue, StepEnd};
+use crate::env::Env;
 use crate::incident::{Cause, Outcome, Touched};
-use crate::memory::region::{Access, AccessError, Pd, Scope};
+use crate::memory::key::{Access, AccessError, Pd, Scope};
 use crate::qp::answers::Atomic;
 use crate::qp::limits::Held;
 use crate::qp::order::Wait;
 use crate::queue::element::{AT_SGE, BadElement, Element, sge_at};
+use crate::queue::outstanding::{Origin, Outstanding};
+use crate::queue::sgl::pieces;
 use crate::queue::{MAX_SGE, Opcode, SendFlags, Sge, Status};
-use crate::table::Table;
+use crate::scheduler::Budget;
 use crate::wire::opcode::Follows;
 use crate::wire::{Bth, Extensions, Nak, Op, Operation, Packet, Position, Reth, Transport};
-
-/// All queue pairs of a card.
-pub(crate) type Qps = Table<Qp, 16, 24>;
 
 /// Bytes that are carried at a time: the largest path MTU.
 pub(crate) const PIECE: u32 = 4096;
@@ -121,7 +119,8 @@ struct Fetched<'f> {
 /// elements it ran.
 #[inline(never)]
 pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
-    let (elements, bytes) = (env.card.config.fetch_elements, env.card.config.burst_bytes);
+    let mut budget = Budget::turn(&env.card.config);
+    let Budget { elements, bytes } = budget;
     let Some(qp) = qps.get_mut(qpn) else { return (false, 0) };
     match qp.state {
         State::Rts | State::Sqd => {
@@ -139,7 +138,7 @@ pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
             env.card.chains.scratch = scratch;
             (again, ran)
         }
-        State::Error => (qp.flush(env, &mut Budget { elements, bytes }), 1),
+        State::Error => (qp.flush(env, &mut budget), 1),
         _ => (false, 0),
     }
 }
@@ -260,10 +259,9 @@ impl Turn<'_, '_> {
     /// An element that the chain's budget does not let run.
     #[cold]
     fn out_of_budget(&mut self, raw: &[u8]) -> Option<bool> {
-        if let Some(qp) = self.qps.get_mut(self.qpn) {
-            qp.sq.fetched = qp.sq.fetched.wrapping_add(1);
-        }
-        let cause = self.env.card.stop_chain(self.qpn);
+        let qp = self.qps.get_mut(self.qpn)?;
+        qp.sq.fetched = qp.sq.fetched.wrapping_add(1);
+        let cause = qp.stop_chain(self.env.card);
         self.refuse(raw, Failure::new(Status::LocalQpOperation, cause))
     }
 

@@ -11,6 +11,7 @@
 mod answers;
 mod completer;
 mod datagram;
+pub(crate) mod info;
 mod judge;
 mod kernel;
 mod limits;
@@ -19,29 +20,31 @@ mod order;
 mod requester;
 mod responder;
 pub mod state;
-pub(crate) mod timers;
 mod window;
 mod xrc;
 
+pub use crate::timers::rnr_delay;
+pub use info::{QpInfo, QpInit};
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
-pub use timers::rnr_delay;
 
-pub(crate) use answers::Answer;
 pub(crate) use limits::Limits;
-pub(crate) use loop_back::{Qps, enable, turn as loop_back_turn};
-pub(crate) use requester::{Origin, Outstanding};
+pub(crate) use loop_back::{enable, turn as loop_back_turn};
 
 use std::collections::VecDeque;
 
-use crate::card::{Card, Env, Xrcd};
+use crate::card::Card;
 use crate::chain::Mode;
+use crate::env::Env;
+use crate::event::Event;
+use crate::handles::Xrcd;
 use crate::incident::{Cause, Incident, Outcome, Touched};
 use crate::kernel::Posted;
-use crate::memory::region::{Access, Pd, Scope};
-use crate::nic::{Event, QpInfo};
+use crate::memory::key::{Access, Pd, Scope};
 use crate::psn::Psn;
 use crate::queue::ring::Ring;
 use crate::queue::{Completion, Status, WorkKind};
+use crate::scheduler::Budget;
+use crate::table::Table;
 use crate::time::Time;
 use crate::transmit::{Datagram, Ecn, Path, TransmitBatch};
 use crate::wire::{Bth, Dialect, Nak, Op, Operation, Packet, Transport};
@@ -50,6 +53,9 @@ pub(crate) use responder::Responder;
 
 /// The most READs and atomics outstanding in one direction of a queue pair.
 pub const MAX_RD_ATOMIC: u8 = 16;
+
+/// All queue pairs of a card.
+pub(crate) type Qps = Table<Qp, 16, 24>;
 
 /// A queue pair's hot state.
 #[derive(Debug)]
@@ -96,7 +102,7 @@ pub(crate) struct Cold {
     pub(crate) last_element_told: bool,
     /// The event "send queue drained" is owed.
     pub(crate) drain_wanted: bool,
-    /// One more than [`Card::feedings`] when it last stood among the starved.
+    /// The scheduler's mark of when it last stood among the starved.
     pub(crate) starved: u32,
     /// The receiver's half of an XRC connection: the domain of its shared receive queues.
     pub(crate) xrcd: Option<Xrcd>,
@@ -115,24 +121,6 @@ pub(crate) struct Cold {
     /// Where a WAIT has put it down to be woken.
     pub(crate) waiting: Option<order::Waiting>,
     pub(crate) limits: Option<Box<Limits>>,
-}
-
-/// What one turn of the scheduler may still spend (SRNIC §4.3.1).
-#[derive(Debug)]
-pub(crate) struct Budget {
-    pub(crate) elements: u32,
-    pub(crate) bytes: u32,
-}
-
-impl Budget {
-    fn is_spent(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// A packet counts its payload, and at least its headers.
-    fn spend(&mut self, payload: u32) {
-        self.bytes = self.bytes.saturating_sub(payload.max(64));
-    }
 }
 
 impl Cold {
@@ -172,6 +160,12 @@ impl Qp {
             Transport::Xrc if self.cold.xrcd.is_some() => state::Service::XrcReceive,
             Transport::Xrc => state::Service::XrcSend,
         }
+    }
+
+    /// It has something to do: it will have a turn.
+    #[inline]
+    pub(crate) fn schedule(&mut self, card: &mut Card) {
+        card.scheduler.schedule(self.qpn, &mut self.queued);
     }
 
     /// As what it uses keys.
@@ -329,7 +323,7 @@ impl Qp {
             }
             _ => {
                 self.state = to;
-                env.card.schedule(self);
+                self.schedule(env.card);
             }
         }
     }
@@ -377,21 +371,16 @@ impl Qp {
     /// this code comes from a farther cache, and should not come mixed with code that is skipped.
     #[inline(never)]
     pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
-        let config = &env.card.config;
-        let (elements, bytes) = (config.fetch_elements, config.burst_bytes);
-        // A long READ by the peer must not keep our own requests waiting.
         let kernel_answers = self.has_posted();
         let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0 || kernel_answers;
-        let half = (bytes / 2).max(1);
-        let mut answers = Budget { elements, bytes: if sends { half } else { bytes } };
+        let (mut answers, kept) = Budget::turn(&env.card.config).share(sends);
         if self.rx.cnp_owed {
             self.send_cnp(env, batch);
         }
         if self.rx.pending > 0 {
             self.send_answers(env, batch, &mut answers);
         }
-        let rest = if sends { half + answers.bytes } else { answers.bytes };
-        let mut budget = Budget { elements, bytes: rest };
+        let mut budget = kept.with_rest_of(answers);
         let before = batch.len();
         let again = match self.state {
             State::Rts | State::Sqd => self.send_requests(env, batch, &mut budget),
@@ -431,7 +420,7 @@ impl Qp {
         self.drop_answers(env);
         self.drop_posted(&mut env.card.kernel);
         env.card.kernel.closed(self.qpn);
-        env.card.schedule(self);
+        self.schedule(env.card);
     }
 
     /// Completes what is left with [`Status::Flushed`], a turn's worth; returns whether there is
@@ -514,7 +503,7 @@ impl Qp {
         }
         self.drop_posted(&mut card.kernel);
         card.kernel.closed(self.qpn);
-        card.wake_starved();
+        card.scheduler.feed();
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));
         self.leave_waiting(card);

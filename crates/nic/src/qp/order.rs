@@ -3,8 +3,9 @@
 use super::limits::Held;
 use super::requester::Stop;
 use super::{Qp, State};
-use crate::card::{Card, Env};
+use crate::card::Card;
 use crate::chain::{ChainStep, EnableError, Errand, Mode, Queue, StepEnd};
+use crate::env::Env;
 use crate::incident::Cause;
 use crate::multi_queue::Cursor;
 use crate::queue::completion::CompletionQueue;
@@ -80,7 +81,7 @@ impl Qp {
         raw: &[u8],
     ) -> Result<(), Option<Status>> {
         let cause = if held.is_some() {
-            env.card.stop_chain(self.qpn)
+            self.stop_chain(env.card)
         } else {
             match self.wait(env, element) {
                 Wait::Over => return Ok(()),
@@ -133,7 +134,7 @@ impl Qp {
             return Err(EnableError::PastEnd);
         }
         match queue {
-            Queue::Send => card.schedule(self),
+            Queue::Send => self.schedule(card),
             Queue::Recv => self.receives_again(card),
         }
         Ok(())
@@ -170,7 +171,7 @@ impl Qp {
         work.failed = Some(status);
         let outcome = work.fails_with(status);
         self.report(env, outcome, (None, None), (Cause::BadEnable(error), None));
-        env.card.schedule(self);
+        self.schedule(env.card);
     }
 
     /// Keeps a step of a chain, if somebody traces.

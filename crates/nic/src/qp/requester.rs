@@ -6,19 +6,24 @@
 
 use super::limits::Held;
 use super::window::Window;
-use super::{Budget, Qp, State, timers};
-use crate::card::{Card, Env, SglPool, SglSlot, Unsettled, pieces};
+use super::{Qp, State};
+use crate::card::{Card, Unsettled};
 use crate::chain::{Mode, Queue, StepEnd};
+use crate::env::Env;
+use crate::event::Event;
 use crate::incident::{Cause, Outcome, Touched};
 use crate::kernel::Passing;
 use crate::memory::Calc;
-use crate::memory::region::{Access, AccessError};
+use crate::memory::key::{Access, AccessError};
 use crate::multi_queue::{Cursor, List};
-use crate::nic::Event;
 use crate::psn::Psn;
-use crate::qp::timers::Timer;
 use crate::queue::element::{AT_SGE, BadElement, Element};
+use crate::queue::outstanding::{Origin, Outstanding};
+use crate::queue::sgl::pieces;
 use crate::queue::{Completion, Opcode, SendFlags, Sge, Status, WorkKind};
+use crate::scheduler::Budget;
+use crate::timers;
+use crate::timers::Timer;
 use crate::transmit::{Path, Segment, TransmitBatch};
 use crate::wire::opcode::Follows;
 use crate::wire::{
@@ -85,62 +90,6 @@ impl Requester {
         self.cursor = Cursor::NONE;
         self.timer.disarm();
         self.recovery = Recovery::Nothing;
-    }
-}
-
-/// A message that was issued: the judged copy of its element, and its place in the sequence.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outstanding {
-    pub(crate) element: Element,
-    /// Further entries, in the card's pool.
-    pub(crate) more: Option<SglSlot>,
-    /// Which element of the ring.
-    pub(crate) index: u32,
-    pub(crate) psn: Psn,
-    /// PSNs it takes; none if it failed before it could begin.
-    pub(crate) packets: u32,
-    /// It cannot be carried out: reported when all before it are done.
-    pub(crate) failed: Option<Status>,
-    pub(crate) origin: Origin,
-}
-
-/// Where a message came from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Origin {
-    /// The host's ring.
-    Ring,
-    /// A kernel; its data may lie in a buffer on the card.
-    Kernel { buffer: Option<u32> },
-}
-
-impl Outstanding {
-    /// Is `psn` one of this message's?
-    pub(crate) fn holds(&self, psn: Psn) -> bool {
-        psn.distance_from(self.psn) < self.packets
-    }
-
-    /// Is it a kernel's, and not the host's?
-    pub(crate) fn is_kernels(&self) -> bool {
-        self.origin != Origin::Ring
-    }
-
-    /// Its scatter/gather entries.
-    pub(crate) fn entries<'a>(&'a self, pool: &'a SglPool) -> &'a [Sge] {
-        match self.more {
-            Some(slot) => pool.entries(slot, self.element.num_sge),
-            None => &core::slice::from_ref(&self.element.sge)[..self.element.num_sge.into()],
-        }
-    }
-
-    /// What is reported when it ends with `status`.
-    pub(crate) fn fails_with(&self, status: Status) -> Outcome {
-        let Element { wr_id, opcode, .. } = self.element;
-        Outcome::Failed { wr_id, opcode: Some(opcode), status }
-    }
-
-    /// One past the last PSN.
-    pub(crate) fn end(&self) -> Psn {
-        self.psn.plus(self.packets)
     }
 }
 
@@ -320,10 +269,7 @@ impl Qp {
     #[inline(never)]
     pub(super) fn starve(&mut self, env: &mut Env<'_>) -> Stop {
         env.card.counters.pool_full += 1;
-        if self.cold.starved != env.card.feedings.wrapping_add(1) {
-            self.cold.starved = env.card.feedings.wrapping_add(1);
-            env.card.starved.push(self.qpn);
-        }
+        env.card.scheduler.starve(self.qpn, &mut self.cold.starved);
         Stop::Blocked
     }
 
@@ -645,7 +591,7 @@ impl Qp {
     pub(crate) fn pop_outstanding(&mut self, env: &mut Env<'_>) -> Option<Outstanding> {
         let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
         work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
-        env.card.wake_starved();
+        env.card.scheduler.feed();
         if !work.is_kernels() {
             self.sq.retired = work.index.wrapping_add(1);
         }
@@ -749,7 +695,7 @@ impl Qp {
             self.tx.next = self.tx.una;
             self.state = State::Sqe;
             // What is left is to be flushed.
-            env.card.schedule(self);
+            self.schedule(env.card);
         }
     }
 }

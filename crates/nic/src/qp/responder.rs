@@ -5,15 +5,16 @@
 //! message it is part of, and memory, and only then changes anything.
 
 use super::{Qp, State, answers};
-use crate::card::{Env, SglSlot, pieces};
 use crate::chain::{Mode, Queue, StepEnd};
+use crate::env::Env;
+use crate::event::Event;
 use crate::incident::{Cause, Outcome, Touched};
-use crate::memory::region::{Access, AccessError};
+use crate::memory::key::{Access, AccessError};
 use crate::multi_queue::List;
-use crate::nic::Event;
 use crate::psn::Psn;
 use crate::queue::element::MAX_MESSAGE;
 use crate::queue::ring::with_room;
+use crate::queue::sgl::{SglSlot, pieces};
 use crate::queue::{Completion, CompletionFlags, MAX_SGE, Sge, Status, WorkKind};
 use crate::wire::opcode::Follows;
 use crate::wire::{Nak, Operation, Packet, Reth, Syndrome};
@@ -154,7 +155,7 @@ impl Qp {
         }
         if psn.is_before(self.rx.expected) {
             self.handle_duplicate(env, packet);
-            env.card.schedule(self);
+            self.schedule(env.card);
             return;
         }
         if psn != self.rx.expected {
@@ -175,7 +176,7 @@ impl Qp {
                     self.rx.reply = Reply::Acknowledge;
                 }
                 if self.rx.reply != Reply::Nothing || self.rx.pending > 0 {
-                    env.card.schedule(self);
+                    self.schedule(env.card);
                 }
             }
             Err(Refusal::NotReady) => {
@@ -199,7 +200,7 @@ impl Qp {
     fn refuse(&mut self, env: &mut Env<'_>, syndrome: Syndrome) {
         self.rx.nak_sent = true;
         self.rx.reply = Reply::Negative(syndrome.byte());
-        env.card.schedule(self);
+        self.schedule(env.card);
     }
 
     /// A request that cannot be carried out ends the connection: the answers to those before it, a
@@ -535,7 +536,7 @@ impl Qp {
         if self.state != State::Error && env.now >= self.cold.next_cnp {
             self.cold.next_cnp = env.now + answers::CNP_INTERVAL;
             self.rx.cnp_owed = true;
-            env.card.schedule(self);
+            self.schedule(env.card);
         }
     }
 }

@@ -5,7 +5,8 @@
 //! (InfiniBand specification, annex A14).
 
 use super::Qp;
-use crate::card::Env;
+use crate::env::Env;
+use crate::handles::Xrcd;
 use crate::incident::{Cause, Outcome};
 use crate::wire::{Nak, Packet};
 
@@ -52,7 +53,7 @@ impl Qp {
         }
     }
 
-    fn is_in(&self, xrcd: crate::card::Xrcd) -> bool {
+    fn is_in(&self, xrcd: Xrcd) -> bool {
         self.cold.xrcd == Some(xrcd)
     }
 }

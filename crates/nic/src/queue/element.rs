@@ -39,7 +39,7 @@ use bitflags::bitflags;
 use thiserror::Error;
 
 use crate::memory::Calc;
-use crate::memory::region::Access;
+use crate::memory::key::Access;
 use crate::memory::window::MwBinding;
 use crate::queue::Opcode;
 use crate::wire::Feth;

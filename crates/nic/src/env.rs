@@ -1,16 +1,17 @@
 //! The card at a moment: what a queue pair needs to do anything.
 
 use crate::card::Card;
-use crate::kernel::{KernelIo, Kernels};
+use crate::kernel::{KernelIo, Kernels, Runner};
 use crate::memory::Memory;
 use crate::memory::key::{Access, AccessError, Scope};
 use crate::time::Time;
 
-/// A card at a moment, with its memory.
+/// A card at a moment, with its memory and who runs its kernels.
 pub(crate) struct Env<'a> {
     pub(crate) now: Time,
     pub(crate) mem: &'a mut dyn Memory,
     pub(crate) card: &'a mut Card,
+    pub(crate) kernels: &'a mut Runner,
 }
 
 impl Env<'_> {
@@ -20,13 +21,14 @@ impl Env<'_> {
         &mut self,
         act: impl FnOnce(&mut dyn Kernels, &mut KernelIo<'_>) -> R,
     ) -> Option<R> {
-        // Lent out of the card, so that the card can be used meanwhile.
-        let mut kernels = self.card.kernel.kernels.take()?;
-        let mut io = KernelIo { now: self.now, mem: &mut *self.mem, card: &mut *self.card };
-        let result = act(&mut *kernels, &mut io);
-        self.card.kernel.kernels = Some(kernels);
-        self.card.kernel.ask_due();
-        Some(result)
+        let (kernels, io) = self.lend();
+        kernels.act(io, act)
+    }
+
+    /// Who runs the card's kernels, and what is lent to them.
+    #[inline]
+    pub(crate) fn lend(&mut self) -> (&mut Runner, KernelIo<'_>) {
+        (self.kernels, KernelIo { now: self.now, mem: &mut *self.mem, card: &mut *self.card })
     }
 
     /// Writes `bytes` through a key, pieces in rising order.

@@ -30,7 +30,7 @@ use crate::counters::Counters;
 use crate::env::Env;
 use crate::event::Event;
 use crate::incident::{Incident, Incidents};
-use crate::kernel::KernelState;
+use crate::kernel::{KernelState, Runner};
 use crate::management;
 use crate::memory::Memory;
 use crate::memory::device::DeviceMemory;
@@ -80,6 +80,7 @@ const DEFAULT_PARTITION: u16 = 0x7FFF;
 #[derive(Debug)]
 pub struct Nic {
     card: Card,
+    kernels: Runner,
     qps: Qps,
     device_memory: DeviceMemory,
     icrc: IcrcChecker,
@@ -103,6 +104,7 @@ impl Nic {
             icrc: IcrcChecker::new(),
             cm: Cm::new(config.cm, cm_seed),
             groups: BTreeMap::new(),
+            kernels: Runner::NOBODY,
             card: Card {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs, config.max_mws),
@@ -254,7 +256,7 @@ impl Nic {
             let taps = u32::from(cold.receive_tap != 0) + u32::from(cold.send_tap != 0);
             self.card.kernel.taps -= taps;
             qp.set_limits(&mut self.card, None, Time::ZERO);
-            qp.reset(&mut self.card);
+            qp.reset(&mut self.card, &mut self.kernels);
         }
         Ok(())
     }
@@ -269,7 +271,11 @@ impl Nic {
     ) -> Result<(), ModifyQpError> {
         let qp = self.qps.get_mut(qpn).ok_or(ModifyQpError::UnknownQp)?;
         let to = state::check(qp.service(), qp.state, attr)?;
-        qp.modify(&mut Env { now, mem, card: &mut self.card }, to, attr);
+        qp.modify(
+            &mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels },
+            to,
+            attr,
+        );
         Ok(())
     }
 
@@ -429,7 +435,7 @@ impl Nic {
         let Some(op) = Op::lookup(bth.opcode, qp.dialect) else {
             counters.drop_opcode += 1;
             // On a reliable connection the requester is told, if the packet is the expected one.
-            let mut env = Env { now, mem, card: &mut self.card };
+            let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
             qp.handle_unknown(&mut env, &bth, datagram);
             return;
         };
@@ -437,7 +443,11 @@ impl Nic {
             counters.drop_malformed += 1;
             return;
         };
-        qp.handle_packet(&mut Env { now, mem, card: &mut self.card }, &packet, datagram);
+        qp.handle_packet(
+            &mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels },
+            &packet,
+            datagram,
+        );
     }
 
     /// Looks at the acknowledge that came with the last request, if it did.
@@ -446,7 +456,7 @@ impl Nic {
         if let Some(unsettled) = self.card.unsettled
             && let Some(qp) = self.qps.get_mut(unsettled.qpn)
         {
-            qp.settle(&mut Env { now, mem, card: &mut self.card });
+            qp.settle(&mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels });
         }
         self.card.unsettled = None;
     }
@@ -460,7 +470,12 @@ impl Nic {
         while let Some((at, qpn)) = self.card.timers.pop(now) {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             if self.card.timers.expire(&mut qp.tx.timer, qpn, at, now) {
-                qp.handle_timeout(&mut Env { now, mem, card: &mut self.card });
+                qp.handle_timeout(&mut Env {
+                    now,
+                    mem,
+                    card: &mut self.card,
+                    kernels: &mut self.kernels,
+                });
             }
         }
         self.handle_cq_timeouts(now);
@@ -474,7 +489,10 @@ impl Nic {
     pub fn handle_fault(&mut self, now: Time, mem: &mut dyn Memory, packet: &Transmit) {
         let Some(qp) = self.qps.get_mut(packet.qpn()) else { return };
         let Some(header) = packet.header().first_chunk() else { return };
-        qp.handle_fault(&mut Env { now, mem, card: &mut self.card }, &Bth::parse(header));
+        qp.handle_fault(
+            &mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels },
+            &Bth::parse(header),
+        );
     }
 }
 
@@ -504,7 +522,7 @@ impl Nic {
         {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
-            let mut env = Env { now, mem, card: &mut self.card };
+            let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
             if qp.mode.contains(Mode::LOOP_BACK) {
                 let (again, ran) = loop_back_turn(&mut self.qps, &mut env, qpn);
                 round.spend_in_card(ran);
@@ -521,7 +539,7 @@ impl Nic {
         }
         batch.finish();
         let unsettled = self.card.unsettled.is_some();
-        more || unsettled || !self.card.scheduler.is_idle() || self.card.kernel.due() == Time::ZERO
+        more || unsettled || !self.card.scheduler.is_idle() || self.kernels.due() == Time::ZERO
     }
 
     /// Has an acknowledge stayed behind, as [`TransmitBatch::set_answering`] allows?
@@ -565,7 +583,7 @@ impl Nic {
         self.cm.has_mads()
             || !self.card.kernel.posted.is_empty()
             || !self.card.chains.errands.is_empty()
-            || self.card.kernel.due() == Time::ZERO
+            || self.kernels.due() == Time::ZERO
     }
 
     /// Is what [`Nic::wants_transmit`] speaks of an acknowledge or two, and nothing else? They may
@@ -584,7 +602,7 @@ impl Nic {
     pub fn poll_timeout(&self) -> Time {
         let timers = self.card.timers.next().min(self.card.cq_timers.next());
         let timers = timers.min(self.card.chains.timers.next());
-        timers.min(self.cm.poll_timeout()).min(self.card.kernel.due())
+        timers.min(self.cm.poll_timeout()).min(self.kernels.due())
     }
 }
 

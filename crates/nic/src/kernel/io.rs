@@ -1,14 +1,14 @@
 //! What a kernel may do to the card: reach memory, and send.
 
-use super::{
-    Buffer, Call, CallStatus, NO_TOKEN, Notify, Payload, Posted, STATUS_WORD_LEN, StatusWord, Then,
-    WORD_TOKEN, Writer,
-};
+use super::call::{Call, CallStatus, Notify, STATUS_WORD_LEN, StatusWord};
+use super::message::{NO_TOKEN, Payload, Posted, Then, WORD_TOKEN};
+use super::writer::Writer;
+use crate::buffer::Buffer;
 use crate::card::Card;
 use crate::counters::Counters;
 use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
 use crate::memory::{Memory, MemoryFault};
-use crate::queue::{Remote, Status};
+use crate::queue::Remote;
 use crate::time::Time;
 use crate::transmit::Segment;
 
@@ -239,22 +239,6 @@ impl KernelIo<'_> {
     /// Buffers of messages that needed none after all, to be used again.
     pub fn take_returned(&mut self) -> Option<Buffer> {
         self.card.kernel.returned.pop()
-    }
-}
-
-impl Posted {
-    /// What to do with a message whose data cannot be read (any more): the requester still hears.
-    pub(crate) fn without_data(&mut self) -> Status {
-        self.data = Payload::None;
-        match &mut self.then {
-            Then::Nothing => {}
-            Then::Immediate { status, .. } => *status = CallStatus::ACCESS,
-            Then::Word { word, .. } => {
-                word.status = CallStatus::ACCESS;
-                word.len = 0;
-            }
-        }
-        Status::LocalProtection
     }
 }
 

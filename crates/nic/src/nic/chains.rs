@@ -65,7 +65,7 @@ impl Nic {
                 }
             }
             Errand::Enable { by, at, element } => {
-                let mut env = Env { now, mem, card: &mut self.card };
+                let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
                 let Some(pd) = self.qps.get(by).map(|qp| qp.pd) else { return };
                 let Err(error) = enable(&mut self.qps, &mut env, pd, &element) else { return };
                 if let Some(qp) = self.qps.get_mut(by) {

@@ -102,7 +102,11 @@ impl Nic {
         };
         for member in members {
             if let Some(qp) = self.qps.get_mut(*member) {
-                qp.handle_packet(&mut Env { now, mem, card: &mut self.card }, &packet, datagram);
+                qp.handle_packet(
+                    &mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels },
+                    &packet,
+                    datagram,
+                );
             }
         }
     }

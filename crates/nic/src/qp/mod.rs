@@ -38,7 +38,7 @@ use crate::env::Env;
 use crate::event::Event;
 use crate::handles::Xrcd;
 use crate::incident::{Cause, Incident, Outcome, Touched};
-use crate::kernel::Posted;
+use crate::kernel::{Posted, Runner};
 use crate::memory::key::{Access, Pd, Scope};
 use crate::psn::Psn;
 use crate::queue::ring::Ring;
@@ -308,7 +308,7 @@ impl Qp {
         }
         match to {
             State::Reset => {
-                self.reset(env.card);
+                self.reset(env.card, env.kernels);
                 self.forget_completions(env.card);
                 self.state = State::Reset;
             }
@@ -418,8 +418,8 @@ impl Qp {
         self.state = State::Error;
         self.tx.stop();
         self.drop_answers(env);
-        self.drop_posted(&mut env.card.kernel);
-        env.card.kernel.closed(self.qpn);
+        self.drop_posted(env.kernels, &mut env.card.kernel);
+        env.kernels.closed(&mut env.card.kernel, self.qpn);
         self.schedule(env.card);
     }
 
@@ -496,13 +496,13 @@ impl Qp {
     }
 
     /// Forgets all work and all sequence state (RESET, or before destruction).
-    pub(crate) fn reset(&mut self, card: &mut Card) {
+    pub(crate) fn reset(&mut self, card: &mut Card, kernels: &mut Runner) {
         while let Some(work) = card.outstanding.pop(&mut self.tx.outstanding) {
             work.more.into_iter().for_each(|slot| card.sgls.release(slot));
-            kernel::end_posted(&mut card.kernel, &work, Status::Flushed);
+            kernel::end_posted(kernels, &mut card.kernel, &work, Status::Flushed);
         }
-        self.drop_posted(&mut card.kernel);
-        card.kernel.closed(self.qpn);
+        self.drop_posted(kernels, &mut card.kernel);
+        kernels.closed(&mut card.kernel, self.qpn);
         card.scheduler.feed();
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));

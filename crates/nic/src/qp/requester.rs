@@ -464,14 +464,9 @@ impl Qp {
                 total: element.len,
                 again: self.tx.next.is_before(self.tx.high),
             };
-            let kernels = &mut env.card.kernel.kernels;
-            let change = |bytes: &mut [u8]| {
-                if let Some(kernels) = kernels {
-                    kernels.sending(tap, &passing, bytes);
-                }
-            };
+            let kernels = &mut *env.kernels;
+            let change = |bytes: &mut [u8]| kernels.change(tap, &passing, bytes);
             let pushed = batch.push_changed((path, ecn), mark, pad, env.mem, header, change);
-            env.card.kernel.ask_due();
             pushed.map_err(|_| AccessError::Memory)?;
             env.card.counters.kernel_tapped_bytes += u64::from(len);
         } else if batch.has_gaps(mark) {

@@ -1,14 +1,11 @@
-//! Asked the responder sends: READ responses, atomic results, acknowledges, notifications.
+//! READs, atomics and FLUSHes of the peer: carried out, answered, and answered again.
 //!
 //! The last few READs and atomics are kept, as many as the peer may have outstanding, so that a
-//! repeated READ is executed again and a repeated atomic is told its saved result. An acknowledge
-//! waits until the responses before it have left.
-
-use core::time::Duration;
+//! repeated READ is executed again and a repeated atomic is told its saved result.
 
 use super::Qp;
-use super::responder::{Held, Refusal, Reply};
-use crate::card::Card;
+use super::acknowledge::Reply;
+use super::refusal::Refusal;
 use crate::env::Env;
 use crate::incident::{Cause, Outcome, Touched};
 use crate::memory::Calc;
@@ -23,30 +20,9 @@ use crate::transmit::TransmitBatch;
 use crate::wire::opcode::Follows;
 use crate::wire::{
     Aeth, AtomicEth, Bth, Extensions, Feth, Nak, Op, Operation, Packet, Position, Reth, Syndrome,
-    Transport,
 };
 
-/// The least time between two congestion notifications of a queue pair.
-pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
-
-/// The syndrome of an acknowledge: without a limit to what may be sent.
-const ACKNOWLEDGE: u8 = Syndrome::Ack { credits: Syndrome::UNLIMITED }.byte();
-
-/// Enough of a PSN to count a few packets by.
-fn low_bits(psn: Psn) -> u16 {
-    psn.value() as u16
-}
-
-/// Packets that may wait for one acknowledge while the application answers: fewer than any
-/// requester has outstanding.
-const LATE_MAX: u16 = 7;
-
-/// Acknowledges that do not wait after one has waited in vain: so many at first, and twice as many
-/// each time, up to 16 · 2^8. Whose peer waits for acknowledges is hardly ever kept waiting.
-const PROMPT: u16 = 16;
-const PROMPT_DOUBLINGS_MAX: u8 = 8;
-
-/// Asked an atomic or a calc verb does to a 64-bit word.
+/// What an atomic or a calc verb does to a 64-bit word.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Atomic {
     CompareSwap { compare: u64, swap: u64 },
@@ -401,122 +377,6 @@ impl Qp {
         Aeth { syndrome: syndrome.byte(), msn: self.rx.msn }
     }
 
-    /// Sends the acknowledge or NAK that is owed. One acknowledge stands for all requests that
-    /// arrived since the last.
-    pub(crate) fn send_acknowledge(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
-        let (syndrome, psn) = match self.rx.reply {
-            Reply::Nothing => return,
-            _ if self.rx.pending > 0 => return,
-            Reply::Acknowledge => (ACKNOWLEDGE, self.acknowledges_to(env.card)),
-            Reply::Negative(syndrome) => (syndrome, self.rx.expected),
-        };
-        self.note_acknowledge();
-        let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
-        let op = Op::of(self.transport, Operation::Acknowledge, Position::Only, Follows::empty());
-        let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
-        // With the ECN bits of data, it can leave by the same system call.
-        let ecn = env.card.config.ecn;
-        batch.push_last(self.path, ecn, |out| Packet::emit_headers(&bth, op, &ext, out));
-        env.card.counters.tx_packets += 1;
-        if syndrome == ACKNOWLEDGE {
-            env.card.counters.tx_acks += 1;
-        } else {
-            env.card.counters.tx_naks += 1;
-        }
-        if core::mem::take(&mut self.rx.breaking) {
-            self.fail(env);
-        }
-    }
-
-    /// The acknowledge that is owed, if one is, for a request of ours to take along
-    /// ([`Op::is_acknowledging`]).
-    pub(super) fn take_acknowledge(&mut self, card: &mut Card) -> Option<Aeth> {
-        if self.rx.reply != Reply::Acknowledge || self.rx.pending > 0 {
-            return None;
-        }
-        let psn = self.acknowledges_to(card);
-        self.note_acknowledge();
-        card.counters.tx_acks += 1;
-        Some(Aeth { syndrome: ACKNOWLEDGE, msn: psn.value() })
-    }
-
-    /// The acknowledge, or NAK, is on its way.
-    fn note_acknowledge(&mut self) {
-        self.rx.reply = Reply::Nothing;
-        self.rx.acknowledged = low_bits(self.rx.expected);
-        if self.rx.held == Held::Yes {
-            self.rx.held = Held::Listed;
-        }
-    }
-
-    /// The last PSN that an acknowledge may name.
-    fn acknowledges_to(&self, card: &Card) -> Psn {
-        self.first_answer_at_end(card).minus(1)
-    }
-
-    /// The PSN of the first of the READs and atomics that no other request has followed; the PSN
-    /// expected next if there are none.
-    ///
-    /// These are acknowledged by their answers only: were one lost, a requester might take an
-    /// acknowledge of its PSN for it (soft-RoCE does), and have no data. Answers that are no longer
-    /// kept do not count: their requester has had them.
-    fn first_answer_at_end(&self, card: &Card) -> Psn {
-        let expected = self.rx.expected;
-        if !self.rx.ends_with_answer {
-            return expected;
-        }
-        let (mut first, mut end) = (expected, expected);
-        let mut at = card.answers.first(&self.rx.answers);
-        while let Some(answer) = card.answers.get(at) {
-            if answer.psn != end {
-                first = answer.psn;
-            }
-            end = answer.psn.plus(answer.packets);
-            at = card.answers.next(at);
-        }
-        if end == expected { first } else { expected }
-    }
-
-    /// Lets an acknowledge wait while the application answers, if few packets wait for it and the
-    /// last ones did not wait in vain; returns whether it does.
-    pub(crate) fn hold_acknowledge(&mut self, card: &mut Card) -> bool {
-        if self.rx.reply != Reply::Acknowledge {
-            return false;
-        }
-        if self.rx.prompt > 0 {
-            self.rx.prompt -= 1;
-            return false;
-        }
-        if low_bits(self.rx.expected).wrapping_sub(self.rx.acknowledged) > LATE_MAX {
-            // None of them waited in vain.
-            self.rx.vain = 0;
-            return false;
-        }
-        if self.rx.held == Held::No {
-            card.late.push(self.qpn);
-        }
-        self.rx.held = Held::Yes;
-        true
-    }
-
-    /// The application has answered, and no next message has come: the acknowledge leaves.
-    pub(crate) fn release_acknowledge(&mut self, card: &mut Card) {
-        self.note_lone_acknowledge();
-        self.rx.held = Held::No;
-        if self.rx.reply == Reply::Acknowledge {
-            self.schedule(card);
-        }
-    }
-
-    /// An acknowledge leaves without data. If it was held back, that was in vain: the peer may be
-    /// waiting for acknowledges and not for answers, and the next ones leave promptly.
-    pub(crate) fn note_lone_acknowledge(&mut self) {
-        if self.rx.held == Held::Yes {
-            self.rx.prompt = PROMPT << self.rx.vain;
-            self.rx.vain = (self.rx.vain + 1).min(PROMPT_DOUBLINGS_MAX);
-        }
-    }
-
     /// The response `psn` cannot be made: neither it nor any later one is sent, and the requester
     /// is told in its place.
     pub(crate) fn break_answer(&mut self, env: &mut Env<'_>, psn: Psn, nak: Nak) {
@@ -524,25 +384,6 @@ impl Qp {
         self.rx.breaking = false;
         self.rx.expected = psn;
         self.break_connection(env, nak);
-    }
-
-    /// Sends the congestion notification that is owed.
-    #[inline(never)]
-    pub(crate) fn send_cnp(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
-        self.rx.cnp_owed = false;
-        let op = Op::of(Transport::Rc, Operation::Cnp, Position::Only, Follows::empty());
-        let bth = Bth { becn: true, dest_qp: self.dest_qp, ..Bth::ours() };
-        batch.push_owned(self.path, &[0; 16], |out| {
-            Packet::emit_headers(&bth, op, &Extensions::default(), out)
-        });
-        env.card.counters.tx_packets += 1;
-        env.card.counters.tx_cnps += 1;
-    }
-
-    /// A congestion notification has come: send less.
-    pub(crate) fn handle_cnp(&mut self, env: &mut Env<'_>) {
-        env.card.counters.rx_cnps += 1;
-        self.tx.window.shrink(self.tx.high);
     }
 
     /// Sends no more answers. An acknowledge that is owed still leaves, unless it would pass a

@@ -3,7 +3,7 @@
 //! Nothing is acknowledged, so nothing is refused: what does not fit is dropped and counted.
 
 use super::Qp;
-use super::responder::Refusal;
+use super::refusal::Refusal;
 use crate::env::Env;
 use crate::incident::Outcome;
 use crate::queue::{Completion, CompletionFlags, Status, WorkKind};

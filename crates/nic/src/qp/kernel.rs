@@ -1,8 +1,8 @@
 //! The queue pair's side of kernels: RPCs in, their results out, and kernels bound to streams.
 
 use super::Qp;
+use super::refusal::Refusal;
 use super::requester::Stop;
-use super::responder::Refusal;
 use crate::env::Env;
 use crate::incident::Cause;
 use crate::kernel::{

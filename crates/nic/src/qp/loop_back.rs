@@ -4,7 +4,7 @@
 //! packets; there are only no packets between. Each request is done before the next begins, so
 //! nothing is outstanding, but for a message that is longer than a turn's bytes.
 
-use super::responder::Refusal;
+use super::refusal::Refusal;
 use super::{Qp, Qps, State};
 use crate::chain::{EnableError, Mode, Queue, StepEnd};
 use crate::env::Env;

@@ -8,8 +8,10 @@
 //! What every packet touches is at most 256 bytes a queue pair ([`Qp`]; a test holds it); the rest
 //! is boxed away ([`Cold`]) or lives in pools that the whole card shares.
 
+mod acknowledge;
 mod answers;
 mod completer;
+mod congestion;
 mod datagram;
 pub(crate) mod info;
 mod judge;
@@ -17,6 +19,8 @@ mod kernel;
 mod limits;
 mod loop_back;
 mod order;
+mod receive;
+mod refusal;
 mod requester;
 mod responder;
 pub mod state;

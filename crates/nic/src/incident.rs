@@ -50,6 +50,25 @@ pub struct Touched {
     pub len: u64,
 }
 
+/// The check that failed, and the memory concerned: what a refusal carries to where it is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Blame {
+    pub(crate) cause: Cause,
+    pub(crate) memory: Option<Touched>,
+}
+
+impl Blame {
+    pub(crate) fn at(cause: Cause, memory: Touched) -> Blame {
+        Blame { cause, memory: Some(memory) }
+    }
+}
+
+impl From<Cause> for Blame {
+    fn from(cause: Cause) -> Blame {
+        Blame { cause, memory: None }
+    }
+}
+
 /// What came of an incident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -342,22 +361,9 @@ impl fmt::Display for Cause {
 #[derive(Debug, Default)]
 pub(crate) struct Incidents {
     ring: VecDeque<Incident>,
-    /// What the check that failed last knows, for whoever reports it.
-    blame: Option<(Cause, Option<Touched>)>,
 }
 
 impl Incidents {
-    /// A check has failed: its caller, or the caller's, will report what came of it.
-    #[cold]
-    pub(crate) fn blame(&mut self, cause: Cause, memory: Option<Touched>) {
-        self.blame = Some((cause, memory));
-    }
-
-    /// What was blamed, once; `otherwise` if nothing was.
-    pub(crate) fn take_blame(&mut self, otherwise: Cause) -> (Cause, Option<Touched>) {
-        self.blame.take().unwrap_or((otherwise, None))
-    }
-
     /// Keeps an incident; says whether an older one had to go.
     #[cold]
     pub(crate) fn push(&mut self, incident: Incident) -> bool {

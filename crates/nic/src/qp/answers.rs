@@ -7,7 +7,7 @@ use super::Qp;
 use super::acknowledge::Reply;
 use super::refusal::Refusal;
 use crate::env::Env;
-use crate::incident::{Cause, Outcome, Touched};
+use crate::incident::{Blame, Cause, Outcome, Touched};
 use crate::memory::Calc;
 use crate::memory::key::{Access, AccessError, Scope};
 use crate::multi_queue::Cursor;
@@ -201,8 +201,7 @@ impl Qp {
         if oldest.is_none_or(|a| !a.answered) {
             env.card.counters.refused_too_many_reads += 1;
             let agreed = self.cold.max_dest_rd_atomic;
-            env.card.incidents.blame(Cause::TooManyReads { agreed }, None);
-            return Err(Refusal::Nak(Nak::InvalidRequest));
+            return Err(Refusal::Nak(Nak::InvalidRequest, Cause::TooManyReads { agreed }.into()));
         }
         if env.card.answers.pop(&mut self.rx.answers).is_some_and(|a| a.is_pending()) {
             self.rx.pending -= 1;
@@ -304,7 +303,7 @@ impl Qp {
                     Asked::Atomic { .. } | Asked::Done => None,
                 };
                 let outcome = Outcome::Refused(Nak::RemoteAccess);
-                let blame = (Cause::Access(error), memory);
+                let blame = Blame { cause: Cause::Access(error), memory };
                 self.report(env, outcome, (None, Some(psn)), blame);
                 return self.break_answer(env, psn, Nak::RemoteAccess);
             }

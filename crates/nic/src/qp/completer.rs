@@ -8,7 +8,7 @@ use super::{Qp, State};
 use crate::card::Unsettled;
 use crate::env::Env;
 use crate::event::Event;
-use crate::incident::{Cause, LossSign, Touched};
+use crate::incident::{Blame, Cause, LossSign, Touched};
 use crate::memory::key::{Access, AccessError};
 use crate::psn::Psn;
 use crate::queue::element::Element;
@@ -425,7 +425,7 @@ impl Qp {
             let concerned = matches!(cause, Cause::Told(_)) && key != 0;
             let memory = concerned.then_some(Touched { key, addr, len: len.into() });
             let outcome = work.fails_with(status);
-            self.report(env, outcome, (packet.0, Some(packet.1)), (cause, memory));
+            self.report(env, outcome, (packet.0, Some(packet.1)), Blame { cause, memory });
         }
         self.fail_front(env, status);
     }

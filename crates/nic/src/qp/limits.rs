@@ -63,9 +63,9 @@ impl Bucket {
     }
 }
 
-/// Why an element does not run.
+/// The limit that an element would pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
+pub(crate) enum OverLimit {
     /// Not yet: the rate.
     Rate,
     /// Not at all: the budget.
@@ -82,22 +82,22 @@ impl Limits {
 impl Qp {
     /// May the next element run? If it is to wait, the queue pair's timer will wake it.
     #[inline(always)]
-    pub(crate) fn may_run(&mut self, env: &mut Env<'_>) -> Result<(), Held> {
+    pub(crate) fn may_run(&mut self, env: &mut Env<'_>) -> Result<(), OverLimit> {
         if self.mode.contains(Mode::LIMITED) { self.limits_let_run(env) } else { Ok(()) }
     }
 
     #[inline(never)]
-    fn limits_let_run(&mut self, env: &mut Env<'_>) -> Result<(), Held> {
+    fn limits_let_run(&mut self, env: &mut Env<'_>) -> Result<(), OverLimit> {
         let Some(limits) = &mut self.cold.limits else { return Ok(()) };
         let chains = &mut env.card.chains;
         let budget = limits.set.budget.and_then(|budget| chains.budgets.get(budget));
         if budget.is_some_and(|budget| budget.left == 0) {
-            return Err(Held::Budget);
+            return Err(OverLimit::Budget);
         }
         let opens_at = limits.bucket.as_ref().map_or(Time::ZERO, Bucket::opens_at);
         if opens_at > env.now {
             chains.timers.arm(&mut limits.timer, self.qpn, opens_at);
-            return Err(Held::Rate);
+            return Err(OverLimit::Rate);
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ use crate::chain::Mode;
 use crate::env::Env;
 use crate::event::Event;
 use crate::handles::Xrcd;
-use crate::incident::{Cause, Incident, Outcome, Touched};
+use crate::incident::{Blame, Cause, Incident, Outcome};
 use crate::kernel::{Posted, Runner};
 use crate::memory::key::{Access, Pd, Scope};
 use crate::psn::Psn;
@@ -236,8 +236,8 @@ impl Qp {
         if listens && asks && bth.psn == self.rx.expected {
             env.card.counters.refused_invalid_request += 1;
             let outcome = Outcome::Refused(Nak::InvalidRequest);
-            let blame = (Cause::UnknownOpcode(bth.opcode), None);
-            self.report(env, outcome, (None, Some(bth.psn)), blame);
+            let cause = Cause::UnknownOpcode(bth.opcode);
+            self.report(env, outcome, (None, Some(bth.psn)), cause);
             self.break_connection(env, Nak::InvalidRequest);
         }
     }
@@ -249,9 +249,9 @@ impl Qp {
             return;
         }
         let op = Op::lookup(bth.opcode, self.dialect);
-        let (packet, blame) = ((op, Some(bth.psn)), (Cause::Unreadable, None));
+        let (packet, cause) = ((op, Some(bth.psn)), Cause::Unreadable);
         if op.is_some_and(Op::is_response) {
-            self.report(env, Outcome::Refused(Nak::RemoteOperational), packet, blame);
+            self.report(env, Outcome::Refused(Nak::RemoteOperational), packet, cause);
             return self.break_answer(env, bth.psn, Nak::RemoteOperational);
         }
         let pool = &mut env.card.outstanding;
@@ -260,7 +260,7 @@ impl Qp {
             let status = Status::LocalProtection;
             work.failed = Some(status);
             let outcome = work.fails_with(status);
-            self.report(env, outcome, packet, blame);
+            self.report(env, outcome, packet, cause);
             self.settle_failures(env);
         }
     }
@@ -272,8 +272,9 @@ impl Qp {
         env: &mut Env<'_>,
         outcome: Outcome,
         (op, psn): (Option<&'static Op>, Option<Psn>),
-        (cause, memory): (Cause, Option<Touched>),
+        blame: impl Into<Blame>,
     ) {
+        let Blame { cause, memory } = blame.into();
         let incident = Incident { at: env.now, qpn: self.qpn, outcome, op, psn, cause, memory };
         env.card.counters.incidents_lost += u64::from(env.card.incidents.push(incident));
     }

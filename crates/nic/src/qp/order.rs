@@ -1,6 +1,7 @@
 //! What orders elements: NOOP, WAIT and ENABLE (RedN §3.1).
 
-use super::limits::Held;
+use super::limits::OverLimit;
+use super::refusal::Failure;
 use super::requester::Stop;
 use super::{Qp, State};
 use crate::card::Card;
@@ -71,16 +72,16 @@ impl Qp {
     }
 
     /// A WAIT, or an element without a budget, in the queue of a connection: an error if it holds
-    /// the queue, with a status if it is for good.
+    /// the queue, with a failure if it is for good.
     #[inline(never)]
     pub(super) fn holds(
         &mut self,
         env: &mut Env<'_>,
         element: &Element,
-        held: Option<Held>,
+        over: Option<OverLimit>,
         raw: &[u8],
-    ) -> Result<(), Option<Status>> {
-        let cause = if held.is_some() {
+    ) -> Result<(), Option<Failure>> {
+        let cause = if over.is_some() {
             self.stop_chain(env.card)
         } else {
             match self.wait(env, element) {
@@ -92,8 +93,7 @@ impl Qp {
                 }
             }
         };
-        env.card.incidents.blame(cause, None);
-        Err(Some(Status::LocalQpOperation))
+        Err(Some(Failure::new(Status::LocalQpOperation, cause)))
     }
 
     fn leave(&self, card: &mut Card, Waiting { cq, wakes }: Waiting) {
@@ -170,7 +170,7 @@ impl Qp {
         let Some(work) = env.card.outstanding.get_mut(at) else { return };
         work.failed = Some(status);
         let outcome = work.fails_with(status);
-        self.report(env, outcome, (None, None), (Cause::BadEnable(error), None));
+        self.report(env, outcome, (None, None), Cause::BadEnable(error));
         self.schedule(env.card);
     }
 

@@ -4,7 +4,7 @@ use super::Qp;
 use super::refusal::Refusal;
 use crate::chain::{Mode, Queue, StepEnd};
 use crate::env::Env;
-use crate::incident::{Cause, Touched};
+use crate::incident::{Blame, Cause, Touched};
 use crate::memory::key::Access;
 use crate::queue::element::MAX_MESSAGE;
 use crate::queue::ring::with_room;
@@ -63,9 +63,9 @@ impl Qp {
         let receive = Receive { wr_id, sgl: card.sgls.copy_in(raw, count), filled: 0, count };
         if bad {
             card.counters.elements_invalid += 1;
-            card.incidents.blame(Cause::BadReceive { wr_id }, None);
             self.end_receive(env, &receive, Status::LocalQpOperation);
-            return Err(Refusal::Nak(Nak::RemoteOperational));
+            let cause = Cause::BadReceive { wr_id };
+            return Err(Refusal::Nak(Nak::RemoteOperational, cause.into()));
         }
         Ok(receive)
     }
@@ -99,10 +99,9 @@ impl Qp {
         if let Err((error, memory)) = filled {
             env.card.counters.elements_protection += 1;
             let cause = Cause::ReceiveMemory { wr_id, error };
-            env.card.incidents.blame(cause, Some(memory));
             self.rx.receive = None;
             self.end_receive(env, receive, Status::LocalProtection);
-            return Err(Refusal::Nak(Nak::RemoteOperational));
+            return Err(Refusal::Nak(Nak::RemoteOperational, Blame::at(cause, memory)));
         }
         receive.filled += payload.len() as u32;
         Ok(())

@@ -10,7 +10,7 @@ use super::receive::Receive;
 use super::refusal::Refusal;
 use crate::env::Env;
 use crate::event::Event;
-use crate::incident::{Cause, Outcome, Touched};
+use crate::incident::{Blame, Cause, Outcome, Touched};
 use crate::memory::key::{Access, AccessError};
 use crate::multi_queue::List;
 use crate::psn::Psn;
@@ -125,16 +125,21 @@ impl Qp {
                 env.card.counters.tx_rnr_naks += 1;
                 self.refuse(env, Syndrome::Rnr { timer: self.cold.min_rnr_timer });
             }
-            Err(Refusal::Nak(nak)) => {
-                self.report_packet(env, Outcome::Refused(nak), packet);
+            Err(Refusal::Nak(nak, blame)) => {
+                self.report_packet(env, Outcome::Refused(nak), packet, blame);
                 self.break_connection(env, nak);
             }
         }
     }
 
     /// Keeps what a refused packet was refused for.
-    pub(super) fn report_packet(&self, env: &mut Env<'_>, outcome: Outcome, packet: &Packet<'_>) {
-        let blame = env.card.incidents.take_blame(Cause::Sequence);
+    pub(super) fn report_packet(
+        &self,
+        env: &mut Env<'_>,
+        outcome: Outcome,
+        packet: &Packet<'_>,
+        blame: Blame,
+    ) {
         self.report(env, outcome, (Some(packet.op), Some(packet.bth.psn)), blame);
     }
 
@@ -323,9 +328,7 @@ impl Qp {
     ) -> Result<Option<u64>, Refusal> {
         let memory = Touched { key: rkey, addr, len };
         if !self.access.contains(need) {
-            let refusal = Refusal::access(env, AccessError::Permission, memory);
-            env.card.incidents.blame(Cause::QpAccess, Some(memory));
-            return Err(refusal);
+            return Err(Refusal::not_permitted(env, memory));
         }
         if len == 0 {
             return Ok(None);

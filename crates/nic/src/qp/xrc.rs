@@ -45,8 +45,8 @@ impl Qp {
             _ => {
                 card.counters.refused_xrc_srq += 1;
                 let (nak, op) = (Nak::InvalidRequest, Some(packet.op));
-                let blame = (Cause::UnknownSrq { srqn }, None);
-                self.report(env, Outcome::Refused(nak), (op, Some(packet.bth.psn)), blame);
+                let cause = Cause::UnknownSrq { srqn };
+                self.report(env, Outcome::Refused(nak), (op, Some(packet.bth.psn)), cause);
                 self.break_connection(env, nak);
                 false
             }

@@ -6,11 +6,13 @@ mod kernels;
 mod memory;
 mod multicast;
 mod queues;
+mod receive;
 mod xrc;
 
+pub use crate::qp::PostError;
 pub use crate::qp::{QpInfo, QpInit};
 pub use crate::wire::multicast::{MULTICAST_QPN, group_address};
-pub use error::{CreateError, DestroyError, PostError};
+pub use error::{CreateError, DestroyError};
 pub use kernels::{BindError, CallError};
 pub use multicast::McastError;
 pub use queues::{ResizeSrqError, SrqInfo};
@@ -24,7 +26,6 @@ use rand_core::{Rng, SeedableRng};
 use crate::card::Card;
 use crate::chain::{ChainState, Mode, Queue};
 use crate::cm::Cm;
-use crate::cm::mad::CM_QPN;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::env::Env;
@@ -39,22 +40,18 @@ use crate::memory::region::Regions;
 use crate::multi_queue::MultiQueue;
 use crate::psn::Psn;
 use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
-use crate::qp::{Cold, Qp, Qps, Requester, Responder, loop_back_turn};
-use crate::queue::element::{self, RecvRequest, SendRequest, TooLong};
-use crate::queue::ring::{Ring, with_room};
+use crate::qp::{Cold, Qp, Qps, Requester, Responder, loop_back_turn, post};
+use crate::queue::element::{self, RecvRequest, SendRequest};
+use crate::queue::ring::Ring;
 use crate::queue::sgl::SglPool;
 use crate::queue::shared_receive::SharedReceiveQueue;
 use crate::scheduler::Scheduler;
 use crate::table::Table;
 use crate::time::Time;
 use crate::timers::Timers;
-use crate::transmit::{Datagram, Path, Transmit, TransmitBatch};
+use crate::transmit::{Path, Transmit, TransmitBatch};
 use crate::wire::icrc::IcrcChecker;
-use crate::wire::ip::Flow;
-use crate::wire::{Bth, Dialect, Op, Packet, ROCE_PORT, Transport};
-
-/// The default partition, without the membership bit.
-const DEFAULT_PARTITION: u16 = 0x7FFF;
+use crate::wire::{Bth, Dialect, Transport};
 
 /// The card: a RoCE v2 network card as a plain value.
 ///
@@ -291,28 +288,9 @@ impl Nic {
         qpn: u32,
         request: &SendRequest<'_>,
     ) -> Result<(), PostError> {
-        self.post_xrc_send(mem, qpn, 0, request)
-    }
-
-    /// As [`Nic::post_send`], to the shared receive queue `srqn` of an XRC queue pair's peer.
-    pub fn post_xrc_send(
-        &mut self,
-        mem: &mut dyn Memory,
-        qpn: u32,
-        srqn: u32,
-        request: &SendRequest<'_>,
-    ) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if qp.mode.contains(Mode::MANAGED_SEND) {
-            return qp.write(mem, Queue::Send, |raw| element::encode_send(request, srqn, raw));
-        }
-        if matches!(qp.state, State::Reset | State::Init | State::Rtr) {
-            return Err(PostError::State(qp.state));
-        }
-        post(mem, &mut qp.sq, |raw| element::encode_send(request, srqn, raw))?;
-        qp.refill(&mut self.card);
-        qp.schedule(&mut self.card);
-        Ok(())
+        let encode = |raw: &mut [u8]| element::encode_send(request, 0, raw);
+        qp.post(&mut self.card, mem, Queue::Send, encode).map(|_| ())
     }
 
     /// Posts a receive request.
@@ -323,18 +301,8 @@ impl Nic {
         request: &RecvRequest<'_>,
     ) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if qp.mode.contains(Mode::MANAGED_RECV) {
-            return qp.write(mem, Queue::Recv, |raw| element::encode_recv(request, raw));
-        }
-        if qp.state == State::Reset {
-            return Err(PostError::State(qp.state));
-        }
-        post(mem, &mut qp.rq, |raw| element::encode_recv(request, raw))?;
-        qp.receives_again(&mut self.card);
-        if qp.state == State::Error {
-            qp.schedule(&mut self.card);
-        }
-        Ok(())
+        let encode = |raw: &mut [u8]| element::encode_recv(request, raw);
+        qp.post(&mut self.card, mem, Queue::Recv, encode).map(|_| ())
     }
 
     /// Posts a receive request to a shared receive queue.
@@ -382,74 +350,6 @@ impl Nic {
 
 /// What happens to the card.
 impl Nic {
-    /// Datagrams have arrived.
-    pub fn handle_packets<'a>(
-        &mut self,
-        now: Time,
-        mem: &mut dyn Memory,
-        datagrams: impl IntoIterator<Item = Datagram<'a>>,
-    ) {
-        for datagram in datagrams {
-            self.handle_packet(now, mem, &datagram);
-        }
-    }
-
-    fn handle_packet(&mut self, now: Time, mem: &mut dyn Memory, datagram: &Datagram<'_>) {
-        if self.card.unsettled.is_some() {
-            self.settle(now, mem);
-        }
-        let counters = &mut self.card.counters;
-        counters.rx_packets += 1;
-        let Ok(bth) = Packet::bth(datagram.bytes) else {
-            counters.drop_malformed += 1;
-            return;
-        };
-        let flow = Flow {
-            src: datagram.src,
-            dst: datagram.dst,
-            src_port: datagram.src_port,
-            dst_port: ROCE_PORT,
-        };
-        if !self.icrc.check(&flow, datagram.ip_id, datagram.bytes) {
-            counters.drop_icrc += 1;
-            return;
-        }
-        if bth.version != 0 {
-            counters.drop_version += 1;
-            return;
-        }
-        if bth.pkey & DEFAULT_PARTITION != DEFAULT_PARTITION {
-            counters.drop_pkey += 1;
-            return;
-        }
-        if bth.dest_qp == CM_QPN {
-            return management::receive(&mut self.cm, counters, now, bth, datagram);
-        }
-        if bth.dest_qp == MULTICAST_QPN {
-            return self.handle_multicast(now, mem, bth, datagram);
-        }
-        let Some(qp) = self.qps.get_mut(bth.dest_qp) else {
-            counters.drop_unknown_qp += 1;
-            return;
-        };
-        let Some(op) = Op::lookup(bth.opcode, qp.dialect) else {
-            counters.drop_opcode += 1;
-            // On a reliable connection the requester is told, if the packet is the expected one.
-            let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
-            qp.handle_unknown(&mut env, &bth, datagram);
-            return;
-        };
-        let Ok(packet) = Packet::parse(bth, op, datagram.bytes) else {
-            counters.drop_malformed += 1;
-            return;
-        };
-        qp.handle_packet(
-            &mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels },
-            &packet,
-            datagram,
-        );
-    }
-
     /// Looks at the acknowledge that came with the last request, if it did.
     #[inline(never)]
     fn settle(&mut self, now: Time, mem: &mut dyn Memory) {
@@ -638,31 +538,4 @@ pub struct InUse {
     pub kernel_sends: usize,
     /// Budgets of chains.
     pub budgets: usize,
-}
-
-/// Writes one element into `ring` and counts it as posted.
-fn post(
-    mem: &mut dyn Memory,
-    ring: &mut Ring,
-    encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
-) -> Result<(), PostError> {
-    if ring.is_full() {
-        return Err(PostError::Full);
-    }
-    write_element(mem, ring, ring.posted, encode)?;
-    ring.posted = ring.posted.wrapping_add(1);
-    Ok(())
-}
-
-/// Writes an element into a slot of `ring`.
-fn write_element(
-    mem: &mut dyn Memory,
-    ring: &Ring,
-    index: u32,
-    encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
-) -> Result<(), PostError> {
-    with_room(ring.stride(), |raw| {
-        let used = encode(raw)?;
-        Ok(mem.write(ring.slot(index), &raw[..used])?)
-    })
 }

@@ -2,10 +2,6 @@
 
 use thiserror::Error;
 
-use crate::memory::MemoryFault;
-use crate::qp::State;
-use crate::queue::element::TooLong;
-
 /// A card ran out of something, or an argument names nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CreateError {
@@ -50,24 +46,4 @@ pub enum DestroyError {
         /// How many.
         users: u32,
     },
-}
-
-/// Why a work request was not posted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum PostError {
-    /// No such queue pair or shared receive queue.
-    #[error("no such queue")]
-    UnknownQueue,
-    /// The queue pair's state takes no such work.
-    #[error("a queue pair in {0:?} takes no such work request")]
-    State(State),
-    /// The ring is full.
-    #[error("the queue is full: poll completions first")]
-    Full,
-    /// More entries or inline bytes than the queue was created for.
-    #[error(transparent)]
-    TooLong(#[from] TooLong),
-    /// The queue's memory cannot be written.
-    #[error(transparent)]
-    Memory(#[from] MemoryFault),
 }

@@ -7,6 +7,7 @@ use thiserror::Error;
 use super::Nic;
 use crate::env::Env;
 use crate::memory::Memory;
+use crate::qp::Incoming;
 use crate::time::Time;
 use crate::transmit::Datagram;
 use crate::wire::multicast::group_address;
@@ -102,11 +103,8 @@ impl Nic {
         };
         for member in members {
             if let Some(qp) = self.qps.get_mut(*member) {
-                qp.handle_packet(
-                    &mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels },
-                    &packet,
-                    datagram,
-                );
+                let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
+                qp.handle_incoming(&mut env, Incoming::of(&packet), datagram);
             }
         }
     }

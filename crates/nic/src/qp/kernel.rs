@@ -104,32 +104,10 @@ impl Qp {
                 return None;
             }
         }
-        let word_only = matches!(post.then, Then::Word { .. }) && post.data.is_empty();
-        if word_only {
+        if matches!(post.then, Then::Word { .. }) && post.data.is_empty() {
             self.word_of(env, &mut post);
         }
-        let (opcode, imm) = match post.then {
-            Then::Immediate { cookie, status } => (Opcode::WriteImm, status.immediate(cookie)),
-            _ => (Opcode::Write, 0),
-        };
-        let len = post.data.len();
-        let (sge, num_sge) = match post.data {
-            Payload::Memory { key, addr, len } => (Sge { addr, len, lkey: key }, 1),
-            _ => (Sge::default(), 0),
-        };
-        let element = Element {
-            opcode,
-            flags: SendFlags::empty(),
-            num_sge,
-            key: post.to.rkey,
-            remote: post.to.addr,
-            operand: imm.into(),
-            compare: 0,
-            srqn: 0,
-            wr_id: post.token,
-            sge,
-            len,
-        };
+        let (element, len) = (element_of(&post), post.data.len());
         let buffer = post.data.take_buffer().map(|buffer| env.card.kernel.buffers.keep(buffer));
         let work = Outstanding {
             element,
@@ -148,14 +126,18 @@ impl Qp {
             return Some(self.starve(env));
         };
         self.tx.cursor = cursor;
+        self.post_word(env, post);
+        None
+    }
+
+    /// The status word that follows a message's data is a message of its own, the next.
+    fn post_word(&mut self, env: &mut Env<'_>, post: Posted) {
         if let Then::Word { .. } = post.then {
-            // The word follows its data, as a message of its own.
             let mut word = Posted { data: Payload::None, token: WORD_TOKEN, ..post };
             self.word_of(env, &mut word);
             env.card.kernel.in_flight += 1;
             self.cold.posted.push_front(word);
         }
-        None
     }
 
     /// Turns a message into the status word that was to follow it.
@@ -214,6 +196,31 @@ impl Qp {
             Some(Verdict::Take) => None,
             _ => Some(payload),
         })
+    }
+}
+
+/// What a kernel's message would be in a ring.
+fn element_of(post: &Posted) -> Element {
+    let (opcode, imm) = match post.then {
+        Then::Immediate { cookie, status } => (Opcode::WriteImm, status.immediate(cookie)),
+        _ => (Opcode::Write, 0),
+    };
+    let (sge, num_sge) = match post.data {
+        Payload::Memory { key, addr, len } => (Sge { addr, len, lkey: key }, 1),
+        _ => (Sge::default(), 0),
+    };
+    Element {
+        opcode,
+        flags: SendFlags::empty(),
+        num_sge,
+        key: post.to.rkey,
+        remote: post.to.addr,
+        operand: imm.into(),
+        compare: 0,
+        srqn: 0,
+        wr_id: post.token,
+        sge,
+        len: post.data.len(),
     }
 }
 

@@ -80,6 +80,21 @@ impl Limits {
 }
 
 impl Qp {
+    /// Gives the send queue limits, or none.
+    pub(crate) fn set_limits(&mut self, card: &mut Card, limits: Option<ChainLimits>, now: Time) {
+        let budget = |limits: &ChainLimits| limits.budget;
+        let old = self.cold.limits.take().and_then(|old| budget(&old.set));
+        if let Some(old) = old.and_then(|old| card.chains.budgets.get_mut(old)) {
+            old.users -= 1;
+        }
+        let new = limits.as_ref().and_then(budget);
+        if let Some(new) = new.and_then(|new| card.chains.budgets.get_mut(new)) {
+            new.users += 1;
+        }
+        self.mode.set(Mode::LIMITED, limits.is_some());
+        self.cold.limits = limits.map(|limits| Box::new(Limits::new(limits, now)));
+    }
+
     /// May the next element run? If it is to wait, the queue pair's timer will wake it.
     #[inline(always)]
     pub(crate) fn may_run(&mut self, env: &mut Env<'_>) -> Result<(), OverLimit> {

@@ -13,12 +13,14 @@ mod answers;
 mod completer;
 mod congestion;
 mod datagram;
+mod incoming;
 pub(crate) mod info;
 mod judge;
 mod kernel;
 mod limits;
 mod loop_back;
 mod order;
+mod post;
 mod receive;
 mod refusal;
 mod requester;
@@ -29,8 +31,11 @@ mod xrc;
 
 pub use crate::timers::rnr_delay;
 pub use info::{QpInfo, QpInit};
+pub use post::PostError;
+pub(crate) use post::post;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
 
+pub(crate) use incoming::Incoming;
 pub(crate) use limits::Limits;
 pub(crate) use loop_back::{enable, turn as loop_back_turn};
 
@@ -50,8 +55,8 @@ use crate::queue::{Completion, Status, WorkKind};
 use crate::scheduler::Budget;
 use crate::table::Table;
 use crate::time::Time;
-use crate::transmit::{Datagram, Ecn, Path, TransmitBatch};
-use crate::wire::{Bth, Dialect, Nak, Op, Operation, Packet, Transport};
+use crate::transmit::{Path, TransmitBatch};
+use crate::wire::{Bth, Dialect, Nak, Op, Transport};
 pub(crate) use requester::Requester;
 pub(crate) use responder::Responder;
 
@@ -175,71 +180,6 @@ impl Qp {
     /// As what it uses keys.
     pub(crate) fn scope(&self) -> Scope {
         Scope { pd: self.pd, qpn: self.qpn }
-    }
-
-    /// A packet for this queue pair: to the half that it concerns.
-    pub(crate) fn handle_packet(
-        &mut self,
-        env: &mut Env<'_>,
-        packet: &Packet<'_>,
-        outer: &Datagram<'_>,
-    ) {
-        let cnp = packet.op.operation == Operation::Cnp;
-        let from_outside = !self.mode.contains(Mode::LOOP_BACK);
-        if packet.op.transport != self.transport && !cnp || !from_outside {
-            env.card.counters.drop_transport += 1;
-            return;
-        }
-        if !matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe) {
-            env.card.counters.drop_qp_state += 1;
-            return;
-        }
-        if self.transport == Transport::Ud {
-            if cnp {
-                env.card.counters.drop_transport += 1;
-            } else {
-                self.handle_datagram(env, packet, outer);
-            }
-            return;
-        }
-        if outer.src != self.path.dst {
-            env.card.counters.drop_wrong_source += 1;
-            return;
-        }
-        if self.state == State::Rtr && !self.cold.peer_told {
-            self.cold.peer_told = true;
-            env.card.events.push_back(Event::CommunicationEstablished(self.qpn));
-        }
-        if Ecn::from_tos(outer.tos) == Ecn::Congested {
-            self.note_congestion(env);
-        }
-        match (cnp, self.transport) {
-            (true, _) => self.handle_cnp(env),
-            (_, Transport::Uc) => self.handle_unreliable(env, packet),
-            (_, Transport::Xrc) => self.handle_xrc(env, packet),
-            _ if packet.op.is_response() => self.handle_response(env, packet),
-            _ if packet.op.is_acknowledging() => self.handle_both(env, packet),
-            _ => self.handle_request(env, packet),
-        }
-    }
-
-    /// A packet with an op-code that this queue pair does not know: an invalid request, if it
-    /// stands where the next request is expected.
-    pub(crate) fn handle_unknown(&mut self, env: &mut Env<'_>, bth: &Bth, outer: &Datagram<'_>) {
-        if outer.src != self.path.dst || self.mode.contains(Mode::LOOP_BACK) {
-            env.card.counters.drop_wrong_source += 1;
-            return;
-        }
-        let listens = matches!(self.state, State::Rtr | State::Rts | State::Sqd);
-        let answers = self.transport == Transport::Rc || self.cold.xrcd.is_some();
-        let asks = answers && bth.opcode >> 5 == self.transport.code();
-        if listens && asks && bth.psn == self.rx.expected {
-            env.card.counters.refused_invalid_request += 1;
-            let outcome = Outcome::Refused(Nak::InvalidRequest);
-            let cause = Cause::UnknownOpcode(bth.opcode);
-            self.report(env, outcome, (None, Some(bth.psn)), cause);
-            self.break_connection(env, Nak::InvalidRequest);
-        }
     }
 
     /// The payload of a packet of ours could not be read.

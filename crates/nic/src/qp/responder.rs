@@ -61,6 +61,16 @@ pub(crate) struct Responder {
     pub(crate) receive: Option<Receive>,
 }
 
+/// Where a packet of a WRITE goes.
+struct Target {
+    addr: u64,
+    rkey: u32,
+    /// Where that is on the bus, if it is in one piece.
+    place: Option<u64>,
+    /// Bytes of the packet's payload.
+    len: u32,
+}
+
 impl Responder {
     pub(crate) fn new(expected: Psn) -> Responder {
         Responder {
@@ -275,38 +285,19 @@ impl Qp {
         let place = self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
         let imm = packet.op.follows.contains(Follows::IMM);
         let receive = if imm { Some(self.take_receive(env)?) } else { None };
-        let mut payload = packet.payload;
-        let mut replaced = Vec::new();
-        if env.card.kernel.taps > 0 && len > 0 {
-            // Lent out of the card, and back.
-            replaced = core::mem::take(&mut env.card.kernel.replaced);
-            let place = (total - left, total);
-            match self.tap_write(env, (addr, rkey), place, payload, &mut replaced) {
-                Ok(to_write) => payload = to_write.unwrap_or_default(),
-                Err(refusal) => {
-                    self.rx.receive = receive;
-                    return Err(refusal);
-                }
-            }
+        let to = Target { addr, rkey, place, len };
+        let written = if env.card.kernel.taps > 0 && len > 0 {
+            self.write_through_tap(env, &to, (total - left, total), packet.payload)
+        } else {
+            self.write_payload(env, &to, packet.payload)
+        };
+        if let Err(refusal) = written {
+            self.rx.receive = receive;
+            return Err(refusal);
         }
-        if !payload.is_empty() {
-            let key = (rkey, self.scope());
-            let written = match place {
-                Some(at) => env.mem.write(at, payload).map_err(|_| AccessError::Memory),
-                None => env.write_region(key, addr, payload, Access::REMOTE_WRITE),
-            };
-            if let Err(error) = written {
-                self.rx.receive = receive;
-                let memory = Touched { key: rkey, addr, len: len.into() };
-                return Err(Refusal::access(env, error, memory));
-            }
-            if left > len {
-                let next = (left - len).min(self.mtu.into());
-                env.prefetch(key, addr.wrapping_add(len.into()), next, Access::REMOTE_WRITE);
-            }
-        }
-        if env.card.kernel.taps > 0 {
-            env.card.kernel.replaced = replaced;
+        if left > len {
+            let (key, next) = ((rkey, self.scope()), (left - len).min(self.mtu.into()));
+            env.prefetch(key, addr.wrapping_add(len.into()), next, Access::REMOTE_WRITE);
         }
         self.rx.write_addr = addr.wrapping_add(u64::from(len));
         (self.rx.write_rkey, self.rx.write_left, self.rx.write_total) = (rkey, left - len, total);
@@ -314,6 +305,40 @@ impl Qp {
             self.complete_receive(env, &receive, packet, WorkKind::RecvWriteImm, total);
         }
         Ok(1)
+    }
+
+    /// Writes what the bound kernel lets through of a WRITE's payload.
+    #[inline(never)]
+    fn write_through_tap(
+        &mut self,
+        env: &mut Env<'_>,
+        to: &Target,
+        place: (u32, u32),
+        payload: &[u8],
+    ) -> Result<(), Refusal> {
+        // Lent out of the card, and back whatever comes of it: its allocation is used again.
+        let mut replaced = core::mem::take(&mut env.card.kernel.replaced);
+        let tapped = self.tap_write(env, (to.addr, to.rkey), place, payload, &mut replaced);
+        let written =
+            tapped.and_then(|passed| self.write_payload(env, to, passed.unwrap_or_default()));
+        env.card.kernel.replaced = replaced;
+        written
+    }
+
+    /// Writes a WRITE's payload, which has been judged, to where it is to go.
+    #[inline(always)]
+    fn write_payload(&self, env: &mut Env<'_>, to: &Target, payload: &[u8]) -> Result<(), Refusal> {
+        let Target { addr, rkey, place, len } = *to;
+        if payload.is_empty() {
+            return Ok(());
+        }
+        let written = match place {
+            Some(at) => env.mem.write(at, payload).map_err(|_| AccessError::Memory),
+            None => env.write_region((rkey, self.scope()), addr, payload, Access::REMOTE_WRITE),
+        };
+        written.map_err(|error| {
+            Refusal::access(env, error, Touched { key: rkey, addr, len: len.into() })
+        })
     }
 
     /// Does the key open this range to the peer, on this queue pair? An empty range needs no key.

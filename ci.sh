@@ -16,6 +16,7 @@ usage() {
   clippy   every crate, with tests and examples; warnings are errors
   check    only: does everything compile? (quick; clippy covers it)
   features the command and the workspace share one build; the plain card needs few crates
+  circles  no source files that name each other in a circle
   core     the card has no clock, socket, thread, file or random source
   deny     licences and sources of what we depend on, by cargo-deny
   doc      rustdoc; warnings are errors
@@ -218,6 +219,13 @@ stage_core() {
     else
         say "no wasm32-unknown-unknown here: that part is left out (./ci.sh setup may add it)"
     fi
+}
+
+stage_circles() {
+    local said
+    said=$(python3 scripts/circles.py) || fail "files name each other in a circle:" "$said" \
+        "Move what ties them to the file that is named by both, or to a file of its own."
+    say "$said, no circle"
 }
 
 # --- tidy --------------------------------------------------------------------------------------

@@ -30,18 +30,12 @@ use std::collections::VecDeque;
 use bitflags::bitflags;
 use thiserror::Error;
 
-use crate::card::{Card, Handles};
-use crate::incident::Cause;
+use crate::handles::Handles;
 use crate::multi_queue::Cursor;
-use crate::nic::Event;
-use crate::qp::timers::Timers;
 use crate::queue::element::Element;
 use crate::queue::{ELEMENT_LEN, Status};
 use crate::time::Time;
-
-/// Elements that loop-back queue pairs run in one [`crate::Nic::poll_transmit`]: some 6 µs of a
-/// processor, and then whoever drives the card gets to receive.
-pub(crate) const ELEMENTS_PER_POLL: u32 = 256;
+use crate::timers::Timers;
 
 bitflags! {
     /// What the queues of a queue pair are, beside the usual.
@@ -218,15 +212,5 @@ impl ChainState {
             self.steps.pop_front();
         }
         self.steps.push_back(step);
-    }
-}
-
-impl Card {
-    /// A chain has used up its budget; says why its queue pair stops.
-    #[cold]
-    pub(crate) fn stop_chain(&mut self, qpn: u32) -> Cause {
-        self.counters.chain_budget += 1;
-        self.events.push_back(Event::ChainStopped(qpn));
-        Cause::ChainBudget
     }
 }

@@ -8,8 +8,10 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use thiserror::Error;
+
 use crate::chain::EnableError;
-use crate::memory::region::{AccessError, Key};
+use crate::memory::key::{AccessError, Key};
 use crate::psn::Psn;
 use crate::queue::{BadElement, Opcode, Status};
 use crate::time::Time;
@@ -50,6 +52,25 @@ pub struct Touched {
     pub len: u64,
 }
 
+/// The check that failed, and the memory concerned: what a refusal carries to where it is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Blame {
+    pub(crate) cause: Cause,
+    pub(crate) memory: Option<Touched>,
+}
+
+impl Blame {
+    pub(crate) fn at(cause: Cause, memory: Touched) -> Blame {
+        Blame { cause, memory: Some(memory) }
+    }
+}
+
+impl From<Cause> for Blame {
+    fn from(cause: Cause) -> Blame {
+        Blame { cause, memory: None }
+    }
+}
+
 /// What came of an incident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -68,19 +89,24 @@ pub enum Outcome {
     },
 }
 
-/// The check that failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The check that failed. It says so in words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum Cause {
     /// A key, its bounds or its permissions.
+    #[error(transparent)]
     Access(AccessError),
     /// The queue pair does not permit peers to do this, whatever the key.
+    #[error("the queue pair does not permit its peer this access")]
     QpAccess,
     /// The op-code is unknown on this queue pair.
+    #[error("op-code {0:#04x} is unknown here")]
     UnknownOpcode(u8),
     /// The packet cannot follow the one before, or is longer or shorter than its place allows.
+    #[error("the packet cannot follow the one before it, or has an illegal length")]
     Sequence,
     /// Bytes that came, and bytes that were expected.
+    #[error("{got} bytes came where {expected} were to come")]
     Length {
         /// Came.
         got: u64,
@@ -88,6 +114,7 @@ pub enum Cause {
         expected: u64,
     },
     /// A datagram longer than the path MTU.
+    #[error("{len} bytes do not fit a datagram at a path MTU of {mtu}")]
     TooLong {
         /// Bytes of it.
         len: u32,
@@ -95,6 +122,7 @@ pub enum Cause {
         mtu: u16,
     },
     /// A message longer than the receive element.
+    #[error("receive request {wr_id:#x} has room for {room} bytes, {got} came")]
     ReceiveTooShort {
         /// From the receive request.
         wr_id: u64,
@@ -104,11 +132,13 @@ pub enum Cause {
         room: u64,
     },
     /// The receive element is malformed or cannot be read.
+    #[error("the element of receive request {wr_id:#x} is malformed or unreachable")]
     BadReceive {
         /// From the receive request.
         wr_id: u64,
     },
     /// The memory of a receive element cannot be written.
+    #[error("the memory of receive request {wr_id:#x} cannot be written: {error}")]
     ReceiveMemory {
         /// From the receive request.
         wr_id: u64,
@@ -116,34 +146,44 @@ pub enum Cause {
         error: AccessError,
     },
     /// An XRC request names a shared receive queue that its domain does not have.
+    #[error("no shared receive queue {srqn:#x} in the XRC domain")]
     UnknownSrq {
         /// Its number on the wire.
         srqn: u32,
     },
     /// An atomic's address is not a multiple of 8.
+    #[error("the address is not a multiple of 8")]
     Alignment,
     /// More READs and atomics at once than agreed.
+    #[error("more READs and atomics at once than the {agreed} agreed")]
     TooManyReads {
         /// Agreed.
         agreed: u8,
     },
     /// An RPC or RPC WRITE without a proper header.
+    #[error("the header before its parameters is malformed")]
     BadCall,
     /// The element is malformed.
+    #[error("the work-queue element is malformed: {0}")]
     BadElement(BadElement),
     /// The queue pair's service, or its settings, do not have this operation.
+    #[error("the queue pair has no such operation")]
     NotAllowed,
     /// No such address handle in this protection domain.
+    #[error("no such address handle in this protection domain")]
     UnknownAddressHandle,
     /// A WAIT names no completion queue, or one that others than queue pairs of its protection
     /// domain report to.
+    #[error("a WAIT on {cq:#x}, which is no completion queue of its domain")]
     BadWait {
         /// What it names.
         cq: u32,
     },
     /// An ENABLE cannot be carried out.
+    #[error("an ENABLE is refused: {0}")]
     BadEnable(EnableError),
     /// A WAIT has held its queue for as long as its limit lets it.
+    #[error("completion queue {cq:#x} has not counted {count} in the time allowed")]
     WaitExpired {
         /// The completion queue.
         cq: u32,
@@ -151,14 +191,19 @@ pub enum Cause {
         count: u64,
     },
     /// The chain has used up its budget.
+    #[error("the chain has used up its budget: a loop does not end, or the budget is too small")]
     ChainBudget,
     /// The queue pair at the other end of a loop-back is gone, or in the error state.
+    #[error("the queue pair at the other end is gone or in ERROR")]
     PeerGone,
     /// The driver could not read the packet's payload.
+    #[error("the payload could not be read from memory")]
     Unreadable,
     /// The peer said no.
+    #[error("the peer says: {}", told(*.0))]
     Told(Nak),
     /// The peer did not answer, or packets did not arrive, as often as allowed.
+    #[error("{sign} after {retries} retries in {elapsed:?}")]
     RetriesExhausted {
         /// What was seen last.
         sign: LossSign,
@@ -168,6 +213,7 @@ pub enum Cause {
         elapsed: Duration,
     },
     /// The peer had no receive element, as often as allowed.
+    #[error("the peer had no receive request after {retries} tries in {elapsed:?}")]
     RnrRetriesExhausted {
         /// How often it was sent again.
         retries: u8,
@@ -177,13 +223,16 @@ pub enum Cause {
 }
 
 /// What a requester took for a loss.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum LossSign {
     /// No answer within the timeout.
+    #[error("no answer")]
     Timeout,
     /// A NAK that says a packet is missing.
+    #[error("the peer misses a packet")]
     SequenceNak,
     /// An answer that shows an earlier one was lost.
+    #[error("an answer is missing")]
     ImpliedNak,
 }
 
@@ -273,91 +322,13 @@ fn told(nak: Nak) -> &'static str {
     }
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Cause::Access(error) => error.fmt(f),
-            Cause::QpAccess => f.write_str("the queue pair does not permit its peer this access"),
-            Cause::UnknownOpcode(code) => write!(f, "op-code {code:#04x} is unknown here"),
-            Cause::Sequence => {
-                f.write_str("the packet cannot follow the one before it, or has an illegal length")
-            }
-            Cause::Length { got, expected } => {
-                write!(f, "{got} bytes came where {expected} were to come")
-            }
-            Cause::TooLong { len, mtu } => {
-                write!(f, "{len} bytes do not fit a datagram at a path MTU of {mtu}")
-            }
-            Cause::ReceiveTooShort { wr_id, got, room } => {
-                write!(f, "receive request {wr_id:#x} has room for {room} bytes, {got} came")
-            }
-            Cause::BadReceive { wr_id } => {
-                write!(f, "the element of receive request {wr_id:#x} is malformed or unreachable")
-            }
-            Cause::ReceiveMemory { wr_id, error } => {
-                write!(f, "the memory of receive request {wr_id:#x} cannot be written: {error}")
-            }
-            Cause::UnknownSrq { srqn } => {
-                write!(f, "no shared receive queue {srqn:#x} in the XRC domain")
-            }
-            Cause::Alignment => f.write_str("the address is not a multiple of 8"),
-            Cause::TooManyReads { agreed } => {
-                write!(f, "more READs and atomics at once than the {agreed} agreed")
-            }
-            Cause::BadCall => f.write_str("the header before its parameters is malformed"),
-            Cause::BadElement(bad) => write!(f, "the work-queue element is malformed: {bad}"),
-            Cause::NotAllowed => f.write_str("the queue pair has no such operation"),
-            Cause::UnknownAddressHandle => {
-                f.write_str("no such address handle in this protection domain")
-            }
-            Cause::BadWait { cq } => {
-                write!(f, "a WAIT on {cq:#x}, which is no completion queue of its domain")
-            }
-            Cause::BadEnable(error) => write!(f, "an ENABLE is refused: {error}"),
-            Cause::WaitExpired { cq, count } => {
-                write!(f, "completion queue {cq:#x} has not counted {count} in the time allowed")
-            }
-            Cause::ChainBudget => f.write_str(
-                "the chain has used up its budget: a loop does not end, or the budget is too small",
-            ),
-            Cause::PeerGone => f.write_str("the queue pair at the other end is gone or in ERROR"),
-            Cause::Unreadable => f.write_str("the payload could not be read from memory"),
-            Cause::Told(nak) => write!(f, "the peer says: {}", told(*nak)),
-            Cause::RetriesExhausted { sign, retries, elapsed } => {
-                let sign = match sign {
-                    LossSign::Timeout => "no answer",
-                    LossSign::SequenceNak => "the peer misses a packet",
-                    LossSign::ImpliedNak => "an answer is missing",
-                };
-                write!(f, "{sign} after {retries} retries in {elapsed:?}")
-            }
-            Cause::RnrRetriesExhausted { retries, elapsed } => {
-                write!(f, "the peer had no receive request after {retries} tries in {elapsed:?}")
-            }
-        }
-    }
-}
-
 /// The last incidents.
 #[derive(Debug, Default)]
 pub(crate) struct Incidents {
     ring: VecDeque<Incident>,
-    /// What the check that failed last knows, for whoever reports it.
-    blame: Option<(Cause, Option<Touched>)>,
 }
 
 impl Incidents {
-    /// A check has failed: its caller, or the caller's, will report what came of it.
-    #[cold]
-    pub(crate) fn blame(&mut self, cause: Cause, memory: Option<Touched>) {
-        self.blame = Some((cause, memory));
-    }
-
-    /// What was blamed, once; `otherwise` if nothing was.
-    pub(crate) fn take_blame(&mut self, otherwise: Cause) -> (Cause, Option<Touched>) {
-        self.blame.take().unwrap_or((otherwise, None))
-    }
-
     /// Keeps an incident; says whether an older one had to go.
     #[cold]
     pub(crate) fn push(&mut self, incident: Incident) -> bool {

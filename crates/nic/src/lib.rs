@@ -13,11 +13,15 @@
 //! 8. [`cm`]: communication management, how queue pairs find each other.
 #![forbid(unsafe_code)]
 
+mod buffer;
 mod card;
 pub mod chain;
 pub mod cm;
 pub mod config;
 pub mod counters;
+mod env;
+pub mod event;
+mod handles;
 pub mod incident;
 pub mod kernel;
 mod management;
@@ -27,21 +31,26 @@ pub mod nic;
 pub mod psn;
 pub mod qp;
 pub mod queue;
+mod scheduler;
 mod table;
 pub mod time;
+mod timers;
 pub mod transmit;
 pub mod wire;
 
-pub use card::Xrcd;
 pub use chain::{ChainError, ChainLimits, ChainStep, EnableError, QpFlags, Queue, Rate, StepEnd};
 pub use config::Config;
 pub use counters::Counters;
+pub use event::Event;
+pub use handles::Xrcd;
 pub use incident::Incident;
-pub use memory::region::{Access, AccessError, Key, MrChange, MrInit, Pd, RegMrError, Translation};
+pub use memory::key::{Access, AccessError, Key, Pd};
+pub use memory::region::{MrChange, MrInit, RegMrError, Translation};
 pub use memory::translate::PageTable;
 pub use memory::window::{MwBinding, MwType};
 pub use memory::{Calc, Memory, MemoryFault};
-pub use nic::{CreateError, DestroyError, Event, Nic, PostError, QpInfo, QpInit};
+pub use nic::{CreateError, DestroyError, Nic, PostError};
 pub use psn::Psn;
+pub use qp::{QpInfo, QpInit};
 pub use time::Time;
 pub use transmit::{Datagram, Ecn, Path, PayloadRef, Segment, Transmit, TransmitBatch};

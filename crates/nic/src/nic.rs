@@ -1,14 +1,20 @@
 //! [`Nic`]: the card as a value.
 
 mod chains;
+mod error;
 mod kernels;
 mod memory;
 mod multicast;
 mod queues;
+mod receive;
 mod xrc;
 
+pub use crate::qp::PostError;
+pub use crate::qp::{QpInfo, QpInit};
+pub use crate::wire::multicast::{MULTICAST_QPN, group_address};
+pub use error::{CreateError, DestroyError};
 pub use kernels::{BindError, CallError};
-pub use multicast::{MULTICAST_QPN, McastError, group_address};
+pub use multicast::McastError;
 pub use queues::{ResizeSrqError, SrqInfo};
 
 use core::net::IpAddr;
@@ -16,184 +22,36 @@ use std::collections::{BTreeMap, VecDeque};
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
-use thiserror::Error;
 
-use crate::card::{Card, Env, SglPool, SharedReceiveQueue};
-use crate::chain::{self, ChainState, Mode, QpFlags, Queue};
-use crate::cm::mad::CM_QPN;
-use crate::cm::{Cm, CmEvent};
+use crate::card::Card;
+use crate::chain::{ChainState, Mode, Queue};
+use crate::cm::Cm;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::env::Env;
+use crate::event::Event;
 use crate::incident::{Incident, Incidents};
-use crate::kernel::KernelState;
+use crate::kernel::{KernelState, Runner};
 use crate::management;
+use crate::memory::Memory;
 use crate::memory::device::DeviceMemory;
-use crate::memory::region::{Access, Pd, Regions};
-use crate::memory::{Memory, MemoryFault};
+use crate::memory::key::{Access, Pd};
+use crate::memory::region::Regions;
 use crate::multi_queue::MultiQueue;
 use crate::psn::Psn;
 use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
-use crate::qp::timers::Timers;
-use crate::qp::{Cold, Qp, Qps, Requester, Responder, loop_back_turn};
-use crate::queue::element::{self, RecvRequest, SendRequest, TooLong};
-use crate::queue::ring::{Ring, RingInit, with_room};
+use crate::qp::{Cold, Qp, Qps, Requester, Responder, loop_back_turn, post};
+use crate::queue::element::{self, RecvRequest, SendRequest};
+use crate::queue::ring::Ring;
+use crate::queue::sgl::SglPool;
+use crate::queue::shared_receive::SharedReceiveQueue;
+use crate::scheduler::Scheduler;
 use crate::table::Table;
 use crate::time::Time;
-use crate::transmit::{Datagram, Path, Transmit, TransmitBatch};
+use crate::timers::Timers;
+use crate::transmit::{Path, Transmit, TransmitBatch};
 use crate::wire::icrc::IcrcChecker;
-use crate::wire::ip::Flow;
-use crate::wire::{Bth, Dialect, Op, Packet, ROCE_PORT, Transport};
-
-/// The default partition, without the membership bit.
-const DEFAULT_PARTITION: u16 = 0x7FFF;
-
-/// What the card tells its owner, in the order it happened.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Event {
-    /// The armed completion queue got an entry.
-    CompletionQueueNotify(u32),
-    /// The completion queue overflowed: entries are lost.
-    CompletionQueueError(u32),
-    /// The peer of a queue pair broke an access rule; the queue pair is in ERROR.
-    QpAccessError(u32),
-    /// The peer of a queue pair sent an invalid request; the queue pair is in ERROR.
-    QpRequestError(u32),
-    /// The first packet came while the queue pair was in RTR: the peer is ready, whatever the
-    /// connection manager knows.
-    CommunicationEstablished(u32),
-    /// All that was outstanding when the queue pair went to SQD is done.
-    SendQueueDrained(u32),
-    /// A queue pair in ERROR will take no more elements from its shared receive queue.
-    LastElementReached(u32),
-    /// Fewer elements than the limit are posted to the shared receive queue; the limit is off.
-    SrqLimitReached(u32),
-    /// The chain that the queue pair is part of has used up its budget; the queue pair is in ERROR.
-    ChainStopped(u32),
-    /// From the communication manager.
-    Cm(CmEvent),
-}
-
-/// A card ran out of something, or an argument names nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum CreateError {
-    /// No such protection domain.
-    #[error("no such protection domain")]
-    UnknownPd,
-    /// No such completion queue.
-    #[error("no such completion queue")]
-    UnknownCq,
-    /// No such shared receive queue, or one of another protection domain.
-    #[error("no such shared receive queue in this protection domain")]
-    UnknownSrq,
-    /// No such XRC domain.
-    #[error("no such XRC domain")]
-    UnknownXrcd,
-    /// A ring that is none: see [`RingInit`].
-    #[error("a ring's depth must be a power of two up to 2^20, its stride a multiple of 64")]
-    BadRing,
-    /// A size of zero or above the card's limit.
-    #[error("the size is zero or above the card's limit of {limit}")]
-    Size {
-        /// The limit.
-        limit: usize,
-    },
-    /// The card has no more of these.
-    #[error("the card has no more room: its limit is {limit}")]
-    Full {
-        /// The limit.
-        limit: usize,
-    },
-}
-
-/// Why something was not destroyed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum DestroyError {
-    /// No such object.
-    #[error("no such object")]
-    Unknown,
-    /// Others still use it.
-    #[error("{users} objects still use it: destroy them first")]
-    Busy {
-        /// How many.
-        users: u32,
-    },
-}
-
-/// Why a work request was not posted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum PostError {
-    /// No such queue pair or shared receive queue.
-    #[error("no such queue")]
-    UnknownQueue,
-    /// The queue pair's state takes no such work.
-    #[error("a queue pair in {0:?} takes no such work request")]
-    State(State),
-    /// The ring is full.
-    #[error("the queue is full: poll completions first")]
-    Full,
-    /// More entries or inline bytes than the queue was created for.
-    #[error(transparent)]
-    TooLong(#[from] TooLong),
-    /// The queue's memory cannot be written.
-    #[error(transparent)]
-    Memory(#[from] MemoryFault),
-}
-
-/// What to make a queue pair with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct QpInit {
-    /// Protection domain.
-    pub pd: Pd,
-    /// Service.
-    pub transport: Transport,
-    /// Where send completions go.
-    pub send_cq: u32,
-    /// Where receive completions go.
-    pub recv_cq: u32,
-    /// A shared receive queue instead of `rq`.
-    pub srq: Option<u32>,
-    /// The send queue's ring.
-    pub sq: RingInit,
-    /// The receive queue's ring.
-    pub rq: RingInit,
-    /// Report every send request, signaled or not.
-    pub signal_all: bool,
-    /// What its queues are, beside the usual.
-    pub flags: QpFlags,
-}
-
-/// A queue pair, as it stands.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct QpInfo {
-    /// State.
-    pub state: State,
-    /// Service.
-    pub transport: Transport,
-    /// What was set; `state` and the PSNs are the current ones.
-    pub attr: QpAttr,
-    /// Protection domain.
-    pub pd: Pd,
-    /// Where send completions go.
-    pub send_cq: u32,
-    /// Where receive completions go.
-    pub recv_cq: u32,
-    /// The shared receive queue, if it takes from one.
-    pub srq: Option<u32>,
-    /// Elements that the send and the receive ring hold at most.
-    pub depths: (u32, u32),
-    /// Every send request is reported.
-    pub signal_all: bool,
-    /// In SQD, and what was outstanding is not yet done.
-    pub draining: bool,
-    /// Elements posted to the send queue and not yet done.
-    pub sends: u32,
-    /// Messages sent in whole or in part and not yet acknowledged.
-    pub outstanding: usize,
-    /// Elements posted to the receive queue and not yet taken.
-    pub receives: u32,
-}
+use crate::wire::{Bth, Dialect, Transport};
 
 /// The card: a RoCE v2 network card as a plain value.
 ///
@@ -219,6 +77,7 @@ pub struct QpInfo {
 #[derive(Debug)]
 pub struct Nic {
     card: Card,
+    kernels: Runner,
     qps: Qps,
     device_memory: DeviceMemory,
     icrc: IcrcChecker,
@@ -242,6 +101,7 @@ impl Nic {
             icrc: IcrcChecker::new(),
             cm: Cm::new(config.cm, cm_seed),
             groups: BTreeMap::new(),
+            kernels: Runner::NOBODY,
             card: Card {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs, config.max_mws),
@@ -253,11 +113,9 @@ impl Nic {
                 outstanding: MultiQueue::new(config.max_outstanding),
                 answers: MultiQueue::new(answers),
                 sgls: SglPool::default(),
-                ready: VecDeque::new(),
+                scheduler: Scheduler::default(),
                 late: Vec::new(),
                 unsettled: None,
-                starved: Vec::new(),
-                feedings: 0,
                 timers: Timers::default(),
                 cq_timers: Timers::default(),
                 counters: Counters::default(),
@@ -395,7 +253,7 @@ impl Nic {
             let taps = u32::from(cold.receive_tap != 0) + u32::from(cold.send_tap != 0);
             self.card.kernel.taps -= taps;
             qp.set_limits(&mut self.card, None, Time::ZERO);
-            qp.reset(&mut self.card);
+            qp.reset(&mut self.card, &mut self.kernels);
         }
         Ok(())
     }
@@ -410,7 +268,11 @@ impl Nic {
     ) -> Result<(), ModifyQpError> {
         let qp = self.qps.get_mut(qpn).ok_or(ModifyQpError::UnknownQp)?;
         let to = state::check(qp.service(), qp.state, attr)?;
-        qp.modify(&mut Env { now, mem, card: &mut self.card }, to, attr);
+        qp.modify(
+            &mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels },
+            to,
+            attr,
+        );
         Ok(())
     }
 
@@ -426,28 +288,9 @@ impl Nic {
         qpn: u32,
         request: &SendRequest<'_>,
     ) -> Result<(), PostError> {
-        self.post_xrc_send(mem, qpn, 0, request)
-    }
-
-    /// As [`Nic::post_send`], to the shared receive queue `srqn` of an XRC queue pair's peer.
-    pub fn post_xrc_send(
-        &mut self,
-        mem: &mut dyn Memory,
-        qpn: u32,
-        srqn: u32,
-        request: &SendRequest<'_>,
-    ) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if qp.mode.contains(Mode::MANAGED_SEND) {
-            return qp.write(mem, Queue::Send, |raw| element::encode_send(request, srqn, raw));
-        }
-        if matches!(qp.state, State::Reset | State::Init | State::Rtr) {
-            return Err(PostError::State(qp.state));
-        }
-        post(mem, &mut qp.sq, |raw| element::encode_send(request, srqn, raw))?;
-        qp.refill(&mut self.card);
-        self.card.schedule(qp);
-        Ok(())
+        let encode = |raw: &mut [u8]| element::encode_send(request, 0, raw);
+        qp.post(&mut self.card, mem, Queue::Send, encode).map(|_| ())
     }
 
     /// Posts a receive request.
@@ -458,18 +301,8 @@ impl Nic {
         request: &RecvRequest<'_>,
     ) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if qp.mode.contains(Mode::MANAGED_RECV) {
-            return qp.write(mem, Queue::Recv, |raw| element::encode_recv(request, raw));
-        }
-        if qp.state == State::Reset {
-            return Err(PostError::State(qp.state));
-        }
-        post(mem, &mut qp.rq, |raw| element::encode_recv(request, raw))?;
-        qp.receives_again(&mut self.card);
-        if qp.state == State::Error {
-            self.card.schedule(qp);
-        }
-        Ok(())
+        let encode = |raw: &mut [u8]| element::encode_recv(request, raw);
+        qp.post(&mut self.card, mem, Queue::Recv, encode).map(|_| ())
     }
 
     /// Posts a receive request to a shared receive queue.
@@ -517,77 +350,13 @@ impl Nic {
 
 /// What happens to the card.
 impl Nic {
-    /// Datagrams have arrived.
-    pub fn handle_packets<'a>(
-        &mut self,
-        now: Time,
-        mem: &mut dyn Memory,
-        datagrams: impl IntoIterator<Item = Datagram<'a>>,
-    ) {
-        for datagram in datagrams {
-            self.handle_packet(now, mem, &datagram);
-        }
-    }
-
-    fn handle_packet(&mut self, now: Time, mem: &mut dyn Memory, datagram: &Datagram<'_>) {
-        if self.card.unsettled.is_some() {
-            self.settle(now, mem);
-        }
-        let counters = &mut self.card.counters;
-        counters.rx_packets += 1;
-        let Ok(bth) = Packet::bth(datagram.bytes) else {
-            counters.drop_malformed += 1;
-            return;
-        };
-        let flow = Flow {
-            src: datagram.src,
-            dst: datagram.dst,
-            src_port: datagram.src_port,
-            dst_port: ROCE_PORT,
-        };
-        if !self.icrc.check(&flow, datagram.ip_id, datagram.bytes) {
-            counters.drop_icrc += 1;
-            return;
-        }
-        if bth.version != 0 {
-            counters.drop_version += 1;
-            return;
-        }
-        if bth.pkey & DEFAULT_PARTITION != DEFAULT_PARTITION {
-            counters.drop_pkey += 1;
-            return;
-        }
-        if bth.dest_qp == CM_QPN {
-            return management::receive(&mut self.cm, counters, now, bth, datagram);
-        }
-        if bth.dest_qp == MULTICAST_QPN {
-            return self.handle_multicast(now, mem, bth, datagram);
-        }
-        let Some(qp) = self.qps.get_mut(bth.dest_qp) else {
-            counters.drop_unknown_qp += 1;
-            return;
-        };
-        let Some(op) = Op::lookup(bth.opcode, qp.dialect) else {
-            counters.drop_opcode += 1;
-            // On a reliable connection the requester is told, if the packet is the expected one.
-            let mut env = Env { now, mem, card: &mut self.card };
-            qp.handle_unknown(&mut env, &bth, datagram);
-            return;
-        };
-        let Ok(packet) = Packet::parse(bth, op, datagram.bytes) else {
-            counters.drop_malformed += 1;
-            return;
-        };
-        qp.handle_packet(&mut Env { now, mem, card: &mut self.card }, &packet, datagram);
-    }
-
     /// Looks at the acknowledge that came with the last request, if it did.
     #[inline(never)]
     fn settle(&mut self, now: Time, mem: &mut dyn Memory) {
         if let Some(unsettled) = self.card.unsettled
             && let Some(qp) = self.qps.get_mut(unsettled.qpn)
         {
-            qp.settle(&mut Env { now, mem, card: &mut self.card });
+            qp.settle(&mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels });
         }
         self.card.unsettled = None;
     }
@@ -601,7 +370,12 @@ impl Nic {
         while let Some((at, qpn)) = self.card.timers.pop(now) {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             if self.card.timers.expire(&mut qp.tx.timer, qpn, at, now) {
-                qp.handle_timeout(&mut Env { now, mem, card: &mut self.card });
+                qp.handle_timeout(&mut Env {
+                    now,
+                    mem,
+                    card: &mut self.card,
+                    kernels: &mut self.kernels,
+                });
             }
         }
         self.handle_cq_timeouts(now);
@@ -615,7 +389,10 @@ impl Nic {
     pub fn handle_fault(&mut self, now: Time, mem: &mut dyn Memory, packet: &Transmit) {
         let Some(qp) = self.qps.get_mut(packet.qpn()) else { return };
         let Some(header) = packet.header().first_chunk() else { return };
-        qp.handle_fault(&mut Env { now, mem, card: &mut self.card }, &Bth::parse(header));
+        qp.handle_fault(
+            &mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels },
+            &Bth::parse(header),
+        );
     }
 }
 
@@ -632,39 +409,37 @@ impl Nic {
     ) -> bool {
         if let Some(unsettled) = &mut self.card.unsettled {
             let waited = core::mem::replace(&mut unsettled.waited, true);
-            if waited || self.card.ready.is_empty() && !self.has_other_work() {
+            if waited || self.card.scheduler.is_idle() && !self.has_other_work() {
                 self.settle(now, mem);
             }
         }
         self.turn_kernels(now, mem);
         let more = management::transmit(&mut self.cm, &mut self.card.counters, batch, limit);
-        // A turn may send nothing, so turns are bounded too: the caller gets to receive again.
-        let mut turns = self.card.ready.len().max(limit);
-        let mut in_card = chain::ELEMENTS_PER_POLL;
+        let mut round = self.card.scheduler.round(limit);
         self.run_errands(now, mem);
-        while batch.len() < limit && turns > 0 && in_card > 0 {
-            turns -= 1;
-            let Some(qpn) = self.card.ready.pop_front() else { break };
+        while batch.len() < limit
+            && let Some(qpn) = round.next(&mut self.card.scheduler)
+        {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
-            let mut env = Env { now, mem, card: &mut self.card };
+            let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
             if qp.mode.contains(Mode::LOOP_BACK) {
                 let (again, ran) = loop_back_turn(&mut self.qps, &mut env, qpn);
-                in_card = in_card.saturating_sub(ran);
+                round.spend_in_card(ran);
                 if let Some(qp) = self.qps.get_mut(qpn).filter(|_| again) {
-                    self.card.schedule(qp);
+                    qp.schedule(&mut self.card);
                 }
             } else {
                 batch.set_sender(qpn);
                 if qp.turn(&mut env, batch) {
-                    self.card.schedule(qp);
+                    qp.schedule(&mut self.card);
                 }
             }
             self.run_errands(now, mem);
         }
         batch.finish();
         let unsettled = self.card.unsettled.is_some();
-        more || unsettled || !self.card.ready.is_empty() || self.card.kernel.due() == Time::ZERO
+        more || unsettled || !self.card.scheduler.is_idle() || self.kernels.due() == Time::ZERO
     }
 
     /// Has an acknowledge stayed behind, as [`TransmitBatch::set_answering`] allows?
@@ -700,7 +475,7 @@ impl Nic {
 
     /// Is a queue pair ready for a turn, or a management datagram to be sent?
     pub fn wants_transmit(&self) -> bool {
-        !self.card.ready.is_empty() || self.card.unsettled.is_some() || self.has_other_work()
+        !self.card.scheduler.is_idle() || self.card.unsettled.is_some() || self.has_other_work()
     }
 
     /// Work that is no queue pair's turn: of the connection manager, of kernels, of chains.
@@ -708,7 +483,7 @@ impl Nic {
         self.cm.has_mads()
             || !self.card.kernel.posted.is_empty()
             || !self.card.chains.errands.is_empty()
-            || self.card.kernel.due() == Time::ZERO
+            || self.kernels.due() == Time::ZERO
     }
 
     /// Is what [`Nic::wants_transmit`] speaks of an acknowledge or two, and nothing else? They may
@@ -716,19 +491,18 @@ impl Nic {
     pub fn wants_acknowledge_only(&self) -> bool {
         /// Of more queue pairs nobody waits for each.
         const FEW: usize = 4;
-        let quiet = |qpn: &u32| {
-            self.qps.get(*qpn).is_none_or(|qp| qp.rx.pending == 0 && qp.sq.waiting() == 0)
+        let quiet = |qpn: u32| {
+            self.qps.get(qpn).is_none_or(|qp| qp.rx.pending == 0 && qp.sq.waiting() == 0)
         };
-        (1..=FEW).contains(&self.card.ready.len())
-            && !self.has_other_work()
-            && self.card.ready.iter().all(quiet)
+        let mut ready = self.card.scheduler.ready();
+        (1..=FEW).contains(&ready.len()) && !self.has_other_work() && ready.all(quiet)
     }
 
     /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
     pub fn poll_timeout(&self) -> Time {
         let timers = self.card.timers.next().min(self.card.cq_timers.next());
         let timers = timers.min(self.card.chains.timers.next());
-        timers.min(self.cm.poll_timeout()).min(self.card.kernel.due())
+        timers.min(self.cm.poll_timeout()).min(self.kernels.due())
     }
 }
 
@@ -764,31 +538,4 @@ pub struct InUse {
     pub kernel_sends: usize,
     /// Budgets of chains.
     pub budgets: usize,
-}
-
-/// Writes one element into `ring` and counts it as posted.
-fn post(
-    mem: &mut dyn Memory,
-    ring: &mut Ring,
-    encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
-) -> Result<(), PostError> {
-    if ring.is_full() {
-        return Err(PostError::Full);
-    }
-    write_element(mem, ring, ring.posted, encode)?;
-    ring.posted = ring.posted.wrapping_add(1);
-    Ok(())
-}
-
-/// Writes an element into a slot of `ring`.
-fn write_element(
-    mem: &mut dyn Memory,
-    ring: &Ring,
-    index: u32,
-    encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
-) -> Result<(), PostError> {
-    with_room(ring.stride(), |raw| {
-        let used = encode(raw)?;
-        Ok(mem.write(ring.slot(index), &raw[..used])?)
-    })
 }

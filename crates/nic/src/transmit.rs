@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use core::ops::Range;
 
-use crate::kernel::Buffer;
+use crate::buffer::Buffer;
 use crate::memory::{Memory, MemoryFault};
 use crate::wire::MAX_HEADER;
 
@@ -67,11 +67,11 @@ pub struct Path {
 impl Path {
     /// The usual path to `dst`, with a source port that follows from `entropy` (a queue pair's
     /// number). The GID of a multicast group is taken for its address: see
-    /// [`crate::nic::group_address`].
+    /// [`crate::wire::multicast::group_address`].
     pub fn new(dst: IpAddr, entropy: u32) -> Path {
         let spread = entropy.wrapping_mul(0x9E37_79B1) >> 18;
         Path {
-            dst: crate::nic::group_address(dst).unwrap_or(dst.to_canonical()),
+            dst: crate::wire::multicast::group_address(dst).unwrap_or(dst.to_canonical()),
             src_port: 0xC000 | spread as u16,
             traffic_class: 0,
             hop_limit: 64,

@@ -147,7 +147,10 @@ impl Cm {
         Ok(ConnId(id))
     }
 
-    fn request_data(&self, request: &ConnectRequest<'_>) -> Result<[u8; 92], TooLong> {
+    fn request_data(
+        &self,
+        request: &ConnectRequest<'_>,
+    ) -> Result<[u8; Req::PRIVATE_DATA], TooLong> {
         if request.service.port().is_none() {
             return private_data(request.private_data);
         }
@@ -160,7 +163,12 @@ impl Cm {
         CmaHeader { source: SocketAddr::new(self.config.local, local_port), destination }
     }
 
-    fn req(&self, id: u32, request: &ConnectRequest<'_>, private_data: [u8; 92]) -> Req {
+    fn req(
+        &self,
+        id: u32,
+        request: &ConnectRequest<'_>,
+        private_data: [u8; Req::PRIVATE_DATA],
+    ) -> Req {
         let config = &self.config;
         let path =
             Primary::between(config.local, request.remote, config.hop_limit, request.ack_timeout);
@@ -313,7 +321,7 @@ impl Cm {
                 self.reject_from(conn.0, unanswered, RejectReason::CONSUMER_DEFINED);
             }
             State::Established => self.say_dreq(now, conn.0, [0; 220]),
-            State::DreqReceived => self.say_drep(conn.0, [0; 224]),
+            State::DreqReceived => self.say_drep(conn.0, [0; Drep::PRIVATE_DATA]),
             State::DreqSent | State::TimeWait | State::Closed => {}
         }
         self.release(conn.0);
@@ -386,7 +394,7 @@ impl Cm {
         self.ask(now, id, dreq);
     }
 
-    pub(super) fn say_drep(&mut self, id: u32, private_data: [u8; 224]) {
+    pub(super) fn say_drep(&mut self, id: u32, private_data: [u8; Drep::PRIVATE_DATA]) {
         let (local_comm_id, remote_comm_id) = self.ids(id);
         self.say(id, Drep { local_comm_id, remote_comm_id, private_data });
     }

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::listener::ListenerId;
 use super::mad::MAD_LEN;
-use super::message::{Answered, Attribute, Rej, RejectReason, Req};
+use super::message::{Answered, Attribute, INFO_LEN, Rej, RejectReason, Req};
 use super::state::State;
 use crate::Time;
 
@@ -115,7 +115,7 @@ pub(super) fn rejection(
     rejected: Answered,
     reason: RejectReason,
 ) -> Rej {
-    let (info_len, info, private_data) = (0, [0; 72], [0; 148]);
+    let (info_len, info, private_data) = (0, [0; INFO_LEN], [0; Rej::PRIVATE_DATA]);
     Rej { local_comm_id, remote_comm_id, rejected, info_len, reason, info, private_data }
 }
 

@@ -5,8 +5,8 @@ use core::net::SocketAddr;
 use super::connection::ConnId;
 use super::listener::ListenerId;
 use super::message::{RejectReason, SidrStatus, TransportService};
+use super::resolution::SidrId;
 use super::service::{CmaHeader, ServiceId};
-use super::sidr::SidrId;
 use crate::Psn;
 
 /// Something happened. Private data is as long as its message's field, padded with zeros: its

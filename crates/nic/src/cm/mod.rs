@@ -34,6 +34,7 @@ mod listener;
 pub mod mad;
 pub mod message;
 mod receive;
+mod resolution;
 pub mod service;
 mod sidr;
 mod state;
@@ -52,7 +53,8 @@ pub use connection::ConnId;
 pub use counters::CmCounters;
 pub use event::{CmEvent, IncomingRequest, IncomingResolution, Reply, Resolution};
 pub use listener::{ListenError, ListenerId};
-pub use sidr::{ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId};
+pub use resolution::SidrId;
+pub use sidr::{ResolveError, ResolveRequest, SidrAnswer, SidrError};
 pub use state::State;
 
 use crate::Time;
@@ -60,8 +62,8 @@ use connection::{Connection, Side};
 use listener::Listeners;
 use mad::{CM_QPN, MAD_LEN};
 use message::{Attribute, Message};
+use resolution::Resolutions;
 use service::ServiceId;
-use sidr::Resolutions;
 use state::{Input, Next};
 
 /// A MAD to be sent, from queue pair 1 with the queue key [`CM_QKEY`](mad::CM_QKEY).

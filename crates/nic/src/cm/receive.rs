@@ -294,7 +294,7 @@ impl Cm {
                 self.set_transaction(id, tid);
                 // Both sides disconnect at once: there is no one left to ask for an answer.
                 if state == State::TimeWait {
-                    self.say_drep(id, [0; 224]);
+                    self.say_drep(id, [0; Drep::PRIVATE_DATA]);
                 }
                 let private_data = dreq.private_data.to_vec();
                 self.tell(id, |conn| CmEvent::Disconnected { conn, private_data });
@@ -315,7 +315,11 @@ impl Cm {
     }
 
     fn answer_drep(&mut self, src: IpAddr, tid: u64, local_comm_id: u32, remote_comm_id: u32) {
-        self.answer(src, tid, Drep { local_comm_id, remote_comm_id, private_data: [0; 224] });
+        self.answer(
+            src,
+            tid,
+            Drep { local_comm_id, remote_comm_id, private_data: [0; Drep::PRIVATE_DATA] },
+        );
     }
 
     fn on_drep(&mut self, now: Time, src: IpAddr, drep: &Drep) {

@@ -7,7 +7,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::message::bits::{be16, bytes, put};
+use super::message::bits::{be16, bytes, gid, put};
 use super::message::{TooLong, private_data};
 
 /// What a listener listens for.
@@ -58,11 +58,6 @@ impl fmt::Debug for ServiceId {
         }
     }
 }
-
-/// Private data of a REQ that the RDMA connection manager leaves to its user.
-pub const REQ_USER_DATA: usize = 92 - CMA_HEADER_LEN;
-/// Private data of a SIDR_REQ that it leaves to its user.
-pub const SIDR_REQ_USER_DATA: usize = 216 - CMA_HEADER_LEN;
 
 /// Bytes of the header.
 pub const CMA_HEADER_LEN: usize = 36;
@@ -121,8 +116,8 @@ impl CmaHeader {
             }
             (source, destination) => {
                 header[1] = 6 << 4;
-                put(&mut header, 4, &super::message::gid(source));
-                put(&mut header, 20, &super::message::gid(destination));
+                put(&mut header, 4, &gid(source));
+                put(&mut header, 20, &gid(destination));
             }
         }
         header
@@ -143,6 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cm::message::Req;
 
     #[test]
     fn ports_are_service_ids() {
@@ -174,15 +170,15 @@ mod tests {
             source: "[fe80::1]:9".parse().unwrap(),
             destination: "2001:db8::2".parse().unwrap(),
         };
-        let data: [u8; 92] = header.prepend(b"hello").unwrap();
+        let data: [u8; Req::PRIVATE_DATA] = header.prepend(b"hello").unwrap();
         let (parsed, user) = CmaHeader::split(&data).unwrap();
         assert_eq!((parsed, &user[..6]), (header, &b"hello\0"[..]));
-        assert_eq!(user.len(), REQ_USER_DATA);
+        assert_eq!(user.len(), Req::USER_DATA);
     }
 
     #[test]
     fn what_is_not_understood_is_named() {
-        let mut data = [0; 92];
+        let mut data = [0; Req::PRIVATE_DATA];
         assert_eq!(CmaHeader::split(&data), Err(CmaMalformed::IpVersion(0)));
         data[0] = 1;
         assert_eq!(CmaHeader::split(&data), Err(CmaMalformed::Version(1)));
@@ -193,7 +189,10 @@ mod tests {
     fn too_much_user_data_is_refused() {
         let ip = IpAddr::from([127, 0, 0, 1]);
         let header = CmaHeader { source: (ip, 1).into(), destination: ip };
-        assert_eq!(header.prepend::<92>(&[0; 57]), Err(TooLong { len: 57, max: 56 }));
+        assert_eq!(
+            header.prepend::<{ Req::PRIVATE_DATA }>(&[0; 57]),
+            Err(TooLong { len: 57, max: 56 })
+        );
     }
 
     proptest! {

@@ -2,20 +2,15 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
 
 use rand_core::Rng;
 
-use super::mad::MAD_LEN;
-use super::message::{Message, SidrRep, SidrReq, SidrStatus, TooLong, private_data};
+use super::message::{INFO_LEN, Message, SidrRep, SidrReq, SidrStatus, TooLong, private_data};
 use super::receive::{Admission, answer_time, who_asks};
+use super::resolution::{Entry, SidrId, Stage};
 use super::service::{CmaHeader, ServiceId};
 use super::{Cm, CmEvent, IncomingResolution, Resolution, Timer};
 use crate::Time;
-
-/// A resolution under way, on either side. One of a peer's is valid until it is answered.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SidrId(u32);
 
 /// A datagram service to resolve.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,63 +61,6 @@ pub enum SidrError {
     /// The private data does not fit.
     #[error(transparent)]
     PrivateData(#[from] TooLong),
-}
-
-/// The resolutions under way.
-#[derive(Debug, Default)]
-pub(super) struct Resolutions {
-    entries: BTreeMap<u32, Entry>,
-    /// Those asked by peers, by the peer's id.
-    by_peer: BTreeMap<(IpAddr, u32), u32>,
-    /// Those that are remembered only for repeated questions, the next to be forgotten first.
-    answered: BTreeSet<(Time, u32)>,
-    /// How many are ours.
-    asking: usize,
-}
-
-#[derive(Debug)]
-struct Entry {
-    peer: IpAddr,
-    transaction_id: u64,
-    service: ServiceId,
-    stage: Stage,
-    deadline: Time,
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// We asked, and repeat it until answered.
-    Asking { request: Box<[u8; MAD_LEN]>, retries_left: u8 },
-    /// A peer asked under its `request_id`; the caller is to answer.
-    Asked { request_id: u32 },
-    /// The caller answered; a repeated question gets the same answer.
-    Answered { request_id: u32, answer: Box<[u8; MAD_LEN]> },
-}
-
-impl Resolutions {
-    pub(super) fn contains(&self, id: u32) -> bool {
-        self.entries.contains_key(&id)
-    }
-
-    fn remove(&mut self, id: u32) -> Option<Entry> {
-        let entry = self.entries.remove(&id)?;
-        match entry.stage {
-            Stage::Asking { .. } => self.asking -= 1,
-            Stage::Asked { request_id } => {
-                self.by_peer.remove(&(entry.peer, request_id));
-            }
-            Stage::Answered { request_id, .. } => {
-                self.by_peer.remove(&(entry.peer, request_id));
-                self.answered.remove(&(entry.deadline, id));
-            }
-        }
-        Some(entry)
-    }
-
-    /// How many are peers'.
-    fn asked(&self) -> usize {
-        self.entries.len() - self.asking
-    }
 }
 
 impl Cm {
@@ -333,7 +271,7 @@ fn sidr_answer(request_id: u32, service_id: ServiceId, status: SidrStatus) -> Si
         qpn: 0,
         service_id,
         qkey: 0,
-        info: [0; 72],
-        private_data: [0; 136],
+        info: [0; INFO_LEN],
+        private_data: [0; SidrRep::PRIVATE_DATA],
     }
 }

@@ -23,7 +23,7 @@
 use thiserror::Error;
 
 use crate::counters::Counters;
-use crate::memory::region::Pd;
+use crate::memory::key::Pd;
 use crate::queue::Remote;
 
 /// Bytes of a [`Header`].

@@ -1,21 +1,16 @@
 //! What a kernel may do to the card: reach memory, and send.
 
-use super::{
-    Buffer, Call, CallStatus, NO_TOKEN, Notify, Payload, Posted, STATUS_WORD_LEN, StatusWord, Then,
-    WORD_TOKEN, Writer,
-};
+use super::call::{Call, CallStatus, Notify, STATUS_WORD_LEN, StatusWord};
+use super::message::{NO_TOKEN, Payload, Posted, Then, WORD_TOKEN};
+use super::writer::Writer;
+use crate::buffer::Buffer;
 use crate::card::Card;
 use crate::counters::Counters;
-use crate::memory::region::{Access, AccessError, Key, Pd, Scope};
+use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
 use crate::memory::{Memory, MemoryFault};
-use crate::queue::{Remote, Status};
+use crate::queue::Remote;
 use crate::time::Time;
 use crate::transmit::Segment;
-
-/// The card itself uses a key, in a protection domain; windows are not for it.
-pub(super) fn local(pd: Pd) -> Scope {
-    Scope { pd, qpn: 0 }
-}
 
 /// The card and its memory, lent to [`super::Kernels`] for a moment.
 ///
@@ -77,7 +72,7 @@ impl KernelIo<'_> {
         len: u64,
         need: Access,
     ) -> Result<(), AccessError> {
-        self.card.regions.check(key, local(pd), addr, len, need)
+        self.card.regions.check(key, Scope::card(pd), addr, len, need)
     }
 
     /// Reads memory.
@@ -130,7 +125,7 @@ impl KernelIo<'_> {
         let (mut result, need) = (Ok(()), Access::empty());
         let len = u32::try_from(len).map_err(|_| AccessError::Bounds)?;
         let mem = &mut *self.mem;
-        self.card.regions.translate(key, local(pd), addr, len, need, |piece| {
+        self.card.regions.translate(key, Scope::card(pd), addr, len, need, |piece| {
             if result.is_ok() {
                 result = act(mem, piece).map_err(|_| AccessError::Memory);
             }
@@ -146,8 +141,8 @@ impl KernelIo<'_> {
         addr: u64,
         src: &[u8],
     ) -> Result<(), AccessError> {
-        let mut env = crate::card::Env { now: self.now, mem: &mut *self.mem, card: self.card };
-        env.write_region((key, local(pd)), addr, src, Access::LOCAL_WRITE)
+        let key = (key, Scope::card(pd));
+        self.card.regions.write(self.mem, key, addr, src, Access::LOCAL_WRITE)
     }
 
     /// Writes memory piece by piece, in a protection domain: for many small writes in a row, most
@@ -244,22 +239,6 @@ impl KernelIo<'_> {
     /// Buffers of messages that needed none after all, to be used again.
     pub fn take_returned(&mut self) -> Option<Buffer> {
         self.card.kernel.returned.pop()
-    }
-}
-
-impl Posted {
-    /// What to do with a message whose data cannot be read (any more): the requester still hears.
-    pub(crate) fn without_data(&mut self) -> Status {
-        self.data = Payload::None;
-        match &mut self.then {
-            Then::Nothing => {}
-            Then::Immediate { status, .. } => *status = CallStatus::ACCESS,
-            Then::Word { word, .. } => {
-                word.status = CallStatus::ACCESS;
-                word.len = 0;
-            }
-        }
-        Status::LocalProtection
     }
 }
 

@@ -13,81 +13,28 @@
 
 mod call;
 mod io;
+mod message;
+mod runner;
+mod state;
 mod writer;
 
+pub use crate::buffer::{Buffer, Draft};
 pub use call::{
     BadHeader, Call, CallStatus, HEADER_LEN, Header, Notify, STATUS_WORD_LEN, StatusWord,
 };
 pub use io::{KernelIo, Reply, WriteOut};
+pub use message::Payload;
+pub(crate) use message::{Posted, Then, WORD_TOKEN};
+pub(crate) use runner::Runner;
+pub(crate) use state::KernelState;
 pub use writer::Writer;
 
 use core::any::Any;
 use core::fmt;
-use std::collections::VecDeque;
 
-use crate::memory::region::{Key, Pd};
+use crate::memory::key::{Key, Pd};
 use crate::queue::Status;
 use crate::time::Time;
-
-/// Bytes on the card that a kernel sends. They are referred to, not copied, until acknowledged.
-pub type Buffer = triomphe::Arc<Vec<u8>>;
-
-/// Bytes that a kernel may still change, as nobody else refers to them. They become a [`Buffer`]
-/// to be sent, and a buffer that nobody else refers to any more can be filled again, without an
-/// atomic operation.
-pub type Draft = triomphe::UniqueArc<Vec<u8>>;
-
-/// What a kernel sends.
-#[derive(Clone, Debug, Default)]
-pub enum Payload {
-    /// Nothing.
-    #[default]
-    None,
-    /// Registered memory, by reference: what it holds when the packet is made.
-    Memory {
-        /// A key of the invocation's protection domain.
-        key: Key,
-        /// Address within the region.
-        addr: u64,
-        /// Bytes.
-        len: u32,
-    },
-    /// The first `len` bytes of a buffer.
-    Buffer {
-        /// The bytes.
-        buffer: Buffer,
-        /// How many of them.
-        len: u32,
-    },
-}
-
-impl Payload {
-    /// Bytes.
-    pub fn len(&self) -> u32 {
-        match self {
-            Payload::None => 0,
-            Payload::Memory { len, .. } | Payload::Buffer { len, .. } => *len,
-        }
-    }
-
-    /// Is there nothing?
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Takes the buffer out, if there is one; nothing is left then.
-    pub(crate) fn take_buffer(&mut self) -> Option<Buffer> {
-        matches!(self, Payload::Buffer { .. }).then(|| core::mem::take(self).into_buffer())?
-    }
-
-    /// The buffer, to be used again.
-    pub(crate) fn into_buffer(self) -> Option<Buffer> {
-        match self {
-            Payload::Buffer { buffer, .. } => Some(buffer),
-            _ => None,
-        }
-    }
-}
 
 /// What became of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -212,150 +159,4 @@ pub enum Bound {
     Send(u32),
     /// Payload of WRITEs into a region.
     Region(Key),
-}
-
-/// A message that a kernel has posted and that has no PSN yet.
-#[derive(Debug)]
-pub(crate) struct Posted {
-    pub(crate) qpn: u32,
-    pub(crate) pd: Pd,
-    pub(crate) to: crate::queue::Remote,
-    pub(crate) data: Payload,
-    pub(crate) then: Then,
-    pub(crate) token: u64,
-}
-
-/// What follows the data of a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Then {
-    Nothing,
-    Immediate { cookie: u64, status: CallStatus },
-    Word { at: crate::queue::Remote, word: StatusWord },
-}
-
-/// The token of messages that nobody asks about.
-pub(crate) const NO_TOKEN: u64 = u64::MAX;
-/// The token of a status word: its buffer is the card's.
-pub(crate) const WORD_TOKEN: u64 = u64::MAX - 1;
-
-/// The card's part of kernels.
-#[derive(Debug)]
-pub(crate) struct KernelState {
-    pub(crate) kernels: Option<Box<dyn Kernels>>,
-    /// When they want a turn, as they said last: asked after every packet, mostly in vain.
-    due: Time,
-    /// Posted, and not yet handed to its queue pair.
-    pub(crate) posted: VecDeque<Posted>,
-    /// Posted and not yet acknowledged, those of `posted` included.
-    pub(crate) in_flight: usize,
-    /// Buffers of messages that have PSNs.
-    pub(crate) buffers: Buffers,
-    /// Buffers for status words.
-    pub(crate) words: Vec<Buffer>,
-    /// Bindings there are: none is the usual case, and costs nothing.
-    pub(crate) taps: u32,
-    /// What a receive kernel wants written instead.
-    pub(crate) replaced: Vec<u8>,
-    /// Buffers to be used again.
-    pub(crate) returned: Vec<Buffer>,
-}
-
-impl KernelState {
-    pub(crate) fn new() -> KernelState {
-        KernelState {
-            kernels: None,
-            due: Time::NEVER,
-            posted: VecDeque::new(),
-            in_flight: 0,
-            buffers: Buffers::default(),
-            words: Vec::new(),
-            taps: 0,
-            replaced: Vec::new(),
-            returned: Vec::new(),
-        }
-    }
-
-    /// When kernels want a turn.
-    #[inline]
-    pub(crate) fn due(&self) -> Time {
-        self.due
-    }
-
-    /// Asks the kernels when they want a turn: something has happened to them.
-    pub(crate) fn ask_due(&mut self) {
-        self.due = self.kernels.as_ref().map_or(Time::NEVER, |kernels| kernels.due());
-    }
-
-    /// A message is done, or was never begun.
-    pub(crate) fn ended(&mut self, token: u64, status: Status, buffer: Option<Buffer>) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        let mut buffer = buffer;
-        if token == WORD_TOKEN {
-            self.words.extend(buffer.take());
-        }
-        // Of a status word too: there is room for another message.
-        if let Some(kernels) = &mut self.kernels {
-            kernels.sent(token, status, buffer);
-            self.ask_due();
-        }
-    }
-
-    /// A buffer with a status word in it.
-    pub(crate) fn word(&mut self, word: &StatusWord) -> Buffer {
-        let bytes = word.to_bytes();
-        // One that a batch still refers to is left to that batch.
-        let mut kept = self.words.pop().unwrap_or_default();
-        match Buffer::get_mut(&mut kept) {
-            Some(old) => {
-                old.clear();
-                old.extend_from_slice(&bytes);
-                kept
-            }
-            None => Buffer::new(bytes.to_vec()),
-        }
-    }
-
-    /// A queue pair is gone or fails: so are its invocations, and what they posted.
-    pub(crate) fn closed(&mut self, qpn: u32) {
-        if let Some(kernels) = &mut self.kernels {
-            kernels.closed(qpn);
-            self.ask_due();
-        }
-        let mut i = 0;
-        while i < self.posted.len() {
-            if self.posted[i].qpn != qpn {
-                i += 1;
-            } else if let Some(post) = self.posted.remove(i) {
-                self.ended(post.token, Status::Flushed, post.data.into_buffer());
-            }
-        }
-    }
-}
-
-/// Buffers by number, so that what refers to one stays small.
-#[derive(Debug, Default)]
-pub(crate) struct Buffers {
-    slots: Vec<Option<Buffer>>,
-    free: Vec<u32>,
-}
-
-impl Buffers {
-    pub(crate) fn keep(&mut self, buffer: Buffer) -> u32 {
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() as u32 - 1
-        });
-        self.slots[at as usize] = Some(buffer);
-        at
-    }
-
-    pub(crate) fn get(&self, at: u32) -> Option<&Buffer> {
-        self.slots.get(at as usize)?.as_ref()
-    }
-
-    pub(crate) fn release(&mut self, at: u32) -> Option<Buffer> {
-        let buffer = self.slots.get_mut(at as usize)?.take()?;
-        self.free.push(at);
-        Some(buffer)
-    }
 }

@@ -2,10 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::io::local;
-use crate::card::write_region;
 use crate::memory::Memory;
-use crate::memory::region::{Access, AccessError, Key, Opened, Pd, Regions};
+use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
+use crate::memory::region::{Opened, Regions};
 
 /// Regions that are kept open, at most.
 const OPEN: usize = 4;
@@ -43,7 +42,8 @@ impl<'a> Writer<'a> {
     /// # Errors
     /// The key opens nothing that may be written there, or the memory cannot be reached.
     pub fn write(&mut self, key: Key, addr: u64, src: &[u8]) -> Result<(), AccessError> {
-        write_region(self.regions, self.mem, (key, local(self.pd)), addr, src, Access::LOCAL_WRITE)
+        let key = (key, Scope::card(self.pd));
+        self.regions.write(self.mem, key, addr, src, Access::LOCAL_WRITE)
     }
 
     /// Writes into an open region; `None` if the bytes do not all lie in one.

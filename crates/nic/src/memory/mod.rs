@@ -1,10 +1,13 @@
 //! Memory, as the card sees it: foreign, translated and checked.
 //!
-//! [`Memory`] is what a driver gives the card to reach bytes; [`region`] and [`window`] say which
-//! bytes a key opens, and [`translate`] where they lie.
+//! [`Memory`] is what a driver gives the card to reach bytes; [`key`] says who may use which,
+//! [`region`] and [`window`] what a key opens, and [`translate`] where that lies.
 
+mod binding;
 pub(crate) mod device;
+pub mod key;
 pub mod region;
+mod through_key;
 pub mod translate;
 pub mod window;
 

@@ -4,67 +4,15 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::AtomicU64;
 
-use bitflags::bitflags;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 use thiserror::Error;
 
 use super::Memory;
+use super::key::{Access, AccessError, Key, OWNER_BITS, Pd, Scope};
 use super::translate::PageTable;
 use super::window::Window;
-use crate::counters::Counters;
 use crate::transmit::Segment;
-
-bitflags! {
-    /// What a region, or a queue pair, permits.
-    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-    pub struct Access: u8 {
-        /// The card may write it for its own host (receives, READ results).
-        const LOCAL_WRITE = 1 << 0;
-        /// A peer may WRITE it.
-        const REMOTE_WRITE = 1 << 1;
-        /// A peer may READ it.
-        const REMOTE_READ = 1 << 2;
-        /// A peer may run atomics on it.
-        const REMOTE_ATOMIC = 1 << 3;
-        /// A peer may end its own right to it by SEND with invalidate.
-        const REMOTE_INVALIDATE = 1 << 4;
-        /// Memory windows may be bound to it.
-        const MW_BIND = 1 << 5;
-        /// A peer may FLUSH it to global visibility.
-        const FLUSH_GLOBAL = 1 << 6;
-        /// A peer may FLUSH it to persistence. Only for memory in which what is written survives a
-        /// loss of power, whoever has written it: the card does nothing more for it.
-        const FLUSH_PERSISTENT = 1 << 7;
-    }
-}
-
-/// A protection domain's handle.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Pd(pub(crate) u32);
-
-impl Access {
-    /// What only peers do.
-    pub(super) const REMOTE: Access = Access::REMOTE_WRITE
-        .union(Access::REMOTE_READ)
-        .union(Access::REMOTE_ATOMIC)
-        .union(Access::FLUSH_GLOBAL)
-        .union(Access::FLUSH_PERSISTENT);
-}
-
-/// Who uses a key: a queue pair, in its protection domain.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Scope {
-    pub(crate) pd: Pd,
-    pub(crate) qpn: u32,
-}
-
-/// A key of a memory region or window. A region's local key (`lkey`) and remote key (`rkey`) are
-/// the same number. The low 8 bits of a window's key are its owner's to choose, with each binding.
-pub type Key = u32;
-
-/// Bits of a key that are its owner's to choose, if it is a window's.
-pub(super) const OWNER_BITS: u32 = 8;
 
 /// What to register.
 #[derive(Clone, Debug)]
@@ -138,39 +86,6 @@ pub enum RegMrError {
         /// Entries there are.
         limit: usize,
     },
-}
-
-/// Why an access was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum AccessError {
-    /// The key opens nothing: never given, deregistered or invalidated.
-    #[error("the key opens no region")]
-    Key,
-    /// The key belongs to another protection domain.
-    #[error("the key belongs to another protection domain")]
-    Domain,
-    /// Outside the region.
-    #[error("the access lies outside its region")]
-    Bounds,
-    /// Not permitted.
-    #[error("the access is not permitted")]
-    Permission,
-    /// The driver could not reach the memory.
-    #[error("the memory cannot be reached")]
-    Memory,
-}
-
-impl AccessError {
-    /// Counts a remote peer's refused access.
-    pub(crate) fn count(self, counters: &mut Counters) {
-        match self {
-            AccessError::Key => counters.refused_key += 1,
-            AccessError::Domain => counters.refused_domain += 1,
-            AccessError::Bounds => counters.refused_bounds += 1,
-            AccessError::Permission => counters.refused_permission += 1,
-            AccessError::Memory => counters.refused_memory += 1,
-        }
-    }
 }
 
 /// What a key names.

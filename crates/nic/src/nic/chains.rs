@@ -1,13 +1,13 @@
 //! Commands on chains: doorbells and ENABLEs, loop-back, raw elements, limits, steps.
 
-use super::{CreateError, DestroyError, Nic, PostError, post, write_element};
-use crate::card::{Card, Env};
-use crate::chain::{Budget, ChainError, ChainLimits, ChainStep, EnableError, Errand, Mode, Queue};
+use super::{CreateError, DestroyError, Nic, PostError};
+use crate::chain::{Budget, ChainError, ChainLimits, ChainStep, Errand, Mode, Queue};
+use crate::env::Env;
 use crate::memory::Memory;
-use crate::memory::region::Access;
+use crate::memory::key::Access;
 use crate::psn::Psn;
 use crate::qp::state::{Mtu, State};
-use crate::qp::{Limits, Qp, Requester, Responder, enable};
+use crate::qp::{Requester, Responder, enable};
 use crate::queue::completion::CompletionQueue;
 use crate::queue::element::TooLong;
 use crate::time::Time;
@@ -21,31 +21,13 @@ impl Nic {
     /// ENABLE: its elements may run up to `index`.
     pub fn handle_send_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if qp.mode.contains(Mode::MANAGED_SEND) {
-            return qp.enable_by_owner(&mut self.card, Queue::Send, index);
-        }
-        if !qp.sq.doorbell(index) {
-            return Err(PostError::Full);
-        }
-        qp.refill(&mut self.card);
-        self.card.schedule(qp);
-        Ok(())
+        qp.doorbell(&mut self.card, Queue::Send, index)
     }
 
     /// As [`Nic::handle_send_doorbell`], for the receive ring.
     pub fn handle_recv_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if qp.mode.contains(Mode::MANAGED_RECV) {
-            return qp.enable_by_owner(&mut self.card, Queue::Recv, index);
-        }
-        if !qp.rq.doorbell(index) {
-            return Err(PostError::Full);
-        }
-        qp.receives_again(&mut self.card);
-        if qp.state == State::Error {
-            self.card.schedule(qp);
-        }
-        Ok(())
+        qp.doorbell(&mut self.card, Queue::Recv, index)
     }
 
     /// Does what queue pairs' turns want done with other queue pairs.
@@ -60,11 +42,11 @@ impl Nic {
         match errand {
             Errand::Wake(qpn) => {
                 if let Some(qp) = self.qps.get_mut(qpn) {
-                    self.card.schedule(qp);
+                    qp.schedule(&mut self.card);
                 }
             }
             Errand::Enable { by, at, element } => {
-                let mut env = Env { now, mem, card: &mut self.card };
+                let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
                 let Some(pd) = self.qps.get(by).map(|qp| qp.pd) else { return };
                 let Err(error) = enable(&mut self.qps, &mut env, pd, &element) else { return };
                 if let Some(qp) = self.qps.get_mut(by) {
@@ -80,7 +62,7 @@ impl Nic {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             let Some(limits) = &mut qp.cold.limits else { continue };
             if self.card.chains.timers.expire(&mut limits.timer, qpn, at, now) {
-                self.card.schedule(qp);
+                qp.schedule(&mut self.card);
             }
         }
     }
@@ -109,7 +91,7 @@ impl Nic {
             qp.tx = Requester::new(Psn::default(), window);
             qp.rx = Responder::new(Psn::default());
             qp.state = State::Rts;
-            self.card.schedule(qp);
+            qp.schedule(&mut self.card);
         }
         Ok(())
     }
@@ -127,40 +109,13 @@ impl Nic {
             slot.get_mut(..raw.len()).ok_or(TooLong)?.copy_from_slice(raw);
             Ok(raw.len())
         };
-        let index = self.next_index(qpn, queue).ok_or(PostError::UnknownQueue)?;
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        if qp.mode.contains(managed(queue)) {
-            qp.write(mem, queue, copy)?;
-            return Ok(index);
-        }
-        match queue {
-            Queue::Send => {
-                if matches!(qp.state, State::Reset | State::Init | State::Rtr) {
-                    return Err(PostError::State(qp.state));
-                }
-                post(mem, &mut qp.sq, copy)?;
-                self.handle_send_doorbell(qpn, index.wrapping_add(1))?;
-            }
-            Queue::Recv => {
-                if qp.state == State::Reset {
-                    return Err(PostError::State(qp.state));
-                }
-                post(mem, &mut qp.rq, copy)?;
-                self.handle_recv_doorbell(qpn, index.wrapping_add(1))?;
-            }
-        }
-        Ok(index)
+        qp.post(&mut self.card, mem, queue, copy)
     }
 
     /// The index of the element that the owner writes next.
     pub fn next_index(&self, qpn: u32, queue: Queue) -> Option<u32> {
-        let qp = self.qps.get(qpn)?;
-        let ring = match queue {
-            Queue::Send => &qp.sq,
-            Queue::Recv => &qp.rq,
-        };
-        let managed = qp.mode.contains(managed(queue));
-        Some(if managed { qp.cold.written[queue as usize] } else { ring.posted })
+        self.qps.get(qpn).map(|qp| qp.next_index(queue))
     }
 
     /// Gives a send queue limits, in place of those it had.
@@ -180,7 +135,7 @@ impl Nic {
         let some = limits != ChainLimits::default();
         qp.set_limits(&mut self.card, some.then_some(limits), now);
         // Its old limits may have held it.
-        self.card.schedule(qp);
+        qp.schedule(&mut self.card);
         Ok(())
     }
 
@@ -234,62 +189,5 @@ impl Nic {
     /// The next step of a chain.
     pub fn poll_chain_step(&mut self) -> Option<ChainStep> {
         self.card.chains.steps.pop_front()
-    }
-}
-
-const fn managed(queue: Queue) -> Mode {
-    match queue {
-        Queue::Send => Mode::MANAGED_SEND,
-        Queue::Recv => Mode::MANAGED_RECV,
-    }
-}
-
-impl Qp {
-    /// Writes an element into the next slot of a managed ring.
-    pub(super) fn write(
-        &mut self,
-        mem: &mut dyn Memory,
-        queue: Queue,
-        encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
-    ) -> Result<(), PostError> {
-        let ring = match queue {
-            Queue::Send => &self.sq,
-            Queue::Recv => &self.rq,
-        };
-        if ring.depth() == 0 {
-            return Err(PostError::Full);
-        }
-        let written = &mut self.cold.written[queue as usize];
-        write_element(mem, ring, *written, encode)?;
-        *written = written.wrapping_add(1);
-        Ok(())
-    }
-
-    fn enable_by_owner(
-        &mut self,
-        card: &mut Card,
-        queue: Queue,
-        index: u32,
-    ) -> Result<(), PostError> {
-        self.refill(card);
-        self.enable(card, queue, index).map_err(|refused| match refused {
-            EnableError::State => PostError::State(self.state),
-            _ => PostError::Full,
-        })
-    }
-
-    /// Gives the send queue limits, or none.
-    pub(super) fn set_limits(&mut self, card: &mut Card, limits: Option<ChainLimits>, now: Time) {
-        let budget = |limits: &ChainLimits| limits.budget;
-        let old = self.cold.limits.take().and_then(|old| budget(&old.set));
-        if let Some(old) = old.and_then(|old| card.chains.budgets.get_mut(old)) {
-            old.users -= 1;
-        }
-        let new = limits.as_ref().and_then(budget);
-        if let Some(new) = new.and_then(|new| card.chains.budgets.get_mut(new)) {
-            new.users += 1;
-        }
-        self.mode.set(Mode::LIMITED, limits.is_some());
-        self.cold.limits = limits.map(|limits| Box::new(Limits::new(limits, now)));
     }
 }

@@ -5,10 +5,10 @@ use core::any::Any;
 use thiserror::Error;
 
 use super::Nic;
-use crate::card::Env;
-use crate::kernel::{BadHeader, Bound, Call, Header, KernelIo, Kernels, Taken};
+use crate::kernel::{BadHeader, Bound, Call, Header, KernelIo, Kernels, Runner, Taken};
 use crate::memory::Memory;
 use crate::qp::State;
+use crate::queue::Status;
 use crate::time::Time;
 use crate::wire::Transport;
 
@@ -48,13 +48,12 @@ impl Nic {
     /// Gives the card who runs its kernels. Whoever ran them before is dropped, with everything
     /// that was under way.
     pub fn set_kernels(&mut self, kernels: Box<dyn Kernels>) {
-        self.card.kernel.kernels = Some(kernels);
-        self.card.kernel.ask_due();
+        self.kernels = Runner::new(kernels);
     }
 
     /// Who runs the card's kernels, if it is a `T`.
     pub fn kernels<T: Kernels>(&self) -> Option<&T> {
-        let kernels: &dyn Any = self.card.kernel.kernels.as_deref()?;
+        let kernels: &dyn Any = self.kernels.kernels()?;
         kernels.downcast_ref()
     }
 
@@ -65,8 +64,7 @@ impl Nic {
         mem: &mut dyn Memory,
         act: impl FnOnce(&mut T, &mut KernelIo<'_>) -> R,
     ) -> Option<R> {
-        let mut env = Env { now, mem, card: &mut self.card };
-        env.with_kernels(|kernels, io| {
+        self.kernels.act(KernelIo { now, mem, card: &mut self.card }, |kernels, io| {
             let kernels: &mut dyn Any = kernels;
             kernels.downcast_mut().map(|kernels| act(kernels, io))
         })?
@@ -88,7 +86,8 @@ impl Nic {
             return Err(CallError::State(qp.state));
         }
         let call = Call { qpn, pd: qp.pd, opcode, header };
-        match (Env { now, mem, card: &mut self.card }).call(&call, params, data, 0) {
+        let io = KernelIo { now, mem, card: &mut self.card };
+        match self.kernels.call(io, &call, params, data, 0) {
             Taken::Busy => Err(CallError::Busy),
             _ => Ok(()),
         }
@@ -144,21 +143,22 @@ impl Nic {
 
     /// Lets kernels go on that have more to do, and hands what they post to its queue pairs.
     pub(super) fn turn_kernels(&mut self, now: Time, mem: &mut dyn Memory) {
-        if self.card.kernel.due() <= now {
-            let mut env = Env { now, mem, card: &mut self.card };
-            env.with_kernels(|kernels, io| kernels.turn(io));
+        if self.kernels.due() <= now {
+            let io = KernelIo { now, mem, card: &mut self.card };
+            self.kernels.act(io, |kernels, io| kernels.turn(io));
         }
         while let Some(post) = self.card.kernel.posted.pop_front() {
             let qp = self.qps.get_mut(post.qpn);
             match qp.filter(|qp| qp.pd == post.pd && qp.sends_for_kernels()) {
                 Some(qp) => {
                     qp.cold.posted.push_back(post);
-                    self.card.schedule(qp);
+                    qp.schedule(&mut self.card);
                 }
                 None => {
                     self.card.counters.kernel_dropped += 1;
                     let buffer = post.data.into_buffer();
-                    self.card.kernel.ended(post.token, crate::queue::Status::Flushed, buffer);
+                    let state = &mut self.card.kernel;
+                    self.kernels.ended(state, post.token, Status::Flushed, buffer);
                 }
             }
         }

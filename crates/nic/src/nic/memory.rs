@@ -2,8 +2,9 @@
 //! address handles.
 
 use super::{CreateError, DestroyError, Nic};
-use crate::card::{AddressHandle, Domain};
-use crate::memory::region::{Key, MrChange, MrInit, Pd, RegMrError};
+use crate::handles::{AddressHandle, Domain};
+use crate::memory::key::{Key, Pd};
+use crate::memory::region::{MrChange, MrInit, RegMrError};
 use crate::memory::window::MwType;
 use crate::transmit::Path;
 

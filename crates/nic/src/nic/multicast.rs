@@ -1,18 +1,17 @@
 //! Multicast: datagrams for all queue pairs that are attached to a group.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 
 use thiserror::Error;
 
 use super::Nic;
-use crate::card::Env;
+use crate::env::Env;
 use crate::memory::Memory;
+use crate::qp::Incoming;
 use crate::time::Time;
 use crate::transmit::Datagram;
+use crate::wire::multicast::group_address;
 use crate::wire::{Bth, Dialect, Op, Packet, Transport};
-
-/// The destination queue pair of multicast datagrams.
-pub const MULTICAST_QPN: u32 = 0xFF_FFFF;
 
 /// Why a queue pair was not attached to a group, or not detached from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -32,21 +31,6 @@ pub enum McastError {
         /// The limit.
         limit: usize,
     },
-}
-
-/// The IP address of a multicast group by its GID: those of IPv4 groups are
-/// `ff0e::ffff:a.b.c.d` to connection managers. `None` if it is no group's.
-pub fn group_address(gid: IpAddr) -> Option<IpAddr> {
-    let address = match gid {
-        IpAddr::V6(v6) => match v6.octets() {
-            [0xFF, _, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, a, b, c, d] => {
-                IpAddr::V4(Ipv4Addr::new(a, b, c, d))
-            }
-            _ => gid.to_canonical(),
-        },
-        IpAddr::V4(_) => gid,
-    };
-    address.is_multicast().then_some(address)
 }
 
 /// Multicast.
@@ -119,26 +103,9 @@ impl Nic {
         };
         for member in members {
             if let Some(qp) = self.qps.get_mut(*member) {
-                qp.handle_packet(&mut Env { now, mem, card: &mut self.card }, &packet, datagram);
+                let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
+                qp.handle_incoming(&mut env, Incoming::of(&packet), datagram);
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_group_has_one_address_however_it_is_written() {
-        let v4: IpAddr = "239.1.2.3".parse().unwrap();
-        for gid in ["239.1.2.3", "ff0e::ffff:239.1.2.3", "::ffff:239.1.2.3"] {
-            assert_eq!(group_address(gid.parse().unwrap()), Some(v4), "{gid}");
-        }
-        let v6 = "ff0e::1:2".parse().unwrap();
-        assert_eq!(group_address(v6), Some(v6));
-        for gid in ["10.0.0.1", "fe80::1", "ff0e::ffff:10.0.0.1"] {
-            assert_eq!(group_address(gid.parse().unwrap()), None, "{gid}");
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use thiserror::Error;
 
-use super::{CreateError, DestroyError, Event, Nic};
-use crate::card::SharedReceiveQueue;
+use super::{CreateError, DestroyError, Nic};
 use crate::chain::Errand;
-use crate::memory::region::Pd;
+use crate::event::Event;
+use crate::memory::key::Pd;
 use crate::memory::{Memory, MemoryFault};
 use crate::queue::completion::{CompletionQueue, PollCqError};
 use crate::queue::ring::{MAX_STRIDE, Ring, RingInit};
+use crate::queue::shared_receive::SharedReceiveQueue;
 use crate::queue::{Completion, Moderation, ResizeCqError};
 use crate::time::Time;
 

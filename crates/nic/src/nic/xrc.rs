@@ -2,11 +2,15 @@
 //! connection. The sender's half is a queue pair of service [`Transport::Xrc`] made by
 //! [`Nic::create_qp`], and posts by [`Nic::post_xrc_send`].
 
-use super::{CreateError, DestroyError, Nic, QpInit};
-use crate::card::{Domain, SharedReceiveQueue, XrcSrq, Xrcd};
+use super::{CreateError, DestroyError, Nic, PostError, QpInit};
 use crate::chain::QpFlags;
-use crate::memory::region::Pd;
+use crate::chain::Queue;
+use crate::handles::{Domain, Xrcd};
+use crate::memory::Memory;
+use crate::memory::key::Pd;
+use crate::queue::element::{self, SendRequest};
 use crate::queue::ring::{Ring, RingInit};
+use crate::queue::shared_receive::{SharedReceiveQueue, XrcSrq};
 use crate::wire::Transport;
 
 /// XRC.
@@ -101,5 +105,18 @@ impl Nic {
         }
         self.count_users(qpn, 1);
         Ok(qpn)
+    }
+
+    /// As [`Nic::post_send`], to the shared receive queue `srqn` of an XRC queue pair's peer.
+    pub fn post_xrc_send(
+        &mut self,
+        mem: &mut dyn Memory,
+        qpn: u32,
+        srqn: u32,
+        request: &SendRequest<'_>,
+    ) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
+        let encode = |raw: &mut [u8]| element::encode_send(request, srqn, raw);
+        qp.post(&mut self.card, mem, Queue::Send, encode).map(|_| ())
     }
 }

@@ -1,61 +1,26 @@
-//! What the responder sends: READ responses, atomic results, acknowledges, notifications.
+//! READs, atomics and FLUSHes of the peer: carried out, answered, and answered again.
 //!
 //! The last few READs and atomics are kept, as many as the peer may have outstanding, so that a
-//! repeated READ is executed again and a repeated atomic is told its saved result. An acknowledge
-//! waits until the responses before it have left.
+//! repeated READ is executed again and a repeated atomic is told its saved result.
 
-use core::time::Duration;
-
-use super::responder::{Held, Refusal, Reply};
-use super::{Budget, Qp};
-use crate::card::{Card, Env};
-use crate::incident::{Cause, Outcome, Touched};
+use super::Qp;
+use super::acknowledge::Reply;
+use super::refusal::Refusal;
+use crate::env::Env;
+use crate::incident::{Blame, Cause, Outcome, Touched};
 use crate::memory::Calc;
-use crate::memory::region::{Access, AccessError, Pd, Scope};
+use crate::memory::key::{Access, AccessError, Scope};
 use crate::multi_queue::Cursor;
 use crate::psn::Psn;
 use crate::queue::Opcode;
+use crate::queue::answer::{Answer, Asked};
 use crate::queue::element::{Element, MAX_MESSAGE};
+use crate::scheduler::Budget;
 use crate::transmit::TransmitBatch;
 use crate::wire::opcode::Follows;
 use crate::wire::{
     Aeth, AtomicEth, Bth, Extensions, Feth, Nak, Op, Operation, Packet, Position, Reth, Syndrome,
-    Transport,
 };
-
-/// The least time between two congestion notifications of a queue pair.
-pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
-
-/// The syndrome of an acknowledge: without a limit to what may be sent.
-const ACKNOWLEDGE: u8 = Syndrome::Ack { credits: Syndrome::UNLIMITED }.byte();
-
-/// Enough of a PSN to count a few packets by.
-fn low_bits(psn: Psn) -> u16 {
-    psn.value() as u16
-}
-
-/// Packets that may wait for one acknowledge while the application answers: fewer than any
-/// requester has outstanding.
-const LATE_MAX: u16 = 7;
-
-/// Acknowledges that do not wait after one has waited in vain: so many at first, and twice as many
-/// each time, up to 16 · 2^8. Whose peer waits for acknowledges is hardly ever kept waiting.
-const PROMPT: u16 = 16;
-const PROMPT_DOUBLINGS_MAX: u8 = 8;
-
-/// A READ or atomic: what is asked, and how far the answer is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
-    psn: Psn,
-    packets: u32,
-    what: What,
-    /// Packets of it to send: those from `next` to `end`, begun at `start`.
-    start: u32,
-    next: u32,
-    end: u32,
-    /// It has been answered in full at least once.
-    answered: bool,
-}
 
 /// What an atomic or a calc verb does to a 64-bit word.
 #[derive(Clone, Copy, Debug)]
@@ -88,32 +53,6 @@ impl Atomic {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum What {
-    /// Of this protection domain (which an XRC connection has as many of as it has queues).
-    Read {
-        addr: u64,
-        rkey: u32,
-        len: u32,
-        pd: Pd,
-    },
-    Atomic {
-        original: u64,
-    },
-    /// An ATOMIC WRITE or FLUSH: that it is done.
-    Done,
-}
-
-impl Answer {
-    fn is_pending(&self) -> bool {
-        self.next < self.end
-    }
-
-    fn holds(&self, psn: Psn) -> bool {
-        psn.distance_from(self.psn) < self.packets
-    }
-}
-
 impl Qp {
     /// An expected READ request; returns the PSNs its responses take.
     pub(crate) fn execute_read(
@@ -129,8 +68,8 @@ impl Qp {
         self.check_remote(env, reth.rkey, reth.addr, reth.len.into(), Access::REMOTE_READ)?;
         let packets = reth.len.div_ceil(u32::from(self.mtu)).max(1);
         let Reth { addr, rkey, len } = reth;
-        let what = What::Read { addr, rkey, len, pd: self.pd };
-        self.add_answer(env, packet.bth.psn, packets, what)?;
+        let asked = Asked::Read { addr, rkey, len, pd: self.pd };
+        self.add_answer(env, packet.bth.psn, packets, asked)?;
         Ok(packets)
     }
 
@@ -153,7 +92,7 @@ impl Qp {
         let word = self.atomic_word(env, (rkey, addr))?;
         self.make_room(env)?;
         let original = atomic.apply(env, word, (rkey, addr))?;
-        self.add_answer(env, packet.bth.psn, 1, What::Atomic { original })?;
+        self.add_answer(env, packet.bth.psn, 1, Asked::Atomic { original })?;
         Ok(1)
     }
 
@@ -208,7 +147,7 @@ impl Qp {
             let memory = Touched { key: rkey, addr, len: 8 };
             return Err(Refusal::access(env, AccessError::Memory, memory));
         }
-        self.add_answer(env, packet.bth.psn, 1, What::Done)?;
+        self.add_answer(env, packet.bth.psn, 1, Asked::Done)?;
         Ok(1)
     }
 
@@ -237,7 +176,7 @@ impl Qp {
         };
         self.check_remote(env, rkey, addr, len, need)?;
         self.make_room(env)?;
-        self.add_answer(env, packet.bth.psn, 1, What::Done)?;
+        self.add_answer(env, packet.bth.psn, 1, Asked::Done)?;
         Ok(1)
     }
 
@@ -262,8 +201,7 @@ impl Qp {
         if oldest.is_none_or(|a| !a.answered) {
             env.card.counters.refused_too_many_reads += 1;
             let agreed = self.cold.max_dest_rd_atomic;
-            env.card.incidents.blame(Cause::TooManyReads { agreed }, None);
-            return Err(Refusal::Nak(Nak::InvalidRequest));
+            return Err(Refusal::Nak(Nak::InvalidRequest, Cause::TooManyReads { agreed }.into()));
         }
         if env.card.answers.pop(&mut self.rx.answers).is_some_and(|a| a.is_pending()) {
             self.rx.pending -= 1;
@@ -276,11 +214,11 @@ impl Qp {
         env: &mut Env<'_>,
         psn: Psn,
         packets: u32,
-        what: What,
+        asked: Asked,
     ) -> Result<(), Refusal> {
         self.make_room(env)?;
         let answer =
-            Answer { psn, packets, what, start: 0, next: 0, end: packets, answered: false };
+            Answer { psn, packets, asked, start: 0, next: 0, end: packets, answered: false };
         if env.card.answers.push(&mut self.rx.answers, answer).is_none() {
             env.card.counters.pool_full += 1;
             return Err(Refusal::NotReady);
@@ -297,7 +235,7 @@ impl Qp {
         let mtu = u32::from(self.mtu);
         let at = self.find_answer(env, packet.bth.psn);
         let wanted = env.card.answers.get(at).and_then(|kept| {
-            let What::Read { addr, rkey, len, .. } = kept.what else { return None };
+            let Asked::Read { addr, rkey, len, .. } = kept.asked else { return None };
             let skip = packet.bth.psn.distance_from(kept.psn);
             let offset = u64::from(skip) * u64::from(mtu);
             let end = skip + reth.len.div_ceil(mtu).max(1);
@@ -316,8 +254,8 @@ impl Qp {
     /// A repeated atomic is not executed again: its result is.
     pub(crate) fn answer_atomic_again(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
         let at = self.find_answer(env, packet.bth.psn);
-        match env.card.answers.get(at).map(|kept| kept.what) {
-            Some(What::Atomic { .. }) => self.send_again(env, at, 0, 1),
+        match env.card.answers.get(at).map(|kept| kept.asked) {
+            Some(Asked::Atomic { .. }) => self.send_again(env, at, 0, 1),
             _ => env.card.counters.drop_stale_duplicate += 1,
         }
     }
@@ -325,8 +263,8 @@ impl Qp {
     /// A repeated ATOMIC WRITE or FLUSH is not executed again: that it is done is said again.
     pub(crate) fn answer_done_again(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
         let at = self.find_answer(env, packet.bth.psn);
-        match env.card.answers.get(at).map(|kept| kept.what) {
-            Some(What::Done) => self.send_again(env, at, 0, 1),
+        match env.card.answers.get(at).map(|kept| kept.asked) {
+            Some(Asked::Done) => self.send_again(env, at, 0, 1),
             _ => env.card.counters.drop_stale_duplicate += 1,
         }
     }
@@ -358,14 +296,14 @@ impl Qp {
                 // The memory went away between the request and its answer.
                 error.count(&mut env.card.counters);
                 let psn = answer.psn.plus(answer.next);
-                let memory = match answer.what {
-                    What::Read { addr, rkey, len, .. } => {
+                let memory = match answer.asked {
+                    Asked::Read { addr, rkey, len, .. } => {
                         Some(Touched { key: rkey, addr, len: len.into() })
                     }
-                    What::Atomic { .. } | What::Done => None,
+                    Asked::Atomic { .. } | Asked::Done => None,
                 };
                 let outcome = Outcome::Refused(Nak::RemoteAccess);
-                let blame = (Cause::Access(error), memory);
+                let blame = Blame { cause: Cause::Access(error), memory };
                 self.report(env, outcome, (None, Some(psn)), blame);
                 return self.break_answer(env, psn, Nak::RemoteAccess);
             }
@@ -396,13 +334,13 @@ impl Qp {
         let mut ext =
             Extensions { aeth: self.aeth(Syndrome::Ack { credits: 31 }), ..Extensions::default() };
         let k = answer.next;
-        let (operation, position, len) = match answer.what {
-            What::Atomic { original } => {
+        let (operation, position, len) = match answer.asked {
+            Asked::Atomic { original } => {
                 ext.atomic_ack = original;
                 (Operation::AtomicAcknowledge, Position::Only, 0)
             }
-            What::Done => (Operation::ReadResponse, Position::Only, 0),
-            What::Read { addr, rkey, len, pd } => {
+            Asked::Done => (Operation::ReadResponse, Position::Only, 0),
+            Asked::Read { addr, rkey, len, pd } => {
                 let mtu = u32::from(self.mtu);
                 let offset = k * mtu;
                 let part = (len - offset).min(mtu);
@@ -438,122 +376,6 @@ impl Qp {
         Aeth { syndrome: syndrome.byte(), msn: self.rx.msn }
     }
 
-    /// Sends the acknowledge or NAK that is owed. One acknowledge stands for all requests that
-    /// arrived since the last.
-    pub(crate) fn send_acknowledge(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
-        let (syndrome, psn) = match self.rx.reply {
-            Reply::Nothing => return,
-            _ if self.rx.pending > 0 => return,
-            Reply::Acknowledge => (ACKNOWLEDGE, self.acknowledges_to(env.card)),
-            Reply::Negative(syndrome) => (syndrome, self.rx.expected),
-        };
-        self.note_acknowledge();
-        let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
-        let op = Op::of(self.transport, Operation::Acknowledge, Position::Only, Follows::empty());
-        let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
-        // With the ECN bits of data, it can leave by the same system call.
-        let ecn = env.card.config.ecn;
-        batch.push_last(self.path, ecn, |out| Packet::emit_headers(&bth, op, &ext, out));
-        env.card.counters.tx_packets += 1;
-        if syndrome == ACKNOWLEDGE {
-            env.card.counters.tx_acks += 1;
-        } else {
-            env.card.counters.tx_naks += 1;
-        }
-        if core::mem::take(&mut self.rx.breaking) {
-            self.fail(env);
-        }
-    }
-
-    /// The acknowledge that is owed, if one is, for a request of ours to take along
-    /// ([`Op::is_acknowledging`]).
-    pub(super) fn take_acknowledge(&mut self, card: &mut Card) -> Option<Aeth> {
-        if self.rx.reply != Reply::Acknowledge || self.rx.pending > 0 {
-            return None;
-        }
-        let psn = self.acknowledges_to(card);
-        self.note_acknowledge();
-        card.counters.tx_acks += 1;
-        Some(Aeth { syndrome: ACKNOWLEDGE, msn: psn.value() })
-    }
-
-    /// The acknowledge, or NAK, is on its way.
-    fn note_acknowledge(&mut self) {
-        self.rx.reply = Reply::Nothing;
-        self.rx.acknowledged = low_bits(self.rx.expected);
-        if self.rx.held == Held::Yes {
-            self.rx.held = Held::Listed;
-        }
-    }
-
-    /// The last PSN that an acknowledge may name.
-    fn acknowledges_to(&self, card: &Card) -> Psn {
-        self.first_answer_at_end(card).minus(1)
-    }
-
-    /// The PSN of the first of the READs and atomics that no other request has followed; the PSN
-    /// expected next if there are none.
-    ///
-    /// These are acknowledged by their answers only: were one lost, a requester might take an
-    /// acknowledge of its PSN for it (soft-RoCE does), and have no data. Answers that are no longer
-    /// kept do not count: their requester has had them.
-    fn first_answer_at_end(&self, card: &Card) -> Psn {
-        let expected = self.rx.expected;
-        if !self.rx.ends_with_answer {
-            return expected;
-        }
-        let (mut first, mut end) = (expected, expected);
-        let mut at = card.answers.first(&self.rx.answers);
-        while let Some(answer) = card.answers.get(at) {
-            if answer.psn != end {
-                first = answer.psn;
-            }
-            end = answer.psn.plus(answer.packets);
-            at = card.answers.next(at);
-        }
-        if end == expected { first } else { expected }
-    }
-
-    /// Lets an acknowledge wait while the application answers, if few packets wait for it and the
-    /// last ones did not wait in vain; returns whether it does.
-    pub(crate) fn hold_acknowledge(&mut self, card: &mut Card) -> bool {
-        if self.rx.reply != Reply::Acknowledge {
-            return false;
-        }
-        if self.rx.prompt > 0 {
-            self.rx.prompt -= 1;
-            return false;
-        }
-        if low_bits(self.rx.expected).wrapping_sub(self.rx.acknowledged) > LATE_MAX {
-            // None of them waited in vain.
-            self.rx.vain = 0;
-            return false;
-        }
-        if self.rx.held == Held::No {
-            card.late.push(self.qpn);
-        }
-        self.rx.held = Held::Yes;
-        true
-    }
-
-    /// The application has answered, and no next message has come: the acknowledge leaves.
-    pub(crate) fn release_acknowledge(&mut self, card: &mut Card) {
-        self.note_lone_acknowledge();
-        self.rx.held = Held::No;
-        if self.rx.reply == Reply::Acknowledge {
-            card.schedule(self);
-        }
-    }
-
-    /// An acknowledge leaves without data. If it was held back, that was in vain: the peer may be
-    /// waiting for acknowledges and not for answers, and the next ones leave promptly.
-    pub(crate) fn note_lone_acknowledge(&mut self) {
-        if self.rx.held == Held::Yes {
-            self.rx.prompt = PROMPT << self.rx.vain;
-            self.rx.vain = (self.rx.vain + 1).min(PROMPT_DOUBLINGS_MAX);
-        }
-    }
-
     /// The response `psn` cannot be made: neither it nor any later one is sent, and the requester
     /// is told in its place.
     pub(crate) fn break_answer(&mut self, env: &mut Env<'_>, psn: Psn, nak: Nak) {
@@ -561,25 +383,6 @@ impl Qp {
         self.rx.breaking = false;
         self.rx.expected = psn;
         self.break_connection(env, nak);
-    }
-
-    /// Sends the congestion notification that is owed.
-    #[inline(never)]
-    pub(crate) fn send_cnp(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
-        self.rx.cnp_owed = false;
-        let op = Op::of(Transport::Rc, Operation::Cnp, Position::Only, Follows::empty());
-        let bth = Bth { becn: true, dest_qp: self.dest_qp, ..Bth::ours() };
-        batch.push_owned(self.path, &[0; 16], |out| {
-            Packet::emit_headers(&bth, op, &Extensions::default(), out)
-        });
-        env.card.counters.tx_packets += 1;
-        env.card.counters.tx_cnps += 1;
-    }
-
-    /// A congestion notification has come: send less.
-    pub(crate) fn handle_cnp(&mut self, env: &mut Env<'_>) {
-        env.card.counters.rx_cnps += 1;
-        self.tx.window.shrink(self.tx.high);
     }
 
     /// Sends no more answers. An acknowledge that is owed still leaves, unless it would pass a

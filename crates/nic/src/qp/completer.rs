@@ -4,13 +4,18 @@
 //! shows that its response was lost: an implied NAK, and the requester goes back to it.
 
 use super::requester::{READ_PIECE, Recovery};
-use super::timers::rnr_delay;
 use super::{Qp, State};
-use crate::card::{Env, Unsettled, pieces};
-use crate::incident::{Cause, LossSign};
-use crate::memory::region::{Access, AccessError};
+use crate::card::Unsettled;
+use crate::env::Env;
+use crate::event::Event;
+use crate::incident::{Blame, Cause, LossSign, Touched};
+use crate::memory::key::{Access, AccessError};
 use crate::psn::Psn;
-use crate::queue::{Opcode, Sge, Status};
+use crate::queue::element::Element;
+use crate::queue::outstanding::Outstanding;
+use crate::queue::sgl::pieces;
+use crate::queue::{Completion, Opcode, SendFlags, Sge, Status, WorkKind};
+use crate::timers::rnr_delay;
 use crate::wire::{Nak, Op, Operation, Packet, Syndrome};
 
 /// RNR retry count that means "for ever".
@@ -72,7 +77,7 @@ impl Qp {
     fn after_response(&mut self, env: &mut Env<'_>) {
         if self.state != State::Error {
             self.settle_failures(env);
-            env.card.schedule(self);
+            self.schedule(env.card);
         }
     }
 
@@ -134,7 +139,7 @@ impl Qp {
     pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
         let recovery = core::mem::replace(&mut self.tx.recovery, Recovery::Nothing);
         if recovery == Recovery::RnrWait {
-            env.card.schedule(self);
+            self.schedule(env.card);
             return;
         }
         if self.tx.una == self.tx.high {
@@ -161,7 +166,7 @@ impl Qp {
         }
         self.go_back(env, psn);
         self.arm_timer(env);
-        env.card.schedule(self);
+        self.schedule(env.card);
     }
 
     /// Puts the cursor to the packet `psn`.
@@ -313,7 +318,7 @@ impl Qp {
     fn scatter(
         &self,
         env: &mut Env<'_>,
-        work: &super::Outstanding,
+        work: &Outstanding,
         offset: u32,
         bytes: &[u8],
     ) -> Result<(), AccessError> {
@@ -327,6 +332,121 @@ impl Qp {
             rest = later;
             env.write_region((lkey, self.scope()), addr, now, Access::LOCAL_WRITE)
         })
+    }
+}
+
+/// The ends of messages.
+impl Qp {
+    /// Takes the oldest message off the list; its slot in the ring is free again.
+    pub(crate) fn pop_outstanding(&mut self, env: &mut Env<'_>) -> Option<Outstanding> {
+        let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
+        work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
+        env.card.scheduler.feed();
+        if !work.is_kernels() {
+            self.sq.retired = work.index.wrapping_add(1);
+        }
+        Some(work)
+    }
+
+    /// The oldest message is done, and with it what was carried out behind it without a packet.
+    pub(crate) fn complete_front(&mut self, env: &mut Env<'_>) {
+        self.complete_one(env);
+        self.complete_local(env);
+    }
+
+    /// What was carried out without a packet is done when all before it is.
+    pub(super) fn complete_local(&mut self, env: &mut Env<'_>) {
+        loop {
+            let front = env.card.outstanding.front(&self.tx.outstanding);
+            if !front.is_some_and(|w| w.element.opcode.is_local() && w.failed.is_none()) {
+                return;
+            }
+            let first = env.card.outstanding.first(&self.tx.outstanding);
+            if self.tx.cursor == first {
+                self.tx.cursor = env.card.outstanding.next(first);
+            }
+            self.complete_one(env);
+        }
+    }
+
+    /// Tells the owner of the oldest request that it is done, if that was asked for.
+    fn complete_one(&mut self, env: &mut Env<'_>) {
+        let Some(work) = self.pop_outstanding(env) else { return };
+        let element = work.element;
+        if work.is_kernels() {
+            self.end_posted(env, &work, Status::Success);
+        } else {
+            self.report_done(env, &element);
+        }
+        if self.state == State::Sqd && self.tx.outstanding.is_empty() && self.cold.drain_wanted {
+            self.cold.drain_wanted = false;
+            env.card.events.push_back(Event::SendQueueDrained(self.qpn));
+        }
+    }
+
+    /// Tells the owner of a request that it is done, if that was asked for.
+    #[inline]
+    pub(super) fn report_done(&self, env: &mut Env<'_>, element: &Element) {
+        if self.signal_all || element.flags.contains(SendFlags::SIGNALED) {
+            let kind = WorkKind::Send(element.opcode);
+            let Element { wr_id, len, .. } = *element;
+            let (cq, qpn) = (self.send_cq, self.qpn);
+            let entry = || Completion { wr_id, kind, qpn, len, ..Completion::default() };
+            env.card.complete_well(env.now, cq, entry);
+        }
+    }
+
+    /// Tells the owner of a request that it failed.
+    pub(super) fn report_failed(&self, env: &mut Env<'_>, element: &Element, status: Status) {
+        let (wr_id, kind) = (element.wr_id, WorkKind::Send(element.opcode));
+        let entry = Completion { wr_id, status, kind, qpn: self.qpn, ..Completion::default() };
+        env.card.complete(env.now, self.send_cq, entry);
+    }
+
+    /// Messages at the front that cannot be carried out are reported now that all before them
+    /// are done; the queue pair stops (RC) or stops sending (UC, UD).
+    pub(crate) fn settle_failures(&mut self, env: &mut Env<'_>) {
+        let front = env.card.outstanding.front(&self.tx.outstanding);
+        let Some(status) = front.and_then(|w| w.failed) else { return };
+        self.fail_front(env, status);
+    }
+
+    /// As [`Qp::fail_front`], and keeps why.
+    pub(crate) fn fail_front_for(
+        &mut self,
+        env: &mut Env<'_>,
+        status: Status,
+        cause: Cause,
+        packet: (Option<&'static Op>, Psn),
+    ) {
+        if let Some(work) = env.card.outstanding.front(&self.tx.outstanding) {
+            let Element { remote: addr, key, len, .. } = work.element;
+            // Where it was to happen at the peer, if the peer's memory is concerned.
+            let concerned = matches!(cause, Cause::Told(_)) && key != 0;
+            let memory = concerned.then_some(Touched { key, addr, len: len.into() });
+            let outcome = work.fails_with(status);
+            self.report(env, outcome, (packet.0, Some(packet.1)), Blame { cause, memory });
+        }
+        self.fail_front(env, status);
+    }
+
+    /// The oldest message ends with an error, and the queue pair with it.
+    pub(crate) fn fail_front(&mut self, env: &mut Env<'_>, status: Status) {
+        let work = self.pop_outstanding(env);
+        if let Some(work) = work.filter(Outstanding::is_kernels) {
+            self.end_posted(env, &work, status);
+        } else if let Some(work) = work {
+            self.report_failed(env, &work.element, status);
+        }
+        if self.transport.is_reliable() {
+            self.fail(env);
+        } else {
+            self.tx.stop();
+            self.tx.next = self.tx.una;
+            self.state = State::Sqe;
+            // What is left is to be flushed.
+            self.schedule(env.card);
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 //! Nothing is acknowledged, so nothing is refused: what does not fit is dropped and counted.
 
 use super::Qp;
-use super::responder::Refusal;
-use crate::card::Env;
+use super::refusal::Refusal;
+use crate::env::Env;
 use crate::incident::Outcome;
 use crate::queue::{Completion, CompletionFlags, Status, WorkKind};
 use crate::transmit::Datagram;
@@ -43,7 +43,9 @@ impl Qp {
             Err(refusal) => {
                 match refusal {
                     Refusal::NotReady => env.card.counters.drop_no_receive += 1,
-                    Refusal::Nak(_) => self.report_packet(env, Outcome::Dropped, packet),
+                    Refusal::Nak(_, blame) => {
+                        self.report_packet(env, Outcome::Dropped, packet, blame);
+                    }
                 }
                 self.abandon_message(env);
             }
@@ -77,11 +79,7 @@ impl Qp {
         let mut receive = match self.take_receive(env) {
             Ok(receive) => receive,
             Err(refusal) => {
-                env.card.counters.drop_no_receive += 1;
-                if matches!(refusal, Refusal::Nak(_)) {
-                    self.report_packet(env, Outcome::Dropped, packet);
-                }
-                return;
+                return self.report_drop(env, packet, refusal);
             }
         };
         let flow =
@@ -89,10 +87,8 @@ impl Qp {
         let id = outer.ip_id.unwrap_or(0);
         let grh = ip::grh(&flow, outer.tos, HOP_LIMIT, id, outer.bytes.len());
         for part in [&grh[..], packet.payload] {
-            if self.fill(env, &mut receive, part).is_err() {
-                env.card.counters.drop_no_receive += 1;
-                self.report_packet(env, Outcome::Dropped, packet);
-                return;
+            if let Err(refusal) = self.fill(env, &mut receive, part) {
+                return self.report_drop(env, packet, refusal);
             }
         }
         let imm = packet.op.follows.contains(Follows::IMM);
@@ -113,5 +109,14 @@ impl Qp {
                 ..Completion::default()
             },
         );
+    }
+
+    /// A datagram finds no receive element, or one that cannot take it.
+    #[cold]
+    fn report_drop(&self, env: &mut Env<'_>, packet: &Packet<'_>, refusal: Refusal) {
+        env.card.counters.drop_no_receive += 1;
+        if let Refusal::Nak(_, blame) = refusal {
+            self.report_packet(env, Outcome::Dropped, packet, blame);
+        }
     }
 }

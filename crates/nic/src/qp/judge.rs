@@ -1,13 +1,14 @@
 //! Whether a queue pair can carry an element out; and what needs no packet, carried out.
 
 use super::Qp;
+use super::refusal::Failure;
 use super::requester::Stop;
-use crate::card::Env;
-use crate::incident::{Cause, Touched};
+use crate::env::Env;
+use crate::incident::{Blame, Cause, Touched};
 use crate::memory::Calc;
-use crate::memory::region::Access;
+use crate::memory::key::Access;
 use crate::multi_queue::Cursor;
-use crate::queue::element::Element;
+use crate::queue::element::{Element, sge_at};
 use crate::queue::{Opcode, Sge, Status};
 use crate::wire::{Dialect, Transport};
 
@@ -38,7 +39,7 @@ impl Qp {
         if let Some(work) = env.card.outstanding.get_mut(at) {
             work.failed = Some(status);
             let outcome = work.fails_with(status);
-            self.report(env, outcome, (None, None), (Cause::Access(error), Some(memory)));
+            self.report(env, outcome, (None, None), Blame::at(Cause::Access(error), memory));
         }
         None
     }
@@ -49,70 +50,88 @@ impl Qp {
     }
 
     /// Can this queue pair carry the element out? Only the copy in `raw` is looked at.
+    #[inline]
     pub(super) fn judge(
         &self,
         env: &mut Env<'_>,
         element: &Element,
         raw: &[u8],
-    ) -> Result<(), Status> {
-        let opcode = element.opcode;
-        if opcode.is_order() {
+    ) -> Result<(), Failure> {
+        if element.opcode.is_order() {
             return Ok(());
         }
-        let allowed = match self.transport {
+        if let Err(failure) = self.judge_operation(env, element) {
+            env.card.counters.elements_invalid += 1;
+            return Err(failure);
+        }
+        self.judge_entries(env, element, raw)
+    }
+
+    /// Has the queue pair such an operation, and is the message one that it can carry?
+    #[inline]
+    fn judge_operation(&self, env: &Env<'_>, element: &Element) -> Result<(), Failure> {
+        if !self.allows(element.opcode) {
+            return Err(Failure::new(Status::LocalQpOperation, Cause::NotAllowed));
+        }
+        let is_datagram = self.transport == Transport::Ud;
+        if (is_datagram || element.opcode == Opcode::Rpc) && element.len > u32::from(self.mtu) {
+            let cause = Cause::TooLong { len: element.len, mtu: self.mtu };
+            return Err(Failure::new(Status::LocalLength, cause));
+        }
+        if is_datagram && env.card.ahs.get(element.ud().0).is_none_or(|ah| ah.pd != self.pd) {
+            return Err(Failure::new(Status::LocalQpOperation, Cause::UnknownAddressHandle));
+        }
+        Ok(())
+    }
+
+    /// Is this an operation of the service, and of what was agreed with the peer?
+    #[inline]
+    fn allows(&self, opcode: Opcode) -> bool {
+        let asks_little = !opcode.wants_response() || self.cold.max_rd_atomic > 0;
+        match self.transport {
             // StRoM's op-codes mean something else to a card that did not agree to them.
             Transport::Rc if opcode.is_rpc() => self.dialect == Dialect::Strom,
             // Every peer knows how to add; the rest, only one that agreed to it.
             _ if !matches!(opcode.calc(), None | Some(Calc::Add)) => {
                 self.dialect == Dialect::Strom && self.cold.max_rd_atomic > 0
             }
-            Transport::Rc => {
-                // In StRoM's dialect, FLUSH's op-code is another's.
-                let understood = opcode != Opcode::Flush || self.dialect == Dialect::Standard;
-                understood && (!opcode.wants_response() || self.cold.max_rd_atomic > 0)
+            // In StRoM's dialect, FLUSH's op-code is another's.
+            Transport::Rc if opcode == Opcode::Flush => {
+                self.dialect == Dialect::Standard && asks_little
             }
+            Transport::Rc => asks_little,
             Transport::Xrc => match opcode {
                 Opcode::AtomicWrite | Opcode::Flush | Opcode::Rpc | Opcode::RpcWrite => false,
-                _ => !opcode.wants_response() || self.cold.max_rd_atomic > 0,
+                _ => asks_little,
             },
             Transport::Uc => {
                 matches!(opcode, Opcode::Send | Opcode::SendImm | Opcode::Write | Opcode::WriteImm)
                     || opcode.is_local()
             }
             Transport::Ud => matches!(opcode, Opcode::Send | Opcode::SendImm),
-        };
-        let card = &mut *env.card;
-        let mut invalid = |status, cause| {
-            card.counters.elements_invalid += 1;
-            card.incidents.blame(cause, None);
-            Err(status)
-        };
-        if !allowed {
-            return invalid(Status::LocalQpOperation, Cause::NotAllowed);
         }
-        if opcode == Opcode::Rpc && element.len > u32::from(self.mtu) {
-            let cause = Cause::TooLong { len: element.len, mtu: self.mtu };
-            return invalid(Status::LocalLength, cause);
-        }
-        if self.transport == Transport::Ud {
-            if element.len > u32::from(self.mtu) {
-                let cause = Cause::TooLong { len: element.len, mtu: self.mtu };
-                return invalid(Status::LocalLength, cause);
-            }
-            if card.ahs.get(element.ud().0).is_none_or(|ah| ah.pd != self.pd) {
-                return invalid(Status::LocalQpOperation, Cause::UnknownAddressHandle);
-            }
-        }
-        let need = if opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
+    }
+
+    /// Do the element's keys open the memory that its entries name?
+    #[inline]
+    fn judge_entries(
+        &self,
+        env: &mut Env<'_>,
+        element: &Element,
+        raw: &[u8],
+    ) -> Result<(), Failure> {
+        let need =
+            if element.opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
         for i in 0..usize::from(element.num_sge) {
-            let Sge { addr, len, lkey } = crate::queue::element::sge_at(raw, i);
+            let entry = sge_at(raw, i);
+            let Sge { addr, len, lkey } = entry;
             let opens = env.card.regions.check(lkey, self.scope(), addr, u64::from(len), need);
-            let Err(error) = opens else { continue };
-            if len > 0 {
+            // An entry of no bytes needs no key.
+            if let Err(error) = opens
+                && len > 0
+            {
                 env.card.counters.elements_protection += 1;
-                let memory = Touched { key: lkey, addr, len: len.into() };
-                env.card.incidents.blame(Cause::Access(error), Some(memory));
-                return Err(Status::LocalProtection);
+                return Err(Failure::local(error, entry));
             }
         }
         Ok(())

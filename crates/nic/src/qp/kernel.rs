@@ -1,17 +1,17 @@
 //! The queue pair's side of kernels: RPCs in, their results out, and kernels bound to streams.
 
+use super::Qp;
+use super::refusal::Refusal;
 use super::requester::Stop;
-use super::responder::Refusal;
-use super::{Origin, Outstanding, Qp};
-use crate::card::Env;
+use crate::env::Env;
 use crate::incident::Cause;
 use crate::kernel::{
-    Busy, CallStatus, Header, KernelState, NO_TOKEN, Passing, Payload, Posted, Reply, Taken, Then,
-    Verdict, WORD_TOKEN,
+    Busy, Call, Header, KernelState, Passing, Payload, Posted, Runner, STATUS_WORD_LEN, Taken,
+    Then, Verdict, WORD_TOKEN,
 };
-use crate::kernel::{Call, STATUS_WORD_LEN};
-use crate::memory::region::Access;
+use crate::memory::key::Access;
 use crate::queue::element::Element;
+use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::{Opcode, SendFlags, Sge, Status};
 use crate::wire::{Packet, Reth};
 
@@ -61,7 +61,8 @@ impl Qp {
             return Err(Refusal::invalid(env, Cause::BadCall));
         };
         let call = Call { qpn: self.qpn, pd: self.pd, opcode, header };
-        match env.call(&call, params, data, more) {
+        let (kernels, io) = env.lend();
+        match kernels.call(io, &call, params, data, more) {
             Taken::Done | Taken::NoKernel => Ok(NOBODY),
             Taken::Wants(invocation) => Ok(invocation),
             Taken::Busy => Err(Refusal::NotReady),
@@ -99,36 +100,14 @@ impl Qp {
             error.count(&mut env.card.counters);
             let status = post.without_data();
             if post.then == Then::Nothing {
-                env.card.kernel.ended(post.token, status, None);
+                env.kernels.ended(&mut env.card.kernel, post.token, status, None);
                 return None;
             }
         }
-        let word_only = matches!(post.then, Then::Word { .. }) && post.data.is_empty();
-        if word_only {
+        if matches!(post.then, Then::Word { .. }) && post.data.is_empty() {
             self.word_of(env, &mut post);
         }
-        let (opcode, imm) = match post.then {
-            Then::Immediate { cookie, status } => (Opcode::WriteImm, status.immediate(cookie)),
-            _ => (Opcode::Write, 0),
-        };
-        let len = post.data.len();
-        let (sge, num_sge) = match post.data {
-            Payload::Memory { key, addr, len } => (Sge { addr, len, lkey: key }, 1),
-            _ => (Sge::default(), 0),
-        };
-        let element = Element {
-            opcode,
-            flags: SendFlags::empty(),
-            num_sge,
-            key: post.to.rkey,
-            remote: post.to.addr,
-            operand: imm.into(),
-            compare: 0,
-            srqn: 0,
-            wr_id: post.token,
-            sge,
-            len,
-        };
+        let (element, len) = (element_of(&post), post.data.len());
         let buffer = post.data.take_buffer().map(|buffer| env.card.kernel.buffers.keep(buffer));
         let work = Outstanding {
             element,
@@ -147,14 +126,18 @@ impl Qp {
             return Some(self.starve(env));
         };
         self.tx.cursor = cursor;
+        self.post_word(env, post);
+        None
+    }
+
+    /// The status word that follows a message's data is a message of its own, the next.
+    fn post_word(&mut self, env: &mut Env<'_>, post: Posted) {
         if let Then::Word { .. } = post.then {
-            // The word follows its data, as a message of its own.
             let mut word = Posted { data: Payload::None, token: WORD_TOKEN, ..post };
             self.word_of(env, &mut word);
             env.card.kernel.in_flight += 1;
             self.cold.posted.push_front(word);
         }
-        None
     }
 
     /// Turns a message into the status word that was to follow it.
@@ -168,13 +151,13 @@ impl Qp {
 
     /// A kernel's message is over.
     pub(super) fn end_posted(&self, env: &mut Env<'_>, work: &Outstanding, status: Status) {
-        end_posted(&mut env.card.kernel, work, status);
+        end_posted(env.kernels, &mut env.card.kernel, work, status);
     }
 
     /// What kernels have posted and nobody has begun goes back.
-    pub(super) fn drop_posted(&mut self, kernel: &mut KernelState) {
+    pub(super) fn drop_posted(&mut self, kernels: &mut Runner, state: &mut KernelState) {
         while let Some(post) = self.cold.posted.pop_front() {
-            kernel.ended(post.token, Status::Flushed, post.data.into_buffer());
+            kernels.ended(state, post.token, Status::Flushed, post.data.into_buffer());
         }
     }
 
@@ -216,34 +199,40 @@ impl Qp {
     }
 }
 
-pub(super) fn end_posted(kernel: &mut KernelState, work: &Outstanding, status: Status) {
+/// What a kernel's message would be in a ring.
+fn element_of(post: &Posted) -> Element {
+    let (opcode, imm) = match post.then {
+        Then::Immediate { cookie, status } => (Opcode::WriteImm, status.immediate(cookie)),
+        _ => (Opcode::Write, 0),
+    };
+    let (sge, num_sge) = match post.data {
+        Payload::Memory { key, addr, len } => (Sge { addr, len, lkey: key }, 1),
+        _ => (Sge::default(), 0),
+    };
+    Element {
+        opcode,
+        flags: SendFlags::empty(),
+        num_sge,
+        key: post.to.rkey,
+        remote: post.to.addr,
+        operand: imm.into(),
+        compare: 0,
+        srqn: 0,
+        wr_id: post.token,
+        sge,
+        len: post.data.len(),
+    }
+}
+
+/// As [`Qp::end_posted`]; a message of the ring's is none of theirs.
+pub(super) fn end_posted(
+    kernels: &mut Runner,
+    state: &mut KernelState,
+    work: &Outstanding,
+    status: Status,
+) {
     if let Origin::Kernel { buffer } = work.origin {
-        let buffer = buffer.and_then(|at| kernel.buffers.release(at));
-        kernel.ended(work.element.wr_id, status, buffer);
+        let buffer = buffer.and_then(|at| state.buffers.release(at));
+        kernels.ended(state, work.element.wr_id, status, buffer);
     }
 }
-
-impl Env<'_> {
-    /// Invokes a kernel; where there is none, the error code is on its way when this returns.
-    pub(crate) fn call(&mut self, call: &Call, params: &[u8], data: &[u8], more: u32) -> Taken {
-        let taken = self.with_kernels(|kernels, io| kernels.call(io, call, params, data, more));
-        let taken = taken.unwrap_or(Taken::NoKernel);
-        let counters = &mut self.card.counters;
-        if taken == Taken::Busy {
-            counters.kernel_busy += 1;
-            return taken;
-        }
-        counters.kernel_calls += 1;
-        counters.kernel_bytes += data.len() as u64;
-        if taken == Taken::NoKernel {
-            let mut io =
-                crate::kernel::KernelIo { now: self.now, mem: &mut *self.mem, card: self.card };
-            let reply = Reply { status: CallStatus::NO_KERNEL, offset: 0, data: Payload::None };
-            io.reply(call, reply);
-        }
-        taken
-    }
-}
-
-/// Messages that have no owner to tell do not need a token of their own.
-const _: () = assert!(NO_TOKEN != WORD_TOKEN);

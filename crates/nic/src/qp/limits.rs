@@ -4,10 +4,13 @@
 use core::time::Duration;
 
 use super::Qp;
-use crate::card::{Card, Env};
+use crate::card::Card;
 use crate::chain::{ChainLimits, Mode, Rate};
-use crate::qp::timers::Timer;
+use crate::env::Env;
+use crate::event::Event;
+use crate::incident::Cause;
 use crate::time::Time;
+use crate::timers::Timer;
 
 const PS_PER_S: u64 = 1_000_000_000_000;
 const PS_PER_NS: u64 = 1000;
@@ -60,9 +63,9 @@ impl Bucket {
     }
 }
 
-/// Why an element does not run.
+/// The limit that an element would pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
+pub(crate) enum OverLimit {
     /// Not yet: the rate.
     Rate,
     /// Not at all: the budget.
@@ -77,24 +80,39 @@ impl Limits {
 }
 
 impl Qp {
+    /// Gives the send queue limits, or none.
+    pub(crate) fn set_limits(&mut self, card: &mut Card, limits: Option<ChainLimits>, now: Time) {
+        let budget = |limits: &ChainLimits| limits.budget;
+        let old = self.cold.limits.take().and_then(|old| budget(&old.set));
+        if let Some(old) = old.and_then(|old| card.chains.budgets.get_mut(old)) {
+            old.users -= 1;
+        }
+        let new = limits.as_ref().and_then(budget);
+        if let Some(new) = new.and_then(|new| card.chains.budgets.get_mut(new)) {
+            new.users += 1;
+        }
+        self.mode.set(Mode::LIMITED, limits.is_some());
+        self.cold.limits = limits.map(|limits| Box::new(Limits::new(limits, now)));
+    }
+
     /// May the next element run? If it is to wait, the queue pair's timer will wake it.
     #[inline(always)]
-    pub(crate) fn may_run(&mut self, env: &mut Env<'_>) -> Result<(), Held> {
+    pub(crate) fn may_run(&mut self, env: &mut Env<'_>) -> Result<(), OverLimit> {
         if self.mode.contains(Mode::LIMITED) { self.limits_let_run(env) } else { Ok(()) }
     }
 
     #[inline(never)]
-    fn limits_let_run(&mut self, env: &mut Env<'_>) -> Result<(), Held> {
+    fn limits_let_run(&mut self, env: &mut Env<'_>) -> Result<(), OverLimit> {
         let Some(limits) = &mut self.cold.limits else { return Ok(()) };
         let chains = &mut env.card.chains;
         let budget = limits.set.budget.and_then(|budget| chains.budgets.get(budget));
         if budget.is_some_and(|budget| budget.left == 0) {
-            return Err(Held::Budget);
+            return Err(OverLimit::Budget);
         }
         let opens_at = limits.bucket.as_ref().map_or(Time::ZERO, Bucket::opens_at);
         if opens_at > env.now {
             chains.timers.arm(&mut limits.timer, self.qpn, opens_at);
-            return Err(Held::Rate);
+            return Err(OverLimit::Rate);
         }
         Ok(())
     }
@@ -128,6 +146,14 @@ impl Qp {
         {
             budget.left = budget.full;
         }
+    }
+
+    /// Its chain has used up its budget; says why the queue pair stops.
+    #[cold]
+    pub(super) fn stop_chain(&self, card: &mut Card) -> Cause {
+        card.counters.chain_budget += 1;
+        card.events.push_back(Event::ChainStopped(self.qpn));
+        Cause::ChainBudget
     }
 
     /// A WAIT holds the queue; says whether it has done so for too long.

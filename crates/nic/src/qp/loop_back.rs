@@ -4,24 +4,22 @@
 //! packets; there are only no packets between. Each request is done before the next begins, so
 //! nothing is outstanding, but for a message that is longer than a turn's bytes.
 
-use super::requester::{Origin, Outstanding};
-use super::responder::Refusal;
-use super::{Budget, Qp, State};
-use crate::card::{Env, pieces};
+use super::refusal::{Failure, Refusal};
+use super::{Qp, Qps, State};
 use crate::chain::{EnableError, Mode, Queue, StepEnd};
+use crate::env::Env;
 use crate::incident::{Cause, Outcome, Touched};
-use crate::memory::region::{Access, AccessError, Pd, Scope};
+use crate::memory::key::{Access, AccessError, Pd, Scope};
 use crate::qp::answers::Atomic;
-use crate::qp::limits::Held;
+use crate::qp::limits::OverLimit;
 use crate::qp::order::Wait;
 use crate::queue::element::{AT_SGE, BadElement, Element, sge_at};
+use crate::queue::outstanding::{Origin, Outstanding};
+use crate::queue::sgl::pieces;
 use crate::queue::{MAX_SGE, Opcode, SendFlags, Sge, Status};
-use crate::table::Table;
+use crate::scheduler::Budget;
 use crate::wire::opcode::Follows;
-use crate::wire::{Bth, Extensions, Nak, Op, Operation, Packet, Position, Reth, Transport};
-
-/// All queue pairs of a card.
-pub(crate) type Qps = Table<Qp, 16, 24>;
+use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Reth, Transport};
 
 /// Bytes that are carried at a time: the largest path MTU.
 pub(crate) const PIECE: u32 = 4096;
@@ -54,36 +52,6 @@ impl Flow {
             Ok(Flow::Blocked) => StepEnd::Blocked,
             Err(failure) => StepEnd::Failed(failure.status),
         }
-    }
-}
-
-/// Why an element ends with an error.
-struct Failure {
-    status: Status,
-    /// The check that failed, unless the peer has kept an incident of its own.
-    blame: (Cause, Option<Touched>),
-    /// What the peer refused it with.
-    nak: Option<Nak>,
-}
-
-impl Failure {
-    fn new(status: Status, cause: Cause) -> Failure {
-        Failure { status, blame: (cause, None), nak: None }
-    }
-
-    fn local(error: AccessError, Sge { addr, len, lkey }: Sge) -> Failure {
-        let memory = Touched { key: lkey, addr, len: len.into() };
-        let blame = (Cause::Access(error), Some(memory));
-        Failure { status: Status::LocalProtection, blame, nak: None }
-    }
-
-    fn told(nak: Nak) -> Failure {
-        let status = match nak {
-            Nak::RemoteAccess => Status::RemoteAccess,
-            Nak::RemoteOperational => Status::RemoteOperation,
-            Nak::InvalidRequest | Nak::PsnSequence => Status::RemoteInvalidRequest,
-        };
-        Failure { status, blame: (Cause::Told(nak), None), nak: Some(nak) }
     }
 }
 
@@ -121,7 +89,8 @@ struct Fetched<'f> {
 /// elements it ran.
 #[inline(never)]
 pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
-    let (elements, bytes) = (env.card.config.fetch_elements, env.card.config.burst_bytes);
+    let mut budget = Budget::turn(&env.card.config);
+    let Budget { elements, bytes } = budget;
     let Some(qp) = qps.get_mut(qpn) else { return (false, 0) };
     match qp.state {
         State::Rts | State::Sqd => {
@@ -139,7 +108,7 @@ pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
             env.card.chains.scratch = scratch;
             (again, ran)
         }
-        State::Error => (qp.flush(env, &mut Budget { elements, bytes }), 1),
+        State::Error => (qp.flush(env, &mut budget), 1),
         _ => (false, 0),
     }
 }
@@ -196,8 +165,8 @@ impl Turn<'_, '_> {
         let index = qp.sq.fetched;
         match qp.may_run(self.env) {
             Ok(()) => {}
-            Err(Held::Rate) => return Some(false),
-            Err(Held::Budget) => return self.out_of_budget(raw),
+            Err(OverLimit::Rate) => return Some(false),
+            Err(OverLimit::Budget) => return self.out_of_budget(raw),
         }
         // What the element itself enables may lie a whole ring beyond it.
         qp.sq.fetched = index.wrapping_add(1);
@@ -250,20 +219,15 @@ impl Turn<'_, '_> {
     #[cold]
     fn malformed(&mut self, raw: &[u8], bad: BadElement) -> Option<bool> {
         self.env.card.counters.elements_invalid += 1;
-        let status = match bad {
-            BadElement::Length => Status::LocalLength,
-            _ => Status::LocalQpOperation,
-        };
-        self.refuse(raw, Failure::new(status, Cause::BadElement(bad)))
+        self.refuse(raw, Failure::malformed(bad))
     }
 
     /// An element that the chain's budget does not let run.
     #[cold]
     fn out_of_budget(&mut self, raw: &[u8]) -> Option<bool> {
-        if let Some(qp) = self.qps.get_mut(self.qpn) {
-            qp.sq.fetched = qp.sq.fetched.wrapping_add(1);
-        }
-        let cause = self.env.card.stop_chain(self.qpn);
+        let qp = self.qps.get_mut(self.qpn)?;
+        qp.sq.fetched = qp.sq.fetched.wrapping_add(1);
+        let cause = qp.stop_chain(self.env.card);
         self.refuse(raw, Failure::new(Status::LocalQpOperation, cause))
     }
 
@@ -498,12 +462,7 @@ impl Turn<'_, '_> {
         payload: &[u8],
         position: Position,
     ) -> Result<bool, Failure> {
-        let (operation, with) = match element.opcode {
-            Opcode::Send => (Operation::Send, Follows::empty()),
-            Opcode::SendImm => (Operation::Send, Follows::IMM),
-            Opcode::WriteImm => (Operation::Write, Follows::IMM),
-            _ => (Operation::Write, Follows::empty()),
-        };
+        let (operation, with) = element.opcode.on_wire();
         let ends = position.ends() && element.opcode.tells_receiver();
         let solicited = ends && element.flags.contains(SendFlags::SOLICITED);
         let reth = Reth { addr: element.remote, rkey: element.key, len: element.len };
@@ -572,10 +531,9 @@ impl Turn<'_, '_> {
     /// What the peer's responder has refused: it keeps an incident of its own.
     #[cold]
     fn refused(&mut self, refusal: Refusal, operation: Operation) -> Failure {
-        let Refusal::Nak(nak) = refusal else {
+        let Refusal::Nak(nak, blame) = refusal else {
             return Failure::new(Status::RnrRetryExceeded, Cause::Sequence);
         };
-        let blame = self.env.card.incidents.take_blame(Cause::Sequence);
         if let Ok(peer) = peer(self.qps, self.qpn, self.dest) {
             let op = Op::of(Transport::Rc, operation, Position::Only, Follows::empty());
             peer.report(self.env, Outcome::Refused(nak), (Some(op), None), blame);
@@ -616,7 +574,7 @@ impl Turn<'_, '_> {
     #[cold]
     fn break_off(&mut self, element: &Element, opcode: Option<Opcode>, failure: Failure) {
         let Failure { status, blame, nak } = failure;
-        self.env.card.counters.chain_peer_gone += u64::from(blame.0 == Cause::PeerGone);
+        self.env.card.counters.chain_peer_gone += u64::from(blame.cause == Cause::PeerGone);
         if let Some(qp) = self.qps.get(self.qpn) {
             let outcome = Outcome::Failed { wr_id: element.wr_id, opcode, status };
             qp.report(self.env, outcome, (None, None), blame);

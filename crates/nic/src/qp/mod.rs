@@ -8,48 +8,63 @@
 //! What every packet touches is at most 256 bytes a queue pair ([`Qp`]; a test holds it); the rest
 //! is boxed away ([`Cold`]) or lives in pools that the whole card shares.
 
+mod acknowledge;
 mod answers;
 mod completer;
+mod congestion;
 mod datagram;
+mod incoming;
+pub(crate) mod info;
 mod judge;
 mod kernel;
 mod limits;
 mod loop_back;
 mod order;
+mod post;
+mod receive;
+mod refusal;
 mod requester;
 mod responder;
 pub mod state;
-pub(crate) mod timers;
 mod window;
 mod xrc;
 
+pub use crate::timers::rnr_delay;
+pub use info::{QpInfo, QpInit};
+pub use post::PostError;
+pub(crate) use post::post;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
-pub use timers::rnr_delay;
 
-pub(crate) use answers::Answer;
+pub(crate) use incoming::Incoming;
 pub(crate) use limits::Limits;
-pub(crate) use loop_back::{Qps, enable, turn as loop_back_turn};
-pub(crate) use requester::{Origin, Outstanding};
+pub(crate) use loop_back::{enable, turn as loop_back_turn};
 
 use std::collections::VecDeque;
 
-use crate::card::{Card, Env, Xrcd};
+use crate::card::Card;
 use crate::chain::Mode;
-use crate::incident::{Cause, Incident, Outcome, Touched};
-use crate::kernel::Posted;
-use crate::memory::region::{Access, Pd, Scope};
-use crate::nic::{Event, QpInfo};
+use crate::env::Env;
+use crate::event::Event;
+use crate::handles::Xrcd;
+use crate::incident::{Blame, Cause, Incident, Outcome};
+use crate::kernel::{Posted, Runner};
+use crate::memory::key::{Access, Pd, Scope};
 use crate::psn::Psn;
 use crate::queue::ring::Ring;
 use crate::queue::{Completion, Status, WorkKind};
+use crate::scheduler::Budget;
+use crate::table::Table;
 use crate::time::Time;
-use crate::transmit::{Datagram, Ecn, Path, TransmitBatch};
-use crate::wire::{Bth, Dialect, Nak, Op, Operation, Packet, Transport};
+use crate::transmit::{Path, TransmitBatch};
+use crate::wire::{Bth, Dialect, Nak, Op, Transport};
 pub(crate) use requester::Requester;
 pub(crate) use responder::Responder;
 
 /// The most READs and atomics outstanding in one direction of a queue pair.
 pub const MAX_RD_ATOMIC: u8 = 16;
+
+/// All queue pairs of a card.
+pub(crate) type Qps = Table<Qp, 16, 24>;
 
 /// A queue pair's hot state.
 #[derive(Debug)]
@@ -96,7 +111,7 @@ pub(crate) struct Cold {
     pub(crate) last_element_told: bool,
     /// The event "send queue drained" is owed.
     pub(crate) drain_wanted: bool,
-    /// One more than [`Card::feedings`] when it last stood among the starved.
+    /// The scheduler's mark of when it last stood among the starved.
     pub(crate) starved: u32,
     /// The receiver's half of an XRC connection: the domain of its shared receive queues.
     pub(crate) xrcd: Option<Xrcd>,
@@ -115,24 +130,6 @@ pub(crate) struct Cold {
     /// Where a WAIT has put it down to be woken.
     pub(crate) waiting: Option<order::Waiting>,
     pub(crate) limits: Option<Box<Limits>>,
-}
-
-/// What one turn of the scheduler may still spend (SRNIC §4.3.1).
-#[derive(Debug)]
-pub(crate) struct Budget {
-    pub(crate) elements: u32,
-    pub(crate) bytes: u32,
-}
-
-impl Budget {
-    fn is_spent(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// A packet counts its payload, and at least its headers.
-    fn spend(&mut self, payload: u32) {
-        self.bytes = self.bytes.saturating_sub(payload.max(64));
-    }
 }
 
 impl Cold {
@@ -174,74 +171,15 @@ impl Qp {
         }
     }
 
+    /// It has something to do: it will have a turn.
+    #[inline]
+    pub(crate) fn schedule(&mut self, card: &mut Card) {
+        card.scheduler.schedule(self.qpn, &mut self.queued);
+    }
+
     /// As what it uses keys.
     pub(crate) fn scope(&self) -> Scope {
         Scope { pd: self.pd, qpn: self.qpn }
-    }
-
-    /// A packet for this queue pair: to the half that it concerns.
-    pub(crate) fn handle_packet(
-        &mut self,
-        env: &mut Env<'_>,
-        packet: &Packet<'_>,
-        outer: &Datagram<'_>,
-    ) {
-        let cnp = packet.op.operation == Operation::Cnp;
-        let from_outside = !self.mode.contains(Mode::LOOP_BACK);
-        if packet.op.transport != self.transport && !cnp || !from_outside {
-            env.card.counters.drop_transport += 1;
-            return;
-        }
-        if !matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe) {
-            env.card.counters.drop_qp_state += 1;
-            return;
-        }
-        if self.transport == Transport::Ud {
-            if cnp {
-                env.card.counters.drop_transport += 1;
-            } else {
-                self.handle_datagram(env, packet, outer);
-            }
-            return;
-        }
-        if outer.src != self.path.dst {
-            env.card.counters.drop_wrong_source += 1;
-            return;
-        }
-        if self.state == State::Rtr && !self.cold.peer_told {
-            self.cold.peer_told = true;
-            env.card.events.push_back(Event::CommunicationEstablished(self.qpn));
-        }
-        if Ecn::from_tos(outer.tos) == Ecn::Congested {
-            self.note_congestion(env);
-        }
-        match (cnp, self.transport) {
-            (true, _) => self.handle_cnp(env),
-            (_, Transport::Uc) => self.handle_unreliable(env, packet),
-            (_, Transport::Xrc) => self.handle_xrc(env, packet),
-            _ if packet.op.is_response() => self.handle_response(env, packet),
-            _ if packet.op.is_acknowledging() => self.handle_both(env, packet),
-            _ => self.handle_request(env, packet),
-        }
-    }
-
-    /// A packet with an op-code that this queue pair does not know: an invalid request, if it
-    /// stands where the next request is expected.
-    pub(crate) fn handle_unknown(&mut self, env: &mut Env<'_>, bth: &Bth, outer: &Datagram<'_>) {
-        if outer.src != self.path.dst || self.mode.contains(Mode::LOOP_BACK) {
-            env.card.counters.drop_wrong_source += 1;
-            return;
-        }
-        let listens = matches!(self.state, State::Rtr | State::Rts | State::Sqd);
-        let answers = self.transport == Transport::Rc || self.cold.xrcd.is_some();
-        let asks = answers && bth.opcode >> 5 == self.transport.code();
-        if listens && asks && bth.psn == self.rx.expected {
-            env.card.counters.refused_invalid_request += 1;
-            let outcome = Outcome::Refused(Nak::InvalidRequest);
-            let blame = (Cause::UnknownOpcode(bth.opcode), None);
-            self.report(env, outcome, (None, Some(bth.psn)), blame);
-            self.break_connection(env, Nak::InvalidRequest);
-        }
     }
 
     /// The payload of a packet of ours could not be read.
@@ -251,9 +189,9 @@ impl Qp {
             return;
         }
         let op = Op::lookup(bth.opcode, self.dialect);
-        let (packet, blame) = ((op, Some(bth.psn)), (Cause::Unreadable, None));
+        let (packet, cause) = ((op, Some(bth.psn)), Cause::Unreadable);
         if op.is_some_and(Op::is_response) {
-            self.report(env, Outcome::Refused(Nak::RemoteOperational), packet, blame);
+            self.report(env, Outcome::Refused(Nak::RemoteOperational), packet, cause);
             return self.break_answer(env, bth.psn, Nak::RemoteOperational);
         }
         let pool = &mut env.card.outstanding;
@@ -262,7 +200,7 @@ impl Qp {
             let status = Status::LocalProtection;
             work.failed = Some(status);
             let outcome = work.fails_with(status);
-            self.report(env, outcome, packet, blame);
+            self.report(env, outcome, packet, cause);
             self.settle_failures(env);
         }
     }
@@ -274,8 +212,9 @@ impl Qp {
         env: &mut Env<'_>,
         outcome: Outcome,
         (op, psn): (Option<&'static Op>, Option<Psn>),
-        (cause, memory): (Cause, Option<Touched>),
+        blame: impl Into<Blame>,
     ) {
+        let Blame { cause, memory } = blame.into();
         let incident = Incident { at: env.now, qpn: self.qpn, outcome, op, psn, cause, memory };
         env.card.counters.incidents_lost += u64::from(env.card.incidents.push(incident));
     }
@@ -314,7 +253,7 @@ impl Qp {
         }
         match to {
             State::Reset => {
-                self.reset(env.card);
+                self.reset(env.card, env.kernels);
                 self.forget_completions(env.card);
                 self.state = State::Reset;
             }
@@ -329,7 +268,7 @@ impl Qp {
             }
             _ => {
                 self.state = to;
-                env.card.schedule(self);
+                self.schedule(env.card);
             }
         }
     }
@@ -377,21 +316,16 @@ impl Qp {
     /// this code comes from a farther cache, and should not come mixed with code that is skipped.
     #[inline(never)]
     pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
-        let config = &env.card.config;
-        let (elements, bytes) = (config.fetch_elements, config.burst_bytes);
-        // A long READ by the peer must not keep our own requests waiting.
         let kernel_answers = self.has_posted();
         let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0 || kernel_answers;
-        let half = (bytes / 2).max(1);
-        let mut answers = Budget { elements, bytes: if sends { half } else { bytes } };
+        let (mut answers, kept) = Budget::turn(&env.card.config).share(sends);
         if self.rx.cnp_owed {
             self.send_cnp(env, batch);
         }
         if self.rx.pending > 0 {
             self.send_answers(env, batch, &mut answers);
         }
-        let rest = if sends { half + answers.bytes } else { answers.bytes };
-        let mut budget = Budget { elements, bytes: rest };
+        let mut budget = kept.with_rest_of(answers);
         let before = batch.len();
         let again = match self.state {
             State::Rts | State::Sqd => self.send_requests(env, batch, &mut budget),
@@ -429,9 +363,9 @@ impl Qp {
         self.state = State::Error;
         self.tx.stop();
         self.drop_answers(env);
-        self.drop_posted(&mut env.card.kernel);
-        env.card.kernel.closed(self.qpn);
-        env.card.schedule(self);
+        self.drop_posted(env.kernels, &mut env.card.kernel);
+        env.kernels.closed(&mut env.card.kernel, self.qpn);
+        self.schedule(env.card);
     }
 
     /// Completes what is left with [`Status::Flushed`], a turn's worth; returns whether there is
@@ -507,14 +441,14 @@ impl Qp {
     }
 
     /// Forgets all work and all sequence state (RESET, or before destruction).
-    pub(crate) fn reset(&mut self, card: &mut Card) {
+    pub(crate) fn reset(&mut self, card: &mut Card, kernels: &mut Runner) {
         while let Some(work) = card.outstanding.pop(&mut self.tx.outstanding) {
             work.more.into_iter().for_each(|slot| card.sgls.release(slot));
-            kernel::end_posted(&mut card.kernel, &work, Status::Flushed);
+            kernel::end_posted(kernels, &mut card.kernel, &work, Status::Flushed);
         }
-        self.drop_posted(&mut card.kernel);
-        card.kernel.closed(self.qpn);
-        card.wake_starved();
+        self.drop_posted(kernels, &mut card.kernel);
+        kernels.closed(&mut card.kernel, self.qpn);
+        card.scheduler.feed();
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));
         self.leave_waiting(card);

@@ -1,10 +1,12 @@
 //! What orders elements: NOOP, WAIT and ENABLE (RedN §3.1).
 
-use super::limits::Held;
+use super::limits::OverLimit;
+use super::refusal::Failure;
 use super::requester::Stop;
 use super::{Qp, State};
-use crate::card::{Card, Env};
+use crate::card::Card;
 use crate::chain::{ChainStep, EnableError, Errand, Mode, Queue, StepEnd};
+use crate::env::Env;
 use crate::incident::Cause;
 use crate::multi_queue::Cursor;
 use crate::queue::completion::CompletionQueue;
@@ -70,17 +72,17 @@ impl Qp {
     }
 
     /// A WAIT, or an element without a budget, in the queue of a connection: an error if it holds
-    /// the queue, with a status if it is for good.
+    /// the queue, with a failure if it is for good.
     #[inline(never)]
     pub(super) fn holds(
         &mut self,
         env: &mut Env<'_>,
         element: &Element,
-        held: Option<Held>,
+        over: Option<OverLimit>,
         raw: &[u8],
-    ) -> Result<(), Option<Status>> {
-        let cause = if held.is_some() {
-            env.card.stop_chain(self.qpn)
+    ) -> Result<(), Option<Failure>> {
+        let cause = if over.is_some() {
+            self.stop_chain(env.card)
         } else {
             match self.wait(env, element) {
                 Wait::Over => return Ok(()),
@@ -91,8 +93,7 @@ impl Qp {
                 }
             }
         };
-        env.card.incidents.blame(cause, None);
-        Err(Some(Status::LocalQpOperation))
+        Err(Some(Failure::new(Status::LocalQpOperation, cause)))
     }
 
     fn leave(&self, card: &mut Card, Waiting { cq, wakes }: Waiting) {
@@ -133,7 +134,7 @@ impl Qp {
             return Err(EnableError::PastEnd);
         }
         match queue {
-            Queue::Send => card.schedule(self),
+            Queue::Send => self.schedule(card),
             Queue::Recv => self.receives_again(card),
         }
         Ok(())
@@ -169,8 +170,8 @@ impl Qp {
         let Some(work) = env.card.outstanding.get_mut(at) else { return };
         work.failed = Some(status);
         let outcome = work.fails_with(status);
-        self.report(env, outcome, (None, None), (Cause::BadEnable(error), None));
-        env.card.schedule(self);
+        self.report(env, outcome, (None, None), Cause::BadEnable(error));
+        self.schedule(env.card);
     }
 
     /// Keeps a step of a chain, if somebody traces.

@@ -4,26 +4,31 @@
 //! acknowledged, and packets, first time or again, are always made from that copy. To go back N
 //! is to put the cursor back.
 
-use super::limits::Held;
+use super::limits::OverLimit;
+use super::refusal::Failure;
 use super::window::Window;
-use super::{Budget, Qp, State, timers};
-use crate::card::{Card, Env, SglPool, SglSlot, Unsettled, pieces};
+use super::{Qp, State};
+use crate::card::{Card, Unsettled};
 use crate::chain::{Mode, Queue, StepEnd};
-use crate::incident::{Cause, Outcome, Touched};
+use crate::env::Env;
+use crate::incident::{Cause, Outcome};
 use crate::kernel::Passing;
 use crate::memory::Calc;
-use crate::memory::region::{Access, AccessError};
+use crate::memory::key::{Access, AccessError};
 use crate::multi_queue::{Cursor, List};
-use crate::nic::Event;
 use crate::psn::Psn;
-use crate::qp::timers::Timer;
-use crate::queue::element::{AT_SGE, BadElement, Element};
-use crate::queue::{Completion, Opcode, SendFlags, Sge, Status, WorkKind};
-use crate::transmit::{Path, Segment, TransmitBatch};
+use crate::queue::element::{AT_SGE, Element};
+use crate::queue::outstanding::{Origin, Outstanding};
+use crate::queue::sgl::pieces;
+use crate::queue::{Opcode, SendFlags, Sge, Status};
+use crate::scheduler::Budget;
+use crate::timers;
+use crate::timers::Timer;
+use crate::transmit::{Ecn, Path, Segment, TransmitBatch};
 use crate::wire::opcode::Follows;
 use crate::wire::{
-    AtomicEth, Bth, Deth, Dialect, Extensions, Op, Operation, Packet, Position, Reth, Transport,
-    Xrceth,
+    AtomicEth, Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Operation, Packet, Position, Reth,
+    Transport, Xrceth,
 };
 
 /// A READ is asked for in pieces of this many response packets, so that the window bounds what a
@@ -88,62 +93,6 @@ impl Requester {
     }
 }
 
-/// A message that was issued: the judged copy of its element, and its place in the sequence.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outstanding {
-    pub(crate) element: Element,
-    /// Further entries, in the card's pool.
-    pub(crate) more: Option<SglSlot>,
-    /// Which element of the ring.
-    pub(crate) index: u32,
-    pub(crate) psn: Psn,
-    /// PSNs it takes; none if it failed before it could begin.
-    pub(crate) packets: u32,
-    /// It cannot be carried out: reported when all before it are done.
-    pub(crate) failed: Option<Status>,
-    pub(crate) origin: Origin,
-}
-
-/// Where a message came from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Origin {
-    /// The host's ring.
-    Ring,
-    /// A kernel; its data may lie in a buffer on the card.
-    Kernel { buffer: Option<u32> },
-}
-
-impl Outstanding {
-    /// Is `psn` one of this message's?
-    pub(crate) fn holds(&self, psn: Psn) -> bool {
-        psn.distance_from(self.psn) < self.packets
-    }
-
-    /// Is it a kernel's, and not the host's?
-    pub(crate) fn is_kernels(&self) -> bool {
-        self.origin != Origin::Ring
-    }
-
-    /// Its scatter/gather entries.
-    pub(crate) fn entries<'a>(&'a self, pool: &'a SglPool) -> &'a [Sge] {
-        match self.more {
-            Some(slot) => pool.entries(slot, self.element.num_sge),
-            None => &core::slice::from_ref(&self.element.sge)[..self.element.num_sge.into()],
-        }
-    }
-
-    /// What is reported when it ends with `status`.
-    pub(crate) fn fails_with(&self, status: Status) -> Outcome {
-        let Element { wr_id, opcode, .. } = self.element;
-        Outcome::Failed { wr_id, opcode: Some(opcode), status }
-    }
-
-    /// One past the last PSN.
-    pub(crate) fn end(&self) -> Psn {
-        self.psn.plus(self.packets)
-    }
-}
-
 /// Why a requester stopped sending.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Stop {
@@ -151,6 +100,25 @@ pub(super) enum Stop {
     Spent,
     /// An acknowledge, a timer or a doorbell has to come first.
     Blocked,
+}
+
+/// What one packet carries of a message.
+struct Part {
+    /// Which packet of the message.
+    k: u32,
+    /// Bytes of the message before it.
+    offset: u32,
+    /// Bytes of it.
+    len: u32,
+    position: Position,
+}
+
+impl Part {
+    /// Bytes that fill up the last word.
+    #[inline]
+    fn pad(&self) -> u8 {
+        (self.len.wrapping_neg() & 3) as u8
+    }
 }
 
 impl Qp {
@@ -247,61 +215,16 @@ impl Qp {
     /// Judges one element and gives it its PSNs.
     fn issue(&mut self, env: &mut Env<'_>, raw: &[u8]) -> Option<Stop> {
         let index = self.sq.fetched;
-        let held = self.may_run(env).err();
-        if held == Some(Held::Rate) {
-            return Some(Stop::Blocked);
-        }
-        let judged = Element::parse(raw).map_err(|bad| {
-            env.card.incidents.blame(Cause::BadElement(bad), None);
-            match bad {
-                BadElement::Length => Status::LocalLength,
-                _ => Status::LocalQpOperation,
-            }
-        });
-        let fenced = judged.as_ref().is_ok_and(|e| e.flags.contains(SendFlags::FENCE));
-        if fenced && self.waits_for_response(env) {
-            return Some(Stop::Blocked);
-        }
-        let mut failed = match &judged {
-            Ok(element) => self.judge(env, element, raw).err(),
-            Err(status) => Some(*status),
+        let (element, failure) = match self.judge_next(env, raw) {
+            Ok(judged) => judged,
+            Err(stop) => return Some(stop),
         };
-        let element = judged.unwrap_or_else(|_| {
-            env.card.counters.elements_invalid += 1;
-            Element::unreadable(raw)
-        });
-        if held.is_some() || element.opcode == Opcode::Wait && failed.is_none() {
-            match self.holds(env, &element, held, raw) {
-                Ok(()) => {}
-                Err(Some(status)) => failed = Some(status),
-                Err(None) => return Some(Stop::Blocked),
-            }
-        }
-        let packets = match (failed, element.opcode) {
-            (Some(_), _) => 0,
-            (None, op) if op.is_local() => 0,
-            (None, op) if op.is_atomic() || op == Opcode::Flush => 1,
-            (None, _) => element.len.div_ceil(u32::from(self.mtu)).max(1),
-        };
-        let work = Outstanding {
-            element,
-            more: (failed.is_none() && element.num_sge > 1)
-                .then(|| env.card.sgls.copy_in(raw, element.num_sge)),
-            index,
-            // All issued messages are sent, so the next PSN to send is the next free one.
-            psn: self.tx.next,
-            packets,
-            failed,
-            origin: Origin::Ring,
-        };
-        let Some(cursor) = env.card.outstanding.push(&mut self.tx.outstanding, work) else {
-            work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
+        let failed = failure.as_ref().map(|failure| failure.status);
+        let Some(cursor) = self.push_outstanding(env, &element, raw, failed) else {
             return Some(self.starve(env));
         };
-        if let Some(status) = failed {
-            let (wr_id, opcode) = (Element::wr_id(raw), judged.ok().map(|e| e.opcode));
-            let blame = env.card.incidents.take_blame(Cause::NotAllowed);
-            self.report(env, Outcome::Failed { wr_id, opcode, status }, (None, None), blame);
+        if let Some(failure) = failure {
+            self.report_unissued(env, raw, failure);
         }
         self.sq.fetched = index.wrapping_add(1);
         self.tx.cursor = cursor;
@@ -316,14 +239,89 @@ impl Qp {
         None
     }
 
+    /// Reads the next element and judges it: what is wrong with it, unless the queue has to wait.
+    #[inline(always)]
+    fn judge_next(
+        &mut self,
+        env: &mut Env<'_>,
+        raw: &[u8],
+    ) -> Result<(Element, Option<Failure>), Stop> {
+        let over = self.may_run(env).err();
+        if over == Some(OverLimit::Rate) {
+            return Err(Stop::Blocked);
+        }
+        let (element, failure) = match Element::parse(raw) {
+            Ok(element) => {
+                let fenced = element.flags.contains(SendFlags::FENCE);
+                if fenced && self.waits_for_response(env) {
+                    return Err(Stop::Blocked);
+                }
+                let failure = self.judge(env, &element, raw).err();
+                (element, failure)
+            }
+            Err(bad) => {
+                env.card.counters.elements_invalid += 1;
+                (Element::unreadable(raw), Some(Failure::malformed(bad)))
+            }
+        };
+        if over.is_some() || element.opcode == Opcode::Wait && failure.is_none() {
+            match self.holds(env, &element, over, raw) {
+                Ok(()) => {}
+                Err(None) => return Err(Stop::Blocked),
+                Err(held) => return Ok((element, held)),
+            }
+        }
+        Ok((element, failure))
+    }
+
+    /// Puts an element among the outstanding work; `None` if the pool is full. One that has failed
+    /// takes no PSNs.
+    #[inline(always)]
+    fn push_outstanding(
+        &mut self,
+        env: &mut Env<'_>,
+        element: &Element,
+        raw: &[u8],
+        failed: Option<Status>,
+    ) -> Option<Cursor> {
+        let packets = match element.opcode {
+            _ if failed.is_some() => 0,
+            opcode if opcode.is_local() => 0,
+            opcode if opcode.is_atomic() || opcode == Opcode::Flush => 1,
+            _ => element.len.div_ceil(u32::from(self.mtu)).max(1),
+        };
+        let work = Outstanding {
+            element: *element,
+            more: (failed.is_none() && element.num_sge > 1)
+                .then(|| env.card.sgls.copy_in(raw, element.num_sge)),
+            index: self.sq.fetched,
+            // All issued messages are sent, so the next PSN to send is the next free one.
+            psn: self.tx.next,
+            packets,
+            failed,
+            origin: Origin::Ring,
+        };
+        let cursor = env.card.outstanding.push(&mut self.tx.outstanding, work);
+        if cursor.is_none() {
+            work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
+        }
+        cursor
+    }
+
+    /// Keeps why an element was not issued.
+    #[cold]
+    fn report_unissued(&self, env: &mut Env<'_>, raw: &[u8], failure: Failure) {
+        let opcode = Element::parse(raw).ok().map(|element| element.opcode);
+        let outcome =
+            Outcome::Failed { wr_id: Element::wr_id(raw), opcode, status: failure.status };
+        self.report(env, outcome, (None, None), failure.blame);
+    }
+
     /// The pool of outstanding work is full: waits for room.
     #[inline(never)]
     pub(super) fn starve(&mut self, env: &mut Env<'_>) -> Stop {
         env.card.counters.pool_full += 1;
-        if self.cold.starved != env.card.feedings.wrapping_add(1) {
-            self.cold.starved = env.card.feedings.wrapping_add(1);
-            env.card.starved.push(self.qpn);
-        }
+        env.card.scheduler.starve(self.qpn, &mut self.cold.starved);
         Stop::Blocked
     }
 
@@ -367,7 +365,7 @@ impl Qp {
                         work.failed = Some(status);
                     }
                     let packet = (None, Some(self.tx.next));
-                    self.report(env, work.fails_with(status), packet, (Cause::Access(error), None));
+                    self.report(env, work.fails_with(status), packet, Cause::Access(error));
                 }
             }
         }
@@ -454,33 +452,21 @@ impl Qp {
         work: &Outstanding,
     ) -> Result<u32, AccessError> {
         let element = &work.element;
-        let k = self.tx.next.distance_from(work.psn);
-        let offset = k * u32::from(self.mtu);
-        let len = (element.len - offset).min(u32::from(self.mtu));
-        let position = Position::new(k == 0, k + 1 == work.packets);
+        let part = self.next_part(work);
         let (path, dest_qp) = match self.transport {
             Transport::Ud => self.destination(env, element)?,
             _ => (self.path, self.dest_qp),
         };
         let mark = batch.mark();
-        if let Err(refused) = self.gather(env, batch, work, offset, len) {
+        if let Err(refused) = self.gather(env, batch, work, part.offset, part.len) {
             batch.rewind(mark);
             return Err(refused);
         }
-        let (operation, with) = match element.opcode {
-            Opcode::Send => (Operation::Send, Follows::empty()),
-            Opcode::SendImm => (Operation::Send, Follows::IMM),
-            Opcode::SendInvalidate => (Operation::Send, Follows::IETH),
-            Opcode::WriteImm => (Operation::Write, Follows::IMM),
-            Opcode::Rpc => (Operation::Rpc, Follows::empty()),
-            Opcode::RpcWrite => (Operation::RpcWrite, Follows::empty()),
-            Opcode::AtomicWrite => (Operation::AtomicWrite, Follows::empty()),
-            _ => (Operation::Write, Follows::empty()),
-        };
-        let rides = Op::can_acknowledge(operation, position) && self.speaks_alone(env.card);
+        let (operation, with) = element.opcode.on_wire();
+        let rides = Op::can_acknowledge(operation, part.position) && self.speaks_alone(env.card);
         let aeth = if rides { self.take_acknowledge(env.card) } else { None };
         let with = if aeth.is_some() { with | Follows::AETH } else { with };
-        let op = Op::of(self.transport, operation, position, with);
+        let op = Op::of(self.transport, operation, part.position, with);
         let ext = Extensions {
             aeth: aeth.unwrap_or_default(),
             reth: Reth { addr: element.remote, rkey: element.key, len: element.len },
@@ -488,54 +474,91 @@ impl Qp {
             deth: self.deth(element),
             ..self.extensions(element)
         };
-        let pad = (len.wrapping_neg() & 3) as u8;
+        let bth = Bth { dest_qp, ..self.data_bth(env.card, element, &part) };
+        let header = |out: &mut _| Packet::emit_headers(&bth, op, &ext, out);
+        let to = (path, env.card.config.ecn);
+        self.push_data(env, batch, (to, mark), work, &part, header)?;
+        self.count_sent(env, budget, part.len);
+        Ok(1)
+    }
+
+    /// The part of a message that the packet at `next` carries.
+    #[inline]
+    fn next_part(&self, work: &Outstanding) -> Part {
+        let k = self.tx.next.distance_from(work.psn);
+        let offset = k * u32::from(self.mtu);
+        let len = (work.element.len - offset).min(u32::from(self.mtu));
+        Part { k, offset, len, position: Position::new(k == 0, k + 1 == work.packets) }
+    }
+
+    /// The base header of a packet of a SEND or WRITE, but for where it goes.
+    #[inline]
+    fn data_bth(&self, card: &Card, element: &Element, part: &Part) -> Bth {
         let window_ends = !self.tx.window.has_room(self.tx.next.distance_from(self.tx.una) + 1);
-        let every = self.tx.window.ask_every(env.card.config.ack_every);
-        let asks = position.ends() || window_ends || (k + 1).is_multiple_of(every);
-        let tells = position.ends() && element.opcode.tells_receiver();
-        let bth = Bth {
+        let every = self.tx.window.ask_every(card.config.ack_every);
+        let asks = part.position.ends() || window_ends || (part.k + 1).is_multiple_of(every);
+        let tells = part.position.ends() && element.opcode.tells_receiver();
+        Bth {
             solicited: tells && element.flags.contains(SendFlags::SOLICITED),
-            pad,
-            dest_qp,
+            pad: part.pad(),
             ack_req: self.transport.is_reliable() && asks,
             psn: self.tx.next,
             ..Bth::ours()
-        };
-        let ecn = env.card.config.ecn;
-        let header = |out: &mut _| Packet::emit_headers(&bth, op, &ext, out);
-        let tap = if env.card.kernel.taps == 0 { 0 } else { self.cold.send_tap };
+        }
+    }
+
+    /// Adds a packet of a SEND or WRITE: its payload is a kernel's buffer, passes a kernel, is
+    /// copied because a part of it is nowhere, or is what was gathered.
+    #[inline]
+    fn push_data(
+        &self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        (to, mark): ((Path, Ecn), u32),
+        work: &Outstanding,
+        part: &Part,
+        header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
+    ) -> Result<(), AccessError> {
+        let pad = part.pad();
         if let Origin::Kernel { buffer: Some(at) } = work.origin {
             if let Some(buffer) = env.card.kernel.buffers.get(at) {
-                batch.push_shared((path, ecn), buffer, (offset, len), pad, header);
+                batch.push_shared(to, buffer, (part.offset, part.len), pad, header);
             }
-        } else if tap != 0 && len > 0 && operation == Operation::Write && !work.is_kernels() {
-            let passing = Passing {
-                qpn: self.qpn,
-                pd: self.pd,
-                addr: element.remote.wrapping_add(u64::from(offset)),
-                key: element.key,
-                offset,
-                total: element.len,
-                again: self.tx.next.is_before(self.tx.high),
-            };
-            let kernels = &mut env.card.kernel.kernels;
-            let change = |bytes: &mut [u8]| {
-                if let Some(kernels) = kernels {
-                    kernels.sending(tap, &passing, bytes);
-                }
-            };
-            let pushed = batch.push_changed((path, ecn), mark, pad, env.mem, header, change);
-            env.card.kernel.ask_due();
-            pushed.map_err(|_| AccessError::Memory)?;
-            env.card.counters.kernel_tapped_bytes += u64::from(len);
-        } else if batch.has_gaps(mark) {
-            let copied = batch.push_copied((path, ecn), mark, pad, env.mem, header);
-            copied.map_err(|_| AccessError::Memory)?;
-        } else {
-            batch.push(path, ecn, mark, pad, header);
+            return Ok(());
         }
-        self.count_sent(env, budget, len);
-        Ok(1)
+        if env.card.kernel.taps > 0
+            && let Some(passing) = self.passes_kernel(work, part)
+        {
+            let (tap, kernels) = (self.cold.send_tap, &mut *env.kernels);
+            let change = |bytes: &mut [u8]| kernels.change(tap, &passing, bytes);
+            let pushed = batch.push_changed(to, mark, pad, env.mem, header, change);
+            pushed.map_err(|_| AccessError::Memory)?;
+            env.card.counters.kernel_tapped_bytes += u64::from(part.len);
+            return Ok(());
+        }
+        if batch.has_gaps(mark) {
+            let copied = batch.push_copied(to, mark, pad, env.mem, header);
+            return copied.map_err(|_| AccessError::Memory);
+        }
+        let (path, ecn) = to;
+        batch.push(path, ecn, mark, pad, header);
+        Ok(())
+    }
+
+    /// How the payload of a WRITE passes the kernel that is bound to what is sent, if one is.
+    #[inline(never)]
+    fn passes_kernel(&self, work: &Outstanding, part: &Part) -> Option<Passing> {
+        let element = &work.element;
+        let is_write = element.opcode.on_wire().0 == Operation::Write && !work.is_kernels();
+        (self.cold.send_tap != 0 && part.len > 0 && is_write).then(|| Passing {
+            qpn: self.qpn,
+            pd: self.pd,
+            addr: element.remote.wrapping_add(u64::from(part.offset)),
+            key: element.key,
+            offset: part.offset,
+            total: element.len,
+            again: self.tx.next.is_before(self.tx.high),
+        })
     }
 
     /// Is the packet at `next` all that is, and will soon be, outstanding; and does the peer speak
@@ -639,117 +662,5 @@ impl Qp {
     fn deth(&self, element: &Element) -> Deth {
         let qkey = if element.key >> 31 == 1 { self.qkey } else { element.key };
         Deth { qkey, src_qp: self.qpn }
-    }
-
-    /// Takes the oldest message off the list; its slot in the ring is free again.
-    pub(crate) fn pop_outstanding(&mut self, env: &mut Env<'_>) -> Option<Outstanding> {
-        let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
-        work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
-        env.card.wake_starved();
-        if !work.is_kernels() {
-            self.sq.retired = work.index.wrapping_add(1);
-        }
-        Some(work)
-    }
-
-    /// The oldest message is done, and with it what was carried out behind it without a packet.
-    pub(crate) fn complete_front(&mut self, env: &mut Env<'_>) {
-        self.complete_one(env);
-        self.complete_local(env);
-    }
-
-    /// What was carried out without a packet is done when all before it is.
-    fn complete_local(&mut self, env: &mut Env<'_>) {
-        loop {
-            let front = env.card.outstanding.front(&self.tx.outstanding);
-            if !front.is_some_and(|w| w.element.opcode.is_local() && w.failed.is_none()) {
-                return;
-            }
-            let first = env.card.outstanding.first(&self.tx.outstanding);
-            if self.tx.cursor == first {
-                self.tx.cursor = env.card.outstanding.next(first);
-            }
-            self.complete_one(env);
-        }
-    }
-
-    /// Tells the owner of the oldest request that it is done, if that was asked for.
-    fn complete_one(&mut self, env: &mut Env<'_>) {
-        let Some(work) = self.pop_outstanding(env) else { return };
-        let element = work.element;
-        if work.is_kernels() {
-            self.end_posted(env, &work, Status::Success);
-        } else {
-            self.report_done(env, &element);
-        }
-        if self.state == State::Sqd && self.tx.outstanding.is_empty() && self.cold.drain_wanted {
-            self.cold.drain_wanted = false;
-            env.card.events.push_back(Event::SendQueueDrained(self.qpn));
-        }
-    }
-
-    /// Tells the owner of a request that it is done, if that was asked for.
-    #[inline]
-    pub(super) fn report_done(&self, env: &mut Env<'_>, element: &Element) {
-        if self.signal_all || element.flags.contains(SendFlags::SIGNALED) {
-            let kind = WorkKind::Send(element.opcode);
-            let Element { wr_id, len, .. } = *element;
-            let (cq, qpn) = (self.send_cq, self.qpn);
-            let entry = || Completion { wr_id, kind, qpn, len, ..Completion::default() };
-            env.card.complete_well(env.now, cq, entry);
-        }
-    }
-
-    /// Tells the owner of a request that it failed.
-    pub(super) fn report_failed(&self, env: &mut Env<'_>, element: &Element, status: Status) {
-        let (wr_id, kind) = (element.wr_id, WorkKind::Send(element.opcode));
-        let entry = Completion { wr_id, status, kind, qpn: self.qpn, ..Completion::default() };
-        env.card.complete(env.now, self.send_cq, entry);
-    }
-
-    /// Messages at the front that cannot be carried out are reported now that all before them
-    /// are done; the queue pair stops (RC) or stops sending (UC, UD).
-    pub(crate) fn settle_failures(&mut self, env: &mut Env<'_>) {
-        let front = env.card.outstanding.front(&self.tx.outstanding);
-        let Some(status) = front.and_then(|w| w.failed) else { return };
-        self.fail_front(env, status);
-    }
-
-    /// As [`Qp::fail_front`], and keeps why.
-    pub(crate) fn fail_front_for(
-        &mut self,
-        env: &mut Env<'_>,
-        status: Status,
-        cause: Cause,
-        packet: (Option<&'static Op>, Psn),
-    ) {
-        if let Some(work) = env.card.outstanding.front(&self.tx.outstanding) {
-            let Element { remote: addr, key, len, .. } = work.element;
-            // Where it was to happen at the peer, if the peer's memory is concerned.
-            let concerned = matches!(cause, Cause::Told(_)) && key != 0;
-            let memory = concerned.then_some(Touched { key, addr, len: len.into() });
-            let outcome = work.fails_with(status);
-            self.report(env, outcome, (packet.0, Some(packet.1)), (cause, memory));
-        }
-        self.fail_front(env, status);
-    }
-
-    /// The oldest message ends with an error, and the queue pair with it.
-    pub(crate) fn fail_front(&mut self, env: &mut Env<'_>, status: Status) {
-        let work = self.pop_outstanding(env);
-        if let Some(work) = work.filter(Outstanding::is_kernels) {
-            self.end_posted(env, &work, status);
-        } else if let Some(work) = work {
-            self.report_failed(env, &work.element, status);
-        }
-        if self.transport.is_reliable() {
-            self.fail(env);
-        } else {
-            self.tx.stop();
-            self.tx.next = self.tx.una;
-            self.state = State::Sqe;
-            // What is left is to be flushed.
-            env.card.schedule(self);
-        }
     }
 }

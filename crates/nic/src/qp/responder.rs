@@ -4,17 +4,17 @@
 //! acknowledged or answered again; the expected one is checked against the op-code table, the
 //! message it is part of, and memory, and only then changes anything.
 
-use super::{Qp, State, answers};
-use crate::card::{Env, SglSlot, pieces};
-use crate::chain::{Mode, Queue, StepEnd};
-use crate::incident::{Cause, Outcome, Touched};
-use crate::memory::region::{Access, AccessError};
+use super::Qp;
+use super::acknowledge::{Held, Reply};
+use super::receive::Receive;
+use super::refusal::Refusal;
+use crate::env::Env;
+use crate::event::Event;
+use crate::incident::{Blame, Cause, Outcome, Touched};
+use crate::memory::key::{Access, AccessError};
 use crate::multi_queue::List;
-use crate::nic::Event;
 use crate::psn::Psn;
-use crate::queue::element::MAX_MESSAGE;
-use crate::queue::ring::with_room;
-use crate::queue::{Completion, CompletionFlags, MAX_SGE, Sge, Status, WorkKind};
+use crate::queue::{Status, WorkKind};
 use crate::wire::opcode::Follows;
 use crate::wire::{Nak, Operation, Packet, Reth, Syndrome};
 
@@ -61,61 +61,14 @@ pub(crate) struct Responder {
     pub(crate) receive: Option<Receive>,
 }
 
-/// An acknowledge that stays behind while the application answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
-    No,
-    /// And [`Card::late`](crate::card::Card) lists the queue pair.
-    Yes,
-    /// It has left meanwhile; the queue pair is still listed.
-    Listed,
-}
-
-/// What a responder owes its requester.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reply {
-    Nothing,
-    Acknowledge,
-    Negative(u8),
-}
-
-/// A receive element in use: the copy of what was fetched.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Receive {
-    pub(crate) wr_id: u64,
-    /// Its entries, in the card's pool.
-    pub(crate) sgl: SglSlot,
-    /// Bytes received so far.
-    pub(crate) filled: u32,
-    count: u8,
-}
-
-/// Why a request is not carried out.
-#[derive(Debug)]
-pub(crate) enum Refusal {
-    /// Told to the requester; ends the connection.
-    Nak(Nak),
-    /// The receiver is not ready: the requester is to wait.
-    NotReady,
-}
-
-impl Refusal {
-    #[cold]
-    pub(super) fn access(env: &mut Env<'_>, error: AccessError, memory: Touched) -> Refusal {
-        error.count(&mut env.card.counters);
-        env.card.incidents.blame(Cause::Access(error), Some(memory));
-        Refusal::Nak(match error {
-            AccessError::Memory => Nak::RemoteOperational,
-            _ => Nak::RemoteAccess,
-        })
-    }
-
-    #[cold]
-    pub(super) fn invalid(env: &mut Env<'_>, cause: Cause) -> Refusal {
-        env.card.counters.refused_invalid_request += 1;
-        env.card.incidents.blame(cause, None);
-        Refusal::Nak(Nak::InvalidRequest)
-    }
+/// Where a packet of a WRITE goes.
+struct Target {
+    addr: u64,
+    rkey: u32,
+    /// Where that is on the bus, if it is in one piece.
+    place: Option<u64>,
+    /// Bytes of the packet's payload.
+    len: u32,
 }
 
 impl Responder {
@@ -154,7 +107,7 @@ impl Qp {
         }
         if psn.is_before(self.rx.expected) {
             self.handle_duplicate(env, packet);
-            env.card.schedule(self);
+            self.schedule(env.card);
             return;
         }
         if psn != self.rx.expected {
@@ -175,23 +128,28 @@ impl Qp {
                     self.rx.reply = Reply::Acknowledge;
                 }
                 if self.rx.reply != Reply::Nothing || self.rx.pending > 0 {
-                    env.card.schedule(self);
+                    self.schedule(env.card);
                 }
             }
             Err(Refusal::NotReady) => {
                 env.card.counters.tx_rnr_naks += 1;
                 self.refuse(env, Syndrome::Rnr { timer: self.cold.min_rnr_timer });
             }
-            Err(Refusal::Nak(nak)) => {
-                self.report_packet(env, Outcome::Refused(nak), packet);
+            Err(Refusal::Nak(nak, blame)) => {
+                self.report_packet(env, Outcome::Refused(nak), packet, blame);
                 self.break_connection(env, nak);
             }
         }
     }
 
     /// Keeps what a refused packet was refused for.
-    pub(super) fn report_packet(&self, env: &mut Env<'_>, outcome: Outcome, packet: &Packet<'_>) {
-        let blame = env.card.incidents.take_blame(Cause::Sequence);
+    pub(super) fn report_packet(
+        &self,
+        env: &mut Env<'_>,
+        outcome: Outcome,
+        packet: &Packet<'_>,
+        blame: Blame,
+    ) {
         self.report(env, outcome, (Some(packet.op), Some(packet.bth.psn)), blame);
     }
 
@@ -199,7 +157,7 @@ impl Qp {
     fn refuse(&mut self, env: &mut Env<'_>, syndrome: Syndrome) {
         self.rx.nak_sent = true;
         self.rx.reply = Reply::Negative(syndrome.byte());
-        env.card.schedule(self);
+        self.schedule(env.card);
     }
 
     /// A request that cannot be carried out ends the connection: the answers to those before it, a
@@ -327,38 +285,19 @@ impl Qp {
         let place = self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
         let imm = packet.op.follows.contains(Follows::IMM);
         let receive = if imm { Some(self.take_receive(env)?) } else { None };
-        let mut payload = packet.payload;
-        let mut replaced = Vec::new();
-        if env.card.kernel.taps > 0 && len > 0 {
-            // Lent out of the card, and back.
-            replaced = core::mem::take(&mut env.card.kernel.replaced);
-            let place = (total - left, total);
-            match self.tap_write(env, (addr, rkey), place, payload, &mut replaced) {
-                Ok(to_write) => payload = to_write.unwrap_or_default(),
-                Err(refusal) => {
-                    self.rx.receive = receive;
-                    return Err(refusal);
-                }
-            }
+        let to = Target { addr, rkey, place, len };
+        let written = if env.card.kernel.taps > 0 && len > 0 {
+            self.write_through_tap(env, &to, (total - left, total), packet.payload)
+        } else {
+            self.write_payload(env, &to, packet.payload)
+        };
+        if let Err(refusal) = written {
+            self.rx.receive = receive;
+            return Err(refusal);
         }
-        if !payload.is_empty() {
-            let key = (rkey, self.scope());
-            let written = match place {
-                Some(at) => env.mem.write(at, payload).map_err(|_| AccessError::Memory),
-                None => env.write_region(key, addr, payload, Access::REMOTE_WRITE),
-            };
-            if let Err(error) = written {
-                self.rx.receive = receive;
-                let memory = Touched { key: rkey, addr, len: len.into() };
-                return Err(Refusal::access(env, error, memory));
-            }
-            if left > len {
-                let next = (left - len).min(self.mtu.into());
-                env.prefetch(key, addr.wrapping_add(len.into()), next, Access::REMOTE_WRITE);
-            }
-        }
-        if env.card.kernel.taps > 0 {
-            env.card.kernel.replaced = replaced;
+        if left > len {
+            let (key, next) = ((rkey, self.scope()), (left - len).min(self.mtu.into()));
+            env.prefetch(key, addr.wrapping_add(len.into()), next, Access::REMOTE_WRITE);
         }
         self.rx.write_addr = addr.wrapping_add(u64::from(len));
         (self.rx.write_rkey, self.rx.write_left, self.rx.write_total) = (rkey, left - len, total);
@@ -366,6 +305,40 @@ impl Qp {
             self.complete_receive(env, &receive, packet, WorkKind::RecvWriteImm, total);
         }
         Ok(1)
+    }
+
+    /// Writes what the bound kernel lets through of a WRITE's payload.
+    #[inline(never)]
+    fn write_through_tap(
+        &mut self,
+        env: &mut Env<'_>,
+        to: &Target,
+        place: (u32, u32),
+        payload: &[u8],
+    ) -> Result<(), Refusal> {
+        // Lent out of the card, and back whatever comes of it: its allocation is used again.
+        let mut replaced = core::mem::take(&mut env.card.kernel.replaced);
+        let tapped = self.tap_write(env, (to.addr, to.rkey), place, payload, &mut replaced);
+        let written =
+            tapped.and_then(|passed| self.write_payload(env, to, passed.unwrap_or_default()));
+        env.card.kernel.replaced = replaced;
+        written
+    }
+
+    /// Writes a WRITE's payload, which has been judged, to where it is to go.
+    #[inline(always)]
+    fn write_payload(&self, env: &mut Env<'_>, to: &Target, payload: &[u8]) -> Result<(), Refusal> {
+        let Target { addr, rkey, place, len } = *to;
+        if payload.is_empty() {
+            return Ok(());
+        }
+        let written = match place {
+            Some(at) => env.mem.write(at, payload).map_err(|_| AccessError::Memory),
+            None => env.write_region((rkey, self.scope()), addr, payload, Access::REMOTE_WRITE),
+        };
+        written.map_err(|error| {
+            Refusal::access(env, error, Touched { key: rkey, addr, len: len.into() })
+        })
     }
 
     /// Does the key open this range to the peer, on this queue pair? An empty range needs no key.
@@ -380,162 +353,12 @@ impl Qp {
     ) -> Result<Option<u64>, Refusal> {
         let memory = Touched { key: rkey, addr, len };
         if !self.access.contains(need) {
-            let refusal = Refusal::access(env, AccessError::Permission, memory);
-            env.card.incidents.blame(Cause::QpAccess, Some(memory));
-            return Err(refusal);
+            return Err(Refusal::not_permitted(env, memory));
         }
         if len == 0 {
             return Ok(None);
         }
         let place = env.card.regions.locate(rkey, self.scope(), addr, len, need);
         place.map_err(|error| Refusal::access(env, error, memory))
-    }
-
-    /// Takes the next receive element, from the shared queue if there is one. (One that an
-    /// unreliable message left unfinished comes first.)
-    #[inline(always)]
-    pub(crate) fn take_receive(&mut self, env: &mut Env<'_>) -> Result<Receive, Refusal> {
-        if let Some(receive) = self.rx.receive.take() {
-            return Ok(receive);
-        }
-        let ring = env.card.srqs.get(self.srq).map_or(&self.rq, |srq| &srq.ring);
-        if ring.waiting() == 0 {
-            return Err(Refusal::NotReady);
-        }
-        with_room(ring.stride(), |raw| self.take_receive_by(env, raw))
-    }
-
-    /// As [`Qp::take_receive`], which has seen that there is an element, with room for one.
-    #[inline(always)]
-    fn take_receive_by(&mut self, env: &mut Env<'_>, raw: &mut [u8]) -> Result<Receive, Refusal> {
-        let card = &mut *env.card;
-        let ring = match card.srqs.get_mut(self.srq) {
-            Some(srq) => &mut srq.ring,
-            None => &mut self.rq,
-        };
-        let index = ring.fetched;
-        let read = env.mem.read(ring.slot(index), raw);
-        ring.fetched = index.wrapping_add(1);
-        ring.retired = ring.fetched;
-        let waiting = ring.waiting();
-        card.counters.elements_fetched += 1;
-        card.srq_taken(self.srq, waiting);
-        let count = raw[11];
-        let wr_id = crate::queue::element::Element::wr_id(raw);
-        self.trace(env, (Queue::Recv, index), raw, StepEnd::Done);
-        let card = &mut *env.card;
-        let bad = read.is_err() || usize::from(count) > crate::queue::element::max_sges(raw.len());
-        let count = if bad { 0 } else { count };
-        let receive = Receive { wr_id, sgl: card.sgls.copy_in(raw, count), filled: 0, count };
-        if bad {
-            card.counters.elements_invalid += 1;
-            card.incidents.blame(Cause::BadReceive { wr_id }, None);
-            self.end_receive(env, &receive, Status::LocalQpOperation);
-            return Err(Refusal::Nak(Nak::RemoteOperational));
-        }
-        Ok(receive)
-    }
-
-    /// Appends a packet's payload to the receive element's memory.
-    pub(crate) fn fill(
-        &mut self,
-        env: &mut Env<'_>,
-        receive: &mut Receive,
-        payload: &[u8],
-    ) -> Result<(), Refusal> {
-        let mut entries = [Sge::default(); MAX_SGE];
-        let sges = env.card.sgls.entries(receive.sgl, receive.count);
-        let entries = &mut entries[..sges.len()];
-        entries.copy_from_slice(sges);
-        let room: u64 = entries.iter().map(|s| u64::from(s.len)).sum();
-        let (wr_id, got) = (receive.wr_id, u64::from(receive.filled) + payload.len() as u64);
-        if got > room.min(MAX_MESSAGE.into()) {
-            self.rx.receive = None;
-            self.end_receive(env, receive, Status::LocalLength);
-            return Err(Refusal::invalid(env, Cause::ReceiveTooShort { wr_id, got, room }));
-        }
-        let mut rest = payload;
-        let filled = pieces(entries, receive.filled, payload.len() as u32, |sge| {
-            let Sge { addr, len, lkey } = sge;
-            let (now, later) = rest.split_at(len as usize);
-            rest = later;
-            let written = env.write_region((lkey, self.scope()), addr, now, Access::LOCAL_WRITE);
-            written.map_err(|error| (error, Touched { key: lkey, addr, len: len.into() }))
-        });
-        if let Err((error, memory)) = filled {
-            env.card.counters.elements_protection += 1;
-            let cause = Cause::ReceiveMemory { wr_id, error };
-            env.card.incidents.blame(cause, Some(memory));
-            self.rx.receive = None;
-            self.end_receive(env, receive, Status::LocalProtection);
-            return Err(Refusal::Nak(Nak::RemoteOperational));
-        }
-        receive.filled += payload.len() as u32;
-        Ok(())
-    }
-
-    /// A message has arrived whole.
-    fn complete_receive(
-        &mut self,
-        env: &mut Env<'_>,
-        receive: &Receive,
-        packet: &Packet<'_>,
-        kind: WorkKind,
-        len: u32,
-    ) {
-        let mut flags = CompletionFlags::empty();
-        flags.set(CompletionFlags::IMM, packet.op.follows.contains(Follows::IMM));
-        flags.set(CompletionFlags::INVALIDATED, packet.op.follows.contains(Follows::IETH));
-        flags.set(CompletionFlags::SOLICITED, packet.bth.solicited);
-        self.finish_receive(
-            env,
-            receive,
-            Completion {
-                kind,
-                len,
-                imm_or_key: packet.ext.imm_or_key,
-                flags,
-                ..Completion::default()
-            },
-        );
-    }
-
-    /// A receive element ends with an error.
-    pub(crate) fn end_receive(&mut self, env: &mut Env<'_>, receive: &Receive, status: Status) {
-        self.finish_receive(env, receive, Completion { status, ..Completion::default() });
-    }
-
-    /// Gives a receive element back with `entry`.
-    pub(crate) fn finish_receive(
-        &mut self,
-        env: &mut Env<'_>,
-        receive: &Receive,
-        entry: Completion,
-    ) {
-        env.card.sgls.release(receive.sgl);
-        if !self.mode.contains(Mode::LOOP_BACK) {
-            self.refill(env.card);
-        }
-        let entry = Completion { wr_id: receive.wr_id, qpn: self.qpn, ..entry };
-        env.card.complete(env.now, self.recv_cq, entry);
-    }
-
-    /// The receive element in progress is flushed with the rest.
-    pub(crate) fn flush_receive(&mut self, env: &mut Env<'_>) {
-        if let Some(receive) = self.rx.receive.take() {
-            env.card.counters.elements_flushed += 1;
-            self.end_receive(env, &receive, Status::Flushed);
-        }
-    }
-
-    /// A marked packet has arrived: the sender is to be told, not more often than every
-    /// [`answers::CNP_INTERVAL`].
-    pub(crate) fn note_congestion(&mut self, env: &mut Env<'_>) {
-        env.card.counters.rx_ecn_marked += 1;
-        if self.state != State::Error && env.now >= self.cold.next_cnp {
-            self.cold.next_cnp = env.now + answers::CNP_INTERVAL;
-            self.rx.cnp_owed = true;
-            env.card.schedule(self);
-        }
     }
 }

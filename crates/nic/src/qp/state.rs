@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 use thiserror::Error;
 
-use crate::memory::region::Access;
+use crate::memory::key::Access;
 use crate::psn::Psn;
 use crate::transmit::Path;
 use crate::wire::Dialect;

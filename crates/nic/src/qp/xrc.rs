@@ -5,24 +5,31 @@
 //! (InfiniBand specification, annex A14).
 
 use super::Qp;
-use crate::card::Env;
+use crate::env::Env;
+use crate::handles::Xrcd;
 use crate::incident::{Cause, Outcome};
 use crate::wire::{Nak, Packet};
 
 impl Qp {
-    /// A packet on an XRC connection.
-    pub(super) fn handle_xrc(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
-        let answers = packet.op.is_response();
-        match self.cold.xrcd {
-            None if answers => self.handle_response(env, packet),
-            Some(_) if !answers => {
-                // A request out of turn changes nothing, so that it need not name a queue.
-                if packet.bth.psn != self.rx.expected || self.turn_to_queue(env, packet) {
-                    self.handle_request(env, packet);
-                }
-            }
-            _ => env.card.counters.drop_transport += 1,
+    /// A request on an XRC connection: for the receiver's half.
+    pub(super) fn handle_xrc_request(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        if self.cold.xrcd.is_none() {
+            env.card.counters.drop_transport += 1;
+            return;
         }
+        // A request out of turn changes nothing, so that it need not name a queue.
+        if packet.bth.psn != self.rx.expected || self.turn_to_queue(env, packet) {
+            self.handle_request(env, packet);
+        }
+    }
+
+    /// An answer on an XRC connection: for the sender's half.
+    pub(super) fn handle_xrc_response(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        if self.cold.xrcd.is_some() {
+            env.card.counters.drop_transport += 1;
+            return;
+        }
+        self.handle_response(env, packet);
     }
 
     /// Works for the queue that the expected request names, from here on. If there is no such
@@ -44,15 +51,15 @@ impl Qp {
             _ => {
                 card.counters.refused_xrc_srq += 1;
                 let (nak, op) = (Nak::InvalidRequest, Some(packet.op));
-                let blame = (Cause::UnknownSrq { srqn }, None);
-                self.report(env, Outcome::Refused(nak), (op, Some(packet.bth.psn)), blame);
+                let cause = Cause::UnknownSrq { srqn };
+                self.report(env, Outcome::Refused(nak), (op, Some(packet.bth.psn)), cause);
                 self.break_connection(env, nak);
                 false
             }
         }
     }
 
-    fn is_in(&self, xrcd: crate::card::Xrcd) -> bool {
+    fn is_in(&self, xrcd: Xrcd) -> bool {
         self.cold.xrcd == Some(xrcd)
     }
 }

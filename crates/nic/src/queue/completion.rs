@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use bitflags::bitflags;
 use thiserror::Error;
 
-use crate::memory::region::Pd;
-use crate::qp::timers::Timer;
+use crate::memory::key::Pd;
 use crate::time::Time;
+use crate::timers::Timer;
 
 /// How a work request ended (the verbs' completion statuses).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]

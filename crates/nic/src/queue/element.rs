@@ -39,7 +39,7 @@ use bitflags::bitflags;
 use thiserror::Error;
 
 use crate::memory::Calc;
-use crate::memory::region::Access;
+use crate::memory::key::Access;
 use crate::memory::window::MwBinding;
 use crate::queue::Opcode;
 use crate::wire::Feth;
@@ -467,50 +467,7 @@ pub(crate) fn encode_send(
             AT_SGE + bytes.len()
         }
     };
-    let immediate = |imm: Option<u32>| u64::from(imm.unwrap_or(0));
-    let operand32 = |low: u64| low | u64::from(inline_len) << 32;
-    let (opcode, remote, key, operand) = match request.op {
-        SendOp::Send { imm, to } => {
-            let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
-            let to = to.unwrap_or(UdDestination { ah: 0, qpn: 0, qkey: 0 });
-            let remote = u64::from(to.ah) | u64::from(to.qpn) << 32;
-            (opcode, remote, to.qkey, operand32(immediate(imm)))
-        }
-        SendOp::SendInvalidate { rkey } => {
-            (Opcode::SendInvalidate, 0, 0, operand32(u64::from(rkey)))
-        }
-        SendOp::Write { to, imm } => {
-            let opcode = if imm.is_some() { Opcode::WriteImm } else { Opcode::Write };
-            (opcode, to.addr, to.rkey, operand32(immediate(imm)))
-        }
-        SendOp::Read { from } => (Opcode::Read, from.addr, from.rkey, operand32(0)),
-        SendOp::CompareSwap { at, compare, swap } => {
-            raw[56..64].copy_from_slice(&compare.to_le_bytes());
-            (Opcode::CompareSwap, at.addr, at.rkey, swap)
-        }
-        SendOp::FetchAdd { at, add } => (Opcode::FetchAdd, at.addr, at.rkey, add),
-        SendOp::Calc { calc, at, operand } => (Opcode::of(calc), at.addr, at.rkey, operand),
-        SendOp::NoOp => (Opcode::NoOp, 0, 0, operand32(0)),
-        SendOp::Wait { cq, count } => (Opcode::Wait, count, cq, 0),
-        SendOp::Enable { qpn, index } => (Opcode::Enable, index.into(), qpn, 0),
-        SendOp::EnableRecv { qpn, index } => (Opcode::EnableRecv, index.into(), qpn, 0),
-        SendOp::Rpc { opcode } => (Opcode::Rpc, opcode, 0, operand32(0)),
-        SendOp::RpcWrite { opcode } => (Opcode::RpcWrite, opcode, 0, operand32(0)),
-        SendOp::LocalInvalidate { key } => (Opcode::LocalInvalidate, 0, 0, u64::from(key)),
-        SendOp::BindMw { key, to } => {
-            raw[56..64].copy_from_slice(&to.len.to_le_bytes());
-            let how = u64::from(to.access.bits()) | u64::from(to.zero_based) << 8;
-            (Opcode::BindMw, to.addr, key, u64::from(to.lkey) | how << 32)
-        }
-        SendOp::AtomicWrite { to } => (Opcode::AtomicWrite, to.addr, to.rkey, operand32(0)),
-        SendOp::Flush { at, len, kind } => {
-            let placement = if kind.global { Feth::GLOBAL } else { 0 }
-                | if kind.persistent { Feth::PERSISTENT } else { 0 };
-            let selectivity = if kind.whole_region { Feth::REGION } else { Feth::RANGE };
-            let operand = u64::from(placement) | u64::from(selectivity) << 8;
-            (Opcode::Flush, at.addr, at.rkey, operand | u64::from(len) << 32)
-        }
-    };
+    let Fields { opcode, remote, key, operand, compare } = Fields::of(&request.op, inline_len);
     raw[0..2].copy_from_slice(&(opcode as u16).to_le_bytes());
     raw[2..5].copy_from_slice(&srqn.to_le_bytes()[..3]);
     raw[8..10].copy_from_slice(&flags.bits().to_le_bytes());
@@ -518,7 +475,76 @@ pub(crate) fn encode_send(
     raw[16..24].copy_from_slice(&remote.to_le_bytes());
     raw[24..32].copy_from_slice(&operand.to_le_bytes());
     raw[32..40].copy_from_slice(&request.wr_id.to_le_bytes());
+    if let Some(compare) = compare {
+        raw[56..64].copy_from_slice(&compare.to_le_bytes());
+    }
     Ok(used.max(ELEMENT_LEN))
+}
+
+/// The fields of an element that follow from its operation.
+struct Fields {
+    opcode: Opcode,
+    remote: u64,
+    key: u32,
+    operand: u64,
+    /// Inline data may stand in its place.
+    compare: Option<u64>,
+}
+
+impl Fields {
+    #[inline]
+    fn of(op: &SendOp, inline_len: u32) -> Fields {
+        let operand32 = |low: u32| u64::from(low) | u64::from(inline_len) << 32;
+        let fields =
+            |opcode, remote, key, operand| Fields { opcode, remote, key, operand, compare: None };
+        let at = |opcode, to: Remote, operand| fields(opcode, to.addr, to.rkey, operand);
+        match *op {
+            SendOp::Send { imm, to } => {
+                let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
+                let to = to.unwrap_or(UdDestination { ah: 0, qpn: 0, qkey: 0 });
+                let remote = u64::from(to.ah) | u64::from(to.qpn) << 32;
+                fields(opcode, remote, to.qkey, operand32(imm.unwrap_or(0)))
+            }
+            SendOp::SendInvalidate { rkey } => {
+                fields(Opcode::SendInvalidate, 0, 0, operand32(rkey))
+            }
+            SendOp::Write { to, imm: None } => at(Opcode::Write, to, operand32(0)),
+            SendOp::Write { to, imm: Some(imm) } => at(Opcode::WriteImm, to, operand32(imm)),
+            SendOp::Read { from } => at(Opcode::Read, from, operand32(0)),
+            SendOp::CompareSwap { at: word, compare, swap } => {
+                Fields { compare: Some(compare), ..at(Opcode::CompareSwap, word, swap) }
+            }
+            SendOp::FetchAdd { at: word, add } => at(Opcode::FetchAdd, word, add),
+            SendOp::Calc { calc, at: word, operand } => at(Opcode::of(calc), word, operand),
+            SendOp::NoOp => fields(Opcode::NoOp, 0, 0, operand32(0)),
+            SendOp::Wait { cq, count } => fields(Opcode::Wait, count, cq, 0),
+            SendOp::Enable { qpn, index } => fields(Opcode::Enable, index.into(), qpn, 0),
+            SendOp::EnableRecv { qpn, index } => fields(Opcode::EnableRecv, index.into(), qpn, 0),
+            SendOp::Rpc { opcode } => fields(Opcode::Rpc, opcode, 0, operand32(0)),
+            SendOp::RpcWrite { opcode } => fields(Opcode::RpcWrite, opcode, 0, operand32(0)),
+            SendOp::LocalInvalidate { key } => fields(Opcode::LocalInvalidate, 0, 0, key.into()),
+            SendOp::BindMw { key, to } => {
+                let how = u64::from(to.access.bits()) | u64::from(to.zero_based) << 8;
+                let operand = u64::from(to.lkey) | how << 32;
+                let compare = Some(to.len);
+                Fields { compare, ..fields(Opcode::BindMw, to.addr, key, operand) }
+            }
+            SendOp::AtomicWrite { to } => at(Opcode::AtomicWrite, to, operand32(0)),
+            SendOp::Flush { at: first, len, kind } => {
+                at(Opcode::Flush, first, kind.operand() | u64::from(len) << 32)
+            }
+        }
+    }
+}
+
+impl FlushKind {
+    /// Placement and selectivity, as an element has them.
+    const fn operand(self) -> u64 {
+        let placement = if self.global { Feth::GLOBAL } else { 0 }
+            | if self.persistent { Feth::PERSISTENT } else { 0 };
+        let selectivity = if self.whole_region { Feth::REGION } else { Feth::RANGE };
+        placement as u64 | (selectivity as u64) << 8
+    }
 }
 
 /// Writes a receive request into a slot; returns how many bytes of it are used.

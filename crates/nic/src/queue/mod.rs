@@ -1,9 +1,13 @@
 //! Queues: work-queue elements in rings in memory, completion queues on the card.
 
+pub(crate) mod answer;
 pub mod completion;
 pub mod element;
 mod opcode;
+pub(crate) mod outstanding;
 pub(crate) mod ring;
+pub(crate) mod sgl;
+pub(crate) mod shared_receive;
 
 pub use completion::{
     Completion, CompletionFlags, Moderation, PollCqError, ResizeCqError, Status, WorkKind,

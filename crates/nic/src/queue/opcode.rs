@@ -1,6 +1,8 @@
 //! The op-codes of work-queue elements.
 
 use crate::memory::Calc;
+use crate::wire::Operation;
+use crate::wire::opcode::Follows;
 
 /// What an element asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -141,6 +143,22 @@ impl Opcode {
     /// Does its end become an event at the receiver, if it is solicited?
     pub(crate) const fn tells_receiver(self) -> bool {
         matches!(self, Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate | Opcode::WriteImm)
+    }
+
+    /// Which operation it is on the wire, and which header says more of it. What sends no message
+    /// of its own counts as a WRITE.
+    #[inline]
+    pub(crate) const fn on_wire(self) -> (Operation, Follows) {
+        match self {
+            Opcode::Send => (Operation::Send, Follows::empty()),
+            Opcode::SendImm => (Operation::Send, Follows::IMM),
+            Opcode::SendInvalidate => (Operation::Send, Follows::IETH),
+            Opcode::WriteImm => (Operation::Write, Follows::IMM),
+            Opcode::Rpc => (Operation::Rpc, Follows::empty()),
+            Opcode::RpcWrite => (Operation::RpcWrite, Follows::empty()),
+            Opcode::AtomicWrite => (Operation::AtomicWrite, Follows::empty()),
+            _ => (Operation::Write, Follows::empty()),
+        }
     }
 
     /// Does the answer carry data?

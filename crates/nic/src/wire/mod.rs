@@ -3,7 +3,7 @@
 //! [`opcode`] is the one table from which parsing, building and the legality of sequences follow;
 //! [`headers`] are the transport headers; [`packet`] puts them together; [`icrc`] is the
 //! invariant checksum; [`ip`] makes the IP and UDP headers that the checksum covers and that a
-//! UD receive buffer begins with.
+//! UD receive buffer begins with; [`multicast`] are the addresses of groups.
 //!
 //! No function here panics on bytes that arrived: parsing returns `Err` with a reason, and every
 //! length is checked before it is used.
@@ -11,6 +11,7 @@
 pub mod headers;
 pub mod icrc;
 pub mod ip;
+pub mod multicast;
 pub mod opcode;
 pub mod packet;
 

@@ -5,4 +5,5 @@ mod hostile;
 mod limits;
 mod orders;
 mod rig;
+mod taps;
 mod verbs;

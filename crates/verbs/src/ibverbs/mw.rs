@@ -5,7 +5,7 @@
 
 use core::ffi::c_int;
 
-use remora::nic::memory::region::Access;
+use remora::nic::Access;
 use remora::nic::memory::window::{MwBinding, MwType, next_key};
 use remora::nic::queue::{Data, SendOp, SendRequest};
 

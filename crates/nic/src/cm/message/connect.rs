@@ -17,10 +17,13 @@ pub struct Mra {
     /// 5 bits: the time the sender needs to answer that message.
     pub service_timeout: u8,
     /// Private data.
-    pub private_data: [u8; 222],
+    pub private_data: [u8; Mra::PRIVATE_DATA],
 }
 
 impl Mra {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 222;
+
     pub(super) fn parse(data: &Data) -> Mra {
         Mra {
             local_comm_id: be32(data, 0),
@@ -72,10 +75,13 @@ pub struct Rep {
     /// The sender's card.
     pub local_ca_guid: u64,
     /// Private data.
-    pub private_data: [u8; 196],
+    pub private_data: [u8; Rep::PRIVATE_DATA],
 }
 
 impl Rep {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 196;
+
     pub(super) fn parse(data: &Data) -> Rep {
         Rep {
             local_comm_id: be32(data, 0),
@@ -123,10 +129,13 @@ pub struct Rtu {
     /// The receiver's name for it.
     pub remote_comm_id: u32,
     /// Private data.
-    pub private_data: [u8; 224],
+    pub private_data: [u8; Rtu::PRIVATE_DATA],
 }
 
 impl Rtu {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 224;
+
     pub(super) fn parse(data: &Data) -> Rtu {
         Rtu {
             local_comm_id: be32(data, 0),
@@ -166,7 +175,7 @@ mod tests {
             rnr_retry_count: 6,
             srq: true,
             local_ca_guid: 0x1112_1314_1516_1718,
-            private_data: [0x5a; 196],
+            private_data: [0x5a; Rep::PRIVATE_DATA],
         };
         let mut data = [0; DATA_LEN];
         rep.emit(&mut data);
@@ -177,7 +186,7 @@ mod tests {
         assert_eq!(data[20..24], [0x65, 0x43, 0x21, 0]);
         assert_eq!(data[24..28], [9, 8, 0b01111_01_1, 0b110_1_0000]);
         assert_eq!(data[28..36], [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
-        assert_eq!(data[36..], [0x5a; 196]);
+        assert_eq!(data[36..], [0x5a; Rep::PRIVATE_DATA]);
         assert_eq!(Rep::parse(&data), rep);
     }
 
@@ -189,12 +198,12 @@ mod tests {
             remote_comm_id: 2,
             acknowledged: Answered::Rep,
             service_timeout: 24,
-            private_data: [0x5a; 222],
+            private_data: [0x5a; Mra::PRIVATE_DATA],
         };
         let mut data = [0; DATA_LEN];
         mra.emit(&mut data);
         assert_eq!(data[..10], [0, 0, 0, 1, 0, 0, 0, 2, 0b0100_0000, 0b11000_000]);
-        assert_eq!(data[10..], [0x5a; 222]);
+        assert_eq!(data[10..], [0x5a; Mra::PRIVATE_DATA]);
         assert_eq!(Mra::parse(&data), mra);
     }
 }

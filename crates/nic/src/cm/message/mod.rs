@@ -16,11 +16,13 @@ mod sidr;
 pub use connect::{Mra, Rep, Rtu};
 pub use reject::{Rej, RejectReason};
 pub use release::{Drep, Dreq};
-pub(crate) use request::gid;
 pub use request::{Primary, Req, TransportService};
 pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
 use super::mad::{self, DATA_LEN, Data, Header, MAD_LEN, Malformed};
+
+/// Bytes of additional information in a refusal.
+pub const INFO_LEN: usize = 72;
 
 /// Private data that a caller gave does not fit its message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -104,7 +106,9 @@ macro_rules! messages {
         }
 
         $(impl From<$name> for Message {
-            fn from(message: $name) -> Message { Message::$name(message) }
+            fn from(message: $name) -> Message {
+                Message::$name(message)
+            }
         })*
     };
 }

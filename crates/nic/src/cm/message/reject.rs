@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use super::Answered;
 use super::bits::{be16, be32, bits, bytes, put, put_bits};
+use super::{Answered, INFO_LEN};
 use crate::cm::mad::Data;
 
 /// Why a connection was refused: table 109 of the standard.
@@ -91,12 +91,15 @@ pub struct Rej {
     /// Why.
     pub reason: RejectReason,
     /// More about the reason: a value that would do, or the sender's card.
-    pub info: [u8; 72],
+    pub info: [u8; INFO_LEN],
     /// Private data.
-    pub private_data: [u8; 148],
+    pub private_data: [u8; Rej::PRIVATE_DATA],
 }
 
 impl Rej {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 148;
+
     pub(super) fn parse(data: &Data) -> Rej {
         Rej {
             local_comm_id: be32(data, 0),
@@ -134,14 +137,14 @@ mod tests {
             rejected: Answered::Other,
             info_len: 8,
             reason: RejectReason::TIMEOUT,
-            info: [7; 72],
-            private_data: [9; 148],
+            info: [7; INFO_LEN],
+            private_data: [9; Rej::PRIVATE_DATA],
         };
         let mut data = [0; DATA_LEN];
         rej.emit(&mut data);
         assert_eq!(data[..12], [0, 0, 0, 1, 0, 0, 0, 2, 0b1000_0000, 0b0001_0000, 0, 4]);
-        assert_eq!(data[12..84], [7; 72]);
-        assert_eq!(data[84..], [9; 148]);
+        assert_eq!(data[12..84], [7; INFO_LEN]);
+        assert_eq!(data[84..], [9; Rej::PRIVATE_DATA]);
         assert_eq!(Rej::parse(&data), rej);
     }
 

@@ -13,10 +13,13 @@ pub struct Dreq {
     /// The receiver's queue pair, 24 bits.
     pub remote_qpn: u32,
     /// Private data.
-    pub private_data: [u8; 220],
+    pub private_data: [u8; Dreq::PRIVATE_DATA],
 }
 
 impl Dreq {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 220;
+
     pub(super) fn parse(data: &Data) -> Dreq {
         Dreq {
             local_comm_id: be32(data, 0),
@@ -42,10 +45,13 @@ pub struct Drep {
     /// The receiver's name for it.
     pub remote_comm_id: u32,
     /// Private data.
-    pub private_data: [u8; 224],
+    pub private_data: [u8; Drep::PRIVATE_DATA],
 }
 
 impl Drep {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 224;
+
     pub(super) fn parse(data: &Data) -> Drep {
         Drep {
             local_comm_id: be32(data, 0),
@@ -72,7 +78,7 @@ mod tests {
             local_comm_id: 1,
             remote_comm_id: 2,
             remote_qpn: 0x00ab_cdef,
-            private_data: [3; 220],
+            private_data: [3; Dreq::PRIVATE_DATA],
         };
         let mut data = [0; DATA_LEN];
         dreq.emit(&mut data);

@@ -2,10 +2,10 @@
 
 use core::net::IpAddr;
 
-use super::bits::{be16, be24, be32, be64, bits, bytes, put, put_be24, put_bits};
+use super::bits::{be16, be24, be32, be64, bits, bytes, gid, put, put_be24, put_bits};
 use crate::Psn;
 use crate::cm::mad::Data;
-use crate::cm::service::ServiceId;
+use crate::cm::service::{CMA_HEADER_LEN, ServiceId};
 
 /// What kind of queue pair is to be connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,14 +119,6 @@ impl Primary {
     }
 }
 
-/// The GID of an address: IPv6 as it is, IPv4 mapped into it.
-pub(crate) fn gid(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
 /// Connection request. The alternate path is not spoken: RoCE cards do not migrate paths.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Req {
@@ -173,10 +165,15 @@ pub struct Req {
     /// Private data; with the RDMA connection manager it begins with a [`CmaHeader`].
     ///
     /// [`CmaHeader`]: crate::cm::service::CmaHeader
-    pub private_data: [u8; 92],
+    pub private_data: [u8; Req::PRIVATE_DATA],
 }
 
 impl Req {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 92;
+    /// Those of them that the RDMA connection manager leaves to its user.
+    pub const USER_DATA: usize = Self::PRIVATE_DATA - CMA_HEADER_LEN;
+
     pub(super) fn parse(data: &Data) -> Req {
         Req {
             local_comm_id: be32(data, 0),
@@ -262,7 +259,7 @@ pub(crate) mod tests {
                 traffic_class: 0x68,
                 ..Primary::between(ip(1), ip(2), 64, 18)
             },
-            private_data: [0x5a; 92],
+            private_data: [0x5a; Req::PRIVATE_DATA],
         }
     }
 
@@ -288,7 +285,7 @@ pub(crate) mod tests {
         assert_eq!(data[88..92], [0xf1, 0x23, 0x40, 3]);
         assert_eq!(data[92..96], [0x68, 64, 0, 0b10010_000]);
         assert_eq!(data[96..140], [0; 44]);
-        assert_eq!(data[140..], [0x5a; 92]);
+        assert_eq!(data[140..], [0x5a; Req::PRIVATE_DATA]);
         assert_eq!(Req::parse(&data), example());
     }
 }

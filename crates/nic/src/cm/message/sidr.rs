@@ -1,8 +1,9 @@
 //! SIDR_REQ and SIDR_REP: who speaks for a datagram service?
 
+use super::INFO_LEN;
 use super::bits::{be16, be24, be32, be64, bytes, put, put_be24};
 use crate::cm::mad::Data;
-use crate::cm::service::ServiceId;
+use crate::cm::service::{CMA_HEADER_LEN, ServiceId};
 
 /// Service id resolution request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,10 +17,15 @@ pub struct SidrReq {
     /// Private data; with the RDMA connection manager it begins with a [`CmaHeader`].
     ///
     /// [`CmaHeader`]: crate::cm::service::CmaHeader
-    pub private_data: [u8; 216],
+    pub private_data: [u8; SidrReq::PRIVATE_DATA],
 }
 
 impl SidrReq {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 216;
+    /// Those of them that the RDMA connection manager leaves to its user.
+    pub const USER_DATA: usize = Self::PRIVATE_DATA - CMA_HEADER_LEN;
+
     pub(super) fn parse(data: &Data) -> SidrReq {
         SidrReq {
             request_id: be32(data, 0),
@@ -91,12 +97,15 @@ pub struct SidrRep {
     /// The queue key to send with.
     pub qkey: u32,
     /// More about the status.
-    pub info: [u8; 72],
+    pub info: [u8; INFO_LEN],
     /// Private data.
-    pub private_data: [u8; 136],
+    pub private_data: [u8; SidrRep::PRIVATE_DATA],
 }
 
 impl SidrRep {
+    /// Bytes of private data.
+    pub const PRIVATE_DATA: usize = 136;
+
     pub(super) fn parse(data: &Data) -> SidrRep {
         SidrRep {
             request_id: be32(data, 0),
@@ -137,16 +146,16 @@ mod tests {
             qpn: 0x00ab_cdef,
             service_id: ServiceId(0x1112_1314_1516_1718),
             qkey: 0x2122_2324,
-            info: [6; 72],
-            private_data: [7; 136],
+            info: [6; INFO_LEN],
+            private_data: [7; SidrRep::PRIVATE_DATA],
         };
         let mut data = [0; DATA_LEN];
         rep.emit(&mut data);
         assert_eq!(data[..12], [1, 2, 3, 4, 3, 5, 0, 0, 0xab, 0xcd, 0xef, 0]);
         assert_eq!(data[12..20], [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
         assert_eq!(data[20..24], [0x21, 0x22, 0x23, 0x24]);
-        assert_eq!(data[24..96], [6; 72]);
-        assert_eq!(data[96..], [7; 136]);
+        assert_eq!(data[24..96], [6; INFO_LEN]);
+        assert_eq!(data[96..], [7; SidrRep::PRIVATE_DATA]);
         assert_eq!(SidrRep::parse(&data), rep);
     }
 }

@@ -1,0 +1,63 @@
+//! The card at a moment: what a queue pair needs to do anything.
+
+use crate::card::Card;
+use crate::kernel::{KernelIo, Kernels, Runner};
+use crate::memory::Memory;
+use crate::memory::key::{Access, AccessError, Scope};
+use crate::time::Time;
+
+/// A card at a moment, with its memory and who runs its kernels.
+pub(crate) struct Env<'a> {
+    pub(crate) now: Time,
+    pub(crate) mem: &'a mut dyn Memory,
+    pub(crate) card: &'a mut Card,
+    pub(crate) kernels: &'a mut Runner,
+}
+
+impl Env<'_> {
+    /// Lets the card's kernels act; `None` if it has none.
+    #[inline]
+    pub(crate) fn with_kernels<R>(
+        &mut self,
+        act: impl FnOnce(&mut dyn Kernels, &mut KernelIo<'_>) -> R,
+    ) -> Option<R> {
+        let (kernels, io) = self.lend();
+        kernels.act(io, act)
+    }
+
+    /// Who runs the card's kernels, and what is lent to them.
+    #[inline]
+    pub(crate) fn lend(&mut self) -> (&mut Runner, KernelIo<'_>) {
+        (self.kernels, KernelIo { now: self.now, mem: &mut *self.mem, card: &mut *self.card })
+    }
+
+    /// Writes `bytes` through a key, pieces in rising order.
+    #[inline]
+    pub(crate) fn write_region(
+        &mut self,
+        key: (u32, Scope),
+        addr: u64,
+        bytes: &[u8],
+        need: Access,
+    ) -> Result<(), AccessError> {
+        self.card.regions.write(self.mem, key, addr, bytes, need)
+    }
+
+    /// Reads through a key into `bytes`.
+    #[inline]
+    pub(crate) fn read_region(
+        &mut self,
+        key: (u32, Scope),
+        addr: u64,
+        bytes: &mut [u8],
+        need: Access,
+    ) -> Result<(), AccessError> {
+        self.card.regions.read(self.mem, key, addr, bytes, need)
+    }
+
+    /// Bytes will soon be written through a key: their memory may be fetched meanwhile.
+    #[inline]
+    pub(crate) fn prefetch(&mut self, key: (u32, Scope), addr: u64, len: u32, need: Access) {
+        self.card.regions.prefetch(self.mem, key, addr, len, need);
+    }
+}

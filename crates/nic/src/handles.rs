@@ -1,0 +1,26 @@
+//! Objects that have a handle and little else: domains and address handles.
+
+use crate::memory::key::Pd;
+use crate::table::Table;
+use crate::transmit::Path;
+
+/// The handles of everything but queue pairs: 20 bits of index, 12 of generation.
+pub(crate) type Handles<T> = Table<T, 20, 32>;
+
+/// An XRC domain's handle.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Xrcd(pub(crate) u32);
+
+/// A protection domain, or an XRC domain.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    /// Objects that belong to it.
+    pub(crate) users: u32,
+}
+
+/// An address handle.
+#[derive(Debug)]
+pub(crate) struct AddressHandle {
+    pub(crate) pd: Pd,
+    pub(crate) path: Path,
+}

@@ -1,0 +1,101 @@
+//! Messages that kernels send.
+
+use super::call::{CallStatus, StatusWord};
+use crate::buffer::Buffer;
+use crate::memory::key::{Key, Pd};
+use crate::queue::{Remote, Status};
+
+/// What a kernel sends.
+#[derive(Clone, Debug, Default)]
+pub enum Payload {
+    /// Nothing.
+    #[default]
+    None,
+    /// Registered memory, by reference: what it holds when the packet is made.
+    Memory {
+        /// A key of the invocation's protection domain.
+        key: Key,
+        /// Address within the region.
+        addr: u64,
+        /// Bytes.
+        len: u32,
+    },
+    /// The first `len` bytes of a buffer.
+    Buffer {
+        /// The bytes.
+        buffer: Buffer,
+        /// How many of them.
+        len: u32,
+    },
+}
+
+impl Payload {
+    /// Bytes.
+    pub fn len(&self) -> u32 {
+        match self {
+            Payload::None => 0,
+            Payload::Memory { len, .. } | Payload::Buffer { len, .. } => *len,
+        }
+    }
+
+    /// Is there nothing?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes the buffer out, if there is one; nothing is left then.
+    pub(crate) fn take_buffer(&mut self) -> Option<Buffer> {
+        matches!(self, Payload::Buffer { .. }).then(|| core::mem::take(self).into_buffer())?
+    }
+
+    /// The buffer, to be used again.
+    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Payload::Buffer { buffer, .. } => Some(buffer),
+            _ => None,
+        }
+    }
+}
+
+/// A message that a kernel has posted and that has no PSN yet.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub(crate) qpn: u32,
+    pub(crate) pd: Pd,
+    pub(crate) to: Remote,
+    pub(crate) data: Payload,
+    pub(crate) then: Then,
+    pub(crate) token: u64,
+}
+
+/// What follows the data of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Then {
+    Nothing,
+    Immediate { cookie: u64, status: CallStatus },
+    Word { at: Remote, word: StatusWord },
+}
+
+/// The token of messages that nobody asks about.
+pub(crate) const NO_TOKEN: u64 = u64::MAX;
+/// The token of a status word: its buffer is the card's.
+pub(crate) const WORD_TOKEN: u64 = u64::MAX - 1;
+
+/// Messages that have no owner to tell do not need a token of their own.
+const _: () = assert!(NO_TOKEN != WORD_TOKEN);
+
+impl Posted {
+    /// What to do with a message whose data cannot be read (any more): the requester still hears.
+    pub(crate) fn without_data(&mut self) -> Status {
+        self.data = Payload::None;
+        match &mut self.then {
+            Then::Nothing => {}
+            Then::Immediate { status, .. } => *status = CallStatus::ACCESS,
+            Then::Word { word, .. } => {
+                word.status = CallStatus::ACCESS;
+                word.len = 0;
+            }
+        }
+        Status::LocalProtection
+    }
+}

@@ -1,0 +1,71 @@
+//! Bytes read and written through a key.
+
+use super::key::{Access, AccessError, Scope};
+use super::region::Regions;
+use super::{Memory, MemoryFault};
+use crate::transmit::Segment;
+
+impl Regions {
+    /// Writes `bytes` through a key, pieces in rising order.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        mem: &mut dyn Memory,
+        (key, scope): (u32, Scope),
+        addr: u64,
+        bytes: &[u8],
+        need: Access,
+    ) -> Result<(), AccessError> {
+        let (mut rest, mut result) = (bytes, Ok(()));
+        self.translate(key, scope, addr, bytes.len() as u32, need, |piece: Segment| {
+            let (now, later) = rest.split_at(piece.len as usize);
+            rest = later;
+            if result.is_ok() && piece.addr != Segment::NOWHERE {
+                result = mem.write(piece.addr, now);
+            }
+        })?;
+        result.map_err(|MemoryFault { .. }| AccessError::Memory)
+    }
+
+    /// Reads through a key into `bytes`.
+    #[inline]
+    pub(crate) fn read(
+        &self,
+        mem: &mut dyn Memory,
+        (key, scope): (u32, Scope),
+        addr: u64,
+        bytes: &mut [u8],
+        need: Access,
+    ) -> Result<(), AccessError> {
+        let (len, mut at, mut result) = (bytes.len() as u32, 0, Ok(()));
+        self.translate(key, scope, addr, len, need, |piece: Segment| {
+            let now = &mut bytes[at..at + piece.len as usize];
+            at += now.len();
+            if piece.addr == Segment::NOWHERE {
+                now.fill(0);
+            } else if result.is_ok() {
+                result = mem.read(piece.addr, now);
+            }
+        })?;
+        result.map_err(|MemoryFault { .. }| AccessError::Memory)
+    }
+
+    /// Bytes will soon be written through a key: their memory may be fetched meanwhile.
+    #[inline]
+    pub(crate) fn prefetch(
+        &self,
+        mem: &mut dyn Memory,
+        (key, scope): (u32, Scope),
+        addr: u64,
+        len: u32,
+        need: Access,
+    ) {
+        let fetch = |piece: Segment| {
+            if piece.addr != Segment::NOWHERE {
+                mem.prefetch(piece.addr, piece.len as usize);
+            }
+        };
+        // What may not be written is refused when it comes.
+        let _ = self.translate(key, scope, addr, len, need, fetch);
+    }
+}

@@ -1,0 +1,44 @@
+//! Congestion, as ECN shows it: marked packets and the notifications of them (RoCE v2's CNPs).
+
+use core::time::Duration;
+
+use super::{Qp, State};
+use crate::env::Env;
+use crate::transmit::TransmitBatch;
+use crate::wire::opcode::Follows;
+use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Transport};
+
+/// The least time between two congestion notifications of a queue pair.
+pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
+
+impl Qp {
+    /// A marked packet has arrived: the sender is to be told, not more often than every
+    /// [`CNP_INTERVAL`].
+    pub(crate) fn note_congestion(&mut self, env: &mut Env<'_>) {
+        env.card.counters.rx_ecn_marked += 1;
+        if self.state != State::Error && env.now >= self.cold.next_cnp {
+            self.cold.next_cnp = env.now + CNP_INTERVAL;
+            self.rx.cnp_owed = true;
+            self.schedule(env.card);
+        }
+    }
+
+    /// Sends the congestion notification that is owed.
+    #[inline(never)]
+    pub(crate) fn send_cnp(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
+        self.rx.cnp_owed = false;
+        let op = Op::of(Transport::Rc, Operation::Cnp, Position::Only, Follows::empty());
+        let bth = Bth { becn: true, dest_qp: self.dest_qp, ..Bth::ours() };
+        batch.push_owned(self.path, &[0; 16], |out| {
+            Packet::emit_headers(&bth, op, &Extensions::default(), out)
+        });
+        env.card.counters.tx_packets += 1;
+        env.card.counters.tx_cnps += 1;
+    }
+
+    /// A congestion notification has come: send less.
+    pub(crate) fn handle_cnp(&mut self, env: &mut Env<'_>) {
+        env.card.counters.rx_cnps += 1;
+        self.tx.window.shrink(self.tx.high);
+    }
+}

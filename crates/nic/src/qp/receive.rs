@@ -1,0 +1,163 @@
+//! Receive elements: taken, filled with a message, and given back.
+
+use super::Qp;
+use super::refusal::Refusal;
+use crate::chain::{Mode, Queue, StepEnd};
+use crate::env::Env;
+use crate::incident::{Blame, Cause, Touched};
+use crate::memory::key::Access;
+use crate::queue::element::MAX_MESSAGE;
+use crate::queue::ring::with_room;
+use crate::queue::sgl::{SglSlot, pieces};
+use crate::queue::{Completion, CompletionFlags, MAX_SGE, Sge, Status, WorkKind};
+use crate::wire::opcode::Follows;
+use crate::wire::{Nak, Packet};
+
+/// A receive element in use: the copy of what was fetched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receive {
+    pub(crate) wr_id: u64,
+    /// Its entries, in the card's pool.
+    pub(crate) sgl: SglSlot,
+    /// Bytes received so far.
+    pub(crate) filled: u32,
+    count: u8,
+}
+
+impl Qp {
+    /// Takes the next receive element, from the shared queue if there is one. (One that an
+    /// unreliable message left unfinished comes first.)
+    #[inline(always)]
+    pub(crate) fn take_receive(&mut self, env: &mut Env<'_>) -> Result<Receive, Refusal> {
+        if let Some(receive) = self.rx.receive.take() {
+            return Ok(receive);
+        }
+        let ring = env.card.srqs.get(self.srq).map_or(&self.rq, |srq| &srq.ring);
+        if ring.waiting() == 0 {
+            return Err(Refusal::NotReady);
+        }
+        with_room(ring.stride(), |raw| self.take_receive_by(env, raw))
+    }
+
+    /// As [`Qp::take_receive`], which has seen that there is an element, with room for one.
+    #[inline(always)]
+    fn take_receive_by(&mut self, env: &mut Env<'_>, raw: &mut [u8]) -> Result<Receive, Refusal> {
+        let card = &mut *env.card;
+        let ring = match card.srqs.get_mut(self.srq) {
+            Some(srq) => &mut srq.ring,
+            None => &mut self.rq,
+        };
+        let index = ring.fetched;
+        let read = env.mem.read(ring.slot(index), raw);
+        ring.fetched = index.wrapping_add(1);
+        ring.retired = ring.fetched;
+        let waiting = ring.waiting();
+        card.counters.elements_fetched += 1;
+        card.srq_taken(self.srq, waiting);
+        let count = raw[11];
+        let wr_id = crate::queue::element::Element::wr_id(raw);
+        self.trace(env, (Queue::Recv, index), raw, StepEnd::Done);
+        let card = &mut *env.card;
+        let bad = read.is_err() || usize::from(count) > crate::queue::element::max_sges(raw.len());
+        let count = if bad { 0 } else { count };
+        let receive = Receive { wr_id, sgl: card.sgls.copy_in(raw, count), filled: 0, count };
+        if bad {
+            card.counters.elements_invalid += 1;
+            self.end_receive(env, &receive, Status::LocalQpOperation);
+            let cause = Cause::BadReceive { wr_id };
+            return Err(Refusal::Nak(Nak::RemoteOperational, cause.into()));
+        }
+        Ok(receive)
+    }
+
+    /// Appends a packet's payload to the receive element's memory.
+    pub(crate) fn fill(
+        &mut self,
+        env: &mut Env<'_>,
+        receive: &mut Receive,
+        payload: &[u8],
+    ) -> Result<(), Refusal> {
+        let mut entries = [Sge::default(); MAX_SGE];
+        let sges = env.card.sgls.entries(receive.sgl, receive.count);
+        let entries = &mut entries[..sges.len()];
+        entries.copy_from_slice(sges);
+        let room: u64 = entries.iter().map(|s| u64::from(s.len)).sum();
+        let (wr_id, got) = (receive.wr_id, u64::from(receive.filled) + payload.len() as u64);
+        if got > room.min(MAX_MESSAGE.into()) {
+            self.rx.receive = None;
+            self.end_receive(env, receive, Status::LocalLength);
+            return Err(Refusal::invalid(env, Cause::ReceiveTooShort { wr_id, got, room }));
+        }
+        let mut rest = payload;
+        let filled = pieces(entries, receive.filled, payload.len() as u32, |sge| {
+            let Sge { addr, len, lkey } = sge;
+            let (now, later) = rest.split_at(len as usize);
+            rest = later;
+            let written = env.write_region((lkey, self.scope()), addr, now, Access::LOCAL_WRITE);
+            written.map_err(|error| (error, Touched { key: lkey, addr, len: len.into() }))
+        });
+        if let Err((error, memory)) = filled {
+            env.card.counters.elements_protection += 1;
+            let cause = Cause::ReceiveMemory { wr_id, error };
+            self.rx.receive = None;
+            self.end_receive(env, receive, Status::LocalProtection);
+            return Err(Refusal::Nak(Nak::RemoteOperational, Blame::at(cause, memory)));
+        }
+        receive.filled += payload.len() as u32;
+        Ok(())
+    }
+
+    /// A message has arrived whole.
+    pub(super) fn complete_receive(
+        &mut self,
+        env: &mut Env<'_>,
+        receive: &Receive,
+        packet: &Packet<'_>,
+        kind: WorkKind,
+        len: u32,
+    ) {
+        let mut flags = CompletionFlags::empty();
+        flags.set(CompletionFlags::IMM, packet.op.follows.contains(Follows::IMM));
+        flags.set(CompletionFlags::INVALIDATED, packet.op.follows.contains(Follows::IETH));
+        flags.set(CompletionFlags::SOLICITED, packet.bth.solicited);
+        self.finish_receive(
+            env,
+            receive,
+            Completion {
+                kind,
+                len,
+                imm_or_key: packet.ext.imm_or_key,
+                flags,
+                ..Completion::default()
+            },
+        );
+    }
+
+    /// A receive element ends with an error.
+    pub(crate) fn end_receive(&mut self, env: &mut Env<'_>, receive: &Receive, status: Status) {
+        self.finish_receive(env, receive, Completion { status, ..Completion::default() });
+    }
+
+    /// Gives a receive element back with `entry`.
+    pub(crate) fn finish_receive(
+        &mut self,
+        env: &mut Env<'_>,
+        receive: &Receive,
+        entry: Completion,
+    ) {
+        env.card.sgls.release(receive.sgl);
+        if !self.mode.contains(Mode::LOOP_BACK) {
+            self.refill(env.card);
+        }
+        let entry = Completion { wr_id: receive.wr_id, qpn: self.qpn, ..entry };
+        env.card.complete(env.now, self.recv_cq, entry);
+    }
+
+    /// The receive element in progress is flushed with the rest.
+    pub(crate) fn flush_receive(&mut self, env: &mut Env<'_>) {
+        if let Some(receive) = self.rx.receive.take() {
+            env.card.counters.elements_flushed += 1;
+            self.end_receive(env, &receive, Status::Flushed);
+        }
+    }
+}

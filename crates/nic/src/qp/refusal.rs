@@ -1,0 +1,86 @@
+//! Why a peer's request, or an element of our own, is not carried out.
+
+use crate::env::Env;
+use crate::incident::{Blame, Cause, Touched};
+use crate::memory::key::AccessError;
+use crate::queue::element::BadElement;
+use crate::queue::{Sge, Status};
+use crate::wire::Nak;
+
+/// Why a request is not carried out.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The requester is told so; the connection ends.
+    Nak(Nak, Blame),
+    /// The receiver is not ready: the requester is to wait.
+    NotReady,
+}
+
+impl Refusal {
+    /// A key, its bounds or its permissions, or memory that cannot be reached.
+    #[cold]
+    pub(super) fn access(env: &mut Env<'_>, error: AccessError, memory: Touched) -> Refusal {
+        error.count(&mut env.card.counters);
+        let nak = match error {
+            AccessError::Memory => Nak::RemoteOperational,
+            _ => Nak::RemoteAccess,
+        };
+        Refusal::Nak(nak, Blame::at(Cause::Access(error), memory))
+    }
+
+    /// The queue pair does not permit its peer this, whatever the key.
+    #[cold]
+    pub(super) fn not_permitted(env: &mut Env<'_>, memory: Touched) -> Refusal {
+        AccessError::Permission.count(&mut env.card.counters);
+        Refusal::Nak(Nak::RemoteAccess, Blame::at(Cause::QpAccess, memory))
+    }
+
+    /// A request that no peer may make.
+    #[cold]
+    pub(super) fn invalid(env: &mut Env<'_>, cause: Cause) -> Refusal {
+        env.card.counters.refused_invalid_request += 1;
+        Refusal::Nak(Nak::InvalidRequest, cause.into())
+    }
+}
+
+/// Why an element of our own ends with an error.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) status: Status,
+    /// The check that failed. If the peer on the same card has refused the request, it keeps an
+    /// incident of its own.
+    pub(super) blame: Blame,
+    /// What the peer on the same card has refused it with.
+    pub(super) nak: Option<Nak>,
+}
+
+impl Failure {
+    pub(super) fn new(status: Status, blame: impl Into<Blame>) -> Failure {
+        Failure { status, blame: blame.into(), nak: None }
+    }
+
+    /// Its bytes are no element.
+    pub(super) fn malformed(bad: BadElement) -> Failure {
+        let status = match bad {
+            BadElement::Length => Status::LocalLength,
+            _ => Status::LocalQpOperation,
+        };
+        Failure::new(status, Cause::BadElement(bad))
+    }
+
+    /// One of its entries does not open the memory that it names.
+    pub(super) fn local(error: AccessError, Sge { addr, len, lkey }: Sge) -> Failure {
+        let memory = Touched { key: lkey, addr, len: len.into() };
+        Failure::new(Status::LocalProtection, Blame::at(Cause::Access(error), memory))
+    }
+
+    /// The peer on the same card says no.
+    pub(super) fn told(nak: Nak) -> Failure {
+        let status = match nak {
+            Nak::RemoteAccess => Status::RemoteAccess,
+            Nak::RemoteOperational => Status::RemoteOperation,
+            Nak::InvalidRequest | Nak::PsnSequence => Status::RemoteInvalidRequest,
+        };
+        Failure { nak: Some(nak), ..Failure::new(status, Cause::Told(nak)) }
+    }
+}

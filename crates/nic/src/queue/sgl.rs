@@ -1,0 +1,109 @@
+//! Scatter/gather lists of work in flight: their copies, and how a message is cut along them.
+
+use core::num::NonZeroU32;
+
+use super::element::{MAX_SGE, Sge, sge_at};
+
+/// A slot of an [`SglPool`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SglSlot(NonZeroU32);
+
+impl SglSlot {
+    /// Of a list without entries, there is no copy.
+    const EMPTY: SglSlot = SglSlot(NonZeroU32::MAX);
+}
+
+/// Copies of scatter/gather lists, for work in flight.
+#[derive(Debug, Default)]
+pub(crate) struct SglPool {
+    slots: Vec<[Sge; MAX_SGE]>,
+    free: Vec<SglSlot>,
+}
+
+impl SglPool {
+    /// Copies the `count` entries of a fetched element.
+    #[inline(always)]
+    pub(crate) fn copy_in(&mut self, raw: &[u8], count: u8) -> SglSlot {
+        if count == 0 {
+            return SglSlot::EMPTY;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push([Sge::default(); MAX_SGE]);
+            // One more than the index, so that it is never zero.
+            SglSlot(NonZeroU32::MIN.saturating_add(self.slots.len() as u32 - 1))
+        });
+        let entries = &mut self.slots[Self::index(slot)];
+        for (i, sge) in entries.iter_mut().take(usize::from(count)).enumerate() {
+            *sge = sge_at(raw, i);
+        }
+        slot
+    }
+
+    pub(crate) fn entries(&self, slot: SglSlot, count: u8) -> &[Sge] {
+        let slot = self.slots.get(Self::index(slot));
+        slot.map_or(&[], |entries| &entries[..usize::from(count).min(MAX_SGE)])
+    }
+
+    pub(crate) fn release(&mut self, slot: SglSlot) {
+        if slot != SglSlot::EMPTY {
+            self.free.push(slot);
+        }
+    }
+
+    pub(crate) fn in_use(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn index(slot: SglSlot) -> usize {
+        slot.0.get() as usize - 1
+    }
+}
+
+/// Calls `each` with the pieces of `sges` that hold bytes `offset..offset + len` of the message.
+#[inline]
+pub(crate) fn pieces<E>(
+    sges: &[Sge],
+    offset: u32,
+    len: u32,
+    mut each: impl FnMut(Sge) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut skip, mut left) = (offset, len);
+    for sge in sges {
+        if left == 0 {
+            break;
+        }
+        if skip >= sge.len {
+            skip -= sge.len;
+            continue;
+        }
+        let len = left.min(sge.len - skip);
+        each(Sge { addr: sge.addr.wrapping_add(u64::from(skip)), len, lkey: sge.lkey })?;
+        left -= len;
+        skip = 0;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_cut_along_its_entries() {
+        let sge = |addr, len| Sge { addr, len, lkey: 1 };
+        let sges = [sge(100, 10), sge(200, 0), sge(300, 10)];
+        let cut = |offset, len| {
+            let mut out = Vec::new();
+            pieces(&sges, offset, len, |s| {
+                out.push((s.addr, s.len));
+                Ok::<_, ()>(())
+            })
+            .unwrap();
+            out
+        };
+        assert_eq!(cut(0, 20), [(100, 10), (300, 10)]);
+        assert_eq!(cut(8, 4), [(108, 2), (300, 2)]);
+        assert_eq!(cut(15, 5), [(305, 5)]);
+        assert_eq!(cut(3, 0), []);
+    }
+}

@@ -10,10 +10,11 @@
 use core::ffi::c_int;
 use core::mem::size_of;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use libc::{iovec, sockaddr, sockaddr_storage, socklen_t};
+use remora::interface::route_to;
 
 use super::options::Sizes;
 use super::socket::{Inner, Socket};
@@ -116,13 +117,8 @@ impl Datagram {
         if !own.ip().is_unspecified() {
             return Ok(own);
         }
-        let any: IpAddr = match peer {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let probe = UdpSocket::bind((any, 0))?;
-        probe.connect(peer)?;
-        Ok(SocketAddr::new(probe.local_addr()?.ip(), own.port()))
+        let source = route_to(peer)?.local_addr()?;
+        Ok(SocketAddr::new(source.ip(), own.port()))
     }
 
     /// A peer says which queue pair it has.

@@ -9,21 +9,20 @@ mod doctor;
 mod draws;
 mod kernel;
 mod mem;
-mod output;
 mod perf;
 mod remote;
 mod run;
-mod serve;
 mod sim;
 mod stats;
-mod stop;
 mod verbs;
 mod ways;
 
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
-use remora::{Device, DeviceOptions, OpenError};
+use clap::{Parser, Subcommand};
+use remora_cli::device::DeviceArgs;
+use remora_cli::node::serve::Serve;
+use remora_cli::{output, stop};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -54,7 +53,7 @@ enum Command {
     #[command(hide = true)]
     Ways(ways::Server),
     /// Serve files and memory to other processes, one-sided
-    Node(serve::Serve),
+    Node(Serve),
     /// List, read and write the regions of a node, one-sided
     Mem(mem::Mem),
     /// Load kernels into a node's card while it runs, list, call and unload them
@@ -69,48 +68,6 @@ enum Command {
     Perf(perf::Perf),
     /// Measure beside the peers, in one run
     Bench(bench::Bench),
-}
-
-/// Options of every command that opens a device.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct DeviceArgs {
-    /// IP address or interface to bind to [default: a free address of 127.0.0.0/8]
-    #[arg(long, value_name = "IP|INTERFACE")]
-    pub(crate) bind: Option<String>,
-    /// Write what the card sends and receives to a pcapng file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) pcap: Option<std::path::PathBuf>,
-    /// Run the card's own thread before all others, however busy the processors (needs
-    /// CAP_SYS_NICE, or `ulimit -r`)
-    #[arg(long)]
-    pub(crate) real_time: bool,
-    /// Print the card's counters at the end
-    #[arg(long)]
-    pub(crate) stats: bool,
-}
-
-impl DeviceArgs {
-    /// Opens the device.
-    pub(crate) fn open(&self) -> Result<Device, OpenError> {
-        let mut options = DeviceOptions::new();
-        if let Some(bind) = &self.bind {
-            options = options.bind(bind);
-        }
-        if let Some(path) = &self.pcap {
-            options = options.capture(path);
-        }
-        if self.real_time {
-            options = options.real_time();
-        }
-        options.open()
-    }
-
-    /// Prints the counters, if they were asked for.
-    pub(crate) fn finish(&self, device: &Device) {
-        if self.stats {
-            output::counters(device);
-        }
-    }
 }
 
 /// Whoever reads what is printed may have seen enough (`remora … | head -n 1`): that ends a command

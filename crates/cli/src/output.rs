@@ -1,7 +1,4 @@
 //! Tables and JSON, alike for every command.
-//!
-//! The rows of `remora bench` are made in [`crate::bench`]; what is general about printing them is
-//! here.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -13,7 +10,7 @@ use remora::Device;
 use serde::Serialize;
 
 /// An empty table with these column headings.
-pub(crate) fn table<T: Into<comfy_table::Cell>>(headings: impl IntoIterator<Item = T>) -> Table {
+pub fn table<T: Into<comfy_table::Cell>>(headings: impl IntoIterator<Item = T>) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(headings.into_iter().map(Into::into).collect::<Vec<comfy_table::Cell>>());
@@ -21,7 +18,7 @@ pub(crate) fn table<T: Into<comfy_table::Cell>>(headings: impl IntoIterator<Item
 }
 
 /// Aligns these columns as numbers are.
-pub(crate) fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {
+pub fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {
     for column in columns {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -30,7 +27,7 @@ pub(crate) fn align_right(table: &mut Table, columns: impl IntoIterator<Item = u
 }
 
 /// Prints what a device has counted on standard error, where it does not disturb results.
-pub(crate) fn counters(device: &Device) {
+pub fn counters(device: &Device) {
     let mut rows = table(["counter", "value"]);
     for (name, value) in device.counters().iter().filter(|(_, value)| *value > 0) {
         rows.add_row([name.to_owned(), value.to_string()]);
@@ -40,20 +37,20 @@ pub(crate) fn counters(device: &Device) {
 }
 
 /// Writes `value` to a file as JSON.
-pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)?;
     std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Prints a line of JSON, at once.
-pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
+pub fn json_line(value: &impl Serialize) -> Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, value).context("cannot print JSON")?;
     writeln!(out).and_then(|()| out.flush()).context("cannot print JSON")
 }
 
 /// A number with its thousands apart.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -66,7 +63,7 @@ pub(crate) fn grouped(number: u64) -> String {
 }
 
 /// Bytes in the largest unit of which there is at least one.
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (count.max(1).ilog2() as usize / 10).min(UNITS.len() - 1);
     let whole = count as f64 / (1u64 << (10 * unit)) as f64;
@@ -78,7 +75,7 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 /// Is there a person who looks at progress?
-pub(crate) fn has_viewer() -> bool {
+pub fn has_viewer() -> bool {
     io::stderr().is_terminal()
 }
 

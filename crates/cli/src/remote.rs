@@ -1,10 +1,12 @@
 //! Options of every command that is a node's client.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::IpAddr;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use remora::Device;
+use remora::interface::route_to;
+use remora::nic::wire::ROCE_PORT;
 use remora_cli::node::address::{NodeAddress, RegionAddress};
 use remora_cli::node::client::{CONNECT_PATIENCE, RemoteRegion};
 use remora_cli::node::protocol::Token;
@@ -26,7 +28,14 @@ impl RemoteArgs {
     pub(crate) fn open(&self, node: NodeAddress) -> Result<Device> {
         let mut args = self.device.clone();
         if args.bind.is_none() && !is_served_by_default(node.ip) {
-            args.bind = Some(source_for(node.ip)?.to_string());
+            let route = route_to((node.ip, ROCE_PORT).into()).and_then(|route| route.local_addr());
+            let source = route.with_context(|| {
+                let ip = node.ip;
+                format!(
+                    "no address of this machine reaches {ip}; name one with --bind, if there is one"
+                )
+            })?;
+            args.bind = Some(source.ip().to_string());
         }
         let device = args.open()?;
         ensure!(
@@ -45,21 +54,4 @@ impl RemoteArgs {
 /// Devices are on 127.0.0.0/8, if told nothing else.
 fn is_served_by_default(ip: IpAddr) -> bool {
     ip.is_ipv4() && ip.is_loopback()
-}
-
-/// The address of this machine from which packets to `ip` would leave.
-fn source_for(ip: IpAddr) -> Result<IpAddr> {
-    let any: IpAddr = match ip {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let look = || -> std::io::Result<IpAddr> {
-        let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
-        // Sends nothing; the kernel only looks up the route.
-        socket.connect(SocketAddr::new(ip, remora::nic::wire::ROCE_PORT))?;
-        Ok(socket.local_addr()?.ip())
-    };
-    look().with_context(|| {
-        format!("no address of this machine reaches {ip}; name one with --bind, if there is one")
-    })
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// A flag that becomes true at SIGINT and SIGTERM. A second one ends the process at once.
-pub(crate) fn on_signals() -> Result<Arc<AtomicBool>> {
+pub fn on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // In this order: the first signal finds the flag still false.
@@ -22,7 +22,7 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>> {
 
 /// Sets `stop` when standard input closes: a parent that holds the other end has died, or is done
 /// with this process.
-pub(crate) fn on_end_of_input(stop: Arc<AtomicBool>) -> Result<()> {
+pub fn on_end_of_input(stop: Arc<AtomicBool>) -> Result<()> {
     let watch = move || {
         let mut byte = [0];
         while std::io::stdin().read(&mut byte).is_ok_and(|n| n > 0) {}

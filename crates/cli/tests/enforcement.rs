@@ -9,7 +9,8 @@ use remora::nic::Access;
 use remora::nic::queue::{Data, Remote, SendFlags, SendOp, SendRequest, Status};
 use remora_cli::node::address::RegionAddress;
 use remora_cli::node::client::RemoteRegion;
-use remora_cli::node::server::{Node, NodeOptions};
+use remora_cli::node::server::Node;
+use remora_cli::node::start::NodeOptions;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -15,8 +15,9 @@ use remora_nic::queue::{ELEMENT_LEN, Remote, RingInit, Sge};
 use remora_nic::{
     Access, ChainError, ChainLimits, ChainStep, CreateError, PostError, QpFlags, Queue,
 };
-use remora_offload::chain::program::{Image, Kind, Layout, LinkError, Program, QueueAt, RegionAt};
-use remora_offload::chain::request::QueueId;
+use remora_offload::chain::element::QueueId;
+use remora_offload::chain::load::{Loaded, Made, Target, Wanted, load};
+use remora_offload::chain::program::{Layout, LinkError, Program, RegionAt};
 use thiserror::Error;
 
 pub use client::{CallError, ChainClient, ChainClientError, MESSAGE_MAX, ServeError};
@@ -214,9 +215,6 @@ pub enum LoadError {
     /// A queue was not looped back.
     #[error("a queue of the program was not looped back: {0}")]
     LoopBack(#[from] ChainError),
-    /// It has more queues towards a client than a connection.
-    #[error("a program has at most one receive queue and one reply queue")]
-    Clients,
     /// Its bytes did not fit.
     #[error(transparent)]
     Memory(#[from] AccessError),
@@ -231,22 +229,26 @@ impl From<AllocError> for LoadError {
 /// A program on a live card. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Chain {
-    queues: Vec<Loaded>,
-    client: Option<QueuePair>,
-    layout: Layout,
-    data: MemoryRegion,
+    loaded: Loaded,
+    parts: Parts,
     _imports: Vec<MemoryRegion>,
 }
 
-/// A queue of it.
-#[derive(Debug)]
-struct Loaded {
-    qp: QueuePair,
-    queue: Queue,
-    ring: RingRegion,
-    cq: CompletionQueue,
-    /// Elements that may run at first.
-    enabled: u32,
+/// What a program was given.
+#[derive(Debug, Default)]
+struct Parts {
+    /// By queue.
+    cqs: Vec<CompletionQueue>,
+    qps: Vec<QueuePair>,
+    rings: Vec<MemoryRegion>,
+    data: Option<MemoryRegion>,
+}
+
+impl Parts {
+    fn qp(&self, qpn: u32) -> &QueuePair {
+        let found = self.qps.iter().find(|qp| qp.qpn() == qpn);
+        found.expect("a program knows only its own queue pairs")
+    }
 }
 
 impl ProtectionDomain {
@@ -260,115 +262,88 @@ impl ProtectionDomain {
         program: &Program,
         imports: &[MemoryRegion],
     ) -> Result<Chain, LoadError> {
-        let count = program.queues().len();
-        let cqs: Vec<CompletionQueue> = (0..count)
-            .map(|_| CompletionQueue::counting(self.live().clone(), ERRORS_KEPT))
-            .collect::<Result<_, _>>()?;
-        let client = self.client_qp(program, &cqs)?;
-        let mut queues = Vec::with_capacity(count);
-        for (i, queue) in program.queues().iter().enumerate() {
-            let (qp, which) = match (queue.kind, &client) {
-                (Kind::Receive, Some(client)) => (client.clone(), Queue::Recv),
-                (Kind::Reply, Some(client)) => (client.clone(), Queue::Send),
-                _ => (self.looped(program, QueueId::from_index(i), &cqs[i])?, Queue::Send),
-            };
-            let ring = qp.register_ring(which, Access::all())?;
-            let cq = cqs[i].clone();
-            queues.push(Loaded { qp, queue: which, ring, cq, enabled: 0 });
-        }
-        let data = self.register(Buffer::new(program.data_len().max(8))?, Access::all())?;
-        let layout = Layout {
-            queues: queues.iter().map(Loaded::at).collect(),
-            data: at(&data),
-            imports: imports.iter().map(at).collect(),
-        };
-        let Image { queues: rings, data: bytes, enabled } = program.link(&layout)?;
-        data.write_at(0, &bytes)?;
-        for ((queue, bytes), enabled) in queues.iter_mut().zip(rings).zip(enabled) {
-            queue.ring.region.write_at(0, &bytes)?;
-            queue.enabled = enabled;
-        }
-        Ok(Chain { queues, client, layout, data, _imports: imports.to_vec() })
+        let mut target = InDomain { pd: self, parts: Parts::default() };
+        let loaded = load(&mut target, program, imports.iter().map(at).collect())?;
+        Ok(Chain { loaded, parts: target.parts, _imports: imports.to_vec() })
+    }
+}
+
+/// A protection domain that a program is loaded into.
+struct InDomain<'a> {
+    pd: &'a ProtectionDomain,
+    parts: Parts,
+}
+
+impl Target for InDomain<'_> {
+    type Error = LoadError;
+
+    fn counting_cq(&mut self) -> Result<u32, LoadError> {
+        let cq = CompletionQueue::counting(self.pd.live().clone(), ERRORS_KEPT)?;
+        let handle = cq.handle();
+        self.parts.cqs.push(cq);
+        Ok(handle)
     }
 
-    /// A queue of a program on a queue pair that is connected to itself.
-    fn looped(
-        &self,
-        program: &Program,
-        id: QueueId,
-        cq: &CompletionQueue,
-    ) -> Result<QueuePair, LoadError> {
-        let (depth, sges) = shape(program, Some(id));
-        let managed = program.queues()[id.index()].managed;
-        let qp = self.create_qp(&QueuePairOptions {
-            send_depth: depth,
-            send_sges: sges,
-            recv_depth: 0,
-            inline: 0,
-            flags: if managed { QpFlags::MANAGED_SEND } else { QpFlags::empty() },
-            ..QueuePairOptions::rc(cq)
-        })?;
-        qp.loop_back(&qp, Access::all())?;
-        Ok(qp)
+    fn data(&mut self, len: usize) -> Result<RegionAt, LoadError> {
+        let data = self.pd.register(Buffer::new(len.max(8))?, Access::all())?;
+        Ok(at(self.parts.data.insert(data)))
     }
 
-    /// The queue pair towards a program's client.
-    fn client_qp(
-        &self,
-        program: &Program,
-        cqs: &[CompletionQueue],
-    ) -> Result<Option<QueuePair>, LoadError> {
-        let one = |kind: Kind| {
-            let queues = program.queues().iter().enumerate();
-            let mut ids = queues.filter(|(_, q)| q.kind == kind).map(|(i, _)| i);
-            let first = ids.next();
-            if ids.next().is_some() { Err(LoadError::Clients) } else { Ok(first) }
+    fn queue_pair(
+        &mut self,
+        send: Option<Wanted>,
+        recv: Option<Wanted>,
+    ) -> Result<Made, LoadError> {
+        let some = send.or(recv).expect("a queue");
+        let cq = |queue: Option<Wanted>| &self.parts.cqs[queue.unwrap_or(some).queue.index()];
+        let shape = |queue: Option<Wanted>| queue.map_or((0, 1), |queue| (queue.depth, queue.sges));
+        let flag = |queue: Option<Wanted>, flag| {
+            if queue.is_some_and(|queue| queue.managed) { flag } else { QpFlags::empty() }
         };
-        let (receive, reply) = (one(Kind::Receive)?, one(Kind::Reply)?);
-        let Some(some) = receive.or(reply) else { return Ok(None) };
-        let managed = |queue: Option<usize>, flag| {
-            let is = queue.is_some_and(|queue| program.queues()[queue].managed);
-            if is { flag } else { QpFlags::empty() }
-        };
-        let (send_depth, send_sges) = shape(program, reply.map(QueueId::from_index));
-        let (recv_depth, recv_sges) = shape(program, receive.map(QueueId::from_index));
-        let qp = self.create_qp(&QueuePairOptions {
-            recv_cq: &cqs[receive.unwrap_or(some)],
+        let ((send_depth, send_sges), (recv_depth, recv_sges)) = (shape(send), shape(recv));
+        let qp = self.pd.create_qp(&QueuePairOptions {
+            recv_cq: cq(recv),
             send_depth,
             recv_depth,
             send_sges,
             recv_sges,
             inline: 0,
-            flags: managed(reply, QpFlags::MANAGED_SEND) | managed(receive, QpFlags::MANAGED_RECV),
-            ..QueuePairOptions::rc(&cqs[reply.unwrap_or(some)])
+            flags: flag(send, QpFlags::MANAGED_SEND) | flag(recv, QpFlags::MANAGED_RECV),
+            ..QueuePairOptions::rc(cq(send))
         })?;
-        Ok(Some(qp))
+        let mut ring = |queue| -> Result<RegionAt, LoadError> {
+            let region = qp.register_ring(queue, Access::all())?.region;
+            self.parts.rings.push(region);
+            Ok(at(&self.parts.rings[self.parts.rings.len() - 1]))
+        };
+        let send = send.map(|_| ring(Queue::Send)).transpose()?;
+        let recv = recv.map(|_| ring(Queue::Recv)).transpose()?;
+        let qpn = qp.qpn();
+        self.parts.qps.push(qp);
+        Ok(Made { qpn, send, recv })
     }
-}
 
-/// Slots of a queue, and entries of each; none without a queue.
-fn shape(program: &Program, queue: Option<QueueId>) -> (u32, usize) {
-    let Some(queue) = queue else { return (0, 1) };
-    let depth = program.queues()[queue.index()].depth();
-    (depth, program.sges(queue))
+    fn loop_back(&mut self, qpn: u32) -> Result<(), LoadError> {
+        let qp = self.parts.qp(qpn);
+        Ok(qp.loop_back(qp, Access::all())?)
+    }
+
+    fn write(&mut self, region: RegionAt, bytes: &[u8]) -> Result<(), LoadError> {
+        let mut regions = self.parts.rings.iter().chain(&self.parts.data);
+        let to = regions.find(|known| known.key() == region.key);
+        Ok(to.expect("a region of this program").write_at(0, bytes)?)
+    }
 }
 
 fn at(region: &MemoryRegion) -> RegionAt {
     RegionAt { addr: region.addr(), key: region.key() }
 }
 
-impl Loaded {
-    fn at(&self) -> QueueAt {
-        let ring = at(&self.ring.region);
-        QueueAt { qpn: self.qp.qpn(), cq: self.cq.handle(), ring }
-    }
-}
-
 impl Chain {
     /// The queue pair towards its client, to be connected before the program is started. What the
     /// client may do besides sending is what the connection's access says: nothing is enough.
     pub fn client(&self) -> Option<&QueuePair> {
-        self.client.as_ref()
+        self.loaded.client.map(|client| self.parts.qp(client.qpn))
     }
 
     /// Lets it run.
@@ -376,20 +351,17 @@ impl Chain {
     /// # Errors
     /// Its client is not connected, or it was started before.
     pub fn start(&self) -> Result<(), PostError> {
-        self.queues
-            .iter()
-            .filter(|queue| queue.enabled > 0)
-            .try_for_each(|queue| queue.qp.doorbell(queue.queue, queue.enabled))
+        self.loaded.start(|qpn, queue, index| self.parts.qp(qpn).doorbell(queue, index))
     }
 
     /// Requests that a queue has completed well, of those that are counted.
     pub fn completions(&self, queue: QueueId) -> u64 {
-        self.queues[queue.index()].cq.count()
+        self.parts.cqs[queue.index()].count()
     }
 
     /// Its queue pairs, by queue: to give them limits, or to see how they stand.
     pub fn queue_pairs(&self) -> impl Iterator<Item = &QueuePair> {
-        self.queues.iter().map(|queue| &queue.qp)
+        self.layout().queues.iter().map(|queue| self.parts.qp(queue.qpn))
     }
 
     /// Bytes of its own data, by address.
@@ -397,14 +369,15 @@ impl Chain {
     /// # Errors
     /// They lie elsewhere.
     pub fn read(&self, addr: u64, len: u32) -> Result<Vec<u8>, AccessError> {
+        let data = self.parts.data.as_ref().expect("a program that was loaded has data");
         let mut bytes = vec![0; len as usize];
-        let offset = addr.wrapping_sub(self.data.addr());
-        self.data.read_at(usize::try_from(offset).unwrap_or(usize::MAX), &mut bytes)?;
+        let offset = addr.wrapping_sub(data.addr());
+        data.read_at(usize::try_from(offset).unwrap_or(usize::MAX), &mut bytes)?;
         Ok(bytes)
     }
 
     /// Where everything lies.
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        &self.loaded.layout
     }
 }

@@ -1,8 +1,8 @@
 //! From a batch of packets to the socket: gather, checksum, group, send.
 //!
-//! Packets that follow each other to one peer, of one length, leave by one system call; the last
-//! of such a group may be shorter. Their bytes are copied once, from registered memory to a staging
-//! buffer that never leaves the cache, and checksummed there.
+//! Groups are the socket's ([`segmentation`](crate::socket)): packets that leave by one system call.
+//! Their bytes are copied once, from registered memory to a staging buffer that never leaves the
+//! cache, and checksummed there.
 
 mod ahead;
 mod pace;
@@ -16,7 +16,8 @@ use remora_nic::{Memory, MemoryFault, PayloadRef, Transmit, TransmitBatch};
 
 use self::ahead::Ahead;
 use self::pace::Pace;
-use crate::socket::{Destination, GROUP_MAX, SEGMENTS_MAX, SendFailure, Socket};
+use crate::socket::segmentation::{Group, Segmentation};
+use crate::socket::{Destination, GROUP_MAX, SendFailure, Socket};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -29,10 +30,7 @@ pub struct Egress {
     ahead: Ahead,
     /// The first packet of the batch that is neither sent nor staged.
     next: usize,
-    /// Packets before this one go singly, because the route took no group of them.
-    single_until: usize,
-    /// Does the network device cut groups?
-    segmentation: bool,
+    segmentation: Segmentation,
     staged: Option<Group>,
     icrc: IcrcMaker,
     /// Packets of the batch whose memory could not be read in the last call.
@@ -98,36 +96,6 @@ impl<'a> Sent<'a> {
     }
 }
 
-/// Packets that are sent by one call.
-#[derive(Clone, Copy, Debug)]
-struct Group {
-    to: Destination,
-    flow: Flow,
-    /// Length of every packet but the last.
-    segment: usize,
-    packets: usize,
-    /// Where it begins in the staging buffer, and how many bytes it has there.
-    start: usize,
-    len: usize,
-    /// The batch's packets `first..end` were staged, but for those whose memory failed.
-    first: usize,
-    end: usize,
-    stale: u32,
-    /// What its unreliable packets take of the peer's socket.
-    room: u64,
-}
-
-impl Group {
-    /// May this packet of `len` bytes follow?
-    fn accepts(&self, packet: &Transmit, len: usize, packets_max: usize) -> bool {
-        let unbroken = self.len == self.packets * self.segment;
-        let follows = || unbroken && len <= self.segment && self.packets < packets_max;
-        // One that was left out before it may have opened the group.
-        let same_peer = self.end == self.first || destination(packet) == self.to;
-        same_peer && (self.packets == 0 || follows()) && self.len + len <= GROUP_MAX
-    }
-}
-
 impl Default for Egress {
     fn default() -> Egress {
         Egress::new()
@@ -141,8 +109,7 @@ impl Egress {
             staging: vec![0; GROUP_MAX + LINE].into(),
             ahead: Ahead::default(),
             next: 0,
-            single_until: 0,
-            segmentation: true,
+            segmentation: Segmentation::new(),
             staged: None,
             icrc: IcrcMaker::new(),
             faults: Vec::new(),
@@ -192,7 +159,7 @@ impl Egress {
     pub fn forget(&mut self) {
         self.staged = None;
         self.next = 0;
-        self.single_until = 0;
+        self.segmentation.next_batch();
     }
 
     /// As [`Egress::send`], with another system call in tests.
@@ -248,7 +215,7 @@ impl Egress {
                 return true;
             }
             SendFailure::NoSegmentation => {
-                self.segmentation = false;
+                self.segmentation.stop();
                 self.ungroup(&group);
             }
             SendFailure::GroupRefused => self.ungroup(&group),
@@ -268,7 +235,7 @@ impl Egress {
     fn ungroup(&mut self, group: &Group) {
         self.counters.ungrouped += 1;
         self.next = group.first;
-        self.single_until = group.end;
+        self.segmentation.single_until(group.end);
     }
 
     /// Where in the staging buffer a packet begins, so that its payload begins with a cache line.
@@ -287,9 +254,9 @@ impl Egress {
     ) -> Option<Group> {
         let rest = batch.packets().get(self.next..)?;
         let first = rest.first()?;
-        let mut group = open_group(first, self.next, self.start_for(first), socket);
-        let grouping = self.segmentation && socket.segmentation() && self.next >= self.single_until;
-        let packets_max = if grouping { SEGMENTS_MAX } else { 1 };
+        let from = (socket.addr(), socket.port());
+        let mut group = Group::open(first, self.next, self.start_for(first), from);
+        let packets_max = self.segmentation.packets_max(self.next, socket.segmentation());
         self.ahead.read(&rest[..packets_max.min(rest.len())], batch, memory);
         for packet in rest {
             let len = packet.datagram_len();
@@ -318,21 +285,6 @@ impl Egress {
         }
         self.next = group.end;
         Some(group)
-    }
-}
-
-fn open_group(packet: &Transmit, first: usize, start: usize, socket: &Socket) -> Group {
-    let to = destination(packet);
-    let port = socket.port();
-    let flow = Flow { src: socket.addr(), dst: to.addr, src_port: port, dst_port: port };
-    Group { to, flow, segment: 0, packets: 0, start, len: 0, first, end: first, stale: 0, room: 0 }
-}
-
-fn destination(packet: &Transmit) -> Destination {
-    Destination {
-        addr: packet.path.dst.to_canonical(),
-        tos: packet.path.traffic_class | packet.ecn as u8,
-        hop_limit: packet.path.hop_limit,
     }
 }
 

@@ -1,8 +1,8 @@
-//! Which address a card is to have, and how large its packets may be.
+//! Which address a card is to have, how large its packets may be, and the way to a peer.
 
 use std::ffi::CStr;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::ptr;
 
@@ -84,6 +84,21 @@ impl Interface {
     }
 }
 
+/// A UDP socket connected to `peer`, to ask the system about the way there: its local address is
+/// the one that packets to `peer` leave from. Sends nothing.
+///
+/// # Errors
+/// No way leads there.
+pub fn route_to(peer: SocketAddr) -> io::Result<UdpSocket> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(peer)?;
+    Ok(socket)
+}
+
 fn preference(addr: &SocketAddr) -> u8 {
     match addr.ip() {
         IpAddr::V4(_) => 0,
@@ -151,8 +166,7 @@ mod sys {
     /// The longest IP packet that the interface `name` carries.
     pub(super) fn link_mtu(name: &str) -> io::Result<u32> {
         // Any socket will do to ask by.
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0")
-            .or_else(|_| std::net::UdpSocket::bind("[::1]:0"))?;
+        let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;
         // SAFETY: all fields are integers, for which zeroes are valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         if name.len() >= request.ifr_name.len() {
@@ -181,6 +195,12 @@ mod tests {
         assert_eq!((lo.addr, lo.path_mtu()), ("127.0.0.1".parse().unwrap(), Mtu::B4096));
         let other = Interface::find("127.0.3.9").unwrap();
         assert_eq!((other.name.as_str(), other.addr), ("lo", "127.0.3.9".parse().unwrap()));
+    }
+
+    #[test]
+    fn the_way_to_loopback_is_from_loopback() {
+        let route = route_to("127.0.0.9:4791".parse().unwrap()).unwrap();
+        assert!(route.local_addr().unwrap().ip().is_loopback());
     }
 
     #[test]

@@ -12,7 +12,8 @@ use remora_nic::Time;
 use remora_nic::qp::Mtu;
 
 use crate::endpoint::ConnectOptions;
-use crate::network::{Faults, LinkOptions};
+use crate::faults::Faults;
+use crate::network::LinkOptions;
 use crate::pair::{A, B, Pair, PairOptions};
 
 /// Bytes of one WRITE.

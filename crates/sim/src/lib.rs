@@ -8,13 +8,15 @@
 //! - [`chain`] sets up programs of work requests.
 //! - [`goodput()`] measures a connection at a given loss.
 //!
-//! The reading order is [`dice`], [`memory`], [`packet`], [`network`], [`world`], [`endpoint`].
+//! The reading order is [`dice`], [`memory`], [`packet`], [`faults`], [`network`], [`world`],
+//! [`endpoint`].
 #![forbid(unsafe_code)]
 
 pub mod chain;
 pub mod check;
 pub mod dice;
 pub mod endpoint;
+pub mod faults;
 pub mod goodput;
 pub mod kernel;
 pub mod memory;
@@ -26,8 +28,9 @@ pub mod run;
 mod traffic;
 pub mod world;
 
+pub use faults::{Fate, Faults, Rule};
 pub use goodput::{Goodput, goodput};
-pub use network::{Fate, Faults, LinkOptions, Rule};
+pub use network::LinkOptions;
 pub use options::Options;
 pub use pair::{A, B, Pair, PairOptions};
 pub use run::{Failure, Report, run};

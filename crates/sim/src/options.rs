@@ -11,8 +11,9 @@ use remora_offload::kernel::{Limits, Timing};
 
 use crate::dice::Dice;
 use crate::endpoint::{ConnectOptions, QueueOptions};
+use crate::faults::Faults;
 use crate::memory::Layout;
-use crate::network::{Faults, LinkOptions};
+use crate::network::LinkOptions;
 use crate::world::DriverOptions;
 
 /// The verbs of the work requests.

@@ -12,8 +12,9 @@ use remora_nic::{Access, Event, Path, Psn};
 
 use crate::dice::pattern;
 use crate::endpoint::{ConnectOptions, Endpoint, QKEY, QueueOptions, connect};
+use crate::faults::Rule;
 use crate::memory::{Layout, Region};
-use crate::network::{LinkOptions, Rule};
+use crate::network::LinkOptions;
 use crate::packet::{Seen, Wire};
 use crate::world::{Host, World};
 

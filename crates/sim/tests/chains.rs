@@ -198,7 +198,7 @@ fn a_machine_computes_beside_traffic() {
     for _ in 0..row.len() {
         assert!(machine.step(&mut plain));
     }
-    let at = compiled.tape_addr(&chain.layout);
+    let at = compiled.tape_addr(chain.layout());
     let bytes = town.world.hosts[SERVER].memory.slice(at, compiled.tape.len as usize);
     assert_eq!(Compiled::symbols(bytes)[..row.len()], plain.tape[..row.len()]);
     assert!(chain.completions(&town.world, compiled.ring) >= row.len() as u64);

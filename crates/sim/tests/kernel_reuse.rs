@@ -8,8 +8,8 @@ use remora_nic::wire::{Dialect, Op, Operation};
 use remora_nic::{Psn, QpFlags, QpInit};
 use remora_offload::kernel::{Context, Limits, Timing};
 use remora_sim::endpoint::{ConnectOptions, QueueOptions, connect, ring};
+use remora_sim::faults::{Fate, Rule};
 use remora_sim::kernel::{RESULT, WORD, kernel_pair};
-use remora_sim::network::{Fate, Rule};
 use remora_sim::pair::{A, B, Pair, PairOptions};
 
 /// Op-codes of kernels that await memory, payload, and room to send; and of a call for the host.

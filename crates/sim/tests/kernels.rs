@@ -9,8 +9,8 @@ use remora_offload::kernel::builtin::{aggregate, consistency, filter, get, hyper
 use remora_offload::kernel::builtin::{column::Column, shuffle_send, traversal};
 use remora_offload::kernel::{Context, Limits, Timing};
 use remora_sim::endpoint::ConnectOptions;
+use remora_sim::faults::{Fate, Faults, Rule};
 use remora_sim::kernel::{CALL, RESULT, WORD, kernel_pair};
-use remora_sim::network::{Fate, Faults, Rule};
 use remora_sim::pair::{A, B, Pair, PairOptions};
 
 const OP: u64 = 0x77;

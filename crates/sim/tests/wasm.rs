@@ -6,8 +6,8 @@ use remora_nic::kernel::CallStatus;
 use remora_offload::kernel::builtin::get;
 use remora_offload::kernel::wasm::Module;
 use remora_offload::kernel::{AsyncProgram, Limits, Program, Timing};
+use remora_sim::faults::Faults;
 use remora_sim::kernel::kernel_pair;
-use remora_sim::network::Faults;
 use remora_sim::pair::{B, Pair, PairOptions};
 
 const OP: u64 = 0x77;

@@ -12,56 +12,16 @@
 //! After a `fork` the child has pools of its own: the parent's handles are foreign there, and a
 //! tag holds the generation of processes it was made in, so that the fast way sees it too.
 
-use std::alloc::{Layout, alloc_zeroed};
+use std::alloc::Layout;
 use std::cell::UnsafeCell;
-use std::collections::VecDeque;
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
+pub use crate::pool::Kind;
+use crate::pool::Pool;
 use crate::process;
-
-/// What kinds of objects there are; each has a pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// `ibv_device`.
-    Device = 1,
-    /// `verbs_context`.
-    Context,
-    /// `ibv_pd`, parent domains among them.
-    Pd,
-    /// `ibv_mr`.
-    Mr,
-    /// `ibv_mw`.
-    Mw,
-    /// `ibv_dm`.
-    Dm,
-    /// `ibv_ah`.
-    Ah,
-    /// `ibv_td`.
-    Td,
-    /// `ibv_xrcd`.
-    Xrcd,
-    /// `ibv_comp_channel`.
-    Channel,
-    /// `ibv_cq_ex`.
-    Cq,
-    /// `ibv_srq`.
-    Srq,
-    /// `ibv_qp_ex`.
-    Qp,
-    /// `rdma_cm_id`.
-    CmId,
-    /// `rdma_event_channel`.
-    CmChannel,
-    /// `rdma_cm_event`.
-    CmEvent,
-}
-
-/// How many there are, and one.
-const KINDS: usize = Kind::CmEvent as usize + 1;
 
 /// The state behind a handle. What threads share of it is theirs to synchronise.
 pub trait Object: Sized + Send + Sync + 'static {
@@ -119,52 +79,6 @@ fn tag_of(kind: Kind) -> u64 {
     /// Unlikely to stand anywhere by chance.
     const MAGIC: u64 = 0x7265_6d6f_7261_0000;
     MAGIC ^ (u64::from(process::generation()) << 16) ^ u64::from(kind as u8)
-}
-
-/// All pools of a process.
-#[derive(Debug, Default)]
-pub struct Pools {
-    pools: [Mutex<Pool>; KINDS],
-}
-
-/// Where slots of one kind are.
-#[derive(Debug, Default)]
-struct Pool {
-    /// First and last address of each slab.
-    slabs: Vec<(usize, usize)>,
-    free: VecDeque<usize>,
-    used: usize,
-}
-
-/// Slots in a pool's first slab; each later one has as many as there are already.
-const FIRST_SLAB: usize = 16;
-
-impl Pool {
-    /// An unused slot of `layout`.
-    fn take(&mut self, layout: Layout) -> Option<usize> {
-        if self.free.is_empty() {
-            let count = self.slabs.iter().map(|(start, end)| (end - start) / layout.size()).sum();
-            let count = Ord::max(count, FIRST_SLAB);
-            let slab = Layout::from_size_align(layout.size().checked_mul(count)?, 64).ok()?;
-            // SAFETY: the layout is not of size zero.
-            let start = unsafe { alloc_zeroed(slab) } as usize;
-            if start == 0 {
-                return None;
-            }
-            let end = start + slab.size();
-            self.slabs.push((start, end));
-            self.free.extend((start..end).step_by(layout.size()));
-        }
-        self.used += 1;
-        self.free.pop_front()
-    }
-
-    /// Is `addr` that of a slot of `size` bytes?
-    fn holds(&self, addr: usize, size: usize) -> bool {
-        self.slabs
-            .iter()
-            .any(|&(start, end)| start <= addr && addr < end && (addr - start).is_multiple_of(size))
-    }
 }
 
 fn pool(kind: Kind) -> MutexGuard<'static, Pool> {

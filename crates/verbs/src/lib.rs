@@ -6,17 +6,20 @@
 //! - [`abi`] is the contract: the structs and constants of the C headers. The tests hold it to the
 //!   distribution's headers by compiling C.
 //! - [`export`] gives functions the symbol versions that programs ask for.
-//! - [`process`] is the process's card, or cards, and what becomes of them in `fork`.
+//! - [`process`] is what a process has, and what becomes of it in `fork`; [`cards`] opens its cards.
 //! - [`ibverbs`] and [`rdmacm`] are the two libraries; [`rsocket`] stands on the second.
 //!
 //! Handles are pointers to structs that begin with the C struct of the header; programs read (and
 //! with inline functions call) what stands there. A call looks a handle up before it believes it.
 
 pub mod abi;
+pub mod card;
+pub mod cards;
 mod export;
 pub mod handles;
 pub mod ibverbs;
 pub mod log;
+mod pool;
 pub mod preload;
 pub mod process;
 mod rdmacm;

@@ -19,13 +19,11 @@ use std::sync::{Mutex, PoisonError};
 use remora::interface::Interface;
 use remora::runtime;
 
-use crate::ibverbs::port::{CAPABILITIES, GID_TABLE_LEN};
-use crate::process::{self, Card, Process};
+use crate::card::{CAPABILITIES, Card, FIRMWARE, GID_TABLE_LEN};
+use crate::process::{self, Process};
 
 /// The folder for the processes' directories, in the user's own.
 const PROCESSES: &str = "sysfs";
-/// What stands for the firmware's version.
-pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 /// The file that a living process keeps locked.
 const LOCK: &str = "lock";
 
@@ -213,7 +211,7 @@ mod tests {
     #[test]
     fn words_as_the_kernel_writes_them() {
         assert_eq!(words(&[0, 0x11, 0x22, 0x33]), "0011:2233");
-        let gid = process::gid_of("127.0.0.1".parse().unwrap());
+        let gid = crate::card::gid_of("127.0.0.1".parse().unwrap());
         assert_eq!(words(&gid), "0000:0000:0000:0000:0000:ffff:7f00:0001");
     }
 

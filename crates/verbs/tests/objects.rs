@@ -6,7 +6,7 @@ use std::io;
 use std::ptr::{null, null_mut};
 
 use remora_verbs::abi::*;
-use remora_verbs::ibverbs::{ah, context, device, gid, mr, pd, port};
+use remora_verbs::ibverbs::{ah, context, device, gid, mr, open, pd, port};
 
 /// What a call that returns a pointer left in `errno`, if it failed.
 fn outcome<T>(pointer: *mut T) -> Result<*mut T, i32> {
@@ -24,7 +24,7 @@ fn open() -> *mut ibv_context {
     let name = unsafe { CStr::from_ptr(device::get_device_name(first)) };
     assert_eq!(name, c"remora0");
     assert_ne!(device::get_device_guid(first), 0);
-    let opened = context::open_device(first);
+    let opened = open::open_device(first);
     unsafe { device::free_device_list(list) };
     outcome(opened).unwrap()
 }

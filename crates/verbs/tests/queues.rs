@@ -10,7 +10,7 @@ use remora::memory::Buffer;
 use remora::nic::{Access, MrInit, PageTable};
 use remora_verbs::abi::*;
 use remora_verbs::ibverbs::{
-    ah, async_event, channel, context, cq, cq_ex, device, pd, poll, post, qp, recv, srq, xrc,
+    ah, async_event, channel, cq, cq_ex, device, open, pd, poll, post, qp, recv, srq, xrc,
 };
 
 /// A device, opened, with a domain and a region.
@@ -26,7 +26,7 @@ impl Card {
         // SAFETY: a list ends with null, and is given back once.
         let context = unsafe {
             let list = device::get_device_list(ptr::null_mut());
-            let context = context::open_device(*list);
+            let context = open::open_device(*list);
             device::free_device_list(list);
             context
         };
@@ -676,12 +676,12 @@ fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_nobodys() {
         qp_type: IBV_QPT_XRC_RECV,
     };
     // SAFETY: the attributes live through the call.
-    let again = unsafe { xrc::open_qp(card.context, &mut open) };
+    let again = unsafe { qp::open_qp(card.context, &mut open) };
     // SAFETY: it is good.
     assert_eq!(unsafe { ((*again).qp_num, (*again).state) }, (number, IBV_QPS_RTS));
     open.qp_num ^= 1;
     // SAFETY: the attributes live through the call.
-    assert!(unsafe { xrc::open_qp(card.context, &mut open) }.is_null());
+    assert!(unsafe { qp::open_qp(card.context, &mut open) }.is_null());
     assert_eq!((qp::destroy_qp(target), qp::destroy_qp(again), qp::destroy_qp(sender)), (0, 0, 0));
     assert_eq!((srq::destroy_srq(srq), xrc::close_xrcd(xrcd), cq::destroy_cq(cq)), (0, 0, 0));
 }

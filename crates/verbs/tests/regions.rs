@@ -4,7 +4,9 @@
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
 use remora_verbs::abi::*;
-use remora_verbs::ibverbs::{ah, context, cq, device, dm, mr, mw, pd, poll, post, qp};
+use remora_verbs::ibverbs::{
+    ah, bind_mw, context, cq, device, dm, mr, mw, open, pd, poll, post, qp,
+};
 
 const ALL: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
@@ -25,7 +27,7 @@ struct Two {
 
 impl Two {
     fn new() -> Two {
-        let context = context::open_device(device::devices()[0].c());
+        let context = open::open_device(device::devices()[0].c());
         let pd = pd::alloc_pd(context);
         let cq = cq::create_cq(context, 16, null_mut(), null_mut(), 0);
         let mut init = ibv_qp_init_attr::zeroed();
@@ -215,7 +217,7 @@ fn a_window_of_type_1_opens_a_part_of_a_region() {
         mw_access_flags: IBV_ACCESS_REMOTE_READ,
     };
     let mut bind = ibv_mw_bind { wr_id: 3, send_flags: IBV_SEND_SIGNALED, bind_info };
-    assert_eq!(unsafe { mw::bind_mw(two.to, window, &mut bind) }, 0);
+    assert_eq!(unsafe { bind_mw::bind_mw(two.to, window, &mut bind) }, 0);
     let wc = two.next();
     assert_eq!((wc.wr_id, wc.status, wc.opcode), (3, IBV_WC_SUCCESS, IBV_WC_BIND_MW));
     let rkey = unsafe { (*window).rkey };

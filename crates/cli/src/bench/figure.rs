@@ -4,12 +4,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{PeerSide, Row, Spread, Target};
+use super::row::{PeerSide, Row, Run, Spread, Target};
 use crate::draws::Pauses;
 use crate::output;
 
-/// Measures one way once.
-pub(super) type Run<'a> = Box<dyn FnMut() -> Result<f64> + 'a>;
 /// Measures one way once: how long each of several calls took, in µs.
 pub(super) type Calls<'a> = Box<dyn FnMut() -> Result<Vec<f64>> + 'a>;
 

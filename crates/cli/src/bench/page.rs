@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use anyhow::Result;
 
-use super::Row;
 use super::figure::Figure;
 use super::plot;
+use super::row::{Row, Spread};
 
 const STYLE: &str = "\
 :root{color-scheme:light}\
@@ -86,7 +86,7 @@ fn table_of_rows(page: &mut String, words: Words, rows: &[Row]) -> Result<()> {
     )?;
     for row in rows {
         let verdict = row.verdict();
-        let spread = |s: &super::Spread| {
+        let spread = |s: &Spread| {
             format!("{:.2} <small>({:.2}–{:.2})</small> {}", s.median, s.min, s.max, row.unit)
         };
         write!(
@@ -157,7 +157,6 @@ fn processor() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Spread;
     use crate::bench::figure::{Point, Style};
 
     #[test]

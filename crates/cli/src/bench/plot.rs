@@ -3,8 +3,8 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use super::Spread;
 use super::figure::{Figure, Style};
+use super::row::Spread;
 
 /// Colours that those who see few can tell apart, too (Okabe and Ito); ours first.
 pub(super) const COLOURS: [RGBColor; 8] = [

@@ -7,7 +7,8 @@ use clap::Args;
 use remora_sim::goodput::{LOSSES, goodput};
 
 use super::peers::Figure;
-use super::{Case, Options, Target, measure, report};
+use super::report::{Options, report};
+use super::row::{Case, Target, measure};
 use crate::child;
 
 /// TCP is to be tuned: buffers to choose from (0: the system's own choice), and bytes of a write.

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
+use super::report::{Options, report};
+use super::row::{Case, Target, measure};
 use super::transport::{ours, peer};
-use super::{Case, Options, Target, measure, report};
 use crate::verbs::libraries::Libraries;
 use crate::verbs::program;
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::{Outcome, load, set_up};
+use super::outcome::Outcome;
+use super::source::{load, set_up};
 use crate::stop;
 
 /// Polls between looks at the clock.

@@ -9,7 +9,8 @@ use remora::offload::chain::card::Step;
 use remora::offload::chain::picture::{Runs, svg};
 use serde_json::json;
 
-use super::{Outcome, load, set_up};
+use super::outcome::Outcome;
+use super::source::{load, set_up};
 use crate::output;
 
 /// `remora chain trace`.

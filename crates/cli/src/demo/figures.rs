@@ -4,6 +4,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+/// How often everything is moved.
+pub(super) const ROUNDS: usize = 5;
+/// Operations of 8 bytes: unmeasured, measured, and how long they may take in all.
+pub(super) const WARM_UP: usize = 500;
+pub(super) const SAMPLES: usize = 20_000;
+pub(super) const SAMPLING_TIME: Duration = Duration::from_secs(3);
+
 /// How long one operation takes, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Latency {

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -29,15 +29,8 @@ use crate::child::Helper;
 use crate::output;
 use catalogue::Catalogue;
 use data::DataFile;
-use figures::{Bandwidth, Figures, Latency};
+use figures::{Bandwidth, Figures, Latency, ROUNDS};
 pub(crate) use tcp::TcpServer;
-
-/// How often everything is moved.
-const ROUNDS: usize = 5;
-/// Operations of 8 bytes: unmeasured, measured, and how long they may take in all.
-const WARM_UP: usize = 500;
-const SAMPLES: usize = 20_000;
-const SAMPLING_TIME: Duration = Duration::from_secs(3);
 
 /// `remora demo`.
 #[derive(Debug, Args)]

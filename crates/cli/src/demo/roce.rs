@@ -12,8 +12,7 @@ use remora_cli::node::address::RegionAddress;
 use remora_cli::node::client::{CONNECT_PATIENCE, RemoteRegion};
 use remora_cli::node::protocol::Token;
 
-use super::figures::{Bandwidth, Figures, Latency};
-use super::{ROUNDS, SAMPLES, SAMPLING_TIME, WARM_UP};
+use super::figures::{Bandwidth, Figures, Latency, ROUNDS, SAMPLES, SAMPLING_TIME, WARM_UP};
 
 /// Bytes of a work request, and how many of them are in flight.
 const PIECE: u64 = 1 << 20;

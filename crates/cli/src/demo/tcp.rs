@@ -14,8 +14,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::json;
 
-use super::figures::{Bandwidth, Figures, Latency};
-use super::{ROUNDS, SAMPLES, SAMPLING_TIME, WARM_UP};
+use super::figures::{Bandwidth, Figures, Latency, ROUNDS, SAMPLES, SAMPLING_TIME, WARM_UP};
 use crate::{child, output};
 
 const PIECE: usize = 1 << 20;

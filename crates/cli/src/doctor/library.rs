@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::Check;
+use super::check::{Check, Status};
 use crate::verbs::elf;
 use crate::verbs::environment::{LIBRARY_PATH, PRELOAD, Variables, Wishes};
 use crate::verbs::libraries::{Libraries, SYSFS, VERBS};
@@ -184,7 +184,7 @@ fn look_at_program(name: &OsString, variables: &Variables, checks: &mut Vec<Chec
             }
         });
     }
-    if checks[before..].iter().all(|check| check.status != super::Status::Fail) {
+    if checks[before..].iter().all(|check| check.status != Status::Fail) {
         checks.push(loading(&program, variables));
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
-use super::Check;
+use super::check::Check;
 
 /// A listener of rdma_cm: `@remora/cm/<port space>/<port>/<address>/<card>`, an abstract Unix
 /// socket, by which clients on this machine find it.

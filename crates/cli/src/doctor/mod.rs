@@ -1,9 +1,10 @@
 //! `remora doctor`: why a verbs program cannot connect here, in plain words.
 //!
-//! A list of [`Check`]s, each of which looks at one thing and says what it found, whether that is
+//! A list of [`check::Check`]s, each of which looks at one thing and says what it found, whether that is
 //! well, and if not what to do. They change nothing, and need no rights: what cannot be seen is
 //! said to be unseen.
 
+mod check;
 mod library;
 mod machine;
 mod network;
@@ -20,6 +21,7 @@ use serde::Serialize;
 
 use crate::output;
 use crate::verbs::environment::ADDR_VARIABLE;
+use check::{Check, Status};
 
 /// `remora doctor`.
 #[derive(Debug, Args)]
@@ -42,52 +44,6 @@ pub(crate) struct Doctor {
     /// A program that does not find Remora; it is looked at, and not run
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
-}
-
-/// Whether what was found is well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Status {
-    /// It is.
-    Ok,
-    /// Good to know.
-    Note,
-    /// It may be the reason, or will be one.
-    Warn,
-    /// It is a reason.
-    Fail,
-}
-
-/// What one look has found.
-#[derive(Debug, Serialize)]
-struct Check {
-    name: &'static str,
-    status: Status,
-    found: String,
-    /// What to do; empty if nothing.
-    advice: String,
-}
-
-impl Check {
-    fn new(name: &'static str, status: Status, found: impl Into<String>) -> Check {
-        Check { name, status, found: found.into(), advice: String::new() }
-    }
-
-    fn ok(name: &'static str, found: impl Into<String>) -> Check {
-        Check::new(name, Status::Ok, found)
-    }
-
-    fn note(name: &'static str, found: impl Into<String>) -> Check {
-        Check::new(name, Status::Note, found)
-    }
-
-    fn warn(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
-        Check { advice: advice.into(), ..Check::new(name, Status::Warn, found) }
-    }
-
-    fn fail(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
-        Check { advice: advice.into(), ..Check::new(name, Status::Fail, found) }
-    }
 }
 
 /// What `--json` prints.

@@ -3,15 +3,14 @@
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use remora::interface::Interface;
 use remora::nic::qp::Mtu;
-use remora::nic::wire::ROCE_PORT;
 use remora::{Device, DeviceOptions};
 
-use super::{Check, Status};
+use super::check::{Check, Status};
 use crate::output;
 
 /// How long a datagram from this machine to itself may take.
@@ -210,18 +209,6 @@ fn buffers(device: &Device) -> Option<Check> {
     Some(Check { advice: advice.to_owned(), ..Check::new("socket buffer", Status::Note, found) })
 }
 
-/// The address of this machine from which `to` would be reached.
-pub(super) fn route_to(to: IpAddr) -> std::io::Result<UdpSocket> {
-    let any: IpAddr = match to {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0))?;
-    // Sends nothing; the kernel looks for a way.
-    socket.connect((to, ROCE_PORT))?;
-    Ok(socket)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,11 +225,5 @@ mod tests {
         });
         assert_eq!(some.len(), 2, "{some:?}");
         assert!(some.iter().all(|check| check.status == Status::Warn));
-    }
-
-    #[test]
-    fn the_way_to_loopback_is_from_loopback() {
-        let socket = route_to("127.0.0.9".parse().unwrap()).unwrap();
-        assert!(socket.local_addr().unwrap().ip().is_loopback());
     }
 }

@@ -5,11 +5,13 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use remora::interface::route_to;
 use remora::nic::qp::Mtu;
+use remora::nic::wire::ROCE_PORT;
 use remora::{ConnectFailure, ConnectionParams, QueuePairOptions};
 
-use super::Check;
-use super::network::{Card, route_to};
+use super::check::Check;
+use super::network::Card;
 
 /// How long the peer has to answer. RDMA CM repeats its request meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -28,7 +30,7 @@ pub(super) fn look(peer: &str, card: Option<&Card>, checks: &mut Vec<Check>) {
             return checks.push(Check::fail("peer", found, "name it by its IP address"));
         }
     };
-    let route = match route_to(to) {
+    let route = match route_to((to, ROCE_PORT).into()) {
         Ok(route) => route,
         Err(error) => {
             let found = format!("there is no way to {to}: {error}");
@@ -154,7 +156,7 @@ fn ask(card: &Card, to: IpAddr) -> Result<()> {
 /// Does the peer's system itself say that the port is closed?
 fn nobody_there(to: IpAddr) -> bool {
     let refused = || {
-        let socket = route_to(to)?;
+        let socket = route_to((to, ROCE_PORT).into())?;
         socket.set_read_timeout(Some(Duration::from_millis(300)))?;
         // Too short to be a packet: a card drops it.
         socket.send(&[0])?;

@@ -1,7 +1,6 @@
 //! The client's side: a connection to one region of a node.
 
 use std::net::SocketAddr;
-use std::thread;
 use std::time::Duration;
 
 use remora::kernel::KernelClient;
@@ -12,19 +11,16 @@ use remora::{
     CompletionQueue, ConnectFailure, Connection, ConnectionParams, CreateQpError, Device,
     ProtectionDomain, QueuePair, QueuePairOptions, RegisterError,
 };
-use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::KERNELS_DOCUMENT;
 use super::address::{NodeAddress, RegionAddress};
-use super::document::{self, DocumentError};
-use super::protocol::{REQUEST_LEN, Reply, ReplyError, Request, Token};
-use super::transfer::{ACK_TIMEOUT, Transfer, TransferError, WINDOW};
+use super::protocol::{ACK_TIMEOUT, REQUEST_LEN, Reply, ReplyError, Request, Token};
 
+/// Pieces in flight.
+pub const WINDOW: usize = 8;
 /// How long a node may take to answer. The manager repeats its request once in that time.
 pub const CONNECT_PATIENCE: Duration = Duration::from_secs(6);
-/// How often a document is read anew when it was being written.
-const DOCUMENT_TRIES: usize = 100;
 /// Calls of kernels in flight.
 const CALLS: usize = 1;
 
@@ -93,30 +89,6 @@ pub enum OpenRegionError {
     /// Our own card has no room for a queue pair.
     #[error(transparent)]
     QueuePair(#[from] CreateQpError),
-}
-
-/// Why a document could not be read.
-#[derive(Debug, Error)]
-pub enum ReadDocumentError {
-    /// The transfer failed.
-    #[error(transparent)]
-    Transfer(#[from] TransferError),
-    /// It is no document, or changes too fast.
-    #[error("cannot read {region}: {source}")]
-    Document {
-        /// Where.
-        region: RegionAddress,
-        /// Why.
-        source: DocumentError,
-    },
-    /// Its text is not what it should be.
-    #[error("{region} is not what it should be (is the node of another version?): {source}")]
-    Json {
-        /// Where.
-        region: RegionAddress,
-        /// Why.
-        source: serde_json::Error,
-    },
 }
 
 impl RemoteRegion {
@@ -210,33 +182,6 @@ impl RemoteRegion {
     /// No memory for the results.
     pub fn kernels(&self, result_len: usize) -> Result<KernelClient, RegisterError> {
         KernelClient::new(&self.pd, self.queue_pair(), &self.recv_cq, CALLS, result_len)
-    }
-
-    /// Reads a document of the node's. Reads again while it is being written.
-    ///
-    /// # Errors
-    /// See [`ReadDocumentError`].
-    pub fn read_document<T: DeserializeOwned>(&self) -> Result<T, ReadDocumentError> {
-        let region = || self.address.clone();
-        let mut transfer = Transfer::new(self)?;
-        let mut torn = DocumentError::Torn;
-        for _ in 0..DOCUMENT_TRIES {
-            let mut bytes = Vec::new();
-            transfer.read(0..self.len(), &mut |part| {
-                bytes.extend_from_slice(part);
-                Ok(())
-            })?;
-            match document::parse(&bytes) {
-                Ok(document) => {
-                    return serde_json::from_str(document.text)
-                        .map_err(|source| ReadDocumentError::Json { region: region(), source });
-                }
-                // One that has never been written will be soon, too.
-                Err(error) => torn = error,
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        Err(ReadDocumentError::Document { region: region(), source: torn })
     }
 }
 

@@ -7,10 +7,10 @@
 //!
 //! - [`spec`] and [`address`] parse what a person types; [`protocol`] and [`document`] parse what
 //!   a peer sends: pure functions of bytes.
-//! - [`server`] is the node; `clients` is who is connected to it, `regions` what it serves.
-//! - [`client`] connects to a region; [`transfer`] moves bytes.
-//!
-//! - [`kernels`] loads kernels into the node's card, for who shows a [`permit`].
+//! - [`serve`] is the command, [`start`] what a node is started with; [`server`] is the node,
+//!   `clients` who is connected to it, `regions` what it serves.
+//! - [`client`] connects to a region; [`transfer`] moves bytes, [`reader`] reads documents.
+//! - [`kernels`] loads kernels into the node's card, for clients that show a [`permit`].
 //!
 //! Each region has a protection domain of its own, in which the queue pairs of its clients live: a
 //! key that leaks opens nothing to the clients of another region. Who calls kernels lives in that
@@ -24,9 +24,12 @@ pub mod document;
 pub mod kernels;
 pub mod permit;
 pub mod protocol;
+pub mod reader;
 mod regions;
+pub mod serve;
 pub mod server;
 pub mod spec;
+pub mod start;
 pub mod transfer;
 
 /// The port that a node listens on if told nothing else, of RDMA CM's TCP port space: the one

@@ -16,6 +16,9 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+/// The wait for an acknowledge, 4.096 µs · 2^16 = 0.27 s. Eight of them, 2.1 s, and a silent peer
+/// is given up; long enough for a busy machine that gives the peer no processor.
+pub const ACK_TIMEOUT: u8 = 16;
 /// Bytes of a request: all that RDMA CM leaves of a REQ's private data.
 pub const REQUEST_LEN: usize = 56;
 /// Bytes of a reply.

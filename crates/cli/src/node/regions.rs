@@ -9,8 +9,8 @@ use remora::{Device, MemoryRegion, ProtectionDomain};
 use serde::{Deserialize, Serialize};
 
 use super::protocol::Reply;
-use super::server::StartError;
 use super::spec::{RegionSpec, Source};
+use super::start::StartError;
 
 /// What a node says of one of its regions.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

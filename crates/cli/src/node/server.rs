@@ -1,19 +1,16 @@
 //! The node: admits clients to regions, and keeps its lists and counters.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::nic::cm::ListenError;
+use remora::nic::Access;
 use remora::nic::queue::Completion;
-use remora::nic::{Access, CreateError};
 use remora::{
     Channel, CompletionQueue, ConnectionParams, Device, IncomingConnection, Listener,
-    QueuePairOptions, RegisterError,
+    QueuePairOptions,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -22,13 +19,11 @@ use super::address::NodeAddress;
 use super::clients::{Departure, Roster};
 use super::document::{HEADER_LEN, Publisher};
 use super::kernels::{KernelRow, Kernels, LIST_BYTES};
-use super::protocol::{Reply, Request, RequestError, Token};
+use super::protocol::{ACK_TIMEOUT, Reply, Request, RequestError, Token};
 pub use super::regions::RegionInfo;
 use super::regions::Served;
-use super::spec::RegionSpec;
-use super::{
-    CLIENTS_MAX, DEFAULT_PORT, KERNELS_DOCUMENT, REGIONS_DOCUMENT, REGIONS_MAX, STATS_DOCUMENT,
-};
+use super::start::{NodeOptions, StartError};
+use super::{CLIENTS_MAX, KERNELS_DOCUMENT, REGIONS_DOCUMENT, REGIONS_MAX, STATS_DOCUMENT};
 
 /// How often connections and files are looked at and the counters are published.
 const TICK: Duration = Duration::from_millis(250);
@@ -42,87 +37,6 @@ const ACCEPT_PATIENCE: Duration = Duration::from_millis(100);
 const STATS_BYTES: u64 = 32 << 10;
 /// Refusals and departures told in words in one tick; more are only counted.
 const WORDS_PER_TICK: u64 = 10;
-
-/// What to serve, and to whom.
-#[derive(Clone, Debug)]
-pub struct NodeOptions {
-    /// Port of RDMA CM's TCP port space.
-    pub port: u16,
-    /// What a client must show. Without one, everybody who reaches the device is admitted.
-    pub token: Option<Token>,
-    /// The regions.
-    pub regions: Vec<RegionSpec>,
-    /// Each of these permits to load kernels.
-    pub permits: Vec<Token>,
-}
-
-impl Default for NodeOptions {
-    fn default() -> NodeOptions {
-        NodeOptions { port: DEFAULT_PORT, token: None, regions: Vec::new(), permits: Vec::new() }
-    }
-}
-
-/// Why a node did not start.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// Nothing to serve.
-    #[error("nothing to serve: give it a region, as in --region data=FILE or --region scratch=64M")]
-    NoRegions,
-    /// Too much to serve.
-    #[error("{0} regions are more than the {REGIONS_MAX} that a node serves")]
-    TooManyRegions(usize),
-    /// Two regions of one name.
-    #[error("two regions are called `{0}`: clients could not tell them apart")]
-    Twice(String),
-    /// A file that cannot be opened.
-    #[error("cannot open {path} for region `{name}`: {source}")]
-    Open {
-        /// The region.
-        name: String,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A directory, a device, a pipe.
-    #[error("cannot serve {path} as region `{name}`: it is no regular file")]
-    NoFile {
-        /// The region.
-        name: String,
-        /// The path.
-        path: PathBuf,
-    },
-    /// A file without bytes.
-    #[error("cannot serve {path} as region `{name}`: the file is empty")]
-    EmptyFile {
-        /// The region.
-        name: String,
-        /// The file.
-        path: PathBuf,
-    },
-    /// The card or the system has no room.
-    #[error("cannot make region `{name}`: {source}")]
-    Register {
-        /// The region.
-        name: String,
-        /// Why.
-        source: RegisterError,
-    },
-    /// The card has no more of something.
-    #[error(transparent)]
-    Card(#[from] CreateError),
-    /// The port is taken.
-    #[error("cannot listen on port {port}: {source}")]
-    Listen {
-        /// The port.
-        port: u16,
-        /// Why.
-        source: ListenError,
-    },
-    /// The system has no more descriptors.
-    #[error("cannot set up the node: {0}")]
-    System(#[from] io::Error),
-}
 
 /// Why a client is refused, in words that it reads (at most 148 bytes).
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -345,7 +259,7 @@ impl Node {
         };
         let params = ConnectionParams {
             access,
-            timeout: super::transfer::ACK_TIMEOUT,
+            timeout: ACK_TIMEOUT,
             kernels: name == KERNELS_DOCUMENT,
             ..ConnectionParams::new(self.device.info().mtu)
         };

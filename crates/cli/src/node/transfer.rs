@@ -14,15 +14,10 @@ use remora::{MemoryRegion, RegisterError, WaitError};
 use thiserror::Error;
 
 use super::address::RegionAddress;
-use super::client::RemoteRegion;
+use super::client::{RemoteRegion, WINDOW};
 
 /// Bytes of a piece.
 pub const CHUNK: usize = 1 << 20;
-/// Pieces in flight.
-pub const WINDOW: usize = 8;
-/// The wait for an acknowledge, 4.096 µs · 2^16 = 0.27 s. Eight of them, 2.1 s, and a silent peer
-/// is given up; long enough for a busy machine that gives the peer no processor.
-pub const ACK_TIMEOUT: u8 = 16;
 
 /// How often a waiting transfer looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);

@@ -11,6 +11,8 @@ use remora::nic::queue::{
 use remora::{CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair};
 use remora::{QueuePairOptions, WaitError};
 
+/// How long a silent peer is waited for.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Messages that the peer may send before the first is taken.
 const RECEIVES: u64 = 4;
 /// Every control connection carries messages of at least so many bytes.

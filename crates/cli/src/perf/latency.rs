@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use remora::nic::queue::{Completion, Data, RecvRequest, SendFlags, SendRequest};
 
-use super::plan::Verb;
+use super::control::PATIENCE;
+use super::plan::{Until, Verb};
 use super::session::{Session, Work, ensure_success};
-use super::{PATIENCE, Until};
 
 /// Operations before counting begins.
 const WARM_UP: u64 = 500;

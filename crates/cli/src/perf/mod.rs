@@ -2,12 +2,13 @@
 //!
 //! A client connects to `remora perf serve` by RDMA CM ([`session`]), with the test's [`plan`] as
 //! private data. Queue pair numbers go over a control connection ([`control`]), so that a thousand
-//! queue pairs cost two messages. Then [`latency`] or [`bandwidth`] runs, and [`verify`] looks at
-//! what has arrived.
+//! queue pairs cost two messages. Then [`latency`] or [`bandwidth`] runs, and [`verify`] holds what
+//! has arrived against the [`pattern`].
 
 mod bandwidth;
 mod control;
 mod latency;
+mod pattern;
 mod plan;
 mod report;
 mod serve;
@@ -18,17 +19,13 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Args, Subcommand, ValueEnum, value_parser};
+use clap::{Args, Subcommand, value_parser};
 
 use crate::DeviceArgs;
 use crate::child::{self, Helper};
-use plan::{Plan, Verb};
+use plan::{Mode, Plan, Until, Verb};
+use serve::DEFAULT_PORT;
 use session::Session;
-
-/// The port that `remora perf serve` listens on, of RDMA CM's TCP port space; perftest's own.
-const DEFAULT_PORT: u16 = 18_515;
-/// How long a silent peer is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// `remora perf`.
 #[derive(Debug, Args)]
@@ -49,15 +46,6 @@ enum What {
     Atomic(Test),
     /// Be the other end: wait for clients until stopped
     Serve(serve::Serve),
-}
-
-/// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Mode {
-    /// Time of one operation at a time; half a round trip for ping-pongs
-    Lat,
-    /// Bytes and messages a second with many operations in flight
-    Bw,
 }
 
 /// One measurement.
@@ -186,15 +174,6 @@ impl Test {
         let node = node.with_context(|| format!("the other process said `{line}`"))?;
         Ok((server, node))
     }
-}
-
-/// How long a measurement goes on.
-#[derive(Clone, Copy, Debug)]
-enum Until {
-    /// So many messages on each queue pair.
-    Messages(u64),
-    /// So long.
-    Elapsed(Duration),
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -1,10 +1,28 @@
 //! What a test does: what the client tells the server when it connects.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use remora::nic::qp::Mtu;
 
-use super::Mode;
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum Mode {
+    /// Time of one operation at a time; half a round trip for ping-pongs
+    Lat,
+    /// Bytes and messages a second with many operations in flight
+    Bw,
+}
+
+/// How long a measurement goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Until {
+    /// So many messages on each queue pair.
+    Messages(u64),
+    /// So long.
+    Elapsed(Duration),
+}
 
 /// The first bytes of the private data, with the version of all that follows.
 const MAGIC: [u8; 5] = *b"perf\x01";

@@ -7,12 +7,14 @@ use anyhow::{Context, Result};
 use clap::Args;
 use remora::{Device, IncomingConnection};
 
-use super::plan::{Plan, Verb};
+use super::plan::{Mode, Plan, Verb};
 use super::session::Session;
-use super::{DEFAULT_PORT, Mode, bandwidth, latency, verify};
+use super::{bandwidth, latency, verify};
 use crate::DeviceArgs;
 use crate::child;
 
+/// The port that `remora perf serve` listens on, of RDMA CM's TCP port space; perftest's own.
+pub(super) const DEFAULT_PORT: u16 = 18_515;
 /// How the first line begins; an address and a port follow.
 pub(super) const LISTENING: &str = "remora perf: listening on";
 

@@ -10,9 +10,9 @@ use remora::{
     ProtectionDomain, QueuePair, QueuePairOptions,
 };
 
-use super::control::Control;
-use super::plan::{Plan, Verb};
-use super::{Mode, PATIENCE, verify};
+use super::control::{Control, PATIENCE};
+use super::pattern;
+use super::plan::{Mode, Plan, Verb};
 
 /// Messages up to this size are sent inline.
 const INLINE_MAX: u32 = 64;
@@ -169,7 +169,7 @@ impl Half {
         let qps =
             (0..plan.qps).map(|_| self.pd.create_qp(&options)).collect::<Result<Vec<_>, _>>()?;
         let mine = self.introduction(mtu, &qps);
-        verify::fill(&self.region, &plan, if client { verify::CLIENT } else { verify::SERVER })?;
+        pattern::fill(&self.region, &plan, if client { pattern::CLIENT } else { pattern::SERVER })?;
         if client {
             self.control.send(&mine, PATIENCE)?;
         }

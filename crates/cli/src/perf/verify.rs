@@ -7,30 +7,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use remora::MemoryRegion;
-use remora::memory::Buffer;
 use remora::nic::queue::SendFlags;
 
-use super::PATIENCE;
-use super::plan::{Plan, Verb};
+use super::control::{LEAST_ROOM, PATIENCE};
+use super::pattern::{LAST, SERVER, compare, fill};
+use super::plan::Verb;
 use super::session::{Session, ensure_success};
-
-/// What the outboxes hold: of the client, of the server, and of the client at last.
-pub(super) const CLIENT: u8 = 1;
-pub(super) const SERVER: u8 = 2;
-const LAST: u8 = 3;
-
-/// Fills the outbox.
-pub(super) fn fill(region: &MemoryRegion, plan: &Plan, seed: u8) -> Result<()> {
-    if plan.verb == Verb::Atomic {
-        return Ok(());
-    }
-    let bytes = pattern(plan, seed);
-    for i in 0..plan.slots() as usize {
-        region.write_at(plan.outbox(i) as usize, &bytes)?;
-    }
-    Ok(())
-}
 
 /// The client's part, after `messages` messages.
 pub(super) fn client(session: &mut Session, messages: u64) -> Result<()> {
@@ -59,7 +41,7 @@ pub(super) fn server(session: &mut Session, received: u64) -> Result<()> {
     let checked = check(session, messages, received);
     // One control message holds at least so many bytes.
     let mut verdict = checked.as_ref().map_or_else(|e| format!("{e:#}"), |()| String::new());
-    while verdict.len() > super::control::LEAST_ROOM {
+    while verdict.len() > LEAST_ROOM {
         verdict.pop();
     }
     session.control.send(verdict.as_bytes(), patience())?;
@@ -102,25 +84,6 @@ fn send_last(session: &Session) -> Result<()> {
         ensure_success(&done)?;
     }
     Ok(())
-}
-
-/// Compares the first `slots` slots of the inbox with the pattern.
-fn compare(buffer: &Buffer, plan: &Plan, slots: u64, seed: u8) -> Result<()> {
-    let expected = pattern(plan, seed);
-    let mut got = vec![0; expected.len()];
-    for i in 0..slots as usize {
-        buffer.read_at(plan.inbox(i) as usize, &mut got)?;
-        if let Some(at) = got.iter().zip(&expected).position(|(a, b)| a != b) {
-            bail!("byte {at} of message slot {i} is {:#x}, not {:#x}", got[at], expected[at]);
-        }
-    }
-    Ok(())
-}
-
-/// Bytes of one message.
-fn pattern(plan: &Plan, seed: u8) -> Vec<u8> {
-    let byte = |i: u32| i.wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed.wrapping_mul(0x55);
-    (0..plan.size).map(byte).collect()
 }
 
 fn patience() -> Duration {

@@ -11,8 +11,8 @@ use remora::{
     QueuePairOptions,
 };
 
+use super::agreed::{Ready, params};
 use super::served::{REQUESTS, SAME};
-use super::server::{Ready, params};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of an answer, at most.

@@ -9,10 +9,10 @@ use remora::nic::Access;
 use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Sge, Status};
 use remora::{Connection, Device, MemoryRegion, QueuePair};
 
+use super::agreed::{End, Place, Ready, params};
 use super::asker::Askers;
 use super::image::Image;
 use super::rpc;
-use super::server::{End, Place, Ready, params};
 use crate::child::{self, Helper};
 use crate::draws::Pauses;
 

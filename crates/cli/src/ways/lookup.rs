@@ -5,9 +5,9 @@ use remora::kernel::builtin::{RemoteTable, opcode, traverse};
 use remora::offload::kernel::builtin::{consistency, get, traversal};
 
 use super::Client;
+use super::agreed::FLAKY;
 use super::image::{ELEMENT_LEN, List};
 use super::rpc::Op;
-use super::server::FLAKY;
 
 /// A way to do it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -157,6 +157,12 @@ fn read_spinning(stream: &mut TcpStream, mut room: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
+/// The u64 at `at`.
+pub(super) fn word(bytes: &[u8], at: usize) -> Result<u64> {
+    let word = bytes.get(at..at + 8).context("parameters that are too short")?;
+    Ok(u64::from_le_bytes(word.try_into()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,7 +20,8 @@ use remora::{
     ProtectionDomain, QueuePair, QueuePairOptions,
 };
 
-use super::server::{params, word};
+use super::agreed::params;
+use super::rpc::word;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Connections with the same look-up, for throughput.

@@ -15,15 +15,12 @@ use remora::nic::queue::{Completion, RecvRequest, Status};
 use remora::offload::kernel::builtin::column::Column;
 use remora::offload::kernel::builtin::filter::{Compare, FilterTap, Params as Filter};
 use remora::offload::kernel::builtin::{consistency, get};
-use remora::{
-    CompletionQueue, Connection, ConnectionParams, Device, DeviceOptions, MemoryRegion, OpenError,
-    ProtectionDomain, QueuePair, QueuePairOptions,
-};
+use remora::{Connection, Device, DeviceOptions, MemoryRegion, OpenError};
 use remora_cli::node::spec::parse_size;
-use serde::{Deserialize, Serialize};
 
+use super::agreed::{End, FILTER_BELOW, FLAKY, Place, Ready, STREAMED_MAX, params};
 use super::image::ELEMENT_LEN;
-use super::rpc::{Op, Service};
+use super::rpc::{Op, Service, word};
 use super::served::Served;
 use super::sketchers::Sketchers;
 use crate::child;
@@ -32,14 +29,6 @@ const PORT: u16 = 18_516;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Steps of the card between looks at the TCP connection, a system call each.
 const STEPS: u32 = 512;
-/// Messages that may be streamed to the application before it has looked at one.
-pub(crate) const STREAMED_MAX: u32 = 1024;
-/// The stream filter keeps values below this: one of 256 that are spread evenly.
-pub(crate) const FILTER_BELOW: u64 = 1 << 56;
-/// The op-code of [`flaky`].
-pub(crate) const FLAKY: u64 = 0x100;
-/// The precision of the sketches: 16,384 registers.
-pub(crate) const PRECISION: u8 = 14;
 
 /// `remora ways`: the far end.
 #[derive(Debug, Args)]
@@ -59,59 +48,6 @@ pub(crate) struct Server {
     /// Serve chains, too, and answer SENDs
     #[arg(long)]
     chains: bool,
-}
-
-/// What the far end prints when it serves.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Ready {
-    pub(crate) card: SocketAddr,
-    pub(crate) tcp: SocketAddr,
-    /// Structures: what the kernels are granted.
-    pub(crate) memory: Place,
-    /// For streams: plain memory, and such with a receive kernel bound to it.
-    pub(crate) plain: Place,
-    pub(crate) hyperloglog: Place,
-    pub(crate) filter: Place,
-    pub(crate) shuffle: Place,
-    /// Threads that may look at what is streamed.
-    pub(crate) threads: usize,
-}
-
-/// A region, as the peer names it.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
-    pub(crate) addr: u64,
-    pub(crate) rkey: u32,
-    pub(crate) len: u64,
-}
-
-/// An end of a connection, at either side.
-#[derive(Debug)]
-pub(crate) struct End {
-    pub(crate) cq: CompletionQueue,
-    pub(crate) recv_cq: CompletionQueue,
-    pub(crate) qp: QueuePair,
-}
-
-impl End {
-    pub(crate) fn new(device: &Device, pd: &ProtectionDomain) -> Result<End> {
-        let (cq, recv_cq) = (device.create_cq(1024)?, device.create_cq(2 * STREAMED_MAX as usize)?);
-        let qp = pd.create_qp(&QueuePairOptions {
-            recv_cq: &recv_cq,
-            send_depth: 512,
-            recv_depth: STREAMED_MAX,
-            send_sges: 2,
-            ..QueuePairOptions::rc(&cq)
-        })?;
-        Ok(End { cq, recv_cq, qp })
-    }
-}
-
-/// What both ends agree to. Half a second may pass before a packet is sent again: both ends spin,
-/// and on a machine that is busy with other things as well each has to wait for its turns.
-pub(crate) fn params(device: &Device) -> ConnectionParams {
-    let usual = ConnectionParams::new(device.info().mtu);
-    ConnectionParams { kernels: true, timeout: 17, ..usual }
 }
 
 /// The far end at work.
@@ -373,10 +309,4 @@ impl Serving {
         out.resize(from + len, 0);
         self.read(addr, &mut out[from..])
     }
-}
-
-/// The u64 at `at`.
-pub(super) fn word(bytes: &[u8], at: usize) -> Result<u64> {
-    let word = bytes.get(at..at + 8).context("parameters that are too short")?;
-    Ok(u64::from_le_bytes(word.try_into()?))
 }

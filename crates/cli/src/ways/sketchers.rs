@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use remora::MemoryRegion;
 use remora::offload::kernel::builtin::hyperloglog::Sketch;
 
-use super::server::PRECISION;
+use super::agreed::PRECISION;
 
 /// Bytes that are taken of a message at once: they stay in the first cache.
 const PIECE: usize = 16 << 10;

@@ -14,9 +14,11 @@ use remora_nic::{
 };
 use thiserror::Error;
 
+use super::element::{Label, QueueId, sge};
+use super::load::{Made, Target, Wanted, load};
 use super::plan::{Piece, Plan};
-use super::program::{Kind, Layout, LinkError, Program, QueueAt, RegionAt};
-use super::request::{Class, Label, QueueId, Verb, sge};
+use super::program::{Kind, Layout, LinkError, Program, RegionAt};
+use super::verb::{Class, Verb};
 
 /// Messages from the client that may be under way.
 const CLIENT_DEPTH: u32 = 16;
@@ -49,9 +51,6 @@ pub enum SetupError {
     /// The program has no client.
     #[error("the program has no receive queue, so nobody can send it anything")]
     NoClient,
-    /// More than one queue towards the client, or from it.
-    #[error("a program has at most one receive queue and one reply queue")]
-    Clients,
     /// A message is too long.
     #[error("a message is at most {MESSAGE_MAX} bytes long")]
     Message,
@@ -134,57 +133,40 @@ impl ChainCard {
     /// See [`SetupError`].
     pub fn new(program: &Program, imports: &[&[u8]]) -> Result<ChainCard, SetupError> {
         Plan::check(program, imports.len())?;
-        let mut plan = Plan::new(program, imports.iter().map(|import| import.len()));
         let mut nic = Nic::new(Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST)), [7; 32]);
         let pd = nic.alloc_pd()?;
-        let mut layout = Layout::default();
-        let connection = Connection::of(program)?;
-        for piece in plan.rings.clone() {
-            let ring = register(&mut nic, pd, piece)?;
-            let cq = nic.create_counting_cq(FAILURES_KEPT)?;
-            layout.queues.push(QueueAt { qpn: 0, cq, ring });
-        }
-        layout.data = register(&mut nic, pd, plan.data)?;
-        for piece in &plan.imports {
-            layout.imports.push(register(&mut nic, pd, *piece)?);
-        }
-        for (i, queue) in program.queues().iter().enumerate() {
-            if queue.kind == Kind::Loop {
-                let ring = ring(program, &layout, Some(QueueId(i)));
-                let flags = if queue.managed { QpFlags::MANAGED_SEND } else { QpFlags::empty() };
-                let cq = layout.queues[i].cq;
-                let qpn = nic.create_qp(init(pd, (cq, cq), (ring, RingInit::default()), flags))?;
-                nic.loop_back(qpn, qpn, Access::all())?;
-                layout.queues[i].qpn = qpn;
-            }
-        }
-        let client = connection.connect(program, &mut nic, pd, &mut plan, &mut layout)?;
-        let image = program.link(&layout)?;
-        let bytes = plan.load(&image, imports);
-        let before = bytes.clone();
-        let memory = Watched { bytes, writes: None };
+        let plan = Plan::new(program, imports.iter().map(|import| import.len()));
+        let mut target = Planned { nic, pd, plan, bytes: Vec::new() };
+        let imported = target.plan.imports.clone();
+        let imported = imported.into_iter().zip(imports).map(|(piece, bytes)| {
+            let region = target.register(piece)?;
+            target.write(region, bytes).map(|()| region)
+        });
+        let imported = imported.collect::<Result<_, _>>()?;
+        let loaded = load(&mut target, program, imported)?;
+        let client = loaded.client.map(|at| target.client(at.qpn)).transpose()?;
+        let Planned { nic, mut bytes, plan, .. } = target;
+        bytes.resize(plan.end as usize, 0);
         let queues = || program.queues().iter().enumerate();
         let slots =
             queues().map(|(i, queue)| (queue.depth(), program.stride(QueueId(i)))).collect();
-        let kinds = queues().map(|(_, queue)| queue.kind).collect();
-        let batch = TransmitBatch::new();
-        let mut card =
-            ChainCard { nic, memory, layout, client, batch, before, kinds, slots, polled: 0 };
+        let mut card = ChainCard {
+            nic,
+            before: bytes.clone(),
+            memory: Watched { bytes, writes: None },
+            layout: loaded.layout.clone(),
+            client,
+            batch: TransmitBatch::new(),
+            kinds: queues().map(|(_, queue)| queue.kind).collect(),
+            slots,
+            polled: 0,
+        };
         card.post_receives()?;
-        for ((i, queue), enabled) in queues().zip(&image.enabled) {
-            card.start(i, queue.kind, *enabled)?;
-        }
+        loaded.start(|qpn, queue, index| match queue {
+            Queue::Send => card.nic.handle_send_doorbell(qpn, index),
+            Queue::Recv => card.nic.handle_recv_doorbell(qpn, index),
+        })?;
         Ok(card)
-    }
-
-    fn start(&mut self, queue: usize, kind: Kind, enabled: u32) -> Result<(), SetupError> {
-        let qpn = self.layout.queues[queue].qpn;
-        match kind {
-            _ if enabled == 0 => {}
-            Kind::Receive => self.nic.handle_recv_doorbell(qpn, enabled)?,
-            Kind::Loop | Kind::Reply => self.nic.handle_send_doorbell(qpn, enabled)?,
-        }
-        Ok(())
     }
 
     fn post_receives(&mut self) -> Result<(), SetupError> {
@@ -396,90 +378,106 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-fn register(nic: &mut Nic, pd: Pd, piece: Piece) -> Result<RegionAt, RegMrError> {
-    let Piece { addr, len } = piece;
-    // A region of no bytes is none; the gap behind a piece is its own.
-    let len = len.max(1);
-    let pages = PageTable::contiguous(PAGE, addr, len);
-    let key = nic.reg_mr(pd, MrInit { iova: addr, len, access: Access::all(), pages })?;
-    Ok(RegionAt { addr, key })
+/// A card without a host, whose memory is laid out by a plan.
+struct Planned {
+    nic: Nic,
+    pd: Pd,
+    plan: Plan,
+    /// Memory, as far as it was written.
+    bytes: Vec<u8>,
 }
 
-fn init(pd: Pd, cqs: (u32, u32), rings: (RingInit, RingInit), flags: QpFlags) -> QpInit {
-    QpInit {
-        pd,
-        transport: Transport::Rc,
-        send_cq: cqs.0,
-        recv_cq: cqs.1,
-        srq: None,
-        sq: rings.0,
-        rq: rings.1,
-        signal_all: false,
-        flags,
-    }
-}
-
-/// A queue's ring, where it was laid.
-fn ring(program: &Program, layout: &Layout, queue: Option<QueueId>) -> RingInit {
-    queue.map_or_else(RingInit::default, |queue| RingInit {
-        addr: layout.queues[queue.0].ring.addr,
-        depth: program.queues()[queue.0].depth(),
-        stride: program.stride(queue),
-    })
-}
-
-/// The two queues that a program has towards its client.
-struct Connection {
-    receive: Option<QueueId>,
-    reply: Option<QueueId>,
-}
-
-impl Connection {
-    fn of(program: &Program) -> Result<Connection, SetupError> {
-        let one = |kind: Kind| {
-            let queues =
-                program.queues().iter().enumerate().filter(|(_, queue)| queue.kind == kind);
-            let ids: Vec<QueueId> = queues.map(|(i, _)| QueueId(i)).collect();
-            if ids.len() > 1 { Err(SetupError::Clients) } else { Ok(ids.first().copied()) }
-        };
-        Ok(Connection { receive: one(Kind::Receive)?, reply: one(Kind::Reply)? })
+impl Planned {
+    fn register(&mut self, piece: Piece) -> Result<RegionAt, RegMrError> {
+        let Piece { addr, len } = piece;
+        // A region of no bytes is none; the gap behind a piece is its own.
+        let len = len.max(1);
+        let pages = PageTable::contiguous(PAGE, addr, len);
+        let init = MrInit { iova: addr, len, access: Access::all(), pages };
+        Ok(RegionAt { addr, key: self.nic.reg_mr(self.pd, init)? })
     }
 
-    /// Makes the queue pair that has them, and the client's.
-    fn connect(
-        &self,
-        program: &Program,
-        nic: &mut Nic,
-        pd: Pd,
-        plan: &mut Plan,
-        layout: &mut Layout,
-    ) -> Result<Option<Client>, SetupError> {
-        let queues: Vec<QueueId> = self.receive.into_iter().chain(self.reply).collect();
-        let Some(first) = queues.first() else { return Ok(None) };
-        let cq = |queue: Option<QueueId>| layout.queues[queue.unwrap_or(*first).0].cq;
-        let cqs = (cq(self.reply), cq(self.receive));
-        let rings = (ring(program, layout, self.reply), ring(program, layout, self.receive));
-        let managed = |queue: Option<QueueId>, flag| {
-            let is = queue.is_some_and(|queue| program.queues()[queue.0].managed);
-            if is { flag } else { QpFlags::empty() }
-        };
-        let flags = managed(self.reply, QpFlags::MANAGED_SEND)
-            | managed(self.receive, QpFlags::MANAGED_RECV);
-        let server = nic.create_qp(init(pd, cqs, rings, flags))?;
-        for queue in queues {
-            layout.queues[queue.0].qpn = server;
-        }
-        let buffers = plan.piece(2 * u64::from(CLIENT_DEPTH) * MESSAGE_MAX);
-        let buffers = register(nic, pd, buffers)?;
+    /// A queue's ring, where it was laid.
+    fn ring(&mut self, wanted: Wanted) -> Result<(RingInit, RegionAt), RegMrError> {
+        let Wanted { queue, depth, stride, .. } = wanted;
+        let region = self.register(self.plan.rings[queue.index()])?;
+        Ok((RingInit { addr: region.addr, depth, stride }, region))
+    }
+
+    fn create(
+        &mut self,
+        (send_cq, recv_cq): (u32, u32),
+        (sq, rq): (RingInit, RingInit),
+        flags: QpFlags,
+    ) -> Result<u32, CreateError> {
+        self.nic.create_qp(QpInit {
+            pd: self.pd,
+            transport: Transport::Rc,
+            send_cq,
+            recv_cq,
+            srq: None,
+            sq,
+            rq,
+            signal_all: false,
+            flags,
+        })
+    }
+
+    /// A client, connected to the program's queue pair `server`.
+    fn client(&mut self, server: u32) -> Result<Client, SetupError> {
+        let buffers = self.plan.piece(2 * u64::from(CLIENT_DEPTH) * MESSAGE_MAX);
+        let buffers = self.register(buffers)?;
         let mut ring = || {
-            let piece = plan.piece(u64::from(CLIENT_DEPTH * CLIENT_STRIDE));
+            let piece = self.plan.piece(u64::from(CLIENT_DEPTH * CLIENT_STRIDE));
             RingInit { addr: piece.addr, depth: CLIENT_DEPTH, stride: CLIENT_STRIDE }
         };
         let rings = (ring(), ring());
-        let cq = nic.create_cq(4 * CLIENT_DEPTH as usize)?;
-        let qpn = nic.create_qp(init(pd, (cq, cq), rings, QpFlags::empty()))?;
-        nic.loop_back(server, qpn, Access::empty())?;
-        Ok(Some(Client { qpn, cq, buffers, sent: 0 }))
+        let cq = self.nic.create_cq(4 * CLIENT_DEPTH as usize)?;
+        let qpn = self.create((cq, cq), rings, QpFlags::empty())?;
+        self.nic.loop_back(server, qpn, Access::empty())?;
+        Ok(Client { qpn, cq, buffers, sent: 0 })
+    }
+}
+
+impl Target for Planned {
+    type Error = SetupError;
+
+    fn counting_cq(&mut self) -> Result<u32, SetupError> {
+        Ok(self.nic.create_counting_cq(FAILURES_KEPT)?)
+    }
+
+    fn data(&mut self, _len: usize) -> Result<RegionAt, SetupError> {
+        Ok(self.register(self.plan.data)?)
+    }
+
+    fn queue_pair(
+        &mut self,
+        send: Option<Wanted>,
+        recv: Option<Wanted>,
+    ) -> Result<Made, SetupError> {
+        let send_ring = send.map(|queue| self.ring(queue)).transpose()?;
+        let recv_ring = recv.map(|queue| self.ring(queue)).transpose()?;
+        let cq = |queue: Option<Wanted>| queue.or(send).or(recv).map_or(0, |queue| queue.cq);
+        let flag = |queue: Option<Wanted>, flag| {
+            if queue.is_some_and(|queue| queue.managed) { flag } else { QpFlags::empty() }
+        };
+        let flags = flag(send, QpFlags::MANAGED_SEND) | flag(recv, QpFlags::MANAGED_RECV);
+        let init = |ring: Option<(RingInit, _)>| ring.map_or_else(RingInit::default, |ring| ring.0);
+        let rings = (init(send_ring), init(recv_ring));
+        let qpn = self.create((cq(send), cq(recv)), rings, flags)?;
+        let region = |ring: Option<(_, RegionAt)>| ring.map(|ring| ring.1);
+        Ok(Made { qpn, send: region(send_ring), recv: region(recv_ring) })
+    }
+
+    fn loop_back(&mut self, qpn: u32) -> Result<(), SetupError> {
+        Ok(self.nic.loop_back(qpn, qpn, Access::all())?)
+    }
+
+    fn write(&mut self, region: RegionAt, bytes: &[u8]) -> Result<(), SetupError> {
+        let at = region.addr as usize..region.addr as usize + bytes.len();
+        self.bytes.resize(self.bytes.len().max(at.end), 0);
+        self.bytes[at].copy_from_slice(bytes);
+        Ok(())
     }
 }
 

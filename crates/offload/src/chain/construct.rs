@@ -3,9 +3,11 @@
 //! A test is a compare-and-swap on the first word of another element: that word holds op-code and
 //! operand side by side, so that one verb compares the operand and changes the op-code.
 
+use super::element::{Field, Label, QueueId};
 use super::place::{Place, Span, Word};
 use super::program::{Mark, Program};
-use super::request::{Class, Count, Field, Label, QueueId, Request, Verb};
+use super::request::{Count, Request};
+use super::verb::{Class, Verb};
 use remora_nic::queue::MAX_SGE;
 
 /// Bytes of an operand that one compare-and-swap can test.

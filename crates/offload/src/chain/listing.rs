@@ -1,9 +1,11 @@
 //! Programs and their steps in words.
 
 use super::card::{Change, End, Step};
+use super::element::{Field, Label, QueueId};
 use super::place::{Base, Place, Span, Word};
 use super::program::{Layout, Program};
-use super::request::{Count, Field, Label, QueueId, Request, Verb};
+use super::request::{Count, Request};
+use super::verb::Verb;
 
 /// Bytes that are shown as words.
 const WORDS_SHOWN: usize = 64;

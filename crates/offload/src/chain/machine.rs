@@ -5,9 +5,11 @@
 //! is a step: the symbol under the head is added to the address of the state's row, what stands
 //! there is scattered into the elements that write, move, and go on, and into the address itself.
 
+use super::element::{Field, Label, QueueId};
 use super::place::{Place, Span, Word};
 use super::program::{Layout, Program, Start};
-use super::request::{Count, Field, Label, QueueId, Request, Verb};
+use super::request::{Count, Request};
+use super::verb::Verb;
 use thiserror::Error;
 
 /// Where the head goes.

@@ -4,15 +4,19 @@
 //! are symbolic ([`Place`](place::Place), such as a field of another request's element) until it is
 //! linked for the memory and queues that it gets. Read on in this order:
 //!
-//! 1. [`request`], [`place`], [`program`]: the assembler.
+//! 1. [`verb`], [`element`], [`place`], [`request`], [`program`]: the assembler; [`load`] puts a
+//!    program on a card.
 //! 2. [`construct`] and `recycle`: tests, blocks and loops, and [`mov`].
-//! 3. [`text`]: the same as a language; docs/chain-language.md is its reference.
+//! 3. `text` (with the feature `chain-text`): the same as a language; docs/chain-language.md is its
+//!    reference.
 //! 4. [`offload`]: look-ups and lists for clients; [`machine`]: Turing machines.
 //! 5. [`model`]: a plain interpreter, and [`card`]: the card without a host, which are compared
 //!    with each other by every test; [`picture`]: what a chain looks like.
 pub mod card;
 pub mod construct;
+pub mod element;
 mod listing;
+pub mod load;
 pub mod machine;
 pub mod model;
 pub mod mov;
@@ -23,7 +27,9 @@ mod plan;
 pub mod program;
 mod recycle;
 pub mod request;
+#[cfg(feature = "chain-text")]
 pub mod text;
+pub mod verb;
 
 #[cfg(test)]
 mod tests;

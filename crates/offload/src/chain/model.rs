@@ -3,9 +3,10 @@
 //! It knows queues, counts and a flat memory, and nothing of packets or time. Which of the queues
 //! that can go on does so is chosen by the caller's number, so that a test can try any order.
 
+use super::element::{Field, QueueId, sge};
 use super::plan::{Piece, Plan};
 use super::program::{Kind, Layout, LinkError, Program, QueueAt, RegionAt};
-use super::request::{Field, QueueId, Verb, sge};
+use super::verb::Verb;
 
 /// Elements of a plain queue that are fetched at once.
 const PREFETCH: usize = 8;

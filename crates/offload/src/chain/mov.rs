@@ -4,8 +4,10 @@
 //! that follows it holds: a chain reaches what its elements have keys for.
 
 use super::construct::Writer;
+use super::element::{Field, Label};
 use super::place::{Place, Span, Word};
-use super::request::{Field, Label, Request, Verb};
+use super::request::Request;
+use super::verb::Verb;
 
 /// A memory operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

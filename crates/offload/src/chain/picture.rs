@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::card::Step;
+use super::element::{Label, QueueId};
 use super::place::Base;
 use super::program::{Kind, Program};
-use super::request::{Class, Label, QueueId, Verb};
+use super::verb::{Class, Verb};
 
 const BOX_WIDTH: i32 = 168;
 const BOX_HEIGHT: i32 = 66;

@@ -1,6 +1,7 @@
 //! Symbolic addresses and values: what is known before a program is linked.
 
-use super::request::{Field, Label, OPERAND_BITS, Verb};
+use super::element::{Field, Label, OPERAND_BITS};
+use super::verb::Verb;
 
 /// What an address counts from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

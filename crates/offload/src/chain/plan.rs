@@ -1,8 +1,8 @@
 //! Where the pieces of a program lie in a memory that is its own: for the interpreter and for a
 //! card without a host.
 
+use super::element::QueueId;
 use super::program::{Image, LinkError, Program};
-use super::request::QueueId;
 
 /// Where the first piece lies; 0 is no address.
 const FIRST: u64 = 0x1_0000;

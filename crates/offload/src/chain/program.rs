@@ -2,8 +2,10 @@
 
 use thiserror::Error;
 
+use super::element::{Field, Label, QueueId, sge};
 use super::place::{Base, ID_MASK, Place, Span, Word};
-use super::request::{Class, Count, Field, Label, QueueId, Request, Verb, sge};
+use super::request::{Count, Request};
+use super::verb::{Class, Verb};
 use remora_nic::queue::{MAX_SGE, RingInit, SendFlags};
 
 /// The flag of elements that hold their data themselves.
@@ -148,6 +150,9 @@ pub enum LinkError {
     /// A request was named and never put into a queue.
     #[error("the request {0} is named but stands in no queue: put it into one")]
     Unplaced(String),
+    /// It has more queues towards a client than a connection.
+    #[error("a program has at most one receive queue and one reply queue")]
+    Clients,
     /// More local pieces than an element has.
     #[error("the request {0} has {1} local pieces: an element holds 16")]
     Pieces(String, usize),

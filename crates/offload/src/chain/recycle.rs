@@ -6,9 +6,11 @@
 //! at an ENABLE of its own queue, the *gate*; it is left by copying another ENABLE over the gate.
 
 use super::construct::{Block, Changed, Condition, Exit, Order, Writer};
+use super::element::{Field, Label, QueueId};
 use super::place::{Span, Word};
 use super::program::{Program, Start};
-use super::request::{Count, Field, Label, QueueId, Request, Verb};
+use super::request::{Count, Request};
+use super::verb::Verb;
 use remora_nic::queue::MAX_SGE;
 
 impl<'p> Writer<'p> {

@@ -60,7 +60,7 @@ fn program(order: Order, write: impl FnOnce(&mut Writer<'_>, Span)) -> (Program,
 
 fn add(w: &mut Writer<'_>, to: Span, n: u64) {
     let add = super::place::Word::Number(n);
-    w.push(Request::calc(super::request::Verb::Add, to.at, add));
+    w.push(Request::calc(super::verb::Verb::Add, to.at, add));
 }
 
 const MAX: u64 = (1 << 48) - 1;

@@ -11,9 +11,10 @@ use core::task::{self, Poll, RawWaker, RawWakerVTable, Waker};
 use remora_nic::kernel::{Payload, WriteOut};
 use remora_nic::queue::Remote;
 
-use super::invocation::{CHUNK, OBJECT_MAX, Wait};
+use super::invocation::{CHUNK, Invocation, OBJECT_MAX, Wait};
+use super::port::{Port, Ports};
 use super::turn::Turn;
-use super::{CallStatus, Grant, Scatter};
+use super::{CallStatus, Grant};
 
 /// An invocation, as its kernel sees it. It is a name only, and may be copied; its futures work
 /// where the kernel itself is polled, and end with [`CallStatus::TRAP`] elsewhere.
@@ -25,57 +26,18 @@ pub struct Context {
     pub(super) max_len: u32,
 }
 
-/// What a kernel may do at once while it looks at payload: see [`Context::payload`].
-pub struct Port<'a> {
-    turn: &'a mut dyn Ports,
-}
-
-/// The part of a turn that a [`Port`] opens.
-pub(super) trait Ports {
-    fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), CallStatus>;
-    fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), CallStatus>;
-    fn scatter(&mut self) -> Scatter<'_>;
-    fn output(&mut self, len: usize) -> Result<&mut Vec<u8>, CallStatus>;
-}
-
-impl Port<'_> {
-    /// Reads granted memory.
-    ///
-    /// # Errors
-    /// The address was not granted, or cannot be reached.
-    pub fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), CallStatus> {
-        self.turn.read(addr, dst)
-    }
-
-    /// Writes granted memory: posted, as a card does it.
-    ///
-    /// # Errors
-    /// The address was not granted, or cannot be reached.
-    pub fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), CallStatus> {
-        self.turn.write(addr, src)
-    }
-
-    /// Granted memory, for many small writes in a row.
-    pub fn scatter(&mut self) -> Scatter<'_> {
-        self.turn.scatter()
-    }
-
-    /// The results, to append to: see [`Context::output`].
-    ///
-    /// # Errors
-    /// The card has no room for more results now: wait for it by [`Context::room`] first.
-    pub fn output(&mut self) -> Result<&mut Vec<u8>, CallStatus> {
-        self.turn.output(0)
-    }
-}
-
-impl core::fmt::Debug for Port<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Port")
-    }
-}
-
 impl Context {
+    /// What the kernel of an invocation sees.
+    pub(super) fn of(invocation: &Invocation) -> Context {
+        let call = &invocation.call;
+        Context {
+            qpn: call.qpn,
+            opcode: call.opcode,
+            cookie: call.header.cookie,
+            max_len: call.header.max_len,
+        }
+    }
+
     /// The queue pair that the call came by (StRoM's `qpnIn`).
     pub fn qpn(&self) -> u32 {
         self.qpn
@@ -345,7 +307,7 @@ impl Context {
 /// outlive an invocation.
 #[cfg(feature = "wasm")]
 pub(super) fn current() -> impl Future<Output = Result<(Context, u64), CallStatus>> {
-    leaf(|turn| Ok(Poll::Ready((turn.invocation.context(), turn.invocation.left))))
+    leaf(|turn| Ok(Poll::Ready((Context::of(turn.invocation), turn.invocation.left))))
 }
 
 /// Pays for work on `len` bytes that are not registered memory.
@@ -375,7 +337,7 @@ pub(super) fn begin_trial(cx: &task::Context<'_>) -> Option<(Context, u64)> {
             return None;
         }
         turn.invocation.trial = true;
-        Some((turn.invocation.context(), turn.invocation.left))
+        Some((Context::of(turn.invocation), turn.invocation.left))
     })?
 }
 

@@ -4,20 +4,11 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{self, Poll};
 
-use remora_nic::Key;
 use thiserror::Error;
 
 use super::CallStatus;
 use super::context::Context;
-
-/// A region that a kernel may use, in the protection domain of the invocation's queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grant {
-    /// The region's key.
-    pub key: Key,
-    /// It may be written, too.
-    pub write: bool,
-}
+use super::grant::Grant;
 
 /// What to deploy a kernel with.
 #[derive(Clone, PartialEq, Eq, Debug)]

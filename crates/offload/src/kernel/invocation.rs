@@ -2,10 +2,9 @@
 
 use remora_nic::kernel::{Buffer, Call, Draft, KernelIo, Payload, WriteOut};
 use remora_nic::queue::Remote;
-use remora_nic::{AccessError, Key, Pd, Time};
+use remora_nic::{Key, Pd, Time};
 
-use super::context::Context;
-use super::{CallStatus, Grant};
+use super::CallStatus;
 
 /// Bytes of results that leave as one WRITE: enough to be efficient, few enough to share.
 pub(super) const CHUNK: usize = 64 << 10;
@@ -115,16 +114,6 @@ impl Invocation {
         self.wait == Wait::Payload || self.wait == Wait::Host && !self.ended
     }
 
-    /// What its kernel sees.
-    pub(super) fn context(&self) -> Context {
-        Context {
-            qpn: self.call.qpn,
-            opcode: self.call.opcode,
-            cookie: self.call.header.cookie,
-            max_len: self.call.header.max_len,
-        }
-    }
-
     /// Bytes of results so far.
     pub(super) fn len(&self) -> usize {
         let held = self.held.map_or(0, |(.., len)| len as usize);
@@ -209,36 +198,6 @@ impl Pool {
             self.free.push(buffer);
         }
     }
-}
-
-/// The status that stands for a refused access.
-pub(super) fn refused(_: AccessError) -> CallStatus {
-    CallStatus::ACCESS
-}
-
-/// Tries `access` with the granted keys, the one that was used last first.
-#[inline]
-pub(super) fn granted<R>(
-    grants: &[Grant],
-    hint: &mut usize,
-    write: bool,
-    mut access: impl FnMut(Key) -> Result<R, AccessError>,
-) -> Result<R, CallStatus> {
-    // Not by a remainder: a division would be a third of what a short access costs.
-    let first = *hint;
-    for at in (first..grants.len()).chain(0..first) {
-        let Some(grant) = grants.get(at).filter(|g| g.write || !write) else { continue };
-        match access(grant.key) {
-            Ok(result) => {
-                *hint = at;
-                return Ok(result);
-            }
-            // The address was right: no other region will do.
-            Err(AccessError::Memory | AccessError::Permission) => return Err(CallStatus::ACCESS),
-            Err(_) => {}
-        }
-    }
-    Err(CallStatus::ACCESS)
 }
 
 /// Sends what an invocation has held back; `false` if there is no room for it now.

@@ -11,11 +11,13 @@ use remora_nic::kernel::{Buffer, Busy, Call, KernelIo, Passing, Payload, Reply, 
 use remora_nic::queue::Status;
 
 use super::CallStatus;
-use super::context::poll_with;
-use super::deploy::{DeployError, Deployed, Deployment, Grant, KernelInfo, Program};
+use super::context::{Context, poll_with};
+use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, Program};
 use super::fallback::{Fallback, FallbackCall, WAITING_MAX};
+use super::grant::Grant;
 use super::invocation::{Invocation, OBJECT_MAX, Pool, STAGE, Wait};
 use super::tap::{Bound, Tap, TapInfo, TapIo};
+use super::timing::Timing;
 use super::turn::Turn;
 
 /// How much kernels may take of a card.
@@ -53,23 +55,6 @@ impl Default for Limits {
             room_patience: Duration::from_secs(1),
             payload_patience: Duration::from_secs(10),
         }
-    }
-}
-
-/// How long memory takes, in a simulated card (PCIe, StRoM §6.2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Timing {
-    /// A round trip.
-    pub round_trip: Duration,
-    /// Picoseconds a byte takes.
-    pub byte_ps: u64,
-}
-
-impl Timing {
-    /// An access to so many bytes.
-    pub(super) fn of(&self, len: usize) -> Duration {
-        let bytes = (len as u64).saturating_mul(self.byte_ps) / 1000;
-        self.round_trip + Duration::from_nanos(bytes)
     }
 }
 
@@ -562,7 +547,7 @@ impl remora_nic::kernel::Kernels for Kernels {
         let budget = program.deployment.budget;
         let invocation = &mut self.invocations[index as usize];
         invocation.begin(call, params, more == 0, budget);
-        let cell = program.code.start(invocation.context());
+        let cell = program.code.start(Context::of(invocation));
         (invocation.program, invocation.cell) = (at, Some(cell));
         let id = self.id(index);
         self.run(io, index, data);

@@ -28,19 +28,25 @@ pub mod builtin;
 mod context;
 mod deploy;
 mod fallback;
+mod grant;
 mod invocation;
 mod kernels;
+mod port;
 mod scatter;
 mod tap;
+mod timing;
 mod turn;
 #[cfg(feature = "wasm")]
 pub mod wasm;
 
-pub use context::{Context, Port};
-pub use deploy::{AsyncProgram, DeployError, Deployment, Grant, KernelInfo, Program};
+pub use context::Context;
+pub use deploy::{AsyncProgram, DeployError, Deployment, KernelInfo, Program};
 pub use fallback::FallbackCall;
-pub use kernels::{Kernels, Limits, Timing};
+pub use grant::Grant;
+pub use kernels::{Kernels, Limits};
+pub use port::Port;
 pub use scatter::Scatter;
 pub use tap::{Tap, TapInfo, TapIo};
+pub use timing::Timing;
 
 pub use remora_nic::kernel::{CallStatus, Header, Notify, Passing, StatusWord, Verdict};

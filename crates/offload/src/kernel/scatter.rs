@@ -3,8 +3,8 @@
 use remora_nic::Pd;
 use remora_nic::kernel::{KernelIo, Writer};
 
-use super::invocation::{granted, refused};
-use super::{CallStatus, Grant};
+use super::CallStatus;
+use super::grant::{Grant, granted, refused};
 
 /// Granted memory, for many small writes in a row: a partition's here, another's there.
 #[derive(Debug)]

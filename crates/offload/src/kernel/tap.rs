@@ -3,8 +3,8 @@
 use remora_nic::Pd;
 use remora_nic::kernel::KernelIo;
 
-use super::invocation::granted;
-use super::{CallStatus, Grant, Passing, Scatter, Verdict};
+use super::grant::{Grant, granted, refused};
+use super::{CallStatus, Passing, Scatter, Verdict};
 
 /// A kernel that sees the payload of WRITEs as it passes. Its work is bounded by the payload's
 /// length; it keeps no reference to it.
@@ -73,7 +73,7 @@ impl TapIo<'_, '_> {
     /// # Errors
     /// The memory cannot be reached.
     pub fn write_through(&mut self, key: u32, addr: u64, src: &[u8]) -> Result<(), CallStatus> {
-        self.io.write((key, self.pd), addr, src).map_err(super::invocation::refused)
+        self.io.write((key, self.pd), addr, src).map_err(refused)
     }
 }
 

@@ -5,10 +5,11 @@ use core::task::Poll;
 use remora_nic::kernel::KernelIo;
 use remora_nic::{Access, Key, Time};
 
-use super::context::Ports;
-use super::invocation::{CHUNK, Invocation, Pool, SENDS, Wait, flush, granted};
-use super::kernels::Timing;
-use super::{CallStatus, Grant, Scatter};
+use super::grant::{Grant, granted};
+use super::invocation::{CHUNK, Invocation, Pool, SENDS, Wait, flush};
+use super::port::Ports;
+use super::timing::Timing;
+use super::{CallStatus, Scatter};
 
 pub(super) struct Turn<'a, 'b> {
     pub(super) io: &'a mut KernelIo<'b>,

@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use remora_nic::Datagram;
 
 use super::control::Received;
+use super::failure::is_icmp_error;
 use super::sys::{self, SLOTS_MAX, Slot};
 
 /// Room for what one slot receives: the longest UDP payload, or many datagrams of one sender that
@@ -156,7 +157,7 @@ impl RecvBatch {
                     return Ok(0);
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if super::is_icmp_error(&e) => self.counters.icmp_errors += 1,
+                Err(e) if is_icmp_error(&e) => self.counters.icmp_errors += 1,
                 Err(e) => return Err(e),
             }
         }

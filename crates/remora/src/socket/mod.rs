@@ -8,7 +8,10 @@
 mod batch;
 mod bind;
 mod control;
+mod destination;
+mod failure;
 mod queue;
+pub(crate) mod segmentation;
 mod sys;
 mod usual;
 
@@ -22,18 +25,13 @@ use remora_nic::wire::ROCE_PORT;
 pub use batch::{RecvBatch, RecvCounters};
 pub use bind::{BindError, Holder};
 use control::Control;
+use destination::DEFAULT_HOP_LIMIT;
+pub use destination::Destination;
+pub use failure::SendFailure;
 use queue::Diagnosis;
 pub(crate) use queue::ReceiveQueue;
+pub use segmentation::{GROUP_MAX, SEGMENTS_MAX};
 use usual::Usual;
-
-/// The most datagrams that one [`Socket::send`] carries (the kernel's `UDP_MAX_SEGMENTS`).
-pub const SEGMENTS_MAX: usize = 64;
-
-/// The most bytes that one [`Socket::send`] carries, for IPv4 and IPv6 alike.
-pub const GROUP_MAX: usize = 65_000;
-
-/// The time to live of packets that ask for none.
-const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// How to open a [`Socket`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,17 +70,6 @@ pub struct Socket {
     segment: Usual,
     hop_limit: Usual,
     diagnosis: Diagnosis,
-}
-
-/// What a group of datagrams of one size needs beside its bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Destination {
-    /// The peer's address.
-    pub addr: IpAddr,
-    /// Traffic class, ECN bits included.
-    pub tos: u8,
-    /// Time to live; 0 stands for the usual one.
-    pub hop_limit: u8,
 }
 
 impl Socket {
@@ -246,54 +233,6 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.udp.as_fd()
     }
-}
-
-/// What a failed [`Socket::send`] means for the sender.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SendFailure {
-    /// The socket's or the interface's queue is full: send the same again, later.
-    Full,
-    /// This route takes no group of datagrams of this size: send them one by one, each with the
-    /// ICRC of a packet that has identification 0.
-    GroupRefused,
-    /// As [`SendFailure::GroupRefused`], for every group: the network device cannot cut them.
-    NoSegmentation,
-    /// A datagram is longer than the path allows.
-    TooLong,
-    /// An error that an *earlier* packet met, reported now; nothing was sent. Send the same again.
-    Stale,
-    /// The peer cannot be reached from here.
-    Unreachable,
-}
-
-impl SendFailure {
-    /// Sorts an error of [`Socket::send`] of one datagram, or of a group of them.
-    pub fn of(error: &io::Error, group: bool) -> SendFailure {
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => SendFailure::Full,
-            Some(libc::EINVAL | libc::EMSGSIZE) if group => SendFailure::GroupRefused,
-            Some(libc::EIO) if group => SendFailure::NoSegmentation,
-            Some(libc::EMSGSIZE) => SendFailure::TooLong,
-            Some(libc::ECONNREFUSED) => SendFailure::Stale,
-            _ => SendFailure::Unreachable,
-        }
-    }
-}
-
-/// Is this an error that arrived by ICMP, and not one of the call itself?
-fn is_icmp_error(error: &io::Error) -> bool {
-    let icmp = [
-        libc::ECONNREFUSED,
-        libc::EHOSTUNREACH,
-        libc::ENETUNREACH,
-        libc::EHOSTDOWN,
-        libc::EPROTO,
-        libc::EMSGSIZE,
-        libc::EOPNOTSUPP,
-        libc::ENOPROTOOPT,
-        libc::EACCES,
-    ];
-    error.raw_os_error().is_some_and(|code| icmp.contains(&code))
 }
 
 /// `scope_id` is used for link-local and multicast IPv6 addresses only.

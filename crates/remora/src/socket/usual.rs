@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 
 use libc::c_int;
 
-use super::DEFAULT_HOP_LIMIT;
+use super::destination::DEFAULT_HOP_LIMIT;
 use super::sys;
 
 /// Calls in a row that cut by another size until the option changes: as many as its change costs.

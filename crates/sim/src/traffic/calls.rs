@@ -3,7 +3,6 @@
 //! word, which says that they are there: the request's own completion says only that the card has
 //! the call.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use remora_nic::kernel::{CallStatus, Header, Notify, STATUS_WORD_LEN, StatusWord};
@@ -12,8 +11,8 @@ use remora_nic::queue::{Remote, SendOp};
 use remora_offload::kernel::{AsyncProgram, Context, Deployment, Grant, Kernels};
 
 use super::receives::places;
+use super::records::{Call, Op, Traffic};
 use super::spans::cut;
-use super::{Op, Traffic};
 use crate::check::memory::Rest;
 use crate::check::{Violation, demand};
 use crate::dice::pattern;
@@ -28,19 +27,6 @@ const MIRROR: u64 = 0x3177;
 const CHANGED: u8 = 0x5A;
 const WHO: &str = "calls";
 const WORD_LEN: u64 = STATUS_WORD_LEN as u64;
-
-/// A call whose results are not all there yet.
-pub(super) struct Call {
-    /// Its parts of the own buffers.
-    results: (u64, u64),
-    word: u64,
-    /// The status word as an operation of the memory oracle.
-    word_id: u64,
-    cookie: u64,
-    content: Rc<[u8]>,
-    /// What it reads of the peer's target region.
-    target: (u64, u64),
-}
 
 impl Call {
     /// The status word that tells of its success.
@@ -269,6 +255,3 @@ impl Traffic {
         Ok(())
     }
 }
-
-/// Calls under way, by request.
-pub(super) type Calls = BTreeMap<u64, Call>;

@@ -3,7 +3,7 @@
 use remora_nic::queue::{Completion, Opcode, Status, WorkKind};
 
 use super::receives::places;
-use super::{Op, Traffic};
+use super::records::{Op, Traffic};
 use crate::check::memory::Rest;
 use crate::check::{Violation, demand};
 use crate::options::Verb;

@@ -1,57 +1,16 @@
 //! Multicast: datagram queue pairs that are members of a group, leave it and join it again, and
 //! send to it. Each member gets a datagram at most once, the sender too, and nobody else does.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::collections::{HashMap, HashSet};
-
 use remora_nic::nic::MULTICAST_QPN;
 use remora_nic::queue::UdDestination;
 use remora_nic::{Path, Time};
 
-use super::{Message, Traffic};
+use super::records::{Group, Membership, Message, SentToGroup, Traffic};
 use crate::check::{Violation, demand};
 use crate::endpoint::QKEY;
-use crate::options::Options;
 use crate::world::World;
 
 const WHO: &str = "multicast";
-
-/// A group.
-pub(super) struct Group {
-    address: IpAddr,
-    /// The longest datagram that all members take.
-    pub(super) longest: u64,
-    sent: HashMap<u64, Sent>,
-    /// Which datagram reached which end.
-    heard: HashSet<(u64, usize)>,
-}
-
-/// A datagram to a group.
-struct Sent {
-    message: Message,
-    from: usize,
-    at: Time,
-}
-
-/// An end's part in a group.
-pub(super) struct Membership {
-    group: usize,
-    ah: u32,
-    joined: bool,
-    /// When it last left.
-    left: Option<Time>,
-}
-
-impl Group {
-    pub(super) fn new(options: &Options, number: usize) -> Group {
-        let v4 = Ipv4Addr::new(239, 1, 0, number as u8 + 1);
-        let v6 = Ipv6Addr::new(0xFF0E, 0, 0, 0, 0, 0, 1, number as u16 + 1);
-        let address = if options.ipv6 { IpAddr::V6(v6) } else { IpAddr::V4(v4) };
-        let ends = options.connections.iter().filter(|c| c.groups.contains(&Some(number)));
-        let longest = ends.map(|c| c.message_max).min().unwrap_or(0);
-        Group { address, longest, sent: HashMap::new(), heard: HashSet::new() }
-    }
-}
 
 impl Traffic {
     /// Lets end `s` join its group, if it has one.
@@ -98,14 +57,14 @@ impl Traffic {
 
     /// End `s` has posted a datagram to a group.
     pub(super) fn sent_to_group(&mut self, at: Time, s: usize, group: usize, message: Message) {
-        self.groups[group].sent.insert(message.id, Sent { message, from: s, at });
+        self.groups[group].sent.insert(message.id, SentToGroup { message, from: s, at });
     }
 
     /// A datagram of this id, which its peer did not send, has come to end `s`: one of its group's.
     pub(super) fn heard(&mut self, s: usize, id: u64) -> Result<Option<Message>, Violation> {
         let Some(member) = &self.sides[s].membership else { return Ok(None) };
         let group = &mut self.groups[member.group];
-        let Some(Sent { message, from, at }) = group.sent.get(&id) else { return Ok(None) };
+        let Some(SentToGroup { message, from, at }) = group.sent.get(&id) else { return Ok(None) };
         let was_in = member.joined || member.left.is_some_and(|left| left >= *at);
         demand(was_in, WHO, || {
             format!("end {s} got datagram {id} of end {from}, posted after it had left")

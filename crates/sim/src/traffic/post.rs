@@ -10,8 +10,8 @@ use remora_nic::wire::Transport;
 use remora_nic::{Access, MwBinding, MwType};
 
 use super::receives::{entries, places};
+use super::records::{Message, Op, Side, Traffic, WORDS};
 use super::spans::cut;
-use super::{Message, Op, Side, Traffic, WORDS};
 use crate::check::Violation;
 use crate::dice::pattern;
 use crate::endpoint::QKEY;

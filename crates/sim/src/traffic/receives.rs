@@ -7,9 +7,8 @@ use remora_nic::nic::PostError;
 use remora_nic::queue::{Completion, CompletionFlags, RecvRequest, Sge, Status, WorkKind};
 use remora_nic::wire::Transport;
 
-use super::setup::GRH;
+use super::records::{Buffer, GRH, Message, Side, Traffic};
 use super::spans::cut;
-use super::{Buffer, Message, Side, Traffic};
 use crate::check::memory::{Places, Rest};
 use crate::check::{Violation, demand};
 use crate::endpoint::Half;

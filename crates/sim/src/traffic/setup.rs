@@ -8,9 +8,8 @@ use remora_nic::qp::State;
 use remora_nic::wire::Transport;
 use remora_nic::{Access, Path, Pd};
 
-use super::groups::Group;
+use super::records::{Area, GRH, Group, HostState, Pool, Side, Stats, Traffic, WORDS};
 use super::spans::Spans;
-use super::{Area, HostState, Pool, Side, Stats, Traffic, WORDS};
 use crate::check::Violation;
 use crate::check::memory::MemoryModel;
 use crate::check::order::{ReceiveOrder, SendOrder};
@@ -19,9 +18,6 @@ use crate::endpoint::{self, Endpoint};
 use crate::memory::{Layout, Region};
 use crate::options::{ConnectionOptions, Options, least_shared};
 use crate::world::{Host, World};
-
-/// The bytes of a buffer before a datagram: its GRH.
-pub(super) const GRH: u64 = 40;
 
 fn address(options: &Options, i: usize) -> IpAddr {
     let v4 = Ipv4Addr::new(10, 1, 0, i as u8 + 1);

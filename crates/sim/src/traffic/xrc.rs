@@ -6,7 +6,7 @@ use remora_nic::queue::{RecvRequest, SendRequest};
 use remora_nic::wire::Transport;
 use remora_nic::{Access, Key, Pd, Xrcd};
 
-use super::{Side, Traffic};
+use super::records::{Domain, Side, Traffic, XrcQueue};
 use crate::check::Violation;
 use crate::endpoint::{Endpoint, Half, ring};
 use crate::memory::Region;
@@ -16,25 +16,6 @@ use crate::world::{Host, World};
 const SGES: usize = 4;
 /// Entries of a queue's completion queue.
 const COMPLETIONS: usize = 1024;
-
-/// A host's XRC domain.
-pub(super) struct Domain {
-    xrcd: Xrcd,
-    queues: Vec<Queue>,
-    /// How likely a receive element is posted again at a time.
-    speed: f64,
-}
-
-/// One of its shared receive queues.
-struct Queue {
-    handle: u32,
-    srqn: u32,
-    cq: u32,
-    pd: Pd,
-    pool: usize,
-    /// Opens the host's words.
-    words: Key,
-}
 
 impl Traffic {
     /// Makes the domain of host `i`, if the world has any.
@@ -49,7 +30,7 @@ impl Traffic {
         self.hosts[i].domain = Some(Domain { xrcd, queues, speed });
     }
 
-    fn add_queue(&mut self, world: &mut World, i: usize, xrcd: Xrcd) -> Queue {
+    fn add_queue(&mut self, world: &mut World, i: usize, xrcd: Xrcd) -> XrcQueue {
         let host = &mut world.hosts[i];
         let pd = host.nic.alloc_pd().expect("room for a protection domain");
         let cq = host.nic.create_cq(COMPLETIONS).expect("room for a completion queue");
@@ -67,7 +48,7 @@ impl Traffic {
         let served = |c: &&_| is_served(c, i);
         let longest = self.options.connections.iter().filter(served).map(|c| c.message_max).max();
         self.add_shared_pool(host, pd, i, longest.unwrap_or(0), self.options.xrc_receives);
-        Queue { handle, srqn, cq, pd, pool, words }
+        XrcQueue { handle, srqn, cq, pd, pool, words }
     }
 
     /// Makes the end of an XRC connection that answers.
@@ -82,7 +63,7 @@ impl Traffic {
         queues.map(|queue| register(&mut world.hosts[i], queue.pd, region)).collect()
     }
 
-    fn queue_of_peer(&self, s: usize, queue: usize) -> Option<&Queue> {
+    fn queue_of_peer(&self, s: usize, queue: usize) -> Option<&XrcQueue> {
         let (side, peer) = (&self.sides[s], &self.sides[s ^ 1]);
         let domain = self.hosts[peer.end.host].domain.as_ref()?;
         domain.queues.get(queue).filter(|_| side.end.transport == Transport::Xrc)
@@ -110,7 +91,7 @@ impl Traffic {
     ) -> Result<(), PostError> {
         let end = self.sides[s].end;
         match self.queue_of_peer(s, queue) {
-            Some(Queue { srqn, .. }) => end.post_xrc_send(world, *srqn, request),
+            Some(XrcQueue { srqn, .. }) => end.post_xrc_send(world, *srqn, request),
             None => end.post_send(world, request),
         }
     }

@@ -6,12 +6,13 @@ use std::ptr;
 
 use remora::nic::Path;
 
-use super::pd::{self, Pd};
-use super::port::{self, GID_TABLE_LEN};
+use super::objects::Pd;
+use super::pd;
+use super::port;
 use super::{EINVAL, ENOMEM, Result, context, number, or_minus_one, or_null};
 use crate::abi::*;
+use crate::card::{Card, GID_TABLE_LEN, address_of_gid};
 use crate::handles::{self, Object, Slot};
-use crate::process::{Card, address_of_gid};
 
 /// An address handle.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ pub fn attr_of(path: &Path) -> ibv_ah_attr {
     let mut attr = ibv_ah_attr::zeroed();
     attr.is_global = 1;
     attr.port_num = 1;
-    attr.grh.dgid = ibv_gid { raw: crate::process::gid_of(path.dst) };
+    attr.grh.dgid = ibv_gid { raw: crate::card::gid_of(path.dst) };
     attr.grh.hop_limit = path.hop_limit;
     attr.grh.traffic_class = path.traffic_class;
     attr
@@ -160,7 +161,7 @@ fn back_to_sender(card: &Card, wc: &ibv_wc, grh: *const ibv_grh) -> Result<ibv_a
         return Err(EINVAL);
     }
     attr.is_global = 1;
-    attr.grh.dgid = ibv_gid { raw: crate::process::gid_of(sender) };
+    attr.grh.dgid = ibv_gid { raw: crate::card::gid_of(sender) };
     attr.grh.traffic_class = traffic_class;
     attr.grh.hop_limit = u8::MAX;
     Ok(attr)

@@ -16,39 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora::nic::Event;
 
-use super::cq::Cq;
-use super::event_queue::EventQueue;
-use super::qp::Qp;
-use super::srq::Srq;
+use super::objects::{AsyncEvent, Cq, Qp, Srq, Subject};
 use super::{EINVAL, Result, acknowledge, context, or_minus_one};
 use crate::abi::*;
+use crate::card::Card;
 use crate::handles::{self, Slot};
-use crate::process::{self, Card};
-
-/// What an asynchronous event is about.
-#[derive(Clone, Copy)]
-pub enum Subject {
-    /// A completion queue.
-    Cq(&'static Slot<Cq>),
-    /// A queue pair.
-    Qp(&'static Slot<Qp>),
-    /// A shared receive queue.
-    Srq(&'static Slot<Srq>),
-    /// The port.
-    Port(c_int),
-}
-
-/// An event that waits to be fetched.
-#[derive(Clone, Copy)]
-pub struct AsyncEvent {
-    /// What happened.
-    pub event_type: ibv_event_type,
-    /// To what.
-    pub subject: Subject,
-}
-
-/// The asynchronous events of a context.
-pub type Events = EventQueue<AsyncEvent>;
+use crate::process;
 
 /// The objects of all cards of this process, by the numbers that the cards give them.
 #[derive(Default)]

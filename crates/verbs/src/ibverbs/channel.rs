@@ -12,31 +12,12 @@ use std::ptr::addr_of_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::context::{self, Context};
-use super::cq::Cq;
+use super::context;
 use super::event_queue::EventQueue;
+use super::objects::{Channel, Cq};
 use super::{EBUSY, ENOMEM, Result, acknowledge, number, or_minus_one, or_null};
 use crate::abi::*;
-use crate::handles::{self, Object, Slot};
-
-/// Completion queues that have got an entry.
-pub(crate) type ChannelEvents = Arc<EventQueue<&'static Slot<Cq>>>;
-
-/// A completion channel.
-#[derive(Debug)]
-pub struct Channel {
-    /// Whose it is.
-    pub context: &'static Slot<Context>,
-    /// What it has to tell.
-    pub(crate) events: ChannelEvents,
-    /// Completion queues that tell of entries here.
-    pub(crate) users: AtomicUsize,
-}
-
-impl Object for Channel {
-    type C = ibv_comp_channel;
-    const KIND: handles::Kind = handles::Kind::Channel;
-}
+use crate::handles::{self, Slot};
 
 /// `ibv_create_comp_channel`.
 pub extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {

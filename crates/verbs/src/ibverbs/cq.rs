@@ -16,51 +16,16 @@ use std::ptr::addr_of_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use remora::nic::queue::{Completion, Moderation};
+use remora::nic::queue::Moderation;
 
-use super::async_event::{Subject, routes};
-use super::channel::{Channel, ChannelEvents, completions};
-use super::context::{self, Context};
+use super::async_event::routes;
+use super::channel::completions;
+use super::context;
 use super::gate::Gate;
+use super::objects::{Channel, Cq, Subject};
 use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, acknowledge, number, or_null};
 use crate::abi::*;
-use crate::handles::{self, Object, Slot};
-
-/// A completion queue, extended or not.
-pub struct Cq {
-    /// Whose it is.
-    pub context: &'static Slot<Context>,
-    /// The card's number for it.
-    pub number: u32,
-    /// Where it tells of entries.
-    pub(crate) channel: Option<&'static Slot<Channel>>,
-    /// The same, for the card's events.
-    pub(crate) channel_events: Option<ChannelEvents>,
-    /// Completion events that the program has fetched.
-    pub(crate) comp_got: AtomicU32,
-    /// Asynchronous events that the program has fetched.
-    pub(crate) async_got: AtomicU32,
-    /// Held from `ibv_start_poll` to `ibv_end_poll`.
-    pub(crate) gate: Gate,
-    /// One thread only polls it, by the program's promise: nobody needs the gate.
-    pub(crate) single_threaded: bool,
-    /// The completion that an extended poll stands at. Whoever holds the gate may reach it.
-    pub(crate) current: UnsafeCell<Completion>,
-}
-
-// SAFETY: `current` is reached by who holds the gate only, or by the one thread that polls.
-unsafe impl Sync for Cq {}
-
-impl std::fmt::Debug for Cq {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cq").field("number", &self.number).finish_non_exhaustive()
-    }
-}
-
-impl Object for Cq {
-    type C = ibv_cq_ex;
-    const KIND: handles::Kind = handles::Kind::Cq;
-}
+use crate::handles::{self, Slot};
 
 /// What a completion queue is made with.
 pub(crate) struct CqInit {

@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use remora::nic::queue::Completion;
 
-use super::cq::{self, Cq, CqInit};
+use super::cq::{self, CqInit};
+use super::objects::Cq;
 use super::poll::{self, look, take};
 use super::{EINVAL, EOPNOTSUPP, Result, or_null};
 use crate::abi::*;

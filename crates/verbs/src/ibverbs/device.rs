@@ -5,8 +5,9 @@ use std::ptr;
 
 use super::{EINVAL, ENOMEM, Result, or_null, set_errno};
 use crate::abi::*;
+use crate::card::Card;
 use crate::handles::{self, Object, Slot};
-use crate::process::{self, Card};
+use crate::process;
 use crate::sysfs;
 
 /// A device: a card of this process. There is one handle for each, which is never freed.

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use remora::nic::Memory;
 
-use super::context::{self, Context};
+use super::context;
+use super::objects::Context;
 use super::{EBUSY, EINVAL, ENOMEM, Errno, Result, number, or_null};
 use crate::abi::*;
 use crate::handles::{self, Object, Slot};

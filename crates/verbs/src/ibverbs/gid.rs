@@ -2,10 +2,11 @@
 
 use core::ffi::c_int;
 
-use super::port::{self, GID_TABLE_LEN};
+use super::port;
 use super::{EINVAL, EOPNOTSUPP, Errno, Result, context, number, or_minus_one, set_errno};
 use crate::abi::*;
-use crate::process::Card;
+use crate::card::Card;
+use crate::card::GID_TABLE_LEN;
 
 /// The one entry of the P_Key table: the default partition, as a full member.
 const PKEY: u16 = 0xffff;

@@ -1,7 +1,7 @@
 //! `libibverbs.so.1`.
 //!
-//! Each module has the calls of one kind of object, under the names of verbs without `ibv_`. They
-//! are `extern "C"` functions, called by programs through `symbols` or the tables that `context`
+//! [`objects`] are what handles stand for. Each module has the calls of one kind of object, under the names of verbs without `ibv_`. They
+//! are `extern "C"` functions, called by programs through `symbols` or the tables that `open`
 //! fills, and by `rdmacm` as what they are.
 //!
 //! How calls report errors is each one's own: those that return a pointer set `errno` and return
@@ -19,6 +19,7 @@ use crate::handles::BadHandle;
 mod acknowledge;
 pub mod ah;
 pub mod async_event;
+pub mod bind_mw;
 pub mod channel;
 pub mod context;
 mod copy;
@@ -34,6 +35,8 @@ mod import;
 pub mod mcast;
 pub mod mr;
 pub mod mw;
+pub mod objects;
+pub mod open;
 pub mod parent_domain;
 pub mod pd;
 pub mod poll;

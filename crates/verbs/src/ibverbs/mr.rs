@@ -14,7 +14,8 @@ use remora::memory::CHECKED;
 use remora::nic::memory::region::{MrChange, Translation};
 use remora::nic::{Access, Key, MrInit, PageTable};
 
-use super::pd::{self, Pd};
+use super::objects::Pd;
+use super::pd;
 use super::port::MAX_REGION;
 use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
 use crate::abi::newer::{

@@ -6,14 +6,13 @@
 use core::ffi::c_int;
 
 use remora::nic::Access;
-use remora::nic::memory::window::{MwBinding, MwType, next_key};
-use remora::nic::queue::{Data, SendOp, SendRequest};
+use remora::nic::memory::window::{MwBinding, MwType};
+use remora::nic::queue::SendOp;
 
 use super::context;
 use super::mr;
-use super::pd::{self, Pd};
-use super::post;
-use super::qp;
+use super::objects::Pd;
+use super::pd;
 use super::{EINVAL, ENOMEM, Result, number, or_null};
 use crate::abi::*;
 use crate::handles::{self, Object, Slot};
@@ -68,37 +67,6 @@ pub extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         pd.context.card.lock().nic().dealloc_mw(key)?;
         pd.leave();
         pd.context.leave();
-        Ok(())
-    })())
-}
-
-/// `ibv_context_ops.bind_mw`, for windows of type 1: `mw` has its new key when this returns.
-///
-/// # Safety
-/// `bind` is null or the struct.
-pub unsafe extern "C" fn bind_mw(
-    qp: *mut ibv_qp,
-    mw: *mut ibv_mw,
-    bind: *mut ibv_mw_bind,
-) -> c_int {
-    number((|| {
-        let (queue, slot) = (qp::find(qp)?, find(mw)?);
-        // SAFETY: by promise of the caller.
-        let bind = unsafe { bind.as_ref() }.ok_or(EINVAL)?;
-        if slot.kind != MwType::Type1 {
-            return Err(EINVAL);
-        }
-        // SAFETY: the slot's own struct.
-        let key = next_key(unsafe { (*slot.c()).rkey });
-        let op = request(slot, key, &bind.bind_info)?;
-        let flags = post::flags(queue, bind.send_flags & !IBV_SEND_INLINE, op)?;
-        let request = SendRequest { wr_id: bind.wr_id, op, data: Data::Sges(&[]), flags };
-        let mut card = queue.context.card.lock();
-        post::send(&mut card, queue, 0, &request)?;
-        card.posted(1, 0);
-        drop(card);
-        // SAFETY: as above; a program binds a window from one thread at a time.
-        unsafe { (*slot.c()).rkey = key };
         Ok(())
     })())
 }

@@ -9,32 +9,12 @@ use core::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::context::{self, Context};
-use super::pd::{self, Pd};
+use super::context;
+use super::objects::{Parent, Pd, Td};
+use super::pd;
 use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Result, number, or_null};
 use crate::abi::*;
-use crate::handles::{self, Object, Slot};
-
-/// A thread domain.
-#[derive(Debug)]
-pub struct Td {
-    /// Whose it is.
-    pub context: &'static Slot<Context>,
-    /// Parent domains that name it.
-    users: AtomicUsize,
-}
-
-impl Object for Td {
-    type C = ibv_td;
-    const KIND: handles::Kind = handles::Kind::Td;
-}
-
-impl Td {
-    /// A parent domain that names it is gone.
-    pub(crate) fn leave(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+use crate::handles::{self};
 
 /// `verbs_context.alloc_td`.
 ///
@@ -95,7 +75,7 @@ fn alloc(handle: *mut ibv_context, attr: &ibv_parent_domain_init_attr) -> Result
         true => None,
         false => Some(handles::get::<Td>(attr.td)?),
     };
-    let parent = pd::Parent { whole, td };
+    let parent = Parent { whole, td };
     let made = handles::create(
         ibv_pd { context: handle, handle: 0 },
         Pd { context, pd: whole.pd, parent: Some(parent), users: AtomicUsize::new(0) },

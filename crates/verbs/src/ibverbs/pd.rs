@@ -3,52 +3,11 @@
 use core::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use remora::nic;
-
-use super::context::{self, Context};
-use super::parent_domain::Td;
+use super::context;
+use super::objects::{Parent, Pd};
 use super::{EBUSY, ENOMEM, Result, number, or_null};
 use crate::abi::*;
-use crate::handles::{self, Object, Slot};
-
-/// A protection domain, or a parent domain, which stands for one.
-#[derive(Debug)]
-pub struct Pd {
-    /// Whose it is.
-    pub context: &'static Slot<Context>,
-    /// The card's number for it.
-    pub pd: nic::Pd,
-    /// What a parent domain is made of.
-    pub parent: Option<Parent>,
-    /// How many objects were made on this handle.
-    pub(crate) users: AtomicUsize,
-}
-
-/// What a parent domain is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct Parent {
-    /// The domain that it stands for.
-    pub whole: &'static Slot<Pd>,
-    /// The threads that use it.
-    pub td: Option<&'static Slot<Td>>,
-}
-
-impl Pd {
-    /// An object was made on the domain.
-    pub fn enter(&self) {
-        self.users.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// An object of the domain is gone.
-    pub fn leave(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-impl Object for Pd {
-    type C = ibv_pd;
-    const KIND: handles::Kind = handles::Kind::Pd;
-}
+use crate::handles::{self, Slot};
 
 /// The protection domain behind a handle.
 pub fn find(pd: *const ibv_pd) -> Result<&'static Slot<Pd>> {

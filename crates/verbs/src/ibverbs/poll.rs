@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use remora::nic::queue::{Completion, CompletionFlags, Opcode, Status, WorkKind};
 use remora::raw;
 
-use super::cq::Cq;
+use super::objects::Cq;
 use crate::abi::*;
 use crate::handles::{self, Slot};
 

@@ -12,14 +12,8 @@ use super::device::copy_name;
 use super::{EINVAL, Result, number};
 use crate::abi::newer::*;
 use crate::abi::*;
-use crate::process::Card;
-use crate::sysfs::FIRMWARE;
+use crate::card::{CAPABILITIES, Card, FIRMWARE, GID_TABLE_LEN};
 
-/// Entries of the GID table. All are the card's one GID: programs are told to use index 0, 1 or 3
-/// by people who know other cards.
-pub(crate) const GID_TABLE_LEN: u32 = 4;
-/// The port's capability mask.
-pub(crate) const CAPABILITIES: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 /// READs and atomics of a queue pair, each way.
 const MAX_READS: c_int = 16;
 /// The longest work queue.

@@ -16,7 +16,7 @@ use remora::nic::queue::{
 use remora::raw;
 
 use super::ah::Ah;
-use super::qp::Qp;
+use super::objects::Qp;
 use super::qp_attr::Service;
 use super::recv::{copy_sges, refuse};
 use super::{EINVAL, Errno, Result, mw};

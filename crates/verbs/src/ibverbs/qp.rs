@@ -11,132 +11,27 @@
 //! | `ibv_set_ece@@IBVERBS_1.10` | [`set_ece`] |
 //! | `ibv_query_qp_data_in_order@@IBVERBS_1.14` | [`query_qp_data_in_order`] |
 //! | `verbs_context.create_qp_ex` | [`create_qp_ex`] |
-//! | `verbs_context.open_qp` | [`super::xrc::open_qp`] |
+//! | `verbs_context.open_qp` | [`open_qp`] |
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, addr_of_mut};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
 
 use remora::memory::Buffer;
 use remora::nic::QpInit;
 use remora::nic::queue::{MAX_INLINE, MAX_SGE, RingInit};
 use remora::nic::wire::Transport;
 
-use super::async_event::{Subject, routes};
-use super::context::{self, Context};
-use super::gate::Gate;
-use super::pd::{self, Pd};
-use super::qp_attr::{self, Limits, Service};
-use super::qp_ex::{self, Batch};
-use super::xrc::{self, Xrcd};
+use super::async_event::routes;
+use super::context;
+use super::objects::{Context, Qp, Subject, Xrcd};
+use super::pd;
+use super::qp_attr::{self, Limits, MAX_WR, Service};
+use super::qp_ex;
+use super::xrc;
 use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, ah, cq, number, or_null, srq};
 use crate::abi::*;
-use crate::handles::{self, Object, Slot};
-
-/// Work requests that a queue holds at most.
-pub const MAX_WR: u32 = 1 << 15;
-/// READs and atomics outstanding in one direction.
-pub const MAX_RD_ATOMIC: u8 = 16;
-
-/// A queue pair.
-pub struct Qp {
-    /// Whose it is.
-    pub context: &'static Slot<Context>,
-    /// Where its memory is; a receiving XRC queue pair has none.
-    pub pd: Option<&'static Slot<Pd>>,
-    /// The XRC domain of a receiving one.
-    pub(crate) xrcd: Option<&'static Slot<Xrcd>>,
-    /// The card's number for it, which is also the one on the wire.
-    pub number: u32,
-    /// Multicast groups that it is attached to.
-    pub groups: AtomicU32,
-    pub(crate) service: Service,
-    pub(crate) cap: ibv_qp_cap,
-    pub(crate) takes_no_receives: bool,
-    signal_all: bool,
-    /// What a program has set, for `ibv_query_qp`.
-    kept: Mutex<ibv_qp_attr>,
-    qkey: AtomicU32,
-    tells_drained: AtomicBool,
-    /// Asynchronous events that the program has fetched.
-    pub(crate) async_got: AtomicU32,
-    /// Which requests may be made by functions in the object.
-    pub(crate) send_ops: u64,
-    /// Held from `ibv_wr_start` to `ibv_wr_complete`.
-    pub(crate) gate: Gate,
-    /// What was made between these. Whoever holds the gate may reach it.
-    pub(crate) batch: UnsafeCell<Batch>,
-    /// Kept until the queue pair is gone from the card, which reads it.
-    _rings: Option<Buffer>,
-}
-
-// SAFETY: `batch` is reached by who holds the gate only.
-unsafe impl Sync for Qp {}
-
-impl std::fmt::Debug for Qp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Qp").field("number", &self.number).finish_non_exhaustive()
-    }
-}
-
-impl Object for Qp {
-    type C = newer::ibv_qp_ex_v46;
-    const KIND: handles::Kind = handles::Kind::Qp;
-}
-
-impl Qp {
-    /// One that has and can nothing yet.
-    fn bare(context: &'static Slot<Context>, number: u32, service: Service) -> Qp {
-        Qp {
-            context,
-            pd: None,
-            xrcd: None,
-            number,
-            groups: AtomicU32::new(0),
-            service,
-            cap: ibv_qp_cap::zeroed(),
-            takes_no_receives: false,
-            signal_all: false,
-            kept: Mutex::new(ibv_qp_attr::zeroed()),
-            qkey: AtomicU32::new(0),
-            tells_drained: AtomicBool::new(false),
-            async_got: AtomicU32::new(0),
-            send_ops: 0,
-            gate: Gate::default(),
-            batch: UnsafeCell::default(),
-            _rings: None,
-        }
-    }
-
-    /// Inline bytes that a request may have.
-    #[inline]
-    pub(crate) fn inline(&self) -> usize {
-        self.cap.max_inline_data as usize
-    }
-
-    /// The key of datagrams that name none.
-    pub(crate) fn qkey(&self) -> u32 {
-        self.qkey.load(Ordering::Relaxed)
-    }
-
-    /// Has the program asked to be told when the send queue is drained?
-    pub(crate) fn tells_drained(&self) -> bool {
-        self.tells_drained.load(Ordering::Relaxed)
-    }
-
-    fn kept(&self) -> MutexGuard<'_, ibv_qp_attr> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Slot<Qp> {
-    /// The handle that programs have of it.
-    pub fn handle(&self) -> *mut ibv_qp {
-        self.c().cast()
-    }
-}
+use crate::handles::{self, Slot};
 
 /// The queue pair behind a handle.
 pub fn find(qp: *const ibv_qp) -> Result<&'static Slot<Qp>> {
@@ -562,4 +457,35 @@ pub extern "C" fn query_qp_data_in_order(
     _flags: u32,
 ) -> c_int {
     0
+}
+
+/// `ibv_open_qp`: another handle of a receiving queue pair.
+///
+/// # Safety
+/// `attr` can be read.
+pub unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    // SAFETY: by promise of the caller.
+    or_null(open_target(context, unsafe { &*attr }).map(Slot::handle))
+}
+
+fn open_target(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Result<&'static Slot<Qp>> {
+    let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    let known = needed | IBV_QP_OPEN_ATTR_CONTEXT;
+    if attr.comp_mask & needed != needed || attr.comp_mask & !known != 0 {
+        return Err(EINVAL);
+    }
+    if Service::of(attr.qp_type) != Some(Service::XrcRecv) {
+        return Err(EOPNOTSUPP);
+    }
+    let found = context::find(context)?;
+    let xrcd = xrc::find(attr.xrcd)?;
+    xrc::join_target(xrcd, found.card.index, attr.qp_num)?;
+    let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
+    let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
+    adopt_target(context, xrcd, attr.qp_num, qp_context).inspect_err(|_| {
+        xrc::leave_target(found.card.index, attr.qp_num);
+    })
 }

@@ -6,12 +6,14 @@
 
 use std::ffi::c_uint;
 
-use remora::nic::qp::{Mtu, QpAttr, State};
+use remora::nic::qp::{MAX_RD_ATOMIC, Mtu, QpAttr, State};
 use remora::nic::{Access, Path, Psn};
 
-use super::qp::MAX_RD_ATOMIC;
 use super::{EINVAL, EOPNOTSUPP, Result};
 use crate::abi::*;
+
+/// Work requests that a queue holds at most.
+pub(super) const MAX_WR: u32 = 1 << 15;
 
 /// The services, as columns of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,13 +6,11 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use remora::nic::qp::State;
-use remora::nic::queue::{
-    Data, FlushKind, MAX_INLINE, MAX_SGE, Remote, SendFlags, SendOp, SendRequest, Sge,
-};
+use remora::nic::queue::{FlushKind, MAX_INLINE, MAX_SGE, Remote, SendOp, Sge};
 use remora::raw;
 
+use super::objects::{Batch, Qp, Work};
 use super::post::{self, Room, destination, send, takes_inline};
-use super::qp::Qp;
 use super::qp_attr::Service;
 use super::{EINVAL, ENOMEM, Errno, Result, mw};
 use crate::abi::newer::*;
@@ -41,48 +39,6 @@ impl Service {
             Service::Ud => SENDS,
             Service::XrcRecv => 0,
         }
-    }
-}
-
-/// Requests between start and end.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    works: Vec<Work>,
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
-    error: Option<Errno>,
-}
-
-/// A request of a batch.
-#[derive(Clone, Copy, Debug)]
-struct Work {
-    wr_id: u64,
-    op: SendOp,
-    flags: SendFlags,
-    inline: bool,
-    /// Where an XRC peer receives it.
-    srqn: u32,
-    /// Where its entries, or its bytes, begin, and how many there are.
-    start: usize,
-    len: usize,
-}
-
-impl Batch {
-    fn clear(&mut self) {
-        self.works.clear();
-        self.sges.clear();
-        self.inline.clear();
-        self.error = None;
-    }
-
-    fn request(&self, work: &Work) -> SendRequest<'_> {
-        let range = work.start..work.start + work.len;
-        let data = if work.inline {
-            Data::Inline(self.inline.get(range).unwrap_or_default())
-        } else {
-            Data::Sges(self.sges.get(range).unwrap_or_default())
-        };
-        SendRequest { wr_id: work.wr_id, op: work.op, data, flags: work.flags }
     }
 }
 

@@ -10,8 +10,7 @@ use std::ffi::c_int;
 use remora::nic::PostError;
 use remora::nic::queue::{MAX_SGE, RecvRequest, Sge};
 
-use super::qp::Qp;
-use super::srq::Srq;
+use super::objects::{Qp, Srq};
 use super::{EINVAL, Errno, Result};
 use crate::abi::*;
 use crate::handles;

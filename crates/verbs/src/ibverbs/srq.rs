@@ -18,39 +18,16 @@ use std::sync::{Mutex, PoisonError};
 use remora::memory::Buffer;
 use remora::nic::queue::{MAX_SGE, RingInit};
 
-use super::async_event::{Subject, routes};
-use super::context::{self, Context};
-use super::cq::{self, Cq};
-use super::pd::{self, Pd};
-use super::qp::MAX_WR;
-use super::xrc::{self, Xrcd};
+use super::async_event::routes;
+use super::context;
+use super::cq;
+use super::objects::{Cq, Srq, Subject, Xrcd};
+use super::pd;
+use super::qp_attr::MAX_WR;
+use super::xrc;
 use super::{EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, number, or_null};
 use crate::abi::*;
-use crate::handles::{self, Object, Slot};
-
-/// A shared receive queue.
-#[derive(Debug)]
-pub struct Srq {
-    /// Whose it is.
-    pub context: &'static Slot<Context>,
-    /// Where its memory is.
-    pub pd: &'static Slot<Pd>,
-    /// The XRC domain whose peers may name it.
-    xrcd: Option<&'static Slot<Xrcd>>,
-    /// The card's number for it.
-    pub number: u32,
-    /// Entries of a request.
-    pub(crate) max_sge: u32,
-    /// Asynchronous events that the program has fetched.
-    pub(crate) async_got: AtomicU32,
-    /// Kept until the queue is gone from the card, which reads it.
-    ring: Mutex<Buffer>,
-}
-
-impl Object for Srq {
-    type C = ibv_srq;
-    const KIND: handles::Kind = handles::Kind::Srq;
-}
+use crate::handles::{self, Slot};
 
 /// `ibv_create_srq`.
 ///

@@ -40,7 +40,7 @@ export! {
     "ibv_init_ah_from_wc@@IBVERBS_1.1" = ah::init_ah_from_wc;
     "ibv_is_fork_initialized@@IBVERBS_1.13" = fork::is_fork_initialized;
     "ibv_node_type_str@@IBVERBS_1.1" = strings::node_type_str;
-    "ibv_open_device@@IBVERBS_1.1" = context::open_device;
+    "ibv_open_device@@IBVERBS_1.1" = open::open_device;
     "ibv_port_state_str@@IBVERBS_1.1" = strings::port_state_str;
     "ibv_query_device@@IBVERBS_1.1" = port::query_device;
     "ibv_query_gid@@IBVERBS_1.1" = gid::query_gid;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `verbs_context.open_xrcd` | [`open_xrcd`] |
 //! | `verbs_context.close_xrcd` | [`close_xrcd`] |
-//! | `verbs_context.open_qp` | [`open_qp`] |
+//! | `verbs_context.open_qp` | [`super::qp::open_qp`] |
 //!
 //! A domain may have a file's name. Whoever opens the same file in this process gets the same
 //! domain; another process has another card, and so a domain of its own.
@@ -15,55 +15,12 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remora::nic;
-
-use super::context::{self, Context};
-use super::qp::{self, Qp};
-use super::qp_attr::Service;
-use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
+use super::context;
+use super::objects::{Domain, File, Xrcd};
+use super::{EBUSY, EINVAL, ENOMEM, Errno, Result, number, or_null};
 use crate::abi::*;
-use crate::handles::{self, Object, Slot};
+use crate::handles::{self, Slot};
 use crate::process;
-
-/// An opened XRC domain.
-#[derive(Debug)]
-pub struct Xrcd {
-    /// Whose it is.
-    pub context: &'static Slot<Context>,
-    /// The domain itself.
-    pub(crate) domain: Arc<Domain>,
-    /// Shared receive queues and queue pairs made with this handle.
-    users: AtomicUsize,
-}
-
-impl Object for Xrcd {
-    type C = ibv_xrcd;
-    const KIND: handles::Kind = handles::Kind::Xrcd;
-}
-
-impl Xrcd {
-    /// An object was made with the handle.
-    pub(crate) fn enter(&self) {
-        self.users.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Such an object is gone.
-    pub(crate) fn leave(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// An XRC domain on a card.
-#[derive(Debug)]
-pub(crate) struct Domain {
-    pub(crate) xrcd: nic::Xrcd,
-    /// The card's place in the list.
-    card: usize,
-    file: Option<File>,
-}
-
-/// What names a file: device and inode.
-type File = (u64, u64);
 
 /// What the handles of a process share.
 #[derive(Default)]
@@ -188,6 +145,18 @@ pub(crate) fn make_target(xrcd: &Slot<Xrcd>) -> Result<u32> {
     Ok(number)
 }
 
+/// Another handle of a receiving queue pair of the domain is made.
+pub(crate) fn join_target(xrcd: &Slot<Xrcd>, card: usize, number: u32) -> Result<()> {
+    let shared = shared();
+    let mut targets = lock(&shared.targets);
+    let target = targets.get_mut(&(card, number)).ok_or(EINVAL)?;
+    if !Arc::ptr_eq(&target.domain, &xrcd.domain) {
+        return Err(EINVAL);
+    }
+    target.handles += 1;
+    Ok(())
+}
+
 /// A handle of a receiving queue pair is gone: was it the last?
 pub(crate) fn leave_target(card: usize, number: u32) -> bool {
     let shared = shared();
@@ -199,43 +168,4 @@ pub(crate) fn leave_target(card: usize, number: u32) -> bool {
         targets.remove(&(card, number));
     }
     last
-}
-
-/// `ibv_open_qp`: another handle of a receiving queue pair.
-///
-/// # Safety
-/// `attr` can be read.
-pub unsafe extern "C" fn open_qp(
-    context: *mut ibv_context,
-    attr: *mut ibv_qp_open_attr,
-) -> *mut ibv_qp {
-    // SAFETY: by promise of the caller.
-    or_null(open_target(context, unsafe { &*attr }).map(Slot::handle))
-}
-
-fn open_target(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Result<&'static Slot<Qp>> {
-    let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-    let known = needed | IBV_QP_OPEN_ATTR_CONTEXT;
-    if attr.comp_mask & needed != needed || attr.comp_mask & !known != 0 {
-        return Err(EINVAL);
-    }
-    if Service::of(attr.qp_type) != Some(Service::XrcRecv) {
-        return Err(EOPNOTSUPP);
-    }
-    let found = context::find(context)?;
-    let xrcd = find(attr.xrcd)?;
-    let shared = shared();
-    {
-        let mut targets = lock(&shared.targets);
-        let target = targets.get_mut(&(found.card.index, attr.qp_num)).ok_or(EINVAL)?;
-        if !Arc::ptr_eq(&target.domain, &xrcd.domain) {
-            return Err(EINVAL);
-        }
-        target.handles += 1;
-    }
-    let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
-    let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
-    qp::adopt_target(context, xrcd, attr.qp_num, qp_context).inspect_err(|_| {
-        leave_target(found.card.index, attr.qp_num);
-    })
 }

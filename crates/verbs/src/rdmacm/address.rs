@@ -15,7 +15,9 @@ use super::id::{Id, PathRecord, Route, Stage};
 use super::{EADDRINUSE, EINVAL, ENODEV, Errno, Result, connect, manager, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
-use crate::process::{self, Card};
+use crate::card;
+use crate::card::Card;
+use crate::process;
 
 /// The address family of InfiniBand, and its address: a GID and a service.
 const AF_IB: c_int = 27;
@@ -275,7 +277,7 @@ fn path_record(id: &Id) -> Result<ibv_sa_path_rec> {
     /// Selectors of the record: exactly this much.
     const EXACTLY: u8 = 2;
     Ok(ibv_sa_path_rec {
-        dgid: ibv_gid { raw: process::gid_of(route.peer) },
+        dgid: ibv_gid { raw: card::gid_of(route.peer) },
         sgid: ibv_gid { raw: card.gid() },
         hop_limit: 64,
         traffic_class: state.tos,

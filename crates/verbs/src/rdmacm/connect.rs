@@ -19,7 +19,8 @@ use super::{EADDRINUSE, EINVAL, ENOMEM, Errno, Result, call, manager, queue_pair
 use super::{address, multicast, watch};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
-use crate::process::{self, Card};
+use crate::card::Card;
+use crate::process;
 
 /// How long a queue pair waits for an acknowledge if nobody says: 4.096 µs · 2^16, 0.27 s.
 pub(super) const ACK_TIMEOUT: u8 = 16;

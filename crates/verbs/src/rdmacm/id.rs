@@ -12,6 +12,7 @@ use super::channel::Channel;
 use super::{Result, Table, address};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
+use crate::card::{self, Card};
 use crate::handles::{self, Kind, Object};
 use crate::process;
 
@@ -251,7 +252,7 @@ impl Id {
     pub(crate) fn attach(&self, card: usize) -> Result<()> {
         let context = super::verbs::context(card)?;
         self.lock().card = Some(card);
-        let gid = process::current().cards().get(card).map(process::Card::gid);
+        let gid = process::current().cards().get(card).map(Card::gid);
         self.set(|c| {
             // SAFETY: `set` gives the C struct, and these are plain fields of it.
             unsafe {
@@ -268,7 +269,7 @@ impl Id {
     }
 
     /// The card it is bound to.
-    pub(crate) fn card(&self) -> Result<&'static process::Card> {
+    pub(crate) fn card(&self) -> Result<&'static Card> {
         let index = self.lock().card.ok_or(super::EINVAL)?;
         process::current().cards().get(index).ok_or(super::ENODEV)
     }
@@ -288,7 +289,7 @@ impl Id {
                     (*c).route.addr.dst = address::to_c(remote);
                 }
                 if let Some(route) = route {
-                    (*c).route.addr.ibaddr.dgid.raw = process::gid_of(route.peer);
+                    (*c).route.addr.ibaddr.dgid.raw = card::gid_of(route.peer);
                 }
             }
         });

@@ -13,7 +13,7 @@ use super::channel::{News, Param};
 use super::id::Id;
 use super::{EINVAL, Errno, Result, address, connect, manager, queue_pair, status, verbs};
 use crate::abi::rdma_cma::*;
-use crate::process;
+use crate::card;
 
 /// The destination queue pair of datagrams to groups.
 const GROUP_QPN: u32 = 0xff_ffff;
@@ -29,7 +29,7 @@ pub(crate) struct Group {
 }
 
 fn gid(address: SocketAddr) -> [u8; 16] {
-    process::gid_of(address.ip().to_canonical())
+    card::gid_of(address.ip().to_canonical())
 }
 
 /// The queue pair is attached when the program sees the event.

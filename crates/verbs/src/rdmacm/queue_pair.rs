@@ -7,7 +7,7 @@ use super::id::{Agreement, Id, Stage};
 use super::{EINVAL, Result, status, verbs};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
-use crate::process;
+use crate::card;
 
 /// A queue pair's number and whether it shares its receive queue: those of the queue pair on the
 /// id, or those that the program says.
@@ -90,7 +90,7 @@ fn access(id: &Id, connecting: bool, agreement: &Agreement) -> u32 {
 pub(crate) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
-            dgid: ibv_gid { raw: process::gid_of(peer) },
+            dgid: ibv_gid { raw: card::gid_of(peer) },
             flow_label: 0,
             sgid_index: verbs::GID_INDEX,
             hop_limit: 64,

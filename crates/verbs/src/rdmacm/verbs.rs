@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{EINVAL, ENODEV, Errno, Result};
 use crate::abi::*;
-use crate::ibverbs::{channel, context, cq, device, mcast, pd, qp, srq, xrc};
+use crate::ibverbs::{channel, cq, device, mcast, open, pd, qp, srq, xrc};
 use crate::process;
 
 /// The entry of the port's table with the card's RoCE v2 GID.
@@ -42,7 +42,7 @@ pub(super) fn context(card: usize) -> Result<*mut ibv_context> {
     with(card, |one| {
         if one.context == 0 {
             let device = *device::devices().get(card).ok_or(ENODEV)?;
-            one.context = made(context::open_device(device.c())).map_err(|_| ENODEV)? as usize;
+            one.context = made(open::open_device(device.c())).map_err(|_| ENODEV)? as usize;
         }
         Ok(one.context as *mut ibv_context)
     })

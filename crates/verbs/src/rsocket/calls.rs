@@ -7,10 +7,10 @@ use std::ptr;
 
 use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
-use super::datagram::{self, Received};
+use super::messages::{self, Received};
 use super::socket::{self, Inner, Phase, Socket, conn_param};
 use super::stream::Stream;
-use super::{map, options, wire};
+use super::{iomap, sockopt, wire};
 use crate::abi::rdma_cma::*;
 use crate::rdmacm::{EINVAL, Errno, Result, address, call, channel, connect, status};
 
@@ -350,7 +350,7 @@ unsafe fn send(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize
 
 /// Receives a datagram; returns what the call does, and the rest.
 fn receive_datagram(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<(usize, Received)> {
-    let received = datagram::receive(socket, buffers, flags)?;
+    let received = messages::receive(socket, buffers, flags)?;
     let whole = flags & libc::MSG_TRUNC != 0;
     Ok((if whole { received.whole } else { received.written }, received))
 }
@@ -381,7 +381,7 @@ unsafe fn send_datagram(
             unsafe { std::slice::from_raw_parts(buffer.iov_base.cast::<u8>(), buffer.iov_len) };
         data.extend_from_slice(part);
     }
-    datagram::send(socket, &data, flags, to)
+    messages::send(socket, &data, flags, to)
 }
 
 /// A count as the calls return it.
@@ -645,12 +645,12 @@ pub(super) unsafe extern "C" fn rsetsockopt(
         // SAFETY: the caller gives as many bytes as it says.
         unsafe {
             if !socket.datagram {
-                return options::set(&mut inner, level, name, value, len);
+                return sockopt::set(&mut inner, level, name, value, len);
             }
             let size = matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
             if level == SOL_RDMA as c_int || (level == libc::SOL_SOCKET && size) {
                 // The queue pair's, too.
-                options::set_size(&mut inner, level, name, value, len)?;
+                sockopt::set_size(&mut inner, level, name, value, len)?;
             }
             match level == SOL_RDMA as c_int {
                 true => Ok(()),
@@ -676,7 +676,7 @@ pub(super) unsafe extern "C" fn rgetsockopt(
         }
         let mut inner = socket.lock();
         inner.progress();
-        let bytes = options::get(&mut inner, level, name)?;
+        let bytes = sockopt::get(&mut inner, level, name)?;
         if value.is_null() || len.is_null() {
             return Err(Errno(libc::EFAULT));
         }
@@ -726,11 +726,11 @@ pub(super) extern "C" fn riomap(
     _flags: c_int,
     offset: off_t,
 ) -> off_t {
-    call(-1, || map::map(&*socket::find(fd)?, buf, len, prot, offset))
+    call(-1, || iomap::map(&*socket::find(fd)?, buf, len, prot, offset))
 }
 
 pub(super) extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
-    status(|| map::unmap(&*socket::find(fd)?, buf, len))
+    status(|| iomap::unmap(&*socket::find(fd)?, buf, len))
 }
 
 pub(super) unsafe extern "C" fn riowrite(
@@ -750,6 +750,6 @@ pub(super) unsafe extern "C" fn riowrite(
         }
         // SAFETY: the caller gives as many bytes as it says.
         let data = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) };
-        map::write(&socket, data, offset, flags & libc::MSG_DONTWAIT != 0)
+        iomap::write(&socket, data, offset, flags & libc::MSG_DONTWAIT != 0)
     })
 }

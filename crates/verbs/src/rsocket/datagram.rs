@@ -10,13 +10,13 @@
 use core::ffi::c_int;
 use core::mem::size_of;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use libc::{iovec, sockaddr, sockaddr_storage, socklen_t};
+use libc::{sockaddr, sockaddr_storage, socklen_t};
+use remora::interface::route_to;
 
 use super::options::Sizes;
-use super::socket::{Inner, Socket};
 use super::ud::{Endpoint, Way};
 use super::wire::{self, Operation, SLOT, UdpHeader};
 use crate::process;
@@ -34,7 +34,7 @@ const BATCH: usize = 16;
 
 /// A peer whose queue pair is known.
 #[derive(Debug)]
-struct Peer {
+pub(super) struct Peer {
     way: Way,
     /// Who we are to it.
     source: SocketAddr,
@@ -46,16 +46,16 @@ struct Peer {
 pub(super) struct Datagram {
     /// The kernel's socket.
     fd: c_int,
-    connected: Option<SocketAddr>,
+    pub(super) connected: Option<SocketAddr>,
     endpoint: Option<Endpoint>,
     /// There was no card for it, and will be none.
     no_card: bool,
-    peers: HashMap<SocketAddr, Peer>,
-    arrived: VecDeque<(SocketAddr, Vec<u8>)>,
+    pub(super) peers: HashMap<SocketAddr, Peer>,
+    pub(super) arrived: VecDeque<(SocketAddr, Vec<u8>)>,
     looks: u8,
     /// What the kernel has to say: that nobody has the port, for example. Calls that send or sleep
     /// return it; who only looks for datagrams, over and over, is not to see errors instead.
-    error: c_int,
+    pub(super) error: c_int,
 }
 
 /// An address of the kernel's, as a call of its own wrote it.
@@ -92,7 +92,7 @@ impl Datagram {
     }
 
     /// Makes the queue pair, on the card that is most like an address.
-    fn start(&mut self, towards: IpAddr, sizes: Sizes) {
+    pub(super) fn start(&mut self, towards: IpAddr, sizes: Sizes) {
         if self.endpoint.is_some() || self.no_card {
             return;
         }
@@ -116,13 +116,8 @@ impl Datagram {
         if !own.ip().is_unspecified() {
             return Ok(own);
         }
-        let any: IpAddr = match peer {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let probe = UdpSocket::bind((any, 0))?;
-        probe.connect(peer)?;
-        Ok(SocketAddr::new(probe.local_addr()?.ip(), own.port()))
+        let source = route_to(peer)?.local_addr()?;
+        Ok(SocketAddr::new(source.ip(), own.port()))
     }
 
     /// A peer says which queue pair it has.
@@ -153,7 +148,13 @@ impl Datagram {
     }
 
     /// Sends by UDP: data, or only word of our queue pair.
-    fn send_udp(&self, to: SocketAddr, what: Operation, data: &[u8], at_once: bool) -> Result<()> {
+    pub(super) fn send_udp(
+        &self,
+        to: SocketAddr,
+        what: Operation,
+        data: &[u8],
+        at_once: bool,
+    ) -> Result<()> {
         let endpoint = self.endpoint.as_ref();
         let header = UdpHeader {
             what,
@@ -197,7 +198,7 @@ impl Datagram {
     }
 
     /// Takes what has come by UDP.
-    fn take_udp(&mut self, sizes: Sizes) {
+    pub(super) fn take_udp(&mut self, sizes: Sizes) {
         let mut buffer = [0; SLOT + UdpHeader::MAX];
         for _ in 0..self.room().min(BATCH) {
             let mut len = 0;
@@ -256,7 +257,7 @@ impl Datagram {
         [self.fd].into_iter().chain(self.endpoint.as_ref().map(|endpoint| endpoint.comp_fd))
     }
 
-    fn take_error(&mut self) -> Result<()> {
+    pub(super) fn take_error(&mut self) -> Result<()> {
         match std::mem::take(&mut self.error) {
             0 => Ok(()),
             error => Err(Errno(error)),
@@ -264,86 +265,10 @@ impl Datagram {
     }
 
     /// Sends by queue pair, if the peer's is known and the datagram is small enough.
-    fn send_ud(&mut self, to: SocketAddr, data: &[u8]) -> Option<Result<()>> {
+    pub(super) fn send_ud(&mut self, to: SocketAddr, data: &[u8]) -> Option<Result<()>> {
         let (peer, endpoint) = (self.peers.get(&to)?, self.endpoint.as_mut()?);
         let fits = endpoint.carries(wire::datagram_header(peer.source).len() + data.len());
         (fits && peer.heard.elapsed() < BELIEVE)
             .then(|| endpoint.send(&peer.way, peer.source, data))
     }
-}
-
-fn at_once(inner: &Inner, flags: c_int) -> bool {
-    inner.options.nonblocking || flags & libc::MSG_DONTWAIT != 0
-}
-
-/// Sends a datagram.
-pub(super) fn send(
-    socket: &Socket,
-    data: &[u8],
-    flags: c_int,
-    to: Option<SocketAddr>,
-) -> Result<usize> {
-    let mut inner = socket.lock();
-    let (at_once, sizes) = (at_once(&inner, flags), inner.options.sizes);
-    let datagram = inner.datagram()?;
-    datagram.take_error()?;
-    let mut to = to.or(datagram.connected).ok_or(Errno(libc::EDESTADDRREQ))?;
-    to.set_ip(directory::loopback_if_unspecified(to.ip()));
-    // As large as rdma-core's, whichever way it goes.
-    if data.len() + wire::datagram_header(to).len() > SLOT {
-        return Err(Errno(libc::EMSGSIZE));
-    }
-    datagram.start(to.ip().to_canonical(), sizes);
-    if !datagram.peers.contains_key(&to) {
-        // Its answer may be waiting.
-        datagram.take_udp(sizes);
-    }
-    if datagram.peers.contains_key(&to) && !datagram.can_send() {
-        inner = socket.wait(inner, at_once, |inner| {
-            inner.datagram().map_or(true, |datagram| datagram.can_send())
-        })?;
-    }
-    let datagram = inner.datagram()?;
-    match datagram.send_ud(to, data) {
-        Some(sent) => sent?,
-        None => datagram.send_udp(to, Operation::Data, data, at_once)?,
-    }
-    Ok(data.len())
-}
-
-/// A datagram as a program receives it: from whom, how long it is, and how much of that was
-/// written.
-pub(super) struct Received {
-    pub(super) from: SocketAddr,
-    pub(super) whole: usize,
-    pub(super) written: usize,
-}
-
-/// Receives a datagram into the program's buffers; what does not fit is lost, as with UDP.
-pub(super) fn receive(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<Received> {
-    let inner = socket.lock();
-    let at_once = at_once(&inner, flags);
-    let mut inner = socket.wait(inner, at_once, |inner| {
-        inner
-            .datagram()
-            .map_or(true, |datagram| datagram.has_data() || (!at_once && datagram.error != 0))
-    })?;
-    let datagram = inner.datagram()?;
-    let Some((from, data)) = datagram.arrived.front() else {
-        datagram.take_error()?;
-        return Err(Errno(libc::EAGAIN));
-    };
-    let mut written = 0;
-    for buffer in buffers {
-        let part = buffer.iov_len.min(data.len() - written);
-        let to = buffer.iov_base.cast::<u8>();
-        // SAFETY: the program's buffer has room for it.
-        unsafe { std::ptr::copy_nonoverlapping(data[written..].as_ptr(), to, part) };
-        written += part;
-    }
-    let received = Received { from: *from, whole: data.len(), written };
-    if flags & libc::MSG_PEEK == 0 {
-        datagram.arrived.pop_front();
-    }
-    Ok(received)
 }

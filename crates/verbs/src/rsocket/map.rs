@@ -1,117 +1,20 @@
 //! Buffers of a program that the peer may write to directly.
 
-use core::ffi::{c_int, c_void};
-
-use super::socket::Socket;
-use super::wire::{Mapping, Piece};
 use crate::abi::*;
 use crate::ibverbs::mr;
-use crate::rdmacm::{EINVAL, Errno, Result};
 
 /// A mapped buffer.
 #[derive(Debug)]
 pub(super) struct Map {
-    at: usize,
-    len: usize,
-    mr: *mut ibv_mr,
+    pub(super) at: usize,
+    pub(super) len: usize,
+    pub(super) mr: *mut ibv_mr,
     /// Its entry in the peer's table, if the peer may write to it.
-    entry: Option<usize>,
+    pub(super) entry: Option<usize>,
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
         mr::dereg_mr(self.mr);
     }
-}
-
-/// Maps a buffer; returns the offset by which the peer knows it.
-pub(super) fn map(
-    socket: &Socket,
-    buf: *mut c_void,
-    len: usize,
-    prot: c_int,
-    offset: libc::off_t,
-) -> Result<libc::off_t> {
-    if buf.is_null() || len == 0 || prot & !libc::PROT_WRITE != 0 {
-        return Err(EINVAL);
-    }
-    let length = u32::try_from(len).map_err(|_| EINVAL)?;
-    let mut inner = socket.lock();
-    let pd = inner.stream()?.pd();
-    let remote = prot & libc::PROT_WRITE != 0;
-    let access = IBV_ACCESS_LOCAL_WRITE | if remote { IBV_ACCESS_REMOTE_WRITE } else { 0 };
-    let region = mr::reg_mr(pd, buf, len, access as c_int);
-    if region.is_null() {
-        return Err(Errno::last());
-    }
-    let mut map = Map { at: buf as usize, len, mr: region, entry: None };
-    let offset = match offset {
-        -1 => buf as libc::off_t,
-        given => given,
-    };
-    if remote {
-        let taken: Vec<usize> = inner.maps.iter().filter_map(|map| map.entry).collect();
-        let room = inner.stream()?.peer_mappings;
-        let entry = (0..room).find(|entry| !taken.contains(entry)).ok_or(Errno(libc::ENOSPC))?;
-        // SAFETY: the region was just made.
-        let key = unsafe { (*region).rkey };
-        let piece = Piece { addr: buf as u64, key, length };
-        inner = socket.wait(inner, false, |inner| {
-            inner.stream().map_or(true, |stream| stream.can_map() || stream.failed)
-        })?;
-        inner.stream()?.tell_mapping(entry, Mapping { offset: offset as u64, piece })?;
-        map.entry = Some(entry);
-    }
-    inner.maps.push(map);
-    Ok(offset)
-}
-
-/// Ends a mapping.
-pub(super) fn unmap(socket: &Socket, buf: *mut c_void, len: usize) -> Result<()> {
-    let mut inner = socket.lock();
-    let at = inner.maps.iter().position(|map| map.at == buf as usize && map.len == len);
-    let map = inner.maps.remove(at.ok_or(EINVAL)?);
-    if let Some(entry) = map.entry {
-        inner = socket.wait(inner, false, |inner| {
-            inner.stream().map_or(true, |stream| stream.can_map() || stream.failed)
-        })?;
-        // The peer may be gone.
-        if let Ok(stream) = inner.stream()
-            && stream.can_map()
-        {
-            stream.tell_mapping(entry, Mapping::default())?;
-        }
-    }
-    Ok(())
-}
-
-/// Writes into a mapped buffer of the peer.
-pub(super) fn write(
-    socket: &Socket,
-    data: &[u8],
-    offset: libc::off_t,
-    at_once: bool,
-) -> Result<usize> {
-    let mut done = 0;
-    let mut inner = socket.lock();
-    let at_once = at_once || inner.options.nonblocking;
-    while done < data.len() {
-        let to = (offset as u64).wrapping_add(done as u64);
-        let waited = socket.wait(inner, at_once, |inner| {
-            inner.stream().map_or(true, |s| {
-                !s.writable || s.failed || s.can_write_mapped() && s.peer_mapping(to).is_some()
-            })
-        });
-        inner = match waited {
-            Ok(inner) => inner,
-            Err(_) if done > 0 => return Ok(done),
-            Err(error) => return Err(error),
-        };
-        let stream = inner.stream()?;
-        if !stream.writable || stream.failed {
-            return Err(Errno(libc::ECONNRESET));
-        }
-        done += stream.write_mapped(&data[done..], to)?;
-    }
-    Ok(done)
 }

@@ -7,15 +7,19 @@
 //!
 //! - `wire` is the protocol's bytes, `stream` one connection that speaks it, `map` what peers may
 //!   write to directly.
-//! - `datagram` is what datagram sockets do, `ud` their queue pairs.
-//! - `socket` is a socket's state and how calls wait; `calls`, `poll` and `options` are the calls.
+//! - `datagram` is what datagram sockets have, `ud` their queue pairs.
+//! - `socket` is a socket's state and how calls wait; `calls`, `messages`, `iomap`, `sockopt` and
+//!   `poll` are the calls.
 
 mod calls;
 mod datagram;
+mod iomap;
 mod map;
+mod messages;
 mod options;
 mod poll;
 mod socket;
+mod sockopt;
 mod stream;
 mod symbols;
 mod ud;

@@ -9,8 +9,8 @@ use super::stream::{Buffer, set_nonblocking};
 use super::wire::{self, SLOT};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
+use crate::card::Card;
 use crate::ibverbs::{ah, channel, cq, poll, post, recv};
-use crate::process::Card;
 use crate::rdmacm::{EINVAL, Errno, Result, connect, queue_pair};
 
 /// The work request is a receive.

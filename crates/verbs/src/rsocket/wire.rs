@@ -8,7 +8,7 @@
 use core::mem::size_of;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::process::gid_of;
+use crate::card::gid_of;
 
 /// So many bytes of data have arrived.
 pub(super) const OP_DATA: u32 = 0;

@@ -9,9 +9,9 @@ use remora::kernel::builtin::RemoteTable;
 use remora::offload::chain::offload::lookup::Lookup;
 use remora::offload::chain::offload::table::{KEY_MAX, SLOT, Table, Value};
 
-use super::super::figure::{Figure, Point, Run, Style, median_us};
-use super::super::{Case, Target};
-use super::{Extent, latency};
+use super::super::figure::{Figure, Point, Style, median_us};
+use super::super::row::{Case, Run, Target};
+use super::extent::Extent;
 use crate::draws::Draws;
 use crate::output;
 use crate::ways::asker::{Asker, ask_many};
@@ -277,28 +277,28 @@ pub(super) fn cases<'a>(
     use Bucket::{First, Second};
     let run = |way| tables.latency(client, way, 64, 3 * extent.calls);
     Ok([
-        latency(
+        Case::latency(
             "hash_get_64B",
             "one READ, 64 B",
             Target::AtMost(1.3),
             run(Get::Chain),
             run(Get::Read),
         ),
-        latency(
+        Case::latency(
             "hash_get_collision",
             "one bucket, no collision",
             Target::AtMost(1.15),
             run(Get::Parallel(Second)),
             run(Get::Chain),
         ),
-        latency(
+        Case::latency(
             "hash_get_sequential",
             "one bucket, no collision",
             Target::Any,
             run(Get::Sequential(Second)),
             run(Get::Chain),
         ),
-        latency(
+        Case::latency(
             "hash_get_two_sided",
             "two-sided, polling",
             Target::Any,

@@ -4,8 +4,9 @@ use anyhow::{Result, ensure};
 use remora::offload::chain::offload::list::{self, NODE};
 use remora::offload::chain::offload::table::{KEY_MAX, Value};
 
-use super::super::figure::{Figure, Point, Run, Style, median_us};
-use super::Extent;
+use super::super::figure::{Figure, Point, Style, median_us};
+use super::super::row::Run;
+use super::extent::Extent;
 use crate::draws::Draws;
 use crate::ways::asker::Asker;
 use crate::ways::lookup::{Way, expect_found};

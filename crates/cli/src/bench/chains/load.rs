@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::super::figure::{Figure, Point, Run, Style};
-use super::super::{Case, Target};
+use super::super::figure::{Figure, Point, Style};
+use super::super::row::{Case, Run, Target};
+use super::extent::Extent;
 use super::gets::{Bucket, Get, Tables};
-use super::{Extent, latency};
 use crate::ways::Client;
 
 /// Threads that write.
@@ -94,21 +94,21 @@ pub(super) fn cases<'a>(
     let run = |server, writers| gets(client, tables, (server, Of::Tail), writers, extent);
     let chain = Server::Card(Get::Chain);
     Ok([
-        latency(
+        Case::latency(
             "get_p99_16_writers",
             "without writers",
             Target::AtMost(2.0),
             run(chain, 16),
             run(chain, 0),
         ),
-        latency(
+        Case::latency(
             "get_p99_16_writers_two_sided",
             "two-sided, polling, 16 writers",
             Target::Any,
             run(chain, 16),
             run(Server::Polling, 16),
         ),
-        latency(
+        Case::latency(
             "get_p99_16_writers_event",
             "two-sided, event, 16 writers",
             Target::Any,

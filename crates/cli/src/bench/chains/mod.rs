@@ -5,21 +5,24 @@
 //! asks, pinned to a core, and another ([`crate::ways::server`]) serves, on a second core: by its
 //! card, with a chain for each connection, and by its CPU, for the two-sided way.
 
+mod extent;
 mod gets;
 mod lists;
 mod load;
 mod rates;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 
-use super::figure::{self, Figure};
-use super::{Case, Options, Target, measure, page, publish, show};
+use super::figure::Figure;
+use super::page;
+use super::report::{Options, publish, show};
+use super::row::measure;
 use crate::ways::client::Setup;
 use crate::ways::{Client, Image};
+use extent::{Extent, FULL, QUICK};
 
 /// Bytes of the peer's memory, for all structures.
 const MEMORY: u64 = 32 << 20;
@@ -53,26 +56,6 @@ const WORDS: page::Words = page::Words {
     ours: "chain",
     command: "remora bench chains",
 };
-
-/// How much is measured.
-#[derive(Clone, Copy, Debug)]
-struct Extent {
-    /// Runs of everything, in turn.
-    runs: usize,
-    /// Calls of a run, of which the median is taken.
-    calls: usize,
-    /// Calls of a run, of which the 99th percentile is taken.
-    tail: usize,
-    /// Such a run ends after this, as a server that waits for its turn is slow.
-    patience: Duration,
-    /// Constructs, or verbs, of a run.
-    rate: usize,
-}
-
-const FULL: Extent =
-    Extent { runs: 9, calls: 400, tail: 2000, patience: Duration::from_secs(1), rate: 1 << 16 };
-const QUICK: Extent =
-    Extent { runs: 2, calls: 20, tail: 50, patience: Duration::from_millis(50), rate: 1 << 9 };
 
 /// What figures are measured on.
 struct Bed<'a> {
@@ -131,15 +114,4 @@ impl Chains {
         }
         publish(WORDS, rows, &figures, &self.html, &self.options)
     }
-}
-
-/// A case whose figures are latencies.
-fn latency<'a>(
-    name: &'static str,
-    peer: &'static str,
-    target: Target,
-    ours: figure::Run<'a>,
-    theirs: figure::Run<'a>,
-) -> Case<'a> {
-    Case { name, unit: "µs", peer, target, ours, theirs }
 }

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use remora::nic::Queue;
 use remora::offload::chain::construct::{Condition, Operand, Order, Relation, Writer};
+use remora::offload::chain::element::QueueId;
 use remora::offload::chain::place::Word;
 use remora::offload::chain::program::{Kind, Program, Start};
-use remora::offload::chain::request::{Count, QueueId, Request, Verb};
+use remora::offload::chain::request::{Count, Request};
+use remora::offload::chain::verb::Verb;
 use remora::{Chain, Device, ProtectionDomain};
 
-use super::super::figure::{Figure, Point, Run, Style, median_us};
-use super::super::{Case, Target};
-use super::Extent;
+use super::super::figure::{Figure, Point, Style, median_us};
+use super::super::row::{Case, Run, Target};
+use super::extent::Extent;
 
 /// How long a chain may take.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -4,8 +4,8 @@
 use anyhow::{Result, ensure};
 
 use super::super::figure::{Calls, Figure, Point, Style, each_us, mean, median};
+use super::extent::{Extent, size_label};
 use super::lookups::{SIZES, Structures};
-use super::{Extent, size_label};
 use crate::draws::Draws;
 use crate::ways::Client;
 

@@ -8,9 +8,9 @@ use anyhow::Result;
 use remora::kernel::wasm::Module;
 use remora::kernel::{CallStatus, Context, Deployment, Grant, Header, Program};
 
-use super::super::figure::{Run, median_us};
-use super::super::{Case, Target};
-use super::Extent;
+use super::super::figure::median_us;
+use super::super::row::{Case, Run, Target};
+use super::extent::Extent;
 use super::lookups::{Structures, median_of, table_of};
 use crate::draws::Draws;
 use crate::ways::lookup::{Way, expect_found};

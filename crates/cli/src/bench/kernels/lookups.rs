@@ -4,8 +4,9 @@
 use anyhow::{Result, ensure};
 use remora::kernel::builtin::RemoteTable;
 
-use super::super::figure::{Calls, Figure, Point, Run, Style, each_us, median};
-use super::{Extent, STRUCTURES, size_label};
+use super::super::figure::{Calls, Figure, Point, Style, each_us, median};
+use super::super::row::Run;
+use super::extent::{Extent, STRUCTURES, size_label};
 use crate::draws::Draws;
 use crate::ways::lookup::{Way, expect_found};
 use crate::ways::{Client, Image, List};

@@ -5,6 +5,7 @@
 //! with its kernels, and an application, on a second core.
 
 mod checks;
+mod extent;
 mod loaded;
 mod lookups;
 mod streams;
@@ -14,17 +15,14 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use super::figure::{self, Figure};
-use super::{Case, Options, Target, measure, page, publish, show};
-use crate::output;
+use super::figure::{Figure, median_us};
+use super::page;
+use super::report::{Options, publish, show};
+use super::row::{Case, Run, Target, measure};
 use crate::ways::Client;
 use crate::ways::client::Setup;
 use crate::ways::lookup::Way;
-
-/// Local memory: first a place for what is READ, then data to be sent, then as much again.
-const SCRATCH: u64 = 1 << 20;
-/// The peer's memory: first structures, then partitions.
-const STRUCTURES: u64 = 16 << 20;
+use extent::{Extent, FULL, QUICK, SCRATCH, STRUCTURES};
 
 /// Measures kernels.
 #[derive(Debug, Args)]
@@ -53,25 +51,6 @@ const WORDS: page::Words = page::Words {
     ours: "kernel",
     command: "remora bench kernels",
 };
-
-/// How much is measured.
-#[derive(Clone, Copy, Debug)]
-struct Extent {
-    /// Runs of everything, in turn.
-    runs: usize,
-    /// Calls of a run, of which the median is taken.
-    calls: usize,
-    /// Bytes of the longest input.
-    input: u64,
-    /// Bytes of a stream.
-    stream: u64,
-    /// Kernels that are loaded as WebAssembly.
-    loaded: u64,
-}
-
-const FULL: Extent =
-    Extent { runs: 9, calls: 400, input: 64 << 20, stream: 32 << 20, loaded: 1000 };
-const QUICK: Extent = Extent { runs: 3, calls: 20, input: 1 << 20, stream: 2 << 20, loaded: 8 };
 
 /// Measures a figure.
 type Make = fn(&Client, &lookups::Structures, &streams::Input, Extent) -> Result<Figure>;
@@ -141,35 +120,33 @@ fn latencies<'a>(
     extent: Extent,
 ) -> [Case<'a>; 4] {
     let calls = extent.calls * 3 / SHORTER;
-    let read = move |len: u32| -> figure::Run<'a> {
+    let read = move |len: u32| -> Run<'a> {
         let from = client.ready.memory.addr;
-        Box::new(move || figure::median_us(calls, |_| client.read(from, len)))
+        Box::new(move || median_us(calls, |_| client.read(from, len)))
     };
-    let case =
-        |name, peer, target, ours, theirs| Case { name, unit: "µs", peer, target, ours, theirs };
     [
-        case(
+        Case::latency(
             "traversal_8",
             "one READ, 64 B",
             Target::AtMost(1.3),
             lookups::last_of_eight(client, structures, Way::Kernel, calls),
             read(64),
         ),
-        case(
+        Case::latency(
             "traversal_8_reads",
             "8 dependent READs, and the value's",
             Target::Any,
             lookups::last_of_eight(client, structures, Way::Kernel, calls),
             lookups::last_of_eight(client, structures, Way::Reads, calls),
         ),
-        case(
+        Case::latency(
             "get_64B",
             "one READ, 64 B",
             Target::AtMost(1.2),
             lookups::median_of(lookups::table_of(client, structures, 64, Way::Kernel, calls)),
             read(64),
         ),
-        case(
+        Case::latency(
             "consistency_4KiB",
             "one READ, 4 KiB",
             Target::AtMost(1.05),
@@ -177,9 +154,4 @@ fn latencies<'a>(
             read(4096),
         ),
     ]
-}
-
-/// Bytes as an axis says them.
-fn size_label(bytes: u64) -> String {
-    output::bytes(bytes)
 }

@@ -8,13 +8,13 @@ use remora::kernel::builtin::{hyperloglog_ask, shuffle_histogram};
 use remora::nic::queue::Remote;
 use remora::offload::kernel::builtin::{hyperloglog, shuffle};
 
-use super::super::figure::{Figure, Point, Run, Style};
-use super::super::{Case, Target};
-use super::{Extent, SCRATCH, STRUCTURES, size_label};
+use super::super::figure::{Figure, Point, Style};
+use super::super::row::{Case, Run, Target};
+use super::extent::{Extent, SCRATCH, STRUCTURES, size_label};
 use crate::draws::Draws;
 use crate::ways::Client;
+use crate::ways::agreed::{FILTER_BELOW, PRECISION, Place, STREAMED_MAX};
 use crate::ways::client::{Stream, remote};
-use crate::ways::server::{FILTER_BELOW, PRECISION, Place, STREAMED_MAX};
 
 /// Low bits that choose a partition: 256 of them.
 const BITS: u8 = 8;

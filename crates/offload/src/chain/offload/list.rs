@@ -5,9 +5,11 @@
 //! length into the request that gives the answer.
 
 use super::super::construct::Writer;
+use super::super::element::{Field, Label};
 use super::super::place::{Span, Word};
 use super::super::program::{Program, Start};
-use super::super::request::{Count, Field, Label, Request, Verb};
+use super::super::request::{Count, Request};
+use super::super::verb::Verb;
 use super::table::Value;
 use super::{Service, key_bytes, raise};
 

@@ -6,9 +6,11 @@
 //! puts pointer and length into the answer.
 
 use super::super::construct::Writer;
+use super::super::element::{Field, Label, QueueId};
 use super::super::place::{Place, Span, Word};
 use super::super::program::{Program, Start};
-use super::super::request::{Count, Field, Label, QueueId, Request, Verb};
+use super::super::request::{Count, Request};
+use super::super::verb::Verb;
 use super::table::SLOT;
 use super::{Service, key_bytes};
 

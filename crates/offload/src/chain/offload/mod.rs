@@ -14,9 +14,11 @@ pub mod list;
 pub mod lookup;
 pub mod table;
 
+use super::element::{Field, Label, QueueId};
 use super::place::{Place, Span, Word};
 use super::program::{Kind, Program, Start};
-use super::request::{Count, Field, Label, QueueId, Request, Verb};
+use super::request::{Count, Request};
+use super::verb::Verb;
 
 /// The import in which buckets and nodes lie.
 pub const TABLE: &str = "table";

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 
 use super::super::construct::{Condition, Operand, Order, Relation, Writer};
+use super::super::element::{Field, Label, OPERAND_BITS, QueueId};
 use super::super::mov::Pointer;
 use super::super::place::{Base, Place, Span, Word};
 use super::super::program::{Kind, Program, Start};
-use super::super::request::{Count, Field, Label, OPERAND_BITS, QueueId, Request, Verb};
+use super::super::request::{Count, Request};
+use super::super::verb::Verb;
+use super::diagnostic::Diagnostic;
+use super::source::{Shown, Source};
 use super::syntax::{
     At, ConditionText, CountText, ElementText, Item, MovSide, Name, PlaceText, PointerText,
     QueueKind, QueueText, Statement, Value,
 };
-use super::{Diagnostic, Shown, Source};
 use remora_nic::queue::MAX_SGE;
 
 /// The most requests of a program, since `repeat` writes many.

@@ -23,75 +23,18 @@
 //!
 //! docs/chain-language.md is the reference.
 
+mod diagnostic;
 mod lower;
 mod parse;
+mod source;
 mod syntax;
 mod token;
 
-use core::ops::Range;
-
-use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
-
-use super::place::Span;
-use super::program::Program;
+pub use diagnostic::Diagnostic;
+pub use source::{Shown, Source};
 
 /// The longest text, in bytes.
 pub const TEXT_MAX: usize = 1 << 18;
-
-/// Something wrong in a text.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Diagnostic {
-    /// Where, in bytes of the text.
-    pub at: Range<usize>,
-    /// What is wrong.
-    pub message: String,
-    /// What to do.
-    pub help: String,
-}
-
-impl Diagnostic {
-    fn new(at: Range<usize>, message: impl Into<String>, help: impl Into<String>) -> Diagnostic {
-        Diagnostic { at, message: message.into(), help: help.into() }
-    }
-
-    /// Line and column, both from 1; columns are characters.
-    pub fn line_column(&self, text: &str) -> (usize, usize) {
-        let before = text.get(..self.at.start).unwrap_or(text);
-        let line = before.matches('\n').count() + 1;
-        let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
-        (line, before[begin..].chars().count() + 1)
-    }
-
-    /// As a compiler would show it.
-    pub fn render(&self, path: &str, text: &str, colour: bool) -> String {
-        let here = AnnotationKind::Primary.span(self.at.clone());
-        let snippet = Snippet::source(text).path(path).annotation(here);
-        let error = Level::ERROR.primary_title(&*self.message).element(snippet);
-        let report = [error.element(Level::HELP.message(&*self.help))];
-        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
-        renderer.render(&report).clone()
-    }
-}
-
-/// A piece of memory that is worth showing.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Shown {
-    /// As the text has it.
-    pub name: String,
-    /// Where.
-    pub span: Span,
-}
-
-/// A program from a text.
-#[derive(Clone, Debug)]
-pub struct Source {
-    /// The program.
-    pub program: Program,
-    /// What the client sends, one message after the other; they lie among the program's data.
-    pub requests: Vec<Span>,
-    /// What is shown at the end.
-    pub shown: Vec<Shown>,
-}
 
 /// Reads a program.
 ///

@@ -1,7 +1,7 @@
 //! From text to [`Item`]s. A wrong line is reported and passed over.
 
 use super::super::construct::Relation;
-use super::Diagnostic;
+use super::diagnostic::Diagnostic;
 use super::syntax::{
     At, ConditionText, CountText, ElementText, Item, MovSide, Name, PlaceText, PointerText,
     QueueKind, QueueText, Statement, Value,
@@ -347,7 +347,7 @@ impl<'t> Parser<'t> {
     /// `write:5` begins as `x:8` does, but with a verb.
     fn head_or_place(&mut self) -> Parsed<Value> {
         let at = self.at();
-        let is_verb = super::super::request::Verb::named(&self.text[at]).is_some();
+        let is_verb = super::super::verb::Verb::named(&self.text[at]).is_some();
         let colon = self.tokens.get(self.next + 1).is_some_and(|(token, _)| *token == Token::Colon);
         if !(is_verb && colon) {
             return self.place().map(Value::Place);

@@ -4,9 +4,10 @@ use std::sync::OnceLock;
 
 use wasmtime::{Config, Engine, Linker, OptLevel};
 
+use super::error::LoadError;
 use super::guest::Guest;
 use super::imports;
-use super::module::{LoadError, MEMORY_MAX};
+use super::limits::MEMORY_MAX;
 
 /// Bytes of native stack that a guest may use; what it calls of the host uses a little more.
 const GUEST_STACK: usize = 64 << 10;

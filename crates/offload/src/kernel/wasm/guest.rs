@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use thiserror::Error;
 use wasmtime::{Caller, Memory, ResourceLimiter};
 
+use super::error::Ended;
+use super::limits::Limits;
 use super::loan::Loan;
-use super::module::Limits;
 use crate::kernel::{CallStatus, Context, Passing};
 
 /// Bytes of memory that all instances of the process may have together.
@@ -15,16 +15,6 @@ pub const TOTAL_MEMORY: usize = 4 << 30;
 
 /// What they have.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
-
-/// The end of an invocation that is not the guest's to decide.
-#[derive(Clone, Copy, Debug, Error)]
-#[error("{0}")]
-pub(super) struct Ended(pub(super) CallStatus);
-
-/// A trial has come to something that has to wait, or that could not be undone.
-#[derive(Clone, Copy, Debug, Error)]
-#[error("to be begun again")]
-pub(super) struct Again;
 
 /// The host's side of an instance.
 #[derive(Debug)]

@@ -36,7 +36,8 @@
 use remora_nic::queue::Remote;
 use wasmtime::{Caller, Linker, Result};
 
-use super::guest::{Again, Ended, Guest, open, range};
+use super::error::{Again, Ended};
+use super::guest::{Guest, open, range};
 use super::loan::Lent;
 use crate::kernel::CallStatus;
 use crate::kernel::context::charge;

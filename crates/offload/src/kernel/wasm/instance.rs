@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasmtime::{InstancePre, Store, Trap, TypedFunc, ValRaw};
 
-use super::guest::{Again, Ended, Guest};
+use super::error::{Again, Ended};
+use super::guest::Guest;
+use super::linked::Linked;
 use super::loan::Loan;
-use super::module::Inner;
 use crate::kernel::context::{begin_trial, current, end_trial, end_turn};
 use crate::kernel::{CallStatus, Context};
 
@@ -58,7 +59,7 @@ pub(super) fn cause(error: &wasmtime::Error) -> CallStatus {
 /// Makes an instance with its function `entry`. A start function runs in here, with so many
 /// instructions.
 async fn instantiate(
-    module: &Inner,
+    module: &Linked,
     (code, entry): (&InstancePre<Guest>, &str),
     context: Context,
     fuel: u64,
@@ -86,7 +87,7 @@ pub(super) struct Plain {
 /// Tries an invocation, by `plain` or an instance made for it; `None` if it was undone.
 pub(super) fn attempt(
     plain: &mut Option<Plain>,
-    module: &Inner,
+    module: &Linked,
     cx: &mut task::Context<'_>,
 ) -> Option<End> {
     let (context, left) = begin_trial(cx)?;
@@ -117,7 +118,7 @@ fn out_of_fuel(error: &wasmtime::Error) -> bool {
 
 impl Plain {
     pub(super) fn new(
-        module: &Inner,
+        module: &Linked,
         entry: (&InstancePre<Guest>, &str),
         context: Context,
         fuel: u64,
@@ -166,7 +167,7 @@ impl Door {
 }
 
 impl Suspending {
-    pub(super) fn new(module: Arc<Inner>) -> Suspending {
+    pub(super) fn new(module: Arc<Linked>) -> Suspending {
         let door = Arc::new(Door::default());
         let inside = door.clone();
         let life = Box::pin(async move {
@@ -193,7 +194,7 @@ impl Suspending {
 }
 
 /// The life of an instance, invocation after invocation, until it is ended by force.
-async fn live(module: &Inner, door: &Door) -> wasmtime::Result<core::convert::Infallible> {
+async fn live(module: &Linked, door: &Door) -> wasmtime::Result<core::convert::Infallible> {
     let (context, left) = current().await.map_err(Ended)?;
     let fuel = left.saturating_mul(STEP_INSTRUCTIONS);
     let turn = Some(TURN_INSTRUCTIONS);

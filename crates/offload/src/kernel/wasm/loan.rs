@@ -6,7 +6,7 @@ use core::ptr;
 use core::task::{Context, Poll};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::guest::Again;
+use super::error::Again;
 
 /// What a plain call was polled with, for as long as it lasts.
 #[derive(Debug, Default)]

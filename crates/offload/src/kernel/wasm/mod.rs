@@ -28,16 +28,21 @@
 //! Nothing of it depends on the machine's speed: the same calls end the same way, everywhere.
 
 mod engine;
+mod error;
 mod guest;
 mod imports;
 mod instance;
+mod limits;
+mod linked;
 mod loan;
 mod module;
 mod program;
 mod tap;
 
+pub use error::LoadError;
 pub use guest::TOTAL_MEMORY;
 pub use instance::TURN_INSTRUCTIONS;
-pub use module::{Limits, LoadError, MODULE_MAX, Module};
+pub use limits::{Limits, MODULE_MAX};
+pub use module::Module;
 pub use program::ModuleProgram;
 pub use tap::{ModuleTap, PAYLOAD_STEPS};

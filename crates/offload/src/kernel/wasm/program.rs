@@ -4,12 +4,12 @@ use core::task::{self, Poll};
 use std::sync::Arc;
 
 use super::instance::{End, Plain, Suspending, attempt};
-use super::module::Inner;
+use super::linked::Linked;
 use crate::kernel::{CallStatus, Context, Program};
 
 /// A loaded module as the code of a kernel.
 pub struct ModuleProgram {
-    module: Arc<Inner>,
+    module: Arc<Linked>,
     slots: Vec<Slot>,
     /// An invocation has had to be suspended.
     suspends: bool,
@@ -62,7 +62,7 @@ impl Slot {
 }
 
 impl ModuleProgram {
-    pub(super) fn new(module: Arc<Inner>) -> ModuleProgram {
+    pub(super) fn new(module: Arc<Linked>) -> ModuleProgram {
         ModuleProgram { module, slots: Vec::new(), suspends: false, clock: 0 }
     }
 

@@ -13,9 +13,10 @@ use core::task::{self, Waker};
 
 use remora_nic::kernel::{Call, Header};
 
+use super::error::LoadError;
 use super::guest::Guest;
 use super::instance::{Plain, STEP_INSTRUCTIONS, cause};
-use super::module::{Inner, LoadError};
+use super::linked::Linked;
 use crate::kernel::context::poll_with;
 use crate::kernel::invocation::{Invocation, Pool};
 use crate::kernel::turn::Turn;
@@ -36,7 +37,7 @@ pub struct ModuleTap {
 }
 
 impl ModuleTap {
-    pub(super) fn new(module: &Inner, budget: u64) -> Result<ModuleTap, LoadError> {
+    pub(super) fn new(module: &Linked, budget: u64) -> Result<ModuleTap, LoadError> {
         let entry = (module.tapping.as_ref().ok_or(LoadError::NoTap)?, "tap");
         let context = Context { qpn: 0, opcode: 0, cookie: 0, max_len: 0 };
         let budget = budget.min(PAYLOAD_STEPS);

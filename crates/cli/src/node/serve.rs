@@ -1,4 +1,4 @@
-//! `remora node`: serves files and memory to other processes, one-sided.
+//! The command `remora node`: serves files and memory to other processes, one-sided.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,15 +6,17 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use clap::Args;
 use remora::Device;
-use remora_cli::node::DEFAULT_PORT;
-use remora_cli::node::address::NodeAddress;
-use remora_cli::node::permit::Permit;
-use remora_cli::node::protocol::Token;
-use remora_cli::node::server::{Node, NodeOptions};
-use remora_cli::node::spec::RegionSpec;
 use serde_json::json;
 
-use crate::{DeviceArgs, output, stop};
+use super::DEFAULT_PORT;
+use super::address::NodeAddress;
+use super::permit::Permit;
+use super::protocol::Token;
+use super::server::Node;
+use super::spec::RegionSpec;
+use super::start::NodeOptions;
+use crate::device::DeviceArgs;
+use crate::{output, stop};
 
 /// `remora node`.
 #[derive(Debug, Args)]
@@ -32,7 +34,7 @@ Everybody on this machine can connect to a loopback address. Beyond loopback a c
 node's token. Kernels are loaded (`remora kernel load`) by the user who runs the node, on its
 machine, or by who shows --kernel-token. A token travels unencrypted, as all of RoCE does: it keeps
 out mistakes and passers-by, not who can read your network.")]
-pub(crate) struct Serve {
+pub struct Serve {
     #[command(flatten)]
     device: DeviceArgs,
     /// Port of RDMA CM's TCP port space (packets go to UDP 4791, as all RoCE v2 does)
@@ -57,7 +59,11 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    pub(crate) fn run(self) -> Result<()> {
+    /// Serves until told to stop.
+    ///
+    /// # Errors
+    /// The device or the node could not be had, or a thread or a signal.
+    pub fn run(self) -> Result<()> {
         let stop = stop::on_signals()?;
         let device = self.device.open()?;
         let token = match self.token {

@@ -1,0 +1,75 @@
+//! What becomes of rows: a table, a page with plots, and JSON.
+//!
+//! The JSON of every `remora bench …` is a list of `{"name", "unit", "ours": {"min", "median",
+//! "max"}, "peer": {"name", "min", "median", "max"}, "ratio"}`, where the ratio is our median over
+//! the peer's.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::figure::Figure;
+use super::page;
+use super::row::Row;
+use crate::output;
+
+/// Options of every benchmark.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// Write the rows to a file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+    /// Fewer and shorter runs: to see that it works, not how well
+    #[arg(long)]
+    pub(super) quick: bool,
+}
+
+/// Prints the rows and writes them where they are wanted.
+pub(super) fn report(rows: &[Row], options: &Options) -> Result<()> {
+    show(rows);
+    write(rows, options)
+}
+
+/// Prints the rows.
+pub(super) fn show(rows: &[Row]) {
+    let headings = ["row", "unit", "ours", "peer", "peer's", "ratio", "target", ""];
+    let mut table = output::table(headings);
+    for row in rows {
+        table.add_row([
+            row.name.to_string(),
+            row.unit.to_owned(),
+            row.ours.to_string(),
+            row.peer.name.to_string(),
+            row.peer.spread.to_string(),
+            format!("{:.2}", row.ratio),
+            row.target.to_string(),
+            row.verdict().to_owned(),
+        ]);
+    }
+    output::align_right(&mut table, [2, 4, 5, 6]);
+    println!("{table}\nmedian (lowest–highest) of several runs in turn; ratio = ours / peer's");
+}
+
+/// Writes the page of rows and figures, and the rows of both where they are wanted.
+pub(super) fn publish(
+    words: page::Words,
+    mut rows: Vec<Row>,
+    figures: &[Figure],
+    html: &Path,
+    options: &Options,
+) -> Result<()> {
+    let page = page::render(words, &rows, figures)?;
+    std::fs::write(html, page).with_context(|| format!("cannot write {}", html.display()))?;
+    println!("\nThe plots: {}", html.display());
+    rows.extend(figures.iter().flat_map(Figure::rows));
+    write(&rows, options)
+}
+
+/// Writes the rows where they are wanted.
+fn write(rows: &[Row], options: &Options) -> Result<()> {
+    match &options.json {
+        Some(path) => output::write_json(path, &rows),
+        None => Ok(()),
+    }
+}

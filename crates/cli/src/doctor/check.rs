@@ -1,0 +1,57 @@
+//! What one look has found, and whether it is well.
+
+use serde::Serialize;
+
+/// Whether what was found is well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Status {
+    /// It is.
+    Ok,
+    /// Good to know.
+    Note,
+    /// It may be the reason, or will be one.
+    Warn,
+    /// It is a reason.
+    Fail,
+}
+
+/// What one look has found.
+#[derive(Debug, Serialize)]
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) status: Status,
+    pub(super) found: String,
+    /// What to do; empty if nothing.
+    pub(super) advice: String,
+}
+
+impl Check {
+    pub(super) fn new(name: &'static str, status: Status, found: impl Into<String>) -> Check {
+        Check { name, status, found: found.into(), advice: String::new() }
+    }
+
+    pub(super) fn ok(name: &'static str, found: impl Into<String>) -> Check {
+        Check::new(name, Status::Ok, found)
+    }
+
+    pub(super) fn note(name: &'static str, found: impl Into<String>) -> Check {
+        Check::new(name, Status::Note, found)
+    }
+
+    pub(super) fn warn(
+        name: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Check {
+        Check { advice: advice.into(), ..Check::new(name, Status::Warn, found) }
+    }
+
+    pub(super) fn fail(
+        name: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Check {
+        Check { advice: advice.into(), ..Check::new(name, Status::Fail, found) }
+    }
+}

@@ -1,0 +1,68 @@
+//! The client's side of documents: reads what a node publishes.
+
+use std::thread;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+use super::address::RegionAddress;
+use super::client::RemoteRegion;
+use super::document::{self, DocumentError};
+use super::transfer::{Transfer, TransferError};
+
+/// How often a document is read anew when it was being written.
+const DOCUMENT_TRIES: usize = 100;
+
+/// Why a document could not be read.
+#[derive(Debug, Error)]
+pub enum ReadDocumentError {
+    /// The transfer failed.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// It is no document, or changes too fast.
+    #[error("cannot read {region}: {source}")]
+    Document {
+        /// Where.
+        region: RegionAddress,
+        /// Why.
+        source: DocumentError,
+    },
+    /// Its text is not what it should be.
+    #[error("{region} is not what it should be (is the node of another version?): {source}")]
+    Json {
+        /// Where.
+        region: RegionAddress,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+impl RemoteRegion {
+    /// Reads a document of the node's. Reads again while it is being written.
+    ///
+    /// # Errors
+    /// See [`ReadDocumentError`].
+    pub fn read_document<T: DeserializeOwned>(&self) -> Result<T, ReadDocumentError> {
+        let region = || self.address().clone();
+        let mut transfer = Transfer::new(self)?;
+        let mut torn = DocumentError::Torn;
+        for _ in 0..DOCUMENT_TRIES {
+            let mut bytes = Vec::new();
+            transfer.read(0..self.len(), &mut |part| {
+                bytes.extend_from_slice(part);
+                Ok(())
+            })?;
+            match document::parse(&bytes) {
+                Ok(document) => {
+                    return serde_json::from_str(document.text)
+                        .map_err(|source| ReadDocumentError::Json { region: region(), source });
+                }
+                // One that has never been written will be soon, too.
+                Err(error) => torn = error,
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Err(ReadDocumentError::Document { region: region(), source: torn })
+    }
+}

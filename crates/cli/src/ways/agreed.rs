@@ -1,0 +1,71 @@
+//! What both ends agree on: how they connect, and what the far end says of itself.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use remora::{
+    CompletionQueue, ConnectionParams, Device, ProtectionDomain, QueuePair, QueuePairOptions,
+};
+use serde::{Deserialize, Serialize};
+
+/// Messages that may be streamed to the application before it has looked at one.
+pub(crate) const STREAMED_MAX: u32 = 1024;
+/// The stream filter keeps values below this: one of 256 that are spread evenly.
+pub(crate) const FILTER_BELOW: u64 = 1 << 56;
+/// The op-code of the kernel `flaky`: a checked read whose first reading fails.
+pub(crate) const FLAKY: u64 = 0x100;
+/// The precision of the sketches: 16,384 registers.
+pub(crate) const PRECISION: u8 = 14;
+
+/// What the far end prints when it serves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ready {
+    pub(crate) card: SocketAddr,
+    pub(crate) tcp: SocketAddr,
+    /// Structures: what the kernels are granted.
+    pub(crate) memory: Place,
+    /// For streams: plain memory, and such with a receive kernel bound to it.
+    pub(crate) plain: Place,
+    pub(crate) hyperloglog: Place,
+    pub(crate) filter: Place,
+    pub(crate) shuffle: Place,
+    /// Threads that may look at what is streamed.
+    pub(crate) threads: usize,
+}
+
+/// A region, as the peer names it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) addr: u64,
+    pub(crate) rkey: u32,
+    pub(crate) len: u64,
+}
+
+/// An end of a connection, at either side.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) cq: CompletionQueue,
+    pub(crate) recv_cq: CompletionQueue,
+    pub(crate) qp: QueuePair,
+}
+
+impl End {
+    pub(crate) fn new(device: &Device, pd: &ProtectionDomain) -> Result<End> {
+        let (cq, recv_cq) = (device.create_cq(1024)?, device.create_cq(2 * STREAMED_MAX as usize)?);
+        let qp = pd.create_qp(&QueuePairOptions {
+            recv_cq: &recv_cq,
+            send_depth: 512,
+            recv_depth: STREAMED_MAX,
+            send_sges: 2,
+            ..QueuePairOptions::rc(&cq)
+        })?;
+        Ok(End { cq, recv_cq, qp })
+    }
+}
+
+/// What both ends agree to. Half a second may pass before a packet is sent again: both ends spin,
+/// and on a machine that is busy with other things as well each has to wait for its turns.
+pub(crate) fn params(device: &Device) -> ConnectionParams {
+    let usual = ConnectionParams::new(device.info().mtu);
+    ConnectionParams { kernels: true, timeout: 17, ..usual }
+}

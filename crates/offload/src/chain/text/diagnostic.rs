@@ -1,0 +1,44 @@
+//! What is wrong in a text, and how it is shown.
+
+use core::ops::Range;
+
+use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+
+/// Something wrong in a text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Diagnostic {
+    /// Where, in bytes of the text.
+    pub at: Range<usize>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub help: String,
+}
+
+impl Diagnostic {
+    pub(super) fn new(
+        at: Range<usize>,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Diagnostic {
+        Diagnostic { at, message: message.into(), help: help.into() }
+    }
+
+    /// Line and column, both from 1; columns are characters.
+    pub fn line_column(&self, text: &str) -> (usize, usize) {
+        let before = text.get(..self.at.start).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
+        (line, before[begin..].chars().count() + 1)
+    }
+
+    /// As a compiler would show it.
+    pub fn render(&self, path: &str, text: &str, colour: bool) -> String {
+        let here = AnnotationKind::Primary.span(self.at.clone());
+        let snippet = Snippet::source(text).path(path).annotation(here);
+        let error = Level::ERROR.primary_title(&*self.message).element(snippet);
+        let report = [error.element(Level::HELP.message(&*self.help))];
+        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+        renderer.render(&report).clone()
+    }
+}

@@ -1,0 +1,31 @@
+//! Where datagrams go, and what they need beside their bytes.
+
+use std::net::IpAddr;
+
+use remora_nic::Transmit;
+
+/// The time to live of packets that ask for none.
+pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// What a group of datagrams of one size needs beside its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Destination {
+    /// The peer's address.
+    pub addr: IpAddr,
+    /// Traffic class, ECN bits included.
+    pub tos: u8,
+    /// Time to live; 0 stands for the usual one.
+    pub hop_limit: u8,
+}
+
+impl Destination {
+    /// Where a packet goes.
+    #[inline]
+    pub(crate) fn of(packet: &Transmit) -> Destination {
+        Destination {
+            addr: packet.path.dst.to_canonical(),
+            tos: packet.path.traffic_class | packet.ecn as u8,
+            hop_limit: packet.path.hop_limit,
+        }
+    }
+}

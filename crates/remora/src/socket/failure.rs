@@ -1,0 +1,51 @@
+//! What errors of a socket mean.
+
+use std::io;
+
+/// What a failed [`Socket::send`](super::Socket::send) means for the sender.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendFailure {
+    /// The socket's or the interface's queue is full: send the same again, later.
+    Full,
+    /// This route takes no group of datagrams of this size: send them one by one, each with the
+    /// ICRC of a packet that has identification 0.
+    GroupRefused,
+    /// As [`SendFailure::GroupRefused`], for every group: the network device cannot cut them.
+    NoSegmentation,
+    /// A datagram is longer than the path allows.
+    TooLong,
+    /// An error that an *earlier* packet met, reported now; nothing was sent. Send the same again.
+    Stale,
+    /// The peer cannot be reached from here.
+    Unreachable,
+}
+
+impl SendFailure {
+    /// Sorts an error of [`Socket::send`](super::Socket::send) of one datagram, or of a group of them.
+    pub fn of(error: &io::Error, group: bool) -> SendFailure {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => SendFailure::Full,
+            Some(libc::EINVAL | libc::EMSGSIZE) if group => SendFailure::GroupRefused,
+            Some(libc::EIO) if group => SendFailure::NoSegmentation,
+            Some(libc::EMSGSIZE) => SendFailure::TooLong,
+            Some(libc::ECONNREFUSED) => SendFailure::Stale,
+            _ => SendFailure::Unreachable,
+        }
+    }
+}
+
+/// Is this an error that arrived by ICMP, and not one of the call itself?
+pub(super) fn is_icmp_error(error: &io::Error) -> bool {
+    let icmp = [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::EPROTO,
+        libc::EMSGSIZE,
+        libc::EOPNOTSUPP,
+        libc::ENOPROTOOPT,
+        libc::EACCES,
+    ];
+    error.raw_os_error().is_some_and(|code| icmp.contains(&code))
+}

@@ -1,0 +1,85 @@
+//! A card of this process, and how its address is told.
+
+use std::net::IpAddr;
+
+use remora::nic::qp::Mtu;
+use remora::{Device, raw};
+
+use crate::abi::*;
+
+/// What stands for the firmware's version.
+pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
+/// Entries of the GID table. All are the card's one GID: programs are told to use index 0, 1 or 3
+/// by people who know other cards.
+pub(crate) const GID_TABLE_LEN: u32 = 4;
+/// The port's capability mask.
+pub(crate) const CAPABILITIES: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+
+/// A card of this process.
+#[derive(Debug)]
+pub struct Card {
+    /// Its place in the list of devices.
+    pub index: usize,
+    /// `remora0`, …
+    pub name: String,
+    /// The card itself.
+    pub device: Device,
+    /// Its address, from which its GID follows.
+    pub address: IpAddr,
+    /// The largest path MTU.
+    pub mtu: Mtu,
+    /// Never zero.
+    pub guid: u64,
+    /// The network interface with the address; zero if there is none.
+    pub ifindex: u32,
+    /// That interface's name.
+    pub ifname: String,
+    /// The directory that stands for `/sys/class/infiniband/NAME`; empty if it could not be made.
+    pub directory: String,
+}
+
+impl Card {
+    /// The card, locked: nobody else drives or commands it meanwhile.
+    pub fn lock(&self) -> raw::Card<'_> {
+        // SAFETY: rings lie in memory of this library that outlives them on the card. Regions are
+        // memory of a program, which by the contract of `ibv_reg_mr` keeps it mapped until
+        // `ibv_dereg_mr`; no Rust reference to it is ever made.
+        unsafe { self.device.card() }
+    }
+
+    /// The port's local identifier. Ethernet has none; but on loopback the low half of the address
+    /// does what a LID does, and programs that exchange LIDs only find each other.
+    pub fn lid(&self) -> u16 {
+        match self.address {
+            IpAddr::V4(v4) if v4.octets()[..2] == [127, 0] => {
+                u16::from_be_bytes([v4.octets()[2], v4.octets()[3]])
+            }
+            _ => 0,
+        }
+    }
+
+    /// The address that `lid` means, seen from this card.
+    pub fn address_of_lid(&self, lid: u16) -> Option<IpAddr> {
+        let [high, low] = lid.to_be_bytes();
+        (self.address.is_loopback() && self.address.is_ipv4() && lid != 0)
+            .then(|| IpAddr::from([127, 0, high, low]))
+    }
+
+    /// The card's GID.
+    pub fn gid(&self) -> [u8; 16] {
+        gid_of(self.address)
+    }
+}
+
+/// The GID of an address.
+pub fn gid_of(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// The address of a GID.
+pub fn address_of_gid(gid: [u8; 16]) -> IpAddr {
+    IpAddr::from(gid).to_canonical()
+}

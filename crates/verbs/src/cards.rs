@@ -1,0 +1,100 @@
+//! The cards of this process: opened when they are first asked for, and parted from at its end.
+
+use std::env;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use remora::socket::BindError;
+use remora::{Device, DeviceOptions, OpenError};
+
+use crate::card::Card;
+use crate::process::{self, Process};
+use crate::sysfs;
+
+/// The environment variable that says where the cards are.
+pub const ADDR_VARIABLE: &str = "REMORA_ADDR";
+
+/// Set when the process is to part from its cards at its end.
+static AT_EXIT: AtomicBool = AtomicBool::new(false);
+
+impl Process {
+    /// The cards, opened if this is the first call.
+    pub fn cards(&self) -> &[Card] {
+        self.cards.get_or_init(|| {
+            if !AT_EXIT.swap(true, Ordering::Relaxed) {
+                // SAFETY: the handler is a function without captures, and the library stays
+                // loaded: it is linked with `-z nodelete`.
+                unsafe { libc::atexit(at_exit) };
+            }
+            open_cards()
+        })
+    }
+}
+
+/// At the end of the process, which does not drop its cards. Other threads may still run.
+extern "C" fn at_exit() {
+    let Some(process) = process::existing() else { return };
+    for card in process.cards.get().into_iter().flatten() {
+        // Somebody else's turn with the card is short.
+        let done = (0..100).any(|_| {
+            let done = card.device.finish();
+            if !done {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done
+        });
+        if !done {
+            tracing::warn!("the process ends while the card {} is busy", card.name);
+        }
+    }
+    sysfs::remove(process);
+}
+
+/// Opens what the environment says. A card that cannot be opened is left out: a program sees a
+/// machine without that device, and its user sees why.
+fn open_cards() -> Vec<Card> {
+    let wanted = env::var(ADDR_VARIABLE).unwrap_or_default();
+    let mut cards: Vec<Card> = Vec::new();
+    for bind in wanted.split(',').map(str::trim) {
+        let options = match bind {
+            "" | "auto" => DeviceOptions::new(),
+            bind => DeviceOptions::new().bind(bind),
+        };
+        match options.open() {
+            Ok(device) => cards.push(card(cards.len(), device)),
+            Err(error) => {
+                tracing::error!(address = bind, %error, "no RDMA device");
+                if matches!(error, OpenError::Bind(BindError::InUse { .. })) {
+                    tracing::error!(
+                        "each process has a card of its own, so that two cannot have one address: \
+                         leave {ADDR_VARIABLE} out (programs on one machine find each other), or \
+                         let it say another address of this machine"
+                    );
+                }
+            }
+        }
+    }
+    cards
+}
+
+fn card(index: usize, device: Device) -> Card {
+    let info = device.info();
+    let (ifindex, ifname) = sysfs::interface_of(info.address);
+    let mut card = Card {
+        index,
+        name: format!("remora{index}"),
+        address: info.address,
+        mtu: info.mtu,
+        guid: device.limits().cm.ca_guid,
+        device,
+        ifindex,
+        ifname,
+        directory: String::new(),
+    };
+    match sysfs::publish(&card) {
+        Ok(directory) => card.directory = directory,
+        Err(error) => tracing::warn!(%error, "no directory for the device {}", card.name),
+    }
+    tracing::info!(name = card.name, address = %card.address, "device");
+    card
+}

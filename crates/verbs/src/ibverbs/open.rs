@@ -1,0 +1,67 @@
+//! Opening a device, and the tables of functions that programs call inline.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::objects::{Context, Events};
+use super::{
+    ENOMEM, Result, bind_mw, context, cq, cq_ex, device, dm, mr, mw, or_null, parent_domain, poll,
+    port, post, qp, recv, srq, xrc,
+};
+use crate::abi::*;
+use crate::handles;
+
+/// `ibv_open_device`.
+pub extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
+    or_null(open(device))
+}
+
+/// As [`open_device`].
+pub fn open(device: *mut ibv_device) -> Result<*mut ibv_context> {
+    let card = device::find(device)?.card;
+    let events = Events::new()?;
+    let mut c = functions();
+    c.context.device = device;
+    c.context.async_fd = events.fd();
+    // There are no commands to write to it, but programs duplicate it.
+    c.context.cmd_fd = events.fd();
+    let slot = handles::create(c, Context { card, events, users: AtomicUsize::new(0) });
+    Ok(context::inner(slot.ok_or(ENOMEM)?))
+}
+
+/// The tables, without a device. What is missing in them, callers' inline functions answer with
+/// `EOPNOTSUPP`: work queues, flow steering, counters, rate limits.
+fn functions() -> verbs_context {
+    let mut c = verbs_context::zeroed();
+    c.query_port = Some(port::query_port_sized);
+    c.advise_mr = Some(mr::advise_mr);
+    c.alloc_null_mr = Some(mr::alloc_null_mr);
+    c.reg_dm_mr = Some(mr::reg_dm_mr);
+    c.alloc_dm = Some(dm::alloc_dm);
+    c.free_dm = Some(dm::free_dm);
+    c.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
+    c.alloc_td = Some(parent_domain::alloc_td);
+    c.dealloc_td = Some(parent_domain::dealloc_td);
+    c.query_rt_values = Some(port::query_rt_values);
+    c.query_device_ex = Some(port::query_device_ex);
+    c.create_cq_ex = Some(cq_ex::create_cq_ex);
+    c.modify_cq = Some(cq::modify_cq);
+    c.create_qp_ex = Some(qp::create_qp_ex);
+    c.open_qp = Some(qp::open_qp);
+    c.open_xrcd = Some(xrc::open_xrcd);
+    c.close_xrcd = Some(xrc::close_xrcd);
+    c.create_srq_ex = Some(srq::create_srq_ex);
+    c.get_srq_num = Some(srq::get_srq_num);
+    c.context.ops.alloc_mw = Some(mw::alloc_mw);
+    c.context.ops.dealloc_mw = Some(mw::dealloc_mw);
+    c.context.ops.bind_mw = Some(bind_mw::bind_mw);
+    c.context.ops.poll_cq = Some(poll::poll_cq);
+    c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
+    c.context.ops.post_send = Some(post::post_send);
+    c.context.ops.post_recv = Some(recv::post_recv);
+    c.context.ops.post_srq_recv = Some(recv::post_srq_recv);
+    c.sz = size_of::<verbs_context>();
+    c.context.abi_compat = usize::MAX as *mut _;
+    c.context.cmd_fd = -1;
+    c.context.num_comp_vectors = 1;
+    c
+}

@@ -22,10 +22,11 @@ use thiserror::Error;
 pub use client::{CallError, ChainClient, ChainClientError, MESSAGE_MAX, ServeError};
 
 use crate::completion::CompletionQueue;
-use crate::device::{Device, Live};
+use crate::device::Device;
+use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer};
-use crate::queue_pair::{QueuePair, QueuePairOptions};
-use crate::region::{CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
+use crate::queue_pair::{CreateQpError, QueuePair, QueuePairOptions, RingOf};
+use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 
 /// Errors that a chain's completion queue keeps: nobody need look at them.
 const ERRORS_KEPT: usize = 16;
@@ -86,7 +87,8 @@ impl QueuePair {
     /// # Errors
     /// The queue has no ring, or the card refuses.
     pub fn register_ring(&self, queue: Queue, access: Access) -> Result<RingRegion, RegisterError> {
-        let region = self.pd().register_ring(self, queue, access)?;
+        let (ring, len) = (Box::new(RingOf(self.clone(), queue)), self.ring(queue).len() as u64);
+        let region = self.pd().register_ring(ring, len, access)?;
         let RingInit { depth, stride, .. } = self.ring(queue);
         Ok(RingRegion { region, depth, stride })
     }

@@ -16,8 +16,9 @@ use remora_nic::cm::{
 use remora_nic::qp::{ModifyQpError, Mtu};
 use thiserror::Error;
 
-use crate::device::{Device, Live};
+use crate::device::Device;
 use crate::driver::Driver;
+use crate::live::Live;
 use crate::queue_pair::{ConnectionParams, Peer, QueuePair};
 
 /// How often a waiting thread drives the device itself, should everybody else rest.
@@ -410,7 +411,7 @@ fn wait(
     patience: Duration,
     mut look: impl FnMut(&mut Driver) -> Option<CmEvent>,
 ) -> Option<CmEvent> {
-    let end = crate::completion::deadline(patience);
+    let end = crate::channel::deadline(patience);
     let mut driver = live.lock();
     loop {
         driver.dispatch_events();

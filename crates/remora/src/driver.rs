@@ -12,16 +12,14 @@ use std::sync::{Arc, Condvar};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use remora_nic::cm::message::RejectReason;
-use remora_nic::cm::{CmEvent, ConnId, ListenerId};
+use remora_nic::cm::{Cm, CmEvent, ConnId, ListenerId};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
-use crate::completion::ChannelQueue;
+use crate::channel::ChannelQueue;
 use crate::egress::{Egress, Sent};
 use crate::event::Event;
 use crate::memory::HostMemory;
-use crate::multicast::Groups;
 use crate::pcap::Capture;
-use crate::raw::{CmSink, EventSink};
 use crate::socket::{RecvBatch, Socket};
 
 /// Packets asked of the card at a time.
@@ -43,6 +41,17 @@ const TIMELESS_MAX: u32 = 16;
 const IDLE_MAX: u32 = 20;
 /// Events kept for an application that does not fetch them.
 const EVENTS_MAX: usize = 65_536;
+
+/// What is done with news of connection management. It is called by whoever drives the device,
+/// under the device's lock, so it must not call the device; what there is to answer at once, it
+/// tells the manager that it is given.
+pub type CmSink = Box<dyn FnMut(&mut Cm, Time, CmEvent) + Send>;
+
+/// What is done with all other events of the card, under the same rules.
+pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
+
+/// A socket for each group. They are shared with the background thread, while it sleeps on them.
+pub(crate) type Groups = Arc<[Arc<Socket>]>;
 
 /// One card at work.
 pub(crate) struct Driver {

@@ -18,6 +18,7 @@
 
 mod background;
 pub mod chain;
+pub mod channel;
 pub mod completion;
 pub mod connection;
 pub mod device;
@@ -26,6 +27,7 @@ pub mod egress;
 pub mod event;
 pub mod interface;
 pub mod kernel;
+mod live;
 pub mod memory;
 pub mod multicast;
 pub mod pcap;
@@ -37,12 +39,14 @@ mod scheduling;
 pub mod socket;
 
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
-pub use completion::{Channel, CompletionQueue, WaitError};
+pub use channel::{Channel, WaitError};
+pub use completion::CompletionQueue;
 pub use connection::{ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener};
 pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError, SocketInfo};
 pub use queue_pair::{
-    ConnectionParams, Peer, PostBatch, QueuePair, QueuePairOptions, SharedReceiveQueue,
+    ConnectionParams, CreateQpError, Peer, PostBatch, QueuePair, QueuePairOptions,
+    SharedReceiveQueue,
 };
-pub use region::{AddressHandle, CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
+pub use region::{AddressHandle, MemoryRegion, ProtectionDomain, RegisterError};
 pub use remora_nic as nic;
 pub use remora_offload as offload;

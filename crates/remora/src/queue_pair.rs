@@ -7,13 +7,60 @@ use remora_nic::nic::McastError;
 use remora_nic::qp::{ModifyQpError, Mtu, QpAttr, State};
 use remora_nic::queue::{RecvRequest, RingInit, SendRequest};
 use remora_nic::wire::{Dialect, Transport};
-use remora_nic::{Access, Path, PostError, Psn, QpFlags, QpInfo, QpInit, Queue};
+use remora_nic::{Access, CreateError, Path, PostError, Psn, QpFlags, QpInfo, QpInit, Queue};
+use thiserror::Error;
 
 use crate::completion::CompletionQueue;
-use crate::device::Live;
-use crate::memory::Buffer;
+use crate::live::Live;
+use crate::memory::{AllocError, Buffer};
 use crate::multicast::JoinError;
-use crate::region::{CreateQpError, ProtectionDomain, ring};
+use crate::region::{ProtectionDomain, RingMemory};
+
+/// Why a queue was not made.
+#[derive(Debug, Error)]
+pub enum CreateQpError {
+    /// The card refuses.
+    #[error(transparent)]
+    Card(#[from] CreateError),
+    /// No memory for the rings.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+/// Memory for a ring of at least `depth` slots.
+fn ring(depth: u32, sges: usize, inline: usize) -> Result<(Option<Buffer>, RingInit), AllocError> {
+    if depth == 0 {
+        return Ok((None, RingInit::default()));
+    }
+    let depth = depth.min(1 << 20).next_power_of_two();
+    let init = RingInit { addr: 0, depth, stride: RingInit::stride_for(sges, inline) };
+    let buffer = Buffer::new(init.len())?;
+    let init = RingInit { addr: buffer.addr(), ..init };
+    Ok((Some(buffer), init))
+}
+
+impl ProtectionDomain {
+    /// Makes a queue pair.
+    ///
+    /// # Errors
+    /// The card refuses, or memory for its rings is short.
+    pub fn create_qp(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, CreateQpError> {
+        QueuePair::new(self.clone(), options)
+    }
+
+    /// Makes a shared receive queue for `depth` requests (rounded up to a power of two) of at most
+    /// `max_sge` entries.
+    ///
+    /// # Errors
+    /// The card refuses, or memory for its ring is short.
+    pub fn create_srq(
+        &self,
+        depth: u32,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, CreateQpError> {
+        SharedReceiveQueue::new(self.clone(), depth, max_sge)
+    }
+}
 
 /// What a queue pair is made with.
 #[derive(Clone, Debug)]
@@ -354,6 +401,16 @@ impl QueuePair {
     }
 }
 
+/// A ring of a queue pair, which it keeps alive.
+#[derive(Debug)]
+pub(crate) struct RingOf(pub(crate) QueuePair, pub(crate) Queue);
+
+impl RingMemory for RingOf {
+    fn buffer(&self) -> Option<&Buffer> {
+        self.0.ring_buffer(self.1)
+    }
+}
+
 impl Drop for QpInner {
     fn drop(&mut self) {
         let mut driver = self.pd.live().lock();
@@ -371,7 +428,7 @@ impl Drop for QpInner {
 /// It holds the device's lock: post and let go.
 #[derive(Debug)]
 pub struct PostBatch<'a> {
-    live: &'a crate::device::Live,
+    live: &'a crate::live::Live,
     driver: std::sync::MutexGuard<'a, crate::driver::Driver>,
 }
 

@@ -8,11 +8,12 @@ use remora_nic::{Access, CreateError, PostError};
 use thiserror::Error;
 
 use super::Chain;
-use crate::completion::{CompletionQueue, WaitError};
+use crate::channel::WaitError;
+use crate::completion::CompletionQueue;
 use crate::device::Device;
 use crate::memory::{AccessError, AllocError, Buffer};
-use crate::queue_pair::{ConnectionParams, Peer, QueuePair, QueuePairOptions};
-use crate::region::{CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
+use crate::queue_pair::{ConnectionParams, CreateQpError, Peer, QueuePair, QueuePairOptions};
+use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 
 /// Why a chain was not connected to its client.
 #[derive(Debug, Error)]

@@ -4,7 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{CallStatus, FallbackCall};
-use crate::device::{Device, Live};
+use crate::device::Device;
+use crate::live::Live;
 
 /// Takes the calls that no kernel is deployed for. Dropping it ends that: callers are told that
 /// there is no kernel.

@@ -29,8 +29,9 @@ use remora_nic::kernel::KernelIo;
 use remora_nic::nic::{BindError, CallError};
 use remora_nic::queue::{Data, SendFlags, SendOp, SendRequest};
 
-use crate::device::{Device, Live};
+use crate::device::Device;
 use crate::driver::Driver;
+use crate::live::Live;
 use crate::queue_pair::QueuePair;
 use crate::region::MemoryRegion;
 

@@ -38,14 +38,14 @@ fn serve(device: &Device, listener: &Listener) -> Result<(), Box<dyn Error + Sen
     let queue_pair = domain.create_qp(&QueuePairOptions::rc(&queue))?;
     let room = domain.alloc(4096, Access::LOCAL_WRITE)?;
 
-    let request = listener.accept(PATIENCE).ok_or("nobody came")?;
+    let request = listener.accept().wait(PATIENCE).ok_or("nobody came")?;
     println!("server: {} asks", request.peer().ip());
     // The receive is posted before the connection is accepted, so that no message comes too early;
     // a queue pair takes receives from INIT on.
     queue_pair.to_init(Access::empty())?;
     queue_pair.post_recv(&RecvRequest { wr_id: 0, sges: &[room.sge(0, 4096)] })?;
     let params = ConnectionParams::new(device.info().mtu);
-    let connection = request.accept(queue_pair, b"welcome", &params, PATIENCE)?;
+    let connection = request.accept(queue_pair, b"welcome", &params).wait(PATIENCE)?;
     let message = hear(&queue).map_err(|e| e.to_string())?;
     println!("server: got {} bytes", message.len);
     say(connection.queue_pair(), "and good bye").map_err(|e| e.to_string())?;
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     queue_pair.to_init(Access::empty())?;
     queue_pair.post_recv(&RecvRequest { wr_id: 0, sges: &[room.sge(0, 4096)] })?;
     let params = ConnectionParams::new(device.info().mtu);
-    let connection = device.connect(queue_pair, address, b"hello", &params, PATIENCE)?;
+    let connection = device.connect(queue_pair, address, b"hello", &params).wait(PATIENCE)?;
     say(connection.queue_pair(), "hello from the client")?;
     let answer = hear(&queue)?;
     let mut bytes = vec![0; answer.len as usize];

@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let pd = device.alloc_pd()?;
         let (send_cq, recv_cq) = (device.create_cq(1024)?, device.create_cq(1024)?);
         let rc = QueuePairOptions::rc(&send_cq);
-        let qp = pd.create_qp(&QueuePairOptions { recv_cq: &recv_cq, send_sges: 2, ..rc })?;
+        let qp = pd.create_qp(&rc.recv_cq(&recv_cq).send_sges(2))?;
         let memory = pd.alloc(1 << 20, Access::all())?;
         Ok((pd, send_cq, recv_cq, qp, memory))
     };

@@ -23,6 +23,9 @@
 //!   in that time, or moved as many packets as count for that.
 //! - *At work*, or on its way between these: it looks at everything before it sleeps.
 //!
+//! Tasks that wait for requests are woken by this thread, or by one that polls a future: see
+//! [`crate::wakes`].
+//!
 //! So a card that nobody polls any more is late by twice [`LOOK_IN_MAX`] at most. What this needs
 //! is that nobody changes the card, lets go of the lock, and neither polls nor calls
 //! `after_command`.
@@ -72,7 +75,9 @@ pub(crate) fn run(shared: &Shared, real_time: bool) {
     let mut kept = Kept::default();
     let mut last_polled: Option<Instant> = None;
     let mut stay = Stay { streams_only: real_time, ..Stay::default() };
+    let _here = shared.wakes.here();
     while !shared.background.stop.load(Ordering::Acquire) {
+        shared.wakes.deliver();
         if shared.background.others_poll() {
             last_polled = Some(Instant::now());
             look_in = (look_in * 2).min(LOOK_IN_MAX);
@@ -150,7 +155,8 @@ fn rest(shared: &Shared, time: Duration) -> bool {
     shared.background.wakes_at.store(wakes_at.0, Ordering::Release);
     shared.background.doing.store(RESTING, Ordering::Relaxed);
     // Nothing to do on failure but to look again.
-    let woken = poll(&mut [PollFd::new(&shared.background.wake, PollFlags::IN)], Some(&spec(time)));
+    let woken =
+        poll(&mut [PollFd::new(&*shared.background.wake, PollFlags::IN)], Some(&spec(time)));
     shared.background.wake.drain().ok();
     woken != Ok(0)
 }
@@ -166,6 +172,11 @@ fn take_steps<'a>(
     for _ in 0..STEPS {
         if driver.progress() {
             stay.received(driver.received_last(), driver.now());
+            if shared.wakes.any() {
+                drop(driver);
+                shared.wakes.deliver();
+                driver = shared.lock();
+            }
             if attended && driver.owes_acknowledge_only() {
                 // A program that now watches memory for this message will answer it, and the
                 // acknowledge then rides behind the answer. Were it sent alone, it would be all
@@ -198,7 +209,7 @@ fn take_steps<'a>(
 fn linger(shared: &Shared) {
     let mut fds = [
         PollFd::from_borrowed_fd(shared.socket_fd(), PollFlags::IN),
-        PollFd::new(&shared.background.wake, PollFlags::IN),
+        PollFd::new(&*shared.background.wake, PollFlags::IN),
     ];
     // Nothing to do on failure but to look again.
     let _ = poll(&mut fds, Some(&spec(LINGER)));
@@ -232,9 +243,11 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
         let wants = if full { PollFlags::OUT } else { PollFlags::empty() };
         (PollFlags::IN | wants, timeout, driver.groups.clone())
     };
+    // Behind this, whoever has news wakes the thread.
+    shared.wakes.deliver();
     let fds = [
         PollFd::from_borrowed_fd(shared.socket_fd(), socket_wants),
-        PollFd::new(&shared.background.wake, PollFlags::IN),
+        PollFd::new(&*shared.background.wake, PollFlags::IN),
     ];
     if groups.is_empty() {
         let _ = poll(&mut { fds }, timeout.map(spec).as_ref());

@@ -302,14 +302,13 @@ impl ProtectionDomain {
     ) -> Result<QueuePair, LoadError> {
         let (depth, sges) = shape(program, Some(id));
         let managed = program.queues()[id.index()].managed;
-        let qp = self.create_qp(&QueuePairOptions {
-            send_depth: depth,
-            send_sges: sges,
-            recv_depth: 0,
-            inline: 0,
-            flags: if managed { QpFlags::MANAGED_SEND } else { QpFlags::empty() },
-            ..QueuePairOptions::rc(cq)
-        })?;
+        let options = QueuePairOptions::rc(cq)
+            .send_depth(depth)
+            .send_sges(sges)
+            .recv_depth(0)
+            .inline(0)
+            .flags(if managed { QpFlags::MANAGED_SEND } else { QpFlags::empty() });
+        let qp = self.create_qp(&options)?;
         qp.loop_back(&qp, Access::all())?;
         Ok(qp)
     }
@@ -334,17 +333,16 @@ impl ProtectionDomain {
         };
         let (send_depth, send_sges) = shape(program, reply.map(QueueId::from_index));
         let (recv_depth, recv_sges) = shape(program, receive.map(QueueId::from_index));
-        let qp = self.create_qp(&QueuePairOptions {
-            recv_cq: &cqs[receive.unwrap_or(some)],
-            send_depth,
-            recv_depth,
-            send_sges,
-            recv_sges,
-            inline: 0,
-            flags: managed(reply, QpFlags::MANAGED_SEND) | managed(receive, QpFlags::MANAGED_RECV),
-            ..QueuePairOptions::rc(&cqs[reply.unwrap_or(some)])
-        })?;
-        Ok(Some(qp))
+        let flags = managed(reply, QpFlags::MANAGED_SEND) | managed(receive, QpFlags::MANAGED_RECV);
+        let options = QueuePairOptions::rc(&cqs[reply.unwrap_or(some)])
+            .recv_cq(&cqs[receive.unwrap_or(some)])
+            .send_depth(send_depth)
+            .recv_depth(recv_depth)
+            .send_sges(send_sges)
+            .recv_sges(recv_sges)
+            .inline(0)
+            .flags(flags);
+        Ok(Some(self.create_qp(&options)?))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Completion channels: they wake who waits for an entry of a completion queue.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,8 +41,14 @@ pub(crate) struct ChannelQueue {
     queues: Mutex<VecDeque<u32>>,
 }
 
-impl ChannelQueue {
-    pub(crate) fn push(&self, cq: u32) {
+/// What an armed completion queue tells of its next entry. It is told under the driver's lock.
+pub(crate) trait Notify: fmt::Debug + Send + Sync {
+    /// Queue `cq` has an entry.
+    fn push(&self, cq: u32);
+}
+
+impl Notify for ChannelQueue {
+    fn push(&self, cq: u32) {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).push_back(cq);
         crate::event::wake(&self.ready);
     }
@@ -70,16 +77,16 @@ impl Channel {
     /// Sleeps until there is a notification.
     ///
     /// # Errors
-    /// None came within `patience`, or the system's wait failed.
-    pub fn wait(&self, patience: Duration) -> Result<u32, WaitError> {
-        let end = deadline(patience);
+    /// None came within `timeout`, or the system's wait failed.
+    pub fn wait(&self, timeout: Duration) -> Result<u32, WaitError> {
+        let end = deadline(timeout);
         loop {
             if let Some(cq) = self.try_next() {
                 return Ok(cq);
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(WaitError::Timeout(patience));
+                return Err(WaitError::Timeout(timeout));
             }
             let left =
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
@@ -92,10 +99,10 @@ impl Channel {
     }
 }
 
-/// When patience ends; for one without end, in a year.
-pub(crate) fn deadline(patience: Duration) -> Instant {
+/// When a time-out ends; for one without end, in a year.
+pub(crate) fn deadline(timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-    Instant::now() + patience.min(YEAR)
+    Instant::now() + timeout.min(YEAR)
 }
 
 impl AsFd for Channel {

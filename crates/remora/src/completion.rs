@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use remora_nic::CreateError;
 use remora_nic::queue::{Completion, PollCqError};
 
-use crate::channel::{ChannelQueue, WaitError};
+use crate::channel::{Notify, WaitError};
 use crate::live::Live;
 
 /// A completion queue.
@@ -25,12 +25,12 @@ impl CompletionQueue {
     pub(crate) fn new(
         live: Arc<Live>,
         entries: usize,
-        channel: Option<Arc<ChannelQueue>>,
+        notify: Option<Arc<dyn Notify>>,
     ) -> Result<CompletionQueue, CreateError> {
         let handle = live.command(|driver| {
             let handle = driver.nic.create_cq(entries)?;
-            if let Some(channel) = channel {
-                driver.channels.insert(handle, channel);
+            if let Some(notify) = notify {
+                driver.channels.insert(handle, notify);
             }
             Ok::<_, CreateError>(handle)
         })?;
@@ -70,11 +70,42 @@ impl CompletionQueue {
         driver.nic.poll_cq(self.inner.handle, out)
     }
 
+    /// Takes entries, as [`CompletionQueue::poll`] does. `drive`: drives the device if there are
+    /// none yet. `arm`: if there are none even then, has the next one told, and none can come in
+    /// between.
+    pub(crate) fn take(
+        &self,
+        out: &mut [Completion],
+        drive: bool,
+        arm: bool,
+    ) -> Result<usize, PollCqError> {
+        let live = &self.inner.live;
+        let mut driver = live.lock();
+        let mut found = driver.nic.poll_cq(self.inner.handle, out)?;
+        if found == 0 && drive {
+            live.progress(&mut driver);
+            found = driver.nic.poll_cq(self.inner.handle, out)?;
+        }
+        if found == 0 && arm {
+            driver.nic.req_notify_cq(self.inner.handle, false)?;
+        }
+        Ok(found)
+    }
+
+    /// Whom the queue tells of its next entry when it is armed.
+    pub(crate) fn set_notify(&self, notify: Arc<dyn Notify>) {
+        self.inner.live.lock().channels.insert(self.inner.handle, notify);
+    }
+
+    pub(crate) fn live(&self) -> &Live {
+        &self.inner.live
+    }
+
     /// Polls until an entry comes.
     ///
     /// # Errors
-    /// None came within `patience`, or the queue overflowed.
-    pub fn spin(&self, patience: Duration) -> Result<Completion, WaitError> {
+    /// None came within `timeout`, or the queue overflowed.
+    pub fn spin(&self, timeout: Duration) -> Result<Completion, WaitError> {
         let mut out = [Completion::default()];
         let start = Instant::now();
         loop {
@@ -84,8 +115,8 @@ impl CompletionQueue {
                     return Ok(out[0]);
                 }
             }
-            if start.elapsed() > patience {
-                return Err(WaitError::Timeout(patience));
+            if start.elapsed() > timeout {
+                return Err(WaitError::Timeout(timeout));
             }
         }
     }

@@ -28,6 +28,7 @@ use crate::pcap::Capture;
 use crate::region::ProtectionDomain;
 use crate::scheduling;
 use crate::socket::{self, BindError, RecvCounters, Socket};
+use crate::wakes::Wakes;
 
 /// The environment variable that names a capture file for any process; `%p` in it becomes the
 /// process id. Cards beyond the first write to `FILE-2`, `FILE-3` and so on.
@@ -170,8 +171,10 @@ impl DeviceOptions {
         let memory = unsafe { HostMemory::new() };
         let mut nic = Nic::new(config, seed);
         nic.set_kernels(Box::new(Kernels::new(Limits::default())));
-        let driver = Driver::new(nic, memory, socket, capture, async_ready);
-        Device::start(driver, own_memory, info, self.real_time)
+        let wake = Arc::new(Event::new()?);
+        let wakes = Arc::new(Wakes::new(wake.clone()));
+        let driver = Driver::new(nic, memory, socket, capture, async_ready, wakes);
+        Device::start(driver, wake, own_memory, info, self.real_time)
     }
 }
 
@@ -253,17 +256,18 @@ impl Device {
 
     fn start(
         driver: Driver,
+        wake: Arc<Event>,
         own_memory: crate::memory::Buffer,
         info: DeviceInfo,
         real_time: bool,
     ) -> Result<Device, OpenError> {
         let socket = driver.socket.as_fd().try_clone_to_owned()?;
         let shared = Arc::new(Shared {
-            cm_arrived: driver.cm_arrived.clone(),
             clock: driver.clock,
+            wakes: driver.wakes.clone(),
             waiting: AtomicU32::new(0),
             driver: Mutex::new(driver),
-            background: Background::new()?,
+            background: Background::new(wake),
             socket,
             info,
             _own_memory: own_memory,

@@ -30,13 +30,19 @@ pub mod kernel;
 mod live;
 pub mod memory;
 pub mod multicast;
+mod park;
 pub mod pcap;
+pub mod prelude;
 pub mod queue_pair;
 pub mod raw;
 pub mod region;
+pub mod remote;
+pub mod request;
 pub mod runtime;
 mod scheduling;
+pub mod slice;
 pub mod socket;
+mod wakes;
 
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
 pub use channel::{Channel, WaitError};
@@ -50,3 +56,6 @@ pub use queue_pair::{
 pub use region::{AddressHandle, MemoryRegion, ProtectionDomain, RegisterError};
 pub use remora_nic as nic;
 pub use remora_offload as offload;
+pub use remote::{Remote, RemoteError};
+pub use request::{Request, RequestError};
+pub use slice::MemorySlice;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
 use remora_nic::qp::Mtu;
@@ -12,6 +12,7 @@ use remora_nic::qp::Mtu;
 use crate::background::signals::Background;
 use crate::driver::{Clock, Driver};
 use crate::memory::Buffer;
+use crate::wakes::Wakes;
 
 /// What a device is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,9 +41,8 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
     /// The driver's, without its lock.
     pub(crate) clock: Clock,
-    /// Signalled by whoever drives, when the communication manager has news. (Not more often: who
-    /// waits for a connection would wake at every packet, and take the lock from who drives.)
-    pub(crate) cm_arrived: Arc<Condvar>,
+    /// News for tasks that wait.
+    pub(crate) wakes: Arc<Wakes>,
     pub(crate) socket: OwnedFd,
     pub(crate) info: DeviceInfo,
     /// Device memory; the card gives out its parts. Dropped after the driver.

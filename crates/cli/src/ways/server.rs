@@ -96,13 +96,13 @@ pub(crate) struct End {
 impl End {
     pub(crate) fn new(device: &Device, pd: &ProtectionDomain) -> Result<End> {
         let (cq, recv_cq) = (device.create_cq(1024)?, device.create_cq(2 * STREAMED_MAX as usize)?);
-        let qp = pd.create_qp(&QueuePairOptions {
-            recv_cq: &recv_cq,
-            send_depth: 512,
-            recv_depth: STREAMED_MAX,
-            send_sges: 2,
-            ..QueuePairOptions::rc(&cq)
-        })?;
+        let qp = pd.create_qp(
+            &QueuePairOptions::rc(&cq)
+                .recv_cq(&recv_cq)
+                .send_depth(512)
+                .recv_depth(STREAMED_MAX)
+                .send_sges(2),
+        )?;
         Ok(End { cq, recv_cq, qp })
     }
 }
@@ -160,9 +160,10 @@ impl Server {
         let kernels = deploy(&device, &memory, &streams)?;
         super::loaded::load(&device, &[memory.grant_read()], self.loaded)?;
         let accept = || -> Result<(End, Connection)> {
-            let incoming = listener.accept(PATIENCE).context("nobody connects")?;
+            let incoming = listener.accept().wait(PATIENCE).context("nobody connects")?;
             let end = End::new(&device, &pd)?;
-            let connection = incoming.accept(end.qp.clone(), &[], &params(&device), PATIENCE)?;
+            let connection =
+                incoming.accept(end.qp.clone(), &[], &params(&device)).wait(PATIENCE)?;
             for _ in 0..STREAMED_MAX {
                 end.qp.post_recv(&RecvRequest { wr_id: 0, sges: &[] })?;
             }

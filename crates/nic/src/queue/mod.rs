@@ -6,7 +6,8 @@ mod opcode;
 pub(crate) mod ring;
 
 pub use completion::{
-    Completion, CompletionFlags, Moderation, PollCqError, ResizeCqError, Status, WorkKind,
+    Completion, CompletionError, CompletionFlags, Moderation, PollCqError, ResizeCqError, Status,
+    WorkKind,
 };
 pub use element::{
     BadElement, Data, ELEMENT_LEN, FlushKind, INLINE_FIRST, MAX_INLINE, MAX_MESSAGE, MAX_SGE,

@@ -1,5 +1,6 @@
 //! What the background thread and the others tell each other.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub(crate) struct Background {
     /// When the thread will wake by itself, in the card's time.
     pub(super) wakes_at: AtomicU64,
     /// Wakes it earlier.
-    pub(super) wake: Event,
+    pub(super) wake: Arc<Event>,
     /// How often the first of some posts was kept back.
     pub(super) kept_back: AtomicU32,
     /// The device is closed.
@@ -44,15 +45,16 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    pub(crate) fn new() -> std::io::Result<Background> {
-        Ok(Background {
+    /// `wake` wakes the thread.
+    pub(crate) fn new(wake: Arc<Event>) -> Background {
+        Background {
             attention: AtomicU32::new(0),
             doing: AtomicU32::new(RESTING),
             wakes_at: AtomicU64::new(0),
-            wake: Event::new()?,
+            wake,
             kept_back: AtomicU32::new(0),
             stop: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Somebody has driven the card inline. If the thread sleeps on the socket, it is woken once,

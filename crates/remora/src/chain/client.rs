@@ -113,8 +113,7 @@ impl ChainClient {
         answer_max: u32,
     ) -> Result<ChainClient, ChainClientError> {
         let cq = device.create_cq(16)?;
-        let options =
-            QueuePairOptions { send_depth: 4, recv_depth: 4, ..QueuePairOptions::rc(&cq) };
+        let options = QueuePairOptions::rc(&cq).send_depth(4).recv_depth(4);
         let qp = pd.create_qp(&options)?;
         let buffer = Buffer::new(MESSAGE_MAX + answer_max.max(1) as usize)?;
         let memory = pd.register(buffer, Access::LOCAL_WRITE)?;

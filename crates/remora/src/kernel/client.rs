@@ -90,7 +90,7 @@ pub struct KernelClient {
     /// Where completions are polled to: few, as most looks find none.
     done: [Completion; 2],
     /// How long a call may take.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl KernelClient {
@@ -126,7 +126,7 @@ impl KernelClient {
             spare: 0,
             done: Default::default(),
             inline: queue_pair.ring(Queue::Send).inline_room().min(SHORT_LEN),
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
         })
     }
 
@@ -279,8 +279,8 @@ impl KernelClient {
             // The clock is looked at seldom: it costs as much as an empty poll.
             if spins.is_multiple_of(64) {
                 let now = Instant::now();
-                if now > *end.get_or_insert(now + self.patience) {
-                    return Err(CallFailure::Timeout(self.patience));
+                if now > *end.get_or_insert(now + self.timeout) {
+                    return Err(CallFailure::Timeout(self.timeout));
                 }
             }
         }

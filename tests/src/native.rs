@@ -284,8 +284,7 @@ impl End for Native {
         let (qp, params) = (self.qp(&pair).clone(), self.params());
         let (listener, words) = (self.listener.clone().expect("a listener"), words.to_owned());
         let thread = std::thread::spawn(move || {
-            let request =
-                listener.accept().wait(PATIENCE).ok_or(ConnectFailure::Timeout(PATIENCE))?;
+            let request = listener.accept().wait(PATIENCE)?;
             let said = text(request.private_data());
             let made = request.accept(qp, words.as_bytes(), &params).wait(PATIENCE)?;
             Ok((Some(made), said))
@@ -296,8 +295,7 @@ impl End for Native {
     fn begin_refuse(&mut self, words: &str) {
         let (listener, words) = (self.listener.clone().expect("a listener"), words.to_owned());
         let thread = std::thread::spawn(move || {
-            let request =
-                listener.accept().wait(PATIENCE).ok_or(ConnectFailure::Timeout(PATIENCE))?;
+            let request = listener.accept().wait(PATIENCE)?;
             let said = text(request.private_data());
             request.reject(&words);
             Ok((None, said))

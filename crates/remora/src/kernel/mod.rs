@@ -8,10 +8,13 @@
 //!
 //! [`ConnectionParams::kernels`]: crate::ConnectionParams::kernels
 
+mod awaited;
 pub mod builtin;
 mod client;
 mod fallback;
+mod places;
 
+pub use awaited::{AsyncKernelClient, Call};
 pub use client::{CallFailure, KernelClient, Ticket};
 pub use fallback::Fallback;
 pub use remora_nic::kernel::Bound;

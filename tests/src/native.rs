@@ -78,7 +78,7 @@ impl Native {
             Service::Uc => Transport::Uc,
             Service::Ud => Transport::Ud,
         };
-        let options = QueuePairOptions { transport, ..QueuePairOptions::rc(&self.cq) };
+        let options = QueuePairOptions::rc(&self.cq).transport(transport);
         let qp = self.pd.create_qp(&options).expect("a queue pair");
         let Peer { address, qpn, psn } = qp.local();
         self.pairs.push(Some(qp));
@@ -272,7 +272,7 @@ impl End for Native {
         let words = words.to_owned();
         let thread = std::thread::spawn(move || {
             let to = SocketAddr::new(to, port);
-            let made = device.connect(qp, to, words.as_bytes(), &params, PATIENCE)?;
+            let made = device.connect(qp, to, words.as_bytes(), &params).wait(PATIENCE)?;
             let said = text(made.private_data());
             Ok((Some(made), said))
         });
@@ -284,9 +284,9 @@ impl End for Native {
         let (qp, params) = (self.qp(&pair).clone(), self.params());
         let (listener, words) = (self.listener.clone().expect("a listener"), words.to_owned());
         let thread = std::thread::spawn(move || {
-            let request = listener.accept(PATIENCE).ok_or(ConnectFailure::Timeout(PATIENCE))?;
+            let request = listener.accept().wait(PATIENCE)?;
             let said = text(request.private_data());
-            let made = request.accept(qp, words.as_bytes(), &params, PATIENCE)?;
+            let made = request.accept(qp, words.as_bytes(), &params).wait(PATIENCE)?;
             Ok((Some(made), said))
         });
         self.begun = Some(Begun { index: pair.index, thread });
@@ -295,7 +295,7 @@ impl End for Native {
     fn begin_refuse(&mut self, words: &str) {
         let (listener, words) = (self.listener.clone().expect("a listener"), words.to_owned());
         let thread = std::thread::spawn(move || {
-            let request = listener.accept(PATIENCE).ok_or(ConnectFailure::Timeout(PATIENCE))?;
+            let request = listener.accept().wait(PATIENCE)?;
             let said = text(request.private_data());
             request.reject(&words);
             Ok((None, said))

@@ -336,7 +336,7 @@ impl Call {
         let mut result = Vec::new();
         let status = self.node.with(|region| {
             let mut client = region.kernels(room)?;
-            client.patience = Duration::from_secs(self.patience);
+            client.timeout = Duration::from_secs(self.patience);
             let called = match &payload {
                 None => client.call(self.opcode, &params, &mut result),
                 Some(bytes) => {

@@ -23,21 +23,25 @@
 //!   in that time, or moved as many packets as count for that.
 //! - *At work*, or on its way between these: it looks at everything before it sleeps.
 //!
+//! Tasks that wait for requests are woken by this thread, or by one that polls a future: see
+//! [`crate::wakes`].
+//!
 //! So a card that nobody polls any more is late by twice [`LOOK_IN_MAX`] at most. What this needs
 //! is that nobody changes the card, lets go of the lock, and neither polls nor calls
 //! `after_command`.
 
+pub(crate) mod signals;
+
 use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use remora_nic::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::device::Shared;
+use self::signals::{RESTING, SLEEPING, UNSENT_FOR};
 use crate::driver::{Driver, PACE};
-use crate::event::Event;
-use crate::raw::UNSENT_FOR;
+use crate::live::Shared;
 
 /// How soon after the last poll the thread takes over, at least and at most.
 const LOOK_IN_MIN: Duration = Duration::from_micros(250);
@@ -65,141 +69,15 @@ const CROWDED: Duration = Duration::from_secs(1);
 /// How long after polling a program is one that may.
 const ATTENDED: Duration = Duration::from_millis(10);
 
-/// Polls since the thread last looked that count as somebody polling. One or two are what an
-/// application does that sleeps on a channel and was woken.
-const POLLS: u32 = 8;
-/// Packets that an application moves itself which count as a poll: who streams long messages sends
-/// them as it posts, and finds completions nearly whenever it looks. Eight times as many take less
-/// than [`LOOK_IN_MIN`], even where packets are long.
-const PACKETS_A_POLL: u32 = 16;
-/// [`Background::attention`] that leaves the card to the application.
-const ENOUGH: u32 = POLLS * PACKETS_A_POLL;
-
-/// What the thread is doing.
-const RESTING: u32 = 0;
-const SLEEPING: u32 = 1;
-
-/// What the background thread and the others tell each other.
-#[derive(Debug)]
-pub(crate) struct Background {
-    /// Packets that applications have moved since the thread last looked, and as many as
-    /// [`PACKETS_A_POLL`] for each empty-handed poll. Only an estimate: increments may be lost.
-    attention: AtomicU32,
-    /// Leaving the work to those who poll, or asleep on the socket, ready to work?
-    doing: AtomicU32,
-    /// When the thread will wake by itself, in the card's time.
-    wakes_at: AtomicU64,
-    /// Wakes it earlier.
-    wake: Event,
-    /// How often the first of some posts was kept back.
-    kept_back: AtomicU32,
-    /// The device is closed.
-    stop: AtomicBool,
-}
-
-impl Background {
-    pub(crate) fn new() -> std::io::Result<Background> {
-        Ok(Background {
-            attention: AtomicU32::new(0),
-            doing: AtomicU32::new(RESTING),
-            wakes_at: AtomicU64::new(0),
-            wake: Event::new()?,
-            kept_back: AtomicU32::new(0),
-            stop: AtomicBool::new(false),
-        })
-    }
-
-    /// Somebody has driven the card inline. If the thread sleeps on the socket, it is woken once,
-    /// to leave the work to whoever polls and look in later; and at once if something is left over
-    /// (an acknowledge to send, say), since one poll does not mean that another comes.
-    #[inline(always)]
-    pub(crate) fn note_poll(&self, driver: &Driver, moved: u64) {
-        if !self.rests() {
-            if driver.has_more() {
-                self.wake();
-            } else {
-                self.due(driver.nic.poll_timeout());
-            }
-        }
-        self.note_attention(1, moved);
-    }
-
-    /// So many empty-handed polls, and packets moved in them or behind posts.
-    #[inline(always)]
-    pub(crate) fn note_attention(&self, polls: u32, moved: u64) {
-        let before = self.attention.load(Ordering::Relaxed);
-        if before < ENOUGH {
-            // No step moves more than a few thousand.
-            let after = before + polls * PACKETS_A_POLL + moved as u32;
-            self.attention.store(after, Ordering::Relaxed);
-            if after >= ENOUGH && !self.rests() {
-                self.wake();
-            }
-        }
-    }
-
-    /// Whoever polled is about to sleep: the thread is to work at once.
-    pub(crate) fn take_over(&self) {
-        self.attention.store(0, Ordering::Relaxed);
-        if self.doing.load(Ordering::Relaxed) == RESTING {
-            self.wake();
-        }
-    }
-
-    /// Does the thread leave the work to those who poll? It looks in within [`LOOK_IN_MAX`].
-    pub(crate) fn rests(&self) -> bool {
-        self.doing.load(Ordering::Relaxed) == RESTING
-    }
-
-    /// There is more to do than a command could: wakes the thread, unless it leaves the work to
-    /// those who poll, and will be back soon. (To be woken for every message of 1 MiB, which no
-    /// command sends in one go, and then to drive as nobody had polled in that moment, took it a
-    /// tenth of a program's time where both have one core.)
-    pub(crate) fn more_to_do(&self) {
-        if !self.rests() {
-            self.wake();
-        }
-    }
-
-    /// A post is kept back, the first of some, and is to be sent at `at`.
-    pub(crate) fn keep_back(&self, at: Time) {
-        self.kept_back.fetch_add(1, Ordering::Release);
-        self.due(at);
-    }
-
-    /// Something is due at `at` that the thread may not know of.
-    pub(crate) fn due(&self, at: Time) {
-        if at.0 < self.wakes_at.load(Ordering::Acquire) {
-            // Once is enough: until the thread runs, others need not wake it for the same.
-            self.wakes_at.store(at.0, Ordering::Release);
-            self.wake();
-        }
-    }
-
-    /// Wakes the thread, to look at what there is to do.
-    pub(crate) fn wake(&self) {
-        crate::event::wake(&self.wake);
-    }
-
-    /// Ends the thread.
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Has somebody polled since the last call?
-    fn others_poll(&self) -> bool {
-        self.attention.swap(0, Ordering::Relaxed) >= ENOUGH
-    }
-}
-
 /// The thread's life; it ends when the device is closed.
 pub(crate) fn run(shared: &Shared, real_time: bool) {
     let mut look_in = LOOK_IN_MIN;
     let mut kept = Kept::default();
     let mut last_polled: Option<Instant> = None;
     let mut stay = Stay { streams_only: real_time, ..Stay::default() };
+    let _here = shared.wakes.here();
     while !shared.background.stop.load(Ordering::Acquire) {
+        shared.wakes.deliver();
         if shared.background.others_poll() {
             last_polled = Some(Instant::now());
             look_in = (look_in * 2).min(LOOK_IN_MAX);
@@ -277,7 +155,8 @@ fn rest(shared: &Shared, time: Duration) -> bool {
     shared.background.wakes_at.store(wakes_at.0, Ordering::Release);
     shared.background.doing.store(RESTING, Ordering::Relaxed);
     // Nothing to do on failure but to look again.
-    let woken = poll(&mut [PollFd::new(&shared.background.wake, PollFlags::IN)], Some(&spec(time)));
+    let woken =
+        poll(&mut [PollFd::new(&*shared.background.wake, PollFlags::IN)], Some(&spec(time)));
     shared.background.wake.drain().ok();
     woken != Ok(0)
 }
@@ -293,6 +172,11 @@ fn take_steps<'a>(
     for _ in 0..STEPS {
         if driver.progress() {
             stay.received(driver.received_last(), driver.now());
+            if shared.wakes.any() {
+                drop(driver);
+                shared.wakes.deliver();
+                driver = shared.lock();
+            }
             if attended && driver.owes_acknowledge_only() {
                 // A program that now watches memory for this message will answer it, and the
                 // acknowledge then rides behind the answer. Were it sent alone, it would be all
@@ -325,7 +209,7 @@ fn take_steps<'a>(
 fn linger(shared: &Shared) {
     let mut fds = [
         PollFd::from_borrowed_fd(shared.socket_fd(), PollFlags::IN),
-        PollFd::new(&shared.background.wake, PollFlags::IN),
+        PollFd::new(&*shared.background.wake, PollFlags::IN),
     ];
     // Nothing to do on failure but to look again.
     let _ = poll(&mut fds, Some(&spec(LINGER)));
@@ -359,9 +243,11 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
         let wants = if full { PollFlags::OUT } else { PollFlags::empty() };
         (PollFlags::IN | wants, timeout, driver.groups.clone())
     };
+    // Behind this, whoever has news wakes the thread.
+    shared.wakes.deliver();
     let fds = [
         PollFd::from_borrowed_fd(shared.socket_fd(), socket_wants),
-        PollFd::new(&shared.background.wake, PollFlags::IN),
+        PollFd::new(&*shared.background.wake, PollFlags::IN),
     ];
     if groups.is_empty() {
         let _ = poll(&mut { fds }, timeout.map(spec).as_ref());

@@ -23,10 +23,11 @@ use thiserror::Error;
 pub use client::{CallError, ChainClient, ChainClientError, MESSAGE_MAX, ServeError};
 
 use crate::completion::CompletionQueue;
-use crate::device::{Device, Live};
+use crate::device::Device;
+use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer};
-use crate::queue_pair::{QueuePair, QueuePairOptions};
-use crate::region::{CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
+use crate::queue_pair::{CreateQpError, QueuePair, QueuePairOptions, RingOf};
+use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 
 /// Errors that a chain's completion queue keeps: nobody need look at them.
 const ERRORS_KEPT: usize = 16;
@@ -87,7 +88,8 @@ impl QueuePair {
     /// # Errors
     /// The queue has no ring, or the card refuses.
     pub fn register_ring(&self, queue: Queue, access: Access) -> Result<RingRegion, RegisterError> {
-        let region = self.pd().register_ring(self, queue, access)?;
+        let (ring, len) = (Box::new(RingOf(self.clone(), queue)), self.ring(queue).len() as u64);
+        let region = self.pd().register_ring(ring, len, access)?;
         let RingInit { depth, stride, .. } = self.ring(queue);
         Ok(RingRegion { region, depth, stride })
     }
@@ -301,16 +303,15 @@ impl Target for InDomain<'_> {
             if queue.is_some_and(|queue| queue.managed) { flag } else { QpFlags::empty() }
         };
         let ((send_depth, send_sges), (recv_depth, recv_sges)) = (shape(send), shape(recv));
-        let qp = self.pd.create_qp(&QueuePairOptions {
-            recv_cq: cq(recv),
-            send_depth,
-            recv_depth,
-            send_sges,
-            recv_sges,
-            inline: 0,
-            flags: flag(send, QpFlags::MANAGED_SEND) | flag(recv, QpFlags::MANAGED_RECV),
-            ..QueuePairOptions::rc(cq(send))
-        })?;
+        let options = QueuePairOptions::rc(cq(send))
+            .recv_cq(cq(recv))
+            .send_depth(send_depth)
+            .recv_depth(recv_depth)
+            .send_sges(send_sges)
+            .recv_sges(recv_sges)
+            .inline(0)
+            .flags(flag(send, QpFlags::MANAGED_SEND) | flag(recv, QpFlags::MANAGED_RECV));
+        let qp = self.pd.create_qp(&options)?;
         let mut ring = |queue| -> Result<RegionAt, LoadError> {
             let region = qp.register_ring(queue, Access::all())?.region;
             self.parts.rings.push(region);

@@ -1,18 +1,13 @@
-//! Completion queues, and channels that wake who waits for them.
+//! Completion queues.
 
-use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use remora_nic::CreateError;
 use remora_nic::queue::{Completion, PollCqError};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use thiserror::Error;
 
-use crate::device::Live;
-use crate::event::Event;
+use crate::channel::{Notify, WaitError};
+use crate::live::Live;
 
 /// A completion queue.
 #[derive(Clone, Debug)]
@@ -26,30 +21,16 @@ struct Inner {
     handle: u32,
 }
 
-/// Why waiting for a completion ended without one.
-#[derive(Debug, Error)]
-pub enum WaitError {
-    /// None came in time.
-    #[error("no completion within {0:?}")]
-    Timeout(Duration),
-    /// The queue overflowed.
-    #[error(transparent)]
-    Poll(#[from] PollCqError),
-    /// The channel's descriptor failed.
-    #[error("cannot wait on a completion channel: {0}")]
-    System(#[from] io::Error),
-}
-
 impl CompletionQueue {
     pub(crate) fn new(
         live: Arc<Live>,
         entries: usize,
-        channel: Option<Arc<ChannelQueue>>,
+        notify: Option<Arc<dyn Notify>>,
     ) -> Result<CompletionQueue, CreateError> {
         let handle = live.command(|driver| {
             let handle = driver.nic.create_cq(entries)?;
-            if let Some(channel) = channel {
-                driver.channels.insert(handle, channel);
+            if let Some(notify) = notify {
+                driver.channels.insert(handle, notify);
             }
             Ok::<_, CreateError>(handle)
         })?;
@@ -89,11 +70,42 @@ impl CompletionQueue {
         driver.nic.poll_cq(self.inner.handle, out)
     }
 
+    /// Takes entries, as [`CompletionQueue::poll`] does. `drive`: drives the device if there are
+    /// none yet. `arm`: if there are none even then, has the next one told, and none can come in
+    /// between.
+    pub(crate) fn take(
+        &self,
+        out: &mut [Completion],
+        drive: bool,
+        arm: bool,
+    ) -> Result<usize, PollCqError> {
+        let live = &self.inner.live;
+        let mut driver = live.lock();
+        let mut found = driver.nic.poll_cq(self.inner.handle, out)?;
+        if found == 0 && drive {
+            live.progress(&mut driver);
+            found = driver.nic.poll_cq(self.inner.handle, out)?;
+        }
+        if found == 0 && arm {
+            driver.nic.req_notify_cq(self.inner.handle, false)?;
+        }
+        Ok(found)
+    }
+
+    /// Whom the queue tells of its next entry when it is armed.
+    pub(crate) fn set_notify(&self, notify: Arc<dyn Notify>) {
+        self.inner.live.lock().channels.insert(self.inner.handle, notify);
+    }
+
+    pub(crate) fn live(&self) -> &Live {
+        &self.inner.live
+    }
+
     /// Polls until an entry comes.
     ///
     /// # Errors
-    /// None came within `patience`, or the queue overflowed.
-    pub fn spin(&self, patience: Duration) -> Result<Completion, WaitError> {
+    /// None came within `timeout`, or the queue overflowed.
+    pub fn spin(&self, timeout: Duration) -> Result<Completion, WaitError> {
         let mut out = [Completion::default()];
         let start = Instant::now();
         loop {
@@ -103,8 +115,8 @@ impl CompletionQueue {
                     return Ok(out[0]);
                 }
             }
-            if start.elapsed() > patience {
-                return Err(WaitError::Timeout(patience));
+            if start.elapsed() > timeout {
+                return Err(WaitError::Timeout(timeout));
             }
         }
     }
@@ -131,83 +143,5 @@ impl Drop for Inner {
                 tracing::error!(%error, "a completion queue was dropped while in use");
             }
         });
-    }
-}
-
-/// A completion channel: a descriptor that is readable when an armed completion queue got an
-/// entry.
-#[derive(Clone, Debug)]
-pub struct Channel {
-    queue: Arc<ChannelQueue>,
-}
-
-/// Which queues have something to say.
-#[derive(Debug)]
-pub(crate) struct ChannelQueue {
-    ready: Event,
-    queues: Mutex<VecDeque<u32>>,
-}
-
-impl ChannelQueue {
-    pub(crate) fn push(&self, cq: u32) {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner).push_back(cq);
-        crate::event::wake(&self.ready);
-    }
-}
-
-impl Channel {
-    pub(crate) fn new() -> io::Result<Channel> {
-        let queue = ChannelQueue { ready: Event::new()?, queues: Mutex::default() };
-        Ok(Channel { queue: Arc::new(queue) })
-    }
-
-    pub(crate) fn queue(&self) -> Arc<ChannelQueue> {
-        self.queue.clone()
-    }
-
-    /// The next notification, if there is one: the handle of a completion queue.
-    pub fn try_next(&self) -> Option<u32> {
-        let mut queues = self.queue.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = queues.pop_front();
-        if queues.is_empty() && self.queue.ready.drain().is_err() {
-            tracing::error!("cannot reset a completion channel's descriptor");
-        }
-        next
-    }
-
-    /// Sleeps until there is a notification.
-    ///
-    /// # Errors
-    /// None came within `patience`, or the system's wait failed.
-    pub fn wait(&self, patience: Duration) -> Result<u32, WaitError> {
-        let end = deadline(patience);
-        loop {
-            if let Some(cq) = self.try_next() {
-                return Ok(cq);
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(WaitError::Timeout(patience));
-            }
-            let left =
-                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            let fd = PollFd::new(&self.queue.ready, PollFlags::IN);
-            match poll(&mut [fd], Some(&left)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(WaitError::System(error.into())),
-            }
-        }
-    }
-}
-
-/// When patience ends; for one without end, in a year.
-pub(crate) fn deadline(patience: Duration) -> Instant {
-    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-    Instant::now() + patience.min(YEAR)
-}
-
-impl AsFd for Channel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.queue.ready.as_fd()
     }
 }

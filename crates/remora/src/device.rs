@@ -1,11 +1,9 @@
 //! The device: opening it, asking it, and what all its objects share.
 
-use std::net::IpAddr;
-use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use std::{env, io, thread};
 
@@ -14,18 +12,23 @@ use remora_nic::qp::Mtu;
 use remora_nic::{Counters, CreateError, Event as CardEvent, Nic, Time};
 use thiserror::Error;
 
-use crate::background::{self, Background};
-use crate::completion::{Channel, CompletionQueue};
-use crate::driver::{Clock, Driver};
+use crate::background;
+use crate::background::signals::Background;
+use crate::channel::Channel;
+use crate::completion::CompletionQueue;
+use crate::driver::Driver;
 use crate::egress::EgressCounters;
 use crate::event::Event;
 use crate::interface::{Interface, InterfaceError};
 use crate::kernel::{Kernels, Limits};
+pub use crate::live::DeviceInfo;
+use crate::live::{Live, Shared};
 use crate::memory::HostMemory;
 use crate::pcap::Capture;
 use crate::region::ProtectionDomain;
 use crate::scheduling;
 use crate::socket::{self, BindError, RecvCounters, Socket};
+use crate::wakes::Wakes;
 
 /// The environment variable that names a capture file for any process; `%p` in it becomes the
 /// process id. Cards beyond the first write to `FILE-2`, `FILE-3` and so on.
@@ -168,8 +171,10 @@ impl DeviceOptions {
         let memory = unsafe { HostMemory::new() };
         let mut nic = Nic::new(config, seed);
         nic.set_kernels(Box::new(Kernels::new(Limits::default())));
-        let driver = Driver::new(nic, memory, socket, capture, async_ready);
-        Device::start(driver, own_memory, info, self.real_time)
+        let wake = Arc::new(Event::new()?);
+        let wakes = Arc::new(Wakes::new(wake.clone()));
+        let driver = Driver::new(nic, memory, socket, capture, async_ready, wakes);
+        Device::start(driver, wake, own_memory, info, self.real_time)
     }
 }
 
@@ -185,17 +190,6 @@ fn window_for(socket: &Socket, mtu: Mtu) -> u16 {
 fn capture_from_environment() -> Option<PathBuf> {
     let name = env::var(PCAP_VARIABLE).ok().filter(|name| !name.is_empty())?;
     Some(name.replace("%p", &std::process::id().to_string()).into())
-}
-
-/// What a device is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceInfo {
-    /// Its address, from which its GID follows.
-    pub address: IpAddr,
-    /// Its UDP port.
-    pub port: u16,
-    /// The largest path MTU of its link.
-    pub mtu: Mtu,
 }
 
 /// What the system granted the device's socket.
@@ -251,117 +245,6 @@ pub struct Device {
     pub(crate) live: Arc<Live>,
 }
 
-/// The device and its background thread; every object of the device holds it.
-#[derive(Debug)]
-pub(crate) struct Live {
-    shared: Arc<Shared>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-/// What the threads that drive a device share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    driver: Mutex<Driver>,
-    /// Threads that wait for the driver's lock.
-    waiting: AtomicU32,
-    pub(crate) background: Background,
-    /// The driver's, without its lock.
-    pub(crate) clock: Clock,
-    /// Signalled by whoever drives, when the communication manager has news. (Not more often: who
-    /// waits for a connection would wake at every packet, and take the lock from who drives.)
-    pub(crate) cm_arrived: Arc<Condvar>,
-    socket: std::os::fd::OwnedFd,
-    pub(crate) info: DeviceInfo,
-    /// Device memory; the card gives out its parts. Dropped after the driver.
-    _own_memory: crate::memory::Buffer,
-}
-
-impl Deref for Live {
-    type Target = Shared;
-    fn deref(&self) -> &Shared {
-        &self.shared
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        self.shared.background.stop();
-        if let Some(thread) = self.thread.take() {
-            // It ends by itself if it is this very thread that drops the last handle.
-            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                tracing::error!("the card's background thread has panicked");
-            }
-        }
-        // What is ready still leaves: a last acknowledge, a disconnect.
-        let mut driver = self.shared.lock();
-        driver.settle();
-        if let Err(error) = driver.flush_capture() {
-            tracing::warn!(%error, "cannot write to the capture file");
-        }
-    }
-}
-
-impl Shared {
-    /// The driver, for whoever is to drive or command. A thread that panicked while it had it
-    /// leaves a card that is still whole: the card's own commands do not stop half-way.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Driver> {
-        self.try_lock().unwrap_or_else(|| {
-            self.waiting.fetch_add(1, Ordering::Relaxed);
-            let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            driver
-        })
-    }
-
-    /// Does somebody wait for the lock?
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
-    }
-
-    /// As [`Shared::lock`], for who must not wait.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Driver>> {
-        match self.driver.try_lock() {
-            Ok(driver) => Some(driver),
-            Err(TryLockError::Poisoned(whole)) => Some(whole.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// Commands the card, sends what became due, and lets the background thread know of timers.
-    pub(crate) fn command<R>(&self, act: impl FnOnce(&mut Driver) -> R) -> R {
-        let mut driver = self.lock();
-        let result = act(&mut driver);
-        self.after_command(&mut driver);
-        result
-    }
-
-    /// Drives inline, one step; returns whether there was anything to do.
-    #[inline(always)]
-    pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
-        let before = driver.packets_moved();
-        let moved = driver.spin();
-        self.background.note_poll(driver, driver.packets_moved() - before);
-        moved
-    }
-
-    /// Sends what became due, and wakes the background thread for what is left or comes later.
-    pub(crate) fn after_command(&self, driver: &mut Driver) {
-        let before = driver.packets_moved();
-        driver.transmit_answer(self.background.rests());
-        driver.dispatch_events();
-        self.background.note_attention(0, driver.packets_moved() - before);
-        if driver.has_more() {
-            self.background.more_to_do();
-        } else {
-            self.background.due(driver.nic.poll_timeout());
-        }
-    }
-
-    pub(crate) fn socket_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 impl Device {
     /// Opens a device on loopback: see [`DeviceOptions`] for others.
     ///
@@ -373,17 +256,18 @@ impl Device {
 
     fn start(
         driver: Driver,
+        wake: Arc<Event>,
         own_memory: crate::memory::Buffer,
         info: DeviceInfo,
         real_time: bool,
     ) -> Result<Device, OpenError> {
         let socket = driver.socket.as_fd().try_clone_to_owned()?;
         let shared = Arc::new(Shared {
-            cm_arrived: driver.cm_arrived.clone(),
             clock: driver.clock,
+            wakes: driver.wakes.clone(),
             waiting: AtomicU32::new(0),
             driver: Mutex::new(driver),
-            background: Background::new()?,
+            background: Background::new(wake),
             socket,
             info,
             _own_memory: own_memory,

@@ -8,21 +8,21 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, BufWriter};
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use remora_nic::cm::message::RejectReason;
-use remora_nic::cm::{CmEvent, ConnId, ListenerId};
+use remora_nic::cm::{Cm, CmEvent, ConnId, ListenerId};
+use remora_nic::qp::{QpAttr, State as QpState};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
-use crate::completion::ChannelQueue;
+use crate::channel::Notify;
 use crate::egress::{Egress, Sent};
 use crate::event::Event;
 use crate::memory::HostMemory;
-use crate::multicast::Groups;
 use crate::pcap::Capture;
-use crate::raw::{CmSink, EventSink};
 use crate::socket::{RecvBatch, Socket};
+use crate::wakes::Wakes;
 
 /// Packets asked of the card at a time.
 const BATCH: usize = 128;
@@ -43,6 +43,17 @@ const TIMELESS_MAX: u32 = 16;
 const IDLE_MAX: u32 = 20;
 /// Events kept for an application that does not fetch them.
 const EVENTS_MAX: usize = 65_536;
+
+/// What is done with news of connection management. It is called by whoever drives the device,
+/// under the device's lock, so it must not call the device; what there is to answer at once, it
+/// tells the manager that it is given.
+pub type CmSink = Box<dyn FnMut(&mut Cm, Time, CmEvent) + Send>;
+
+/// What is done with all other events of the card, under the same rules.
+pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
+
+/// A socket for each group. They are shared with the background thread, while it sleeps on them.
+pub(crate) type Groups = Arc<[Arc<Socket>]>;
 
 /// One card at work.
 pub(crate) struct Driver {
@@ -65,7 +76,7 @@ pub(crate) struct Driver {
     arrived: u64,
     capture: Option<Capture<BufWriter<File>>>,
     /// Where a completion queue's notifications go.
-    pub(crate) channels: HashMap<u32, Arc<ChannelQueue>>,
+    pub(crate) channels: HashMap<u32, Arc<dyn Notify>>,
     pub(crate) async_events: VecDeque<CardEvent>,
     pub(crate) async_ready: Arc<Event>,
     cm_events: VecDeque<CmEvent>,
@@ -73,8 +84,10 @@ pub(crate) struct Driver {
     pub(crate) cm_sink: Option<CmSink>,
     /// Takes all other events instead.
     pub(crate) event_sink: Option<EventSink>,
-    /// Signalled when there are new ones.
-    pub(crate) cm_arrived: Arc<Condvar>,
+    /// Told when there are new ones.
+    pub(crate) wakes: Arc<Wakes>,
+    /// Queue pairs that go to the error state when their connection ends.
+    pub(crate) follows: HashMap<ConnId, u32>,
     pub(crate) unsent: Unsent,
     pub(crate) groups: Groups,
 }
@@ -126,6 +139,7 @@ impl Driver {
         socket: Socket,
         capture: Option<Capture<BufWriter<File>>>,
         async_ready: Arc<Event>,
+        wakes: Arc<Wakes>,
     ) -> Driver {
         Driver {
             nic,
@@ -147,7 +161,8 @@ impl Driver {
             cm_events: VecDeque::new(),
             cm_sink: None,
             event_sink: None,
-            cm_arrived: Arc::new(Condvar::new()),
+            wakes,
+            follows: HashMap::new(),
             unsent: Unsent::default(),
             groups: Groups::default(),
         }
@@ -405,16 +420,30 @@ impl Driver {
                         sink(self.nic.cm_mut(), now, event);
                         continue;
                     }
-                    self.cm_arrived.notify_all();
+                    if let CmEvent::Disconnected { conn, .. } = event {
+                        self.end_requests(conn);
+                    }
                     if let Some(lost) = keep(&mut self.cm_events, event) {
                         self.give_up(&lost);
                     }
+                    self.wakes.note_cm();
                 }
                 event => {
                     // Of the oldest of very many, the counters still tell.
                     keep(&mut self.async_events, event);
                     crate::event::wake(&self.async_ready);
                 }
+            }
+        }
+    }
+
+    /// The peer has gone: what its queue pair still waits for ends with an error.
+    pub(crate) fn end_requests(&mut self, conn: ConnId) {
+        if let Some(qpn) = self.follows.remove(&conn) {
+            let (now, error) = (self.now(), Some(QpState::Error));
+            let attr = QpAttr { state: error, ..QpAttr::default() };
+            if let Err(error) = self.nic.modify_qp(now, &mut self.memory, qpn, &attr) {
+                tracing::debug!(%error, "a queue pair was gone before its connection");
             }
         }
     }

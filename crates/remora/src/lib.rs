@@ -18,6 +18,7 @@
 
 mod background;
 pub mod chain;
+pub mod channel;
 pub mod completion;
 pub mod connection;
 pub mod device;
@@ -26,23 +27,35 @@ pub mod egress;
 pub mod event;
 pub mod interface;
 pub mod kernel;
+mod live;
 pub mod memory;
 pub mod multicast;
+mod park;
 pub mod pcap;
+pub mod prelude;
 pub mod queue_pair;
 pub mod raw;
 pub mod region;
+pub mod remote;
+pub mod request;
 pub mod runtime;
 mod scheduling;
+pub mod slice;
 pub mod socket;
+mod wakes;
 
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
-pub use completion::{Channel, CompletionQueue, WaitError};
+pub use channel::{Channel, WaitError};
+pub use completion::CompletionQueue;
 pub use connection::{ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener};
 pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError, SocketInfo};
 pub use queue_pair::{
-    ConnectionParams, Peer, PostBatch, QueuePair, QueuePairOptions, SharedReceiveQueue,
+    ConnectionParams, CreateQpError, Peer, PostBatch, QueuePair, QueuePairOptions,
+    SharedReceiveQueue,
 };
-pub use region::{AddressHandle, CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
+pub use region::{AddressHandle, MemoryRegion, ProtectionDomain, RegisterError};
 pub use remora_nic as nic;
 pub use remora_offload as offload;
+pub use remote::{Remote, RemoteError};
+pub use request::{Request, RequestError};
+pub use slice::MemorySlice;

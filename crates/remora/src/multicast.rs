@@ -11,8 +11,6 @@ use remora_nic::nic::{McastError, group_address};
 use thiserror::Error;
 
 use crate::driver::Driver;
-use crate::raw::Card;
-use crate::socket::Socket;
 
 /// Why a queue pair was not attached to a group.
 #[derive(Debug, Error)]
@@ -31,9 +29,6 @@ pub enum JoinError {
         source: io::Error,
     },
 }
-
-/// A socket for each group. They are shared with the background thread, while it sleeps on them.
-pub(crate) type Groups = Arc<[Arc<Socket>]>;
 
 impl Driver {
     /// Attaches a queue pair, and joins the group if it is the first.
@@ -72,27 +67,5 @@ impl Driver {
             // It is attached to some of them at most.
             self.detach_mcast(qpn, group).ok();
         }
-    }
-}
-
-/// Multicast.
-impl Card<'_> {
-    /// From now on, a UD queue pair gets what is sent to a group.
-    ///
-    /// # Errors
-    /// See [`JoinError`].
-    pub fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
-        self.driver().attach_mcast(qpn, gid)?;
-        // The background thread may sleep, and is to sleep on the new group's socket too.
-        self.wake_background();
-        Ok(())
-    }
-
-    /// Ends what [`Card::attach_mcast`] began.
-    ///
-    /// # Errors
-    /// It was not attached.
-    pub fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
-        self.driver().detach_mcast(qpn, gid)
     }
 }

@@ -7,48 +7,108 @@ use remora_nic::nic::McastError;
 use remora_nic::qp::{ModifyQpError, Mtu, QpAttr, State};
 use remora_nic::queue::{RecvRequest, RingInit, SendRequest};
 use remora_nic::wire::{Dialect, Transport};
-use remora_nic::{Access, Path, PostError, Psn, QpFlags, QpInfo, QpInit, Queue};
+use remora_nic::{Access, CreateError, Path, PostError, Psn, QpFlags, QpInfo, QpInit, Queue};
+use thiserror::Error;
 
 use crate::completion::CompletionQueue;
-use crate::device::Live;
-use crate::memory::Buffer;
+use crate::live::Live;
+use crate::memory::{AllocError, Buffer};
 use crate::multicast::JoinError;
-use crate::region::{CreateQpError, ProtectionDomain, ring};
+use crate::region::{ProtectionDomain, RingMemory};
+use crate::request::queue::Requests;
+
+/// Why a queue was not made.
+#[derive(Debug, Error)]
+pub enum CreateQpError {
+    /// The card refuses.
+    #[error(transparent)]
+    Card(#[from] CreateError),
+    /// No memory for the rings.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+/// Memory for a ring of at least `depth` slots.
+fn ring(depth: u32, sges: usize, inline: usize) -> Result<(Option<Buffer>, RingInit), AllocError> {
+    if depth == 0 {
+        return Ok((None, RingInit::default()));
+    }
+    let depth = depth.min(1 << 20).next_power_of_two();
+    let init = RingInit { addr: 0, depth, stride: RingInit::stride_for(sges, inline) };
+    let buffer = Buffer::new(init.len())?;
+    let init = RingInit { addr: buffer.addr(), ..init };
+    Ok((Some(buffer), init))
+}
+
+impl ProtectionDomain {
+    /// Makes a queue pair.
+    ///
+    /// # Errors
+    /// The card refuses, or memory for its rings is short.
+    pub fn create_qp(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, CreateQpError> {
+        QueuePair::new(self.clone(), options)
+    }
+
+    /// Makes a shared receive queue for `depth` requests (rounded up to a power of two) of at most
+    /// `max_sge` entries.
+    ///
+    /// # Errors
+    /// The card refuses, or memory for its ring is short.
+    pub fn create_srq(
+        &self,
+        depth: u32,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, CreateQpError> {
+        SharedReceiveQueue::new(self.clone(), depth, max_sge)
+    }
+}
 
 /// What a queue pair is made with.
+///
+/// [`QueuePairOptions::new`] makes one whose requests are futures ([`crate::request`]),
+/// [`QueuePairOptions::rc`] one that reports to a completion queue that the application polls.
+///
+/// ```
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let domain = device.alloc_pd()?;
+/// let awaited = domain.create_qp(&QueuePairOptions::new().send_depth(32).inline(128))?;
+///
+/// let queue = device.create_cq(64)?;
+/// let polled = domain.create_qp(&QueuePairOptions::rc(&queue).send_sges(2))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueuePairOptions<'a> {
-    /// Service.
-    pub transport: Transport,
-    /// Where send completions go.
-    pub send_cq: &'a CompletionQueue,
-    /// Where receive completions go.
-    pub recv_cq: &'a CompletionQueue,
-    /// Receive requests come from here instead of a queue of its own.
-    pub srq: Option<&'a SharedReceiveQueue>,
-    /// Send requests that may be outstanding; rounded up to a power of two.
-    pub send_depth: u32,
-    /// Receive requests that may be outstanding; rounded up to a power of two.
-    pub recv_depth: u32,
-    /// Entries of a send request, at most 16.
-    pub send_sges: usize,
-    /// Entries of a receive request, at most 16.
-    pub recv_sges: usize,
-    /// Inline bytes of a send request, at most 1024.
-    pub inline: usize,
-    /// Report every send request.
-    pub signal_all: bool,
-    /// Managed queues, for chains.
-    pub flags: QpFlags,
+    transport: Transport,
+    send_cq: Option<&'a CompletionQueue>,
+    recv_cq: Option<&'a CompletionQueue>,
+    srq: Option<&'a SharedReceiveQueue>,
+    send_depth: u32,
+    recv_depth: u32,
+    send_sges: usize,
+    recv_sges: usize,
+    inline: usize,
+    signal_all: bool,
+    flags: QpFlags,
+}
+
+impl Default for QueuePairOptions<'_> {
+    fn default() -> Self {
+        QueuePairOptions::new()
+    }
 }
 
 impl<'a> QueuePairOptions<'a> {
-    /// A reliable connection of moderate size that reports to `cq`.
-    pub fn rc(cq: &'a CompletionQueue) -> QueuePairOptions<'a> {
+    /// A reliable connection of moderate size whose requests are futures.
+    pub fn new() -> QueuePairOptions<'a> {
         QueuePairOptions {
             transport: Transport::Rc,
-            send_cq: cq,
-            recv_cq: cq,
+            send_cq: None,
+            recv_cq: None,
             srq: None,
             send_depth: 128,
             recv_depth: 128,
@@ -58,6 +118,78 @@ impl<'a> QueuePairOptions<'a> {
             signal_all: false,
             flags: QpFlags::empty(),
         }
+    }
+
+    /// The same, but that it reports to `cq`, which the application polls.
+    pub fn rc(cq: &'a CompletionQueue) -> QueuePairOptions<'a> {
+        QueuePairOptions::new().send_cq(cq).recv_cq(cq)
+    }
+
+    /// The transport service.
+    #[must_use]
+    pub fn transport(self, transport: Transport) -> Self {
+        QueuePairOptions { transport, ..self }
+    }
+
+    /// Send requests report to `cq`, which the application polls. They are no futures then.
+    #[must_use]
+    pub fn send_cq(self, cq: &'a CompletionQueue) -> Self {
+        QueuePairOptions { send_cq: Some(cq), ..self }
+    }
+
+    /// Receive requests report to `cq`, which the application polls. They are no futures then.
+    #[must_use]
+    pub fn recv_cq(self, cq: &'a CompletionQueue) -> Self {
+        QueuePairOptions { recv_cq: Some(cq), ..self }
+    }
+
+    /// Receive requests come from `srq`, and not from a queue of its own; they report to
+    /// [`recv_cq`](QueuePairOptions::recv_cq), which there must be then.
+    #[must_use]
+    pub fn srq(self, srq: &'a SharedReceiveQueue) -> Self {
+        QueuePairOptions { srq: Some(srq), ..self }
+    }
+
+    /// Send requests that may be outstanding; rounded up to a power of two.
+    #[must_use]
+    pub fn send_depth(self, send_depth: u32) -> Self {
+        QueuePairOptions { send_depth, ..self }
+    }
+
+    /// Receive requests that may be outstanding; rounded up to a power of two.
+    #[must_use]
+    pub fn recv_depth(self, recv_depth: u32) -> Self {
+        QueuePairOptions { recv_depth, ..self }
+    }
+
+    /// Scatter/gather entries of a send request, at most 16.
+    #[must_use]
+    pub fn send_sges(self, send_sges: usize) -> Self {
+        QueuePairOptions { send_sges, ..self }
+    }
+
+    /// Scatter/gather entries of a receive request, at most 16.
+    #[must_use]
+    pub fn recv_sges(self, recv_sges: usize) -> Self {
+        QueuePairOptions { recv_sges, ..self }
+    }
+
+    /// Inline bytes of a send request, at most 1024.
+    #[must_use]
+    pub fn inline(self, bytes: usize) -> Self {
+        QueuePairOptions { inline: bytes, ..self }
+    }
+
+    /// Every send request is reported, signaled or not. (All those that are futures are.)
+    #[must_use]
+    pub fn signal_all(self, signal_all: bool) -> Self {
+        QueuePairOptions { signal_all, ..self }
+    }
+
+    /// Managed queues, for chains.
+    #[must_use]
+    pub fn flags(self, flags: QpFlags) -> Self {
+        QueuePairOptions { flags, ..self }
     }
 }
 
@@ -73,6 +205,14 @@ pub struct Peer {
 }
 
 /// How a connection behaves. The defaults suit a machine or a rack.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::qp::Mtu;
+///
+/// let params = ConnectionParams::new(Mtu::B4096).access(Access::REMOTE_READ).retry_cnt(3);
+/// assert_eq!((params.retry_cnt, params.rnr_retry), (3, 7));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionParams {
     /// Path MTU.
@@ -109,6 +249,54 @@ impl ConnectionParams {
             kernels: false,
         }
     }
+
+    /// Path MTU.
+    #[must_use]
+    pub fn mtu(self, mtu: Mtu) -> ConnectionParams {
+        ConnectionParams { mtu, ..self }
+    }
+
+    /// What the peer may do.
+    #[must_use]
+    pub fn access(self, access: Access) -> ConnectionParams {
+        ConnectionParams { access, ..self }
+    }
+
+    /// READs and atomics outstanding in each direction, at most 16.
+    #[must_use]
+    pub fn max_rd_atomic(self, max_rd_atomic: u8) -> ConnectionParams {
+        ConnectionParams { max_rd_atomic, ..self }
+    }
+
+    /// The wait for an acknowledge: 4.096 µs · 2^`timeout`.
+    #[must_use]
+    pub fn timeout(self, timeout: u8) -> ConnectionParams {
+        ConnectionParams { timeout, ..self }
+    }
+
+    /// Retries without progress.
+    #[must_use]
+    pub fn retry_cnt(self, retry_cnt: u8) -> ConnectionParams {
+        ConnectionParams { retry_cnt, ..self }
+    }
+
+    /// Retries when the receiver is not ready; 7: for ever.
+    #[must_use]
+    pub fn rnr_retry(self, rnr_retry: u8) -> ConnectionParams {
+        ConnectionParams { rnr_retry, ..self }
+    }
+
+    /// The wait that we ask for when we are not ready: a code.
+    #[must_use]
+    pub fn min_rnr_timer(self, min_rnr_timer: u8) -> ConnectionParams {
+        ConnectionParams { min_rnr_timer, ..self }
+    }
+
+    /// StRoM’s op-codes may be used: see [the field](ConnectionParams::kernels).
+    #[must_use]
+    pub fn kernels(self, kernels: bool) -> ConnectionParams {
+        ConnectionParams { kernels, ..self }
+    }
 }
 
 /// A queue pair. It is destroyed when the last handle is dropped.
@@ -124,7 +312,27 @@ struct QpInner {
     psn: Psn,
     /// Kept until the queue pair is gone, since the card reads them.
     rings: [(Option<Buffer>, RingInit); 2],
+    requests: Option<Arc<Requests>>,
+    /// Which of its queues have requests that are futures.
+    awaited: [bool; 2],
     _queues: (CompletionQueue, CompletionQueue, Option<SharedReceiveQueue>),
+}
+
+impl Requests {
+    /// The requests of a queue pair that is to be, if some are futures.
+    fn of(
+        pd: &ProtectionDomain,
+        options: &QueuePairOptions<'_>,
+        send_depth: u32,
+        recv_depth: u32,
+    ) -> Result<Option<Arc<Requests>>, CreateError> {
+        let (sends, recvs) = (options.send_cq.is_none(), options.recv_cq.is_none());
+        if !sends && !recvs {
+            return Ok(None);
+        }
+        let slots = |awaited: bool, depth| if awaited { depth } else { 0 };
+        Requests::new(pd.live(), slots(sends, send_depth), slots(recvs, recv_depth)).map(Some)
+    }
 }
 
 impl QueuePair {
@@ -135,11 +343,17 @@ impl QueuePair {
         let (sq_memory, sq) = ring(options.send_depth, options.send_sges, options.inline)?;
         let recv_depth = if options.srq.is_some() { 0 } else { options.recv_depth };
         let (rq_memory, rq) = ring(recv_depth, options.recv_sges, 0)?;
+        let requests = Requests::of(&pd, options, sq.depth, rq.depth)?;
+        let own = requests.as_ref().map(|requests| requests.cq());
+        let cq = |given: Option<&CompletionQueue>| {
+            given.or(own).cloned().expect("a side without a queue has requests")
+        };
+        let (send_cq, recv_cq) = (cq(options.send_cq), cq(options.recv_cq));
         let init = QpInit {
             pd: pd.pd(),
             transport: options.transport,
-            send_cq: options.send_cq.handle(),
-            recv_cq: options.recv_cq.handle(),
+            send_cq: send_cq.handle(),
+            recv_cq: recv_cq.handle(),
             srq: options.srq.map(SharedReceiveQueue::handle),
             sq,
             rq,
@@ -150,10 +364,21 @@ impl QueuePair {
             let mut driver = pd.live().lock();
             (driver.nic.create_qp(init)?, driver.nic.random_psn())
         };
-        let queues = (options.send_cq.clone(), options.recv_cq.clone(), options.srq.cloned());
         let rings = [(sq_memory, sq), (rq_memory, rq)];
-        let inner = QpInner { pd, qpn, psn, rings, _queues: queues };
+        let awaited = [options.send_cq.is_none(), options.recv_cq.is_none()];
+        let queues = (send_cq, recv_cq, options.srq.cloned());
+        let inner = QpInner { pd, qpn, psn, rings, requests, awaited, _queues: queues };
         Ok(QueuePair { inner: Arc::new(inner) })
+    }
+
+    /// The requests of one of its queues, if they are futures.
+    pub(crate) fn requests_of(&self, queue: Queue) -> Option<&Requests> {
+        self.requests().filter(|_| self.inner.awaited[queue as usize])
+    }
+
+    /// Its requests, if some are futures.
+    pub(crate) fn requests(&self) -> Option<&Requests> {
+        self.inner.requests.as_deref()
     }
 
     /// Its number.
@@ -354,6 +579,16 @@ impl QueuePair {
     }
 }
 
+/// A ring of a queue pair, which it keeps alive.
+#[derive(Debug)]
+pub(crate) struct RingOf(pub(crate) QueuePair, pub(crate) Queue);
+
+impl RingMemory for RingOf {
+    fn buffer(&self) -> Option<&Buffer> {
+        self.0.ring_buffer(self.1)
+    }
+}
+
 impl Drop for QpInner {
     fn drop(&mut self) {
         let mut driver = self.pd.live().lock();
@@ -361,6 +596,11 @@ impl Drop for QpInner {
         driver.detach_all(self.qpn);
         if let Err(error) = driver.nic.destroy_qp(self.qpn) {
             tracing::error!(%error, "a queue pair was gone before its handle");
+        }
+        // Regions take the lock when they end.
+        drop(driver);
+        if let Some(requests) = &self.requests {
+            requests.give_up();
         }
     }
 }
@@ -371,7 +611,7 @@ impl Drop for QpInner {
 /// It holds the device's lock: post and let go.
 #[derive(Debug)]
 pub struct PostBatch<'a> {
-    live: &'a crate::device::Live,
+    live: &'a crate::live::Live,
     driver: std::sync::MutexGuard<'a, crate::driver::Driver>,
 }
 

@@ -4,33 +4,27 @@
 //! that has owners of its own takes the card's lock and gives the card's own commands.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::MutexGuard;
-use std::time::Duration;
 
-use remora_nic::cm::{Cm, CmEvent};
-use remora_nic::{Event as CardEvent, Nic, Time};
+use remora_nic::nic::McastError;
+use remora_nic::{Nic, Time};
 
-use crate::completion::Channel;
-use crate::device::{Device, Live};
+use crate::background::signals::UNSENT_FOR;
+use crate::channel::Channel;
+use crate::device::Device;
 use crate::driver::Driver;
+pub use crate::driver::{CmSink, EventSink};
+use crate::live::Live;
 use crate::memory::HostMemory;
+use crate::multicast::JoinError;
 use crate::socket::GROUP_MAX;
-
-/// What is done with news of connection management. It is called by whoever drives the device,
-/// under the device's lock, so it must not call the device; what there is to answer at once, it
-/// tells the manager that it is given.
-pub type CmSink = Box<dyn FnMut(&mut Cm, Time, CmEvent) + Send>;
-
-/// What is done with all other events of the card, under the same rules.
-pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
 
 /// Posts in a row that are sent one by one: who posts a message or two and waits is not to wait
 /// longer.
 const PROMPT_POSTS: u32 = 2;
 /// Posts that are kept back at most.
 const UNSENT_MAX: u32 = 64;
-/// How long, unless somebody polls before.
-pub(crate) const UNSENT_FOR: Duration = Duration::from_micros(100);
 
 /// A device's card, locked.
 pub struct Card<'a> {
@@ -167,5 +161,27 @@ impl Card<'_> {
 impl fmt::Debug for Card<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Card").field("driver", &*self.driver).finish_non_exhaustive()
+    }
+}
+
+/// Multicast.
+impl Card<'_> {
+    /// From now on, a UD queue pair gets what is sent to a group.
+    ///
+    /// # Errors
+    /// See [`JoinError`].
+    pub fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
+        self.driver().attach_mcast(qpn, gid)?;
+        // The background thread may sleep, and is to sleep on the new group's socket too.
+        self.wake_background();
+        Ok(())
+    }
+
+    /// Ends what [`Card::attach_mcast`] began.
+    ///
+    /// # Errors
+    /// It was not attached.
+    pub fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
+        self.driver().detach_mcast(qpn, gid)
     }
 }

@@ -1,16 +1,16 @@
 //! Protection domains, and the memory registered in them.
 
+use std::fmt;
 use std::fs::File;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use remora_nic::queue::{Remote, RingInit, Sge};
-use remora_nic::{Access, CreateError, Key, MrInit, PageTable, Path, Pd, Queue, RegMrError};
+use remora_nic::queue::{Remote, Sge};
+use remora_nic::{Access, CreateError, Key, MrInit, PageTable, Path, Pd, RegMrError};
 use thiserror::Error;
 
-use crate::device::Live;
+use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer, FilesFull};
-use crate::queue_pair::{QueuePair, QueuePairOptions, SharedReceiveQueue};
 
 /// A protection domain: what belongs to one can use only what belongs to the same.
 #[derive(Clone, Debug)]
@@ -130,16 +130,15 @@ impl ProtectionDomain {
         self.add(addr, addr, len, access, Backing::Device(addr))
     }
 
-    /// Registers a ring of a queue pair.
+    /// Registers the first `len` bytes of a queue's ring.
     pub(crate) fn register_ring(
         &self,
-        qp: &QueuePair,
-        queue: Queue,
+        ring: Box<dyn RingMemory>,
+        len: u64,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        let buffer = qp.ring_buffer(queue).ok_or(RegisterError::NoRing)?;
-        let (addr, len) = (buffer.addr(), qp.ring(queue).len() as u64);
-        self.add(addr, addr, len, access, Backing::Ring(qp.clone(), queue))
+        let addr = ring.buffer().ok_or(RegisterError::NoRing)?.addr();
+        self.add(addr, addr, len, access, Backing::Ring(ring))
     }
 
     fn add(
@@ -175,27 +174,6 @@ impl ProtectionDomain {
         Ok(MemoryRegion { inner: Arc::new(inner) })
     }
 
-    /// Makes a queue pair.
-    ///
-    /// # Errors
-    /// The card refuses, or memory for its rings is short.
-    pub fn create_qp(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, CreateQpError> {
-        QueuePair::new(self.clone(), options)
-    }
-
-    /// Makes a shared receive queue for `depth` requests (rounded up to a power of two) of at most
-    /// `max_sge` entries.
-    ///
-    /// # Errors
-    /// The card refuses, or memory for its ring is short.
-    pub fn create_srq(
-        &self,
-        depth: u32,
-        max_sge: usize,
-    ) -> Result<SharedReceiveQueue, CreateQpError> {
-        SharedReceiveQueue::new(self.clone(), depth, max_sge)
-    }
-
     /// Makes an address handle for datagrams to `address`.
     ///
     /// # Errors
@@ -215,38 +193,17 @@ impl ProtectionDomain {
     }
 }
 
-/// Why a queue was not made.
-#[derive(Debug, Error)]
-pub enum CreateQpError {
-    /// The card refuses.
-    #[error(transparent)]
-    Card(#[from] CreateError),
-    /// No memory for the rings.
-    #[error(transparent)]
-    Alloc(#[from] AllocError),
-}
-
-/// Memory for a ring of at least `depth` slots.
-pub(crate) fn ring(
-    depth: u32,
-    sges: usize,
-    inline: usize,
-) -> Result<(Option<Buffer>, RingInit), AllocError> {
-    if depth == 0 {
-        return Ok((None, RingInit::default()));
-    }
-    let depth = depth.min(1 << 20).next_power_of_two();
-    let init = RingInit { addr: 0, depth, stride: RingInit::stride_for(sges, inline) };
-    let buffer = Buffer::new(init.len())?;
-    let init = RingInit { addr: buffer.addr(), ..init };
-    Ok((Some(buffer), init))
+/// Who keeps the ring of a queue.
+pub(crate) trait RingMemory: fmt::Debug + Send + Sync {
+    /// The ring's memory, if the queue has a ring of its own.
+    fn buffer(&self) -> Option<&Buffer>;
 }
 
 /// What lies under a region.
 #[derive(Debug)]
 enum Backing {
     Buffer(Buffer),
-    Ring(QueuePair, Queue),
+    Ring(Box<dyn RingMemory>),
     Caller,
     File(u64),
     Device(u64),
@@ -330,7 +287,7 @@ impl MemoryRegion {
         match &self.inner.backing {
             Backing::Buffer(buffer) => Some(buffer),
             Backing::Shared { of, .. } => of.buffer(),
-            Backing::Ring(qp, queue) => qp.ring_buffer(*queue),
+            Backing::Ring(ring) => ring.buffer(),
             _ => None,
         }
     }

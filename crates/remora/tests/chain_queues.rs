@@ -31,8 +31,7 @@ impl Server {
     fn queue(&self, flags: QpFlags, depth: u32) -> (QueuePair, CompletionQueue) {
         let cq = self.device.create_counting_cq(16).unwrap();
         let rc = QueuePairOptions::rc(&cq);
-        let options =
-            QueuePairOptions { flags, send_depth: depth, recv_depth: depth, recv_sges: 4, ..rc };
+        let options = rc.flags(flags).send_depth(depth).recv_depth(depth).recv_sges(4);
         (self.pd.create_qp(&options).unwrap(), cq)
     }
 

@@ -27,7 +27,7 @@ struct Client {
 impl Client {
     fn new(device: &Device, pd: &ProtectionDomain) -> Client {
         let (cq, recv_cq) = (device.create_cq(64).unwrap(), device.create_cq(64).unwrap());
-        let options = QueuePairOptions { recv_cq: &recv_cq, ..QueuePairOptions::rc(&cq) };
+        let options = QueuePairOptions::rc(&cq).recv_cq(&recv_cq);
         let qp = pd.create_qp(&options).unwrap();
         Client { cq, recv_cq, qp, memory: pd.alloc(8192, Access::LOCAL_WRITE).unwrap() }
     }
@@ -160,8 +160,7 @@ fn rings_are_memory_and_budgets_end_what_does_not_end() {
     let pd = device.alloc_pd().unwrap();
     let cq = device.create_counting_cq(4).unwrap();
     let flags = QpFlags::MANAGED_SEND;
-    let options =
-        QueuePairOptions { send_depth: 2, recv_depth: 0, flags, ..QueuePairOptions::rc(&cq) };
+    let options = QueuePairOptions::rc(&cq).send_depth(2).recv_depth(0).flags(flags);
     let qp = pd.create_qp(&options).unwrap();
     qp.loop_back(&qp, Access::all()).unwrap();
     let ring = qp.register_ring(Queue::Send, Access::all()).unwrap();

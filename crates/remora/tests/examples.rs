@@ -26,16 +26,28 @@ fn run(name: &str) -> String {
 }
 
 #[test]
-fn one_sided() {
-    assert_eq!(run("one_sided"), "in the server's memory: written by a peer\n");
+fn ping_pong() {
+    let said = run("ping_pong");
+    assert!(said.starts_with("server: 127.") && said.contains("1000 messages came back"), "{said}");
 }
 
 #[test]
-fn connect() {
-    assert!(run("connect").ends_with("client: the server says \"and good bye\"\n"));
+fn key_value_get() {
+    assert_eq!(run("key_value_get"), "key 7: seven\nkey 42: the answer\nkey 1000: (none)\n");
 }
 
 #[test]
-fn atomics() {
-    assert_eq!(run("atomics"), "4 peers added 250 each: 1000\n");
+fn ring_buffer() {
+    let said = "2000 records went through a ring of 16 slots; the last was \"record 1999\"\n";
+    assert_eq!(run("ring_buffer"), said);
+}
+
+#[test]
+fn kernel_call() {
+    assert!(run("kernel_call").ends_with("in one round trip and 8 bytes: 499500\n"));
+}
+
+#[test]
+fn async_server() {
+    assert_eq!(run("async_server"), "8 clients counted 400 answers on one word\n");
 }

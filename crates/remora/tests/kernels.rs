@@ -262,19 +262,20 @@ fn the_op_codes_are_agreed_at_connection() {
         let to = std::net::SocketAddr::new(b.device.info().address, 7000);
         let mtu = a.device.info().mtu;
         let accepting = std::thread::spawn(move || {
-            let request = listener.accept(PATIENCE).unwrap();
+            let request = listener.accept().wait(PATIENCE).unwrap();
             let params = ConnectionParams { kernels: accepts, ..ConnectionParams::new(mtu) };
-            let connection = request.accept(b.qp.clone(), b"yes", &params, PATIENCE).unwrap();
+            let connection = request.accept(b.qp.clone(), b"yes", &params).wait(PATIENCE).unwrap();
             (b, connection)
         });
         let params = ConnectionParams { kernels: offers, ..ConnectionParams::new(mtu) };
-        let connection = a.device.connect(a.qp.clone(), to, b"hello", &params, PATIENCE).unwrap();
+        let connection =
+            a.device.connect(a.qp.clone(), to, b"hello", &params).wait(PATIENCE).unwrap();
         let (_b, accepted) = accepting.join().unwrap();
         assert!(connection.private_data().starts_with(b"yes\0"));
         assert!(accepted.private_data().starts_with(b"hello\0"));
         assert!(!connection.private_data().ends_with(b"StRM"));
         let mut client = KernelClient::new(&a.pd, &a.qp, &a.recv_cq, 1, 64).unwrap();
-        client.patience = Duration::from_secs(5);
+        client.timeout = Duration::from_secs(5);
         let called = client.call(1, b"", &mut Vec::new());
         // Expect: where both agreed, an answer (that there is no such kernel); else no packet.
         match (offers && accepts, called) {

@@ -224,7 +224,7 @@ fn datagrams_carry_their_route() {
     let make = |device: &Device| {
         let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(64).unwrap();
-        let options = QueuePairOptions { transport: Transport::Ud, ..QueuePairOptions::rc(&cq) };
+        let options = QueuePairOptions::rc(&cq).transport(Transport::Ud);
         let qp = pd.create_qp(&options).unwrap();
         qp.activate_ud(0x1111).unwrap();
         (pd, cq, qp)
@@ -258,15 +258,16 @@ fn connections_are_made_used_and_parted() {
     let room = server.pd.alloc(4096, OPEN).unwrap();
     let sges = [room.sge(0, 4096)];
     let passive = std::thread::spawn(move || {
-        let request = listener.accept(PATIENCE).expect("a request");
+        let request = listener.accept().wait(PATIENCE).expect("a request");
         assert_eq!(&request.private_data()[..5], b"hello");
-        let connection = request.accept(server.qp.clone(), b"welcome", &params, PATIENCE).unwrap();
+        let connection =
+            request.accept(server.qp.clone(), b"welcome", &params).wait(PATIENCE).unwrap();
         connection.queue_pair().post_recv(&RecvRequest { wr_id: 3, sges: &sges }).unwrap();
         assert_eq!(server.cq.spin(PATIENCE).unwrap().wr_id, 3);
         assert_eq!(connection.wait_for_end(PATIENCE), ConnectionEnd::Disconnected);
     });
     let connection =
-        client.device.connect(client.qp.clone(), to, b"hello", &params, PATIENCE).unwrap();
+        client.device.connect(client.qp.clone(), to, b"hello", &params).wait(PATIENCE).unwrap();
     assert_eq!(&connection.private_data()[..7], b"welcome");
     let op = SendOp::Send { imm: None, to: None };
     connection.queue_pair().post_send(&signaled(0, op, Data::Inline(b"x"))).unwrap();
@@ -284,10 +285,10 @@ fn whom_a_connection_manager_tells_of_a_psn_begins_with_it() {
     let params = ConnectionParams::new(server.device.info().mtu);
     let told = [client.qp.local().psn, server.qp.local().psn];
     let passive = std::thread::spawn(move || {
-        let request = listener.accept(PATIENCE).expect("a request");
-        request.accept(server.qp.clone(), b"", &params, PATIENCE).unwrap()
+        let request = listener.accept().wait(PATIENCE).expect("a request");
+        request.accept(server.qp.clone(), b"", &params).wait(PATIENCE).unwrap()
     });
-    let active = client.device.connect(client.qp.clone(), to, b"", &params, PATIENCE).unwrap();
+    let active = client.device.connect(client.qp.clone(), to, b"", &params).wait(PATIENCE).unwrap();
     let passive = passive.join().unwrap();
     let psns = |qp: &QueuePair| {
         let attr = qp.query().attr;
@@ -303,11 +304,11 @@ fn a_refusal_says_why() {
     let listener = server.device.listen(7471).unwrap();
     let to = SocketAddr::new(server.device.info().address, 7471);
     let passive = std::thread::spawn(move || {
-        listener.accept(PATIENCE).expect("a request").reject("not today");
+        listener.accept().wait(PATIENCE).expect("a request").reject("not today");
         std::thread::sleep(Duration::from_millis(50));
     });
     let params = ConnectionParams::new(client.device.info().mtu);
-    let refused = client.device.connect(client.qp.clone(), to, b"", &params, PATIENCE);
+    let refused = client.device.connect(client.qp.clone(), to, b"", &params).wait(PATIENCE);
     assert!(refused.unwrap_err().to_string().ends_with("not today"));
     passive.join().unwrap();
 }
@@ -374,7 +375,7 @@ fn a_long_unreliable_write_leaves_whole_without_polling() {
     let a = end_on_channel();
     let b = end();
     let make = |pd: &ProtectionDomain, cq: &CompletionQueue| {
-        let options = QueuePairOptions { transport: Transport::Uc, ..QueuePairOptions::rc(cq) };
+        let options = QueuePairOptions::rc(cq).transport(Transport::Uc);
         pd.create_qp(&options).unwrap()
     };
     let (here, there) = (make(&a.pd, &a.cq), make(&b.pd, &b.cq));
@@ -439,15 +440,15 @@ fn a_smaller_mtu_is_agreed_on() {
     let passive = std::thread::spawn(move || {
         let params = ConnectionParams::new(small);
         loop {
-            let request = listener.accept(PATIENCE).expect("a request");
-            match request.accept(server.qp.clone(), b"", &params, PATIENCE) {
+            let request = listener.accept().wait(PATIENCE).expect("a request");
+            match request.accept(server.qp.clone(), b"", &params).wait(PATIENCE) {
                 Ok(connection) => break connection.queue_pair().query().attr.path_mtu,
                 Err(refused) => assert!(matches!(refused, ConnectFailure::Mtu { .. })),
             }
         }
     });
     let params = ConnectionParams::new(client.device.info().mtu);
-    let made = client.device.connect(client.qp.clone(), to, b"", &params, PATIENCE).unwrap();
+    let made = client.device.connect(client.qp.clone(), to, b"", &params).wait(PATIENCE).unwrap();
     assert_eq!(made.queue_pair().query().attr.path_mtu, Some(small));
     assert_eq!(passive.join().unwrap(), Some(small));
 }

@@ -26,7 +26,7 @@ struct Member {
 fn member(device: &Device, qkey: u32) -> Member {
     let pd = device.alloc_pd().unwrap();
     let cq = device.create_cq(64).unwrap();
-    let options = QueuePairOptions { transport: Transport::Ud, ..QueuePairOptions::rc(&cq) };
+    let options = QueuePairOptions::rc(&cq).transport(Transport::Ud);
     let qp = pd.create_qp(&options).unwrap();
     qp.activate_ud(qkey).unwrap();
     let room = pd.alloc(4096, Access::LOCAL_WRITE).unwrap();
@@ -102,7 +102,7 @@ fn a_sleeping_member_is_woken() {
     let channel = there.create_channel().unwrap();
     let pd = there.alloc_pd().unwrap();
     let cq = there.create_cq_on(&channel, 16).unwrap();
-    let options = QueuePairOptions { transport: Transport::Ud, ..QueuePairOptions::rc(&cq) };
+    let options = QueuePairOptions::rc(&cq).transport(Transport::Ud);
     let qp = pd.create_qp(&options).unwrap();
     qp.activate_ud(QKEY).unwrap();
     let room = pd.alloc(4096, Access::LOCAL_WRITE).unwrap();

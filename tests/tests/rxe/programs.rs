@@ -217,7 +217,7 @@ fn rping_server(world: &World) {
     let params = partner.params();
     // It says nothing when it listens: it is asked until it does.
     let connection = (0..50).find_map(|_| {
-        let made = partner.device.connect(partner.qp.clone(), to, b"", &params, PATIENCE);
+        let made = partner.device.connect(partner.qp.clone(), to, b"", &params).wait(PATIENCE);
         if made.is_err() {
             std::thread::sleep(Duration::from_millis(100));
             let reset = remora::nic::qp::QpAttr {
@@ -254,8 +254,8 @@ fn rping_client(world: &World) {
     let listener = partner.device.listen(7174).expect("a port");
     let command = format!("rping -c -a {HOST_V4} -p 7174 -C {PINGS} -v -V");
     let client = world.machine.start(&command).expect("the machine");
-    let request = listener.accept(PATIENCE).expect("a request");
-    let made = request.accept(partner.qp.clone(), b"", &partner.params(), PATIENCE);
+    let request = listener.accept().wait(PATIENCE).expect("a request");
+    let made = request.accept(partner.qp.clone(), b"", &partner.params()).wait(PATIENCE);
     let connection = made.expect("a connection");
     for _ in 0..PINGS {
         partner.recv(AT_RECV, ADVERT);

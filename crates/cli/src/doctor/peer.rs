@@ -149,7 +149,7 @@ fn ask(card: &Card, to: IpAddr) -> Result<()> {
     let queue_pair = domain.create_qp(&QueuePairOptions::rc(&queue))?;
     let params = ConnectionParams::new(card.device.info().mtu);
     let to = SocketAddr::new(to, NOBODYS_PORT);
-    card.device.connect(queue_pair, to, b"", &params, PATIENCE)?;
+    card.device.connect(queue_pair, to, b"", &params).wait(PATIENCE)?;
     Ok(())
 }
 

@@ -113,13 +113,11 @@ impl RemoteRegion {
         let pd = device.alloc_pd()?;
         let cq = device.create_cq(4 * WINDOW)?;
         let recv_cq = device.create_cq(CALLS)?;
-        let options = QueuePairOptions {
-            recv_cq: &recv_cq,
-            send_depth: 2 * WINDOW as u32,
-            recv_depth: CALLS as u32,
-            send_sges: 2,
-            ..QueuePairOptions::rc(&cq)
-        };
+        let options = QueuePairOptions::rc(&cq)
+            .recv_cq(&recv_cq)
+            .send_depth(2 * WINDOW as u32)
+            .recv_depth(CALLS as u32)
+            .send_sges(2);
         let queue_pair = pd.create_qp(&options)?;
         let params = ConnectionParams {
             timeout: ACK_TIMEOUT,
@@ -127,7 +125,7 @@ impl RemoteRegion {
             ..ConnectionParams::new(device.info().mtu)
         };
         let to = SocketAddr::new(node.ip, node.port);
-        let connection = device.connect(queue_pair, to, &request, &params, patience);
+        let connection = device.connect(queue_pair, to, &request, &params).wait(patience);
         let connection = connection.map_err(|failure| describe(failure, node, device))?;
         let reply = Reply::parse(connection.private_data())
             .map_err(|source| OpenRegionError::NoNode { node, source })?;

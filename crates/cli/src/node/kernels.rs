@@ -536,7 +536,7 @@ pub fn manage(
     payload.write_at(0, &bytes).map_err(CallFailure::Room)?;
     let mut client = region.kernels(ANSWER_MAX)?;
     // Compiling takes its time.
-    client.patience = Duration::from_secs(60);
+    client.timeout = Duration::from_secs(60);
     let shown = permit.map_or([0; 16], |token| token.to_bytes());
     let mut answer = Vec::new();
     let payload = payload.sge(0, bytes.len() as u32);

@@ -238,7 +238,7 @@ impl Node {
             scope.spawn(|| self.keep_house(&stopped));
             scope.spawn(|| self.kernels.serve(&calls, &stopped, &|| self.list_kernels(false)));
             while !stopped() {
-                let Some(incoming) = self.listener.accept(ACCEPT_PATIENCE) else { continue };
+                let Ok(incoming) = self.listener.accept().wait(ACCEPT_PATIENCE) else { continue };
                 if self.handshakes.load(Ordering::Relaxed) >= HANDSHAKES_MAX {
                     self.refuse(incoming, &Refusal::Busy);
                     continue;
@@ -264,7 +264,7 @@ impl Node {
             ..ConnectionParams::new(self.device.info().mtu)
         };
         let peer = incoming.peer();
-        match incoming.accept(queue_pair, &reply.emit(), &params, HANDSHAKE_PATIENCE) {
+        match incoming.accept(queue_pair, &reply.emit(), &params).wait(HANDSHAKE_PATIENCE) {
             Ok(connection) => {
                 add(&self.events.admitted);
                 lock(&self.roster).add(connection, &name);
@@ -298,8 +298,7 @@ impl Node {
             let why = region.info.withdrawn.clone().unwrap_or_default();
             return Err(Refusal::Withdrawn(request.name.into(), why));
         };
-        let options =
-            QueuePairOptions { send_depth: 4, recv_depth: 1, ..QueuePairOptions::rc(&self.cq) };
+        let options = QueuePairOptions::rc(&self.cq).send_depth(4).recv_depth(1);
         let queue_pair =
             region.pd.create_qp(&options).map_err(|error| Refusal::Card(error.to_string()))?;
         Ok((request.name.into(), reply, queue_pair, region.access()))

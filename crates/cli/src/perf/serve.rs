@@ -49,7 +49,7 @@ impl Serve {
             child::end_with_stdin()?;
         }
         loop {
-            let Some(incoming) = listener.accept(Duration::from_secs(3600)) else { continue };
+            let Ok(incoming) = listener.accept().wait(Duration::from_secs(3600)) else { continue };
             let client = incoming.peer();
             match self.serve(&device, incoming) {
                 // Nobody has to read it.

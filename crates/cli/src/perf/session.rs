@@ -50,7 +50,8 @@ impl Session {
         let params = ConnectionParams::new(device.info().mtu);
         let qp = half.control.qp.clone();
         let connection = device
-            .connect(qp, node, &plan.encode(), &params, PATIENCE)
+            .connect(qp, node, &plan.encode(), &params)
+            .wait(PATIENCE)
             .with_context(|| format!("cannot connect to {node} (is `remora perf serve` there?)"))?;
         let link = device.info().mtu;
         half.meet(connection, mtu.map_or(link, |mtu| mtu.min(link)), true)
@@ -71,7 +72,7 @@ impl Session {
         };
         let params = ConnectionParams::new(device.info().mtu);
         let qp = half.control.qp.clone();
-        let connection = incoming.accept(qp, &[], &params, PATIENCE)?;
+        let connection = incoming.accept(qp, &[], &params).wait(PATIENCE)?;
         half.meet(connection, device.info().mtu, false)
     }
 
@@ -159,13 +160,11 @@ impl Half {
         let send_cq = self.device.create_cq(entries)?;
         let recv_cq = self.device.create_cq(entries)?;
         let receives = plan.verb == Verb::Send && (plan.mode == Mode::Lat || !client);
-        let options = QueuePairOptions {
-            recv_cq: &recv_cq,
-            send_depth: plan.depth,
-            recv_depth: if receives { plan.depth } else { 1 },
-            inline: INLINE_MAX as usize,
-            ..QueuePairOptions::rc(&send_cq)
-        };
+        let options = QueuePairOptions::rc(&send_cq)
+            .recv_cq(&recv_cq)
+            .send_depth(plan.depth)
+            .recv_depth(if receives { plan.depth } else { 1 })
+            .inline(INLINE_MAX as usize);
         let qps =
             (0..plan.qps).map(|_| self.pd.create_qp(&options)).collect::<Result<Vec<_>, _>>()?;
         let mine = self.introduction(mtu, &qps);

@@ -52,13 +52,12 @@ pub(crate) struct End {
 impl End {
     pub(crate) fn new(device: &Device, pd: &ProtectionDomain) -> Result<End> {
         let (cq, recv_cq) = (device.create_cq(1024)?, device.create_cq(2 * STREAMED_MAX as usize)?);
-        let qp = pd.create_qp(&QueuePairOptions {
-            recv_cq: &recv_cq,
-            send_depth: 512,
-            recv_depth: STREAMED_MAX,
-            send_sges: 2,
-            ..QueuePairOptions::rc(&cq)
-        })?;
+        let options = QueuePairOptions::rc(&cq)
+            .recv_cq(&recv_cq)
+            .send_depth(512)
+            .recv_depth(STREAMED_MAX)
+            .send_sges(2);
+        let qp = pd.create_qp(&options)?;
         Ok(End { cq, recv_cq, qp })
     }
 }

@@ -74,15 +74,16 @@ impl Asker {
         let which = which as u64;
         let cq = device.create_cq(1024)?;
         let recv_cq = recv_cq.cloned().map_or_else(|| device.create_cq(1024), Ok)?;
-        let qp = pd.create_qp(&QueuePairOptions {
-            recv_cq: &recv_cq,
-            send_depth: 4 * REQUESTS,
-            recv_depth: REQUESTS,
-            inline: 64,
-            ..QueuePairOptions::rc(&cq)
-        })?;
+        let qp = pd.create_qp(
+            &QueuePairOptions::rc(&cq)
+                .recv_cq(&recv_cq)
+                .send_depth(4 * REQUESTS)
+                .recv_depth(REQUESTS)
+                .inline(64),
+        )?;
         let answers = pd.alloc(ANSWER_MAX as usize, Access::LOCAL_WRITE)?;
-        let connection = device.connect(qp.clone(), ready.card, &[], &params(device), PATIENCE)?;
+        let connection =
+            device.connect(qp.clone(), ready.card, &[], &params(device)).wait(PATIENCE)?;
         let asker =
             Asker { which, qp, cq, recv_cq, answers, sent: Cell::new(0), _connection: connection };
         // One more is posted with each message.

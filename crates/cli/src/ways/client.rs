@@ -93,7 +93,7 @@ impl Client {
         let connect = || -> Result<(End, Connection)> {
             let end = End::new(&device, &pd)?;
             let made =
-                device.connect(end.qp.clone(), ready.card, &[], &params(&device), PATIENCE)?;
+                device.connect(end.qp.clone(), ready.card, &[], &params(&device)).wait(PATIENCE)?;
             Ok((end, made))
         };
         let ((calls, first), (streams, second)) = (connect()?, connect()?);

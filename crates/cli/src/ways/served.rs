@@ -74,8 +74,8 @@ impl Served {
         memory: &MemoryRegion,
     ) -> Result<Served> {
         let accept = |qp: &QueuePair| -> Result<Connection> {
-            let incoming = listener.accept(PATIENCE).context("nobody connects")?;
-            Ok(incoming.accept(qp.clone(), &[], &closed(device), PATIENCE)?)
+            let incoming = listener.accept().wait(PATIENCE).context("nobody connects")?;
+            Ok(incoming.accept(qp.clone(), &[], &closed(device)).wait(PATIENCE)?)
         };
         let mut chains = Vec::new();
         for program in programs() {
@@ -178,12 +178,12 @@ impl Cpu {
     fn new(device: &Device, pd: &ProtectionDomain, memory: &MemoryRegion) -> Result<Cpu> {
         let channel = device.create_channel()?;
         let (cq, recv_cq) = (device.create_cq(1024)?, device.create_cq_on(&channel, 1024)?);
-        let qp = pd.create_qp(&QueuePairOptions {
-            recv_cq: &recv_cq,
-            send_depth: 2 * REQUESTS,
-            recv_depth: REQUESTS,
-            ..QueuePairOptions::rc(&cq)
-        })?;
+        let qp = pd.create_qp(
+            &QueuePairOptions::rc(&cq)
+                .recv_cq(&recv_cq)
+                .send_depth(2 * REQUESTS)
+                .recv_depth(REQUESTS),
+        )?;
         let requests = pd.alloc((REQUESTS * REQUEST_LEN) as usize, Access::LOCAL_WRITE)?;
         let memory = memory.clone();
         let connection = None;

@@ -96,9 +96,10 @@ impl Server {
         let kernels = deploy(&device, &memory, &streams)?;
         super::loaded::load(&device, &[memory.grant_read()], self.loaded)?;
         let accept = || -> Result<(End, Connection)> {
-            let incoming = listener.accept(PATIENCE).context("nobody connects")?;
+            let incoming = listener.accept().wait(PATIENCE).context("nobody connects")?;
             let end = End::new(&device, &pd)?;
-            let connection = incoming.accept(end.qp.clone(), &[], &params(&device), PATIENCE)?;
+            let connection =
+                incoming.accept(end.qp.clone(), &[], &params(&device)).wait(PATIENCE)?;
             for _ in 0..STREAMED_MAX {
                 end.qp.post_recv(&RecvRequest { wr_id: 0, sges: &[] })?;
             }

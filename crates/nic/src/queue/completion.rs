@@ -109,6 +109,37 @@ pub struct Completion {
     pub at: Time,
 }
 
+impl Completion {
+    /// The completion of a request that ended well; else the error, as a value to be returned.
+    ///
+    /// # Errors
+    /// It ended otherwise: its status says how.
+    pub const fn ok(self) -> Result<Completion, CompletionError> {
+        match self.status {
+            Status::Success => Ok(self),
+            status => Err(CompletionError { wr_id: self.wr_id, qpn: self.qpn, status }),
+        }
+    }
+
+    /// The immediate data that came, if any did.
+    pub const fn imm(&self) -> Option<u32> {
+        if self.flags.contains(CompletionFlags::IMM) { Some(self.imm_or_key) } else { None }
+    }
+}
+
+/// A work request that did not end well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("work request {wr_id} of queue pair {qpn:#x} failed: {status}")]
+pub struct CompletionError {
+    /// From the work request.
+    pub wr_id: u64,
+    /// The queue pair.
+    pub qpn: u32,
+    /// How it ended: never [`Status::Success`].
+    #[source]
+    pub status: Status,
+}
+
 /// How often the owner of an armed queue is told (`ibv_modify_cq`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moderation {

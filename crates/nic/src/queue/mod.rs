@@ -10,7 +10,8 @@ pub(crate) mod sgl;
 pub(crate) mod shared_receive;
 
 pub use completion::{
-    Completion, CompletionFlags, Moderation, PollCqError, ResizeCqError, Status, WorkKind,
+    Completion, CompletionError, CompletionFlags, Moderation, PollCqError, ResizeCqError, Status,
+    WorkKind,
 };
 pub use element::{
     BadElement, Data, ELEMENT_LEN, FlushKind, INLINE_FIRST, MAX_INLINE, MAX_MESSAGE, MAX_SGE,

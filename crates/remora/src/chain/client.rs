@@ -8,11 +8,12 @@ use remora_nic::{Access, CreateError, PostError};
 use thiserror::Error;
 
 use super::Chain;
-use crate::completion::{CompletionQueue, WaitError};
+use crate::channel::WaitError;
+use crate::completion::CompletionQueue;
 use crate::device::Device;
 use crate::memory::{AccessError, AllocError, Buffer};
-use crate::queue_pair::{ConnectionParams, Peer, QueuePair, QueuePairOptions};
-use crate::region::{CreateQpError, MemoryRegion, ProtectionDomain, RegisterError};
+use crate::queue_pair::{ConnectionParams, CreateQpError, Peer, QueuePair, QueuePairOptions};
+use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 
 /// Why a chain was not connected to its client.
 #[derive(Debug, Error)]
@@ -112,8 +113,7 @@ impl ChainClient {
         answer_max: u32,
     ) -> Result<ChainClient, ChainClientError> {
         let cq = device.create_cq(16)?;
-        let options =
-            QueuePairOptions { send_depth: 4, recv_depth: 4, ..QueuePairOptions::rc(&cq) };
+        let options = QueuePairOptions::rc(&cq).send_depth(4).recv_depth(4);
         let qp = pd.create_qp(&options)?;
         let buffer = Buffer::new(MESSAGE_MAX + answer_max.max(1) as usize)?;
         let memory = pd.register(buffer, Access::LOCAL_WRITE)?;

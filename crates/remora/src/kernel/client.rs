@@ -3,30 +3,20 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use remora_nic::kernel::{HEADER_LEN, STATUS_WORD_LEN};
+use remora_nic::PostError;
 use remora_nic::queue::{
     Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status,
     WorkKind,
 };
-use remora_nic::{Access, PostError, Queue};
 use thiserror::Error;
 
-use super::{CallStatus, Header, Notify, StatusWord};
+use super::CallStatus;
+use super::places::{Head, Places};
 use crate::completion::CompletionQueue;
 use crate::memory::AccessError;
 use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
-
-/// Room for a call's header and parameters: a packet of the largest MTU.
-const CALL_LEN: usize = 4096;
-/// Room for those that travel in the send element itself, if its queue's elements have as much.
-const SHORT_LEN: usize = 128;
-/// Room for a status word, on a cache line of its own.
-const WORD_LEN: usize = 64;
-/// Where long results begin, as packets' bytes lie behind a few of their headers: a copy from there
-/// to a place a little further into its page takes half as long again, since the processor takes
-/// loads for loads of what was just stored 4 KiB away.
-const PAGE: usize = 4096;
+use crate::request::RequestError;
 
 /// Why a call has no result.
 #[derive(Debug, Error)]
@@ -49,6 +39,9 @@ pub enum CallFailure {
     /// Header and parameters, or the result, are longer than the room for them.
     #[error(transparent)]
     Room(#[from] AccessError),
+    /// A request of a call failed.
+    #[error(transparent)]
+    Request(#[from] RequestError),
     /// As many calls are in flight as the client was made for.
     #[error("all {0} places for calls are taken: finish one first")]
     Full(usize),
@@ -80,17 +73,14 @@ enum Slot {
 pub struct KernelClient {
     queue_pair: QueuePair,
     recv_cq: CompletionQueue,
-    region: MemoryRegion,
-    result_len: usize,
+    places: Places,
     slots: Vec<Slot>,
     /// Receive elements that are posted and that no call in flight needs.
     spare: usize,
-    /// Header and parameters that travel in a send element.
-    inline: usize,
     /// Where completions are polled to: few, as most looks find none.
     done: [Completion; 2],
     /// How long a call may take.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl KernelClient {
@@ -112,21 +102,15 @@ impl KernelClient {
         result_len: usize,
     ) -> Result<KernelClient, RegisterError> {
         assert_eq!(queue_pair.query().recv_cq, recv_cq.handle(), "not this queue pair's receives");
-        let result_len = result_len.max(1);
-        let result_len = result_len.next_multiple_of(if result_len < PAGE { 64 } else { PAGE });
-        let places = places.max(1);
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let region = domain.alloc(places * (CALL_LEN + WORD_LEN + result_len), access)?;
+        let places = Places::new(domain, queue_pair, places, result_len)?;
         Ok(KernelClient {
             queue_pair: queue_pair.clone(),
             recv_cq: recv_cq.clone(),
-            region,
-            result_len,
-            slots: vec![Slot::Free; places],
+            slots: vec![Slot::Free; places.count],
+            places,
             spare: 0,
             done: Default::default(),
-            inline: queue_pair.ring(Queue::Send).inline_room().min(SHORT_LEN),
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
         })
     }
 
@@ -164,35 +148,18 @@ impl KernelClient {
     ) -> Result<Ticket, CallFailure> {
         let free = self.slots.iter().position(|slot| matches!(slot, Slot::Free));
         let slot = free.ok_or(CallFailure::Full(self.slots.len()))?;
-        let header = Header {
-            notify: Notify::Both(self.region.remote(self.word_at(slot) as u64)),
-            local: false,
-            params_len: u16::try_from(params.len()).unwrap_or(u16::MAX),
-            to: self.region.remote(self.result_at(slot) as u64),
-            max_len: u32::try_from(self.result_len).unwrap_or(u32::MAX),
-            cookie: slot as u64,
-        };
-        let (head, len) = (header.to_bytes(), HEADER_LEN + params.len());
-        if payload.is_none() && len <= self.inline {
-            let mut bytes = [0; SHORT_LEN];
-            bytes[..HEADER_LEN].copy_from_slice(&head);
-            bytes[HEADER_LEN..len].copy_from_slice(params);
-            self.send(slot, SendOp::Rpc { opcode }, Data::Inline(&bytes[..len]))?;
-            return Ok(Ticket { slot });
+        match (self.places.head(slot, params, payload.is_some())?, payload) {
+            (Head::Short(bytes, len), _) => {
+                self.send(slot, SendOp::Rpc { opcode }, Data::Inline(&bytes[..len]))?;
+            }
+            (Head::Long(head), None) => {
+                self.send(slot, SendOp::Rpc { opcode }, Data::Sges(&[head.sge()]))?;
+            }
+            (Head::Long(head), Some(payload)) => {
+                let sges = [head.sge(), payload];
+                self.send(slot, SendOp::RpcWrite { opcode }, Data::Sges(&sges))?;
+            }
         }
-        let at = self.call_at(slot);
-        if len > CALL_LEN {
-            let room = AccessError::OutOfRange { offset: 0, len, buffer: CALL_LEN };
-            return Err(CallFailure::Room(room));
-        }
-        self.region.write_at(at, &head)?;
-        self.region.write_at(at + head.len(), params)?;
-        let sges = [self.region.sge(at as u64, len as u32), payload.unwrap_or_default()];
-        let (op, sges) = match payload {
-            None => (SendOp::Rpc { opcode }, &sges[..1]),
-            Some(_) => (SendOp::RpcWrite { opcode }, &sges[..]),
-        };
-        self.send(slot, op, Data::Sges(sges))?;
         Ok(Ticket { slot })
     }
 
@@ -219,18 +186,6 @@ impl KernelClient {
         self.spare -= 1;
         self.slots[slot] = Slot::Waiting;
         Ok(())
-    }
-
-    fn result_at(&self, slot: usize) -> usize {
-        slot * self.result_len
-    }
-
-    fn call_at(&self, slot: usize) -> usize {
-        self.slots.len() * self.result_len + slot * CALL_LEN
-    }
-
-    fn word_at(&self, slot: usize) -> usize {
-        self.slots.len() * (self.result_len + CALL_LEN) + slot * WORD_LEN
     }
 
     /// Has the call ended? Drives the device one step if nothing has.
@@ -279,8 +234,8 @@ impl KernelClient {
             // The clock is looked at seldom: it costs as much as an empty poll.
             if spins.is_multiple_of(64) {
                 let now = Instant::now();
-                if now > *end.get_or_insert(now + self.patience) {
-                    return Err(CallFailure::Timeout(self.patience));
+                if now > *end.get_or_insert(now + self.timeout) {
+                    return Err(CallFailure::Timeout(self.timeout));
                 }
             }
         }
@@ -296,7 +251,7 @@ impl KernelClient {
         let result = self.finish_in_place(ticket)?;
         let (from, len) = (out.len(), result.len());
         out.resize(from + len, 0);
-        self.region.read_at(result.start, &mut out[from..])?;
+        self.places.region.read_at(result.start, &mut out[from..])?;
         Ok(len)
     }
 
@@ -307,39 +262,13 @@ impl KernelClient {
     /// See [`CallFailure`].
     pub fn finish_in_place(&mut self, ticket: Ticket) -> Result<Range<usize>, CallFailure> {
         let (status, last) = self.wait(&ticket)?;
-        let at = self.result_at(ticket.slot);
         self.slots[ticket.slot] = Slot::Free;
-        // The completion tells the length of the last message; if it was not the only one, the
-        // status word tells that of all.
-        let len = self.take_word(ticket.slot)?.map_or(last, |word| word.len) as usize;
-        if status != CallStatus::OK {
-            return Err(CallFailure::Status(status));
-        }
-        if len > self.result_len {
-            return Err(CallFailure::Answer);
-        }
-        Ok(at..at + len)
-    }
-
-    /// The status word of a call that has ended, if it has one; the next call in its place has
-    /// none at first.
-    fn take_word(&mut self, slot: usize) -> Result<Option<StatusWord>, AccessError> {
-        let at = self.word_at(slot);
-        // Mostly there is none, as a look at its last bytes shows.
-        let mut last = [0; 8];
-        self.region.read_at(at + STATUS_WORD_LEN - last.len(), &mut last)?;
-        if last == [0; 8] {
-            return Ok(None);
-        }
-        let mut bytes = [0; STATUS_WORD_LEN];
-        self.region.read_at(at, &mut bytes)?;
-        self.region.write_at(at, &[0; STATUS_WORD_LEN])?;
-        Ok(StatusWord::parse(&bytes))
+        self.places.result(ticket.slot, status, last)
     }
 
     /// The registered memory that results are written to.
     pub fn region(&self) -> &MemoryRegion {
-        &self.region
+        &self.places.region
     }
 
     /// Calls by RPC and waits; appends the result to `out` and returns its length.

@@ -4,7 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{CallStatus, FallbackCall};
-use crate::device::{Device, Live};
+use crate::device::Device;
+use crate::live::Live;
 
 /// Takes the calls that no kernel is deployed for. Dropping it ends that: callers are told that
 /// there is no kernel.
@@ -37,9 +38,9 @@ impl Device {
 }
 
 impl Fallback {
-    /// The next call; `None` if none comes within `patience`.
-    pub fn next(&self, patience: Duration) -> Option<FallbackCall> {
-        let end = Instant::now() + patience.min(Duration::from_secs(365 * 24 * 3600));
+    /// The next call; `None` if none comes within `timeout`.
+    pub fn next(&self, timeout: Duration) -> Option<FallbackCall> {
+        let end = Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 3600));
         loop {
             let next = self.live.lock().kernels(|kernels, _| kernels.next_fallback());
             if next.is_some() {

@@ -8,10 +8,13 @@
 //!
 //! [`ConnectionParams::kernels`]: crate::ConnectionParams::kernels
 
+mod awaited;
 pub mod builtin;
 mod client;
 mod fallback;
+mod places;
 
+pub use awaited::{AsyncKernelClient, Call};
 pub use client::{CallFailure, KernelClient, Ticket};
 pub use fallback::Fallback;
 pub use remora_nic::kernel::Bound;
@@ -29,8 +32,9 @@ use remora_nic::kernel::KernelIo;
 use remora_nic::nic::{BindError, CallError};
 use remora_nic::queue::{Data, SendFlags, SendOp, SendRequest};
 
-use crate::device::{Device, Live};
+use crate::device::Device;
 use crate::driver::Driver;
+use crate::live::Live;
 use crate::queue_pair::QueuePair;
 use crate::region::MemoryRegion;
 

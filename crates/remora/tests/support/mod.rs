@@ -32,7 +32,7 @@ pub(crate) fn end() -> End {
     let send_cq = device.create_cq(256).unwrap();
     let recv_cq = device.create_cq(256).unwrap();
     let rc = QueuePairOptions::rc(&send_cq);
-    let options = QueuePairOptions { recv_cq: &recv_cq, send_sges: 2, ..rc };
+    let options = rc.recv_cq(&recv_cq).send_sges(2);
     let qp = pd.create_qp(&options).unwrap();
     let memory = pd.alloc(4 << 20, OPEN).unwrap();
     End { device, pd, send_cq, recv_cq, qp, memory }
@@ -51,7 +51,7 @@ pub(crate) fn pair() -> (End, End, KernelClient) {
 /// A second queue pair between the two, and a client for it.
 pub(crate) fn another(a: &End, b: &End) -> ((End, QueuePair), KernelClient) {
     let rc = QueuePairOptions::rc(&b.send_cq);
-    let qp = b.pd.create_qp(&QueuePairOptions { recv_cq: &b.recv_cq, ..rc }).unwrap();
+    let qp = b.pd.create_qp(&rc.recv_cq(&b.recv_cq)).unwrap();
     let c = end();
     let params = ConnectionParams { kernels: true, ..ConnectionParams::new(a.device.info().mtu) };
     c.qp.connect(qp.local(), &params).unwrap();

@@ -1,0 +1,112 @@
+//! Completion channels: they wake who waits for an entry of a completion queue.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use remora_nic::queue::PollCqError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use thiserror::Error;
+
+use crate::event::Event;
+
+/// Why waiting for a completion ended without one.
+#[derive(Debug, Error)]
+pub enum WaitError {
+    /// None came in time.
+    #[error("no completion within {0:?}")]
+    Timeout(Duration),
+    /// The queue overflowed.
+    #[error(transparent)]
+    Poll(#[from] PollCqError),
+    /// The channel's descriptor failed.
+    #[error("cannot wait on a completion channel: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A completion channel: a descriptor that is readable when an armed completion queue got an
+/// entry.
+#[derive(Clone, Debug)]
+pub struct Channel {
+    queue: Arc<ChannelQueue>,
+}
+
+/// Which queues have something to say.
+#[derive(Debug)]
+pub(crate) struct ChannelQueue {
+    ready: Event,
+    queues: Mutex<VecDeque<u32>>,
+}
+
+/// What an armed completion queue tells of its next entry. It is told under the driver's lock.
+pub(crate) trait Notify: fmt::Debug + Send + Sync {
+    /// Queue `cq` has an entry.
+    fn push(&self, cq: u32);
+}
+
+impl Notify for ChannelQueue {
+    fn push(&self, cq: u32) {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner).push_back(cq);
+        crate::event::wake(&self.ready);
+    }
+}
+
+impl Channel {
+    pub(crate) fn new() -> io::Result<Channel> {
+        let queue = ChannelQueue { ready: Event::new()?, queues: Mutex::default() };
+        Ok(Channel { queue: Arc::new(queue) })
+    }
+
+    pub(crate) fn queue(&self) -> Arc<ChannelQueue> {
+        self.queue.clone()
+    }
+
+    /// The next notification, if there is one: the handle of a completion queue.
+    pub fn try_next(&self) -> Option<u32> {
+        let mut queues = self.queue.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = queues.pop_front();
+        if queues.is_empty() && self.queue.ready.drain().is_err() {
+            tracing::error!("cannot reset a completion channel's descriptor");
+        }
+        next
+    }
+
+    /// Sleeps until there is a notification.
+    ///
+    /// # Errors
+    /// None came within `timeout`, or the system's wait failed.
+    pub fn wait(&self, timeout: Duration) -> Result<u32, WaitError> {
+        let end = deadline(timeout);
+        loop {
+            if let Some(cq) = self.try_next() {
+                return Ok(cq);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(WaitError::Timeout(timeout));
+            }
+            let left =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let fd = PollFd::new(&self.queue.ready, PollFlags::IN);
+            match poll(&mut [fd], Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(WaitError::System(error.into())),
+            }
+        }
+    }
+}
+
+/// When a time-out ends; for one without end, in a year.
+pub(crate) fn deadline(timeout: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    Instant::now() + timeout.min(YEAR)
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.ready.as_fd()
+    }
+}

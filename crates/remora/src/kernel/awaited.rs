@@ -1,0 +1,370 @@
+//! Calls of kernels as futures.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use remora_nic::queue::{Completion, SendOp, WorkKind};
+
+use super::CallStatus;
+use super::client::CallFailure;
+use super::places::{Head, Places};
+use crate::channel::deadline;
+use crate::queue_pair::QueuePair;
+use crate::region::{ProtectionDomain, RegisterError};
+use crate::request::{Request, RequestError, Work};
+use crate::slice::MemorySlice;
+
+/// Calls kernels by a queue pair whose requests are futures, several at once if need be. Cloning it
+/// gives another handle to the same places.
+///
+/// The end of a call is told by a WRITE WITH IMMEDIATE, so nobody else may receive by the queue
+/// pair.
+///
+/// ```
+/// use std::time::Duration;
+/// use remora::kernel::AsyncKernelClient;
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timeout = Duration::from_secs(10);
+/// let (server, device) = (Device::open()?, Device::open()?);
+/// let add = |call: Context| async move {
+///     let sum: u8 = call.params(|params| Ok(params.iter().sum())).await?;
+///     call.output(|out| out.push(sum)).await
+/// };
+/// server.deploy(7, Deployment::new("add", []), add)?;
+///
+/// let (there, domain) = (server.alloc_pd()?, device.alloc_pd()?);
+/// let passive = there.create_qp(&QueuePairOptions::new())?;
+/// let qp = domain.create_qp(&QueuePairOptions::new().inline(64))?;
+/// let params = ConnectionParams::new(device.info().mtu).kernels(true);
+/// passive.connect(qp.local(), &params)?;
+/// qp.connect(passive.local(), &params)?;
+///
+/// let client = AsyncKernelClient::new(&domain, &qp, 4, 64)?;
+/// let (three, seven) = (client.call(7, &[1, 2]), client.call(7, &[3, 4]));
+/// assert_eq!(seven.wait(timeout)?, [7]);
+/// assert_eq!(three.wait(timeout)?, [3]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct AsyncKernelClient {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    queue_pair: QueuePair,
+    places: Places,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    calls: Vec<Place>,
+    /// For the end of a call, each; they end in this order.
+    ends: VecDeque<Request>,
+    /// A task looks for ends, and has taken the first of them for that.
+    looking: bool,
+    /// The connection has broken.
+    broken: bool,
+}
+
+/// A place for a call.
+#[derive(Debug)]
+enum Place {
+    Free,
+    Waiting(Option<Waker>),
+    /// Nobody wants its result.
+    Forgotten,
+    Done(CallStatus, u32),
+}
+
+impl AsyncKernelClient {
+    /// A client for as many calls at once as `places`, with results of at most `result_len` bytes.
+    /// The queue pair needs `places` receive elements, and for payload a second scatter/gather
+    /// entry in its send elements. Calls whose header (40 bytes) and parameters fit there as inline
+    /// data take less time.
+    ///
+    /// # Errors
+    /// No memory, or the card refuses to register it.
+    pub fn new(
+        domain: &ProtectionDomain,
+        queue_pair: &QueuePair,
+        places: usize,
+        result_len: usize,
+    ) -> Result<AsyncKernelClient, RegisterError> {
+        let places = Places::new(domain, queue_pair, places, result_len)?;
+        let calls = (0..places.count).map(|_| Place::Free).collect();
+        let ends = VecDeque::with_capacity(places.count);
+        let state = Mutex::new(State { calls, ends, looking: false, broken: false });
+        let shared = Shared { queue_pair: queue_pair.clone(), places, state };
+        Ok(AsyncKernelClient { shared: Arc::new(shared) })
+    }
+
+    /// Calls by RPC. The call is posted at once; where all places are taken, it fails with
+    /// [`CallFailure::Full`].
+    pub fn call(&self, opcode: u64, params: &[u8]) -> Call {
+        self.begin(opcode, params, None)
+    }
+
+    /// Calls by RPC WRITE, with payload in registered memory; else as [`AsyncKernelClient::call`].
+    pub fn call_with(&self, opcode: u64, params: &[u8], payload: impl Into<MemorySlice>) -> Call {
+        self.begin(opcode, params, Some(payload.into()))
+    }
+
+    fn begin(&self, opcode: u64, params: &[u8], payload: Option<MemorySlice>) -> Call {
+        let shared = self.shared.clone();
+        match shared.post(opcode, params, payload) {
+            Ok((place, sent)) => Call { shared, state: CallState::Begun(place), sent: Some(sent) },
+            Err(error) => Call { shared, state: CallState::Refused(error), sent: None },
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(
+        &self,
+        opcode: u64,
+        params: &[u8],
+        payload: Option<MemorySlice>,
+    ) -> Result<(usize, Request), CallFailure> {
+        let place = self.take_place()?;
+        let head = match self.places.head(place, params, payload.is_some()) {
+            Ok(head) => head,
+            Err(error) => {
+                self.state().calls[place] = Place::Free;
+                return Err(error.into());
+            }
+        };
+        // The receive element is there before the call is.
+        let end = self.queue_pair.recv(self.places.region.slice(..0));
+        self.state().ends.push_back(end);
+        let op = match payload {
+            None => SendOp::Rpc { opcode },
+            Some(_) => SendOp::RpcWrite { opcode },
+        };
+        let work = |data| Work { op: Some(op), data, more: payload, is_atomic: false };
+        let sent = match &head {
+            Head::Short(bytes, len) => work(bytes[..*len].into()),
+            Head::Long(head) => work(head.into()),
+        };
+        Ok((place, Request::new(&self.queue_pair, sent, None)))
+    }
+
+    fn take_place(&self) -> Result<usize, CallFailure> {
+        let mut state = self.state();
+        let free = state.calls.iter().position(|place| matches!(place, Place::Free));
+        let place = free.ok_or(CallFailure::Full(self.places.count))?;
+        state.calls[place] = Place::Waiting(None);
+        Ok(place)
+    }
+
+    /// Looks for ends of calls, and wakes the tasks whose they are. One task does at a time,
+    /// without the lock; it is woken for the next end, and when its own call is over it wakes
+    /// another, to do the same.
+    fn look(&self, context: &mut Context<'_>) -> Result<(), CallFailure> {
+        while let Some(mut end) = self.first_end() {
+            let polled = Pin::new(&mut end).poll(context);
+            let mut state = self.state();
+            state.looking = false;
+            match polled {
+                Poll::Pending => {
+                    state.ends.push_front(end);
+                    return Ok(());
+                }
+                Poll::Ready(Ok(entry)) => {
+                    drop(state);
+                    self.ended(&entry);
+                }
+                Poll::Ready(Err(error)) => {
+                    state.broken = true;
+                    return Err(match error {
+                        RequestError::Status(status) => CallFailure::Connection(status),
+                        error => error.into(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the first end there will be, unless another task has.
+    fn first_end(&self) -> Option<Request> {
+        let mut state = self.state();
+        if state.looking {
+            return None;
+        }
+        let end = state.ends.pop_front();
+        state.looking = end.is_some();
+        end
+    }
+
+    /// A call has ended, or something else has come.
+    fn ended(&self, entry: &Completion) {
+        let (status, cookie) = CallStatus::from_immediate(entry.imm_or_key);
+        if entry.kind != WorkKind::RecvWriteImm {
+            return;
+        }
+        let waker = match self.state().calls.get_mut(cookie as usize) {
+            Some(place @ Place::Waiting(_)) => {
+                match std::mem::replace(place, Place::Done(status, entry.len)) {
+                    Place::Waiting(waker) => waker,
+                    _ => None,
+                }
+            }
+            Some(place @ Place::Forgotten) => {
+                *place = self.clear(cookie as usize, status, entry.len);
+                None
+            }
+            _ => None,
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Frees a place. Its status word is taken, so that the next call in the place has none at
+    /// first.
+    fn clear(&self, place: usize, status: CallStatus, last: u32) -> Place {
+        if let Err(error) = self.places.result(place, status, last) {
+            tracing::debug!(%error, "a call that nobody waits for has ended");
+        }
+        Place::Free
+    }
+
+    /// Wakes a task that waits, to look for ends.
+    fn wake_next(&self) {
+        let next = self.state().calls.iter_mut().find_map(|place| match place {
+            Place::Waiting(waker) => waker.take(),
+            _ => None,
+        });
+        next.into_iter().for_each(Waker::wake);
+    }
+
+    /// Nobody waits for a call any more: it is over, or its future is gone.
+    fn forget(&self, place: usize) {
+        {
+            let calls = &mut self.state().calls;
+            calls[place] = match calls[place] {
+                Place::Waiting(_) => Place::Forgotten,
+                Place::Done(status, last) => self.clear(place, status, last),
+                Place::Free | Place::Forgotten => Place::Free,
+            };
+        }
+        // The task may be the one that looks for ends.
+        self.wake_next();
+    }
+
+    /// The result of a call that is done.
+    fn result(&self, place: usize) -> Option<Result<Vec<u8>, CallFailure>> {
+        let state = self.state();
+        let Place::Done(status, last) = state.calls[place] else { return None };
+        let result = self.places.result(place, status, last).and_then(|range| {
+            let mut bytes = vec![0; range.len()];
+            self.places.region.read_at(range.start, &mut bytes)?;
+            Ok(bytes)
+        });
+        Some(result)
+    }
+}
+
+/// A call under way: a future of its result. It was posted when it was made; if the future is
+/// dropped, its place is free again when the call has ended and another call of the client is
+/// polled.
+#[must_use = "nobody is told of the call's result"]
+pub struct Call {
+    shared: Arc<Shared>,
+    state: CallState,
+    /// Until it is known that the call has arrived.
+    sent: Option<Request>,
+}
+
+enum CallState {
+    Begun(usize),
+    Refused(CallFailure),
+    Over,
+}
+
+impl Call {
+    /// Waits in an ordinary thread, for at most `timeout`.
+    ///
+    /// # Errors
+    /// See [`CallFailure`].
+    pub fn wait(mut self, timeout: Duration) -> Result<Vec<u8>, CallFailure> {
+        let end = deadline(timeout);
+        crate::park::until(end, &mut self).unwrap_or(Err(CallFailure::Timeout(timeout)))
+    }
+
+    fn step(
+        &mut self,
+        place: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Vec<u8>, CallFailure>> {
+        if let Some(sent) = &mut self.sent
+            && let Poll::Ready(sent) = Pin::new(sent).poll(context)
+        {
+            self.sent = None;
+            if let Err(error) = sent {
+                return Poll::Ready(Err(error.into()));
+            }
+        }
+        // Before the look, which may find the end of the call.
+        if let waiting @ Place::Waiting(_) = &mut self.shared.state().calls[place] {
+            *waiting = Place::Waiting(Some(context.waker().clone()));
+        }
+        let looked = self.shared.look(context);
+        if let Some(result) = self.shared.result(place) {
+            return Poll::Ready(result);
+        }
+        looked?;
+        if self.shared.state().broken {
+            return Poll::Ready(Err(CallFailure::Connection(remora_nic::queue::Status::Flushed)));
+        }
+        Poll::Pending
+    }
+
+    fn let_go(&mut self) {
+        if let CallState::Begun(place) = std::mem::replace(&mut self.state, CallState::Over) {
+            self.shared.forget(place);
+        }
+    }
+}
+
+impl Future for Call {
+    type Output = Result<Vec<u8>, CallFailure>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = self.get_mut();
+        let place = match std::mem::replace(&mut call.state, CallState::Over) {
+            CallState::Begun(place) => place,
+            CallState::Refused(error) => return Poll::Ready(Err(error)),
+            CallState::Over => panic!("a call is polled after it has ended"),
+        };
+        call.state = CallState::Begun(place);
+        let polled = call.step(place, context);
+        if polled.is_ready() {
+            call.let_go();
+        }
+        polled
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,141 @@
+//! The registered memory of a client of kernels: places for calls, and for what comes back.
+
+use std::ops::Range;
+
+use remora_nic::kernel::{HEADER_LEN, STATUS_WORD_LEN};
+use remora_nic::{Access, Queue};
+
+use super::client::CallFailure;
+use super::{CallStatus, Header, Notify, StatusWord};
+use crate::memory::AccessError;
+use crate::queue_pair::QueuePair;
+use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
+use crate::slice::MemorySlice;
+
+/// Room for a call's header and parameters: a packet of the largest MTU.
+const CALL_LEN: usize = 4096;
+/// Room for those that travel in the send element itself, if its queue's elements have as much.
+pub(super) const SHORT_LEN: usize = 128;
+/// Room for a status word, on a cache line of its own.
+const WORD_LEN: usize = 64;
+/// Where long results begin, as packets' bytes lie behind a few of their headers: a copy from there
+/// to a place a little further into its page takes half as long again, since the processor takes
+/// loads for loads of what was just stored 4 KiB away.
+const PAGE: usize = 4096;
+
+/// Places for calls, each with room for a result.
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) region: MemoryRegion,
+    result_len: usize,
+    pub(super) count: usize,
+    /// Header and parameters that travel in a send element.
+    inline: usize,
+}
+
+/// Header and parameters, where the card finds them.
+pub(super) enum Head {
+    /// So many bytes of these.
+    Short([u8; SHORT_LEN], usize),
+    Long(MemorySlice),
+}
+
+impl Places {
+    pub(super) fn new(
+        domain: &ProtectionDomain,
+        queue_pair: &QueuePair,
+        count: usize,
+        result_len: usize,
+    ) -> Result<Places, RegisterError> {
+        let result_len = result_len.max(1);
+        let result_len = result_len.next_multiple_of(if result_len < PAGE { 64 } else { PAGE });
+        let count = count.max(1);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let region = domain.alloc(count * (CALL_LEN + WORD_LEN + result_len), access)?;
+        let inline = queue_pair.ring(Queue::Send).inline_room().min(SHORT_LEN);
+        Ok(Places { region, result_len, count, inline })
+    }
+
+    fn result_at(&self, place: usize) -> usize {
+        place * self.result_len
+    }
+
+    fn call_at(&self, place: usize) -> usize {
+        self.count * self.result_len + place * CALL_LEN
+    }
+
+    fn word_at(&self, place: usize) -> usize {
+        self.count * (self.result_len + CALL_LEN) + place * WORD_LEN
+    }
+
+    /// Makes the header of a call, and puts it where the card finds it. A call with `payload`
+    /// is gathered from memory.
+    #[inline]
+    pub(super) fn head(
+        &self,
+        place: usize,
+        params: &[u8],
+        payload: bool,
+    ) -> Result<Head, AccessError> {
+        let header = Header {
+            notify: Notify::Both(self.region.remote(self.word_at(place) as u64)),
+            local: false,
+            params_len: u16::try_from(params.len()).unwrap_or(u16::MAX),
+            to: self.region.remote(self.result_at(place) as u64),
+            max_len: u32::try_from(self.result_len).unwrap_or(u32::MAX),
+            cookie: place as u64,
+        };
+        let (head, len) = (header.to_bytes(), HEADER_LEN + params.len());
+        if !payload && len <= self.inline {
+            let mut bytes = [0; SHORT_LEN];
+            bytes[..HEADER_LEN].copy_from_slice(&head);
+            bytes[HEADER_LEN..len].copy_from_slice(params);
+            return Ok(Head::Short(bytes, len));
+        }
+        if len > CALL_LEN {
+            return Err(AccessError::OutOfRange { offset: 0, len, buffer: CALL_LEN });
+        }
+        let at = self.call_at(place);
+        self.region.write_at(at, &head)?;
+        self.region.write_at(at + head.len(), params)?;
+        Ok(Head::Long(self.region.slice(at..at + len)))
+    }
+
+    /// Where the result of a call lies that has ended with `status`, and whose last message had
+    /// `last` bytes.
+    #[inline]
+    pub(super) fn result(
+        &self,
+        place: usize,
+        status: CallStatus,
+        last: u32,
+    ) -> Result<Range<usize>, CallFailure> {
+        let at = self.result_at(place);
+        // The completion tells the length of the last message; if it was not the only one, the
+        // status word tells that of all.
+        let len = self.take_word(place)?.map_or(last, |word| word.len) as usize;
+        if status != CallStatus::OK {
+            return Err(CallFailure::Status(status));
+        }
+        if len > self.result_len {
+            return Err(CallFailure::Answer);
+        }
+        Ok(at..at + len)
+    }
+
+    /// The status word of a call that has ended, if it has one; the next call in its place has
+    /// none at first.
+    fn take_word(&self, place: usize) -> Result<Option<StatusWord>, AccessError> {
+        let at = self.word_at(place);
+        // Mostly there is none, as a look at its last bytes shows.
+        let mut last = [0; 8];
+        self.region.read_at(at + STATUS_WORD_LEN - last.len(), &mut last)?;
+        if last == [0; 8] {
+            return Ok(None);
+        }
+        let mut bytes = [0; STATUS_WORD_LEN];
+        self.region.read_at(at, &mut bytes)?;
+        self.region.write_at(at, &[0; STATUS_WORD_LEN])?;
+        Ok(StatusWord::parse(&bytes))
+    }
+}

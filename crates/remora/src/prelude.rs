@@ -1,0 +1,16 @@
+//! What a program that uses the card usually needs: `use remora::prelude::*`.
+
+pub use remora_nic::Access;
+pub use remora_nic::queue::Completion;
+
+pub use crate::chain::{Chain, ChainClient};
+pub use crate::channel::Channel;
+pub use crate::completion::CompletionQueue;
+pub use crate::connection::{Connection, IncomingConnection, Listener};
+pub use crate::device::{Device, DeviceOptions};
+pub use crate::kernel::{Context, Deployment, KernelClient};
+pub use crate::queue_pair::{ConnectionParams, Peer, QueuePair, QueuePairOptions};
+pub use crate::region::{MemoryRegion, ProtectionDomain};
+pub use crate::remote::Remote;
+pub use crate::request::{Request, RequestError};
+pub use crate::slice::MemorySlice;

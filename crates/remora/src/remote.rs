@@ -1,0 +1,185 @@
+//! Memory of a peer: where it is, how long it is, and the key that opens it.
+
+use std::ops::RangeBounds;
+
+use remora_nic::queue;
+use thiserror::Error;
+
+use crate::slice::resolve;
+
+/// A range of a peer's registered memory: what the peer gives away to have it read and written.
+///
+/// It is made by the side that registered the memory ([`MemorySlice::remote`]), travels to the
+/// other side by any means ([`Connection::send_remote`], private data, a socket of one's own) as
+/// [`Remote::LEN`] bytes, and is used there in requests. The peer's card checks every access
+/// again: a range that is too long gives nothing away.
+///
+/// ```
+/// use remora::Remote;
+///
+/// let table = Remote { addr: 0x7000, len: 4096, rkey: 17 };
+/// let bytes = table.to_bytes();
+/// assert_eq!(Remote::from_bytes(&bytes), Ok(table));
+/// assert!(Remote::from_bytes(&bytes[1..]).is_err());
+///
+/// let entry = table.slice(64..128);
+/// assert_eq!((entry.addr, entry.len), (0x7040, 64));
+/// assert_eq!(table.get(4000..5000), None);
+/// ```
+///
+/// [`MemorySlice::remote`]: crate::MemorySlice::remote
+/// [`Connection::send_remote`]: crate::Connection::send_remote
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "Fields"))]
+pub struct Remote {
+    /// Address of the first byte, as the peer registered it.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The peer's key.
+    pub rkey: u32,
+}
+
+/// Bytes that are no [`Remote`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum RemoteError {
+    /// Too few or too many.
+    #[error("{0} bytes: a description of remote memory has {len} bytes", len = Remote::LEN)]
+    Length(usize),
+    /// It would go around the end of all addresses.
+    #[error("{len} bytes from address {addr:#x} on do not end before the end of all addresses")]
+    Range {
+        /// The first byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+impl Remote {
+    /// Bytes of the form that travels.
+    pub const LEN: usize = 20;
+
+    /// A part of the range.
+    ///
+    /// # Panics
+    /// The part is not within the range. Where a peer's message decides the part or the range,
+    /// [`Remote::get`] is the one to use.
+    #[track_caller]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Remote {
+        self.get(range).expect("a part of remote memory lies within it")
+    }
+
+    /// A part of the range; `None` if it is not within the range.
+    pub fn get(&self, range: impl RangeBounds<usize>) -> Option<Remote> {
+        let (start, len) = resolve(range, self.len)?;
+        Some(Remote { addr: self.addr.wrapping_add(start), len, rkey: self.rkey })
+    }
+
+    /// As it travels, all numbers in network byte order: the address (8 bytes), the length (8),
+    /// the key (4).
+    pub fn to_bytes(&self) -> [u8; Remote::LEN] {
+        let mut bytes = [0; Remote::LEN];
+        bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes
+    }
+
+    /// Reads what [`Remote::to_bytes`] wrote.
+    ///
+    /// # Errors
+    /// The number of bytes is not [`Remote::LEN`], or the range goes around the end of all
+    /// addresses.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Remote, RemoteError> {
+        let wrong = RemoteError::Length(bytes.len());
+        let (addr, rest) = bytes.split_first_chunk().ok_or(wrong)?;
+        let (len, rkey) = rest.split_first_chunk().ok_or(wrong)?;
+        let rkey = rkey.try_into().map_err(|_| wrong)?;
+        Remote::checked(
+            u64::from_be_bytes(*addr),
+            u64::from_be_bytes(*len),
+            u32::from_be_bytes(rkey),
+        )
+    }
+
+    fn checked(addr: u64, len: u64, rkey: u32) -> Result<Remote, RemoteError> {
+        match addr.checked_add(len) {
+            Some(_) => Ok(Remote { addr, len, rkey }),
+            None => Err(RemoteError::Range { addr, len }),
+        }
+    }
+}
+
+/// The target of a work request that is posted: where the range begins.
+impl From<Remote> for queue::Remote {
+    fn from(remote: Remote) -> queue::Remote {
+        queue::Remote { addr: remote.addr, rkey: remote.rkey }
+    }
+}
+
+/// What is read before it is judged.
+#[cfg(feature = "serde")]
+#[derive(serde::Deserialize)]
+struct Fields {
+    addr: u64,
+    len: u64,
+    rkey: u32,
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<Fields> for Remote {
+    type Error = RemoteError;
+
+    fn try_from(fields: Fields) -> Result<Remote, RemoteError> {
+        Remote::checked(fields.addr, fields.len, fields.rkey)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: Remote = Remote { addr: 0x0102_0304_0506_0708, len: 0x40, rkey: 0xA0B0_C0D0 };
+
+    #[test]
+    fn the_form_that_travels() {
+        let bytes = TABLE.to_bytes();
+        let fixed = [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0x40, 0xA0, 0xB0, 0xC0, 0xD0];
+        assert_eq!(bytes, fixed);
+        assert_eq!(Remote::from_bytes(&bytes), Ok(TABLE));
+        for len in [0, 7, 8, 15, 16, 19] {
+            assert_eq!(Remote::from_bytes(&bytes[..len]), Err(RemoteError::Length(len)));
+        }
+        let long = [bytes.as_slice(), &[0]].concat();
+        assert_eq!(Remote::from_bytes(&long), Err(RemoteError::Length(21)));
+        let around = Remote { addr: u64::MAX - 3, len: 5, rkey: 1 };
+        let wrong = RemoteError::Range { addr: around.addr, len: 5 };
+        assert_eq!(Remote::from_bytes(&around.to_bytes()), Err(wrong));
+    }
+
+    #[test]
+    fn parts_lie_within() {
+        assert_eq!(TABLE.slice(..), TABLE);
+        assert_eq!(TABLE.slice(0x3F..), Remote { addr: TABLE.addr + 0x3F, len: 1, ..TABLE });
+        assert_eq!(TABLE.slice(2..=3).len, 2);
+        assert_eq!(TABLE.slice(0x40..).len, 0);
+        assert_eq!(TABLE.get(0x41..), None);
+        assert_eq!(TABLE.get(..0x41), None);
+        assert_eq!(TABLE.get(..=usize::MAX), None);
+        #[expect(clippy::reversed_empty_ranges, reason = "such a range is refused")]
+        let reversed = 3..2;
+        assert_eq!(TABLE.get(reversed), None);
+        assert_eq!(TABLE.slice(8..32).get(..25), None, "a part knows its own end");
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn what_is_deserialized_is_judged() {
+        let text = serde_json::to_string(&TABLE).unwrap();
+        assert_eq!(serde_json::from_str::<Remote>(&text).unwrap(), TABLE);
+        let around = r#"{"addr":18446744073709551615,"len":2,"rkey":1}"#;
+        assert!(serde_json::from_str::<Remote>(around).is_err());
+    }
+}

@@ -1,0 +1,477 @@
+//! Requests as futures: one future a request, for any executor, or none.
+//!
+//! A queue pair that was made with [`QueuePairOptions::new`](crate::QueuePairOptions::new) has a
+//! method for each kind of request: [`QueuePair::read`], [`write`](QueuePair::write),
+//! [`send`](QueuePair::send), [`recv`](QueuePair::recv), [`compare_swap`](QueuePair::compare_swap),
+//! [`fetch_add`](QueuePair::fetch_add). Each posts its request at once, so that requests run in the
+//! order of the calls, and many at a time; and each returns a [`Request`], which tells how it
+//! ended. `.await` it in any executor, or [`wait`](Request::wait) for it in an ordinary thread.
+//!
+//! ```
+//! use std::time::Duration;
+//! use remora::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let timeout = Duration::from_secs(10);
+//! # let (a, b) = (Device::open()?, Device::open()?);
+//! # let (mine, theirs) = (a.alloc_pd()?, b.alloc_pd()?);
+//! # let (qp, passive) = (
+//! #     mine.create_qp(&QueuePairOptions::new())?,
+//! #     theirs.create_qp(&QueuePairOptions::new())?,
+//! # );
+//! # let params = ConnectionParams::new(a.info().mtu);
+//! # passive.connect(qp.local(), &params)?;
+//! # qp.connect(passive.local(), &params)?;
+//! # let (memory, there) =
+//! #     (mine.alloc(8192, Access::all())?, theirs.alloc(8192, Access::all())?);
+//! # let peer = there.slice(..).remote();
+//! // `qp` is connected, `memory` registered here, `peer` is memory at the other end.
+//! memory.write_at(0, b"many at a time")?;
+//! let writes: Vec<Request> =
+//!     (0..64).map(|i| qp.write(memory.slice(0..14), peer.slice(i * 64..))).collect();
+//! for write in writes.into_iter().rev() {
+//!     write.wait(timeout)?;
+//! }
+//! let read = qp.read(memory.slice(4096..4110), peer.slice(63 * 64..63 * 64 + 14)).wait(timeout)?;
+//! assert_eq!(read.len, 14);
+//! assert_eq!(memory.slice(4096..4110).to_vec()?, b"many at a time");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Who drives
+//! Nobody needs a reactor. Polling a future drives the device one step; while all tasks wait, the
+//! device's background thread does, and wakes the tasks whose requests have ended. No thread spins.
+//!
+//! # Dropping a future
+//! A request that is posted goes on: the card carries it out, whether or not anybody wants to know
+//! how it ends. The memory that it names stays registered until then, even if every other handle of
+//! the region is dropped; then its place in the queue is free again. Nothing leaks, and nothing is
+//! cancelled: a peer may find the bytes of a WRITE whose future was dropped, and a message may
+//! arrive in the memory of a `recv` whose future was dropped (it is then lost to the program).
+//!
+//! # A full queue
+//! As many requests are in flight as the queue pair was made for
+//! ([`send_depth`](crate::QueuePairOptions::send_depth),
+//! [`recv_depth`](crate::QueuePairOptions::recv_depth)). One more waits for room, with the tasks
+//! that wait for room served in the order in which they were first polled. It is posted when its
+//! future is polled and there is room, and not at all if the future is dropped before.
+
+pub(crate) mod queue;
+mod source;
+pub(crate) mod table;
+mod verbs;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use remora_nic::queue::{
+    Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest,
+};
+use remora_nic::queue::{Sge, Status};
+use remora_nic::{PostError, Queue};
+use thiserror::Error;
+
+use self::queue::{Held, Requests};
+pub use self::source::Source;
+use self::table::Ticket;
+use crate::channel::deadline;
+use crate::memory::AccessError;
+use crate::queue_pair::QueuePair;
+use crate::region::RegisterError;
+use crate::remote::{Remote, RemoteError};
+use crate::slice::MemorySlice;
+
+/// How long a thread that waits for a request polls before it sleeps: longer than an answer takes
+/// on one machine, or in a rack.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Why a request has no result.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// It ended, and not well.
+    #[error("the request failed: {0}")]
+    Status(#[from] Status),
+    /// It was not posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// There is less room than bytes to go there. Nothing was posted.
+    #[error("{len} bytes do not fit into the {room} bytes that are to take them")]
+    NoRoom {
+        /// Bytes.
+        len: u64,
+        /// Room for them.
+        room: u64,
+    },
+    /// The queue pair reports to a completion queue that the application polls. Nothing was
+    /// posted.
+    #[error("the queue pair reports to a queue that is polled: make it with QueuePairOptions::new")]
+    Polled,
+    /// The completion queue has lost entries. (It has room for all requests; only work that was
+    /// posted to the queue pair besides can fill it.)
+    #[error(transparent)]
+    Lost(#[from] PollCqError),
+    /// The local memory cannot be read or written by the program.
+    #[error(transparent)]
+    Memory(#[from] AccessError),
+    /// No memory for what the request brings back.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The peer's message does not describe remote memory.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// It did not end in time. It goes on: see [the module](self) on dropping a future.
+    #[error("the request did not end within {0:?}")]
+    Timeout(Duration),
+}
+
+/// What a request brings: a sealed trait.
+pub trait Outcome: sealed::FromEnd {}
+
+impl Outcome for Completion {}
+impl Outcome for u64 {}
+impl Outcome for Remote {}
+
+mod sealed {
+    use super::{Completion, MemorySlice, Remote, RequestError};
+
+    pub trait FromEnd: Sized {
+        /// From the completion, and the memory that the request has filled.
+        fn from_end(end: Completion, memory: Option<&MemorySlice>) -> Result<Self, RequestError>;
+    }
+
+    impl FromEnd for Completion {
+        fn from_end(end: Completion, _: Option<&MemorySlice>) -> Result<Completion, RequestError> {
+            Ok(end)
+        }
+    }
+
+    /// The word before an atomic.
+    impl FromEnd for u64 {
+        fn from_end(_: Completion, memory: Option<&MemorySlice>) -> Result<u64, RequestError> {
+            let mut word = [0; 8];
+            memory.map_or(Ok(()), |memory| memory.read(&mut word))?;
+            Ok(u64::from_ne_bytes(word))
+        }
+    }
+
+    /// What a peer has sent.
+    impl FromEnd for Remote {
+        fn from_end(end: Completion, memory: Option<&MemorySlice>) -> Result<Remote, RequestError> {
+            let mut bytes = [0; Remote::LEN];
+            let len = (end.len as usize).min(bytes.len());
+            memory.map_or(Ok(()), |memory| memory.read(&mut bytes[..len]))?;
+            Ok(Remote::from_bytes(&bytes[..len])?)
+        }
+    }
+}
+
+/// A request under way: a future of how it ends, which [the module](self) is about.
+#[must_use = "nobody is told how the request ends"]
+pub struct Request<T = Completion> {
+    qp: QueuePair,
+    queue: Queue,
+    state: State,
+    /// What it fills with its result.
+    memory: Option<MemorySlice>,
+    outcome: PhantomData<fn() -> T>,
+}
+
+enum State {
+    Posted(Ticket),
+    /// There is no room yet.
+    Waiting(Box<Waiting>),
+    Refused(RequestError),
+    /// The future has ended.
+    Over,
+}
+
+/// A request that is not posted.
+struct Waiting {
+    work: Work<'static>,
+    /// Where it stands in line.
+    place: Option<u64>,
+}
+
+/// What is to be posted.
+pub(crate) struct Work<'a> {
+    /// None for a receive request.
+    pub(crate) op: Option<SendOp>,
+    pub(crate) data: Source<'a>,
+    /// Further data.
+    pub(crate) more: Option<MemorySlice>,
+    /// Its result is a word.
+    pub(crate) is_atomic: bool,
+}
+
+impl Work<'_> {
+    fn queue(&self) -> Queue {
+        if self.op.is_some() { Queue::Send } else { Queue::Recv }
+    }
+
+    fn held(&self) -> Held {
+        let first = match &self.data {
+            Source::Memory(slice) if !slice.is_empty() => Some(slice.region().clone()),
+            _ => None,
+        };
+        [first, self.more.as_ref().map(|slice| slice.region().clone())]
+    }
+
+    fn into_owned(self) -> Work<'static> {
+        Work {
+            op: self.op,
+            data: self.data.into_owned(),
+            more: self.more,
+            is_atomic: self.is_atomic,
+        }
+    }
+}
+
+impl<T: Outcome> Request<T> {
+    /// Posts a request, if there is room; nothing is posted that is `refused`.
+    pub(crate) fn new(qp: &QueuePair, work: Work<'_>, refused: Option<RequestError>) -> Request<T> {
+        let queue = work.queue();
+        let mut request = Request {
+            qp: qp.clone(),
+            queue,
+            state: State::Over,
+            memory: None,
+            outcome: PhantomData,
+        };
+        request.state = match refused {
+            Some(refused) => State::Refused(refused),
+            None => request.begin(work),
+        };
+        request
+    }
+
+    /// As it is, with the memory that its result will be in.
+    pub(crate) fn into_memory(mut self, memory: MemorySlice) -> Request<T> {
+        self.memory = Some(memory);
+        self
+    }
+
+    fn begin(&mut self, work: Work<'_>) -> State {
+        match try_post(&self.qp, &work, None) {
+            Ok(Some(posted)) => self.posted(posted),
+            Ok(None) => State::Waiting(Box::new(Waiting { work: work.into_owned(), place: None })),
+            Err(error) => State::Refused(error),
+        }
+    }
+
+    fn posted(&mut self, (ticket, word): (Ticket, Option<MemorySlice>)) -> State {
+        if word.is_some() {
+            self.memory = word;
+        }
+        State::Posted(ticket)
+    }
+
+    /// Waits in an ordinary thread, for at most `timeout`.
+    ///
+    /// # Errors
+    /// See [`RequestError`]. After a time-out the request goes on, as that of a dropped future
+    /// does.
+    pub fn wait(mut self, timeout: Duration) -> Result<T, RequestError> {
+        let spin = deadline(timeout.min(SPIN));
+        loop {
+            if let Some(result) = self.look(None) {
+                return result;
+            }
+            if Instant::now() >= spin {
+                break;
+            }
+        }
+        let end = deadline(timeout);
+        crate::park::until(end, &mut self).unwrap_or(Err(RequestError::Timeout(timeout)))
+    }
+
+    /// Takes a step: posts what there is room for, drives the device. With a waker, the task is
+    /// woken when there is more to see.
+    fn look(&mut self, waker: Option<&Waker>) -> Option<Result<T, RequestError>> {
+        if let Some(result) = self.advance(None) {
+            return Some(result);
+        }
+        self.line_up(waker);
+        if let Ok(requests) = requests(&self.qp, self.queue) {
+            requests.step(waker.is_some());
+        }
+        self.advance(waker)
+    }
+
+    /// What can be said without a look at the device.
+    fn advance(&mut self, waker: Option<&Waker>) -> Option<Result<T, RequestError>> {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Over => panic!("a request is polled after it has ended"),
+            State::Refused(error) => Some(Err(error)),
+            State::Waiting(waiting) => match try_post(&self.qp, &waiting.work, waiting.place) {
+                Ok(Some(posted)) => {
+                    self.state = self.posted(posted);
+                    self.advance(waker)
+                }
+                Ok(None) => {
+                    self.state = State::Waiting(waiting);
+                    None
+                }
+                Err(error) => {
+                    self.state = State::Waiting(waiting);
+                    self.let_go();
+                    Some(Err(error))
+                }
+            },
+            State::Posted(ticket) => {
+                self.state = State::Posted(ticket);
+                self.ended(ticket, waker)
+            }
+        }
+    }
+
+    /// How a posted request has ended, if it has.
+    fn ended(&mut self, ticket: Ticket, waker: Option<&Waker>) -> Option<Result<T, RequestError>> {
+        let requests = self.qp.requests()?;
+        let (result, freed) = {
+            let mut table = requests.table();
+            let Poll::Ready(end) = table.look(ticket, waker) else { return None };
+            let result = end.map_err(RequestError::from).and_then(|end| {
+                let end = end.ok().map_err(|error| RequestError::Status(error.status))?;
+                // Before the slot is given back: the next request in it has the same word.
+                T::from_end(end, self.memory.as_ref())
+            });
+            (result, table.release(ticket))
+        };
+        self.state = State::Over;
+        freed.settle();
+        Some(result)
+    }
+}
+
+impl<T> Request<T> {
+    fn line_up(&mut self, waker: Option<&Waker>) {
+        if let (State::Waiting(waiting), Some(waker)) = (&mut self.state, waker)
+            && let Ok(requests) = requests(&self.qp, self.queue)
+        {
+            requests.table().line_up(self.queue, &mut waiting.place, waker);
+        }
+    }
+
+    /// Nobody waits for the request any more.
+    fn let_go(&mut self) {
+        let Some(requests) = self.qp.requests() else { return };
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Posted(ticket) => {
+                let (in_flight, freed) = requests.table().detach(ticket);
+                freed.settle();
+                if in_flight {
+                    // So that its completion is taken, whoever drives.
+                    requests.arm();
+                }
+            }
+            State::Waiting(waiting) => {
+                if let Some(place) = waiting.place {
+                    let freed = requests.table().leave(self.queue, place);
+                    freed.settle();
+                }
+            }
+            State::Refused(_) | State::Over => {}
+        }
+    }
+}
+
+impl<T: Outcome> Future for Request<T> {
+    type Output = Result<T, RequestError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut().look(Some(context.waker())) {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<T> Drop for Request<T> {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl<T> fmt::Debug for Request<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Posted(_) => "posted",
+            State::Waiting(_) => "waits for room",
+            State::Refused(_) => "refused",
+            State::Over => "over",
+        };
+        let qpn = self.qp.qpn();
+        f.debug_struct("Request").field("qpn", &qpn).field("state", &state).finish_non_exhaustive()
+    }
+}
+
+/// The requests of a queue, if it has any.
+fn requests(qp: &QueuePair, queue: Queue) -> Result<&Requests, RequestError> {
+    qp.requests_of(queue).ok_or(RequestError::Polled)
+}
+
+/// Posts a request, and says where an atomic's result will be; `None` if there is no room.
+fn try_post(
+    qp: &QueuePair,
+    work: &Work<'_>,
+    place: Option<u64>,
+) -> Result<Option<(Ticket, Option<MemorySlice>)>, RequestError> {
+    let requests = requests(qp, work.queue())?;
+    let ticket = {
+        let mut table = requests.table();
+        if let Some(lost) = table.lost() {
+            return Err(lost.into());
+        }
+        match table.take(work.queue(), place, || work.held()) {
+            Some(ticket) => ticket,
+            None => return Ok(None),
+        }
+    };
+    let word = work.is_atomic.then(|| qp.result_word(requests, ticket)).transpose();
+    let posted = word.and_then(|word| {
+        post(qp, ticket, work, word.as_ref())?;
+        Ok(word)
+    });
+    match posted {
+        Ok(word) => Ok(Some((ticket, word))),
+        Err(error) => {
+            let freed = requests.table().release(ticket);
+            freed.settle();
+            Err(error)
+        }
+    }
+}
+
+/// Posts a request that has a slot.
+fn post(
+    qp: &QueuePair,
+    ticket: Ticket,
+    work: &Work<'_>,
+    word: Option<&MemorySlice>,
+) -> Result<(), RequestError> {
+    let wr_id = ticket.wr_id();
+    let mut sges = [Sge::default(); 2];
+    let mut count = 0;
+    let first = match &work.data {
+        Source::Memory(slice) if !slice.is_empty() => Some(slice),
+        _ => word,
+    };
+    for slice in first.into_iter().chain(&work.more) {
+        sges[count] = slice.sge();
+        count += 1;
+    }
+    let sges = &sges[..count];
+    let Some(op) = work.op else {
+        return Ok(qp.post_recv(&RecvRequest { wr_id, sges })?);
+    };
+    let data = match &work.data {
+        Source::Bytes(bytes) if word.is_none() => Data::Inline(bytes),
+        _ => Data::Sges(sges),
+    };
+    Ok(qp.post_send(&SendRequest { wr_id, op, data, flags: SendFlags::SIGNALED })?)
+}

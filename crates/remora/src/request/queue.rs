@@ -1,0 +1,123 @@
+//! Where the completions of a queue pair's requests go, and who takes them.
+//!
+//! The completion queue belongs to the requests alone. Whoever polls a future takes all that has
+//! come, for its own request and for others, and if its own is not there drives the device one
+//! step. Before a task is told to wait, the queue is armed, under the same lock under which it was
+//! found empty, so that no entry comes in between; the next entry is then news (see
+//! [`crate::wakes`]), and [`Requests::take_news`] wakes the tasks that it is for.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use remora_nic::CreateError;
+use remora_nic::queue::Completion;
+
+use super::table::{Freed, Table};
+use crate::channel::Notify;
+use crate::completion::CompletionQueue;
+use crate::live::Live;
+use crate::region::MemoryRegion;
+use crate::wakes::{Concerned, Wakes};
+
+/// Entries taken under one lock.
+const AT_ONCE: usize = 16;
+
+/// Regions that a request uses, which stay registered until it has ended.
+pub(crate) type Held = [Option<MemoryRegion>; 2];
+
+/// The requests of one queue pair.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    cq: CompletionQueue,
+    table: Mutex<Table<Held>>,
+    /// A word for each slot, for what atomics bring back; made for the first of them.
+    pub(crate) words: OnceLock<MemoryRegion>,
+}
+
+/// What the card's driver knows of a set of requests.
+#[derive(Debug)]
+struct Bell {
+    requests: Weak<Requests>,
+    wakes: Arc<Wakes>,
+}
+
+impl Notify for Bell {
+    fn push(&self, _: u32) {
+        self.wakes.note(self.requests.clone());
+    }
+}
+
+impl Requests {
+    /// For so many requests of either queue at a time.
+    pub(crate) fn new(
+        live: &Arc<Live>,
+        sends: u32,
+        recvs: u32,
+    ) -> Result<Arc<Requests>, CreateError> {
+        let entries = (sends + recvs).max(1) as usize;
+        let cq = CompletionQueue::new(live.clone(), entries, None)?;
+        let table = Mutex::new(Table::new(sends, recvs));
+        let requests = Arc::new(Requests { cq, table, words: OnceLock::new() });
+        let bell = Bell { requests: Arc::downgrade(&requests) as _, wakes: live.wakes.clone() };
+        requests.cq.set_notify(Arc::new(bell));
+        Ok(requests)
+    }
+
+    pub(crate) fn cq(&self) -> &CompletionQueue {
+        &self.cq
+    }
+
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table<Held>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drives the device one step if nothing has come, and takes what has. `arm`: the caller is
+    /// about to wait, and the background thread is to work at once.
+    pub(crate) fn step(&self, arm: bool) {
+        let live = self.cq.live();
+        let _here = live.wakes.here();
+        self.take_all(true, arm);
+        if arm {
+            live.background.take_over();
+        }
+    }
+
+    /// Takes all that has come, and has the next entry told.
+    pub(crate) fn arm(&self) {
+        self.take_all(false, true);
+    }
+
+    fn take_all(&self, mut drive: bool, arm: bool) {
+        let mut entries = [Completion::default(); AT_ONCE];
+        loop {
+            match self.cq.take(&mut entries, drive, arm) {
+                Ok(0) => return,
+                Ok(n) => entries[..n].iter().for_each(|entry| self.end(*entry)),
+                Err(error) => {
+                    let told = self.table().lose(error);
+                    return told.into_iter().for_each(std::task::Waker::wake);
+                }
+            }
+            if !arm {
+                return;
+            }
+            drive = false;
+        }
+    }
+
+    fn end(&self, entry: Completion) {
+        let freed: Freed<Held> = self.table().end(entry);
+        freed.settle();
+    }
+
+    /// The queue pair is gone, and the card uses nothing of it any more.
+    pub(crate) fn give_up(&self) {
+        let held = self.table().give_up();
+        drop(held);
+    }
+}
+
+impl Concerned for Requests {
+    fn take_news(&self) {
+        self.arm();
+    }
+}

@@ -1,0 +1,244 @@
+//! The requests of a queue pair that are in flight, and the tasks that wait for them.
+//!
+//! A request has a slot from before it is posted until its completion has been taken and its
+//! future has seen it, or is gone. The slot's number and generation are the work request's id, so
+//! that a completion finds its slot, and one that belongs to nobody finds none. Slots are used
+//! again: a table that is warm allocates nothing.
+
+use std::collections::VecDeque;
+use std::task::{Poll, Waker};
+
+use remora_nic::Queue;
+use remora_nic::queue::{Completion, PollCqError};
+
+/// A slot, for as long as one request has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) index: u32,
+    generation: u32,
+}
+
+impl Ticket {
+    /// What a work request carries, and its completion brings back.
+    pub(crate) fn wr_id(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    fn from_wr_id(wr_id: u64) -> Ticket {
+        Ticket { index: wr_id as u32, generation: (wr_id >> 32) as u32 }
+    }
+}
+
+/// The slots of both queues. `H` is what the card uses until the request has ended.
+#[derive(Debug)]
+pub(crate) struct Table<H> {
+    /// Those of the send queue, then those of the receive queue.
+    slots: Vec<Slot<H>>,
+    send_slots: u32,
+    free: [Vec<u32>; 2],
+    /// Tasks that wait for a free slot, in the order in which they came.
+    lines: [VecDeque<(u64, Waker)>; 2],
+    next_place: u64,
+    /// The completion queue has lost entries: no request of it can end any more.
+    lost: Option<PollCqError>,
+}
+
+#[derive(Debug)]
+struct Slot<H> {
+    generation: u32,
+    state: State,
+    held: Option<H>,
+}
+
+#[derive(Debug)]
+enum State {
+    Free,
+    /// Perhaps with a task to wake.
+    InFlight(Option<Waker>),
+    /// In flight, and its future is gone.
+    Detached,
+    Ended(Completion),
+}
+
+/// What a change of the table sets free: to be dropped and woken by the caller, without any lock.
+#[derive(Debug)]
+#[must_use = "somebody is to be woken"]
+pub(crate) struct Freed<H> {
+    pub(crate) held: Option<H>,
+    /// The task of a request that has ended, and a task that may now have a slot.
+    pub(crate) wakers: [Option<Waker>; 2],
+}
+
+impl<H> Freed<H> {
+    /// Gives the memory back, then wakes.
+    pub(crate) fn settle(self) {
+        drop(self.held);
+        self.wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl<H> Table<H> {
+    pub(crate) fn new(send_slots: u32, recv_slots: u32) -> Table<H> {
+        let slot = |_| Slot { generation: 0, state: State::Free, held: None };
+        Table {
+            slots: (0..send_slots + recv_slots).map(slot).collect(),
+            send_slots,
+            // From the back: low numbers first.
+            free: [
+                (0..send_slots).rev().collect(),
+                (send_slots..send_slots + recv_slots).rev().collect(),
+            ],
+            lines: Default::default(),
+            next_place: 0,
+            lost: None,
+        }
+    }
+
+    /// Takes a free slot, if none waits longer for it. `place` is where the caller stands in line.
+    pub(crate) fn take(
+        &mut self,
+        queue: Queue,
+        place: Option<u64>,
+        held: impl FnOnce() -> H,
+    ) -> Option<Ticket> {
+        let (free, line) = (&mut self.free[queue as usize], &mut self.lines[queue as usize]);
+        match place {
+            None if !line.is_empty() => return None,
+            None => {}
+            Some(place) => {
+                let at = line.iter().take(free.len()).position(|(other, _)| *other == place)?;
+                line.remove(at);
+            }
+        }
+        let index = free.pop()?;
+        let slot = &mut self.slots[index as usize];
+        // Never zero, so that ids which applications choose are most likely nobody's.
+        slot.generation = slot.generation.wrapping_add(1).max(1);
+        slot.state = State::InFlight(None);
+        slot.held = Some(held());
+        Some(Ticket { index, generation: slot.generation })
+    }
+
+    /// Puts a task in line for a slot, or replaces the waker of one that stands there.
+    pub(crate) fn line_up(&mut self, queue: Queue, place: &mut Option<u64>, waker: &Waker) {
+        let line = &mut self.lines[queue as usize];
+        if let Some(place) = *place
+            && let Some((_, old)) = line.iter_mut().find(|(other, _)| *other == place)
+        {
+            old.clone_from(waker);
+            return;
+        }
+        line.push_back((self.next_place, waker.clone()));
+        *place = Some(self.next_place);
+        self.next_place += 1;
+    }
+
+    /// Leaves the line.
+    pub(crate) fn leave(&mut self, queue: Queue, place: u64) -> Freed<H> {
+        self.lines[queue as usize].retain(|(other, _)| *other != place);
+        Freed { held: None, wakers: [None, self.next_in_line(queue)] }
+    }
+
+    /// A request has ended. One that nobody has posted, or that has ended before, changes nothing.
+    pub(crate) fn end(&mut self, completion: Completion) -> Freed<H> {
+        let ticket = Ticket::from_wr_id(completion.wr_id);
+        let Some(slot) = self.find(ticket) else {
+            return Freed { held: None, wakers: [None, None] };
+        };
+        match &mut slot.state {
+            State::InFlight(waker) => {
+                let waker = waker.take();
+                slot.state = State::Ended(completion);
+                Freed { held: slot.held.take(), wakers: [waker, None] }
+            }
+            State::Detached => self.release(ticket),
+            State::Free | State::Ended(_) => Freed { held: None, wakers: [None, None] },
+        }
+    }
+
+    /// How a request ended; the task is woken when it does, if it has not.
+    pub(crate) fn look(
+        &mut self,
+        ticket: Ticket,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<Completion, PollCqError>> {
+        let lost = self.lost;
+        let Some(slot) = self.find(ticket) else { return Poll::Pending };
+        match (&mut slot.state, lost) {
+            (State::Ended(completion), _) => Poll::Ready(Ok(*completion)),
+            (_, Some(lost)) => Poll::Ready(Err(lost)),
+            (State::InFlight(old), None) => {
+                match (old, waker) {
+                    (Some(old), Some(new)) => old.clone_from(new),
+                    (old, Some(new)) => *old = Some(new.clone()),
+                    (_, None) => {}
+                }
+                Poll::Pending
+            }
+            (State::Free | State::Detached, None) => Poll::Pending,
+        }
+    }
+
+    /// Gives a slot back.
+    pub(crate) fn release(&mut self, ticket: Ticket) -> Freed<H> {
+        let Some(slot) = self.find(ticket) else {
+            return Freed { held: None, wakers: [None, None] };
+        };
+        slot.state = State::Free;
+        let held = slot.held.take();
+        let queue = if ticket.index < self.send_slots { Queue::Send } else { Queue::Recv };
+        self.free[queue as usize].push(ticket.index);
+        Freed { held, wakers: [None, self.next_in_line(queue)] }
+    }
+
+    /// The request's future is gone. If it is in flight, it stays so, and its completion gives the
+    /// slot back; returns whether it is.
+    pub(crate) fn detach(&mut self, ticket: Ticket) -> (bool, Freed<H>) {
+        let lost = self.lost.is_some();
+        match self.find(ticket) {
+            Some(slot) if matches!(slot.state, State::InFlight(_)) && !lost => {
+                slot.state = State::Detached;
+                (true, Freed { held: None, wakers: [None, None] })
+            }
+            _ => (false, self.release(ticket)),
+        }
+    }
+
+    /// No request ends any more; returns who is to be told.
+    pub(crate) fn lose(&mut self, error: PollCqError) -> Vec<Waker> {
+        self.lost = Some(error);
+        let waiting = self.slots.iter_mut().filter_map(|slot| match &mut slot.state {
+            State::InFlight(waker) => waker.take(),
+            _ => None,
+        });
+        let lined_up = self.lines.iter().flatten().map(|(_, waker)| waker.clone());
+        waiting.chain(lined_up).collect()
+    }
+
+    /// Why no request ends any more.
+    pub(crate) fn lost(&self) -> Option<PollCqError> {
+        self.lost
+    }
+
+    /// Takes out what the card used, once the queue pair is gone.
+    pub(crate) fn give_up(&mut self) -> Vec<H> {
+        self.slots.iter_mut().filter_map(|slot| slot.held.take()).collect()
+    }
+
+    /// Requests in flight, or with an end that nobody has seen.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.slots.len() - self.free[0].len() - self.free[1].len()
+    }
+
+    /// The last of those in line who may have a slot, of whom there is one more now.
+    fn next_in_line(&self, queue: Queue) -> Option<Waker> {
+        let at = self.free[queue as usize].len().checked_sub(1)?;
+        self.lines[queue as usize].get(at).map(|(_, waker)| waker.clone())
+    }
+
+    fn find(&mut self, ticket: Ticket) -> Option<&mut Slot<H>> {
+        let slot = self.slots.get_mut(ticket.index as usize)?;
+        (slot.generation == ticket.generation && ticket.generation != 0).then_some(slot)
+    }
+}

@@ -1,0 +1,158 @@
+//! Parts of registered memory, as requests name them.
+
+use std::ops::{Bound, RangeBounds};
+
+use remora_nic::queue::Sge;
+
+use crate::memory::AccessError;
+use crate::region::MemoryRegion;
+use crate::remote::Remote;
+
+/// A part of a [`MemoryRegion`], of which it keeps the registration alive.
+///
+/// Peers may write the memory at any time, so its bytes are copied in and out, and never lent.
+///
+/// ```
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let memory = device.alloc_pd()?.alloc(4096, Access::all())?;
+/// let greeting = memory.slice(100..105);
+/// greeting.write(b"hello")?;
+/// assert_eq!(greeting.to_vec()?, b"hello");
+/// assert_eq!(memory.slice(..).slice(101..103).to_vec()?, b"el");
+/// assert!(memory.get(4090..5000).is_none());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemorySlice {
+    region: MemoryRegion,
+    start: u64,
+    len: u64,
+}
+
+impl MemoryRegion {
+    /// A part of the region.
+    ///
+    /// # Panics
+    /// The part is not within the region: see [`MemoryRegion::get`].
+    #[track_caller]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> MemorySlice {
+        self.get(range).expect("a part of a memory region lies within it")
+    }
+
+    /// A part of the region; `None` if it is not within the region.
+    pub fn get(&self, range: impl RangeBounds<usize>) -> Option<MemorySlice> {
+        let (start, len) = resolve(range, self.len())?;
+        Some(MemorySlice { region: self.clone(), start, len })
+    }
+}
+
+impl MemorySlice {
+    /// The region it is a part of.
+    pub fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Has it no bytes?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A part of the part.
+    ///
+    /// # Panics
+    /// It is not within this part: see [`MemorySlice::get`].
+    #[track_caller]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> MemorySlice {
+        self.get(range).expect("a part of a memory slice lies within it")
+    }
+
+    /// A part of the part; `None` if it is not within this one.
+    pub fn get(&self, range: impl RangeBounds<usize>) -> Option<MemorySlice> {
+        let (start, len) = resolve(range, self.len)?;
+        Some(MemorySlice { region: self.region.clone(), start: self.start + start, len })
+    }
+
+    /// What a peer needs to reach these bytes. The peer can do what the region's access allows.
+    pub fn remote(&self) -> Remote {
+        let at = self.region.remote(self.start);
+        Remote { addr: at.addr, len: self.len, rkey: at.rkey }
+    }
+
+    /// A scatter/gather entry for a work request that is posted. (Of more than 4 GiB, which no
+    /// message has, it names the first.)
+    pub fn sge(&self) -> Sge {
+        self.region.sge(self.start, u32::try_from(self.len).unwrap_or(u32::MAX))
+    }
+
+    /// Copies the first bytes out, as many as `dst` has.
+    ///
+    /// # Errors
+    /// There are fewer, or the region has no buffer of its own.
+    pub fn read(&self, dst: &mut [u8]) -> Result<(), AccessError> {
+        self.check(dst.len())?;
+        self.region.read_at(self.start as usize, dst)
+    }
+
+    /// Copies bytes to the beginning.
+    ///
+    /// # Errors
+    /// There is room for fewer, or the region has no buffer of its own.
+    pub fn write(&self, src: &[u8]) -> Result<(), AccessError> {
+        self.check(src.len())?;
+        self.region.write_at(self.start as usize, src)
+    }
+
+    /// A copy of its bytes.
+    ///
+    /// # Errors
+    /// The region has no buffer of its own.
+    pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
+        let mut bytes = vec![0; self.len()];
+        self.read(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn check(&self, len: usize) -> Result<(), AccessError> {
+        if len <= self.len() {
+            return Ok(());
+        }
+        Err(AccessError::OutOfRange { offset: 0, len, buffer: self.len() })
+    }
+}
+
+/// The whole region.
+impl From<&MemoryRegion> for MemorySlice {
+    fn from(region: &MemoryRegion) -> MemorySlice {
+        region.slice(..)
+    }
+}
+
+impl From<&MemorySlice> for MemorySlice {
+    fn from(slice: &MemorySlice) -> MemorySlice {
+        slice.clone()
+    }
+}
+
+/// Where a range of `len` bytes begins, and how long it is; `None` if it is not within.
+pub(crate) fn resolve(range: impl RangeBounds<usize>, len: u64) -> Option<(u64, u64)> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start as u64,
+        Bound::Excluded(before) => (*before as u64).checked_add(1)?,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => (*last as u64).checked_add(1)?,
+        Bound::Excluded(end) => *end as u64,
+        Bound::Unbounded => len,
+    };
+    (start <= end && end <= len).then(|| (start, end - start))
+}

@@ -1,0 +1,84 @@
+//! A hash table in a server's memory, read by a client without the server's help (one-sided).
+//!
+//! Each entry has a checksum, so that a client knows whether it read one that was being changed.
+//! `cargo run -p remora --example key_value_get`
+
+use std::error::Error;
+use std::time::Duration;
+
+use remora::prelude::*;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+const ENTRIES: usize = 64;
+/// Key (8 bytes), checksum (8), value (48).
+const ENTRY_LEN: usize = 64;
+
+fn hash(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xCBF2_9CE4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01B3))
+}
+
+/// Where a key is looked for first; if another is there, in the next entry, and so on.
+fn home(key: u64) -> usize {
+    hash(&key.to_le_bytes()) as usize % ENTRIES
+}
+
+/// The server's side: ordinary stores into registered memory.
+fn put(table: &MemoryRegion, key: u64, text: &str) -> Result<(), Box<dyn Error>> {
+    let mut value = [0; 48];
+    value[..text.len()].copy_from_slice(text.as_bytes());
+    for at in (0..ENTRIES).map(|i| (home(key) + i) % ENTRIES * ENTRY_LEN) {
+        let entry = table.slice(at..at + ENTRY_LEN);
+        if entry.slice(..8).to_vec()? == [0; 8] {
+            let words = [key, hash(&value)].map(u64::to_le_bytes).concat();
+            return Ok(entry.write(&[words.as_slice(), &value].concat())?);
+        }
+    }
+    Err("the table is full".into())
+}
+
+/// The client's side: one READ an entry, carried out by the server's card.
+fn get(
+    qp: &QueuePair,
+    table: Remote,
+    room: &MemorySlice,
+    key: u64,
+) -> Result<Option<String>, Box<dyn Error>> {
+    for at in (0..ENTRIES).map(|i| (home(key) + i) % ENTRIES * ENTRY_LEN) {
+        qp.read(room, table.slice(at..at + ENTRY_LEN)).wait(TIMEOUT)?;
+        let entry = room.to_vec()?;
+        let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
+        match word(0) {
+            0 => return Ok(None),
+            found if found == key && word(8) == hash(&entry[16..]) => {
+                return Ok(Some(
+                    String::from_utf8_lossy(&entry[16..]).trim_end_matches('\0').into(),
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (server, client) = (Device::open()?, Device::open()?);
+    let (theirs, mine) = (server.alloc_pd()?, client.alloc_pd()?);
+    let table = theirs.alloc(ENTRIES * ENTRY_LEN, Access::REMOTE_READ)?;
+    put(&table, 7, "seven")?;
+    put(&table, 42, "the answer")?;
+
+    // The example `ping_pong` has connection management; this is how to do without.
+    let (passive, qp) =
+        (theirs.create_qp(&QueuePairOptions::new())?, mine.create_qp(&QueuePairOptions::new())?);
+    let params = ConnectionParams::new(client.info().mtu);
+    passive.connect(qp.local(), &params)?;
+    qp.connect(passive.local(), &params)?;
+    let room = mine.alloc(ENTRY_LEN, Access::LOCAL_WRITE)?;
+    for key in [7, 42, 1000] {
+        let value = get(&qp, table.slice(..).remote(), &room.slice(..), key)?;
+        println!("key {key}: {}", value.as_deref().unwrap_or("(none)"));
+    }
+    Ok(())
+}

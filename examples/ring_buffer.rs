@@ -1,0 +1,82 @@
+//! A queue in the consumer's memory: the producer writes records and then how many there are; the
+//! consumer watches its own memory, and tells the same way how many it has taken.
+//!
+//! Nobody sends a message. `cargo run -p remora --example ring_buffer`
+
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+use remora::prelude::*;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+const SLOTS: u64 = 16;
+const SLOT_LEN: usize = 64;
+/// Behind the slots: how many records there were so far.
+const COUNT: usize = SLOTS as usize * SLOT_LEN;
+const RECORDS: u64 = 2000;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Waits until the peer's card has raised a counter in our memory above `seen`.
+fn wait_for(counter: &MemorySlice, seen: u64) -> Result<u64> {
+    loop {
+        let mut word = [0; 8];
+        counter.read(&mut word)?;
+        if u64::from_le_bytes(word) > seen {
+            return Ok(u64::from_le_bytes(word));
+        }
+        thread::yield_now();
+    }
+}
+
+/// Puts records into the ring, as long as there is room.
+fn produce(qp: &QueuePair, taken: &MemorySlice, ring: Remote) -> Result<()> {
+    let mut room_until = SLOTS;
+    for record in 0..RECORDS {
+        if record == room_until {
+            room_until = wait_for(taken, room_until - SLOTS)? + SLOTS;
+        }
+        let text = format!("record {record}");
+        let at = (record % SLOTS) as usize * SLOT_LEN;
+        // Two requests in flight: the card carries them out in this order.
+        let written = qp.write(text.as_bytes(), ring.slice(at..));
+        qp.write(&(record + 1).to_le_bytes(), ring.slice(COUNT..)).wait(TIMEOUT)?;
+        written.wait(TIMEOUT)?;
+    }
+    Ok(())
+}
+
+/// Takes the records; returns the last.
+fn consume(qp: &QueuePair, ring: &MemoryRegion, taken: Remote) -> Result<String> {
+    let (mut done, mut last) = (0, Vec::new());
+    while done < RECORDS {
+        let there = wait_for(&ring.slice(COUNT..), done)?;
+        for record in done..there {
+            let at = (record % SLOTS) as usize * SLOT_LEN;
+            last = ring.slice(at..at + SLOT_LEN).to_vec()?;
+            assert!(last.starts_with(format!("record {record}").as_bytes()));
+        }
+        done = there;
+        qp.write(&done.to_le_bytes(), taken).wait(TIMEOUT)?;
+    }
+    Ok(String::from_utf8_lossy(&last).trim_end_matches('\0').into())
+}
+
+fn main() -> Result<()> {
+    let (here, there) = (Device::open()?, Device::open()?);
+    let (mine, theirs) = (here.alloc_pd()?, there.alloc_pd()?);
+    let options = QueuePairOptions::new();
+    let (producer, consumer) = (mine.create_qp(&options)?, theirs.create_qp(&options)?);
+    let params = ConnectionParams::new(here.info().mtu);
+    producer.connect(consumer.local(), &params)?;
+    consumer.connect(producer.local(), &params)?;
+    let taken = mine.alloc(8, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let ring = theirs.alloc(COUNT + 8, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+
+    let (ring_there, taken_there) = (ring.slice(..).remote(), taken.slice(..).remote());
+    let producing = thread::spawn(move || produce(&producer, &taken.slice(..), ring_there));
+    let last = consume(&consumer, &ring, taken_there)?;
+    println!("{RECORDS} records went through a ring of {SLOTS} slots; the last was {last:?}");
+    producing.join().expect("the producer does not panic")
+}

@@ -174,6 +174,7 @@ impl Qp {
         self.tx.next = psn;
         self.tx.cursor = env.card.outstanding.find(&self.tx.outstanding, |w| w.holds(psn));
         self.tx.reads = 0;
+        self.tx.debug_assert_in_order();
     }
 
     /// A response that does not follow the last one: one before it is missing.
@@ -225,6 +226,7 @@ impl Qp {
             self.tx.next = una;
             self.tx.cursor = env.card.outstanding.find(&self.tx.outstanding, |w| w.holds(una));
         }
+        self.tx.debug_assert_in_order();
         self.tx.window.acknowledged(packets, una, env.card.config.window_packets);
         self.tx.retries_left = self.cold.retry_cnt;
         self.tx.rnr_retries_left = self.cold.rnr_retry;

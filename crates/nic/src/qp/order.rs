@@ -23,11 +23,11 @@ pub(super) enum Wait {
     Refused(Cause),
 }
 
-/// Where a queue pair stands among those who wait.
+/// Where a queue pair waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     cq: u32,
-    /// How often those who waited there had been woken when it was put down.
+    /// How often the queues that waited there had been woken when it was put down.
     wakes: u32,
 }
 
@@ -174,7 +174,7 @@ impl Qp {
         self.schedule(env.card);
     }
 
-    /// Keeps a step of a chain, if somebody traces.
+    /// Keeps a step of a chain, if the owner traces them.
     #[inline]
     pub(crate) fn trace(
         &self,

@@ -16,7 +16,7 @@ use crate::kernel::Passing;
 use crate::memory::Calc;
 use crate::memory::key::{Access, AccessError};
 use crate::multi_queue::{Cursor, List};
-use crate::psn::Psn;
+use crate::psn::{self, Psn};
 use crate::queue::element::{AT_SGE, Element};
 use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::pieces;
@@ -83,6 +83,16 @@ impl Requester {
             reads: 0,
             recovery: Recovery::Nothing,
         }
+    }
+
+    /// What holds of a reliable requester, whatever its peer says: all before `una` is
+    /// acknowledged, nothing beyond `high` was sent, and what lies between is less than half the
+    /// circle of PSNs, so that there is no doubt of two which is the later one.
+    #[inline]
+    pub(super) fn debug_assert_in_order(&self) {
+        let sent = self.high.distance_from(self.una);
+        debug_assert!(self.next.distance_from(self.una) <= sent, "{self:?}");
+        debug_assert!(sent < psn::HALF, "{self:?}");
     }
 
     /// Sends nothing more and waits for nothing.
@@ -388,6 +398,7 @@ impl Qp {
             self.tx.cursor = env.card.outstanding.next(self.tx.cursor);
         }
         if self.transport.is_reliable() {
+            self.tx.debug_assert_in_order();
             if !self.tx.timer.is_armed() {
                 self.arm_timer(env);
             }

@@ -15,7 +15,7 @@ use crate::qp::limits::OverLimit;
 use crate::qp::order::Wait;
 use crate::queue::element::{AT_SGE, BadElement, Element, sge_at};
 use crate::queue::outstanding::{Origin, Outstanding};
-use crate::queue::sgl::pieces;
+use crate::queue::sgl::{pieces, scatter};
 use crate::queue::{MAX_SGE, Opcode, SendFlags, Sge, Status};
 use crate::scheduler::Budget;
 use crate::wire::opcode::Follows;
@@ -436,12 +436,9 @@ impl Turn<'_, '_> {
 
     /// Writes bytes of a message, from `offset` on, to where its entries say.
     fn scatter(&mut self, entries: &[Sge], offset: u32, bytes: &[u8]) -> Result<(), Failure> {
-        let mut rest = bytes;
-        pieces(entries, offset, bytes.len() as u32, |entry| {
-            let (now, later) = rest.split_at(entry.len as usize);
-            rest = later;
-            self.write_local(entry, now)
-        })
+        let (regions, mem) = (&self.env.card.regions, &mut *self.env.mem);
+        let done = scatter(regions, mem, (self.scope, entries), offset, bytes);
+        done.map_err(|(error, piece)| self.local_failure(error, piece))
     }
 
     /// Reads bytes of a message, from `offset` on, from where its entries say.

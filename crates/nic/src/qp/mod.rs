@@ -1,10 +1,10 @@
 //! The queue pair, by its halves.
 //!
-//! [`post`] writes elements into its rings and [`requester`] turns them into packets; [`incoming`]
-//! gives what arrives to the half that it concerns: [`completer`] takes the answers, [`responder`]
-//! carries out a peer's requests, [`answers`] sends what READs and atomics ask, [`acknowledge`] says
-//! that the rest has arrived; [`datagram`] is what UD does instead. [`state`] is the table of states,
-//! [`window`] says how much to send.
+//! [`post`](mod@post) writes elements into its rings and [`requester`] turns them into packets;
+//! [`incoming`] gives what arrives to the half that it concerns: [`completer`] takes the answers,
+//! [`responder`] carries out a peer's requests, [`answers`] sends what READs and atomics ask,
+//! [`acknowledge`] says that the rest has arrived; [`datagram`] is what UD does instead. [`state`]
+//! is the table of states, [`window`] says how much to send.
 //!
 //! What every packet touches is at most 256 bytes a queue pair ([`Qp`]; a test holds it); the rest
 //! is boxed away ([`Cold`]) or lives in pools that the whole card shares.

@@ -253,7 +253,8 @@ impl CompletionQueue {
         }
     }
 
-    /// May a WAIT in protection domain `pd` learn its count? If all queue pairs that report here are of that one.
+    /// May a WAIT in protection domain `pd` learn its count? If all queue pairs that report here
+    /// are of that one.
     pub(crate) fn is_open_to(&self, pd: Pd) -> bool {
         self.domain == Reporters::One(pd)
     }

@@ -4,11 +4,13 @@
 use core::time::Duration;
 
 use super::Qp;
+use super::refusal::Failure;
 use crate::card::Card;
 use crate::chain::{ChainLimits, Mode, Rate};
 use crate::env::Env;
 use crate::event::Event;
 use crate::incident::Cause;
+use crate::queue::Status;
 use crate::time::Time;
 use crate::timers::Timer;
 
@@ -148,12 +150,12 @@ impl Qp {
         }
     }
 
-    /// Its chain has used up its budget; says why the queue pair stops.
+    /// Its chain has used up its budget: the next element fails.
     #[cold]
-    pub(super) fn stop_chain(&self, card: &mut Card) -> Cause {
+    pub(super) fn stop_chain(&self, card: &mut Card) -> Failure {
         card.counters.chain_budget += 1;
         card.events.push_back(Event::ChainStopped(self.qpn));
-        Cause::ChainBudget
+        Failure::new(Status::LocalQpOperation, Cause::ChainBudget)
     }
 
     /// A WAIT holds the queue; says whether it has done so for too long.

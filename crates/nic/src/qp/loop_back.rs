@@ -227,8 +227,8 @@ impl Turn<'_, '_> {
     fn out_of_budget(&mut self, raw: &[u8]) -> Option<bool> {
         let qp = self.qps.get_mut(self.qpn)?;
         qp.sq.fetched = qp.sq.fetched.wrapping_add(1);
-        let cause = qp.stop_chain(self.env.card);
-        self.refuse(raw, Failure::new(Status::LocalQpOperation, cause))
+        let failure = qp.stop_chain(self.env.card);
+        self.refuse(raw, failure)
     }
 
     /// The element fetched last is not run at all.

@@ -37,7 +37,7 @@ pub(crate) use post::post;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
 
 pub(crate) use incoming::Incoming;
-pub(crate) use limits::Limits;
+pub(crate) use limits::SendLimits;
 pub(crate) use loop_back::{enable, turn as loop_back_turn};
 
 use std::collections::VecDeque;
@@ -130,7 +130,7 @@ pub(crate) struct Cold {
     pub(crate) written: [u32; 2],
     /// Where a WAIT has put it down to be woken.
     pub(crate) waiting: Option<order::Waiting>,
-    pub(crate) limits: Option<Box<Limits>>,
+    pub(crate) limits: Option<Box<SendLimits>>,
 }
 
 impl Cold {

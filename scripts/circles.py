@@ -36,24 +36,15 @@ def without_tests(code):
     return code, files
 
 
-def paths_of(tree, start=()):
+def paths_of(tree):
     """The paths of a `use`, each with the name that it brings."""
-    head, brace, rest = tree.strip().partition("{")
-    *between, last = [part.strip() for part in head.split("::")]
-    path = (*start, *filter(None, between))
-    if not brace:
-        last, _, alias = last.partition(" as ")
-        path = path if last == "self" and start else (*path, last)
+    while group := re.search(r"([\w:]*)\{([^{}]*)\}", tree):
+        paths = [group[1] + path.strip() for path in group[2].split(",") if path.strip()]
+        tree = tree[:group.start()] + ", ".join(paths) + tree[group.end():]
+    for path in filter(None, map(str.strip, tree.split(","))):
+        path, _, alias = path.partition(" as ")
+        path = tuple(path.removesuffix("::self").removeprefix("::").split("::"))
         yield path, alias.strip() or path[-1]
-        return
-    depth, piece = 0, ""
-    for char in rest.rstrip()[:-1] + ",":
-        depth += {"{": 1, "}": -1}.get(char, 0)
-        if char != "," or depth:
-            piece += char
-        elif piece.strip():
-            yield from paths_of(piece, path)
-            piece = ""
 
 
 class Crate:

@@ -58,8 +58,8 @@ pub(crate) struct Card {
     pub(crate) chains: ChainState,
 }
 
-/// An acknowledge that came with a request. Who sent that waits for an answer: so the answer leaves
-/// first, and what has been acknowledged is looked at behind it, or before the next packet.
+/// An acknowledge that came with a request. The peer waits for an answer to that: so the answer
+/// leaves first, and what has been acknowledged is looked at behind it, or before the next packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unsettled {
     /// The queue pair of ours.

@@ -166,7 +166,7 @@ pub(crate) enum Errand {
 
 /// Elements that the queue pairs of a chain may still run.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct ChainBudget {
     pub(crate) full: u64,
     pub(crate) left: u64,
     /// Queue pairs that share it.
@@ -177,12 +177,12 @@ pub(crate) struct Budget {
 #[derive(Debug)]
 pub(crate) struct ChainState {
     pub(crate) errands: VecDeque<Errand>,
-    pub(crate) budgets: Handles<Budget>,
+    pub(crate) budgets: Handles<ChainBudget>,
     /// Rates and waits.
     pub(crate) timers: Timers,
     /// Bytes on their way from one place of memory to another.
     pub(crate) scratch: Vec<u8>,
-    /// Steps kept for whoever traces; of more, the oldest are forgotten.
+    /// Steps kept for the owner to read; of more, the oldest are forgotten.
     pub(crate) steps: VecDeque<ChainStep>,
     pub(crate) steps_most: usize,
 }
@@ -199,7 +199,7 @@ impl ChainState {
         }
     }
 
-    /// Is somebody tracing?
+    /// Does the owner trace chains?
     #[inline]
     pub(crate) fn traces(&self) -> bool {
         self.steps_most > 0

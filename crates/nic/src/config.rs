@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use crate::cm::CmConfig;
 use crate::transmit::Ecn;
+use crate::wire::ip::gid;
 
 /// What a card is made with. All limits are exact: a command that would pass one is refused.
 #[derive(Clone, Debug)]
@@ -95,10 +96,7 @@ impl Config {
 
 /// A name for the card that is never zero and differs from address to address.
 fn guid(address: IpAddr) -> u64 {
-    let bits = match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
-    };
+    let bits = gid(address).to_bits();
     // The second bit of the first byte says "locally administered".
     (bits as u64 ^ (bits >> 64) as u64) | 0x0200_0000_0000_0000
 }

@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::memory::key::{Access, AccessError, Scope};
 use crate::time::Time;
 
-/// A card at a moment, with its memory and who runs its kernels.
+/// A card at a moment, with its memory and what runs its kernels.
 pub(crate) struct Env<'a> {
     pub(crate) now: Time,
     pub(crate) mem: &'a mut dyn Memory,
@@ -25,7 +25,7 @@ impl Env<'_> {
         kernels.act(io, act)
     }
 
-    /// Who runs the card's kernels, and what is lent to them.
+    /// What runs the card's kernels, and the card as it is lent to them.
     #[inline]
     pub(crate) fn lend(&mut self) -> (&mut Runner, KernelIo<'_>) {
         (self.kernels, KernelIo { now: self.now, mem: &mut *self.mem, card: &mut *self.card })

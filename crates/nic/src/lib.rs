@@ -6,11 +6,16 @@
 //! 1. [`wire`]: the bytes of a packet, and the one table of op-codes.
 //! 2. [`memory`]: keys, regions, page tables, and the trait by which the card reaches bytes.
 //! 3. [`queue`]: work-queue elements in rings in memory, completions in queues on the card.
-//! 4. [`qp`]: the queue pair, by its halves: requester, completer, responder.
-//! 5. [`nic`]: the card's face, and the scheduler's loop.
-//! 6. [`kernel`]: code on the data path: how it is invoked, and what it may do.
-//! 7. [`chain`]: programs of work requests: managed queues, WAIT and ENABLE, loop-back.
-//! 8. [`cm`]: communication management, how queue pairs find each other.
+//! 4. `card` and `env`: what all queue pairs share, and how it is lent to one of them; `scheduler`:
+//!    which of them has the next turn.
+//! 5. [`qp`]: the queue pair, by its halves: requester, completer, responder.
+//! 6. [`nic`]: the card's face: commands, what happens, and the loop of turns.
+//! 7. [`kernel`]: code on the data path: how it is invoked, and what it may do.
+//! 8. [`chain`]: programs of work requests: managed queues, WAIT and ENABLE, loop-back.
+//! 9. [`cm`]: communication management, how queue pairs find each other.
+//!
+//! No files name each other in a circle, and what is below the queue pair knows neither queue pairs
+//! nor [`Nic`].
 #![forbid(unsafe_code)]
 
 mod buffer;

@@ -4,7 +4,8 @@ use core::fmt;
 
 const BITS: u32 = 24;
 const MASK: u32 = (1 << BITS) - 1;
-const HALF: u32 = 1 << (BITS - 1);
+/// Half the circle: of two PSNs farther apart, neither is the later one.
+pub(crate) const HALF: u32 = 1 << (BITS - 1);
 
 /// A 24-bit packet sequence number.
 ///

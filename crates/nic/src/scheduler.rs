@@ -13,7 +13,7 @@ use crate::config::Config;
 /// processor, after which the driver of the card gets to receive.
 const ELEMENTS_IN_CARD: u32 = 256;
 
-/// Who is ready, and who is starved.
+/// The queue pairs that are ready, and those that are starved.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduler {
     /// SRNIC's schedule queue: the queue pairs that are ready, by number.

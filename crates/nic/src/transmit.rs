@@ -107,11 +107,11 @@ pub struct Transmit {
     header_len: u8,
     pad: u8,
     payload_len: u32,
-    payload: Payload,
+    payload: Body,
 }
 
 #[derive(Clone, Debug)]
-enum Payload {
+enum Body {
     /// Indices into the batch's segments.
     Segments(Range<u32>),
     /// Indices into the batch's own bytes.
@@ -205,11 +205,11 @@ impl TransmitBatch {
     #[inline]
     pub fn payload<'a>(&'a self, packet: &'a Transmit) -> PayloadRef<'a> {
         match &packet.payload {
-            Payload::Segments(r) => {
+            Body::Segments(r) => {
                 PayloadRef::Segments(&self.segments[r.start as usize..r.end as usize])
             }
-            Payload::Owned(r) => PayloadRef::Bytes(&self.bytes[r.start as usize..r.end as usize]),
-            Payload::Shared(buffer, start) => {
+            Body::Owned(r) => PayloadRef::Bytes(&self.bytes[r.start as usize..r.end as usize]),
+            Body::Shared(buffer, start) => {
                 let start = *start as usize;
                 let bytes = buffer.get(start..start + packet.payload_len());
                 PayloadRef::Bytes(bytes.unwrap_or_default())
@@ -246,7 +246,7 @@ impl TransmitBatch {
     pub fn detach(&mut self, from: usize, memory: &mut dyn Memory) -> Vec<Transmit> {
         let (bytes, segments) = (&mut self.bytes, &self.segments);
         let mut copy = |packet: &mut Transmit| {
-            let Payload::Segments(range) = &packet.payload else { return true };
+            let Body::Segments(range) = &packet.payload else { return true };
             let start = bytes.len();
             for segment in &segments[range.start as usize..range.end as usize] {
                 let at = bytes.len();
@@ -256,7 +256,7 @@ impl TransmitBatch {
                     return false;
                 }
             }
-            packet.payload = Payload::Owned(start as u32..bytes.len() as u32);
+            packet.payload = Body::Owned(start as u32..bytes.len() as u32);
             true
         };
         let rest = self.packets.split_off(from.min(self.packets.len()));
@@ -293,7 +293,7 @@ impl TransmitBatch {
         header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
     ) {
         let payload_len = self.segments[mark as usize..].iter().map(|s| s.len).sum();
-        let payload = Payload::Segments(mark..self.mark());
+        let payload = Body::Segments(mark..self.mark());
         self.add(path, ecn, pad, payload_len, payload, header);
     }
 
@@ -323,7 +323,7 @@ impl TransmitBatch {
             }
         }
         self.rewind(mark);
-        let payload = Payload::Owned(start as u32..self.bytes.len() as u32);
+        let payload = Body::Owned(start as u32..self.bytes.len() as u32);
         self.add(path, ecn, pad, (self.bytes.len() - start) as u32, payload, header);
         Ok(())
     }
@@ -338,7 +338,7 @@ impl TransmitBatch {
         pad: u8,
         header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
     ) {
-        self.add(path, ecn, pad, len, Payload::Shared(buffer.clone(), start), header);
+        self.add(path, ecn, pad, len, Body::Shared(buffer.clone(), start), header);
     }
 
     /// As [`TransmitBatch::push`], but the payload is copied at once, and `change` may change it.
@@ -367,7 +367,7 @@ impl TransmitBatch {
     ) {
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(bytes);
-        let payload = Payload::Owned(start..self.bytes.len() as u32);
+        let payload = Body::Owned(start..self.bytes.len() as u32);
         self.add(path, Ecn::NotCapable, 0, bytes.len() as u32, payload, header);
     }
 
@@ -379,7 +379,7 @@ impl TransmitBatch {
         ecn: Ecn,
         header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
     ) {
-        let nothing = Payload::Segments(self.mark()..self.mark());
+        let nothing = Body::Segments(self.mark()..self.mark());
         let packet = self.packet((path, ecn), 0, 0, nothing, header);
         self.last.push(packet);
     }
@@ -398,7 +398,7 @@ impl TransmitBatch {
         ecn: Ecn,
         pad: u8,
         payload_len: u32,
-        payload: Payload,
+        payload: Body,
         header: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
     ) {
         let packet = self.packet((path, ecn), pad, payload_len, payload, header);
@@ -411,7 +411,7 @@ impl TransmitBatch {
         (path, ecn): (Path, Ecn),
         pad: u8,
         payload_len: u32,
-        payload: Payload,
+        payload: Body,
         write: impl FnOnce(&mut [u8; MAX_HEADER]) -> usize,
     ) -> Transmit {
         let mut header = [0; MAX_HEADER];

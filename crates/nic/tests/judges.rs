@@ -429,7 +429,7 @@ fn tshark_knows(op: &Op) -> bool {
 
 /// What tshark should see in a case, by the names of its fields.
 fn expected_by_tshark(case: &Case) -> Map<String, Value> {
-    let Case { op, bth, ext, .. } = case;
+    let Case { op, bth, .. } = case;
     let datagram = case.datagram();
     let (body, icrc) = datagram.split_last_chunk().unwrap();
     let mut all = json!({
@@ -458,37 +458,43 @@ fn expected_by_tshark(case: &Case) -> Map<String, Value> {
         IpAddr::V6(_) => json!({"ipv6.tclass": case.tos, "ipv6.hlim": case.hop_limit}),
     });
     for header in op.follows {
-        add(match header {
-            Follows::DETH => json!({
-                "infiniband.deth.q_key": ext.deth.qkey,
-                "infiniband.deth.srcqp": ext.deth.src_qp,
-            }),
-            Follows::RETH => json!({
-                "infiniband.reth.va": ext.reth.addr,
-                "infiniband.reth.r_key": ext.reth.rkey,
-                "infiniband.reth.dmalen": ext.reth.len,
-            }),
-            Follows::ATOMIC => json!({
-                "infiniband.reth.va": ext.atomic.addr,
-                "infiniband.reth.r_key": ext.atomic.rkey,
-                "infiniband.atomiceth.swapdt": ext.atomic.swap_add,
-                "infiniband.atomiceth.cmpdt": ext.atomic.compare,
-            }),
-            Follows::AETH => json!({
-                "infiniband.aeth.syndrome": ext.aeth.syndrome,
-                "infiniband.aeth.msn": ext.aeth.msn,
-            }),
-            Follows::ATOMIC_ACK => json!({"infiniband.atomicacketh.origremdt": ext.atomic_ack}),
-            Follows::IMM => json!({"infiniband.immdt": hex(&ext.imm_or_key.to_be_bytes())}),
-            Follows::IETH => json!({"infiniband.ieth": hex(&ext.imm_or_key.to_be_bytes())}),
-            Follows::PAYLOAD if !case.payload.is_empty() => {
-                json!({"data.data": hex(&body[op.header_len()..])})
-            }
-            _ => json!({}),
-        });
+        add(header_expected_by_tshark(header, case, body));
     }
     let Value::Object(all) = all else { unreachable!() };
     all
+}
+
+/// What tshark should see in one of the headers, or in the payload, of a packet.
+fn header_expected_by_tshark(header: Follows, case: &Case, body: &[u8]) -> Value {
+    let Case { op, ext, .. } = case;
+    match header {
+        Follows::DETH => json!({
+            "infiniband.deth.q_key": ext.deth.qkey,
+            "infiniband.deth.srcqp": ext.deth.src_qp,
+        }),
+        Follows::RETH => json!({
+            "infiniband.reth.va": ext.reth.addr,
+            "infiniband.reth.r_key": ext.reth.rkey,
+            "infiniband.reth.dmalen": ext.reth.len,
+        }),
+        Follows::ATOMIC => json!({
+            "infiniband.reth.va": ext.atomic.addr,
+            "infiniband.reth.r_key": ext.atomic.rkey,
+            "infiniband.atomiceth.swapdt": ext.atomic.swap_add,
+            "infiniband.atomiceth.cmpdt": ext.atomic.compare,
+        }),
+        Follows::AETH => json!({
+            "infiniband.aeth.syndrome": ext.aeth.syndrome,
+            "infiniband.aeth.msn": ext.aeth.msn,
+        }),
+        Follows::ATOMIC_ACK => json!({"infiniband.atomicacketh.origremdt": ext.atomic_ack}),
+        Follows::IMM => json!({"infiniband.immdt": hex(&ext.imm_or_key.to_be_bytes())}),
+        Follows::IETH => json!({"infiniband.ieth": hex(&ext.imm_or_key.to_be_bytes())}),
+        Follows::PAYLOAD if !case.payload.is_empty() => {
+            json!({"data.data": hex(&body[op.header_len()..])})
+        }
+        _ => json!({}),
+    }
 }
 
 /// A capture file in the classic format: a header of 24 bytes, and 16 before each frame.

@@ -1,6 +1,6 @@
 //! What the manager refused, by name.
 
-/// Declares the counters once, for the struct and for those who list them.
+/// Declares the counters once, for the struct and for lists of them.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// How often the manager refused something, and why.

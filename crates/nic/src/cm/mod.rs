@@ -79,7 +79,7 @@ pub struct OutgoingMad {
 
 /// Whose timer it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Timer {
+enum Timed {
     Connection(u32),
     Resolution(u32),
 }
@@ -108,7 +108,7 @@ pub struct Cm {
     /// Live connections by the peer's queue pair.
     by_qpn: BTreeMap<(IpAddr, u32), u32>,
     resolutions: Resolutions,
-    timers: BTreeSet<(Time, Timer)>,
+    timers: BTreeSet<(Time, Timed)>,
     outgoing: VecDeque<OutgoingMad>,
     events: VecDeque<CmEvent>,
     counters: CmCounters,
@@ -174,12 +174,12 @@ impl Cm {
     /// Time has passed: does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         // Only those due at the start: what they arm anew waits for the next call.
-        let due: Vec<Timer> =
+        let due: Vec<Timed> =
             self.timers.iter().take_while(|(at, _)| *at <= now).map(|(_, timer)| *timer).collect();
         for timer in due {
             match timer {
-                Timer::Connection(id) => self.on_connection_timer(now, id),
-                Timer::Resolution(id) => self.on_resolution_timer(now, id),
+                Timed::Connection(id) => self.on_connection_timer(now, id),
+                Timed::Resolution(id) => self.on_resolution_timer(now, id),
             }
         }
     }
@@ -311,7 +311,7 @@ impl Cm {
 
     fn set_deadline(&mut self, id: u32, at: Time) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        let timer = Timer::Connection(id);
+        let timer = Timed::Connection(id);
         self.timers.remove(&(conn.deadline, timer));
         conn.deadline = at;
         if at != Time::NEVER {

@@ -7,8 +7,9 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::message::bits::{be16, bytes, gid, put};
+use super::message::bits::{be16, bytes, put};
 use super::message::{TooLong, private_data};
+use crate::wire::ip::gid;
 
 /// What a listener listens for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,8 +117,8 @@ impl CmaHeader {
             }
             (source, destination) => {
                 header[1] = 6 << 4;
-                put(&mut header, 4, &gid(source));
-                put(&mut header, 20, &gid(destination));
+                put(&mut header, 4, &gid(source).octets());
+                put(&mut header, 20, &gid(destination).octets());
             }
         }
         header

@@ -9,7 +9,7 @@ use super::message::{INFO_LEN, Message, SidrRep, SidrReq, SidrStatus, TooLong, p
 use super::receive::{Admission, answer_time, who_asks};
 use super::resolution::{Entry, SidrId, Stage};
 use super::service::{CmaHeader, ServiceId};
-use super::{Cm, CmEvent, IncomingResolution, Resolution, Timer};
+use super::{Cm, CmEvent, IncomingResolution, Resolution, Timed};
 use crate::Time;
 
 /// A datagram service to resolve.
@@ -247,7 +247,7 @@ impl Cm {
 
     fn set_resolution_deadline(&mut self, id: u32, at: Time) {
         let Some(entry) = self.resolutions.entries.get_mut(&id) else { return };
-        let timer = Timer::Resolution(id);
+        let timer = Timed::Resolution(id);
         self.timers.remove(&(entry.deadline, timer));
         entry.deadline = at;
         if at != Time::NEVER {
@@ -257,7 +257,7 @@ impl Cm {
 
     fn remove_resolution(&mut self, id: u32) {
         if let Some(entry) = self.resolutions.remove(id) {
-            self.timers.remove(&(entry.deadline, Timer::Resolution(id)));
+            self.timers.remove(&(entry.deadline, Timed::Resolution(id)));
         }
     }
 }

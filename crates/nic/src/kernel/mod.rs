@@ -1,7 +1,7 @@
 //! Kernels: code on the data path between the transport and memory (StRoM §5).
 //!
 //! The card knows how a kernel is invoked and how its results travel; what kernels there are, and
-//! how they are run, is the business of whoever implements [`Kernels`]. The responder calls it
+//! how they are run, is the business of the implementation of [`Kernels`]. The responder calls it
 //! with payload as it arrives, in order and without a copy; [`KernelIo`] is what it may do in
 //! return: reach memory, and send RDMA WRITEs on a queue pair. Those are messages of the queue
 //! pair like any others, with PSNs, retries and acknowledges (§5.1); they only come from a queue

@@ -1,4 +1,4 @@
-//! Who runs the card's kernels, and how the card calls it.
+//! What runs the card's kernels, and how the card calls it.
 
 use super::call::{Call, CallStatus};
 use super::io::{KernelIo, Reply};
@@ -9,8 +9,8 @@ use crate::buffer::Buffer;
 use crate::queue::Status;
 use crate::time::Time;
 
-/// Who runs the card's kernels, if anybody does. It stands beside the card, not in it, so that the
-/// card can be lent to the kernels while they act.
+/// What runs the card's kernels, if the card has any. It stands beside the card, not in it, so that
+/// the card can be lent to the kernels while they act.
 #[derive(Debug)]
 pub(crate) struct Runner {
     kernels: Option<Box<dyn Kernels>>,
@@ -19,7 +19,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Nobody runs any.
+    /// The card has no kernels.
     pub(crate) const NOBODY: Runner = Runner { kernels: None, due: Time::NEVER };
 
     pub(crate) fn new(kernels: Box<dyn Kernels>) -> Runner {

@@ -3,8 +3,8 @@
 use rand_chacha::ChaCha8Rng;
 
 use super::key::{Access, AccessError, Key, Pd, Scope};
-use super::region::{Named, RegMrError, Region, Regions, Slot};
-use super::window::{Bound, MwBinding, MwType, Window};
+use super::region::{KeySlot, Named, RegMrError, Region, Regions};
+use super::window::{Binding, MemoryWindow, MwBinding, MwType};
 
 impl Regions {
     /// Makes a window that opens nothing.
@@ -18,7 +18,7 @@ impl Regions {
             return Err(RegMrError::Full { limit: self.windows_limit });
         }
         self.windows += 1;
-        Ok(self.insert_named(Named::Window(Window { pd, kind, bound: None }), rng))
+        Ok(self.insert_named(Named::Window(MemoryWindow { pd, kind, bound: None }), rng))
     }
 
     /// Ends a window, bound or not; any key it ever had will do. Returns its protection domain.
@@ -40,10 +40,10 @@ impl Regions {
         to: MwBinding,
     ) -> Result<(), AccessError> {
         let (kind, old_key, old) = match self.slot_mut(key) {
-            Some(Slot { key, named: Named::Window(w) }) if w.pd == scope.pd => {
+            Some(KeySlot { key, named: Named::Window(w) }) if w.pd == scope.pd => {
                 (w.kind, *key, w.bound)
             }
-            Some(Slot { named: Named::Window(_), .. }) => return Err(AccessError::Domain),
+            Some(KeySlot { named: Named::Window(_), .. }) => return Err(AccessError::Domain),
             _ => return Err(AccessError::Key),
         };
         let ends = to.len == 0;
@@ -63,9 +63,9 @@ impl Regions {
             }
         }
         self.release(old);
-        if let Some(Slot { key: whole, named: Named::Window(window) }) = self.slot_mut(key) {
+        if let Some(KeySlot { key: whole, named: Named::Window(window) }) = self.slot_mut(key) {
             *whole = key;
-            window.bound = (!ends).then_some(Bound { to, qpn: scope.qpn });
+            window.bound = (!ends).then_some(Binding { to, qpn: scope.qpn });
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Regions {
     }
 
     /// A binding is over.
-    fn release(&mut self, bound: Option<Bound>) {
+    fn release(&mut self, bound: Option<Binding>) {
         if let Some(region) = bound.and_then(|b| self.region_mut(b.to.lkey)) {
             region.windows -= 1;
         }
@@ -114,7 +114,7 @@ impl Regions {
     #[inline(never)]
     pub(super) fn find_through(
         &self,
-        window: &Window,
+        window: &MemoryWindow,
         scope: Scope,
         addr: u64,
         len: u64,

@@ -1,4 +1,4 @@
-//! Keys: who may use which bytes, for what, and why an access is refused.
+//! Keys: which queue pairs may use which bytes, for what, and why an access is refused.
 
 use bitflags::bitflags;
 use thiserror::Error;
@@ -42,7 +42,7 @@ impl Access {
         .union(Access::FLUSH_PERSISTENT);
 }
 
-/// Who uses a key: a queue pair, in its protection domain.
+/// The user of a key: a queue pair, in its protection domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Scope {
     pub(crate) pd: Pd,

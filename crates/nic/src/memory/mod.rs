@@ -1,6 +1,6 @@
 //! Memory, as the card sees it: foreign, translated and checked.
 //!
-//! [`Memory`] is what a driver gives the card to reach bytes; [`key`] says who may use which,
+//! [`Memory`] is what a driver gives the card to reach bytes; [`key`] says what a key permits,
 //! [`region`] and [`window`] what a key opens, and [`translate`] where that lies.
 
 mod binding;

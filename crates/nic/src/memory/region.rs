@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::Memory;
 use super::key::{Access, AccessError, Key, OWNER_BITS, Pd, Scope};
 use super::translate::PageTable;
-use super::window::Window;
+use super::window::MemoryWindow;
 use crate::transmit::Segment;
 
 /// What to register.
@@ -21,7 +21,7 @@ pub struct MrInit {
     pub iova: u64,
     /// Bytes.
     pub len: u64,
-    /// Who may do what.
+    /// What the card and its peers may do.
     pub access: Access,
     /// Where the bytes lie on the bus.
     pub pages: PageTable,
@@ -43,7 +43,7 @@ pub struct Translation {
 pub struct MrChange {
     /// Another protection domain.
     pub pd: Option<Pd>,
-    /// Who may do what.
+    /// What the card and its peers may do.
     pub access: Option<Access>,
     /// Other bytes, or other addresses for them.
     pub translation: Option<Translation>,
@@ -92,12 +92,12 @@ pub enum RegMrError {
 #[derive(Debug)]
 pub(super) enum Named {
     Region(Region),
-    Window(Window),
+    Window(MemoryWindow),
 }
 
 /// A key's place in the table.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct KeySlot {
     /// The whole key: the table knows it without the owner's bits.
     pub(super) key: Key,
     pub(super) named: Named,
@@ -181,7 +181,7 @@ fn judge(iova: u64, len: u64, access: Access, pages: &PageTable) -> Result<(), R
 #[derive(Debug)]
 pub(crate) struct Regions {
     /// By key, without the owner's bits.
-    slots: HashMap<u32, Slot, BuildHasherDefault<KeyHasher>>,
+    slots: HashMap<u32, KeySlot, BuildHasherDefault<KeyHasher>>,
     entries: usize,
     entries_limit: usize,
     limit: usize,
@@ -239,23 +239,23 @@ impl Regions {
                 break key;
             }
         };
-        self.slots.insert(key >> OWNER_BITS, Slot { key, named });
+        self.slots.insert(key >> OWNER_BITS, KeySlot { key, named });
         key
     }
 
     /// The place of a key, whatever its owner's bits.
-    pub(super) fn slot_mut(&mut self, key: Key) -> Option<&mut Slot> {
+    pub(super) fn slot_mut(&mut self, key: Key) -> Option<&mut KeySlot> {
         self.slots.get_mut(&(key >> OWNER_BITS))
     }
 
     /// Frees a key.
-    pub(super) fn remove_slot(&mut self, key: Key) -> Option<Slot> {
+    pub(super) fn remove_slot(&mut self, key: Key) -> Option<KeySlot> {
         self.slots.remove(&(key >> OWNER_BITS))
     }
 
     pub(super) fn region(&self, key: Key) -> Option<&Region> {
         match self.slots.get(&(key >> OWNER_BITS)) {
-            Some(Slot { key: whole, named: Named::Region(region) }) if *whole == key => {
+            Some(KeySlot { key: whole, named: Named::Region(region) }) if *whole == key => {
                 Some(region)
             }
             _ => None,
@@ -264,7 +264,7 @@ impl Regions {
 
     pub(super) fn region_mut(&mut self, key: Key) -> Option<&mut Region> {
         match self.slots.get_mut(&(key >> OWNER_BITS)) {
-            Some(Slot { key: whole, named: Named::Region(region) }) if *whole == key => {
+            Some(KeySlot { key: whole, named: Named::Region(region) }) if *whole == key => {
                 Some(region)
             }
             _ => None,
@@ -274,7 +274,7 @@ impl Regions {
     /// The first address and the length of what a key opens to peers.
     pub(crate) fn extent(&self, key: Key, scope: Scope) -> Option<(u64, u64)> {
         match self.slots.get(&(key >> OWNER_BITS)) {
-            Some(Slot { key: whole, named }) if *whole == key => match named {
+            Some(KeySlot { key: whole, named }) if *whole == key => match named {
                 Named::Region(region) => Some((region.iova, region.len)),
                 Named::Window(window) => window.extent(scope),
             },
@@ -413,7 +413,7 @@ impl Regions {
         need: Access,
     ) -> Result<(&Region, u64), AccessError> {
         let region = match self.slots.get(&(key >> OWNER_BITS)) {
-            Some(Slot { key: whole, named }) if *whole == key => match named {
+            Some(KeySlot { key: whole, named }) if *whole == key => match named {
                 Named::Region(region) if region.valid => region,
                 Named::Window(window) => return self.find_through(window, scope, addr, len, need),
                 Named::Region(_) => return Err(AccessError::Key),

@@ -32,22 +32,22 @@ pub struct MwBinding {
 }
 
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct MemoryWindow {
     pub(super) pd: Pd,
     pub(super) kind: MwType,
-    pub(super) bound: Option<Bound>,
+    pub(super) bound: Option<Binding>,
 }
 
 /// A window's binding, and whose it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bound {
+pub(super) struct Binding {
     pub(super) to: MwBinding,
     pub(super) qpn: u32,
 }
 
-impl Window {
+impl MemoryWindow {
     /// May this queue pair use it?
-    pub(super) fn is_open_to(&self, bound: &Bound, scope: Scope) -> bool {
+    pub(super) fn is_open_to(&self, bound: &Binding, scope: Scope) -> bool {
         self.pd == scope.pd && (self.kind == MwType::Type1 || bound.qpn == scope.qpn)
     }
 

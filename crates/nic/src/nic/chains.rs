@@ -1,7 +1,7 @@
 //! Commands on chains: doorbells and ENABLEs, loop-back, raw elements, limits, steps.
 
 use super::{CreateError, DestroyError, Nic, PostError};
-use crate::chain::{Budget, ChainError, ChainLimits, ChainStep, Errand, Mode, Queue};
+use crate::chain::{ChainBudget, ChainError, ChainLimits, ChainStep, Errand, Mode, Queue};
 use crate::env::Env;
 use crate::memory::Memory;
 use crate::memory::key::Access;
@@ -145,7 +145,7 @@ impl Nic {
     /// goes to ERROR, with [`crate::Event::ChainStopped`].
     pub fn create_budget(&mut self, elements: u64) -> Result<u32, CreateError> {
         let limit = self.card.config.max_budgets;
-        let budget = Budget { full: elements, left: elements, users: 0 };
+        let budget = ChainBudget { full: elements, left: elements, users: 0 };
         self.card.chains.budgets.insert_with(|_| budget).ok_or(CreateError::Full { limit })
     }
 

@@ -1,4 +1,4 @@
-//! Commands on kernels: who runs them, what they are bound to, calls by the host itself.
+//! Commands on kernels: what runs them, what they are bound to, calls by the host itself.
 
 use core::any::Any;
 
@@ -45,19 +45,19 @@ pub enum BindError {
 
 /// Kernels: see [`crate::kernel`].
 impl Nic {
-    /// Gives the card who runs its kernels. Whoever ran them before is dropped, with everything
+    /// Gives the card what runs its kernels. What ran them before is dropped, with everything
     /// that was under way.
     pub fn set_kernels(&mut self, kernels: Box<dyn Kernels>) {
         self.kernels = Runner::new(kernels);
     }
 
-    /// Who runs the card's kernels, if it is a `T`.
+    /// What runs the card's kernels, if it is a `T`.
     pub fn kernels<T: Kernels>(&self) -> Option<&T> {
         let kernels: &dyn Any = self.kernels.kernels()?;
         kernels.downcast_ref()
     }
 
-    /// Lets the host command who runs the card's kernels, if it is a `T`.
+    /// Lets the host command what runs the card's kernels, if it is a `T`.
     pub fn with_kernels<T: Kernels, R>(
         &mut self,
         now: Time,

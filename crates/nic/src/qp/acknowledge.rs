@@ -14,7 +14,7 @@ use crate::wire::{Aeth, Bth, Extensions, Op, Operation, Packet, Position, Syndro
 
 /// What a responder owes its requester.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reply {
+pub(crate) enum Owed {
     Nothing,
     Acknowledge,
     Negative(u8),
@@ -43,7 +43,7 @@ fn low_bits(psn: Psn) -> u16 {
 const LATE_MAX: u16 = 7;
 
 /// Acknowledges that do not wait after one has waited in vain: so many at first, and twice as many
-/// each time, up to 16 · 2^8. Whose peer waits for acknowledges is hardly ever kept waiting.
+/// each time, up to 16 · 2^8. A peer that waits for acknowledges is hardly ever kept waiting.
 const PROMPT: u16 = 16;
 const PROMPT_DOUBLINGS_MAX: u8 = 8;
 
@@ -52,10 +52,10 @@ impl Qp {
     /// arrived since the last.
     pub(crate) fn send_acknowledge(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
         let (syndrome, psn) = match self.rx.reply {
-            Reply::Nothing => return,
+            Owed::Nothing => return,
             _ if self.rx.pending > 0 => return,
-            Reply::Acknowledge => (ACKNOWLEDGE, self.acknowledges_to(env.card)),
-            Reply::Negative(syndrome) => (syndrome, self.rx.expected),
+            Owed::Acknowledge => (ACKNOWLEDGE, self.acknowledges_to(env.card)),
+            Owed::Negative(syndrome) => (syndrome, self.rx.expected),
         };
         self.note_acknowledge();
         let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
@@ -78,7 +78,7 @@ impl Qp {
     /// The acknowledge that is owed, if one is, for a request of ours to take along
     /// ([`Op::is_acknowledging`]).
     pub(super) fn take_acknowledge(&mut self, card: &mut Card) -> Option<Aeth> {
-        if self.rx.reply != Reply::Acknowledge || self.rx.pending > 0 {
+        if self.rx.reply != Owed::Acknowledge || self.rx.pending > 0 {
             return None;
         }
         let psn = self.acknowledges_to(card);
@@ -89,7 +89,7 @@ impl Qp {
 
     /// The acknowledge, or NAK, is on its way.
     fn note_acknowledge(&mut self) {
-        self.rx.reply = Reply::Nothing;
+        self.rx.reply = Owed::Nothing;
         self.rx.acknowledged = low_bits(self.rx.expected);
         if self.rx.held == Held::Yes {
             self.rx.held = Held::Listed;
@@ -127,7 +127,7 @@ impl Qp {
     /// Lets an acknowledge wait while the application answers, if few packets wait for it and the
     /// last ones did not wait in vain; returns whether it does.
     pub(crate) fn hold_acknowledge(&mut self, card: &mut Card) -> bool {
-        if self.rx.reply != Reply::Acknowledge {
+        if self.rx.reply != Owed::Acknowledge {
             return false;
         }
         if self.rx.prompt > 0 {
@@ -150,7 +150,7 @@ impl Qp {
     pub(crate) fn release_acknowledge(&mut self, card: &mut Card) {
         self.note_lone_acknowledge();
         self.rx.held = Held::No;
-        if self.rx.reply == Reply::Acknowledge {
+        if self.rx.reply == Owed::Acknowledge {
             self.schedule(card);
         }
     }

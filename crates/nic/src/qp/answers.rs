@@ -4,7 +4,7 @@
 //! repeated READ is executed again and a repeated atomic is told its saved result.
 
 use super::Qp;
-use super::acknowledge::Reply;
+use super::acknowledge::Owed;
 use super::refusal::Refusal;
 use crate::env::Env;
 use crate::incident::{Blame, Cause, Outcome, Touched};
@@ -224,6 +224,7 @@ impl Qp {
             return Err(Refusal::NotReady);
         }
         self.rx.pending += 1;
+        debug_assert!(usize::from(self.rx.pending) <= self.rx.answers.len());
         self.rx.ends_with_answer = true;
         self.rx.msn = self.rx.msn.wrapping_add(1);
         Ok(())
@@ -314,8 +315,8 @@ impl Qp {
                     self.rx.pending -= 1;
                     // The newest answer acknowledges all before it, and itself.
                     let newest = answer.psn.plus(answer.packets) == self.rx.expected;
-                    if newest && self.rx.reply == Reply::Acknowledge {
-                        self.rx.reply = Reply::Nothing;
+                    if newest && self.rx.reply == Owed::Acknowledge {
+                        self.rx.reply = Owed::Nothing;
                     }
                 }
             }
@@ -390,8 +391,8 @@ impl Qp {
     pub(crate) fn drop_answers(&mut self, env: &mut Env<'_>) {
         while env.card.answers.pop(&mut self.rx.answers).is_some() {}
         let unanswered = core::mem::take(&mut self.rx.pending) > 0;
-        if unanswered && self.rx.reply == Reply::Acknowledge {
-            self.rx.reply = Reply::Nothing;
+        if unanswered && self.rx.reply == Owed::Acknowledge {
+            self.rx.reply = Owed::Nothing;
         }
     }
 }

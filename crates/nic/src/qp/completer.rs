@@ -3,18 +3,19 @@
 //! Any answer acknowledges all requests before it. One that passes an unanswered READ or atomic
 //! shows that its response was lost: an implied NAK, and the requester goes back to it.
 
+use super::refusal::status_of;
 use super::requester::{READ_PIECE, Recovery};
 use super::{Qp, State};
 use crate::card::Unsettled;
 use crate::env::Env;
 use crate::event::Event;
 use crate::incident::{Blame, Cause, LossSign, Touched};
-use crate::memory::key::{Access, AccessError};
+use crate::memory::key::AccessError;
 use crate::psn::Psn;
 use crate::queue::element::Element;
 use crate::queue::outstanding::Outstanding;
-use crate::queue::sgl::pieces;
-use crate::queue::{Completion, Opcode, SendFlags, Sge, Status, WorkKind};
+use crate::queue::sgl::scatter;
+use crate::queue::{Completion, Opcode, SendFlags, Status, WorkKind};
 use crate::timers::rnr_delay;
 use crate::wire::{Nak, Op, Operation, Packet, Syndrome};
 
@@ -104,15 +105,14 @@ impl Qp {
     }
 
     fn handle_nak(&mut self, env: &mut Env<'_>, psn: Psn, op: &'static Op, nak: Nak) {
-        let status = match nak {
-            // A late one; what it asks for will be sent when the wait is over.
-            Nak::PsnSequence if self.tx.recovery == Recovery::RnrWait => return,
-            Nak::PsnSequence => return self.retry(env, psn, LossSign::SequenceNak),
-            Nak::InvalidRequest => Status::RemoteInvalidRequest,
-            Nak::RemoteAccess => Status::RemoteAccess,
-            Nak::RemoteOperational => Status::RemoteOperation,
-        };
-        self.fail_front_for(env, status, Cause::Told(nak), (Some(op), psn));
+        if nak != Nak::PsnSequence {
+            let packet = (Some(op), psn);
+            return self.fail_front_for(env, status_of(nak), Cause::Told(nak), packet);
+        }
+        // One that comes during an RNR wait is late; what it asks for is sent when that is over.
+        if self.tx.recovery != Recovery::RnrWait {
+            self.retry(env, psn, LossSign::SequenceNak);
+        }
     }
 
     fn wait_for_receiver(&mut self, env: &mut Env<'_>, psn: Psn, timer: u8) {
@@ -174,6 +174,7 @@ impl Qp {
         self.tx.next = psn;
         self.tx.cursor = env.card.outstanding.find(&self.tx.outstanding, |w| w.holds(psn));
         self.tx.reads = 0;
+        self.tx.debug_assert_in_order();
     }
 
     /// A response that does not follow the last one: one before it is missing.
@@ -225,6 +226,7 @@ impl Qp {
             self.tx.next = una;
             self.tx.cursor = env.card.outstanding.find(&self.tx.outstanding, |w| w.holds(una));
         }
+        self.tx.debug_assert_in_order();
         self.tx.window.acknowledged(packets, una, env.card.config.window_packets);
         self.tx.retries_left = self.cold.retry_cnt;
         self.tx.rnr_retries_left = self.cold.rnr_retry;
@@ -322,16 +324,9 @@ impl Qp {
         offset: u32,
         bytes: &[u8],
     ) -> Result<(), AccessError> {
-        let mut entries = [Sge::default(); crate::queue::MAX_SGE];
-        let sges = work.entries(&env.card.sgls);
-        let entries = &mut entries[..sges.len()];
-        entries.copy_from_slice(sges);
-        let mut rest = bytes;
-        pieces(entries, offset, bytes.len() as u32, |Sge { addr, len, lkey }| {
-            let (now, later) = rest.split_at(len as usize);
-            rest = later;
-            env.write_region((lkey, self.scope()), addr, now, Access::LOCAL_WRITE)
-        })
+        let card = &*env.card;
+        let to = (self.scope(), work.entries(&card.sgls));
+        scatter(&card.regions, env.mem, to, offset, bytes).map_err(|(error, _)| error)
     }
 }
 

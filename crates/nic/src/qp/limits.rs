@@ -4,11 +4,13 @@
 use core::time::Duration;
 
 use super::Qp;
+use super::refusal::Failure;
 use crate::card::Card;
 use crate::chain::{ChainLimits, Mode, Rate};
 use crate::env::Env;
 use crate::event::Event;
 use crate::incident::Cause;
+use crate::queue::Status;
 use crate::time::Time;
 use crate::timers::Timer;
 
@@ -17,7 +19,7 @@ const PS_PER_NS: u64 = 1000;
 
 /// A queue pair's limits, and how it stands with them.
 #[derive(Debug)]
-pub(crate) struct Limits {
+pub(crate) struct SendLimits {
     pub(crate) set: ChainLimits,
     bucket: Option<Bucket>,
     /// The WAIT that holds the queue, by its index, and since when.
@@ -72,10 +74,10 @@ pub(crate) enum OverLimit {
     Budget,
 }
 
-impl Limits {
-    pub(crate) fn new(set: ChainLimits, now: Time) -> Limits {
+impl SendLimits {
+    pub(crate) fn new(set: ChainLimits, now: Time) -> SendLimits {
         let bucket = set.rate.map(|rate| Bucket::new(rate, now));
-        Limits { set, bucket, waits: None, timer: Timer::IDLE }
+        SendLimits { set, bucket, waits: None, timer: Timer::IDLE }
     }
 }
 
@@ -92,7 +94,7 @@ impl Qp {
             new.users += 1;
         }
         self.mode.set(Mode::LIMITED, limits.is_some());
-        self.cold.limits = limits.map(|limits| Box::new(Limits::new(limits, now)));
+        self.cold.limits = limits.map(|limits| Box::new(SendLimits::new(limits, now)));
     }
 
     /// May the next element run? If it is to wait, the queue pair's timer will wake it.
@@ -148,12 +150,12 @@ impl Qp {
         }
     }
 
-    /// Its chain has used up its budget; says why the queue pair stops.
+    /// Its chain has used up its budget: the next element fails.
     #[cold]
-    pub(super) fn stop_chain(&self, card: &mut Card) -> Cause {
+    pub(super) fn stop_chain(&self, card: &mut Card) -> Failure {
         card.counters.chain_budget += 1;
         card.events.push_back(Event::ChainStopped(self.qpn));
-        Cause::ChainBudget
+        Failure::new(Status::LocalQpOperation, Cause::ChainBudget)
     }
 
     /// A WAIT holds the queue; says whether it has done so for too long.

@@ -15,7 +15,7 @@ use crate::qp::limits::OverLimit;
 use crate::qp::order::Wait;
 use crate::queue::element::{AT_SGE, BadElement, Element, sge_at};
 use crate::queue::outstanding::{Origin, Outstanding};
-use crate::queue::sgl::pieces;
+use crate::queue::sgl::{pieces, scatter};
 use crate::queue::{MAX_SGE, Opcode, SendFlags, Sge, Status};
 use crate::scheduler::Budget;
 use crate::wire::opcode::Follows;
@@ -25,7 +25,7 @@ use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Reth, Transp
 pub(crate) const PIECE: u32 = 4096;
 
 /// What became of an element.
-enum Flow {
+enum Progress {
     /// It is done: on to the next.
     Done,
     /// A message of several pieces has begun.
@@ -34,22 +34,22 @@ enum Flow {
     Blocked,
 }
 
-impl Flow {
+impl Progress {
     /// What a WAIT has found.
-    fn of(wait: Wait) -> Result<Flow, Failure> {
+    fn of(wait: Wait) -> Result<Progress, Failure> {
         match wait {
-            Wait::Over => Ok(Flow::Done),
-            Wait::Blocked => Ok(Flow::Blocked),
+            Wait::Over => Ok(Progress::Done),
+            Wait::Blocked => Ok(Progress::Blocked),
             Wait::Refused(cause) => Err(Failure::new(Status::LocalQpOperation, cause)),
         }
     }
 
     /// How a step that came to this is traced.
-    fn end(flow: &Result<Flow, Failure>) -> StepEnd {
+    fn end(flow: &Result<Progress, Failure>) -> StepEnd {
         match flow {
-            Ok(Flow::Done) => StepEnd::Done,
-            Ok(Flow::Begun) => StepEnd::Issued,
-            Ok(Flow::Blocked) => StepEnd::Blocked,
+            Ok(Progress::Done) => StepEnd::Done,
+            Ok(Progress::Begun) => StepEnd::Issued,
+            Ok(Progress::Blocked) => StepEnd::Blocked,
             Err(failure) => StepEnd::Failed(failure.status),
         }
     }
@@ -178,8 +178,8 @@ impl Turn<'_, '_> {
         };
         // Behind what concerns others, the queue pair has to be looked for again.
         let (flow, qp) = match element.opcode {
-            Opcode::NoOp => (Ok(Flow::Done), qp),
-            Opcode::Wait => (Flow::of(qp.wait(self.env, element)), qp),
+            Opcode::NoOp => (Ok(Progress::Done), qp),
+            Opcode::Wait => (Progress::of(qp.wait(self.env, element)), qp),
             _ => {
                 let flow = self.carry_out(element, raw, scratch);
                 let Some(qp) = self.qps.get_mut(self.qpn) else { return Some(false) };
@@ -187,19 +187,19 @@ impl Turn<'_, '_> {
             }
         };
         if self.env.card.chains.traces() {
-            qp.trace(self.env, (Queue::Send, index), raw, Flow::end(&flow));
+            qp.trace(self.env, (Queue::Send, index), raw, Progress::end(&flow));
         }
         match flow {
-            Ok(Flow::Blocked) => {
+            Ok(Progress::Blocked) => {
                 qp.sq.fetched = index;
                 Some(false)
             }
-            Ok(Flow::Begun) => {
+            Ok(Progress::Begun) => {
                 self.ran += 1;
                 qp.note_run(self.env);
                 self.go_on(scratch)
             }
-            Ok(Flow::Done) => {
+            Ok(Progress::Done) => {
                 self.ran += 1;
                 qp.note_run(self.env);
                 qp.sq.retired = qp.sq.fetched;
@@ -227,8 +227,8 @@ impl Turn<'_, '_> {
     fn out_of_budget(&mut self, raw: &[u8]) -> Option<bool> {
         let qp = self.qps.get_mut(self.qpn)?;
         qp.sq.fetched = qp.sq.fetched.wrapping_add(1);
-        let cause = qp.stop_chain(self.env.card);
-        self.refuse(raw, Failure::new(Status::LocalQpOperation, cause))
+        let failure = qp.stop_chain(self.env.card);
+        self.refuse(raw, failure)
     }
 
     /// The element fetched last is not run at all.
@@ -248,7 +248,7 @@ impl Turn<'_, '_> {
         element: &Element,
         raw: &[u8],
         scratch: &mut [u8],
-    ) -> Result<Flow, Failure> {
+    ) -> Result<Progress, Failure> {
         match element.opcode {
             Opcode::Enable | Opcode::EnableRecv => self.enable(element),
             Opcode::Write | Opcode::WriteImm | Opcode::Send | Opcode::SendImm | Opcode::Read => {
@@ -262,16 +262,16 @@ impl Turn<'_, '_> {
         }
     }
 
-    fn enable(&mut self, element: &Element) -> Result<Flow, Failure> {
+    fn enable(&mut self, element: &Element) -> Result<Progress, Failure> {
         let done = enable(self.qps, self.env, self.scope.pd, element);
-        done.map(|()| Flow::Done).map_err(|error| {
+        done.map(|()| Progress::Done).map_err(|error| {
             self.env.card.counters.chain_bad_enable += 1;
             Failure::new(Status::LocalQpOperation, Cause::BadEnable(error))
         })
     }
 
     /// A calc verb or atomic: its effect and its result.
-    fn atomic(&mut self, element: &Element) -> Result<Flow, Failure> {
+    fn atomic(&mut self, element: &Element) -> Result<Progress, Failure> {
         let sge = (element.num_sge > 0).then_some(element.sge);
         if let Some(entry) = sge {
             // Once the word is changed, nothing can be refused any more.
@@ -285,7 +285,7 @@ impl Turn<'_, '_> {
             // The word is in the host's byte order in memory, on both sides.
             self.write_local(entry, &original.to_ne_bytes())?;
         }
-        Ok(Flow::Done)
+        Ok(Progress::Done)
     }
 
     /// A message: at once if it is one piece, else as outstanding work.
@@ -295,7 +295,7 @@ impl Turn<'_, '_> {
         element: &Element,
         raw: &[u8],
         scratch: &mut [u8],
-    ) -> Result<Flow, Failure> {
+    ) -> Result<Progress, Failure> {
         if element.num_sge > 1 || element.len > PIECE {
             return self.long_message(element, raw, scratch);
         }
@@ -313,7 +313,7 @@ impl Turn<'_, '_> {
         element: &Element,
         raw: &[u8],
         scratch: &mut [u8],
-    ) -> Result<Flow, Failure> {
+    ) -> Result<Progress, Failure> {
         let mut entries = [Sge::default(); MAX_SGE];
         let entries = &mut entries[..element.num_sge.into()];
         entries.iter_mut().enumerate().for_each(|(i, entry)| *entry = sge_at(raw, i));
@@ -333,17 +333,17 @@ impl Turn<'_, '_> {
         element: &Element,
         local: &Local<'_>,
         scratch: &mut [u8],
-    ) -> Result<Flow, Failure> {
+    ) -> Result<Progress, Failure> {
         let place = (0, element.len, Position::Only);
         let moved = self.piece(element, local, place, scratch)?;
-        Ok(if moved { Flow::Done } else { Flow::Blocked })
+        Ok(if moved { Progress::Done } else { Progress::Blocked })
     }
 
     /// Puts a long message among the outstanding work.
-    fn begin(&mut self, element: &Element, raw: &[u8]) -> Result<Flow, Failure> {
+    fn begin(&mut self, element: &Element, raw: &[u8]) -> Result<Progress, Failure> {
         let pool = &mut self.env.card.sgls;
         let more = (element.num_sge > 1).then(|| pool.copy_in(raw, element.num_sge));
-        let Some(qp) = self.qps.get_mut(self.qpn) else { return Ok(Flow::Blocked) };
+        let Some(qp) = self.qps.get_mut(self.qpn) else { return Ok(Progress::Blocked) };
         let work = Outstanding {
             element: *element,
             more,
@@ -354,11 +354,11 @@ impl Turn<'_, '_> {
             origin: Origin::Ring,
         };
         if self.env.card.outstanding.push(&mut qp.tx.outstanding, work).is_some() {
-            return Ok(Flow::Begun);
+            return Ok(Progress::Begun);
         }
         more.into_iter().for_each(|slot| self.env.card.sgls.release(slot));
         qp.starve(self.env);
-        Ok(Flow::Blocked)
+        Ok(Progress::Blocked)
     }
 
     /// Goes on with the message that is under way, if one is. If it ends the turn, says whether
@@ -436,12 +436,9 @@ impl Turn<'_, '_> {
 
     /// Writes bytes of a message, from `offset` on, to where its entries say.
     fn scatter(&mut self, entries: &[Sge], offset: u32, bytes: &[u8]) -> Result<(), Failure> {
-        let mut rest = bytes;
-        pieces(entries, offset, bytes.len() as u32, |entry| {
-            let (now, later) = rest.split_at(entry.len as usize);
-            rest = later;
-            self.write_local(entry, now)
-        })
+        let (regions, mem) = (&self.env.card.regions, &mut *self.env.mem);
+        let done = scatter(regions, mem, (self.scope, entries), offset, bytes);
+        done.map_err(|(error, piece)| self.local_failure(error, piece))
     }
 
     /// Reads bytes of a message, from `offset` on, from where its entries say.

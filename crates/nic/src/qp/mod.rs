@@ -1,9 +1,10 @@
 //! The queue pair, by its halves.
 //!
-//! [`requester`] turns send elements into packets, [`completer`] takes the answers, [`responder`]
-//! carries out a peer's requests and [`answers`] sends what READs and atomics ask back;
-//! [`datagram`] is what UD does instead. [`state`] is the table of states, [`timers`] and
-//! [`window`] say when and how much to send.
+//! [`post`](mod@post) writes elements into its rings and [`requester`] turns them into packets;
+//! [`incoming`] gives what arrives to the half that it concerns: [`completer`] takes the answers,
+//! [`responder`] carries out a peer's requests, [`answers`] sends what READs and atomics ask,
+//! [`acknowledge`] says that the rest has arrived; [`datagram`] is what UD does instead. [`state`]
+//! is the table of states, [`window`] says how much to send.
 //!
 //! What every packet touches is at most 256 bytes a queue pair ([`Qp`]; a test holds it); the rest
 //! is boxed away ([`Cold`]) or lives in pools that the whole card shares.
@@ -36,7 +37,7 @@ pub(crate) use post::post;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
 
 pub(crate) use incoming::Incoming;
-pub(crate) use limits::Limits;
+pub(crate) use limits::SendLimits;
 pub(crate) use loop_back::{enable, turn as loop_back_turn};
 
 use std::collections::VecDeque;
@@ -129,7 +130,7 @@ pub(crate) struct Cold {
     pub(crate) written: [u32; 2],
     /// Where a WAIT has put it down to be woken.
     pub(crate) waiting: Option<order::Waiting>,
-    pub(crate) limits: Option<Box<Limits>>,
+    pub(crate) limits: Option<Box<SendLimits>>,
 }
 
 impl Cold {

@@ -1,6 +1,5 @@
 //! What orders elements: NOOP, WAIT and ENABLE (RedN §3.1).
 
-use super::limits::OverLimit;
 use super::refusal::Failure;
 use super::requester::Stop;
 use super::{Qp, State};
@@ -23,11 +22,11 @@ pub(super) enum Wait {
     Refused(Cause),
 }
 
-/// Where a queue pair stands among those who wait.
+/// Where a queue pair waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     cq: u32,
-    /// How often those who waited there had been woken when it was put down.
+    /// How often the queues that waited there had been woken when it was put down.
     wakes: u32,
 }
 
@@ -71,29 +70,22 @@ impl Qp {
         Wait::Blocked
     }
 
-    /// A WAIT, or an element without a budget, in the queue of a connection: an error if it holds
-    /// the queue, with a failure if it is for good.
+    /// A WAIT in the queue of a connection: what is wrong with it, or that it holds the queue.
     #[inline(never)]
-    pub(super) fn holds(
+    pub(super) fn wait_in_connection(
         &mut self,
         env: &mut Env<'_>,
         element: &Element,
-        over: Option<OverLimit>,
         raw: &[u8],
-    ) -> Result<(), Option<Failure>> {
-        let cause = if over.is_some() {
-            self.stop_chain(env.card)
-        } else {
-            match self.wait(env, element) {
-                Wait::Over => return Ok(()),
-                Wait::Refused(cause) => cause,
-                Wait::Blocked => {
-                    self.trace(env, (Queue::Send, self.sq.fetched), raw, StepEnd::Blocked);
-                    return Err(None);
-                }
+    ) -> Result<Option<Failure>, Stop> {
+        match self.wait(env, element) {
+            Wait::Over => Ok(None),
+            Wait::Refused(cause) => Ok(Some(Failure::new(Status::LocalQpOperation, cause))),
+            Wait::Blocked => {
+                self.trace(env, (Queue::Send, self.sq.fetched), raw, StepEnd::Blocked);
+                Err(Stop::Blocked)
             }
-        };
-        Err(Some(Failure::new(Status::LocalQpOperation, cause)))
+        }
     }
 
     fn leave(&self, card: &mut Card, Waiting { cq, wakes }: Waiting) {
@@ -174,7 +166,7 @@ impl Qp {
         self.schedule(env.card);
     }
 
-    /// Keeps a step of a chain, if somebody traces.
+    /// Keeps a step of a chain, if the owner traces them.
     #[inline]
     pub(crate) fn trace(
         &self,

@@ -5,11 +5,10 @@ use super::refusal::Refusal;
 use crate::chain::{Mode, Queue, StepEnd};
 use crate::env::Env;
 use crate::incident::{Blame, Cause, Touched};
-use crate::memory::key::Access;
 use crate::queue::element::MAX_MESSAGE;
 use crate::queue::ring::with_room;
-use crate::queue::sgl::{SglSlot, pieces};
-use crate::queue::{Completion, CompletionFlags, MAX_SGE, Sge, Status, WorkKind};
+use crate::queue::sgl::{SglSlot, scatter};
+use crate::queue::{Completion, CompletionFlags, Sge, Status, WorkKind};
 use crate::wire::opcode::Follows;
 use crate::wire::{Nak, Packet};
 
@@ -77,27 +76,19 @@ impl Qp {
         receive: &mut Receive,
         payload: &[u8],
     ) -> Result<(), Refusal> {
-        let mut entries = [Sge::default(); MAX_SGE];
         let sges = env.card.sgls.entries(receive.sgl, receive.count);
-        let entries = &mut entries[..sges.len()];
-        entries.copy_from_slice(sges);
-        let room: u64 = entries.iter().map(|s| u64::from(s.len)).sum();
+        let room: u64 = sges.iter().map(|s| u64::from(s.len)).sum();
         let (wr_id, got) = (receive.wr_id, u64::from(receive.filled) + payload.len() as u64);
         if got > room.min(MAX_MESSAGE.into()) {
             self.rx.receive = None;
             self.end_receive(env, receive, Status::LocalLength);
             return Err(Refusal::invalid(env, Cause::ReceiveTooShort { wr_id, got, room }));
         }
-        let mut rest = payload;
-        let filled = pieces(entries, receive.filled, payload.len() as u32, |sge| {
-            let Sge { addr, len, lkey } = sge;
-            let (now, later) = rest.split_at(len as usize);
-            rest = later;
-            let written = env.write_region((lkey, self.scope()), addr, now, Access::LOCAL_WRITE);
-            written.map_err(|error| (error, Touched { key: lkey, addr, len: len.into() }))
-        });
-        if let Err((error, memory)) = filled {
+        let to = (self.scope(), sges);
+        let filled = scatter(&env.card.regions, env.mem, to, receive.filled, payload);
+        if let Err((error, Sge { addr, len, lkey })) = filled {
             env.card.counters.elements_protection += 1;
+            let memory = Touched { key: lkey, addr, len: len.into() };
             let cause = Cause::ReceiveMemory { wr_id, error };
             self.rx.receive = None;
             self.end_receive(env, receive, Status::LocalProtection);

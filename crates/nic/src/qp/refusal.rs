@@ -76,11 +76,15 @@ impl Failure {
 
     /// The peer on the same card says no.
     pub(super) fn told(nak: Nak) -> Failure {
-        let status = match nak {
-            Nak::RemoteAccess => Status::RemoteAccess,
-            Nak::RemoteOperational => Status::RemoteOperation,
-            Nak::InvalidRequest | Nak::PsnSequence => Status::RemoteInvalidRequest,
-        };
-        Failure { nak: Some(nak), ..Failure::new(status, Cause::Told(nak)) }
+        Failure { nak: Some(nak), ..Failure::new(status_of(nak), Cause::Told(nak)) }
+    }
+}
+
+/// How a request ends that the peer refuses.
+pub(super) fn status_of(nak: Nak) -> Status {
+    match nak {
+        Nak::RemoteAccess => Status::RemoteAccess,
+        Nak::RemoteOperational => Status::RemoteOperation,
+        Nak::InvalidRequest | Nak::PsnSequence => Status::RemoteInvalidRequest,
     }
 }

@@ -16,8 +16,8 @@ use crate::kernel::Passing;
 use crate::memory::Calc;
 use crate::memory::key::{Access, AccessError};
 use crate::multi_queue::{Cursor, List};
-use crate::psn::Psn;
-use crate::queue::element::{AT_SGE, Element};
+use crate::psn::{self, Psn};
+use crate::queue::element::{AT_SGE, BadElement, Element};
 use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::pieces;
 use crate::queue::{Opcode, SendFlags, Sge, Status};
@@ -83,6 +83,16 @@ impl Requester {
             reads: 0,
             recovery: Recovery::Nothing,
         }
+    }
+
+    /// What holds of a reliable requester, whatever its peer says: all before `una` is
+    /// acknowledged, nothing beyond `high` was sent, and what lies between is less than half the
+    /// circle of PSNs, so that there is no doubt of two which is the later one.
+    #[inline]
+    pub(super) fn debug_assert_in_order(&self) {
+        let sent = self.high.distance_from(self.una);
+        debug_assert!(self.next.distance_from(self.una) <= sent, "{self:?}");
+        debug_assert!(sent < psn::HALF, "{self:?}");
     }
 
     /// Sends nothing more and waits for nothing.
@@ -215,10 +225,16 @@ impl Qp {
     /// Judges one element and gives it its PSNs.
     fn issue(&mut self, env: &mut Env<'_>, raw: &[u8]) -> Option<Stop> {
         let index = self.sq.fetched;
-        let (element, failure) = match self.judge_next(env, raw) {
-            Ok(judged) => judged,
+        let over = self.may_run(env).err();
+        if over == Some(OverLimit::Rate) {
+            return Some(Stop::Blocked);
+        }
+        let parsed = Element::parse(raw);
+        let failure = match self.judge_parsed(env, &parsed, over, raw) {
+            Ok(failure) => failure,
             Err(stop) => return Some(stop),
         };
+        let element = parsed.unwrap_or_else(|_| Element::unreadable(raw));
         let failed = failure.as_ref().map(|failure| failure.status);
         let Some(cursor) = self.push_outstanding(env, &element, raw, failed) else {
             return Some(self.starve(env));
@@ -239,39 +255,35 @@ impl Qp {
         None
     }
 
-    /// Reads the next element and judges it: what is wrong with it, unless the queue has to wait.
+    /// What is wrong with an element, if something is; or what the queue has to wait for first.
     #[inline(always)]
-    fn judge_next(
+    fn judge_parsed(
         &mut self,
         env: &mut Env<'_>,
+        parsed: &Result<Element, BadElement>,
+        over: Option<OverLimit>,
         raw: &[u8],
-    ) -> Result<(Element, Option<Failure>), Stop> {
-        let over = self.may_run(env).err();
-        if over == Some(OverLimit::Rate) {
-            return Err(Stop::Blocked);
-        }
-        let (element, failure) = match Element::parse(raw) {
+    ) -> Result<Option<Failure>, Stop> {
+        let failure = match parsed {
             Ok(element) => {
                 let fenced = element.flags.contains(SendFlags::FENCE);
                 if fenced && self.waits_for_response(env) {
                     return Err(Stop::Blocked);
                 }
-                let failure = self.judge(env, &element, raw).err();
-                (element, failure)
+                self.judge(env, element, raw).err()
             }
             Err(bad) => {
                 env.card.counters.elements_invalid += 1;
-                (Element::unreadable(raw), Some(Failure::malformed(bad)))
+                Some(Failure::malformed(*bad))
             }
         };
-        if over.is_some() || element.opcode == Opcode::Wait && failure.is_none() {
-            match self.holds(env, &element, over, raw) {
-                Ok(()) => {}
-                Err(None) => return Err(Stop::Blocked),
-                Err(held) => return Ok((element, held)),
+        match parsed {
+            _ if over.is_some() => Ok(Some(self.stop_chain(env.card))),
+            Ok(element) if element.opcode == Opcode::Wait && failure.is_none() => {
+                self.wait_in_connection(env, element, raw)
             }
+            _ => Ok(failure),
         }
-        Ok((element, failure))
     }
 
     /// Puts an element among the outstanding work; `None` if the pool is full. One that has failed
@@ -388,6 +400,7 @@ impl Qp {
             self.tx.cursor = env.card.outstanding.next(self.tx.cursor);
         }
         if self.transport.is_reliable() {
+            self.tx.debug_assert_in_order();
             if !self.tx.timer.is_armed() {
                 self.arm_timer(env);
             }

@@ -5,7 +5,7 @@
 //! message it is part of, and memory, and only then changes anything.
 
 use super::Qp;
-use super::acknowledge::{Held, Reply};
+use super::acknowledge::{Held, Owed};
 use super::receive::Receive;
 use super::refusal::Refusal;
 use crate::env::Env;
@@ -32,7 +32,7 @@ pub(crate) struct Responder {
     /// The last request was a READ or an atomic.
     pub(crate) ends_with_answer: bool,
     /// What the next acknowledge is to say.
-    pub(crate) reply: Reply,
+    pub(crate) reply: Owed,
     /// The low bits of the PSN that all before has been acknowledged of.
     pub(crate) acknowledged: u16,
     /// Is an acknowledge held back?
@@ -79,7 +79,7 @@ impl Responder {
             answers: List::EMPTY,
             pending: 0,
             ends_with_answer: false,
-            reply: Reply::Nothing,
+            reply: Owed::Nothing,
             acknowledged: expected.value() as u16,
             held: Held::No,
             prompt: 0,
@@ -122,12 +122,12 @@ impl Qp {
                 self.rx.nak_sent = false;
                 self.rx.expected = psn.plus(psns);
                 env.card.counters.rx_bytes += packet.payload.len() as u64;
-                let now_ready = matches!(self.rx.reply, Reply::Negative(syndrome)
+                let now_ready = matches!(self.rx.reply, Owed::Negative(syndrome)
                     if matches!(Syndrome::parse(syndrome), Syndrome::Rnr { .. }));
-                if now_ready || packet.bth.ack_req && self.rx.reply == Reply::Nothing {
-                    self.rx.reply = Reply::Acknowledge;
+                if now_ready || packet.bth.ack_req && self.rx.reply == Owed::Nothing {
+                    self.rx.reply = Owed::Acknowledge;
                 }
-                if self.rx.reply != Reply::Nothing || self.rx.pending > 0 {
+                if self.rx.reply != Owed::Nothing || self.rx.pending > 0 {
                     self.schedule(env.card);
                 }
             }
@@ -156,7 +156,7 @@ impl Qp {
     /// Owes the requester a NAK for the expected PSN; then silence until it comes.
     fn refuse(&mut self, env: &mut Env<'_>, syndrome: Syndrome) {
         self.rx.nak_sent = true;
-        self.rx.reply = Reply::Negative(syndrome.byte());
+        self.rx.reply = Owed::Negative(syndrome.byte());
         self.schedule(env.card);
     }
 
@@ -186,7 +186,7 @@ impl Qp {
                 self.answer_atomic_again(env, packet);
             }
             Operation::AtomicWrite | Operation::Flush => self.answer_done_again(env, packet),
-            _ if self.rx.reply == Reply::Nothing => self.rx.reply = Reply::Acknowledge,
+            _ if self.rx.reply == Owed::Nothing => self.rx.reply = Owed::Acknowledge,
             _ => {}
         }
     }
@@ -206,7 +206,7 @@ impl Qp {
             Operation::AtomicWrite => return self.execute_atomic_write(env, packet),
             Operation::Flush => return self.execute_flush(env, packet),
             Operation::Rpc | Operation::RpcWrite => self.execute_rpc(env, packet)?,
-            // Answers are the completer's, and notifications nobody's here.
+            // Answers are the completer's; notifications do not come this way.
             _ => return Err(Refusal::invalid(env, Cause::Sequence)),
         };
         self.rx.ends_with_answer = false;
@@ -301,6 +301,7 @@ impl Qp {
         }
         self.rx.write_addr = addr.wrapping_add(u64::from(len));
         (self.rx.write_rkey, self.rx.write_left, self.rx.write_total) = (rkey, left - len, total);
+        debug_assert!(self.rx.write_left < total || total == 0);
         if let Some(receive) = receive {
             self.complete_receive(env, &receive, packet, WorkKind::RecvWriteImm, total);
         }

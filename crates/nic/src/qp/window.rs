@@ -63,6 +63,12 @@ impl Window {
         most.min(u32::from(self.size) / 4).max(1)
     }
 
+    /// It never closes, and never opens wider than it may.
+    #[inline]
+    fn debug_assert_in_bounds(&self, limit: u16) {
+        debug_assert!((LEAST..=limit.max(LEAST)).contains(&self.size), "{self:?}, {limit}");
+    }
+
     /// `packets` more are acknowledged, all before `una`; the window grows up to `limit`.
     pub(crate) fn acknowledged(&mut self, packets: u32, una: Psn, limit: u16) {
         if self.recover.is_over(una) {
@@ -75,6 +81,7 @@ impl Window {
                 self.size += 1;
             }
         }
+        self.debug_assert_in_bounds(limit);
     }
 
     /// Congestion or loss was seen while packets up to `high` were out.

@@ -1,8 +1,8 @@
 //! XRC: a connection whose requests name the shared receive queue that they are for.
 //!
 //! The sender's half only asks and the receiver's only answers. A request's queue says whose memory
-//! is meant and who is told: protection domain and completion queue are the shared receive queue's
-//! (InfiniBand specification, annex A14).
+//! is meant and which queue is told: protection domain and completion queue are the shared receive
+//! queue's (InfiniBand specification, annex A14).
 
 use super::Qp;
 use crate::env::Env;

@@ -202,10 +202,10 @@ pub(crate) enum Pushed {
     Lost,
 }
 
-/// The protection domain of those who report to a completion queue.
+/// The protection domain of the queue pairs that report to a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Domain {
-    Nobodys,
+enum Reporters {
+    None,
     One(Pd),
     Several,
 }
@@ -223,7 +223,7 @@ pub(crate) struct CompletionQueue {
     pub(crate) timer: Timer,
     /// Queue pairs, and XRC shared receive queues, that report here.
     users: u32,
-    domain: Domain,
+    domain: Reporters,
     /// It only counts what ended well, and keeps what did not.
     counts_only: bool,
     /// Entries without an error that ever came.
@@ -232,7 +232,7 @@ pub(crate) struct CompletionQueue {
     waiting: Vec<u32>,
     /// The least count that one of them waits for.
     wake_at: u64,
-    /// How often those who waited were woken, so that none waits here twice.
+    /// How often the queues that waited were woken, so that none waits here twice.
     wakes: u32,
 }
 
@@ -247,7 +247,7 @@ impl CompletionQueue {
             untold: 0,
             timer: Timer::IDLE,
             users: 0,
-            domain: Domain::Nobodys,
+            domain: Reporters::None,
             counts_only: false,
             count: 0,
             waiting: Vec::new(),
@@ -261,7 +261,7 @@ impl CompletionQueue {
         CompletionQueue { counts_only: true, ..CompletionQueue::new(capacity) }
     }
 
-    /// Who report here, how many.
+    /// How many queue pairs report here.
     pub(crate) fn users(&self) -> u32 {
         self.users
     }
@@ -270,9 +270,9 @@ impl CompletionQueue {
     pub(crate) fn add_user(&mut self, pd: Pd) {
         self.users += 1;
         self.domain = match self.domain {
-            Domain::Nobodys => Domain::One(pd),
-            domain if domain == Domain::One(pd) => domain,
-            _ => Domain::Several,
+            Reporters::None => Reporters::One(pd),
+            domain if domain == Reporters::One(pd) => domain,
+            _ => Reporters::Several,
         };
     }
 
@@ -280,13 +280,14 @@ impl CompletionQueue {
     pub(crate) fn remove_user(&mut self) {
         self.users -= 1;
         if self.users == 0 {
-            self.domain = Domain::Nobodys;
+            self.domain = Reporters::None;
         }
     }
 
-    /// May a WAIT in protection domain `pd` learn its count? If those who report are of that one.
+    /// May a WAIT in protection domain `pd` learn its count? If all queue pairs that report here
+    /// are of that one.
     pub(crate) fn is_open_to(&self, pd: Pd) -> bool {
-        self.domain == Domain::One(pd)
+        self.domain == Reporters::One(pd)
     }
 
     /// How many entries without an error ever came, lost and polled ones included.
@@ -299,7 +300,7 @@ impl CompletionQueue {
         self.counts_only
     }
 
-    /// How often those who waited were woken.
+    /// How often the queues that waited were woken.
     pub(crate) fn wakes(&self) -> u32 {
         self.wakes
     }
@@ -310,7 +311,7 @@ impl CompletionQueue {
         self.wait_for(count);
     }
 
-    /// Who waits here already is to be woken at `count` at the latest.
+    /// A queue that waits here already is to be woken at `count` at the latest.
     pub(crate) fn wait_for(&mut self, count: u64) {
         self.wake_at = self.wake_at.min(count);
     }
@@ -320,13 +321,13 @@ impl CompletionQueue {
         self.waiting.retain(|waiting| *waiting != qpn);
     }
 
-    /// Counts an entry; is it time to wake who waits?
+    /// Counts an entry; is it time to wake the queues that wait?
     pub(crate) fn count_one(&mut self) -> bool {
         self.count += 1;
         self.count >= self.wake_at
     }
 
-    /// Who waited, to be woken.
+    /// The queues that waited, to be woken.
     pub(crate) fn wake(&mut self) -> impl Iterator<Item = u32> {
         self.wake_at = u64::MAX;
         self.wakes = self.wakes.wrapping_add(1);
@@ -416,7 +417,7 @@ impl CompletionQueue {
 
     /// Moves entries to `out`, oldest first; returns how many.
     pub(crate) fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollCqError> {
-        // Who waits polls empty queues over and over.
+        // An application that waits polls empty queues over and over.
         if self.ring.is_empty() {
             return if self.overrun { Err(PollCqError::Overrun) } else { Ok(0) };
         }

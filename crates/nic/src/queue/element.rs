@@ -32,8 +32,9 @@
 //!
 //! A receive element uses `num_sge`, `wr_id` and the entries only.
 //!
-//! Whoever can write the ring can put any bytes there, at any time. So an element is copied once,
-//! when it is fetched; [`Element::parse`] judges the copy, and only the copy is executed.
+//! An application that can write the ring can put any bytes there, at any time. So an element is
+//! copied once, when it is fetched; [`Element::parse`] judges the copy, and only the copy is
+//! executed.
 
 use bitflags::bitflags;
 use thiserror::Error;

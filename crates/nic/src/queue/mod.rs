@@ -1,4 +1,8 @@
 //! Queues: work-queue elements in rings in memory, completion queues on the card.
+//!
+//! [`element`] is what a work request is in memory, and `ring` where; [`completion`] tells its end.
+//! In between, the card keeps a copy: `outstanding` of what it has issued, with `sgl` for the
+//! longer scatter/gather lists, and `answer` of what peers have asked.
 
 pub(crate) mod answer;
 pub mod completion;

@@ -106,6 +106,15 @@ impl Ring {
         Ring { posted, fetched, retired, ..Ring::new(init) }
     }
 
+    /// What holds of every ring, whatever its owner or an element asks for: there are not more
+    /// elements to fetch than it has slots, nor more under way. (A managed queue may be enabled
+    /// beyond elements that are not done yet, so the two together may be more.)
+    #[inline]
+    fn debug_assert_in_bounds(&self) {
+        debug_assert!(self.waiting() <= self.depth(), "{self:?}");
+        debug_assert!(self.fetched.wrapping_sub(self.retired) <= self.depth(), "{self:?}");
+    }
+
     /// Elements posted and not fetched.
     pub(crate) fn waiting(&self) -> u32 {
         self.posted.wrapping_sub(self.fetched)
@@ -126,6 +135,7 @@ impl Ring {
         if depth == 0 {
             return 0;
         }
+        self.debug_assert_in_bounds();
         let to_wrap = depth - (self.fetched & (depth - 1));
         self.waiting().min(most).min(to_wrap)
     }
@@ -137,6 +147,7 @@ impl Ring {
             index.wrapping_sub(self.retired) <= depth && index.wrapping_sub(self.posted) <= depth;
         if fits {
             self.posted = index;
+            self.debug_assert_in_bounds();
         }
         fits
     }
@@ -150,6 +161,7 @@ impl Ring {
         let fits = index.wrapping_sub(self.fetched) <= self.depth();
         if fits {
             self.posted = index;
+            self.debug_assert_in_bounds();
         }
         fits
     }

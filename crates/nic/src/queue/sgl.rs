@@ -3,6 +3,9 @@
 use core::num::NonZeroU32;
 
 use super::element::{MAX_SGE, Sge, sge_at};
+use crate::memory::Memory;
+use crate::memory::key::{Access, AccessError, Scope};
+use crate::memory::region::Regions;
 
 /// A slot of an [`SglPool`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +85,25 @@ pub(crate) fn pieces<E>(
         skip = 0;
     }
     Ok(())
+}
+
+/// Writes bytes of a message, from `offset` on, to where its entries say. What cannot be written is
+/// told with the piece that it was to go to.
+#[inline]
+pub(crate) fn scatter(
+    regions: &Regions,
+    mem: &mut dyn Memory,
+    (scope, sges): (Scope, &[Sge]),
+    offset: u32,
+    bytes: &[u8],
+) -> Result<(), (AccessError, Sge)> {
+    let mut rest = bytes;
+    pieces(sges, offset, bytes.len() as u32, |piece| {
+        let (now, later) = rest.split_at(piece.len as usize);
+        rest = later;
+        let written = regions.write(mem, (piece.lkey, scope), piece.addr, now, Access::LOCAL_WRITE);
+        written.map_err(|error| (error, piece))
+    })
 }
 
 #[cfg(test)]

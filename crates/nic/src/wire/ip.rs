@@ -29,14 +29,15 @@ impl Flow {
     /// The addresses as IPv6 has them. An IPv4 address becomes an IPv4-mapped one, so that a flow
     /// of two families, which no driver can send, still has bytes.
     pub(super) fn mapped(&self) -> (Ipv6Addr, Ipv6Addr) {
-        (mapped(self.src), mapped(self.dst))
+        (gid(self.src), gid(self.dst))
     }
 }
 
-fn mapped(addr: IpAddr) -> Ipv6Addr {
-    match addr {
-        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
-        IpAddr::V6(addr) => addr,
+/// The GID of an address: IPv6 as it is, IPv4 mapped into it.
+pub fn gid(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
     }
 }
 

@@ -147,10 +147,11 @@ fn write_with_immediate_takes_a_receive_element() {
 
 /// Each refusal is one a connection would give: the status, what is counted, and both ends in
 /// ERROR, their work flushed.
-#[test]
-fn refusals_have_the_statuses_of_a_connection() {
-    type Case = (&'static str, fn(&mut Rig, Qp), Status, &'static str);
-    let cases: [Case; 8] = [
+/// What is done wrong, its status, and the counter that counts it.
+type Refused = (&'static str, fn(&mut Rig, Qp), Status, &'static str);
+
+fn refused_by_the_peer() -> [Refused; 5] {
+    [
         (
             "no such key",
             |rig, a| rig.post_keys(a, (Y, 1), (X, 8)),
@@ -186,6 +187,17 @@ fn refusals_have_the_statuses_of_a_connection() {
             "refused_domain",
         ),
         (
+            "a word off its alignment",
+            |rig, a| rig.add(a, X + 4, 1),
+            Status::RemoteInvalidRequest,
+            "refused_invalid_request",
+        ),
+    ]
+}
+
+fn refused_before_it_gets_there() -> [Refused; 3] {
+    [
+        (
             "no local key",
             |rig, a| {
                 let to = rig.remote(Y);
@@ -194,12 +206,6 @@ fn refusals_have_the_statuses_of_a_connection() {
             },
             Status::LocalProtection,
             "elements_protection",
-        ),
-        (
-            "a word off its alignment",
-            |rig, a| rig.add(a, X + 4, 1),
-            Status::RemoteInvalidRequest,
-            "refused_invalid_request",
         ),
         (
             "an op-code that is none",
@@ -218,7 +224,12 @@ fn refusals_have_the_statuses_of_a_connection() {
             Status::LocalQpOperation,
             "elements_invalid",
         ),
-    ];
+    ]
+}
+
+#[test]
+fn refusals_have_the_statuses_of_a_connection() {
+    let cases = refused_by_the_peer().into_iter().chain(refused_before_it_gets_there());
     for (what, post, status, counter) in cases {
         let mut rig = Rig::new();
         let (a, b) = pair(&mut rig, Access::all());

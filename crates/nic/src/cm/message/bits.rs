@@ -3,8 +3,6 @@
 //! Every offset is a constant of the caller's and inside the fixed-size data it reads; a message
 //! of any content has all its fields, so nothing here can fail.
 
-use core::net::IpAddr;
-
 /// `N` bytes at `at`.
 pub(crate) fn bytes<const N: usize>(data: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
@@ -31,14 +29,6 @@ pub(crate) fn be64(data: &[u8], at: usize) -> u64 {
 /// `width` bits of the byte at `at`, the first of them `from` bits below the top.
 pub(crate) fn bits(data: &[u8], at: usize, from: u32, width: u32) -> u8 {
     (data[at] >> (8 - from - width)) & mask(width)
-}
-
-/// The GID of an address: IPv6 as it is, IPv4 mapped into it.
-pub(crate) fn gid(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }
 
 /// Puts whole bytes.

@@ -2,10 +2,11 @@
 
 use core::net::IpAddr;
 
-use super::bits::{be16, be24, be32, be64, bits, bytes, gid, put, put_be24, put_bits};
+use super::bits::{be16, be24, be32, be64, bits, bytes, put, put_be24, put_bits};
 use crate::Psn;
 use crate::cm::mad::Data;
 use crate::cm::service::{CMA_HEADER_LEN, ServiceId};
+use crate::wire::ip::gid;
 
 /// What kind of queue pair is to be connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +68,7 @@ pub struct Primary {
     pub ack_timeout: u8,
 }
 
-/// The LID of one who has none.
+/// The LID that stands for none.
 const PERMISSIVE_LID: u16 = 0xffff;
 
 impl Primary {
@@ -76,8 +77,8 @@ impl Primary {
         Primary {
             local_lid: PERMISSIVE_LID,
             remote_lid: PERMISSIVE_LID,
-            local_gid: gid(local),
-            remote_gid: gid(remote),
+            local_gid: gid(local).octets(),
+            remote_gid: gid(remote).octets(),
             flow_label: 0,
             packet_rate: 0,
             traffic_class: 0,

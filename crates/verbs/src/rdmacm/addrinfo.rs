@@ -7,6 +7,7 @@ use std::ptr;
 use libc::{addrinfo, sockaddr, socklen_t};
 
 use super::address;
+use super::c_address;
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
@@ -67,7 +68,7 @@ unsafe fn resolve(
     // SAFETY: each pointer is of the list, which lives until it is freed below.
     while let Some(entry) = unsafe { next.as_ref() } {
         // SAFETY: an address as long as its family says, or null.
-        if let Ok(Some(address)) = unsafe { address::from_c(entry.ai_addr) } {
+        if let Ok(Some(address)) = unsafe { c_address::from_c(entry.ai_addr) } {
             let name = match entry.ai_canonname.is_null() {
                 true => None,
                 // SAFETY: the resolver ends names with a zero byte.
@@ -86,7 +87,7 @@ unsafe fn resolve(
 
 /// A copy of an address that `rdma_freeaddrinfo` gives back.
 fn copy(address: SocketAddr) -> Result<(*mut sockaddr, socklen_t), c_int> {
-    let any_address(bytes) = address::to_c(address);
+    let any_address(bytes) = c_address::to_c(address);
     let len = address::c_len(address);
     // SAFETY: room for the bytes, or null; the bytes are as many.
     unsafe {
@@ -115,7 +116,7 @@ unsafe fn look_up(
     let passive = hints.is_some_and(|hints| hints.ai_flags & RAI_PASSIVE as c_int != 0);
     let given = |addr: fn(&rdma_addrinfo) -> *mut sockaddr| match hints.map(addr) {
         // SAFETY: the caller gives addresses as long as their families say.
-        Some(addr) => unsafe { address::from_c(addr) }.ok().flatten(),
+        Some(addr) => unsafe { c_address::from_c(addr) }.ok().flatten(),
         None => None,
     };
     let (from, to) = (given(|hints| hints.ai_src_addr), given(|hints| hints.ai_dst_addr));

@@ -143,6 +143,31 @@ impl Traffic {
         }
     }
 
+    /// A queue pair of host `i`, with its rings, and armed if the application sleeps.
+    fn add_end(
+        &mut self,
+        world: &mut World,
+        options: &ConnectionOptions,
+        (i, pd): (usize, Pd),
+        srq: Option<u32>,
+        is_target: bool,
+    ) -> Endpoint {
+        let before = world.hosts[i].memory.bytes().len() as u64;
+        let end = if is_target {
+            self.add_xrc_target(world, i)
+        } else {
+            Endpoint::create(world, (i, pd), options.transport, &options.queues, srq)
+        };
+        let after = world.hosts[i].memory.bytes().len() as u64;
+        self.rings.push((i, before..after));
+        if self.options.event_driven {
+            for cq in [end.send_cq, end.recv_cq] {
+                world.hosts[i].nic.req_notify_cq(cq, false).expect("it is there");
+            }
+        }
+        end
+    }
+
     fn add_side(
         &mut self,
         world: &mut World,
@@ -172,20 +197,8 @@ impl Traffic {
             let slots = u64::from(options.queues.receives).min(((4 << 20) / slot).max(2));
             self.add_pool(host, pd, i, (slot, slots), Some(ReceiveOrder::default()));
         }
-        let before = world.hosts[i].memory.bytes().len() as u64;
         let is_target = xrc && e == 1;
-        let end = if is_target {
-            self.add_xrc_target(world, i)
-        } else {
-            Endpoint::create(world, (i, pd), options.transport, &options.queues, srq)
-        };
-        let after = world.hosts[i].memory.bytes().len() as u64;
-        self.rings.push((i, before..after));
-        if self.options.event_driven {
-            for cq in [end.send_cq, end.recv_cq] {
-                world.hosts[i].nic.req_notify_cq(cq, false).expect("it is there");
-            }
-        }
+        let end = self.add_end(world, options, (i, pd), srq, is_target);
         let to_queues =
             if is_target { self.open_to_queues(world, i, &target.region) } else { Vec::new() };
         let opens = if is_target { to_queues.clone() } else { vec![target.region.key] };

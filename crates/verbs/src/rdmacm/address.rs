@@ -136,8 +136,20 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
         return Err(ENODEV);
     }
     id.attach(card.index)?;
+    keep(id, card, bound.or(local), (remote, place, peer));
+    id.show_addresses();
+    Ok(())
+}
+
+/// Keeps what was resolved: where the peer's card is, and the addresses of both ends.
+fn keep(
+    id: &Id,
+    card: &Card,
+    known: Option<SocketAddr>,
+    (remote, place, peer): (SocketAddr, Place, IpAddr),
+) {
     let mut state = id.lock();
-    let known = bound.or(local).or(state.local).filter(|local| !local.ip().is_unspecified());
+    let known = known.or(state.local).filter(|local| !local.ip().is_unspecified());
     // As the system picks a source: a local address speaks for itself.
     let source = match (known, place) {
         (Some(known), _) => known.ip(),
@@ -156,9 +168,6 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
     state.remote = Some(remote);
     state.route = Some(Route { peer, mtu: path_mtu(card, peer) });
     state.stage = Stage::AddressResolved;
-    drop(state);
-    id.show_addresses();
-    Ok(())
 }
 
 /// A source without a port needs none that other processes know of.

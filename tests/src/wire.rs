@@ -67,12 +67,12 @@ struct Direction {
 }
 
 #[derive(Default)]
-struct State {
+struct WireState {
     to_machine: Direction,
     to_host: Direction,
 }
 
-impl State {
+impl WireState {
     fn towards(&mut self, towards: Towards) -> &mut Direction {
         match towards {
             Towards::Machine => &mut self.to_machine,
@@ -83,7 +83,7 @@ impl State {
 
 /// The wire. It ends when it is dropped.
 pub struct Wire {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<WireState>>,
     /// Dropped to stop the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -99,7 +99,7 @@ impl Wire {
         let frames = packet_socket()?;
         let (machine, theirs) = UnixStream::pair()?;
         let (stop, stopped) = UnixStream::pair()?;
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(WireState::default()));
         let of_thread = state.clone();
         let thread = std::thread::Builder::new()
             .name("wire".into())
@@ -149,7 +149,7 @@ impl Wire {
         (state.to_machine.packets, state.to_host.packets)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, WireState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -211,7 +211,7 @@ fn packet_socket() -> io::Result<File> {
 
 /// Carries frames until `stopped` is closed.
 fn carry(
-    state: &Mutex<State>,
+    state: &Mutex<WireState>,
     mut ours: File,
     mut machine: UnixStream,
     stopped: &UnixStream,
@@ -283,7 +283,7 @@ fn first_frame(stream: &[u8]) -> Option<&[u8]> {
 
 /// Judges a frame and sends it as often as that says.
 fn deliver(
-    state: &Mutex<State>,
+    state: &Mutex<WireState>,
     towards: Towards,
     frame: &[u8],
     mut send: impl FnMut(&[u8]) -> io::Result<()>,

@@ -26,7 +26,7 @@ use super::async_event::routes;
 use super::context;
 use super::objects::{Context, Qp, Subject, Xrcd};
 use super::pd;
-use super::qp_attr::{self, Limits, MAX_WR, Service};
+use super::qp_attr::{self, MAX_WR, Service};
 use super::qp_ex;
 use super::xrc;
 use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, ah, cq, number, or_null, srq};
@@ -301,13 +301,12 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
         0 => None,
         _ => Some(ah::path_of(card, &attr.ah_attr, qp.number)?),
     };
-    let limits = Limits { mtu: card.mtu };
     // One who changes attributes at a time: what is kept is what the card has.
     let mut kept = qp.kept();
     let mut locked = card.lock();
     let from = qp_attr::state_of(locked.nic().query_qp(qp.number).ok_or(EINVAL)?.state);
     let to = qp_attr::check_mask(qp.service, from, attr, mask)?;
-    qp_attr::check_values(attr, mask, limits)?;
+    qp_attr::check_values(attr, mask, card.mtu)?;
     let changes = qp_attr::to_card(qp.service, (from, to), attr, mask, (path, card.mtu));
     if to == IBV_QPS_RESET {
         locked.settle();

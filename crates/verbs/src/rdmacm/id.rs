@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::objects::{Channel, Id, State};
+use super::objects::{Channel, Id, IdState};
 use super::{Result, Table, c_address};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
@@ -32,7 +32,7 @@ impl Id {
             c: AtomicUsize::new(0),
             space,
             qp_type,
-            state: Mutex::new(State { sync, ..State::default() }),
+            state: Mutex::new(IdState { sync, ..IdState::default() }),
             unacknowledged: AtomicUsize::new(0),
             acknowledged: Condvar::new(),
         });
@@ -81,7 +81,7 @@ impl Id {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, IdState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

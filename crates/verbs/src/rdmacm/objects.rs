@@ -56,7 +56,7 @@ pub(crate) struct Id {
     pub(super) c: AtomicUsize,
     pub(crate) space: rdma_port_space,
     pub(crate) qp_type: ibv_qp_type,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<IdState>,
     /// Events that were taken from the channel's queue and not acknowledged. Raised under the
     /// queue's lock, so that none is in neither place.
     pub(super) unacknowledged: AtomicUsize,
@@ -118,7 +118,7 @@ pub(crate) struct Template {
 
 /// What changes in an id.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct IdState {
     pub(crate) stage: Stage,
     pub(crate) sync: bool,
     pub(crate) channel: Option<Arc<Channel>>,

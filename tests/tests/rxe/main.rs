@@ -211,8 +211,7 @@ fn well(end: &mut Box<dyn End>, wr_id: u64) -> Done {
 /// Runs what the words pick; returns how many cases were run, and the names of those that failed.
 fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
     let (mut count, mut failed) = (0, Vec::new());
-    let times =
-        std::env::var("RXE_TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(1u32);
+    let times = times();
     let mut attempt = |name: String, act: &mut dyn FnMut()| {
         if !words.iter().all(|word| name.contains(word.as_str())) {
             return;
@@ -269,6 +268,11 @@ fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
         }
     }
     (count, failed)
+}
+
+/// How often each case is run.
+fn times() -> u32 {
+    std::env::var("RXE_TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
 }
 
 /// Runs one case between two ends, the first of which begins.

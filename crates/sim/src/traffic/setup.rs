@@ -143,6 +143,21 @@ impl Traffic {
         }
     }
 
+    /// Receive buffers for one queue pair; returns which pool they are.
+    fn add_own_pool(
+        &mut self,
+        host: &mut Host,
+        pd: Pd,
+        i: usize,
+        options: &ConnectionOptions,
+    ) -> usize {
+        let pool = self.pools.len();
+        let slot = options.message_max + GRH;
+        let slots = u64::from(options.queues.receives).min(((4 << 20) / slot).max(2));
+        self.add_pool(host, pd, i, (slot, slots), Some(ReceiveOrder::default()));
+        pool
+    }
+
     /// A queue pair of host `i`, with its rings, and armed if the application sleeps.
     fn add_end(
         &mut self,
@@ -190,13 +205,8 @@ impl Traffic {
         let ah = host.nic.create_ah(pd, path).expect("room for an address handle");
         let srq = options.shared[e].then_some(self.hosts[i].srq);
         let xrc = options.transport == Transport::Xrc;
-        let mut pool = i;
-        if srq.is_none() && !xrc {
-            pool = self.pools.len();
-            let slot = options.message_max + GRH;
-            let slots = u64::from(options.queues.receives).min(((4 << 20) / slot).max(2));
-            self.add_pool(host, pd, i, (slot, slots), Some(ReceiveOrder::default()));
-        }
+        let shares = srq.is_some() || xrc;
+        let pool = if shares { i } else { self.add_own_pool(host, pd, i, options) };
         let is_target = xrc && e == 1;
         let end = self.add_end(world, options, (i, pd), srq, is_target);
         let to_queues =

@@ -195,9 +195,7 @@ impl Stream {
             writable: true,
             failed: false,
         };
-        for _ in 0..sizes.recv_queue {
-            stream.post_recv()?;
-        }
+        (0..sizes.recv_queue).try_for_each(|_| stream.post_recv())?;
         Ok(stream)
     }
 

@@ -239,6 +239,27 @@ objections() {
     return 1
 }
 
+# Files with unsafe code where CONTRIBUTING.md says there is none, tests aside; and places that it
+# names for nothing.
+# shellcheck disable=SC2016 # the quotes of Markdown, not of the shell
+unsafe_elsewhere() {
+    local files places file place found
+    files=$(git grep -lE '^[^/]*\bunsafe( |$)' -- '*.rs' | grep -vE '(^|/)tests(\.rs$|/[^/]*\.rs$)')
+    files=$(grep -vE '^(crates/[^/]*|tests)/tests/' <<<"$files")
+    places=$(sed -n '/^\*\*Unsafe\*\*/,/^\*\*Dependencies/p' CONTRIBUTING.md |
+        sed -n 's/^| \(`.*`\) | .*/\1/p' | grep -oE '`[^`]+`' | tr -d '`')
+    for file in $files; do
+        found=
+        for place in $places; do
+            if [[ $file == "$place" || $place == */ && $file == "$place"* ]]; then found=yes; fi
+        done
+        [[ $found ]] || printf '%s: unsafe code\n' "$file"
+    done
+    for place in $places; do
+        grep -qF "$place" <<<"$files" || printf 'CONTRIBUTING.md: no unsafe code in %s\n' "$place"
+    done
+}
+
 # Rules that can be tested are tested here, so that nobody has to remember them. The patterns are
 # written so that they do not find themselves.
 stage_tidy() {
@@ -266,6 +287,8 @@ stage_tidy() {
 
     git ls-files | grep -E '(^|/)[^/]*[-_](core|common|utils?|types|helpers)(/|\.rs$)' |
         objections "a name that says nothing: name it after what it does" || ok=1
+
+    unsafe_elsewhere | objections "unsafe, and CONTRIBUTING.md's table differ: mend either" || ok=1
 
     for file in $(git ls-files 'crates/*/Cargo.toml' fuzz/Cargo.toml); do
         tr '\n' ' ' <"$file" | grep -qE '\[lints\] +workspace = true' || printf '%s\n' "$file"

@@ -16,7 +16,7 @@ use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::{Dialect, ICRC_LEN, ROCE_PORT, Transport};
 use remora_nic::{
     Access, Calc, Config, Counters, Datagram, Key, Memory, MemoryFault, MrInit, MwBinding, MwType,
-    Nic, PageTable, Path, Pd, Psn, QpFlags, QpInit, Time, TransmitBatch,
+    Nic, PageTable, Path, Pd, Psn, QpFlags, QpInit, Time, TransmitBatch, Xrcd,
 };
 
 /// Bytes of memory: rings first, then a region of each kind, with gaps that nobody may touch.
@@ -126,6 +126,17 @@ pub(crate) struct Arena {
     completed: usize,
 }
 
+/// The services of the queue pairs, and what they speak.
+const SERVICES: [(Transport, Dialect); 6] = [
+    (Transport::Rc, Dialect::Standard),
+    (Transport::Rc, Dialect::Strom),
+    (Transport::Uc, Dialect::Standard),
+    (Transport::Ud, Dialect::Standard),
+    // The receiver's half: what it has of its own is not used.
+    (Transport::Xrc, Dialect::Standard),
+    (Transport::Xrc, Dialect::Standard),
+];
+
 impl Arena {
     /// A plain RC queue pair, one that agreed to StRoM's op-codes, a UC and a UD queue pair (in a
     /// multicast group), and both halves of an XRC connection, all ready, with work posted; and a
@@ -162,45 +173,41 @@ impl Arena {
             posted: 0,
             completed: 0,
         };
-        let services = [
-            (Transport::Rc, Dialect::Standard),
-            (Transport::Rc, Dialect::Strom),
-            (Transport::Uc, Dialect::Standard),
-            (Transport::Ud, Dialect::Standard),
-            // The receiver's half: what it has of its own is not used.
-            (Transport::Xrc, Dialect::Standard),
-            (Transport::Xrc, Dialect::Standard),
-        ];
-        for (i, (transport, dialect)) in services.into_iter().enumerate() {
-            let sq = RingInit { addr: 2 * i as u64 * RING, depth: DEPTH, stride: STRIDE };
-            let rq = RingInit { addr: sq.addr + RING, ..sq };
-            let rq = if transport == Transport::Xrc { RingInit::default() } else { rq };
-            let init = QpInit {
-                pd,
-                transport,
-                send_cq: cq,
-                recv_cq: cq,
-                srq: None,
-                sq,
-                rq,
-                signal_all: true,
-                flags: QpFlags::empty(),
-            };
-            let made = match i {
-                XRC_RECEIVER => arena.nic.create_xrc_target(xrcd),
-                _ => arena.nic.create_qp(init),
-            };
-            let qpn = made.expect("room");
-            arena.connect(qpn, transport, dialect);
-            arena.subjects.push(Subject { qpn, sq: sq.addr, posted: 0 });
-            for wr_id in 0..4 {
-                arena.post_recv(i, wr_id);
-            }
+        for (i, (transport, dialect)) in SERVICES.into_iter().enumerate() {
+            arena.add_subject(i, transport, dialect, xrcd);
         }
         arena.nic.attach_mcast(arena.subjects[3].qpn, GROUP).expect("a UD queue pair, a group");
         arena.post_send(0, BIND);
         arena.transmit();
         arena
+    }
+
+    /// Makes queue pair `i`, connects it, and posts receives.
+    fn add_subject(&mut self, i: usize, transport: Transport, dialect: Dialect, xrcd: Xrcd) {
+        let sq = RingInit { addr: 2 * i as u64 * RING, depth: DEPTH, stride: STRIDE };
+        let rq = RingInit { addr: sq.addr + RING, ..sq };
+        let rq = if transport == Transport::Xrc { RingInit::default() } else { rq };
+        let init = QpInit {
+            pd: self.pd,
+            transport,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            srq: None,
+            sq,
+            rq,
+            signal_all: true,
+            flags: QpFlags::empty(),
+        };
+        let made = match i {
+            XRC_RECEIVER => self.nic.create_xrc_target(xrcd),
+            _ => self.nic.create_qp(init),
+        };
+        let qpn = made.expect("room");
+        self.connect(qpn, transport, dialect);
+        self.subjects.push(Subject { qpn, sq: sq.addr, posted: 0 });
+        for wr_id in 0..4 {
+            self.post_recv(i, wr_id);
+        }
     }
 
     fn connect(&mut self, qpn: u32, transport: Transport, dialect: Dialect) {

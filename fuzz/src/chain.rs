@@ -270,6 +270,12 @@ pub fn chains() -> Vec<Seed> {
     seeds.extend(
         wrong.map(|(name, step)| Seed { name: name.into(), data: [step, step, poll].concat() }),
     );
+    seeds.extend(programs(poll, data));
+    seeds
+}
+
+/// Elements that change elements.
+fn programs(poll: [u8; 10], data: [u8; 2]) -> [Seed; 3] {
     // Queue 1 counts for ever: ADD to data, ADD to its own ENABLE, ENABLE of itself.
     let own = (RINGS + 3 * u64::from(SLOT) + 16).to_le_bytes();
     let recycled = [
@@ -284,7 +290,6 @@ pub fn chains() -> Vec<Seed> {
     // Its ENABLE names index 8 at first, as the four slots behind it are run too.
     let noops = [[0, 0x11, 16, 0, 0, 0, 0, 0, 0, 5]; 4];
     let recycled = [&recycled[..4], &noops[..], &recycled[4..]].concat();
-    seeds.push(Seed { name: "recycled".into(), data: recycled.concat() });
     // Queue 0 changes a NOOP of queue 1 into a WRITE, waits for that, and lets it run.
     let word = RINGS.to_le_bytes();
     let decided = [
@@ -295,7 +300,6 @@ pub fn chains() -> Vec<Seed> {
         [0, 0, 17, 1, 0, 0, 0, 1, 0, 0],
         poll,
     ];
-    seeds.push(Seed { name: "if".into(), data: decided.concat() });
     // A message into a managed receive queue that scatters into another queue's ring.
     let send = [
         [4, 3, 0, 0, 0, word[0], word[1], 0, 0, 0],
@@ -305,6 +309,6 @@ pub fn chains() -> Vec<Seed> {
         [0, 0, 19, 3, 0, 0, 0, 1, 0, 0],
         poll,
     ];
-    seeds.push(Seed { name: "send".into(), data: send.concat() });
-    seeds
+    let seed = |name: &str, steps: &[[u8; 10]]| Seed { name: name.into(), data: steps.concat() };
+    [seed("recycled", &recycled), seed("if", &decided), seed("send", &send)]
 }

@@ -3,7 +3,7 @@
 use remora_nic::Counters;
 use remora_nic::kernel::{Header, Notify};
 use remora_nic::queue::Remote;
-use remora_offload::kernel::wasm::{Limits, Module};
+use remora_offload::kernel::wasm::{Module, ModuleLimits};
 
 use crate::arena::{Arena, OPEN};
 use crate::seeds::Seed;
@@ -21,7 +21,7 @@ pub fn module(data: &[u8]) {
 /// As [`module`], and says what the card has counted.
 pub fn module_counters(data: &[u8]) -> Counters {
     let mut arena = Arena::new();
-    let limits = Limits { memory: 1 << 20, table: 100, instances: 2 };
+    let limits = ModuleLimits { memory: 1 << 20, table: 100, instances: 2 };
     if let Ok(module) = Module::load_with(data, limits) {
         arena.deploy_module(OPCODE, &module);
         // Twice, for what the first call leaves; with what looks like an address, and without.

@@ -100,38 +100,25 @@ fn rpcs() -> impl Iterator<Item = Seed> {
 
 /// A call of each built-in kernel that gets as far as it can, and of none.
 pub fn calls() -> Vec<Seed> {
-    let words = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
-    let call = |name: &str, op: u64, max_len: u32, params: &[u8], payload: &[u8]| {
-        let (notify, to) = (Notify::Immediate, Remote { addr: 0x1000, rkey: 5 });
-        let params_len = params.len() as u16;
-        let header = Header { notify, local: false, params_len, to, max_len, cookie: 3 };
-        let call = [&header.to_bytes()[..], params, payload].concat();
-        let [low, high] = (call.len() as u16).to_le_bytes();
-        let step = [&[op as u8, 0, low, high][..], &call].concat();
-        Seed { name: name.into(), data: [&step[..], &step].concat() }
-    };
+    [lookups(), streams()].concat()
+}
+
+/// A call, twice.
+fn call(name: &str, op: u64, max_len: u32, params: &[u8], payload: &[u8]) -> Seed {
+    let (notify, to) = (Notify::Immediate, Remote { addr: 0x1000, rkey: 5 });
+    let params_len = params.len() as u16;
+    let header = Header { notify, local: false, params_len, to, max_len, cookie: 3 };
+    let call = [&header.to_bytes()[..], params, payload].concat();
+    let [low, high] = (call.len() as u16).to_le_bytes();
+    let step = [&[op as u8, 0, low, high][..], &call].concat();
+    Seed { name: name.into(), data: [&step[..], &step].concat() }
+}
+
+/// Calls of the kernels that read what others have put there.
+fn lookups() -> Vec<Seed> {
     let get = |chain_max| get::Params { table: OPEN, key: 1, entry: 0, chain_max }.to_bytes();
     let list = traversal::Params::list(OPEN, 1, 8);
     let object = |len| consistency::Params { address: OPEN, len, readings: 2 }.to_bytes();
-    let shuffle = |ask, bits| shuffle::Params { ask, bits, session: 1 }.to_bytes();
-    let sketch = |ask, store| hyperloglog::Params { ask, precision: 4, store }.to_bytes();
-    let value = Column::u64(0);
-    let filter = filter::Params {
-        row_len: 8,
-        column: value,
-        compare: filter::Compare::Less,
-        operand: 5,
-        count_only: false,
-    };
-    let group_by = Some(Column { offset: 0, width: 1, signed: true });
-    let aggregate = aggregate::Params { row_len: 8, value, group_by, groups_max: 4 };
-    let target = |qpn| shuffle_send::Target { qpn, to: Remote::default(), values: 600 };
-    let send = |values| {
-        let targets = vec![target(1), target(2)];
-        shuffle_send::Params { address: OPEN, values, targets }.to_bytes()
-    };
-    let values = words(&[1, 2, 3, 9, 1 << 40]);
-    let histogram = shuffle::Partition::histogram(OPEN, &[3, 3]);
     let hidden = list.address + (1 << 20);
     vec![
         call("get-miss", opcode::GET, 64, &get(0), &[]),
@@ -154,6 +141,32 @@ pub fn calls() -> Vec<Seed> {
         call("consistency", opcode::CONSISTENCY, 4096, &object(64), &[]),
         call("consistency-too-long", opcode::CONSISTENCY, 10, &object(64), &[]),
         call("consistency-many", opcode::CONSISTENCY, 8192, &object(0x1800), &[]),
+    ]
+}
+
+/// Calls of the kernels that work on what they are sent, and one of none.
+fn streams() -> Vec<Seed> {
+    let words = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+    let shuffle = |ask, bits| shuffle::Params { ask, bits, session: 1 }.to_bytes();
+    let sketch = |ask, store| hyperloglog::Params { ask, precision: 4, store }.to_bytes();
+    let value = Column::u64(0);
+    let filter = filter::Params {
+        row_len: 8,
+        column: value,
+        compare: filter::Compare::Less,
+        operand: 5,
+        count_only: false,
+    };
+    let group_by = Some(Column { offset: 0, width: 1, signed: true });
+    let aggregate = aggregate::Params { row_len: 8, value, group_by, groups_max: 4 };
+    let target = |qpn| shuffle_send::Target { qpn, to: Remote::default(), values: 600 };
+    let send = |values| {
+        let targets = vec![target(1), target(2)];
+        shuffle_send::Params { address: OPEN, values, targets }.to_bytes()
+    };
+    let values = words(&[1, 2, 3, 9, 1 << 40]);
+    let histogram = shuffle::Partition::histogram(OPEN, &[3, 3]);
+    vec![
         call("histogram", opcode::SHUFFLE, 64, &shuffle(shuffle::Ask::Histogram, 1), &histogram),
         call("values", opcode::SHUFFLE, 64, &shuffle(shuffle::Ask::Values, 0), &values),
         call("sketch", opcode::HYPERLOGLOG, 64, &sketch(hyperloglog::Ask::Add, OPEN), &values),

@@ -67,12 +67,12 @@ struct Direction {
 }
 
 #[derive(Default)]
-struct State {
+struct WireState {
     to_machine: Direction,
     to_host: Direction,
 }
 
-impl State {
+impl WireState {
     fn towards(&mut self, towards: Towards) -> &mut Direction {
         match towards {
             Towards::Machine => &mut self.to_machine,
@@ -83,7 +83,7 @@ impl State {
 
 /// The wire. It ends when it is dropped.
 pub struct Wire {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<WireState>>,
     /// Dropped to stop the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -99,7 +99,7 @@ impl Wire {
         let frames = packet_socket()?;
         let (machine, theirs) = UnixStream::pair()?;
         let (stop, stopped) = UnixStream::pair()?;
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(WireState::default()));
         let of_thread = state.clone();
         let thread = std::thread::Builder::new()
             .name("wire".into())
@@ -149,7 +149,7 @@ impl Wire {
         (state.to_machine.packets, state.to_host.packets)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, WireState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -211,7 +211,7 @@ fn packet_socket() -> io::Result<File> {
 
 /// Carries frames until `stopped` is closed.
 fn carry(
-    state: &Mutex<State>,
+    state: &Mutex<WireState>,
     mut ours: File,
     mut machine: UnixStream,
     stopped: &UnixStream,
@@ -232,12 +232,7 @@ fn carry(
             return Ok(());
         }
         if ready[0] {
-            let len = match ours.read(&mut frame) {
-                Ok(len) => len,
-                // The interface is down for a moment, while its MTU changes.
-                Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => 0,
-                Err(error) => return Err(error),
-            };
+            let len = read_frame(&mut ours, &mut frame)?;
             if len > 0 {
                 deliver(state, Towards::Machine, &frame[..len], |frame| {
                     machine.write_all(&(frame.len() as u32).to_be_bytes())?;
@@ -256,19 +251,27 @@ fn carry(
             let mut at = 0;
             while let Some(whole) = first_frame(&incoming[at..]) {
                 at += 4 + whole.len();
-                deliver(state, Towards::Host, whole, |frame| match ours.write(frame) {
-                    Ok(_) => Ok(()),
-                    // No room, too long, or down: lost, as on a real wire.
-                    Err(error) => match error.raw_os_error() {
-                        Some(libc::ENOBUFS | libc::EMSGSIZE | libc::ENETDOWN | libc::ENXIO) => {
-                            Ok(())
-                        }
-                        _ => Err(error),
-                    },
-                })?;
+                deliver(state, Towards::Host, whole, |frame| write_frame(&mut ours, frame))?;
             }
             incoming.drain(..at);
         }
+    }
+}
+
+/// The next frame of an interface; no bytes while it is down for a moment, as its MTU changes.
+fn read_frame(interface: &mut File, frame: &mut [u8]) -> io::Result<usize> {
+    match interface.read(frame) {
+        Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => Ok(0),
+        read => read,
+    }
+}
+
+/// Gives an interface a frame. No room, too long, or down: it is lost, as on a real wire.
+fn write_frame(interface: &mut File, frame: &[u8]) -> io::Result<()> {
+    let lost = [libc::ENOBUFS, libc::EMSGSIZE, libc::ENETDOWN, libc::ENXIO];
+    match interface.write(frame) {
+        Err(error) if !error.raw_os_error().is_some_and(|code| lost.contains(&code)) => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -280,7 +283,7 @@ fn first_frame(stream: &[u8]) -> Option<&[u8]> {
 
 /// Judges a frame and sends it as often as that says.
 fn deliver(
-    state: &Mutex<State>,
+    state: &Mutex<WireState>,
     towards: Towards,
     frame: &[u8],
     mut send: impl FnMut(&[u8]) -> io::Result<()>,

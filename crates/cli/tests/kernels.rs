@@ -62,20 +62,10 @@ fn a_kernel_is_loaded_called_listed_and_unloaded() {
         "{table}"
     );
 
-    let why = fail(["kernel", "load", &at, &lines, "--opcode", "256"]);
+    let again = ["kernel", "load", &at, &lines, "--opcode", "256"];
+    let why = fail(again);
     assert!(why.contains("0x100 is taken") && why.contains("--replace"), "{why}");
-    let replaced = succeed([
-        "kernel",
-        "load",
-        &at,
-        &lines,
-        "--opcode",
-        "256",
-        "--replace",
-        "--name",
-        "new",
-        "--json",
-    ]);
+    let replaced = succeed(again.iter().chain(&["--replace", "--name", "new", "--json"]));
     assert_eq!(json(&replaced)["name"], "new");
     assert_eq!(list(&at)[0]["name"], "new");
     let said = succeed(["kernel", "unload", &at, "--opcode", "0x100"]);

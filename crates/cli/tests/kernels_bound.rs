@@ -55,11 +55,8 @@ fn a_module_sees_the_writes_of_a_region_as_they_pass() {
         (word(0), word(8))
     };
     let bytes = pattern(100_000);
-    let sum_of = |bytes: &[u8]| {
-        let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-        words.fold(0, u64::wrapping_add)
-    };
-    let sum = sum_of(&bytes);
+    let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+    let sum = words.fold(0, u64::wrapping_add);
     write(&folder, &stream, &bytes);
     assert_eq!(answer(), (sum, 12_500));
     // Another in its place goes on where the sum is.
@@ -152,6 +149,26 @@ fn the_example_of_built_in_kernels_works() {
 }
 
 /// Each of them answers a call whose parameters are as docs/kernels.md has them.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// What lies at `base`: at 0 an entry of a hash table, whose key 5 has the 16 bytes at 256; at 64
+/// an element of a list, with the same key and value.
+fn table_and_list(base: u64) -> Vec<u8> {
+    let mut data = words(&[5, base + 256]);
+    data.extend_from_slice(&16u32.to_le_bytes());
+    data.resize(64, 0);
+    data.extend(words(&[5, base + 256, 0]));
+    data.resize(256, 0);
+    data.extend_from_slice(b"sixteen bytes...");
+    data
+}
+
 #[test]
 fn built_in_kernels_are_served_by_name() {
     let folder = Folder::new();
@@ -170,19 +187,9 @@ fn built_in_kernels_are_served_by_name() {
     let taken = fail(["kernel", "load", &at, "--builtin", "get"]);
     assert!(taken.contains("the built-in kernel get is not loaded"), "{taken}");
     assert!(taken.contains("0x1 is taken"), "{taken}");
-    // At 0 an entry of a hash table: key 5 has the 16 bytes at 256. At 64 an element of a list,
-    // with the same key and value.
-    let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
-    let mut data = words(&[5, base + 256]);
-    data.extend_from_slice(&16u32.to_le_bytes());
-    data.resize(64, 0);
-    data.extend(words(&[5, base + 256, 0]));
-    data.resize(256, 0);
-    data.extend_from_slice(b"sixteen bytes...");
     let file = folder.path("data");
-    fs::write(&file, &data).unwrap();
+    fs::write(&file, table_and_list(base)).unwrap();
     succeed(["mem", "write", &node.region("data"), "--in", file.to_str().unwrap()]);
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let rows = folder.path("rows");
     fs::write(&rows, words(&[3, 1, 4, 1, 5, 9])).unwrap();
     let call = |opcode: &str, params: &[u8], payload: bool| {

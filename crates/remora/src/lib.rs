@@ -12,8 +12,8 @@
 //! [`Buffer`](memory::Buffer) is read and written by copies, and never lent as a slice.
 //!
 //! Below the device: [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes,
-//! [`interface`] finds the address to be, and [`pcap`] writes down what passed. `unsafe` stands
-//! only in `socket/sys.rs`, `interface.rs`, `event.rs`, `device.rs` (one promise) and `memory`.
+//! [`interface`] finds the address to be, and [`pcap`] writes down what passed. Where `unsafe`
+//! stands, and for what, is a table in CONTRIBUTING.md that the checks hold to the code.
 #![warn(missing_debug_implementations)]
 
 mod background;

@@ -124,7 +124,7 @@ fn lists_are_traversed_and_objects_checked() {
 #[test]
 fn streams_are_worked_on_as_they_arrive() {
     let (a, b, mut client) = pair();
-    let shared = b.device.deploy_builtin(&[b.memory.grant_write()]).unwrap();
+    b.device.deploy_builtin(&[b.memory.grant_write()]).unwrap();
     let (numbers, bytes) = numbers(100_000);
     a.memory.write_at(0, &bytes).unwrap();
     let stream = a.memory.sge(0, bytes.len() as u32);
@@ -150,12 +150,19 @@ fn streams_are_worked_on_as_they_arrive() {
     let mut got = Vec::new();
     builtin::filter_rows(&mut client, &params, stream, &mut got).unwrap();
     assert!(got == wanted, "{} of {} bytes", got.len(), wanted.len());
-    // Aggregate.
     let params =
         aggregate::Params { row_len: 8, value: Column::u64(0), group_by: None, groups_max: 0 };
     let groups = builtin::aggregate_rows(&mut client, &params, stream).unwrap();
     assert_eq!(groups[0].sum, numbers.iter().map(|v| i128::from(*v)).sum());
-    // Shuffle.
+}
+
+#[test]
+fn values_are_partitioned_as_they_arrive() {
+    let (a, b, mut client) = pair();
+    let shared = b.device.deploy_builtin(&[b.memory.grant_write()]).unwrap();
+    let (numbers, bytes) = numbers(100_000);
+    a.memory.write_at(0, &bytes).unwrap();
+    let stream = a.memory.sge(0, bytes.len() as u32);
     let mut sizes = vec![0; 256];
     numbers.iter().for_each(|v| sizes[(v & 255) as usize] += 1);
     let mut expected = Vec::new();
@@ -192,6 +199,16 @@ fn streams_are_worked_on_as_they_arrive() {
     assert_eq!(a.send_cq.spin(PATIENCE).unwrap().status, Status::Success);
     assert!(partitioned(0));
     drop(binding);
+}
+
+#[test]
+fn a_receive_kernel_sees_writes_while_it_is_bound() {
+    let (a, b, _client) = pair();
+    let shared = b.device.deploy_builtin(&[b.memory.grant_write()]).unwrap();
+    let (_, bytes) = numbers(100_000);
+    a.memory.write_at(0, &bytes).unwrap();
+    let stream = a.memory.sge(0, bytes.len() as u32);
+    let (to, flags) = (Bound::Region(b.memory.key()), SendFlags::SIGNALED);
     shared.hyperloglog.with(|sketch| *sketch = hyperloglog::Sketch::new(14));
     let binding = b.device.bind_kernel(to, vec![], shared.hyperloglog.tap()).unwrap();
     let op = SendOp::Write { to: b.memory.remote(0), imm: None };

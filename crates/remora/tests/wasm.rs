@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use remora::kernel::wasm::{Limits, LoadError, Module};
+use remora::kernel::wasm::{LoadError, Module, ModuleLimits};
 use remora::kernel::{CallFailure, CallStatus, Deployment, Grant, KernelClient};
 use support::{End, pair};
 
@@ -264,7 +264,7 @@ fn modules_that_are_no_kernels_are_refused() {
     }
     let bulk = with("(memory 1) (func (memory.fill (i32.const 0) (i32.const 0) (i32.const 1)))");
     assert!(matches!(bulk, Err(LoadError::Invalid(_))), "{bulk:?}");
-    let limits = Limits { memory: 1 << 16, ..Limits::default() };
+    let limits = ModuleLimits { memory: 1 << 16, ..ModuleLimits::default() };
     let two_pages = wat::parse_str(format!("(module (memory 2) {entry})")).unwrap();
     assert!(matches!(Module::load_with(&two_pages, limits), Err(LoadError::Memory { .. })));
 }

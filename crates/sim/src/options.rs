@@ -448,7 +448,7 @@ fn timeout(dice: &mut Dice, plan: &Plan, mtu: Mtu) -> u8 {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { seed, hosts, link, faults, driver, .. } = self;
+        let Options { seed, hosts, link, faults, .. } = self;
         let family = if self.ipv6 { "IPv6" } else { "IPv4" };
         writeln!(
             f,
@@ -475,13 +475,24 @@ impl fmt::Display for Options {
         let way = if faults.clog { "clogged" } else { "cut" };
         let (outage, most, end) = (faults.outage, faults.outage_for, self.broken_for);
         writeln!(f, "          outages {outage} for {most:?}, {way}; healed after {end:?}")?;
+        self.fmt_cards(f)?;
+        for (i, connection) in self.connections.iter().enumerate() {
+            write!(f, "  {i:<7} {connection}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    /// The hosts, their cards, and what these have besides connections.
+    fn fmt_cards(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "  hosts   {} every {:?}, receive delay {:?}, transmit batch {}",
             if self.event_driven { "notified, else" } else { "polling" },
             self.tick,
-            driver.receive_delay,
-            driver.transmit_batch
+            self.driver.receive_delay,
+            self.driver.transmit_batch
         )?;
         writeln!(
             f,
@@ -509,9 +520,6 @@ impl fmt::Display for Options {
                  invocations, {timing:?}",
                 limits.invocations, limits.result_bytes, limits.turn_steps, limits.turn_invocations
             )?;
-        }
-        for (i, connection) in self.connections.iter().enumerate() {
-            write!(f, "  {i:<7} {connection}")?;
         }
         Ok(())
     }

@@ -463,15 +463,22 @@ fn get_finds_values_in_buckets_and_chains_and_misses() {
     }
 }
 
-#[test]
-fn traversal_follows_lists_trees_and_skip_lists() {
+/// Two hosts, the second with the kernel, and where its memory lies.
+fn traversing() -> (Pair, u64) {
     let mut t = timed();
     t.deploy(B, OP, traversal::traversal).unwrap();
     let base = t.remote(B, 0).addr;
-    let words = |t: &mut Pair, at: u64, words: &[u64]| {
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        t.set(B, at, &bytes);
-    };
+    (t, base)
+}
+
+fn words(t: &mut Pair, at: u64, words: &[u64]) {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    t.set(B, at, &bytes);
+}
+
+#[test]
+fn traversal_follows_lists() {
+    let (mut t, base) = traversing();
     // A list of 32 elements (Figure 6), its values, and a cycle at its end.
     for i in 0..32u64 {
         let next = base + if i == 31 { 0 } else { (i + 1) * 64 };
@@ -484,6 +491,12 @@ fn traversal_follows_lists_trees_and_skip_lists() {
         assert_eq!(t.call_and_wait(OP, &list(key), &[], 8), (Some(CallStatus::OK), expected));
     }
     assert_eq!(t.call_and_wait(OP, &list(32), &[], 8).0, Some(CallStatus::BUDGET));
+    t.tear_down();
+}
+
+#[test]
+fn traversal_follows_trees() {
+    let (mut t, base) = traversing();
     // A tree: two keys a node (at positions 0 and 4), each before its child's pointer, the last
     // child's pointer behind; leaves hold keys and value pointers in the same places.
     words(&mut t, 8192, &[10, base + 8256, 20, base + 8320, base + 8384]);
@@ -509,6 +522,12 @@ fn traversal_follows_lists_trees_and_skip_lists() {
         assert_eq!(got, (Some(CallStatus::OK), (key * 7).to_le_bytes().to_vec()), "{key}");
     }
     assert_eq!(t.call_and_wait(OP, &tree(12).to_bytes(), &[], 8).0, Some(CallStatus::NOT_FOUND));
+    t.tear_down();
+}
+
+#[test]
+fn traversal_follows_skip_lists() {
+    let (mut t, base) = traversing();
     // A skip list: the next element's key, next pointer, down pointer; the lowest level holds the
     // element's own key and value.
     let node = |t: &mut Pair, at: u64, key, next: u64, down: u64| {

@@ -6,7 +6,8 @@
 //! - [`abi`] is the contract: the structs and constants of the C headers. The tests hold it to the
 //!   distribution's headers by compiling C.
 //! - [`export`] gives functions the symbol versions that programs ask for.
-//! - [`process`] is what a process has, and what becomes of it in `fork`; [`cards`] opens its cards.
+//! - [`process`] is what a process has, and what becomes of it in `fork`; [`cards`] opens its
+//!   cards.
 //! - [`ibverbs`] and [`rdmacm`] are the two libraries; [`rsocket`] stands on the second.
 //!
 //! Handles are pointers to structs that begin with the C struct of the header; programs read (and

@@ -617,18 +617,8 @@ fn handles_that_are_none_are_refused() {
     assert_eq!(post_send(qp, &mut send_wr(7, IBV_WR_SEND, &mut [])), Err((libc::EINVAL, 7)));
 }
 
-#[test]
-fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_nobodys() {
-    let card = Card::open();
-    let cq = card.cq(ptr::null_mut());
-    let mut attr = ibv_xrcd_init_attr {
-        comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
-        fd: -1,
-        oflags: libc::O_CREAT,
-    };
-    // SAFETY: the attributes live through the call.
-    let xrcd = unsafe { xrc::open_xrcd(card.context, &mut attr) };
-    assert!(!xrcd.is_null());
+/// A shared receive queue of a domain, and its number.
+fn xrc_queue(card: &Card, xrcd: *mut ibv_xrcd, cq: *mut ibv_cq) -> (*mut ibv_srq, u32) {
     let mut init = ibv_srq_init_attr_ex::zeroed();
     init.attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
     init.comp_mask = IBV_SRQ_INIT_ATTR_TYPE
@@ -643,6 +633,22 @@ fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_nobodys() {
         assert_eq!(srq::get_srq_num(srq, &mut srqn), 0);
         srq
     };
+    (srq, srqn)
+}
+
+#[test]
+fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_nobodys() {
+    let card = Card::open();
+    let cq = card.cq(ptr::null_mut());
+    let mut attr = ibv_xrcd_init_attr {
+        comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+        fd: -1,
+        oflags: libc::O_CREAT,
+    };
+    // SAFETY: the attributes live through the call.
+    let xrcd = unsafe { xrc::open_xrcd(card.context, &mut attr) };
+    assert!(!xrcd.is_null());
+    let (srq, srqn) = xrc_queue(&card, xrcd, cq);
     let mut attr = ibv_qp_init_attr_ex::zeroed();
     (attr.comp_mask, attr.xrcd) = (IBV_QP_INIT_ATTR_XRCD, xrcd);
     attr.qp_type = IBV_QPT_XRC_RECV;

@@ -211,8 +211,7 @@ fn well(end: &mut Box<dyn End>, wr_id: u64) -> Done {
 /// Runs what the words pick; returns how many cases were run, and the names of those that failed.
 fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
     let (mut count, mut failed) = (0, Vec::new());
-    let times =
-        std::env::var("RXE_TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(1u32);
+    let times = times();
     let mut attempt = |name: String, act: &mut dyn FnMut()| {
         if !words.iter().all(|word| name.contains(word.as_str())) {
             return;
@@ -243,13 +242,8 @@ fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
                     attempt(name, &mut || {
                         world.set_link_mtu(link_mtu);
                         let (remora, kernel) = (world.remora(lie.v6, over), world.kernel(lie.v6));
-                        let (a, b) =
-                            if kernel_begins { (kernel, remora) } else { (remora, kernel) };
-                        let mtu = if link_mtu == JUMBO { 4096 } else { 1024 };
-                        let mut two = Two { world, a, b, mtu };
-                        case(&mut two);
-                        let troubled = two.world.wire.heal();
-                        assert_eq!(troubled, 0, "a case leaves the wire whole");
+                        let ends = if kernel_begins { (kernel, remora) } else { (remora, kernel) };
+                        run_case(world, *case, ends, link_mtu);
                     });
                     world.wire.heal();
                 }
@@ -274,6 +268,25 @@ fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
         }
     }
     (count, failed)
+}
+
+/// How often each case is run.
+fn times() -> u32 {
+    std::env::var("RXE_TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
+}
+
+/// Runs one case between two ends, the first of which begins.
+fn run_case(
+    world: &World,
+    case: fn(&mut Two<'_>),
+    (a, b): (Box<dyn End>, Box<dyn End>),
+    link_mtu: u32,
+) {
+    let mtu = if link_mtu == JUMBO { 4096 } else { 1024 };
+    let mut two = Two { world, a, b, mtu };
+    case(&mut two);
+    let troubled = two.world.wire.heal();
+    assert_eq!(troubled, 0, "a case leaves the wire whole");
 }
 
 fn main() -> ExitCode {

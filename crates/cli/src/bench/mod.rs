@@ -31,9 +31,9 @@ enum What {
     /// Verbs programs, unmodified, beside Remora's own measurements and plain UDP
     Verbs(verbs::Verbs),
     /// Kernels on the card: StRoM's experiments beside their baselines, and a page with plots
-    Kernels(kernels::Kernels),
+    Kernels(kernels::KernelBench),
     /// Chains on the card: RedN's experiments beside their baselines, and a page with plots
-    Chains(chains::Chains),
+    Chains(chains::ChainBench),
     #[command(hide = true)]
     Peer(peers::Peer),
 }

@@ -1,6 +1,7 @@
 //! A figure as a plot: SVG, which a page can hold.
 
 use anyhow::{Result, anyhow};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 use super::figure::{Figure, Style};
@@ -66,43 +67,57 @@ fn fill(figure: &Figure, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::err
         .label_style(text(14))
         .axis_desc_style(text(15))
         .draw()?;
-    let ways = figure.ways.len();
     // Our line is the last, on top.
-    for way in (0..ways).rev() {
-        let colour = COLOURS[way % COLOURS.len()];
-        // What belongs to one place stands side by side.
-        let apart = if figure.style == Style::Bars { 0.8 / ways as f64 } else { 0.05 };
-        let at = |i: usize| i as f64 + (way as f64 - (ways - 1) as f64 / 2.0) * apart;
-        let spreads: Vec<_> = figure
-            .points
-            .iter()
-            .map(|point| point.ways[way])
-            .enumerate()
-            .filter(|(_, spread)| spread.median.is_finite())
-            .collect();
-        let median = |(i, s): &(usize, Spread)| (at(*i), scale.place(s.median));
-        if figure.style == Style::Bars {
-            chart.draw_series(spreads.iter().map(|spread| {
-                let (x, y) = median(spread);
-                let half = apart * 0.44;
-                Rectangle::new([(x - half, scale.bottom), (x + half, y)], colour.filled())
-            }))?;
-        } else {
-            let width = if way == 0 { 3 } else { 2 };
-            let line = LineSeries::new(spreads.iter().map(median), colour.stroke_width(width));
-            chart.draw_series(line)?;
-            let marks = spreads.iter().map(|s| Circle::new(median(s), 4, colour.filled()));
-            chart.draw_series(marks)?;
-        }
-        let whisker = if figure.style == Style::Bars { INK } else { colour };
-        chart.draw_series(spreads.iter().map(|(i, s)| {
-            let style = whisker.mix(0.55).stroke_width(1);
-            let [low, middle, high] =
-                [s.min, s.median, s.max].map(|value| scale.place(value).min(scale.top));
-            ErrorBar::new_vertical(at(*i), low, middle, high, style, 7)
-        }))?;
+    for way in (0..figure.ways.len()).rev() {
+        draw_way(&mut chart, figure, &scale, way)?;
     }
     root.present()?;
+    Ok(())
+}
+
+/// The part of the plot that shows values.
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// Draws the medians of one way, and its whiskers.
+fn draw_way(
+    chart: &mut Chart<'_, '_>,
+    figure: &Figure,
+    scale: &Scale,
+    way: usize,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let ways = figure.ways.len();
+    let colour = COLOURS[way % COLOURS.len()];
+    // What belongs to one place stands side by side.
+    let apart = if figure.style == Style::Bars { 0.8 / ways as f64 } else { 0.05 };
+    let at = |i: usize| i as f64 + (way as f64 - (ways - 1) as f64 / 2.0) * apart;
+    let spreads: Vec<_> = figure
+        .points
+        .iter()
+        .map(|point| point.ways[way])
+        .enumerate()
+        .filter(|(_, spread)| spread.median.is_finite())
+        .collect();
+    let median = |(i, s): &(usize, Spread)| (at(*i), scale.place(s.median));
+    if figure.style == Style::Bars {
+        chart.draw_series(spreads.iter().map(|spread| {
+            let (x, y) = median(spread);
+            let half = apart * 0.44;
+            Rectangle::new([(x - half, scale.bottom), (x + half, y)], colour.filled())
+        }))?;
+    } else {
+        let width = if way == 0 { 3 } else { 2 };
+        let line = LineSeries::new(spreads.iter().map(median), colour.stroke_width(width));
+        chart.draw_series(line)?;
+        let marks = spreads.iter().map(|s| Circle::new(median(s), 4, colour.filled()));
+        chart.draw_series(marks)?;
+    }
+    let whisker = if figure.style == Style::Bars { INK } else { colour };
+    chart.draw_series(spreads.iter().map(|(i, s)| {
+        let style = whisker.mix(0.55).stroke_width(1);
+        let [low, middle, high] =
+            [s.min, s.median, s.max].map(|value| scale.place(value).min(scale.top));
+        ErrorBar::new_vertical(at(*i), low, middle, high, style, 7)
+    }))?;
     Ok(())
 }
 

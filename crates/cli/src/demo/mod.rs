@@ -74,34 +74,7 @@ impl Demo {
         let size = output::bytes(data.bytes);
         self.say(&format!("1. A real file of {size}: {}.", data.story));
 
-        let (node, ready) = start_node(&data)?;
-        let address: NodeAddress = ready.node.parse()?;
-        let token = ready.token.map(|token| token.parse::<Token>()).transpose()?;
-        let device = Device::open()?;
-        let ours = device.info().address;
-        self.say(&format!(
-            "2. A memory node, process {}, has a card at {address}. It serves the file, and {size} \
-             of memory.",
-            node.id()
-        ));
-
-        let region = |name: &str| RegionAddress { node: address, name: name.into() };
-        let (roce, crc32) = roce::run(&device, &region("data"), &region("scratch"), token, &file)?;
-        ensure!(
-            crc32 == data.crc32,
-            "the checksums differ: {crc32:08x} arrived, {:08x} was sent",
-            data.crc32
-        );
-        self.say(&format!(
-            "3. This process, {}, with a card at {ours}, READ the file from it {ROUNDS} times.\n   \
-             All {} bytes are right, each time: compared one by one; CRC-32 {crc32:08x}.\n\
-             4. It WROTE them to the node's memory and READ them back: all right again.",
-            process::id(),
-            output::grouped(data.bytes)
-        ));
-        drop(device);
-        drop(node);
-
+        let roce = self.move_by_roce(&data, &file)?;
         let (peer, ready) = start_tcp(&data)?;
         let tcp = tcp::run(ready.address, &file, data.bytes)?;
         self.say(&format!(
@@ -123,7 +96,8 @@ impl Demo {
 
         if self.json {
             return output::json_line(&json!({
-                "bytes": data.bytes, "source": data.story, "crc32": format!("{crc32:08x}"),
+                "bytes": data.bytes, "source": data.story,
+                "crc32": format!("{:08x}", data.crc32),
                 "verified": true, "seconds": began.elapsed().as_secs_f64(),
                 "roce": roce, "tcp": tcp, "lookups": lookups,
             }));
@@ -132,6 +106,37 @@ impl Demo {
         catalogue::show(&lookups, listed);
         println!("Verified every byte, in {:.1} s. {WHAT_NEXT}", began.elapsed().as_secs_f64());
         Ok(())
+    }
+
+    /// Lets a node serve the file, and READs and WRITEs it; all bytes are as they were.
+    fn move_by_roce(&self, data: &DataFile, file: &File) -> Result<Figures> {
+        let size = output::bytes(data.bytes);
+        let (node, ready) = start_node(data)?;
+        let address: NodeAddress = ready.node.parse()?;
+        let token = ready.token.map(|token| token.parse::<Token>()).transpose()?;
+        let device = Device::open()?;
+        let ours = device.info().address;
+        self.say(&format!(
+            "2. A memory node, process {}, has a card at {address}. It serves the file, and {size} \
+             of memory.",
+            node.id()
+        ));
+
+        let region = |name: &str| RegionAddress { node: address, name: name.into() };
+        let (roce, crc32) = roce::run(&device, &region("data"), &region("scratch"), token, file)?;
+        ensure!(
+            crc32 == data.crc32,
+            "the checksums differ: {crc32:08x} arrived, {:08x} was sent",
+            data.crc32
+        );
+        self.say(&format!(
+            "3. This process, {}, with a card at {ours}, READ the file from it {ROUNDS} times.\n   \
+             All {} bytes are right, each time: compared one by one; CRC-32 {crc32:08x}.\n\
+             4. It WROTE them to the node's memory and READ them back: all right again.",
+            process::id(),
+            output::grouped(data.bytes)
+        ));
+        Ok(roce)
     }
 
     fn say(&self, words: &str) {

@@ -1,8 +1,8 @@
 //! `remora doctor`: why a verbs program cannot connect here, in plain words.
 //!
-//! A list of [`check::Check`]s, each of which looks at one thing and says what it found, whether that is
-//! well, and if not what to do. They change nothing, and need no rights: what cannot be seen is
-//! said to be unseen.
+//! A list of [`check::Check`]s, each of which looks at one thing and says what it found, whether
+//! that is well, and if not what to do. They change nothing, and need no rights: what cannot be
+//! seen is said to be unseen.
 
 mod check;
 mod library;

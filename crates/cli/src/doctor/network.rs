@@ -22,7 +22,7 @@ const ENOUGH_BUFFER: u64 = 4 << 20;
 
 /// Where a program's card would be.
 #[derive(Debug)]
-pub(super) struct Card {
+pub(super) struct OpenCard {
     /// A card there, opened to see whether it can be.
     pub(super) device: Device,
     /// The interface's limit, in bytes.
@@ -30,7 +30,7 @@ pub(super) struct Card {
 }
 
 /// Looks at the address, or interface, that a card is to have.
-pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<Card> {
+pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
     let automatic = matches!(addr, "" | "auto");
     let wanted = if automatic { "127.0.0.1" } else { addr };
     let interface = match Interface::find(wanted) {
@@ -82,7 +82,7 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<Card> {
     checks.extend(gid_variables(|name| env::var(name).ok()));
     checks.push(mtu(&interface));
     checks.extend(buffers(&device));
-    Some(Card { device, link_mtu: interface.link_mtu })
+    Some(OpenCard { device, link_mtu: interface.link_mtu })
 }
 
 fn in_use(interface: &Interface, error: &dyn std::error::Error) -> Check {

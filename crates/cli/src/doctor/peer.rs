@@ -11,7 +11,7 @@ use remora::nic::wire::ROCE_PORT;
 use remora::{ConnectFailure, ConnectionParams, QueuePairOptions};
 
 use super::check::Check;
-use super::network::Card;
+use super::network::OpenCard;
 
 /// How long the peer has to answer. RDMA CM repeats its request meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -22,7 +22,7 @@ const START_IT: &str = "start the program there, on that address; a card of Remo
                         as its program";
 
 /// Looks at the way from `card` to `peer`.
-pub(super) fn look(peer: &str, card: Option<&Card>, checks: &mut Vec<Check>) {
+pub(super) fn look(peer: &str, card: Option<&OpenCard>, checks: &mut Vec<Check>) {
     let to = match resolve(peer) {
         Ok(to) => to,
         Err(error) => {
@@ -108,7 +108,7 @@ fn mtu(route: &std::net::UdpSocket, link_mtu: u32, to: IpAddr) -> Option<Check> 
 }
 
 /// Asks the card there for a connection that it must refuse.
-fn answer(card: &Card, to: IpAddr) -> Check {
+fn answer(card: &OpenCard, to: IpAddr) -> Check {
     let start = Instant::now();
     let answer = ask(card, to);
     let after = start.elapsed().as_millis();
@@ -143,7 +143,7 @@ fn answer(card: &Card, to: IpAddr) -> Check {
     }
 }
 
-fn ask(card: &Card, to: IpAddr) -> Result<()> {
+fn ask(card: &OpenCard, to: IpAddr) -> Result<()> {
     let domain = card.device.alloc_pd()?;
     let queue = card.device.create_cq(4)?;
     let queue_pair = domain.create_qp(&QueuePairOptions::rc(&queue))?;

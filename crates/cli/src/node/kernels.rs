@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use remora::kernel::builtin::{Builtin, Kind};
-use remora::kernel::wasm::{Limits, Module};
+use remora::kernel::wasm::{Module, ModuleLimits};
 use remora::kernel::{
     Binding, Bound, CallFailure, CallStatus, DeployError, Deployment, Fallback, FallbackCall,
     Grant, Program, Tap,
@@ -222,7 +222,7 @@ struct Opened {
 
 /// The kernels of a node.
 #[derive(Debug)]
-pub(crate) struct Kernels {
+pub(crate) struct NodeKernels {
     device: Device,
     /// Where callers live.
     pd: ProtectionDomain,
@@ -235,9 +235,9 @@ pub(crate) struct Kernels {
     pub(crate) refused: AtomicU64,
 }
 
-impl Kernels {
-    pub(crate) fn new(device: &Device, pd: &ProtectionDomain, permits: Vec<Token>) -> Kernels {
-        Kernels {
+impl NodeKernels {
+    pub(crate) fn new(device: &Device, pd: &ProtectionDomain, permits: Vec<Token>) -> NodeKernels {
+        NodeKernels {
             device: device.clone(),
             pd: pd.clone(),
             permits,
@@ -304,7 +304,7 @@ impl Kernels {
         }
     }
 
-    /// From here on calls for the host wait, until [`Kernels::serve`] answers them.
+    /// From here on calls for the host wait, until [`NodeKernels::serve`] answers them.
     pub(crate) fn calls(&self) -> Fallback {
         self.device.serve_fallback()
     }
@@ -456,7 +456,7 @@ fn code(load: &Load, module: &[u8]) -> Result<Code, Refusal> {
         return Ok(Code { program: shared.program(kind), tap, memory: 0 });
     }
     let memory = usize::try_from(*memory).unwrap_or(usize::MAX);
-    let module = Module::load_with(module, Limits { memory, ..Limits::default() })?;
+    let module = Module::load_with(module, ModuleLimits { memory, ..ModuleLimits::default() })?;
     let tap: Option<Box<dyn Tap>> = match tap {
         Some(_) => Some(Box::new(module.tap(*budget)?)),
         None => None,

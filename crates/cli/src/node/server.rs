@@ -18,7 +18,7 @@ use thiserror::Error;
 use super::address::NodeAddress;
 use super::clients::{Departure, Roster};
 use super::document::{HEADER_LEN, Publisher};
-use super::kernels::{KernelRow, Kernels, LIST_BYTES};
+use super::kernels::{KernelRow, LIST_BYTES, NodeKernels};
 use super::protocol::{ACK_TIMEOUT, Reply, Request, RequestError, Token};
 pub use super::regions::RegionInfo;
 use super::regions::Served;
@@ -138,7 +138,7 @@ pub struct Node {
     cq: CompletionQueue,
     channel: Channel,
     started: Instant,
-    kernels: Kernels,
+    kernels: NodeKernels,
     /// The list of kernels, as clients read it.
     kernel_list: Mutex<(Option<Publisher>, Vec<KernelRow>)>,
 }
@@ -171,7 +171,8 @@ impl Node {
         for (name, bytes) in documents {
             regions.insert(name.into(), Served::memory(device, name, bytes, false)?);
         }
-        let kernels = Kernels::new(device, &regions[KERNELS_DOCUMENT].pd, options.permits.clone());
+        let kernels =
+            NodeKernels::new(device, &regions[KERNELS_DOCUMENT].pd, options.permits.clone());
         for region in regions.values().filter(|region| !region.info.name.starts_with('@')) {
             kernels.open(&region.info.name, region.region(), region.info.writable);
         }

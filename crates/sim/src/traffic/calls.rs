@@ -97,6 +97,20 @@ impl Traffic {
         call
     }
 
+    /// Parts of an end's own buffers, of these lengths: all of them, or none.
+    fn take_all<const N: usize>(&mut self, s: usize, lens: [u64; N]) -> Option<[u64; N]> {
+        let spans = &mut self.sides[s].local.spans;
+        let mut taken = [0; N];
+        for (i, len) in lens.into_iter().enumerate() {
+            let Some(start) = spans.take(&mut self.dice, len) else {
+                taken.iter().zip(lens).take(i).for_each(|(at, len)| spans.give_back(*at, len));
+                return None;
+            };
+            taken[i] = start;
+        }
+        Some(taken)
+    }
+
     fn place_call(
         &mut self,
         world: &mut World,
@@ -107,17 +121,7 @@ impl Traffic {
     ) -> Option<Op> {
         let (params, payload) = self.ask(s, verb, len, target);
         let message_len = (remora_nic::kernel::HEADER_LEN + params.len() + payload.len()) as u64;
-        let spans = &mut self.sides[s].local.spans;
-        let start = spans.take(&mut self.dice, message_len)?;
-        let Some(results) = spans.take(&mut self.dice, len) else {
-            spans.give_back(start, message_len);
-            return None;
-        };
-        let Some(word) = spans.take(&mut self.dice, WORD_LEN) else {
-            spans.give_back(start, message_len);
-            spans.give_back(results, len);
-            return None;
-        };
+        let [start, results, word] = self.take_all(s, [message_len, len, WORD_LEN])?;
         let cookie = self.dice.number();
         let own = &self.sides[s].local.region;
         let at = |start| Remote { addr: own.iova + start, rkey: own.key };

@@ -143,6 +143,46 @@ impl Traffic {
         }
     }
 
+    /// Receive buffers for one queue pair; returns which pool they are.
+    fn add_own_pool(
+        &mut self,
+        host: &mut Host,
+        pd: Pd,
+        i: usize,
+        options: &ConnectionOptions,
+    ) -> usize {
+        let pool = self.pools.len();
+        let slot = options.message_max + GRH;
+        let slots = u64::from(options.queues.receives).min(((4 << 20) / slot).max(2));
+        self.add_pool(host, pd, i, (slot, slots), Some(ReceiveOrder::default()));
+        pool
+    }
+
+    /// A queue pair of host `i`, with its rings, and armed if the application sleeps.
+    fn add_end(
+        &mut self,
+        world: &mut World,
+        options: &ConnectionOptions,
+        (i, pd): (usize, Pd),
+        srq: Option<u32>,
+        is_target: bool,
+    ) -> Endpoint {
+        let before = world.hosts[i].memory.bytes().len() as u64;
+        let end = if is_target {
+            self.add_xrc_target(world, i)
+        } else {
+            Endpoint::create(world, (i, pd), options.transport, &options.queues, srq)
+        };
+        let after = world.hosts[i].memory.bytes().len() as u64;
+        self.rings.push((i, before..after));
+        if self.options.event_driven {
+            for cq in [end.send_cq, end.recv_cq] {
+                world.hosts[i].nic.req_notify_cq(cq, false).expect("it is there");
+            }
+        }
+        end
+    }
+
     fn add_side(
         &mut self,
         world: &mut World,
@@ -165,27 +205,10 @@ impl Traffic {
         let ah = host.nic.create_ah(pd, path).expect("room for an address handle");
         let srq = options.shared[e].then_some(self.hosts[i].srq);
         let xrc = options.transport == Transport::Xrc;
-        let mut pool = i;
-        if srq.is_none() && !xrc {
-            pool = self.pools.len();
-            let slot = options.message_max + GRH;
-            let slots = u64::from(options.queues.receives).min(((4 << 20) / slot).max(2));
-            self.add_pool(host, pd, i, (slot, slots), Some(ReceiveOrder::default()));
-        }
-        let before = world.hosts[i].memory.bytes().len() as u64;
+        let shares = srq.is_some() || xrc;
+        let pool = if shares { i } else { self.add_own_pool(host, pd, i, options) };
         let is_target = xrc && e == 1;
-        let end = if is_target {
-            self.add_xrc_target(world, i)
-        } else {
-            Endpoint::create(world, (i, pd), options.transport, &options.queues, srq)
-        };
-        let after = world.hosts[i].memory.bytes().len() as u64;
-        self.rings.push((i, before..after));
-        if self.options.event_driven {
-            for cq in [end.send_cq, end.recv_cq] {
-                world.hosts[i].nic.req_notify_cq(cq, false).expect("it is there");
-            }
-        }
+        let end = self.add_end(world, options, (i, pd), srq, is_target);
         let to_queues =
             if is_target { self.open_to_queues(world, i, &target.region) } else { Vec::new() };
         let opens = if is_target { to_queues.clone() } else { vec![target.region.key] };

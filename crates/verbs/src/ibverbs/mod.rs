@@ -1,8 +1,8 @@
 //! `libibverbs.so.1`.
 //!
-//! [`objects`] are what handles stand for. Each module has the calls of one kind of object, under the names of verbs without `ibv_`. They
-//! are `extern "C"` functions, called by programs through `symbols` or the tables that `open`
-//! fills, and by `rdmacm` as what they are.
+//! [`objects`] are what handles stand for. Each other module has the calls of one kind of object,
+//! under the names of verbs without `ibv_`. They are `extern "C"` functions, called by programs
+//! through `symbols` or the tables that `open` fills, and by `rdmacm` as what they are.
 //!
 //! How calls report errors is each one's own: those that return a pointer set `errno` and return
 //! null; those that return an integer return the error number itself, and not -1, unless their

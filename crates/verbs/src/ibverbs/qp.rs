@@ -26,7 +26,7 @@ use super::async_event::routes;
 use super::context;
 use super::objects::{Context, Qp, Subject, Xrcd};
 use super::pd;
-use super::qp_attr::{self, Limits, MAX_WR, Service};
+use super::qp_attr::{self, MAX_WR, Service};
 use super::qp_ex;
 use super::xrc;
 use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, ah, cq, number, or_null, srq};
@@ -153,11 +153,7 @@ fn create(
     let sends_only = service == Service::XrcSend;
     let recv_cq = if sends_only { send_cq } else { cq::find(init.recv_cq)? };
     let srq = if init.srq.is_null() { None } else { Some(srq::find(init.srq)?) };
-    let mut cap = init.cap;
-    if srq.is_some() || sends_only {
-        // The manual: ignored.
-        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
-    }
+    let cap = wanted_cap(init, srq.is_some() || sends_only);
     let foreign = |other: &Slot<Context>| other.card.index != context.card.index;
     let bad = foreign(send_cq.context)
         || foreign(recv_cq.context)
@@ -168,24 +164,7 @@ fn create(
     if bad {
         return Err(EINVAL);
     }
-    let (send_sge, recv_sge) = (cap.max_send_sge.max(1), cap.max_recv_sge.max(1));
-    let (mut sq, mut rq) =
-        (ring(cap.max_send_wr, send_sge, cap.max_inline_data), ring(cap.max_recv_wr, recv_sge, 0));
-    let rings = match sq.len() + rq.len() {
-        0 => None,
-        len => Some(Buffer::new(len).map_err(|_| ENOMEM)?),
-    };
-    if let Some(rings) = &rings {
-        sq.addr = rings.addr();
-        rq.addr = rings.addr() + sq.len() as u64;
-    }
-    let granted = ibv_qp_cap {
-        max_send_wr: sq.depth,
-        max_recv_wr: rq.depth,
-        max_send_sge: if sq.depth > 0 { send_sge } else { 0 },
-        max_recv_sge: if rq.depth > 0 { recv_sge } else { 0 },
-        max_inline_data: if sq.is_empty() { 0 } else { sq.inline_room() as u32 },
-    };
+    let (rings, sq, rq, granted) = make_rings(&cap)?;
     let routes = routes(context.card);
     let mut card = context.card.lock();
     let number = card.nic().create_qp(QpInit {
@@ -208,19 +187,7 @@ fn create(
         _rings: rings,
         ..Qp::bare(context, number, service)
     };
-    let mut c = qp_ex::functions(send_ops);
-    let base = &mut c.base.qp_base;
-    // SAFETY: the handle is good.
-    base.context = unsafe { (*pd_handle).context };
-    base.qp_context = init.qp_context;
-    base.pd = pd_handle;
-    base.send_cq = init.send_cq;
-    base.recv_cq = init.recv_cq;
-    base.srq = init.srq;
-    base.handle = number;
-    base.qp_num = number;
-    base.state = IBV_QPS_RESET;
-    base.qp_type = init.qp_type;
+    let c = shown(pd_handle, init, number, send_ops);
     // Without memory for the object the rings are gone; the card is locked until it knows.
     let Some(made) = handles::create(c, state) else {
         card.nic().destroy_qp(number).ok();
@@ -232,6 +199,61 @@ fn create(
     context.enter();
     init.cap = granted;
     Ok(made)
+}
+
+/// What a program wants of the queues. Receives that the queue pair cannot have are, as the manual
+/// says, ignored.
+fn wanted_cap(init: &ibv_qp_init_attr, without_receives: bool) -> ibv_qp_cap {
+    match without_receives {
+        true => ibv_qp_cap { max_recv_wr: 0, max_recv_sge: 0, ..init.cap },
+        false => init.cap,
+    }
+}
+
+/// Memory for the queues, if they need any; the queues in it; and what there is room for.
+fn make_rings(cap: &ibv_qp_cap) -> Result<(Option<Buffer>, RingInit, RingInit, ibv_qp_cap)> {
+    let (send_sge, recv_sge) = (cap.max_send_sge.max(1), cap.max_recv_sge.max(1));
+    let (mut sq, mut rq) =
+        (ring(cap.max_send_wr, send_sge, cap.max_inline_data), ring(cap.max_recv_wr, recv_sge, 0));
+    let rings = match sq.len() + rq.len() {
+        0 => None,
+        len => Some(Buffer::new(len).map_err(|_| ENOMEM)?),
+    };
+    if let Some(rings) = &rings {
+        sq.addr = rings.addr();
+        rq.addr = rings.addr() + sq.len() as u64;
+    }
+    let granted = ibv_qp_cap {
+        max_send_wr: sq.depth,
+        max_recv_wr: rq.depth,
+        max_send_sge: if sq.depth > 0 { send_sge } else { 0 },
+        max_recv_sge: if rq.depth > 0 { recv_sge } else { 0 },
+        max_inline_data: if sq.is_empty() { 0 } else { sq.inline_room() as u32 },
+    };
+    Ok((rings, sq, rq, granted))
+}
+
+/// What the program sees of a queue pair that is just made. The domain's handle is good.
+fn shown(
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    number: u32,
+    send_ops: u64,
+) -> newer::ibv_qp_ex_v46 {
+    let mut c = qp_ex::functions(send_ops);
+    let base = &mut c.base.qp_base;
+    // SAFETY: the handle is good.
+    base.context = unsafe { (*pd).context };
+    base.qp_context = init.qp_context;
+    base.pd = pd;
+    base.send_cq = init.send_cq;
+    base.recv_cq = init.recv_cq;
+    base.srq = init.srq;
+    base.handle = number;
+    base.qp_num = number;
+    base.state = IBV_QPS_RESET;
+    base.qp_type = init.qp_type;
+    c
 }
 
 /// Makes a handle of a receiving XRC queue pair that is on the card already.
@@ -279,13 +301,12 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
         0 => None,
         _ => Some(ah::path_of(card, &attr.ah_attr, qp.number)?),
     };
-    let limits = Limits { mtu: card.mtu };
     // One who changes attributes at a time: what is kept is what the card has.
     let mut kept = qp.kept();
     let mut locked = card.lock();
     let from = qp_attr::state_of(locked.nic().query_qp(qp.number).ok_or(EINVAL)?.state);
     let to = qp_attr::check_mask(qp.service, from, attr, mask)?;
-    qp_attr::check_values(attr, mask, limits)?;
+    qp_attr::check_values(attr, mask, card.mtu)?;
     let changes = qp_attr::to_card(qp.service, (from, to), attr, mask, (path, card.mtu));
     if to == IBV_QPS_RESET {
         locked.settle();

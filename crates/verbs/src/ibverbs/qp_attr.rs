@@ -158,26 +158,20 @@ pub(crate) fn check_mask(
     Ok(to)
 }
 
-/// What the values are held against.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) mtu: Mtu,
-}
-
 /// The most READs and atomics that any peer's device says it answers at a time: soft-RoCE's.
 /// Programs pass on what the peer's program told them (perftest's do), so it is taken, though we
 /// have fewer outstanding.
 const MAX_PEER_RD_ATOMIC: u8 = 128;
 
-/// Are the named values in range?
-pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, limits: Limits) -> Result<()> {
+/// Are the named values in range, and the path MTU one of at most `most`?
+pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, most: Mtu) -> Result<()> {
     let given = |bit: c_uint| mask & bit != 0;
     if given(IBV_QP_ALT_PATH) {
         return Err(EOPNOTSUPP);
     }
     let bad = given(IBV_QP_PORT) && attr.port_num != 1
         || given(IBV_QP_PKEY_INDEX) && attr.pkey_index != 0
-        || given(IBV_QP_PATH_MTU) && mtu(attr.path_mtu).is_none_or(|mtu| mtu > limits.mtu)
+        || given(IBV_QP_PATH_MTU) && mtu(attr.path_mtu).is_none_or(|mtu| mtu > most)
         || given(IBV_QP_TIMEOUT) && attr.timeout > 31
         || given(IBV_QP_RETRY_CNT) && attr.retry_cnt > 7
         || given(IBV_QP_RNR_RETRY) && attr.rnr_retry > 7
@@ -367,19 +361,19 @@ mod tests {
     fn the_peers_limit_of_reads_is_taken_and_ours_is_kept() {
         // As perftest passes it on from a program on soft-RoCE.
         let mask = IBV_QP_MAX_QP_RD_ATOMIC;
-        let limits = Limits { mtu: Mtu::B4096 };
+        let most = Mtu::B4096;
         let mut attr = ibv_qp_attr { max_rd_atomic: 128, ..ibv_qp_attr::zeroed() };
-        assert_eq!(check_values(&attr, mask, limits), Ok(()));
+        assert_eq!(check_values(&attr, mask, most), Ok(()));
         let states = (IBV_QPS_RTR, IBV_QPS_RTS);
-        let card = to_card(Service::Rc, states, &attr, mask, (None, limits.mtu));
+        let card = to_card(Service::Rc, states, &attr, mask, (None, most));
         assert_eq!(card.max_rd_atomic, Some(MAX_RD_ATOMIC));
         let mut kept = ibv_qp_attr::zeroed();
         remember(&mut kept, &attr, mask);
         assert_eq!(kept.max_rd_atomic, MAX_RD_ATOMIC);
         attr.max_rd_atomic = 129;
-        assert_eq!(check_values(&attr, mask, limits), Err(EINVAL));
+        assert_eq!(check_values(&attr, mask, most), Err(EINVAL));
         // What we promise to answer, we must.
         attr.max_dest_rd_atomic = MAX_RD_ATOMIC + 1;
-        assert_eq!(check_values(&attr, IBV_QP_MAX_DEST_RD_ATOMIC, limits), Err(EINVAL));
+        assert_eq!(check_values(&attr, IBV_QP_MAX_DEST_RD_ATOMIC, most), Err(EINVAL));
     }
 }

@@ -2,90 +2,22 @@
 
 use core::ffi::c_int;
 use core::mem::size_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6};
 use remora::interface::Interface;
 
-use super::channel::News;
+use super::agreement::ACK_TIMEOUT;
 use super::directory::{self, Place, Scope};
-use super::id::{Id, PathRecord, Route, Stage};
-use super::{EADDRINUSE, EINVAL, ENODEV, Errno, Result, connect, manager, status};
+use super::objects::{Id, News, PathRecord, Route, Stage};
+use super::{EADDRINUSE, EINVAL, ENODEV, Errno, Result, c_address, events, manager, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::card;
 use crate::card::Card;
 use crate::process;
-
-/// The address family of InfiniBand, and its address: a GID and a service.
-const AF_IB: c_int = 27;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct SockaddrIb {
-    family: u16,
-    pkey: u16,
-    flowinfo: u32,
-    gid: [u8; 16],
-    sid: u64,
-    sid_mask: u64,
-    scope_id: u64,
-}
-
-/// An address of a program; `None` for a null pointer.
-///
-/// # Safety
-/// `addr` is null, or points to an address as long as its family says.
-pub(crate) unsafe fn from_c(addr: *const sockaddr) -> Result<Option<SocketAddr>> {
-    if addr.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: by promise of the caller, an address, which begins with its family.
-    let family = c_int::from(unsafe { addr.cast::<u16>().read_unaligned() });
-    Ok(Some(match family {
-        libc::AF_INET => {
-            // SAFETY: the family says what it is.
-            let v4 = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
-            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-            SocketAddr::new(ip.into(), u16::from_be(v4.sin_port))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: the family says what it is.
-            let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
-            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-            SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into()
-        }
-        AF_IB => {
-            // SAFETY: the family says what it is.
-            let ib = unsafe { addr.cast::<SockaddrIb>().read_unaligned() };
-            let port = (u64::from_be(ib.sid) & 0xffff) as u16;
-            SocketAddr::new(IpAddr::from(ib.gid).to_canonical(), port)
-        }
-        _ => return Err(EINVAL),
-    }))
-}
-
-/// The bytes of an address in C.
-pub(crate) fn to_c(address: SocketAddr) -> any_address {
-    let mut bytes = [0; size_of::<any_address>()];
-    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-    match address {
-        SocketAddr::V4(v4) => {
-            put(0, &(libc::AF_INET as u16).to_ne_bytes());
-            put(2, &v4.port().to_be_bytes());
-            put(4, &v4.ip().octets());
-        }
-        SocketAddr::V6(v6) => {
-            put(0, &(libc::AF_INET6 as u16).to_ne_bytes());
-            put(2, &v6.port().to_be_bytes());
-            put(8, &v6.ip().octets());
-            put(24, &v6.scope_id().to_ne_bytes());
-        }
-    }
-    any_address(bytes)
-}
 
 /// How long the address is in C.
 pub(crate) fn c_len(address: SocketAddr) -> usize {
@@ -204,8 +136,20 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
         return Err(ENODEV);
     }
     id.attach(card.index)?;
+    keep(id, card, bound.or(local), (remote, place, peer));
+    id.show_addresses();
+    Ok(())
+}
+
+/// Keeps what was resolved: where the peer's card is, and the addresses of both ends.
+fn keep(
+    id: &Id,
+    card: &Card,
+    known: Option<SocketAddr>,
+    (remote, place, peer): (SocketAddr, Place, IpAddr),
+) {
     let mut state = id.lock();
-    let known = bound.or(local).or(state.local).filter(|local| !local.ip().is_unspecified());
+    let known = known.or(state.local).filter(|local| !local.ip().is_unspecified());
     // As the system picks a source: a local address speaks for itself.
     let source = match (known, place) {
         (Some(known), _) => known.ip(),
@@ -224,9 +168,6 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
     state.remote = Some(remote);
     state.route = Some(Route { peer, mtu: path_mtu(card, peer) });
     state.stage = Stage::AddressResolved;
-    drop(state);
-    id.show_addresses();
-    Ok(())
 }
 
 /// A source without a port needs none that other processes know of.
@@ -290,7 +231,7 @@ fn path_record(id: &Id) -> Result<ibv_sa_path_rec> {
         // 10 Gb/s: a software device has no rate of its own.
         rate: 3,
         packet_life_time_selector: EXACTLY,
-        packet_life_time: state.ack_timeout.unwrap_or(connect::ACK_TIMEOUT).saturating_sub(1),
+        packet_life_time: state.ack_timeout.unwrap_or(ACK_TIMEOUT).saturating_sub(1),
         ..ibv_sa_path_rec::zeroed()
     })
 }
@@ -320,14 +261,14 @@ pub(super) fn route(id: &Id) -> Result<()> {
 fn tell(id: &std::sync::Arc<Id>, kind: rdma_cm_event_type, status: c_int) -> Result<()> {
     let channel = id.channel().ok_or(EINVAL)?;
     channel.push(News { status, ..News::new(id, kind) });
-    connect::complete(id)
+    events::complete(id)
 }
 
 pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     status(|| {
         let id = Id::find(id)?;
         // SAFETY: the caller gives an address.
-        let address = unsafe { from_c(addr) }?.ok_or(EINVAL)?;
+        let address = unsafe { c_address::from_c(addr) }?.ok_or(EINVAL)?;
         bind(&id, address)
     })
 }
@@ -341,7 +282,8 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     status(|| {
         let id = Id::find(id)?;
         // SAFETY: the caller gives addresses, the first of which may be null.
-        let (local, remote) = unsafe { (from_c(src_addr)?, from_c(dst_addr)?) };
+        let (local, remote) =
+            unsafe { (c_address::from_c(src_addr)?, c_address::from_c(dst_addr)?) };
         match resolve(&id, local, remote.ok_or(EINVAL)?) {
             Ok(()) => tell(&id, RDMA_CM_EVENT_ADDR_RESOLVED, 0),
             Err(ENODEV) => tell(&id, RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV),

@@ -7,6 +7,7 @@ use std::ptr;
 use libc::{addrinfo, sockaddr, socklen_t};
 
 use super::address;
+use super::c_address;
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
@@ -67,7 +68,7 @@ unsafe fn resolve(
     // SAFETY: each pointer is of the list, which lives until it is freed below.
     while let Some(entry) = unsafe { next.as_ref() } {
         // SAFETY: an address as long as its family says, or null.
-        if let Ok(Some(address)) = unsafe { address::from_c(entry.ai_addr) } {
+        if let Ok(Some(address)) = unsafe { c_address::from_c(entry.ai_addr) } {
             let name = match entry.ai_canonname.is_null() {
                 true => None,
                 // SAFETY: the resolver ends names with a zero byte.
@@ -86,7 +87,7 @@ unsafe fn resolve(
 
 /// A copy of an address that `rdma_freeaddrinfo` gives back.
 fn copy(address: SocketAddr) -> Result<(*mut sockaddr, socklen_t), c_int> {
-    let any_address(bytes) = address::to_c(address);
+    let any_address(bytes) = c_address::to_c(address);
     let len = address::c_len(address);
     // SAFETY: room for the bytes, or null; the bytes are as many.
     unsafe {
@@ -115,7 +116,7 @@ unsafe fn look_up(
     let passive = hints.is_some_and(|hints| hints.ai_flags & RAI_PASSIVE as c_int != 0);
     let given = |addr: fn(&rdma_addrinfo) -> *mut sockaddr| match hints.map(addr) {
         // SAFETY: the caller gives addresses as long as their families say.
-        Some(addr) => unsafe { address::from_c(addr) }.ok().flatten(),
+        Some(addr) => unsafe { c_address::from_c(addr) }.ok().flatten(),
         None => None,
     };
     let (from, to) = (given(|hints| hints.ai_src_addr), given(|hints| hints.ai_dst_addr));
@@ -124,39 +125,19 @@ unsafe fn look_up(
         // SAFETY: by promise of the caller.
         false => unsafe { resolve(node, service, hints, space) }?,
     };
-    let mut pairs: Vec<(Option<SocketAddr>, Option<SocketAddr>, Option<std::ffi::CString>)> =
-        match passive {
-            true => found.into_iter().map(|(at, name)| (Some(at), None, name)).collect(),
-            false => found.into_iter().map(|(at, name)| (from, Some(at), name)).collect(),
-        };
+    let mut pairs: Vec<Pair> = match passive {
+        true => found.into_iter().map(|(at, name)| (Some(at), None, name)).collect(),
+        false => found.into_iter().map(|(at, name)| (from, Some(at), name)).collect(),
+    };
     if pairs.is_empty() {
         pairs.push((from, to, None));
     }
     let mut first = ptr::null_mut();
-    for (from, to, name) in pairs.into_iter().rev() {
-        let family = match from.or(to) {
-            Some(SocketAddr::V6(_)) => libc::AF_INET6,
-            _ => libc::AF_INET,
-        };
-        let mut info = rdma_addrinfo {
-            ai_flags: hints.map_or(0, |hints| hints.ai_flags),
-            ai_family: family,
-            ai_qp_type: qp_type,
-            ai_port_space: space,
-            ai_next: first,
-            ..rdma_addrinfo::zeroed()
-        };
-        if let Some(from) = from {
-            (info.ai_src_addr, info.ai_src_len) = copy(from)?;
-        }
-        if let Some(to) = to {
-            (info.ai_dst_addr, info.ai_dst_len) = copy(to)?;
-        }
-        if let Some(name) = name {
-            // SAFETY: the string ends with a zero byte.
-            let name = unsafe { libc::strdup(name.as_ptr()) };
-            if passive { info.ai_src_canonname = name } else { info.ai_dst_canonname = name }
-        }
+    for pair in pairs.into_iter().rev() {
+        let mut info = described(pair, passive)?;
+        info.ai_flags = hints.map_or(0, |hints| hints.ai_flags);
+        (info.ai_qp_type, info.ai_port_space) = (qp_type, space);
+        info.ai_next = first;
         // SAFETY: room for one, or null.
         unsafe {
             let place = libc::calloc(1, size_of::<rdma_addrinfo>()).cast::<rdma_addrinfo>();
@@ -168,6 +149,30 @@ unsafe fn look_up(
         }
     }
     Ok(first)
+}
+
+/// A source and a destination, of which one may be missing, and a name.
+type Pair = (Option<SocketAddr>, Option<SocketAddr>, Option<std::ffi::CString>);
+
+/// One result, as far as its addresses say.
+fn described((from, to, name): Pair, passive: bool) -> Result<rdma_addrinfo, c_int> {
+    let family = match from.or(to) {
+        Some(SocketAddr::V6(_)) => libc::AF_INET6,
+        _ => libc::AF_INET,
+    };
+    let mut info = rdma_addrinfo { ai_family: family, ..rdma_addrinfo::zeroed() };
+    if let Some(from) = from {
+        (info.ai_src_addr, info.ai_src_len) = copy(from)?;
+    }
+    if let Some(to) = to {
+        (info.ai_dst_addr, info.ai_dst_len) = copy(to)?;
+    }
+    if let Some(name) = name {
+        // SAFETY: the string ends with a zero byte.
+        let name = unsafe { libc::strdup(name.as_ptr()) };
+        if passive { info.ai_src_canonname = name } else { info.ai_dst_canonname = name }
+    }
+    Ok(info)
 }
 
 pub(crate) unsafe extern "C" fn rdma_getaddrinfo(

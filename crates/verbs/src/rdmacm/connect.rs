@@ -1,79 +1,32 @@
 //! Ids, and connections: listen, connect, accept, part.
 
 use core::ffi::{c_int, c_void};
-use std::net::{IpAddr, SocketAddr};
 use std::ptr;
 use std::sync::Arc;
 
-use remora::nic::cm::message::{RejectReason, TransportService};
-use remora::nic::cm::service::{CmaHeader, PortSpace, ServiceId};
-use remora::nic::cm::{
-    AcceptParams, CommandError, ConnId, ConnectError, ConnectRequest, ListenError,
-};
+use remora::nic::Psn;
+use remora::nic::cm::message::RejectReason;
+use remora::nic::cm::{AcceptParams, ConnectError, ListenError};
 use remora::nic::qp::Mtu;
-use remora::nic::{Psn, Time, cm};
 
-use super::channel::{self, Channel, News, Param};
-use super::id::{Agreement, Id, Stage};
+use super::agreement::{ACK_TIMEOUT, param_of, random_psn, service, told};
+use super::connection::{end_connection, establish, refuse, with_connection};
+use super::events::{complete, drop_request, forget_event, show_channel};
+use super::objects::{Agreement, Channel, Id, Param, Request, Stage};
+use super::watch::follow;
 use super::{EADDRINUSE, EINVAL, ENOMEM, Errno, Result, call, manager, queue_pair, sidr, status};
-use super::{address, multicast, watch};
+use super::{address, groups, sink};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::card::Card;
 use crate::process;
 
-/// How long a queue pair waits for an acknowledge if nobody says: 4.096 µs · 2^16, 0.27 s.
-pub(super) const ACK_TIMEOUT: u8 = 16;
 /// Requests that may wait at a listener, at most, and if nobody says.
 const BACKLOG_MAX: usize = 1024;
 /// Private data that fits a request, a reply, a refusal.
 const REQUEST_DATA: usize = 56;
 const REPLY_DATA: usize = 196;
 const REJECT_DATA: usize = 148;
-
-/// A request for a connection, for when it has to be made again.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    remote: IpAddr,
-    service: ServiceId,
-    told: CmaHeader,
-    transport: TransportService,
-    qpn: u32,
-    flow_control: bool,
-    agreement: Agreement,
-    private_data: Vec<u8>,
-}
-
-impl Request {
-    /// What the card is asked, with packets of this size.
-    pub(super) fn with_mtu(&self, mtu: Mtu) -> ConnectRequest<'_> {
-        ConnectRequest {
-            remote: self.remote,
-            service: self.service,
-            local_port: self.told.source.port(),
-            told: Some(self.told),
-            transport: self.transport,
-            local_qpn: self.qpn,
-            starting_psn: Psn::new(self.agreement.local_psn),
-            responder_resources: self.agreement.responder_resources,
-            initiator_depth: self.agreement.initiator_depth,
-            retry_count: self.agreement.retry_count.min(7),
-            rnr_retry_count: self.agreement.rnr_retry_count.min(7),
-            srq: self.agreement.srq,
-            flow_control: self.flow_control,
-            path_mtu: mtu.code(),
-            ack_timeout: self.agreement.ack_timeout,
-            traffic_class: self.agreement.traffic_class,
-            private_data: &self.private_data,
-        }
-    }
-}
-
-impl From<CommandError> for Errno {
-    fn from(_: CommandError) -> Errno {
-        EINVAL
-    }
-}
 
 impl From<ConnectError> for Errno {
     fn from(error: ConnectError) -> Errno {
@@ -82,48 +35,6 @@ impl From<ConnectError> for Errno {
             _ => EINVAL,
         }
     }
-}
-
-/// The port space's number in service ids. That of IPoIB has no services of its own.
-pub(super) fn service(space: rdma_port_space, port: u16) -> ServiceId {
-    let space = match space {
-        RDMA_PS_TCP => PortSpace::Tcp,
-        RDMA_PS_IB => PortSpace::Ib,
-        _ => PortSpace::Udp,
-    };
-    space.service_id(port)
-}
-
-/// A first packet number that a late packet of another connection will not have.
-pub(super) fn random_psn() -> u32 {
-    let mut random = [0; 4];
-    // Without randomness any will do.
-    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-    u32::from_ne_bytes(random) & 0xff_ffff
-}
-
-/// What a program is told of an agreement.
-pub(super) fn param_of(agreement: &Agreement) -> rdma_conn_param {
-    rdma_conn_param {
-        responder_resources: agreement.responder_resources,
-        initiator_depth: agreement.initiator_depth,
-        retry_count: agreement.retry_count,
-        rnr_retry_count: agreement.rnr_retry_count,
-        srq: agreement.srq.into(),
-        qp_num: agreement.remote_qpn,
-        ..rdma_conn_param::zeroed()
-    }
-}
-
-/// The addresses that the peer is told.
-pub(super) fn told(id: &Id) -> Result<CmaHeader> {
-    let state = id.lock();
-    let (source, remote) = (state.local.ok_or(EINVAL)?, state.remote.ok_or(EINVAL)?);
-    Ok(CmaHeader { source: canonical(source), destination: remote.ip().to_canonical() })
-}
-
-fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// The parameters of a call, with defaults where there are none.
@@ -158,108 +69,6 @@ pub(crate) unsafe fn read_data(data: *const c_void, len: u8, max: usize) -> Resu
     Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) }.to_vec())
 }
 
-/// What the library does on its own before a program sees an event. `None`: the program is not to
-/// see it.
-pub(super) fn before_delivery(mut news: News) -> Option<News> {
-    let id = news.id.clone();
-    match news.kind {
-        RDMA_CM_EVENT_CONNECT_REQUEST => {
-            if let Err(error) = welcome(&news) {
-                tracing::error!(?error, "a connection request is lost");
-                drop_request(&id);
-                return None;
-            }
-        }
-        RDMA_CM_EVENT_CONNECT_RESPONSE if !id.queue_pair().is_null() => {
-            match queue_pair::make_ready(&id).and_then(|()| establish(&id)) {
-                Ok(()) => {
-                    news.kind = RDMA_CM_EVENT_ESTABLISHED;
-                    follow(&id);
-                }
-                Err(error) => {
-                    let refused = refuse(&id, RejectReason::CONSUMER_DEFINED, &[]);
-                    tracing::error!(?error, ?refused, "a queue pair cannot be connected");
-                    news.kind = RDMA_CM_EVENT_CONNECT_ERROR;
-                    news.status = -error.0;
-                }
-            }
-        }
-        RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR => {
-            queue_pair::fail(&id);
-        }
-        RDMA_CM_EVENT_ESTABLISHED => follow(&id),
-        RDMA_CM_EVENT_MULTICAST_JOIN => multicast::before_delivery(&id, &mut news),
-        _ => {}
-    }
-    Some(news)
-}
-
-/// Makes the id of a request one that a program can use.
-fn welcome(request: &News) -> Result<()> {
-    let id = &request.id;
-    if let Some(listener) = &request.listener {
-        listener.admitted();
-    }
-    let card = id.lock().card.ok_or(EINVAL)?;
-    id.attach(card)?;
-    id.show_addresses();
-    if request.listener.as_ref().is_some_and(|listener| listener.lock().sync) {
-        // A synchronous listener's connections are synchronous, each with a channel.
-        show_channel(id, &Channel::create()?);
-        id.lock().sync = true;
-    }
-    Ok(())
-}
-
-/// Ends a request that the program never saw.
-fn drop_request(id: &Arc<Id>) {
-    end_connection(id);
-    if id.end_handle().is_err() {
-        tracing::debug!("the id of a request was gone before it");
-    }
-}
-
-/// A synchronous call waits for its event, which the program then finds on the id.
-pub(super) fn complete(id: &Arc<Id>) -> Result<()> {
-    if !id.lock().sync {
-        return Ok(());
-    }
-    forget_event(id);
-    let channel = id.channel().ok_or(EINVAL)?;
-    let event = channel::next_event(&channel)?;
-    id.set(|c| {
-        // SAFETY: `set` gives the C struct, and this is a plain field of it.
-        unsafe { (*c).event = event };
-    });
-    // SAFETY: the event was just made, and nobody else knows it yet.
-    let (kind, status) = unsafe { ((*event).event, (*event).status) };
-    match (kind, status) {
-        (_, 0) => Ok(()),
-        (RDMA_CM_EVENT_REJECTED, _) => Err(Errno(libc::ECONNREFUSED)),
-        (_, status) => Err(Errno(status.abs())),
-    }
-}
-
-/// Acknowledges the event that a synchronous id shows.
-pub(super) fn forget_event(id: &Id) {
-    let event = id.get(|c| c.event);
-    id.set(|c| {
-        // SAFETY: `set` gives the C struct, and this is a plain field of it.
-        unsafe { (*c).event = ptr::null_mut() };
-    });
-    if !event.is_null() && channel::acknowledge(event).is_err() {
-        tracing::debug!("a program has acknowledged an event that was not its own");
-    }
-}
-
-fn show_channel(id: &Id, channel: &Arc<Channel>) {
-    id.lock().channel = Some(channel.clone());
-    id.set(|c| {
-        // SAFETY: `set` gives the C struct, and this is a plain field of it.
-        unsafe { (*c).channel = channel.c() };
-    });
-}
-
 /// The type of queue pair that a port space is for.
 fn default_type(space: rdma_port_space) -> ibv_qp_type {
     match space {
@@ -278,7 +87,7 @@ pub(super) fn create(
     if !matches!(space, RDMA_PS_TCP | RDMA_PS_UDP | RDMA_PS_IB | RDMA_PS_IPOIB) {
         return Err(EINVAL);
     }
-    manager::start()?;
+    sink::start()?;
     let sync = channel.is_none();
     let channel = match channel {
         Some(channel) => channel,
@@ -290,39 +99,6 @@ pub(super) fn create(
         unsafe { (*c).context = context };
     });
     Ok(id)
-}
-
-/// Does something with the connection of an id, under the card's lock.
-fn with_connection<R>(
-    id: &Arc<Id>,
-    act: impl FnOnce(&mut cm::Cm, Time, ConnId) -> core::result::Result<R, CommandError>,
-) -> Result<R> {
-    let card = id.card()?;
-    let mut locked = card.lock();
-    let conn = id.lock().conn.ok_or(EINVAL)?;
-    let (nic, _, now) = locked.parts();
-    let done = act(nic.cm_mut(), now, conn)?;
-    locked.kick();
-    Ok(done)
-}
-
-fn establish(id: &Arc<Id>) -> Result<()> {
-    with_connection(id, |cm, now, conn| cm.establish(now, conn, &[]))?;
-    id.lock().stage = Stage::Connected;
-    manager::has_answered(id);
-    Ok(())
-}
-
-/// Refuses; the card forgets the connection.
-fn refuse(id: &Arc<Id>, reason: RejectReason, data: &[u8]) -> Result<()> {
-    let conn = id.lock().conn;
-    with_connection(id, |cm, now, conn| cm.reject(now, conn, reason, data))?;
-    let card = id.card()?;
-    id.lock().conn = None;
-    if let Some(conn) = conn {
-        manager::current().tables().connections.remove(&(card.index, conn));
-    }
-    Ok(())
 }
 
 /// Parameters as the card can have them.
@@ -381,16 +157,6 @@ fn connect(id: &Arc<Id>, param: &rdma_conn_param, private_data: &[u8]) -> Result
     tracing::debug!(peer = %route.peer, service = ?request.service, "asks for a connection");
     follow(id);
     Ok(())
-}
-
-/// Has the peer's process watched; it may be gone already.
-fn follow(id: &Id) {
-    let route = id.lock().route;
-    if let Some(route) = route
-        && watch::follow(id)
-    {
-        peer_is_gone(route.peer);
-    }
 }
 
 /// On this machine, nobody listens and no card would say so: the answer a card would give.
@@ -501,7 +267,7 @@ fn disconnect(id: &Arc<Id>) -> Result<()> {
 
 /// Ends an id: its events, its connection, its port.
 pub(super) fn destroy(id: &Arc<Id>) -> Result<()> {
-    multicast::leave_all(id);
+    groups::leave_all(id);
     stop_listening(id);
     end_connection(id);
     forget_event(id);
@@ -527,68 +293,6 @@ pub(super) fn destroy(id: &Arc<Id>) -> Result<()> {
     match (sync, channel) {
         (true, Some(channel)) => channel.end_handle(),
         _ => Ok(()),
-    }
-}
-
-/// The card's part of [`destroy`].
-fn end_connection(id: &Arc<Id>) {
-    let Ok(card) = id.card() else { return };
-    let mut locked = card.lock();
-    let mut state = id.lock();
-    let (conn, question) = (state.conn.take(), state.sidr.take());
-    drop(state);
-    let manager = manager::current();
-    let (nic, _, now) = locked.parts();
-    if let Some(conn) = conn {
-        manager.tables().connections.remove(&(card.index, conn));
-        if let Err(error) = nic.cm_mut().destroy(now, conn) {
-            tracing::debug!(%error, "a connection was gone before its id");
-        }
-    }
-    if let Some(question) = question {
-        manager.tables().questions.remove(&(card.index, question));
-        sidr::drop_question(nic.cm_mut(), now, question);
-    }
-    locked.kick();
-}
-
-/// The peer's card is gone, with its process: its connections end as if it had said so, and those
-/// that were asked for will not come about.
-pub(super) fn peer_is_gone(peer: IpAddr) {
-    let manager = manager::current();
-    let ids: Vec<Arc<Id>> = manager.tables().connections.values().cloned().collect();
-    for id in ids {
-        let mut state = id.lock();
-        if state.route.is_none_or(|route| route.peer != peer) {
-            continue;
-        }
-        match state.stage {
-            Stage::Connected => {
-                state.stage = Stage::Disconnected;
-                drop(state);
-                tracing::warn!(%peer, "the process at the other end of a connection is gone");
-                manager::push(&id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
-            }
-            // The side that asks.
-            Stage::Connecting if state.request.is_some() => {
-                drop(state);
-                end_connection(&id);
-                tracing::warn!(%peer, "the process that was asked for a connection is gone");
-                manager::push(&id, RDMA_CM_EVENT_UNREACHABLE, |news| {
-                    news.status = -libc::ETIMEDOUT;
-                });
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Tells all peers that this process ends.
-pub(super) fn end_all() {
-    let manager = manager::current();
-    let ids: Vec<Arc<Id>> = manager.tables().connections.values().cloned().collect();
-    for id in ids {
-        end_connection(&id);
     }
 }
 
@@ -757,7 +461,7 @@ pub(crate) extern "C" fn rdma_migrate_id(
 
 pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     call(ptr::null_mut(), || {
-        manager::start()?;
+        sink::start()?;
         let cards = process::current().cards().len();
         let mut contexts = Vec::with_capacity(cards + 1);
         for card in 0..cards {
@@ -784,4 +488,15 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     // SAFETY: the list is one of `rdma_get_devices`, or null.
     unsafe { libc::free(list.cast()) };
+}
+
+pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    call(ptr::null_mut(), || {
+        sink::start()?;
+        Ok(Channel::create()?.c())
+    })
+}
+
+pub(crate) extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    status(|| Channel::find(channel)?.end_handle());
 }

@@ -4,9 +4,8 @@ use core::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-use super::channel;
-use super::id::{Id, Template};
-use super::{EINVAL, Errno, Result, address, connect, queue_pair, status};
+use super::objects::{Id, Template};
+use super::{EINVAL, Errno, Result, address, connect, events, queue_pair, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
@@ -111,13 +110,13 @@ fn request(listener: &Arc<Id>) -> Result<Arc<Id>> {
     if !listener.lock().sync {
         return Err(EINVAL);
     }
-    connect::forget_event(listener);
+    events::forget_event(listener);
     let on = listener.channel().ok_or(EINVAL)?;
-    let event = channel::next_event(&on)?;
+    let event = events::next_event(&on)?;
     // SAFETY: the event was just made, and nobody else knows it yet.
     let (kind, status, id) = unsafe { ((*event).event, (*event).status, (*event).id) };
     if kind != RDMA_CM_EVENT_CONNECT_REQUEST || status != 0 {
-        channel::acknowledge(event)?;
+        events::acknowledge(event)?;
         return Err(if status != 0 { Errno(status.abs()) } else { EINVAL });
     }
     let id = Id::find(id)?;
@@ -125,7 +124,7 @@ fn request(listener: &Arc<Id>) -> Result<Arc<Id>> {
     if let Some(mut template) = template {
         let pd = if template.pd.is_null() { id.get(|c| c.pd) } else { template.pd };
         if let Err(error) = queue_pair::create_old(&id, pd, &mut template.init) {
-            channel::acknowledge(event)?;
+            events::acknowledge(event)?;
             connect::destroy(&id)?;
             return Err(error);
         }

@@ -1,15 +1,11 @@
 //! What stands behind a `struct rdma_cm_id`.
 
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use remora::nic::cm::{ConnId, ListenerId, SidrId};
-
-use super::channel::Channel;
-use super::{Result, Table, address};
+use super::objects::{Channel, Id, IdState};
+use super::{Result, Table, c_address};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::card::{self, Card};
@@ -24,124 +20,6 @@ impl Object for CmId {
     const KIND: Kind = Kind::CmId;
 }
 
-/// An id, as threads of this library share it.
-#[derive(Debug)]
-pub(crate) struct Id {
-    /// The C struct's address; zero before there is one and after it is destroyed.
-    c: AtomicUsize,
-    pub(crate) space: rdma_port_space,
-    pub(crate) qp_type: ibv_qp_type,
-    state: Mutex<State>,
-    /// Events that were taken from the channel's queue and not acknowledged. Raised under the
-    /// queue's lock, so that none is in neither place.
-    unacknowledged: AtomicUsize,
-    /// Signalled when an event is acknowledged.
-    acknowledged: Condvar,
-}
-
-/// How far an id has come; each call needs one of these.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Stage {
-    #[default]
-    Idle,
-    Bound,
-    AddressResolved,
-    RouteResolved,
-    Listening,
-    /// A request was sent, or has come.
-    Connecting,
-    /// The peer has replied, and there is no queue pair here that could be made ready.
-    Replied,
-    Connected,
-    Disconnected,
-}
-
-/// The card that an id is bound to, and who is at the other end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Route {
-    /// Where the peer's card is.
-    pub(crate) peer: IpAddr,
-    /// The code of the path MTU.
-    pub(crate) mtu: u8,
-}
-
-/// What the ends of a connection tell each other, as this end's queue pair needs it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Agreement {
-    pub(crate) remote_qpn: u32,
-    /// The first that we send, chosen by the peer, and the first that it sends, by us.
-    pub(crate) remote_psn: u32,
-    pub(crate) local_psn: u32,
-    /// Reads and atomics that the peer may have under way here.
-    pub(crate) responder_resources: u8,
-    /// Those that we may have there.
-    pub(crate) initiator_depth: u8,
-    pub(crate) retry_count: u8,
-    pub(crate) rnr_retry_count: u8,
-    pub(crate) ack_timeout: u8,
-    pub(crate) path_mtu: u8,
-    pub(crate) traffic_class: u8,
-    pub(crate) srq: bool,
-}
-
-/// What a listener that was made by `rdma_create_ep` gives each of its connections.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Template {
-    pub(crate) pd: *mut ibv_pd,
-    pub(crate) init: ibv_qp_init_attr,
-}
-
-// SAFETY: the pointers are handles, which are looked up before they are believed.
-unsafe impl Send for Template {}
-
-/// What changes in an id.
-#[derive(Debug, Default)]
-pub(crate) struct State {
-    pub(crate) stage: Stage,
-    pub(crate) sync: bool,
-    pub(crate) channel: Option<Arc<Channel>>,
-    /// Which of the process's cards; `None` if bound to all or none.
-    pub(crate) card: Option<usize>,
-    /// As the program sees them.
-    pub(crate) local: Option<SocketAddr>,
-    pub(crate) remote: Option<SocketAddr>,
-    pub(crate) route: Option<Route>,
-    /// The listener that it asks was announced on this machine.
-    pub(crate) announced: bool,
-    /// The port, held against other processes.
-    pub(crate) port_lock: Option<OwnedFd>,
-    /// What tells other processes of the listener.
-    pub(crate) announcements: Vec<OwnedFd>,
-    /// A port of this process that nobody else holds.
-    pub(crate) own_port: Option<u16>,
-    pub(crate) conn: Option<ConnId>,
-    pub(crate) listeners: Vec<(usize, ListenerId)>,
-    /// Events of the listener that wait, and how many may.
-    pub(crate) waiting: usize,
-    pub(crate) backlog: usize,
-    pub(crate) sidr: Option<SidrId>,
-    pub(crate) agreement: Agreement,
-    pub(crate) tos: u8,
-    pub(crate) ack_timeout: Option<u8>,
-    pub(crate) reuse: bool,
-    pub(crate) v6_only: bool,
-    /// Goes before private data of the program.
-    pub(crate) connect_data: Vec<u8>,
-    /// Where `route.path_rec` points.
-    pub(crate) path: Option<Box<PathRecord>>,
-    pub(crate) template: Option<Template>,
-    pub(crate) groups: Vec<super::multicast::Group>,
-    /// Objects that were made for the program, to go with the queue pair.
-    pub(crate) own_send_cq: bool,
-    pub(crate) own_recv_cq: bool,
-    /// The card's connection ended while a request of another MTU was prepared.
-    pub(crate) request: Option<super::connect::Request>,
-}
-
-/// A path record that a program may point to.
-#[derive(Debug)]
-pub(crate) struct PathRecord(pub(crate) ibv_sa_path_rec);
-
 impl Id {
     /// Makes an id and its handle, on `channel`.
     pub(crate) fn create(
@@ -154,7 +32,7 @@ impl Id {
             c: AtomicUsize::new(0),
             space,
             qp_type,
-            state: Mutex::new(State { sync, ..State::default() }),
+            state: Mutex::new(IdState { sync, ..IdState::default() }),
             unacknowledged: AtomicUsize::new(0),
             acknowledged: Condvar::new(),
         });
@@ -203,7 +81,7 @@ impl Id {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, IdState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -283,10 +161,10 @@ impl Id {
             // SAFETY: `set` gives the C struct, and these are plain fields of it.
             unsafe {
                 if let Some(local) = local {
-                    (*c).route.addr.src = address::to_c(local);
+                    (*c).route.addr.src = c_address::to_c(local);
                 }
                 if let Some(remote) = remote {
-                    (*c).route.addr.dst = address::to_c(remote);
+                    (*c).route.addr.dst = c_address::to_c(remote);
                 }
                 if let Some(route) = route {
                     (*c).route.addr.ibaddr.dgid.raw = card::gid_of(route.peer);

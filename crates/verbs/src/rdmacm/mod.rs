@@ -1,11 +1,14 @@
 //! `librdmacm.so.1`: connections by address, on the card's communication manager.
 //!
 //! Read in this order:
-//! - [`id`] is what a `struct rdma_cm_id` is behind its C face, [`channel`] how it tells its news.
-//! - [`manager`] turns the card's news of connections into events of ids.
+//! - [`objects`] is what stands behind ids and event channels; [`id`] and [`channel`] are what they
+//!   do by themselves.
+//! - [`manager`] knows the process's ids by their connections; [`sink`] turns the card's news of
+//!   these into events of ids, and [`events`] is how a program takes them.
 //! - [`address`] binds and resolves; [`directory`] is how processes of one machine find each
 //!   other's listeners though each has a card, and so an address, of its own.
-//! - [`connect`] is listening, connecting and parting; [`sidr`] the same for datagrams.
+//! - [`connect`] is listening, connecting and parting, by [`connection`] and in the terms of
+//!   [`agreement`]; [`sidr`] the same for datagrams. [`watch`] sees that peers are gone.
 //! - [`queue_pair`] makes queue pairs and moves them through their states.
 //! - [`endpoint`], [`addrinfo`], [`options`] and [`multicast`] are what they say.
 //!
@@ -14,16 +17,23 @@
 
 pub(crate) mod address;
 mod addrinfo;
-pub(crate) mod channel;
+mod agreement;
+pub(crate) mod c_address;
+mod channel;
 pub(crate) mod connect;
+mod connection;
 pub(crate) mod directory;
 mod endpoint;
+pub(crate) mod events;
+mod groups;
 mod id;
 mod manager;
 mod multicast;
+pub(crate) mod objects;
 pub(crate) mod options;
 pub(crate) mod queue_pair;
 mod sidr;
+mod sink;
 pub(crate) mod symbols;
 mod verbs;
 mod watch;

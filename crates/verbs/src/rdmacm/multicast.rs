@@ -9,45 +9,13 @@ use std::sync::Arc;
 
 use libc::sockaddr;
 
-use super::channel::{News, Param};
-use super::id::Id;
-use super::{EINVAL, Errno, Result, address, connect, manager, queue_pair, status, verbs};
+use super::groups::{detach, gid};
+use super::objects::{Group, Id, Param};
+use super::{EINVAL, Errno, Result, c_address, events, manager, queue_pair, status};
 use crate::abi::rdma_cma::*;
-use crate::card;
 
 /// The destination queue pair of datagrams to groups.
 const GROUP_QPN: u32 = 0xff_ffff;
-
-/// A group that an id has joined.
-#[derive(Debug)]
-pub(crate) struct Group {
-    address: SocketAddr,
-    /// The queue pair is to be attached, and not to send only.
-    receives: bool,
-    /// The handle of the queue pair that was attached.
-    attached: usize,
-}
-
-fn gid(address: SocketAddr) -> [u8; 16] {
-    card::gid_of(address.ip().to_canonical())
-}
-
-/// The queue pair is attached when the program sees the event.
-pub(super) fn before_delivery(id: &Id, news: &mut News) {
-    let Param::Datagram(param) = &news.param else { return };
-    // SAFETY: GIDs are plain bytes.
-    let joined = unsafe { param.ah_attr.grh.dgid.raw };
-    let qp = id.queue_pair();
-    let mut state = id.lock();
-    let group = state.groups.iter_mut().find(|group| gid(group.address) == joined);
-    let Some(group) = group.filter(|group| group.receives && !qp.is_null()) else { return };
-    group.attached = qp as usize;
-    drop(state);
-    if let Err(error) = verbs::attach_mcast(qp, joined) {
-        news.kind = RDMA_CM_EVENT_MULTICAST_ERROR;
-        news.status = -error.0;
-    }
-}
 
 fn join(id: &Arc<Id>, address: SocketAddr, receives: bool, context: *mut c_void) -> Result<()> {
     let ip = address.ip().to_canonical();
@@ -69,23 +37,7 @@ fn join(id: &Arc<Id>, address: SocketAddr, receives: bool, context: *mut c_void)
         news.param = Param::Datagram(param);
         news.context = context as usize;
     });
-    connect::complete(id)
-}
-
-fn detach(id: &Id, group: &Group) {
-    let qp = id.queue_pair();
-    if group.attached != 0
-        && group.attached == qp as usize
-        && let Err(error) = verbs::detach_mcast(qp, gid(group.address))
-    {
-        tracing::debug!(?error, "a queue pair was not in a group that it leaves");
-    }
-}
-
-/// An id goes, and its groups with it.
-pub(super) fn leave_all(id: &Id) {
-    let groups = std::mem::take(&mut id.lock().groups);
-    groups.iter().for_each(|group| detach(id, group));
+    events::complete(id)
 }
 
 pub(crate) unsafe extern "C" fn rdma_join_multicast(
@@ -96,7 +48,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast(
     status(|| {
         let id = Id::find(id)?;
         // SAFETY: the caller gives an address.
-        let address = unsafe { address::from_c(addr) }?.ok_or(EINVAL)?;
+        let address = unsafe { c_address::from_c(addr) }?.ok_or(EINVAL)?;
         join(&id, address, true, context)
     })
 }
@@ -123,7 +75,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
             },
         };
         // SAFETY: the caller gives an address.
-        let address = unsafe { address::from_c(attr.addr) }?.ok_or(EINVAL)?;
+        let address = unsafe { c_address::from_c(attr.addr) }?.ok_or(EINVAL)?;
         join(&id, address, receives, context)
     })
 }
@@ -135,7 +87,7 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     status(|| {
         let id = Id::find(id)?;
         // SAFETY: the caller gives an address.
-        let address = unsafe { address::from_c(addr) }?.ok_or(EINVAL)?;
+        let address = unsafe { c_address::from_c(addr) }?.ok_or(EINVAL)?;
         let mut state = id.lock();
         let at = state.groups.iter().position(|group| group.address.ip() == address.ip());
         let group = state.groups.remove(at.ok_or(Errno(libc::EADDRNOTAVAIL))?);

@@ -2,8 +2,8 @@
 
 use core::ffi::{c_int, c_void};
 
-use super::id::{Id, Stage};
-use super::{EINVAL, Errno, Result, address, connect, status};
+use super::objects::{Id, Stage};
+use super::{EINVAL, Errno, Result, address, events, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
             }
             // On Ethernet a path says nothing that the addresses do not.
             address::route_given(&id)?;
-            return connect::complete(&id);
+            return events::complete(&id);
         }
         if level != RDMA_OPTION_ID {
             return Err(Errno(libc::ENOSYS));

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use std::ptr;
 
-use super::id::{Agreement, Id, Stage};
+use super::objects::{Agreement, Id, Stage};
 use super::{EINVAL, Result, status, verbs};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
@@ -424,8 +424,7 @@ pub(super) fn destroy_srq(id: &Id) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::channel::Channel;
-    use super::super::id::Route;
+    use super::super::objects::{Channel, Route};
     use super::*;
 
     #[test]

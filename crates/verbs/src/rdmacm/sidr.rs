@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use remora::nic::Time;
 use remora::nic::cm::message::SidrStatus;
-use remora::nic::cm::{
-    Cm, Resolution, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId,
-};
+use remora::nic::cm::{Resolution, ResolveError, ResolveRequest, SidrAnswer, SidrError};
 
-use super::channel::Param;
-use super::id::{Id, Stage};
-use super::{EINVAL, ENOMEM, Errno, Result, address, connect, manager, queue_pair};
+use super::agreement::{service, told};
+use super::objects::{Id, Param, Stage};
+use super::{EINVAL, ENOMEM, Errno, Result, address, manager, queue_pair};
 use crate::abi::rdma_cma::*;
 
 /// Private data of a program that fits a question and an answer.
@@ -38,7 +35,7 @@ pub(super) fn ask(id: &Arc<Id>, private_data: &[u8]) -> Result<()> {
         return Err(EINVAL);
     }
     let card = id.card()?;
-    let told = connect::told(id)?;
+    let told = told(id)?;
     let Some(route) = address::look_again(id)? else {
         id.lock().stage = Stage::Connecting;
         manager::push(id, RDMA_CM_EVENT_UNREACHABLE, |news| {
@@ -53,7 +50,7 @@ pub(super) fn ask(id: &Arc<Id>, private_data: &[u8]) -> Result<()> {
     drop(state);
     let request = ResolveRequest {
         remote: route.peer,
-        service: connect::service(id.space, port),
+        service: service(id.space, port),
         local_port: told.source.port(),
         told: Some(told),
         private_data: &data,
@@ -126,16 +123,4 @@ pub(super) fn reject(id: &Arc<Id>, data: &[u8]) -> Result<()> {
     let data = data.get(..data.len().min(ANSWER_DATA)).unwrap_or_default();
     let status = SidrStatus::Rejected;
     reply(id, &SidrAnswer { status, qpn: 0, qkey: 0, private_data: data })
-}
-
-/// Forgets a question of ours, or refuses a peer's.
-pub(super) fn drop_question(cm: &mut Cm, now: Time, question: SidrId) {
-    if cm.cancel_sidr(question).is_ok() {
-        return;
-    }
-    let status = SidrStatus::Rejected;
-    let no = SidrAnswer { status, qpn: 0, qkey: 0, private_data: &[] };
-    if let Err(error) = cm.sidr_reply(now, question, &no) {
-        tracing::debug!(%error, "a question was gone before its id");
-    }
 }

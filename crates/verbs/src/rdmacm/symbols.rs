@@ -1,31 +1,31 @@
 //! The names and versions that programs are linked to.
 
-use super::{address, addrinfo, channel, connect, endpoint, multicast, options, queue_pair};
+use super::{address, addrinfo, connect, endpoint, events, multicast, options, queue_pair};
 use crate::export::export;
 
 export! {
     "rdma_accept@@RDMACM_1.0" = connect::rdma_accept;
-    "rdma_ack_cm_event@@RDMACM_1.0" = channel::rdma_ack_cm_event;
+    "rdma_ack_cm_event@@RDMACM_1.0" = events::rdma_ack_cm_event;
     "rdma_bind_addr@@RDMACM_1.0" = address::rdma_bind_addr;
     "rdma_connect@@RDMACM_1.0" = connect::rdma_connect;
     "rdma_create_ep@@RDMACM_1.0" = endpoint::rdma_create_ep;
-    "rdma_create_event_channel@@RDMACM_1.0" = channel::rdma_create_event_channel;
+    "rdma_create_event_channel@@RDMACM_1.0" = connect::rdma_create_event_channel;
     "rdma_create_id@@RDMACM_1.0" = connect::rdma_create_id;
     "rdma_create_qp@@RDMACM_1.0" = queue_pair::rdma_create_qp;
     "rdma_create_qp_ex@@RDMACM_1.0" = queue_pair::rdma_create_qp_ex;
     "rdma_create_srq@@RDMACM_1.0" = queue_pair::rdma_create_srq;
     "rdma_create_srq_ex@@RDMACM_1.0" = queue_pair::rdma_create_srq_ex;
     "rdma_destroy_ep@@RDMACM_1.0" = endpoint::rdma_destroy_ep;
-    "rdma_destroy_event_channel@@RDMACM_1.0" = channel::rdma_destroy_event_channel;
+    "rdma_destroy_event_channel@@RDMACM_1.0" = connect::rdma_destroy_event_channel;
     "rdma_destroy_id@@RDMACM_1.0" = connect::rdma_destroy_id;
     "rdma_destroy_qp@@RDMACM_1.0" = queue_pair::rdma_destroy_qp;
     "rdma_destroy_srq@@RDMACM_1.0" = queue_pair::rdma_destroy_srq;
     "rdma_disconnect@@RDMACM_1.0" = connect::rdma_disconnect;
     "rdma_establish@@RDMACM_1.2" = connect::rdma_establish;
-    "rdma_event_str@@RDMACM_1.0" = channel::rdma_event_str;
+    "rdma_event_str@@RDMACM_1.0" = events::rdma_event_str;
     "rdma_free_devices@@RDMACM_1.0" = connect::rdma_free_devices;
     "rdma_freeaddrinfo@@RDMACM_1.0" = addrinfo::rdma_freeaddrinfo;
-    "rdma_get_cm_event@@RDMACM_1.0" = channel::rdma_get_cm_event;
+    "rdma_get_cm_event@@RDMACM_1.0" = events::rdma_get_cm_event;
     "rdma_get_devices@@RDMACM_1.0" = connect::rdma_get_devices;
     "rdma_get_dst_port@@RDMACM_1.0" = address::rdma_get_dst_port;
     "rdma_get_remote_ece@@RDMACM_1.3" = options::rdma_get_remote_ece;

@@ -15,8 +15,8 @@ use std::thread;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::id::Id;
-use super::{connect, directory};
+use super::objects::Id;
+use super::{connection, directory};
 use crate::process;
 
 /// What this process watches, and lets others watch.
@@ -67,14 +67,24 @@ pub(super) fn at_exit() {
 
 extern "C" fn say_goodbye() {
     super::status(|| {
-        connect::end_all();
+        connection::end_all();
         Ok(())
     });
 }
 
 /// A connection stands, or is asked for: its peer's process is watched, if it is on this machine.
-/// Returns whether it is gone already.
-pub(super) fn follow(id: &Id) -> bool {
+/// It may be gone already.
+pub(super) fn follow(id: &Id) {
+    let route = id.lock().route;
+    if let Some(route) = route
+        && begin(id)
+    {
+        connection::peer_is_gone(route.peer);
+    }
+}
+
+/// Watches the peer's process. Returns whether it is gone already.
+fn begin(id: &Id) -> bool {
     let Some(route) = id.lock().route else { return false };
     let own = process::current().cards().iter().any(|card| card.address == route.peer);
     let watch = process::current().shared::<Watch>();
@@ -127,7 +137,7 @@ fn run(watch: &Arc<Watch>) {
             let gone = ended.next() == Some(&true);
             if gone {
                 watch.followed.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
-                connect::peer_is_gone(*peer);
+                connection::peer_is_gone(*peer);
             }
             !gone
         });

@@ -12,7 +12,7 @@ use super::socket::{self, Inner, Phase, Socket, conn_param};
 use super::stream::Stream;
 use super::{iomap, sockopt, wire};
 use crate::abi::rdma_cma::*;
-use crate::rdmacm::{EINVAL, Errno, Result, address, call, channel, connect, status};
+use crate::rdmacm::{EINVAL, Errno, Result, address, c_address, call, connect, events, status};
 
 const EAGAIN: Errno = Errno(libc::EAGAIN);
 
@@ -96,7 +96,7 @@ pub(super) unsafe extern "C" fn raccept(
             };
             // SAFETY: an event that was just fetched.
             if unsafe { (*event).event } != RDMA_CM_EVENT_CONNECT_REQUEST {
-                channel::rdma_ack_cm_event(event);
+                events::rdma_ack_cm_event(event);
                 continue;
             }
             let made = match socket::accept(&inner, event) {
@@ -179,7 +179,7 @@ fn expect(inner: &mut Inner, kind: rdma_cm_event_type) -> Result<()> {
     let event = inner.next_event().ok_or(Errno(libc::EHOSTUNREACH))?;
     // SAFETY: an event that was just fetched.
     let (was, status) = unsafe { ((*event).event, (*event).status) };
-    channel::rdma_ack_cm_event(event);
+    events::rdma_ack_cm_event(event);
     match status {
         0 if was == kind => Ok(()),
         0 => Err(Errno(libc::EHOSTUNREACH)),
@@ -258,7 +258,7 @@ pub(super) extern "C" fn rclose(fd: c_int) -> c_int {
         inner.stream = None;
         inner.phase = Phase::Failed;
         connect::rdma_destroy_id(inner.id);
-        channel::rdma_destroy_event_channel(inner.channel);
+        connect::rdma_destroy_event_channel(inner.channel);
         (inner.id, inner.channel) = (ptr::null_mut(), ptr::null_mut());
         Ok(())
     })
@@ -367,7 +367,7 @@ unsafe fn send_datagram(
     len: socklen_t,
 ) -> Result<usize> {
     // SAFETY: by promise of the caller.
-    let to = if len == 0 { None } else { unsafe { address::from_c(addr) }? };
+    let to = if len == 0 { None } else { unsafe { c_address::from_c(addr) }? };
     let mut data = Vec::new();
     for buffer in buffers.iter().filter(|buffer| buffer.iov_len > 0) {
         if buffer.iov_base.is_null() {
@@ -422,7 +422,7 @@ pub(super) unsafe extern "C" fn rrecvfrom(
             let (done, received) = receive_datagram(&socket, &one(buf, len), flags)?;
             if !addr.is_null() {
                 // SAFETY: the caller gives room for an address, as much as it says.
-                unsafe { give(&address::to_c(received.from), addr, addrlen) }?;
+                unsafe { give(&c_address::to_c(received.from), addr, addrlen) }?;
             }
             return Ok(count(done));
         }
@@ -446,7 +446,7 @@ pub(super) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_i
             let msg = unsafe { &mut *msg };
             msg.msg_flags = if received.written < received.whole { libc::MSG_TRUNC } else { 0 };
             if !msg.msg_name.is_null() {
-                let (from, to) = (address::to_c(received.from), msg.msg_name.cast());
+                let (from, to) = (c_address::to_c(received.from), msg.msg_name.cast());
                 // SAFETY: room for an address, as much as the message says.
                 unsafe { give(&from, to, &mut msg.msg_namelen) }?;
             }

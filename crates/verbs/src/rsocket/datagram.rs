@@ -20,7 +20,7 @@ use super::options::Sizes;
 use super::ud::{Endpoint, Way};
 use super::wire::{self, Operation, SLOT, UdpHeader};
 use crate::process;
-use crate::rdmacm::{EINVAL, Errno, Result, address, directory};
+use crate::rdmacm::{EINVAL, Errno, Result, address, c_address, directory};
 
 /// So long a queue pair is believed to be its peer's: then a datagram goes by UDP, which finds out
 /// whether it still is. A program that was started again at its port has another.
@@ -65,7 +65,7 @@ fn name(ask: impl FnOnce(*mut sockaddr, *mut socklen_t) -> c_int) -> Result<Sock
     let mut len = size_of::<sockaddr_storage>() as socklen_t;
     Errno::check(ask((&raw mut storage).cast(), &mut len))?;
     // SAFETY: the kernel has written an address.
-    unsafe { address::from_c((&raw const storage).cast()) }?.ok_or(EINVAL)
+    unsafe { c_address::from_c((&raw const storage).cast()) }?.ok_or(EINVAL)
 }
 
 impl Datagram {
@@ -164,7 +164,7 @@ impl Datagram {
         };
         let message = [&header.emit(), data].concat();
         let flags = if at_once { libc::MSG_DONTWAIT } else { 0 } | libc::MSG_NOSIGNAL;
-        let (address, len) = (address::to_c(to), address::c_len(to));
+        let (address, len) = (c_address::to_c(to), address::c_len(to));
         // SAFETY: the message and the address live through the call, and are as long as said.
         let sent = unsafe {
             let (at, to) = (message.as_ptr().cast(), (&raw const address).cast());

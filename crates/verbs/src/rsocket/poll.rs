@@ -1,6 +1,6 @@
 //! `rpoll` and `rselect`: over rsockets and ordinary descriptors alike.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_short};
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -148,19 +148,8 @@ pub(super) unsafe extern "C" fn rselect(
             (writefds, libc::POLLOUT),
             (exceptfds, libc::POLLERR | libc::POLLPRI),
         ];
-        let mut fds = Vec::new();
-        for fd in 0..nfds.min(libc::FD_SETSIZE as c_int) {
-            let mut events = 0;
-            for (set, event) in sets {
-                // SAFETY: the caller gives sets, or null pointers.
-                if !set.is_null() && unsafe { libc::FD_ISSET(fd, set) } {
-                    events |= event;
-                }
-            }
-            if events != 0 {
-                fds.push(pollfd { fd, events, revents: 0 });
-            }
-        }
+        // SAFETY: the caller gives sets, or null pointers.
+        let mut fds = unsafe { asked_for(nfds, sets) };
         // SAFETY: the caller gives a time, or a null pointer.
         let timeout_ms = match unsafe { timeout.as_ref() } {
             None => -1,
@@ -195,4 +184,21 @@ pub(super) unsafe extern "C" fn rselect(
         }
         Ok(count)
     })
+}
+
+/// What a program asks for, descriptor by descriptor.
+///
+/// # Safety
+/// Each set is null, or can be read.
+unsafe fn asked_for(nfds: c_int, sets: [(*mut fd_set, c_short); 3]) -> Vec<pollfd> {
+    let asked = |fd: c_int| {
+        sets.iter().fold(0, |events, (set, event)| {
+            // SAFETY: by promise of the caller.
+            let is = !set.is_null() && unsafe { libc::FD_ISSET(fd, *set) };
+            if is { events | event } else { events }
+        })
+    };
+    let all = (0..nfds.min(libc::FD_SETSIZE as c_int)).map(|fd| (fd, asked(fd)));
+    let some = all.filter(|(_, events)| *events != 0);
+    some.map(|(fd, events)| pollfd { fd, events, revents: 0 }).collect()
 }

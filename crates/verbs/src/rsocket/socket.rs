@@ -13,8 +13,8 @@ use super::stream::{Stream, set_nonblocking};
 use super::wire::{HELLO, Hello};
 use crate::abi::rdma_cma::*;
 use crate::process;
-use crate::rdmacm::channel::{self, Channel};
-use crate::rdmacm::{EINVAL, Errno, Result, connect};
+use crate::rdmacm::objects::Channel;
+use crate::rdmacm::{EINVAL, Errno, Result, connect, events};
 
 /// How long a call that waits looks for itself before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
@@ -100,7 +100,7 @@ pub(super) fn remove(fd: c_int) -> Result<Arc<Socket>> {
 
 /// A channel that does not block.
 fn new_channel() -> Result<*mut rdma_event_channel> {
-    let channel = channel::rdma_create_event_channel();
+    let channel = connect::rdma_create_event_channel();
     if channel.is_null() {
         return Err(Errno::last());
     }
@@ -137,7 +137,7 @@ pub(super) fn create_stream() -> Result<c_int> {
     // SAFETY: a place for the id.
     let made = unsafe { connect::rdma_create_id(channel, &mut id, ptr::null_mut(), RDMA_PS_TCP) };
     if let Err(error) = Errno::check(made) {
-        channel::rdma_destroy_event_channel(channel);
+        connect::rdma_destroy_event_channel(channel);
         return Err(error);
     }
     Ok(insert(with_id(id, channel, Options::default())))
@@ -175,7 +175,7 @@ pub(super) fn accept(listener: &Inner, request: *mut rdma_cm_event) -> Result<c_
     let refuse = |error| {
         // SAFETY: no private data.
         unsafe { connect::rdma_reject(id, ptr::null(), 0) };
-        channel::rdma_ack_cm_event(request);
+        events::rdma_ack_cm_event(request);
         connect::rdma_destroy_id(id);
         Err(error)
     };
@@ -199,11 +199,11 @@ pub(super) fn accept(listener: &Inner, request: *mut rdma_cm_event) -> Result<c_
         Ok(stream) => stream,
         Err(error) => {
             let refused = refuse(error);
-            channel::rdma_destroy_event_channel(channel);
+            connect::rdma_destroy_event_channel(channel);
             return refused;
         }
     };
-    channel::rdma_ack_cm_event(request);
+    events::rdma_ack_cm_event(request);
     let socket = with_id(id, channel, options);
     {
         let mut inner = socket.lock();
@@ -234,7 +234,7 @@ impl Inner {
         }
         let mut event = ptr::null_mut();
         // SAFETY: a place for the event; the channel does not block.
-        let got = unsafe { channel::rdma_get_cm_event(self.channel, &mut event) };
+        let got = unsafe { events::rdma_get_cm_event(self.channel, &mut event) };
         (got == 0).then_some(event)
     }
 
@@ -251,7 +251,7 @@ impl Inner {
         }
         while let Some(event) = self.next_event() {
             self.on_event(event);
-            channel::rdma_ack_cm_event(event);
+            events::rdma_ack_cm_event(event);
         }
     }
 

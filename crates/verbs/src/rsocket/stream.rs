@@ -141,40 +141,18 @@ impl Stream {
     pub(super) fn new(id: *mut rdma_cm_id, sizes: Sizes) -> Result<Stream> {
         // SAFETY: an id of ours, bound to a card.
         let (context, pd) = unsafe { ((*id).verbs, (*id).pd) };
-        let events = channel::create_comp_channel(context);
-        if events.is_null() {
-            return Err(Errno::last());
-        }
         let entries = (sizes.send_queue + sizes.recv_queue) as c_int;
-        let cq = cq::create_cq(context, entries, ptr::null_mut(), events, 0);
-        if cq.is_null() {
-            let error = Errno::last();
-            channel::destroy_comp_channel(events);
-            return Err(error);
-        }
+        let queues = Queues::new(context, entries)?;
+        let Queues { cq, events } = queues;
         // SAFETY: just made.
         let comp_fd = unsafe { (*events).fd };
-        let queues = Queues { cq, events };
         set_nonblocking(comp_fd)?;
         let write = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
         let table_len = wire::TARGETS * wire::PIECE + sizes.mappings * wire::MAPPING;
         let send = Buffer::new(pd, sizes.send_buffer, IBV_ACCESS_LOCAL_WRITE)?;
         let recv = Buffer::new(pd, sizes.recv_buffer, write)?;
         let table = Buffer::new(pd, table_len, write)?;
-        let mut init = ibv_qp_init_attr {
-            send_cq: cq,
-            recv_cq: cq,
-            cap: ibv_qp_cap {
-                max_send_wr: sizes.send_queue,
-                max_recv_wr: sizes.recv_queue,
-                max_send_sge: 2,
-                max_recv_sge: 1,
-                max_inline_data: sizes.inline,
-            },
-            qp_type: IBV_QPT_RC,
-            sq_sig_all: 1,
-            ..ibv_qp_init_attr::zeroed()
-        };
+        let mut init = queue_pair_of(cq, sizes);
         // SAFETY: the attributes live through the call.
         Errno::check(unsafe { queue_pair::rdma_create_qp(id, pd, &mut init) })?;
         // SAFETY: an id of ours, with a queue pair now.
@@ -217,9 +195,7 @@ impl Stream {
             writable: true,
             failed: false,
         };
-        for _ in 0..sizes.recv_queue {
-            stream.post_recv()?;
-        }
+        (0..sizes.recv_queue).try_for_each(|_| stream.post_recv())?;
         Ok(stream)
     }
 
@@ -622,6 +598,40 @@ impl Drop for Stream {
 struct Queues {
     cq: *mut ibv_cq,
     events: *mut ibv_comp_channel,
+}
+
+impl Queues {
+    fn new(context: *mut ibv_context, entries: c_int) -> Result<Queues> {
+        let events = channel::create_comp_channel(context);
+        if events.is_null() {
+            return Err(Errno::last());
+        }
+        let cq = cq::create_cq(context, entries, ptr::null_mut(), events, 0);
+        if cq.is_null() {
+            let error = Errno::last();
+            channel::destroy_comp_channel(events);
+            return Err(error);
+        }
+        Ok(Queues { cq, events })
+    }
+}
+
+/// What a stream's queue pair is made with.
+fn queue_pair_of(cq: *mut ibv_cq, sizes: Sizes) -> ibv_qp_init_attr {
+    ibv_qp_init_attr {
+        send_cq: cq,
+        recv_cq: cq,
+        cap: ibv_qp_cap {
+            max_send_wr: sizes.send_queue,
+            max_recv_wr: sizes.recv_queue,
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline_data: sizes.inline,
+        },
+        qp_type: IBV_QPT_RC,
+        sq_sig_all: 1,
+        ..ibv_qp_init_attr::zeroed()
+    }
 }
 
 impl Drop for Queues {

@@ -31,7 +31,7 @@ const LOCAL: u64 = 1 << 20;
 
 /// Measures chains.
 #[derive(Debug, Args)]
-pub(super) struct Chains {
+pub(super) struct ChainBench {
     #[command(flatten)]
     options: Options,
     /// Write the page with the plots here
@@ -79,7 +79,7 @@ const FIGURES: [(&str, Make); 7] = [
     ("fig15", |bed, extent| load::writers(bed.client, bed.tables, extent)),
 ];
 
-impl Chains {
+impl ChainBench {
     pub(super) fn run(&self) -> Result<()> {
         let extent = if self.options.quick { QUICK } else { FULL };
         let client = Client::start(Setup {

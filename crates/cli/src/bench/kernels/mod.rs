@@ -26,7 +26,7 @@ use extent::{Extent, FULL, QUICK, SCRATCH, STRUCTURES};
 
 /// Measures kernels.
 #[derive(Debug, Args)]
-pub(super) struct Kernels {
+pub(super) struct KernelBench {
     #[command(flatten)]
     options: Options,
     /// Write the page with the plots here
@@ -66,7 +66,7 @@ const FIGURES: [(&str, Make); 7] = [
     ("fig13", |client, _, input, extent| streams::sketches(client, input, extent)),
 ];
 
-impl Kernels {
+impl KernelBench {
     pub(super) fn run(&self) -> Result<()> {
         let extent = if self.options.quick { QUICK } else { FULL };
         let client = Client::start(Setup {

@@ -1,5 +1,6 @@
 //! From [`Item`]s to a program: names get their meaning.
 
+use core::ops::Range;
 use std::collections::BTreeMap;
 
 use super::super::construct::{Condition, Operand, Order, Relation, Writer};
@@ -353,14 +354,7 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
     let verb = verb_of(&element.verb)?;
     if let (Some(name), Some(count)) = (&element.queue, &element.count) {
         let to = names.queue(name)?;
-        let count = match count {
-            CountText::Number(number) => Count::Number(*number),
-            CountText::Gate => Count::Gate,
-            CountText::Through(label) => match names.get(label)? {
-                Meaning::Request(label, _) => Count::Through(label),
-                _ => return fail("`through` names a request", "`wait q through r1`"),
-            },
-        };
+        let count = count_of(names, count, &at)?;
         return Ok(match verb {
             Verb::Wait => Request::wait(to, count),
             Verb::Enable => Request::enable(to, count),
@@ -401,6 +395,21 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
         }
         _ => fail("these are not this verb's operands", "`add x, 5` or `add x, 5 -> before`"),
     }
+}
+
+/// What a `wait` or `enable` counts to.
+fn count_of(names: &Names, count: &CountText, at: &Range<usize>) -> Lowered<Count> {
+    Ok(match count {
+        CountText::Number(number) => Count::Number(*number),
+        CountText::Gate => Count::Gate,
+        CountText::Through(label) => match names.get(label)? {
+            Meaning::Request(label, _) => Count::Through(label),
+            _ => {
+                let (message, help) = ("`through` names a request", "`wait q through r1`");
+                return Err(Diagnostic::new(at.clone(), message, help));
+            }
+        },
+    })
 }
 
 struct Lowering<'a> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use wasmtime::{Caller, Memory, ResourceLimiter};
 
 use super::error::Ended;
-use super::limits::Limits;
+use super::limits::ModuleLimits;
 use super::loan::Loan;
 use crate::kernel::{CallStatus, Context, Passing};
 
@@ -30,12 +30,12 @@ pub(super) struct Guest {
     pub(super) replaced: Vec<u8>,
     /// How functions find what a plain call was polled with.
     pub(super) loan: Arc<Loan>,
-    limits: Limits,
+    limits: ModuleLimits,
     bytes: usize,
 }
 
 impl Guest {
-    pub(super) fn new(context: Context, limits: Limits) -> Guest {
+    pub(super) fn new(context: Context, limits: ModuleLimits) -> Guest {
         let (payload, loan) = (Rest::default(), Arc::default());
         let (passing, replaced) = (None, Vec::new());
         Guest { context, memory: None, payload, passing, replaced, loan, limits, bytes: 0 }

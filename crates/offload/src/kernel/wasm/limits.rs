@@ -7,7 +7,7 @@ pub(super) const MEMORY_MAX: usize = 16 << 20;
 
 /// How much an instance of a module may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct ModuleLimits {
     /// Bytes of memory; more than 16 MiB count as 16 MiB.
     pub memory: usize,
     /// Elements of its table (of functions that are called by number).
@@ -16,8 +16,8 @@ pub struct Limits {
     pub instances: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { memory: 4 << 20, table: 4096, instances: 64 }
+impl Default for ModuleLimits {
+    fn default() -> ModuleLimits {
+        ModuleLimits { memory: 4 << 20, table: 4096, instances: 64 }
     }
 }

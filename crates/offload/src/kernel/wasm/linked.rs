@@ -4,7 +4,7 @@ use wasmtime::InstancePre;
 
 use super::engine::Host;
 use super::guest::Guest;
-use super::limits::Limits;
+use super::limits::ModuleLimits;
 
 /// A module, compiled and linked once for each way to run it.
 pub(super) struct Linked {
@@ -13,5 +13,5 @@ pub(super) struct Linked {
     pub(super) suspending: InstancePre<Guest>,
     /// If it exports a `tap`.
     pub(super) tapping: Option<InstancePre<Guest>>,
-    pub(super) limits: Limits,
+    pub(super) limits: ModuleLimits,
 }

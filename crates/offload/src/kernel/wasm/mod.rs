@@ -42,7 +42,7 @@ mod tap;
 pub use error::LoadError;
 pub use guest::TOTAL_MEMORY;
 pub use instance::TURN_INSTRUCTIONS;
-pub use limits::{Limits, MODULE_MAX};
+pub use limits::{MODULE_MAX, ModuleLimits};
 pub use module::Module;
 pub use program::ModuleProgram;
 pub use tap::{ModuleTap, PAYLOAD_STEPS};

@@ -8,7 +8,7 @@ use super::engine::Host;
 use super::error::LoadError;
 use super::guest::Guest;
 use super::imports;
-use super::limits::{Limits, MEMORY_MAX, MODULE_MAX};
+use super::limits::{MEMORY_MAX, MODULE_MAX, ModuleLimits};
 use super::linked::Linked;
 use super::program::ModuleProgram;
 use super::tap::ModuleTap;
@@ -23,26 +23,26 @@ pub struct Module {
 }
 
 impl Module {
-    /// Loads a module with the usual [`Limits`].
+    /// Loads a module with the usual [`ModuleLimits`].
     ///
     /// This compiles it, which takes milliseconds: it is not for the thread that drives a card.
     ///
     /// # Errors
     /// See [`LoadError`].
     pub fn load(bytes: &[u8]) -> Result<Module, LoadError> {
-        Module::load_with(bytes, Limits::default())
+        Module::load_with(bytes, ModuleLimits::default())
     }
 
     /// Loads a module.
     ///
     /// # Errors
     /// See [`LoadError`].
-    pub fn load_with(bytes: &[u8], limits: Limits) -> Result<Module, LoadError> {
+    pub fn load_with(bytes: &[u8], limits: ModuleLimits) -> Result<Module, LoadError> {
         if bytes.len() > MODULE_MAX {
             return Err(LoadError::TooBig(bytes.len()));
         }
         let host = Host::get()?;
-        let limits = Limits { memory: limits.memory.min(MEMORY_MAX), ..limits };
+        let limits = ModuleLimits { memory: limits.memory.min(MEMORY_MAX), ..limits };
         let module = wasmtime::Module::from_binary(&host.engine, bytes)
             .map_err(|error| LoadError::Invalid(format!("{error:#}")))?;
         judge_imports(&module)?;
@@ -74,7 +74,7 @@ impl Module {
     }
 
     /// What its instances may have.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> ModuleLimits {
         self.linked.limits
     }
 }
@@ -106,7 +106,7 @@ fn is_entry(export: ExternType) -> bool {
         && matches!((results.next(), results.next()), (Some(ValType::I32), None))
 }
 
-fn judge_resources(module: &wasmtime::Module, limits: &Limits) -> Result<(), LoadError> {
+fn judge_resources(module: &wasmtime::Module, limits: &ModuleLimits) -> Result<(), LoadError> {
     let wants = module.resources_required();
     let wanted = wants.max_initial_memory_size.unwrap_or(0).saturating_mul(PAGE);
     if wanted > limits.memory as u64 {

@@ -25,11 +25,11 @@ struct Slot {
     /// The queue pair that it serves.
     qpn: u32,
     used: u64,
-    state: State,
+    state: SlotState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum State {
+enum SlotState {
     #[default]
     Idle,
     Running,
@@ -43,7 +43,7 @@ impl Slot {
     }
 
     fn serves(&self, qpn: u32) -> bool {
-        self.state == State::Idle && self.qpn == qpn && !self.is_empty()
+        self.state == SlotState::Idle && self.qpn == qpn && !self.is_empty()
     }
 
     fn clear(&mut self) {
@@ -53,7 +53,7 @@ impl Slot {
     fn end(&mut self, end: End) -> Result<(), CallStatus> {
         match end {
             End::Done(result) => {
-                self.state = State::Done;
+                self.state = SlotState::Done;
                 result
             }
             End::Dead(status) => Err(status),
@@ -72,7 +72,7 @@ impl ModuleProgram {
         if let Some(at) = self.slots.iter().position(|slot| slot.serves(qpn)) {
             return at;
         }
-        let idle = self.slots.iter().enumerate().filter(|(_, slot)| slot.state == State::Idle);
+        let idle = self.slots.iter().enumerate().filter(|(_, slot)| slot.state == SlotState::Idle);
         let oldest = idle.min_by_key(|(_, slot)| (!slot.is_empty(), slot.used));
         match oldest {
             Some((at, slot))
@@ -94,7 +94,7 @@ impl Program for ModuleProgram {
         let at = self.slot_for(context.qpn());
         self.clock += 1;
         let slot = &mut self.slots[at];
-        (slot.qpn, slot.used, slot.state) = (context.qpn(), self.clock, State::Running);
+        (slot.qpn, slot.used, slot.state) = (context.qpn(), self.clock, SlotState::Running);
         at as u32
     }
 
@@ -110,10 +110,10 @@ impl Program for ModuleProgram {
         let kept = self.module.limits.instances;
         if let Some(slot) = self.slots.get_mut(cell as usize) {
             // What was ended by others, or died, is in no state to go on.
-            if slot.state != State::Done || cell as usize >= kept {
+            if slot.state != SlotState::Done || cell as usize >= kept {
                 slot.clear();
             }
-            slot.state = State::Idle;
+            slot.state = SlotState::Idle;
         }
     }
 

@@ -1,0 +1,125 @@
+//! What is done with the connection of an id, under the card's lock; and how connections end.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use remora::nic::cm::message::{RejectReason, SidrStatus};
+use remora::nic::cm::{Cm, CommandError, ConnId, SidrAnswer, SidrId};
+use remora::nic::{Time, cm};
+
+use super::objects::{Id, Stage};
+use super::{EINVAL, Errno, Result, manager};
+use crate::abi::rdma_cma::*;
+
+/// Does something with the connection of an id, under the card's lock.
+pub(super) fn with_connection<R>(
+    id: &Arc<Id>,
+    act: impl FnOnce(&mut cm::Cm, Time, ConnId) -> core::result::Result<R, CommandError>,
+) -> Result<R> {
+    let card = id.card()?;
+    let mut locked = card.lock();
+    let conn = id.lock().conn.ok_or(EINVAL)?;
+    let (nic, _, now) = locked.parts();
+    let done = act(nic.cm_mut(), now, conn)?;
+    locked.kick();
+    Ok(done)
+}
+
+pub(super) fn establish(id: &Arc<Id>) -> Result<()> {
+    with_connection(id, |cm, now, conn| cm.establish(now, conn, &[]))?;
+    id.lock().stage = Stage::Connected;
+    manager::has_answered(id);
+    Ok(())
+}
+
+/// Refuses; the card forgets the connection.
+pub(super) fn refuse(id: &Arc<Id>, reason: RejectReason, data: &[u8]) -> Result<()> {
+    let conn = id.lock().conn;
+    with_connection(id, |cm, now, conn| cm.reject(now, conn, reason, data))?;
+    let card = id.card()?;
+    id.lock().conn = None;
+    if let Some(conn) = conn {
+        manager::current().tables().connections.remove(&(card.index, conn));
+    }
+    Ok(())
+}
+
+/// The card's part of the end of an id.
+pub(super) fn end_connection(id: &Arc<Id>) {
+    let Ok(card) = id.card() else { return };
+    let mut locked = card.lock();
+    let mut state = id.lock();
+    let (conn, question) = (state.conn.take(), state.sidr.take());
+    drop(state);
+    let manager = manager::current();
+    let (nic, _, now) = locked.parts();
+    if let Some(conn) = conn {
+        manager.tables().connections.remove(&(card.index, conn));
+        if let Err(error) = nic.cm_mut().destroy(now, conn) {
+            tracing::debug!(%error, "a connection was gone before its id");
+        }
+    }
+    if let Some(question) = question {
+        manager.tables().questions.remove(&(card.index, question));
+        drop_question(nic.cm_mut(), now, question);
+    }
+    locked.kick();
+}
+
+/// The peer's card is gone, with its process: its connections end as if it had said so, and those
+/// that were asked for will not come about.
+pub(super) fn peer_is_gone(peer: IpAddr) {
+    let manager = manager::current();
+    let ids: Vec<Arc<Id>> = manager.tables().connections.values().cloned().collect();
+    for id in ids {
+        let mut state = id.lock();
+        if state.route.is_none_or(|route| route.peer != peer) {
+            continue;
+        }
+        match state.stage {
+            Stage::Connected => {
+                state.stage = Stage::Disconnected;
+                drop(state);
+                tracing::warn!(%peer, "the process at the other end of a connection is gone");
+                manager::push(&id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
+            }
+            // The side that asks.
+            Stage::Connecting if state.request.is_some() => {
+                drop(state);
+                end_connection(&id);
+                tracing::warn!(%peer, "the process that was asked for a connection is gone");
+                manager::push(&id, RDMA_CM_EVENT_UNREACHABLE, |news| {
+                    news.status = -libc::ETIMEDOUT;
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Tells all peers that this process ends.
+pub(super) fn end_all() {
+    let manager = manager::current();
+    let ids: Vec<Arc<Id>> = manager.tables().connections.values().cloned().collect();
+    for id in ids {
+        end_connection(&id);
+    }
+}
+
+/// Forgets a question of ours, or refuses a peer's.
+pub(super) fn drop_question(cm: &mut Cm, now: Time, question: SidrId) {
+    if cm.cancel_sidr(question).is_ok() {
+        return;
+    }
+    let status = SidrStatus::Rejected;
+    let no = SidrAnswer { status, qpn: 0, qkey: 0, private_data: &[] };
+    if let Err(error) = cm.sidr_reply(now, question, &no) {
+        tracing::debug!(%error, "a question was gone before its id");
+    }
+}
+
+impl From<CommandError> for Errno {
+    fn from(_: CommandError) -> Errno {
+        EINVAL
+    }
+}

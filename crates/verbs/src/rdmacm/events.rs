@@ -1,0 +1,258 @@
+//! Events as a program takes them, with all that the library does on its own before.
+
+use core::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use remora::nic::cm::message::RejectReason;
+
+use super::connection::{end_connection, establish, refuse};
+use super::objects::{Channel, Id, News, Param};
+use super::watch::follow;
+use super::{EINVAL, ENOMEM, Errno, Result, groups, queue_pair, status};
+use crate::abi::rdma_cma::*;
+use crate::handles::{self, Kind, Object};
+
+/// How long who asks for events of a channel that is gone waits to be told so. A thread may still
+/// be on its way here when another destroys the channel and is about to end the process: had it
+/// come a moment earlier, it would sleep until then. Told at once, it ends the process with an
+/// error, as rping does on a busy machine (linux-rdma/rdma-core#1622).
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The object of an event's handle.
+pub(crate) struct CmEvent {
+    /// Whose events are to be acknowledged.
+    owner: Arc<Id>,
+    /// Where `private_data` points.
+    _private_data: Box<[u8]>,
+}
+
+impl Object for CmEvent {
+    type C = rdma_cm_event;
+    const KIND: Kind = Kind::CmEvent;
+}
+
+/// Fetches the next event, with all that the library does on its own before a program sees it.
+pub(crate) fn next_event(channel: &Channel) -> Result<*mut rdma_cm_event> {
+    loop {
+        let news = channel.wait()?;
+        let owner = news.owner().clone();
+        let told = before_delivery(news).map(deliver);
+        match told {
+            Some(Ok(event)) => return Ok(event),
+            Some(Err(error)) => {
+                owner.uncount_event();
+                return Err(error);
+            }
+            None => owner.uncount_event(),
+        }
+    }
+}
+
+fn deliver(news: News) -> Result<*mut rdma_cm_event> {
+    let data = news.private_data.clone().into_boxed_slice();
+    let (at, len) = match (data.len(), news.context) {
+        (_, context) if context != 0 => (context as *const c_void, 0),
+        (0, _) => (ptr::null(), 0),
+        (len, _) => (data.as_ptr().cast(), u8::try_from(len).unwrap_or(u8::MAX)),
+    };
+    let mut param = rdma_cm_event_param::zeroed();
+    match news.param {
+        Param::Datagram(ud) => {
+            param.ud = rdma_ud_param { private_data: at, private_data_len: len, ..ud };
+        }
+        Param::Conn(conn) => {
+            param.conn = rdma_conn_param { private_data: at, private_data_len: len, ..conn };
+        }
+        Param::None => {
+            param.conn.private_data = at;
+            param.conn.private_data_len = len;
+        }
+    }
+    let event = rdma_cm_event {
+        id: news.id.c(),
+        listen_id: news.listener.as_ref().map_or(ptr::null_mut(), |id| id.c()),
+        event: news.kind,
+        status: news.status,
+        param,
+    };
+    let owner = news.owner().clone();
+    let object = CmEvent { owner, _private_data: data };
+    Ok(handles::create(event, object).ok_or(ENOMEM)?.c())
+}
+
+/// Gives an event back.
+pub(crate) fn acknowledge(event: *mut rdma_cm_event) -> Result<()> {
+    handles::destroy::<CmEvent>(event)?.owner.uncount_event();
+    Ok(())
+}
+
+/// What the library does on its own before a program sees an event. `None`: the program is not to
+/// see it.
+fn before_delivery(mut news: News) -> Option<News> {
+    let id = news.id.clone();
+    match news.kind {
+        RDMA_CM_EVENT_CONNECT_REQUEST => {
+            if let Err(error) = welcome(&news) {
+                tracing::error!(?error, "a connection request is lost");
+                drop_request(&id);
+                return None;
+            }
+        }
+        RDMA_CM_EVENT_CONNECT_RESPONSE if !id.queue_pair().is_null() => {
+            match queue_pair::make_ready(&id).and_then(|()| establish(&id)) {
+                Ok(()) => {
+                    news.kind = RDMA_CM_EVENT_ESTABLISHED;
+                    follow(&id);
+                }
+                Err(error) => {
+                    let refused = refuse(&id, RejectReason::CONSUMER_DEFINED, &[]);
+                    tracing::error!(?error, ?refused, "a queue pair cannot be connected");
+                    news.kind = RDMA_CM_EVENT_CONNECT_ERROR;
+                    news.status = -error.0;
+                }
+            }
+        }
+        RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR => {
+            queue_pair::fail(&id);
+        }
+        RDMA_CM_EVENT_ESTABLISHED => follow(&id),
+        RDMA_CM_EVENT_MULTICAST_JOIN => groups::before_delivery(&id, &mut news),
+        _ => {}
+    }
+    Some(news)
+}
+
+/// Makes the id of a request one that a program can use.
+fn welcome(request: &News) -> Result<()> {
+    let id = &request.id;
+    if let Some(listener) = &request.listener {
+        listener.admitted();
+    }
+    let card = id.lock().card.ok_or(EINVAL)?;
+    id.attach(card)?;
+    id.show_addresses();
+    if request.listener.as_ref().is_some_and(|listener| listener.lock().sync) {
+        // A synchronous listener's connections are synchronous, each with a channel.
+        show_channel(id, &Channel::create()?);
+        id.lock().sync = true;
+    }
+    Ok(())
+}
+
+/// Ends a request that the program never saw.
+pub(super) fn drop_request(id: &Arc<Id>) {
+    end_connection(id);
+    if id.end_handle().is_err() {
+        tracing::debug!("the id of a request was gone before it");
+    }
+}
+
+/// A synchronous call waits for its event, which the program then finds on the id.
+pub(super) fn complete(id: &Arc<Id>) -> Result<()> {
+    if !id.lock().sync {
+        return Ok(());
+    }
+    forget_event(id);
+    let channel = id.channel().ok_or(EINVAL)?;
+    let event = next_event(&channel)?;
+    id.set(|c| {
+        // SAFETY: `set` gives the C struct, and this is a plain field of it.
+        unsafe { (*c).event = event };
+    });
+    // SAFETY: the event was just made, and nobody else knows it yet.
+    let (kind, status) = unsafe { ((*event).event, (*event).status) };
+    match (kind, status) {
+        (_, 0) => Ok(()),
+        (RDMA_CM_EVENT_REJECTED, _) => Err(Errno(libc::ECONNREFUSED)),
+        (_, status) => Err(Errno(status.abs())),
+    }
+}
+
+/// Acknowledges the event that a synchronous id shows.
+pub(super) fn forget_event(id: &Id) {
+    let event = id.get(|c| c.event);
+    id.set(|c| {
+        // SAFETY: `set` gives the C struct, and this is a plain field of it.
+        unsafe { (*c).event = ptr::null_mut() };
+    });
+    if !event.is_null() && acknowledge(event).is_err() {
+        tracing::debug!("a program has acknowledged an event that was not its own");
+    }
+}
+
+pub(super) fn show_channel(id: &Id, channel: &Arc<Channel>) {
+    id.lock().channel = Some(channel.clone());
+    id.set(|c| {
+        // SAFETY: `set` gives the C struct, and this is a plain field of it.
+        unsafe { (*c).channel = channel.c() };
+    });
+}
+
+pub(crate) unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    status(|| {
+        let channel = Channel::find(channel).inspect_err(|_| thread::sleep(GRACE))?;
+        if event.is_null() {
+            return Err(EINVAL);
+        }
+        let next = next_event(&channel)?;
+        // SAFETY: the caller gives a place for the event.
+        unsafe { event.write(next) };
+        Ok(())
+    })
+}
+
+pub(crate) extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    status(|| acknowledge(event))
+}
+
+pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
+    let name = match event {
+        RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        RDMA_CM_EVENT_ADDR_ERROR => c"RDMA_CM_EVENT_ADDR_ERROR",
+        RDMA_CM_EVENT_ROUTE_RESOLVED => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        RDMA_CM_EVENT_ROUTE_ERROR => c"RDMA_CM_EVENT_ROUTE_ERROR",
+        RDMA_CM_EVENT_CONNECT_REQUEST => c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        RDMA_CM_EVENT_CONNECT_RESPONSE => c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        RDMA_CM_EVENT_CONNECT_ERROR => c"RDMA_CM_EVENT_CONNECT_ERROR",
+        RDMA_CM_EVENT_UNREACHABLE => c"RDMA_CM_EVENT_UNREACHABLE",
+        RDMA_CM_EVENT_REJECTED => c"RDMA_CM_EVENT_REJECTED",
+        RDMA_CM_EVENT_ESTABLISHED => c"RDMA_CM_EVENT_ESTABLISHED",
+        RDMA_CM_EVENT_DISCONNECTED => c"RDMA_CM_EVENT_DISCONNECTED",
+        RDMA_CM_EVENT_DEVICE_REMOVAL => c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        RDMA_CM_EVENT_MULTICAST_JOIN => c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        RDMA_CM_EVENT_MULTICAST_ERROR => c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        RDMA_CM_EVENT_ADDR_CHANGE => c"RDMA_CM_EVENT_ADDR_CHANGE",
+        RDMA_CM_EVENT_TIMEWAIT_EXIT => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        _ => c"UNKNOWN EVENT",
+    };
+    name.as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::IBV_QPT_RC;
+
+    /// Or the id could be destroyed between the two, and the program get an event of nobody.
+    #[test]
+    fn an_event_that_leaves_the_queue_is_counted_at_once() {
+        let channel = Channel::create().unwrap();
+        let id = Id::create(channel.clone(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
+        channel.push(News::new(&id, RDMA_CM_EVENT_DISCONNECTED));
+        assert_eq!(id.unacknowledged(), 0);
+        let news = channel.pop().unwrap();
+        assert_eq!(id.unacknowledged(), 1);
+        let event = deliver(news).unwrap();
+        acknowledge(event).unwrap();
+        assert_eq!(id.unacknowledged(), 0);
+        id.await_acknowledges();
+        id.end_handle().unwrap();
+        channel.end_handle().unwrap();
+    }
+}

@@ -1,0 +1,293 @@
+//! What the card tells of connections, turned into events of ids.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, PoisonError};
+
+use remora::nic::Time;
+use remora::nic::cm::message::{RejectReason, SidrStatus};
+use remora::nic::cm::{
+    Cm, CmEvent, ConnId, IncomingRequest, IncomingResolution, Reply, Resolution, SidrAnswer,
+};
+use remora::nic::qp::Mtu;
+
+use super::agreement::{param_of, random_psn};
+use super::manager::{Manager, current, push};
+use super::objects::{Agreement, Id, News, Param, Route, Stage};
+use super::{ENODEV, Result, sidr, watch};
+use crate::abi::rdma_cma::*;
+use crate::process;
+
+/// Opens the process's cards, if this is the first call, and listens to their news.
+pub(super) fn start() -> Result<()> {
+    let manager = current();
+    let mut started = manager.started.lock().unwrap_or_else(PoisonError::into_inner);
+    if *started {
+        return Ok(());
+    }
+    let cards = process::current().cards();
+    if cards.is_empty() {
+        return Err(ENODEV);
+    }
+    for card in cards {
+        let to = manager.clone();
+        let (index, mtu) = (card.index, card.mtu);
+        card.device.set_cm_sink(Box::new(move |cm, now, event| {
+            Sink { manager: &to, card: index, mtu, cm, now }.take(event);
+        }));
+    }
+    *started = true;
+    watch::at_exit();
+    Ok(())
+}
+
+/// One piece of news being taken: under the card's lock.
+struct Sink<'a> {
+    manager: &'a Manager,
+    card: usize,
+    mtu: Mtu,
+    cm: &'a mut Cm,
+    now: Time,
+}
+
+impl Sink<'_> {
+    fn take(&mut self, event: CmEvent) {
+        match event {
+            CmEvent::ConnectRequest(request) => self.on_request(*request),
+            CmEvent::SidrRequest(question) => self.on_question(*question),
+            CmEvent::SidrReply(answer) => self.on_answer(&answer),
+            CmEvent::SidrUnreachable { sidr } => {
+                if let Some(id) = self.manager.tables().questions.remove(&(self.card, sidr)) {
+                    id.lock().sidr = None;
+                    push(&id, RDMA_CM_EVENT_UNREACHABLE, |news| news.status = -libc::ETIMEDOUT);
+                }
+            }
+            CmEvent::Replied(reply) => self.on_reply(*reply),
+            CmEvent::Established { conn, private_data } => self.on(conn, |id| {
+                id.lock().stage = Stage::Connected;
+                push(id, RDMA_CM_EVENT_ESTABLISHED, |news| {
+                    news.param = Param::Conn(rdma_conn_param::zeroed());
+                    news.private_data = private_data;
+                });
+            }),
+            CmEvent::Rejected { conn, reason, private_data } => {
+                self.on_rejected(conn, reason, private_data);
+            }
+            CmEvent::Unreachable { conn } => self.on(conn, |id| {
+                push(id, RDMA_CM_EVENT_UNREACHABLE, |news| news.status = -libc::ETIMEDOUT);
+            }),
+            CmEvent::Disconnected { conn, .. } => self.on(conn, |id| {
+                id.lock().stage = Stage::Disconnected;
+                push(id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
+            }),
+            CmEvent::TimewaitExit { conn } => {
+                self.on(conn, |id| push(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, |_| ()));
+            }
+        }
+    }
+
+    fn on(&self, conn: ConnId, act: impl FnOnce(&Arc<Id>)) {
+        let id = self.manager.tables().connections.get(&(self.card, conn)).cloned();
+        if let Some(id) = id {
+            act(&id);
+        }
+    }
+
+    fn on_request(&mut self, request: IncomingRequest) {
+        let key = (self.card, request.listener);
+        let listener = self.manager.tables().listeners.get(&key).cloned();
+        let refusal = match &listener {
+            None => Some(RejectReason::INVALID_SERVICE_ID),
+            // Only the side that asks names an MTU; it will ask again with less.
+            Some(_) if request.path_mtu > self.mtu.code() => Some(RejectReason::INVALID_MTU),
+            Some(listener) => {
+                let mut state = listener.lock();
+                let full = state.waiting >= state.backlog;
+                state.waiting += usize::from(!full);
+                full.then_some(RejectReason::CONSUMER_DEFINED)
+            }
+        };
+        let child = match (&listener, refusal) {
+            (Some(listener), None) => self.child(listener, request.told_addresses()),
+            _ => None,
+        };
+        let (Some(listener), Some(child)) = (listener, child) else {
+            let reason = refusal.unwrap_or(RejectReason::NO_RESOURCES);
+            let refused = self.cm.reject(self.now, request.conn, reason, &[]);
+            return tracing::debug!(?reason, ?refused, "a connection request is refused");
+        };
+        let mut state = child.lock();
+        state.conn = Some(request.conn);
+        state.route = Some(Route { peer: request.peer.ip(), mtu: request.path_mtu });
+        state.agreement = Agreement {
+            remote_qpn: request.remote_qpn,
+            remote_psn: request.starting_psn.value(),
+            local_psn: random_psn(),
+            responder_resources: request.initiator_depth,
+            initiator_depth: request.responder_resources,
+            retry_count: request.retry_count,
+            rnr_retry_count: request.rnr_retry_count,
+            ack_timeout: request.ack_timeout,
+            path_mtu: request.path_mtu,
+            traffic_class: request.traffic_class,
+            srq: request.srq,
+        };
+        let agreement = state.agreement;
+        drop(state);
+        self.manager.tables().connections.insert((self.card, request.conn), child.clone());
+        let mut param = param_of(&agreement);
+        param.flow_control = request.flow_control.into();
+        self.announce(listener, &child, Param::Conn(param), request.private_data);
+    }
+
+    /// An id for a request, which the listener has counted.
+    fn child(&self, listener: &Arc<Id>, told: Option<(SocketAddr, SocketAddr)>) -> Option<Arc<Id>> {
+        let made = listener
+            .channel()
+            .and_then(|channel| Id::create(channel, false, listener.space, listener.qp_type).ok());
+        let Some(child) = made else {
+            listener.admitted();
+            return None;
+        };
+        let context = listener.get(|c| c.context);
+        child.set(|c| {
+            // SAFETY: `set` gives the C struct, and this is a plain field of it.
+            unsafe { (*c).context = context };
+        });
+        let mut state = child.lock();
+        state.stage = Stage::Connecting;
+        state.card = Some(self.card);
+        if let Some((local, remote)) = told {
+            (state.local, state.remote) = (Some(local), Some(remote));
+        }
+        drop(state);
+        Some(child)
+    }
+
+    fn announce(&self, listener: Arc<Id>, child: &Arc<Id>, param: Param, private_data: Vec<u8>) {
+        let Some(channel) = listener.channel() else { return };
+        channel.push(News {
+            listener: Some(listener),
+            param,
+            private_data,
+            ..News::new(child, RDMA_CM_EVENT_CONNECT_REQUEST)
+        });
+    }
+
+    fn on_reply(&mut self, reply: Reply) {
+        self.on(reply.conn, |id| {
+            let mut state = id.lock();
+            state.stage = Stage::Replied;
+            let ours = state.agreement;
+            state.agreement = Agreement {
+                remote_qpn: reply.remote_qpn,
+                remote_psn: reply.starting_psn.value(),
+                responder_resources: ours.responder_resources.min(reply.initiator_depth),
+                initiator_depth: ours.initiator_depth.min(reply.responder_resources),
+                rnr_retry_count: reply.rnr_retry_count,
+                srq: reply.srq,
+                ..ours
+            };
+            let mut param = param_of(&state.agreement);
+            drop(state);
+            param.responder_resources = reply.initiator_depth;
+            param.initiator_depth = reply.responder_resources;
+            param.flow_control = reply.flow_control.into();
+            push(id, RDMA_CM_EVENT_CONNECT_RESPONSE, |news| {
+                news.param = Param::Conn(param);
+                news.private_data = reply.private_data;
+            });
+        });
+    }
+
+    fn on_rejected(&mut self, conn: ConnId, reason: RejectReason, private_data: Vec<u8>) {
+        let id = self.manager.tables().connections.get(&(self.card, conn)).cloned();
+        let Some(id) = id else { return };
+        if reason == RejectReason::INVALID_MTU && self.ask_for_less(&id, conn) {
+            return;
+        }
+        push(&id, RDMA_CM_EVENT_REJECTED, |news| {
+            news.status = i32::from(reason.0);
+            news.param = Param::Conn(rdma_conn_param::zeroed());
+            news.private_data = private_data;
+        });
+    }
+
+    /// The peer's link carries only smaller packets: asks again.
+    fn ask_for_less(&mut self, id: &Arc<Id>, conn: ConnId) -> bool {
+        let mut state = id.lock();
+        let Some(mtu) = Mtu::from_code(state.agreement.path_mtu.wrapping_sub(1)) else {
+            return false;
+        };
+        let Some(request) = state.request.clone() else { return false };
+        let Ok(again) = self.cm.connect(self.now, &request.with_mtu(mtu)) else { return false };
+        if let Err(error) = self.cm.destroy(self.now, conn) {
+            tracing::debug!(%error, "a refused connection was gone already");
+        }
+        state.agreement.path_mtu = mtu.code();
+        state.conn = Some(again);
+        drop(state);
+        let mut tables = self.manager.tables();
+        tables.connections.remove(&(self.card, conn));
+        tables.connections.insert((self.card, again), id.clone());
+        true
+    }
+
+    fn on_question(&mut self, question: IncomingResolution) {
+        let key = (self.card, question.listener);
+        let listener = self.manager.tables().listeners.get(&key).cloned();
+        let admitted = listener.filter(|listener| {
+            let mut state = listener.lock();
+            let room = state.waiting < state.backlog;
+            state.waiting += usize::from(room);
+            room
+        });
+        let child = admitted.as_ref().and_then(|l| self.child(l, question.told_addresses()));
+        let (Some(listener), Some(child)) = (admitted, child) else {
+            let status = SidrStatus::NoQp;
+            let no = SidrAnswer { status, qpn: 0, qkey: 0, private_data: &[] };
+            let answered = self.cm.sidr_reply(self.now, question.sidr, &no);
+            return tracing::debug!(?answered, "a resolution is refused");
+        };
+        let mut state = child.lock();
+        state.sidr = Some(question.sidr);
+        state.route = Some(Route { peer: question.peer.ip(), mtu: self.mtu.code() });
+        drop(state);
+        let param = Param::Datagram(rdma_ud_param::zeroed());
+        self.announce(listener, &child, param, question.private_data);
+    }
+
+    fn on_answer(&mut self, answer: &Resolution) {
+        let id = self.manager.tables().questions.remove(&(self.card, answer.sidr));
+        let Some(id) = id else { return };
+        sidr::on_answer(&id, answer);
+    }
+}
+
+/// Who calls whom, as the program is to see it: ours, then the peer's.
+trait Told {
+    fn told_addresses(&self) -> Option<(SocketAddr, SocketAddr)>;
+}
+
+impl Told for IncomingRequest {
+    fn told_addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let told = self.told?;
+        let port = self.service.port().map_or(0, |(_, port)| port);
+        Some((SocketAddr::new(plain(told.destination), port), plain_socket(told.source)))
+    }
+}
+
+impl Told for IncomingResolution {
+    fn told_addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let told = self.told?;
+        let port = self.service.port().map_or(0, |(_, port)| port);
+        Some((SocketAddr::new(plain(told.destination), port), plain_socket(told.source)))
+    }
+}
+
+fn plain(ip: IpAddr) -> IpAddr {
+    ip.to_canonical()
+}
+
+fn plain_socket(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(plain(address.ip()), address.port())
+}

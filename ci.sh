@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The one door for every check of this repository.
+# Runs the checks of this repository, stage by stage: the same ones for people and for CI.
 # shellcheck disable=SC2317 # the stages are called by name
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -40,17 +40,17 @@ USAGE
 }
 
 all_stages=(setup tidy circles fmt clippy features core deny doc test fuzz sim rxe)
-skipped=77 # the status of a stage that had nothing to do it with
+skipped=77 # the status of a stage whose tools this machine lacks
 
-# A clone that is built once has no use for what a second build could take up again.
+# CI builds a clone once: what an incremental build would keep only costs disk.
 locked=()
 if [[ -n ${CI:-} ]]; then
     locked=(--locked)
     export CARGO_INCREMENTAL=0
 fi
 
-# The newest Rust whose lints somebody has looked at. A newer one brings lints that nobody here
-# has seen: it reports them, but they do not fail the tests of a person who cloned this.
+# The newest Rust whose lints this repository is clean under. A newer one brings new lints: it
+# reports them, but they do not fail the tests of a person who cloned this.
 # Raise it with the first commit that is clean under a newer Rust.
 lints_known_to=1.96.99
 
@@ -127,7 +127,7 @@ stage_check() {
 }
 
 # Tests run in the dev profile: optimised a little, and with overflow checks, which a release
-# build lacks; and without link-time optimisation of two dozen test programs.
+# build lacks.
 stage_test() {
     cargo test "${locked[@]}" --quiet --no-fail-fast --workspace ||
         fail "a test failed" "Run one alone: cargo test -p CRATE NAME -- --nocapture"
@@ -141,9 +141,9 @@ stage_doc() {
         fail "rustdoc objects" "Read it with: cargo doc --no-deps --open"
 }
 
-# Building cargo-deny takes over three minutes on two cores, more than the rest together, and the
-# advisories need their database from the network, and change while we do not: so by default this
-# stage uses cargo-deny only where it is, and asks only what the tree itself decides.
+# Building cargo-deny takes over three minutes on two cores, and the advisories need their database
+# from the network, and change while the tree does not. So by default this stage uses cargo-deny
+# only where it is installed, and checks only what the tree itself decides.
 stage_deny() {
     if ! cargo deny --version >/dev/null 2>&1; then
         if [[ ${CI_DENY:-} != 1 ]]; then
@@ -174,7 +174,7 @@ stage_features() {
     [[ -z $others ]] || fail "\`cargo build\` would build these anew after ./demo.sh:" "$others" \
         "Features of shared crates are named in the workspace's Cargo.toml, for all alike."
 
-    # 2. Who embeds the plain card builds no compiler of kernels, and no language of chains.
+    # 2. An embedder of the plain card builds no compiler of kernels, and no language of chains.
     heavy=$(crates_built -p remora | grep -E '^(wasmtime|cranelift|annotate-snippets)' || true)
     [[ -z $heavy ]] || fail "the plain card depends on:" "$heavy"
     cargo check "${locked[@]}" --quiet -p remora || fail "the plain card does not compile"
@@ -188,16 +188,16 @@ wasm_is_there() {
     [[ -d $(rustc --print target-libdir --target wasm32-unknown-unknown 2>/dev/null) ]]
 }
 
-# Three proofs that the card is sans-IO. Clippy brings a fourth: crates/nic/clippy.toml bans the
-# types by name, so that they do not stand in a signature either.
+# Three proofs that the card is sans-IO. Clippy is a fourth: crates/nic/clippy.toml bans the types
+# by name, so that no signature has them either.
 stage_core() {
     local library calls bad
     # 1. No unsafe code, so no system calls of its own.
     grep -q '^#!\[forbid(unsafe_code)\]$' crates/nic/src/lib.rs ||
         fail "crates/nic/src/lib.rs does not forbid unsafe code"
 
-    # 2. What its compiled code calls: of the standard library nothing that asks the machine,
-    # of C nothing but what the compiler itself calls.
+    # 2. What its compiled code calls: nothing of the standard library that asks the machine,
+    # nothing of C but what the compiler itself calls.
     cargo build "${locked[@]}" --quiet -p remora-nic || fail "remora-nic does not build"
     library=$(target_dir)/debug/libremora_nic.rlib
     # (Demangled, "std" may carry a hash in brackets.)
@@ -260,11 +260,11 @@ unsafe_elsewhere() {
     done
 }
 
-# Rules that can be tested are tested here, so that nobody has to remember them. The patterns are
-# written so that they do not find themselves.
+# Rules of text that can be tested, so that no person has to remember them. The patterns are
+# written so that they do not match themselves.
 stage_tidy() {
     export LC_ALL=C.UTF-8
-    local - # a grep that finds nothing is what we hope for, not a failure
+    local - # a grep that finds nothing is the good case, not a failure
     set +o pipefail
     local ok=0 file
     local text=(':!*Cargo.lock' ':!LICENSE-*' ':!*.snap')
@@ -342,7 +342,7 @@ stage_sim() {
 
 # --- the real peer -----------------------------------------------------------------------------
 
-# Under CI it is an error if the machine cannot be had: elsewhere a person reads the line.
+# Under CI it is an error if the machine cannot be had; elsewhere the stage says so and is skipped.
 stage_rxe() {
     local image libraries name status=0 words=()
     image=$(scripts/rxe-vm.sh) || status=$?
@@ -378,7 +378,7 @@ run_stage() {
         say "no Rust of $(rust_wanted) or newer here; run: ./ci.sh setup"
         status=1
     else
-        # In a subshell that stops at the first error; not in a condition, where it would not.
+        # In a subshell that stops at the first error; in a condition bash would not stop.
         set +e
         (
             set -e

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Builds the examples of loaded kernels: guests.sh [FOLDER], target/guests if none is named.
-# Exits with 77 if a compiler is missing that can make WebAssembly.
+# Builds the examples of loaded kernels, from Rust and from C, and prints the files.
+#
+#   scripts/guests.sh [FOLDER]      puts them into FOLDER, by default target/guests
+#
+# Exits with 77 if a compiler for WebAssembly is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/toolchain.sh
@@ -21,7 +24,8 @@ use_rust || missing "Rust"
 have clang || missing "clang"
 have wasm-ld || missing "wasm-ld (package lld)"
 
-# In its folder, for the flags in its .cargo/config.toml; what the caller set is for this machine.
+# Cargo runs in the crate's own folder, for the flags in its .cargo/config.toml. Flags that the
+# caller has set are for this machine, not for WebAssembly.
 (
     cd guest/rust
     env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u RUSTC_WRAPPER \

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes target/judges-venv: the Python with scapy that judges our packets
-# (crates/nic/tests/judges.rs). Does nothing when it is there already.
+# Makes target/judges-venv: the Python with scapy by which crates/nic/tests/judges.rs has packets
+# dissected. Does nothing when it is there already.
 set -eu
 
 cd "$(dirname "$0")/.."

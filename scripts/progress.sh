@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# A first build, shown to a person: how many crates of how many, what is being built, time left.
-# Sourced by demo.sh.
+# Shows a person the progress of a first build: how many crates of how many, what is being built,
+# time left. Sourced by demo.sh.
 
-# build_shown ARGUMENT...: `cargo build` with these arguments, and its progress on standard error.
-# Cargo's own progress says the same but for the time left, and nothing where no terminal is.
+# build_shown ARGUMENT...: runs `cargo build` with these arguments, its progress on standard error.
+# Cargo's own progress lacks the time left, and shows nothing where there is no terminal.
 build_shown() {
     CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=200 CARGO_TERM_COLOR=never \
         cargo build "$@" 2>&1 | show_progress
     return "${PIPESTATUS[0]}"
 }
 
-# How much of a cold build's time has passed when so many tenths of its crates are built, in per
-# cent: small crates come first. From `cargo build --release --timings` on two cores.
+# Per cent of a cold build's time that have passed when 0, 1, ... 10 tenths of its crates are built:
+# small crates come first. Measured with `cargo build --release --timings` on two cores.
 shares=(0 5 6 9 20 39 47 52 63 74 100)
 
 # share DONE TOTAL: the share of the time, by the table, in tenths of a per cent.

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Makes the virtual machine whose kernel is the tests' real RoCE v2 peer: Debian's kernel with its
-# soft-RoCE driver (rdma_rxe), the RDMA programs of the distribution, and the tests' own two
-# (tests/peer). Prints the folder: vmlinuz, initrd, and verbs_peer for this side.
+# soft-RoCE driver (rdma_rxe), the RDMA programs of the distribution, and two programs of the tests
+# (tests/peer). Prints its folder, which has vmlinuz, initrd, and verbs_peer for the host's side.
 #
-#   scripts/rxe-vm.sh           makes it, or finds it made (target/rxe-vm)
+#   scripts/rxe-vm.sh           makes the machine in target/rxe-vm, unless it is there
 #   scripts/rxe-vm.sh setup     only installs QEMU and a C compiler (for ci.sh's stage setup)
 #
-# It needs the network once, and nothing as root beyond what `setup` installs: packages are
-# downloaded and unpacked, not installed. Status 77: this machine cannot have it; it says why.
+# It needs the network once, and root only for what `setup` installs: packages are downloaded and
+# unpacked, not installed. Exits with 77, and says why, where the machine cannot be made.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
 
-# What is wanted inside. The kernel's package is what `linux-image-amd64` depends on.
+# What the machine has inside. The kernel's package is what `linux-image-amd64` depends on.
 tools=(perftest ibverbs-utils rdmacm-utils iproute2 ibverbs-providers)
 headers=(libibverbs-dev librdmacm-dev)
 programs=(
@@ -42,13 +42,13 @@ make_setup() {
 
 # --- packages ----------------------------------------------------------------------------------
 
-# The kernel's package by the one that stands for the newest.
+# The newest kernel's package: linux-image-amd64 depends on it.
 kernel_package() {
     LC_ALL=C apt-cache depends linux-image-amd64 2>/dev/null |
         sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n1
 }
 
-# The libraries that the tools need, and those of theirs.
+# The libraries that the tools need, and those that these need.
 library_packages() {
     LC_ALL=C apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts \
         --no-breaks --no-replaces --no-enhances "${tools[@]}" 2>/dev/null |
@@ -56,7 +56,7 @@ library_packages() {
         sort -u
 }
 
-# NAME=VERSION of the packages that there are.
+# NAME=VERSION of those of the packages that apt knows.
 versions() {
     LC_ALL=C apt-cache policy "$@" 2>/dev/null | sed -nE \
         -e 's/^([^ ]+):$/\1/;t keep' -e 's/^ *Candidate: *([0-9][^ ]*)$/\1/;t show' -e d \
@@ -75,7 +75,7 @@ download() {
 # needs FILE: the shared libraries that it names.
 needs() { objdump -p "$1" 2>/dev/null | sed -n 's/^ *NEEDED *//p'; }
 
-# add_libraries ROOT SYSROOT: copies what the programs in ROOT need, and what that needs.
+# add_libraries ROOT SYSROOT: copies the libraries that the programs in ROOT need, and so on.
 add_libraries() {
     local root=$1 sysroot=$2 library found added=1
     while ((added)); do
@@ -92,8 +92,8 @@ add_libraries() {
     done
 }
 
-# add_module ROOT SYSROOT NAME: copies a module, after those it depends on, and notes the order.
-# One that is not there is part of the kernel.
+# add_module ROOT SYSROOT NAME: copies a kernel module, after those it depends on, and notes the
+# order. A module without a file is part of the kernel.
 add_module() {
     local root=$1 sysroot=$2 name=$3 file depends other
     file=$(find "$sysroot" -name "${name//[-_]/[-_]}.ko*" -type f -print -quit)
@@ -110,7 +110,7 @@ add_module() {
     basename "$here" >>"$root/modules/order"
 }
 
-# make_base FOLDER PACKAGE...: downloads and puts together what does not change.
+# make_base FOLDER PACKAGE...: downloads the packages, and makes kernel and ramdisk of them.
 make_base() {
     local base=$1 root sysroot name
     shift
@@ -144,11 +144,12 @@ make_base() {
     for name in "${modules[@]}"; do add_module "$root" "$sysroot" "$name"; done
     [[ -e $root/modules/rdma_rxe.ko ]] || cannot "the kernel has no rdma_rxe"
     archive "$root" "$root/bin/busybox" >"$base/initrd"
-    # Headers and libraries stay, for the programs of ours.
+    # Headers and libraries stay: the tests' own programs are built with them.
     rm -rf "${sysroot:?}"/{,usr/}lib/modules "${sysroot:?}/boot"
 }
 
-# archive FOLDER BUSYBOX: as the kernel unpacks it; compression would cost more time than it saves.
+# archive FOLDER BUSYBOX: writes the folder as the archive that the kernel unpacks. Compression
+# would cost more time than it saves.
 archive() {
     (cd "$1" && find . | LC_ALL=C sort | "$2" cpio -o -H newc 2>/dev/null)
 }
@@ -169,7 +170,7 @@ make_image() {
     ln -s "../$(basename "$base")/vmlinuz" "$image/vmlinuz"
 }
 
-# once FOLDER COMMAND...: runs the command on a folder that takes its name when it is whole.
+# once FOLDER COMMAND...: makes the folder with the command, under another name until it is whole.
 once() {
     local folder=$1 command=$2
     shift 2
@@ -180,7 +181,7 @@ once() {
     mv "$folder.new" "$folder"
 }
 
-# older WHAT: the newest folder of a kind that is there already.
+# older WHAT: the newest folder of this kind that an earlier run has made.
 older() { find "$place" -maxdepth 1 -type d -name "$1-????????????" -printf '%T@ %p\n' |
     sort -rn | sed -n '1s/^[^ ]* //p'; }
 
@@ -200,7 +201,7 @@ place=$(target_dir)/rxe-vm
 mkdir -p "$place"
 place=$(cd "$place" && pwd)
 exec 9>"$place/lock"
-flock 9 # two at a time would make the same thing
+flock 9 # two runs at a time would make the same folders
 
 kernel=$(kernel_package)
 if [[ -n $kernel ]]; then
@@ -217,7 +218,7 @@ else
 fi
 image=$place/image-$( (echo "$base" && cat scripts/rxe-vm.sh tests/peer/*) | hash_of)
 once "$image" make_image "$base"
-# What was made of older packages and sources is of no more use.
+# Folders made of older packages or sources are not used any more.
 find "$place" -mindepth 1 -maxdepth 1 -type d ! -path "$base" ! -path "$image" \
     -exec rm -rf {} +
 printf '%s\n' "$image"

@@ -1,7 +1,6 @@
 # shellcheck shell=bash
-# What both demo.sh and ci.sh need of the machine: sourced by them, from the repository's root.
-# Nothing is installed before it has been said what and why, and sudo is only used when
-# something is missing.
+# What demo.sh and ci.sh need of the machine. They source this file, from the repository's root.
+# Before it installs a package it says which and why; it uses sudo only if something is missing.
 
 say() { printf '%s\n' "$*"; }
 
@@ -16,7 +15,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 # --- apt ---------------------------------------------------------------------------------------
 
-# Runs a command as root: directly, or through sudo. Without a terminal sudo may not ask.
+# Runs a command as root: directly, or through sudo. Without a terminal, sudo cannot ask.
 as_root() {
     if ((EUID == 0)); then
         "$@"
@@ -30,7 +29,7 @@ as_root() {
     fi
 }
 
-# Reads the package lists, once a run.
+# Reads the package lists, once in a run.
 apt_update() {
     [[ -z ${apt_is_updated:-} ]] || return 0
     say "  reading the package lists (apt-get update)"
@@ -38,13 +37,13 @@ apt_update() {
     apt_is_updated=1
 }
 
-# The version apt would install of a package; nothing if it has none.
+# Prints the version of a package that apt would install; nothing if it has none.
 apt_candidate() {
     LC_ALL=C apt-cache policy "$1" 2>/dev/null |
         sed -n 's/^ *Candidate: *\([0-9][^ ]*\)$/\1/p'
 }
 
-# apt_install WHY PACKAGE...: installs; removes nothing but an older Rust that is in the way.
+# apt_install WHY PACKAGE...: installs packages. It removes nothing but an older Rust in their way.
 apt_install() {
     local why=$1 removed other
     shift
@@ -64,7 +63,7 @@ apt_install() {
         "Run it yourself to see why: apt-get install $*"
 }
 
-# need_command COMMAND WHY PACKAGE...: installs the packages where the command is not there.
+# need_command COMMAND WHY PACKAGE...: installs the packages if the command is missing.
 need_command() {
     local command=$1
     shift
@@ -91,7 +90,7 @@ rust_answers() {
 }
 
 # Finds a Rust that is new enough, without installing: the default one, else rustup's stable.
-# It changes PATH and RUSTUP_TOOLCHAIN of this run only.
+# Changes PATH and RUSTUP_TOOLCHAIN for this run only.
 use_rust() {
     local bin=${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
     if [[ -x $bin/cargo && :$PATH: != *:"$bin":* ]]; then export PATH=$bin:$PATH; fi
@@ -130,7 +129,7 @@ install_rust() {
             rustup_stable
             use_rust && return
         fi
-        # Debian keeps a newer Rust beside the release's own, for building web browsers.
+        # Debian has a newer Rust beside the release's own, for building web browsers.
         for suffix in -web ""; do
             if at_least "$wanted" "$(apt_candidate "rustc$suffix")" &&
                 at_least "$wanted" "$(apt_candidate "cargo$suffix")"; then
@@ -153,7 +152,7 @@ setup_build() {
     install_rust
 }
 
-# Everything that the checks need beyond that: rustfmt and clippy for the Rust in use.
+# What the checks need besides: rustfmt and clippy for the Rust in use.
 setup_lints() {
     cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return
     if have rustup && rustup component add clippy rustfmt >/dev/null 2>&1; then return; fi

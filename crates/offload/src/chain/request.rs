@@ -88,7 +88,7 @@ impl Request {
     }
 
     /// WRITE of `len` bytes, at most 24, that the element itself holds; the first are a constant,
-    /// and others may be put in their places at [`Field::Addr`].
+    /// and others may be put in their places at [`Field::Addr`](super::element::Field::Addr).
     pub fn write_inline(constant: Word, len: u32, to: Place) -> Request {
         Request { constant: Some((constant, len.min(INLINE_MAX))), ..Request::write(&[], to) }
     }

@@ -7,6 +7,7 @@
 //! [`Chain::start`] lets it run. [`Chain::serve`] does both, for a [`ChainClient`] or who acts like
 //! one.
 
+mod awaited;
 mod client;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use remora_offload::chain::program::{Image, Kind, Layout, LinkError, Program, Qu
 use remora_offload::chain::request::QueueId;
 use thiserror::Error;
 
+pub use awaited::{AsyncChainClient, ChainCall};
 pub use client::{CallError, ChainClient, ChainClientError, MESSAGE_MAX, ServeError};
 
 use crate::completion::CompletionQueue;

@@ -105,6 +105,20 @@ fn describe(message: &str) -> String {
 }
 
 /// Listens for connections to a port of the TCP port space (RDMA CM's, not TCP's).
+///
+/// [The module](self) has an example with both sides.
+///
+/// ```
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let listener = device.listen(7473)?;
+/// assert_eq!(listener.port(), 7473);
+/// assert!(device.listen(7473).is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     live: Arc<Live>,
@@ -124,6 +138,9 @@ pub struct IncomingConnection {
 }
 
 /// A connection. Dropping it disconnects.
+///
+/// What its queue pair still waits for then ends with an error, if its requests are futures. [The
+/// module](self) has an example.
 #[derive(Debug)]
 pub struct Connection {
     live: Arc<Live>,

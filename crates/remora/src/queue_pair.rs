@@ -300,6 +300,32 @@ impl ConnectionParams {
 }
 
 /// A queue pair. It is destroyed when the last handle is dropped.
+///
+/// Its requests are futures, a method each ([`crate::request`]); or it is posted to, and reports to
+/// a [`CompletionQueue`].
+///
+/// ```
+/// use remora::prelude::*;
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timeout = Duration::from_secs(10);
+/// let (here, there) = (Device::open()?, Device::open()?);
+/// let (mine, theirs) = (here.alloc_pd()?, there.alloc_pd()?);
+/// let qp = mine.create_qp(&QueuePairOptions::new())?;
+/// let peer = theirs.create_qp(&QueuePairOptions::new())?;
+/// // What each side must know of the other travels by any means; or see [`Device::connect`].
+/// let params = ConnectionParams::new(here.info().mtu);
+/// qp.connect(peer.local(), &params)?;
+/// peer.connect(qp.local(), &params)?;
+///
+/// let room = theirs.alloc(64, Access::LOCAL_WRITE)?;
+/// let message = peer.recv(&room);
+/// qp.send(b"hello").wait(timeout)?;
+/// assert_eq!(message.wait(timeout)?.len, 5);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueuePair {
     inner: Arc<QpInner>,
@@ -609,6 +635,25 @@ impl Drop for QpInner {
 /// packets of different queue pairs to one peer then share system calls.
 ///
 /// It holds the device's lock: post and let go.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open()?;
+/// # let domain = device.alloc_pd()?;
+/// # let queue = device.create_cq(64)?;
+/// # let qp = domain.create_qp(&QueuePairOptions::rc(&queue))?;
+/// # qp.loop_back(&qp, Access::all())?;
+/// let (op, data, flags) = (SendOp::NoOp, Data::Sges(&[]), SendFlags::SIGNALED);
+/// let mut batch = device.post_batch();
+/// for wr_id in 0..8 {
+///     batch.post_send(&qp, &SendRequest { wr_id, op, data, flags })?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct PostBatch<'a> {
     live: &'a crate::live::Live,
@@ -657,6 +702,23 @@ impl Drop for PostBatch<'_> {
 }
 
 /// A receive queue that several queue pairs take from.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::queue::RecvRequest;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let domain = device.alloc_pd()?;
+/// let queue = device.create_cq(64)?;
+/// let shared = domain.create_srq(32, 1)?;
+/// let options = QueuePairOptions::rc(&queue).srq(&shared);
+/// let (first, second) = (domain.create_qp(&options)?, domain.create_qp(&options)?);
+/// let room = domain.alloc(4096, Access::LOCAL_WRITE)?;
+/// shared.post_recv(&RecvRequest { wr_id: 1, sges: &[room.sge(0, 4096)] })?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue {
     inner: Arc<SrqInner>,

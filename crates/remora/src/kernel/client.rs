@@ -69,6 +69,35 @@ enum Slot {
 ///
 /// The queue pair's receive completions must go to a completion queue that nobody else polls: the
 /// end of a call is told by a WRITE WITH IMMEDIATE.
+///
+/// It polls, for programs that measure in microseconds; [`AsyncKernelClient`](super::AsyncKernelClient) has calls as futures.
+///
+/// ```
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (server, device) = (Device::open()?, Device::open()?);
+/// let echo = |call: Context| async move {
+///     let bytes = call.params(|params| Ok(params.to_vec())).await?;
+///     call.output(|out| out.extend_from_slice(&bytes)).await
+/// };
+/// server.deploy(7, Deployment::new("echo", []), echo)?;
+///
+/// let (there, domain) = (server.alloc_pd()?, device.alloc_pd()?);
+/// let passive = there.create_qp(&QueuePairOptions::new())?;
+/// let (sends, receives) = (device.create_cq(16)?, device.create_cq(16)?);
+/// let qp = domain.create_qp(&QueuePairOptions::rc(&sends).recv_cq(&receives))?;
+/// let params = ConnectionParams::new(device.info().mtu).kernels(true);
+/// passive.connect(qp.local(), &params)?;
+/// qp.connect(passive.local(), &params)?;
+///
+/// let mut client = KernelClient::new(&domain, &qp, &receives, 4, 64)?;
+/// let mut answer = Vec::new();
+/// client.call(7, b"hello", &mut answer)?;
+/// assert_eq!(answer, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct KernelClient {
     queue_pair: QueuePair,

@@ -171,6 +171,25 @@ mod sealed {
 }
 
 /// A request under way: a future of how it ends, which [the module](self) is about.
+///
+/// ```
+/// use remora::prelude::*;
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open()?;
+/// # let domain = device.alloc_pd()?;
+/// # let qp = domain.create_qp(&QueuePairOptions::new())?;
+/// # qp.loop_back(&qp, Access::all())?;
+/// # let memory = domain.alloc(64, Access::all())?;
+/// # let peer = memory.slice(..).remote();
+/// // In an async function: `qp.write(…).await?`. In any other:
+/// let wrote = qp.write(b"bytes", peer.slice(..5)).wait(Duration::from_secs(10))?;
+/// let before = qp.fetch_add(peer.slice(8..16), 1).wait(Duration::from_secs(10))?;
+/// assert_eq!(before, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "nobody is told how the request ends"]
 pub struct Request<T = Completion> {
     qp: QueuePair,

@@ -242,3 +242,138 @@ impl<H> Table<H> {
         (slot.generation == ticket.generation && ticket.generation != 0).then_some(slot)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use remora_nic::queue::Status;
+
+    use super::*;
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Count>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn count() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count::default());
+        (count.clone(), count.into())
+    }
+
+    fn woken(count: &Count) -> usize {
+        count.0.load(Ordering::Relaxed)
+    }
+
+    /// What the card uses: it is given back when nobody else has it.
+    type Held = Arc<()>;
+
+    fn entry(ticket: Ticket) -> Completion {
+        Completion { wr_id: ticket.wr_id(), len: ticket.index, ..Completion::default() }
+    }
+
+    #[test]
+    fn a_request_ends_and_gives_back_what_it_held() {
+        let mut table: Table<Held> = Table::new(2, 1);
+        let (held, (told, waker)) = (Arc::new(()), count());
+        let ticket = table.take(Queue::Send, None, || held.clone()).unwrap();
+        assert!(table.look(ticket, Some(&waker)).is_pending());
+        assert_eq!(Arc::strong_count(&held), 2);
+        table.end(entry(ticket)).settle();
+        assert_eq!((Arc::strong_count(&held), woken(&told)), (1, 1));
+        assert_eq!(table.look(ticket, None), Poll::Ready(Ok(entry(ticket))));
+        assert_eq!(table.in_use(), 1);
+        table.release(ticket).settle();
+        assert_eq!(table.in_use(), 0);
+    }
+
+    #[test]
+    fn a_detached_request_keeps_its_slot_and_what_it_holds_until_it_ends() {
+        let mut table: Table<Held> = Table::new(1, 0);
+        let held = Arc::new(());
+        let ticket = table.take(Queue::Send, None, || held.clone()).unwrap();
+        let (in_flight, freed) = table.detach(ticket);
+        freed.settle();
+        assert!(in_flight && Arc::strong_count(&held) == 2);
+        assert!(table.take(Queue::Send, None, || held.clone()).is_none());
+        table.end(entry(ticket)).settle();
+        assert_eq!((Arc::strong_count(&held), table.in_use()), (1, 0));
+
+        let ended = table.take(Queue::Send, None, || held.clone()).unwrap();
+        table.end(entry(ended)).settle();
+        let (in_flight, freed) = table.detach(ended);
+        freed.settle();
+        assert!(!in_flight && table.in_use() == 0);
+    }
+
+    #[test]
+    fn completions_of_nobody_change_nothing() {
+        let mut table: Table<Held> = Table::new(1, 1);
+        let ticket = table.take(Queue::Recv, None, Held::default).unwrap();
+        for wr_id in [0, 1, 7, u64::MAX, ticket.wr_id() ^ 1 << 32] {
+            table.end(Completion { wr_id, ..Completion::default() }).settle();
+        }
+        assert!(table.look(ticket, None).is_pending());
+        // Of an earlier request in the same slot.
+        table.end(entry(ticket)).settle();
+        table.release(ticket).settle();
+        let next = table.take(Queue::Recv, None, Held::default).unwrap();
+        assert_eq!(next.index, ticket.index);
+        table.end(entry(ticket)).settle();
+        assert!(table.look(next, None).is_pending());
+        let failed = Completion { status: Status::Flushed, ..entry(next) };
+        table.end(failed).settle();
+        table.end(entry(next)).settle();
+        assert_eq!(table.look(next, None), Poll::Ready(Ok(failed)), "an end is an end");
+    }
+
+    #[test]
+    fn slots_go_to_those_who_wait_longest() {
+        let mut table: Table<Held> = Table::new(1, 0);
+        let first = table.take(Queue::Send, None, Held::default).unwrap();
+        let (told, wakers): (Vec<_>, Vec<_>) = (0..3).map(|_| count()).unzip();
+        let mut places = [None; 3];
+        for (place, waker) in places.iter_mut().zip(&wakers) {
+            table.line_up(Queue::Send, place, waker);
+            table.line_up(Queue::Send, place, waker);
+        }
+        table.end(entry(first)).settle();
+        assert_eq!(told.iter().map(|count| woken(count)).sum::<usize>(), 0, "it is still seen");
+        table.release(first).settle();
+        assert_eq!(told.iter().map(|count| woken(count)).collect::<Vec<_>>(), [1, 0, 0]);
+        // Who comes now, or stands behind, waits.
+        assert!(table.take(Queue::Send, None, Held::default).is_none());
+        assert!(table.take(Queue::Send, places[1], Held::default).is_none());
+        // The first gives up: the second is told.
+        table.leave(Queue::Send, places[0].unwrap()).settle();
+        assert_eq!(woken(&told[1]), 1);
+        let second = table.take(Queue::Send, places[1], Held::default).unwrap();
+        table.end(entry(second)).settle();
+        table.release(second).settle();
+        assert_eq!(woken(&told[2]), 1);
+        let third = table.take(Queue::Send, places[2], Held::default).unwrap();
+        table.end(entry(third)).settle();
+        table.release(third).settle();
+        assert!(table.take(Queue::Send, None, Held::default).is_some(), "nobody waits any more");
+    }
+
+    #[test]
+    fn when_entries_are_lost_everybody_is_told() {
+        let mut table: Table<Held> = Table::new(1, 0);
+        let ticket = table.take(Queue::Send, None, Held::default).unwrap();
+        let ((told, waker), (lined_up, other)) = (count(), count());
+        assert!(table.look(ticket, Some(&waker)).is_pending());
+        table.line_up(Queue::Send, &mut None, &other);
+        table.lose(PollCqError::Overrun).into_iter().for_each(Waker::wake);
+        assert_eq!((woken(&told), woken(&lined_up)), (1, 1));
+        assert_eq!(table.look(ticket, None), Poll::Ready(Err(PollCqError::Overrun)));
+        assert!(!table.detach(ticket).0);
+    }
+}

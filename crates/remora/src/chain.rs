@@ -27,8 +27,10 @@ use crate::completion::CompletionQueue;
 use crate::device::Device;
 use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer};
-use crate::queue_pair::{CreateQpError, QueuePair, QueuePairOptions, RingOf};
+use crate::options::QueuePairOptions;
+use crate::queue_pair::{QueuePair, RingOf};
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
+use crate::shared_receive::CreateQpError;
 
 /// Errors that a chain's completion queue keeps: nobody need look at them.
 const ERRORS_KEPT: usize = 16;

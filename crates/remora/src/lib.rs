@@ -70,6 +70,7 @@ pub mod kernel;
 mod live;
 pub mod memory;
 pub mod multicast;
+pub mod options;
 mod park;
 pub mod pcap;
 pub mod prelude;
@@ -80,6 +81,7 @@ pub mod remote;
 pub mod request;
 pub mod runtime;
 mod scheduling;
+pub mod shared_receive;
 pub mod slice;
 pub mod socket;
 #[cfg(feature = "tokio")]
@@ -91,15 +93,14 @@ pub use channel::{Channel, WaitError};
 pub use completion::CompletionQueue;
 pub use connection::{ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener};
 pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError, SocketInfo};
-pub use queue_pair::{
-    ConnectionParams, CreateQpError, Peer, PostBatch, QueuePair, QueuePairOptions,
-    SharedReceiveQueue,
-};
+pub use options::{ConnectionParams, Peer, QueuePairOptions};
+pub use queue_pair::{PostBatch, QueuePair};
 pub use region::{AddressHandle, MemoryRegion, ProtectionDomain, RegisterError};
 pub use remora_nic as nic;
 pub use remora_offload as offload;
 pub use remote::{Remote, RemoteError};
 pub use request::{Request, RequestError};
+pub use shared_receive::{CreateQpError, SharedReceiveQueue};
 pub use slice::MemorySlice;
 
 /// The Rust of the README is compiled by the tests.

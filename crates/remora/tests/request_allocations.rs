@@ -45,9 +45,11 @@ fn requests_allocate_nothing() {
             qp.write(&memory, remote).wait(TIMEOUT).unwrap();
         }
     };
-    (awaited(), waited());
+    awaited();
+    waited();
     let before = allocations();
-    (awaited(), waited());
+    awaited();
+    waited();
     // Expect: an executor; but where this machine is busy, a pool may grow once more.
     let more = allocations() - before;
     assert!(more < ROUNDS / 10, "{more} allocations in {ROUNDS} rounds of requests");

@@ -11,7 +11,8 @@ use remora_nic::qp::{ModifyQpError, Mtu};
 use super::client::{CallError, ChainClientError, MESSAGE_MAX, closed};
 use crate::channel::{WaitError, deadline};
 use crate::memory::Buffer;
-use crate::queue_pair::{Peer, QueuePair, QueuePairOptions};
+use crate::options::{Peer, QueuePairOptions};
+use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain};
 
 /// A client of a chain whose calls are futures: one call at a time.

@@ -12,9 +12,11 @@ use crate::channel::WaitError;
 use crate::completion::CompletionQueue;
 use crate::device::Device;
 use crate::memory::{AccessError, AllocError, Buffer};
-use crate::queue_pair::{ConnectionParams, CreateQpError, Peer, QueuePair, QueuePairOptions};
+use crate::options::{ConnectionParams, Peer, QueuePairOptions};
+use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 use crate::request::RequestError;
+use crate::shared_receive::CreateQpError;
 
 /// Why a chain was not connected to its client.
 #[derive(Debug, Error)]

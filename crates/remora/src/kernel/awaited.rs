@@ -10,7 +10,7 @@ use std::time::Duration;
 use remora_nic::queue::{Completion, SendOp, WorkKind};
 
 use super::CallStatus;
-use super::client::CallFailure;
+use super::failure::CallFailure;
 use super::places::{Head, Places};
 use crate::channel::deadline;
 use crate::queue_pair::QueuePair;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use remora_nic::kernel::{HEADER_LEN, STATUS_WORD_LEN};
 use remora_nic::{Access, Queue};
 
-use super::client::CallFailure;
+use super::failure::CallFailure;
 use super::{CallStatus, Header, Notify, StatusWord};
 use crate::memory::AccessError;
 use crate::queue_pair::QueuePair;

@@ -121,6 +121,18 @@ impl MemorySlice {
         Ok(bytes)
     }
 
+    /// The 64-bit word at the beginning, in host byte order, and with it all that was written
+    /// before it (acquire): what a peer writes last, and the program watches.
+    ///
+    /// # Errors
+    /// There are fewer bytes, its address is no multiple of 8, or the region has no buffer of its
+    /// own.
+    pub fn load_u64(&self) -> Result<u64, AccessError> {
+        self.check(8)?;
+        let none = AccessError::OutOfRange { offset: 0, len: 8, buffer: 0 };
+        self.region.buffer().ok_or(none)?.load_u64(self.start as usize)
+    }
+
     fn check(&self, len: usize) -> Result<(), AccessError> {
         if len <= self.len() {
             return Ok(());

@@ -89,7 +89,7 @@ impl Wakes {
 
     /// Delivers all there is. The caller holds no lock.
     pub(crate) fn deliver(&self) {
-        if !self.any.swap(false, Ordering::AcqRel) {
+        if !self.any() || !self.any.swap(false, Ordering::AcqRel) {
             return;
         }
         loop {

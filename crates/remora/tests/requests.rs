@@ -4,7 +4,9 @@
 mod executor;
 
 use std::net::SocketAddr;
-use std::task::Poll;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -288,7 +290,7 @@ fn tasks_share_queue_pairs() {
     qps.iter().for_each(|(here, there)| connect(here, there, &a.device));
     let peer = b.memory.slice(..).remote();
     let regions = a.device.in_use().mrs + QPS;
-    let task = |number: usize| -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+    let task = |number: usize| -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (qp, domain) = (qps[number % QPS].0.clone(), a.domain.clone());
         Box::pin(async move {
             let mine = domain.alloc(64, Access::LOCAL_WRITE).unwrap();
@@ -362,4 +364,32 @@ fn an_application_moves_a_queue_pair_to_the_error_state_and_its_tasks_learn_of_i
     let waiting = thread::spawn(move || status(block_on(qp.recv(&a.memory))));
     a.qp.modify(&QpAttr { state: Some(State::Error), ..QpAttr::default() }).unwrap();
     assert_eq!(waiting.join().unwrap(), Status::Flushed);
+}
+
+/// A waker may be all that keeps a task, and that task may have requests of the same queue pair.
+#[test]
+fn a_waker_that_is_replaced_may_end_other_requests() {
+    struct Task(#[expect(dead_code, reason = "it is only dropped")] Vec<Request>);
+    impl Wake for Task {
+        fn wake(self: Arc<Task>) {}
+    }
+    let (a, b) = pair_of(&QueuePairOptions::new().recv_depth(2));
+    let task = || Waker::from(Arc::new(Task(vec![b.qp.recv(&b.memory), b.qp.recv(&b.memory)])));
+    let mut first = b.qp.recv(b.memory.slice(..8));
+    for waker in [task(), task()] {
+        let polled = Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+    }
+    // That of the second task goes with the request.
+    drop(first);
+    let mut waits = b.qp.recv(b.memory.slice(8..16));
+    for waker in [task(), task()] {
+        assert!(Pin::new(&mut waits).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    // Two for those that were dropped.
+    let sent: Vec<Request> = (0..3).map(|_| a.qp.send(b"message")).collect();
+    assert_eq!(block_on(waits).unwrap().len, 7);
+    for message in sent {
+        block_on(message).unwrap();
+    }
 }

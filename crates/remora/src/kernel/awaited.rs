@@ -240,6 +240,16 @@ impl Shared {
         Place::Free
     }
 
+    /// The end of a call wakes a task.
+    fn wait_for(&self, place: usize, waker: &Waker) {
+        let before = match &mut self.state().calls[place] {
+            Place::Waiting(before) => before.replace(waker.clone()),
+            _ => None,
+        };
+        // Without the lock: it may be the last that kept a task, and that another call.
+        drop(before);
+    }
+
     /// Wakes a task that waits, to look for ends.
     fn wake_next(&self) {
         let next = self.state().calls.iter_mut().find_map(|place| match place {
@@ -251,14 +261,16 @@ impl Shared {
 
     /// Nobody waits for a call any more: it is over, or its future is gone.
     fn forget(&self, place: usize) {
-        {
+        let before = {
             let calls = &mut self.state().calls;
-            calls[place] = match calls[place] {
+            let next = match calls[place] {
                 Place::Waiting(_) => Place::Forgotten,
                 Place::Done(status, last) => self.clear(place, status, last),
                 Place::Free | Place::Forgotten => Place::Free,
             };
-        }
+            std::mem::replace(&mut calls[place], next)
+        };
+        drop(before);
         // The task may be the one that looks for ends.
         self.wake_next();
     }
@@ -317,9 +329,7 @@ impl Call {
             }
         }
         // Before the look, which may find the end of the call.
-        if let waiting @ Place::Waiting(_) = &mut self.shared.state().calls[place] {
-            *waiting = Place::Waiting(Some(context.waker().clone()));
-        }
+        self.shared.wait_for(place, context.waker());
         let looked = self.shared.look(context);
         if let Some(result) = self.shared.result(place) {
             return Poll::Ready(result);

@@ -153,9 +153,7 @@ mod sealed {
     /// The word before an atomic.
     impl FromEnd for u64 {
         fn from_end(_: Completion, memory: Option<&MemorySlice>) -> Result<u64, RequestError> {
-            let mut word = [0; 8];
-            memory.map_or(Ok(()), |memory| memory.read(&mut word))?;
-            Ok(u64::from_ne_bytes(word))
+            Ok(memory.map_or(Ok(0), MemorySlice::load_u64)?)
         }
     }
 
@@ -353,7 +351,12 @@ impl<T: Outcome> Request<T> {
         let requests = self.qp.requests()?;
         let (result, freed) = {
             let mut table = requests.table();
-            let Poll::Ready(end) = table.look(ticket, waker) else { return None };
+            let (end, unneeded) = table.look(ticket, waker);
+            let Poll::Ready(end) = end else {
+                drop(table);
+                unneeded.settle();
+                return None;
+            };
             let result = end.map_err(RequestError::from).and_then(|end| {
                 let end = end.ok().map_err(|error| RequestError::Status(error.status))?;
                 // Before the slot is given back: the next request in it has the same word.
@@ -372,7 +375,8 @@ impl<T> Request<T> {
         if let (State::Waiting(waiting), Some(waker)) = (&mut self.state, waker)
             && let Ok(requests) = requests(&self.qp, self.queue)
         {
-            requests.table().line_up(self.queue, &mut waiting.place, waker);
+            let freed = requests.table().line_up(self.queue, &mut waiting.place, waker);
+            freed.settle();
         }
     }
 
@@ -441,16 +445,15 @@ fn try_post(
     place: Option<u64>,
 ) -> Result<Option<(Ticket, Option<MemorySlice>)>, RequestError> {
     let requests = requests(qp, work.queue())?;
-    let ticket = {
+    let taken = {
         let mut table = requests.table();
         if let Some(lost) = table.lost() {
             return Err(lost.into());
         }
-        match table.take(work.queue(), place, || work.held()) {
-            Some(ticket) => ticket,
-            None => return Ok(None),
-        }
+        table.take(work.queue(), place, || work.held())
     };
+    let Some((ticket, freed)) = taken else { return Ok(None) };
+    freed.settle();
     let word = work.is_atomic.then(|| qp.result_word(requests, ticket)).transpose();
     let posted = word.and_then(|word| {
         post(qp, ticket, work, word.as_ref())?;

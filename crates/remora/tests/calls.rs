@@ -63,8 +63,22 @@ fn calls_in_flight_are_awaited_in_any_order() {
     }
     let unknown = client.call(77, b"").wait(TIMEOUT);
     assert!(matches!(unknown, Err(CallFailure::Status(CallStatus::NO_KERNEL))));
-    let long = client.call(ECHO, &[0; 5000]).wait(TIMEOUT);
-    assert!(matches!(long, Err(CallFailure::Room(_))));
+    for _ in 0..20 {
+        let long = client.call(ECHO, &[0; 5000]).wait(TIMEOUT);
+        assert!(matches!(long, Err(CallFailure::Room(_))));
+    }
+    assert_eq!(client.call(ECHO, b"still").wait(TIMEOUT).unwrap(), b"still");
+}
+
+#[test]
+fn a_call_that_cannot_be_posted_takes_no_place() {
+    let pair = pair();
+    let qp = pair.domain.create_qp(&QueuePairOptions::new()).unwrap();
+    let client = AsyncKernelClient::new(&pair.domain, &qp, 2, 64).unwrap();
+    for _ in 0..20 {
+        let unconnected = client.call(ECHO, b"").wait(TIMEOUT);
+        assert!(matches!(unconnected, Err(CallFailure::Request(RequestError::Post(_)))));
+    }
 }
 
 #[test]

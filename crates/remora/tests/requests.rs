@@ -6,6 +6,7 @@ mod executor;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -275,6 +276,35 @@ fn no_wake_up_is_lost() {
         a.qp.write(b"end", peer).await.unwrap();
     });
     drop(echo.join().unwrap());
+}
+
+/// A thread that polls a queue of its own finds what is news for others, and the background thread
+/// rests meanwhile.
+#[test]
+fn who_polls_for_itself_wakes_others() {
+    let (a, b) = pair();
+    let peer = b.memory.slice(..).remote();
+    let queue = a.device.create_cq(16).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(queue.poll(&mut [Completion::default()]).unwrap(), 0);
+            }
+        });
+        block_on(async {
+            for i in 0..500u64 {
+                assert_eq!(a.qp.fetch_add(peer.slice(..8), 1).await.unwrap(), i);
+            }
+        });
+        // Nobody polls any more, and the card still wakes.
+        done.store(true, Ordering::Relaxed);
+        block_on(async {
+            for i in 500..600u64 {
+                assert_eq!(a.qp.fetch_add(peer.slice(..8), 1).await.unwrap(), i);
+            }
+        });
+    });
 }
 
 /// Tasks in a few threads, on a few queue pairs with little room; some drop what they asked for.

@@ -40,7 +40,7 @@ pub struct Listener {
     port: u16,
 }
 
-/// Somebody wants to connect. Dropping it refuses.
+/// A peer that wants to connect. Dropping it refuses. [The module](super) has an example.
 #[derive(Debug)]
 pub struct IncomingConnection {
     live: Arc<Live>,

@@ -156,7 +156,7 @@ impl Shared {
         let work = |data| Work { op: Some(op), data, more: payload, is_atomic: false };
         let sent = match &head {
             Head::Short(bytes, len) => work(bytes[..*len].into()),
-            Head::Long(head) => work(head.into()),
+            Head::Long(head) => work(self.places.region.slice(head.clone()).into()),
         };
         Ok((place, Request::new(&self.queue_pair, sent, None)))
     }
@@ -325,6 +325,11 @@ impl Call {
         {
             self.sent = None;
             if let Err(error) = sent {
+                if !matches!(error, RequestError::Status(_)) {
+                    // It was not even posted: no answer will come.
+                    self.state = CallState::Over;
+                    self.shared.state().calls[place] = Place::Free;
+                }
                 return Poll::Ready(Err(error.into()));
             }
         }

@@ -146,12 +146,14 @@ impl KernelClient {
             (Head::Short(bytes, len), _) => {
                 self.send(slot, SendOp::Rpc { opcode }, Data::Inline(&bytes[..len]))?;
             }
-            (Head::Long(head), None) => {
-                self.send(slot, SendOp::Rpc { opcode }, Data::Sges(&[head.sge()]))?;
-            }
-            (Head::Long(head), Some(payload)) => {
-                let sges = [head.sge(), payload];
-                self.send(slot, SendOp::RpcWrite { opcode }, Data::Sges(&sges))?;
+            (Head::Long(head), payload) => {
+                let head = self.places.region.sge(head.start as u64, head.len() as u32);
+                let sges = [head, payload.unwrap_or_default()];
+                let (op, sges) = match payload {
+                    None => (SendOp::Rpc { opcode }, &sges[..1]),
+                    Some(_) => (SendOp::RpcWrite { opcode }, &sges[..]),
+                };
+                self.send(slot, op, Data::Sges(sges))?;
             }
         }
         Ok(Ticket { slot })

@@ -1,7 +1,7 @@
 //! A queue in the consumer's memory: the producer writes records and then how many there are; the
 //! consumer watches its own memory, and tells the same way how many it has taken.
 //!
-//! Nobody sends a message. `cargo run -p remora --example ring_buffer`
+//! No message is sent. `cargo run -p remora --example ring_buffer`
 
 use std::error::Error;
 use std::thread;

@@ -1,4 +1,4 @@
-//! Completion channels: they wake who waits for an entry of a completion queue.
+//! Completion channels: they wake a thread that waits for an entry of a completion queue.
 
 use std::collections::VecDeque;
 use std::fmt;

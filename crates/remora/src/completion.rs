@@ -75,7 +75,7 @@ impl CompletionQueue {
         count.expect("a completion queue lives as long as its handle")
     }
 
-    /// The card's number for it, as [`Channel::wait`] tells it.
+    /// The card's number for it, as [`Channel::wait`](crate::Channel::wait) tells it.
     pub fn handle(&self) -> u32 {
         self.inner.handle
     }
@@ -118,7 +118,7 @@ impl CompletionQueue {
         Ok(found)
     }
 
-    /// Whom the queue tells of its next entry when it is armed.
+    /// Sets what is told of the next entry when the queue is armed.
     pub(crate) fn set_notify(&self, notify: Arc<dyn Notify>) {
         self.inner.live.lock().channels.insert(self.inner.handle, notify);
     }

@@ -117,7 +117,7 @@ fn tasks_share_a_client() {
             for round in 0..200usize {
                 let params = [number as u8, round as u8];
                 let call = client.call(ECHO, &params);
-                if (round + number) % 5 == 0 {
+                if (round + number).is_multiple_of(5) {
                     // The task that looks for ends may be this one.
                     let mut call = call;
                     drop(poll_once(&mut call));

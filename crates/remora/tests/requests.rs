@@ -252,7 +252,7 @@ fn a_wait_ends_in_time_and_the_request_goes_on() {
     assert_eq!(early.len, 5);
 }
 
-/// Nobody drives here but the background threads, and those who are woken by them.
+/// The background threads drive here, and the tasks that they wake.
 #[test]
 fn no_wake_up_is_lost() {
     let (a, b) = pair();
@@ -281,7 +281,7 @@ fn no_wake_up_is_lost() {
 /// A thread that polls a queue of its own finds what is news for others, and the background thread
 /// rests meanwhile.
 #[test]
-fn who_polls_for_itself_wakes_others() {
+fn a_thread_that_polls_for_itself_wakes_others() {
     let (a, b) = pair();
     let peer = b.memory.slice(..).remote();
     let queue = a.device.create_cq(16).unwrap();
@@ -297,7 +297,7 @@ fn who_polls_for_itself_wakes_others() {
                 assert_eq!(a.qp.fetch_add(peer.slice(..8), 1).await.unwrap(), i);
             }
         });
-        // Nobody polls any more, and the card still wakes.
+        // That thread is gone, and the card still wakes.
         done.store(true, Ordering::Relaxed);
         block_on(async {
             for i in 500..600u64 {

@@ -96,7 +96,7 @@ impl Drop for Listener {
 }
 
 impl IncomingConnection {
-    /// Who asks.
+    /// The peer that asks.
     pub fn peer(&self) -> SocketAddr {
         self.request.peer
     }

@@ -21,7 +21,7 @@ use crate::slice::MemorySlice;
 /// Calls kernels by a queue pair whose requests are futures, several at once if need be. Cloning it
 /// gives another handle to the same places.
 ///
-/// The end of a call is told by a WRITE WITH IMMEDIATE, so nobody else may receive by the queue
+/// The end of a call is told by a WRITE WITH IMMEDIATE, so no other code may receive by the queue
 /// pair.
 ///
 /// ```
@@ -80,7 +80,7 @@ struct State {
 enum Place {
     Free,
     Waiting(Option<Waker>),
-    /// Nobody wants its result.
+    /// Its future is gone.
     Forgotten,
     Done(CallStatus, u32),
 }
@@ -235,7 +235,7 @@ impl Shared {
     /// first.
     fn clear(&self, place: usize, status: CallStatus, last: u32) -> Place {
         if let Err(error) = self.places.result(place, status, last) {
-            tracing::debug!(%error, "a call that nobody waits for has ended");
+            tracing::debug!(%error, "a call whose future is gone has ended");
         }
         Place::Free
     }
@@ -259,7 +259,7 @@ impl Shared {
         next.into_iter().for_each(Waker::wake);
     }
 
-    /// Nobody waits for a call any more: it is over, or its future is gone.
+    /// A call is over, or its future is gone.
     fn forget(&self, place: usize) {
         let before = {
             let calls = &mut self.state().calls;
@@ -291,7 +291,7 @@ impl Shared {
 /// A call under way: a future of its result. It was posted when it was made; if the future is
 /// dropped, its place is free again when the call has ended and another call of the client is
 /// polled.
-#[must_use = "nobody is told of the call's result"]
+#[must_use = "without the future, the program does not learn the result"]
 pub struct Call {
     shared: Arc<Shared>,
     state: CallState,

@@ -39,13 +39,13 @@
 //! # }
 //! ```
 //!
-//! # Who drives
-//! Nobody needs a reactor. Polling a future drives the device one step; while all tasks wait, the
+//! # What drives the device
+//! No reactor is needed. Polling a future drives the device one step; while all tasks wait, the
 //! device's background thread does, and wakes the tasks whose requests have ended. No thread spins.
 //!
 //! # Dropping a future
-//! A request that is posted goes on: the card carries it out, whether or not anybody wants to know
-//! how it ends. The memory that it names stays registered until then, even if every other handle of
+//! A request that is posted goes on: the card carries it out, whether or not a task waits for
+//! its end. The memory that it names stays registered until then, even if every other handle of
 //! the region is dropped; then its place in the queue is free again. Nothing leaks, and nothing is
 //! cancelled: a peer may find the bytes of a WRITE whose future was dropped, and a message may
 //! arrive in the memory of a `recv` whose future was dropped (it is then lost to the program).
@@ -188,7 +188,7 @@ mod sealed {
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "nobody is told how the request ends"]
+#[must_use = "without the future, the program does not learn how the request ends"]
 pub struct Request<T = Completion> {
     qp: QueuePair,
     queue: Queue,
@@ -380,7 +380,7 @@ impl<T> Request<T> {
         }
     }
 
-    /// Nobody waits for the request any more.
+    /// The program does not wait for the request any more.
     fn let_go(&mut self) {
         let Some(requests) = self.qp.requests() else { return };
         match std::mem::replace(&mut self.state, State::Over) {
@@ -388,7 +388,7 @@ impl<T> Request<T> {
                 let (in_flight, freed) = requests.table().detach(ticket);
                 freed.settle();
                 if in_flight {
-                    // So that its completion is taken, whoever drives.
+                    // So that its completion is taken, whichever thread drives.
                     requests.arm();
                 }
             }

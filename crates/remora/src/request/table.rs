@@ -2,7 +2,7 @@
 //!
 //! A request has a slot from before it is posted until its completion has been taken and its
 //! future has seen it, or is gone. The slot's number and generation are the work request's id, so
-//! that a completion finds its slot, and one that belongs to nobody finds none. Slots are used
+//! that a completion finds its slot, and a completion of other work finds none. Slots are used
 //! again: a table that is warm allocates nothing.
 
 use std::collections::VecDeque;
@@ -62,12 +62,12 @@ enum State {
 
 /// What a change of the table sets free: to be dropped and woken by the caller, without any lock.
 #[derive(Debug)]
-#[must_use = "somebody is to be woken"]
+#[must_use = "a task may have to be woken"]
 pub(crate) struct Freed<H> {
     pub(crate) held: Option<H>,
     /// The task of a request that has ended, and a task that may now have a slot.
     pub(crate) wakers: [Option<Waker>; 2],
-    /// A waker that nobody needs any more. To drop it may end a task, and so other requests.
+    /// A waker that is not needed any more. To drop it may end a task, and so other requests.
     pub(crate) unneeded: Option<Waker>,
 }
 
@@ -121,7 +121,7 @@ impl<H> Table<H> {
         }
         let index = free.pop()?;
         let slot = &mut self.slots[index as usize];
-        // Never zero, so that ids which applications choose are most likely nobody's.
+        // Never zero, so that the small ids which applications choose match no slot.
         slot.generation = slot.generation.wrapping_add(1).max(1);
         slot.state = State::InFlight(None);
         slot.held = Some(held());
@@ -156,7 +156,7 @@ impl<H> Table<H> {
         Freed { held: None, wakers: [None, self.next_in_line(queue)], unneeded }
     }
 
-    /// A request has ended. One that nobody has posted, or that has ended before, changes nothing.
+    /// A request has ended. A completion of other work, or a second one, changes nothing.
     pub(crate) fn end(&mut self, completion: Completion) -> Freed<H> {
         let ticket = Ticket::from_wr_id(completion.wr_id);
         let Some(slot) = self.find(ticket) else { return Freed::default() };
@@ -221,7 +221,7 @@ impl<H> Table<H> {
         }
     }
 
-    /// No request ends any more; returns who is to be told.
+    /// No request ends any more; returns the wakers of all tasks that wait.
     pub(crate) fn lose(&mut self, error: PollCqError) -> Vec<Waker> {
         self.lost = Some(error);
         let waiting = self.slots.iter_mut().filter_map(|slot| match &mut slot.state {
@@ -242,13 +242,13 @@ impl<H> Table<H> {
         self.slots.iter_mut().filter_map(|slot| slot.held.take()).collect()
     }
 
-    /// Requests in flight, or with an end that nobody has seen.
+    /// Requests in flight, or with an end that no future has seen.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         self.slots.len() - self.free[0].len() - self.free[1].len()
     }
 
-    /// The last of those in line who may have a slot, of whom there is one more now.
+    /// The last of the tasks in line that may have a slot, of which there is one more now.
     fn next_in_line(&self, queue: Queue) -> Option<Waker> {
         let at = self.free[queue as usize].len().checked_sub(1)?;
         self.lines[queue as usize].get(at).map(|(_, waker)| waker.clone())
@@ -294,7 +294,7 @@ mod tests {
         count.0.load(Ordering::Relaxed)
     }
 
-    /// What the card uses: it is given back when nobody else has it.
+    /// What the card uses: the test sees how many hold it.
     type Held = Arc<()>;
 
     fn entry(ticket: Ticket) -> Completion {
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(told.iter().map(|count| woken(count)).sum::<usize>(), 0, "it is still seen");
         table.release(first).settle();
         assert_eq!(told.iter().map(|count| woken(count)).collect::<Vec<_>>(), [1, 0, 0]);
-        // Who comes now, or stands behind, waits.
+        // A newcomer waits, and so does the second in line.
         assert!(table.take(Queue::Send, None, Held::default).is_none());
         assert!(table.take(Queue::Send, places[1], Held::default).is_none());
         // The first gives up: the second is told.
@@ -383,7 +383,7 @@ mod tests {
         let (third, _) = table.take(Queue::Send, places[2], Held::default).unwrap();
         table.end(entry(third)).settle();
         table.release(third).settle();
-        assert!(table.take(Queue::Send, None, Held::default).is_some(), "nobody waits any more");
+        assert!(table.take(Queue::Send, None, Held::default).is_some(), "the line is empty");
     }
 
     #[test]

@@ -53,7 +53,7 @@
 //! [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes, [`interface`] finds
 //! the address to be, and [`pcap`] writes down what passed. `unsafe` stands only in
 //! `socket/sys.rs`, `interface.rs`, `event.rs`, `driver.rs`, `scheduling.rs`, `device.rs` (one
-//! promise), `tokio.rs` and `memory`.
+//! promise) and `memory`.
 #![warn(missing_debug_implementations)]
 
 mod background;

@@ -98,6 +98,9 @@ impl QueuePair {
         let (sq_memory, sq) = ring(options.send_depth, options.send_sges, options.inline)?;
         let recv_depth = if options.srq.is_some() { 0 } else { options.recv_depth };
         let (rq_memory, rq) = ring(recv_depth, options.recv_sges, 0)?;
+        if options.srq.is_some() && options.recv_cq.is_none() {
+            return Err(CreateQpError::NoCompletionQueue);
+        }
         let requests = Requests::of(&pd, options, sq.depth, rq.depth)?;
         let own = requests.as_ref().map(|requests| requests.cq());
         let cq = |given: Option<&CompletionQueue>| {
@@ -128,7 +131,8 @@ impl QueuePair {
 
     /// The requests of one of its queues, if they are futures.
     pub(crate) fn requests_of(&self, queue: Queue) -> Option<&Requests> {
-        self.requests().filter(|_| self.inner.awaited[queue as usize])
+        let has_ring = self.ring(queue).depth > 0;
+        self.requests().filter(|_| has_ring && self.inner.awaited[queue as usize])
     }
 
     /// Its requests, if some are futures.

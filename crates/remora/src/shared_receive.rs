@@ -19,6 +19,9 @@ pub enum CreateQpError {
     /// No memory for the rings.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// Receive requests of a shared receive queue are no futures.
+    #[error("with a shared receive queue, a queue pair needs a completion queue: see recv_cq")]
+    NoCompletionQueue,
 }
 
 /// Memory for a ring of at least `depth` slots.

@@ -6,7 +6,7 @@
 //! [`AsFd`](std::os::fd::AsFd)) or [`Device::async_fd`] is readable, and then do as is done here.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use remora_nic::Event;
 use tokio::io::Interest;
@@ -55,9 +55,7 @@ impl AsyncChannel {
     /// # Panics
     /// There is no reactor: the caller is no task of tokio's.
     pub fn new(channel: Channel) -> io::Result<AsyncChannel> {
-        // SAFETY: the channel owns its descriptor, and keeps the same one open as long as it lives.
-        let channel = unsafe { AsyncFd::register_with_interest(channel, Interest::READABLE)? };
-        Ok(AsyncChannel { channel })
+        Ok(AsyncChannel { channel: register(channel)? })
     }
 
     /// The next notification: the handle of a completion queue.
@@ -91,10 +89,7 @@ impl AsyncEvents {
     /// # Panics
     /// There is no reactor: the caller is no task of tokio's.
     pub fn new(device: &Device) -> io::Result<AsyncEvents> {
-        let fd = device.async_fd()?;
-        // SAFETY: the descriptor is owned, and open as long as it lives.
-        let ready = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE)? };
-        Ok(AsyncEvents { device: device.clone(), ready })
+        Ok(AsyncEvents { device: device.clone(), ready: register(device.async_fd()?)? })
     }
 
     /// The next event.
@@ -110,4 +105,11 @@ impl AsyncEvents {
             ready.clear_ready();
         }
     }
+}
+
+/// Puts a descriptor into the reactor. Newer releases of tokio have an unsafe function for this,
+/// as its caller must keep the descriptor open: those here are owned, and live as long.
+#[allow(deprecated, reason = "older releases have no other")]
+fn register<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(owner, Interest::READABLE)
 }

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use executor::{block_on, poll_once, run_all};
+use remora::CreateQpError;
 use remora::nic::PostError;
 use remora::nic::qp::{QpAttr, State};
 use remora::nic::queue::{CompletionFlags, Status, WorkKind};
@@ -218,6 +219,11 @@ fn what_is_wrong_before_it_is_posted_the_future_says() {
     assert!(matches!(block_on(polled.send(b"")), Err(RequestError::Polled)));
     let half = a.domain.create_qp(&QueuePairOptions::new().recv_cq(&cq)).unwrap();
     assert!(matches!(block_on(half.recv(&a.memory)), Err(RequestError::Polled)));
+    let no_room = a.domain.create_qp(&QueuePairOptions::new().recv_depth(0)).unwrap();
+    assert!(matches!(block_on(no_room.recv(&a.memory)), Err(RequestError::Polled)));
+    let shared = a.domain.create_srq(4, 1).unwrap();
+    let silent = a.domain.create_qp(&QueuePairOptions::new().srq(&shared));
+    assert!(matches!(silent, Err(CreateQpError::NoCompletionQueue)));
     let unconnected = half.send(b"").wait(TIMEOUT);
     assert!(matches!(unconnected, Err(RequestError::Post(PostError::State(State::Reset)))));
 }

@@ -57,6 +57,8 @@
 //! that wait for room served in the order in which they were first polled. It is posted when its
 //! future is polled and there is room, and not at all if the future is dropped before.
 
+mod error;
+mod outcome;
 pub(crate) mod queue;
 mod source;
 pub(crate) mod table;
@@ -68,105 +70,21 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use remora_nic::queue::{
-    Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest,
-};
-use remora_nic::queue::{Sge, Status};
-use remora_nic::{PostError, Queue};
-use thiserror::Error;
+use remora_nic::Queue;
+use remora_nic::queue::{Completion, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge};
 
+pub use self::error::RequestError;
+pub use self::outcome::Outcome;
 use self::queue::{Held, Requests};
 pub use self::source::Source;
 use self::table::Ticket;
 use crate::channel::deadline;
-use crate::memory::AccessError;
 use crate::queue_pair::QueuePair;
-use crate::region::RegisterError;
-use crate::remote::{Remote, RemoteError};
 use crate::slice::MemorySlice;
 
 /// How long a thread that waits for a request polls before it sleeps: longer than an answer takes
 /// on one machine, or in a rack.
 const SPIN: Duration = Duration::from_micros(50);
-
-/// Why a request has no result.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum RequestError {
-    /// It ended, and not well.
-    #[error("the request failed: {0}")]
-    Status(#[from] Status),
-    /// It was not posted.
-    #[error(transparent)]
-    Post(#[from] PostError),
-    /// There is less room than bytes to go there. Nothing was posted.
-    #[error("{len} bytes do not fit into the {room} bytes that are to take them")]
-    NoRoom {
-        /// Bytes.
-        len: u64,
-        /// Room for them.
-        room: u64,
-    },
-    /// The queue pair reports to a completion queue that the application polls. Nothing was
-    /// posted.
-    #[error("the queue pair reports to a queue that is polled: make it with QueuePairOptions::new")]
-    Polled,
-    /// The completion queue has lost entries. (It has room for all requests; only work that was
-    /// posted to the queue pair besides can fill it.)
-    #[error(transparent)]
-    Lost(#[from] PollCqError),
-    /// The local memory cannot be read or written by the program.
-    #[error(transparent)]
-    Memory(#[from] AccessError),
-    /// No memory for what the request brings back.
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-    /// The peer's message does not describe remote memory.
-    #[error(transparent)]
-    Remote(#[from] RemoteError),
-    /// It did not end in time. It goes on: see [the module](self) on dropping a future.
-    #[error("the request did not end within {0:?}")]
-    Timeout(Duration),
-}
-
-/// What a request brings: a sealed trait.
-pub trait Outcome: sealed::FromEnd {}
-
-impl Outcome for Completion {}
-impl Outcome for u64 {}
-impl Outcome for Remote {}
-
-mod sealed {
-    use super::{Completion, MemorySlice, Remote, RequestError};
-
-    pub trait FromEnd: Sized {
-        /// From the completion, and the memory that the request has filled.
-        fn from_end(end: Completion, memory: Option<&MemorySlice>) -> Result<Self, RequestError>;
-    }
-
-    impl FromEnd for Completion {
-        fn from_end(end: Completion, _: Option<&MemorySlice>) -> Result<Completion, RequestError> {
-            Ok(end)
-        }
-    }
-
-    /// The word before an atomic.
-    impl FromEnd for u64 {
-        fn from_end(_: Completion, memory: Option<&MemorySlice>) -> Result<u64, RequestError> {
-            Ok(memory.map_or(Ok(0), MemorySlice::load_u64)?)
-        }
-    }
-
-    /// What a peer has sent.
-    impl FromEnd for Remote {
-        fn from_end(end: Completion, memory: Option<&MemorySlice>) -> Result<Remote, RequestError> {
-            let mut bytes = [0; Remote::LEN];
-            let len = (end.len as usize).min(bytes.len());
-            memory.map_or(Ok(()), |memory| memory.read(&mut bytes[..len]))?;
-            Ok(Remote::from_bytes(&bytes[..len])?)
-        }
-    }
-}
 
 /// A request under way: a future of how it ends, which [the module](self) is about.
 ///

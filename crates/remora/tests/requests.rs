@@ -241,6 +241,18 @@ fn a_request_outlives_every_handle() {
 }
 
 #[test]
+fn a_queue_pair_that_is_dropped_leaves_nothing_behind() {
+    let (a, b) = pair();
+    let peer = b.memory.slice(..).remote();
+    for _ in 0..20 {
+        drop((a.qp.write(&a.memory, peer), a.qp.recv(&a.memory), a.qp.fetch_add(peer, 1)));
+    }
+    let End { device, domain, qp, memory } = a;
+    drop((domain, qp, memory));
+    wait_until(|| device.in_use() == Default::default());
+}
+
+#[test]
 fn a_wait_ends_in_time_and_the_request_goes_on() {
     let (a, b) = pair();
     let timeout = Duration::from_millis(20);

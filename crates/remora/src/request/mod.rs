@@ -50,6 +50,15 @@
 //! cancelled: a peer may find the bytes of a WRITE whose future was dropped, and a message may
 //! arrive in the memory of a `recv` whose future was dropped (it is then lost to the program).
 //!
+//! A future keeps its queue pair, and so the device. When the last of both futures and handles is
+//! gone, the queue pair is destroyed, and what is then in flight ends with it.
+//!
+//! # A time limit
+//! A future has none; an executor's time-out drops it, and [`wait`](Request::wait) has one of its
+//! own. A request that the peer's card does not answer fails after the retries of the connection. A
+//! `recv` fails when the connection ends ([`Connection`](crate::Connection)), or when another
+//! request of the queue pair fails: a peer that falls silent is not noticed by waiting alone.
+//!
 //! # A full queue
 //! As many requests are in flight as the queue pair was made for
 //! ([`send_depth`](crate::QueuePairOptions::send_depth),

@@ -26,13 +26,15 @@
 //! ```
 //!
 //! [`Device::open`] gives a device on loopback, [`DeviceOptions`] others. From there, the words are
-//! those of verbs: a [`ProtectionDomain`] holds [`MemoryRegion`]s and [`QueuePair`]s; a [`Listener`]
-//! and [`connect`](Device::connect) bring queue pairs together by RDMA connection management.
+//! those of verbs: a [`ProtectionDomain`] holds [`MemoryRegion`]s and [`QueuePair`]s; a
+//! [`Listener`] and [`connect`](Device::connect) bring queue pairs together by RDMA connection
+//! management.
 //!
 //! There are two ways to use a queue pair. Its requests are futures, for any executor or for an
 //! ordinary thread: [`request`]. Or the program posts work requests, and polls a
-//! [`CompletionQueue`] or sleeps on a [`Channel`]: the words of verbs, and the least time a request.
-//! [`prelude`] has what programs usually need, and the folder `examples` has five to start from.
+//! [`CompletionQueue`] or sleeps on a [`Channel`]: the words of verbs, and the least time a
+//! request. [`prelude`] has what programs usually need, and the folder `examples` has five to
+//! start from.
 //!
 //! [`kernel`] puts code on the card's data path (StRoM), and calls it from elsewhere; [`chain`]
 //! loads programs of work requests (RedN).
@@ -50,8 +52,8 @@
 //! | `wasm` | kernels that are loaded at run time, as WebAssembly, over wasmtime |
 //!
 //! # Below the device
-//! [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes, [`interface`] finds
-//! the address to be, and [`pcap`] writes down what passed. `unsafe` stands only in
+//! [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes, [`interface`]
+//! finds the address to be, and [`pcap`] writes down what passed. `unsafe` stands only in
 //! `socket/sys.rs`, `interface.rs`, `event.rs`, `driver.rs`, `scheduling.rs`, `device.rs` (one
 //! promise) and `memory`.
 #![warn(missing_debug_implementations)]

@@ -104,7 +104,8 @@ impl Wakes {
         }
     }
 
-    /// Until the guard is dropped, this thread delivers what it notes, and wakes no other thread for it.
+    /// Until the guard is dropped, this thread delivers what it notes, and wakes no other thread
+    /// for it.
     pub(crate) fn here(&self) -> Here<'_> {
         Here { wakes: self, before: DELIVERS.replace(ptr::from_ref(self).addr()) }
     }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use executor::{block_on, poll_once, run_all};
-use remora::kernel::{AsyncKernelClient, CallFailure, CallStatus};
+use remora::kernel::{CallFailure, CallStatus};
 use remora::nic::qp::{QpAttr, State};
 use remora::nic::queue::Status;
 use remora::prelude::*;
@@ -135,8 +135,14 @@ fn tasks_share_a_client() {
 fn a_broken_connection_ends_all_calls() {
     let pair = pair();
     // It never answers.
-    let never = |_: Context| std::future::pending::<Result<(), CallStatus>>();
-    pair.server.deploy(9, Deployment::new("never", []), never).unwrap();
+    let never = |call: Context| async move {
+        while call.opcode() == 9 {
+            call.yield_now().await?;
+        }
+        Ok(())
+    };
+    let endless = Deployment::new("never", []).budget(u64::MAX);
+    pair.server.deploy(9, endless, never).unwrap();
     let client = AsyncKernelClient::new(&pair.domain, &pair.qp, 4, 64).unwrap();
     let mut calls: Vec<_> = (0..3).map(|_| client.call(9, b"")).collect();
     assert!(poll_once(&mut calls[0]).is_pending());

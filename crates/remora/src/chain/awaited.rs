@@ -20,7 +20,6 @@ use crate::region::{MemoryRegion, ProtectionDomain};
 /// ```
 /// use remora::prelude::*;
 /// use std::time::Duration;
-/// use remora::chain::AsyncChainClient;
 /// use remora::offload::chain::offload::{list, table::Value};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -26,7 +26,6 @@ use crate::slice::MemorySlice;
 ///
 /// ```
 /// use std::time::Duration;
-/// use remora::kernel::AsyncKernelClient;
 /// use remora::prelude::*;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use remora::kernel::{AsyncKernelClient, CallStatus};
+use remora::kernel::CallStatus;
 use remora::prelude::*;
 
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -13,6 +13,8 @@ const ENTRIES: usize = 64;
 /// Key (8 bytes), checksum (8), value (48).
 const ENTRY_LEN: usize = 64;
 
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
 fn hash(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -25,7 +27,7 @@ fn home(key: u64) -> usize {
 }
 
 /// The server's side: ordinary stores into registered memory.
-fn put(table: &MemoryRegion, key: u64, text: &str) -> Result<(), Box<dyn Error>> {
+fn put(table: &MemoryRegion, key: u64, text: &str) -> Result<()> {
     let mut value = [0; 48];
     value[..text.len()].copy_from_slice(text.as_bytes());
     for at in (0..ENTRIES).map(|i| (home(key) + i) % ENTRIES * ENTRY_LEN) {
@@ -39,45 +41,38 @@ fn put(table: &MemoryRegion, key: u64, text: &str) -> Result<(), Box<dyn Error>>
 }
 
 /// The client's side: one READ an entry, carried out by the server's card.
-fn get(
-    qp: &QueuePair,
-    table: Remote,
-    room: &MemorySlice,
-    key: u64,
-) -> Result<Option<String>, Box<dyn Error>> {
+fn get(qp: &QueuePair, table: Remote, room: &MemorySlice, key: u64) -> Result<Option<String>> {
     for at in (0..ENTRIES).map(|i| (home(key) + i) % ENTRIES * ENTRY_LEN) {
         qp.read(room, table.slice(at..at + ENTRY_LEN)).wait(TIMEOUT)?;
         let entry = room.to_vec()?;
         let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
-        match word(0) {
-            0 => return Ok(None),
-            found if found == key && word(8) == hash(&entry[16..]) => {
-                return Ok(Some(
-                    String::from_utf8_lossy(&entry[16..]).trim_end_matches('\0').into(),
-                ));
-            }
-            _ => {}
+        if word(0) == 0 {
+            return Ok(None);
+        } else if word(0) == key {
+            let whole =
+                (word(8) == hash(&entry[16..])).then(|| String::from_utf8_lossy(&entry[16..]));
+            let text = whole.ok_or("the entry is being changed: ask again")?;
+            return Ok(Some(text.trim_end_matches('\0').to_owned()));
         }
     }
     Ok(None)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<()> {
     let (server, client) = (Device::open()?, Device::open()?);
     let (theirs, mine) = (server.alloc_pd()?, client.alloc_pd()?);
     let table = theirs.alloc(ENTRIES * ENTRY_LEN, Access::REMOTE_READ)?;
     put(&table, 7, "seven")?;
     put(&table, 42, "the answer")?;
-
     // The example `ping_pong` has connection management; this is how to do without.
     let (passive, qp) =
         (theirs.create_qp(&QueuePairOptions::new())?, mine.create_qp(&QueuePairOptions::new())?);
     let params = ConnectionParams::new(client.info().mtu);
     passive.connect(qp.local(), &params)?;
     qp.connect(passive.local(), &params)?;
-    let room = mine.alloc(ENTRY_LEN, Access::LOCAL_WRITE)?;
+    let (table, room) = (table.slice(..).remote(), mine.alloc(ENTRY_LEN, Access::LOCAL_WRITE)?);
     for key in [7, 42, 1000] {
-        let value = get(&qp, table.slice(..).remote(), &room.slice(..), key)?;
+        let value = get(&qp, table, &room.slice(..), key)?;
         println!("key {key}: {}", value.as_deref().unwrap_or("(none)"));
     }
     Ok(())

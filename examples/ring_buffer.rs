@@ -1,7 +1,7 @@
 //! A queue in the consumer's memory: the producer writes records and then how many there are; the
 //! consumer watches its own memory, and tells the same way how many it has taken.
 //!
-//! Nobody sends a message. `cargo run -p remora --example ring_buffer`
+//! No message is sent. `cargo run -p remora --example ring_buffer`
 
 use std::error::Error;
 use std::thread;
@@ -21,10 +21,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 /// Waits until the peer's card has raised a counter in our memory above `seen`.
 fn wait_for(counter: &MemorySlice, seen: u64) -> Result<u64> {
     loop {
-        let mut word = [0; 8];
-        counter.read(&mut word)?;
-        if u64::from_le_bytes(word) > seen {
-            return Ok(u64::from_le_bytes(word));
+        let count = counter.load_u64()?;
+        if count > seen {
+            return Ok(count);
         }
         thread::yield_now();
     }
@@ -37,11 +36,10 @@ fn produce(qp: &QueuePair, taken: &MemorySlice, ring: Remote) -> Result<()> {
         if record == room_until {
             room_until = wait_for(taken, room_until - SLOTS)? + SLOTS;
         }
-        let text = format!("record {record}");
-        let at = (record % SLOTS) as usize * SLOT_LEN;
+        let (text, at) = (format!("record {record}"), (record % SLOTS) as usize * SLOT_LEN);
         // Two requests in flight: the card carries them out in this order.
         let written = qp.write(text.as_bytes(), ring.slice(at..));
-        qp.write(&(record + 1).to_le_bytes(), ring.slice(COUNT..)).wait(TIMEOUT)?;
+        qp.write(&(record + 1).to_ne_bytes(), ring.slice(COUNT..)).wait(TIMEOUT)?;
         written.wait(TIMEOUT)?;
     }
     Ok(())
@@ -58,7 +56,7 @@ fn consume(qp: &QueuePair, ring: &MemoryRegion, taken: Remote) -> Result<String>
             assert!(last.starts_with(format!("record {record}").as_bytes()));
         }
         done = there;
-        qp.write(&done.to_le_bytes(), taken).wait(TIMEOUT)?;
+        qp.write(&done.to_ne_bytes(), taken).wait(TIMEOUT)?;
     }
     Ok(String::from_utf8_lossy(&last).trim_end_matches('\0').into())
 }
@@ -73,7 +71,6 @@ fn main() -> Result<()> {
     consumer.connect(producer.local(), &params)?;
     let taken = mine.alloc(8, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let ring = theirs.alloc(COUNT + 8, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-
     let (ring_there, taken_there) = (ring.slice(..).remote(), taken.slice(..).remote());
     let producing = thread::spawn(move || produce(&producer, &taken.slice(..), ring_there));
     let last = consume(&consumer, &ring, taken_there)?;

@@ -84,6 +84,7 @@ pub(crate) fn run(shared: &Shared, real_time: bool) {
             let (start, mut left) = (Instant::now(), look_in);
             while !left.is_zero() {
                 let nap = if kept.look(shared) { UNSENT_FOR } else { left };
+                shared.wakes.deliver();
                 let woken = rest(shared, nap.min(left));
                 left = if woken { Duration::ZERO } else { look_in.saturating_sub(start.elapsed()) };
             }
@@ -170,13 +171,16 @@ fn take_steps<'a>(
 ) -> (MutexGuard<'a, Driver>, bool) {
     let mut driver = shared.lock();
     for _ in 0..STEPS {
-        if driver.progress() {
+        let moved = driver.progress();
+        if moved {
             stay.received(driver.received_last(), driver.now());
-            if shared.wakes.any() {
-                drop(driver);
-                shared.wakes.deliver();
-                driver = shared.lock();
-            }
+        }
+        if shared.wakes.any() {
+            drop(driver);
+            shared.wakes.deliver();
+            driver = shared.lock();
+        }
+        if moved {
             if attended && driver.owes_acknowledge_only() {
                 // A program that now watches memory for this message will answer it, and the
                 // acknowledge then rides behind the answer. Were it sent alone, it would be all

@@ -7,6 +7,7 @@
 //! [`Chain::start`] lets it run. [`Chain::serve`] does both, for a [`ChainClient`] or who acts like
 //! one.
 
+mod awaited;
 mod client;
 
 use std::sync::Arc;
@@ -20,14 +21,17 @@ use remora_offload::chain::load::{Loaded, Made, Target, Wanted, load};
 use remora_offload::chain::program::{Layout, LinkError, Program, RegionAt};
 use thiserror::Error;
 
+pub use awaited::{AsyncChainClient, ChainCall};
 pub use client::{CallError, ChainClient, ChainClientError, MESSAGE_MAX, ServeError};
 
 use crate::completion::CompletionQueue;
 use crate::device::Device;
 use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer};
-use crate::queue_pair::{CreateQpError, QueuePair, QueuePairOptions, RingOf};
+use crate::options::QueuePairOptions;
+use crate::queue_pair::{QueuePair, RingOf};
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
+use crate::shared_receive::CreateQpError;
 
 /// Errors that a chain's completion queue keeps: nobody need look at them.
 const ERRORS_KEPT: usize = 16;

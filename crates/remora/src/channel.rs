@@ -1,9 +1,9 @@
-//! Completion channels: they wake who waits for an entry of a completion queue.
+//! Completion channels: they wake a thread that waits for an entry of a completion queue.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,27 @@ pub enum WaitError {
 
 /// A completion channel: a descriptor that is readable when an armed completion queue got an
 /// entry.
+///
+/// A thread sleeps on it, or a reactor does: it is [`AsFd`].
+///
+/// ```
+/// use remora::prelude::*;
+/// use std::time::Duration;
+/// use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let channel = device.create_channel()?;
+/// let queue = device.create_cq_on(&channel, 16)?;
+/// queue.arm(false)?; // and then poll: what came before is not announced
+/// # let qp = device.alloc_pd()?.create_qp(&QueuePairOptions::rc(&queue))?;
+/// # qp.loop_back(&qp, Access::all())?;
+/// # let (op, data, flags) = (SendOp::NoOp, Data::Sges(&[]), SendFlags::SIGNALED);
+/// # qp.post_send(&SendRequest { wr_id: 5, op, data, flags })?;
+/// assert_eq!(channel.wait(Duration::from_secs(10))?, queue.handle());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Channel {
     queue: Arc<ChannelQueue>,
@@ -103,6 +124,12 @@ impl Channel {
 pub(crate) fn deadline(timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     Instant::now() + timeout.min(YEAR)
+}
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
 }
 
 impl AsFd for Channel {

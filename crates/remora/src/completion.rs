@@ -10,6 +10,32 @@ use crate::channel::{Notify, WaitError};
 use crate::live::Live;
 
 /// A completion queue.
+///
+/// It is for programs that post work requests and poll; requests that are futures
+/// ([`crate::request`]) have one of their own.
+///
+/// ```
+/// use remora::prelude::*;
+/// use std::time::Duration;
+/// use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let queue = device.create_cq(16)?;
+/// let domain = device.alloc_pd()?;
+/// let qp = domain.create_qp(&QueuePairOptions::rc(&queue))?;
+/// qp.loop_back(&qp, Access::all())?; // connected to itself
+/// let memory = domain.alloc(16, Access::all())?;
+/// memory.write_at(0, b"there")?;
+/// let to = memory.remote(8);
+/// let data = Data::Sges(&[memory.sge(0, 5)]);
+/// let op = SendOp::Write { to, imm: None };
+/// qp.post_send(&SendRequest { wr_id: 7, op, data, flags: SendFlags::SIGNALED })?;
+/// let done = queue.spin(Duration::from_secs(10))?.ok()?;
+/// assert_eq!((done.wr_id, memory.slice(8..13).to_vec()?), (7, b"there".to_vec()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     inner: Arc<Inner>,
@@ -49,7 +75,7 @@ impl CompletionQueue {
         count.expect("a completion queue lives as long as its handle")
     }
 
-    /// The card's number for it, as [`Channel::wait`] tells it.
+    /// The card's number for it, as [`Channel::wait`](crate::Channel::wait) tells it.
     pub fn handle(&self) -> u32 {
         self.inner.handle
     }
@@ -92,7 +118,7 @@ impl CompletionQueue {
         Ok(found)
     }
 
-    /// Whom the queue tells of its next entry when it is armed.
+    /// Sets what is told of the next entry when the queue is armed.
     pub(crate) fn set_notify(&self, notify: Arc<dyn Notify>) {
         self.inner.live.lock().channels.insert(self.inner.handle, notify);
     }

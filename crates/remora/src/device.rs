@@ -42,6 +42,19 @@ const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(10);
 const DEVICE_MEMORY: usize = 1 << 20;
 
 /// How to open a [`Device`].
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::qp::Mtu;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let of_a_link = DeviceOptions::new().bind("eth0").capture("packets.pcapng");
+///
+/// let device = DeviceOptions::new().mtu(Mtu::B1024).window(64).open()?;
+/// assert_eq!(device.info().mtu, Mtu::B1024);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
     bind: Option<String>,
@@ -240,6 +253,20 @@ impl DeviceCounters {
 ///
 /// Whoever polls a completion queue drives the device inline; while nobody does, a background
 /// thread drives it.
+///
+/// ```
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// println!("{} at UDP port {}", device.info().address, device.info().port);
+/// let memory = device.alloc_pd()?.alloc(4096, Access::all())?;
+/// assert_eq!(device.in_use().mrs, 1);
+/// drop(memory);
+/// assert_eq!(device.in_use().mrs, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Device {
     pub(crate) live: Arc<Live>,

@@ -1,9 +1,40 @@
 //! The live card: RoCE v2 over UDP sockets, embedded in a process, without hardware or root.
 //!
+//! ```
+//! use std::time::Duration;
+//! use remora::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let timeout = Duration::from_secs(10);
+//! let (server, client) = (Device::open()?, Device::open()?);   // free addresses of 127.0.0.0/8
+//! let (theirs, mine) = (server.alloc_pd()?, client.alloc_pd()?);
+//! let offered = theirs.alloc(4096, Access::all())?;             // registered, zeroed
+//! let mr = mine.alloc(4096, Access::LOCAL_WRITE)?;
+//!
+//! let passive = theirs.create_qp(&QueuePairOptions::new())?;
+//! let qp = mine.create_qp(&QueuePairOptions::new())?;
+//! let params = ConnectionParams::new(client.info().mtu);
+//! passive.connect(qp.local(), &params)?;
+//! qp.connect(passive.local(), &params)?;
+//!
+//! mr.write_at(0, b"written by a peer")?;
+//! let peer: Remote = offered.slice(..).remote();                // it travels as 20 bytes
+//! qp.write(mr.slice(..17), peer.slice(..)).wait(timeout)?;      // or `.await?`
+//! assert_eq!(offered.slice(..17).to_vec()?, b"written by a peer");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! [`Device::open`] gives a device on loopback, [`DeviceOptions`] others. From there, the words are
-//! those of verbs: a [`ProtectionDomain`] holds [`MemoryRegion`]s and [`QueuePair`]s, which report
-//! to [`CompletionQueue`]s; a [`Listener`] and [`connect`](Device::connect) bring queue pairs
-//! together by RDMA connection management.
+//! those of verbs: a [`ProtectionDomain`] holds [`MemoryRegion`]s and [`QueuePair`]s; a
+//! [`Listener`] and [`connect`](Device::connect) bring queue pairs together by RDMA connection
+//! management.
+//!
+//! There are two ways to use a queue pair. Its requests are futures, for any executor or for an
+//! ordinary thread: [`request`]. Or the program posts work requests, and polls a
+//! [`CompletionQueue`] or sleeps on a [`Channel`]: the words of verbs, and the least time a
+//! request. [`prelude`] has what programs usually need, and the folder `examples` has five to
+//! start from.
 //!
 //! [`kernel`] puts code on the card's data path (StRoM), and calls it from elsewhere; [`chain`]
 //! loads programs of work requests (RedN).
@@ -11,9 +42,20 @@
 //! Registered memory is foreign memory: the card and its peers read and write it at any time. So a
 //! [`Buffer`](memory::Buffer) is read and written by copies, and never lent as a slice.
 //!
-//! Below the device: [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes,
-//! [`interface`] finds the address to be, and [`pcap`] writes down what passed. Where `unsafe`
-//! stands, and for what, is a table in CONTRIBUTING.md that the checks hold to the code.
+//! # Features
+//! None is on by default: the plain card, which builds quickly.
+//!
+//! | feature | what it brings |
+//! |---|---|
+//! | `chain-text` | chains from their text form, and mistakes in it shown as a compiler would |
+//! | `serde` | [`Remote`] can be serialized |
+//! | `tokio` | completion channels and asynchronous events in tokio's reactor (futures need none) |
+//! | `wasm` | kernels that are loaded at run time, as WebAssembly, over wasmtime |
+//!
+//! # Below the device
+//! [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes, [`interface`]
+//! finds the address to be, and [`pcap`] writes down what passed. Where `unsafe` stands, and for
+//! what, is a table in CONTRIBUTING.md that the checks hold to the code.
 #![warn(missing_debug_implementations)]
 
 mod background;
@@ -30,6 +72,7 @@ pub mod kernel;
 mod live;
 pub mod memory;
 pub mod multicast;
+pub mod options;
 mod park;
 pub mod pcap;
 pub mod prelude;
@@ -40,8 +83,11 @@ pub mod remote;
 pub mod request;
 pub mod runtime;
 mod scheduling;
+pub mod shared_receive;
 pub mod slice;
 pub mod socket;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod wakes;
 
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
@@ -49,13 +95,17 @@ pub use channel::{Channel, WaitError};
 pub use completion::CompletionQueue;
 pub use connection::{ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener};
 pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError, SocketInfo};
-pub use queue_pair::{
-    ConnectionParams, CreateQpError, Peer, PostBatch, QueuePair, QueuePairOptions,
-    SharedReceiveQueue,
-};
+pub use options::{ConnectionParams, Peer, QueuePairOptions};
+pub use queue_pair::{PostBatch, QueuePair};
 pub use region::{AddressHandle, MemoryRegion, ProtectionDomain, RegisterError};
 pub use remora_nic as nic;
 pub use remora_offload as offload;
 pub use remote::{Remote, RemoteError};
 pub use request::{Request, RequestError};
+pub use shared_receive::{CreateQpError, SharedReceiveQueue};
 pub use slice::MemorySlice;
+
+/// The Rust of the README is compiled by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

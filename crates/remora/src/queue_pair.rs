@@ -1,44 +1,22 @@
-//! Queue pairs and shared receive queues.
+//! Queue pairs.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use remora_nic::nic::McastError;
-use remora_nic::qp::{ModifyQpError, Mtu, QpAttr, State};
+use remora_nic::qp::{ModifyQpError, QpAttr, State};
 use remora_nic::queue::{RecvRequest, RingInit, SendRequest};
-use remora_nic::wire::{Dialect, Transport};
-use remora_nic::{Access, CreateError, Path, PostError, Psn, QpFlags, QpInfo, QpInit, Queue};
-use thiserror::Error;
+use remora_nic::wire::Dialect;
+use remora_nic::{Access, CreateError, Path, PostError, Psn, QpInfo, QpInit, Queue};
 
 use crate::completion::CompletionQueue;
 use crate::live::Live;
-use crate::memory::{AllocError, Buffer};
+use crate::memory::Buffer;
 use crate::multicast::JoinError;
+use crate::options::{ConnectionParams, Peer, QueuePairOptions};
 use crate::region::{ProtectionDomain, RingMemory};
 use crate::request::queue::Requests;
-
-/// Why a queue was not made.
-#[derive(Debug, Error)]
-pub enum CreateQpError {
-    /// The card refuses.
-    #[error(transparent)]
-    Card(#[from] CreateError),
-    /// No memory for the rings.
-    #[error(transparent)]
-    Alloc(#[from] AllocError),
-}
-
-/// Memory for a ring of at least `depth` slots.
-fn ring(depth: u32, sges: usize, inline: usize) -> Result<(Option<Buffer>, RingInit), AllocError> {
-    if depth == 0 {
-        return Ok((None, RingInit::default()));
-    }
-    let depth = depth.min(1 << 20).next_power_of_two();
-    let init = RingInit { addr: 0, depth, stride: RingInit::stride_for(sges, inline) };
-    let buffer = Buffer::new(init.len())?;
-    let init = RingInit { addr: buffer.addr(), ..init };
-    Ok((Some(buffer), init))
-}
+use crate::shared_receive::{CreateQpError, SharedReceiveQueue, ring};
 
 impl ProtectionDomain {
     /// Makes a queue pair.
@@ -48,258 +26,35 @@ impl ProtectionDomain {
     pub fn create_qp(&self, options: &QueuePairOptions<'_>) -> Result<QueuePair, CreateQpError> {
         QueuePair::new(self.clone(), options)
     }
-
-    /// Makes a shared receive queue for `depth` requests (rounded up to a power of two) of at most
-    /// `max_sge` entries.
-    ///
-    /// # Errors
-    /// The card refuses, or memory for its ring is short.
-    pub fn create_srq(
-        &self,
-        depth: u32,
-        max_sge: usize,
-    ) -> Result<SharedReceiveQueue, CreateQpError> {
-        SharedReceiveQueue::new(self.clone(), depth, max_sge)
-    }
-}
-
-/// What a queue pair is made with.
-///
-/// [`QueuePairOptions::new`] makes one whose requests are futures ([`crate::request`]),
-/// [`QueuePairOptions::rc`] one that reports to a completion queue that the application polls.
-///
-/// ```
-/// use remora::prelude::*;
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let device = Device::open()?;
-/// let domain = device.alloc_pd()?;
-/// let awaited = domain.create_qp(&QueuePairOptions::new().send_depth(32).inline(128))?;
-///
-/// let queue = device.create_cq(64)?;
-/// let polled = domain.create_qp(&QueuePairOptions::rc(&queue).send_sges(2))?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-pub struct QueuePairOptions<'a> {
-    transport: Transport,
-    send_cq: Option<&'a CompletionQueue>,
-    recv_cq: Option<&'a CompletionQueue>,
-    srq: Option<&'a SharedReceiveQueue>,
-    send_depth: u32,
-    recv_depth: u32,
-    send_sges: usize,
-    recv_sges: usize,
-    inline: usize,
-    signal_all: bool,
-    flags: QpFlags,
-}
-
-impl Default for QueuePairOptions<'_> {
-    fn default() -> Self {
-        QueuePairOptions::new()
-    }
-}
-
-impl<'a> QueuePairOptions<'a> {
-    /// A reliable connection of moderate size whose requests are futures.
-    pub fn new() -> QueuePairOptions<'a> {
-        QueuePairOptions {
-            transport: Transport::Rc,
-            send_cq: None,
-            recv_cq: None,
-            srq: None,
-            send_depth: 128,
-            recv_depth: 128,
-            send_sges: 1,
-            recv_sges: 1,
-            inline: 24,
-            signal_all: false,
-            flags: QpFlags::empty(),
-        }
-    }
-
-    /// The same, but that it reports to `cq`, which the application polls.
-    pub fn rc(cq: &'a CompletionQueue) -> QueuePairOptions<'a> {
-        QueuePairOptions::new().send_cq(cq).recv_cq(cq)
-    }
-
-    /// The transport service.
-    #[must_use]
-    pub fn transport(self, transport: Transport) -> Self {
-        QueuePairOptions { transport, ..self }
-    }
-
-    /// Send requests report to `cq`, which the application polls. They are no futures then.
-    #[must_use]
-    pub fn send_cq(self, cq: &'a CompletionQueue) -> Self {
-        QueuePairOptions { send_cq: Some(cq), ..self }
-    }
-
-    /// Receive requests report to `cq`, which the application polls. They are no futures then.
-    #[must_use]
-    pub fn recv_cq(self, cq: &'a CompletionQueue) -> Self {
-        QueuePairOptions { recv_cq: Some(cq), ..self }
-    }
-
-    /// Receive requests come from `srq`, and not from a queue of its own; they report to
-    /// [`recv_cq`](QueuePairOptions::recv_cq), which there must be then.
-    #[must_use]
-    pub fn srq(self, srq: &'a SharedReceiveQueue) -> Self {
-        QueuePairOptions { srq: Some(srq), ..self }
-    }
-
-    /// Send requests that may be outstanding; rounded up to a power of two.
-    #[must_use]
-    pub fn send_depth(self, send_depth: u32) -> Self {
-        QueuePairOptions { send_depth, ..self }
-    }
-
-    /// Receive requests that may be outstanding; rounded up to a power of two.
-    #[must_use]
-    pub fn recv_depth(self, recv_depth: u32) -> Self {
-        QueuePairOptions { recv_depth, ..self }
-    }
-
-    /// Scatter/gather entries of a send request, at most 16.
-    #[must_use]
-    pub fn send_sges(self, send_sges: usize) -> Self {
-        QueuePairOptions { send_sges, ..self }
-    }
-
-    /// Scatter/gather entries of a receive request, at most 16.
-    #[must_use]
-    pub fn recv_sges(self, recv_sges: usize) -> Self {
-        QueuePairOptions { recv_sges, ..self }
-    }
-
-    /// Inline bytes of a send request, at most 1024.
-    #[must_use]
-    pub fn inline(self, bytes: usize) -> Self {
-        QueuePairOptions { inline: bytes, ..self }
-    }
-
-    /// Every send request is reported, signaled or not. (All those that are futures are.)
-    #[must_use]
-    pub fn signal_all(self, signal_all: bool) -> Self {
-        QueuePairOptions { signal_all, ..self }
-    }
-
-    /// Managed queues, for chains.
-    #[must_use]
-    pub fn flags(self, flags: QpFlags) -> Self {
-        QueuePairOptions { flags, ..self }
-    }
-}
-
-/// What one side of a connection must know of the other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Peer {
-    /// Its address.
-    pub address: IpAddr,
-    /// Its queue pair.
-    pub qpn: u32,
-    /// The first PSN it sends.
-    pub psn: Psn,
-}
-
-/// How a connection behaves. The defaults suit a machine or a rack.
-///
-/// ```
-/// use remora::prelude::*;
-/// use remora::nic::qp::Mtu;
-///
-/// let params = ConnectionParams::new(Mtu::B4096).access(Access::REMOTE_READ).retry_cnt(3);
-/// assert_eq!((params.retry_cnt, params.rnr_retry), (3, 7));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ConnectionParams {
-    /// Path MTU.
-    pub mtu: Mtu,
-    /// What the peer may do.
-    pub access: Access,
-    /// READs and atomics outstanding in each direction, at most 16.
-    pub max_rd_atomic: u8,
-    /// The wait for an acknowledge: 4.096 µs · 2^n.
-    pub timeout: u8,
-    /// Retries without progress.
-    pub retry_cnt: u8,
-    /// Retries when the receiver is not ready; 7: for ever.
-    pub rnr_retry: u8,
-    /// The wait that we ask for when we are not ready: a code.
-    pub min_rnr_timer: u8,
-    /// StRoM's op-codes may be used: calls of kernels, in both directions. By connection
-    /// management it is used if both sides offer it; without, set it where both do. (On every other
-    /// connection those op-codes are others'.)
-    pub kernels: bool,
-}
-
-impl ConnectionParams {
-    /// The defaults, for a path of this MTU.
-    pub fn new(mtu: Mtu) -> ConnectionParams {
-        ConnectionParams {
-            mtu,
-            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
-            max_rd_atomic: 16,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            min_rnr_timer: 12,
-            kernels: false,
-        }
-    }
-
-    /// Path MTU.
-    #[must_use]
-    pub fn mtu(self, mtu: Mtu) -> ConnectionParams {
-        ConnectionParams { mtu, ..self }
-    }
-
-    /// What the peer may do.
-    #[must_use]
-    pub fn access(self, access: Access) -> ConnectionParams {
-        ConnectionParams { access, ..self }
-    }
-
-    /// READs and atomics outstanding in each direction, at most 16.
-    #[must_use]
-    pub fn max_rd_atomic(self, max_rd_atomic: u8) -> ConnectionParams {
-        ConnectionParams { max_rd_atomic, ..self }
-    }
-
-    /// The wait for an acknowledge: 4.096 µs · 2^`timeout`.
-    #[must_use]
-    pub fn timeout(self, timeout: u8) -> ConnectionParams {
-        ConnectionParams { timeout, ..self }
-    }
-
-    /// Retries without progress.
-    #[must_use]
-    pub fn retry_cnt(self, retry_cnt: u8) -> ConnectionParams {
-        ConnectionParams { retry_cnt, ..self }
-    }
-
-    /// Retries when the receiver is not ready; 7: for ever.
-    #[must_use]
-    pub fn rnr_retry(self, rnr_retry: u8) -> ConnectionParams {
-        ConnectionParams { rnr_retry, ..self }
-    }
-
-    /// The wait that we ask for when we are not ready: a code.
-    #[must_use]
-    pub fn min_rnr_timer(self, min_rnr_timer: u8) -> ConnectionParams {
-        ConnectionParams { min_rnr_timer, ..self }
-    }
-
-    /// StRoM’s op-codes may be used: see [the field](ConnectionParams::kernels).
-    #[must_use]
-    pub fn kernels(self, kernels: bool) -> ConnectionParams {
-        ConnectionParams { kernels, ..self }
-    }
 }
 
 /// A queue pair. It is destroyed when the last handle is dropped.
+///
+/// Its requests are futures, a method each ([`crate::request`]); or it is posted to, and reports to
+/// a [`CompletionQueue`].
+///
+/// ```
+/// use remora::prelude::*;
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timeout = Duration::from_secs(10);
+/// let (here, there) = (Device::open()?, Device::open()?);
+/// let (mine, theirs) = (here.alloc_pd()?, there.alloc_pd()?);
+/// let qp = mine.create_qp(&QueuePairOptions::new())?;
+/// let peer = theirs.create_qp(&QueuePairOptions::new())?;
+/// // What each side must know of the other travels by any means; or see [`Device::connect`].
+/// let params = ConnectionParams::new(here.info().mtu);
+/// qp.connect(peer.local(), &params)?;
+/// peer.connect(qp.local(), &params)?;
+///
+/// let room = theirs.alloc(64, Access::LOCAL_WRITE)?;
+/// let message = peer.recv(&room);
+/// qp.send(b"hello").wait(timeout)?;
+/// assert_eq!(message.wait(timeout)?.len, 5);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueuePair {
     inner: Arc<QpInner>,
@@ -343,6 +98,9 @@ impl QueuePair {
         let (sq_memory, sq) = ring(options.send_depth, options.send_sges, options.inline)?;
         let recv_depth = if options.srq.is_some() { 0 } else { options.recv_depth };
         let (rq_memory, rq) = ring(recv_depth, options.recv_sges, 0)?;
+        if options.srq.is_some() && options.recv_cq.is_none() {
+            return Err(CreateQpError::NoCompletionQueue);
+        }
         let requests = Requests::of(&pd, options, sq.depth, rq.depth)?;
         let own = requests.as_ref().map(|requests| requests.cq());
         let cq = |given: Option<&CompletionQueue>| {
@@ -373,7 +131,8 @@ impl QueuePair {
 
     /// The requests of one of its queues, if they are futures.
     pub(crate) fn requests_of(&self, queue: Queue) -> Option<&Requests> {
-        self.requests().filter(|_| self.inner.awaited[queue as usize])
+        let has_ring = self.ring(queue).depth > 0;
+        self.requests().filter(|_| has_ring && self.inner.awaited[queue as usize])
     }
 
     /// Its requests, if some are futures.
@@ -609,6 +368,25 @@ impl Drop for QpInner {
 /// packets of different queue pairs to one peer then share system calls.
 ///
 /// It holds the device's lock: post and let go.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open()?;
+/// # let domain = device.alloc_pd()?;
+/// # let queue = device.create_cq(64)?;
+/// # let qp = domain.create_qp(&QueuePairOptions::rc(&queue))?;
+/// # qp.loop_back(&qp, Access::all())?;
+/// let (op, data, flags) = (SendOp::NoOp, Data::Sges(&[]), SendFlags::SIGNALED);
+/// let mut batch = device.post_batch();
+/// for wr_id in 0..8 {
+///     batch.post_send(&qp, &SendRequest { wr_id, op, data, flags })?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct PostBatch<'a> {
     live: &'a crate::live::Live,
@@ -653,58 +431,5 @@ impl PostBatch<'_> {
 impl Drop for PostBatch<'_> {
     fn drop(&mut self) {
         self.live.after_command(&mut self.driver);
-    }
-}
-
-/// A receive queue that several queue pairs take from.
-#[derive(Clone, Debug)]
-pub struct SharedReceiveQueue {
-    inner: Arc<SrqInner>,
-}
-
-#[derive(Debug)]
-struct SrqInner {
-    pd: ProtectionDomain,
-    handle: u32,
-    _ring: Option<Buffer>,
-}
-
-impl SharedReceiveQueue {
-    pub(crate) fn new(
-        pd: ProtectionDomain,
-        depth: u32,
-        max_sge: usize,
-    ) -> Result<SharedReceiveQueue, CreateQpError> {
-        let (memory, init) = ring(depth, max_sge, 0)?;
-        let handle = pd.live().lock().nic.create_srq(pd.pd(), init)?;
-        Ok(SharedReceiveQueue { inner: Arc::new(SrqInner { pd, handle, _ring: memory }) })
-    }
-
-    pub(crate) fn handle(&self) -> u32 {
-        self.inner.handle
-    }
-
-    /// Posts a receive request.
-    ///
-    /// # Errors
-    /// See [`PostError`]; nothing was posted then.
-    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), PostError> {
-        let mut driver = self.inner.pd.live().lock();
-        let driver = &mut *driver;
-        driver.nic.post_srq_recv(&mut driver.memory, self.inner.handle, request)
-    }
-
-    /// Asks for one asynchronous event when fewer than `limit` requests are posted.
-    pub fn arm(&self, limit: u32) {
-        let armed = self.inner.pd.live().lock().nic.arm_srq(self.inner.handle, limit);
-        armed.expect("a shared receive queue lives as long as its handle");
-    }
-}
-
-impl Drop for SrqInner {
-    fn drop(&mut self) {
-        if let Err(error) = self.pd.live().lock().nic.destroy_srq(self.handle) {
-            tracing::error!(%error, "a shared receive queue was dropped while in use");
-        }
     }
 }

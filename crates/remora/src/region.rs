@@ -13,6 +13,17 @@ use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer, FilesFull};
 
 /// A protection domain: what belongs to one can use only what belongs to the same.
+///
+/// ```
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let domain = Device::open()?.alloc_pd()?;
+/// let memory = domain.alloc(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+/// let qp = domain.create_qp(&QueuePairOptions::new())?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     inner: Arc<PdInner>,
@@ -216,6 +227,20 @@ enum Backing {
 
 /// Registered memory. It is deregistered when the last handle is dropped; from then on its key
 /// opens nothing.
+///
+/// ```
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let domain = Device::open()?.alloc_pd()?;
+/// let memory = domain.alloc(4096, Access::all())?;
+/// memory.write_at(8, b"hello")?;
+/// assert_eq!(memory.slice(8..13).to_vec()?, b"hello");
+/// let offered: Remote = memory.slice(8..).remote(); // what a peer needs to reach it
+/// assert_eq!(offered.len, 4088);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryRegion {
     inner: Arc<MrInner>,
@@ -341,6 +366,19 @@ impl Drop for MrInner {
 }
 
 /// Where datagrams go.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::queue::UdDestination;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let domain = device.alloc_pd()?;
+/// let handle = domain.create_ah(device.info().address)?;
+/// let to = UdDestination { ah: handle.handle(), qpn: 0x12, qkey: 0x1111 };
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
     inner: Arc<AhInner>,

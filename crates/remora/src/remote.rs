@@ -1,11 +1,9 @@
 //! Memory of a peer: where it is, how long it is, and the key that opens it.
 
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds};
 
 use remora_nic::queue;
 use thiserror::Error;
-
-use crate::slice::resolve;
 
 /// A range of a peer's registered memory: what the peer gives away to have it read and written.
 ///
@@ -117,6 +115,21 @@ impl From<Remote> for queue::Remote {
     fn from(remote: Remote) -> queue::Remote {
         queue::Remote { addr: remote.addr, rkey: remote.rkey }
     }
+}
+
+/// Where a range of `len` bytes begins, and how long it is; `None` if it is not within.
+pub(crate) fn resolve(range: impl RangeBounds<usize>, len: u64) -> Option<(u64, u64)> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start as u64,
+        Bound::Excluded(before) => (*before as u64).checked_add(1)?,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => (*last as u64).checked_add(1)?,
+        Bound::Excluded(end) => *end as u64,
+        Bound::Unbounded => len,
+    };
+    (start <= end && end <= len).then(|| (start, end - start))
 }
 
 /// What is read before it is judged.

@@ -1,12 +1,12 @@
 //! Parts of registered memory, as requests name them.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 
 use remora_nic::queue::Sge;
 
 use crate::memory::AccessError;
 use crate::region::MemoryRegion;
-use crate::remote::Remote;
+use crate::remote::{Remote, resolve};
 
 /// A part of a [`MemoryRegion`], of which it keeps the registration alive.
 ///
@@ -121,6 +121,18 @@ impl MemorySlice {
         Ok(bytes)
     }
 
+    /// The 64-bit word at the beginning, in host byte order, and with it all that was written
+    /// before it (acquire): what a peer writes last, and the program watches.
+    ///
+    /// # Errors
+    /// There are fewer bytes, its address is no multiple of 8, or the region has no buffer of its
+    /// own.
+    pub fn load_u64(&self) -> Result<u64, AccessError> {
+        self.check(8)?;
+        let none = AccessError::OutOfRange { offset: 0, len: 8, buffer: 0 };
+        self.region.buffer().ok_or(none)?.load_u64(self.start as usize)
+    }
+
     fn check(&self, len: usize) -> Result<(), AccessError> {
         if len <= self.len() {
             return Ok(());
@@ -140,19 +152,4 @@ impl From<&MemorySlice> for MemorySlice {
     fn from(slice: &MemorySlice) -> MemorySlice {
         slice.clone()
     }
-}
-
-/// Where a range of `len` bytes begins, and how long it is; `None` if it is not within.
-pub(crate) fn resolve(range: impl RangeBounds<usize>, len: u64) -> Option<(u64, u64)> {
-    let start = match range.start_bound() {
-        Bound::Included(start) => *start as u64,
-        Bound::Excluded(before) => (*before as u64).checked_add(1)?,
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(last) => (*last as u64).checked_add(1)?,
-        Bound::Excluded(end) => *end as u64,
-        Bound::Unbounded => len,
-    };
-    (start <= end && end <= len).then(|| (start, end - start))
 }

@@ -1,4 +1,4 @@
-//! Who is to be woken when the driver's lock is free again.
+//! Tasks that are to be woken when the driver's lock is free again.
 //!
 //! The card's news appear under the driver's lock. A waker runs code of the application, or of its
 //! executor, and that code may take the same lock. So news are noted here, and delivered by a
@@ -89,7 +89,7 @@ impl Wakes {
 
     /// Delivers all there is. The caller holds no lock.
     pub(crate) fn deliver(&self) {
-        if !self.any.swap(false, Ordering::AcqRel) {
+        if !self.any() || !self.any.swap(false, Ordering::AcqRel) {
             return;
         }
         loop {
@@ -104,7 +104,8 @@ impl Wakes {
         }
     }
 
-    /// Until the guard is dropped, this thread delivers what it notes, and nobody is woken for it.
+    /// Until the guard is dropped, this thread delivers what it notes, and wakes no other thread
+    /// for it.
     pub(crate) fn here(&self) -> Here<'_> {
         Here { wakes: self, before: DELIVERS.replace(ptr::from_ref(self).addr()) }
     }

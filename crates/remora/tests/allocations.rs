@@ -1,41 +1,13 @@
 //! Calls of kernels, and READs, allocate nothing, on either card.
 
+#[path = "support/counting.rs"]
+mod counting;
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use counting::allocations;
 use remora::nic::queue::{Completion, Data, SendFlags, SendOp, SendRequest, Status};
 use remora::offload::kernel::builtin::{consistency, opcode};
 use support::{PATIENCE, pair};
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-/// The system's allocator, and a count.
-struct Counting;
-
-// SAFETY: every call is handed on as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: by the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: by the caller's promise.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: by the caller's promise.
-        unsafe { System.realloc(ptr, layout, new) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Rounds that are counted, after as many in which pools and queues may grow.
 const ROUNDS: usize = 500;
@@ -73,9 +45,9 @@ fn calls_and_reads_allocate_nothing() {
         }
     };
     rounds();
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations();
     rounds();
     // Expect: none; but where this machine is busy, a pool may grow once more.
-    let more = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let more = allocations() - before;
     assert!(more < ROUNDS / 10, "{more} allocations in {ROUNDS} calls and as many READs");
 }

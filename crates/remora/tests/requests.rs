@@ -4,11 +4,15 @@
 mod executor;
 
 use std::net::SocketAddr;
-use std::task::Poll;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use executor::{block_on, poll_once, run_all};
+use remora::CreateQpError;
 use remora::nic::PostError;
 use remora::nic::qp::{QpAttr, State};
 use remora::nic::queue::{CompletionFlags, Status, WorkKind};
@@ -215,6 +219,11 @@ fn what_is_wrong_before_it_is_posted_the_future_says() {
     assert!(matches!(block_on(polled.send(b"")), Err(RequestError::Polled)));
     let half = a.domain.create_qp(&QueuePairOptions::new().recv_cq(&cq)).unwrap();
     assert!(matches!(block_on(half.recv(&a.memory)), Err(RequestError::Polled)));
+    let no_room = a.domain.create_qp(&QueuePairOptions::new().recv_depth(0)).unwrap();
+    assert!(matches!(block_on(no_room.recv(&a.memory)), Err(RequestError::Polled)));
+    let shared = a.domain.create_srq(4, 1).unwrap();
+    let silent = a.domain.create_qp(&QueuePairOptions::new().srq(&shared));
+    assert!(matches!(silent, Err(CreateQpError::NoCompletionQueue)));
     let unconnected = half.send(b"").wait(TIMEOUT);
     assert!(matches!(unconnected, Err(RequestError::Post(PostError::State(State::Reset)))));
 }
@@ -229,6 +238,18 @@ fn a_request_outlives_every_handle() {
     drop((device, domain, qp, memory));
     block_on(write).unwrap();
     assert_eq!(b.memory.slice(..13).to_vec().unwrap(), b"still written");
+}
+
+#[test]
+fn a_queue_pair_that_is_dropped_leaves_nothing_behind() {
+    let (a, b) = pair();
+    let peer = b.memory.slice(..).remote();
+    for _ in 0..20 {
+        drop((a.qp.write(&a.memory, peer), a.qp.recv(&a.memory), a.qp.fetch_add(peer, 1)));
+    }
+    let End { device, domain, qp, memory } = a;
+    drop((domain, qp, memory));
+    wait_until(|| device.in_use() == Default::default());
 }
 
 #[test]
@@ -249,7 +270,7 @@ fn a_wait_ends_in_time_and_the_request_goes_on() {
     assert_eq!(early.len, 5);
 }
 
-/// Nobody drives here but the background threads, and those who are woken by them.
+/// The background threads drive here, and the tasks that they wake.
 #[test]
 fn no_wake_up_is_lost() {
     let (a, b) = pair();
@@ -275,6 +296,35 @@ fn no_wake_up_is_lost() {
     drop(echo.join().unwrap());
 }
 
+/// A thread that polls a queue of its own finds what is news for others, and the background thread
+/// rests meanwhile.
+#[test]
+fn a_thread_that_polls_for_itself_wakes_others() {
+    let (a, b) = pair();
+    let peer = b.memory.slice(..).remote();
+    let queue = a.device.create_cq(16).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(queue.poll(&mut [Completion::default()]).unwrap(), 0);
+            }
+        });
+        block_on(async {
+            for i in 0..500u64 {
+                assert_eq!(a.qp.fetch_add(peer.slice(..8), 1).await.unwrap(), i);
+            }
+        });
+        // That thread is gone, and the card still wakes.
+        done.store(true, Ordering::Relaxed);
+        block_on(async {
+            for i in 500..600u64 {
+                assert_eq!(a.qp.fetch_add(peer.slice(..8), 1).await.unwrap(), i);
+            }
+        });
+    });
+}
+
 /// Tasks in a few threads, on a few queue pairs with little room; some drop what they asked for.
 #[test]
 fn tasks_share_queue_pairs() {
@@ -288,7 +338,7 @@ fn tasks_share_queue_pairs() {
     qps.iter().for_each(|(here, there)| connect(here, there, &a.device));
     let peer = b.memory.slice(..).remote();
     let regions = a.device.in_use().mrs + QPS;
-    let task = |number: usize| -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+    let task = |number: usize| -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (qp, domain) = (qps[number % QPS].0.clone(), a.domain.clone());
         Box::pin(async move {
             let mine = domain.alloc(64, Access::LOCAL_WRITE).unwrap();
@@ -362,4 +412,32 @@ fn an_application_moves_a_queue_pair_to_the_error_state_and_its_tasks_learn_of_i
     let waiting = thread::spawn(move || status(block_on(qp.recv(&a.memory))));
     a.qp.modify(&QpAttr { state: Some(State::Error), ..QpAttr::default() }).unwrap();
     assert_eq!(waiting.join().unwrap(), Status::Flushed);
+}
+
+/// A waker may be all that keeps a task, and that task may have requests of the same queue pair.
+#[test]
+fn a_waker_that_is_replaced_may_end_other_requests() {
+    struct Task(#[expect(dead_code, reason = "it is only dropped")] Vec<Request>);
+    impl Wake for Task {
+        fn wake(self: Arc<Task>) {}
+    }
+    let (a, b) = pair_of(&QueuePairOptions::new().recv_depth(2));
+    let task = || Waker::from(Arc::new(Task(vec![b.qp.recv(&b.memory), b.qp.recv(&b.memory)])));
+    let mut first = b.qp.recv(b.memory.slice(..8));
+    for waker in [task(), task()] {
+        let polled = Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+    }
+    // That of the second task goes with the request.
+    drop(first);
+    let mut waits = b.qp.recv(b.memory.slice(8..16));
+    for waker in [task(), task()] {
+        assert!(Pin::new(&mut waits).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    // Two for those that were dropped.
+    let sent: Vec<Request> = (0..3).map(|_| a.qp.send(b"message")).collect();
+    assert_eq!(block_on(waits).unwrap().len, 7);
+    for message in sent {
+        block_on(message).unwrap();
+    }
 }

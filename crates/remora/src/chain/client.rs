@@ -12,8 +12,11 @@ use crate::channel::WaitError;
 use crate::completion::CompletionQueue;
 use crate::device::Device;
 use crate::memory::{AccessError, AllocError, Buffer};
-use crate::queue_pair::{ConnectionParams, CreateQpError, Peer, QueuePair, QueuePairOptions};
+use crate::options::{ConnectionParams, Peer, QueuePairOptions};
+use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
+use crate::request::RequestError;
+use crate::shared_receive::CreateQpError;
 
 /// Why a chain was not connected to its client.
 #[derive(Debug, Error)]
@@ -47,7 +50,7 @@ impl Chain {
 }
 
 /// A connection over which nobody may reach memory.
-fn closed(mtu: Mtu) -> ConnectionParams {
+pub(super) fn closed(mtu: Mtu) -> ConnectionParams {
     ConnectionParams { access: Access::empty(), ..ConnectionParams::new(mtu) }
 }
 
@@ -66,6 +69,9 @@ pub enum CallError {
     /// The connection has ended: perhaps the chain has, by an error of its own.
     #[error("the call failed: {0}")]
     Status(Status),
+    /// A request of the call failed.
+    #[error(transparent)]
+    Request(#[from] RequestError),
     /// The client's own memory.
     #[error(transparent)]
     Memory(#[from] AccessError),
@@ -90,9 +96,36 @@ pub enum ChainClientError {
 
 /// The longest message of a client.
 pub const MESSAGE_MAX: usize = 512;
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a call may take, unless the client was told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client of a chain: one call at a time.
+///
+/// It polls; [`AsyncChainClient`](super::AsyncChainClient) has calls as futures.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::offload::chain::offload::{list, table::Value};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (server, device) = (Device::open()?, Device::open()?);
+/// // A list of one value in the server's memory, and a program that walks it.
+/// let domain = server.alloc_pd()?;
+/// let memory = domain.alloc(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+/// memory.write_at(1024, b"seven")?;
+/// let value = Value { addr: memory.addr() + 1024, len: 5 };
+/// memory.write_at(0, &list::nodes(memory.addr(), &[(7, value)]))?;
+/// let chain: Chain = domain.load_chain(&list::walking(), &[memory.clone(), memory.clone()])?;
+///
+/// let client = ChainClient::new(&device, &device.alloc_pd()?, 64)?;
+/// client.connect(chain.local().ok_or("it serves a client")?, device.info().mtu)?;
+/// chain.serve(client.local(), device.info().mtu)?;
+/// let mut answer = Vec::new();
+/// client.call(&list::message(7, memory.addr()), &mut answer)?;
+/// assert_eq!(answer, b"seven");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ChainClient {
     qp: QueuePair,
@@ -100,6 +133,8 @@ pub struct ChainClient {
     /// The message, then the answer.
     memory: MemoryRegion,
     answer_max: u32,
+    /// How long a call may take; ten seconds, unless it is changed.
+    pub timeout: Duration,
 }
 
 impl ChainClient {
@@ -117,7 +152,7 @@ impl ChainClient {
         let qp = pd.create_qp(&options)?;
         let buffer = Buffer::new(MESSAGE_MAX + answer_max.max(1) as usize)?;
         let memory = pd.register(buffer, Access::LOCAL_WRITE)?;
-        Ok(ChainClient { qp, cq, memory, answer_max })
+        Ok(ChainClient { qp, cq, memory, answer_max, timeout: TIMEOUT })
     }
 
     /// What the server must know to connect to it.
@@ -163,7 +198,7 @@ impl ChainClient {
         // The message's completion and the answer, in whichever order.
         let mut answer = None;
         for _ in 0..2 {
-            let entry = self.cq.spin(PATIENCE)?;
+            let entry = self.cq.spin(self.timeout)?;
             if entry.status != Status::Success {
                 return Err(CallError::Status(entry.status));
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use remora_nic::queue::{Completion, SendOp, WorkKind};
 
 use super::CallStatus;
-use super::client::CallFailure;
+use super::failure::CallFailure;
 use super::places::{Head, Places};
 use crate::channel::deadline;
 use crate::queue_pair::QueuePair;
@@ -21,12 +21,11 @@ use crate::slice::MemorySlice;
 /// Calls kernels by a queue pair whose requests are futures, several at once if need be. Cloning it
 /// gives another handle to the same places.
 ///
-/// The end of a call is told by a WRITE WITH IMMEDIATE, so nobody else may receive by the queue
+/// The end of a call is told by a WRITE WITH IMMEDIATE, so no other code may receive by the queue
 /// pair.
 ///
 /// ```
 /// use std::time::Duration;
-/// use remora::kernel::AsyncKernelClient;
 /// use remora::prelude::*;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -80,7 +79,7 @@ struct State {
 enum Place {
     Free,
     Waiting(Option<Waker>),
-    /// Nobody wants its result.
+    /// Its future is gone.
     Forgotten,
     Done(CallStatus, u32),
 }
@@ -156,7 +155,7 @@ impl Shared {
         let work = |data| Work { op: Some(op), data, more: payload, is_atomic: false };
         let sent = match &head {
             Head::Short(bytes, len) => work(bytes[..*len].into()),
-            Head::Long(head) => work(head.into()),
+            Head::Long(head) => work(self.places.region.slice(head.clone()).into()),
         };
         Ok((place, Request::new(&self.queue_pair, sent, None)))
     }
@@ -235,9 +234,19 @@ impl Shared {
     /// first.
     fn clear(&self, place: usize, status: CallStatus, last: u32) -> Place {
         if let Err(error) = self.places.result(place, status, last) {
-            tracing::debug!(%error, "a call that nobody waits for has ended");
+            tracing::debug!(%error, "a call whose future is gone has ended");
         }
         Place::Free
+    }
+
+    /// The end of a call wakes a task.
+    fn wait_for(&self, place: usize, waker: &Waker) {
+        let before = match &mut self.state().calls[place] {
+            Place::Waiting(before) => before.replace(waker.clone()),
+            _ => None,
+        };
+        // Without the lock: it may be the last that kept a task, and that another call.
+        drop(before);
     }
 
     /// Wakes a task that waits, to look for ends.
@@ -249,16 +258,18 @@ impl Shared {
         next.into_iter().for_each(Waker::wake);
     }
 
-    /// Nobody waits for a call any more: it is over, or its future is gone.
+    /// A call is over, or its future is gone.
     fn forget(&self, place: usize) {
-        {
+        let before = {
             let calls = &mut self.state().calls;
-            calls[place] = match calls[place] {
+            let next = match calls[place] {
                 Place::Waiting(_) => Place::Forgotten,
                 Place::Done(status, last) => self.clear(place, status, last),
                 Place::Free | Place::Forgotten => Place::Free,
             };
-        }
+            std::mem::replace(&mut calls[place], next)
+        };
+        drop(before);
         // The task may be the one that looks for ends.
         self.wake_next();
     }
@@ -279,7 +290,7 @@ impl Shared {
 /// A call under way: a future of its result. It was posted when it was made; if the future is
 /// dropped, its place is free again when the call has ended and another call of the client is
 /// polled.
-#[must_use = "nobody is told of the call's result"]
+#[must_use = "without the future, the program does not learn the result"]
 pub struct Call {
     shared: Arc<Shared>,
     state: CallState,
@@ -313,13 +324,16 @@ impl Call {
         {
             self.sent = None;
             if let Err(error) = sent {
+                if !matches!(error, RequestError::Status(_)) {
+                    // It was not even posted: no answer will come.
+                    self.state = CallState::Over;
+                    self.shared.state().calls[place] = Place::Free;
+                }
                 return Poll::Ready(Err(error.into()));
             }
         }
         // Before the look, which may find the end of the call.
-        if let waiting @ Place::Waiting(_) = &mut self.shared.state().calls[place] {
-            *waiting = Place::Waiting(Some(context.waker().clone()));
-        }
+        self.shared.wait_for(place, context.waker());
         let looked = self.shared.look(context);
         if let Some(result) = self.shared.result(place) {
             return Poll::Ready(result);

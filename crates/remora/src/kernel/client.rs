@@ -5,50 +5,15 @@ use std::time::{Duration, Instant};
 
 use remora_nic::PostError;
 use remora_nic::queue::{
-    Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status,
-    WorkKind,
+    Completion, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status, WorkKind,
 };
-use thiserror::Error;
 
 use super::CallStatus;
+use super::failure::CallFailure;
 use super::places::{Head, Places};
 use crate::completion::CompletionQueue;
-use crate::memory::AccessError;
 use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
-use crate::request::RequestError;
-
-/// Why a call has no result.
-#[derive(Debug, Error)]
-pub enum CallFailure {
-    /// The kernel, or the card that it was to run on, says no.
-    #[error("the call failed: {0}")]
-    Status(CallStatus),
-    /// The call cannot be posted.
-    #[error(transparent)]
-    Post(#[from] PostError),
-    /// The connection broke.
-    #[error("the connection broke: {0}")]
-    Connection(Status),
-    /// The completion queue overflowed.
-    #[error(transparent)]
-    Poll(#[from] PollCqError),
-    /// It took too long.
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
-    /// Header and parameters, or the result, are longer than the room for them.
-    #[error(transparent)]
-    Room(#[from] AccessError),
-    /// A request of a call failed.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// As many calls are in flight as the client was made for.
-    #[error("all {0} places for calls are taken: finish one first")]
-    Full(usize),
-    /// The answer is not what such a kernel answers.
-    #[error("the kernel's answer makes no sense")]
-    Answer,
-}
 
 /// A call in flight.
 #[derive(Debug)]
@@ -69,6 +34,35 @@ enum Slot {
 ///
 /// The queue pair's receive completions must go to a completion queue that nobody else polls: the
 /// end of a call is told by a WRITE WITH IMMEDIATE.
+///
+/// It polls, for programs that measure in microseconds; [`AsyncKernelClient`](super::AsyncKernelClient) has calls as futures.
+///
+/// ```
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (server, device) = (Device::open()?, Device::open()?);
+/// let echo = |call: Context| async move {
+///     let bytes = call.params(|params| Ok(params.to_vec())).await?;
+///     call.output(|out| out.extend_from_slice(&bytes)).await
+/// };
+/// server.deploy(7, Deployment::new("echo", []), echo)?;
+///
+/// let (there, domain) = (server.alloc_pd()?, device.alloc_pd()?);
+/// let passive = there.create_qp(&QueuePairOptions::new())?;
+/// let (sends, receives) = (device.create_cq(16)?, device.create_cq(16)?);
+/// let qp = domain.create_qp(&QueuePairOptions::rc(&sends).recv_cq(&receives))?;
+/// let params = ConnectionParams::new(device.info().mtu).kernels(true);
+/// passive.connect(qp.local(), &params)?;
+/// qp.connect(passive.local(), &params)?;
+///
+/// let mut client = KernelClient::new(&domain, &qp, &receives, 4, 64)?;
+/// let mut answer = Vec::new();
+/// client.call(7, b"hello", &mut answer)?;
+/// assert_eq!(answer, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct KernelClient {
     queue_pair: QueuePair,
@@ -152,12 +146,14 @@ impl KernelClient {
             (Head::Short(bytes, len), _) => {
                 self.send(slot, SendOp::Rpc { opcode }, Data::Inline(&bytes[..len]))?;
             }
-            (Head::Long(head), None) => {
-                self.send(slot, SendOp::Rpc { opcode }, Data::Sges(&[head.sge()]))?;
-            }
-            (Head::Long(head), Some(payload)) => {
-                let sges = [head.sge(), payload];
-                self.send(slot, SendOp::RpcWrite { opcode }, Data::Sges(&sges))?;
+            (Head::Long(head), payload) => {
+                let head = self.places.region.sge(head.start as u64, head.len() as u32);
+                let sges = [head, payload.unwrap_or_default()];
+                let (op, sges) = match payload {
+                    None => (SendOp::Rpc { opcode }, &sges[..1]),
+                    Some(_) => (SendOp::RpcWrite { opcode }, &sges[..]),
+                };
+                self.send(slot, op, Data::Sges(sges))?;
             }
         }
         Ok(Ticket { slot })

@@ -9,6 +9,21 @@ use crate::live::Live;
 
 /// Takes the calls that no kernel is deployed for. Dropping it ends that: callers are told that
 /// there is no kernel.
+///
+/// ```
+/// use remora::prelude::*;
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let fallback = device.serve_fallback();
+/// // In a thread of its own:
+/// if let Some(call) = fallback.next(Duration::ZERO) {
+///     fallback.answer(&call, remora::kernel::CallStatus::OK, b"by hand");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Fallback {
     live: Arc<Live>,

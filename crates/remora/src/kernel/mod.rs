@@ -11,11 +11,13 @@
 mod awaited;
 pub mod builtin;
 mod client;
+mod failure;
 mod fallback;
 mod places;
 
 pub use awaited::{AsyncKernelClient, Call};
-pub use client::{CallFailure, KernelClient, Ticket};
+pub use client::{KernelClient, Ticket};
+pub use failure::CallFailure;
 pub use fallback::Fallback;
 pub use remora_nic::kernel::Bound;
 #[cfg(feature = "wasm")]

@@ -5,12 +5,11 @@ use std::ops::Range;
 use remora_nic::kernel::{HEADER_LEN, STATUS_WORD_LEN};
 use remora_nic::{Access, Queue};
 
-use super::client::CallFailure;
+use super::failure::CallFailure;
 use super::{CallStatus, Header, Notify, StatusWord};
 use crate::memory::AccessError;
 use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
-use crate::slice::MemorySlice;
 
 /// Room for a call's header and parameters: a packet of the largest MTU.
 const CALL_LEN: usize = 4096;
@@ -37,7 +36,8 @@ pub(super) struct Places {
 pub(super) enum Head {
     /// So many bytes of these.
     Short([u8; SHORT_LEN], usize),
-    Long(MemorySlice),
+    /// This part of the region.
+    Long(Range<usize>),
 }
 
 impl Places {
@@ -98,7 +98,7 @@ impl Places {
         let at = self.call_at(place);
         self.region.write_at(at, &head)?;
         self.region.write_at(at + head.len(), params)?;
-        Ok(Head::Long(self.region.slice(at..at + len)))
+        Ok(Head::Long(at..at + len))
     }
 
     /// Where the result of a call lies that has ended with `status`, and whose last message had

@@ -39,16 +39,25 @@
 //! # }
 //! ```
 //!
-//! # Who drives
-//! Nobody needs a reactor. Polling a future drives the device one step; while all tasks wait, the
+//! # What drives the device
+//! No reactor is needed. Polling a future drives the device one step; while all tasks wait, the
 //! device's background thread does, and wakes the tasks whose requests have ended. No thread spins.
 //!
 //! # Dropping a future
-//! A request that is posted goes on: the card carries it out, whether or not anybody wants to know
-//! how it ends. The memory that it names stays registered until then, even if every other handle of
+//! A request that is posted goes on: the card carries it out, whether or not a task waits for
+//! its end. The memory that it names stays registered until then, even if every other handle of
 //! the region is dropped; then its place in the queue is free again. Nothing leaks, and nothing is
 //! cancelled: a peer may find the bytes of a WRITE whose future was dropped, and a message may
 //! arrive in the memory of a `recv` whose future was dropped (it is then lost to the program).
+//!
+//! A future keeps its queue pair, and so the device. When the last of both futures and handles is
+//! gone, the queue pair is destroyed, and what is then in flight ends with it.
+//!
+//! # A time limit
+//! A future has none; an executor's time-out drops it, and [`wait`](Request::wait) has one of its
+//! own. A request that the peer's card does not answer fails after the retries of the connection. A
+//! `recv` fails when the connection ends ([`Connection`](crate::Connection)), or when another
+//! request of the queue pair fails: a peer that falls silent is not noticed by waiting alone.
 //!
 //! # A full queue
 //! As many requests are in flight as the queue pair was made for
@@ -57,6 +66,8 @@
 //! that wait for room served in the order in which they were first polled. It is posted when its
 //! future is polled and there is room, and not at all if the future is dropped before.
 
+mod error;
+mod outcome;
 pub(crate) mod queue;
 mod source;
 pub(crate) mod table;
@@ -68,110 +79,43 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use remora_nic::queue::{
-    Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest,
-};
-use remora_nic::queue::{Sge, Status};
-use remora_nic::{PostError, Queue};
-use thiserror::Error;
+use remora_nic::Queue;
+use remora_nic::queue::{Completion, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge};
 
+pub use self::error::RequestError;
+pub use self::outcome::Outcome;
 use self::queue::{Held, Requests};
 pub use self::source::Source;
 use self::table::Ticket;
 use crate::channel::deadline;
-use crate::memory::AccessError;
 use crate::queue_pair::QueuePair;
-use crate::region::RegisterError;
-use crate::remote::{Remote, RemoteError};
 use crate::slice::MemorySlice;
 
 /// How long a thread that waits for a request polls before it sleeps: longer than an answer takes
 /// on one machine, or in a rack.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Why a request has no result.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum RequestError {
-    /// It ended, and not well.
-    #[error("the request failed: {0}")]
-    Status(#[from] Status),
-    /// It was not posted.
-    #[error(transparent)]
-    Post(#[from] PostError),
-    /// There is less room than bytes to go there. Nothing was posted.
-    #[error("{len} bytes do not fit into the {room} bytes that are to take them")]
-    NoRoom {
-        /// Bytes.
-        len: u64,
-        /// Room for them.
-        room: u64,
-    },
-    /// The queue pair reports to a completion queue that the application polls. Nothing was
-    /// posted.
-    #[error("the queue pair reports to a queue that is polled: make it with QueuePairOptions::new")]
-    Polled,
-    /// The completion queue has lost entries. (It has room for all requests; only work that was
-    /// posted to the queue pair besides can fill it.)
-    #[error(transparent)]
-    Lost(#[from] PollCqError),
-    /// The local memory cannot be read or written by the program.
-    #[error(transparent)]
-    Memory(#[from] AccessError),
-    /// No memory for what the request brings back.
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-    /// The peer's message does not describe remote memory.
-    #[error(transparent)]
-    Remote(#[from] RemoteError),
-    /// It did not end in time. It goes on: see [the module](self) on dropping a future.
-    #[error("the request did not end within {0:?}")]
-    Timeout(Duration),
-}
-
-/// What a request brings: a sealed trait.
-pub trait Outcome: sealed::FromEnd {}
-
-impl Outcome for Completion {}
-impl Outcome for u64 {}
-impl Outcome for Remote {}
-
-mod sealed {
-    use super::{Completion, MemorySlice, Remote, RequestError};
-
-    pub trait FromEnd: Sized {
-        /// From the completion, and the memory that the request has filled.
-        fn from_end(end: Completion, memory: Option<&MemorySlice>) -> Result<Self, RequestError>;
-    }
-
-    impl FromEnd for Completion {
-        fn from_end(end: Completion, _: Option<&MemorySlice>) -> Result<Completion, RequestError> {
-            Ok(end)
-        }
-    }
-
-    /// The word before an atomic.
-    impl FromEnd for u64 {
-        fn from_end(_: Completion, memory: Option<&MemorySlice>) -> Result<u64, RequestError> {
-            let mut word = [0; 8];
-            memory.map_or(Ok(()), |memory| memory.read(&mut word))?;
-            Ok(u64::from_ne_bytes(word))
-        }
-    }
-
-    /// What a peer has sent.
-    impl FromEnd for Remote {
-        fn from_end(end: Completion, memory: Option<&MemorySlice>) -> Result<Remote, RequestError> {
-            let mut bytes = [0; Remote::LEN];
-            let len = (end.len as usize).min(bytes.len());
-            memory.map_or(Ok(()), |memory| memory.read(&mut bytes[..len]))?;
-            Ok(Remote::from_bytes(&bytes[..len])?)
-        }
-    }
-}
-
 /// A request under way: a future of how it ends, which [the module](self) is about.
-#[must_use = "nobody is told how the request ends"]
+///
+/// ```
+/// use remora::prelude::*;
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open()?;
+/// # let domain = device.alloc_pd()?;
+/// # let qp = domain.create_qp(&QueuePairOptions::new())?;
+/// # qp.loop_back(&qp, Access::all())?;
+/// # let memory = domain.alloc(64, Access::all())?;
+/// # let peer = memory.slice(..).remote();
+/// // In an async function: `qp.write(…).await?`. In any other:
+/// let wrote = qp.write(b"bytes", peer.slice(..5)).wait(Duration::from_secs(10))?;
+/// let before = qp.fetch_add(peer.slice(8..16), 1).wait(Duration::from_secs(10))?;
+/// assert_eq!(before, 0);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "without the future, the program does not learn how the request ends"]
 pub struct Request<T = Completion> {
     qp: QueuePair,
     queue: Queue,
@@ -334,7 +278,12 @@ impl<T: Outcome> Request<T> {
         let requests = self.qp.requests()?;
         let (result, freed) = {
             let mut table = requests.table();
-            let Poll::Ready(end) = table.look(ticket, waker) else { return None };
+            let (end, unneeded) = table.look(ticket, waker);
+            let Poll::Ready(end) = end else {
+                drop(table);
+                unneeded.settle();
+                return None;
+            };
             let result = end.map_err(RequestError::from).and_then(|end| {
                 let end = end.ok().map_err(|error| RequestError::Status(error.status))?;
                 // Before the slot is given back: the next request in it has the same word.
@@ -353,11 +302,12 @@ impl<T> Request<T> {
         if let (State::Waiting(waiting), Some(waker)) = (&mut self.state, waker)
             && let Ok(requests) = requests(&self.qp, self.queue)
         {
-            requests.table().line_up(self.queue, &mut waiting.place, waker);
+            let freed = requests.table().line_up(self.queue, &mut waiting.place, waker);
+            freed.settle();
         }
     }
 
-    /// Nobody waits for the request any more.
+    /// The program does not wait for the request any more.
     fn let_go(&mut self) {
         let Some(requests) = self.qp.requests() else { return };
         match std::mem::replace(&mut self.state, State::Over) {
@@ -365,7 +315,7 @@ impl<T> Request<T> {
                 let (in_flight, freed) = requests.table().detach(ticket);
                 freed.settle();
                 if in_flight {
-                    // So that its completion is taken, whoever drives.
+                    // So that its completion is taken, whichever thread drives.
                     requests.arm();
                 }
             }
@@ -422,16 +372,15 @@ fn try_post(
     place: Option<u64>,
 ) -> Result<Option<(Ticket, Option<MemorySlice>)>, RequestError> {
     let requests = requests(qp, work.queue())?;
-    let ticket = {
+    let taken = {
         let mut table = requests.table();
         if let Some(lost) = table.lost() {
             return Err(lost.into());
         }
-        match table.take(work.queue(), place, || work.held()) {
-            Some(ticket) => ticket,
-            None => return Ok(None),
-        }
+        table.take(work.queue(), place, || work.held())
     };
+    let Some((ticket, freed)) = taken else { return Ok(None) };
+    freed.settle();
     let word = work.is_atomic.then(|| qp.result_word(requests, ticket)).transpose();
     let posted = word.and_then(|word| {
         post(qp, ticket, work, word.as_ref())?;

@@ -1,7 +1,7 @@
-//! Where the completions of a queue pair's requests go, and who takes them.
+//! The completion queue of a queue pair's requests, and the tasks that take from it.
 //!
-//! The completion queue belongs to the requests alone. Whoever polls a future takes all that has
-//! come, for its own request and for others, and if its own is not there drives the device one
+//! The completion queue belongs to the requests alone. A task that polls a future takes all that
+//! has come, for its own request and for others, and if its own is not there drives the device one
 //! step. Before a task is told to wait, the queue is armed, under the same lock under which it was
 //! found empty, so that no entry comes in between; the next entry is then news (see
 //! [`crate::wakes`]), and [`Requests::take_news`] wakes the tasks that it is for.

@@ -2,7 +2,7 @@
 //!
 //! A request has a slot from before it is posted until its completion has been taken and its
 //! future has seen it, or is gone. The slot's number and generation are the work request's id, so
-//! that a completion finds its slot, and one that belongs to nobody finds none. Slots are used
+//! that a completion finds its slot, and a completion of other work finds none. Slots are used
 //! again: a table that is warm allocates nothing.
 
 use std::collections::VecDeque;
@@ -62,17 +62,25 @@ enum State {
 
 /// What a change of the table sets free: to be dropped and woken by the caller, without any lock.
 #[derive(Debug)]
-#[must_use = "somebody is to be woken"]
+#[must_use = "a task may have to be woken"]
 pub(crate) struct Freed<H> {
     pub(crate) held: Option<H>,
     /// The task of a request that has ended, and a task that may now have a slot.
     pub(crate) wakers: [Option<Waker>; 2],
+    /// A waker that is not needed any more. To drop it may end a task, and so other requests.
+    pub(crate) unneeded: Option<Waker>,
+}
+
+impl<H> Default for Freed<H> {
+    fn default() -> Freed<H> {
+        Freed { held: None, wakers: [None, None], unneeded: None }
+    }
 }
 
 impl<H> Freed<H> {
     /// Gives the memory back, then wakes.
     pub(crate) fn settle(self) {
-        drop(self.held);
+        drop((self.held, self.unneeded));
         self.wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }
@@ -100,59 +108,66 @@ impl<H> Table<H> {
         queue: Queue,
         place: Option<u64>,
         held: impl FnOnce() -> H,
-    ) -> Option<Ticket> {
+    ) -> Option<(Ticket, Freed<H>)> {
+        let mut freed = Freed::default();
         let (free, line) = (&mut self.free[queue as usize], &mut self.lines[queue as usize]);
         match place {
             None if !line.is_empty() => return None,
             None => {}
             Some(place) => {
                 let at = line.iter().take(free.len()).position(|(other, _)| *other == place)?;
-                line.remove(at);
+                freed.unneeded = line.remove(at).map(|(_, waker)| waker);
             }
         }
         let index = free.pop()?;
         let slot = &mut self.slots[index as usize];
-        // Never zero, so that ids which applications choose are most likely nobody's.
+        // Never zero, so that the small ids which applications choose match no slot.
         slot.generation = slot.generation.wrapping_add(1).max(1);
         slot.state = State::InFlight(None);
         slot.held = Some(held());
-        Some(Ticket { index, generation: slot.generation })
+        Some((Ticket { index, generation: slot.generation }, freed))
     }
 
     /// Puts a task in line for a slot, or replaces the waker of one that stands there.
-    pub(crate) fn line_up(&mut self, queue: Queue, place: &mut Option<u64>, waker: &Waker) {
+    pub(crate) fn line_up(
+        &mut self,
+        queue: Queue,
+        place: &mut Option<u64>,
+        waker: &Waker,
+    ) -> Freed<H> {
         let line = &mut self.lines[queue as usize];
         if let Some(place) = *place
             && let Some((_, old)) = line.iter_mut().find(|(other, _)| *other == place)
         {
-            old.clone_from(waker);
-            return;
+            let unneeded = replace(old, waker);
+            return Freed { unneeded, ..Freed::default() };
         }
         line.push_back((self.next_place, waker.clone()));
         *place = Some(self.next_place);
         self.next_place += 1;
+        Freed::default()
     }
 
     /// Leaves the line.
     pub(crate) fn leave(&mut self, queue: Queue, place: u64) -> Freed<H> {
-        self.lines[queue as usize].retain(|(other, _)| *other != place);
-        Freed { held: None, wakers: [None, self.next_in_line(queue)] }
+        let line = &mut self.lines[queue as usize];
+        let at = line.iter().position(|(other, _)| *other == place);
+        let unneeded = at.and_then(|at| line.remove(at)).map(|(_, waker)| waker);
+        Freed { held: None, wakers: [None, self.next_in_line(queue)], unneeded }
     }
 
-    /// A request has ended. One that nobody has posted, or that has ended before, changes nothing.
+    /// A request has ended. A completion of other work, or a second one, changes nothing.
     pub(crate) fn end(&mut self, completion: Completion) -> Freed<H> {
         let ticket = Ticket::from_wr_id(completion.wr_id);
-        let Some(slot) = self.find(ticket) else {
-            return Freed { held: None, wakers: [None, None] };
-        };
+        let Some(slot) = self.find(ticket) else { return Freed::default() };
         match &mut slot.state {
             State::InFlight(waker) => {
                 let waker = waker.take();
                 slot.state = State::Ended(completion);
-                Freed { held: slot.held.take(), wakers: [waker, None] }
+                Freed { held: slot.held.take(), wakers: [waker, None], unneeded: None }
             }
             State::Detached => self.release(ticket),
-            State::Free | State::Ended(_) => Freed { held: None, wakers: [None, None] },
+            State::Free | State::Ended(_) => Freed::default(),
         }
     }
 
@@ -161,50 +176,52 @@ impl<H> Table<H> {
         &mut self,
         ticket: Ticket,
         waker: Option<&Waker>,
-    ) -> Poll<Result<Completion, PollCqError>> {
+    ) -> (Poll<Result<Completion, PollCqError>>, Freed<H>) {
         let lost = self.lost;
-        let Some(slot) = self.find(ticket) else { return Poll::Pending };
-        match (&mut slot.state, lost) {
+        let mut freed = Freed::default();
+        let Some(slot) = self.find(ticket) else { return (Poll::Pending, freed) };
+        let end = match (&mut slot.state, lost) {
             (State::Ended(completion), _) => Poll::Ready(Ok(*completion)),
             (_, Some(lost)) => Poll::Ready(Err(lost)),
             (State::InFlight(old), None) => {
                 match (old, waker) {
-                    (Some(old), Some(new)) => old.clone_from(new),
+                    (Some(old), Some(new)) => freed.unneeded = replace(old, new),
                     (old, Some(new)) => *old = Some(new.clone()),
                     (_, None) => {}
                 }
                 Poll::Pending
             }
             (State::Free | State::Detached, None) => Poll::Pending,
-        }
+        };
+        (end, freed)
     }
 
     /// Gives a slot back.
     pub(crate) fn release(&mut self, ticket: Ticket) -> Freed<H> {
-        let Some(slot) = self.find(ticket) else {
-            return Freed { held: None, wakers: [None, None] };
-        };
+        let Some(slot) = self.find(ticket) else { return Freed::default() };
         slot.state = State::Free;
         let held = slot.held.take();
         let queue = if ticket.index < self.send_slots { Queue::Send } else { Queue::Recv };
         self.free[queue as usize].push(ticket.index);
-        Freed { held, wakers: [None, self.next_in_line(queue)] }
+        Freed { held, wakers: [None, self.next_in_line(queue)], unneeded: None }
     }
 
     /// The request's future is gone. If it is in flight, it stays so, and its completion gives the
     /// slot back; returns whether it is.
     pub(crate) fn detach(&mut self, ticket: Ticket) -> (bool, Freed<H>) {
         let lost = self.lost.is_some();
-        match self.find(ticket) {
-            Some(slot) if matches!(slot.state, State::InFlight(_)) && !lost => {
-                slot.state = State::Detached;
-                (true, Freed { held: None, wakers: [None, None] })
+        let Some(slot) = self.find(ticket) else { return (false, Freed::default()) };
+        match std::mem::replace(&mut slot.state, State::Detached) {
+            State::InFlight(unneeded) if !lost => (true, Freed { unneeded, ..Freed::default() }),
+            State::InFlight(unneeded) => {
+                let freed = self.release(ticket);
+                (false, Freed { unneeded, ..freed })
             }
             _ => (false, self.release(ticket)),
         }
     }
 
-    /// No request ends any more; returns who is to be told.
+    /// No request ends any more; returns the wakers of all tasks that wait.
     pub(crate) fn lose(&mut self, error: PollCqError) -> Vec<Waker> {
         self.lost = Some(error);
         let waiting = self.slots.iter_mut().filter_map(|slot| match &mut slot.state {
@@ -225,13 +242,13 @@ impl<H> Table<H> {
         self.slots.iter_mut().filter_map(|slot| slot.held.take()).collect()
     }
 
-    /// Requests in flight, or with an end that nobody has seen.
+    /// Requests in flight, or with an end that no future has seen.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         self.slots.len() - self.free[0].len() - self.free[1].len()
     }
 
-    /// The last of those in line who may have a slot, of whom there is one more now.
+    /// The last of the tasks in line that may have a slot, of which there is one more now.
     fn next_in_line(&self, queue: Queue) -> Option<Waker> {
         let at = self.free[queue as usize].len().checked_sub(1)?;
         self.lines[queue as usize].get(at).map(|(_, waker)| waker.clone())
@@ -240,5 +257,145 @@ impl<H> Table<H> {
     fn find(&mut self, ticket: Ticket) -> Option<&mut Slot<H>> {
         let slot = self.slots.get_mut(ticket.index as usize)?;
         (slot.generation == ticket.generation && ticket.generation != 0).then_some(slot)
+    }
+}
+
+/// Puts a waker in the place of another; returns the old one, if it is not as good.
+fn replace(old: &mut Waker, new: &Waker) -> Option<Waker> {
+    (!old.will_wake(new)).then(|| std::mem::replace(old, new.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use remora_nic::queue::Status;
+
+    use super::*;
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Count>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn count() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count::default());
+        (count.clone(), count.into())
+    }
+
+    fn woken(count: &Count) -> usize {
+        count.0.load(Ordering::Relaxed)
+    }
+
+    /// What the card uses: the test sees how many hold it.
+    type Held = Arc<()>;
+
+    fn entry(ticket: Ticket) -> Completion {
+        Completion { wr_id: ticket.wr_id(), len: ticket.index, ..Completion::default() }
+    }
+
+    #[test]
+    fn a_request_ends_and_gives_back_what_it_held() {
+        let mut table: Table<Held> = Table::new(2, 1);
+        let (held, (told, waker)) = (Arc::new(()), count());
+        let (ticket, _) = table.take(Queue::Send, None, || held.clone()).unwrap();
+        assert!(table.look(ticket, Some(&waker)).0.is_pending());
+        assert_eq!(Arc::strong_count(&held), 2);
+        table.end(entry(ticket)).settle();
+        assert_eq!((Arc::strong_count(&held), woken(&told)), (1, 1));
+        assert_eq!(table.look(ticket, None).0, Poll::Ready(Ok(entry(ticket))));
+        assert_eq!(table.in_use(), 1);
+        table.release(ticket).settle();
+        assert_eq!(table.in_use(), 0);
+    }
+
+    #[test]
+    fn a_detached_request_keeps_its_slot_and_what_it_holds_until_it_ends() {
+        let mut table: Table<Held> = Table::new(1, 0);
+        let held = Arc::new(());
+        let (ticket, _) = table.take(Queue::Send, None, || held.clone()).unwrap();
+        let (in_flight, freed) = table.detach(ticket);
+        freed.settle();
+        assert!(in_flight && Arc::strong_count(&held) == 2);
+        assert!(table.take(Queue::Send, None, || held.clone()).is_none());
+        table.end(entry(ticket)).settle();
+        assert_eq!((Arc::strong_count(&held), table.in_use()), (1, 0));
+
+        let (ended, _) = table.take(Queue::Send, None, || held.clone()).unwrap();
+        table.end(entry(ended)).settle();
+        let (in_flight, freed) = table.detach(ended);
+        freed.settle();
+        assert!(!in_flight && table.in_use() == 0);
+    }
+
+    #[test]
+    fn completions_of_nobody_change_nothing() {
+        let mut table: Table<Held> = Table::new(1, 1);
+        let (ticket, _) = table.take(Queue::Recv, None, Held::default).unwrap();
+        for wr_id in [0, 1, 7, u64::MAX, ticket.wr_id() ^ 1 << 32] {
+            table.end(Completion { wr_id, ..Completion::default() }).settle();
+        }
+        assert!(table.look(ticket, None).0.is_pending());
+        // Of an earlier request in the same slot.
+        table.end(entry(ticket)).settle();
+        table.release(ticket).settle();
+        let (next, _) = table.take(Queue::Recv, None, Held::default).unwrap();
+        assert_eq!(next.index, ticket.index);
+        table.end(entry(ticket)).settle();
+        assert!(table.look(next, None).0.is_pending());
+        let failed = Completion { status: Status::Flushed, ..entry(next) };
+        table.end(failed).settle();
+        table.end(entry(next)).settle();
+        assert_eq!(table.look(next, None).0, Poll::Ready(Ok(failed)), "an end is an end");
+    }
+
+    #[test]
+    fn slots_go_to_those_who_wait_longest() {
+        let mut table: Table<Held> = Table::new(1, 0);
+        let (first, _) = table.take(Queue::Send, None, Held::default).unwrap();
+        let (told, wakers): (Vec<_>, Vec<_>) = (0..3).map(|_| count()).unzip();
+        let mut places = [None; 3];
+        for (place, waker) in places.iter_mut().zip(&wakers) {
+            table.line_up(Queue::Send, place, waker).settle();
+            table.line_up(Queue::Send, place, waker).settle();
+        }
+        table.end(entry(first)).settle();
+        assert_eq!(told.iter().map(|count| woken(count)).sum::<usize>(), 0, "it is still seen");
+        table.release(first).settle();
+        assert_eq!(told.iter().map(|count| woken(count)).collect::<Vec<_>>(), [1, 0, 0]);
+        // A newcomer waits, and so does the second in line.
+        assert!(table.take(Queue::Send, None, Held::default).is_none());
+        assert!(table.take(Queue::Send, places[1], Held::default).is_none());
+        // The first gives up: the second is told.
+        table.leave(Queue::Send, places[0].unwrap()).settle();
+        assert_eq!(woken(&told[1]), 1);
+        let (second, _) = table.take(Queue::Send, places[1], Held::default).unwrap();
+        table.end(entry(second)).settle();
+        table.release(second).settle();
+        assert_eq!(woken(&told[2]), 1);
+        let (third, _) = table.take(Queue::Send, places[2], Held::default).unwrap();
+        table.end(entry(third)).settle();
+        table.release(third).settle();
+        assert!(table.take(Queue::Send, None, Held::default).is_some(), "the line is empty");
+    }
+
+    #[test]
+    fn when_entries_are_lost_everybody_is_told() {
+        let mut table: Table<Held> = Table::new(1, 0);
+        let (ticket, _) = table.take(Queue::Send, None, Held::default).unwrap();
+        let ((told, waker), (lined_up, other)) = (count(), count());
+        assert!(table.look(ticket, Some(&waker)).0.is_pending());
+        table.line_up(Queue::Send, &mut None, &other).settle();
+        table.lose(PollCqError::Overrun).into_iter().for_each(Waker::wake);
+        assert_eq!((woken(&told), woken(&lined_up)), (1, 1));
+        assert_eq!(table.look(ticket, None).0, Poll::Ready(Err(PollCqError::Overrun)));
+        assert!(!table.detach(ticket).0);
     }
 }

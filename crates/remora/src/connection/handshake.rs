@@ -1,0 +1,120 @@
+//! Steps of connection management under way, and why they fail.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use remora_nic::cm::message::RejectReason;
+use remora_nic::cm::{CommandError, ConnectError};
+use remora_nic::qp::{ModifyQpError, Mtu};
+use thiserror::Error;
+
+use crate::channel::deadline;
+use crate::driver::Driver;
+use crate::live::Live;
+
+/// Why a connection did not come about.
+#[derive(Debug, Error)]
+pub enum ConnectFailure {
+    /// The request itself is refused.
+    #[error(transparent)]
+    Request(#[from] ConnectError),
+    /// The connection is not in a state for this.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// The queue pair refuses.
+    #[error("the queue pair cannot be connected: {0}")]
+    QueuePair(#[from] ModifyQpError),
+    /// The peer refuses.
+    #[error("the peer refuses the connection ({reason:?}){}", describe(.message))]
+    Rejected {
+        /// Its reason.
+        reason: RejectReason,
+        /// Its own words, if it sent any.
+        message: String,
+    },
+    /// The peer does not answer.
+    #[error("{0} does not answer: is its device up, and is this its address?")]
+    Unreachable(IpAddr),
+    /// The peer asks for larger packets than ours may be. It will ask again.
+    #[error("the peer asks for the path MTU with code {asked}; ours is {} bytes", .ours.bytes())]
+    Mtu {
+        /// The code it asks for.
+        asked: u8,
+        /// Ours.
+        ours: Mtu,
+    },
+    /// It took too long.
+    #[error("no connection within {0:?}")]
+    Timeout(Duration),
+}
+
+fn describe(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
+}
+
+/// A step of connection management, which takes a message of the peer. It begins when it is first
+/// polled, or waited for; dropping it ends the attempt, and tells the peer so.
+#[must_use = "nothing happens until it is awaited, or waited for"]
+pub struct Handshake<'a, T> {
+    step: Pin<Box<dyn Future<Output = Result<T, ConnectFailure>> + Send + 'a>>,
+}
+
+impl<'a, T> Handshake<'a, T> {
+    pub(super) fn new(
+        step: impl Future<Output = Result<T, ConnectFailure>> + Send + 'a,
+    ) -> Handshake<'a, T> {
+        Handshake { step: Box::pin(step) }
+    }
+
+    /// Waits in an ordinary thread, for at most `timeout`.
+    ///
+    /// # Errors
+    /// See [`ConnectFailure`].
+    pub fn wait(mut self, timeout: Duration) -> Result<T, ConnectFailure> {
+        let end = deadline(timeout);
+        crate::park::until(end, &mut self).unwrap_or(Err(ConnectFailure::Timeout(timeout)))
+    }
+}
+
+impl<T> Future for Handshake<'_, T> {
+    type Output = Result<T, ConnectFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.step.as_mut().poll(context)
+    }
+}
+
+impl<T> fmt::Debug for Handshake<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshake").finish_non_exhaustive()
+    }
+}
+
+/// Waits until `look` finds something.
+pub(super) async fn news<T>(live: &Live, mut look: impl FnMut(&mut Driver) -> Option<T>) -> T {
+    poll_fn(|context| {
+        let _here = live.wakes.here();
+        let mut driver = live.lock();
+        live.progress(&mut driver);
+        driver.dispatch_events();
+        if let Some(found) = look(&mut driver) {
+            return Poll::Ready(found);
+        }
+        // Under the lock, under which news come.
+        live.wakes.wait_for_cm(context.waker());
+        drop(driver);
+        live.background.take_over();
+        Poll::Pending
+    })
+    .await
+}
+
+/// The words in private data, without its padding.
+pub(super) fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}

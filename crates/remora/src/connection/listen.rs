@@ -1,0 +1,230 @@
+//! The passive side of a connection.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use remora_nic::cm::message::RejectReason;
+use remora_nic::cm::service::PortSpace;
+use remora_nic::cm::{
+    AcceptParams, CmEvent, CommandError, IncomingRequest, ListenError, ListenerId,
+};
+use remora_nic::qp::{ModifyQpError, Mtu};
+
+use super::Connection;
+use super::handshake::{ConnectFailure, Handshake, news, text};
+use super::offer::{REPLY_DATA, REQUEST_DATA, take_offer, with_offer};
+use crate::device::Device;
+use crate::live::Live;
+use crate::options::{ConnectionParams, Peer};
+use crate::queue_pair::QueuePair;
+
+/// Listens for connections to a port of the TCP port space (RDMA CM's, not TCP's).
+///
+/// [The module](super) has an example with both sides.
+///
+/// ```
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let listener = device.listen(7473)?;
+/// assert_eq!(listener.port(), 7473);
+/// assert!(device.listen(7473).is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Listener {
+    live: Arc<Live>,
+    id: ListenerId,
+    port: u16,
+}
+
+/// A peer that wants to connect. Dropping it refuses. [The module](super) has an example.
+#[derive(Debug)]
+pub struct IncomingConnection {
+    live: Arc<Live>,
+    request: Box<IncomingRequest>,
+    /// The peer offers StRoM's op-codes.
+    offers: bool,
+    /// Accepted or rejected.
+    answered: bool,
+}
+
+impl Device {
+    /// Listens on `port`.
+    ///
+    /// # Errors
+    /// The port is taken on this device, or there are too many listeners.
+    pub fn listen(&self, port: u16) -> Result<Listener, ListenError> {
+        let service = PortSpace::Tcp.service_id(port);
+        let id = self.live.command(|driver| driver.nic.cm_mut().listen(service))?;
+        Ok(Listener { live: self.live.clone(), id, port })
+    }
+}
+
+impl Listener {
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The next request.
+    pub fn accept(&self) -> Handshake<'_, IncomingConnection> {
+        Handshake::new(async {
+            loop {
+                let news = news(&self.live, |driver| driver.take_cm_request(self.id)).await;
+                let CmEvent::ConnectRequest(mut request) = news else { continue };
+                let offers = take_offer(&mut request.private_data, REQUEST_DATA);
+                let live = self.live.clone();
+                return Ok(IncomingConnection { live, request, offers, answered: false });
+            }
+        })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.live.command(|driver| {
+            driver.nic.cm_mut().unlisten(self.id);
+            let now = driver.now();
+            while let Some(CmEvent::ConnectRequest(request)) = driver.take_cm_request(self.id) {
+                driver.refuse(now, request.conn, b"the listener is gone");
+            }
+        });
+    }
+}
+
+impl IncomingConnection {
+    /// The peer that asks.
+    pub fn peer(&self) -> SocketAddr {
+        self.request.peer
+    }
+
+    /// What it says: its private data, padded with zeroes.
+    pub fn private_data(&self) -> &[u8] {
+        &self.request.private_data
+    }
+
+    /// Accepts with a fresh reliable queue pair and at most 196 bytes of private data. The peer's
+    /// MTU and retries are taken, and its depths where they are the smaller. A peer whose MTU is
+    /// larger than that of `params` is told so; [`Device::connect`] then asks again with less.
+    pub fn accept(
+        mut self,
+        queue_pair: QueuePair,
+        private_data: &[u8],
+        params: &ConnectionParams,
+    ) -> Handshake<'static, Connection> {
+        let (params, private_data) = (*params, private_data.to_vec());
+        Handshake::new(async move {
+            let agreed = self.agree(&params)?;
+            let depth = params.max_rd_atomic.min(self.request.initiator_depth);
+            self.ready(&queue_pair, depth, &agreed)?;
+            let private_data = with_offer(&private_data, REPLY_DATA, agreed.kernels);
+            self.answer(AcceptParams {
+                qpn: queue_pair.qpn(),
+                starting_psn: queue_pair.local().psn,
+                responder_resources: depth,
+                initiator_depth: agreed.max_rd_atomic,
+                target_ack_delay: 0,
+                rnr_retry_count: params.rnr_retry,
+                srq: false,
+                flow_control: false,
+                private_data: &private_data,
+            })?;
+            self.establish(queue_pair).await
+        })
+    }
+
+    /// What both sides can do. A peer that asks for a larger MTU than ours is told so: only the
+    /// side that asks names an MTU, and there is no answer but yes or no.
+    fn agree(&mut self, ours: &ConnectionParams) -> Result<ConnectionParams, ConnectFailure> {
+        let asked = self.request.path_mtu;
+        let Some(mtu) = Mtu::from_code(asked).filter(|mtu| *mtu <= ours.mtu) else {
+            self.answered = true;
+            self.live.command(|driver| {
+                let now = driver.now();
+                let reason = RejectReason::INVALID_MTU;
+                driver.nic.cm_mut().reject(now, self.request.conn, reason, &[])
+            })?;
+            return Err(ConnectFailure::Mtu { asked, ours: ours.mtu });
+        };
+        Ok(ConnectionParams {
+            mtu,
+            max_rd_atomic: ours.max_rd_atomic.min(self.request.responder_resources),
+            retry_cnt: self.request.retry_count,
+            rnr_retry: self.request.rnr_retry_count,
+            kernels: self.offers && ours.kernels,
+            ..*ours
+        })
+    }
+
+    /// Readies the queue pair, which takes as many READs and atomics at a time as `depth`.
+    fn ready(
+        &self,
+        queue_pair: &QueuePair,
+        depth: u8,
+        agreed: &ConnectionParams,
+    ) -> Result<(), ModifyQpError> {
+        // Each side tells the other with which PSN to begin.
+        let (address, psn) = (self.request.peer.ip(), queue_pair.local().psn);
+        let peer = Peer { address, qpn: self.request.remote_qpn, psn };
+        queue_pair.to_init(agreed.access)?;
+        queue_pair.to_rtr(peer, &ConnectionParams { max_rd_atomic: depth, ..*agreed })?;
+        queue_pair.to_rts_from(self.request.starting_psn, agreed)
+    }
+
+    fn answer(&mut self, answer: AcceptParams<'_>) -> Result<(), CommandError> {
+        self.live.command(|driver| {
+            let now = driver.now();
+            driver.nic.cm_mut().accept(now, self.request.conn, &answer)
+        })?;
+        self.answered = true;
+        Ok(())
+    }
+
+    /// Waits until the peer has taken the answer.
+    async fn establish(&self, queue_pair: QueuePair) -> Result<Connection, ConnectFailure> {
+        let conn = self.request.conn;
+        let connection = Connection {
+            live: self.live.clone(),
+            conn,
+            queue_pair,
+            private_data: self.request.private_data.clone(),
+            peer: self.request.peer,
+        };
+        connection.follow();
+        match news(&self.live, |driver| driver.take_cm_event(conn)).await {
+            CmEvent::Established { .. } => Ok(connection),
+            CmEvent::Rejected { reason, private_data, .. } => {
+                Err(ConnectFailure::Rejected { reason, message: text(&private_data) })
+            }
+            _ => Err(ConnectFailure::Unreachable(connection.peer.ip())),
+        }
+    }
+
+    /// Refuses, in words that the peer's user will read (at most 148 bytes are sent).
+    pub fn reject(mut self, message: &str) {
+        self.refuse(message);
+    }
+
+    fn refuse(&mut self, message: &str) {
+        self.answered = true;
+        let mut end = message.len().min(148);
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.live.command(|driver| {
+            let now = driver.now();
+            driver.refuse(now, self.request.conn, &message.as_bytes()[..end]);
+        });
+    }
+}
+
+impl Drop for IncomingConnection {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.refuse("not accepted");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Why a call of a kernel has no result.
+
+use std::time::Duration;
+
+use remora_nic::PostError;
+use remora_nic::queue::{PollCqError, Status};
+use thiserror::Error;
+
+use super::CallStatus;
+use crate::memory::AccessError;
+use crate::request::RequestError;
+
+/// Why a call has no result.
+#[derive(Debug, Error)]
+pub enum CallFailure {
+    /// The kernel, or the card that it was to run on, says no.
+    #[error("the call failed: {0}")]
+    Status(CallStatus),
+    /// The call cannot be posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Connection(Status),
+    /// The completion queue overflowed.
+    #[error(transparent)]
+    Poll(#[from] PollCqError),
+    /// It took too long.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// Header and parameters, or the result, are longer than the room for them.
+    #[error(transparent)]
+    Room(#[from] AccessError),
+    /// A request of a call failed.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// As many calls are in flight as the client was made for.
+    #[error("all {0} places for calls are taken: finish one first")]
+    Full(usize),
+    /// The answer is not what such a kernel answers.
+    #[error("the kernel's answer makes no sense")]
+    Answer,
+}

@@ -1,0 +1,246 @@
+//! What queue pairs and connections are made with.
+
+use std::net::IpAddr;
+
+use remora_nic::qp::Mtu;
+use remora_nic::wire::Transport;
+use remora_nic::{Access, Psn, QpFlags};
+
+use crate::completion::CompletionQueue;
+use crate::shared_receive::SharedReceiveQueue;
+
+/// What a queue pair is made with.
+///
+/// [`QueuePairOptions::new`] makes one whose requests are futures ([`crate::request`]),
+/// [`QueuePairOptions::rc`] one that reports to a completion queue that the application polls.
+///
+/// ```
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let domain = device.alloc_pd()?;
+/// let awaited = domain.create_qp(&QueuePairOptions::new().send_depth(32).inline(128))?;
+///
+/// let queue = device.create_cq(64)?;
+/// let polled = domain.create_qp(&QueuePairOptions::rc(&queue).send_sges(2))?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct QueuePairOptions<'a> {
+    pub(crate) transport: Transport,
+    pub(crate) send_cq: Option<&'a CompletionQueue>,
+    pub(crate) recv_cq: Option<&'a CompletionQueue>,
+    pub(crate) srq: Option<&'a SharedReceiveQueue>,
+    pub(crate) send_depth: u32,
+    pub(crate) recv_depth: u32,
+    pub(crate) send_sges: usize,
+    pub(crate) recv_sges: usize,
+    pub(crate) inline: usize,
+    pub(crate) signal_all: bool,
+    pub(crate) flags: QpFlags,
+}
+
+impl Default for QueuePairOptions<'_> {
+    fn default() -> Self {
+        QueuePairOptions::new()
+    }
+}
+
+impl<'a> QueuePairOptions<'a> {
+    /// A reliable connection of moderate size whose requests are futures.
+    pub fn new() -> QueuePairOptions<'a> {
+        QueuePairOptions {
+            transport: Transport::Rc,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            send_depth: 128,
+            recv_depth: 128,
+            send_sges: 1,
+            recv_sges: 1,
+            inline: 24,
+            signal_all: false,
+            flags: QpFlags::empty(),
+        }
+    }
+
+    /// The same, but that it reports to `cq`, which the application polls.
+    pub fn rc(cq: &'a CompletionQueue) -> QueuePairOptions<'a> {
+        QueuePairOptions::new().send_cq(cq).recv_cq(cq)
+    }
+
+    /// The transport service.
+    #[must_use]
+    pub fn transport(self, transport: Transport) -> Self {
+        QueuePairOptions { transport, ..self }
+    }
+
+    /// Send requests report to `cq`, which the application polls. They are no futures then.
+    #[must_use]
+    pub fn send_cq(self, cq: &'a CompletionQueue) -> Self {
+        QueuePairOptions { send_cq: Some(cq), ..self }
+    }
+
+    /// Receive requests report to `cq`, which the application polls. They are no futures then.
+    #[must_use]
+    pub fn recv_cq(self, cq: &'a CompletionQueue) -> Self {
+        QueuePairOptions { recv_cq: Some(cq), ..self }
+    }
+
+    /// Receive requests come from `srq`, and not from a queue of its own; they report to
+    /// [`recv_cq`](QueuePairOptions::recv_cq), which there must be then.
+    #[must_use]
+    pub fn srq(self, srq: &'a SharedReceiveQueue) -> Self {
+        QueuePairOptions { srq: Some(srq), ..self }
+    }
+
+    /// Send requests that may be outstanding; rounded up to a power of two.
+    #[must_use]
+    pub fn send_depth(self, send_depth: u32) -> Self {
+        QueuePairOptions { send_depth, ..self }
+    }
+
+    /// Receive requests that may be outstanding; rounded up to a power of two.
+    #[must_use]
+    pub fn recv_depth(self, recv_depth: u32) -> Self {
+        QueuePairOptions { recv_depth, ..self }
+    }
+
+    /// Scatter/gather entries of a send request, at most 16.
+    #[must_use]
+    pub fn send_sges(self, send_sges: usize) -> Self {
+        QueuePairOptions { send_sges, ..self }
+    }
+
+    /// Scatter/gather entries of a receive request, at most 16.
+    #[must_use]
+    pub fn recv_sges(self, recv_sges: usize) -> Self {
+        QueuePairOptions { recv_sges, ..self }
+    }
+
+    /// Inline bytes of a send request, at most 1024.
+    #[must_use]
+    pub fn inline(self, bytes: usize) -> Self {
+        QueuePairOptions { inline: bytes, ..self }
+    }
+
+    /// Every send request is reported, signaled or not. (All those that are futures are.)
+    #[must_use]
+    pub fn signal_all(self, signal_all: bool) -> Self {
+        QueuePairOptions { signal_all, ..self }
+    }
+
+    /// Managed queues, for chains.
+    #[must_use]
+    pub fn flags(self, flags: QpFlags) -> Self {
+        QueuePairOptions { flags, ..self }
+    }
+}
+
+/// What one side of a connection must know of the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its queue pair.
+    pub qpn: u32,
+    /// The first PSN it sends.
+    pub psn: Psn,
+}
+
+/// How a connection behaves. The defaults suit a machine or a rack.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::qp::Mtu;
+///
+/// let params = ConnectionParams::new(Mtu::B4096).access(Access::REMOTE_READ).retry_cnt(3);
+/// assert_eq!((params.retry_cnt, params.rnr_retry), (3, 7));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionParams {
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// What the peer may do.
+    pub access: Access,
+    /// READs and atomics outstanding in each direction, at most 16.
+    pub max_rd_atomic: u8,
+    /// The wait for an acknowledge: 4.096 µs · 2^n.
+    pub timeout: u8,
+    /// Retries without progress.
+    pub retry_cnt: u8,
+    /// Retries when the receiver is not ready; 7: for ever.
+    pub rnr_retry: u8,
+    /// The wait that we ask for when we are not ready: a code.
+    pub min_rnr_timer: u8,
+    /// StRoM's op-codes may be used: calls of kernels, in both directions. By connection
+    /// management it is used if both sides offer it; without, set it where both do. (On every other
+    /// connection those op-codes are others'.)
+    pub kernels: bool,
+}
+
+impl ConnectionParams {
+    /// The defaults, for a path of this MTU.
+    pub fn new(mtu: Mtu) -> ConnectionParams {
+        ConnectionParams {
+            mtu,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            max_rd_atomic: 16,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            kernels: false,
+        }
+    }
+
+    /// Path MTU.
+    #[must_use]
+    pub fn mtu(self, mtu: Mtu) -> ConnectionParams {
+        ConnectionParams { mtu, ..self }
+    }
+
+    /// What the peer may do.
+    #[must_use]
+    pub fn access(self, access: Access) -> ConnectionParams {
+        ConnectionParams { access, ..self }
+    }
+
+    /// READs and atomics outstanding in each direction, at most 16.
+    #[must_use]
+    pub fn max_rd_atomic(self, max_rd_atomic: u8) -> ConnectionParams {
+        ConnectionParams { max_rd_atomic, ..self }
+    }
+
+    /// The wait for an acknowledge: 4.096 µs · 2^`timeout`.
+    #[must_use]
+    pub fn timeout(self, timeout: u8) -> ConnectionParams {
+        ConnectionParams { timeout, ..self }
+    }
+
+    /// Retries without progress.
+    #[must_use]
+    pub fn retry_cnt(self, retry_cnt: u8) -> ConnectionParams {
+        ConnectionParams { retry_cnt, ..self }
+    }
+
+    /// Retries when the receiver is not ready; 7: for ever.
+    #[must_use]
+    pub fn rnr_retry(self, rnr_retry: u8) -> ConnectionParams {
+        ConnectionParams { rnr_retry, ..self }
+    }
+
+    /// The wait that we ask for when we are not ready: a code.
+    #[must_use]
+    pub fn min_rnr_timer(self, min_rnr_timer: u8) -> ConnectionParams {
+        ConnectionParams { min_rnr_timer, ..self }
+    }
+
+    /// StRoM’s op-codes may be used: see [the field](ConnectionParams::kernels).
+    #[must_use]
+    pub fn kernels(self, kernels: bool) -> ConnectionParams {
+        ConnectionParams { kernels, ..self }
+    }
+}

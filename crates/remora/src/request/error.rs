@@ -1,0 +1,51 @@
+//! Why a request has no result.
+
+use std::time::Duration;
+
+use remora_nic::PostError;
+use remora_nic::queue::{PollCqError, Status};
+use thiserror::Error;
+
+use crate::memory::AccessError;
+use crate::region::RegisterError;
+use crate::remote::RemoteError;
+
+/// Why a request has no result.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// It ended, and not well.
+    #[error("the request failed: {0}")]
+    Status(#[from] Status),
+    /// It was not posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// There is less room than bytes to go there. Nothing was posted.
+    #[error("{len} bytes do not fit into the {room} bytes that are to take them")]
+    NoRoom {
+        /// Bytes.
+        len: u64,
+        /// Room for them.
+        room: u64,
+    },
+    /// The queue pair reports to a completion queue that the application polls, or was made
+    /// without room for such requests. Nothing was posted.
+    #[error("the queue pair does not take such requests: make it with QueuePairOptions::new")]
+    Polled,
+    /// The completion queue has lost entries. (It has room for all requests; only work that was
+    /// posted to the queue pair besides can fill it.)
+    #[error(transparent)]
+    Lost(#[from] PollCqError),
+    /// The local memory cannot be read or written by the program.
+    #[error(transparent)]
+    Memory(#[from] AccessError),
+    /// No memory for what the request brings back.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The peer's message does not describe remote memory.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// It did not end in time. It goes on: see [the module](super) on dropping a future.
+    #[error("the request did not end within {0:?}")]
+    Timeout(Duration),
+}

@@ -1,0 +1,46 @@
+//! What requests bring.
+
+use remora_nic::queue::Completion;
+
+use super::error::RequestError;
+use crate::remote::Remote;
+use crate::slice::MemorySlice;
+
+/// What a request brings: a sealed trait.
+pub trait Outcome: sealed::FromEnd {}
+
+impl Outcome for Completion {}
+impl Outcome for u64 {}
+impl Outcome for Remote {}
+
+mod sealed {
+    use super::{Completion, MemorySlice, Remote, RequestError};
+
+    pub trait FromEnd: Sized {
+        /// From the completion, and the memory that the request has filled.
+        fn from_end(end: Completion, memory: Option<&MemorySlice>) -> Result<Self, RequestError>;
+    }
+
+    impl FromEnd for Completion {
+        fn from_end(end: Completion, _: Option<&MemorySlice>) -> Result<Completion, RequestError> {
+            Ok(end)
+        }
+    }
+
+    /// The word before an atomic.
+    impl FromEnd for u64 {
+        fn from_end(_: Completion, memory: Option<&MemorySlice>) -> Result<u64, RequestError> {
+            Ok(memory.map_or(Ok(0), MemorySlice::load_u64)?)
+        }
+    }
+
+    /// What a peer has sent.
+    impl FromEnd for Remote {
+        fn from_end(end: Completion, memory: Option<&MemorySlice>) -> Result<Remote, RequestError> {
+            let mut bytes = [0; Remote::LEN];
+            let len = (end.len as usize).min(bytes.len());
+            memory.map_or(Ok(()), |memory| memory.read(&mut bytes[..len]))?;
+            Ok(Remote::from_bytes(&bytes[..len])?)
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Shared receive queues, and the rings that queues have.
+
+use std::sync::Arc;
+
+use remora_nic::CreateError;
+use remora_nic::PostError;
+use remora_nic::queue::{RecvRequest, RingInit};
+use thiserror::Error;
+
+use crate::memory::{AllocError, Buffer};
+use crate::region::ProtectionDomain;
+
+/// Why a queue was not made.
+#[derive(Debug, Error)]
+pub enum CreateQpError {
+    /// The card refuses.
+    #[error(transparent)]
+    Card(#[from] CreateError),
+    /// No memory for the rings.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// Receive requests of a shared receive queue are no futures.
+    #[error("with a shared receive queue, a queue pair needs a completion queue: see recv_cq")]
+    NoCompletionQueue,
+}
+
+/// Memory for a ring of at least `depth` slots.
+pub(crate) fn ring(
+    depth: u32,
+    sges: usize,
+    inline: usize,
+) -> Result<(Option<Buffer>, RingInit), AllocError> {
+    if depth == 0 {
+        return Ok((None, RingInit::default()));
+    }
+    let depth = depth.min(1 << 20).next_power_of_two();
+    let init = RingInit { addr: 0, depth, stride: RingInit::stride_for(sges, inline) };
+    let buffer = Buffer::new(init.len())?;
+    let init = RingInit { addr: buffer.addr(), ..init };
+    Ok((Some(buffer), init))
+}
+
+impl ProtectionDomain {
+    /// Makes a shared receive queue for `depth` requests (rounded up to a power of two) of at most
+    /// `max_sge` entries.
+    ///
+    /// # Errors
+    /// The card refuses, or memory for its ring is short.
+    pub fn create_srq(
+        &self,
+        depth: u32,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, CreateQpError> {
+        SharedReceiveQueue::new(self.clone(), depth, max_sge)
+    }
+}
+
+/// A receive queue that several queue pairs take from.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::queue::RecvRequest;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let domain = device.alloc_pd()?;
+/// let queue = device.create_cq(64)?;
+/// let shared = domain.create_srq(32, 1)?;
+/// let options = QueuePairOptions::rc(&queue).srq(&shared);
+/// let (first, second) = (domain.create_qp(&options)?, domain.create_qp(&options)?);
+/// let room = domain.alloc(4096, Access::LOCAL_WRITE)?;
+/// shared.post_recv(&RecvRequest { wr_id: 1, sges: &[room.sge(0, 4096)] })?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SharedReceiveQueue {
+    inner: Arc<SrqInner>,
+}
+
+#[derive(Debug)]
+struct SrqInner {
+    pd: ProtectionDomain,
+    handle: u32,
+    _ring: Option<Buffer>,
+}
+
+impl SharedReceiveQueue {
+    pub(crate) fn new(
+        pd: ProtectionDomain,
+        depth: u32,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, CreateQpError> {
+        let (memory, init) = ring(depth, max_sge, 0)?;
+        let handle = pd.live().lock().nic.create_srq(pd.pd(), init)?;
+        Ok(SharedReceiveQueue { inner: Arc::new(SrqInner { pd, handle, _ring: memory }) })
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.inner.handle
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), PostError> {
+        let mut driver = self.inner.pd.live().lock();
+        let driver = &mut *driver;
+        driver.nic.post_srq_recv(&mut driver.memory, self.inner.handle, request)
+    }
+
+    /// Asks for one asynchronous event when fewer than `limit` requests are posted.
+    pub fn arm(&self, limit: u32) {
+        let armed = self.inner.pd.live().lock().nic.arm_srq(self.inner.handle, limit);
+        armed.expect("a shared receive queue lives as long as its handle");
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        if let Err(error) = self.pd.live().lock().nic.destroy_srq(self.handle) {
+            tracing::error!(%error, "a shared receive queue was dropped while in use");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What wakes a program, in tokio's reactor (feature `tokio`).
+//!
+//! [Requests](crate::request) and [handshakes](crate::connection::Handshake) need no reactor: they
+//! are plain futures. This is for programs that poll completion queues of their own, and for a
+//! device's asynchronous events. With another reactor, wait until [`Channel`] (it is
+//! [`AsFd`](std::os::fd::AsFd)) or [`Device::async_fd`] is readable, and then do as is done here.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use remora_nic::Event;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::channel::Channel;
+use crate::device::Device;
+
+/// A completion channel whose notifications are awaited.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::tokio::AsyncChannel;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest};
+/// let device = Device::open()?;
+/// let channel = device.create_channel()?;
+/// let queue = device.create_cq_on(&channel, 16)?;
+/// # let qp = device.alloc_pd()?.create_qp(&QueuePairOptions::rc(&queue))?;
+/// # qp.loop_back(&qp, Access::all())?;
+/// queue.arm(false)?;
+/// // Work is posted, here or by another task; its end wakes this one.
+/// # let (op, data, flags) = (SendOp::NoOp, Data::Sges(&[]), SendFlags::SIGNALED);
+/// # qp.post_send(&SendRequest { wr_id: 5, op, data, flags })?;
+/// let mut channel = AsyncChannel::new(channel)?;
+/// assert_eq!(channel.next().await?, queue.handle());
+/// let mut done = [Completion::default(); 4];
+/// assert_eq!(queue.poll(&mut done)?, 1);
+/// done[0].ok()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct AsyncChannel {
+    channel: AsyncFd<Channel>,
+}
+
+impl AsyncChannel {
+    /// Puts a channel into the reactor of the task that calls.
+    ///
+    /// # Errors
+    /// The reactor takes no more.
+    ///
+    /// # Panics
+    /// There is no reactor: the caller is no task of tokio's.
+    pub fn new(channel: Channel) -> io::Result<AsyncChannel> {
+        Ok(AsyncChannel { channel: register(channel)? })
+    }
+
+    /// The next notification: the handle of a completion queue.
+    ///
+    /// # Errors
+    /// The reactor has ended.
+    pub async fn next(&mut self) -> io::Result<u32> {
+        loop {
+            let mut ready = self.channel.readable().await?;
+            if let Some(queue) = ready.get_inner().try_next() {
+                return Ok(queue);
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// A device's asynchronous events, awaited.
+#[derive(Debug)]
+pub struct AsyncEvents {
+    device: Device,
+    ready: AsyncFd<OwnedFd>,
+}
+
+impl AsyncEvents {
+    /// Puts a device's events into the reactor of the task that calls.
+    ///
+    /// # Errors
+    /// Too many open files, or the reactor takes no more.
+    ///
+    /// # Panics
+    /// There is no reactor: the caller is no task of tokio's.
+    pub fn new(device: &Device) -> io::Result<AsyncEvents> {
+        Ok(AsyncEvents { device: device.clone(), ready: register(device.async_fd()?)? })
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// The reactor has ended.
+    pub async fn next(&mut self) -> io::Result<Event> {
+        loop {
+            let mut ready = self.ready.readable().await?;
+            if let Some(event) = self.device.poll_async_event() {
+                return Ok(event);
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// Puts a descriptor into the reactor. Newer releases of tokio have an unsafe function for this,
+/// as its caller must keep the descriptor open: those here are owned, and live as long.
+#[allow(deprecated, reason = "older releases have no other")]
+fn register<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(owner, Interest::READABLE)
+}

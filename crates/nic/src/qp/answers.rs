@@ -201,7 +201,7 @@ impl Qp {
         if oldest.is_none_or(|a| !a.answered) {
             env.card.counters.refused_too_many_reads += 1;
             let agreed = self.cold.max_dest_rd_atomic;
-            return Err(Refusal::Nak(Nak::InvalidRequest, Cause::TooManyReads { agreed }.into()));
+            return Err(Refusal::nak(Nak::InvalidRequest, Cause::TooManyReads { agreed }));
         }
         if env.card.answers.pop(&mut self.rx.answers).is_some_and(|a| a.is_pending()) {
             self.rx.pending -= 1;

@@ -44,7 +44,7 @@ impl Qp {
                 match refusal {
                     Refusal::NotReady => env.card.counters.drop_no_receive += 1,
                     Refusal::Nak(_, blame) => {
-                        self.report_packet(env, Outcome::Dropped, packet, blame);
+                        self.report_packet(env, Outcome::Dropped, packet, *blame);
                     }
                 }
                 self.abandon_message(env);
@@ -116,7 +116,7 @@ impl Qp {
     fn report_drop(&self, env: &mut Env<'_>, packet: &Packet<'_>, refusal: Refusal) {
         env.card.counters.drop_no_receive += 1;
         if let Refusal::Nak(_, blame) = refusal {
-            self.report_packet(env, Outcome::Dropped, packet, blame);
+            self.report_packet(env, Outcome::Dropped, packet, *blame);
         }
     }
 }

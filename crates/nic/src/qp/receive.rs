@@ -64,7 +64,7 @@ impl Qp {
             card.counters.elements_invalid += 1;
             self.end_receive(env, &receive, Status::LocalQpOperation);
             let cause = Cause::BadReceive { wr_id };
-            return Err(Refusal::Nak(Nak::RemoteOperational, cause.into()));
+            return Err(Refusal::nak(Nak::RemoteOperational, cause));
         }
         Ok(receive)
     }
@@ -92,7 +92,7 @@ impl Qp {
             let cause = Cause::ReceiveMemory { wr_id, error };
             self.rx.receive = None;
             self.end_receive(env, receive, Status::LocalProtection);
-            return Err(Refusal::Nak(Nak::RemoteOperational, Blame::at(cause, memory)));
+            return Err(Refusal::nak(Nak::RemoteOperational, Blame::at(cause, memory)));
         }
         receive.filled += payload.len() as u32;
         Ok(())

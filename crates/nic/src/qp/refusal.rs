@@ -10,13 +10,19 @@ use crate::wire::Nak;
 /// Why a request is not carried out.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The requester is told so; the connection ends.
-    Nak(Nak, Blame),
+    /// The requester is told so; the connection ends. (Boxed, so that what is carried out pays for
+    /// no room that only a refusal needs.)
+    Nak(Nak, Box<Blame>),
     /// The receiver is not ready: the requester is to wait.
     NotReady,
 }
 
 impl Refusal {
+    #[cold]
+    pub(super) fn nak(nak: Nak, blame: impl Into<Blame>) -> Refusal {
+        Refusal::Nak(nak, Box::new(blame.into()))
+    }
+
     /// A key, its bounds or its permissions, or memory that cannot be reached.
     #[cold]
     pub(super) fn access(env: &mut Env<'_>, error: AccessError, memory: Touched) -> Refusal {
@@ -25,21 +31,21 @@ impl Refusal {
             AccessError::Memory => Nak::RemoteOperational,
             _ => Nak::RemoteAccess,
         };
-        Refusal::Nak(nak, Blame::at(Cause::Access(error), memory))
+        Refusal::nak(nak, Blame::at(Cause::Access(error), memory))
     }
 
     /// The queue pair does not permit its peer this, whatever the key.
     #[cold]
     pub(super) fn not_permitted(env: &mut Env<'_>, memory: Touched) -> Refusal {
         AccessError::Permission.count(&mut env.card.counters);
-        Refusal::Nak(Nak::RemoteAccess, Blame::at(Cause::QpAccess, memory))
+        Refusal::nak(Nak::RemoteAccess, Blame::at(Cause::QpAccess, memory))
     }
 
     /// A request that no peer may make.
     #[cold]
     pub(super) fn invalid(env: &mut Env<'_>, cause: Cause) -> Refusal {
         env.card.counters.refused_invalid_request += 1;
-        Refusal::Nak(Nak::InvalidRequest, cause.into())
+        Refusal::nak(Nak::InvalidRequest, cause)
     }
 }
 
@@ -49,14 +55,15 @@ pub(super) struct Failure {
     pub(super) status: Status,
     /// The check that failed. If the peer on the same card has refused the request, it keeps an
     /// incident of its own.
-    pub(super) blame: Blame,
+    pub(super) blame: Box<Blame>,
     /// What the peer on the same card has refused it with.
     pub(super) nak: Option<Nak>,
 }
 
 impl Failure {
+    #[cold]
     pub(super) fn new(status: Status, blame: impl Into<Blame>) -> Failure {
-        Failure { status, blame: blame.into(), nak: None }
+        Failure { status, blame: Box::new(blame.into()), nak: None }
     }
 
     /// Its bytes are no element.

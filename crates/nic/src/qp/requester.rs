@@ -17,7 +17,7 @@ use crate::memory::Calc;
 use crate::memory::key::{Access, AccessError};
 use crate::multi_queue::{Cursor, List};
 use crate::psn::{self, Psn};
-use crate::queue::element::{AT_SGE, BadElement, Element};
+use crate::queue::element::{AT_SGE, Element};
 use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::pieces;
 use crate::queue::{Opcode, SendFlags, Sge, Status};
@@ -229,12 +229,21 @@ impl Qp {
         if over == Some(OverLimit::Rate) {
             return Some(Stop::Blocked);
         }
-        let parsed = Element::parse(raw);
-        let failure = match self.judge_parsed(env, &parsed, over, raw) {
-            Ok(failure) => failure,
-            Err(stop) => return Some(stop),
+        let (element, malformed) = match Element::parse(raw) {
+            Ok(element) => (element, None),
+            Err(bad) => {
+                env.card.counters.elements_invalid += 1;
+                (Element::unreadable(raw), Some(Failure::malformed(bad)))
+            }
         };
-        let element = parsed.unwrap_or_else(|_| Element::unreadable(raw));
+        let failure = match malformed {
+            None => match self.judge_next(env, &element, over, raw) {
+                Ok(failure) => failure,
+                Err(stop) => return Some(stop),
+            },
+            Some(_) if over.is_some() => Some(self.stop_chain(env.card)),
+            malformed => malformed,
+        };
         let failed = failure.as_ref().map(|failure| failure.status);
         let Some(cursor) = self.push_outstanding(env, &element, raw, failed) else {
             return Some(self.starve(env));
@@ -257,33 +266,24 @@ impl Qp {
 
     /// What is wrong with an element, if something is; or what the queue has to wait for first.
     #[inline(always)]
-    fn judge_parsed(
+    fn judge_next(
         &mut self,
         env: &mut Env<'_>,
-        parsed: &Result<Element, BadElement>,
+        element: &Element,
         over: Option<OverLimit>,
         raw: &[u8],
     ) -> Result<Option<Failure>, Stop> {
-        let failure = match parsed {
-            Ok(element) => {
-                let fenced = element.flags.contains(SendFlags::FENCE);
-                if fenced && self.waits_for_response(env) {
-                    return Err(Stop::Blocked);
-                }
-                self.judge(env, element, raw).err()
-            }
-            Err(bad) => {
-                env.card.counters.elements_invalid += 1;
-                Some(Failure::malformed(*bad))
-            }
-        };
-        match parsed {
-            _ if over.is_some() => Ok(Some(self.stop_chain(env.card))),
-            Ok(element) if element.opcode == Opcode::Wait && failure.is_none() => {
-                self.wait_in_connection(env, element, raw)
-            }
-            _ => Ok(failure),
+        if element.flags.contains(SendFlags::FENCE) && self.waits_for_response(env) {
+            return Err(Stop::Blocked);
         }
+        let failure = self.judge(env, element, raw).err();
+        if over.is_some() {
+            return Ok(Some(self.stop_chain(env.card)));
+        }
+        if element.opcode == Opcode::Wait && failure.is_none() {
+            return self.wait_in_connection(env, element, raw);
+        }
+        Ok(failure)
     }
 
     /// Puts an element among the outstanding work; `None` if the pool is full. One that has failed
@@ -326,7 +326,7 @@ impl Qp {
         let opcode = Element::parse(raw).ok().map(|element| element.opcode);
         let outcome =
             Outcome::Failed { wr_id: Element::wr_id(raw), opcode, status: failure.status };
-        self.report(env, outcome, (None, None), failure.blame);
+        self.report(env, outcome, (None, None), *failure.blame);
     }
 
     /// The pool of outstanding work is full: waits for room.

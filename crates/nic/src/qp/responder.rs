@@ -136,7 +136,7 @@ impl Qp {
                 self.refuse(env, Syndrome::Rnr { timer: self.cold.min_rnr_timer });
             }
             Err(Refusal::Nak(nak, blame)) => {
-                self.report_packet(env, Outcome::Refused(nak), packet, blame);
+                self.report_packet(env, Outcome::Refused(nak), packet, *blame);
                 self.break_connection(env, nak);
             }
         }

@@ -52,7 +52,7 @@ const SHORT_STRIDE: usize = 128;
 
 /// Lends room for one element of a ring with this stride, zeroed. (The usual element is short;
 /// zeroing the longest for each would cost more than the rest.)
-#[inline]
+#[inline(always)]
 pub(crate) fn with_room<R>(stride: usize, act: impl FnOnce(&mut [u8]) -> R) -> R {
     if stride <= SHORT_STRIDE {
         act(&mut [0; SHORT_STRIDE][..stride])

@@ -574,7 +574,7 @@ impl Turn<'_, '_> {
         self.env.card.counters.chain_peer_gone += u64::from(blame.cause == Cause::PeerGone);
         if let Some(qp) = self.qps.get(self.qpn) {
             let outcome = Outcome::Failed { wr_id: element.wr_id, opcode, status };
-            qp.report(self.env, outcome, (None, None), *blame);
+            qp.report(self.env, outcome, (None, None), blame);
             qp.report_failed(self.env, element, status);
         }
         if let Some(nak) = nak

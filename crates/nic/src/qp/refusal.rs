@@ -55,7 +55,7 @@ pub(super) struct Failure {
     pub(super) status: Status,
     /// The check that failed. If the peer on the same card has refused the request, it keeps an
     /// incident of its own.
-    pub(super) blame: Box<Blame>,
+    pub(super) blame: Blame,
     /// What the peer on the same card has refused it with.
     pub(super) nak: Option<Nak>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Failure {
 impl Failure {
     #[cold]
     pub(super) fn new(status: Status, blame: impl Into<Blame>) -> Failure {
-        Failure { status, blame: Box::new(blame.into()), nak: None }
+        Failure { status, blame: blame.into(), nak: None }
     }
 
     /// Its bytes are no element.

@@ -326,7 +326,7 @@ impl Qp {
         let opcode = Element::parse(raw).ok().map(|element| element.opcode);
         let outcome =
             Outcome::Failed { wr_id: Element::wr_id(raw), opcode, status: failure.status };
-        self.report(env, outcome, (None, None), *failure.blame);
+        self.report(env, outcome, (None, None), failure.blame);
     }
 
     /// The pool of outstanding work is full: waits for room.

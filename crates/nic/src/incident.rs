@@ -312,7 +312,7 @@ impl fmt::Display for Incident {
     }
 }
 
-/// A NAK in words.
+/// What a NAK says, in words.
 fn told(nak: Nak) -> &'static str {
     match nak {
         Nak::PsnSequence => "a packet is missing",
@@ -322,14 +322,14 @@ fn told(nak: Nak) -> &'static str {
     }
 }
 
-/// The last incidents.
+/// The incidents that are kept, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Incidents {
     ring: VecDeque<Incident>,
 }
 
 impl Incidents {
-    /// Keeps an incident; says whether an older one had to go.
+    /// Keeps an incident. Returns whether an older one was forgotten for it.
     #[cold]
     pub(crate) fn push(&mut self, incident: Incident) -> bool {
         let lost = self.ring.len() >= MAX_INCIDENTS;

@@ -101,7 +101,7 @@ impl Nic {
             icrc: IcrcChecker::new(),
             cm: Cm::new(config.cm, cm_seed),
             groups: BTreeMap::new(),
-            kernels: Runner::NOBODY,
+            kernels: Runner::NONE,
             card: Card {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs, config.max_mws),

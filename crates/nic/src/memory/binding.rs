@@ -1,4 +1,4 @@
-//! Binding windows to regions, and ending that.
+//! Binding memory windows to regions, ending a binding, and accesses through a window.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -7,7 +7,7 @@ use super::region::{KeySlot, Named, RegMrError, Region, Regions};
 use super::window::{Binding, MemoryWindow, MwBinding, MwType};
 
 impl Regions {
-    /// Makes a window that opens nothing.
+    /// Makes a window that is not bound, and so opens nothing.
     pub(crate) fn make_window(
         &mut self,
         pd: Pd,
@@ -21,7 +21,7 @@ impl Regions {
         Ok(self.insert_named(Named::Window(MemoryWindow { pd, kind, bound: None }), rng))
     }
 
-    /// Ends a window, bound or not; any key it ever had will do. Returns its protection domain.
+    /// Removes a window, bound or not, by any key that it has had. Returns its protection domain.
     pub(crate) fn end_window(&mut self, key: Key) -> Option<Pd> {
         let slot = self.slot_mut(key)?;
         let Named::Window(window) = &mut slot.named else { return None };
@@ -32,7 +32,8 @@ impl Regions {
         Some(pd)
     }
 
-    /// Binds the window whose key is to be `key`: all but the owner's bits name it.
+    /// Binds a window and gives it the key `key`, which names the window by all bits but the
+    /// owner's.
     pub(crate) fn bind(
         &mut self,
         key: Key,
@@ -48,7 +49,8 @@ impl Regions {
         };
         let ends = to.len == 0;
         if kind == MwType::Type2 {
-            // Peers that knew the old key must not find the new window behind it.
+            // A window of type 2 must be unbound, and get a new key: a peer that knows the old key
+            // must not reach the new binding with it.
             if old.is_some() || key == old_key {
                 return Err(AccessError::Permission);
             }
@@ -103,14 +105,15 @@ impl Regions {
         Ok(())
     }
 
-    /// A binding is over.
+    /// Notes at the region that a binding has ended.
     fn release(&mut self, bound: Option<Binding>) {
         if let Some(region) = bound.and_then(|b| self.region_mut(b.to.lkey)) {
             region.windows -= 1;
         }
     }
 
-    /// As `find`, through a window: a window's rules, then where the bytes are in its region.
+    /// As `find`, through a window: checks the window's rules, then where the bytes are in its
+    /// region.
     #[inline(never)]
     pub(super) fn find_through(
         &self,
@@ -120,9 +123,10 @@ impl Regions {
         len: u64,
         need: Access,
     ) -> Result<(&Region, u64), AccessError> {
-        // A window's key is no local key.
+        // A window opens only while it is bound, and only to peers: its key is no local key.
         let bound = window.bound.filter(|_| need.intersects(Access::REMOTE));
         let bound = bound.ok_or(AccessError::Key)?;
+        // It opens in its protection domain; a window of type 2, to the queue pair that bound it.
         if !window.is_open_to(&bound, scope) {
             return Err(AccessError::Domain);
         }
@@ -232,7 +236,7 @@ mod tests {
         assert_eq!(w.regions.invalidate(key, OURS), Err(AccessError::Key));
         assert_eq!(w.regions.check(key, OURS, 0, 1, READ), Err(AccessError::Key));
         w.regions.bind(next_key(key), OURS, to).unwrap();
-        // Any key it had names it for its end.
+        // Any key that it has had removes it.
         assert_eq!(w.regions.end_window(first), Some(Pd(1)));
         assert_eq!((w.regions.windows(), w.regions.bound_windows(w.mr)), (0, 0));
         assert_eq!(w.regions.end_window(first), None);

@@ -19,7 +19,7 @@ use crate::queue::{Opcode, SendFlags, Sge, Status};
 use crate::wire::{Packet, Reth};
 
 /// In place of an invocation that wants the rest of the payload: there is none.
-const NOBODY: u32 = u32::MAX;
+const NO_INVOCATION: u32 = u32::MAX;
 
 impl Qp {
     /// An expected RPC, or a packet of an RPC WRITE (StRoM §5.1): its payload goes to a kernel.
@@ -32,7 +32,7 @@ impl Qp {
         let begins = packet.op.position.begins();
         let (invocation, left, total) = if begins {
             let Reth { len, .. } = packet.ext.reth;
-            (NOBODY, len, len)
+            (NO_INVOCATION, len, len)
         } else {
             (self.rx.write_rkey, self.rx.write_left, self.rx.write_total)
         };
@@ -73,7 +73,7 @@ impl Qp {
         match kernels.call(io, &call, params, data, more) {
             // An op-code without a kernel is no error of the transport: the requester is told in
             // the call's answer (StRoM §5.1).
-            Taken::Done | Taken::NoKernel => Ok(NOBODY),
+            Taken::Done | Taken::NoKernel => Ok(NO_INVOCATION),
             Taken::Wants(invocation) => Ok(invocation),
             // A kernel without room makes the receiver not ready: the requester waits.
             Taken::Busy => Err(Refusal::NotReady),
@@ -89,8 +89,8 @@ impl Qp {
         last: bool,
     ) -> Result<u32, Refusal> {
         // The rest of a payload that no invocation wants is acknowledged and dropped.
-        if invocation == NOBODY {
-            return Ok(NOBODY);
+        if invocation == NO_INVOCATION {
+            return Ok(NO_INVOCATION);
         }
         let took = env.with_kernels(|kernels, io| kernels.data(io, invocation, payload, last));
         // A kernel without room for more makes the receiver not ready: the requester waits.

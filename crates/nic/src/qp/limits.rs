@@ -65,12 +65,12 @@ impl Bucket {
     }
 }
 
-/// The limit that an element would pass.
+/// The limit that the next element would exceed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OverLimit {
-    /// Not yet: the rate.
+    /// The rate: the element may run later.
     Rate,
-    /// Not at all: the budget.
+    /// The budget: the element may not run at all.
     Budget,
 }
 

@@ -256,7 +256,8 @@ impl Qp {
         None
     }
 
-    /// Checks an element that is not malformed: returns its error, or that the queue must wait.
+    /// Checks an element as read from its slot. Returns its error, if it has one, or that the queue
+    /// must wait first.
     #[inline(always)]
     fn judge_parsed(
         &mut self,

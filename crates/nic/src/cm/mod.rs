@@ -11,7 +11,7 @@
 //!   caller's wishes, `sidr` on both for datagram services.
 //! - `connection` is what the manager remembers of one connection.
 //!
-//! A connection, told from both sides:
+//! A connection, from both sides:
 //!
 //! ```text
 //! active                                    passive
@@ -146,7 +146,7 @@ impl Cm {
         &self.counters
     }
 
-    /// Where a connection stands; `None` once it is destroyed.
+    /// The state of a connection; `None` once it is destroyed.
     pub fn state(&self, conn: ConnId) -> Option<State> {
         self.owned(conn).map(|connection| connection.state)
     }

@@ -5,7 +5,7 @@
 //! there are is with the handler of each input, in `receive` and `command`. Every path leads
 //! forward, so that each connection ends, after a bounded number of events.
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
     /// Active: the request is sent, and is repeated until it is answered.
@@ -87,7 +87,7 @@ impl State {
         use State::*;
 
         match (self, input) {
-            // Active side, until the connection stands.
+            // Active side, until the connection is established.
             (ReqSent, MraOfReq) => To(MraReqReceived),
             (ReqSent | MraReqReceived, Rep) => To(RepReceived),
             (ReqSent | MraReqReceived, Rej | RetriesExhausted) => To(Closed),
@@ -98,7 +98,7 @@ impl State {
             (RepReceived | MraRepSent, Establish) => To(Established),
             (RepReceived | MraRepSent, Rej | RejStale | Reject | Destroy) => To(TimeWait),
 
-            // Passive side, until the connection stands.
+            // Passive side, until the connection is established.
             // A duplicate REQ: the peer waits, and is asked for more time.
             (ReqReceived, DuplicateReq | Mra) => To(MraReqSent),
             (MraReqSent, DuplicateReq) => Resend,

@@ -72,6 +72,8 @@ impl Regions {
         Ok(())
     }
 
+    /// May a window be bound so? The region must be of the same protection domain, hold the range
+    /// and permit windows; a peer may write only where the card may write for its own host.
     fn judge_binding(&self, scope: Scope, to: &MwBinding) -> Result<(), AccessError> {
         let region = self.region(to.lkey).filter(|r| r.valid && !r.null);
         let region = region.ok_or(AccessError::Key)?;
@@ -91,12 +93,15 @@ impl Regions {
 
     /// Ends the binding of a window of type 2, for the queue pair that has bound it.
     pub(crate) fn unbind(&mut self, key: Key, scope: Scope) -> Result<(), AccessError> {
+        // The key must be the window's present one, and the window must be bound.
         let slot = self.slot_mut(key).filter(|slot| slot.key == key).ok_or(AccessError::Key)?;
         let Named::Window(window) = &mut slot.named else { return Err(AccessError::Permission) };
         let bound = window.bound.ok_or(AccessError::Key)?;
+        // Only the queue pair that it is bound to may end the binding.
         if !window.is_open_to(&bound, scope) {
             return Err(AccessError::Domain);
         }
+        // A window of type 1 is unbound by binding it to no bytes, and never by its key.
         if window.kind == MwType::Type1 {
             return Err(AccessError::Permission);
         }
@@ -130,6 +135,8 @@ impl Regions {
         if !window.is_open_to(&bound, scope) {
             return Err(AccessError::Domain);
         }
+        // The range must lie within the bytes that the window opens, and the binding must permit
+        // this kind of access.
         let start = if bound.to.zero_based { 0 } else { bound.to.addr };
         let within = addr.checked_sub(start).ok_or(AccessError::Bounds)?;
         if within.checked_add(len).is_none_or(|end| end > bound.to.len) {
@@ -138,6 +145,7 @@ impl Regions {
         if !bound.to.access.contains(need) {
             return Err(AccessError::Permission);
         }
+        // The region behind the window must still be valid.
         let region = self.region(bound.to.lkey).filter(|r| r.valid).ok_or(AccessError::Key)?;
         let from = (bound.to.addr - region.iova) + within;
         Ok((region, from))

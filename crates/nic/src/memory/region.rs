@@ -432,13 +432,16 @@ impl Regions {
             },
             _ => return Err(AccessError::Key),
         };
+        // The key must be of the user's protection domain.
         if region.pd != scope.pd {
             return Err(AccessError::Domain);
         }
+        // The whole range must lie within the region.
         let from = addr.checked_sub(region.iova).ok_or(AccessError::Bounds)?;
         if from.checked_add(len).is_none_or(|end| end > region.len) {
             return Err(AccessError::Bounds);
         }
+        // The region must permit this kind of access.
         if !region.access.contains(need) {
             return Err(AccessError::Permission);
         }

@@ -145,7 +145,7 @@ impl Qp {
     ) -> Result<u32, Refusal> {
         let Reth { addr, rkey, len } = packet.ext.reth;
         let bytes: Result<[u8; 8], _> = packet.payload.try_into();
-        // An ATOMIC WRITE carries exactly eight bytes and says so in its header.
+        // An ATOMIC WRITE carries exactly eight bytes, and its header has this length.
         let (Ok(bytes), 8) = (bytes, len) else {
             let cause = Cause::Length { got: packet.payload.len() as u64, expected: 8 };
             return Err(Refusal::invalid(env, cause));

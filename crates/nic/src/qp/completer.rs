@@ -24,7 +24,7 @@ use crate::queue::{Completion, Opcode, SendFlags, Status, WorkKind};
 use crate::timers::rnr_delay;
 use crate::wire::{Nak, Op, Operation, Packet, Syndrome};
 
-/// RNR retry count that means "for ever".
+/// The RNR retry count that means "without limit".
 const RNR_FOR_EVER: u8 = 7;
 
 impl Qp {
@@ -39,11 +39,11 @@ impl Qp {
         let sent = self.tx.high.distance_from(self.tx.una);
         let at = psn.distance_from(self.tx.una);
         // An answer must name a PSN that was sent and is not yet acknowledged: any other is a ghost
-        // or a duplicate, and is dropped (`check_psn`; StRoM §4.1).
+        // or a duplicate, and is dropped (StRoM §4.1).
         if at >= sent {
-            // One exception: a sequence NAK names the PSN that the responder expects. If the
-            // missing packet arrives just after the NAK was made, that is the next one to be sent,
-            // and the NAK acknowledges all that was sent.
+            // One exception: a sequence NAK names the PSN that the responder expects when the NAK
+            // leaves. If the missing packet has arrived by then, this may be the next PSN to be
+            // sent, and the NAK acknowledges all that was sent.
             if at != sent || sent == 0 || !is_sequence_nak(packet) {
                 env.card.counters.drop_ghost_response += 1;
                 return;
@@ -271,7 +271,7 @@ impl Qp {
     }
 
     /// Acknowledges all before a response with data. Returns whether the response is then the next
-    /// one expected, and of a kind that the oldest message waits for (`check_psn`, `check_ack`).
+    /// one expected, and of a kind that the oldest message waits for.
     fn is_expected(
         &mut self,
         env: &mut Env<'_>,
@@ -279,7 +279,7 @@ impl Qp {
         fits: impl FnOnce(Opcode) -> bool,
     ) -> bool {
         // Responses are taken in the order of PSNs only: behind a gap they are dropped, and come
-        // again when the requester goes back.
+        // again when the requester goes back (`check_psn`).
         if psn != self.tx.una {
             let in_order = self.acknowledged(env, psn);
             if !in_order || self.tx.una != psn {

@@ -110,16 +110,15 @@ impl Qp {
     }
 
     /// An op-code that this queue pair does not know is an invalid request if the packet has the
-    /// expected PSN, and is dropped otherwise: at another PSN the requester is told nothing about
-    /// it, or it is a duplicate.
+    /// expected PSN. Otherwise it is dropped: only the expected packet can be refused.
     fn handle_unknown(&mut self, env: &mut Env<'_>, bth: &Bth, outer: &Datagram<'_>) {
         // As for known op-codes: from the peer's address only, and never for loop-back.
         if outer.src != self.path.dst || self.mode.contains(Mode::LOOP_BACK) {
             env.card.counters.drop_wrong_source += 1;
             return;
         }
-        // Only a responder that acknowledges, in a state in which it receives, can refuse; and only
-        // what the op-code's top three bits make a packet of its service.
+        // Only the responder of a reliable service, in a state in which it receives, can refuse a
+        // packet, and the op-code's top three bits must be those of its service.
         let listens = matches!(self.state, State::Rtr | State::Rts | State::Sqd);
         let answers = self.transport == Transport::Rc || self.cold.xrcd.is_some();
         let asks = answers && bth.opcode >> 5 == self.transport.code();

@@ -63,9 +63,9 @@ impl Qp {
         let wr_id = crate::queue::element::Element::wr_id(raw);
         self.trace(env, (Queue::Recv, index), raw, StepEnd::Done);
         let card = &mut *env.card;
-        // The element stands in the application's memory and may hold anything: one that cannot be
-        // read, or that names more entries than its slot holds, completes with an error, and the
-        // peer is told that the operation failed here.
+        // The element is in the application's memory and may hold any bytes. If it cannot be read,
+        // or names more entries than its slot holds, it completes with an error, and the NAK says
+        // that the operation failed at this end.
         let bad = read.is_err() || usize::from(count) > crate::queue::element::max_sges(raw.len());
         let count = if bad { 0 } else { count };
         let receive = Receive { wr_id, sgl: card.sgls.copy_in(raw, count), filled: 0, count };

@@ -12,7 +12,7 @@ const DONT_FRAGMENT: u16 = 0x4000;
 /// Bytes before the payload in a UD receive buffer: see [`grh`].
 pub const GRH_LEN: usize = 40;
 
-/// The addresses and ports of a datagram, as they stand on the wire.
+/// The addresses and ports of a datagram on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Flow {
     /// Source address.

@@ -1,9 +1,9 @@
 //! The op-code table: RoCE v2's op-codes, StRoM's five (StRoM §5.1, Table 1), and the card's own.
 //!
-//! A row says which transport an op-code belongs to, what it does, where in a message it stands and
-//! which headers follow the BTH. Parsing, building and the check of sequences all read it from
-//! here. RoCE v2's rows are those of InfiniBand volume 1, chapter 9 (Transport Layer), of annex A14
-//! (XRC) and of annex A19 (FLUSH and ATOMIC WRITE).
+//! A row says which transport an op-code belongs to, what it does, which position in a message it
+//! has and which headers follow the BTH. Parsing, building and the check of sequences all read it
+//! from here. RoCE v2's rows are those of InfiniBand volume 1, chapter 9 (Transport Layer), of
+//! annex A14 (XRC) and of annex A19 (FLUSH and ATOMIC WRITE).
 
 use core::fmt;
 
@@ -72,7 +72,7 @@ pub enum Operation {
     Calculate,
 }
 
-/// Where in its message a packet stands.
+/// The position of a packet in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Position {
     /// The first of several.
@@ -156,7 +156,7 @@ pub struct Op {
     pub transport: Transport,
     /// What the packet asks for or answers.
     pub operation: Operation,
-    /// Where in its message the packet stands.
+    /// The packet's position in its message.
     pub position: Position,
     /// The headers behind the BTH.
     pub follows: Follows,

@@ -115,7 +115,7 @@ bitflags! {
         const XRCETH = 1 << 0;
         /// Datagram header: Q_Key and source queue pair.
         const DETH = 1 << 1;
-        /// What a FLUSH makes sure of.
+        /// What a FLUSH guarantees.
         const FETH = 1 << 2;
         /// Remote address, key and length.
         const RETH = 1 << 3;

@@ -18,10 +18,10 @@ pub enum Malformed {
     /// Shorter than BTH and ICRC.
     #[error("shorter than a transport header and its checksum")]
     TooShort,
-    /// Shorter than the headers its op-code calls for.
+    /// Shorter than the headers that its op-code calls for.
     #[error("shorter than the headers its op-code calls for")]
     Truncated,
-    /// More pad than payload, or bytes where none may be.
+    /// More pad than payload, or payload with an op-code that has none.
     #[error("payload or padding where the op-code allows none")]
     Padding,
 }
@@ -33,9 +33,9 @@ pub struct Extensions {
     pub xrceth: Xrceth,
     /// Datagram header.
     pub deth: Deth,
-    /// What a FLUSH makes sure of.
+    /// What a FLUSH guarantees.
     pub feth: Feth,
-    /// What a WRITE or READ touches.
+    /// The memory that a WRITE or READ accesses.
     pub reth: Reth,
     /// An atomic's target and operands.
     pub atomic: AtomicEth,
@@ -119,7 +119,7 @@ impl<'a> Packet<'a> {
         Ok(Packet { bth, op, ext, payload })
     }
 
-    /// Writes `bth` and the headers `op` calls for; returns their length.
+    /// Writes `bth` and the headers that `op` calls for. Returns their length.
     ///
     /// The BTH's op-code byte is taken from `op`.
     pub fn emit_headers(bth: &Bth, op: &Op, ext: &Extensions, out: &mut [u8; MAX_HEADER]) -> usize {

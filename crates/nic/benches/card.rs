@@ -1,7 +1,8 @@
-//! What a message costs in the card itself: two cards, no kernel between them.
+//! The time that a message takes in the card itself: two cards, without a socket between them.
 //!
-//! `cargo bench -p remora-nic`. A turn is a batch of messages from post to completion: element
-//! written, fetched, packet built, sealed, checked, carried out, acknowledged, completed.
+//! `cargo bench -p remora-nic`. An iteration takes a batch of messages from post to completion:
+//! elements are written and fetched, packets built, sealed with their ICRC, checked, carried out,
+//! acknowledged and completed.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -121,7 +122,7 @@ impl End {
         }
     }
 
-    /// Sends all that is ready to `peer`, sealed as a driver seals it.
+    /// Sends all packets that are ready to `peer`, with the ICRC that a driver adds.
     fn send_to(&mut self, peer: &mut End, wire: &mut [u8]) {
         loop {
             self.batch.clear();
@@ -162,7 +163,7 @@ impl End {
     }
 }
 
-/// What is measured.
+/// The operation that is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verb {
     Write,

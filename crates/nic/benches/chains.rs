@@ -1,7 +1,7 @@
-//! What chains cost in the card: verbs of loop-back queue pairs, and RedN's constructs.
+//! The time that chains take in the card: verbs of loop-back queue pairs, and RedN's constructs.
 //!
-//! `cargo bench -p remora-nic --bench chains`. Nothing leaves the card, and no host re-posts: what
-//! is timed is fetching, judging, carrying out, ordering.
+//! `cargo bench -p remora-nic --bench chains`. Nothing leaves the card, and no host posts again:
+//! the time is that of fetching, checking, carrying out and ordering elements.
 
 #[path = "../tests/chains/rig.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
@@ -21,10 +21,10 @@ fn main() {
 const X: u64 = DATA;
 const Y: u64 = DATA + 4096;
 const SILENT: SendFlags = SendFlags::empty();
-/// Elements, or constructs, of one iteration.
+/// How many elements, or constructs, one iteration runs.
 const BATCH: u64 = 64;
 
-/// A plain queue of `BATCH` elements, rung again and again.
+/// A plain queue of `BATCH` elements, with a doorbell for each iteration.
 fn verb(bencher: Bencher<'_, '_>, post: impl Fn(&mut Rig, Qp)) {
     let mut rig = Rig::new();
     let qp = rig.looped(PLAIN, BATCH as u32);
@@ -76,8 +76,8 @@ fn max(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// `if` (RedN §3.3): one copy, one compare-and-swap, three WAITs and ENABLEs, and what is decided
-/// on, in a managed queue. The host's part is to write the counts, which rise.
+/// `if` (RedN §3.3): one copy, one compare-and-swap, three WAITs and ENABLEs, and the conditional
+/// element, in a managed queue. The host only writes the rising counts.
 #[divan::bench]
 fn if_construct(bencher: Bencher<'_, '_>) {
     const DEPTH: u64 = 512;
@@ -86,7 +86,7 @@ fn if_construct(bencher: Bencher<'_, '_>) {
     let (noop, write) = (Opcode::NoOp as u64 | 5 << 16, Opcode::Write as u64 | 5 << 16);
     rig.put_word(X, noop);
     (0..BATCH).for_each(|_| rig.write(body, X, Y, 8));
-    // The five elements of each, as the builder makes them, in a ring that nobody runs.
+    // The five elements of each construct, as the builder makes them, in a ring that does not run.
     let model = rig.fresh(MANAGED, DEPTH as u32);
     for i in 0..BATCH {
         let word = body.field(i, 0);
@@ -115,15 +115,15 @@ fn if_construct(bencher: Bencher<'_, '_>) {
         rig.run();
         assert_eq!(rig.count(body), count);
     });
-    assert_eq!(rig.word(Y), noop, "what was decided on has been done");
+    assert_eq!(rig.word(Y), noop, "the conditional element has run");
 }
 
 fn order(rig: &mut Rig, qp: Qp, op: SendOp) {
     rig.post_with(qp, op, Data::Sges(&[]), SILENT);
 }
 
-/// A recycled `while` (RedN §3.4), for ever and by itself: three copies, of which two spread a
-/// count that an ADD has raised, three atomics, four WAITs and ENABLEs a round.
+/// A recycled `while` (RedN §3.4) that runs for ever by itself. A round has three copies, two of
+/// which spread a count that an ADD has raised, three atomics, and four WAITs and ENABLEs.
 #[divan::bench]
 fn while_recycled(bencher: Bencher<'_, '_>) {
     let mut rig = Rig::new();
@@ -139,13 +139,13 @@ fn while_recycled(bencher: Bencher<'_, '_>) {
         let at = rig.remote(control.field(slot, 16));
         order(rig, control, SendOp::Calc { calc: Calc::Add, at, operand });
     };
-    // What is compared is put in place, and compared.
+    // The operand is copied to its place, and compared.
     copy(&mut rig, X, word);
     rig.compare_swap(control, word, Opcode::NoOp as u64 | 6 << 16, Opcode::Write as u64);
     order(&mut rig, control, SendOp::Wait { cq: control.cq, count: 1 });
     order(&mut rig, control, SendOp::Enable { qpn: body.qpn, index: 1 });
     order(&mut rig, control, SendOp::Wait { cq: body.cq, count: 1 });
-    // Its own counts are raised.
+    // The loop raises its own counts.
     add(&mut rig, wait, 1);
     copy(&mut rig, control.field(wait, 16), control.field(enable, 16));
     copy(&mut rig, control.field(wait, 16), control.field(wait_body, 16));

@@ -1,4 +1,6 @@
-//! What all queue pairs of a card share: tables, pools, the scheduler, timers, counters.
+//! The state that all queue pairs of a card share: tables, pools, the scheduler, timers, counters.
+//!
+//! [`crate::env`] lends it to one queue pair at a time.
 
 use std::collections::VecDeque;
 
@@ -25,7 +27,7 @@ use crate::table::Table;
 use crate::time::Time;
 use crate::timers::Timers;
 
-/// The state that is not one queue pair's own.
+/// The state that all queue pairs of a card share.
 #[derive(Debug)]
 pub(crate) struct Card {
     pub(crate) config: Config,
@@ -41,45 +43,45 @@ pub(crate) struct Card {
     pub(crate) answers: MultiQueue<Answer>,
     pub(crate) sgls: SglPool,
     pub(crate) scheduler: Scheduler,
-    /// Queue pairs whose data left without the acknowledge that is due, by number.
+    /// The numbers of the queue pairs that hold an acknowledge back.
     pub(crate) late: Vec<u32>,
-    /// An acknowledge that came with a request and is not looked at yet.
+    /// An acknowledge that came with a request and has not been acted on yet.
     pub(crate) unsettled: Option<Unsettled>,
     pub(crate) timers: Timers,
-    /// Completion queues whose owners wait for a moderated notification.
+    /// For completion queues with a moderated notification that is due later.
     pub(crate) cq_timers: Timers,
     pub(crate) counters: Counters,
     pub(crate) incidents: Incidents,
     pub(crate) events: VecDeque<Event>,
     pub(crate) rng: ChaCha8Rng,
-    /// Where a batch of elements is copied to at the fetch.
+    /// Room for the batch of elements that a turn fetches.
     pub(crate) fetched: Vec<u8>,
     pub(crate) kernel: KernelState,
     pub(crate) chains: ChainState,
 }
 
-/// An acknowledge that came with a request. The peer waits for an answer to that: so the answer
-/// leaves first, and what has been acknowledged is looked at behind it, or before the next packet.
+/// An acknowledge that came with a request. The peer waits for the answer to the request, so the
+/// answer leaves first, and the acknowledge is acted on behind it or before the next packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unsettled {
-    /// The queue pair of ours.
+    /// This card's queue pair.
     pub(crate) qpn: u32,
-    /// All before this has arrived.
+    /// The peer has received all requests before this PSN.
     pub(crate) end: Psn,
-    /// Packets have left since it came.
+    /// Packets have left since the acknowledge came.
     pub(crate) waited: bool,
 }
 
 impl Card {
-    /// Takes the end of what a queue pair's peer has acknowledged with its last request, if that
-    /// has not been looked at.
+    /// Takes the acknowledge that came with a queue pair's last request, if it has not been acted
+    /// on. Returns the PSN before which all is acknowledged.
     pub(crate) fn take_unsettled(&mut self, qpn: u32) -> Option<Psn> {
         self.unsettled.take_if(|unsettled| unsettled.qpn == qpn).map(|unsettled| unsettled.end)
     }
 }
 
 impl Card {
-    /// An element of a shared receive queue was taken; `waiting` are left.
+    /// Notes that an element of a shared receive queue was taken and `waiting` are left.
     pub(crate) fn srq_taken(&mut self, handle: u32, waiting: u32) {
         let Some(srq) = self.srqs.get_mut(handle) else { return };
         if waiting < srq.limit {
@@ -98,7 +100,8 @@ impl Card {
         self.tell_pushed(now, cq, pushed);
     }
 
-    /// As [`Card::complete`], for what ended well. Queues of chains only count it.
+    /// As [`Card::complete`], for a request that succeeded. Completion queues of chains only count
+    /// it.
     #[inline]
     pub(crate) fn complete_well(&mut self, now: Time, cq: u32, entry: impl FnOnce() -> Completion) {
         let Some(queue) = self.cqs.get_mut(cq) else { return };

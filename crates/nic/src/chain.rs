@@ -1,28 +1,29 @@
-//! Chains: programs of work requests (RedN), and what bounds them.
+//! Chains: programs of work requests (RedN §3), and what limits them.
 //!
-//! A chain is made of ordinary elements in ordinary rings. What makes it a program is that the
-//! rings are registered memory, so that elements change elements, and that some elements only
-//! order others:
+//! A chain consists of ordinary elements in ordinary rings. It is a program because the rings are
+//! registered memory, so that elements can change elements, and because some elements only order
+//! others. There are three orders (RedN §3.1):
 //!
 //! - **WQ order.** A plain queue's elements are fetched up to eight at a time, and run in the order
-//!   of the queue. One that is changed after it was fetched runs as it was.
+//!   of the queue. An element that is changed after it was fetched runs unchanged.
 //! - **Completion order.** WAIT holds its queue until a completion queue has counted enough
-//!   completions. What follows sees the data of what was waited for, but may have been fetched
-//!   before. (A WAIT that blocks ends the turn, and a turn keeps nothing: what was fetched behind
-//!   it is fetched anew.)
-//! - **Doorbell order.** A *managed* queue runs nothing before ENABLE lets it, and fetches each
-//!   element just before it runs, so that it runs as it then is.
+//!   completions. The elements behind it see the data of the requests that it waited for, but may
+//!   have been fetched before. (A WAIT that blocks ends the turn, and a turn keeps nothing, so the
+//!   elements behind it are fetched again.)
+//! - **Doorbell order.** A *managed* queue runs nothing before an ENABLE releases it, and fetches
+//!   each element just before it runs, with all changes up to that moment.
 //!
-//! Indices count up without end, modulo 2^32, and are masked on use. To recycle a queue is to
-//! enable it beyond its end: its slots run again. A WAIT's count and an ENABLE's index do not rise
-//! by themselves; a recycled queue adds to them (RedN §3.4).
+//! Indices count up without end, modulo 2^32, and are masked on use. A queue is recycled by
+//! enabling it beyond its end: its slots run again. A WAIT's count and an ENABLE's index do not
+//! rise by themselves; a recycled queue contains elements that add to them (RedN §3.4).
 //!
-//! A *loop-back* queue pair is connected to itself or to another one of its card. Its requests are
-//! carried out in the card, one after the other, with the checks and the statuses of a connection.
+//! A *loop-back* queue pair is connected to itself or to another queue pair of the same card. Its
+//! requests are carried out in the card, one after the other, with the checks and the statuses of a
+//! connection.
 //!
-//! What bounds a chain: a turn runs a few elements, a poll a few hundred; [`ChainLimits`] gives a
-//! send queue a rate, its WAITs a patience, and all queues of a chain a common budget. A WAIT that
-//! nothing ends costs nothing.
+//! Limits: a turn runs a few elements, a poll a few hundred. [`ChainLimits`] gives a send queue a
+//! rate, its WAITs a longest duration, and all queues of a chain a common budget. A WAIT that never
+//! ends takes no time of the card's.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -38,25 +39,25 @@ use crate::time::Time;
 use crate::timers::Timers;
 
 bitflags! {
-    /// What the queues of a queue pair are, beside the usual.
+    /// Special kinds of queues that a queue pair can have.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct QpFlags: u8 {
-        /// The send queue is managed: posting rings no doorbell, nothing runs before ENABLE.
+        /// The send queue is managed: posting rings no doorbell, and nothing runs before an ENABLE.
         const MANAGED_SEND = 1 << 0;
-        /// The receive queue is managed: elements are taken only as far as ENABLE lets them.
+        /// The receive queue is managed: elements are taken only up to the last ENABLE.
         const MANAGED_RECV = 1 << 1;
     }
 }
 
 bitflags! {
-    /// What every turn has to know: [`QpFlags`], and more.
+    /// The properties of a queue pair that every turn needs: [`QpFlags`], and two more.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) struct Mode: u8 {
         const MANAGED_SEND = QpFlags::MANAGED_SEND.bits();
         const MANAGED_RECV = QpFlags::MANAGED_RECV.bits();
-        /// Connected to a queue pair of this card, and carried out in it.
+        /// The queue pair is connected to one of the same card.
         const LOOP_BACK = 1 << 2;
-        /// It has [`ChainLimits`].
+        /// The queue pair has [`ChainLimits`].
         const LIMITED = 1 << 3;
     }
 }
@@ -70,7 +71,7 @@ pub enum Queue {
     Recv,
 }
 
-/// How fast a send queue may run.
+/// The fastest that a send queue may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
     /// Elements a second; not zero.
@@ -79,19 +80,20 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// What bounds a send queue: see [`crate::Nic::set_chain_limits`].
+/// The limits of a send queue: see [`crate::Nic::set_chain_limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChainLimits {
-    /// Its rate. `None`: as fast as the card gives it turns.
+    /// The queue's rate. `None`: as fast as the card gives it turns.
     pub rate: Option<Rate>,
-    /// The longest that a WAIT may hold it: then the WAIT ends with an error, which also ends what
-    /// waits for each other. `None`: for ever.
+    /// The longest time that a WAIT may hold the queue. After that the WAIT ends with an error, so
+    /// that queues that wait for each other end, too. `None`: without limit.
     pub max_wait: Option<Duration>,
-    /// A budget that it shares with other queue pairs: see [`crate::Nic::create_budget`].
+    /// A budget that the queue shares with those of other queue pairs: see
+    /// [`crate::Nic::create_budget`].
     pub budget: Option<u32>,
 }
 
-/// Why a queue pair was not given limits, or not looped back.
+/// Why a queue pair could not be given limits, or not be connected within the card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ChainError {
     /// No such queue pair.
@@ -108,7 +110,7 @@ pub enum ChainError {
     NotFresh,
 }
 
-/// What an ENABLE was refused for.
+/// Why an ENABLE was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum EnableError {
     /// No such queue pair in the protection domain.
@@ -125,64 +127,65 @@ pub enum EnableError {
     PastEnd,
 }
 
-/// What became of an element at one step of a chain.
+/// The outcome of an element at one step of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StepEnd {
-    /// It was carried out. (Of a receive element: taken.)
+    /// The element was carried out. (A receive element was taken.)
     Done,
-    /// It is on its way to a peer.
+    /// The element's packets are on their way to a peer.
     Issued,
-    /// Its WAIT blocks, or there is no receive element for it: it will be fetched again.
+    /// The element is a WAIT that blocks, or needs a receive element that is not there: it will be
+    /// fetched again.
     Blocked,
-    /// It ended, or will end, with an error.
+    /// The element has ended, or will end, with an error.
     Failed(Status),
 }
 
 /// One step of a chain: see [`crate::Nic::trace_chains`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChainStep {
-    /// When.
+    /// The time of the step.
     pub at: Time,
-    /// The queue pair.
+    /// The number of the queue pair.
     pub qpn: u32,
-    /// Which of its queues.
+    /// The queue pair's queue that the element is in.
     pub queue: Queue,
-    /// Which element, counted from the queue's creation.
+    /// The element's index, counted from the queue's creation.
     pub index: u32,
     /// The first bytes of the element, as they were fetched.
     pub element: [u8; ELEMENT_LEN],
-    /// What became of it.
+    /// The outcome.
     pub end: StepEnd,
 }
 
-/// What one queue pair's turn wants done with another.
+/// What one queue pair's turn wants another queue pair to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Errand {
-    /// It may go on.
+    /// The queue pair with this number may go on.
     Wake(u32),
-    /// The ENABLE that stands at `at` among the outstanding work of `by`.
+    /// Carry out the ENABLE at `at` among the outstanding work of the queue pair `by`.
     Enable { by: u32, at: Cursor, element: Element },
 }
 
-/// Elements that the queue pairs of a chain may still run.
+/// How many elements the queue pairs of a chain may still run.
 #[derive(Debug)]
 pub(crate) struct ChainBudget {
     pub(crate) full: u64,
     pub(crate) left: u64,
-    /// Queue pairs that share it.
+    /// How many queue pairs share the budget.
     pub(crate) users: u32,
 }
 
-/// The card's part of chains.
+/// The card's state of chains.
 #[derive(Debug)]
 pub(crate) struct ChainState {
     pub(crate) errands: VecDeque<Errand>,
     pub(crate) budgets: Handles<ChainBudget>,
-    /// Rates and waits.
+    /// For rates and for the limits of WAITs.
     pub(crate) timers: Timers,
-    /// Bytes on their way from one place of memory to another.
+    /// Room for bytes that are copied from one place in memory to another.
     pub(crate) scratch: Vec<u8>,
-    /// Steps kept for the owner to read; of more, the oldest are forgotten.
+    /// The last `steps_most` steps, for the owner to read.
     pub(crate) steps: VecDeque<ChainStep>,
     pub(crate) steps_most: usize,
 }

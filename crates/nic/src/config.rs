@@ -1,4 +1,4 @@
-//! What a card is made with.
+//! The settings and limits of a card.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Range;
@@ -8,7 +8,7 @@ use crate::cm::CmConfig;
 use crate::transmit::Ecn;
 use crate::wire::ip::gid;
 
-/// What a card is made with. All limits are exact: a command that would pass one is refused.
+/// The settings and limits of a card. Limits are exact: a command that would exceed one is refused.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The card's own address, from which its GID follows.
@@ -25,7 +25,7 @@ pub struct Config {
     pub max_pds: usize,
     /// XRC domains.
     pub max_xrcds: usize,
-    /// Multicast groups, and the members of each.
+    /// Multicast groups, and members of each group.
     pub max_mcast: usize,
     /// Address handles.
     pub max_ahs: usize,
@@ -43,8 +43,8 @@ pub struct Config {
     pub device_memory: Range<u64>,
     /// Messages outstanding on all queue pairs together.
     pub max_outstanding: usize,
-    /// Messages of kernels outstanding on all queue pairs together; the last ones of invocations
-    /// come on top.
+    /// Messages of kernels outstanding on all queue pairs together. The last message of an
+    /// invocation does not count.
     pub max_kernel_sends: usize,
     /// Elements fetched in one turn: 8 (SRNIC §4.3).
     pub fetch_elements: u32,
@@ -52,9 +52,11 @@ pub struct Config {
     pub burst_bytes: u32,
     /// Packets that a requester may have unacknowledged, at most.
     pub window_packets: u16,
-    /// An acknowledge is asked for at the end of each message and every so many packets.
+    /// An acknowledge is requested at the end of each message, and each time this many packets have
+    /// left without a request.
     pub ack_every: u32,
-    /// The shortest wait for an acknowledge, whatever a queue pair asks for. Real cards have one.
+    /// The shortest wait for an acknowledge, even if a queue pair asks for a shorter one. Hardware
+    /// has such a minimum, too.
     pub min_ack_timeout: Duration,
     /// ECN bits of data packets.
     pub ecn: Ecn,
@@ -94,7 +96,7 @@ impl Config {
     }
 }
 
-/// A name for the card that is never zero and differs from address to address.
+/// The card's GUID: never zero, and different for different addresses.
 fn guid(address: IpAddr) -> u64 {
     let bits = gid(address).to_bits();
     // The second bit of the first byte says "locally administered".

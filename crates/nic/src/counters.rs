@@ -1,4 +1,6 @@
-//! What happened, counted under names a person can look up.
+//! The card's counters: what has happened, under names that a person can look up.
+//!
+//! The comments are shown with the values, for example by `remora stats`.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -47,13 +49,13 @@ counters! {
     rx_rnr_naks,
     /// Retransmission timers that ran out.
     timeouts,
-    /// Read responses or acknowledges that showed a loss before them.
+    /// Read responses or acknowledges that showed that an earlier response was lost.
     implied_naks,
     /// Requests received twice and answered again.
     rx_duplicates,
     /// Requests received ahead of the expected PSN.
     rx_out_of_sequence,
-    /// Dropped: no packet (too short, truncated, wrong padding).
+    /// Dropped: malformed (too short, truncated, wrong padding).
     drop_malformed,
     /// Dropped: the ICRC does not fit the bytes.
     drop_icrc,
@@ -67,7 +69,7 @@ counters! {
     drop_transport,
     /// Dropped: no such queue pair.
     drop_unknown_qp,
-    /// Dropped: the queue pair's state takes no such packet.
+    /// Dropped: the queue pair takes no such packet in its state.
     drop_qp_state,
     /// Dropped: from another address than the queue pair is connected to.
     drop_wrong_source,
@@ -75,9 +77,9 @@ counters! {
     drop_qkey,
     /// Dropped: a datagram or unreliable SEND with no receive element, or one too small.
     drop_no_receive,
-    /// Dropped: an unreliable message with a packet missing, or out of its order.
+    /// Dropped: a packet of an unreliable message with a packet missing or out of order.
     drop_uc_sequence,
-    /// Dropped: a response to nothing outstanding.
+    /// Dropped: a response that no outstanding request waits for.
     drop_ghost_response,
     /// Dropped: a repeated READ or atomic whose saved state is gone or does not match.
     drop_stale_duplicate,
@@ -86,11 +88,11 @@ counters! {
     rx_management,
     /// Management datagrams sent.
     tx_management,
-    /// Dropped: a packet for queue pair 1 that is no management datagram.
+    /// Dropped: a packet for queue pair 1 that is not a management datagram.
     drop_management,
-    /// Refused: a request whose op-code cannot stand here, or with a wrong length.
+    /// Refused: a request whose op-code may not come here, or with a wrong length.
     refused_invalid_request,
-    /// Refused: a remote key that opens nothing.
+    /// Refused: a remote key that does not exist.
     refused_key,
     /// Refused: a remote key of another protection domain.
     refused_domain,
@@ -116,13 +118,13 @@ counters! {
     kernel_bytes,
     /// Payload bytes of WRITEs that passed bound kernels.
     kernel_tapped_bytes,
-    /// Bound kernels that failed, and see nothing any more: payload passes them unchanged.
+    /// Bound kernels that failed and were stopped: payload passes them unchanged.
     kernel_taps_stopped,
     /// RPC packets told to wait (RNR NAK): no room for another invocation, or for more payload.
     kernel_busy,
     /// Invocations ended: the kernel refused its parameters.
     kernel_bad_params,
-    /// Invocations ended: what was looked for is not there.
+    /// Invocations ended: the object that was looked for is not there.
     kernel_not_found,
     /// Invocations ended: the result did not fit the requester's buffer.
     kernel_too_long,
@@ -138,9 +140,9 @@ counters! {
     kernel_memory,
     /// Invocations ended: the host's fallback had no room, or was gone.
     kernel_unavailable,
-    /// Invocations ended: the kernel was unloaded under them.
+    /// Invocations ended: the kernel was unloaded meanwhile.
     kernel_unloaded,
-    /// Invocations ended: their results did not get away in time.
+    /// Invocations ended: their results could not be sent in time.
     kernel_congested,
     /// Invocations ended: the rest of their payload did not come in time.
     kernel_late,
@@ -168,9 +170,9 @@ counters! {
     chain_wait_expired,
     /// Queue pairs stopped because their chain had used up its budget.
     chain_budget,
-    /// Responses received whose length does not fit what was asked.
+    /// Responses received with another length than the request asked for.
     bad_responses,
-    /// Incidents forgotten because nobody took them: see `Nic::poll_incident`.
+    /// Incidents forgotten because the driver did not take them: see `Nic::poll_incident`.
     incidents_lost,
     /// Completions delivered.
     completions,

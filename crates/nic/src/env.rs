@@ -1,4 +1,4 @@
-//! The card at a moment: what a queue pair needs to do anything.
+//! [`Env`]: everything outside a queue pair that it needs to act, lent for one call.
 
 use crate::card::Card;
 use crate::kernel::{KernelIo, Kernels, Runner};
@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::memory::key::{Access, AccessError, Scope};
 use crate::time::Time;
 
-/// A card at a moment, with its memory and what runs its kernels.
+/// The time, the memory, the card's shared state, and its kernels.
 pub(crate) struct Env<'a> {
     pub(crate) now: Time,
     pub(crate) mem: &'a mut dyn Memory,
@@ -25,13 +25,13 @@ impl Env<'_> {
         kernels.act(io, act)
     }
 
-    /// What runs the card's kernels, and the card as it is lent to them.
+    /// The runner of the card's kernels, and the card as it is lent to them.
     #[inline]
     pub(crate) fn lend(&mut self) -> (&mut Runner, KernelIo<'_>) {
         (self.kernels, KernelIo { now: self.now, mem: &mut *self.mem, card: &mut *self.card })
     }
 
-    /// Writes `bytes` through a key, pieces in rising order.
+    /// Writes `bytes` through a key, in the order of rising addresses.
     #[inline]
     pub(crate) fn write_region(
         &mut self,
@@ -55,7 +55,8 @@ impl Env<'_> {
         self.card.regions.read(self.mem, key, addr, bytes, need)
     }
 
-    /// Bytes will soon be written through a key: their memory may be fetched meanwhile.
+    /// Announces that bytes will soon be written through a key, so that the processor can fetch
+    /// their memory meanwhile.
     #[inline]
     pub(crate) fn prefetch(&mut self, key: (u32, Scope), addr: u64, len: u32, need: Access) {
         self.card.regions.prefetch(self.mem, key, addr, len, need);

@@ -1,8 +1,9 @@
-//! What the card tells its owner.
+//! The events by which the card tells its owner what has happened.
 
 use crate::cm::CmEvent;
 
-/// What the card tells its owner, in the order it happened.
+/// What has happened on the card, in order. A number is that of the object: a completion queue, a
+/// queue pair or a shared receive queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -14,17 +15,17 @@ pub enum Event {
     QpAccessError(u32),
     /// The peer of a queue pair sent an invalid request; the queue pair is in ERROR.
     QpRequestError(u32),
-    /// The first packet came while the queue pair was in RTR: the peer is ready, whatever the
-    /// connection manager knows.
+    /// The first packet has come while the queue pair was in RTR: the peer is ready, even if the
+    /// connection manager does not know it yet.
     CommunicationEstablished(u32),
-    /// All that was outstanding when the queue pair went to SQD is done.
+    /// The queue pair is in SQD, and all its outstanding requests are done.
     SendQueueDrained(u32),
     /// A queue pair in ERROR will take no more elements from its shared receive queue.
     LastElementReached(u32),
-    /// Fewer elements than the limit are posted to the shared receive queue; the limit is off.
+    /// The shared receive queue has fewer elements than its limit. The limit is off now.
     SrqLimitReached(u32),
     /// The chain that the queue pair is part of has used up its budget; the queue pair is in ERROR.
     ChainStopped(u32),
-    /// From the communication manager.
+    /// An event of the communication manager.
     Cm(CmEvent),
 }

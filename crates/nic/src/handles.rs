@@ -1,10 +1,11 @@
-//! Objects that have a handle and little else: domains and address handles.
+//! Handles, and two kinds of objects with little else: domains and address handles.
 
 use crate::memory::key::Pd;
 use crate::table::Table;
 use crate::transmit::Path;
 
-/// The handles of everything but queue pairs: 20 bits of index, 12 of generation.
+/// A table of objects with handles, for all kinds but queue pairs: 20 bits of index, 12 of
+/// generation.
 pub(crate) type Handles<T> = Table<T, 20, 32>;
 
 /// An XRC domain's handle.
@@ -14,7 +15,7 @@ pub struct Xrcd(pub(crate) u32);
 /// A protection domain, or an XRC domain.
 #[derive(Debug)]
 pub(crate) struct Domain {
-    /// Objects that belong to it.
+    /// How many objects belong to the domain.
     pub(crate) users: u32,
 }
 

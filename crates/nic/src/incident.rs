@@ -1,8 +1,8 @@
-//! Incidents: why a request was refused or failed, beyond the code that its completion has.
+//! Incidents: why a request was refused or failed, in more detail than its completion status.
 //!
-//! The card keeps the last few, off every path that works; [`crate::Nic::poll_incident`] takes
-//! them. Each end keeps its own: the one that refuses knows which check failed, the one whose
-//! request failed knows what it was told and how long it waited.
+//! The card keeps the last few; [`crate::Nic::poll_incident`] takes them. Requests that succeed
+//! cost nothing. Each end keeps its own incidents: the responder knows which check failed, the
+//! requester knows which NAK it got and how long it waited.
 
 use core::fmt;
 use core::time::Duration;
@@ -17,21 +17,21 @@ use crate::queue::{BadElement, Opcode, Status};
 use crate::time::Time;
 use crate::wire::{Nak, Op};
 
-/// How many incidents the card keeps; of more, the oldest are forgotten (and counted, as
-/// `incidents_lost`).
+/// How many incidents the card keeps. When there are more, the oldest are forgotten, and counted as
+/// `incidents_lost`.
 pub const MAX_INCIDENTS: usize = 64;
 
 /// One refused or failed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Incident {
-    /// When, by the driver's clock.
+    /// The time, by the driver's clock.
     pub at: Time,
-    /// The queue pair, ours.
+    /// The number of this card's queue pair.
     pub qpn: u32,
-    /// What came of it.
+    /// What followed from it.
     pub outcome: Outcome,
-    /// The row of the packet concerned; `None` if no packet is, or its op-code is unknown.
+    /// The op-code of the packet concerned; `None` if no packet is, or its op-code is unknown.
     pub op: Option<&'static Op>,
     /// The PSN of the packet concerned.
     pub psn: Option<Psn>,
@@ -52,7 +52,7 @@ pub struct Touched {
     pub len: u64,
 }
 
-/// The check that failed, and the memory concerned: what a refusal carries to where it is reported.
+/// The check that failed, and the memory concerned. A refusal carries it to where it is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Blame {
     pub(crate) cause: Cause,
@@ -71,29 +71,29 @@ impl From<Cause> for Blame {
     }
 }
 
-/// What came of an incident.
+/// What followed from an incident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// A peer's request was refused; the queue pair is in ERROR, or will be.
     Refused(Nak),
     /// A peer's unreliable message was dropped.
     Dropped,
-    /// A send request of ours ends with this status.
+    /// A send request of this card ends with this status.
     Failed {
-        /// From the work request.
+        /// The id from the work request.
         wr_id: u64,
-        /// What it asked for, if its element could be read.
+        /// The operation, if the element could be read.
         opcode: Option<Opcode>,
-        /// How it ends.
+        /// The status of its completion.
         status: Status,
     },
 }
 
-/// The check that failed. It says so in words.
+/// The check that failed. [`Display`](fmt::Display) says it in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// A key, its bounds or its permissions.
+    /// A key, its bounds or its permissions were wrong.
     #[error(transparent)]
     Access(AccessError),
     /// The queue pair does not permit peers to do this, whatever the key.
@@ -102,21 +102,21 @@ pub enum Cause {
     /// The op-code is unknown on this queue pair.
     #[error("op-code {0:#04x} is unknown here")]
     UnknownOpcode(u8),
-    /// The packet cannot follow the one before, or is longer or shorter than its place allows.
+    /// The packet cannot follow the one before, or is longer or shorter than its position allows.
     #[error("the packet cannot follow the one before it, or has an illegal length")]
     Sequence,
-    /// Bytes that came, and bytes that were expected.
+    /// Another number of bytes came than was expected.
     #[error("{got} bytes came where {expected} were to come")]
     Length {
-        /// Came.
+        /// Bytes that came.
         got: u64,
-        /// Expected, or fit at most.
+        /// Bytes that were expected, or that fit at most.
         expected: u64,
     },
     /// A datagram longer than the path MTU.
     #[error("{len} bytes do not fit a datagram at a path MTU of {mtu}")]
     TooLong {
-        /// Bytes of it.
+        /// Bytes of the datagram.
         len: u32,
         /// The path MTU.
         mtu: u16,
@@ -124,9 +124,9 @@ pub enum Cause {
     /// A message longer than the receive element.
     #[error("receive request {wr_id:#x} has room for {room} bytes, {got} came")]
     ReceiveTooShort {
-        /// From the receive request.
+        /// The id from the receive request.
         wr_id: u64,
-        /// Bytes so far.
+        /// Bytes that have come so far.
         got: u64,
         /// Bytes that fit.
         room: u64,
@@ -134,21 +134,21 @@ pub enum Cause {
     /// The receive element is malformed or cannot be read.
     #[error("the element of receive request {wr_id:#x} is malformed or unreachable")]
     BadReceive {
-        /// From the receive request.
+        /// The id from the receive request.
         wr_id: u64,
     },
     /// The memory of a receive element cannot be written.
     #[error("the memory of receive request {wr_id:#x} cannot be written: {error}")]
     ReceiveMemory {
-        /// From the receive request.
+        /// The id from the receive request.
         wr_id: u64,
-        /// Why.
+        /// Why the memory cannot be written.
         error: AccessError,
     },
     /// An XRC request names a shared receive queue that its domain does not have.
     #[error("no shared receive queue {srqn:#x} in the XRC domain")]
     UnknownSrq {
-        /// Its number on the wire.
+        /// The queue's number on the wire.
         srqn: u32,
     },
     /// An atomic's address is not a multiple of 8.
@@ -157,10 +157,10 @@ pub enum Cause {
     /// More READs and atomics at once than agreed.
     #[error("more READs and atomics at once than the {agreed} agreed")]
     TooManyReads {
-        /// Agreed.
+        /// The agreed number.
         agreed: u8,
     },
-    /// An RPC or RPC WRITE without a proper header.
+    /// An RPC or RPC WRITE does not begin with a legal header.
     #[error("the header before its parameters is malformed")]
     BadCall,
     /// The element is malformed.
@@ -172,22 +172,22 @@ pub enum Cause {
     /// No such address handle in this protection domain.
     #[error("no such address handle in this protection domain")]
     UnknownAddressHandle,
-    /// A WAIT names no completion queue, or one that others than queue pairs of its protection
-    /// domain report to.
+    /// A WAIT names no completion queue, or one that queue pairs of another protection domain use,
+    /// too.
     #[error("a WAIT on {cq:#x}, which is no completion queue of its domain")]
     BadWait {
-        /// What it names.
+        /// The number that the WAIT has.
         cq: u32,
     },
     /// An ENABLE cannot be carried out.
     #[error("an ENABLE is refused: {0}")]
     BadEnable(EnableError),
-    /// A WAIT has held its queue for as long as its limit lets it.
+    /// A WAIT has held its queue for as long as its limit allows.
     #[error("completion queue {cq:#x} has not counted {count} in the time allowed")]
     WaitExpired {
         /// The completion queue.
         cq: u32,
-        /// The count that has not come.
+        /// The count that has not been reached.
         count: u64,
     },
     /// The chain has used up its budget.
@@ -199,30 +199,30 @@ pub enum Cause {
     /// The driver could not read the packet's payload.
     #[error("the payload could not be read from memory")]
     Unreadable,
-    /// The peer said no.
+    /// The peer has refused the request.
     #[error("the peer says: {}", told(*.0))]
     Told(Nak),
     /// The peer did not answer, or packets did not arrive, as often as allowed.
     #[error("{sign} after {retries} retries in {elapsed:?}")]
     RetriesExhausted {
-        /// What was seen last.
+        /// The last sign of a loss.
         sign: LossSign,
-        /// How often it was sent again.
+        /// How many times it was sent again.
         retries: u8,
-        /// Since the first sign of trouble.
+        /// The time since the first sign of a loss.
         elapsed: Duration,
     },
     /// The peer had no receive element, as often as allowed.
     #[error("the peer had no receive request after {retries} tries in {elapsed:?}")]
     RnrRetriesExhausted {
-        /// How often it was sent again.
+        /// How many times it was sent again.
         retries: u8,
-        /// Since the first refusal.
+        /// The time since the first refusal.
         elapsed: Duration,
     },
 }
 
-/// What a requester took for a loss.
+/// The sign by which a requester has detected a loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum LossSign {
     /// No answer within the timeout.
@@ -231,7 +231,7 @@ pub enum LossSign {
     /// A NAK that says a packet is missing.
     #[error("the peer misses a packet")]
     SequenceNak,
-    /// An answer that shows an earlier one was lost.
+    /// An answer that shows that an earlier one was lost.
     #[error("an answer is missing")]
     ImpliedNak,
 }
@@ -312,7 +312,7 @@ impl fmt::Display for Incident {
     }
 }
 
-/// A NAK in words.
+/// What a NAK says, in words.
 fn told(nak: Nak) -> &'static str {
     match nak {
         Nak::PsnSequence => "a packet is missing",
@@ -322,14 +322,14 @@ fn told(nak: Nak) -> &'static str {
     }
 }
 
-/// The last incidents.
+/// The incidents that are kept, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Incidents {
     ring: VecDeque<Incident>,
 }
 
 impl Incidents {
-    /// Keeps an incident; says whether an older one had to go.
+    /// Keeps an incident. Returns whether an older one was forgotten for it.
     #[cold]
     pub(crate) fn push(&mut self, incident: Incident) -> bool {
         let lost = self.ring.len() >= MAX_INCIDENTS;

@@ -1,21 +1,21 @@
 //! The card: a RoCE v2 network card as a sans-IO engine.
 //!
-//! [`Nic`] is the card. It has no clock, socket, thread, file or random source; its doc comment
+//! [`Nic`] is the card. It has no clock, socket, thread, file or random source. Its doc comment
 //! says how to drive it. Read the modules in this order:
 //!
-//! 1. [`wire`]: the bytes of a packet, and the one table of op-codes.
+//! 1. [`wire`]: the bytes of a packet, and the table of op-codes.
 //! 2. [`memory`]: keys, regions, page tables, and the trait by which the card reaches bytes.
 //! 3. [`queue`]: work-queue elements in rings in memory, completions in queues on the card.
 //! 4. `card` and `env`: what all queue pairs share, and how it is lent to one of them; `scheduler`:
 //!    which of them has the next turn.
-//! 5. [`qp`]: the queue pair, by its halves: requester, completer, responder.
-//! 6. [`nic`]: the card's face: commands, what happens, and the loop of turns.
-//! 7. [`kernel`]: code on the data path: how it is invoked, and what it may do.
-//! 8. [`chain`]: programs of work requests: managed queues, WAIT and ENABLE, loop-back.
-//! 9. [`cm`]: communication management, how queue pairs find each other.
+//! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder.
+//! 6. [`nic`]: the card as its driver sees it: commands, events, and the loop of turns.
+//! 7. [`kernel`]: code on the data path, how it is invoked, and what it may do.
+//! 8. [`chain`]: programs of work requests, with managed queues, WAIT, ENABLE and loop-back.
+//! 9. [`cm`]: communication management, by which queue pairs find each other.
 //!
-//! No files name each other in a circle, and what is below the queue pair knows neither queue pairs
-//! nor [`Nic`].
+//! No source files import each other in a circle, and no file below the queue pair names a queue
+//! pair or [`Nic`].
 #![forbid(unsafe_code)]
 
 mod buffer;

@@ -1,7 +1,7 @@
-//! Queue pair 1: between the communication manager and packets.
+//! Queue pair 1: turns packets into management datagrams and back.
 //!
-//! Management datagrams are ordinary UD SENDs of 256 bytes with a well-known Q_Key; the manager
-//! ([`crate::cm`]) knows nothing of packets, so they are wrapped and unwrapped here.
+//! Management datagrams (MADs) are ordinary UD SENDs of 256 bytes with a well-known Q_Key. The
+//! communication manager ([`crate::cm`]) knows MADs and no packets.
 
 use crate::cm::Cm;
 use crate::cm::mad::{CM_QKEY, CM_QPN};
@@ -11,7 +11,7 @@ use crate::transmit::{Datagram, Path, TransmitBatch};
 use crate::wire::opcode::Follows;
 use crate::wire::{Bth, Deth, Dialect, Extensions, Op, Operation, Packet, Position, Transport};
 
-/// A packet for queue pair 1: to the manager, if it is a management datagram.
+/// Hands a packet for queue pair 1 to the manager, if it is a management datagram.
 pub(crate) fn receive(
     cm: &mut Cm,
     counters: &mut Counters,
@@ -19,10 +19,12 @@ pub(crate) fn receive(
     bth: Bth,
     datagram: &Datagram<'_>,
 ) {
+    // Queue pair 1 takes datagrams only (soft-RoCE's `check_type_state`).
     let packet = Op::lookup(bth.opcode, Dialect::Standard)
         .filter(|op| op.transport == Transport::Ud)
         .and_then(|op| Packet::parse(bth, op, datagram.bytes).ok());
     match packet {
+        // Their Q_Key must be the one that is reserved for management (`check_keys`).
         Some(packet) if packet.ext.deth.qkey == CM_QKEY => {
             counters.rx_management += 1;
             cm.handle_mad(now, datagram.src, packet.ext.deth.src_qp, packet.payload);
@@ -32,8 +34,8 @@ pub(crate) fn receive(
     }
 }
 
-/// Adds what the manager wants sent to `batch`, up to `limit` packets; returns whether there is
-/// more.
+/// Adds the manager's messages to `batch`, until that has `limit` packets. Returns whether there
+/// are more.
 pub(crate) fn transmit(
     cm: &mut Cm,
     counters: &mut Counters,

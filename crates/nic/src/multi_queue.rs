@@ -1,8 +1,8 @@
-//! StRoM's Multi-Queue (§4.1): one linked list a queue pair, all in one pool.
+//! The Multi-Queue of StRoM §4.1: one linked list for each queue pair, all in one pool.
 //!
-//! Outstanding work costs memory in proportion to what is outstanding on the whole card, not to
-//! the number of queue pairs times the depth of their queues; a queue pair holds only head, tail
-//! and length. The pool grows to what was once needed and no further than its limit.
+//! Its memory is proportional to the work that is outstanding on the whole card, not to the number
+//! of queue pairs times the depth of their queues. A queue pair holds only the head, the tail and
+//! the length of its list. The pool grows when needed, up to its limit, and never shrinks.
 
 const NIL: u32 = u32::MAX;
 
@@ -21,7 +21,7 @@ struct Node<T> {
     item: T,
 }
 
-/// One list of a [`MultiQueue`]; kept by its owner.
+/// One list of a [`MultiQueue`]. Its owner keeps this value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {
     head: u32,
@@ -41,7 +41,7 @@ impl List {
     }
 }
 
-/// A place in a list, or none.
+/// A position in a list, or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cursor(u32);
 
@@ -58,7 +58,7 @@ impl<T: Copy> MultiQueue<T> {
         MultiQueue { nodes: Vec::new(), free: NIL, limit: limit.min(NIL as usize), in_use: 0 }
     }
 
-    /// Appends to `list`; `None` when the pool is at its limit.
+    /// Appends to `list`. `None` if the pool is at its limit.
     pub(crate) fn push(&mut self, list: &mut List, item: T) -> Option<Cursor> {
         let node = Node { next: NIL, item };
         let at = if self.free != NIL {
@@ -97,7 +97,7 @@ impl<T: Copy> MultiQueue<T> {
         Some(self.nodes[at as usize].item)
     }
 
-    /// How many items all lists hold together.
+    /// How many items all lists have together.
     pub(crate) fn in_use(&self) -> usize {
         self.in_use
     }
@@ -122,7 +122,7 @@ impl<T: Copy> MultiQueue<T> {
         self.nodes.get_mut(at.0 as usize).map(|n| &mut n.item)
     }
 
-    /// The first place in `list` whose item fits.
+    /// The first position in `list` with an item that `fits`.
     pub(crate) fn find(&self, list: &List, mut fits: impl FnMut(&T) -> bool) -> Cursor {
         let mut at = self.first(list);
         while let Some(item) = self.get(at) {
@@ -134,7 +134,7 @@ impl<T: Copy> MultiQueue<T> {
         Cursor::NONE
     }
 
-    /// The last place in `list` whose item fits.
+    /// The last position in `list` with an item that `fits`.
     pub(crate) fn find_last(&self, list: &List, mut fits: impl FnMut(&T) -> bool) -> Cursor {
         let (mut at, mut found) = (self.first(list), Cursor::NONE);
         while let Some(item) = self.get(at) {
@@ -146,7 +146,7 @@ impl<T: Copy> MultiQueue<T> {
         found
     }
 
-    /// How many nodes the pool holds that are in no list.
+    /// How many nodes of the pool are in no list.
     #[cfg(test)]
     fn spare(&self) -> usize {
         let mut n = 0;

@@ -66,14 +66,15 @@ use crate::wire::{Bth, Dialect, Transport};
 /// 4. **`poll_*`** say what the card wants: [`Nic::poll_transmit`] packets to send,
 ///    [`Nic::poll_event`] events, [`Nic::poll_timeout`] the next wake-up.
 ///
-/// After any `handle_*` or command, poll, in this order: `poll_transmit` until it says there is no
-/// more, `poll_event` until `None`, `poll_timeout`. Calls of the first three kinds may come in any
-/// order and any number between two polls: whatever becomes due is kept, and what becomes due
-/// together leaves together (acknowledges coalesce, packets batch). Time must not run backwards
+/// After any `handle_*` or command the driver must poll, in this order: `poll_transmit` until it
+/// returns that there is no more, `poll_event` until `None`, `poll_timeout`. Any number of calls of
+/// the first three kinds may come between two polls, in any order: everything that becomes due is
+/// kept, and leaves together (acknowledges coalesce, packets batch). Time must not run backwards
 /// from call to call.
 ///
 /// Memory is an argument ([`Memory`]) wherever the card reads or writes it. A packet to send only
-/// refers to its payload: gather it before the next command that could deregister it.
+/// refers to its payload: the driver must gather it before the next command that could deregister
+/// it.
 #[derive(Debug)]
 pub struct Nic {
     card: Card,
@@ -88,20 +89,23 @@ pub struct Nic {
 
 /// Commands and getters.
 impl Nic {
-    /// A card. `seed` makes its keys: a live driver takes it from the system's random source.
+    /// A card. Its keys come from `seed`, which a live driver takes from the system's random
+    /// source.
     pub fn new(config: Config, seed: [u8; 32]) -> Nic {
         let answers = config.max_qps.saturating_mul(usize::from(crate::qp::MAX_RD_ATOMIC));
         let mut rng = ChaCha8Rng::from_seed(seed);
-        // Drawn, not cut from the seed: what peers see must not tell what keys are made from.
+        // These numbers are drawn, and are not bytes of the seed: peers see them, and must not
+        // learn from them what the keys come from.
         let (salt, cm_seed, srq_salt) = (rng.next_u32(), rng.next_u64(), rng.next_u32());
         Nic {
-            // A peer may still know the queue pairs of a process that has ended (time-wait).
+            // Peers may still know the queue pairs of an earlier process (time-wait), so the
+            // numbers begin elsewhere in each.
             qps: Table::salted(config.max_qps, salt),
             device_memory: DeviceMemory::new(config.device_memory.clone()),
             icrc: IcrcChecker::new(),
             cm: Cm::new(config.cm, cm_seed),
             groups: BTreeMap::new(),
-            kernels: Runner::NOBODY,
+            kernels: Runner::NONE,
             card: Card {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs, config.max_mws),
@@ -130,12 +134,12 @@ impl Nic {
         }
     }
 
-    /// What the card was made with.
+    /// The settings and limits that the card was made with.
     pub fn config(&self) -> &Config {
         &self.card.config
     }
 
-    /// What happened so far.
+    /// The counters of what has happened so far.
     pub fn counters(&self) -> &Counters {
         &self.card.counters
     }
@@ -160,13 +164,14 @@ impl Nic {
         }
     }
 
-    /// The communication manager, to ask.
+    /// The communication manager, for its getters.
     pub fn cm(&self) -> &Cm {
         &self.cm
     }
 
-    /// The communication manager, to command. Its messages leave by [`Nic::poll_transmit`], its
-    /// events come by [`Nic::poll_event`]; its own `handle_*` and `poll_*` are the card's to call.
+    /// The communication manager, for its commands. Its messages leave by [`Nic::poll_transmit`],
+    /// its events come by [`Nic::poll_event`]. The card calls its `handle_*` and `poll_*`; the
+    /// driver must not.
     pub fn cm_mut(&mut self) -> &mut Cm {
         &mut self.cm
     }
@@ -176,7 +181,7 @@ impl Nic {
         Psn::new(self.card.rng.next_u32())
     }
 
-    /// Makes a queue pair, in RESET; returns its number.
+    /// Makes a queue pair, in RESET. Returns its number.
     pub fn create_qp(&mut self, init: QpInit) -> Result<u32, CreateError> {
         let QpInit { pd, send_cq, recv_cq, srq, sq, rq, .. } = init;
         if !sq.is_valid() || !rq.is_valid() {
@@ -193,7 +198,7 @@ impl Nic {
         if srq.is_some_and(|h| self.card.srqs.get(h).is_none_or(is_wrong)) {
             return Err(CreateError::UnknownSrq);
         }
-        // The sender's half of an XRC connection receives nothing.
+        // An XRC sender receives nothing.
         if xrc && !rq.is_empty() {
             return Err(CreateError::BadRing);
         }
@@ -231,7 +236,7 @@ impl Nic {
             cold: Box::new(Cold::new()),
         });
         match made.ok_or(CreateError::Full { limit })? {
-            // Not that number, but the next of its slot: it stands for the members of a group.
+            // This number stands for all members of a multicast group: the slot's next one is used.
             MULTICAST_QPN => {
                 self.qps.remove(MULTICAST_QPN);
                 self.insert_qp(init)
@@ -240,8 +245,8 @@ impl Nic {
         }
     }
 
-    /// Ends a queue pair that is attached to no multicast group. Its work is forgotten without
-    /// completions; those already delivered stay.
+    /// Destroys a queue pair, which must not be attached to a multicast group. Its work is
+    /// forgotten without completions; completions that were delivered before stay.
     pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), DestroyError> {
         let groups = self.qps.get(qpn).ok_or(DestroyError::Unknown)?.cold.groups;
         if groups > 0 {
@@ -276,7 +281,7 @@ impl Nic {
         Ok(())
     }
 
-    /// A queue pair as it stands.
+    /// The present properties of a queue pair.
     pub fn query_qp(&self, qpn: u32) -> Option<QpInfo> {
         self.qps.get(qpn).map(Qp::info)
     }
@@ -316,19 +321,20 @@ impl Nic {
         post(mem, &mut srq.ring, |raw| element::encode_recv(request, raw))
     }
 
-    /// An object of a protection domain is gone.
+    /// Notes that a protection domain has one object less.
     fn leave(&mut self, pd: Pd) {
         if let Some(domain) = self.card.pds.get_mut(pd.0) {
             domain.users -= 1;
         }
     }
 
-    /// Counts a queue pair among (or out of) the users of what it refers to.
+    /// Adds `by` to the number of users of everything that a queue pair refers to.
     fn count_users(&mut self, qpn: u32, by: i32) {
         let Some(qp) = self.qps.get(qpn) else { return };
         let count = |users: &mut u32| *users = users.wrapping_add_signed(by);
         if let Some(xrcd) = qp.cold.xrcd {
-            // What its requests name by the way, it does not hold.
+            // An XRC target uses only its domain: the queues that its requests name are not its
+            // own.
             if let Some(domain) = self.card.xrcds.get_mut(xrcd.0) {
                 count(&mut domain.users);
             }
@@ -348,9 +354,9 @@ impl Nic {
     }
 }
 
-/// What happens to the card.
+/// Reports of what has happened to the card.
 impl Nic {
-    /// Looks at the acknowledge that came with the last request, if it did.
+    /// Acts on the acknowledge that came with the last request, if one did.
     #[inline(never)]
     fn settle(&mut self, now: Time, mem: &mut dyn Memory) {
         if let Some(unsettled) = self.card.unsettled
@@ -361,7 +367,8 @@ impl Nic {
         self.card.unsettled = None;
     }
 
-    /// Time has passed: see [`Nic::poll_timeout`]. Calling it early or often does no harm.
+    /// Does what is due at `now`: see [`Nic::poll_timeout`]. Calling it early or often does no
+    /// harm.
     pub fn handle_timeout(&mut self, now: Time, mem: &mut dyn Memory) {
         self.settle(now, mem);
         if self.cm.poll_timeout() <= now {
@@ -383,9 +390,9 @@ impl Nic {
         self.turn_kernels(now, mem);
     }
 
-    /// The driver could not read the payload of `packet`, and has not sent it. The request it is
-    /// part of ends with an error, at this end or, for a READ, at the peer's; so does the queue
-    /// pair.
+    /// Reports that the driver could not read the payload of `packet`, and has not sent it. The
+    /// request that the packet is part of ends with an error, and so does the queue pair. If the
+    /// packet answers a READ, the request is the peer's.
     pub fn handle_fault(&mut self, now: Time, mem: &mut dyn Memory, packet: &Transmit) {
         let Some(qp) = self.qps.get_mut(packet.qpn()) else { return };
         let Some(header) = packet.header().first_chunk() else { return };
@@ -398,8 +405,8 @@ impl Nic {
 
 /// What the card wants.
 impl Nic {
-    /// Adds packets to `batch` until it holds `limit` or nothing is ready; returns whether more
-    /// is ready. Ready queue pairs take turns (SRNIC §4.3).
+    /// Adds packets to `batch` until it holds `limit` or nothing is ready. Returns whether more is
+    /// ready. Ready queue pairs take turns (SRNIC §4.3).
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -442,12 +449,12 @@ impl Nic {
         more || unsettled || !self.card.scheduler.is_idle() || self.kernels.due() == Time::ZERO
     }
 
-    /// Has an acknowledge stayed behind, as [`TransmitBatch::set_answering`] allows?
+    /// Is an acknowledge held back, as [`TransmitBatch::set_answering`] allows?
     pub fn has_late_acknowledges(&self) -> bool {
         !self.card.late.is_empty()
     }
 
-    /// Makes the acknowledges due that have stayed behind.
+    /// Makes the acknowledges due that are held back.
     pub fn release_acknowledges(&mut self) {
         while let Some(qpn) = self.card.late.pop() {
             if let Some(qp) = self.qps.get_mut(qpn) {
@@ -456,8 +463,8 @@ impl Nic {
         }
     }
 
-    /// Does [`Nic::poll_event`] or [`Nic::poll_incident`] have something? Mostly not, which this
-    /// says sooner.
+    /// Does [`Nic::poll_event`] or [`Nic::poll_incident`] have something? This is cheaper than to
+    /// call both, which usually have nothing.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.card.events.is_empty() || self.cm.has_events() || !self.card.incidents.is_empty()
@@ -468,7 +475,7 @@ impl Nic {
         self.card.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
     }
 
-    /// The next incident: why a request was refused or failed. Nothing waits for it to be taken.
+    /// The next incident: why a request was refused or failed. A driver need not take incidents.
     pub fn poll_incident(&mut self) -> Option<Incident> {
         self.card.incidents.pop()
     }
@@ -478,7 +485,7 @@ impl Nic {
         !self.card.scheduler.is_idle() || self.card.unsettled.is_some() || self.has_other_work()
     }
 
-    /// Work that is no queue pair's turn: of the connection manager, of kernels, of chains.
+    /// Is there work other than queue pairs' turns: the communication manager's, kernels', chains'?
     fn has_other_work(&self) -> bool {
         self.cm.has_mads()
             || !self.card.kernel.posted.is_empty()
@@ -486,10 +493,10 @@ impl Nic {
             || self.kernels.due() == Time::ZERO
     }
 
-    /// Is what [`Nic::wants_transmit`] speaks of an acknowledge or two, and nothing else? They may
-    /// wait a moment for a request to ride behind.
+    /// Are a few acknowledges all that [`Nic::wants_transmit`] is about? They may wait a moment for
+    /// a request, to leave behind it.
     pub fn wants_acknowledge_only(&self) -> bool {
-        /// Of more queue pairs nobody waits for each.
+        /// For more queue pairs the answer is no, as looking at each would take too long.
         const FEW: usize = 4;
         let quiet = |qpn: u32| {
             self.qps.get(qpn).is_none_or(|qp| qp.rx.pending == 0 && qp.sq.waiting() == 0)
@@ -498,7 +505,8 @@ impl Nic {
         (1..=FEW).contains(&ready.len()) && !self.has_other_work() && ready.all(quiet)
     }
 
-    /// When to call [`Nic::handle_timeout`]; [`Time::NEVER`] if nothing waits. May be early.
+    /// When to call [`Nic::handle_timeout`] next: [`Time::NEVER`] if nothing waits. The time may be
+    /// earlier than necessary.
     pub fn poll_timeout(&self) -> Time {
         let timers = self.card.timers.next().min(self.card.cq_timers.next());
         let timers = timers.min(self.card.chains.timers.next());
@@ -530,7 +538,7 @@ pub struct InUse {
     pub ahs: usize,
     /// Messages outstanding.
     pub outstanding: usize,
-    /// READs and atomics kept to be answered (again).
+    /// Peers' READs and atomics that are kept to be answered, or answered again.
     pub answers: usize,
     /// Copies of scatter/gather lists.
     pub lists: usize,

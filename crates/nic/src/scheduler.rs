@@ -1,16 +1,16 @@
 //! The scheduler: which queue pair has the next turn, and what it may spend in it (SRNIC §4.3).
 //!
-//! A queue pair that has something to do is *ready*, and stands once in the schedule queue. Each
-//! poll of the card gives turns to the ready ones, in order; a turn has a [`Budget`], and a queue
-//! pair that could go on when it is spent is ready again, behind the others. One that found the
-//! pool of outstanding work full is *starved*: it is ready as soon as there is room.
+//! A queue pair that has something to do is *ready*, and is in the schedule queue once. Each poll
+//! of the card gives turns to the ready queue pairs, in order. A turn has a [`Budget`]; a queue
+//! pair that could go on when the budget is spent is ready again, behind the others. A queue pair
+//! that finds the pool of outstanding work full is *starved*, and ready as soon as there is room.
 
 use std::collections::VecDeque;
 
 use crate::config::Config;
 
-/// Elements that loop-back queue pairs run in one [`crate::Nic::poll_transmit`]: some 6 µs of a
-/// processor, after which the driver of the card gets to receive.
+/// How many elements loop-back queue pairs run in one [`crate::Nic::poll_transmit`]. They take
+/// about 6 µs; then the driver can receive again.
 const ELEMENTS_IN_CARD: u32 = 256;
 
 /// The queue pairs that are ready, and those that are starved.
@@ -20,13 +20,13 @@ pub(crate) struct Scheduler {
     ready: VecDeque<u32>,
     /// Queue pairs that found the pool of outstanding work full, by number.
     starved: Vec<u32>,
-    /// Counts how often the starved were woken, so that none stands among them twice.
+    /// How many times the starved queue pairs were woken, so that none is listed twice.
     feedings: u32,
 }
 
 impl Scheduler {
-    /// A scheduling event: the queue pair has something to do (SRNIC's event mux). `queued` is the
-    /// queue pair's own mark that it stands in the schedule queue.
+    /// A scheduling event: the queue pair has something to do (the event mux of SRNIC §4.3.1).
+    /// `queued` is the queue pair's own mark that it is in the schedule queue.
     #[inline]
     pub(crate) fn schedule(&mut self, qpn: u32, queued: &mut bool) {
         if !*queued {
@@ -35,10 +35,10 @@ impl Scheduler {
         }
     }
 
-    /// The queue pair found the pool of outstanding work full. `starved` is its own mark of when it
-    /// last did.
+    /// Notes that the queue pair has found the pool of outstanding work full. `starved` is the
+    /// queue pair's own mark of when it last did.
     pub(crate) fn starve(&mut self, qpn: u32, starved: &mut u32) {
-        // One more than the feedings, so that zero stands for never.
+        // The mark is the number of feedings plus one, so that zero means "never".
         let now = self.feedings.wrapping_add(1);
         if *starved != now {
             *starved = now;
@@ -46,7 +46,7 @@ impl Scheduler {
         }
     }
 
-    /// The pool of outstanding work has room again: those that waited for it are ready.
+    /// Notes that the pool of outstanding work has room again: the starved queue pairs are ready.
     #[inline]
     pub(crate) fn feed(&mut self) {
         if !self.starved.is_empty() {
@@ -70,7 +70,7 @@ impl Scheduler {
     /// A round of turns, for a batch of at most `limit` packets.
     #[inline]
     pub(crate) fn round(&self, limit: usize) -> Round {
-        // A turn may send nothing, so turns are bounded too: the caller gets to receive again.
+        // A turn may send nothing, so the turns are limited, too: the caller can receive again.
         Round { turns: self.ready.len().max(limit), in_card: ELEMENTS_IN_CARD }
     }
 }
@@ -85,7 +85,8 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// The queue pair that has the next turn, which is no longer ready; `None`: the round is over.
+    /// Takes the queue pair that has the next turn; it is no longer ready. `None` if the round is
+    /// over.
     #[inline]
     pub(crate) fn next(&mut self, scheduler: &mut Scheduler) -> Option<u32> {
         if self.in_card == 0 {
@@ -95,7 +96,7 @@ impl Round {
         scheduler.ready.pop_front()
     }
 
-    /// The last turn ran so many elements in the card.
+    /// Notes how many elements the last turn has run in the card.
     #[inline]
     pub(crate) fn spend_in_card(&mut self, elements: u32) {
         self.in_card = self.in_card.saturating_sub(elements);
@@ -110,14 +111,14 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// A whole turn.
+    /// The budget of a whole turn.
     #[inline]
     pub(crate) fn turn(config: &Config) -> Budget {
         Budget { elements: config.fetch_elements, bytes: config.burst_bytes }
     }
 
-    /// Cuts a turn in two: what answers to the peer may spend, and what is kept for requests
-    /// besides. A long READ by the peer must not keep our own requests waiting.
+    /// Divides a turn's budget: a part for answers to the peer, and a part for requests. A long
+    /// READ by the peer must not hold up this queue pair's own requests.
     #[inline]
     pub(crate) fn share(self, has_requests: bool) -> (Budget, Budget) {
         let Budget { elements, bytes } = self;
@@ -128,7 +129,7 @@ impl Budget {
         }
     }
 
-    /// Takes over what is left of another part.
+    /// Adds what is left of another part.
     #[inline]
     pub(crate) fn with_rest_of(self, other: Budget) -> Budget {
         Budget { bytes: self.bytes + other.bytes, ..self }
@@ -139,7 +140,7 @@ impl Budget {
         self.bytes == 0
     }
 
-    /// A packet counts its payload, and at least its headers.
+    /// Spends a packet: its payload, and at least the size of its headers.
     #[inline]
     pub(crate) fn spend(&mut self, payload: u32) {
         self.bytes = self.bytes.saturating_sub(payload.max(64));
@@ -163,7 +164,7 @@ mod tests {
         scheduler.schedule(2, &mut queued[2]);
         assert_eq!(round.next(&mut scheduler), Some(0));
         assert_eq!(round.next(&mut scheduler), Some(1));
-        assert_eq!(round.next(&mut scheduler), None, "a turn each, and then others act");
+        assert_eq!(round.next(&mut scheduler), None, "each has had its turn");
         assert_eq!(scheduler.ready().collect::<Vec<_>>(), [2]);
     }
 

@@ -1,18 +1,18 @@
-//! Tables of the card's objects, addressed by handles that go stale.
+//! Tables of the card's objects, with handles that become invalid when their object is removed.
 
-/// A table whose handles hold an index and a generation, so that a handle of something destroyed
-/// does not open what took its place.
+/// A table whose handles contain an index and a generation, so that the handle of a removed object
+/// does not name the object that took its place.
 ///
-/// A handle has `BITS` bits in all, the low `INDEX` of which are the index. The generation is
-/// never zero, so no handle is below 2^`INDEX`: small numbers (queue pairs 0 and 1) stay free.
+/// A handle has `BITS` bits, the low `INDEX` of which are the index. The generation is never zero,
+/// so no handle is below 2^`INDEX`: small numbers (queue pairs 0 and 1) are never handles.
 #[derive(Debug)]
 pub(crate) struct Table<T, const INDEX: u32, const BITS: u32> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
     limit: usize,
-    /// XORed into the index of every handle.
+    /// A number that is XORed into the index of every handle.
     salt: u32,
-    /// The generation that slots begin with.
+    /// The generation of a slot's first object.
     first: u32,
 }
 
@@ -23,13 +23,13 @@ struct Slot<T> {
 }
 
 impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
-    /// An empty table that will hold at most `limit` values (and at most 2^`INDEX`).
+    /// An empty table for at most `limit` values (and at most 2^`INDEX`).
     pub(crate) fn new(limit: usize) -> Self {
         Table::salted(limit, 1 << INDEX)
     }
 
-    /// As [`Table::new`], with handles that begin somewhere, as `salt` says: a process that is
-    /// started again then does not use the handles it used before, which peers may still know.
+    /// As [`Table::new`], with handles that begin at a place that depends on `salt`. So a process
+    /// that is started again does not use the handles of the last one, which peers may still know.
     pub(crate) fn salted(limit: usize, salt: u32) -> Self {
         let first = (salt >> INDEX & Self::GENERATIONS).max(1);
         let salt = salt & ((1 << INDEX) - 1);
@@ -43,7 +43,7 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
         self.slots.len() - self.free.len()
     }
 
-    /// Adds the value that `make` builds from its handle; `None` when the table is full.
+    /// Adds the value that `make` builds from its handle. `None` if the table is full.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
         let index = match self.free.pop() {
             Some(index) => index,

@@ -3,9 +3,10 @@
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A moment, in nanoseconds since a start that the driver chose.
+/// A moment, in nanoseconds since a start that the driver chooses.
 ///
 /// The card only compares moments and adds durations to them, so any monotonic clock will do.
+/// Addition saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(pub u64);
 

@@ -1,4 +1,4 @@
-//! Retransmission timers: one a queue pair, and the transport's two tables of durations.
+//! Timers of queue pairs, and the transport's two codings of durations.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -6,10 +6,10 @@ use std::collections::BinaryHeap;
 
 use crate::time::Time;
 
-/// A queue pair's timer: moved often (every acknowledge), run out seldom.
+/// A queue pair's timer. Its deadline moves often, at every acknowledge, and it runs out seldom.
 ///
-/// So the heap holds one entry a queue pair that may be earlier than the deadline; when it comes
-/// up early it is put back, and moving a deadline further away costs nothing.
+/// So the heap has one entry for a queue pair, which may be earlier than the deadline. When the
+/// entry comes up early, it is put back; moving the deadline further away costs nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     deadline: Time,
@@ -29,7 +29,7 @@ impl Timer {
     }
 }
 
-/// All timers' heap.
+/// The heap of all timers.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Time, u32)>>,
@@ -40,18 +40,19 @@ impl Timers {
     pub(crate) fn arm(&mut self, timer: &mut Timer, qpn: u32, deadline: Time) {
         timer.deadline = deadline;
         if deadline < timer.queued {
-            // A void entry stays behind: at most one a wait that was cut short.
+            // The old entry stays in the heap and is void: at most one for each wait that was cut
+            // short.
             timer.queued = deadline;
             self.heap.push(Reverse((deadline, qpn)));
         }
     }
 
-    /// When to look again; [`Time::NEVER`] if no timer is armed. May be early.
+    /// When the next timer may run out: [`Time::NEVER`] if none is armed. The time may be early.
     pub(crate) fn next(&self) -> Time {
         self.heap.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
     }
 
-    /// Takes an entry whose time has come. The owner passes it to [`Timers::expire`].
+    /// Takes an entry that is due. The caller must pass it to [`Timers::expire`].
     pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, u32)> {
         if self.next() > now {
             return None;
@@ -59,7 +60,7 @@ impl Timers {
         self.heap.pop().map(|Reverse(entry)| entry)
     }
 
-    /// Has `timer` run out, now that its entry for `at` has come up?
+    /// Has `timer` run out, given that its entry for `at` has come up?
     pub(crate) fn expire(&mut self, timer: &mut Timer, qpn: u32, at: Time, now: Time) -> bool {
         if timer.queued != at {
             return false;
@@ -77,13 +78,13 @@ impl Timers {
     }
 }
 
-/// The local ACK timeout: 4.096 µs · 2^`code`, or none for code 0.
+/// The local ACK timeout: 4.096 µs · 2^`code`; code 0 means that there is none.
 pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code.min(31)))
 }
 
-/// The wait that an RNR NAK's 5-bit timer code asks for (InfiniBand specification, table "Encoding
-/// for RNR NAK timer field").
+/// The wait that an RNR NAK's 5-bit timer code asks for (InfiniBand volume 1, chapter 9, Transport
+/// Layer; soft-RoCE's `rnrnak_usec`).
 pub fn rnr_delay(code: u8) -> Duration {
     const HUNDREDTHS_OF_MS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,

@@ -1,4 +1,4 @@
-//! What goes out and what comes in: packets by reference, datagrams by slice.
+//! Packets to send, whose payload is referred to, and datagrams that have arrived, as slices.
 
 use core::net::IpAddr;
 use core::ops::Range;
@@ -7,17 +7,17 @@ use crate::buffer::Buffer;
 use crate::memory::{Memory, MemoryFault};
 use crate::wire::MAX_HEADER;
 
-/// Explicit congestion notification bits of an IP header.
+/// Explicit congestion notification bits of an IP header (RFC 3168).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Ecn {
-    /// The sender does not take part.
+    /// The packet is not ECN-capable.
     #[default]
     NotCapable = 0,
     /// ECN-capable, code point 1.
     Capable1 = 1,
     /// ECN-capable, code point 0.
     Capable0 = 2,
-    /// Congestion was met on the way.
+    /// A router has met congestion.
     Congested = 3,
 }
 
@@ -33,16 +33,16 @@ impl Ecn {
     }
 }
 
-/// A datagram that arrived: the UDP payload and what the driver knows of its outer headers.
+/// A datagram that has arrived: the UDP payload, and what the driver knows of its outer headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// Source address.
     pub src: IpAddr,
     /// Source UDP port.
     pub src_port: u16,
-    /// Destination address: this card's own.
+    /// Destination address: this card's own, or a multicast group's.
     pub dst: IpAddr,
-    /// The IPv4 identification, where the driver sees it; a plain UDP socket does not show it.
+    /// The IPv4 identification, if the driver sees it. A plain UDP socket does not show it.
     pub ip_id: Option<u16>,
     /// Traffic class, ECN bits included.
     pub tos: u8,
@@ -50,13 +50,14 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Where packets of a queue pair go: the outer headers.
+/// The path of a queue pair's packets, as their outer headers have it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Path {
     /// Destination address.
     pub dst: IpAddr,
-    /// Source UDP port, 0xC000..=0xFFFF, constant per queue pair. A driver with one bound socket
-    /// sends from that socket's port instead; the ICRC covers whichever is used.
+    /// Source UDP port, 0xC000..=0xFFFF (the dynamic ports of RFC 6335), the same for all packets
+    /// of a queue pair. A driver with one bound socket sends from that socket's port instead. The
+    /// ICRC covers the port that is used.
     pub src_port: u16,
     /// Traffic class without ECN bits.
     pub traffic_class: u8,
@@ -65,8 +66,8 @@ pub struct Path {
 }
 
 impl Path {
-    /// The usual path to `dst`, with a source port that follows from `entropy` (a queue pair's
-    /// number). The GID of a multicast group is taken for its address: see
+    /// The usual path to `dst`, with a source port that depends on `entropy` (a queue pair's
+    /// number). For the GID of a multicast group, `dst` becomes the group's address: see
     /// [`crate::wire::multicast::group_address`].
     pub fn new(dst: IpAddr, entropy: u32) -> Path {
         let spread = entropy.wrapping_mul(0x9E37_79B1) >> 18;
@@ -89,19 +90,19 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The address of a null region's bytes, which are nowhere: such a segment never leaves the
-    /// card.
+    /// The address of a null region's bytes, which do not exist. Such a segment is never handed to
+    /// the driver.
     pub(crate) const NOWHERE: u64 = u64::MAX;
 }
 
-/// A packet to send: headers by value, payload by reference. Belongs to a [`TransmitBatch`].
+/// A packet to send: headers by value, payload by reference. It belongs to a [`TransmitBatch`].
 #[derive(Clone, Debug)]
 pub struct Transmit {
     /// Outer headers.
     pub path: Path,
     /// ECN bits to send with.
     pub ecn: Ecn,
-    /// The queue pair of ours that sends it; 1 for the communication manager.
+    /// The queue pair of this card that sends it; 1 for the communication manager.
     qpn: u32,
     header: [u8; MAX_HEADER],
     header_len: u8,
@@ -116,7 +117,7 @@ enum Body {
     Segments(Range<u32>),
     /// Indices into the batch's own bytes.
     Owned(Range<u32>),
-    /// A kernel's bytes, and the first of them.
+    /// A kernel's bytes, and the index of the first of them.
     Shared(Buffer, u32),
 }
 
@@ -126,7 +127,7 @@ impl Transmit {
         &self.header[..usize::from(self.header_len)]
     }
 
-    /// The queue pair of ours that sends it.
+    /// The queue pair of this card that sends it.
     pub(crate) fn qpn(&self) -> u32 {
         self.qpn
     }
@@ -147,12 +148,12 @@ impl Transmit {
     }
 }
 
-/// Where a packet's payload lies.
+/// Where a packet's payload is.
 #[derive(Clone, Copy, Debug)]
 pub enum PayloadRef<'a> {
     /// In registered memory.
     Segments(&'a [Segment]),
-    /// On the card (management datagrams, notifications, what kernels send).
+    /// On the card: management datagrams, congestion notifications, kernels' results.
     Bytes(&'a [u8]),
 }
 
@@ -160,11 +161,11 @@ pub enum PayloadRef<'a> {
 #[derive(Debug, Default)]
 pub struct TransmitBatch {
     packets: Vec<Transmit>,
-    /// Short packets to leave behind the others: see [`TransmitBatch::push_last`].
+    /// Short packets that leave behind the others: see `push_last`.
     last: Vec<Transmit>,
     segments: Vec<Segment>,
     bytes: Vec<u8>,
-    /// The queue pair whose turn it is.
+    /// The queue pair that has its turn.
     sender: u32,
     /// See [`TransmitBatch::set_answering`].
     answering: bool,
@@ -178,7 +179,7 @@ impl TransmitBatch {
         TransmitBatch::default()
     }
 
-    /// Forgets the packets, keeps the room.
+    /// Removes the packets, and keeps the allocation.
     pub fn clear(&mut self) {
         self.packets.clear();
         self.last.clear();
@@ -186,7 +187,7 @@ impl TransmitBatch {
         self.bytes.clear();
     }
 
-    /// The packets, in the order they are to leave.
+    /// The packets, in the order in which they must leave.
     pub fn packets(&self) -> &[Transmit] {
         &self.packets
     }
@@ -201,7 +202,7 @@ impl TransmitBatch {
         self.len() == 0
     }
 
-    /// Where the payload of `packet`, one of [`TransmitBatch::packets`], lies.
+    /// Where the payload of `packet`, one of [`TransmitBatch::packets`], is.
     #[inline]
     pub fn payload<'a>(&'a self, packet: &'a Transmit) -> PayloadRef<'a> {
         match &packet.payload {
@@ -217,32 +218,33 @@ impl TransmitBatch {
         }
     }
 
-    /// With `answering`, an acknowledge may stay behind when its queue pair sends data: the
-    /// application is answering, its peer waits for the answer, and one acknowledge does for
-    /// several messages. The driver promises to call [`crate::Nic::release_acknowledges`] soon.
+    /// Allows acknowledges to be held back on queue pairs that send data. A driver sets this while
+    /// its application answers messages: the peer waits for the answer, and one acknowledge is
+    /// enough for several messages. The driver must call [`crate::Nic::release_acknowledges`] soon.
     pub fn set_answering(&mut self, answering: bool) {
         self.answering = answering;
     }
 
-    /// As [`TransmitBatch::set_answering`], for queue pairs on which a kernel of the card answers:
-    /// for a driver that is driven again at once, even if no application posts anything.
+    /// As [`TransmitBatch::set_answering`], for queue pairs on which a kernel of the card answers.
+    /// It is for drivers that poll the card again at once, even if no application posts anything.
     pub fn set_serving(&mut self, serving: bool) {
         self.serving = serving;
     }
 
-    /// May acknowledges stay behind, where a kernel answers or does not?
+    /// May acknowledges be held back? `kernel_answers` says that a kernel answers on the queue
+    /// pair.
     pub(crate) fn is_answering(&self, kernel_answers: bool) -> bool {
         self.answering || self.serving && kernel_answers
     }
 
-    /// Says which queue pair the packets added next are of.
+    /// Sets the queue pair of the packets that are added next.
     pub(crate) fn set_sender(&mut self, qpn: u32) {
         self.sender = qpn;
     }
 
     /// Copies the payload of the packets from `from` on into the batch, for a driver that cannot
-    /// send them now: from here on the memory may change or go away. Packets whose memory cannot
-    /// be read leave the batch; they are returned, for [`crate::Nic::handle_fault`].
+    /// send them now: after this the memory may change or go away. Packets whose memory cannot be
+    /// read are removed and returned, for [`crate::Nic::handle_fault`].
     pub fn detach(&mut self, from: usize, memory: &mut dyn Memory) -> Vec<Transmit> {
         let (bytes, segments) = (&mut self.bytes, &self.segments);
         let mut copy = |packet: &mut Transmit| {
@@ -268,17 +270,17 @@ impl TransmitBatch {
         faulted
     }
 
-    /// Room for segments of the packet that [`TransmitBatch::push`] will add next.
+    /// Where the segments of the packet go that [`TransmitBatch::push`] adds next.
     pub fn segments_mut(&mut self) -> &mut Vec<Segment> {
         &mut self.segments
     }
 
-    /// The index from which the next packet's segments start.
+    /// The index of the next packet's first segment.
     pub fn mark(&self) -> u32 {
         self.segments.len() as u32
     }
 
-    /// Drops the segments added since `mark`, for a packet that is not to be sent after all.
+    /// Removes the segments added since `mark`, for a packet that is not sent after all.
     pub fn rewind(&mut self, mark: u32) {
         self.segments.truncate(mark as usize);
     }
@@ -297,14 +299,14 @@ impl TransmitBatch {
         self.add(path, ecn, pad, payload_len, payload, header);
     }
 
-    /// Is part of the packet's payload, the segments added since `mark`, nowhere?
+    /// Is one of the segments added since `mark` a null region's?
     #[inline]
     pub(crate) fn has_gaps(&self, mark: u32) -> bool {
         self.segments[mark as usize..].iter().any(|s| s.addr == Segment::NOWHERE)
     }
 
-    /// As [`TransmitBatch::push`], for a payload with gaps: it is copied at once, with zeroes in
-    /// them.
+    /// As [`TransmitBatch::push`], for a payload with bytes of a null region: it is copied at once,
+    /// with zeroes in their place.
     #[inline(never)]
     pub(crate) fn push_copied(
         &mut self,
@@ -328,7 +330,7 @@ impl TransmitBatch {
         Ok(())
     }
 
-    /// Adds a packet whose payload, `len` bytes from `start` on, is a kernel's.
+    /// Adds a packet whose payload is `len` bytes of a kernel's buffer, from `start` on.
     #[inline(never)]
     pub(crate) fn push_shared(
         &mut self,
@@ -358,7 +360,7 @@ impl TransmitBatch {
         Ok(())
     }
 
-    /// Adds a packet that carries its payload itself; the payload needs no pad.
+    /// Adds a packet with a copy of its payload, which must need no pad.
     pub fn push_owned(
         &mut self,
         path: Path,
@@ -371,8 +373,8 @@ impl TransmitBatch {
         self.add(path, Ecn::NotCapable, 0, bytes.len() as u32, payload, header);
     }
 
-    /// Adds a packet of headers only, to leave behind all others of the batch: an acknowledge
-    /// between data packets would end a group that leaves by one system call.
+    /// Adds a packet of headers only that leaves behind all others of the batch. An acknowledge
+    /// between data packets would end a group of packets that leaves by one system call.
     pub(crate) fn push_last(
         &mut self,
         path: Path,
@@ -384,7 +386,7 @@ impl TransmitBatch {
         self.last.push(packet);
     }
 
-    /// The batch is complete: what was to leave last is put behind the rest.
+    /// Completes the batch: puts the packets of `push_last` behind the others.
     pub(crate) fn finish(&mut self) {
         if !self.last.is_empty() {
             self.packets.append(&mut self.last);

@@ -1,7 +1,7 @@
-//! Packets of every op-code, judged byte for byte by two implementations that are not ours:
+//! Packets of every op-code, compared byte for byte with two independent implementations:
 //! Wireshark's dissector (`tshark`) and `scapy.contrib.roce`.
 //!
-//! `REMORA_SKIP_JUDGES=1` skips them, where they cannot be installed.
+//! `REMORA_SKIP_JUDGES=1` skips these tests, for machines where the two cannot be installed.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -80,7 +80,7 @@ impl Case {
         [&macs[..], &ethertype.to_be_bytes(), &ip, &udp.emit()].concat()
     }
 
-    /// All that the scapy judge needs to build the same frame.
+    /// Everything that the scapy judge needs to build the same frame.
     fn to_json(&self) -> Value {
         let mut case = fields(self.op, &self.bth, &self.ext, &self.payload);
         case["name"] = json!(self.name());
@@ -102,7 +102,7 @@ impl Case {
     }
 }
 
-/// A packet in the words of `judges/scapy_judge.py`.
+/// A packet's fields under the names that `judges/scapy_judge.py` uses.
 fn fields(op: &Op, bth: &Bth, ext: &Extensions, payload: &[u8]) -> Value {
     let Extensions { xrceth, deth, feth, reth, atomic, aeth, .. } = ext;
     let mut all = Map::new();
@@ -156,7 +156,8 @@ fn atomic_fields(atomic: &AtomicEth) -> Value {
     })
 }
 
-/// Every op-code with every payload length it can have, over IPv4 and IPv6, all else random.
+/// Every op-code with every payload length that it can have, over IPv4 and IPv6. All other fields
+/// are random.
 fn cases() -> Vec<Case> {
     let mut random = Random(1);
     let mut cases = Vec::new();
@@ -166,7 +167,7 @@ fn cases() -> Vec<Case> {
             let len = match op.operation {
                 Operation::Cnp => 16,
                 _ if op.follows.contains(Follows::PAYLOAD) => len,
-                // Drawn again and again, for other values in the headers.
+                // Each is drawn several times, for different values in the headers.
                 _ => 0,
             };
             cases.push(random.case(op, len, true));
@@ -204,7 +205,8 @@ impl Random {
         }
     }
 
-    /// Any bytes, but tshark takes some first ones for an Ethernet type; these are none.
+    /// Random bytes. The first ones are chosen so that tshark does not take them for an Ethernet
+    /// type.
     fn payload(&mut self, len: usize) -> Vec<u8> {
         let mut payload: Vec<u8> = (0..len).map(|_| self.next() as u8).collect();
         if let Some(first) = payload.first_mut() {
@@ -234,7 +236,7 @@ impl Random {
             pkey: self.next() as u16,
             fecn: self.bit(),
             becn: self.bit(),
-            // Not 0 or 1, whose payload tshark takes for management.
+            // Not 0 or 1, since tshark takes the payload of those for management.
             dest_qp: self.next() as u32 & 0xFF_FFFF | 2,
             ack_req: self.bit(),
             psn: Psn::new(self.next() as u32),
@@ -305,7 +307,7 @@ fn reads_like(case: &Value) {
     }
 }
 
-/// The protocols for which tshark, left to itself, takes some random payloads.
+/// The protocols that tshark would take some random payloads for.
 const GUESSES: [&str; 9] = [
     "smc",
     "smb_direct",
@@ -318,7 +320,7 @@ const GUESSES: [&str; 9] = [
     "fcoib",
 ];
 
-/// What tshark prints for a frame, and how to read it.
+/// A column that tshark prints for a frame, and how to read it.
 #[derive(Clone, Copy)]
 enum Column {
     Number(&'static str),
@@ -327,7 +329,7 @@ enum Column {
 
 use Column::{Bytes, Number};
 
-/// The columns that mean something for every op-code, also those tshark does not know.
+/// The columns that mean something for every op-code, also for those that tshark does not know.
 const EVERY_OPCODE: [Column; 17] = [
     Number("ip.checksum.status"),
     Number("ip.id"),
@@ -374,7 +376,7 @@ impl Column {
         }
     }
 
-    /// The printed value as a number or as hexadecimal digits; nothing if tshark saw no such field.
+    /// The printed value, as a number or as hexadecimal digits; null if tshark saw no such field.
     fn read(self, printed: &str) -> Value {
         match self {
             _ if printed.is_empty() => Value::Null,
@@ -419,15 +421,15 @@ fn tshark_agrees() {
     }
 }
 
-/// Of StRoM's op-codes, of the CNP, of XRC, FLUSH and ATOMIC WRITE, tshark (4.0) reads only the
-/// BTH.
+/// Does tshark read more than the BTH? Version 4.0 does not for StRoM's op-codes, the CNP, XRC,
+/// FLUSH and ATOMIC WRITE.
 fn tshark_knows(op: &Op) -> bool {
     op.dialect == Dialect::Standard
         && op.transport != Transport::Xrc
         && !matches!(op.operation, Operation::Cnp | Operation::Flush | Operation::AtomicWrite)
 }
 
-/// What tshark should see in a case, by the names of its fields.
+/// What tshark should print for a case, by the names of its fields.
 fn expected_by_tshark(case: &Case) -> Map<String, Value> {
     let Case { op, bth, .. } = case;
     let datagram = case.datagram();
@@ -464,7 +466,7 @@ fn expected_by_tshark(case: &Case) -> Map<String, Value> {
     all
 }
 
-/// What tshark should see in one of the headers, or in the payload, of a packet.
+/// What tshark should print for one of the headers, or the payload, of a packet.
 fn header_expected_by_tshark(header: Follows, case: &Case, body: &[u8]) -> Value {
     let Case { op, ext, .. } = case;
     match header {
@@ -497,7 +499,7 @@ fn header_expected_by_tshark(header: Follows, case: &Case, body: &[u8]) -> Value
     }
 }
 
-/// A capture file in the classic format: a header of 24 bytes, and 16 before each frame.
+/// A capture file in the classic format: a header of 24 bytes, and one of 16 before each frame.
 fn pcap(cases: &[Case]) -> Vec<u8> {
     const MAGIC: u32 = 0xA1B2_C3D4;
     const VERSION: u32 = 4 << 16 | 2;
@@ -517,7 +519,7 @@ fn skipped() -> bool {
     std::env::var_os("REMORA_SKIP_JUDGES").is_some_and(|v| v == "1")
 }
 
-/// Runs a judge; panics with what it said if it is missing or complains.
+/// Runs a judge. Panics with its output if it is missing or fails.
 fn run(command: &mut Command) -> Output {
     let program = command.get_program().to_owned();
     let output = command
@@ -534,7 +536,7 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// The Python that `scripts/judges-venv.sh` made.
+/// The Python of the environment that `scripts/judges-venv.sh` makes.
 fn python() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/judges-venv/bin/python")
 }

@@ -1,4 +1,6 @@
-//! What the caller can ask for.
+//! The caller's commands: connect, accept, reject, establish, disconnect, destroy.
+//!
+//! In which state a command makes sense is in the table of states ([`super::state`]).
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -20,31 +22,31 @@ use crate::{Psn, Time};
 pub struct ConnectRequest<'a> {
     /// The peer.
     pub remote: IpAddr,
-    /// What to ask it for; [`PortSpace::service_id`](super::service::PortSpace::service_id)
+    /// The service to ask for. [`PortSpace::service_id`](super::service::PortSpace::service_id)
     /// makes one of a port.
     pub service: ServiceId,
     /// The port that the peer sees; used with services of the port spaces only.
     pub local_port: u16,
-    /// The addresses that the peer is told, where they are to be others than those that packets
-    /// have: a name that the peer listens by, say. The port in it counts, not `local_port`.
+    /// Addresses to tell the peer, if they differ from those of the packets: for example a second
+    /// address that the peer listens at. The port in them replaces `local_port`.
     pub told: Option<CmaHeader>,
     /// RC, UC or XRC.
     pub transport: TransportService,
-    /// Our queue pair.
+    /// This side's queue pair.
     pub local_qpn: u32,
-    /// The first PSN that the peer is to send: the one that our queue pair will expect.
+    /// The first PSN that the peer must send: the one that this side's queue pair will expect.
     pub starting_psn: Psn,
-    /// How many reads and atomics we can answer at a time.
+    /// How many reads and atomics this side can answer at a time.
     pub responder_resources: u8,
-    /// How many we want under way.
+    /// How many reads and atomics this side wants under way.
     pub initiator_depth: u8,
     /// Transport retries, at most 7.
     pub retry_count: u8,
     /// Retries after "receiver not ready", at most 7.
     pub rnr_retry_count: u8,
-    /// Does our queue pair use a shared receive queue?
+    /// Does this side's queue pair use a shared receive queue?
     pub srq: bool,
-    /// Will we obey end-to-end credits?
+    /// Will this side obey end-to-end credits?
     pub flow_control: bool,
     /// 1 is 256 bytes, 5 is 4096.
     pub path_mtu: u8,
@@ -56,33 +58,33 @@ pub struct ConnectRequest<'a> {
     pub private_data: &'a [u8],
 }
 
-/// What the passive side answers. Numbers wider than their field are cut to it.
+/// The passive side's answer. Numbers wider than their field are cut to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AcceptParams<'a> {
-    /// Our queue pair.
+    /// This side's queue pair.
     pub qpn: u32,
-    /// The first PSN that the peer is to send: the one that our queue pair will expect.
+    /// The first PSN that the peer must send: the one that this side's queue pair will expect.
     pub starting_psn: Psn,
-    /// How many reads and atomics we can answer at a time.
+    /// How many reads and atomics this side can answer at a time.
     pub responder_resources: u8,
-    /// How many we will have under way.
+    /// How many reads and atomics this side will have under way.
     pub initiator_depth: u8,
-    /// The longest it takes us to acknowledge, an exponent of at most 31.
+    /// The longest time that this side takes to acknowledge, an exponent of at most 31.
     pub target_ack_delay: u8,
     /// Retries after "receiver not ready", at most 7.
     pub rnr_retry_count: u8,
-    /// Does our queue pair use a shared receive queue?
+    /// Does this side's queue pair use a shared receive queue?
     pub srq: bool,
-    /// Will we obey end-to-end credits?
+    /// Will this side obey end-to-end credits?
     pub flow_control: bool,
     /// At most 196 bytes.
     pub private_data: &'a [u8],
 }
 
-/// Why a connection cannot be asked for.
+/// Why a request for a connection cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// As many connections as may be.
+    /// There are as many connections as [`CmConfig`](super::CmConfig) allows.
     #[error("too many connections")]
     TooManyConnections,
     /// The private data does not fit.
@@ -96,13 +98,13 @@ pub enum ConnectError {
     Transport(TransportService),
 }
 
-/// Why a connection does not do as asked.
+/// Why a command to a connection is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
-    /// There is none of this id, or the caller destroyed it.
+    /// There is no connection with this id, or the caller has destroyed it.
     #[error("unknown connection")]
     UnknownConnection,
-    /// It makes no sense in this state.
+    /// The command makes no sense in this state.
     #[error("not possible in state {0:?}")]
     WrongState(State),
     /// The private data does not fit.
@@ -111,8 +113,8 @@ pub enum CommandError {
 }
 
 impl Cm {
-    /// Asks a peer for a connection. [`CmEvent::Replied`], [`CmEvent::Rejected`] or
-    /// [`CmEvent::Unreachable`] will follow.
+    /// Asks a peer for a connection. One event follows: [`CmEvent::Replied`],
+    /// [`CmEvent::Rejected`] or [`CmEvent::Unreachable`].
     pub fn connect(
         &mut self,
         now: Time,
@@ -197,8 +199,8 @@ impl Cm {
         }
     }
 
-    /// Passive side: accepts a request. The queue pair should already be able to receive.
-    /// [`CmEvent::Established`] or a failure will follow.
+    /// Passive side: accepts a request. The queue pair should be able to receive already. One event
+    /// follows: [`CmEvent::Established`], or one of a failure.
     pub fn accept(
         &mut self,
         now: Time,
@@ -230,8 +232,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Active side: the queue pair is ready to send, and the peer may know it. The connection is
-    /// established.
+    /// Active side: tells the peer that the queue pair is ready. The connection is established.
     pub fn establish(&mut self, now: Time, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         let private_data = private_data(data)?;
         self.command(now, conn, Input::Establish)?;
@@ -240,15 +241,16 @@ impl Cm {
         Ok(())
     }
 
-    /// Passive side: a packet came on the queue pair, so the peer is established even if its
-    /// message to say so is lost. [`CmEvent::Established`] follows.
+    /// Passive side: establishes the connection because a packet has come on its queue pair. The
+    /// peer is ready then, even if its message that says so is lost. [`CmEvent::Established`]
+    /// follows.
     pub fn notify_established(&mut self, now: Time, conn: ConnId) -> Result<(), CommandError> {
         self.command(now, conn, Input::NotifyEstablished)?;
         self.tell(conn.0, |conn| CmEvent::Established { conn, private_data: Vec::new() });
         Ok(())
     }
 
-    /// Refuses a request or a reply. The id is no longer the caller's after this.
+    /// Refuses a request or a reply. The id is not valid any more after this.
     pub fn reject(
         &mut self,
         now: Time,
@@ -266,8 +268,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Asks the peer for time: it will repeat the message that is to be answered only after
-    /// `service_timeout`, an exponent of at most 31. The manager does this by itself when the
+    /// Asks the peer for more time: the peer repeats the message that the caller has not answered
+    /// only after `service_timeout`, an exponent of at most 31. The manager asks by itself when the
     /// peer repeats a message.
     pub fn mra(
         &mut self,
@@ -281,8 +283,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Ends an established connection; [`CmEvent::Disconnected`] follows. If the peer already
-    /// asked to end it, this is [`disconnect_reply`](Cm::disconnect_reply).
+    /// Ends an established connection; [`CmEvent::Disconnected`] follows. If the peer has already
+    /// asked to end it, this does the same as [`disconnect_reply`](Cm::disconnect_reply).
     pub fn disconnect(&mut self, now: Time, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         if self.state(conn) == Some(State::DreqReceived) {
             return self.disconnect_reply(now, conn, data);
@@ -293,7 +295,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Agrees to the peer's wish to end the connection: the queue pair sends no more.
+    /// Agrees that the peer ends the connection. The queue pair must send nothing more.
     pub fn disconnect_reply(
         &mut self,
         now: Time,
@@ -306,8 +308,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Gives the id back, whatever the state. A connection that is not yet closed is rejected,
-    /// cancelled or disconnected, without further events.
+    /// Gives the id back, in any state. A connection that is not closed yet is rejected, cancelled
+    /// or disconnected, without further events.
     pub fn destroy(&mut self, now: Time, conn: ConnId) -> Result<(), CommandError> {
         let before = self.owned(conn).ok_or(CommandError::UnknownConnection)?;
         let (state, unanswered) = (before.state, before.unanswered());
@@ -329,7 +331,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A command to a connection of the caller's, as the table has it.
+    /// Moves a connection of the caller's as the table says of a command.
     fn command(&mut self, now: Time, conn: ConnId, input: Input) -> Result<Next, CommandError> {
         let state = self.state(conn).ok_or(CommandError::UnknownConnection)?;
         self.step(now, conn.0, input).ok_or(CommandError::WrongState(state))
@@ -341,8 +343,9 @@ impl Cm {
         }
     }
 
-    /// A request is about to be refused: its queue pair never was connected, so it may ask again,
-    /// and repetitions of the request are answered for as long as they may come.
+    /// Prepares to refuse a request. Its queue pair never was connected, so it may ask again at
+    /// once. Time-wait lasts as long as repetitions of the request may come, so that they are
+    /// answered.
     fn refusing(&mut self, id: u32) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         if matches!(conn.state, State::ReqReceived | State::MraReqSent) {
@@ -351,7 +354,7 @@ impl Cm {
         }
     }
 
-    /// Our and the peer's id of a connection; 0 stands for one not known.
+    /// This side's and the peer's id of a connection; 0 if the peer's is not known.
     fn ids(&self, id: u32) -> (u32, u32) {
         (id, self.connections.get(&id).and_then(|conn| conn.remote_id).unwrap_or(0))
     }
@@ -370,8 +373,8 @@ impl Cm {
         self.say(id, rejection(local, remote, rejected, reason));
     }
 
-    /// Tells the peer that it took too long. It may not know our id for the connection, so it is
-    /// told our card.
+    /// Tells the peer that its answer took too long. The peer may not know this side's id of the
+    /// connection, so the message also names this side's card.
     pub(super) fn say_timeout(&mut self, id: u32) {
         let (local, remote) = self.ids(id);
         let mut rej = rejection(local, remote, Answered::Other, RejectReason::TIMEOUT);

@@ -1,13 +1,13 @@
-//! What a communication manager is made with.
+//! The settings and limits of a communication manager.
 
 use core::net::IpAddr;
 
-/// The manager's settings and limits. Times are exponents of the standard's: 4.096 µs · 2ⁿ.
+/// The manager's settings and limits. A time is given as an exponent *n*: 4.096 µs · 2ⁿ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CmConfig {
     /// The address of this side.
     pub local: IpAddr,
-    /// The card's name for itself. Peers find connections by it, so it should be unique.
+    /// The GUID of the card. Peers find connections by it, so it should be unique.
     pub ca_guid: u64,
     /// Connections that may exist, those in time-wait included.
     pub max_connections: usize,
@@ -15,18 +15,21 @@ pub struct CmConfig {
     pub max_pending: usize,
     /// Listeners that may exist.
     pub max_listeners: usize,
-    /// Service id resolutions of ours that may be under way, and as many of peers'.
+    /// Service id resolutions that may be under way: so many begun by this side, and so many by
+    /// peers.
     pub max_resolutions: usize,
-    /// Messages that may wait to be sent; more are dropped, as by the network.
+    /// Messages that may wait to be sent. Further ones are dropped, as if the network had lost
+    /// them.
     pub max_outgoing: usize,
-    /// In what time the peer is expected to answer, and this side promises to. At most 31.
+    /// The time in which the peer is expected to answer, and in which this side promises to. At
+    /// most 31.
     pub response_timeout: u8,
-    /// How much time this side asks for when the peer repeats a message before the caller has
+    /// The time that this side asks for when the peer repeats a message before the caller has
     /// answered it. At most 31.
     pub service_timeout: u8,
     /// The longest time that a peer may ask for. At most 31.
     pub max_service_timeout: u8,
-    /// How often a message is repeated. At most 15.
+    /// How many times a message is repeated. At most 15.
     pub max_retries: u8,
     /// Hop limit of the path.
     pub hop_limit: u8,

@@ -1,4 +1,4 @@
-//! What is remembered about one connection.
+//! What the manager remembers of one connection.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -9,7 +9,7 @@ use super::message::{Answered, Attribute, INFO_LEN, Rej, RejectReason, Req};
 use super::state::State;
 use crate::Time;
 
-/// A connection, by the name that this side gave it: its communication id.
+/// A connection, by the communication id that this side has given it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub(super) u32);
 
@@ -25,29 +25,29 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) side: Side,
     pub(super) peer: IpAddr,
-    /// The peer's communication id, once known.
+    /// The peer's communication id, once it is known.
     pub(super) remote_id: Option<u32>,
     pub(super) local_qpn: u32,
-    /// Of XRC queue pairs.
+    /// Are its queue pairs XRC ones?
     pub(super) extended: bool,
-    /// The peer's queue pair, once known.
+    /// The peer's queue pair, once it is known.
     pub(super) remote_qpn: Option<u32>,
     /// The transaction that is under way.
     pub(super) transaction_id: u64,
-    /// The last message, for when the peer seems not to have it.
+    /// The last message, in case the peer has not received it.
     pub(super) last: Option<(Attribute, Box<[u8; MAD_LEN]>)>,
     /// How long to wait before the last message is repeated.
     pub(super) wait: Duration,
     /// The wait that the connection began with, which an MRA does not change.
     pub(super) first_wait: Duration,
-    /// How often a message is repeated.
+    /// How many times a message is repeated.
     pub(super) max_retries: u8,
     pub(super) retries_left: u8,
-    /// How long late messages may come.
+    /// For how long late messages may still come.
     pub(super) time_wait: Duration,
-    /// When something is due.
+    /// When the connection's timer is due.
     pub(super) deadline: Time,
-    /// The caller is done with it: it tells nothing, and goes when it is closed.
+    /// The caller has destroyed it: there are no more events, and it is removed once it is closed.
     pub(super) released: bool,
 }
 
@@ -86,19 +86,20 @@ impl Connection {
         }
     }
 
-    /// Is `req` the request that this connection began with?
+    /// Is `req` the request that this connection began with? A request with its ids but another
+    /// transaction or queue pair is a new one.
     pub(super) fn began_with(&self, transaction_id: u64, req: &Req) -> bool {
         self.side != Side::Active
             && self.transaction_id == transaction_id
             && self.remote_qpn == Some(req.local_qpn)
     }
 
-    /// Does a message that names these ids belong to this connection?
+    /// Does a message from `peer` with this id of the peer's belong to this connection?
     pub(super) fn is_between(&self, peer: IpAddr, remote_id: u32) -> bool {
         self.peer == peer && self.remote_id.is_none_or(|id| id == remote_id)
     }
 
-    /// Which of the peer's messages a rejection would now be of.
+    /// Which of the peer's messages a rejection would now answer.
     pub(super) fn unanswered(&self) -> Answered {
         match self.state {
             State::ReqReceived | State::MraReqSent => Answered::Req,
@@ -108,7 +109,7 @@ impl Connection {
     }
 }
 
-/// A rejection with nothing in its fields but what every one has.
+/// A rejection with only the fields that every rejection has; the rest is zero.
 pub(super) fn rejection(
     local_comm_id: u32,
     remote_comm_id: u32,
@@ -119,7 +120,7 @@ pub(super) fn rejection(
     Rej { local_comm_id, remote_comm_id, rejected, info_len, reason, info, private_data }
 }
 
-/// A time of the standard's: 4.096 µs, doubled `exponent` times.
+/// The time that an exponent stands for: 4.096 µs, doubled `exponent` times.
 pub(super) fn standard_time(exponent: u8) -> Duration {
     Duration::from_nanos(4096 << u64::from(exponent.min(31)))
 }

@@ -1,4 +1,4 @@
-//! What the manager refused, by name.
+//! The manager's counters: what it has refused, dropped or repeated.
 
 /// Declares the counters once, for the struct and for lists of them.
 macro_rules! counters {
@@ -17,19 +17,19 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Not a MAD of communication management.
+    /// Datagrams that are not MADs of communication management.
     malformed,
-    /// Not sent from queue pair 1, so perhaps by an application.
+    /// MADs that were not sent from queue pair 1, and so perhaps by an application.
     wrong_queue_pair,
-    /// About a connection that is not known here, or is another peer's.
+    /// Messages about a connection that is not known here, or that is another peer's.
     unknown_connection,
-    /// Late, doubled or out of place, and ignored.
+    /// Messages that came late, doubled or out of place, and were ignored.
     out_of_place,
-    /// Doubled, and answered as before.
+    /// Messages that came again, and were answered as before.
     duplicates,
-    /// A disconnection request that names another queue pair than the connection has.
+    /// Disconnection requests that name another queue pair than the connection has.
     wrong_qpn,
-    /// Requests for a service that nobody offers.
+    /// Requests for a service without a listener.
     invalid_service,
     /// Requests for a kind of queue pair that is not supported.
     invalid_transport,
@@ -39,13 +39,13 @@ counters! {
     invalid_cma_header,
     /// Requests and replies from a queue pair that already has a connection here.
     stale_connection,
-    /// Requests beyond the connections that may exist.
+    /// Requests refused because as many connections exist as are allowed.
     too_many_connections,
-    /// Requests beyond those that may wait at one listener.
+    /// Requests refused because as many wait at the listener as are allowed.
     backlog_full,
-    /// Service id resolutions beyond those that may exist.
+    /// Service id resolutions refused because as many exist as are allowed.
     too_many_resolutions,
-    /// Messages to send that found the queue full.
+    /// Messages not sent because the queue of messages was full.
     outgoing_full,
     /// Messages sent again because no answer came.
     retransmissions,

@@ -1,4 +1,4 @@
-//! What the manager tells its caller.
+//! The events by which the manager tells its caller what has happened.
 
 use core::net::SocketAddr;
 
@@ -9,63 +9,66 @@ use super::resolution::SidrId;
 use super::service::{CmaHeader, ServiceId};
 use crate::Psn;
 
-/// Something happened. Private data is as long as its message's field, padded with zeros: its
-/// real length is not on the wire.
+/// What has happened. Private data is as long as its message's field, padded with zeros: its real
+/// length is not on the wire.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CmEvent {
-    /// A peer wants a connection: accept, reject or destroy it.
+    /// A peer asks for a connection. The caller must accept, reject or destroy it.
     ConnectRequest(Box<IncomingRequest>),
-    /// The peer accepted. Move the queue pair to RTS, then [`establish`](super::Cm::establish).
+    /// The peer has accepted. The caller must move the queue pair to RTS, then call
+    /// [`establish`](super::Cm::establish).
     Replied(Box<Reply>),
-    /// Passive side: the peer is ready. On the active side `establish` is that moment.
+    /// Passive side: the peer is ready. (On the active side `establish` is that moment.)
     Established {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
-        /// The peer's; empty if its message was lost and data told instead.
+        /// The peer's private data; empty if the peer's message was lost and its first data packet
+        /// showed that it is ready.
         private_data: Vec<u8>,
     },
-    /// The peer refuses, or has given up. If the connection's state is then
+    /// The peer refuses the connection, or has given it up. If the connection's state is then
     /// [`TimeWait`](super::State::TimeWait), [`TimewaitExit`](CmEvent::TimewaitExit) follows.
     Rejected {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
-        /// Why.
+        /// The peer's reason.
         reason: RejectReason,
-        /// The peer's.
+        /// The peer's private data.
         private_data: Vec<u8>,
     },
-    /// The peer does not answer; the connection is given up.
+    /// The peer does not answer, and the manager has given the connection up.
     Unreachable {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
     },
     /// The connection has ended. If its [`state`](super::Cm::state) is
     /// [`DreqReceived`](super::State::DreqReceived), the peer waits for
     /// [`disconnect_reply`](super::Cm::disconnect_reply).
     Disconnected {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
-        /// The peer's; empty if it never answered.
+        /// The peer's private data; empty if the peer did not answer.
         private_data: Vec<u8>,
     },
     /// No late message can come any more: the queue pair may be used again.
     TimewaitExit {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
     },
-    /// A peer asks for a datagram service: answer it.
+    /// A peer asks for a datagram service. The caller must answer with
+    /// [`sidr_reply`](super::Cm::sidr_reply).
     SidrRequest(Box<IncomingResolution>),
-    /// A datagram service is resolved, or is not to be had. The id is free.
+    /// The peer has answered a resolution, with a queue pair or a refusal. The id is free.
     SidrReply(Box<Resolution>),
-    /// Nobody answers a resolution. The id is free.
+    /// The peer does not answer a resolution. The id is free.
     SidrUnreachable {
-        /// Which resolution.
+        /// The resolution.
         sidr: SidrId,
     },
 }
 
 impl CmEvent {
-    /// The connection that it is about, if it is about one.
+    /// The connection that the event is about, if it is about one.
     pub fn conn(&self) -> Option<ConnId> {
         match self {
             CmEvent::ConnectRequest(request) => Some(request.conn),
@@ -85,27 +88,30 @@ impl CmEvent {
 /// A request for a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IncomingRequest {
-    /// The connection that would be.
+    /// The connection that the request is for.
     pub conn: ConnId,
-    /// Who was asked.
+    /// The listener that was asked.
     pub listener: ListenerId,
-    /// For what.
+    /// The service that was asked for.
     pub service: ServiceId,
-    /// Who asks; port 0 outside the port spaces.
+    /// The peer's address and port; port 0 outside the port spaces.
     pub peer: SocketAddr,
-    /// The addresses that the peer tells, where it does. Its own may not be that of its packets.
+    /// The addresses that the peer states, if it states any. Its own may differ from that of its
+    /// packets.
     pub told: Option<CmaHeader>,
     /// Kind of queue pair.
     pub transport: TransportService,
     /// The peer's queue pair.
     pub remote_qpn: u32,
-    /// The first PSN that we are to send: the one that the peer's queue pair expects.
+    /// The first PSN that this side must send: the one that the peer's queue pair expects.
     pub starting_psn: Psn,
-    /// How many reads and atomics the peer can answer at a time: a bound on our initiator depth.
+    /// How many reads and atomics the peer can answer at a time: the limit of this side's initiator
+    /// depth.
     pub responder_resources: u8,
-    /// How many it wants under way: what our responder resources should hold.
+    /// How many reads and atomics the peer wants under way: this side's responder resources should
+    /// hold as many.
     pub initiator_depth: u8,
-    /// The peer's transport retries, which serve for both sides.
+    /// The peer's transport retries. Both sides use this number.
     pub retry_count: u8,
     /// The peer's retries after "receiver not ready".
     pub rnr_retry_count: u8,
@@ -119,22 +125,22 @@ pub struct IncomingRequest {
     pub srq: bool,
     /// Does the peer want end-to-end credits?
     pub flow_control: bool,
-    /// The peer's: 56 bytes, or 92 outside the port spaces.
+    /// The peer's private data: 56 bytes, or 92 outside the port spaces.
     pub private_data: Vec<u8>,
 }
 
-/// A reply to a request of ours.
+/// The peer's reply to a request of this side.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
-    /// Which connection.
+    /// The connection.
     pub conn: ConnId,
     /// The peer's queue pair.
     pub remote_qpn: u32,
-    /// The first PSN that we are to send: the one that the peer's queue pair expects.
+    /// The first PSN that this side must send: the one that the peer's queue pair expects.
     pub starting_psn: Psn,
     /// How many reads and atomics the peer can answer at a time.
     pub responder_resources: u8,
-    /// How many it will have under way.
+    /// How many reads and atomics the peer will have under way.
     pub initiator_depth: u8,
     /// The longest it takes the peer to acknowledge.
     pub target_ack_delay: u8,
@@ -144,7 +150,7 @@ pub struct Reply {
     pub srq: bool,
     /// Will the peer obey end-to-end credits?
     pub flow_control: bool,
-    /// The peer's, 196 bytes.
+    /// The peer's private data, 196 bytes.
     pub private_data: Vec<u8>,
 }
 
@@ -153,29 +159,30 @@ pub struct Reply {
 pub struct IncomingResolution {
     /// The resolution, to be answered by [`sidr_reply`](super::Cm::sidr_reply).
     pub sidr: SidrId,
-    /// Who was asked.
+    /// The listener that was asked.
     pub listener: ListenerId,
-    /// For what.
+    /// The service that was asked for.
     pub service: ServiceId,
-    /// Who asks; port 0 outside the port spaces.
+    /// The peer's address and port; port 0 outside the port spaces.
     pub peer: SocketAddr,
-    /// The addresses that the peer tells, where it does. Its own may not be that of its packets.
+    /// The addresses that the peer states, if it states any. Its own may differ from that of its
+    /// packets.
     pub told: Option<CmaHeader>,
-    /// The peer's: 180 bytes, or 216 outside the port spaces.
+    /// The peer's private data: 180 bytes, or 216 outside the port spaces.
     pub private_data: Vec<u8>,
 }
 
-/// What became of a resolution of ours.
+/// The peer's answer to a resolution that this side began.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resolution {
-    /// Which resolution.
+    /// The resolution.
     pub sidr: SidrId,
-    /// Success, or why not.
+    /// Success, or the reason for the refusal.
     pub status: SidrStatus,
     /// The queue pair that speaks for the service.
     pub qpn: u32,
     /// The queue key to send with.
     pub qkey: u32,
-    /// The peer's, 136 bytes.
+    /// The peer's private data, 136 bytes.
     pub private_data: Vec<u8>,
 }

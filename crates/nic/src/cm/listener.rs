@@ -1,4 +1,4 @@
-//! Who listens for what.
+//! The listeners: which services are offered, and how many requests wait at each.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use super::service::ServiceId;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ListenerId(u32);
 
-/// Why nobody can listen.
+/// Why a listener cannot be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another listener has the service id.
     #[error("service id {0:?} is in use")]
     InUse(ServiceId),
-    /// As many listeners as may be.
+    /// There are as many listeners as [`CmConfig`](super::CmConfig) allows.
     #[error("too many listeners")]
     TooMany,
 }
 
-/// The listeners, by id and by service. Their number is bounded, and so is that of the requests
-/// that wait at each.
+/// The listeners, by id and by service. The number of listeners is bounded, and so is the number of
+/// requests that wait at each.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     services: BTreeMap<ServiceId, ListenerId>,
@@ -62,7 +62,7 @@ impl Listeners {
         }
     }
 
-    /// Forgets a listener; says whether there was one.
+    /// Removes a listener. Returns whether there was one.
     pub(super) fn remove(&mut self, id: ListenerId) -> bool {
         let Some(listener) = self.entries.remove(&id) else { return false };
         self.services.remove(&listener.service);
@@ -83,7 +83,7 @@ impl Listeners {
         }
     }
 
-    /// A request waits no more. Its listener may be gone, and its id not yet given anew.
+    /// Notes that a request no longer waits. Its listener may be gone by now.
     pub(super) fn end(&mut self, id: ListenerId) {
         if let Some(listener) = self.entries.get_mut(&id) {
             listener.pending = listener.pending.saturating_sub(1);

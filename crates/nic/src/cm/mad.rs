@@ -1,7 +1,8 @@
 //! The management datagram (MAD) that carries every message: 24 bytes of header, 232 of data.
 //!
-//! InfiniBand volume 1, 13.4.2. Only communication management is spoken here, so the header has
-//! one legal form but for its transaction and attribute identifiers.
+//! The form is that of InfiniBand volume 1, chapter 13 (Management Model). The only class here is
+//! communication management, so that all of the header is fixed except the transaction and
+//! attribute identifiers. What the data holds is in [`super::message`].
 
 use super::message::bits::{be16, be64, put};
 
@@ -12,12 +13,13 @@ pub const HEADER_LEN: usize = 24;
 /// Bytes of the data.
 pub const DATA_LEN: usize = MAD_LEN - HEADER_LEN;
 
-/// The data of a MAD: what a message is laid out in.
+/// The data of a MAD: the bytes of a message.
 pub type Data = [u8; DATA_LEN];
 
 /// The queue pair that MADs of communication management are sent from and to.
 pub const CM_QPN: u32 = 1;
-/// The queue key of queue pair 1. Its top bit makes it one that no application can send with.
+/// The queue key of queue pair 1. Keys with the top bit set are privileged: no application can send
+/// with one.
 pub const CM_QKEY: u32 = 0x8001_0000;
 
 const BASE_VERSION: u8 = 1;
@@ -38,7 +40,7 @@ mod field {
 /// Why bytes are not a MAD of communication management.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// A MAD has one length.
+    /// The length is not [`MAD_LEN`].
     #[error("a MAD is 256 bytes long")]
     Length,
     /// Base version other than 1.
@@ -53,7 +55,7 @@ pub enum Malformed {
     /// Method other than Send.
     #[error("method {0:#x} is not Send")]
     Method(u8),
-    /// A message that is not spoken here: path migration, or nothing known.
+    /// A message that the manager does not take: one of path migration, or an unknown one.
     #[error("unknown attribute {0:#x}")]
     Attribute(u16),
 }
@@ -68,6 +70,10 @@ pub struct Header {
 }
 
 /// The header and the data of a received MAD.
+///
+/// # Errors
+/// A MAD must have its one length, and a header of communication management in the versions that
+/// are known here (chapters 12 and 13). Anything else is dropped by the caller.
 pub fn parse(bytes: &[u8]) -> Result<(Header, &Data), Malformed> {
     let mad: &[u8; MAD_LEN] = bytes.try_into().map_err(|_| Malformed::Length)?;
     let (header, data) = mad.split_first_chunk::<HEADER_LEN>().ok_or(Malformed::Length)?;

@@ -1,15 +1,17 @@
 //! The RDMA communication manager: how two queue pairs learn of each other.
 //!
-//! [`Cm`] is an engine without input or output, apart from the queue-pair engine: it exchanges
-//! messages with the peer's manager and tells its caller what to do with a queue pair. It speaks
-//! InfiniBand's communication management (volume 1, chapter 12) over RoCE v2, with the address
-//! header of the RDMA connection manager, so that `rdma_cm` programs are its peers.
+//! [`Cm`] exchanges messages with the peer's manager and tells its caller what to do with a queue
+//! pair. It does no input or output, and knows nothing of queue pairs but their numbers. The
+//! protocol is InfiniBand's communication management (volume 1, chapter 12) over RoCE v2, with the
+//! address header of the RDMA connection manager (annex A11), so that `rdma_cm` programs can be its
+//! peers.
 //!
 //! - [`mad`] and [`message`] are the bytes; [`service`] maps ports to service ids.
-//! - `state` is the table of states; `receive` does what messages ask, `command` what the caller
-//!   asks, `sidr` both for datagram services; `connection` is what one connection remembers.
+//! - `state` is the table of states. `receive` acts on the peer's messages, `command` on the
+//!   caller's wishes, `sidr` on both for datagram services.
+//! - `connection` is what the manager remembers of one connection.
 //!
-//! A connection, told from both sides:
+//! A connection, from both sides:
 //!
 //! ```text
 //! active                                    passive
@@ -69,15 +71,15 @@ use state::{Input, Next};
 /// A MAD to be sent, from queue pair 1 with the queue key [`CM_QKEY`](mad::CM_QKEY).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutgoingMad {
-    /// To whom.
+    /// The peer's address.
     pub dst: IpAddr,
-    /// To which queue pair.
+    /// The peer's queue pair.
     pub dst_qp: u32,
     /// The payload.
     pub bytes: Box<[u8; MAD_LEN]>,
 }
 
-/// Whose timer it is.
+/// The owner of a timer, by its id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Timed {
     Connection(u32),
@@ -86,22 +88,28 @@ enum Timed {
 
 /// A communication manager.
 ///
-/// Its methods are of four kinds. Getters take `&self`. `handle_*` tell it what happened: a
-/// message came, or the moment of [`poll_timeout`](Cm::poll_timeout) passed. Commands are the
-/// caller's wishes; each is an error in a state where it makes no sense, and then changes
-/// nothing. `poll_*` say what it wants: messages to send, events to act on, the next wake-up.
-/// After any call of the second or third kind, poll all three, in any order; moments given must
-/// not go backwards.
+/// Its methods are of four kinds:
 ///
-/// A [`ConnId`] is valid until the caller destroys it (or rejects it), whatever the peer does.
-/// After that the manager still sees the connection off, silently. Nothing that a peer sends
-/// makes the manager remember more than its [`CmConfig`] allows.
+/// - Getters take `&self`.
+/// - `handle_*` tell the manager what has happened: a message has come, or the moment of
+///   [`poll_timeout`](Cm::poll_timeout) has passed.
+/// - Commands are the caller's wishes. In a state where a command makes no sense it is an error and
+///   changes nothing.
+/// - `poll_*` return what the manager wants: messages to send, events to act on, the next wake-up.
+///   After each call of the second or third kind the caller must poll all three, in any order.
+///
+/// The times that the caller passes must not go backwards.
+///
+/// A [`ConnId`] is valid until the caller destroys or rejects the connection, whatever the peer
+/// does. After that the manager still ends the connection with the peer, without further events.
+/// Nothing that a peer sends makes the manager remember more than its [`CmConfig`] allows.
 #[derive(Debug)]
 pub struct Cm {
     config: CmConfig,
     rng: ChaCha8Rng,
     listeners: Listeners,
-    /// By this side's communication id. Ordered maps, here and below: no hash seed to vary runs.
+    /// By this side's communication id. The maps here are ordered, so that no hash seed makes two
+    /// runs differ.
     connections: BTreeMap<u32, Connection>,
     /// Live connections by the peer's communication id.
     by_peer: BTreeMap<(IpAddr, u32), u32>,
@@ -115,8 +123,8 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// A manager without listeners or connections. Its ids come from `seed`: two runs with the
-    /// same seed and the same calls are the same; two processes should have different ones.
+    /// A manager without listeners or connections. Its ids come from `seed`: the same seed and the
+    /// same calls give the same ids. Two processes should have different seeds.
     pub fn new(config: CmConfig, seed: u64) -> Cm {
         Cm {
             config,
@@ -133,12 +141,12 @@ impl Cm {
         }
     }
 
-    /// What was refused so far.
+    /// Counts of what was refused, dropped or repeated so far.
     pub fn counters(&self) -> &CmCounters {
         &self.counters
     }
 
-    /// Where a connection stands; `None` once it is destroyed.
+    /// The state of a connection; `None` once it is destroyed.
     pub fn state(&self, conn: ConnId) -> Option<State> {
         self.owned(conn).map(|connection| connection.state)
     }
@@ -148,32 +156,39 @@ impl Cm {
         self.connections.len()
     }
 
-    /// Takes requests for a service.
+    /// Takes requests for a service from now on.
+    ///
+    /// # Errors
+    /// If the service has a listener already, or there are too many listeners.
     pub fn listen(&mut self, service: ServiceId) -> Result<ListenerId, ListenError> {
         self.listeners.add(service, self.config.max_listeners)
     }
 
-    /// Takes no more requests. Those already told of stay. Says whether there was such a listener.
+    /// Takes no more requests. Requests that the caller knows of stay. Returns whether there was
+    /// such a listener.
     pub fn unlisten(&mut self, listener: ListenerId) -> bool {
         self.listeners.remove(listener)
     }
 
-    /// A MAD came from queue pair `src_qp` at `src`.
+    /// Takes a MAD that came from queue pair `src_qp` at `src`.
     pub fn handle_mad(&mut self, now: Time, src: IpAddr, src_qp: u32, bytes: &[u8]) {
-        // Only a manager can send from queue pair 1; another queue pair is an application's.
+        // Messages of managers come from queue pair 1. Every other queue pair is an application's,
+        // which must not speak for its manager.
         if src_qp != CM_QPN {
             self.counters.wrong_queue_pair += 1;
             return;
         }
+        // A MAD in another form than chapter 13 (Management Model) prescribes, or a message that
+        // chapter 12 does not know, is dropped.
         match Message::from_mad(bytes) {
             Ok((transaction_id, message)) => self.receive(now, src, transaction_id, &message),
             Err(_) => self.counters.malformed += 1,
         }
     }
 
-    /// Time has passed: does what is due at `now`.
+    /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
-        // Only those due at the start: what they arm anew waits for the next call.
+        // Only timers that are due at the start: those that are set anew wait for the next call.
         let due: Vec<Timed> =
             self.timers.iter().take_while(|(at, _)| *at <= now).map(|(_, timer)| *timer).collect();
         for timer in due {
@@ -204,7 +219,8 @@ impl Cm {
         !self.events.is_empty()
     }
 
-    /// The next thing to tell the caller. Connections destroyed since are no longer spoken of.
+    /// The next event for the caller. Events of connections that were destroyed meanwhile are left
+    /// out.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         loop {
             let event = self.events.pop_front()?;
@@ -214,7 +230,7 @@ impl Cm {
         }
     }
 
-    /// A connection that is still the caller's.
+    /// A connection that the caller has not destroyed.
     fn owned(&self, conn: ConnId) -> Option<&Connection> {
         self.connections.get(&conn.0).filter(|connection| !connection.released)
     }
@@ -247,7 +263,7 @@ impl Cm {
         }
     }
 
-    /// Does what the table says of `input`, as far as states go. `None` if it is refused.
+    /// Moves a connection as the table says of `input`. `None` if the table refuses the input.
     fn step(&mut self, now: Time, id: u32, input: Input) -> Option<Next> {
         let next = self.connections.get(&id)?.state.on(input);
         match next {
@@ -258,7 +274,7 @@ impl Cm {
         Some(next)
     }
 
-    /// Puts a connection into a state, with all that follows from the state alone.
+    /// Puts a connection into a state, with everything that follows from the state alone.
     fn enter(&mut self, now: Time, id: u32, state: State) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         let before = core::mem::replace(&mut conn.state, state);
@@ -292,7 +308,7 @@ impl Cm {
         }
     }
 
-    /// The peer's ids may mean another connection from now on.
+    /// From now on the peer's ids may name another connection.
     fn forget_peer(&mut self, id: u32) {
         self.forget_qpn(id);
         let Some(conn) = self.connections.get(&id) else { return };
@@ -301,7 +317,8 @@ impl Cm {
         }
     }
 
-    /// The peer's queue pair never was connected to ours, or is no more.
+    /// From now on the peer's queue pair may be part of another connection: it never was connected
+    /// to this side's, or no longer is.
     fn forget_qpn(&mut self, id: u32) {
         let Some(conn) = self.connections.get(&id) else { return };
         if let Some(qpn) = conn.remote_qpn {
@@ -319,7 +336,7 @@ impl Cm {
         }
     }
 
-    /// Sends a message of a connection once, and keeps it for when the peer misses it.
+    /// Sends a message of a connection once, and keeps it in case the peer has not received it.
     fn say(&mut self, id: u32, message: impl Into<Message>) {
         let message = message.into();
         let Some(conn) = self.connections.get_mut(&id) else { return };
@@ -339,7 +356,7 @@ impl Cm {
         self.set_deadline(id, again);
     }
 
-    /// Sends the last message again if it is one of `answers`; says whether it was.
+    /// Sends the last message again if it is one of `answers`. Returns whether it was.
     fn repeat_answer(&mut self, id: u32, answers: &[Attribute]) -> bool {
         let Some(conn) = self.connections.get(&id) else { return false };
         let Some((attribute, bytes)) = &conn.last else { return false };
@@ -365,7 +382,7 @@ impl Cm {
         self.outgoing.push_back(OutgoingMad { dst, dst_qp: CM_QPN, bytes });
     }
 
-    /// Tells the caller, unless it is done with the connection.
+    /// Adds an event for the caller, unless the caller has destroyed the connection.
     fn tell(&mut self, id: u32, event: impl FnOnce(ConnId) -> CmEvent) {
         if self.owned(ConnId(id)).is_some() {
             self.events.push_back(event(ConnId(id)));
@@ -373,7 +390,7 @@ impl Cm {
     }
 }
 
-/// Removes an entry that still means `id`.
+/// Removes an entry if it still belongs to `id`.
 fn remove_if(map: &mut BTreeMap<(IpAddr, u32), u32>, key: (IpAddr, u32), id: u32) {
     if map.get(&key) == Some(&id) {
         map.remove(&key);

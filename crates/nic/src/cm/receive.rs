@@ -1,4 +1,9 @@
-//! What the peer's messages do.
+//! What the peer's messages do to a connection.
+//!
+//! Where a message may come is in the table of states ([`super::state`]). A message that the table
+//! refuses in this state is late, doubled or out of place: it is counted and dropped. The rules are
+//! those of InfiniBand volume 1, chapter 12 (Communication Management), and for the address header
+//! those of annex A11 (RDMA IP CM Service).
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -13,7 +18,7 @@ use super::state::{Input, Next, State};
 use super::{Cm, CmEvent, ConnId, IncomingRequest, ListenerId, Reply};
 use crate::Time;
 
-/// Whom a request asks, and who it says it is.
+/// A request that may become a connection: its listener, and the addresses that it states.
 pub(super) struct Admission {
     pub(super) listener: ListenerId,
     pub(super) peer: SocketAddr,
@@ -23,7 +28,7 @@ pub(super) struct Admission {
 
 /// The largest code of a path MTU: 4096 bytes.
 pub(super) const MAX_MTU_CODE: u8 = 5;
-/// XRC among the extended transports.
+/// The code of XRC among the extended transports.
 pub(super) const XRC: u8 = 1;
 
 impl Cm {
@@ -44,12 +49,15 @@ impl Cm {
     fn on_req(&mut self, now: Time, src: IpAddr, tid: u64, req: &Req) {
         let known = self.by_peer.get(&(src, req.local_comm_id)).copied();
         let begun = known.and_then(|id| Some((id, self.connections.get(&id)?)));
+        // The request that began a connection, once more, is a duplicate: no second connection
+        // begins.
         if let Some((id, conn)) = begun
             && conn.began_with(tid, req)
         {
             return self.on_duplicate_req(now, id);
         }
-        // The same id or queue pair for something new: the peer forgot the connection it had.
+        // A new request with the id or queue pair of a known connection shows that the peer has
+        // forgotten that connection: it is stale and ends, and the request is rejected.
         let stale = known.or_else(|| self.by_qpn.get(&(src, req.local_qpn)).copied());
         let verdict = match stale {
             Some(old) => {
@@ -66,12 +74,16 @@ impl Cm {
         }
     }
 
+    /// A duplicate request shows that its answer was lost or is late.
     fn on_duplicate_req(&mut self, now: Time, id: u32) {
         match self.step(now, id, Input::DuplicateReq) {
+            // The caller has not answered yet: the peer is asked for more time.
             Some(Next::To(_)) => {
                 self.counters.duplicates += 1;
                 self.say_mra(id, Answered::Req, self.config.service_timeout);
             }
+            // The answer is sent again. If there was none, the connection is one that the peer must
+            // not use any more.
             Some(_) => {
                 if !self.repeat_answer(id, &[Attribute::Mra, Attribute::Rep, Attribute::Rej]) {
                     self.reject_from(id, Answered::Req, RejectReason::STALE_CONNECTION);
@@ -81,12 +93,14 @@ impl Cm {
         }
     }
 
-    /// May this request become a connection?
+    /// May this request become a connection? If not, the reason goes to the peer in a REJ.
     fn admit(&mut self, src: IpAddr, req: &Req) -> Result<Admission, RejectReason> {
+        // A service without a listener is not offered here.
         let Some(listener) = self.listeners.find(req.service_id) else {
             self.counters.invalid_service += 1;
             return Err(RejectReason::INVALID_SERVICE_ID);
         };
+        // The services that can be connected are RC, UC and XRC. RD does not exist here.
         let known = match req.transport {
             TransportService::Rc | TransportService::Uc => true,
             TransportService::Rd => false,
@@ -96,10 +110,13 @@ impl Cm {
             self.counters.invalid_transport += 1;
             return Err(RejectReason::INVALID_TRANSPORT_TYPE);
         }
+        // A path MTU is one of five codes, 256 to 4096 bytes.
         if !(1..=MAX_MTU_CODE).contains(&req.path_mtu) {
             self.counters.invalid_mtu += 1;
             return Err(RejectReason::INVALID_MTU);
         }
+        // A peer must not make the manager remember more than its limits: connections in all, and
+        // requests that a listener's caller has not answered.
         if self.connections.len() >= self.config.max_connections {
             self.counters.too_many_connections += 1;
             return Err(RejectReason::NO_RESOURCES);
@@ -108,6 +125,7 @@ impl Cm {
             self.counters.backlog_full += 1;
             return Err(RejectReason::NO_RESOURCES);
         }
+        // A service of a port space needs the address header (annex A11).
         let Some((peer, told, data)) = who_asks(src, req.service_id, &req.private_data) else {
             self.counters.invalid_cma_header += 1;
             return Err(RejectReason::UNSUPPORTED);
@@ -115,6 +133,8 @@ impl Cm {
         Ok(Admission { listener, peer, told, private_data: data.to_vec() })
     }
 
+    /// Begins the passive side of a connection. The peer's times and retries are cut to the
+    /// manager's limits.
     fn begin(&mut self, src: IpAddr, tid: u64, req: &Req, admission: Admission) {
         let id = self.free_id();
         let limit = self.config.max_service_timeout;
@@ -140,7 +160,7 @@ impl Cm {
         self.events.push_back(CmEvent::ConnectRequest(Box::new(incoming(id, req, admission))));
     }
 
-    /// The peer no longer knows a connection of ours, so it ends.
+    /// Ends a connection that the peer no longer knows.
     fn end_stale(&mut self, now: Time, id: u32) {
         self.counters.stale_connection += 1;
         if self.connections.get(&id).is_some_and(|conn| conn.state == State::Established) {
@@ -149,16 +169,19 @@ impl Cm {
         }
     }
 
+    /// The peer asks for more time to answer a REQ or REP.
     fn on_mra(&mut self, now: Time, src: IpAddr, mra: &Mra) {
         let Some(id) = self.find(src, mra.remote_comm_id, mra.local_comm_id) else { return };
         let input = match mra.acknowledged {
             Answered::Req => Input::MraOfReq,
             Answered::Rep => Input::MraOfRep,
+            // For any other message no time can be asked here: path migration is not known.
             Answered::Other => return self.counters.out_of_place += 1,
         };
         if self.step(now, id, input).is_none() {
             return self.counters.out_of_place += 1;
         }
+        // The peer gets the time it asks for, up to the manager's limit.
         let asked = standard_time(mra.service_timeout.min(self.config.max_service_timeout));
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.wait = conn.first_wait.max(asked);
@@ -167,13 +190,16 @@ impl Cm {
     }
 
     fn on_rej(&mut self, now: Time, src: IpAddr, rej: &Rej) {
-        // One that gave up waiting for the first answer never learnt our id.
+        // A peer that has given up waiting for the first answer does not know this side's id, and
+        // sends 0. Its own id names the connection then.
         let ours = match rej.remote_comm_id {
             0 => self.by_peer.get(&(src, rej.local_comm_id)).copied().unwrap_or(0),
             id => id,
         };
         let Some(id) = self.find(src, ours, rej.local_comm_id) else { return };
         let before = self.connections.get(&id).map(|conn| conn.state);
+        // "Stale connection" means that the peer still remembers this queue pair: it rests in
+        // time-wait before it is used again.
         let input = match rej.reason {
             RejectReason::STALE_CONNECTION => Input::RejStale,
             _ => Input::Rej,
@@ -185,7 +211,8 @@ impl Cm {
             Some(State::DreqSent) => {
                 self.tell(id, |conn| CmEvent::Disconnected { conn, private_data: Vec::new() });
             }
-            Some(State::DreqReceived) => {} // already told
+            // The caller knows already that the connection is over.
+            Some(State::DreqReceived) => {}
             _ => self.tell(id, |conn| CmEvent::Rejected {
                 conn,
                 reason: rej.reason,
@@ -196,25 +223,31 @@ impl Cm {
 
     fn on_rep(&mut self, now: Time, src: IpAddr, tid: u64, rep: &Rep) {
         let Some(id) = self.find(src, rep.remote_comm_id, rep.local_comm_id) else {
-            // Let the peer not wait for an RTU that never comes.
+            // A REP for a connection that does not exist is rejected, so that the peer does not
+            // wait for an RTU.
             let reason = RejectReason::INVALID_COMM_ID;
             let rej = rejection(rep.remote_comm_id, rep.local_comm_id, Answered::Rep, reason);
             return self.answer(src, tid, rej);
         };
-        // An XRC target stands in a field of its own.
+        // An XRC target's queue pair number has a field of its own (annex A14).
         let extended = self.connections.get(&id).is_some_and(|conn| conn.extended);
         let target = extended && rep.local_eecn != 0;
         let rep =
             &Rep { local_qpn: if target { rep.local_eecn } else { rep.local_qpn }, ..rep.clone() };
+        // A REP with the id or queue pair of another connection shows that the peer has forgotten
+        // that one. This reply cannot be used either: it is rejected as stale.
         if self.takes_reply(id) && self.is_taken(src, rep, id) {
             return self.refuse_stale_reply(now, id, src, tid, rep);
         }
         match self.step(now, id, Input::Rep) {
             Some(Next::To(State::RepReceived)) => self.on_first_rep(id, src, rep),
+            // A duplicate, and the caller has not established the connection yet: the peer is asked
+            // for more time.
             Some(Next::To(_)) => {
                 self.counters.duplicates += 1;
                 self.say_mra(id, Answered::Rep, self.config.service_timeout);
             }
+            // A duplicate whose answer was lost: the answer is sent again.
             Some(_) => {
                 if !self.repeat_answer(id, &[Attribute::Mra, Attribute::Rtu, Attribute::Rej]) {
                     self.counters.out_of_place += 1;
@@ -224,6 +257,7 @@ impl Cm {
         }
     }
 
+    /// Would a REP be this connection's first?
     fn takes_reply(&self, id: u32) -> bool {
         let on_rep = |conn: &Connection| conn.state.on(Input::Rep);
         self.connections.get(&id).map(on_rep) == Some(Next::To(State::RepReceived))
@@ -276,29 +310,35 @@ impl Cm {
                 let private_data = rtu.private_data.to_vec();
                 self.tell(id, |conn| CmEvent::Established { conn, private_data });
             }
+            // A second RTU, or one that no REP asked for.
             None => self.counters.out_of_place += 1,
         }
     }
 
     fn on_dreq(&mut self, now: Time, src: IpAddr, tid: u64, dreq: &Dreq) {
         let Some(id) = self.find(src, dreq.remote_comm_id, dreq.local_comm_id) else {
-            // Long gone here, and the peer may know.
+            // The connection is gone here. The peer is told that it is over, so that it need not
+            // repeat its request.
             return self.answer_drep(src, tid, dreq.remote_comm_id, dreq.local_comm_id);
         };
         let Some(conn) = self.connections.get_mut(&id) else { return };
+        // A DREQ must name the queue pair of the connection; otherwise it is for an older one that
+        // had the same ids.
         if conn.local_qpn != dreq.remote_qpn {
             return self.counters.wrong_qpn += 1;
         }
         match self.step(now, id, Input::Dreq) {
             Some(Next::To(state)) => {
                 self.set_transaction(id, tid);
-                // Both sides disconnect at once: there is no one left to ask for an answer.
+                // Both sides have asked at the same time: the manager answers itself, as the caller
+                // expects no further request.
                 if state == State::TimeWait {
                     self.say_drep(id, [0; Drep::PRIVATE_DATA]);
                 }
                 let private_data = dreq.private_data.to_vec();
                 self.tell(id, |conn| CmEvent::Disconnected { conn, private_data });
             }
+            // A duplicate whose answer was lost: the answer is sent again.
             Some(_) => {
                 if !self.repeat_answer(id, &[Attribute::Drep]) {
                     self.answer_drep(src, tid, id, dreq.local_comm_id);
@@ -329,11 +369,12 @@ impl Cm {
                 let private_data = drep.private_data.to_vec();
                 self.tell(id, |conn| CmEvent::Disconnected { conn, private_data });
             }
+            // A second DREP, or one that no DREQ asked for.
             None => self.counters.out_of_place += 1,
         }
     }
 
-    /// No answer came, often enough.
+    /// Ends a connection whose message has been repeated without an answer as often as allowed.
     pub(super) fn give_up(&mut self, now: Time, id: u32) {
         let Some(conn) = self.connections.get(&id) else { return };
         if conn.state == State::DreqSent {
@@ -346,7 +387,8 @@ impl Cm {
         self.step(now, id, Input::RetriesExhausted);
     }
 
-    /// The live connection that a message names, by our id and, once that is known, the peer's.
+    /// The connection that a message names. It must be one with this peer and not closed; its id
+    /// here must match, and the peer's id too, once that is known. Any other message is dropped.
     fn find(&mut self, src: IpAddr, ours: u32, theirs: u32) -> Option<u32> {
         let conn = self.connections.get(&ours);
         if conn.is_some_and(|c| c.state != State::Closed && c.is_between(src, theirs)) {
@@ -357,14 +399,15 @@ impl Cm {
     }
 }
 
-/// How long to wait for an answer: the time it takes to make it, and the way there and back. A
-/// way longer than the answer is not believed: a peer could stretch every wait to hours.
+/// How long to wait for an answer: the time to make it, and the way there and back. A way that is
+/// longer than the time to make the answer is cut to that time, or a peer could stretch every wait
+/// to hours.
 pub(super) fn answer_time(response_timeout: u8, ack_timeout: u8) -> Duration {
     standard_time(response_timeout) + standard_time(ack_timeout.min(response_timeout))
 }
 
-/// Who asks whom, by the addresses in the private data, and the private data without them.
-/// `None` if they should be there and are not.
+/// The peer's address and port, the address header, and the private data behind it. `None` if the
+/// service needs the header and the private data does not begin with a legal one.
 pub(super) fn who_asks(
     src: IpAddr,
     service: ServiceId,
@@ -374,7 +417,7 @@ pub(super) fn who_asks(
         return Some((SocketAddr::new(src, 0), None, private_data));
     }
     let (header, user) = CmaHeader::split(private_data).ok()?;
-    // The address is where the packet came from; only the port has to be believed.
+    // The address is that of the packet. Only the port is taken from the header unchecked.
     Some((SocketAddr::new(src, header.source.port()), Some(header), user))
 }
 

@@ -1,4 +1,4 @@
-//! One resolution of a datagram service, and all that are under way.
+//! What the manager remembers of resolutions of datagram services ([`super::sidr`]).
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,8 @@ use super::mad::MAD_LEN;
 use super::service::ServiceId;
 use crate::Time;
 
-/// A resolution under way, on either side. One of a peer's is valid until it is answered.
+/// A resolution under way, begun by either side. One that a peer began is valid until the caller
+/// answers it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SidrId(pub(super) u32);
 
@@ -15,15 +16,16 @@ pub struct SidrId(pub(super) u32);
 #[derive(Debug, Default)]
 pub(super) struct Resolutions {
     pub(super) entries: BTreeMap<u32, Entry>,
-    /// Those asked by peers, by the peer's id.
+    /// Resolutions that peers began, by the peer's address and request id.
     pub(super) by_peer: BTreeMap<(IpAddr, u32), u32>,
-    /// Those that are remembered only for repeated questions, the next to be forgotten first.
+    /// Resolutions that are answered, and remembered only in case the peer repeats its request; the
+    /// next to be forgotten comes first.
     pub(super) answered: BTreeSet<(Time, u32)>,
-    /// How many are ours.
+    /// How many resolutions this side began.
     pub(super) asking: usize,
 }
 
-/// One of them.
+/// One resolution.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) peer: IpAddr,
@@ -33,14 +35,14 @@ pub(super) struct Entry {
     pub(super) deadline: Time,
 }
 
-/// How far it is.
+/// Which side began a resolution, and how far it is.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// We asked, and repeat it until answered.
+    /// This side has asked, and repeats its request until it is answered.
     Asking { request: Box<[u8; MAD_LEN]>, retries_left: u8 },
-    /// A peer asked under its `request_id`; the caller is to answer.
+    /// A peer has asked under its `request_id`, and the caller must answer.
     Asked { request_id: u32 },
-    /// The caller answered; a repeated question gets the same answer.
+    /// The caller has answered. A repeated request gets the same answer.
     Answered { request_id: u32, answer: Box<[u8; MAD_LEN]> },
 }
 
@@ -64,7 +66,7 @@ impl Resolutions {
         Some(entry)
     }
 
-    /// How many are peers'.
+    /// How many resolutions peers began.
     pub(super) fn asked(&self) -> usize {
         self.entries.len() - self.asking
     }

@@ -1,8 +1,8 @@
-//! Service ids, and the header by which the RDMA connection manager tells addresses.
+//! Service ids, and the header in which the RDMA connection manager states addresses.
 //!
-//! The RDMA connection manager (RFC-less, but the same in every implementation; InfiniBand
-//! annex A11) maps a port of a port space to a service id, and puts both IP addresses and the
-//! caller's port at the start of the private data.
+//! The RDMA connection manager (InfiniBand annex A11, RDMA IP CM Service) maps a port of a port
+//! space to a service id, and puts both IP addresses and the active side's port at the start of the
+//! private data.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use super::message::bits::{be16, bytes, put};
 use super::message::{TooLong, private_data};
 use crate::wire::ip::gid;
 
-/// What a listener listens for.
+/// The id of a service that a listener offers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
@@ -67,13 +67,13 @@ const CMA_VERSION: u8 = 0;
 /// The header at the start of the private data of REQ and SIDR_REQ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CmaHeader {
-    /// Who calls, and from which port.
+    /// The active side's address and port.
     pub source: SocketAddr,
-    /// The address that is called; its port is in the service id.
+    /// The passive side's address. Its port is in the service id.
     pub destination: IpAddr,
 }
 
-/// Private data does not begin with a header that is understood.
+/// Why private data does not begin with a legal header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CmaMalformed {
     /// Shorter than the header.
@@ -88,7 +88,8 @@ pub enum CmaMalformed {
 }
 
 impl CmaHeader {
-    /// Takes the header off private data.
+    /// Splits private data into the header and the user's data behind it. The data must be long
+    /// enough for a header of version 0 with addresses of IPv4 or IPv6 (annex A11).
     pub fn split(data: &[u8]) -> Result<(CmaHeader, &[u8]), CmaMalformed> {
         let (header, rest) =
             data.split_first_chunk::<CMA_HEADER_LEN>().ok_or(CmaMalformed::Length)?;
@@ -124,7 +125,7 @@ impl CmaHeader {
         header
     }
 
-    /// A field of private data: this header, then the user's.
+    /// A field of private data: this header, then the user's data.
     pub fn prepend<const N: usize>(&self, user: &[u8]) -> Result<[u8; N], TooLong> {
         let max = N.saturating_sub(CMA_HEADER_LEN);
         if user.len() > max {
@@ -150,7 +151,8 @@ mod tests {
         assert_eq!(ServiceId(0x1_0000_0106_1234).port(), None);
     }
 
-    /// Laid out by hand: version, IP version, port, then IPv4 in the last 4 of each 16 bytes.
+    /// The bytes are written by hand: version, IP version, port, then each IPv4 address in the last
+    /// 4 of 16 bytes.
     #[test]
     fn the_bytes_of_a_header() {
         let header = CmaHeader {

@@ -1,4 +1,7 @@
-//! Service id resolution: a datagram service is asked for its queue pair and key, once.
+//! Service id resolution: asking a peer, once, for the queue pair and key of a datagram service.
+//!
+//! The messages are SIDR_REQ and SIDR_REP of InfiniBand volume 1, chapter 12. What a resolution
+//! remembers is in [`super::resolution`].
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -17,12 +20,12 @@ use crate::Time;
 pub struct ResolveRequest<'a> {
     /// The peer.
     pub remote: IpAddr,
-    /// What to ask for.
+    /// The service to ask for.
     pub service: ServiceId,
     /// The port that the peer sees; used with services of the port spaces only.
     pub local_port: u16,
-    /// The addresses that the peer is told, where they are to be others than those that packets
-    /// have. The port in it counts, not `local_port`.
+    /// Addresses to tell the peer, if they differ from those of the packets. The port in them
+    /// replaces `local_port`.
     pub told: Option<CmaHeader>,
     /// At most 180 bytes, or 216 outside the port spaces.
     pub private_data: &'a [u8],
@@ -41,10 +44,10 @@ pub struct SidrAnswer<'a> {
     pub private_data: &'a [u8],
 }
 
-/// Why a service cannot be asked for.
+/// Why a resolution cannot begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// As many resolutions as may be.
+    /// As many resolutions as [`CmConfig`](super::CmConfig) allows are under way.
     #[error("too many resolutions")]
     TooMany,
     /// The private data does not fit.
@@ -52,10 +55,10 @@ pub enum ResolveError {
     PrivateData(#[from] TooLong),
 }
 
-/// Why a resolution does not do as asked.
+/// Why a resolution cannot be answered or cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SidrError {
-    /// There is none of this id, or not one that this can be done to.
+    /// There is no resolution with this id, or it is not of the side or stage that this needs.
     #[error("unknown resolution")]
     Unknown,
     /// The private data does not fit.
@@ -64,8 +67,8 @@ pub enum SidrError {
 }
 
 impl Cm {
-    /// Asks a peer which queue pair speaks for a datagram service. [`CmEvent::SidrReply`] or
-    /// [`CmEvent::SidrUnreachable`] will follow.
+    /// Asks a peer which queue pair speaks for a datagram service. One event follows:
+    /// [`CmEvent::SidrReply`] or [`CmEvent::SidrUnreachable`].
     pub fn resolve_sidr(
         &mut self,
         now: Time,
@@ -120,7 +123,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Forgets a resolution of ours, without an event.
+    /// Gives up a resolution that this side began. No event follows.
     pub fn cancel_sidr(&mut self, sidr: SidrId) -> Result<(), SidrError> {
         let entry = self.resolutions.entries.get(&sidr.0).ok_or(SidrError::Unknown)?;
         let Stage::Asking { .. } = entry.stage else { return Err(SidrError::Unknown) };
@@ -129,6 +132,8 @@ impl Cm {
     }
 
     pub(super) fn on_sidr_req(&mut self, src: IpAddr, tid: u64, req: &SidrReq) {
+        // The peer's address and request id name a resolution. A request with the ids of one that
+        // is known is a duplicate.
         if let Some(id) = self.resolutions.by_peer.get(&(src, req.request_id)).copied() {
             return self.on_duplicate_sidr_req(src, id);
         }
@@ -147,12 +152,15 @@ impl Cm {
                     private_data,
                 })));
             }
+            // A request that is not admitted is answered at once, with the reason.
             Err(status) => {
                 self.answer(src, tid, sidr_answer(req.request_id, req.service_id, status));
             }
         }
     }
 
+    /// A duplicate is answered again with the saved answer, or dropped while the caller has not
+    /// answered yet.
     fn on_duplicate_sidr_req(&mut self, src: IpAddr, id: u32) {
         self.counters.duplicates += 1;
         let entry = self.resolutions.entries.get(&id);
@@ -162,15 +170,19 @@ impl Cm {
         }
     }
 
+    /// May this request become a resolution? If not, the status says why.
     fn admit_sidr(&mut self, src: IpAddr, req: &SidrReq) -> Result<Admission, SidrStatus> {
+        // A service without a listener is not offered here.
         let Some(listener) = self.listeners.find(req.service_id) else {
             self.counters.invalid_service += 1;
             return Err(SidrStatus::Unsupported);
         };
+        // A peer must not make the manager remember more than its limit.
         if !self.has_room_for_question() {
             self.counters.too_many_resolutions += 1;
             return Err(SidrStatus::NoQp);
         }
+        // A service of a port space needs the address header (annex A11).
         let Some((peer, told, data)) = who_asks(src, req.service_id, &req.private_data) else {
             self.counters.invalid_cma_header += 1;
             return Err(SidrStatus::Rejected);
@@ -180,6 +192,8 @@ impl Cm {
 
     pub(super) fn on_sidr_rep(&mut self, src: IpAddr, rep: &SidrRep) {
         let entry = self.resolutions.entries.get(&rep.request_id);
+        // An answer must be to a resolution that waits for one, and come from the peer that was
+        // asked; a second answer finds none.
         if !entry.is_some_and(|e| e.peer == src && matches!(e.stage, Stage::Asking { .. })) {
             return self.counters.unknown_connection += 1;
         }
@@ -213,7 +227,8 @@ impl Cm {
         }
     }
 
-    /// Makes room by forgetting an answer, if need be: its peer is likely to have it.
+    /// Is there room for another peer's resolution? If need be, the oldest answer is forgotten to
+    /// make room, as its peer has probably received it.
     fn has_room_for_question(&mut self) -> bool {
         if self.resolutions.asked() < self.config.max_resolutions {
             return true;
@@ -240,7 +255,7 @@ impl Cm {
         answer_time(self.config.response_timeout, 0)
     }
 
-    /// How long a peer goes on asking, by our own habits.
+    /// How long a peer repeats its request, if it is as patient as this manager.
     fn patience(&self) -> Duration {
         self.sidr_wait() * (u32::from(self.config.max_retries) + 1)
     }
@@ -262,7 +277,7 @@ impl Cm {
     }
 }
 
-/// An answer with nothing in its fields but what every one has.
+/// An answer with only the fields that every answer has; the rest is zero.
 fn sidr_answer(request_id: u32, service_id: ServiceId, status: SidrStatus) -> SidrRep {
     SidrRep {
         request_id,

@@ -1,37 +1,38 @@
-//! The states of a connection, and the table of what moves it: InfiniBand volume 1, 12.9.
+//! The states of a connection, and the table of what moves it: InfiniBand volume 1, chapter 12
+//! (Communication Management).
 //!
-//! The table is [`State::on`]. It says only where a connection goes; what is sent and told on the
-//! way stands with the handler of each input, in `receive` and `command`. Every path leads
-//! forward, so a connection has an end and tells a bounded number of events before it.
+//! The table is [`State::on`]. It says only where a connection goes; what is sent and which events
+//! there are is with the handler of each input, in `receive` and `command`. Every path leads
+//! forward, so that each connection ends, after a bounded number of events.
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
-    /// Active: the request is sent, and is repeated until answered.
+    /// Active: the request is sent, and is repeated until it is answered.
     ReqSent,
     /// Active: the peer has the request and asks for more time.
     MraReqReceived,
-    /// Active: the peer accepted; the caller is to make its queue pair ready and establish.
+    /// Active: the peer has accepted. The caller must make its queue pair ready and establish.
     RepReceived,
-    /// Active: as before, and the peer was asked for more time.
+    /// Active: as before, and the peer has been asked for more time.
     MraRepSent,
-    /// Passive: a request is here; the caller is to accept or reject.
+    /// Passive: a request has come. The caller must accept or reject it.
     ReqReceived,
-    /// Passive: as before, and the peer was asked for more time.
+    /// Passive: as before, and the peer has been asked for more time.
     MraReqSent,
-    /// Passive: accepted; the reply is repeated until answered.
+    /// Passive: accepted. The reply is repeated until it is answered.
     RepSent,
     /// Passive: the peer has the reply and asks for more time.
     MraRepReceived,
     /// Both sides may send.
     Established,
-    /// The disconnection request is sent, and is repeated until answered.
+    /// The disconnection request is sent, and is repeated until it is answered.
     DreqSent,
-    /// The peer disconnects; the caller is to stop its queue pair and reply.
+    /// The peer disconnects. The caller must stop its queue pair and reply.
     DreqReceived,
-    /// Over, but late messages may still come: neither ids nor queue pairs are to be reused.
+    /// Over, but late messages may still come: neither ids nor queue pairs may be used again.
     TimeWait,
-    /// Over. Waits for the caller to destroy it.
+    /// Over. The connection waits for the caller to destroy it.
     Closed,
 }
 
@@ -39,12 +40,13 @@ pub enum State {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Input {
     // From the peer.
-    /// The request of this very connection, again.
+    /// The request that began this connection, once more.
     DuplicateReq,
     MraOfReq,
     MraOfRep,
     Rej,
-    /// A rejection because the queue pair is still in use there: it must rest before reuse.
+    /// A rejection because the peer still remembers the queue pair, which must rest before it is
+    /// used again.
     RejStale,
     Rep,
     Rtu,
@@ -69,9 +71,11 @@ pub(super) enum Input {
 pub(super) enum Next {
     /// The connection goes there.
     To(State),
-    /// It stays, and its last message is sent again: the peer seems not to have it.
+    /// The connection stays, and its last message is sent again: the peer seems not to have
+    /// received it.
     Resend,
-    /// It stays: the message is late, doubled or out of place; the command is an error.
+    /// The connection stays. A message is late, doubled or out of place, and is dropped; a command
+    /// is an error.
     Refuse,
 }
 
@@ -83,17 +87,19 @@ impl State {
         use State::*;
 
         match (self, input) {
-            // Active side, until the connection stands.
+            // Active side, until the connection is established.
             (ReqSent, MraOfReq) => To(MraReqReceived),
             (ReqSent | MraReqReceived, Rep) => To(RepReceived),
             (ReqSent | MraReqReceived, Rej | RetriesExhausted) => To(Closed),
             (ReqSent | MraReqReceived, RejStale | Destroy) => To(TimeWait),
+            // A duplicate REP: the peer waits, and is asked for more time.
             (RepReceived, Rep | Mra) => To(MraRepSent),
             (MraRepSent, Rep) => Resend,
             (RepReceived | MraRepSent, Establish) => To(Established),
             (RepReceived | MraRepSent, Rej | RejStale | Reject | Destroy) => To(TimeWait),
 
-            // Passive side, until the connection stands.
+            // Passive side, until the connection is established.
+            // A duplicate REQ: the peer waits, and is asked for more time.
             (ReqReceived, DuplicateReq | Mra) => To(MraReqSent),
             (MraReqSent, DuplicateReq) => Resend,
             (ReqReceived | MraReqSent, Accept) => To(RepSent),
@@ -102,11 +108,11 @@ impl State {
             (RepSent, MraOfRep) => To(MraRepReceived),
             (RepSent | MraRepReceived, DuplicateReq) => Resend,
             (RepSent | MraRepReceived, Rtu | NotifyEstablished) => To(Established),
-            // The peer is past an RTU that was lost.
+            // The RTU was lost: the peer has established the connection and ends it already.
             (RepSent | MraRepReceived, Dreq) => To(DreqReceived),
             (RepSent | MraRepReceived, Rej | RejStale | RetriesExhausted | Destroy) => To(TimeWait),
 
-            // Established, and after.
+            // Established, and after. A duplicate REP shows that the RTU was lost.
             (Established, Rep) => Resend,
             (Established, Dreq) => To(DreqReceived),
             (Established, Disconnect | Destroy) => To(DreqSent),
@@ -115,11 +121,13 @@ impl State {
             (DreqSent, Destroy) => To(DreqSent),
             (DreqReceived, Rej | RejStale) => To(TimeWait),
             (DreqReceived, Disconnect | DisconnectReply | Destroy) => To(TimeWait),
+            // In time-wait the last answer is repeated, and nothing else happens.
             (TimeWait, DuplicateReq | Rep | Dreq) => Resend,
             (TimeWait, TimeWaitOver) => To(Closed),
             (TimeWait, Destroy) => To(TimeWait),
             (Closed, Destroy) => To(Closed),
 
+            // Every other message is late, doubled or out of place; every other command an error.
             _ => Refuse,
         }
     }
@@ -130,7 +138,7 @@ impl State {
         matches!(self, ReqSent | MraReqReceived | RepSent | MraRepReceived | DreqSent)
     }
 
-    /// Is it a request to a listener that is not yet a connection?
+    /// Is this a listener's request that is not established yet?
     pub(super) fn is_pending(self) -> bool {
         use State::*;
         matches!(self, ReqReceived | MraReqSent | RepSent | MraRepReceived)
@@ -182,7 +190,7 @@ mod tests {
         Input::Destroy,
     ];
 
-    /// The whole matrix, for the eye and against accidents.
+    /// The whole matrix, so that a change of it is seen in review.
     #[test]
     fn the_table() {
         let mut table = String::new();
@@ -198,7 +206,7 @@ mod tests {
         insta::assert_snapshot!(table);
     }
 
-    /// No input leads back, except one that leaves a connection where it is.
+    /// No input leads back to an earlier state.
     #[test]
     fn every_path_leads_forward() {
         fn reachable(from: State) -> BTreeSet<State> {
@@ -221,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Whatever the state, destroying leads out without the peer's help.
+    /// From every state, destroying ends the connection without the peer's help.
     #[test]
     fn every_state_can_be_destroyed() {
         for state in STATES {
@@ -230,7 +238,7 @@ mod tests {
         }
     }
 
-    /// A state that repeats must know what to do when nobody answers.
+    /// A state that repeats its message ends when no answer comes; no other state does.
     #[test]
     fn every_repeating_state_gives_up() {
         for state in STATES {

@@ -1,4 +1,4 @@
-//! The bytes of a call: a header before the kernel's own parameters, and the answers' words.
+//! The bytes of a call: the header before the kernel's own parameters, and the status word.
 //!
 //! StRoM leaves open how a kernel learns where its results go. Here the payload of an RPC, and of
 //! the first packet of an RPC WRITE, begins with a header, all fields little-endian:
@@ -15,10 +15,10 @@
 //!      32  cookie      u64   comes back in the answer
 //! ```
 //!
-//! Behind the parameters comes the payload of an RPC WRITE; header and parameters must lie in its
-//! first packet. The last message of an answer is a WRITE WITH IMMEDIATE, whose immediate holds
-//! the status in its high 8 bits and the low 24 bits of the cookie, or is followed by a
-//! [`StatusWord`], whose last bytes are the last to be written.
+//! The payload of an RPC WRITE follows the parameters; header and parameters must lie in its first
+//! packet. The last message of an answer is a WRITE WITH IMMEDIATE, or a [`StatusWord`] follows it.
+//! The immediate has the status in its high 8 bits and the low 24 bits of the cookie. The last
+//! bytes of a status word are written last.
 
 use thiserror::Error;
 
@@ -34,48 +34,48 @@ pub const STATUS_WORD_LEN: usize = 16;
 /// How the requester is told that an invocation has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Notify {
-    /// Not at all.
+    /// The requester is not told.
     #[default]
     Nothing,
-    /// By WRITE WITH IMMEDIATE, which completes one of its receive requests.
+    /// By WRITE WITH IMMEDIATE, which completes one of the requester's receive requests.
     Immediate,
-    /// By a [`StatusWord`], which it polls.
+    /// By a [`StatusWord`], which the requester polls.
     Word(Remote),
-    /// By WRITE WITH IMMEDIATE; if the results were more than that WRITE carries, a [`StatusWord`]
-    /// is written before it, which says how many they were.
+    /// By WRITE WITH IMMEDIATE. If that WRITE does not carry all results, a [`StatusWord`] is
+    /// written before it, which has the length of all.
     Both(Remote),
 }
 
-/// What stands before a kernel's own parameters.
+/// The header before a kernel's own parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Header {
-    /// How the end is told.
+    /// How the requester is told of the end.
     pub notify: Notify,
-    /// Results are for the caller's own memory, not for its peer's: for local calls only.
+    /// Results go to the caller's own memory, not to its peer's: for local calls only.
     pub local: bool,
     /// Bytes of parameters behind the header.
     pub params_len: u16,
-    /// Where results go.
+    /// The requester's buffer for the results.
     pub to: Remote,
-    /// How many bytes fit there.
+    /// Bytes of that buffer.
     pub max_len: u32,
-    /// Comes back in the answer.
+    /// The requester's number for the call, which comes back in the answer.
     pub cookie: u64,
 }
 
-/// Bytes that are no header.
+/// Why bytes are not a legal header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BadHeader {
     /// Fewer bytes than a header and its parameters take.
     #[error("the call is shorter than its header and parameters")]
     Short,
-    /// No such way to notify, or unknown flags.
+    /// An unknown way to notify, or unknown flags.
     #[error("unknown flags or way to notify")]
     Flags,
 }
 
 impl Header {
-    /// Reads the header; returns it with the parameters and the payload behind them.
+    /// Reads the header. Returns it with the parameters and the payload behind them.
     pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8], &[u8]), BadHeader> {
         let (head, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(BadHeader::Short)?;
         let u32_at = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| head[at + i]));
@@ -135,19 +135,19 @@ impl Header {
 /// An invocation, as the card hands it to [`super::Kernels::call`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// The queue pair it came by (or, for a local call, is to answer on).
+    /// The queue pair that it came on, or, for a local call, that the answer goes to.
     pub qpn: u32,
     /// That queue pair's protection domain.
     pub pd: Pd,
     /// The RPC op-code (StRoM §5.1).
     pub opcode: u64,
-    /// Where results go, and how their end is told.
+    /// The header: where the results go, and how the requester is told of the end.
     pub header: Header,
 }
 
-/// How an invocation ended: the code that its requester reads.
+/// How an invocation ended, as a code for its requester.
 ///
-/// Codes from 128 on are for kernels' own use.
+/// Codes from 128 on are free for kernels to use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct CallStatus(pub u8);
 
@@ -156,7 +156,7 @@ macro_rules! statuses {
         impl CallStatus {
             $($(#[doc = $doc])+ pub const $name: CallStatus = CallStatus($code);)+
 
-            /// What it means.
+            /// The meaning of the code.
             pub fn text(self) -> &'static str {
                 match self {
                     $(CallStatus::$name => $text,)+
@@ -165,7 +165,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Counts an invocation that ended so.
+            /// Counts an invocation that ended with this status.
             pub(crate) fn count(self, counters: &mut Counters) {
                 match self {
                     $(CallStatus::$name => counters.$counter += 1,)+
@@ -177,21 +177,21 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// As asked.
+    /// The kernel has done its work.
     OK = 0, kernel_done, "success";
-    /// No kernel is deployed for the op-code, and no fallback.
+    /// Neither a kernel nor a fallback is deployed for the op-code.
     NO_KERNEL = 1, refused_no_kernel, "no kernel is deployed for this op-code";
     /// The parameters are malformed.
     BAD_PARAMS = 2, kernel_bad_params, "the kernel refuses the parameters";
-    /// What was looked for is not there.
+    /// The object that was looked for is not there.
     NOT_FOUND = 3, kernel_not_found, "not found";
     /// The result does not fit the requester's buffer.
     TOO_LONG = 4, kernel_too_long, "the result is longer than the buffer for it";
-    /// Memory that was not granted, is deregistered or cannot be reached.
+    /// The kernel used memory that is not granted, is deregistered or cannot be reached.
     ACCESS = 5, kernel_access, "the kernel may not reach that memory";
-    /// The invocation took more work than it may (a cycle, say).
+    /// The invocation took more steps than allowed, for example because of a cycle in a list.
     BUDGET = 6, kernel_budget, "the invocation took more steps than it may";
-    /// The object was inconsistent at every re-read.
+    /// The object was inconsistent at every reading.
     INCONSISTENT = 7, kernel_inconsistent, "the object's checksum was wrong at every reading";
     /// The kernel itself failed.
     TRAP = 8, kernel_trap, "the kernel failed";
@@ -199,21 +199,21 @@ statuses! {
     MEMORY = 9, kernel_memory, "the kernel wanted more memory than it may have";
     /// The host's fallback has no room, or is gone.
     UNAVAILABLE = 10, kernel_unavailable, "the host's fallback is busy or gone";
-    /// The kernel was unloaded under the invocation.
+    /// The kernel was unloaded while the invocation ran.
     UNLOADED = 11, kernel_unloaded, "the kernel was unloaded";
-    /// Results did not get away for too long: their queue pair, or the card, was held up.
+    /// The results could not be sent in time, as their queue pair or the card was held up.
     CONGESTED = 12, kernel_congested, "the results did not get away in time";
-    /// The payload stopped: its requester was held up for too long, or has gone.
+    /// The rest of the payload did not come in time: the requester is held up, or gone.
     LATE = 13, kernel_late, "the rest of the payload did not come in time";
 }
 
 impl CallStatus {
-    /// The immediate data that says so to the call with this cookie.
+    /// The immediate data with this status, for the call with this cookie.
     pub const fn immediate(self, cookie: u64) -> u32 {
         (self.0 as u32) << 24 | (cookie & 0xFF_FFFF) as u32
     }
 
-    /// What immediate data says: the status, and the low 24 bits of the cookie.
+    /// The status and the low 24 bits of the cookie, from immediate data.
     pub const fn from_immediate(immediate: u32) -> (CallStatus, u32) {
         (CallStatus((immediate >> 24) as u8), immediate & 0xFF_FFFF)
     }
@@ -225,15 +225,15 @@ impl core::fmt::Display for CallStatus {
     }
 }
 
-/// The word that tells the end of an invocation: cookie u64, length u32, status u32, the last with
-/// its top bit set. Little-endian; its bytes become visible in rising order.
+/// The word that tells a requester that its invocation has ended: cookie u64, length u32, status
+/// u32 with the top bit set. All are little-endian, and the bytes become visible in rising order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatusWord {
     /// The call's cookie.
     pub cookie: u64,
     /// Bytes of results.
     pub len: u32,
-    /// How it ended.
+    /// How the invocation ended.
     pub status: CallStatus,
 }
 
@@ -247,7 +247,7 @@ impl StatusWord {
         out
     }
 
-    /// What the bytes say; `None` while the call has not ended.
+    /// Reads the word's bytes. `None` while the call has not ended.
     pub fn parse(bytes: &[u8; STATUS_WORD_LEN]) -> Option<StatusWord> {
         let u32_at = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
         let last = u32_at(12);

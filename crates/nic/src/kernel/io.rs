@@ -1,4 +1,4 @@
-//! What a kernel may do to the card: reach memory, and send.
+//! [`KernelIo`]: what a kernel may do on the card. It may reach memory and send.
 
 use super::call::{Call, CallStatus, Notify, STATUS_WORD_LEN, StatusWord};
 use super::message::{NO_TOKEN, Payload, Posted, Then, WORD_TOKEN};
@@ -12,10 +12,10 @@ use crate::queue::Remote;
 use crate::time::Time;
 use crate::transmit::Segment;
 
-/// The card and its memory, lent to [`super::Kernels`] for a moment.
+/// The card and its memory, lent to [`super::Kernels`] for one call.
 ///
-/// Every access names a key and a protection domain, and is judged at that moment: a region that
-/// was deregistered meanwhile opens nothing.
+/// Every access names a key and a protection domain and is checked when it is made: the key of a
+/// region that was deregistered meanwhile opens nothing.
 pub struct KernelIo<'a> {
     pub(crate) now: Time,
     pub(crate) mem: &'a mut dyn Memory,
@@ -27,29 +27,30 @@ pub struct KernelIo<'a> {
 pub struct WriteOut {
     /// The queue pair that sends it.
     pub qpn: u32,
-    /// The protection domain it must belong to.
+    /// The protection domain that the queue pair must belong to.
     pub pd: Pd,
-    /// Target, at the peer.
+    /// The target at the peer.
     pub to: Remote,
-    /// What is written.
+    /// The bytes to write.
     pub data: Payload,
-    /// Comes back in [`super::Kernels::sent`]. The two highest values are the card's.
+    /// A number that comes back in [`super::Kernels::sent`]. The two highest are reserved for the
+    /// card.
     pub token: u64,
 }
 
-/// The last of an invocation: its (last) results, and its end.
+/// The end of an invocation, with the last of its results.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// How it ended.
+    /// How the invocation ended.
     pub status: CallStatus,
-    /// Where `data` goes, relative to the place for results: how much was written before.
+    /// Where in the buffer for results `data` goes: how many bytes were written before.
     pub offset: u32,
-    /// What is still to be written. The caller has judged that it fits.
+    /// The results that are still to be written. The caller must have checked that they fit.
     pub data: Payload,
 }
 
 impl KernelIo<'_> {
-    /// The moment.
+    /// The time of the call.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -64,7 +65,7 @@ impl KernelIo<'_> {
         self.card.regions.range(key, pd)
     }
 
-    /// May `len` bytes be used so?
+    /// May `len` bytes at `addr` be used through `key` in the way `need` says?
     pub fn check(
         &self,
         (key, pd): (Key, Pd),
@@ -90,7 +91,7 @@ impl KernelIo<'_> {
         })
     }
 
-    /// Reads `len` bytes to the end of `out`, which stays as it was on an error.
+    /// Appends `len` bytes to `out`, which stays unchanged on an error.
     #[inline]
     pub fn append(
         &mut self,
@@ -113,7 +114,8 @@ impl KernelIo<'_> {
         read
     }
 
-    /// Hands out where `len` bytes lie, up to the first piece that cannot be reached.
+    /// Calls `each` with the pieces of memory that `len` bytes lie in, up to the first that cannot
+    /// be reached.
     #[inline]
     fn pieces(
         &mut self,
@@ -133,7 +135,7 @@ impl KernelIo<'_> {
         result
     }
 
-    /// Writes memory, as the host's own card may (`LOCAL_WRITE`).
+    /// Writes memory that the card may write for its own host (`LOCAL_WRITE`).
     #[inline]
     pub fn write(
         &mut self,
@@ -145,18 +147,21 @@ impl KernelIo<'_> {
         self.card.regions.write(self.mem, key, addr, src, Access::LOCAL_WRITE)
     }
 
-    /// Writes memory piece by piece, in a protection domain: for many small writes in a row, most
-    /// of them through `keys`.
+    /// A writer for many small writes in a row in a protection domain. It is fastest for those
+    /// through `keys`.
     pub fn writer(&mut self, pd: Pd, keys: impl Iterator<Item = Key>) -> Writer<'_> {
         Writer::new(&self.card.regions, &mut *self.mem, pd, keys)
     }
 
-    /// Has the card room for `messages` more?
+    /// Does the card have room for `messages` more messages of kernels?
     pub fn has_room(&self, messages: usize) -> bool {
         self.card.kernel.in_flight + messages <= self.card.config.max_kernel_sends
     }
 
-    /// Sends a WRITE; gives it back if the card has no room for more now.
+    /// Sends a WRITE.
+    ///
+    /// # Errors
+    /// If the card has no room for more messages now: it gives the WRITE back.
     pub fn write_out(&mut self, write: WriteOut) -> Result<(), WriteOut> {
         if !self.has_room(1) {
             return Err(write);
@@ -167,7 +172,7 @@ impl KernelIo<'_> {
     }
 
     /// Ends an invocation: sends the last of its results, and tells the requester. There is always
-    /// room for that, as there are not more invocations than the implementation allows.
+    /// room for this message, as the implementation of the kernels limits their invocations.
     pub fn reply(&mut self, call: &Call, reply: Reply) {
         reply.status.count(&mut self.card.counters);
         let Reply { status, offset, data } = reply;
@@ -197,7 +202,7 @@ impl KernelIo<'_> {
         self.post(Posted { qpn: call.qpn, pd: call.pd, to, data, then, token: NO_TOKEN });
     }
 
-    /// A local call's results: they stay here.
+    /// Ends a local call: its results are written to this host's memory.
     fn reply_here(&mut self, call: &Call, to: Remote, data: Payload, mut word: StatusWord) {
         let key = (to.rkey, call.pd);
         let written = match &data {
@@ -225,7 +230,7 @@ impl KernelIo<'_> {
     }
 
     fn give_back(&mut self, data: Payload) {
-        // (The kernels are lent out while they run: what comes back to them comes later.)
+        // The kernels cannot be called while they run: they get the buffer back later.
         if let Some(buffer) = data.into_buffer() {
             self.card.kernel.returned.push(buffer);
         }
@@ -236,7 +241,7 @@ impl KernelIo<'_> {
         self.card.kernel.posted.push_back(post);
     }
 
-    /// Buffers of messages that needed none after all, to be used again.
+    /// Takes a buffer that a message did not need after all, so that it can be used again.
     pub fn take_returned(&mut self) -> Option<Buffer> {
         self.card.kernel.returned.pop()
     }

@@ -5,13 +5,13 @@ use crate::buffer::Buffer;
 use crate::memory::key::{Key, Pd};
 use crate::queue::{Remote, Status};
 
-/// What a kernel sends.
+/// The bytes that a kernel sends.
 #[derive(Clone, Debug, Default)]
 pub enum Payload {
-    /// Nothing.
+    /// No bytes.
     #[default]
     None,
-    /// Registered memory, by reference: what it holds when the packet is made.
+    /// Registered memory, by reference: its bytes are read when the packet is made.
     Memory {
         /// A key of the invocation's protection domain.
         key: Key,
@@ -24,13 +24,13 @@ pub enum Payload {
     Buffer {
         /// The bytes.
         buffer: Buffer,
-        /// How many of them.
+        /// How many of them are sent.
         len: u32,
     },
 }
 
 impl Payload {
-    /// Bytes.
+    /// How many bytes there are.
     pub fn len(&self) -> u32 {
         match self {
             Payload::None => 0,
@@ -38,12 +38,12 @@ impl Payload {
         }
     }
 
-    /// Is there nothing?
+    /// Are there no bytes?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes the buffer out, if there is one; nothing is left then.
+    /// Takes the buffer out, if there is one, and leaves [`Payload::None`].
     pub(crate) fn take_buffer(&mut self) -> Option<Buffer> {
         matches!(self, Payload::Buffer { .. }).then(|| core::mem::take(self).into_buffer())?
     }
@@ -68,7 +68,7 @@ pub(crate) struct Posted {
     pub(crate) token: u64,
 }
 
-/// What follows the data of a message.
+/// The notification that follows the data of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Then {
     Nothing,
@@ -76,16 +76,17 @@ pub(crate) enum Then {
     Word { at: Remote, word: StatusWord },
 }
 
-/// The token of messages that nobody asks about.
+/// The token of messages whose end is reported to no kernel.
 pub(crate) const NO_TOKEN: u64 = u64::MAX;
-/// The token of a status word: its buffer is the card's.
+/// The token of a status word, whose buffer goes back to the card.
 pub(crate) const WORD_TOKEN: u64 = u64::MAX - 1;
 
-/// Messages that have no owner to tell do not need a token of their own.
+/// The two must differ.
 const _: () = assert!(NO_TOKEN != WORD_TOKEN);
 
 impl Posted {
-    /// What to do with a message whose data cannot be read (any more): the requester still hears.
+    /// Drops the data of a message, which can no longer be read. The requester is still notified,
+    /// with an error. Returns the status for the kernel.
     pub(crate) fn without_data(&mut self) -> Status {
         self.data = Payload::None;
         match &mut self.then {

@@ -1,15 +1,17 @@
 //! Kernels: code on the data path between the transport and memory (StRoM §5).
 //!
-//! The card knows how a kernel is invoked and how its results travel; what kernels there are, and
-//! how they are run, is the business of the implementation of [`Kernels`]. The responder calls it
-//! with payload as it arrives, in order and without a copy; [`KernelIo`] is what it may do in
-//! return: reach memory, and send RDMA WRITEs on a queue pair. Those are messages of the queue
-//! pair like any others, with PSNs, retries and acknowledges (§5.1); they only come from a queue
-//! on the card instead of from the host's ring, and end in [`Kernels::sent`] instead of in a
-//! completion.
+//! The card knows how a kernel is invoked and how its results are sent. Which kernels there are,
+//! and how they are run, is up to the implementation of [`Kernels`]. The responder calls it with
+//! payload as it arrives, in order and without a copy. Through [`KernelIo`] the implementation can
+//! reach memory and send RDMA WRITEs on a queue pair. These are messages of the queue pair like all
+//! others, with PSNs, retries and acknowledges (StRoM §5.1). Two things differ: they come from a
+//! queue on the card instead of the host's ring, and their end is reported by [`Kernels::sent`]
+//! instead of a completion.
 //!
-//! Nothing here is unbounded: what has no room is refused with an RNR NAK, the flow control that
-//! reliable connections have anyway.
+//! Everything here has a limit. A packet for which there is no room is refused with an RNR NAK, the
+//! flow control of reliable connections.
+//!
+//! The header of a call is in `call`, and the queue pair's side in `qp/kernel.rs`.
 
 mod call;
 mod io;
@@ -36,31 +38,31 @@ use crate::memory::key::{Key, Pd};
 use crate::queue::Status;
 use crate::time::Time;
 
-/// What became of a call.
+/// The answer to a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
-    /// All of it was taken (or nobody wants the rest of the payload).
+    /// All of the call was taken, or the rest of its payload is not wanted.
     Done,
-    /// The rest of the payload is to go to this invocation, by [`Kernels::data`].
+    /// The rest of the payload is for this invocation, by [`Kernels::data`].
     Wants(u32),
     /// No kernel is deployed for the op-code: the card writes the error code back.
     NoKernel,
-    /// No room for another invocation: the requester is told to wait.
+    /// There is no room for another invocation: the requester is told to wait.
     Busy,
 }
 
-/// There is no room now: the packet is refused with an RNR NAK, and will come again.
+/// There is no room now: the packet is refused with an RNR NAK, and comes again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Busy;
 
 /// A payload on its way through a bound kernel (StRoM §3.4: a bump in the wire).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Passing {
-    /// The queue pair of ours.
+    /// The number of this card's queue pair.
     pub qpn: u32,
-    /// Its protection domain.
+    /// The queue pair's protection domain.
     pub pd: Pd,
-    /// Where this payload is to go: the peer's address of it when sending.
+    /// The address that this payload is written to: at the peer, if it is being sent.
     pub addr: u64,
     /// The key that opens the target.
     pub key: Key,
@@ -68,7 +70,7 @@ pub struct Passing {
     pub offset: u32,
     /// Bytes of the whole message.
     pub total: u32,
-    /// Sent before, and now sent again (sending only).
+    /// The payload was sent before, and is now sent again (sending only).
     pub again: bool,
 }
 
@@ -79,26 +81,27 @@ impl Passing {
     }
 }
 
-/// What is to become of a payload that a receive kernel has seen.
+/// What happens to a payload that a bound kernel has seen on arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Written where it was to go.
+    /// The payload is written to its address.
     Pass,
-    /// What the kernel has put into `replaced` is written there instead; its length may be less.
+    /// The bytes in `replaced` are written there instead. They may be fewer.
     Replace,
-    /// Written nowhere: the kernel has placed it, or nobody wants it.
+    /// Nothing is written: the kernel has placed the payload elsewhere, or dropped it.
     Take,
-    /// No room: the packet is refused with an RNR NAK, and will come again.
+    /// There is no room: the packet is refused with an RNR NAK, and comes again.
     Busy,
 }
 
 /// Runs kernels for a card: see the module documentation.
 ///
-/// All calls are bounded in time by their arguments, or by a budget of the implementation's.
+/// The time that a call takes must be limited by its arguments or by a budget of the
+/// implementation's.
 pub trait Kernels: Any + Send + fmt::Debug {
-    /// An RPC, or the first packet of an RPC WRITE. `params` are the parameters behind the
-    /// header; `data` is what payload came with them, and `more` says how many bytes of it are
-    /// still to come.
+    /// Takes an RPC, or the first packet of an RPC WRITE. `params` are the parameters behind the
+    /// header, `data` is the payload that came with them, and `more` says how many bytes of payload
+    /// are still to come.
     fn call(
         &mut self,
         io: &mut KernelIo<'_>,
@@ -108,7 +111,7 @@ pub trait Kernels: Any + Send + fmt::Debug {
         more: u32,
     ) -> Taken;
 
-    /// More payload for an invocation; with `last`, no more will come.
+    /// Takes more payload for an invocation. After `last` no more comes.
     fn data(
         &mut self,
         io: &mut KernelIo<'_>,
@@ -117,20 +120,21 @@ pub trait Kernels: Any + Send + fmt::Debug {
         last: bool,
     ) -> Result<(), Busy>;
 
-    /// Goes on with invocations that have more to do: called when [`Kernels::due`] says so.
+    /// Continues invocations that have more to do. The card calls it when [`Kernels::due`] says so.
     fn turn(&mut self, io: &mut KernelIo<'_>);
 
-    /// When a turn is wanted: [`Time::ZERO`] at once, [`Time::NEVER`] not until something happens.
+    /// When a turn is wanted: [`Time::ZERO`] at once, [`Time::NEVER`] not before another call.
     fn due(&self) -> Time;
 
-    /// A message that [`KernelIo::write_out`] posted with this token is done; the buffer may be
-    /// used again (as soon as no batch refers to it).
+    /// Reports that a message that [`KernelIo::write_out`] posted with this token has ended. The
+    /// buffer may be used again as soon as no batch refers to it.
     fn sent(&mut self, token: u64, status: Status, buffer: Option<Buffer>);
 
-    /// A queue pair is gone, or in the error state: its invocations end.
+    /// Reports that a queue pair is gone, or in the error state: its invocations end.
     fn closed(&mut self, qpn: u32);
 
-    /// A WRITE's payload passes the kernel that is bound as `tap`, for the first and only time.
+    /// Passes a WRITE's payload that has arrived to the kernel that is bound as `tap`. Each byte
+    /// passes once.
     fn receiving(
         &mut self,
         io: &mut KernelIo<'_>,
@@ -143,8 +147,8 @@ pub trait Kernels: Any + Send + fmt::Debug {
         Verdict::Pass
     }
 
-    /// A WRITE's payload leaves through the kernel that is bound as `tap`, which may change the
-    /// bytes: again the same way, if [`Passing::again`].
+    /// Passes a WRITE's payload that leaves to the kernel that is bound as `tap`, which may change
+    /// the bytes. If [`Passing::again`], it must change them in the same way as before.
     fn sending(&mut self, tap: u32, passing: &Passing, bytes: &mut [u8]) {
         let _ = (tap, passing, bytes);
     }

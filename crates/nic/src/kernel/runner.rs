@@ -1,4 +1,4 @@
-//! What runs the card's kernels, and how the card calls it.
+//! [`Runner`]: holds what runs the card's kernels, and calls it.
 
 use super::call::{Call, CallStatus};
 use super::io::{KernelIo, Reply};
@@ -9,18 +9,19 @@ use crate::buffer::Buffer;
 use crate::queue::Status;
 use crate::time::Time;
 
-/// What runs the card's kernels, if the card has any. It stands beside the card, not in it, so that
-/// the card can be lent to the kernels while they act.
+/// The implementation of the card's kernels, if the card has any. It is kept beside the card's
+/// state, so that this can be lent to the kernels while they act.
 #[derive(Debug)]
 pub(crate) struct Runner {
     kernels: Option<Box<dyn Kernels>>,
-    /// When they want a turn, as they said last: asked after every packet, mostly in vain.
+    /// When the kernels want a turn, by their last answer. It is kept because it is needed after
+    /// every packet.
     due: Time,
 }
 
 impl Runner {
-    /// The card has no kernels.
-    pub(crate) const NOBODY: Runner = Runner { kernels: None, due: Time::NEVER };
+    /// The runner of a card without kernels.
+    pub(crate) const NONE: Runner = Runner { kernels: None, due: Time::NEVER };
 
     pub(crate) fn new(kernels: Box<dyn Kernels>) -> Runner {
         let due = kernels.due();
@@ -31,7 +32,7 @@ impl Runner {
         self.kernels.as_deref()
     }
 
-    /// When kernels want a turn.
+    /// When the kernels want a turn.
     #[inline]
     pub(crate) fn due(&self) -> Time {
         self.due
@@ -50,7 +51,7 @@ impl Runner {
         Some(result)
     }
 
-    /// Invokes a kernel; where there is none, the error code is on its way when this returns.
+    /// Invokes a kernel. If there is none for the op-code, this sends the error code back.
     pub(crate) fn call(
         &mut self,
         mut io: KernelIo<'_>,
@@ -78,7 +79,7 @@ impl Runner {
         taken
     }
 
-    /// Lets a payload leave through the kernel that is bound as `tap`.
+    /// Passes a payload that leaves to the kernel that is bound as `tap`.
     pub(crate) fn change(&mut self, tap: u32, passing: &Passing, bytes: &mut [u8]) {
         if let Some(kernels) = &mut self.kernels {
             kernels.sending(tap, passing, bytes);
@@ -86,7 +87,7 @@ impl Runner {
         }
     }
 
-    /// A message is done, or was never begun.
+    /// Reports that a message has ended, or will not begin.
     pub(crate) fn ended(
         &mut self,
         state: &mut KernelState,
@@ -99,14 +100,14 @@ impl Runner {
         if token == WORD_TOKEN {
             state.words.extend(buffer.take());
         }
-        // Of a status word too: there is room for another message.
+        // Also after a status word, as there is room for another message now.
         if let Some(kernels) = &mut self.kernels {
             kernels.sent(token, status, buffer);
             self.due = kernels.due();
         }
     }
 
-    /// A queue pair is gone or fails: so are its invocations, and what they posted.
+    /// Reports that a queue pair is gone or has failed: its invocations and their messages end.
     pub(crate) fn closed(&mut self, state: &mut KernelState, qpn: u32) {
         if let Some(kernels) = &mut self.kernels {
             kernels.closed(qpn);

@@ -1,4 +1,4 @@
-//! What the card keeps of its kernels' messages and bindings.
+//! The card's state of its kernels' messages and bindings.
 
 use std::collections::VecDeque;
 
@@ -6,22 +6,22 @@ use super::call::StatusWord;
 use super::message::Posted;
 use crate::buffer::Buffer;
 
-/// The card's part of kernels.
+/// The card's state of kernels.
 #[derive(Debug)]
 pub(crate) struct KernelState {
-    /// Posted, and not yet handed to its queue pair.
+    /// Messages that are posted and not yet handed to their queue pairs.
     pub(crate) posted: VecDeque<Posted>,
-    /// Posted and not yet acknowledged, those of `posted` included.
+    /// How many messages are posted and not yet acknowledged, those in `posted` included.
     pub(crate) in_flight: usize,
     /// Buffers of messages that have PSNs.
     pub(crate) buffers: Buffers,
     /// Buffers for status words.
     pub(crate) words: Vec<Buffer>,
-    /// Bindings there are: none is the usual case, and costs nothing.
+    /// How many bindings there are. Usually there are none, and packets pay nothing for them.
     pub(crate) taps: u32,
-    /// What a receive kernel wants written instead.
+    /// Room for the bytes that a bound kernel wants written instead.
     pub(crate) replaced: Vec<u8>,
-    /// Buffers to be used again.
+    /// Buffers that can be used again.
     pub(crate) returned: Vec<Buffer>,
 }
 
@@ -41,7 +41,7 @@ impl KernelState {
     /// A buffer with a status word in it.
     pub(crate) fn word(&mut self, word: &StatusWord) -> Buffer {
         let bytes = word.to_bytes();
-        // One that a batch still refers to is left to that batch.
+        // A buffer that a batch still refers to is not used again.
         let mut kept = self.words.pop().unwrap_or_default();
         match Buffer::get_mut(&mut kept) {
             Some(old) => {
@@ -54,7 +54,7 @@ impl KernelState {
     }
 }
 
-/// Buffers by number, so that what refers to one stays small.
+/// Buffers by number, since a number is smaller than a reference.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     slots: Vec<Option<Buffer>>,

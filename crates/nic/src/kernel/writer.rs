@@ -1,4 +1,4 @@
-//! Many small writes in a row, as a shuffle makes them.
+//! [`Writer`]: many small writes in a row, as the shuffle kernel makes them (StRoM §6.4).
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -6,21 +6,20 @@ use crate::memory::Memory;
 use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
 use crate::memory::region::{Opened, Regions};
 
-/// Regions that are kept open, at most.
+/// How many regions are kept open at most.
 const OPEN: usize = 4;
-/// Words of a cache line.
+/// Words in a cache line.
 const LINE: usize = 8;
 
 /// Writes memory of a protection domain, as [`super::KernelIo::write`] does, many times in a row.
 ///
-/// The first few regions that it was made for stay open: the card is lent for as long as this
-/// lives, so that no region can go, or change, meanwhile. What the next lending finds is looked up
-/// again.
+/// The first few regions that it was made for stay open while it lives: the card is lent to it, so
+/// that no region can change or go away meanwhile.
 pub struct Writer<'a> {
     regions: &'a Regions,
     mem: &'a mut dyn Memory,
     pd: Pd,
-    /// Those that lie in one piece. A place that is not used is one of no length.
+    /// The open regions, each in one piece. An unused entry has no length.
     open: [Opened; OPEN],
 }
 
@@ -40,41 +39,41 @@ impl<'a> Writer<'a> {
     /// Writes through a key.
     ///
     /// # Errors
-    /// The key opens nothing that may be written there, or the memory cannot be reached.
+    /// If the key does not open the range for writing, or the memory cannot be reached.
     pub fn write(&mut self, key: Key, addr: u64, src: &[u8]) -> Result<(), AccessError> {
         let key = (key, Scope::card(self.pd));
         self.regions.write(self.mem, key, addr, src, Access::LOCAL_WRITE)
     }
 
-    /// Writes into an open region; `None` if the bytes do not all lie in one.
+    /// Writes into an open region. `None` if the bytes do not all lie in one.
     ///
     /// # Errors
-    /// The memory cannot be reached.
+    /// If the memory cannot be reached.
     pub fn write_open(&mut self, addr: u64, src: &[u8]) -> Option<Result<(), AccessError>> {
         let to = self.open.iter().find_map(|region| region.bus(addr, src.len()))?;
         Some(self.mem.write(to, src).map_err(|_| AccessError::Memory))
     }
 
-    /// Writes words, each to its address, up to one for which that takes more than a store: it lies
-    /// in no open region, or not aligned, or where memory is not lent ([`Memory::words`]). Returns
-    /// that one.
+    /// Stores words, each at its address, up to the first for which a store is not enough: its
+    /// address is in no open region, or is not aligned, or the memory there is not lent
+    /// ([`Memory::words`]). Returns that word.
     ///
-    /// The line behind each is fetched meanwhile, for others that will follow: such places miss
-    /// every cache, and a store that misses holds up those behind it.
+    /// The cache line behind each word is fetched meanwhile, as further words usually go there.
+    /// Such lines are in no cache, and a store that misses holds up those behind it.
     #[inline(always)]
     pub fn store(
         &mut self,
         words: &mut impl Iterator<Item = (u64, [u8; 8])>,
     ) -> Option<(u64, [u8; 8])> {
         let [first, others @ ..] = self.open.map(|region| Lent::new(region, &*self.mem));
-        // As a rule there is but one region: it has a loop of its own.
+        // Usually there is only one region, so that case has a loop of its own.
         let left = loop {
             match words.find(|(addr, word)| !first.store(*addr, *word)) {
                 Some((addr, word)) if others.iter().any(|region| region.store(addr, word)) => {}
                 left => break left,
             }
         };
-        // What is written after this is seen after it.
+        // Later writes become visible after these.
         fence(Ordering::Release);
         left
     }
@@ -88,10 +87,10 @@ impl core::fmt::Debug for Writer<'_> {
 
 /// An open region's words.
 struct Lent<'m> {
-    /// The address of the first.
+    /// The address of the first word.
     first: u64,
     words: &'m [AtomicU64],
-    /// The same, a line further.
+    /// The words from one cache line further on.
     behind: &'m [AtomicU64],
 }
 
@@ -101,10 +100,10 @@ impl<'m> Lent<'m> {
         Lent { first, words, behind: words.get(LINE..).unwrap_or_default() }
     }
 
-    /// Stores a word, if it is one of these.
+    /// Stores a word, if its address is that of one of these words.
     #[inline(always)]
     fn store(&self, addr: u64, word: [u8; 8]) -> bool {
-        // An address within a word becomes a place that there cannot be.
+        // An address inside a word becomes an index that is out of range.
         let index = addr.wrapping_sub(self.first).rotate_right(8u32.ilog2());
         let Ok(index) = usize::try_from(index) else { return false };
         let Some(place) = self.words.get(index) else { return false };
@@ -116,7 +115,7 @@ impl<'m> Lent<'m> {
     }
 }
 
-/// Asks the processor to fetch a word's line, as it will be written.
+/// Asks the processor to fetch a word's cache line for writing.
 #[inline(always)]
 fn prefetch(word: &AtomicU64) {
     #[cfg(target_arch = "x86_64")]
@@ -136,7 +135,7 @@ mod tests {
 
     const PD: Pd = Pd(1);
 
-    /// Memory from bus address 0 on, lent but for its second half.
+    /// Memory from bus address 0 on, which lends only its first half.
     struct Half([AtomicU64; 64]);
 
     impl Memory for Half {
@@ -165,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Regions of a bus address, a length and an address each.
+    /// Regions, each by its bus address, its length and its address.
     fn regions(of: &[(u64, u64, u64)]) -> (Regions, Vec<Key>) {
         let (mut regions, mut rng) = (Regions::new(9, 9, 9), ChaCha8Rng::seed_from_u64(1));
         let mut add = |&(bus, len, iova)| {

@@ -1,4 +1,4 @@
-//! Binding windows to regions, and ending that.
+//! Binding memory windows to regions, ending a binding, and accesses through a window.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -7,7 +7,7 @@ use super::region::{KeySlot, Named, RegMrError, Region, Regions};
 use super::window::{Binding, MemoryWindow, MwBinding, MwType};
 
 impl Regions {
-    /// Makes a window that opens nothing.
+    /// Makes a window that is not bound, and so opens nothing.
     pub(crate) fn make_window(
         &mut self,
         pd: Pd,
@@ -21,7 +21,7 @@ impl Regions {
         Ok(self.insert_named(Named::Window(MemoryWindow { pd, kind, bound: None }), rng))
     }
 
-    /// Ends a window, bound or not; any key it ever had will do. Returns its protection domain.
+    /// Removes a window, bound or not, by any key that it has had. Returns its protection domain.
     pub(crate) fn end_window(&mut self, key: Key) -> Option<Pd> {
         let slot = self.slot_mut(key)?;
         let Named::Window(window) = &mut slot.named else { return None };
@@ -32,7 +32,8 @@ impl Regions {
         Some(pd)
     }
 
-    /// Binds the window whose key is to be `key`: all but the owner's bits name it.
+    /// Binds a window and gives it the key `key`, which names the window by all bits but the
+    /// owner's.
     pub(crate) fn bind(
         &mut self,
         key: Key,
@@ -48,7 +49,8 @@ impl Regions {
         };
         let ends = to.len == 0;
         if kind == MwType::Type2 {
-            // Peers that knew the old key must not find the new window behind it.
+            // A window of type 2 must be unbound, and get a new key: a peer that knows the old key
+            // must not reach the new binding with it.
             if old.is_some() || key == old_key {
                 return Err(AccessError::Permission);
             }
@@ -70,6 +72,8 @@ impl Regions {
         Ok(())
     }
 
+    /// May a window be bound so? The region must be of the same protection domain, hold the range
+    /// and permit windows; a peer may write only where the card may write for its own host.
     fn judge_binding(&self, scope: Scope, to: &MwBinding) -> Result<(), AccessError> {
         let region = self.region(to.lkey).filter(|r| r.valid && !r.null);
         let region = region.ok_or(AccessError::Key)?;
@@ -89,12 +93,15 @@ impl Regions {
 
     /// Ends the binding of a window of type 2, for the queue pair that has bound it.
     pub(crate) fn unbind(&mut self, key: Key, scope: Scope) -> Result<(), AccessError> {
+        // The key must be the window's present one, and the window must be bound.
         let slot = self.slot_mut(key).filter(|slot| slot.key == key).ok_or(AccessError::Key)?;
         let Named::Window(window) = &mut slot.named else { return Err(AccessError::Permission) };
         let bound = window.bound.ok_or(AccessError::Key)?;
+        // Only the queue pair that it is bound to may end the binding.
         if !window.is_open_to(&bound, scope) {
             return Err(AccessError::Domain);
         }
+        // A window of type 1 is unbound by binding it to no bytes, and never by its key.
         if window.kind == MwType::Type1 {
             return Err(AccessError::Permission);
         }
@@ -103,14 +110,15 @@ impl Regions {
         Ok(())
     }
 
-    /// A binding is over.
+    /// Notes at the region that a binding has ended.
     fn release(&mut self, bound: Option<Binding>) {
         if let Some(region) = bound.and_then(|b| self.region_mut(b.to.lkey)) {
             region.windows -= 1;
         }
     }
 
-    /// As `find`, through a window: a window's rules, then where the bytes are in its region.
+    /// As `find`, through a window: checks the window's rules, then where the bytes are in its
+    /// region.
     #[inline(never)]
     pub(super) fn find_through(
         &self,
@@ -120,12 +128,15 @@ impl Regions {
         len: u64,
         need: Access,
     ) -> Result<(&Region, u64), AccessError> {
-        // A window's key is no local key.
+        // A window opens only while it is bound, and only to peers: its key is no local key.
         let bound = window.bound.filter(|_| need.intersects(Access::REMOTE));
         let bound = bound.ok_or(AccessError::Key)?;
+        // It opens in its protection domain; a window of type 2, to the queue pair that bound it.
         if !window.is_open_to(&bound, scope) {
             return Err(AccessError::Domain);
         }
+        // The range must lie within the bytes that the window opens, and the binding must permit
+        // this kind of access.
         let start = if bound.to.zero_based { 0 } else { bound.to.addr };
         let within = addr.checked_sub(start).ok_or(AccessError::Bounds)?;
         if within.checked_add(len).is_none_or(|end| end > bound.to.len) {
@@ -134,6 +145,7 @@ impl Regions {
         if !bound.to.access.contains(need) {
             return Err(AccessError::Permission);
         }
+        // The region behind the window must still be valid.
         let region = self.region(bound.to.lkey).filter(|r| r.valid).ok_or(AccessError::Key)?;
         let from = (bound.to.addr - region.iova) + within;
         Ok((region, from))
@@ -232,7 +244,7 @@ mod tests {
         assert_eq!(w.regions.invalidate(key, OURS), Err(AccessError::Key));
         assert_eq!(w.regions.check(key, OURS, 0, 1, READ), Err(AccessError::Key));
         w.regions.bind(next_key(key), OURS, to).unwrap();
-        // Any key it had names it for its end.
+        // Any key that it has had removes it.
         assert_eq!(w.regions.end_window(first), Some(Pd(1)));
         assert_eq!((w.regions.windows(), w.regions.bound_windows(w.mr)), (0, 0));
         assert_eq!(w.regions.end_window(first), None);

@@ -1,18 +1,18 @@
 //! Device memory: memory that lives on the card.
 //!
-//! It is a range of the bus that the driver backs with memory of its own; the card only says which
-//! part of it is whose.
+//! It is a range of bus addresses behind which the driver puts memory of its own. The card only
+//! divides the range.
 
 /// A first-fit allocator over a range of bus addresses.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
-    /// Free pieces, by address, never touching each other.
+    /// Free pieces (address, length), by address; no two of them touch.
     free: Vec<(u64, u64)>,
-    /// Pieces given out, by address.
+    /// Pieces in use (address, length), by address.
     given: Vec<(u64, u64)>,
 }
 
-/// Pieces start and end at multiples of this.
+/// Pieces start and end at multiples of this many bytes.
 const GRANULE: u64 = 64;
 
 impl DeviceMemory {
@@ -35,7 +35,7 @@ impl DeviceMemory {
         Some(addr)
     }
 
-    /// Takes a piece back; says whether `addr` was one.
+    /// Frees the piece at `addr`. Returns whether there was one.
     pub(crate) fn free(&mut self, addr: u64) -> bool {
         let Some(at) = self.given.iter().position(|(start, _)| *start == addr) else {
             return false;
@@ -52,7 +52,7 @@ impl DeviceMemory {
         true
     }
 
-    /// Is the whole range within one piece that was given out?
+    /// Does the whole range lie within one piece that is in use?
     pub(crate) fn holds(&self, addr: u64, len: u64) -> bool {
         self.given.iter().any(|&(start, end)| start <= addr && len <= end.saturating_sub(addr))
     }

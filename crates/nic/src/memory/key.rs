@@ -6,7 +6,8 @@ use thiserror::Error;
 use crate::counters::Counters;
 
 bitflags! {
-    /// What a region, or a queue pair, permits.
+    /// What a region, or a queue pair, permits. "It" is the region's memory, or all memory that is
+    /// used on the queue pair.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Access: u8 {
         /// The card may write it for its own host (receives, READ results).
@@ -17,14 +18,14 @@ bitflags! {
         const REMOTE_READ = 1 << 2;
         /// A peer may run atomics on it.
         const REMOTE_ATOMIC = 1 << 3;
-        /// A peer may end its own right to it by SEND with invalidate.
+        /// A peer may end the use of the key by SEND with invalidate.
         const REMOTE_INVALIDATE = 1 << 4;
         /// Memory windows may be bound to it.
         const MW_BIND = 1 << 5;
         /// A peer may FLUSH it to global visibility.
         const FLUSH_GLOBAL = 1 << 6;
-        /// A peer may FLUSH it to persistence. Only for memory in which what is written survives a
-        /// loss of power, whoever has written it: the card does nothing more for it.
+        /// A peer may FLUSH it to persistence. This is only for memory in which every write
+        /// survives a loss of power: the card does nothing further to make it survive.
         const FLUSH_PERSISTENT = 1 << 7;
     }
 }
@@ -34,7 +35,7 @@ bitflags! {
 pub struct Pd(pub(crate) u32);
 
 impl Access {
-    /// What only peers do.
+    /// The kinds of access that only peers make.
     pub(super) const REMOTE: Access = Access::REMOTE_WRITE
         .union(Access::REMOTE_READ)
         .union(Access::REMOTE_ATOMIC)
@@ -50,32 +51,32 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    /// The card itself uses a key; windows are not for it.
+    /// The card itself, for a protection domain. Windows do not open to it.
     pub(crate) const fn card(pd: Pd) -> Scope {
         Scope { pd, qpn: 0 }
     }
 }
 
 /// A key of a memory region or window. A region's local key (`lkey`) and remote key (`rkey`) are
-/// the same number. The low 8 bits of a window's key are its owner's to choose, with each binding.
+/// the same number. The owner of a window chooses the low 8 bits of its key at each binding.
 pub type Key = u32;
 
-/// Bits of a key that are its owner's to choose, if it is a window's.
+/// How many low bits of a window's key its owner chooses.
 pub(super) const OWNER_BITS: u32 = 8;
 
 /// Why an access was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AccessError {
-    /// The key opens nothing: never given, deregistered or invalidated.
+    /// The key opens nothing: it never existed, or is deregistered or invalidated.
     #[error("the key opens no region")]
     Key,
     /// The key belongs to another protection domain.
     #[error("the key belongs to another protection domain")]
     Domain,
-    /// Outside the region.
+    /// The range is not inside the region.
     #[error("the access lies outside its region")]
     Bounds,
-    /// Not permitted.
+    /// The region does not permit this kind of access.
     #[error("the access is not permitted")]
     Permission,
     /// The driver could not reach the memory.
@@ -84,7 +85,7 @@ pub enum AccessError {
 }
 
 impl AccessError {
-    /// Counts a remote peer's refused access.
+    /// Counts an access that was refused to a peer.
     pub(crate) fn count(self, counters: &mut Counters) {
         match self {
             AccessError::Key => counters.refused_key += 1,

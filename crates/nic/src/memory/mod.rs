@@ -1,7 +1,11 @@
 //! Memory, as the card sees it: foreign, translated and checked.
 //!
-//! [`Memory`] is what a driver gives the card to reach bytes; [`key`] says what a key permits,
-//! [`region`] and [`window`] what a key opens, and [`translate`] where that lies.
+//! - [`Memory`] is the trait by which the card reaches the driver's bytes.
+//! - [`key`] says what a key permits; [`region`] and [`window`] say which bytes it opens.
+//! - [`translate`] says where on the bus those bytes are.
+//!
+//! The rules of keys, regions and windows are those of InfiniBand volume 1, chapter 10 (Software
+//! Transport Interface).
 
 mod binding;
 pub(crate) mod device;
@@ -17,11 +21,11 @@ use thiserror::Error;
 
 /// The bytes behind a bus address, as the driver reaches them.
 ///
-/// A bus address is what page tables hold: in a live process a virtual address of that process (or
-/// a handle and offset that the driver made up), in the simulator an offset into a host's memory.
-/// The card never turns one into a reference: an application may write registered memory at any
-/// time, so it is copied in and out, or changed by real atomics, and every call may fail (a served
-/// file can shrink).
+/// A bus address is what page tables hold: in a live process a virtual address of that process, or
+/// a handle and an offset that the driver chooses; in the simulator an offset into a host's memory.
+/// The card never turns one into a reference, since an application may write registered memory at
+/// any time: bytes are copied in and out, or changed by real atomics. Every call may fail, for
+/// example because a mapped file has shrunk.
 pub trait Memory {
     /// Copies `dst.len()` bytes from `addr`.
     fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault>;
@@ -34,14 +38,15 @@ pub trait Memory {
     /// Copies `src` to `addr`. Bytes become visible in rising order of address.
     fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault>;
 
-    /// `len` bytes from `addr` on will probably be written soon: what makes that quicker may begin.
-    /// It changes nothing that anybody can see, and addresses that cannot be reached are let be.
+    /// Announces that `len` bytes from `addr` on will probably be written soon, so that the driver
+    /// can prepare. This has no visible effect, and addresses that cannot be reached are ignored.
+    /// The default does nothing.
     fn prefetch(&mut self, addr: u64, len: usize) {
         let _ = (addr, len);
     }
 
-    /// `count` 64-bit words from `addr` on (8-byte aligned, host byte order), lent for many small
-    /// accesses in a row; `None`, as it comes, if they can only be copied.
+    /// Lends `count` 64-bit words from `addr` on (8-byte aligned, host byte order) for many small
+    /// accesses in a row. `None`, the default, if they can only be copied.
     fn words(&self, addr: u64, count: u64) -> Option<&[AtomicU64]> {
         let _ = (addr, count);
         None
@@ -51,11 +56,12 @@ pub trait Memory {
     /// `compare`, atomically for the host's processors too. Returns the value before.
     fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault>;
 
-    /// Adds `add` to the 64-bit word at `addr`, as [`Memory::compare_swap`] does its work.
+    /// Adds `add` to the word at `addr`, under the rules of [`Memory::compare_swap`]. Returns the
+    /// value before.
     fn fetch_add(&mut self, addr: u64, add: u64) -> Result<u64, MemoryFault>;
 
-    /// Replaces the word at `addr`, as [`Memory::compare_swap`] does its work. As it comes, it
-    /// swaps until it wins, or gives up with a fault against an endless stream of other writers.
+    /// Replaces the word at `addr`, under the rules of [`Memory::compare_swap`]. The default swaps
+    /// until it succeeds, and gives up with a fault if other writers never stop.
     fn store(&mut self, addr: u64, value: u64) -> Result<(), MemoryFault> {
         let mut expected = self.fetch_add(addr, 0)?;
         for _ in 0..TRIES {
@@ -68,9 +74,9 @@ pub trait Memory {
         Err(MemoryFault { addr })
     }
 
-    /// Replaces the word at `addr` by what `calc` makes of it and `operand`, as
-    /// [`Memory::compare_swap`] does its work. Returns the value before. As it comes, it swaps
-    /// until it wins, or gives up with a fault against an endless stream of other writers.
+    /// Replaces the word at `addr` by the result of `calc` on it and `operand`, under the rules of
+    /// [`Memory::compare_swap`]. Returns the value before. The default swaps until it succeeds, and
+    /// gives up with a fault if other writers never stop.
     fn calculate(&mut self, addr: u64, calc: Calc, operand: u64) -> Result<u64, MemoryFault> {
         let mut expected = self.fetch_add(addr, 0)?;
         for _ in 0..TRIES {
@@ -84,7 +90,7 @@ pub trait Memory {
     }
 }
 
-/// [`Memory::append`] by [`Memory::read`], for which the bytes are initialised before.
+/// [`Memory::append`] made of [`Memory::read`]. It initialises the bytes before it reads them.
 pub fn append_by_reading(
     memory: &mut (impl Memory + ?Sized),
     addr: u64,
@@ -96,28 +102,29 @@ pub fn append_by_reading(
     memory.read(addr, &mut out[from..]).inspect_err(|_| out.truncate(from))
 }
 
-/// How often a word is tried to be swapped against other writers.
+/// How many times a compare-and-swap is tried against other writers.
 const TRIES: usize = 1 << 10;
 
-/// What a calc verb makes of a 64-bit word and its operand (the vendor's verbs of RedN §5.1).
+/// What a calc verb calculates from a 64-bit word and its operand (the vendor's verbs of RedN
+/// §5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Calc {
     /// The greater, without sign.
     Max,
     /// The lesser, without sign.
     Min,
-    /// Both's common bits.
+    /// The bits that both have.
     And,
-    /// The bits of either.
+    /// The bits that at least one has.
     Or,
-    /// The bits of one and not the other.
+    /// The bits that exactly one has.
     Xor,
     /// The sum, modulo 2^64.
     Add,
 }
 
 impl Calc {
-    /// The one of this number, from 0 in the order above: how calc verbs travel between cards.
+    /// The calc verb with this number on the wire, counted from 0 in the order above.
     pub(crate) const fn numbered(number: u64) -> Option<Calc> {
         Some(match number {
             0 => Calc::Max,
@@ -130,7 +137,7 @@ impl Calc {
         })
     }
 
-    /// What becomes of `word`.
+    /// The value that replaces `word`.
     pub const fn of(self, word: u64, operand: u64) -> u64 {
         match self {
             Calc::Max if word < operand => operand,
@@ -148,6 +155,6 @@ impl Calc {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the memory at bus address {addr:#x} cannot be reached")]
 pub struct MemoryFault {
-    /// Where.
+    /// The bus address.
     pub addr: u64,
 }

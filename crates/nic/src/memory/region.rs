@@ -1,4 +1,7 @@
-//! Memory regions: which bytes a key opens, to whom, and for what.
+//! Memory regions: which bytes a key opens, to which queue pairs, and for which kinds of access.
+//!
+//! Every access by a peer or by an element goes through `Regions::find` or, for a window's key,
+//! through `find_through` in `binding.rs`.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -27,7 +30,7 @@ pub struct MrInit {
     pub pages: PageTable,
 }
 
-/// Where a region's bytes are, and by which addresses.
+/// Where a region's bytes are, and by which addresses they are used.
 #[derive(Clone, Debug)]
 pub struct Translation {
     /// The address that work requests and peers will use for the first byte.
@@ -38,7 +41,7 @@ pub struct Translation {
     pub pages: PageTable,
 }
 
-/// What to change of a region (`ibv_rereg_mr`); what is `None` stays as it is.
+/// The changes to a region (`ibv_rereg_mr`). `None` leaves a property unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct MrChange {
     /// Another protection domain.
@@ -49,7 +52,7 @@ pub struct MrChange {
     pub translation: Option<Translation>,
 }
 
-/// Why a region was not registered, or not changed. Nothing was changed.
+/// Why a region could not be registered or changed. Everything is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RegMrError {
     /// No such protection domain.
@@ -61,7 +64,7 @@ pub enum RegMrError {
     /// Memory windows are bound to the region.
     #[error("{windows} memory windows are bound to the region")]
     Bound {
-        /// How many.
+        /// How many windows are bound.
         windows: u32,
     },
     /// The pages do not cover the length, or the addresses wrap.
@@ -70,7 +73,7 @@ pub enum RegMrError {
     /// Remote write or atomic access without local write.
     #[error("remote write and atomic access need local write access too")]
     Access,
-    /// The card has no more regions.
+    /// The card has as many regions as its limit allows.
     #[error("the card has no more room: its limit is {limit} regions")]
     Full {
         /// The limit.
@@ -79,11 +82,11 @@ pub enum RegMrError {
     /// The translation memory is used up.
     #[error("no room for {needed} more page-table entries: {used} of {limit} are used")]
     TranslationFull {
-        /// Entries asked for.
+        /// Entries that the region needs.
         needed: usize,
         /// Entries in use.
         used: usize,
-        /// Entries there are.
+        /// Entries in all.
         limit: usize,
     },
 }
@@ -95,10 +98,10 @@ pub(super) enum Named {
     Window(MemoryWindow),
 }
 
-/// A key's place in the table.
+/// A key's entry in the table.
 #[derive(Debug)]
 pub(super) struct KeySlot {
-    /// The whole key: the table knows it without the owner's bits.
+    /// The whole key. (The table's own key lacks the owner's bits.)
     pub(super) key: Key,
     pub(super) named: Named,
 }
@@ -109,19 +112,19 @@ pub(super) struct Region {
     pub(super) iova: u64,
     pub(super) len: u64,
     pub(super) access: Access,
-    /// Memory windows that are bound to it.
+    /// How many memory windows are bound to it.
     pub(super) windows: u32,
-    /// Cleared by a SEND with invalidate: the key still names the region for `dereg_mr`.
+    /// Cleared by a SEND with invalidate. The key still names the region for `dereg_mr`.
     pub(super) valid: bool,
-    /// It has no bytes: writes are discarded, reads give zeroes.
+    /// The region has no bytes: writes are discarded, reads give zeroes.
     pub(super) null: bool,
-    /// The kernel that WRITEs into it pass; zero for none.
+    /// The kernel that WRITEs into the region pass; zero for none.
     tap: u32,
     pages: PageTable,
 }
 
 impl Region {
-    /// The region that `ibv_alloc_null_mr` speaks of: of the greatest length, for local use only.
+    /// The region of `ibv_alloc_null_mr`: it has the greatest length, and is for local use only.
     fn null(pd: Pd) -> Region {
         let pages = PageTable::new(0, 0, []);
         let access = Access::LOCAL_WRITE;
@@ -139,7 +142,7 @@ impl Region {
     }
 }
 
-/// A region in one piece, as it is at this moment.
+/// A region that lies on the bus in one piece, as it is at this moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Opened {
     iova: u64,
@@ -155,7 +158,7 @@ impl Opened {
         (from <= self.len && self.len - from >= len as u64).then(|| self.start + from)
     }
 
-    /// Its words that are aligned in memory, if that lends them, and the address of the first.
+    /// The address of the first aligned word, and all aligned words, if the memory lends them.
     pub(crate) fn words<'m>(&self, mem: &'m dyn Memory) -> (u64, &'m [AtomicU64]) {
         let skip = self.start.wrapping_neg() % 8;
         let count = self.len.saturating_sub(skip) / 8;
@@ -165,7 +168,7 @@ impl Opened {
     }
 }
 
-/// The rules that registration and change have in common.
+/// Checks the rules that registration and change have in common.
 fn judge(iova: u64, len: u64, access: Access, pages: &PageTable) -> Result<(), RegMrError> {
     if pages.reach() < len || iova.checked_add(len).is_none() {
         return Err(RegMrError::Pages);
@@ -189,7 +192,7 @@ pub(crate) struct Regions {
     pub(super) windows_limit: usize,
 }
 
-/// The most regions, and the most windows: few enough for a free key to be found soon.
+/// The most regions, and the most windows: few enough that a random key is usually free.
 const MOST: usize = 1 << 21;
 
 impl Regions {
@@ -199,7 +202,8 @@ impl Regions {
         Regions { slots, entries, entries_limit, limit, windows, windows_limit }
     }
 
-    /// Registers a region under a key drawn from `rng`: neither guessable nor soon used again.
+    /// Registers a region under a random key, which peers cannot guess, and which is not soon used
+    /// again.
     pub(crate) fn register(
         &mut self,
         pd: Pd,
@@ -231,7 +235,7 @@ impl Regions {
         Ok(self.insert_named(Named::Region(region), rng))
     }
 
-    /// Gives a new key.
+    /// Gives a region or window a new key.
     pub(super) fn insert_named(&mut self, named: Named, rng: &mut ChaCha8Rng) -> Key {
         let key = loop {
             let key = rng.next_u32();
@@ -243,12 +247,12 @@ impl Regions {
         key
     }
 
-    /// The place of a key, whatever its owner's bits.
+    /// The entry of a key; its owner's bits do not matter.
     pub(super) fn slot_mut(&mut self, key: Key) -> Option<&mut KeySlot> {
         self.slots.get_mut(&(key >> OWNER_BITS))
     }
 
-    /// Frees a key.
+    /// Removes the entry of a key, so that the key is free.
     pub(super) fn remove_slot(&mut self, key: Key) -> Option<KeySlot> {
         self.slots.remove(&(key >> OWNER_BITS))
     }
@@ -271,7 +275,7 @@ impl Regions {
         }
     }
 
-    /// The first address and the length of what a key opens to peers.
+    /// The first address and the length of the range that a key opens to peers.
     pub(crate) fn extent(&self, key: Key, scope: Scope) -> Option<(u64, u64)> {
         match self.slots.get(&(key >> OWNER_BITS)) {
             Some(KeySlot { key: whole, named }) if *whole == key => match named {
@@ -287,7 +291,7 @@ impl Regions {
         self.region(key).map_or(0, |region| region.windows)
     }
 
-    /// Is there room for so many page-table entries once `freed` others are gone?
+    /// Is there room for `needed` page-table entries once `freed` others are gone?
     fn room_for(&self, needed: usize, freed: usize) -> Result<(), RegMrError> {
         let (used, limit) = (self.entries - freed, self.entries_limit);
         if needed > limit.saturating_sub(used) {
@@ -296,8 +300,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Changes a region in place, under its old key; returns the protection domain it was in. A
-    /// key that was invalidated serves again.
+    /// Changes a region in place, under its old key. Returns the protection domain that it was in.
+    /// A key that was invalidated is valid again.
     pub(crate) fn change(&mut self, key: Key, change: MrChange) -> Result<Pd, RegMrError> {
         let old = self.region(key).filter(|r| !r.null).ok_or(RegMrError::UnknownKey)?;
         if old.windows > 0 {
@@ -322,7 +326,7 @@ impl Regions {
         Ok(from)
     }
 
-    /// Ends a region; its key is stale from here on.
+    /// Removes a region. From now on its key opens nothing.
     pub(crate) fn deregister(&mut self, key: Key) -> Option<Pd> {
         let region = self.region(key)?;
         let (pd, entries) = (region.pd, region.pages.entries());
@@ -331,16 +335,19 @@ impl Regions {
         Some(pd)
     }
 
-    /// Ends a peer's right to a region or window (SEND with invalidate), if the region permits
-    /// that, or the window is one of type 2.
+    /// Ends the use of a key for a peer (SEND with invalidate). The key must be that of a region of
+    /// the same protection domain that permits it, or of a window of type 2.
     pub(crate) fn invalidate(&mut self, key: Key, scope: Scope) -> Result<(), AccessError> {
         let Some(region) = self.region_mut(key) else { return self.unbind(key, scope) };
+        // A key that was invalidated cannot be invalidated again.
         if !region.valid {
             return Err(AccessError::Key);
         }
+        // The key of another protection domain is not this peer's.
         if region.pd != scope.pd {
             return Err(AccessError::Domain);
         }
+        // The owner must have permitted it.
         if !region.access.contains(Access::REMOTE_INVALIDATE) {
             return Err(AccessError::Permission);
         }
@@ -360,7 +367,7 @@ impl Regions {
         self.find(key, scope, addr, len, need).map(|_| ())
     }
 
-    /// As [`Regions::check`], and says where the range lies on the bus, if in one piece.
+    /// As [`Regions::check`]. Returns the bus address of the range, if it is in one piece.
     #[inline]
     pub(crate) fn locate(
         &self,
@@ -395,14 +402,18 @@ impl Regions {
         Ok(())
     }
 
-    /// Where a region lies as a whole, if the card itself may use it so, in this domain: for many
-    /// accesses in a row.
+    /// Opens a whole region for many accesses in a row, if it lies in one piece, is of this
+    /// protection domain, and permits the card itself this kind of access.
     pub(crate) fn open(&self, key: Key, pd: Pd, need: Access) -> Option<Opened> {
         let region = self.region(key).filter(|region| region.valid && region.pd == pd)?;
         let start = region.pages.start().filter(|_| region.access.contains(need))?;
         Some(Opened { iova: region.iova, len: region.len, start })
     }
 
+    /// The region that a key opens, and where in it the range begins.
+    ///
+    /// The key must exist and be valid, be of the user's protection domain, hold the whole range,
+    /// and permit the kind of access (soft-RoCE's `lookup_mr` and `mr_check_range`).
     #[inline(always)]
     fn find(
         &self,
@@ -412,6 +423,7 @@ impl Regions {
         len: u64,
         need: Access,
     ) -> Result<(&Region, u64), AccessError> {
+        // All bits of the key count: a window's old key differs from its new one in the owner's.
         let region = match self.slots.get(&(key >> OWNER_BITS)) {
             Some(KeySlot { key: whole, named }) if *whole == key => match named {
                 Named::Region(region) if region.valid => region,
@@ -420,20 +432,23 @@ impl Regions {
             },
             _ => return Err(AccessError::Key),
         };
+        // The key must be of the user's protection domain.
         if region.pd != scope.pd {
             return Err(AccessError::Domain);
         }
+        // The whole range must lie within the region.
         let from = addr.checked_sub(region.iova).ok_or(AccessError::Bounds)?;
         if from.checked_add(len).is_none_or(|end| end > region.len) {
             return Err(AccessError::Bounds);
         }
+        // The region must permit this kind of access.
         if !region.access.contains(need) {
             return Err(AccessError::Permission);
         }
         Ok((region, from))
     }
 
-    /// The addresses that a key opens: the first, and how many.
+    /// The first address that a key opens, and how many bytes it opens.
     pub(crate) fn range(&self, key: Key, pd: Pd) -> Option<(u64, u64)> {
         let region = self.region(key).filter(|r| r.valid && r.pd == pd)?;
         Some((region.iova, region.len))
@@ -444,7 +459,7 @@ impl Regions {
         self.region(key).map_or(0, |r| r.tap)
     }
 
-    /// The same, to be changed.
+    /// As [`Regions::tap`], for a change.
     pub(crate) fn tap_mut(&mut self, key: Key) -> Option<&mut u32> {
         self.region_mut(key).map(|r| &mut r.tap)
     }
@@ -460,7 +475,8 @@ impl Regions {
     }
 }
 
-/// Keys are uniformly random already: spreading them over the map's high bits is enough.
+/// A hasher for keys. They are uniformly random already, so that spreading them over the map's high
+/// bits is enough.
 #[derive(Default)]
 struct KeyHasher(u64);
 

@@ -1,4 +1,4 @@
-//! Bytes read and written through a key.
+//! Reading and writing memory through a key.
 
 use super::key::{Access, AccessError, Scope};
 use super::region::Regions;
@@ -6,7 +6,7 @@ use super::{Memory, MemoryFault};
 use crate::transmit::Segment;
 
 impl Regions {
-    /// Writes `bytes` through a key, pieces in rising order.
+    /// Writes `bytes` through a key, in the order of rising addresses.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -50,7 +50,8 @@ impl Regions {
         result.map_err(|MemoryFault { .. }| AccessError::Memory)
     }
 
-    /// Bytes will soon be written through a key: their memory may be fetched meanwhile.
+    /// Announces that bytes will soon be written through a key, so that the processor can fetch
+    /// their memory meanwhile.
     #[inline]
     pub(crate) fn prefetch(
         &self,
@@ -65,7 +66,7 @@ impl Regions {
                 mem.prefetch(piece.addr, piece.len as usize);
             }
         };
-        // What may not be written is refused when it comes.
+        // A range that may not be written is refused when the write comes.
         let _ = self.translate(key, scope, addr, len, need, fetch);
     }
 }

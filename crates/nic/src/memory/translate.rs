@@ -12,9 +12,9 @@ pub struct PageTable {
     shift: u32,
     /// Where in the first page the region begins.
     offset: u64,
-    /// Bus address of each page.
+    /// The bus address of each page.
     pages: Box<[u64]>,
-    /// Where the region begins, if its pages follow each other: then nothing is ever split.
+    /// The region's bus address, if its pages follow each other: then no access is split.
     start: Option<u64>,
 }
 
@@ -38,13 +38,13 @@ impl PageTable {
         PageTable::new(shift, offset, pages)
     }
 
-    /// How many pages of 2^`shift` bytes `len` bytes from `addr` on touch.
+    /// How many pages of 2^`shift` bytes the `len` bytes from `addr` on lie in.
     pub fn entries_for(shift: u32, addr: u64, len: u64) -> u64 {
         let offset = addr & ((1 << shift) - 1);
         offset.saturating_add(len).div_ceil(1 << shift)
     }
 
-    /// Entries of the card's translation memory that this table takes.
+    /// How many entries of the card's translation memory this table takes.
     pub fn entries(&self) -> usize {
         self.pages.len()
     }
@@ -54,14 +54,14 @@ impl PageTable {
         ((self.pages.len() as u64) << self.shift).saturating_sub(self.offset)
     }
 
-    /// Where the region begins on the bus, if it lies there in one piece.
+    /// The bus address of the region, if it lies there in one piece.
     pub(crate) fn start(&self) -> Option<u64> {
         self.start
     }
 
     /// Calls `each` with the contiguous pieces of `len` bytes from `from` on, in order.
     ///
-    /// The caller has checked that they lie within [`PageTable::reach`].
+    /// The caller must have checked that they lie within [`PageTable::reach`].
     #[inline]
     pub fn split(&self, from: u64, len: u32, mut each: impl FnMut(Segment)) {
         if let Some(start) = self.start {
@@ -73,7 +73,7 @@ impl PageTable {
         let size = 1u64 << self.shift;
         let mut at = self.offset + from;
         let mut left = u64::from(len);
-        // Most accesses lie within a page.
+        // Most accesses lie within one page.
         let within = at & (size - 1);
         if left > 0 && left <= size - within {
             let addr = self.pages[(at >> self.shift) as usize] + within;

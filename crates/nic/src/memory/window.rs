@@ -1,9 +1,9 @@
 //! Memory windows: a part of a region, opened to peers under a key of its own, for a while.
 //!
 //! A window is bound to a region, and unbound, by work requests, so that both happen in the order
-//! of a send queue. Windows of type 1 open to all queue pairs of a protection domain, and are bound
-//! anew at will; those of type 2 open to the queue pair that bound them, and must be invalidated
-//! before they are bound again (type 2B of the InfiniBand specification).
+//! of a send queue. A window of type 1 opens to all queue pairs of a protection domain, and can be
+//! bound again at any time. A window of type 2 opens to the queue pair that bound it, and must be
+//! invalidated before it is bound again (type 2B of the InfiniBand specification).
 
 use super::key::{Access, Key, OWNER_BITS, Pd, Scope};
 
@@ -16,18 +16,18 @@ pub enum MwType {
     Type2,
 }
 
-/// What a window is to open.
+/// The bytes that a window opens when it is bound, and for which kinds of access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MwBinding {
     /// The region's key; the region must have [`Access::MW_BIND`].
     pub lkey: Key,
-    /// The first byte, as the region's addresses go.
+    /// The first byte, by the region's addresses.
     pub addr: u64,
     /// Bytes. Zero ends the binding of a window of type 1, and is refused for one of type 2.
     pub len: u64,
-    /// What peers may do. To be written, the region needs [`Access::LOCAL_WRITE`].
+    /// What peers may do. For them to write, the region needs [`Access::LOCAL_WRITE`].
     pub access: Access,
-    /// Peers count addresses from the window's first byte, not as the region's addresses go.
+    /// Peers count addresses from the window's first byte, instead of using the region's addresses.
     pub zero_based: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct MemoryWindow {
     pub(super) bound: Option<Binding>,
 }
 
-/// A window's binding, and whose it is.
+/// A window's binding, and the queue pair that made it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     pub(super) to: MwBinding,
@@ -46,12 +46,12 @@ pub(super) struct Binding {
 }
 
 impl MemoryWindow {
-    /// May this queue pair use it?
+    /// May this queue pair use the window?
     pub(super) fn is_open_to(&self, bound: &Binding, scope: Scope) -> bool {
         self.pd == scope.pd && (self.kind == MwType::Type1 || bound.qpn == scope.qpn)
     }
 
-    /// The first address and the length of what it opens.
+    /// The first address and the length of the range that the window opens.
     pub(super) fn extent(&self, scope: Scope) -> Option<(u64, u64)> {
         let bound = self.bound.filter(|bound| self.is_open_to(bound, scope))?;
         let start = if bound.to.zero_based { 0 } else { bound.to.addr };

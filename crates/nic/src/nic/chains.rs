@@ -14,11 +14,11 @@ use crate::time::Time;
 use crate::transmit::Path;
 use crate::wire::{Dialect, Transport};
 
-/// What happens to rings.
+/// Doorbells, and the errands of turns.
 impl Nic {
-    /// The owner of a send ring has written elements up to `index`, counted from the queue's
-    /// creation. What the ring cannot hold is refused. Of a managed queue, this is the owner's
-    /// ENABLE: its elements may run up to `index`.
+    /// Reports that the owner of a send ring has written elements up to `index`, counted from the
+    /// queue's creation. More than the ring holds is refused. For a managed queue this is the
+    /// owner's ENABLE: its elements may run up to `index`.
     pub fn handle_send_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
         qp.doorbell(&mut self.card, Queue::Send, index)
@@ -30,7 +30,7 @@ impl Nic {
         qp.doorbell(&mut self.card, Queue::Recv, index)
     }
 
-    /// Does what queue pairs' turns want done with other queue pairs.
+    /// Carries out the errands that queue pairs' turns have left for other queue pairs.
     #[inline]
     pub(super) fn run_errands(&mut self, now: Time, mem: &mut dyn Memory) {
         while let Some(errand) = self.card.chains.errands.pop_front() {
@@ -56,7 +56,7 @@ impl Nic {
         }
     }
 
-    /// Rates and WAITs whose time has come.
+    /// Wakes queue pairs that a rate or the limit of a WAIT lets go on.
     pub(super) fn handle_chain_timeouts(&mut self, now: Time) {
         while let Some((at, qpn)) = self.card.chains.timers.pop(now) {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
@@ -70,13 +70,13 @@ impl Nic {
 
 /// Chains: see [`crate::chain`].
 impl Nic {
-    /// Connects two fresh reliable queue pairs of this card to each other, or one to itself, from
-    /// RESET to RTS. Each may do to the other what `access` says. Their requests never leave the
-    /// card, and are carried out one after the other.
+    /// Connects two reliable queue pairs of this card in RESET to each other, or one to itself, and
+    /// takes them to RTS. `access` says what each may do to the other. Their requests never leave
+    /// the card, and are carried out one after the other.
     pub fn loop_back(&mut self, a: u32, b: u32, access: Access) -> Result<(), ChainError> {
         for qpn in [a, b] {
             let qp = self.qps.get(qpn).ok_or(ChainError::UnknownQp)?;
-            // One with a shared receive queue could not be told when there is an element again.
+            // A shared receive queue does not tell the sender when there is an element again.
             if qp.transport != Transport::Rc || qp.state != State::Reset || qp.srq != 0 {
                 return Err(ChainError::NotFresh);
             }
@@ -96,8 +96,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Writes the bytes of an element into the next slot of a ring, and posts it, unless the queue
-    /// is managed. Returns its index. What the slot has beyond `raw` stays as it is.
+    /// Writes the bytes of an element into the next slot of a ring and, unless the queue is
+    /// managed, posts it. Returns its index. Bytes of the slot behind `raw` stay unchanged.
     pub fn post_element(
         &mut self,
         mem: &mut dyn Memory,
@@ -118,7 +118,7 @@ impl Nic {
         self.qps.get(qpn).map(|qp| qp.next_index(queue))
     }
 
-    /// Gives a send queue limits, in place of those it had.
+    /// Gives a send queue limits, in place of those that it has.
     pub fn set_chain_limits(
         &mut self,
         now: Time,
@@ -134,15 +134,15 @@ impl Nic {
         }
         let some = limits != ChainLimits::default();
         qp.set_limits(&mut self.card, some.then_some(limits), now);
-        // Its old limits may have held it.
+        // The old limits may have held the queue.
         qp.schedule(&mut self.card);
         Ok(())
     }
 
-    /// Makes a budget of so many elements for the queue pairs of a chain
-    /// ([`ChainLimits::budget`]). It is full again whenever something comes from outside for one of
-    /// them: a message, or a post or doorbell of the owner's. The queue pair that finds it empty
-    /// goes to ERROR, with [`crate::Event::ChainStopped`].
+    /// Makes a budget of `elements` elements for the queue pairs of a chain
+    /// ([`ChainLimits::budget`]). It is filled whenever one of them gets something from outside: a
+    /// message, or a post or doorbell by the owner. A queue pair that finds it empty goes to ERROR,
+    /// with [`crate::Event::ChainStopped`].
     pub fn create_budget(&mut self, elements: u64) -> Result<u32, CreateError> {
         let limit = self.card.config.max_budgets;
         let budget = ChainBudget { full: elements, left: elements, users: 0 };
@@ -157,7 +157,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Ends a budget that no queue pair has any more.
+    /// Destroys a budget that no queue pair uses any more.
     pub fn destroy_budget(&mut self, budget: u32) -> Result<(), DestroyError> {
         let users = self.card.chains.budgets.get(budget).ok_or(DestroyError::Unknown)?.users;
         if users > 0 {
@@ -167,19 +167,19 @@ impl Nic {
         Ok(())
     }
 
-    /// Makes a completion queue for WAITs, whose owner does not poll: it counts what ends well and
-    /// forgets it, and keeps up to `capacity` errors.
+    /// Makes a completion queue for WAITs that need not be polled: it only counts successful
+    /// completions, and keeps up to `capacity` failed ones.
     pub fn create_counting_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
         self.insert_cq(capacity, CompletionQueue::counting)
     }
 
-    /// How many completions without an error a completion queue has had: what WAITs compare with.
+    /// How many successful completions a completion queue has had. WAITs compare with this number.
     pub fn cq_count(&self, cq: u32) -> Option<u64> {
         self.card.cqs.get(cq).map(CompletionQueue::count)
     }
 
-    /// Keeps what chains do, step by step, for [`Nic::poll_chain_step`]: the last `most` steps.
-    /// Zero, as at first, keeps none.
+    /// Keeps the last `most` steps of chains for [`Nic::poll_chain_step`]. Zero, the initial value,
+    /// keeps none.
     pub fn trace_chains(&mut self, most: usize) {
         let chains = &mut self.card.chains;
         chains.steps_most = most;

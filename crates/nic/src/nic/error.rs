@@ -1,8 +1,8 @@
-//! Why a command of the card was refused, where several commands share the answer.
+//! Errors that several commands of the card share.
 
 use thiserror::Error;
 
-/// A card ran out of something, or an argument names nothing.
+/// Why an object could not be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CreateError {
     /// No such protection domain.
@@ -17,7 +17,7 @@ pub enum CreateError {
     /// No such XRC domain.
     #[error("no such XRC domain")]
     UnknownXrcd,
-    /// A ring that is none: see [`crate::queue::RingInit`].
+    /// The ring's sizes are not legal: see [`crate::queue::RingInit`].
     #[error("a ring's depth must be a power of two up to 2^20, its stride a multiple of 64")]
     BadRing,
     /// A size of zero or above the card's limit.
@@ -26,7 +26,7 @@ pub enum CreateError {
         /// The limit.
         limit: usize,
     },
-    /// The card has no more of these.
+    /// The card has as many of these objects as its limit allows.
     #[error("the card has no more room: its limit is {limit}")]
     Full {
         /// The limit.
@@ -34,16 +34,16 @@ pub enum CreateError {
     },
 }
 
-/// Why something was not destroyed.
+/// Why an object could not be destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum DestroyError {
     /// No such object.
     #[error("no such object")]
     Unknown,
-    /// Others still use it.
+    /// Other objects still use it.
     #[error("{users} objects still use it: destroy them first")]
     Busy {
-        /// How many.
+        /// How many objects use it.
         users: u32,
     },
 }

@@ -1,4 +1,4 @@
-//! Commands on kernels: what runs them, what they are bound to, calls by the host itself.
+//! Commands on kernels: the implementation that runs them, bindings, and calls by the host itself.
 
 use core::any::Any;
 
@@ -12,7 +12,7 @@ use crate::queue::Status;
 use crate::time::Time;
 use crate::wire::Transport;
 
-/// Why a host's own call was not begun.
+/// Why a call by the host itself could not begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CallError {
     /// No such queue pair.
@@ -21,15 +21,15 @@ pub enum CallError {
     /// The queue pair cannot carry the results.
     #[error("a queue pair in {0:?} can carry no results")]
     State(State),
-    /// The bytes are no call.
+    /// The bytes are not a legal call.
     #[error(transparent)]
     Header(#[from] BadHeader),
-    /// No room for another invocation: call again later.
+    /// There is no room for another invocation: the caller may try again later.
     #[error("no room for another invocation")]
     Busy,
 }
 
-/// Why a kernel was not bound.
+/// Why a kernel could not be bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BindError {
     /// No such queue pair or region.
@@ -45,19 +45,19 @@ pub enum BindError {
 
 /// Kernels: see [`crate::kernel`].
 impl Nic {
-    /// Gives the card what runs its kernels. What ran them before is dropped, with everything
-    /// that was under way.
+    /// Gives the card the implementation of its kernels. The one before is dropped, with all its
+    /// invocations.
     pub fn set_kernels(&mut self, kernels: Box<dyn Kernels>) {
         self.kernels = Runner::new(kernels);
     }
 
-    /// What runs the card's kernels, if it is a `T`.
+    /// The implementation of the card's kernels, if it is a `T`.
     pub fn kernels<T: Kernels>(&self) -> Option<&T> {
         let kernels: &dyn Any = self.kernels.kernels()?;
         kernels.downcast_ref()
     }
 
-    /// Lets the host command what runs the card's kernels, if it is a `T`.
+    /// Lends the implementation of the card's kernels to the host, if it is a `T`.
     pub fn with_kernels<T: Kernels, R>(
         &mut self,
         now: Time,
@@ -70,8 +70,8 @@ impl Nic {
         })?
     }
 
-    /// Invokes a kernel of this card by the host itself, naming the queue pair that is to carry
-    /// its results (StRoM §5.2). `payload` is what an RPC WRITE would carry.
+    /// Invokes a kernel of this card by the host itself (StRoM §5.2). The results are sent on queue
+    /// pair `qpn`. `payload` has the bytes that an RPC WRITE would carry.
     pub fn call_kernel(
         &mut self,
         now: Time,
@@ -93,8 +93,9 @@ impl Nic {
         }
     }
 
-    /// Binds a kernel, by a number (not zero) that means something to [`Kernels`], to a stream of
-    /// WRITEs (StRoM §3.4). Where a queue pair and a region both have one, the queue pair's counts.
+    /// Binds a kernel to a stream of WRITEs (StRoM §3.4). [`Kernels`] gives the number `tap`, which
+    /// is not zero, its meaning. If a queue pair and a region both have a kernel, WRITEs pass the
+    /// queue pair's only.
     pub fn bind_kernel(&mut self, to: Bound, tap: u32) -> Result<(), BindError> {
         let place = self.tap_of(to)?;
         if *place != 0 || tap == 0 {
@@ -105,8 +106,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Ends a binding; returns the kernel's number. (A binding ends with its queue pair or region,
-    /// too.)
+    /// Ends a binding. Returns the kernel's number. (A binding also ends with its queue pair or
+    /// region.)
     pub fn unbind_kernel(&mut self, from: Bound) -> Result<u32, BindError> {
         let tap = core::mem::take(self.tap_of(from)?);
         if tap == 0 {
@@ -141,7 +142,8 @@ impl Nic {
         }
     }
 
-    /// Lets kernels go on that have more to do, and hands what they post to its queue pairs.
+    /// Lets kernels continue that have more to do, and hands the messages that they post to the
+    /// queue pairs.
     pub(super) fn turn_kernels(&mut self, now: Time, mem: &mut dyn Memory) {
         if self.kernels.due() <= now {
             let io = KernelIo { now, mem, card: &mut self.card };

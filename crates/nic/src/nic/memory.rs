@@ -1,5 +1,5 @@
-//! Commands on protection domains and what belongs to them: regions, windows, device memory,
-//! address handles.
+//! Commands on protection domains and their objects: regions, windows, device memory, address
+//! handles.
 
 use super::{CreateError, DestroyError, Nic};
 use crate::handles::{AddressHandle, Domain};
@@ -17,7 +17,7 @@ impl Nic {
         made.map(Pd).ok_or(CreateError::Full { limit })
     }
 
-    /// Ends a protection domain that nothing belongs to any more.
+    /// Destroys a protection domain, which must have no objects any more.
     pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), DestroyError> {
         let domain = self.card.pds.get(pd.0).ok_or(DestroyError::Unknown)?;
         if domain.users > 0 {
@@ -27,7 +27,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Registers memory; the key serves as lkey and rkey.
+    /// Registers memory. The key is both lkey and rkey.
     pub fn reg_mr(&mut self, pd: Pd, init: MrInit) -> Result<Key, RegMrError> {
         let domain = self.card.pds.get_mut(pd.0).ok_or(RegMrError::UnknownPd)?;
         let key = self.card.regions.register(pd, init, &mut self.card.rng)?;
@@ -35,8 +35,8 @@ impl Nic {
         Ok(key)
     }
 
-    /// A region without bytes: what is written to it is discarded, what is read from it is zero.
-    /// Its key is an lkey only.
+    /// Makes a region without bytes: writes to it are discarded, reads from it give zeroes. Its key
+    /// is an lkey only.
     pub fn alloc_null_mr(&mut self, pd: Pd) -> Result<Key, RegMrError> {
         let domain = self.card.pds.get_mut(pd.0).ok_or(RegMrError::UnknownPd)?;
         let key = self.card.regions.register_null(pd, &mut self.card.rng)?;
@@ -44,7 +44,7 @@ impl Nic {
         Ok(key)
     }
 
-    /// Changes a region in place; returns its key, which stays the same.
+    /// Changes a region in place. Returns its key, which stays the same.
     pub fn rereg_mr(&mut self, key: Key, change: MrChange) -> Result<Key, RegMrError> {
         let to = change.pd;
         if to.is_some_and(|pd| self.card.pds.get(pd.0).is_none()) {
@@ -58,8 +58,8 @@ impl Nic {
         Ok(key)
     }
 
-    /// Ends a region that no window is bound to. From here on its key opens nothing, for elements
-    /// and packets already under way too.
+    /// Deregisters a region, which must have no windows bound to it. From now on its key opens
+    /// nothing, not even to elements and packets that are under way.
     pub fn dereg_mr(&mut self, key: Key) -> Result<(), DestroyError> {
         let users = self.card.regions.bound_windows(key);
         if users > 0 {
@@ -73,7 +73,7 @@ impl Nic {
     }
 
     /// Makes a memory window, which opens nothing before it is bound
-    /// ([`crate::queue::SendOp::BindMw`]). Of its key, only the low 8 bits will ever change.
+    /// ([`crate::queue::SendOp::BindMw`]). Only the low 8 bits of its key ever change.
     pub fn alloc_mw(&mut self, pd: Pd, kind: MwType) -> Result<Key, RegMrError> {
         let domain = self.card.pds.get_mut(pd.0).ok_or(RegMrError::UnknownPd)?;
         let key = self.card.regions.make_window(pd, kind, &mut self.card.rng)?;
@@ -81,31 +81,32 @@ impl Nic {
         Ok(key)
     }
 
-    /// Ends a memory window, bound or not. Any key that it has had names it.
+    /// Destroys a memory window, bound or not, by any key that it has had.
     pub fn dealloc_mw(&mut self, key: Key) -> Result<(), DestroyError> {
         let pd = self.card.regions.end_window(key).ok_or(DestroyError::Unknown)?;
         self.leave(pd);
         Ok(())
     }
 
-    /// The bus address of `len` bytes of the card's own memory, to be registered like any other.
+    /// Allocates `len` bytes of the card's own memory. Returns their bus address, to be registered
+    /// like any other memory.
     pub fn alloc_dm(&mut self, len: u64) -> Result<u64, CreateError> {
         let range = &self.card.config.device_memory;
         let limit = (range.end - range.start) as usize;
         self.device_memory.alloc(len).ok_or(CreateError::Full { limit })
     }
 
-    /// Gives device memory back. Regions in it must have been deregistered.
+    /// Frees device memory. Regions in it must have been deregistered.
     pub fn free_dm(&mut self, addr: u64) -> Result<(), DestroyError> {
         if self.device_memory.free(addr) { Ok(()) } else { Err(DestroyError::Unknown) }
     }
 
-    /// Is the whole range device memory that was given out in one piece?
+    /// Is the whole range device memory that was allocated in one piece?
     pub fn is_dm(&self, addr: u64, len: u64) -> bool {
         self.device_memory.holds(addr, len)
     }
 
-    /// Makes an address handle: where datagrams go.
+    /// Makes an address handle: a destination of datagrams.
     pub fn create_ah(&mut self, pd: Pd, path: Path) -> Result<u32, CreateError> {
         let domain = self.card.pds.get_mut(pd.0).ok_or(CreateError::UnknownPd)?;
         let limit = self.card.config.max_ahs;
@@ -115,7 +116,7 @@ impl Nic {
         Ok(made)
     }
 
-    /// Ends an address handle. Datagrams already issued with it have left.
+    /// Destroys an address handle.
     pub fn destroy_ah(&mut self, ah: u32) -> Result<(), DestroyError> {
         let pd = self.card.ahs.remove(ah).ok_or(DestroyError::Unknown)?.pd;
         self.leave(pd);

@@ -13,19 +13,19 @@ use crate::transmit::Datagram;
 use crate::wire::multicast::group_address;
 use crate::wire::{Bth, Dialect, Op, Packet, Transport};
 
-/// Why a queue pair was not attached to a group, or not detached from it.
+/// Why a queue pair could not be attached to a group or detached from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum McastError {
-    /// No such queue pair, or one of another service than UD.
+    /// There is no such queue pair, or it is not a UD queue pair.
     #[error("no such UD queue pair")]
     UnknownQp,
     /// The address is no multicast address.
     #[error("the address is no multicast address")]
     Address,
-    /// It is not attached to this group.
+    /// The queue pair is not attached to this group.
     #[error("the queue pair is not attached to this group")]
     NotAttached,
-    /// Too many groups, or members of the group.
+    /// There are too many groups, or the group has too many members.
     #[error("the card has no more room: its limit is {limit}")]
     Full {
         /// The limit.
@@ -35,8 +35,8 @@ pub enum McastError {
 
 /// Multicast.
 impl Nic {
-    /// From now on a UD queue pair gets what is sent to a group, if it has the right Q_Key.
-    /// Attaching it twice changes nothing. The driver is to join the group:
+    /// Attaches a UD queue pair to a group: from now on it receives the group's datagrams that have
+    /// its Q_Key. Attaching it twice changes nothing. The driver must join the group: see
     /// [`Nic::mcast_groups`].
     pub fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
         let group = group_address(gid).ok_or(McastError::Address)?;
@@ -58,7 +58,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Ends what [`Nic::attach_mcast`] began.
+    /// Detaches a queue pair from a group: the opposite of [`Nic::attach_mcast`].
     pub fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
         let group = group_address(gid).ok_or(McastError::Address)?;
         let qp = self.qps.get_mut(qpn).ok_or(McastError::UnknownQp)?;
@@ -72,13 +72,13 @@ impl Nic {
         Ok(())
     }
 
-    /// The groups that queue pairs are attached to: those whose datagrams the driver is to hand
-    /// in, with the group's address as their destination.
+    /// The groups that queue pairs are attached to. The driver must join these groups and hand in
+    /// their datagrams, with the group's address as the destination.
     pub fn mcast_groups(&self) -> impl Iterator<Item = IpAddr> {
         self.groups.keys().copied()
     }
 
-    /// A datagram for all members of a group.
+    /// Hands a datagram to all members of its group.
     pub(super) fn handle_multicast(
         &mut self,
         now: Time,
@@ -88,10 +88,13 @@ impl Nic {
     ) {
         let counters = &mut self.card.counters;
         let group = group_address(datagram.dst);
+        // The destination address names the group. A group without members here gets nothing
+        // (soft-RoCE's `rxe_rcv_mcast_pkt`).
         let Some(members) = group.and_then(|group| self.groups.get(&group)) else {
             counters.drop_unknown_qp += 1;
             return;
         };
+        // Only datagrams can be sent to a group.
         let op = Op::lookup(bth.opcode, Dialect::Standard);
         let Some(op) = op.filter(|op| op.transport == Transport::Ud) else {
             counters.drop_opcode += 1;
@@ -101,6 +104,7 @@ impl Nic {
             counters.drop_malformed += 1;
             return;
         };
+        // Each member checks the rest for itself: its state, its Q_Key, the length.
         for member in members {
             if let Some(qp) = self.qps.get_mut(*member) {
                 let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };

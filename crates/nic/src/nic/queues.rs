@@ -13,19 +13,19 @@ use crate::queue::shared_receive::SharedReceiveQueue;
 use crate::queue::{Completion, Moderation, ResizeCqError};
 use crate::time::Time;
 
-/// Why a shared receive queue was not resized. It stays as it was.
+/// Why a shared receive queue could not be resized. Everything is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ResizeSrqError {
     /// No such shared receive queue.
     #[error("no such shared receive queue")]
     UnknownSrq,
-    /// No ring, or one with a smaller stride than the old one's.
+    /// The ring's sizes are not legal, or its stride is smaller than the old one's.
     #[error("the ring is none, or its elements are smaller than those of the old one")]
     BadRing,
-    /// More elements wait than would fit.
+    /// More elements wait than would fit into the new ring.
     #[error("{waiting} elements wait in the queue, more than would fit")]
     Waiting {
-        /// How many wait.
+        /// How many elements wait.
         waiting: u32,
     },
     /// One of the rings cannot be reached.
@@ -33,19 +33,19 @@ pub enum ResizeSrqError {
     Memory(#[from] MemoryFault),
 }
 
-/// A shared receive queue, as it stands.
+/// The present properties of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SrqInfo {
     /// Protection domain.
     pub pd: Pd,
-    /// Elements it holds at most.
+    /// How many elements it can hold.
     pub depth: u32,
     /// Bytes of an element.
     pub stride: u32,
-    /// The limit for [`Event::SrqLimitReached`]; zero if there is none (any more).
+    /// The limit for [`Event::SrqLimitReached`]; zero if there is none, or it has been reached.
     pub limit: u32,
-    /// Elements posted and not yet taken.
+    /// How many elements are posted and not yet taken.
     pub waiting: u32,
 }
 
@@ -70,14 +70,14 @@ impl Nic {
         made.ok_or(CreateError::Full { limit })
     }
 
-    /// Ends a completion queue that no queue pair reports to any more.
+    /// Destroys a completion queue that no queue pair uses any more.
     pub fn destroy_cq(&mut self, cq: u32) -> Result<(), DestroyError> {
         let queue = self.card.cqs.get(cq).ok_or(DestroyError::Unknown)?;
         if queue.users() > 0 {
             return Err(DestroyError::Busy { users: queue.users() });
         }
         if let Some(mut queue) = self.card.cqs.remove(cq) {
-            // Their WAITs now find nothing.
+            // The WAITs on it run again, and fail, as they find no completion queue.
             self.card.chains.errands.extend(queue.wake().map(Errand::Wake));
         }
         Ok(())
@@ -90,12 +90,12 @@ impl Nic {
         Ok(())
     }
 
-    /// Takes entries, oldest first; returns how many.
+    /// Takes entries, oldest first. Returns how many.
     pub fn poll_cq(&mut self, cq: u32, out: &mut [Completion]) -> Result<usize, PollCqError> {
         self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?.poll(out)
     }
 
-    /// Changes how many entries a completion queue holds; those that wait in it stay.
+    /// Changes how many entries a completion queue can hold. The entries that wait in it stay.
     pub fn resize_cq(&mut self, cq: u32, capacity: usize) -> Result<(), ResizeCqError> {
         let limit = self.card.config.max_cqe;
         let queue = self.card.cqs.get_mut(cq).ok_or(ResizeCqError::UnknownCq)?;
@@ -105,18 +105,18 @@ impl Nic {
         queue.resize(capacity)
     }
 
-    /// Changes how often the owner of a completion queue is told of entries.
+    /// Changes how often the owner of a completion queue is notified of entries.
     pub fn modify_cq(&mut self, cq: u32, moderation: Moderation) -> Result<(), PollCqError> {
         self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?.moderate(moderation);
         Ok(())
     }
 
-    /// How many entries a completion queue holds at most.
+    /// How many entries a completion queue can hold.
     pub fn cq_capacity(&self, cq: u32) -> Option<usize> {
         self.card.cqs.get(cq).map(CompletionQueue::capacity)
     }
 
-    /// Periods of moderated notifications that are over.
+    /// Raises the moderated notifications that are due.
     pub(super) fn handle_cq_timeouts(&mut self, now: Time) {
         while let Some((at, cq)) = self.card.cq_timers.pop(now) {
             let Some(queue) = self.card.cqs.get_mut(cq) else { continue };
@@ -150,8 +150,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Moves a shared receive queue to another ring, elements included. The old ring's memory is
-    /// the owner's again.
+    /// Moves a shared receive queue with its elements to another ring. After that the card does not
+    /// use the old ring's memory any more.
     pub fn resize_srq(
         &mut self,
         mem: &mut dyn Memory,
@@ -178,7 +178,7 @@ impl Nic {
         Ok(())
     }
 
-    /// A shared receive queue as it stands.
+    /// The present properties of a shared receive queue.
     pub fn query_srq(&self, srq: u32) -> Option<SrqInfo> {
         self.card.srqs.get(srq).map(|queue| SrqInfo {
             pd: queue.pd,
@@ -189,7 +189,7 @@ impl Nic {
         })
     }
 
-    /// Ends a shared receive queue that no queue pair takes from any more.
+    /// Destroys a shared receive queue that no queue pair uses any more.
     pub fn destroy_srq(&mut self, srq: u32) -> Result<(), DestroyError> {
         let queue = self.card.srqs.get(srq).ok_or(DestroyError::Unknown)?;
         if queue.users > 0 {

@@ -1,4 +1,10 @@
-//! Datagrams on their way in: judged as packets of RoCE v2, and given to what they are for.
+//! Datagrams on their way in: checked as packets of RoCE v2, and handed to the queue pair, the
+//! communication manager or the multicast group that they name.
+//!
+//! The checks are those of InfiniBand annex A17 (RoCEv2), and of soft-RoCE before it looks at a
+//! queue pair (Linux, `drivers/infiniband/sw/rxe/rxe_recv.c` and `rxe_icrc.c`). A packet that fails
+//! one is dropped without an answer: nothing in it can be relied on, not even its sender. What a
+//! queue pair checks then is in `qp/incoming.rs`.
 
 use super::Nic;
 use crate::cm::mad::CM_QPN;
@@ -17,7 +23,7 @@ const DEFAULT_PARTITION: u16 = 0x7FFF;
 
 /// Datagrams.
 impl Nic {
-    /// Datagrams have arrived.
+    /// Takes datagrams that have arrived on the RoCE port, in their order of arrival.
     pub fn handle_packets<'a>(
         &mut self,
         now: Time,
@@ -35,22 +41,28 @@ impl Nic {
         }
         let Some(bth) = self.judge_packet(datagram) else { return };
         let counters = &mut self.card.counters;
+        // Queue pair 1 is the communication manager's (InfiniBand volume 1, chapter 12).
         if bth.dest_qp == CM_QPN {
             return management::receive(&mut self.cm, counters, now, bth, datagram);
         }
+        // This number stands for all queue pairs of a multicast group.
         if bth.dest_qp == MULTICAST_QPN {
             return self.handle_multicast(now, mem, bth, datagram);
         }
+        // A packet for a queue pair that does not exist is dropped (`hdr_check`).
         let Some(qp) = self.qps.get_mut(bth.dest_qp) else {
             counters.drop_unknown_qp += 1;
             return;
         };
+        // Which op-codes exist depends on the dialect that the queue pair agreed on. An unknown one
+        // is dropped here; on a reliable connection the requester is told as well, if the packet is
+        // the expected one.
         let Some(op) = Op::lookup(bth.opcode, qp.dialect) else {
             counters.drop_opcode += 1;
-            // On a reliable connection the requester is told, if the packet is the expected one.
             let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
             return qp.handle_incoming(&mut env, Incoming::Unknown(&bth), datagram);
         };
+        // The packet must hold the headers that its op-code calls for (`rxe_rcv`).
         let Ok(packet) = Packet::parse(bth, op, datagram.bytes) else {
             counters.drop_malformed += 1;
             return;
@@ -59,12 +71,13 @@ impl Nic {
         qp.handle_incoming(&mut env, Incoming::of(&packet), datagram);
     }
 
-    /// The base header of a datagram that is a packet of RoCE v2, as it was sent, of the version
-    /// and the partition that are spoken here. What is not is counted.
+    /// The base header of a datagram, if it is an undamaged packet of RoCE v2 in the version and
+    /// the partition that the card knows. Otherwise the reason is counted.
     #[inline(always)]
     fn judge_packet(&mut self, datagram: &Datagram<'_>) -> Option<Bth> {
         let counters = &mut self.card.counters;
         counters.rx_packets += 1;
+        // A packet is at least a BTH and an ICRC long (`rxe_rcv`).
         let Ok(bth) = Packet::bth(datagram.bytes) else {
             counters.drop_malformed += 1;
             return None;
@@ -75,14 +88,19 @@ impl Nic {
             src_port: datagram.src_port,
             dst_port: ROCE_PORT,
         };
+        // A wrong ICRC means that the packet was damaged on its way. The drop looks like a loss,
+        // which the sender repairs (`rxe_icrc_check`).
         if !self.icrc.check(&flow, datagram.ip_id, datagram.bytes) {
             counters.drop_icrc += 1;
             return None;
         }
+        // Version 0 of the transport header is the only one (`hdr_check`).
         if bth.version != 0 {
             counters.drop_version += 1;
             return None;
         }
+        // RoCE v2 uses the default partition. The bit of full or limited membership is not compared
+        // (`check_keys`).
         if bth.pkey & DEFAULT_PARTITION != DEFAULT_PARTITION {
             counters.drop_pkey += 1;
             return None;

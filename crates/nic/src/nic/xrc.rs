@@ -1,6 +1,8 @@
-//! Commands on XRC: domains, shared receive queues that peers name, and the receiver's half of a
-//! connection. The sender's half is a queue pair of service [`Transport::Xrc`] made by
-//! [`Nic::create_qp`], and posts by [`Nic::post_xrc_send`].
+//! Commands on XRC (InfiniBand annex A14): domains, shared receive queues that peers name, and
+//! targets, which are the receiving ends of connections.
+//!
+//! A sender is a queue pair of service [`Transport::Xrc`] that [`Nic::create_qp`] makes. It posts
+//! by [`Nic::post_xrc_send`].
 
 use super::{CreateError, DestroyError, Nic, PostError, QpInit};
 use crate::chain::QpFlags;
@@ -22,7 +24,7 @@ impl Nic {
         made.map(Xrcd).ok_or(CreateError::Full { limit })
     }
 
-    /// Ends an XRC domain that nothing belongs to any more.
+    /// Destroys an XRC domain, which must have no objects any more.
     pub fn dealloc_xrcd(&mut self, xrcd: Xrcd) -> Result<(), DestroyError> {
         let users = self.card.xrcds.get(xrcd.0).ok_or(DestroyError::Unknown)?.users;
         if users > 0 {
@@ -32,8 +34,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Makes a shared receive queue that peers name, by [`Nic::srq_number`]. What arrives through
-    /// it is reported to `cq`. All else is as for [`Nic::create_srq`].
+    /// Makes a shared receive queue that peers name by its [`Nic::srq_number`]. Its elements
+    /// complete into `cq`. Everything else is as for [`Nic::create_srq`].
     pub fn create_xrc_srq(
         &mut self,
         pd: Pd,
@@ -70,7 +72,7 @@ impl Nic {
         self.card.srqs.get(srq)?.xrc.map(|xrc| xrc.srqn)
     }
 
-    /// What an XRC shared receive queue belonged to is told of its end.
+    /// Notes at the domain and the completion queue that an XRC shared receive queue is gone.
     pub(super) fn leave_xrc(&mut self, xrc: XrcSrq) {
         self.card.xrc_srqs.remove(xrc.srqn);
         if let Some(domain) = self.card.xrcds.get_mut(xrc.xrcd.0) {
@@ -81,13 +83,13 @@ impl Nic {
         }
     }
 
-    /// Makes the receiver's half of an XRC connection, in RESET: it has neither queues of its own
-    /// nor a protection domain. Returns its number.
+    /// Makes an XRC target, in RESET. It has neither queues of its own nor a protection domain.
+    /// Returns its number.
     pub fn create_xrc_target(&mut self, xrcd: Xrcd) -> Result<u32, CreateError> {
         if self.card.xrcds.get(xrcd.0).is_none() {
             return Err(CreateError::UnknownXrcd);
         }
-        // No handle is zero: these name nothing.
+        // No handle is zero, so that these fields name no object.
         let init = QpInit {
             pd: Pd(0),
             transport: Transport::Xrc,

@@ -1,8 +1,9 @@
-//! Acknowledges and NAKs: what is owed, when it leaves, and how far it speaks.
+//! Acknowledges and NAKs: what the responder owes, when it leaves, and which PSN it names.
 //!
-//! One acknowledge stands for all requests that arrived since the last, and waits until the answers
-//! before it have left. While the application answers, it may be held back, to ride behind an
-//! answer.
+//! An acknowledge speaks for its PSN and for all before it (InfiniBand volume 1, chapter 9,
+//! Transport Layer), so that one is enough for all requests since the last one. It waits until the
+//! READ and atomic answers before it have left. While the application prepares an answer, the
+//! acknowledge may be held back, so that both leave by one system call.
 
 use super::Qp;
 use crate::card::Card;
@@ -20,48 +21,51 @@ pub(crate) enum Owed {
     Negative(u8),
 }
 
-/// An acknowledge that stays behind while the application answers.
+/// Whether an acknowledge is held back while the application prepares an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
     No,
-    /// And [`Card::late`](crate::card::Card) lists the queue pair.
+    /// It is held back, and [`Card::late`](crate::card::Card) lists the queue pair.
     Yes,
-    /// It has left meanwhile; the queue pair is still listed.
+    /// It has left meanwhile, and the queue pair is still listed.
     Listed,
 }
 
-/// The syndrome of an acknowledge: without a limit to what may be sent.
+/// The syndrome of an acknowledge that grants unlimited credits.
 const ACKNOWLEDGE: u8 = Syndrome::Ack { credits: Syndrome::UNLIMITED }.byte();
 
-/// Enough of a PSN to count a few packets by.
+/// The low 16 bits of a PSN: enough to count a few packets.
 fn low_bits(psn: Psn) -> u16 {
     psn.value() as u16
 }
 
-/// Packets that may wait for one acknowledge while the application answers: fewer than any
-/// requester has outstanding.
+/// How many packets may wait for one acknowledge that is held back: fewer than requesters usually
+/// have outstanding.
 const LATE_MAX: u16 = 7;
 
-/// Acknowledges that do not wait after one has waited in vain: so many at first, and twice as many
-/// each time, up to 16 · 2^8. A peer that waits for acknowledges is hardly ever kept waiting.
+/// How many acknowledges leave at once after holding one back has saved no packet: 16 the first
+/// time, and twice as many each further time, up to 16 · 2^8. So a peer that waits for acknowledges
+/// is seldom kept waiting.
 const PROMPT: u16 = 16;
 const PROMPT_DOUBLINGS_MAX: u8 = 8;
 
 impl Qp {
-    /// Sends the acknowledge or NAK that is owed. One acknowledge stands for all requests that
-    /// arrived since the last.
+    /// Sends the acknowledge or NAK that is owed.
     pub(crate) fn send_acknowledge(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
         let (syndrome, psn) = match self.rx.reply {
             Owed::Nothing => return,
+            // An acknowledge would pass READ or atomic answers that have not left, and a requester
+            // takes those for lost then: answers leave first.
             _ if self.rx.pending > 0 => return,
             Owed::Acknowledge => (ACKNOWLEDGE, self.acknowledges_to(env.card)),
+            // A NAK names the expected PSN, and so acknowledges all before it.
             Owed::Negative(syndrome) => (syndrome, self.rx.expected),
         };
         self.note_acknowledge();
         let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
         let op = Op::of(self.transport, Operation::Acknowledge, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
-        // With the ECN bits of data, it can leave by the same system call.
+        // With the same ECN bits as data, it can leave by the same system call.
         let ecn = env.card.config.ecn;
         batch.push_last(self.path, ecn, |out| Packet::emit_headers(&bth, op, &ext, out));
         env.card.counters.tx_packets += 1;
@@ -75,9 +79,10 @@ impl Qp {
         }
     }
 
-    /// The acknowledge that is owed, if one is, for a request of ours to take along
+    /// Takes the acknowledge that is owed, if there is one, to send it in the header of a request
     /// ([`Op::is_acknowledging`]).
     pub(super) fn take_acknowledge(&mut self, card: &mut Card) -> Option<Aeth> {
+        // As in `send_acknowledge`: a NAK has a packet of its own, and answers leave first.
         if self.rx.reply != Owed::Acknowledge || self.rx.pending > 0 {
             return None;
         }
@@ -87,7 +92,7 @@ impl Qp {
         Some(Aeth { syndrome: ACKNOWLEDGE, msn: psn.value() })
     }
 
-    /// The acknowledge, or NAK, is on its way.
+    /// Notes that the acknowledge or NAK that was owed is leaving.
     fn note_acknowledge(&mut self) {
         self.rx.reply = Owed::Nothing;
         self.rx.acknowledged = low_bits(self.rx.expected);
@@ -101,12 +106,12 @@ impl Qp {
         self.first_answer_at_end(card).minus(1)
     }
 
-    /// The PSN of the first of the READs and atomics that no other request has followed; the PSN
-    /// expected next if there are none.
+    /// The PSN of the first READ or atomic in the unbroken row of them that ends at the expected
+    /// PSN; the expected PSN itself if the last request was neither.
     ///
-    /// These are acknowledged by their answers only: were one lost, a requester might take an
-    /// acknowledge of its PSN for it (soft-RoCE does), and have no data. Answers that are no longer
-    /// kept do not count: their requester has had them.
+    /// Only their answers acknowledge these requests. If such an answer is lost, a requester may
+    /// take an acknowledge with its PSN for the answer, as soft-RoCE does, and never get the data.
+    /// Answers that are no longer kept do not count, as their requester has received them.
     fn first_answer_at_end(&self, card: &Card) -> Psn {
         let expected = self.rx.expected;
         if !self.rx.ends_with_answer {
@@ -124,8 +129,8 @@ impl Qp {
         if end == expected { first } else { expected }
     }
 
-    /// Lets an acknowledge wait while the application answers, if few packets wait for it and the
-    /// last ones did not wait in vain; returns whether it does.
+    /// Holds the acknowledge back while the application prepares an answer, if few packets wait for
+    /// it and holding back has saved packets lately. Returns whether it is held back.
     pub(crate) fn hold_acknowledge(&mut self, card: &mut Card) -> bool {
         if self.rx.reply != Owed::Acknowledge {
             return false;
@@ -135,7 +140,7 @@ impl Qp {
             return false;
         }
         if low_bits(self.rx.expected).wrapping_sub(self.rx.acknowledged) > LATE_MAX {
-            // None of them waited in vain.
+            // So many packets for one acknowledge: holding back saved some.
             self.rx.vain = 0;
             return false;
         }
@@ -146,7 +151,7 @@ impl Qp {
         true
     }
 
-    /// The application has answered, and no next message has come: the acknowledge leaves.
+    /// Lets the acknowledge leave: the application has answered, and no further message has come.
     pub(crate) fn release_acknowledge(&mut self, card: &mut Card) {
         self.note_lone_acknowledge();
         self.rx.held = Held::No;
@@ -155,8 +160,8 @@ impl Qp {
         }
     }
 
-    /// An acknowledge leaves without data. If it was held back, that was in vain: the peer may be
-    /// waiting for acknowledges and not for answers, and the next ones leave promptly.
+    /// Notes that an acknowledge leaves without data. If it was held back, that saved nothing: the
+    /// peer may be waiting for acknowledges and not for answers, so the next ones leave at once.
     pub(crate) fn note_lone_acknowledge(&mut self) {
         if self.rx.held == Held::Yes {
             self.rx.prompt = PROMPT << self.rx.vain;

@@ -1,7 +1,11 @@
-//! READs, atomics and FLUSHes of the peer: carried out, answered, and answered again.
+//! READs, atomics, ATOMIC WRITEs and FLUSHes of the peer: carried out, answered, answered again.
 //!
-//! The last few READs and atomics are kept, as many as the peer may have outstanding, so that a
-//! repeated READ is executed again and a repeated atomic is told its saved result.
+//! The last requests of these kinds are kept, as many as the peer may have outstanding, so that a
+//! repeated READ is carried out again and a repeated atomic is answered from its saved result.
+//!
+//! The rules are those of InfiniBand volume 1, chapter 9 (Transport Layer), and for ATOMIC WRITE
+//! and FLUSH those of annex A19. Functions named without a path are those of soft-RoCE's
+//! `rxe_resp.c`. [`super::responder`] has checked the PSN, the sequence and the length before.
 
 use super::Qp;
 use super::acknowledge::Owed;
@@ -30,7 +34,7 @@ pub(super) enum Atomic {
 }
 
 impl Atomic {
-    /// Of an element that is one.
+    /// The operation of an element whose op-code is an atomic or a calc verb.
     pub(super) fn of(element: &Element) -> Atomic {
         match element.opcode {
             Opcode::CompareSwap => {
@@ -40,7 +44,7 @@ impl Atomic {
         }
     }
 
-    /// Carries it out on a word; returns the value before.
+    /// Carries the operation out on a word; returns the word's former value.
     #[inline]
     fn apply(self, env: &mut Env<'_>, word: u64, (key, addr): (u32, u64)) -> Result<u64, Refusal> {
         let original = match self {
@@ -54,18 +58,22 @@ impl Atomic {
 }
 
 impl Qp {
-    /// An expected READ request; returns the PSNs its responses take.
+    /// An expected READ request; returns how many PSNs its responses take.
     pub(crate) fn execute_read(
         &mut self,
         env: &mut Env<'_>,
         packet: &Packet<'_>,
     ) -> Result<u32, Refusal> {
         let reth = packet.ext.reth;
+        // No message is longer than 2^31 bytes (`check_length`).
         if reth.len > MAX_MESSAGE {
             let cause = Cause::Length { got: reth.len.into(), expected: u64::from(MAX_MESSAGE) };
             return Err(Refusal::invalid(env, cause));
         }
+        // The key must open the whole range for reading before the first response leaves
+        // (`check_rkey`).
         self.check_remote(env, reth.rkey, reth.addr, reth.len.into(), Access::REMOTE_READ)?;
+        // One PSN for each response, and one if there is nothing to read.
         let packets = reth.len.div_ceil(u32::from(self.mtu)).max(1);
         let Reth { addr, rkey, len } = reth;
         let asked = Asked::Read { addr, rkey, len, pd: self.pd };
@@ -82,13 +90,14 @@ impl Qp {
         let AtomicEth { addr, rkey, swap_add, compare } = packet.ext.atomic;
         let atomic = match packet.op.operation {
             Operation::CompareSwap => Atomic::CompareSwap { compare, swap: swap_add },
+            // A calc verb without that number is an invalid request.
             Operation::Calculate => match Calc::numbered(compare) {
                 Some(calc) => Atomic::Calculate(calc, swap_add),
                 None => return Err(Refusal::invalid(env, Cause::UnknownOpcode(packet.op.code))),
             },
             _ => Atomic::Calculate(Calc::Add, swap_add),
         };
-        // Judged first, as forgetting an answer cannot be taken back.
+        // All checks come first: a saved answer that is forgotten to make room cannot be restored.
         let word = self.atomic_word(env, (rkey, addr))?;
         self.make_room(env)?;
         let original = atomic.apply(env, word, (rkey, addr))?;
@@ -96,7 +105,7 @@ impl Qp {
         Ok(1)
     }
 
-    /// An atomic that needs no answer kept; returns the word before.
+    /// Carries out an atomic whose answer need not be kept; returns the word's former value.
     #[inline]
     pub(super) fn execute_word(
         &self,
@@ -111,16 +120,19 @@ impl Qp {
     /// The bus address of the word that an atomic is for.
     fn atomic_word(&self, env: &mut Env<'_>, (rkey, addr): (u32, u64)) -> Result<u64, Refusal> {
         let need = Access::REMOTE_ATOMIC;
+        // An atomic's address is a multiple of 8; another is an invalid request (`atomic_reply`).
         if !addr.is_multiple_of(8) {
             return Err(Refusal::invalid(env, Cause::Alignment));
         }
-        // No bytes: only whether the queue pair permits it.
+        // The queue pair must permit atomics to its peer. (A range of no bytes checks only that.)
         self.check_remote(env, rkey, addr, 0, need)?;
+        // The key must open the eight bytes for atomics (`check_rkey`).
         let (mut place, regions) = (None, &env.card.regions);
         let found = regions.translate(rkey, self.scope(), addr, 8, need, |s| place = Some(s));
         if let Err(error) = found {
             return Err(Refusal::access(env, error, Touched { key: rkey, addr, len: 8 }));
         }
+        // They must be one aligned word on the bus, too, or the operation would not be atomic.
         let word = place.filter(|s| s.len == 8 && s.addr.is_multiple_of(8));
         word.map(|s| s.addr).ok_or_else(|| Refusal::invalid(env, Cause::Alignment))
     }
@@ -133,16 +145,19 @@ impl Qp {
     ) -> Result<u32, Refusal> {
         let Reth { addr, rkey, len } = packet.ext.reth;
         let bytes: Result<[u8; 8], _> = packet.payload.try_into();
+        // An ATOMIC WRITE carries exactly eight bytes, and its header has this length.
         let (Ok(bytes), 8) = (bytes, len) else {
             let cause = Cause::Length { got: packet.payload.len() as u64, expected: 8 };
             return Err(Refusal::invalid(env, cause));
         };
+        // The key must open them for writing (`check_rkey`).
         self.check_remote(env, rkey, addr, 8, Access::REMOTE_WRITE)?;
         self.make_room(env)?;
+        // As for an atomic, they must be one aligned word.
         let Some(word) = self.word(env, (rkey, addr), Access::REMOTE_WRITE) else {
             return Err(Refusal::invalid(env, Cause::Alignment));
         };
-        // The word is in the writer's byte order, on the wire too.
+        // On the wire the word has the writer's byte order, as a WRITE's payload has.
         if env.mem.store(word, u64::from_ne_bytes(bytes)).is_err() {
             let memory = Touched { key: rkey, addr, len: 8 };
             return Err(Refusal::access(env, AccessError::Memory, memory));
@@ -151,9 +166,9 @@ impl Qp {
         Ok(1)
     }
 
-    /// An expected FLUSH. Memory is written at once, so that all before it is visible already, and
-    /// persistent where [`Access::FLUSH_PERSISTENT`] says that it is: a range of any length costs
-    /// nothing.
+    /// An expected FLUSH. The card writes memory at once, so that all earlier writes are visible
+    /// already, and persistent where a region has [`Access::FLUSH_PERSISTENT`]. So only the
+    /// permission is checked, and a range of any length costs nothing.
     pub(crate) fn execute_flush(
         &mut self,
         env: &mut Env<'_>,
@@ -161,6 +176,8 @@ impl Qp {
     ) -> Result<u32, Refusal> {
         let (Reth { addr, rkey, len }, feth) = (packet.ext.reth, packet.ext.feth);
         let known = Feth::GLOBAL | Feth::PERSISTENT;
+        // A FLUSH asks for at least one kind of placement, and for none that is not known here; its
+        // bytes are a range or a whole region. Anything else is an invalid request.
         if feth.placement == 0 || feth.placement & !known != 0 || feth.selectivity > Feth::REGION {
             return Err(Refusal::invalid(env, Cause::Sequence));
         }
@@ -170,18 +187,19 @@ impl Qp {
         let whole = feth.selectivity == Feth::REGION;
         let (addr, len) = match env.card.regions.extent(rkey, self.scope()) {
             Some(extent) if whole => extent,
-            // A key that opens nothing is refused even for no bytes.
+            // A key that names no region is refused, which a range of no bytes would not be.
             None if whole => (addr, 1),
             _ => (addr, u64::from(len)),
         };
+        // The key must open the range for the kinds of placement asked for.
         self.check_remote(env, rkey, addr, len, need)?;
         self.make_room(env)?;
         self.add_answer(env, packet.bth.psn, 1, Asked::Done)?;
         Ok(1)
     }
 
-    /// The bus address of a 64-bit word. One whose halves lie on different pages, or off its
-    /// alignment, is no word.
+    /// The bus address of a 64-bit word. `None` if the address is not a multiple of 8, if the word
+    /// is not in one piece on the bus, or if the key does not open it.
     fn word(&self, env: &Env<'_>, (rkey, addr): (u32, u64), need: Access) -> Option<u64> {
         let mut place = None;
         let regions = &env.card.regions;
@@ -190,14 +208,16 @@ impl Qp {
         word.filter(|_| addr.is_multiple_of(8)).map(|s| s.addr)
     }
 
-    /// Forgets the oldest answer if as many are kept as the peer may have outstanding. More than
-    /// that at once, the peer must not ask.
+    /// Forgets the oldest answer if as many are kept as the peer may have outstanding
+    /// (`max_dest_rd_atomic`).
     fn make_room(&mut self, env: &mut Env<'_>) -> Result<(), Refusal> {
         if self.rx.answers.len() < usize::from(self.cold.max_dest_rd_atomic) {
             return Ok(());
         }
         let oldest = env.card.answers.front(&self.rx.answers);
-        // An answer being repeated may go: that the peer asks for more shows it has the first.
+        // More requests at once than agreed are an invalid request. An answer that has left once
+        // may go, even while it is repeated: a requester within the limit has received it, or it
+        // would not ask for another.
         if oldest.is_none_or(|a| !a.answered) {
             env.card.counters.refused_too_many_reads += 1;
             let agreed = self.cold.max_dest_rd_atomic;
@@ -219,6 +239,7 @@ impl Qp {
         self.make_room(env)?;
         let answer =
             Answer { psn, packets, asked, start: 0, next: 0, end: packets, answered: false };
+        // The pool of all queue pairs' answers may be full for a while: the requester waits.
         if env.card.answers.push(&mut self.rx.answers, answer).is_none() {
             env.card.counters.pool_full += 1;
             return Err(Refusal::NotReady);
@@ -230,10 +251,13 @@ impl Qp {
         Ok(())
     }
 
-    /// A repeated READ is executed again, if it is (the tail of) one that is kept.
+    /// A repeated READ is carried out again.
     pub(crate) fn answer_read_again(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
         let reth = packet.ext.reth;
         let mtu = u32::from(self.mtu);
+        // It must be a READ that is kept, or a part of one: with the same key, at the address and
+        // within the length that follow from its PSN, and ending on a boundary of the path MTU.
+        // Anything else is dropped (`duplicate_request`).
         let at = self.find_answer(env, packet.bth.psn);
         let wanted = env.card.answers.get(at).and_then(|kept| {
             let Asked::Read { addr, rkey, len, .. } = kept.asked else { return None };
@@ -252,7 +276,8 @@ impl Qp {
         }
     }
 
-    /// A repeated atomic is not executed again: its result is.
+    /// A repeated atomic is not carried out again: its saved result is sent again. If that is no
+    /// longer kept, the duplicate is dropped (`duplicate_request`).
     pub(crate) fn answer_atomic_again(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
         let at = self.find_answer(env, packet.bth.psn);
         match env.card.answers.get(at).map(|kept| kept.asked) {
@@ -261,7 +286,8 @@ impl Qp {
         }
     }
 
-    /// A repeated ATOMIC WRITE or FLUSH is not executed again: that it is done is said again.
+    /// A repeated ATOMIC WRITE or FLUSH is not carried out again: its answer is sent again. If that
+    /// is no longer kept, the duplicate is dropped (`duplicate_request`).
     pub(crate) fn answer_done_again(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
         let at = self.find_answer(env, packet.bth.psn);
         match env.card.answers.get(at).map(|kept| kept.asked) {
@@ -282,7 +308,7 @@ impl Qp {
         (answer.start, answer.next, answer.end) = (start, start, end);
     }
 
-    /// Sends what READs and atomics ask, oldest first, as far as the turn allows.
+    /// Sends the answers to READs and atomics, oldest first, as far as the turn allows.
     #[inline(never)]
     pub(crate) fn send_answers(
         &mut self,
@@ -294,7 +320,8 @@ impl Qp {
             let at = env.card.answers.find(&self.rx.answers, Answer::is_pending);
             let Some(&answer) = env.card.answers.get(at) else { return };
             if let Err(error) = self.send_answer(env, batch, budget, &answer) {
-                // The memory went away between the request and its answer.
+                // The memory went away between the request and its answer: an access error, in
+                // place of the response.
                 error.count(&mut env.card.counters);
                 let psn = answer.psn.plus(answer.next);
                 let memory = match answer.asked {
@@ -377,8 +404,8 @@ impl Qp {
         Aeth { syndrome: syndrome.byte(), msn: self.rx.msn }
     }
 
-    /// The response `psn` cannot be made: neither it nor any later one is sent, and the requester
-    /// is told in its place.
+    /// The response `psn` cannot be made: a NAK with its PSN is sent in its place, and no later
+    /// response.
     pub(crate) fn break_answer(&mut self, env: &mut Env<'_>, psn: Psn, nak: Nak) {
         self.drop_answers(env);
         self.rx.breaking = false;

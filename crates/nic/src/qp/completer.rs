@@ -1,7 +1,12 @@
 //! The completer: what answers from the peer do to outstanding requests.
 //!
-//! Any answer acknowledges all requests before it. One that passes an unanswered READ or atomic
-//! shows that its response was lost: an implied NAK, and the requester goes back to it.
+//! Every answer acknowledges all requests before its PSN. An answer that passes a READ or atomic
+//! without its response shows that the response was lost: an implied NAK, and the requester goes
+//! back to that request.
+//!
+//! The rules are those of InfiniBand volume 1, chapter 9 (Transport Layer). A check that names a
+//! function does what that function of soft-RoCE does (Linux, `drivers/infiniband/sw/rxe/`, here
+//! `rxe_comp.c` if no other file is named). Requests are sent in [`super::requester`].
 
 use super::refusal::status_of;
 use super::requester::{READ_PIECE, Recovery};
@@ -19,12 +24,13 @@ use crate::queue::{Completion, Opcode, SendFlags, Status, WorkKind};
 use crate::timers::rnr_delay;
 use crate::wire::{Nak, Op, Operation, Packet, Syndrome};
 
-/// RNR retry count that means "for ever".
+/// The RNR retry count that means "without limit".
 const RNR_FOR_EVER: u8 = 7;
 
 impl Qp {
     /// An acknowledge, READ response or atomic acknowledge for this queue pair.
     pub(crate) fn handle_response(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        // Answers are for a queue pair that may send (`check_type_state` in `rxe_recv.c`).
         if !matches!(self.state, State::Rts | State::Sqd) {
             env.card.counters.drop_qp_state += 1;
             return;
@@ -32,8 +38,12 @@ impl Qp {
         let psn = packet.bth.psn;
         let sent = self.tx.high.distance_from(self.tx.una);
         let at = psn.distance_from(self.tx.una);
+        // An answer must name a PSN that was sent and is not yet acknowledged: any other is a ghost
+        // or a duplicate, and is dropped (StRoM §4.1).
         if at >= sent {
-            // A NAK that the missing packet has overtaken may name one that was never sent.
+            // One exception: a sequence NAK names the PSN that the responder expects when the NAK
+            // leaves. If the missing packet has arrived by then, this may be the next PSN to be
+            // sent, and the NAK acknowledges all that was sent.
             if at != sent || sent == 0 || !is_sequence_nak(packet) {
                 env.card.counters.drop_ghost_response += 1;
                 return;
@@ -50,16 +60,18 @@ impl Qp {
         self.after_response(env);
     }
 
-    /// A request that acknowledges ours, too ([`Op::is_acknowledging`]).
+    /// A request that also acknowledges requests of this queue pair ([`Op::is_acknowledging`]).
     pub(super) fn handle_both(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        // The acknowledge in it is held to the rule of `handle_response`: it must name a PSN that
+        // was sent and is not yet acknowledged.
         let psn = Psn::new(packet.ext.aeth.msn);
         let sent = self.tx.high.distance_from(self.tx.una);
         let acknowledges = matches!(
             Syndrome::parse(packet.ext.aeth.syndrome),
             Syndrome::Ack { .. } if psn.distance_from(self.tx.una) < sent
         );
-        // What an acknowledge that is late says was said before; a request that is sent again has
-        // the acknowledge of that moment.
+        // Any other acknowledge is old, as when the request is a repeated one, and is ignored. The
+        // request in the same packet is not affected.
         if acknowledges && matches!(self.state, State::Rts | State::Sqd) {
             let (qpn, end) = (self.qpn, psn.plus(1));
             env.card.unsettled = Some(Unsettled { qpn, end, waited: false });
@@ -67,7 +79,7 @@ impl Qp {
         self.handle_request(env, packet);
     }
 
-    /// Looks at the acknowledge that came with the last request, if it has not been looked at.
+    /// Acts on the acknowledge that came with the last request, if that has not been done yet.
     pub(crate) fn settle(&mut self, env: &mut Env<'_>) {
         if let Some(end) = env.card.take_unsettled(self.qpn) {
             self.acknowledged(env, end);
@@ -83,10 +95,15 @@ impl Qp {
     }
 
     fn handle_acknowledge(&mut self, env: &mut Env<'_>, psn: Psn, packet: &Packet<'_>) {
+        // What the syndrome says is about `psn`; every kind acknowledges all before it
+        // (`check_ack`).
         match Syndrome::parse(packet.ext.aeth.syndrome) {
+            // An acknowledge includes its own PSN.
             Syndrome::Ack { .. } => {
                 self.acknowledged(env, psn.plus(1));
             }
+            // The receiver has no element for the request yet: wait, then send from there again. A
+            // READ or atomic without its response comes before that, and is repeated first.
             Syndrome::Rnr { timer } => {
                 env.card.counters.rx_naks += 1;
                 env.card.counters.rx_rnr_naks += 1;
@@ -94,22 +111,27 @@ impl Qp {
                     self.wait_for_receiver(env, psn, timer);
                 }
             }
+            // A NAK is acted on under the same condition.
             Syndrome::Nak(nak) => {
                 env.card.counters.rx_naks += 1;
                 if self.acknowledged(env, psn) {
                     self.handle_nak(env, psn, packet.op, nak);
                 }
             }
+            // A reserved syndrome has no meaning: the packet is dropped.
             Syndrome::Reserved => env.card.counters.drop_malformed += 1,
         }
     }
 
     fn handle_nak(&mut self, env: &mut Env<'_>, psn: Psn, op: &'static Op, nak: Nak) {
+        // Every NAK but the sequence NAK ends the request that it names with the status of the same
+        // name, and the queue pair with it (`check_ack`).
         if nak != Nak::PsnSequence {
             let packet = (Some(op), psn);
             return self.fail_front_for(env, status_of(nak), Cause::Told(nak), packet);
         }
-        // One that comes during an RNR wait is late; what it asks for is sent when that is over.
+        // A sequence NAK asks for all from its PSN on. During an RNR wait it is late: the packets
+        // it asks for are sent when the wait is over.
         if self.tx.recovery != Recovery::RnrWait {
             self.retry(env, psn, LossSign::SequenceNak);
         }
@@ -119,6 +141,7 @@ impl Qp {
         if self.tx.rnr_retries_left == self.cold.rnr_retry {
             self.cold.trouble_since = env.now;
         }
+        // The request ends when the peer has said "not ready" once more than there are retries.
         if self.tx.rnr_retries_left == 0 {
             let elapsed = env.now.since(self.cold.trouble_since);
             let cause = Cause::RnrRetriesExhausted { retries: self.cold.rnr_retry, elapsed };
@@ -127,33 +150,36 @@ impl Qp {
         if self.cold.rnr_retry != RNR_FOR_EVER {
             self.tx.rnr_retries_left -= 1;
         }
-        // The peer answers: nothing is wrong with the way to it. (And its sequence NAKs for what
-        // came behind `psn` may arrive when the wait is over, where they look like a loss.)
+        // The peer answers, so that nothing is wrong with the path to it. Besides, its sequence
+        // NAKs for packets behind `psn` may arrive after the wait, where they look like a loss.
         self.tx.retries_left = self.cold.retry_cnt;
         self.go_back(env, psn);
         self.tx.recovery = Recovery::RnrWait;
         env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + rnr_delay(timer));
     }
 
-    /// The queue pair's timer has run out: a wait is over, or an acknowledge did not come.
+    /// The queue pair's timer has run out: an RNR wait is over, or an acknowledge did not come.
     pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
         let recovery = core::mem::replace(&mut self.tx.recovery, Recovery::Nothing);
         if recovery == Recovery::RnrWait {
             self.schedule(env.card);
             return;
         }
+        // Nothing is outstanding, so that no answer is missing.
         if self.tx.una == self.tx.high {
             return;
         }
+        // No answer within the timeout: the oldest unacknowledged packet counts as lost.
         env.card.counters.timeouts += 1;
         self.retry(env, self.tx.una, LossSign::Timeout);
     }
 
-    /// Sends again from `psn` on, or gives up.
+    /// Sends again from `psn` on (go-back-N), or gives up.
     fn retry(&mut self, env: &mut Env<'_>, psn: Psn, sign: LossSign) {
         if self.tx.retries_left == self.cold.retry_cnt {
             self.cold.trouble_since = env.now;
         }
+        // After `retry_cnt` retries without progress the request ends with an error.
         if self.tx.retries_left == 0 {
             let elapsed = env.now.since(self.cold.trouble_since);
             let cause = Cause::RetriesExhausted { sign, retries: self.cold.retry_cnt, elapsed };
@@ -169,7 +195,7 @@ impl Qp {
         self.schedule(env.card);
     }
 
-    /// Puts the cursor to the packet `psn`.
+    /// Sets the send position back to the packet `psn`.
     fn go_back(&mut self, env: &mut Env<'_>, psn: Psn) {
         self.tx.next = psn;
         self.tx.cursor = env.card.outstanding.find(&self.tx.outstanding, |w| w.holds(psn));
@@ -177,8 +203,10 @@ impl Qp {
         self.tx.debug_assert_in_order();
     }
 
-    /// A response that does not follow the last one: one before it is missing.
+    /// An answer has passed a READ or atomic without its response, so that the response is lost and
+    /// the requester goes back to it (`check_psn`).
     fn imply_nak(&mut self, env: &mut Env<'_>) {
+        // Once for each loss: answers to packets sent before the retry show the same one again.
         if self.tx.recovery != Recovery::ImpliedNak {
             self.tx.recovery = Recovery::ImpliedNak;
             env.card.counters.implied_naks += 1;
@@ -186,18 +214,22 @@ impl Qp {
         }
     }
 
-    /// All before `end` is acknowledged: completes messages, as far as no READ or atomic without
-    /// its response stands in the way. Returns whether none does.
+    /// All before `end` is acknowledged: completes messages, up to the first READ or atomic without
+    /// its response. Returns whether there was no such request.
     fn acknowledged(&mut self, env: &mut Env<'_>, end: Psn) -> bool {
         let una = self.tx.una;
         let mut done = una;
         let mut in_order = true;
         while done != end {
             let Some(work) = env.card.outstanding.front(&self.tx.outstanding) else { break };
+            // Only its own response ends a READ or atomic. An acknowledge that passes it shows that
+            // the response was lost.
             if work.element.opcode.wants_response() {
                 in_order = false;
                 break;
             }
+            // A message is done when its last packet is acknowledged; one that has failed here is
+            // reported by `settle_failures`.
             let message_end = work.end();
             if end.distance_from(done) < message_end.distance_from(done) || work.failed.is_some() {
                 done = end;
@@ -213,7 +245,7 @@ impl Qp {
         in_order
     }
 
-    /// All before `una` is settled: new retries, a new timer, a wider window.
+    /// All before `una` is settled: the retry counts and the timer start anew, the window widens.
     fn progress(&mut self, env: &mut Env<'_>, una: Psn) {
         let packets = una.distance_from(self.tx.una);
         if packets == 0 {
@@ -222,7 +254,7 @@ impl Qp {
         let was_behind = self.tx.next.distance_from(self.tx.una) < packets;
         self.tx.una = una;
         if was_behind {
-            // What was about to be sent again has arrived after all.
+            // Packets that were to be sent again have arrived after all.
             self.tx.next = una;
             self.tx.cursor = env.card.outstanding.find(&self.tx.outstanding, |w| w.holds(una));
         }
@@ -238,47 +270,56 @@ impl Qp {
         }
     }
 
-    /// Acknowledges all before a response with data; is it then the one expected, for the message
-    /// at the front?
+    /// Acknowledges all before a response with data. Returns whether the response is then the next
+    /// one expected, and of a kind that the oldest message waits for.
     fn is_expected(
         &mut self,
         env: &mut Env<'_>,
         psn: Psn,
         fits: impl FnOnce(Opcode) -> bool,
     ) -> bool {
+        // Responses are taken in the order of PSNs only: behind a gap they are dropped, and come
+        // again when the requester goes back (`check_psn`).
         if psn != self.tx.una {
             let in_order = self.acknowledged(env, psn);
             if !in_order || self.tx.una != psn {
                 return false;
             }
         }
+        // A READ response is for a READ, an atomic's for an atomic.
         let front = env.card.outstanding.front(&self.tx.outstanding);
         front.is_some_and(|w| w.failed.is_none() && fits(w.element.opcode))
     }
 
     fn handle_read_response(&mut self, env: &mut Env<'_>, psn: Psn, packet: &Packet<'_>) {
         let answers = |opcode| matches!(opcode, Opcode::Read | Opcode::AtomicWrite | Opcode::Flush);
+        // A response out of order, or to something other than a READ, is dropped.
         if !self.is_expected(env, psn, answers) {
             env.card.counters.drop_ghost_response += 1;
             return;
         }
         let Some(&work) = env.card.outstanding.front(&self.tx.outstanding) else { return };
         let offset = psn.distance_from(work.psn) * u32::from(self.mtu);
-        // ATOMIC WRITE and FLUSH are answered as a READ of nothing would be.
+        // ATOMIC WRITE and FLUSH are answered as a READ of no bytes is (annex A19).
         let reads = work.element.opcode == Opcode::Read;
         let len = if reads { work.element.len } else { 0 };
         let expected = (len - offset).min(u32::from(self.mtu));
+        // The PSN says which bytes of the READ a response carries: the path MTU, or what is left.
+        // Another length can be no answer to what was asked, and ends the request.
         if packet.payload.len() != expected as usize {
             env.card.counters.bad_responses += 1;
             let got = packet.payload.len() as u64;
             let cause = Cause::Length { got, expected: expected.into() };
             return self.fail_front_for(env, Status::BadResponse, cause, (Some(packet.op), psn));
         }
+        // The memory was checked when the request was sent. If it is gone now, the request ends
+        // with a local error; the peer has done nothing wrong.
         if let Err(error) = self.scatter(env, &work, offset, packet.payload) {
             return self.fail_scatter(env, error, packet);
         }
         env.card.counters.rx_bytes += u64::from(expected);
-        // Where a piece ends follows from what was asked, not from what the peer calls it.
+        // Which packet ends a piece of the READ follows from the request. The FIRST, MIDDLE and
+        // LAST in the peer's op-codes are not relied on.
         let next = psn.plus(1).distance_from(work.psn);
         if next.is_multiple_of(READ_PIECE) || next == work.packets {
             self.tx.reads = self.tx.reads.saturating_sub(1);
@@ -287,13 +328,15 @@ impl Qp {
     }
 
     fn handle_atomic_response(&mut self, env: &mut Env<'_>, psn: Psn, packet: &Packet<'_>) {
+        // A response out of order, or to something other than an atomic, is dropped.
         if !self.is_expected(env, psn, Opcode::is_atomic) {
             env.card.counters.drop_ghost_response += 1;
             return;
         }
         let Some(&work) = env.card.outstanding.front(&self.tx.outstanding) else { return };
-        // The word is in the host's byte order in memory, on both sides.
+        // In memory the word has the host's byte order, on both sides.
         let original = packet.ext.atomic_ack.to_ne_bytes();
+        // As for a READ: memory that is gone is a local error.
         if let Err(error) = self.scatter(env, &work, 0, &original) {
             return self.fail_scatter(env, error, packet);
         }
@@ -301,14 +344,14 @@ impl Qp {
         self.answered(env, psn, work.end());
     }
 
-    /// The memory that a response was to go to has gone away.
+    /// Ends the oldest request: the memory that its response was meant for is gone.
     fn fail_scatter(&mut self, env: &mut Env<'_>, error: AccessError, packet: &Packet<'_>) {
         env.card.counters.elements_protection += 1;
         let packet = (Some(packet.op), packet.bth.psn);
         self.fail_front_for(env, Status::LocalProtection, Cause::Access(error), packet);
     }
 
-    /// The response `psn` is taken; `end` is the end of its message.
+    /// Notes that the response `psn` has been taken. `end` is the end of its message.
     fn answered(&mut self, env: &mut Env<'_>, psn: Psn, end: Psn) {
         if psn.plus(1) == end {
             self.complete_front(env);
@@ -316,7 +359,7 @@ impl Qp {
         self.progress(env, psn.plus(1));
     }
 
-    /// Writes response data where the request's entries say.
+    /// Writes response data to the memory that the request's entries name.
     fn scatter(
         &self,
         env: &mut Env<'_>,
@@ -332,7 +375,7 @@ impl Qp {
 
 /// The ends of messages.
 impl Qp {
-    /// Takes the oldest message off the list; its slot in the ring is free again.
+    /// Removes the oldest message from the list and frees its slot in the ring.
     pub(crate) fn pop_outstanding(&mut self, env: &mut Env<'_>) -> Option<Outstanding> {
         let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
         work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
@@ -343,13 +386,13 @@ impl Qp {
         Some(work)
     }
 
-    /// The oldest message is done, and with it what was carried out behind it without a packet.
+    /// Completes the oldest message, and the requests behind it that needed no packet.
     pub(crate) fn complete_front(&mut self, env: &mut Env<'_>) {
         self.complete_one(env);
         self.complete_local(env);
     }
 
-    /// What was carried out without a packet is done when all before it is.
+    /// Completes requests that needed no packet: all before them is done.
     pub(super) fn complete_local(&mut self, env: &mut Env<'_>) {
         loop {
             let front = env.card.outstanding.front(&self.tx.outstanding);
@@ -364,7 +407,7 @@ impl Qp {
         }
     }
 
-    /// Tells the owner of the oldest request that it is done, if that was asked for.
+    /// Completes the oldest request, with a completion entry if the request asks for one.
     fn complete_one(&mut self, env: &mut Env<'_>) {
         let Some(work) = self.pop_outstanding(env) else { return };
         let element = work.element;
@@ -379,7 +422,7 @@ impl Qp {
         }
     }
 
-    /// Tells the owner of a request that it is done, if that was asked for.
+    /// Adds the completion entry of a request that is done, if the request asks for one.
     #[inline]
     pub(super) fn report_done(&self, env: &mut Env<'_>, element: &Element) {
         if self.signal_all || element.flags.contains(SendFlags::SIGNALED) {
@@ -391,22 +434,22 @@ impl Qp {
         }
     }
 
-    /// Tells the owner of a request that it failed.
+    /// Adds the completion entry of a request that failed.
     pub(super) fn report_failed(&self, env: &mut Env<'_>, element: &Element, status: Status) {
         let (wr_id, kind) = (element.wr_id, WorkKind::Send(element.opcode));
         let entry = Completion { wr_id, status, kind, qpn: self.qpn, ..Completion::default() };
         env.card.complete(env.now, self.send_cq, entry);
     }
 
-    /// Messages at the front that cannot be carried out are reported now that all before them
-    /// are done; the queue pair stops (RC) or stops sending (UC, UD).
+    /// Reports an oldest message that cannot be carried out, now that all before it are done. The
+    /// queue pair stops (RC, XRC) or stops sending (UC, UD).
     pub(crate) fn settle_failures(&mut self, env: &mut Env<'_>) {
         let front = env.card.outstanding.front(&self.tx.outstanding);
         let Some(status) = front.and_then(|w| w.failed) else { return };
         self.fail_front(env, status);
     }
 
-    /// As [`Qp::fail_front`], and keeps why.
+    /// As [`Qp::fail_front`], and keeps an incident that says why.
     pub(crate) fn fail_front_for(
         &mut self,
         env: &mut Env<'_>,
@@ -416,7 +459,7 @@ impl Qp {
     ) {
         if let Some(work) = env.card.outstanding.front(&self.tx.outstanding) {
             let Element { remote: addr, key, len, .. } = work.element;
-            // Where it was to happen at the peer, if the peer's memory is concerned.
+            // The peer's memory is named if the peer refused a request that has a key.
             let concerned = matches!(cause, Cause::Told(_)) && key != 0;
             let memory = concerned.then_some(Touched { key, addr, len: len.into() });
             let outcome = work.fails_with(status);
@@ -425,7 +468,8 @@ impl Qp {
         self.fail_front(env, status);
     }
 
-    /// The oldest message ends with an error, and the queue pair with it.
+    /// The oldest message ends with an error, and the queue pair goes to ERROR, or to SQE if its
+    /// service is unreliable.
     pub(crate) fn fail_front(&mut self, env: &mut Env<'_>, status: Status) {
         let work = self.pop_outstanding(env);
         if let Some(work) = work.filter(Outstanding::is_kernels) {
@@ -439,7 +483,7 @@ impl Qp {
             self.tx.stop();
             self.tx.next = self.tx.una;
             self.state = State::Sqe;
-            // What is left is to be flushed.
+            // A turn flushes the requests that are left.
             self.schedule(env.card);
         }
     }

@@ -1,4 +1,8 @@
-//! Congestion, as ECN shows it: marked packets and the notifications of them (RoCE v2's CNPs).
+//! Congestion: packets that the network has marked, and notifications (CNPs) of such packets.
+//!
+//! The marks are those of IP's explicit congestion notification (RFC 3168); the notification
+//! packet is RoCE v2's (InfiniBand annex A17). What the sender does about one is in
+//! [`super::window`].
 
 use core::time::Duration;
 
@@ -12,10 +16,11 @@ use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Transport};
 pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
 
 impl Qp {
-    /// A marked packet has arrived: the sender is to be told, not more often than every
+    /// Notes that a packet arrived marked: its sender is notified, at most once every
     /// [`CNP_INTERVAL`].
     pub(crate) fn note_congestion(&mut self, env: &mut Env<'_>) {
         env.card.counters.rx_ecn_marked += 1;
+        // Further marks within the interval tell the sender nothing new.
         if self.state != State::Error && env.now >= self.cold.next_cnp {
             self.cold.next_cnp = env.now + CNP_INTERVAL;
             self.rx.cnp_owed = true;
@@ -36,7 +41,8 @@ impl Qp {
         env.card.counters.tx_cnps += 1;
     }
 
-    /// A congestion notification has come: send less.
+    /// A congestion notification has come: the window shrinks. The notification needs no place in
+    /// the order of PSNs, and is never answered.
     pub(crate) fn handle_cnp(&mut self, env: &mut Env<'_>) {
         env.card.counters.rx_cnps += 1;
         self.tx.window.shrink(self.tx.high);

@@ -1,4 +1,9 @@
-//! What comes in for a queue pair, and the half of it that is concerned.
+//! Which half of a queue pair a packet from outside is for: the responder or the completer.
+//!
+//! The checks here are those that soft-RoCE's `rxe_recv.c` makes before a queue pair's halves see a
+//! packet (Linux, `drivers/infiniband/sw/rxe/`): `check_type_state` and `check_addr`. Whatever
+//! fails one is dropped without an answer, as if the network had lost it. What a request then does
+//! is in [`super::responder`], what an answer does in [`super::completer`].
 
 use super::{Qp, State};
 use crate::chain::Mode;
@@ -8,23 +13,24 @@ use crate::incident::{Cause, Outcome};
 use crate::transmit::{Datagram, Ecn};
 use crate::wire::{Bth, Nak, Operation, Packet, Transport};
 
-/// A packet from outside, by what it is to a queue pair.
+/// A packet from outside, classified by what a queue pair does with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Incoming<'p> {
     /// A request, or a datagram.
     Request(&'p Packet<'p>),
-    /// A request that takes along an acknowledge of ours ([`crate::wire::Op::is_acknowledging`]).
+    /// A request that also acknowledges requests of this queue pair
+    /// ([`crate::wire::Op::is_acknowledging`]).
     RequestWithAcknowledge(&'p Packet<'p>),
     /// An acknowledge, READ response or atomic acknowledge.
     Response(&'p Packet<'p>),
     /// A congestion notification.
     CongestionNotification,
-    /// It has an op-code that the queue pair does not know.
+    /// A packet with an op-code that the queue pair does not know.
     Unknown(&'p Bth),
 }
 
 impl<'p> Incoming<'p> {
-    /// What a packet with a known op-code is.
+    /// Classifies a packet with a known op-code.
     #[inline]
     pub(crate) fn of(packet: &'p Packet<'p>) -> Incoming<'p> {
         match packet.op {
@@ -35,7 +41,7 @@ impl<'p> Incoming<'p> {
         }
     }
 
-    /// Is it a packet of this service? Congestion notifications are of any.
+    /// Is it a packet of this service? Congestion notifications belong to every service.
     #[inline]
     fn is_of(&self, transport: Transport) -> bool {
         match self {
@@ -48,7 +54,7 @@ impl<'p> Incoming<'p> {
 }
 
 impl Qp {
-    /// Something has come in for this queue pair.
+    /// Takes a packet that names this queue pair.
     pub(crate) fn handle_incoming(
         &mut self,
         env: &mut Env<'_>,
@@ -58,14 +64,19 @@ impl Qp {
         if let Incoming::Unknown(bth) = incoming {
             return self.handle_unknown(env, bth, outer);
         }
+        // The op-code's service must be the queue pair's (`check_type_state`). The peer of a
+        // loop-back queue pair is on the same card, so that packets are never for it.
         if !incoming.is_of(self.transport) || self.mode.contains(Mode::LOOP_BACK) {
             env.card.counters.drop_transport += 1;
             return;
         }
+        // Before RTR, and in ERROR, a queue pair receives nothing (`check_type_state`).
         if !matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe) {
             env.card.counters.drop_qp_state += 1;
             return;
         }
+        // A datagram may come from any address; its Q_Key is checked instead. The service knows no
+        // answers.
         if self.transport == Transport::Ud {
             match incoming {
                 Incoming::Request(packet) => self.handle_datagram(env, packet, outer),
@@ -73,6 +84,7 @@ impl Qp {
             }
             return;
         }
+        // A connection takes packets from its peer's address only (`check_addr`).
         if outer.src != self.path.dst {
             env.card.counters.drop_wrong_source += 1;
             return;
@@ -92,17 +104,21 @@ impl Qp {
             (Incoming::Request(packet), _) => self.handle_request(env, packet),
             (Incoming::RequestWithAcknowledge(packet), _) => self.handle_both(env, packet),
             (Incoming::Response(packet), _) => self.handle_response(env, packet),
+            // Taken at the top of this function.
             (Incoming::Unknown(_), _) => {}
         }
     }
 
-    /// A packet with an op-code that this queue pair does not know: an invalid request, if it
-    /// stands where the next request is expected.
+    /// An op-code that this queue pair does not know is an invalid request if the packet has the
+    /// expected PSN. Otherwise it is dropped: only the expected packet can be refused.
     fn handle_unknown(&mut self, env: &mut Env<'_>, bth: &Bth, outer: &Datagram<'_>) {
+        // As for known op-codes: from the peer's address only, and never for loop-back.
         if outer.src != self.path.dst || self.mode.contains(Mode::LOOP_BACK) {
             env.card.counters.drop_wrong_source += 1;
             return;
         }
+        // Only the responder of a reliable service, in a state in which it receives, can refuse a
+        // packet, and the op-code's top three bits must be those of its service.
         let listens = matches!(self.state, State::Rtr | State::Rts | State::Sqd);
         let answers = self.transport == Transport::Rc || self.cold.xrcd.is_some();
         let asks = answers && bth.opcode >> 5 == self.transport.code();

@@ -1,4 +1,4 @@
-//! What a queue pair is made with, and how it stands.
+//! The properties that a queue pair is made with, and its present ones.
 
 use super::state::{QpAttr, State};
 use crate::chain::QpFlags;
@@ -6,16 +6,16 @@ use crate::memory::key::Pd;
 use crate::queue::RingInit;
 use crate::wire::Transport;
 
-/// What to make a queue pair with.
+/// The properties that a queue pair is made with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpInit {
     /// Protection domain.
     pub pd: Pd,
     /// Service.
     pub transport: Transport,
-    /// Where send completions go.
+    /// The completion queue of send requests.
     pub send_cq: u32,
-    /// Where receive completions go.
+    /// The completion queue of receive requests.
     pub recv_cq: u32,
     /// A shared receive queue instead of `rq`.
     pub srq: Option<u32>,
@@ -25,11 +25,11 @@ pub struct QpInit {
     pub rq: RingInit,
     /// Report every send request, signaled or not.
     pub signal_all: bool,
-    /// What its queues are, beside the usual.
+    /// Special kinds of queues.
     pub flags: QpFlags,
 }
 
-/// A queue pair, as it stands.
+/// The present properties of a queue pair.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QpInfo {
@@ -37,26 +37,26 @@ pub struct QpInfo {
     pub state: State,
     /// Service.
     pub transport: Transport,
-    /// What was set; `state` and the PSNs are the current ones.
+    /// The attributes; `state` and the PSNs are the current ones.
     pub attr: QpAttr,
     /// Protection domain.
     pub pd: Pd,
-    /// Where send completions go.
+    /// The completion queue of send requests.
     pub send_cq: u32,
-    /// Where receive completions go.
+    /// The completion queue of receive requests.
     pub recv_cq: u32,
-    /// The shared receive queue, if it takes from one.
+    /// The shared receive queue, if it has one.
     pub srq: Option<u32>,
-    /// Elements that the send and the receive ring hold at most.
+    /// How many elements the send ring and the receive ring can hold.
     pub depths: (u32, u32),
     /// Every send request is reported.
     pub signal_all: bool,
-    /// In SQD, and what was outstanding is not yet done.
+    /// The queue pair is in SQD, and not all outstanding requests are done.
     pub draining: bool,
-    /// Elements posted to the send queue and not yet done.
+    /// How many elements are posted to the send queue and not yet done.
     pub sends: u32,
-    /// Messages sent in whole or in part and not yet acknowledged.
+    /// How many messages are sent in whole or in part and not yet acknowledged.
     pub outstanding: usize,
-    /// Elements posted to the receive queue and not yet taken.
+    /// How many elements are posted to the receive queue and not yet taken.
     pub receives: u32,
 }

@@ -1,4 +1,7 @@
-//! Whether a queue pair can carry an element out; and what needs no packet, carried out.
+//! Checks of an element before it is sent, and the requests that need no packet.
+//!
+//! The element is the application's, not the peer's: what is wrong with it completes with an error
+//! and is never sent. [`super::requester`] sends what passes.
 
 use super::Qp;
 use super::refusal::Failure;
@@ -13,7 +16,7 @@ use crate::queue::{Opcode, Sge, Status};
 use crate::wire::{Dialect, Transport};
 
 impl Qp {
-    /// Carries out a request that needs no packet, in the order of the queue.
+    /// Carries out a request that needs no packet, in its place in the queue.
     #[inline(never)]
     pub(super) fn carry_out(
         &mut self,
@@ -49,7 +52,8 @@ impl Qp {
         !pool.find(&self.tx.outstanding, |w| w.element.opcode.wants_response()).is_none()
     }
 
-    /// Can this queue pair carry the element out? Only the copy in `raw` is looked at.
+    /// Can this queue pair carry the element out? Only the copy in `raw` is read, as the ring may
+    /// change meanwhile.
     #[inline]
     pub(super) fn judge(
         &self,
@@ -67,7 +71,7 @@ impl Qp {
         self.judge_entries(env, element, raw)
     }
 
-    /// Has the queue pair such an operation, and is the message one that it can carry?
+    /// Does the queue pair's service have this operation, and can it carry this message?
     #[inline]
     fn judge_operation(&self, env: &Env<'_>, element: &Element) -> Result<(), Failure> {
         if !self.allows(element.opcode) {
@@ -84,18 +88,18 @@ impl Qp {
         Ok(())
     }
 
-    /// Is this an operation of the service, and of what was agreed with the peer?
+    /// Does the queue pair's service have this operation, and has the peer agreed to it?
     #[inline]
     fn allows(&self, opcode: Opcode) -> bool {
         let asks_little = !opcode.wants_response() || self.cold.max_rd_atomic > 0;
         match self.transport {
-            // StRoM's op-codes mean something else to a card that did not agree to them.
+            // StRoM's op-codes mean something else to a peer that has not agreed to them.
             Transport::Rc if opcode.is_rpc() => self.dialect == Dialect::Strom,
-            // Every peer knows how to add; the rest, only one that agreed to it.
+            // Every peer can add (fetch-and-add); for the other calc verbs it must have agreed.
             _ if !matches!(opcode.calc(), None | Some(Calc::Add)) => {
                 self.dialect == Dialect::Strom && self.cold.max_rd_atomic > 0
             }
-            // In StRoM's dialect, FLUSH's op-code is another's.
+            // In StRoM's dialect, FLUSH's op-code means an RPC.
             Transport::Rc if opcode == Opcode::Flush => {
                 self.dialect == Dialect::Standard && asks_little
             }

@@ -1,4 +1,7 @@
-//! The queue pair's side of kernels: RPCs in, their results out, and kernels bound to streams.
+//! The queue pair's side of kernels: RPCs that arrive, results that leave, kernels bound to WRITEs.
+//!
+//! StRoM §5.1 describes the protocol, StRoM §3.4 the kernels on a stream of data. What kernels are,
+//! and the header of a call, is in [`crate::kernel`].
 
 use super::Qp;
 use super::refusal::Refusal;
@@ -15,8 +18,8 @@ use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::{Opcode, SendFlags, Sge, Status};
 use crate::wire::{Packet, Reth};
 
-/// Stands for an invocation that wants no more payload.
-const NOBODY: u32 = u32::MAX;
+/// In place of an invocation that wants the rest of the payload: there is none.
+const NO_INVOCATION: u32 = u32::MAX;
 
 impl Qp {
     /// An expected RPC, or a packet of an RPC WRITE (StRoM §5.1): its payload goes to a kernel.
@@ -29,10 +32,12 @@ impl Qp {
         let begins = packet.op.position.begins();
         let (invocation, left, total) = if begins {
             let Reth { len, .. } = packet.ext.reth;
-            (NOBODY, len, len)
+            (NO_INVOCATION, len, len)
         } else {
             (self.rx.write_rkey, self.rx.write_left, self.rx.write_total)
         };
+        // As for a WRITE, the payloads add up to the length that the first packet named, and the
+        // last packet completes it.
         if left < len || packet.op.position.ends() != (left == len) {
             let cause = Cause::Length { got: len.into(), expected: left.into() };
             return Err(Refusal::invalid(env, cause));
@@ -47,7 +52,8 @@ impl Qp {
         Ok(1)
     }
 
-    /// Returns the invocation that wants the rest.
+    /// Hands the first packet of a call to its kernel. Returns the invocation that wants the rest
+    /// of the payload.
     fn begin_call(
         &self,
         env: &mut Env<'_>,
@@ -55,6 +61,8 @@ impl Qp {
         payload: &[u8],
         more: u32,
     ) -> Result<u32, Refusal> {
+        // The payload must begin with the header of a call, and a call from a peer must not claim
+        // to be local; anything else is an invalid request.
         let parsed = Header::parse(payload).ok().filter(|(header, ..)| !header.local);
         let Some((header, params, data)) = parsed else {
             env.card.counters.refused_bad_call += 1;
@@ -63,12 +71,16 @@ impl Qp {
         let call = Call { qpn: self.qpn, pd: self.pd, opcode, header };
         let (kernels, io) = env.lend();
         match kernels.call(io, &call, params, data, more) {
-            Taken::Done | Taken::NoKernel => Ok(NOBODY),
+            // An op-code without a kernel is no error of the transport: the requester is told in
+            // the call's answer (StRoM §5.1).
+            Taken::Done | Taken::NoKernel => Ok(NO_INVOCATION),
             Taken::Wants(invocation) => Ok(invocation),
+            // A kernel without room makes the receiver not ready: the requester waits.
             Taken::Busy => Err(Refusal::NotReady),
         }
     }
 
+    /// Hands a further packet of an RPC WRITE to its invocation.
     fn continue_call(
         &self,
         env: &mut Env<'_>,
@@ -76,10 +88,12 @@ impl Qp {
         payload: &[u8],
         last: bool,
     ) -> Result<u32, Refusal> {
-        if invocation == NOBODY {
-            return Ok(NOBODY);
+        // The rest of a payload that no invocation wants is acknowledged and dropped.
+        if invocation == NO_INVOCATION {
+            return Ok(NO_INVOCATION);
         }
         let took = env.with_kernels(|kernels, io| kernels.data(io, invocation, payload, last));
+        // A kernel without room for more makes the receiver not ready: the requester waits.
         if took == Some(Err(Busy)) {
             env.card.counters.kernel_busy += 1;
             return Err(Refusal::NotReady);
@@ -88,8 +102,8 @@ impl Qp {
         Ok(invocation)
     }
 
-    /// Gives the next message of a kernel its PSNs. It was judged as any element is, but what is
-    /// wrong with it does no harm to the queue pair: the kernel, or its requester, is told.
+    /// Gives the next message of a kernel its PSNs. The message is checked as an element is, but a
+    /// wrong one does not end the queue pair: the kernel, or the requester of its call, is told.
     #[inline(never)]
     pub(super) fn issue_posted(&mut self, env: &mut Env<'_>) -> Option<Stop> {
         let mut post = self.cold.posted.pop_front()?;
@@ -149,20 +163,20 @@ impl Qp {
         }
     }
 
-    /// A kernel's message is over.
+    /// Tells a kernel that its message has ended.
     pub(super) fn end_posted(&self, env: &mut Env<'_>, work: &Outstanding, status: Status) {
         end_posted(env.kernels, &mut env.card.kernel, work, status);
     }
 
-    /// What kernels have posted and nobody has begun goes back.
+    /// Gives kernels back the messages that they have posted and that have not been started.
     pub(super) fn drop_posted(&mut self, kernels: &mut Runner, state: &mut KernelState) {
         while let Some(post) = self.cold.posted.pop_front() {
             kernels.ended(state, post.token, Status::Flushed, post.data.into_buffer());
         }
     }
 
-    /// Lets a WRITE's payload pass the kernel that is bound to the queue pair or the region. The
-    /// kernel may have taken the payload; else this is what is to be written.
+    /// Passes a WRITE's payload through the kernel that is bound to the queue pair or the region.
+    /// Returns the bytes to write, or `None` if the kernel has taken them.
     pub(super) fn tap_write<'a>(
         &self,
         env: &mut Env<'_>,
@@ -183,6 +197,7 @@ impl Qp {
         replaced.clear();
         let verdict =
             env.with_kernels(|kernels, io| kernels.receiving(io, tap, &passing, payload, replaced));
+        // A bound kernel without room makes the receiver not ready: the requester waits.
         if verdict == Some(Verdict::Busy) {
             env.card.counters.kernel_busy += 1;
             return Err(Refusal::NotReady);
@@ -199,7 +214,7 @@ impl Qp {
     }
 }
 
-/// What a kernel's message would be in a ring.
+/// The element that a kernel's message would be in a ring.
 fn element_of(post: &Posted) -> Element {
     let (opcode, imm) = match post.then {
         Then::Immediate { cookie, status } => (Opcode::WriteImm, status.immediate(cookie)),
@@ -224,7 +239,7 @@ fn element_of(post: &Posted) -> Element {
     }
 }
 
-/// As [`Qp::end_posted`]; a message of the ring's is none of theirs.
+/// As [`Qp::end_posted`]. A message from the ring is ignored, as no kernel has posted it.
 pub(super) fn end_posted(
     kernels: &mut Runner,
     state: &mut KernelState,

@@ -1,4 +1,4 @@
-//! What bounds a send queue: its rate, the patience of its WAITs, the budget of its chain
+//! The limits of a send queue: its rate, the longest duration of its WAITs, the budget of its chain
 //! (RedN §3.5, isolation).
 
 use core::time::Duration;
@@ -17,25 +17,25 @@ use crate::timers::Timer;
 const PS_PER_S: u64 = 1_000_000_000_000;
 const PS_PER_NS: u64 = 1000;
 
-/// A queue pair's limits, and how it stands with them.
+/// A queue pair's limits, and how much of them is used.
 #[derive(Debug)]
 pub(crate) struct SendLimits {
     pub(crate) set: ChainLimits,
     bucket: Option<Bucket>,
-    /// The WAIT that holds the queue, by its index, and since when.
+    /// The index of the WAIT that holds the queue, and since when.
     waits: Option<(u32, Time)>,
-    /// Runs out when the rate or a WAIT's patience lets the queue go on.
+    /// Runs out when the rate lets the queue go on, or when a WAIT has taken too long.
     pub(crate) timer: Timer,
 }
 
-/// A token bucket, by the time at which it would be full again (the generic cell rate algorithm).
+/// A token bucket, kept as the time at which it is full again (the generic cell rate algorithm).
 #[derive(Debug)]
 struct Bucket {
     /// Picoseconds from element to element.
     interval: u64,
-    /// How far ahead of the clock it may run.
+    /// How far ahead of the clock elements may run.
     tolerance: Duration,
-    /// When the next element is due if none comes early, and picoseconds beyond.
+    /// When the next element is due if none runs early; picoseconds are beside it.
     next: Time,
     beyond: u64,
 }
@@ -43,14 +43,14 @@ struct Bucket {
 impl Bucket {
     fn new(rate: Rate, now: Time) -> Bucket {
         let interval = PS_PER_S / u64::from(rate.per_second.max(1));
-        // Whole nanoseconds and the rest apart, so that neither product overflows.
+        // Whole nanoseconds and the rest are multiplied apart, so that neither product overflows.
         let (ns, ps) = (interval / PS_PER_NS, interval % PS_PER_NS);
         let ahead = u64::from(rate.burst.saturating_sub(1));
         let tolerance = Duration::from_nanos(ns * ahead + ps * ahead / PS_PER_NS);
         Bucket { interval, tolerance, next: now, beyond: 0 }
     }
 
-    /// When an element may run.
+    /// When the next element may run.
     fn opens_at(&self) -> Time {
         Time(self.next.0.saturating_sub(self.tolerance.as_nanos() as u64))
     }
@@ -65,12 +65,12 @@ impl Bucket {
     }
 }
 
-/// The limit that an element would pass.
+/// The limit that the next element would exceed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OverLimit {
-    /// Not yet: the rate.
+    /// The rate: the element may run later.
     Rate,
-    /// Not at all: the budget.
+    /// The budget: the element may not run at all.
     Budget,
 }
 
@@ -97,7 +97,7 @@ impl Qp {
         self.cold.limits = limits.map(|limits| Box::new(SendLimits::new(limits, now)));
     }
 
-    /// May the next element run? If it is to wait, the queue pair's timer will wake it.
+    /// May the next element run? If it must wait, the queue pair's timer will wake the queue.
     #[inline(always)]
     pub(crate) fn may_run(&mut self, env: &mut Env<'_>) -> Result<(), OverLimit> {
         if self.mode.contains(Mode::LIMITED) { self.limits_let_run(env) } else { Ok(()) }
@@ -119,7 +119,7 @@ impl Qp {
         Ok(())
     }
 
-    /// An element runs.
+    /// Notes that an element runs.
     #[inline(always)]
     pub(crate) fn note_run(&mut self, env: &mut Env<'_>) {
         if self.mode.contains(Mode::LIMITED) {
@@ -140,7 +140,7 @@ impl Qp {
         }
     }
 
-    /// Something has come from outside: the budget is full again.
+    /// Fills the budget, as something has come from outside.
     pub(crate) fn refill(&self, card: &mut Card) {
         if self.mode.contains(Mode::LIMITED)
             && let Some(limits) = &self.cold.limits
@@ -150,7 +150,7 @@ impl Qp {
         }
     }
 
-    /// Its chain has used up its budget: the next element fails.
+    /// Fails the next element, as the chain has used up its budget.
     #[cold]
     pub(super) fn stop_chain(&self, card: &mut Card) -> Failure {
         card.counters.chain_budget += 1;
@@ -158,7 +158,7 @@ impl Qp {
         Failure::new(Status::LocalQpOperation, Cause::ChainBudget)
     }
 
-    /// A WAIT holds the queue; says whether it has done so for too long.
+    /// Notes that a WAIT holds the queue. Returns whether it has done so for too long.
     pub(super) fn waits_too_long(&mut self, env: &mut Env<'_>) -> bool {
         let Some(limits) = &mut self.cold.limits else { return false };
         let Some(patience) = limits.set.max_wait else { return false };
@@ -172,7 +172,7 @@ impl Qp {
         false
     }
 
-    /// No WAIT holds the queue any more.
+    /// Notes that no WAIT holds the queue any more.
     pub(super) fn waits_no_more(&mut self) {
         if self.mode.contains(Mode::LIMITED)
             && let Some(limits) = &mut self.cold.limits
@@ -202,7 +202,7 @@ mod tests {
         }
         assert_eq!(ran[..4], [0; 4]);
         assert_eq!(ran[4..], [334, 667, 1000, 1334, 1667, 2000]);
-        // A pause fills it, and no more.
+        // A pause fills the bucket, and not more than that.
         now = Time(1_000_000);
         for _ in 0..4 {
             assert!(bucket.opens_at() <= now);

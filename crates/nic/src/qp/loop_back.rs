@@ -1,8 +1,8 @@
-//! Loop-back: the requests of a queue pair whose peer is on the same card, carried out in it.
+//! Loop-back: the requests of a queue pair whose peer is on the same card, carried out in the card.
 //!
-//! One half of the work is the responder's, which gets the pieces of a message as it would get
-//! packets; there are only no packets between. Each request is done before the next begins, so
-//! nothing is outstanding, but for a message that is longer than a turn's bytes.
+//! The peer's responder takes the pieces of a message as it takes packets, so that the same checks
+//! hold; only the packets are left out. Each request is done before the next begins, so that
+//! nothing is outstanding except a message that is longer than a turn's bytes.
 
 use super::refusal::{Failure, Refusal};
 use super::{Qp, Qps, State};
@@ -21,21 +21,21 @@ use crate::scheduler::Budget;
 use crate::wire::opcode::Follows;
 use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Reth, Transport};
 
-/// Bytes that are carried at a time: the largest path MTU.
+/// How many bytes are moved at a time: the largest path MTU.
 pub(crate) const PIECE: u32 = 4096;
 
-/// What became of an element.
+/// The outcome of an element.
 enum Progress {
-    /// It is done: on to the next.
+    /// The element is done: the next one may run.
     Done,
     /// A message of several pieces has begun.
     Begun,
-    /// Something else has to happen first.
+    /// Something else must happen first.
     Blocked,
 }
 
 impl Progress {
-    /// What a WAIT has found.
+    /// The outcome of a WAIT.
     fn of(wait: Wait) -> Result<Progress, Failure> {
         match wait {
             Wait::Over => Ok(Progress::Done),
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// How a step that came to this is traced.
+    /// The outcome as it is traced.
     fn end(flow: &Result<Progress, Failure>) -> StepEnd {
         match flow {
             Ok(Progress::Done) => StepEnd::Done,
@@ -68,11 +68,11 @@ struct Turn<'t, 'e> {
     qpn: u32,
     /// The queue pair at the other end.
     dest: u32,
-    /// As what the queue pair uses local keys.
+    /// The queue pair as a user of local keys.
     scope: Scope,
-    /// Bytes that may still be moved.
+    /// How many bytes may still be moved.
     bytes: u32,
-    /// Elements that were run.
+    /// How many elements were run.
     ran: u32,
 }
 
@@ -81,12 +81,12 @@ struct Fetched<'f> {
     bytes: &'f mut Vec<u8>,
     at: usize,
     end: usize,
-    /// Elements that may still be fetched.
+    /// How many elements may still be fetched.
     left: u32,
 }
 
-/// Gives a loop-back queue pair its turn. Returns whether it is to have another, and how many
-/// elements it ran.
+/// Gives a loop-back queue pair its turn. Returns whether it needs another, and how many elements
+/// it ran.
 #[inline(never)]
 pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
     let mut budget = Budget::turn(&env.card.config);
@@ -94,7 +94,7 @@ pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
     let Some(qp) = qps.get_mut(qpn) else { return (false, 0) };
     match qp.state {
         State::Rts | State::Sqd => {
-            // Lent out of the card, so that the card can be used meanwhile.
+            // The buffers are lent out of the card, so that the card can be used meanwhile.
             let mut fetched = core::mem::take(&mut env.card.fetched);
             let mut scratch = core::mem::take(&mut env.card.chains.scratch);
             scratch.resize(PIECE as usize, 0);
@@ -114,7 +114,7 @@ pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
 }
 
 impl Fetched<'_> {
-    /// Fetches more elements. If the turn is over instead, says whether there is to be another.
+    /// Fetches more elements. If the turn is over instead, returns whether another is needed.
     #[inline]
     fn more(&mut self, qp: &mut Qp, env: &mut Env<'_>) -> Option<bool> {
         if self.left == 0 {
@@ -129,7 +129,7 @@ impl Fetched<'_> {
         None
     }
 
-    /// The next of them.
+    /// The next fetched element.
     #[inline]
     fn next(&mut self, stride: usize) -> &[u8] {
         let at = self.at;
@@ -139,7 +139,7 @@ impl Fetched<'_> {
 }
 
 impl Turn<'_, '_> {
-    /// Returns whether there is to be another turn.
+    /// Runs elements until the turn is over. Returns whether another turn is needed.
     fn run(&mut self, mut fetched: Fetched<'_>, scratch: &mut [u8]) -> bool {
         if let Some(again) = self.go_on(scratch) {
             return again;
@@ -151,8 +151,7 @@ impl Turn<'_, '_> {
         }
     }
 
-    /// Runs the next element, once it is fetched. If the turn is over then, says whether there is
-    /// to be another.
+    /// Runs the next fetched element. If the turn is over then, returns whether another is needed.
     #[inline(always)]
     fn element(&mut self, fetched: &mut Fetched<'_>, scratch: &mut [u8]) -> Option<bool> {
         let Some(qp) = self.qps.get_mut(self.qpn) else { return Some(false) };
@@ -168,15 +167,17 @@ impl Turn<'_, '_> {
             Err(OverLimit::Rate) => return Some(false),
             Err(OverLimit::Budget) => return self.out_of_budget(raw),
         }
-        // What the element itself enables may lie a whole ring beyond it.
+        // The index moves first: the element itself may enable as much as a whole ring behind it.
         qp.sq.fetched = index.wrapping_add(1);
-        // Looked at where it lies: copying what was just stored piece by piece is slow.
+        // The element is read in place, since copying bytes that were just stored in smaller pieces
+        // is slow.
         let parsed = Element::parse(raw);
         let element = match &parsed {
             Ok(element) => element,
             Err(bad) => return self.malformed(raw, *bad),
         };
-        // Behind what concerns others, the queue pair has to be looked for again.
+        // An element that changes other queue pairs needs the table of queue pairs, so this queue
+        // pair is looked up again after it.
         let (flow, qp) = match element.opcode {
             Opcode::NoOp => (Ok(Progress::Done), qp),
             Opcode::Wait => (Progress::of(qp.wait(self.env, element)), qp),
@@ -204,7 +205,7 @@ impl Turn<'_, '_> {
                 qp.note_run(self.env);
                 qp.sq.retired = qp.sq.fetched;
                 qp.report_done(self.env, element);
-                // The owner's turn to receive, or the next queue pair's.
+                // When the turn's bytes are spent, the driver or the next queue pair comes first.
                 (self.bytes == 0).then_some(true)
             }
             Err(failure) => {
@@ -215,14 +216,14 @@ impl Turn<'_, '_> {
         }
     }
 
-    /// An element whose bytes are none.
+    /// Fails an element that is malformed.
     #[cold]
     fn malformed(&mut self, raw: &[u8], bad: BadElement) -> Option<bool> {
         self.env.card.counters.elements_invalid += 1;
         self.refuse(raw, Failure::malformed(bad))
     }
 
-    /// An element that the chain's budget does not let run.
+    /// Fails an element for which the chain's budget is not enough.
     #[cold]
     fn out_of_budget(&mut self, raw: &[u8]) -> Option<bool> {
         let qp = self.qps.get_mut(self.qpn)?;
@@ -231,7 +232,7 @@ impl Turn<'_, '_> {
         self.refuse(raw, failure)
     }
 
-    /// The element fetched last is not run at all.
+    /// Fails the element that was fetched last, without running it.
     fn refuse(&mut self, raw: &[u8], failure: Failure) -> Option<bool> {
         let qp = self.qps.get_mut(self.qpn)?;
         qp.sq.retired = qp.sq.fetched;
@@ -241,7 +242,7 @@ impl Turn<'_, '_> {
         Some(false)
     }
 
-    /// Carries out what concerns more than its own queue.
+    /// Carries out an element that concerns more than its own queue.
     #[inline]
     fn carry_out(
         &mut self,
@@ -270,11 +271,11 @@ impl Turn<'_, '_> {
         })
     }
 
-    /// A calc verb or atomic: its effect and its result.
+    /// Carries out a calc verb or atomic, and writes its result.
     fn atomic(&mut self, element: &Element) -> Result<Progress, Failure> {
         let sge = (element.num_sge > 0).then_some(element.sge);
         if let Some(entry) = sge {
-            // Once the word is changed, nothing can be refused any more.
+            // This check comes first: once the word is changed, nothing can be refused any more.
             self.check_local(entry, Access::LOCAL_WRITE)?;
         }
         let peer = peer(self.qps, self.qpn, self.dest)?;
@@ -282,13 +283,13 @@ impl Turn<'_, '_> {
         let done = peer.execute_word(self.env, word, Atomic::of(element));
         let original = done.map_err(|refusal| self.refused(refusal, Operation::FetchAdd))?;
         if let Some(entry) = sge {
-            // The word is in the host's byte order in memory, on both sides.
+            // In memory the word has the host's byte order, on both sides.
             self.write_local(entry, &original.to_ne_bytes())?;
         }
         Ok(Progress::Done)
     }
 
-    /// A message: at once if it is one piece, else as outstanding work.
+    /// Carries out a message: at once if it is one piece, otherwise as outstanding work.
     #[inline]
     fn message(
         &mut self,
@@ -306,7 +307,7 @@ impl Turn<'_, '_> {
         self.whole(element, &local, scratch)
     }
 
-    /// A message of several entries or pieces.
+    /// Carries out a message of several entries or pieces.
     #[inline(never)]
     fn long_message(
         &mut self,
@@ -326,7 +327,7 @@ impl Turn<'_, '_> {
         self.whole(element, &Local::Sges(entries), scratch)
     }
 
-    /// A message that is one piece.
+    /// Carries out a message that is one piece.
     #[inline(always)]
     fn whole(
         &mut self,
@@ -339,7 +340,7 @@ impl Turn<'_, '_> {
         Ok(if moved { Progress::Done } else { Progress::Blocked })
     }
 
-    /// Puts a long message among the outstanding work.
+    /// Adds a long message to the outstanding work.
     fn begin(&mut self, element: &Element, raw: &[u8]) -> Result<Progress, Failure> {
         let pool = &mut self.env.card.sgls;
         let more = (element.num_sge > 1).then(|| pool.copy_in(raw, element.num_sge));
@@ -361,8 +362,8 @@ impl Turn<'_, '_> {
         Ok(Progress::Blocked)
     }
 
-    /// Goes on with the message that is under way, if one is. If it ends the turn, says whether
-    /// there is to be another.
+    /// Continues the message that is under way, if there is one. If the turn is over then, returns
+    /// whether another is needed.
     fn go_on(&mut self, scratch: &mut [u8]) -> Option<bool> {
         loop {
             let qp = self.qps.get_mut(self.qpn)?;
@@ -397,7 +398,7 @@ impl Turn<'_, '_> {
         }
     }
 
-    /// Moves `len` bytes at `offset` of a message. False: the peer has no receive element for it.
+    /// Moves `len` bytes at `offset` of a message. False if the peer has no receive element for it.
     #[inline(always)]
     fn piece(
         &mut self,
@@ -415,7 +416,7 @@ impl Turn<'_, '_> {
         }
         let payload = match local {
             Local::Inline(bytes) => bytes,
-            // All of one entry, as mostly.
+            // The usual case: the message is one whole entry.
             Local::Sges([entry]) if entry.len == len && len > 0 => {
                 self.read_local(*entry, buffer)?;
                 &*buffer
@@ -434,14 +435,14 @@ impl Turn<'_, '_> {
         self.deliver(element, payload, position)
     }
 
-    /// Writes bytes of a message, from `offset` on, to where its entries say.
+    /// Writes bytes of a message, from `offset` on, to the memory that its entries name.
     fn scatter(&mut self, entries: &[Sge], offset: u32, bytes: &[u8]) -> Result<(), Failure> {
         let (regions, mem) = (&self.env.card.regions, &mut *self.env.mem);
         let done = scatter(regions, mem, (self.scope, entries), offset, bytes);
         done.map_err(|(error, piece)| self.local_failure(error, piece))
     }
 
-    /// Reads bytes of a message, from `offset` on, from where its entries say.
+    /// Reads bytes of a message, from `offset` on, from the memory that its entries name.
     fn gather(&mut self, entries: &[Sge], offset: u32, buffer: &mut [u8]) -> Result<(), Failure> {
         let mut at = 0;
         pieces(entries, offset, buffer.len() as u32, |entry| {
@@ -481,12 +482,13 @@ impl Turn<'_, '_> {
         }
     }
 
-    /// A WRITE of one piece, which the responder need know nothing of.
+    /// Carries out a WRITE of one piece without the peer's responder, under the same checks.
     #[inline]
     fn write_peer(&mut self, element: &Element, payload: &[u8]) -> Result<bool, Failure> {
         let peer = peer(self.qps, self.qpn, self.dest)?;
         let (key, need) = ((element.key, peer.scope()), Access::REMOTE_WRITE);
-        // No bytes: only whether the queue pair permits it. The rest is judged as it is written.
+        // A range of no bytes checks only whether the queue pair permits WRITEs. The key is checked
+        // by the write itself.
         let allowed = peer.check_remote(self.env, element.key, element.remote, 0, need);
         let written = allowed.and_then(|_| {
             if payload.is_empty() {
@@ -510,7 +512,7 @@ impl Turn<'_, '_> {
     ) -> Result<(), Failure> {
         let peer = peer(self.qps, self.qpn, self.dest)?;
         let (scope, rkey, need) = (peer.scope(), element.key, Access::REMOTE_READ);
-        // The whole range is judged before its first byte is read.
+        // The whole range is checked before its first byte is read.
         let judged = if buffer.len() == element.len as usize { 0 } else { element.len.into() };
         let judged = peer.check_remote(self.env, rkey, element.remote, judged, need);
         let addr = element.remote.wrapping_add(u64::from(offset));
@@ -525,7 +527,7 @@ impl Turn<'_, '_> {
         read.map_err(|refusal| self.refused(refusal, Operation::ReadRequest))
     }
 
-    /// What the peer's responder has refused: it keeps an incident of its own.
+    /// Ends a request that the peer's responder has refused. The peer keeps an incident of its own.
     #[cold]
     fn refused(&mut self, refusal: Refusal, operation: Operation) -> Failure {
         let Refusal::Nak(nak, blame) = refusal else {
@@ -566,8 +568,8 @@ impl Turn<'_, '_> {
         Failure::local(error, entry)
     }
 
-    /// An element ends with an error, and with it the queue pair; and its peer, if that has refused
-    /// it.
+    /// Ends an element with an error, and takes the queue pair to ERROR; also the peer, if the peer
+    /// has refused the request.
     #[cold]
     fn break_off(&mut self, element: &Element, opcode: Option<Opcode>, failure: Failure) {
         let Failure { status, blame, nak } = failure;

@@ -1,13 +1,15 @@
-//! The queue pair, by its halves.
+//! The queue pair, in its parts.
 //!
-//! [`post`](mod@post) writes elements into its rings and [`requester`] turns them into packets;
-//! [`incoming`] gives what arrives to the half that it concerns: [`completer`] takes the answers,
-//! [`responder`] carries out a peer's requests, [`answers`] sends what READs and atomics ask,
-//! [`acknowledge`] says that the rest has arrived; [`datagram`] is what UD does instead. [`state`]
-//! is the table of states, [`window`] says how much to send.
+//! - Sending: [`post`](mod@post) writes elements into the rings, [`requester`] turns them into
+//!   packets, and [`window`] says how many packets may be outstanding.
+//! - Receiving: [`incoming`] hands a packet to the part that it is for. [`completer`] takes the
+//!   answers, and [`responder`] carries out a peer's requests. [`answers`] sends the answers to
+//!   READs and atomics, and [`acknowledge`] acknowledges the rest. [`datagram`] receives for the
+//!   unreliable services.
+//! - [`state`] is the table of states.
 //!
-//! What every packet touches is at most 256 bytes a queue pair ([`Qp`]; a test holds it); the rest
-//! is boxed away ([`Cold`]) or lives in pools that the whole card shares.
+//! The state that every packet needs is at most 256 bytes ([`Qp`]; a test checks it). The rest is
+//! in a box ([`Cold`]) or in pools that the whole card shares.
 
 mod acknowledge;
 mod answers;
@@ -61,7 +63,7 @@ use crate::wire::{Bth, Dialect, Nak, Op, Transport};
 pub(crate) use requester::Requester;
 pub(crate) use responder::Responder;
 
-/// The most READs and atomics outstanding in one direction of a queue pair.
+/// The most READs and atomics that may be outstanding in one direction of a queue pair.
 pub const MAX_RD_ATOMIC: u8 = 16;
 
 /// All queue pairs of a card.
@@ -74,7 +76,7 @@ pub(crate) struct Qp {
     pub(crate) pd: Pd,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
-    /// Shared receive queue, 0 for none.
+    /// The handle of the shared receive queue, 0 for none.
     pub(crate) srq: u32,
     pub(crate) dest_qp: u32,
     pub(crate) qkey: u32,
@@ -89,16 +91,16 @@ pub(crate) struct Qp {
     pub(crate) dialect: Dialect,
     pub(crate) access: Access,
     pub(crate) mode: Mode,
-    /// In the schedule queue (SRNIC's ready state).
+    /// It is in the schedule queue (the ready state of SRNIC §4.3.1).
     pub(crate) queued: bool,
     pub(crate) signal_all: bool,
     pub(crate) cold: Box<Cold>,
 }
 
-/// What only set-up, errors and congestion need.
+/// The state that only set-up, errors and congestion need.
 #[derive(Debug)]
 pub(crate) struct Cold {
-    /// Not before this time another congestion notification.
+    /// When the next congestion notification may be sent.
     pub(crate) next_cnp: Time,
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
@@ -110,25 +112,25 @@ pub(crate) struct Cold {
     pub(crate) peer_told: bool,
     /// The event "last element reached" of a queue pair with a shared receive queue was raised.
     pub(crate) last_element_told: bool,
-    /// The event "send queue drained" is owed.
+    /// The event "send queue drained" must still be raised.
     pub(crate) drain_wanted: bool,
-    /// The scheduler's mark of when it last stood among the starved.
+    /// The scheduler's mark of when the queue pair was last starved.
     pub(crate) starved: u32,
-    /// The receiver's half of an XRC connection: the domain of its shared receive queues.
+    /// Of an XRC target: the domain of its shared receive queues.
     pub(crate) xrcd: Option<Xrcd>,
     /// How many multicast groups it is attached to.
     pub(crate) groups: u32,
-    /// When the first sign of the trouble came that retries are being spent on.
+    /// When the first of the present row of retries began.
     pub(crate) trouble_since: Time,
-    /// What kernels want sent, besides the elements of the ring.
+    /// The messages that kernels want to send, besides the elements of the ring.
     pub(crate) posted: VecDeque<Posted>,
     /// The kernel that received WRITEs pass; zero for none.
     pub(crate) receive_tap: u32,
     /// The kernel that sent WRITEs pass; zero for none.
     pub(crate) send_tap: u32,
-    /// Elements that the owner has written into managed queues, sending and receiving.
+    /// How many elements the owner has written into a managed send queue and receive queue.
     pub(crate) written: [u32; 2],
-    /// Where a WAIT has put it down to be woken.
+    /// Where the queue pair is listed to be woken, if a WAIT holds it.
     pub(crate) waiting: Option<order::Waiting>,
     pub(crate) limits: Option<Box<SendLimits>>,
 }
@@ -161,7 +163,7 @@ impl Cold {
 }
 
 impl Qp {
-    /// Its column in the table of states.
+    /// The queue pair's column in the table of states.
     pub(crate) fn service(&self) -> state::Service {
         match self.transport {
             Transport::Rc => state::Service::Rc,
@@ -172,18 +174,18 @@ impl Qp {
         }
     }
 
-    /// It has something to do: it will have a turn.
+    /// Makes the queue pair ready: it has something to do, and will have a turn.
     #[inline]
     pub(crate) fn schedule(&mut self, card: &mut Card) {
         card.scheduler.schedule(self.qpn, &mut self.queued);
     }
 
-    /// As what it uses keys.
+    /// This queue pair as a user of keys.
     pub(crate) fn scope(&self) -> Scope {
         Scope { pd: self.pd, qpn: self.qpn }
     }
 
-    /// The payload of a packet of ours could not be read.
+    /// Ends the request of a packet whose payload the driver could not read.
     pub(crate) fn handle_fault(&mut self, env: &mut Env<'_>, bth: &Bth) {
         env.card.counters.refused_memory += 1;
         if !matches!(self.state, State::Rtr | State::Rts | State::Sqd) {
@@ -274,7 +276,7 @@ impl Qp {
         }
     }
 
-    /// The queue pair as it stands.
+    /// The present properties of the queue pair.
     pub(crate) fn info(&self) -> QpInfo {
         let cold = &self.cold;
         QpInfo {
@@ -310,11 +312,12 @@ impl Qp {
         }
     }
 
-    /// One turn: answers, requests, acknowledge, in that order, so that an acknowledge rides
-    /// behind data. Returns whether the queue pair is to have another turn.
+    /// One turn: answers, requests, acknowledge, in this order, so that an acknowledge leaves
+    /// behind data. Returns whether the queue pair needs another turn.
     ///
-    /// What a WRITE or SEND of the host does not need is kept out of line: after each system call
-    /// this code comes from a farther cache, and should not come mixed with code that is skipped.
+    /// Functions that a WRITE or SEND of the host does not need are out of line. After a system
+    /// call this code comes from a farther cache, and should not be mixed with code that is
+    /// skipped.
     #[inline(never)]
     pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
         let kernel_answers = self.has_posted();
@@ -342,21 +345,21 @@ impl Qp {
         again || self.rx.pending > 0
     }
 
-    /// Do kernels want something sent?
+    /// Do kernels have messages to send?
     pub(crate) fn has_posted(&self) -> bool {
         !self.cold.posted.is_empty()
     }
 
-    /// Can it carry what kernels send, now or as soon as it is ready?
+    /// Can the queue pair send kernels' messages, now or as soon as it is connected?
     pub(crate) fn sends_for_kernels(&self) -> bool {
         self.transport == Transport::Rc
             && !self.mode.contains(Mode::LOOP_BACK)
             && matches!(self.state, State::Rtr | State::Rts | State::Sqd)
     }
 
-    /// The queue pair cannot go on: outstanding work will be flushed.
+    /// Takes the queue pair to ERROR: outstanding work will be flushed.
     pub(crate) fn fail(&mut self, env: &mut Env<'_>) {
-        // What has been acknowledged is done, and not to be flushed.
+        // Requests that have been acknowledged are done, and must not be flushed.
         self.settle(env);
         if self.state == State::Error {
             return;
@@ -369,8 +372,8 @@ impl Qp {
         self.schedule(env.card);
     }
 
-    /// Completes what is left with [`Status::Flushed`], a turn's worth; returns whether there is
-    /// more. In SQE only the send queue is flushed.
+    /// Completes the work that is left with [`Status::Flushed`], as much as one turn allows.
+    /// Returns whether there is more. In SQE only the send queue is flushed.
     #[inline(never)]
     fn flush(&mut self, env: &mut Env<'_>, budget: &mut Budget) -> bool {
         let receives = self.state == State::Error;
@@ -414,11 +417,11 @@ impl Qp {
         );
     }
 
-    /// Takes the next element of a ring only for its `wr_id`.
+    /// Takes the next element of a ring and reads only its `wr_id`.
     fn take_wr_id(&mut self, env: &mut Env<'_>, send: bool) -> u64 {
         let ring = if send { &mut self.sq } else { &mut self.rq };
         let mut raw = [0; crate::queue::ELEMENT_LEN];
-        // A ring that cannot be read is flushed all the same, with a wr_id of zero.
+        // A ring that cannot be read is flushed as well, with a wr_id of zero.
         let read = env.mem.read(ring.slot(ring.fetched), &mut raw);
         ring.fetched = ring.fetched.wrapping_add(1);
         read.map_or(0, |()| crate::queue::element::Element::wr_id(&raw))
@@ -431,8 +434,8 @@ impl Qp {
         }
     }
 
-    /// Takes back what was reported and not yet polled: a queue pair that begins anew is not to
-    /// find the end of its former life. (Drivers of cards do the same.)
+    /// Removes completions that were not polled yet: a queue pair that begins anew must not find
+    /// those of its former requests. (Drivers of hardware cards remove them, too.)
     fn forget_completions(&self, card: &mut Card) {
         for cq in [self.send_cq, self.recv_cq] {
             if let Some(queue) = card.cqs.get_mut(cq) {

@@ -1,4 +1,4 @@
-//! What orders elements: NOOP, WAIT and ENABLE (RedN §3.1).
+//! Elements that order others: NOOP, WAIT and ENABLE (RedN §3.1).
 
 use super::refusal::Failure;
 use super::requester::Stop;
@@ -12,27 +12,26 @@ use crate::queue::completion::CompletionQueue;
 use crate::queue::element::Element;
 use crate::queue::{ELEMENT_LEN, Opcode, Status};
 
-/// What a WAIT finds.
+/// The outcome of a WAIT.
 pub(super) enum Wait {
-    /// It has come to its end.
+    /// The count is reached: the WAIT is done.
     Over,
-    /// More completions have to come.
+    /// More completions must come.
     Blocked,
-    /// It never will.
+    /// The WAIT is wrong, and ends with an error.
     Refused(Cause),
 }
 
-/// Where a queue pair waits.
+/// The completion queue at which a queue pair waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     cq: u32,
-    /// How often the queues that waited there had been woken when it was put down.
+    /// How many times the waiting queues had been woken there when this one was listed.
     wakes: u32,
 }
 
 impl Qp {
-    /// Looks whether a WAIT's completion queue has counted enough; else the queue pair will be
-    /// woken when it has.
+    /// Has a WAIT's completion queue counted enough? If not, the queue pair is woken when it has.
     #[inline]
     pub(super) fn wait(&mut self, env: &mut Env<'_>, element: &Element) -> Wait {
         let (cq, count) = (element.key, element.remote);
@@ -70,7 +69,7 @@ impl Qp {
         Wait::Blocked
     }
 
-    /// A WAIT in the queue of a connection: what is wrong with it, or that it holds the queue.
+    /// A WAIT in the queue of a connection: returns its error, or that it holds the queue.
     #[inline(never)]
     pub(super) fn wait_in_connection(
         &mut self,
@@ -94,14 +93,14 @@ impl Qp {
         }
     }
 
-    /// The queue pair waits nowhere any more.
+    /// Removes the queue pair from the completion queue at which it waits.
     pub(super) fn leave_waiting(&mut self, card: &mut Card) {
         if let Some(waiting) = self.cold.waiting.take() {
             self.leave(card, waiting);
         }
     }
 
-    /// Another element, or the owner, lets one of the queues run up to `index`.
+    /// Lets one of the queues run up to `index`, as an ENABLE or the owner asks.
     pub(crate) fn enable(
         &mut self,
         card: &mut Card,
@@ -132,15 +131,15 @@ impl Qp {
         Ok(())
     }
 
-    /// The receive queue has more elements: in loop-back, the peer may wait for one.
+    /// Notes that the receive queue has more elements. In loop-back the peer may wait for one.
     pub(crate) fn receives_again(&self, card: &mut Card) {
         if self.mode.contains(Mode::LOOP_BACK) {
             card.chains.errands.push_back(Errand::Wake(self.dest_qp));
         }
     }
 
-    /// Takes an order in the queue of a connection. An ENABLE ends the turn: it is carried out
-    /// right behind it, when other queue pairs can be reached.
+    /// Carries out an order in the queue of a connection. An ENABLE ends the turn, and is carried
+    /// out right after it, when other queue pairs can be reached.
     pub(super) fn take_order(
         &self,
         env: &mut Env<'_>,
@@ -155,7 +154,7 @@ impl Qp {
         Some(Stop::Spent)
     }
 
-    /// Another queue pair's turn, or its own, was to be followed by an ENABLE that was refused.
+    /// Fails an ENABLE of this queue pair that was refused after its turn.
     pub(crate) fn enable_refused(&mut self, env: &mut Env<'_>, at: Cursor, error: EnableError) {
         env.card.counters.chain_bad_enable += 1;
         let status = Status::LocalQpOperation;
@@ -166,7 +165,7 @@ impl Qp {
         self.schedule(env.card);
     }
 
-    /// Keeps a step of a chain, if the owner traces them.
+    /// Keeps a step of a chain, if the owner traces chains.
     #[inline]
     pub(crate) fn trace(
         &self,

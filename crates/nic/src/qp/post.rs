@@ -1,4 +1,4 @@
-//! Posting: elements written into the rings of a queue pair, and the doorbells that say so.
+//! Posting: writing elements into the rings of a queue pair, and ringing the doorbell.
 
 use thiserror::Error;
 
@@ -9,7 +9,7 @@ use crate::memory::{Memory, MemoryFault};
 use crate::queue::element::TooLong;
 use crate::queue::ring::{Ring, with_room};
 
-/// Why a work request was not posted.
+/// Why a work request could not be posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PostError {
     /// No such queue pair or shared receive queue.
@@ -31,7 +31,7 @@ pub enum PostError {
 
 impl Qp {
     /// Writes an element into the next slot of a queue and, unless the queue is managed, rings its
-    /// doorbell; returns the element's index. Of a managed queue, an ENABLE is the doorbell.
+    /// doorbell. Returns the element's index. (A managed queue runs when an ENABLE lets it.)
     #[inline]
     pub(crate) fn post(
         &mut self,
@@ -57,7 +57,7 @@ impl Qp {
         Ok(index)
     }
 
-    /// A doorbell: the owner has written elements up to `index`. Of a managed queue, this is the
+    /// A doorbell: the owner has written elements up to `index`. For a managed queue this is the
     /// owner's ENABLE.
     pub(crate) fn doorbell(
         &mut self,
@@ -75,7 +75,7 @@ impl Qp {
         Ok(())
     }
 
-    /// A queue has more elements than before.
+    /// Notes that a queue has more elements.
     #[inline]
     fn rung(&mut self, card: &mut Card, queue: Queue) {
         match queue {

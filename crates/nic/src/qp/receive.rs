@@ -1,4 +1,7 @@
-//! Receive elements: taken, filled with a message, and given back.
+//! Receive elements: taken from their queue, filled with a message, and completed.
+//!
+//! The [responder](super::responder) and the [datagram receiver](super::datagram) use them. They
+//! come from the queue pair's own receive queue or from its shared one.
 
 use super::Qp;
 use super::refusal::Refusal;
@@ -12,7 +15,7 @@ use crate::queue::{Completion, CompletionFlags, Sge, Status, WorkKind};
 use crate::wire::opcode::Follows;
 use crate::wire::{Nak, Packet};
 
-/// A receive element in use: the copy of what was fetched.
+/// A receive element in use: the card's copy of what it fetched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receive {
     pub(crate) wr_id: u64,
@@ -24,21 +27,24 @@ pub(crate) struct Receive {
 }
 
 impl Qp {
-    /// Takes the next receive element, from the shared queue if there is one. (One that an
-    /// unreliable message left unfinished comes first.)
+    /// Takes the next receive element, from the shared queue if the queue pair has one. An element
+    /// that is taken already comes first: an abandoned message, or a refused one that is repeated,
+    /// has left it unfinished.
     #[inline(always)]
     pub(crate) fn take_receive(&mut self, env: &mut Env<'_>) -> Result<Receive, Refusal> {
         if let Some(receive) = self.rx.receive.take() {
             return Ok(receive);
         }
         let ring = env.card.srqs.get(self.srq).map_or(&self.rq, |srq| &srq.ring);
+        // Without a receive element the receiver is not ready: an RNR NAK on a reliable connection,
+        // a drop on the unreliable services (soft-RoCE's `check_resource`).
         if ring.waiting() == 0 {
             return Err(Refusal::NotReady);
         }
         with_room(ring.stride(), |raw| self.take_receive_by(env, raw))
     }
 
-    /// As [`Qp::take_receive`], which has seen that there is an element, with room for one.
+    /// As [`Qp::take_receive`], which has checked that there is an element. `raw` is room for it.
     #[inline(always)]
     fn take_receive_by(&mut self, env: &mut Env<'_>, raw: &mut [u8]) -> Result<Receive, Refusal> {
         let card = &mut *env.card;
@@ -57,6 +63,9 @@ impl Qp {
         let wr_id = crate::queue::element::Element::wr_id(raw);
         self.trace(env, (Queue::Recv, index), raw, StepEnd::Done);
         let card = &mut *env.card;
+        // The element is in the application's memory and may hold any bytes. If it cannot be read,
+        // or names more entries than its slot holds, it completes with an error, and the NAK says
+        // that the operation failed at this end.
         let bad = read.is_err() || usize::from(count) > crate::queue::element::max_sges(raw.len());
         let count = if bad { 0 } else { count };
         let receive = Receive { wr_id, sgl: card.sgls.copy_in(raw, count), filled: 0, count };
@@ -69,7 +78,8 @@ impl Qp {
         Ok(receive)
     }
 
-    /// Appends a packet's payload to the receive element's memory.
+    /// Appends a packet's payload to the receive element's memory. Where that fails, the element
+    /// completes with an error.
     pub(crate) fn fill(
         &mut self,
         env: &mut Env<'_>,
@@ -79,6 +89,8 @@ impl Qp {
         let sges = env.card.sgls.entries(receive.sgl, receive.count);
         let room: u64 = sges.iter().map(|s| u64::from(s.len)).sum();
         let (wr_id, got) = (receive.wr_id, u64::from(receive.filled) + payload.len() as u64);
+        // A message longer than its receive element is an invalid request: the requester made it
+        // too long, and the receiver's application is told so, too.
         if got > room.min(MAX_MESSAGE.into()) {
             self.rx.receive = None;
             self.end_receive(env, receive, Status::LocalLength);
@@ -86,6 +98,8 @@ impl Qp {
         }
         let to = (self.scope(), sges);
         let filled = scatter(&env.card.regions, env.mem, to, receive.filled, payload);
+        // Entries whose keys do not open their memory are the receiver's own mistake: the peer is
+        // told that the operation failed here, not that its request was wrong.
         if let Err((error, Sge { addr, len, lkey })) = filled {
             env.card.counters.elements_protection += 1;
             let memory = Touched { key: lkey, addr, len: len.into() };
@@ -98,7 +112,7 @@ impl Qp {
         Ok(())
     }
 
-    /// A message has arrived whole.
+    /// Completes a receive element: its message has arrived whole.
     pub(super) fn complete_receive(
         &mut self,
         env: &mut Env<'_>,
@@ -124,12 +138,12 @@ impl Qp {
         );
     }
 
-    /// A receive element ends with an error.
+    /// Completes a receive element with an error.
     pub(crate) fn end_receive(&mut self, env: &mut Env<'_>, receive: &Receive, status: Status) {
         self.finish_receive(env, receive, Completion { status, ..Completion::default() });
     }
 
-    /// Gives a receive element back with `entry`.
+    /// Gives a receive element back to its owner by the completion `entry`.
     pub(crate) fn finish_receive(
         &mut self,
         env: &mut Env<'_>,
@@ -144,7 +158,7 @@ impl Qp {
         env.card.complete(env.now, self.recv_cq, entry);
     }
 
-    /// The receive element in progress is flushed with the rest.
+    /// Flushes the receive element in progress, as the rest of the queue is.
     pub(crate) fn flush_receive(&mut self, env: &mut Env<'_>) {
         if let Some(receive) = self.rx.receive.take() {
             env.card.counters.elements_flushed += 1;

@@ -1,8 +1,9 @@
-//! The requester: from send elements to request packets.
+//! The requester: turns send elements into request packets.
 //!
-//! An element is fetched and judged once; its copy stands in the card's Multi-Queue until it is
-//! acknowledged, and packets, first time or again, are always made from that copy. To go back N
-//! is to put the cursor back.
+//! An element is fetched and checked once. Its copy is in the card's Multi-Queue until it is
+//! acknowledged, and packets are always made from that copy, both the first time and again. Going
+//! back N (InfiniBand volume 1, chapter 9, Transport Layer) means to set the cursor back. Answers
+//! are taken by [`super::completer`].
 
 use super::limits::OverLimit;
 use super::refusal::Failure;
@@ -31,19 +32,19 @@ use crate::wire::{
     Transport, Xrceth,
 };
 
-/// A READ is asked for in pieces of this many response packets, so that the window bounds what a
-/// peer may pour out. The pieces lie at fixed places in the message: a repeated request is always
-/// the tail of one that the responder has seen.
+/// A READ is requested in pieces of this many response packets, so that the window limits how much
+/// a peer sends at once. The pieces begin at fixed offsets in the message, so that a repeated
+/// request is always the tail of one that the responder has received.
 pub(super) const READ_PIECE: u32 = 32;
 
 /// The requester's hot state.
 #[derive(Debug)]
 pub(crate) struct Requester {
-    /// Messages issued and not yet acknowledged.
+    /// The messages that are issued and not yet acknowledged.
     pub(crate) outstanding: List,
-    /// The message that `next` is part of; none if all issued messages are sent.
+    /// The message that `next` belongs to; none if all issued messages are sent.
     pub(crate) cursor: Cursor,
-    /// The oldest PSN not acknowledged.
+    /// The oldest PSN that is not acknowledged.
     pub(crate) una: Psn,
     /// The next PSN to send.
     pub(crate) next: Psn,
@@ -53,16 +54,16 @@ pub(crate) struct Requester {
     pub(crate) timer: Timer,
     pub(crate) retries_left: u8,
     pub(crate) rnr_retries_left: u8,
-    /// READ pieces and atomics asked for and not answered.
+    /// How many READ pieces and atomics are requested and not answered.
     pub(crate) reads: u8,
     pub(crate) recovery: Recovery,
 }
 
-/// What a requester is recovering from.
+/// Which recovery of a requester is under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Recovery {
     Nothing,
-    /// Waiting as an RNR NAK asked.
+    /// The requester waits as long as an RNR NAK asked.
     RnrWait,
     /// A response showed a loss, and the retry is under way.
     ImpliedNak,
@@ -85,9 +86,9 @@ impl Requester {
         }
     }
 
-    /// What holds of a reliable requester, whatever its peer says: all before `una` is
-    /// acknowledged, nothing beyond `high` was sent, and what lies between is less than half the
-    /// circle of PSNs, so that there is no doubt of two which is the later one.
+    /// Checks what holds for every reliable requester, for any answer of its peer: `next` is not
+    /// before `una` and not behind `high`, and there are fewer PSNs between those two than half the
+    /// circle, so that of two PSNs it is always clear which is later.
     #[inline]
     pub(super) fn debug_assert_in_order(&self) {
         let sent = self.high.distance_from(self.una);
@@ -95,7 +96,7 @@ impl Requester {
         debug_assert!(sent < psn::HALF, "{self:?}");
     }
 
-    /// Sends nothing more and waits for nothing.
+    /// Stops sending and waiting.
     pub(crate) fn stop(&mut self) {
         self.cursor = Cursor::NONE;
         self.timer.disarm();
@@ -106,25 +107,25 @@ impl Requester {
 /// Why a requester stopped sending.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Stop {
-    /// Its turn is over.
+    /// The turn is over.
     Spent,
-    /// An acknowledge, a timer or a doorbell has to come first.
+    /// An acknowledge, a timer or a doorbell must come first.
     Blocked,
 }
 
-/// What one packet carries of a message.
+/// The part of a message that one packet carries.
 struct Part {
-    /// Which packet of the message.
+    /// The index of the packet in the message.
     k: u32,
-    /// Bytes of the message before it.
+    /// Bytes of the message before the part.
     offset: u32,
-    /// Bytes of it.
+    /// Bytes of the part.
     len: u32,
     position: Position,
 }
 
 impl Part {
-    /// Bytes that fill up the last word.
+    /// How many bytes of pad fill the last word.
     #[inline]
     fn pad(&self) -> u8 {
         (self.len.wrapping_neg() & 3) as u8
@@ -132,14 +133,14 @@ impl Part {
 }
 
 impl Qp {
-    /// Sends what the turn allows; returns whether there is more that could go.
+    /// Sends as much as the turn allows. Returns whether more could be sent.
     pub(crate) fn send_requests(
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
         budget: &mut Budget,
     ) -> bool {
-        // The fetched elements are lent out of the card, so that the card can be used meanwhile.
+        // The room for elements is lent out of the card, so that the card can be used meanwhile.
         let mut fetched = core::mem::take(&mut env.card.fetched);
         let stop = self.send_until_stopped(env, batch, budget, &mut fetched);
         env.card.fetched = fetched;
@@ -189,8 +190,8 @@ impl Qp {
         }
     }
 
-    /// How many elements may be fetched at once. Of a managed queue, each is fetched just before it
-    /// runs, and none that was is recycled before it is done.
+    /// How many elements may be fetched at once. In a managed queue each element is fetched just
+    /// before it runs, and is not fetched again before it is done.
     #[inline]
     pub(super) fn fetchable(&self, most: u32) -> u32 {
         if !self.mode.contains(Mode::MANAGED_SEND) {
@@ -199,8 +200,8 @@ impl Qp {
         u32::from(self.sq.waiting() > 0 && !self.sq.is_under_way()).min(most)
     }
 
-    /// Copies the next `count` elements to the front of `fetched`; what the turn does not use is
-    /// dropped (SRNIC §4.3.1).
+    /// Copies the next `count` elements to the front of `fetched`. Elements that the turn does not
+    /// use are dropped, and fetched again later (SRNIC §4.3.1).
     #[inline(always)]
     pub(super) fn fetch(&mut self, env: &mut Env<'_>, count: u32, fetched: &mut Vec<u8>) -> bool {
         let len = count as usize * self.sq.stride();
@@ -215,14 +216,14 @@ impl Qp {
         read.is_ok()
     }
 
-    /// The ring cannot be read.
+    /// Takes the queue pair to ERROR, as its ring cannot be read.
     #[cold]
     fn lose_ring(&mut self, env: &mut Env<'_>) {
         env.card.counters.elements_invalid += 1;
         self.fail(env);
     }
 
-    /// Judges one element and gives it its PSNs.
+    /// Checks one element and gives it its PSNs.
     fn issue(&mut self, env: &mut Env<'_>, raw: &[u8]) -> Option<Stop> {
         let index = self.sq.fetched;
         let over = self.may_run(env).err();
@@ -264,7 +265,8 @@ impl Qp {
         None
     }
 
-    /// What is wrong with an element, if something is; or what the queue has to wait for first.
+    /// Checks an element as read from its slot. Returns its error, if it has one, or that the queue
+    /// must wait first.
     #[inline(always)]
     fn judge_next(
         &mut self,
@@ -286,8 +288,8 @@ impl Qp {
         Ok(failure)
     }
 
-    /// Puts an element among the outstanding work; `None` if the pool is full. One that has failed
-    /// takes no PSNs.
+    /// Adds an element to the outstanding work. `None` if the pool is full. A failed element takes
+    /// no PSNs.
     #[inline(always)]
     fn push_outstanding(
         &mut self,
@@ -320,7 +322,7 @@ impl Qp {
         cursor
     }
 
-    /// Keeps why an element was not issued.
+    /// Keeps an incident that says why an element was not issued.
     #[cold]
     fn report_unissued(&self, env: &mut Env<'_>, raw: &[u8], failure: Failure) {
         let opcode = Element::parse(raw).ok().map(|element| element.opcode);
@@ -329,7 +331,7 @@ impl Qp {
         self.report(env, outcome, (None, None), failure.blame);
     }
 
-    /// The pool of outstanding work is full: waits for room.
+    /// Waits for room in the pool of outstanding work, which is full.
     #[inline(never)]
     pub(super) fn starve(&mut self, env: &mut Env<'_>) -> Stop {
         env.card.counters.pool_full += 1;
@@ -337,7 +339,7 @@ impl Qp {
         Stop::Blocked
     }
 
-    /// Sends packets of issued messages from the cursor on. `None`: all are sent.
+    /// Sends packets of issued messages from the cursor on. `None` if all are sent.
     fn send_issued(
         &mut self,
         env: &mut Env<'_>,
@@ -384,7 +386,7 @@ impl Qp {
         None
     }
 
-    /// `psns` more PSNs of `work` are on their way.
+    /// Notes that `psns` more PSNs of `work` have been sent.
     fn sent(&mut self, env: &mut Env<'_>, work: &Outstanding, psns: u32) {
         if self.tx.next.is_before(self.tx.high) {
             env.card.counters.tx_retransmitted += 1;
@@ -405,13 +407,13 @@ impl Qp {
                 self.arm_timer(env);
             }
         } else if self.tx.next == work.end() {
-            // Unreliable: sent is done.
+            // On an unreliable service, a message that has been sent is done.
             self.tx.una = self.tx.next;
             self.complete_front(env);
         }
     }
 
-    /// Starts the wait for an acknowledge anew.
+    /// Starts the timeout for an acknowledge anew.
     pub(crate) fn arm_timer(&mut self, env: &mut Env<'_>) {
         match timers::ack_timeout(self.cold.timeout) {
             Some(wait) => {
@@ -422,7 +424,7 @@ impl Qp {
         }
     }
 
-    /// Makes the packet at `next`; returns how many PSNs it takes.
+    /// Makes the packet at `next`. Returns how many PSNs it takes.
     fn send_packet(
         &mut self,
         env: &mut Env<'_>,
@@ -456,7 +458,7 @@ impl Qp {
         }
     }
 
-    /// A packet of a SEND or WRITE.
+    /// Makes a packet of a SEND or WRITE.
     fn send_data(
         &mut self,
         env: &mut Env<'_>,
@@ -504,7 +506,7 @@ impl Qp {
         Part { k, offset, len, position: Position::new(k == 0, k + 1 == work.packets) }
     }
 
-    /// The base header of a packet of a SEND or WRITE, but for where it goes.
+    /// The base header of a packet of a SEND or WRITE, without its destination.
     #[inline]
     fn data_bth(&self, card: &Card, element: &Element, part: &Part) -> Bth {
         let window_ends = !self.tx.window.has_room(self.tx.next.distance_from(self.tx.una) + 1);
@@ -520,8 +522,9 @@ impl Qp {
         }
     }
 
-    /// Adds a packet of a SEND or WRITE: its payload is a kernel's buffer, passes a kernel, is
-    /// copied because a part of it is nowhere, or is what was gathered.
+    /// Adds a packet of a SEND or WRITE. Its payload is a kernel's buffer, or passes a kernel, or
+    /// is copied because a part of it is a null region's, or else consists of the gathered
+    /// segments.
     #[inline]
     fn push_data(
         &self,
@@ -558,7 +561,7 @@ impl Qp {
         Ok(())
     }
 
-    /// How the payload of a WRITE passes the kernel that is bound to what is sent, if one is.
+    /// How the payload of a WRITE passes the kernel that is bound to sent WRITEs, if there is one.
     #[inline(never)]
     fn passes_kernel(&self, work: &Outstanding, part: &Part) -> Option<Passing> {
         let element = &work.element;
@@ -574,9 +577,10 @@ impl Qp {
         })
     }
 
-    /// Is the packet at `next` all that is, and will soon be, outstanding; and does the peer speak
-    /// our dialect? (Several of one length are sent in one system call, behind which an acknowledge
-    /// costs little; the first would not have their length if it took that along.)
+    /// May the packet at `next` take an acknowledge along? The peer must know StRoM's dialect, and
+    /// the packet must be the only one that is outstanding or will soon be. (Several packets of one
+    /// length leave by one system call, and an acknowledge behind them costs little. A packet that
+    /// takes it along has another length.)
     fn speaks_alone(&self, card: &Card) -> bool {
         let una = match card.unsettled {
             Some(Unsettled { qpn, end, .. }) if qpn == self.qpn => end,
@@ -588,7 +592,7 @@ impl Qp {
             && !self.has_posted()
     }
 
-    /// Where the bytes of a packet lie.
+    /// Gathers the segments of memory that a packet's bytes are in.
     fn gather(
         &self,
         env: &mut Env<'_>,
@@ -614,7 +618,7 @@ impl Qp {
         })
     }
 
-    /// Asks for the piece of a READ that begins at `next`.
+    /// Requests the piece of a READ that begins at `next`.
     #[inline(never)]
     fn send_read(
         &mut self,
@@ -635,7 +639,7 @@ impl Qp {
         end - k
     }
 
-    /// What all packets of a request carry.
+    /// The header fields that all packets of a request have.
     fn extensions(&self, element: &Element) -> Extensions {
         Extensions { xrceth: Xrceth { srqn: element.srqn }, ..Extensions::default() }
     }
@@ -663,15 +667,15 @@ impl Qp {
         env.card.counters.tx_bytes += u64::from(payload);
     }
 
-    /// Where a datagram goes, and to which queue pair.
+    /// The path of a datagram, and the queue pair at its end.
     fn destination(&self, env: &Env<'_>, element: &Element) -> Result<(Path, u32), AccessError> {
         let (ah, qpn) = element.ud();
-        // The handle was there when the element was judged, but that may be a turn ago.
+        // The handle existed when the element was checked, but that may be a turn ago.
         let ah = env.card.ahs.get(ah).ok_or(AccessError::Key)?;
         Ok((ah.path, qpn))
     }
 
-    /// The datagram header; a Q_Key with its top bit set stands for the queue pair's own.
+    /// The datagram header. A Q_Key with its top bit set means the queue pair's own.
     fn deth(&self, element: &Element) -> Deth {
         let qkey = if element.key >> 31 == 1 { self.qkey } else { element.key };
         Deth { qkey, src_qp: self.qpn }

@@ -1,8 +1,15 @@
-//! The responder: a peer's requests, judged and carried out in order.
+//! The responder: checks a peer's requests and carries them out in order.
 //!
-//! A request ahead of the expected PSN is told once what is missing; one behind it is a duplicate,
-//! acknowledged or answered again; the expected one is checked against the op-code table, the
-//! message it is part of, and memory, and only then changes anything.
+//! The PSN decides first. A request ahead of the expected PSN shows that a packet is missing, and
+//! is answered by one NAK; a request behind it is a duplicate, and is acknowledged or answered
+//! again. The expected request is checked against the message that it is part of, its length, and
+//! memory, in this order, and changes nothing before it has passed.
+//!
+//! The rules are those of InfiniBand volume 1, chapter 9 (Transport Layer). A check that names a
+//! function does what that function of soft-RoCE does (Linux, `drivers/infiniband/sw/rxe/`, here
+//! `rxe_resp.c`). StRoM §4.1 describes the same checks in hardware. READs, atomics and FLUSHes are
+//! in [`super::answers`], receive elements in [`super::receive`], acknowledges in
+//! [`super::acknowledge`].
 
 use super::Qp;
 use super::acknowledge::{Held, Owed};
@@ -25,47 +32,47 @@ pub(crate) struct Responder {
     pub(crate) expected: Psn,
     /// Messages completed, 24 bits.
     pub(crate) msn: u32,
-    /// READs and atomics, answered or to be answered, oldest first.
+    /// The READs and atomics that are kept, answered or not, oldest first.
     pub(crate) answers: List,
-    /// How many of them are still to be sent.
+    /// How many of `answers` have packets still to be sent.
     pub(crate) pending: u16,
     /// The last request was a READ or an atomic.
     pub(crate) ends_with_answer: bool,
-    /// What the next acknowledge is to say.
+    /// What the next acknowledge says.
     pub(crate) reply: Owed,
-    /// The low bits of the PSN that all before has been acknowledged of.
+    /// The low bits of a PSN: every request before it has been acknowledged.
     pub(crate) acknowledged: u16,
     /// Is an acknowledge held back?
     pub(crate) held: Held,
-    /// So many acknowledges are not to be held back.
+    /// How many of the next acknowledges must not be held back.
     pub(crate) prompt: u16,
-    /// How often in a row one was held back in vain.
+    /// How many times in a row holding an acknowledge back saved no packet.
     pub(crate) vain: u8,
-    /// A NAK was sent for the expected PSN: silence until it comes.
+    /// A NAK was sent for the expected PSN; no other follows until the expected request comes.
     pub(crate) nak_sent: bool,
     /// The connection ends as soon as the answers before the NAK, and the NAK, have left.
     pub(crate) breaking: bool,
-    /// A congestion notification is owed.
+    /// A congestion notification must be sent.
     pub(crate) cnp_owed: bool,
-    /// The message in progress, by its operation.
+    /// The operation of the message in progress.
     pub(crate) current: Option<Operation>,
-    /// A WRITE in progress: where its next byte goes.
+    /// Of a WRITE in progress: where its next byte goes.
     write_addr: u64,
-    /// Its key; of an RPC WRITE, the invocation.
+    /// Of a WRITE in progress: its key. Of an RPC WRITE: the invocation.
     pub(super) write_rkey: u32,
-    /// Bytes of it still to come.
+    /// Of a WRITE or RPC WRITE in progress: the bytes still to come.
     pub(super) write_left: u32,
-    /// Bytes of it in all.
+    /// Of a WRITE or RPC WRITE in progress: the bytes of the whole message.
     pub(super) write_total: u32,
-    /// A SEND in progress: the receive element it fills.
+    /// Of a SEND in progress: the receive element that it fills.
     pub(crate) receive: Option<Receive>,
 }
 
-/// Where a packet of a WRITE goes.
+/// Where the payload of a WRITE's packet goes.
 struct Target {
     addr: u64,
     rkey: u32,
-    /// Where that is on the bus, if it is in one piece.
+    /// The bus address of the range, if it is in one piece.
     place: Option<u64>,
     /// Bytes of the packet's payload.
     len: u32,
@@ -101,15 +108,21 @@ impl Qp {
     /// A request on a reliable connection.
     pub(crate) fn handle_request(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
+        // After a refusal the connection carries out nothing more: all that is left to send are
+        // the answers before it and the NAK.
         if self.rx.breaking {
             env.card.counters.drop_qp_state += 1;
             return;
         }
+        // A PSN behind the expected one is a duplicate, and is never executed as a new request
+        // (`check_psn`; StRoM §4.1).
         if psn.is_before(self.rx.expected) {
             self.handle_duplicate(env, packet);
             self.schedule(env.card);
             return;
         }
+        // A PSN ahead of the expected one shows a loss: one NAK names the expected PSN, and all
+        // further packets are dropped in silence until that one comes (`check_psn`).
         if psn != self.rx.expected {
             env.card.counters.rx_out_of_sequence += 1;
             if !self.rx.nak_sent {
@@ -122,6 +135,7 @@ impl Qp {
                 self.rx.nak_sent = false;
                 self.rx.expected = psn.plus(psns);
                 env.card.counters.rx_bytes += packet.payload.len() as u64;
+                // An RNR NAK that has not left yet is out of date: its request has been done.
                 let now_ready = matches!(self.rx.reply, Owed::Negative(syndrome)
                     if matches!(Syndrome::parse(syndrome), Syndrome::Rnr { .. }));
                 if now_ready || packet.bth.ack_req && self.rx.reply == Owed::Nothing {
@@ -131,10 +145,14 @@ impl Qp {
                     self.schedule(env.card);
                 }
             }
+            // A receiver that is not ready says how long the requester waits; the connection
+            // stays, and the request is repeated with the same PSN.
             Err(Refusal::NotReady) => {
                 env.card.counters.tx_rnr_naks += 1;
                 self.refuse(env, Syndrome::Rnr { timer: self.cold.min_rnr_timer });
             }
+            // Any other refusal ends the connection: the requester is told why by a NAK, and both
+            // queue pairs go to ERROR.
             Err(Refusal::Nak(nak, blame)) => {
                 self.report_packet(env, Outcome::Refused(nak), packet, *blame);
                 self.break_connection(env, nak);
@@ -142,7 +160,7 @@ impl Qp {
         }
     }
 
-    /// Keeps what a refused packet was refused for.
+    /// Keeps an incident that says why a packet was refused.
     pub(super) fn report_packet(
         &self,
         env: &mut Env<'_>,
@@ -153,21 +171,24 @@ impl Qp {
         self.report(env, outcome, (Some(packet.op), Some(packet.bth.psn)), blame);
     }
 
-    /// Owes the requester a NAK for the expected PSN; then silence until it comes.
+    /// Owes the requester a NAK for the expected PSN. No other NAK follows until that request
+    /// comes.
     fn refuse(&mut self, env: &mut Env<'_>, syndrome: Syndrome) {
         self.rx.nak_sent = true;
         self.rx.reply = Owed::Negative(syndrome.byte());
         self.schedule(env.card);
     }
 
-    /// A request that cannot be carried out ends the connection: the answers to those before it, a
-    /// last NAK, then ERROR.
+    /// A request that cannot be carried out ends the connection: the answers to the requests before
+    /// it leave, then a last NAK, and the queue pair goes to ERROR.
     pub(crate) fn break_connection(&mut self, env: &mut Env<'_>, nak: Nak) {
         self.refuse(env, Syndrome::Nak(nak));
         env.card.events.push_back(match nak {
             Nak::RemoteAccess => Event::QpAccessError(self.qpn),
             _ => Event::QpRequestError(self.qpn),
         });
+        // A receive element that the refused message has taken completes with an error, so that
+        // the application gets its buffer back.
         if let Some(receive) = self.rx.receive.take() {
             self.end_receive(env, &receive, Status::RemoteInvalidRequest);
         }
@@ -178,6 +199,9 @@ impl Qp {
         }
     }
 
+    /// A duplicate shows that its answer was lost or is late. SEND and WRITE are acknowledged again
+    /// and not carried out again, a READ is carried out again, an atomic is answered from its saved
+    /// result (`duplicate_request`).
     fn handle_duplicate(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
         env.card.counters.rx_duplicates += 1;
         match packet.op.operation {
@@ -187,12 +211,15 @@ impl Qp {
             }
             Operation::AtomicWrite | Operation::Flush => self.answer_done_again(env, packet),
             _ if self.rx.reply == Owed::Nothing => self.rx.reply = Owed::Acknowledge,
+            // What is owed already says at least as much.
             _ => {}
         }
     }
 
     /// Carries out the expected request; returns how many PSNs it takes.
     fn execute(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) -> Result<u32, Refusal> {
+        // A packet that cannot follow the last one, or whose length its position forbids, is an
+        // invalid request (`check_op_seq`, `check_length`).
         if !self.follows(packet) || !self.has_legal_length(packet) {
             return Err(Refusal::invalid(env, Cause::Sequence));
         }
@@ -206,7 +233,8 @@ impl Qp {
             Operation::AtomicWrite => return self.execute_atomic_write(env, packet),
             Operation::Flush => return self.execute_flush(env, packet),
             Operation::Rpc | Operation::RpcWrite => self.execute_rpc(env, packet)?,
-            // Answers are the completer's; notifications do not come this way.
+            // An op-code that is no request is an invalid request. None arrives here: answers go to
+            // the completer, and congestion notifications are taken before.
             _ => return Err(Refusal::invalid(env, Cause::Sequence)),
         };
         self.rx.ends_with_answer = false;
@@ -219,7 +247,8 @@ impl Qp {
         Ok(psns)
     }
 
-    /// May this packet follow the last one?
+    /// May this packet follow the last one? Between messages only a FIRST or ONLY may come; within
+    /// a message only a MIDDLE or LAST of the same operation (`check_op_seq`).
     pub(crate) fn follows(&self, packet: &Packet<'_>) -> bool {
         match self.rx.current {
             None => packet.op.position.begins(),
@@ -227,7 +256,8 @@ impl Qp {
         }
     }
 
-    /// FIRST and MIDDLE are full, LAST is not empty, none is longer than the path MTU.
+    /// FIRST and MIDDLE carry exactly the path MTU, LAST at least one byte, and no packet carries
+    /// more than the path MTU (`check_length`).
     pub(crate) fn has_legal_length(&self, packet: &Packet<'_>) -> bool {
         use crate::wire::Position::{First, Last, Middle, Only};
         let (len, mtu) = (packet.payload.len(), usize::from(self.mtu));
@@ -243,12 +273,15 @@ impl Qp {
         env: &mut Env<'_>,
         packet: &Packet<'_>,
     ) -> Result<u32, Refusal> {
+        // A SEND needs a receive element; without one the receiver is not ready (`check_resource`).
         let mut receive = self.take_receive(env)?;
-        // Kept before anything can go wrong: whatever happens, its owner is told.
+        // The element is kept before anything can go wrong, so that every way out completes it.
         self.rx.receive = Some(receive);
         self.fill(env, &mut receive, packet.payload)?;
         self.rx.receive = Some(receive);
         if packet.op.position.ends() {
+            // SEND WITH INVALIDATE ends the use of a key that the peer was given. A key that it
+            // may not end is an access error, and the receive completes with an error.
             let invalidates = packet.op.follows.contains(Follows::IETH);
             if invalidates {
                 let key = packet.ext.imm_or_key;
@@ -269,20 +302,26 @@ impl Qp {
         packet: &Packet<'_>,
     ) -> Result<u32, Refusal> {
         let len = packet.payload.len() as u32;
+        // Only the first packet names a place; the others continue where the last one ended
+        // (StRoM §4.1, MSN table).
         let (addr, rkey, left, total) = if packet.op.position.begins() {
             let Reth { addr, rkey, len } = packet.ext.reth;
             (addr, rkey, len, len)
         } else {
             (self.rx.write_addr, self.rx.write_rkey, self.rx.write_left, self.rx.write_total)
         };
+        // The payloads of a WRITE add up to the length that its first packet named, and the last
+        // packet completes it: neither more bytes nor fewer (`check_rkey`).
         if left < len || packet.op.position.ends() != (left == len) {
             let cause = Cause::Length { got: len.into(), expected: left.into() };
             return Err(Refusal::invalid(env, cause));
         }
-        // The whole range is judged before its first byte is written, and a receive element is
-        // taken only when nothing but the driver can still refuse the data.
+        // The key must open the whole range before the first byte is written (`check_rkey`). Each
+        // later packet's part is checked again, since the owner may end the key meanwhile.
         let judged = if packet.op.position.begins() { total } else { len };
         let place = self.check_remote(env, rkey, addr, judged.into(), Access::REMOTE_WRITE)?;
+        // WRITE WITH IMMEDIATE takes a receive element (`check_resource`), and takes it last: from
+        // here on only memory or a bound kernel can refuse the data.
         let imm = packet.op.follows.contains(Follows::IMM);
         let receive = if imm { Some(self.take_receive(env)?) } else { None };
         let to = Target { addr, rkey, place, len };
@@ -291,6 +330,8 @@ impl Qp {
         } else {
             self.write_payload(env, &to, packet.payload)
         };
+        // A refused WRITE keeps its receive element: it completes with the connection's error, or
+        // serves the request when it is repeated.
         if let Err(refusal) = written {
             self.rx.receive = receive;
             return Err(refusal);
@@ -308,7 +349,7 @@ impl Qp {
         Ok(1)
     }
 
-    /// Writes what the bound kernel lets through of a WRITE's payload.
+    /// Writes the part of a WRITE's payload that the bound kernel lets through.
     #[inline(never)]
     fn write_through_tap(
         &mut self,
@@ -317,7 +358,8 @@ impl Qp {
         place: (u32, u32),
         payload: &[u8],
     ) -> Result<(), Refusal> {
-        // Lent out of the card, and back whatever comes of it: its allocation is used again.
+        // The buffer is lent out of the card and given back in every case, so that its allocation
+        // is used again.
         let mut replaced = core::mem::take(&mut env.card.kernel.replaced);
         let tapped = self.tap_write(env, (to.addr, to.rkey), place, payload, &mut replaced);
         let written =
@@ -326,7 +368,8 @@ impl Qp {
         written
     }
 
-    /// Writes a WRITE's payload, which has been judged, to where it is to go.
+    /// Writes a WRITE's payload, which has passed all checks. Memory that has gone away meanwhile
+    /// refuses the request.
     #[inline(always)]
     fn write_payload(&self, env: &mut Env<'_>, to: &Target, payload: &[u8]) -> Result<(), Refusal> {
         let Target { addr, rkey, place, len } = *to;
@@ -342,8 +385,8 @@ impl Qp {
         })
     }
 
-    /// Does the key open this range to the peer, on this queue pair? An empty range needs no key.
-    /// If so: where on the bus the range lies, if in one piece.
+    /// Does the key open this range to the peer, on this queue pair? If so: the bus address of the
+    /// range, if it is in one piece.
     pub(crate) fn check_remote(
         &self,
         env: &mut Env<'_>,
@@ -353,12 +396,16 @@ impl Qp {
         need: Access,
     ) -> Result<Option<u64>, Refusal> {
         let memory = Touched { key: rkey, addr, len };
+        // The queue pair must permit the operation to its peer, whatever the key permits.
         if !self.access.contains(need) {
             return Err(Refusal::not_permitted(env, memory));
         }
+        // A request for no bytes needs no key (`check_rkey`).
         if len == 0 {
             return Ok(None);
         }
+        // The key must exist, be of this protection domain, permit the operation, and hold the
+        // whole range (`check_rkey`); otherwise the NAK is "remote access error".
         let place = env.card.regions.locate(rkey, self.scope(), addr, len, need);
         place.map_err(|error| Refusal::access(env, error, memory))
     }

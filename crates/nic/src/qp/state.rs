@@ -1,4 +1,4 @@
-//! The queue pair's states, its attributes, and the table of what may follow what.
+//! The queue pair's states, its attributes, and the table of the transitions between states.
 
 use bitflags::bitflags;
 use thiserror::Error;
@@ -11,15 +11,15 @@ use crate::wire::Dialect;
 /// A queue pair's state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
-    /// Just created, or forgotten.
+    /// Just created, or taken back to the beginning.
     Reset,
-    /// Takes receive requests; moves nothing.
+    /// Takes receive requests, and neither receives nor sends.
     Init,
     /// Ready to receive.
     Rtr,
-    /// Ready to send too.
+    /// Ready to receive and to send.
     Rts,
-    /// Send queue draining: finishes what is outstanding, begins nothing.
+    /// Send queue draining: finishes outstanding requests, and begins no others.
     Sqd,
     /// Send queue error (unreliable services): receives, does not send.
     Sqe,
@@ -35,7 +35,7 @@ pub enum Mtu {
     B256 = 256,
     /// 512 bytes.
     B512 = 512,
-    /// 1024 bytes: for links of 1500.
+    /// 1024 bytes: for links with an IP MTU of 1500.
     B1024 = 1024,
     /// 2048 bytes.
     B2048 = 2048,
@@ -44,12 +44,12 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// Bytes.
+    /// The path MTU in bytes.
     pub const fn bytes(self) -> u32 {
         self as u32
     }
 
-    /// The MTU of so many bytes.
+    /// The path MTU of `bytes` bytes, if there is such a one.
     pub(crate) fn from_bytes(bytes: u16) -> Option<Mtu> {
         (1..=5).filter_map(Mtu::from_code).find(|mtu| *mtu as u16 == bytes)
     }
@@ -65,7 +65,7 @@ impl Mtu {
         }
     }
 
-    /// The MTU of a code.
+    /// The path MTU with this code.
     pub const fn from_code(code: u8) -> Option<Mtu> {
         Some(match code {
             1 => Mtu::B256,
@@ -79,7 +79,7 @@ impl Mtu {
 
     /// The largest path MTU whose packets fit an IP packet of `ip_mtu` bytes.
     pub fn fitting(ip_mtu: usize) -> Mtu {
-        // IPv6 and UDP headers, the longest transport headers, pad and ICRC.
+        // What is left beside IPv6 and UDP headers, the longest transport headers, pad and ICRC.
         let room = ip_mtu.saturating_sub(40 + 8 + crate::wire::MAX_HEADER + 3 + 4);
         [Mtu::B4096, Mtu::B2048, Mtu::B1024, Mtu::B512]
             .into_iter()
@@ -88,7 +88,7 @@ impl Mtu {
     }
 }
 
-/// Attributes for [`crate::Nic::modify_qp`]; those that are `None` stay as they are.
+/// Attributes for [`crate::Nic::modify_qp`]. `None` leaves an attribute unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct QpAttr {
     /// The state to go to.
@@ -97,7 +97,7 @@ pub struct QpAttr {
     pub access: Option<Access>,
     /// The key that datagrams to this queue pair must carry.
     pub qkey: Option<u32>,
-    /// Where the peer is.
+    /// The path to the peer.
     pub path: Option<Path>,
     /// Bytes of payload in a full packet.
     pub path_mtu: Option<Mtu>,
@@ -107,19 +107,19 @@ pub struct QpAttr {
     pub rq_psn: Option<Psn>,
     /// The first PSN to send.
     pub sq_psn: Option<Psn>,
-    /// READs and atomics that we may have outstanding at the peer, at most 16.
+    /// READs and atomics that this queue pair may have outstanding at the peer, at most 16.
     pub max_rd_atomic: Option<u8>,
     /// READs and atomics that the peer may have outstanding here, at most 16.
     pub max_dest_rd_atomic: Option<u8>,
-    /// The wait our RNR NAKs ask for: a code, see [`crate::qp::rnr_delay`].
+    /// The wait that RNR NAKs of this queue pair ask for: a code, see [`crate::qp::rnr_delay`].
     pub min_rnr_timer: Option<u8>,
-    /// The wait for an acknowledge: 4.096 µs · 2^n, 0 for ever, at most 31.
+    /// The wait for an acknowledge: 4.096 µs · 2^n with n at most 31; 0 means without limit.
     pub timeout: Option<u8>,
     /// Retries without progress, at most 7.
     pub retry_cnt: Option<u8>,
-    /// RNR retries; 7 means for ever.
+    /// RNR retries; 7 means without limit.
     pub rnr_retry: Option<u8>,
-    /// Which meaning StRoM's op-codes have: set only what both ends agreed to.
+    /// The dialect. Both ends must have agreed to it.
     pub dialect: Option<Dialect>,
 }
 
@@ -144,7 +144,7 @@ bitflags! {
     }
 }
 
-/// Why attributes were refused. Nothing was changed.
+/// Why attributes were refused. Everything is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ModifyQpError {
     /// No such queue pair.
@@ -175,10 +175,10 @@ pub enum ModifyQpError {
         from: State,
         /// The state asked for.
         to: State,
-        /// The name of an attribute that is too much.
+        /// The name of an attribute that is not taken.
         extra: &'static str,
     },
-    /// A value out of range.
+    /// A value is out of range.
     #[error("{0} is out of range")]
     Range(&'static str),
 }
@@ -222,25 +222,25 @@ impl QpAttr {
     }
 }
 
-/// The columns of the table: a service, and which half of it.
+/// The columns of the table: a service, and for XRC the end of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Service {
     Rc,
     Uc,
     Ud,
-    /// The half of an XRC connection that sends.
+    /// An XRC sender.
     XrcSend,
-    /// The half that receives.
+    /// An XRC target.
     XrcReceive,
 }
 
-/// One row: from, to, and per service what must and what may be given.
+/// One row: the two states, and for each service the attributes that must and may be given.
 struct Row {
     from: State,
     to: State,
-    /// Required for RC, UC, UD, and an XRC connection's sender and receiver.
+    /// Required for RC, UC, UD, XRC senders and XRC targets.
     must: [Mask; 5],
-    /// Optional for them.
+    /// Optional for the same.
     may: [Mask; 5],
 }
 
@@ -263,9 +263,9 @@ const REQUESTER: Mask =
     mask(&[Mask::SQ_PSN, Mask::MAX_RD, Mask::TIMEOUT, Mask::RETRY, Mask::RNR_RETRY]);
 const ONCE_SENDING: [Mask; 5] = [ACCESS_RNR, ACCESS, Mask::QKEY, ACCESS, ACCESS_RNR];
 
-/// Transitions that take attributes (InfiniBand specification, "QP state transition properties";
-/// ibv_modify_qp(3) has the required ones). Any state may go to RESET or ERROR with none. For UD,
-/// `path_mtu` and `access` are accepted where RC takes them, since one port has one MTU.
+/// Transitions that take attributes. The manual page ibv_modify_qp(3) lists the required ones. Any
+/// state may go to RESET or ERROR without attributes. For UD, `path_mtu` and `access` are accepted
+/// where RC takes them, since one port has one MTU.
 const TABLE: [Row; 11] = [
     Row {
         from: State::Reset,
@@ -370,7 +370,7 @@ mod tests {
     const ALL: [State; 7] =
         [State::Reset, State::Init, State::Rtr, State::Rts, State::Sqd, State::Sqe, State::Error];
 
-    /// The whole matrix of a service: what a bare change of state is told.
+    /// The whole matrix of a service: the answer to each change of state without attributes.
     fn matrix(service: Service) -> String {
         let mut out = String::new();
         for from in ALL {

@@ -4,9 +4,9 @@ use crate::psn::Psn;
 
 /// A window in packets that halves at a sign of congestion and grows by one a round trip.
 ///
-/// Additive increase and multiplicative decrease, at most one decrease a window: the credit that
-/// the scheduler asks for (SRNIC §4.3). A receiver with a small socket buffer is thus filled, not
-/// flooded.
+/// Additive increase and multiplicative decrease, with at most one decrease for each window. It is
+/// the credit that the scheduler asks for (SRNIC §4.3.1). So a receiver with a small socket buffer
+/// is not sent more than it can hold for long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     size: u16,
@@ -15,11 +15,11 @@ pub(crate) struct Window {
     recover: Recover,
 }
 
-/// No second decrease before the first is over.
+/// Whether a decrease is under way. No second decrease comes before it is over.
 #[derive(Clone, Copy, Debug)]
 enum Recover {
     No,
-    /// Until this PSN is acknowledged.
+    /// It is over when this PSN is acknowledged.
     Until {
         low: u16,
         high: u8,
@@ -27,7 +27,7 @@ enum Recover {
 }
 
 impl Recover {
-    // Kept in 4 bytes: the window is part of every queue pair's hot state.
+    // The PSN takes 3 bytes and the tag one, as the window is part of every queue pair's hot state.
     fn until(psn: Psn) -> Recover {
         Recover::Until { low: psn.value() as u16, high: (psn.value() >> 16) as u8 }
     }
@@ -42,7 +42,7 @@ impl Recover {
     }
 }
 
-/// The smallest window: enough for an acknowledge to be asked for and to show a loss.
+/// The smallest window: enough packets that one requests an acknowledge, which shows a loss.
 const LEAST: u16 = 4;
 
 impl Window {
@@ -56,20 +56,21 @@ impl Window {
         in_flight < u32::from(self.size)
     }
 
-    /// How many packets may leave between two that ask for an acknowledge: so few that even when
-    /// the window halves, one of those in flight has asked.
+    /// How many packets may leave between two that request an acknowledge: so few that even when
+    /// the window halves, one of those in flight has requested one.
     #[inline]
     pub(crate) fn ask_every(&self, most: u32) -> u32 {
         most.min(u32::from(self.size) / 4).max(1)
     }
 
-    /// It never closes, and never opens wider than it may.
+    /// Checks that the window is between its smallest size and its limit.
     #[inline]
     fn debug_assert_in_bounds(&self, limit: u16) {
         debug_assert!((LEAST..=limit.max(LEAST)).contains(&self.size), "{self:?}, {limit}");
     }
 
-    /// `packets` more are acknowledged, all before `una`; the window grows up to `limit`.
+    /// Notes that `packets` more are acknowledged, and so all before `una`. The window grows up to
+    /// `limit`.
     pub(crate) fn acknowledged(&mut self, packets: u32, una: Psn, limit: u16) {
         if self.recover.is_over(una) {
             self.recover = Recover::No;
@@ -84,15 +85,16 @@ impl Window {
         self.debug_assert_in_bounds(limit);
     }
 
-    /// Congestion or loss was seen while packets up to `high` were out.
+    /// Halves the window, as congestion or a loss was seen while packets up to `high` were
+    /// outstanding.
     pub(crate) fn shrink(&mut self, high: Psn) {
         if matches!(self.recover, Recover::No) {
             self.halve(high);
         }
     }
 
-    /// As [`Window::shrink`], after a time without any answer. That is worse, and a decrease before
-    /// was not enough: what was sent since may stand in a queue, and must not be added to in full.
+    /// As [`Window::shrink`], after a timeout, and even if a decrease is under way: it was not
+    /// enough, as the packets sent since may still be in a queue of the network.
     pub(crate) fn shrink_again(&mut self, high: Psn) {
         self.halve(high);
     }

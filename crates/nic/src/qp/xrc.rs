@@ -1,8 +1,10 @@
 //! XRC: a connection whose requests name the shared receive queue that they are for.
 //!
-//! The sender's half only asks and the receiver's only answers. A request's queue says whose memory
-//! is meant and which queue is told: protection domain and completion queue are the shared receive
-//! queue's (InfiniBand specification, annex A14).
+//! An XRC queue pair is either a sender, which only makes requests, or a target, which only answers
+//! them. A target works in the protection domain of the shared receive queue that the request
+//! names, and completes into that queue's completion queue. The rules are those of InfiniBand annex
+//! A14 (XRC); the rest of the transport is that of a reliable connection
+//! ([`super::responder`], [`super::completer`]).
 
 use super::Qp;
 use crate::env::Env;
@@ -11,20 +13,23 @@ use crate::incident::{Cause, Outcome};
 use crate::wire::{Nak, Packet};
 
 impl Qp {
-    /// A request on an XRC connection: for the receiver's half.
+    /// A request on an XRC connection: for the target.
     pub(super) fn handle_xrc_request(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        // Only a target, which has an XRC domain, takes requests.
         if self.cold.xrcd.is_none() {
             env.card.counters.drop_transport += 1;
             return;
         }
-        // A request out of turn changes nothing, so that it need not name a queue.
+        // A duplicate, or a request ahead of the expected PSN, uses no queue, so that the one it
+        // names is not looked up.
         if packet.bth.psn != self.rx.expected || self.turn_to_queue(env, packet) {
             self.handle_request(env, packet);
         }
     }
 
-    /// An answer on an XRC connection: for the sender's half.
+    /// An answer on an XRC connection: for the sender.
     pub(super) fn handle_xrc_response(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        // Only a sender has requests that can be answered.
         if self.cold.xrcd.is_some() {
             env.card.counters.drop_transport += 1;
             return;
@@ -32,22 +37,23 @@ impl Qp {
         self.handle_response(env, packet);
     }
 
-    /// Works for the queue that the expected request names, from here on. If there is no such
-    /// queue in the domain, the connection breaks.
+    /// Turns the target to the shared receive queue that the expected request names. If the queue
+    /// does not exist, or is not in the target's XRC domain, the connection ends.
     fn turn_to_queue(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) -> bool {
         let (card, srqn) = (&mut *env.card, packet.ext.xrceth.srqn);
         let handle = card.xrc_srqs.get(srqn).copied();
         let found = handle.and_then(|handle| card.srqs.get(handle));
         let queue = found.and_then(|srq| Some((srq.pd, srq.xrc.filter(|x| self.is_in(x.xrcd))?)));
-        // A message keeps to the queue that it began with.
+        // Every packet of a message names the queue that its first packet names.
         let strays = !packet.op.position.begins() && handle != Some(self.srq);
         match (handle, queue) {
             (Some(handle), Some((pd, xrc))) if !strays => {
                 (self.srq, self.pd, self.recv_cq) = (handle, pd, xrc.cq);
                 true
             }
-            // Counted where all requests are.
+            // A connection that is ending drops requests in `handle_request`, which counts them.
             _ if self.rx.breaking => true,
+            // A queue that the peer may not name is an invalid request.
             _ => {
                 card.counters.refused_xrc_srq += 1;
                 let (nak, op) = (Nak::InvalidRequest, Some(packet.op));

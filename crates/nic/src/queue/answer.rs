@@ -1,26 +1,26 @@
-//! READs and atomics of peers: what they ask, kept to be answered, once or again.
+//! READs and atomics of peers, kept to be answered, and answered again if they are repeated.
 
 use crate::memory::key::Pd;
 use crate::psn::Psn;
 
-/// A READ or atomic: what is asked, and how far the answer is.
+/// A READ or atomic of a peer, and how much of its answer has been sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
     pub(crate) psn: Psn,
     pub(crate) packets: u32,
     pub(crate) asked: Asked,
-    /// Packets of it to send: those from `next` to `end`, begun at `start`.
+    /// The packets to send are those from `start` to `end`; those before `next` have been sent.
     pub(crate) start: u32,
     pub(crate) next: u32,
     pub(crate) end: u32,
-    /// It has been answered in full at least once.
+    /// The whole answer has been sent at least once.
     pub(crate) answered: bool,
 }
 
-/// What is asked, as far as the answer needs it.
+/// The request, as far as its answer needs it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked {
-    /// Of this protection domain (which an XRC connection has as many of as it has queues).
+    /// A READ, in protection domain `pd`. (On an XRC connection, that is the queue's.)
     Read {
         addr: u64,
         rkey: u32,
@@ -30,7 +30,7 @@ pub(crate) enum Asked {
     Atomic {
         original: u64,
     },
-    /// An ATOMIC WRITE or FLUSH: that it is done.
+    /// An ATOMIC WRITE or FLUSH, which is done.
     Done,
 }
 

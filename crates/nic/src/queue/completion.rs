@@ -1,4 +1,4 @@
-//! Completions and their queues.
+//! Completions, and the completion queues that they wait in.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,25 +13,25 @@ use crate::timers::Timer;
 /// How a work request ended (the verbs' completion statuses).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum Status {
-    /// As asked.
+    /// The request was carried out.
     #[error("success")]
     Success,
     /// A message longer than the queue pair or the receive element takes.
     #[error("local length error: the message does not fit the posted buffer or the MTU")]
     LocalLength,
-    /// The element itself is wrong, or the queue pair cannot do it.
+    /// The element itself is wrong, or the queue pair cannot carry it out.
     #[error("local queue pair operation error: the work request is malformed")]
     LocalQpOperation,
-    /// A local key, its bounds or its permissions.
+    /// A local key, its bounds or its permissions are wrong.
     #[error("local protection error: a local key does not open the given memory")]
     LocalProtection,
     /// The queue pair went to the error state before this request was carried out.
     #[error("flushed: the queue pair went to the error state")]
     Flushed,
-    /// The peer answered with something that does not fit the request.
+    /// The peer's answer does not fit the request.
     #[error("bad response: the peer's answer does not fit the request")]
     BadResponse,
-    /// The peer says that the request is not one it can carry out.
+    /// The peer's queue pair cannot carry out such a request.
     #[error("remote invalid request: the peer's queue pair does not take such a request")]
     RemoteInvalidRequest,
     /// The peer refused the key, the bounds or the permission.
@@ -40,13 +40,13 @@ pub enum Status {
     /// The peer failed to carry out the request.
     #[error("remote operational error: the peer failed to carry out the request")]
     RemoteOperation,
-    /// No answer after all retries.
+    /// The peer did not answer after all retries.
     #[error("transport retry counter exceeded: the peer did not answer")]
     RetryExceeded,
-    /// The peer stayed without receive elements after all retries.
+    /// The peer still had no receive element after all retries.
     #[error("RNR retry counter exceeded: the peer posts no receive requests")]
     RnrRetryExceeded,
-    /// A memory window could not be bound, or a key not be invalidated.
+    /// A memory window could not be bound, or a key could not be invalidated.
     #[error("memory window error: the window cannot be bound so, or the key not be invalidated")]
     MwBind,
 }
@@ -54,25 +54,25 @@ pub enum Status {
 /// What kind of work a completion reports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WorkKind {
-    /// A send request, by its operation (binding a window and invalidating a key are such).
+    /// A send request, by its operation. (Binding a window or invalidating a key is one, too.)
     Send(super::Opcode),
     /// A receive request that a SEND filled.
     Recv,
     /// A receive request that a WRITE with immediate took.
     RecvWriteImm,
-    /// A send element that was flushed unread: what it asked for is not known.
+    /// A send element that was flushed unread, so that its operation is not known.
     Unread,
 }
 
 impl WorkKind {
-    /// Does it report a receive request (and not a send request)?
+    /// Is this a receive request, and not a send request?
     pub const fn is_receive(self) -> bool {
         matches!(self, WorkKind::Recv | WorkKind::RecvWriteImm)
     }
 }
 
 bitflags! {
-    /// What else a completion says.
+    /// Further properties of a completion.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct CompletionFlags: u8 {
         /// `imm_or_key` is immediate data.
@@ -89,13 +89,14 @@ bitflags! {
 /// A completion-queue entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// From the work request.
+    /// The id from the work request.
     pub wr_id: u64,
-    /// How it ended. If not [`Status::Success`], only `wr_id`, `qpn` and `status` mean anything.
+    /// How the request ended. If not [`Status::Success`], only `wr_id`, `qpn` and `status` mean
+    /// anything.
     pub status: Status,
-    /// What ended.
+    /// The kind of request.
     pub kind: WorkKind,
-    /// The queue pair, ours.
+    /// The number of this card's queue pair.
     pub qpn: u32,
     /// Bytes moved (for UD receives: GRH included).
     pub len: u32,
@@ -103,17 +104,17 @@ pub struct Completion {
     pub imm_or_key: u32,
     /// The sending queue pair of a datagram.
     pub src_qp: u32,
-    /// What else.
+    /// Further properties.
     pub flags: CompletionFlags,
     /// When the card wrote the entry, by the driver's clock.
     pub at: Time,
 }
 
 impl Completion {
-    /// The completion of a request that ended well; else the error, as a value to be returned.
+    /// This completion if the request succeeded; otherwise an error that can be returned.
     ///
     /// # Errors
-    /// It ended otherwise: its status says how.
+    /// If the request failed: the status says how.
     pub const fn ok(self) -> Result<Completion, CompletionError> {
         match self.status {
             Status::Success => Ok(self),
@@ -121,36 +122,36 @@ impl Completion {
         }
     }
 
-    /// The immediate data that came, if any did.
+    /// The immediate data that came with the message, if it had any.
     pub const fn imm(&self) -> Option<u32> {
         if self.flags.contains(CompletionFlags::IMM) { Some(self.imm_or_key) } else { None }
     }
 }
 
-/// A work request that did not end well.
+/// A work request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("work request {wr_id} of queue pair {qpn:#x} failed: {status}")]
 pub struct CompletionError {
-    /// From the work request.
+    /// The id from the work request.
     pub wr_id: u64,
-    /// The queue pair.
+    /// The number of the queue pair.
     pub qpn: u32,
-    /// How it ended: never [`Status::Success`].
+    /// How the request ended: never [`Status::Success`].
     #[source]
     pub status: Status,
 }
 
-/// How often the owner of an armed queue is told (`ibv_modify_cq`).
+/// How often the owner of an armed queue is notified (`ibv_modify_cq`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moderation {
-    /// Entries a notification stands for; 0 and 1 mean each.
+    /// How many entries cause one notification; 0 and 1 mean that each entry does.
     pub count: u16,
-    /// An entry is told so long after it came at the latest, however few there are. Zero: there is
-    /// no such limit, so that fewer than `count` entries are not told at all.
+    /// The longest time after an entry until its owner is notified, even if there are fewer than
+    /// `count`. Zero: there is no such limit, so that fewer entries cause no notification.
     pub period: Duration,
 }
 
-/// Why a completion queue was not resized. Nothing was changed.
+/// Why a completion queue could not be resized. Everything is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ResizeCqError {
     /// No such queue.
@@ -162,10 +163,10 @@ pub enum ResizeCqError {
         /// The limit.
         limit: usize,
     },
-    /// More entries wait than would fit.
+    /// More entries wait than would fit into the new size.
     #[error("{waiting} entries wait in the queue: poll them first")]
     Waiting {
-        /// How many wait.
+        /// How many entries wait.
         waiting: usize,
     },
 }
@@ -176,12 +177,12 @@ pub enum PollCqError {
     /// No such queue.
     #[error("no such completion queue")]
     UnknownCq,
-    /// It overflowed: completions were lost.
+    /// The queue overflowed: completions were lost.
     #[error("the completion queue overflowed: create it with more entries than work in flight")]
     Overrun,
 }
 
-/// What a queue's owner wants to be told of.
+/// Which entries a queue's owner wants to be notified of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Armed {
     No,
@@ -189,16 +190,16 @@ enum Armed {
     Next,
 }
 
-/// What became of a completion.
+/// The consequence of adding a completion to a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pushed {
     Quietly,
     Notify,
-    /// The owner is to be told when the period is over.
+    /// The owner is notified when this period is over.
     NotifyLater(Duration),
-    /// The first entry that was lost.
+    /// The queue was full: this is the first entry that is lost.
     Overflow,
-    /// A further one.
+    /// The queue has overflowed before: this entry is lost, too.
     Lost,
 }
 
@@ -217,22 +218,22 @@ pub(crate) struct CompletionQueue {
     armed: Armed,
     overrun: bool,
     moderation: Moderation,
-    /// Entries that came since the queue was armed, and of which its owner wants to be told.
+    /// How many entries that the owner wants to be notified of have come since the queue was armed.
     untold: u16,
-    /// Runs out when entries have gone untold for the period.
+    /// Runs out when the owner has not been notified of an entry for the period.
     pub(crate) timer: Timer,
-    /// Queue pairs, and XRC shared receive queues, that report here.
+    /// How many queue pairs and XRC shared receive queues report here.
     users: u32,
     domain: Reporters,
-    /// It only counts what ended well, and keeps what did not.
+    /// Successful completions are only counted; failed ones are kept.
     counts_only: bool,
-    /// Entries without an error that ever came.
+    /// How many successful completions have come since the queue was made.
     count: u64,
-    /// Send queues that a WAIT holds until more have come, by number.
+    /// The queue pairs with a send queue that a WAIT holds until more have come.
     waiting: Vec<u32>,
     /// The least count that one of them waits for.
     wake_at: u64,
-    /// How often the queues that waited were woken, so that none waits here twice.
+    /// How many times the waiting queues were woken, so that none waits here twice.
     wakes: u32,
 }
 
@@ -256,17 +257,17 @@ impl CompletionQueue {
         }
     }
 
-    /// A queue that keeps errors only, for chains whose owner does not poll.
+    /// A queue that keeps errors only, for chains that are not polled.
     pub(crate) fn counting(capacity: usize) -> CompletionQueue {
         CompletionQueue { counts_only: true, ..CompletionQueue::new(capacity) }
     }
 
-    /// How many queue pairs report here.
+    /// How many queue pairs and XRC shared receive queues report here.
     pub(crate) fn users(&self) -> u32 {
         self.users
     }
 
-    /// One more reports here, of protection domain `pd`.
+    /// Notes one more user, of protection domain `pd`.
     pub(crate) fn add_user(&mut self, pd: Pd) {
         self.users += 1;
         self.domain = match self.domain {
@@ -276,7 +277,7 @@ impl CompletionQueue {
         };
     }
 
-    /// One less reports here.
+    /// Notes one user less.
     pub(crate) fn remove_user(&mut self) {
         self.users -= 1;
         if self.users == 0 {
@@ -284,58 +285,59 @@ impl CompletionQueue {
         }
     }
 
-    /// May a WAIT in protection domain `pd` learn its count? If all queue pairs that report here
-    /// are of that one.
+    /// May a WAIT in protection domain `pd` learn this queue's count? Only if all users are of that
+    /// protection domain.
     pub(crate) fn is_open_to(&self, pd: Pd) -> bool {
         self.domain == Reporters::One(pd)
     }
 
-    /// How many entries without an error ever came, lost and polled ones included.
+    /// How many successful completions have come since the queue was made, lost and polled ones
+    /// included.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Does it keep errors only?
+    /// Does the queue keep errors only?
     pub(crate) fn counts_only(&self) -> bool {
         self.counts_only
     }
 
-    /// How often the queues that waited were woken.
+    /// How many times the waiting queues were woken.
     pub(crate) fn wakes(&self) -> u32 {
         self.wakes
     }
 
-    /// Queue pair `qpn`, which does not wait here yet, is to be woken at `count`.
+    /// Adds queue pair `qpn`, which does not wait here yet, to be woken at `count`.
     pub(crate) fn wait(&mut self, qpn: u32, count: u64) {
         self.waiting.push(qpn);
         self.wait_for(count);
     }
 
-    /// A queue that waits here already is to be woken at `count` at the latest.
+    /// Makes sure that a queue pair that waits here already is woken at `count` at the latest.
     pub(crate) fn wait_for(&mut self, count: u64) {
         self.wake_at = self.wake_at.min(count);
     }
 
-    /// Queue pair `qpn` waits no more.
+    /// Removes queue pair `qpn` from those that wait.
     pub(crate) fn leave(&mut self, qpn: u32) {
         self.waiting.retain(|waiting| *waiting != qpn);
     }
 
-    /// Counts an entry; is it time to wake the queues that wait?
+    /// Counts a successful completion. Returns whether it is time to wake the waiting queues.
     pub(crate) fn count_one(&mut self) -> bool {
         self.count += 1;
         self.count >= self.wake_at
     }
 
-    /// The queues that waited, to be woken.
+    /// Removes and returns the queue pairs that wait, to be woken.
     pub(crate) fn wake(&mut self) -> impl Iterator<Item = u32> {
         self.wake_at = u64::MAX;
         self.wakes = self.wakes.wrapping_add(1);
         self.waiting.drain(..)
     }
 
-    /// Keeps an entry; says whether the owner waits for it. A full queue loses the entry, is
-    /// overrun from then on, and says so once.
+    /// Adds an entry. Returns whether and when its owner is notified. A full queue loses the entry
+    /// and all further ones, and reports the overflow once.
     pub(crate) fn push(&mut self, entry: Completion) -> Pushed {
         if self.ring.len() >= self.capacity {
             let first = !self.overrun;
@@ -354,7 +356,7 @@ impl CompletionQueue {
             return Pushed::Quietly;
         }
         self.untold = self.untold.saturating_add(1);
-        // An error is told at once: nothing may follow it.
+        // An error is notified at once, since no further entry may come.
         if self.untold < self.moderation.count && entry.status == Status::Success {
             let starts = self.untold == 1 && !self.moderation.period.is_zero();
             let period = self.moderation.period;
@@ -370,7 +372,7 @@ impl CompletionQueue {
         self.timer.disarm();
     }
 
-    /// The period is over; says whether there is something to tell.
+    /// Notes that the period is over. Returns whether the owner must be notified.
     pub(crate) fn period_over(&mut self) -> bool {
         let waited = self.untold > 0;
         if waited {
@@ -379,12 +381,12 @@ impl CompletionQueue {
         waited
     }
 
-    /// Changes how often the owner is told, from the next entry on.
+    /// Changes how often the owner is notified, from the next entry on.
     pub(crate) fn moderate(&mut self, moderation: Moderation) {
         self.moderation = moderation;
     }
 
-    /// Makes room for `capacity` entries, which hold those that wait.
+    /// Changes the size to `capacity` entries. The waiting entries must fit.
     pub(crate) fn resize(&mut self, capacity: usize) -> Result<(), ResizeCqError> {
         let waiting = self.ring.len();
         if waiting > capacity {
@@ -396,12 +398,12 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// How many entries it holds at most.
+    /// How many entries the queue can hold.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Drops the entries of a queue pair.
+    /// Removes the entries of a queue pair.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.ring.retain(|entry| entry.qpn != qpn);
     }
@@ -415,9 +417,9 @@ impl CompletionQueue {
         }
     }
 
-    /// Moves entries to `out`, oldest first; returns how many.
+    /// Moves entries to `out`, oldest first. Returns how many.
     pub(crate) fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollCqError> {
-        // An application that waits polls empty queues over and over.
+        // This case comes first because an application that waits polls an empty queue many times.
         if self.ring.is_empty() {
             return if self.overrun { Err(PollCqError::Overrun) } else { Ok(0) };
         }

@@ -1,4 +1,4 @@
-//! The work-queue element: its bytes, its builder and its hostile reader.
+//! The work-queue element: its bytes, their writer, and their reader, which trusts none of them.
 //!
 //! An element starts with 64 bytes; more scatter/gather entries or inline data follow in the same
 //! slot of the ring, whose stride is a multiple of 64. All fields are little-endian.
@@ -23,17 +23,17 @@
 //! ```
 //!
 //! BIND has the window's new key in `rkey` and the address in `remote`. FLUSH, BIND and the
-//! invalidation of a local key have no entries. Atomics and calc verbs have one of 8 bytes, where
-//! the word before goes, or none, if nobody wants it.
+//! invalidation of a local key have no entries. Atomics and calc verbs have one entry of 8 bytes,
+//! for the word's former value, or none if the application does not want it.
 //!
-//! WAIT has a completion queue in `rkey` and a count in `remote`; ENABLE a queue pair and an index.
-//! They and NOOP look at nothing else, so that such an element may hold another in all its other
-//! fields, and become it by a change of op-code (see [`crate::chain`]).
+//! WAIT has a completion queue in `rkey` and a count in `remote`; ENABLE has a queue pair and an
+//! index there. They and NOOP use no other field. So such an element may hold another one in its
+//! other fields, and becomes that one when its op-code is changed (see [`crate::chain`]).
 //!
 //! A receive element uses `num_sge`, `wr_id` and the entries only.
 //!
 //! An application that can write the ring can put any bytes there, at any time. So an element is
-//! copied once, when it is fetched; [`Element::parse`] judges the copy, and only the copy is
+//! copied once, when it is fetched; [`Element::parse`] checks the copy, and only the copy is
 //! executed.
 
 use bitflags::bitflags;
@@ -61,10 +61,10 @@ const AT_MORE_SGES: usize = 64;
 const SGE_LEN: usize = 16;
 
 bitflags! {
-    /// How a work request is carried out.
+    /// Options of a work request.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct SendFlags: u16 {
-        /// Report its completion. (An error is always reported.)
+        /// Report the completion. (An error is always reported.)
         const SIGNALED = 1 << 0;
         /// Wait for all earlier READs and atomics of the queue first.
         const FENCE = 1 << 1;
@@ -95,7 +95,7 @@ pub struct Remote {
     pub rkey: u32,
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UdDestination {
     /// Address handle: see [`crate::Nic::create_ah`].
@@ -106,30 +106,30 @@ pub struct UdDestination {
     pub qkey: u32,
 }
 
-/// What a FLUSH makes sure of, and for which bytes.
+/// What a FLUSH guarantees, and for which bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FlushKind {
-    /// What was written before is visible to all. Needs [`crate::Access::FLUSH_GLOBAL`].
+    /// Earlier writes are visible to all. Needs [`crate::Access::FLUSH_GLOBAL`].
     pub global: bool,
-    /// It survives a loss of power. Needs [`crate::Access::FLUSH_PERSISTENT`].
+    /// Earlier writes survive a loss of power. Needs [`crate::Access::FLUSH_PERSISTENT`].
     pub persistent: bool,
-    /// All bytes of the region that the key opens, and not a range.
+    /// This holds for all bytes of the region that the key opens, and not only for a range.
     pub whole_region: bool,
 }
 
 /// What a send request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOp {
-    /// SEND, perhaps with immediate data; `to` is for UD queue pairs, and only for them.
+    /// SEND, perhaps with immediate data. UD queue pairs need `to`; others must not have it.
     Send {
         /// Immediate data.
         imm: Option<u32>,
         /// Destination of a datagram.
         to: Option<UdDestination>,
     },
-    /// SEND that ends the peer's right to use this key of its own region (RC only).
+    /// SEND that invalidates a key at the receiver, so that this side can use it no more (RC only).
     SendInvalidate {
-        /// The key at the receiver.
+        /// The key, which belongs to the receiver's region or window.
         rkey: u32,
     },
     /// RDMA WRITE, perhaps with immediate data.
@@ -144,40 +144,39 @@ pub enum SendOp {
         /// Source.
         from: Remote,
     },
-    /// Replace a 64-bit word if it equals `compare`; the word before comes back.
+    /// Replaces a 64-bit word if it equals `compare`. The word's former value comes back.
     CompareSwap {
         /// The word, 8-byte aligned.
         at: Remote,
-        /// Compared with.
+        /// The value to compare with.
         compare: u64,
-        /// Swapped in.
+        /// The value to swap in.
         swap: u64,
     },
-    /// Add to a 64-bit word; the word before comes back.
+    /// Adds to a 64-bit word. The word's former value comes back.
     FetchAdd {
         /// The word, 8-byte aligned.
         at: Remote,
-        /// Added, modulo 2^64.
+        /// The value to add, modulo 2^64.
         add: u64,
     },
-    /// Replaces a 64-bit word by what is calculated from it and `operand`; the word before comes
-    /// back, if the request has an entry.
+    /// Replaces a 64-bit word by the result of a calculation with it and `operand`. The word's
+    /// former value comes back if the request has an entry.
     Calc {
-        /// How.
+        /// The calculation.
         calc: Calc,
         /// The word, 8-byte aligned.
         at: Remote,
-        /// With what.
+        /// The second operand.
         operand: u64,
     },
-    /// Nothing: it only ends. What it has of data is not looked at.
+    /// Does nothing but complete. Its data is ignored.
     NoOp,
-    /// Holds the queue until `cq` has counted `count` completions without an error since it was
-    /// made.
+    /// Holds the queue until `cq` has counted `count` successful completions since it was made.
     Wait {
         /// A completion queue of this card.
         cq: u32,
-        /// How many.
+        /// The number of completions.
         count: u64,
     },
     /// Lets a managed send queue of this card and protection domain run its elements before
@@ -214,24 +213,24 @@ pub enum SendOp {
     /// Binds a memory window. The request has no data. Requests behind it in the queue may
     /// already tell a peer of the new key.
     BindMw {
-        /// The key that the window is to have: its own, with other low 8 bits.
+        /// The window's new key: its present one with other low 8 bits.
         key: u32,
-        /// What it is to open.
+        /// The bytes that the window opens.
         to: MwBinding,
     },
-    /// RDMA WRITE of 8 bytes, the request's data, that nobody sees in part (RC only).
+    /// RDMA WRITE of the request's data, 8 bytes, at once: no reader sees a part of them (RC only).
     AtomicWrite {
         /// The word, 8-byte aligned.
         to: Remote,
     },
-    /// Waits until what was written before is where it is to be (RC only). The request has no
-    /// data.
+    /// Waits until earlier writes are visible, or survive a loss of power (RC only). The request
+    /// has no data.
     Flush {
         /// The first byte of the range.
         at: Remote,
         /// Bytes of the range.
         len: u32,
-        /// What is made sure of.
+        /// What is guaranteed.
         kind: FlushKind,
     },
 }
@@ -241,46 +240,46 @@ pub enum SendOp {
 pub enum Data<'a> {
     /// Registered memory.
     Sges(&'a [Sge]),
-    /// Bytes copied into the element at once; they need no registration.
+    /// Bytes that are copied into the element when it is posted. They need no registration.
     Inline(&'a [u8]),
 }
 
 /// A send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendRequest<'a> {
-    /// Comes back in the completion.
+    /// The application's id, which comes back in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// With which local bytes.
+    /// The local bytes.
     pub data: Data<'a>,
-    /// How.
+    /// The options.
     pub flags: SendFlags,
 }
 
 /// A receive work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecvRequest<'a> {
-    /// Comes back in the completion.
+    /// The application's id, which comes back in the completion.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// The memory that the message is written to.
     pub sges: &'a [Sge],
 }
 
 /// Why an element's bytes are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BadElement {
-    /// No such op-code.
+    /// The op-code is unknown.
     #[error("unknown op-code")]
     Opcode,
     /// More entries, or more inline bytes, than the queue was created for.
     #[error("more entries or inline bytes than the queue was created for")]
     TooLong,
-    /// A message longer than 2^31 bytes, an atomic that is not of 8 bytes, or data where there is
-    /// none.
+    /// A message longer than 2^31 bytes, an atomic that is not of 8 bytes, or data with an op-code
+    /// that has none.
     #[error("the message is longer than 2 GiB, or not as long as its operation needs")]
     Length,
-    /// Inline data where data comes back.
+    /// Inline data with an op-code that returns data.
     #[error("inline data with an op-code that returns data")]
     Inline,
 }
@@ -304,10 +303,10 @@ pub(crate) struct Element {
 }
 
 impl Element {
-    /// Judges the bytes of one slot. `raw` is the whole slot.
+    /// Checks the bytes of one whole slot, and reads the element in it.
     #[inline(always)]
     pub(crate) fn parse(slot: &[u8]) -> Result<Element, BadElement> {
-        // Of known length, so that its fields are read without a look at their bounds.
+        // An array of known length, so that fields are read without bounds checks.
         let raw: &[u8; ELEMENT_LEN] = slot.first_chunk().ok_or(BadElement::Length)?;
         let opcode = Opcode::parse(le16(raw, 0)).ok_or(BadElement::Opcode)?;
         let flags = SendFlags::from_bits_truncate(le16(raw, 8));
@@ -360,14 +359,14 @@ impl Element {
         })
     }
 
-    /// An element that orders others: only these fields are looked at.
+    /// An element that orders others. Only these fields of it are used.
     fn order(opcode: Opcode, flags: SendFlags, raw: &[u8]) -> Element {
         let flags = flags.difference(SendFlags::INLINE);
         let (key, remote) = (le32(raw, 12), le64(raw, 16));
         Element { opcode, flags, key, remote, ..Element::unreadable(raw) }
     }
 
-    /// What stands for an element that is none: only its `wr_id` means anything.
+    /// Takes the place of an element that is malformed: only its `wr_id` means anything.
     pub(crate) fn unreadable(raw: &[u8]) -> Element {
         Element {
             opcode: Opcode::Send,
@@ -384,7 +383,7 @@ impl Element {
         }
     }
 
-    /// What a refused element can still say: whom to tell.
+    /// The application's id, which can be read from a refused element, too.
     pub(crate) fn wr_id(raw: &[u8]) -> u64 {
         le64(raw, 32)
     }
@@ -394,7 +393,7 @@ impl Element {
         self.operand as u32
     }
 
-    /// What a BIND binds to.
+    /// The bytes that a BIND makes the window open.
     pub(crate) fn binding(&self) -> MwBinding {
         MwBinding {
             lkey: self.operand as u32,
@@ -405,7 +404,7 @@ impl Element {
         }
     }
 
-    /// What a FLUSH says on the wire.
+    /// The FLUSH header that goes on the wire.
     pub(crate) fn feth(&self) -> Feth {
         Feth { placement: self.operand as u8, selectivity: (self.operand >> 8) as u8 }
     }
@@ -482,13 +481,13 @@ pub(crate) fn encode_send(
     Ok(used.max(ELEMENT_LEN))
 }
 
-/// The fields of an element that follow from its operation.
+/// The fields of an element that depend on its operation.
 struct Fields {
     opcode: Opcode,
     remote: u64,
     key: u32,
     operand: u64,
-    /// Inline data may stand in its place.
+    /// `None` if the operation has no such value; inline data may be in its place then.
     compare: Option<u64>,
 }
 

@@ -1,8 +1,9 @@
 //! Queues: work-queue elements in rings in memory, completion queues on the card.
 //!
-//! [`element`] is what a work request is in memory, and `ring` where; [`completion`] tells its end.
-//! In between, the card keeps a copy: `outstanding` of what it has issued, with `sgl` for the
-//! longer scatter/gather lists, and `answer` of what peers have asked.
+//! - [`element`] is a work request in memory, and `ring` the queue of such elements.
+//! - [`completion`] reports how a request ended.
+//! - `outstanding` is the card's copy of a request that it has issued, with `sgl` for longer
+//!   scatter/gather lists; `answer` is its copy of a peer's READ or atomic.
 
 pub(crate) mod answer;
 pub mod completion;

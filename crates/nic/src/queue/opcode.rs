@@ -28,17 +28,17 @@ pub enum Opcode {
     LocalInvalidate = 9,
     /// Binds a memory window; nothing is sent.
     BindMw = 10,
-    /// RDMA WRITE of 8 bytes that nobody sees in part.
+    /// RDMA WRITE of 8 bytes at once: no reader sees a part of them.
     AtomicWrite = 11,
-    /// Waits until what was written is visible to all at the peer, or survives a loss of power.
+    /// Waits until earlier writes are visible to all at the peer, or survive a loss of power.
     Flush = 12,
-    /// Nothing: it only ends.
+    /// Does nothing but complete.
     NoOp = 16,
-    /// Holds its queue until a completion queue has counted enough (RedN §3.1).
+    /// Holds its queue until a completion queue has counted enough completions (RedN §3.1).
     Wait = 17,
-    /// Lets a managed send queue run on (RedN §3.1).
+    /// Lets a managed send queue run further elements (RedN §3.1).
     Enable = 18,
-    /// Lets a managed receive queue be used further.
+    /// Lets further elements of a managed receive queue be used.
     EnableRecv = 19,
     /// Replaces a 64-bit word by the greater of it and the operand, without sign.
     Max = 20,
@@ -89,7 +89,7 @@ impl Opcode {
         })
     }
 
-    /// Compare-and-swap, fetch-and-add or a calc verb?
+    /// Is it compare-and-swap, fetch-and-add or a calc verb?
     pub const fn is_atomic(self) -> bool {
         matches!(
             self,
@@ -116,7 +116,7 @@ impl Opcode {
         }
     }
 
-    /// What a calc verb calculates.
+    /// The calculation of a calc verb.
     pub const fn calc(self) -> Option<Calc> {
         Some(match self {
             Opcode::Max => Calc::Max,
@@ -129,24 +129,24 @@ impl Opcode {
         })
     }
 
-    /// Does it only order others, or nothing at all? Such an element's other fields are not looked
-    /// at.
+    /// Does the element only order others, or do nothing at all? Such an element's other fields are
+    /// ignored.
     pub const fn is_order(self) -> bool {
         matches!(self, Opcode::NoOp | Opcode::Wait | Opcode::Enable | Opcode::EnableRecv)
     }
 
-    /// One of StRoM's two verbs?
+    /// Is it one of StRoM's two verbs?
     pub const fn is_rpc(self) -> bool {
         matches!(self, Opcode::Rpc | Opcode::RpcWrite)
     }
 
-    /// Does its end become an event at the receiver, if it is solicited?
+    /// Does its completion at the receiver become an event if the request is solicited?
     pub(crate) const fn tells_receiver(self) -> bool {
         matches!(self, Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate | Opcode::WriteImm)
     }
 
-    /// Which operation it is on the wire, and which header says more of it. What sends no message
-    /// of its own counts as a WRITE.
+    /// The operation on the wire, and the header that belongs to it. An op-code that sends no
+    /// message counts as a WRITE.
     #[inline]
     pub(crate) const fn on_wire(self) -> (Operation, Follows) {
         match self {
@@ -166,18 +166,18 @@ impl Opcode {
         matches!(self, Opcode::Read) || self.is_atomic()
     }
 
-    /// Has it an answer of its own, so that an acknowledge alone does not complete it? Such
-    /// requests count against what a peer takes at once.
+    /// Does the request have an answer of its own, so that an acknowledge alone does not complete
+    /// it? A peer takes only an agreed number of such requests at once.
     pub const fn wants_response(self) -> bool {
         self.returns_data() || matches!(self, Opcode::AtomicWrite | Opcode::Flush)
     }
 
-    /// Is it carried out on this card, without a packet?
+    /// Is the request carried out on this card, without a packet?
     pub const fn is_local(self) -> bool {
         matches!(self, Opcode::LocalInvalidate | Opcode::BindMw) || self.is_order()
     }
 
-    /// Has it neither entries nor inline data?
+    /// Does the request have neither entries nor inline data?
     pub(crate) const fn is_bare(self) -> bool {
         self.is_local() || matches!(self, Opcode::Flush)
     }

@@ -1,4 +1,4 @@
-//! Messages on their way: issued, and not yet acknowledged.
+//! Outstanding messages: issued, and not yet acknowledged.
 
 use super::Status;
 use super::element::{Element, Sge};
@@ -6,18 +6,18 @@ use super::sgl::{SglPool, SglSlot};
 use crate::incident::Outcome;
 use crate::psn::Psn;
 
-/// A message that was issued: the judged copy of its element, and its place in the sequence.
+/// A message that was issued: the checked copy of its element, and its PSNs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outstanding {
     pub(crate) element: Element,
     /// Further entries, in the card's pool.
     pub(crate) more: Option<SglSlot>,
-    /// Which element of the ring.
+    /// The index of its element in the ring.
     pub(crate) index: u32,
     pub(crate) psn: Psn,
-    /// PSNs it takes; none if it failed before it could begin.
+    /// How many PSNs it takes: zero if it failed before it could begin.
     pub(crate) packets: u32,
-    /// It cannot be carried out: reported when all before it are done.
+    /// It cannot be carried out, which is reported when all before it are done.
     pub(crate) failed: Option<Status>,
     pub(crate) origin: Origin,
 }
@@ -25,19 +25,19 @@ pub(crate) struct Outstanding {
 /// Where a message came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// The host's ring.
+    /// An element in the host's ring.
     Ring,
-    /// A kernel; its data may lie in a buffer on the card.
+    /// A kernel. The data may be in a buffer on the card.
     Kernel { buffer: Option<u32> },
 }
 
 impl Outstanding {
-    /// Is `psn` one of this message's?
+    /// Is `psn` one of this message's PSNs?
     pub(crate) fn holds(&self, psn: Psn) -> bool {
         psn.distance_from(self.psn) < self.packets
     }
 
-    /// Is it a kernel's, and not the host's?
+    /// Is it a kernel's message, and not the host's?
     pub(crate) fn is_kernels(&self) -> bool {
         self.origin != Origin::Ring
     }
@@ -50,7 +50,7 @@ impl Outstanding {
         }
     }
 
-    /// What is reported when it ends with `status`.
+    /// The outcome to report when it ends with `status`.
     pub(crate) fn fails_with(&self, status: Status) -> Outcome {
         let Element { wr_id, opcode, .. } = self.element;
         Outcome::Failed { wr_id, opcode: Some(opcode), status }

@@ -1,15 +1,15 @@
-//! A ring of elements in memory, and what the card knows of it.
+//! A ring of elements in memory, and the card's indices into it.
 
 use super::element::ELEMENT_LEN;
 
 /// A work queue's ring, as its owner laid it out in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RingInit {
-    /// Bus address of the first slot; the driver vouches for the whole ring.
+    /// Bus address of the first slot. The driver guarantees that the whole ring can be reached.
     pub addr: u64,
-    /// Slots; a power of two, at most 2^20. Zero: no such queue.
+    /// Number of slots: a power of two, at most 2^20. Zero: there is no such queue.
     pub depth: u32,
-    /// Bytes from slot to slot; a multiple of 64, at most 1088.
+    /// Bytes from slot to slot: a multiple of 64, at most 1088.
     pub stride: u32,
 }
 
@@ -47,11 +47,11 @@ impl RingInit {
 /// Room for [`super::MAX_INLINE`] bytes behind an element's fixed fields.
 pub(crate) const MAX_STRIDE: usize = super::element::stride_for(1, super::element::MAX_INLINE);
 
-/// Elements of a few entries or inline bytes.
+/// The longest stride of elements with a few entries or inline bytes.
 const SHORT_STRIDE: usize = 128;
 
-/// Lends room for one element of a ring with this stride, zeroed. (The usual element is short;
-/// zeroing the longest for each would cost more than the rest.)
+/// Lends zeroed room for one element of a ring with this stride. (The usual element is short, and
+/// zeroing room for the longest each time would cost more than everything else.)
 #[inline(always)]
 pub(crate) fn with_room<R>(stride: usize, act: impl FnOnce(&mut [u8]) -> R) -> R {
     if stride <= SHORT_STRIDE {
@@ -69,11 +69,11 @@ pub(crate) struct Ring {
     depth_log2: u8,
     /// Stride in units of [`ELEMENT_LEN`].
     stride_units: u8,
-    /// Elements the owner has posted.
+    /// One past the last element that the owner has posted.
     pub(crate) posted: u32,
-    /// Elements the card has taken.
+    /// One past the last element that the card has fetched.
     pub(crate) fetched: u32,
-    /// Elements whose slots the owner may use again.
+    /// One past the last element whose slot the owner may use again.
     pub(crate) retired: u32,
 }
 
@@ -106,21 +106,21 @@ impl Ring {
         Ring { posted, fetched, retired, ..Ring::new(init) }
     }
 
-    /// What holds of every ring, whatever its owner or an element asks for: there are not more
-    /// elements to fetch than it has slots, nor more under way. (A managed queue may be enabled
-    /// beyond elements that are not done yet, so the two together may be more.)
+    /// Checks what holds for every ring, for any doorbell and any ENABLE: the elements to fetch are
+    /// not more than the slots, and neither are those under way. (A managed queue may be enabled
+    /// beyond elements that are not done yet, so that both together may be more.)
     #[inline]
     fn debug_assert_in_bounds(&self) {
         debug_assert!(self.waiting() <= self.depth(), "{self:?}");
         debug_assert!(self.fetched.wrapping_sub(self.retired) <= self.depth(), "{self:?}");
     }
 
-    /// Elements posted and not fetched.
+    /// How many elements are posted and not fetched.
     pub(crate) fn waiting(&self) -> u32 {
         self.posted.wrapping_sub(self.fetched)
     }
 
-    /// Elements posted and not retired.
+    /// How many elements are posted and not retired.
     pub(crate) fn in_use(&self) -> u32 {
         self.posted.wrapping_sub(self.retired)
     }
@@ -129,7 +129,7 @@ impl Ring {
         self.in_use() >= self.depth()
     }
 
-    /// Waiting elements, at most `most`, up to where the ring's memory wraps.
+    /// How many waiting elements, at most `most`, lie in a row before the ring's memory wraps.
     pub(crate) fn contiguous(&self, most: u32) -> u32 {
         let depth = self.depth();
         if depth == 0 {
@@ -140,7 +140,8 @@ impl Ring {
         self.waiting().min(most).min(to_wrap)
     }
 
-    /// A doorbell: the owner has posted up to `index`. Refuses what the ring cannot hold.
+    /// A doorbell: the owner has posted elements up to `index`. Returns whether the ring can hold
+    /// so many; otherwise nothing changes.
     pub(crate) fn doorbell(&mut self, index: u32) -> bool {
         let depth = self.depth();
         let fits =
@@ -152,8 +153,9 @@ impl Ring {
         fits
     }
 
-    /// Lets a managed queue run up to `index`, elements that it ran before included; refuses what
-    /// is more than the ring holds. An index that is behind changes nothing.
+    /// Lets a managed queue run its elements up to `index`, also those that it has run before.
+    /// Returns whether the ring holds so many; otherwise nothing changes. An index that is behind
+    /// changes nothing, either.
     pub(crate) fn enable(&mut self, index: u32) -> bool {
         if index.wrapping_sub(self.posted) as i32 <= 0 {
             return true;

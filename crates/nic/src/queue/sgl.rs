@@ -1,4 +1,4 @@
-//! Scatter/gather lists of work in flight: their copies, and how a message is cut along them.
+//! Scatter/gather lists of outstanding work: their copies, and the pieces of a message along them.
 
 use core::num::NonZeroU32;
 
@@ -12,11 +12,11 @@ use crate::memory::region::Regions;
 pub(crate) struct SglSlot(NonZeroU32);
 
 impl SglSlot {
-    /// Of a list without entries, there is no copy.
+    /// The slot of a list without entries, which has no copy.
     const EMPTY: SglSlot = SglSlot(NonZeroU32::MAX);
 }
 
-/// Copies of scatter/gather lists, for work in flight.
+/// Copies of the scatter/gather lists of outstanding work.
 #[derive(Debug, Default)]
 pub(crate) struct SglPool {
     slots: Vec<[Sge; MAX_SGE]>,
@@ -32,7 +32,7 @@ impl SglPool {
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push([Sge::default(); MAX_SGE]);
-            // One more than the index, so that it is never zero.
+            // The slot is the index plus one, so that it is never zero.
             SglSlot(NonZeroU32::MIN.saturating_add(self.slots.len() as u32 - 1))
         });
         let entries = &mut self.slots[Self::index(slot)];
@@ -87,8 +87,8 @@ pub(crate) fn pieces<E>(
     Ok(())
 }
 
-/// Writes bytes of a message, from `offset` on, to where its entries say. What cannot be written is
-/// told with the piece that it was to go to.
+/// Writes bytes of a message, from `offset` on, to the memory that its entries name. An error comes
+/// with the piece that could not be written.
 #[inline]
 pub(crate) fn scatter(
     regions: &Regions,

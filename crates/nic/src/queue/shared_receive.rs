@@ -1,4 +1,4 @@
-//! Receive queues that several queue pairs take from.
+//! Shared receive queues.
 
 use super::ring::Ring;
 use crate::handles::Xrcd;
@@ -9,18 +9,18 @@ use crate::memory::key::Pd;
 pub(crate) struct SharedReceiveQueue {
     pub(crate) pd: Pd,
     pub(crate) ring: Ring,
-    /// Raise an event when fewer than this many are posted; zero: do not.
+    /// An event is raised when fewer elements than this are posted. Zero: none is.
     pub(crate) limit: u32,
     pub(crate) users: u32,
     pub(crate) xrc: Option<XrcSrq>,
 }
 
-/// What an XRC shared receive queue has besides.
+/// The further properties of an XRC shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct XrcSrq {
     pub(crate) xrcd: Xrcd,
-    /// Where its completions go, whichever queue pair takes an element.
+    /// The completion queue of all its elements, whichever queue pair takes them.
     pub(crate) cq: u32,
-    /// Its number on the wire.
+    /// The queue's number on the wire.
     pub(crate) srqn: u32,
 }

@@ -1,7 +1,9 @@
 //! The transport headers, each as a struct with `parse` from and `emit` to its exact bytes.
 //!
-//! All fields are big-endian on the wire. `parse` takes an array of the header's length, so it
-//! cannot fail: lengths are checked once, in [`super::packet`].
+//! The layouts are those of InfiniBand volume 1, chapter 9 (Transport Layer); XRCETH is annex
+//! A14's, FETH annex A19's. All fields are big-endian on the wire. `parse` takes an array of the
+//! header's length, so it cannot fail: lengths are checked once, in [`super::packet`]. Reserved
+//! bits are sent as zero and ignored on arrival.
 
 use crate::psn::Psn;
 
@@ -10,9 +12,9 @@ use crate::psn::Psn;
 pub struct Bth {
     /// Op-code: see [`super::opcode`].
     pub opcode: u8,
-    /// The receiver is to raise a solicited event.
+    /// The receiver should raise a solicited event.
     pub solicited: bool,
-    /// Migration state; hardware sends 1, and so do we.
+    /// Migration state. The card sends 1, as hardware does, and ignores it on arrival.
     pub migreq: bool,
     /// Bytes of padding behind the payload, 0..=3.
     pub pad: u8,
@@ -36,7 +38,8 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = 12;
 
-    /// What our packets have in common: the default partition, and MigReq set as hardware sets it.
+    /// What all packets of this card have in common: the default partition, and MigReq set as
+    /// hardware sets it.
     pub const fn ours() -> Bth {
         Bth {
             opcode: 0,
@@ -85,7 +88,7 @@ impl Bth {
     }
 }
 
-/// RDMA extended transport header, 16 bytes: what a WRITE or READ touches.
+/// RDMA extended transport header, 16 bytes: the memory that a WRITE or READ accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reth {
     /// Remote virtual address (for StRoM's op-codes: the RPC op-code).
@@ -113,7 +116,7 @@ impl Reth {
     }
 }
 
-/// XRC extended transport header, 4 bytes: for which shared receive queue a request is.
+/// XRC extended transport header, 4 bytes: the shared receive queue that a request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Xrceth {
     /// The number of the shared receive queue, 24 bits.
@@ -138,9 +141,10 @@ impl Xrceth {
 /// FLUSH extended transport header, 4 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Feth {
-    /// What is made sure of, 4 bits: see [`Feth::GLOBAL`] and [`Feth::PERSISTENT`].
+    /// The guarantee that the requester asks for, 4 bits: see [`Feth::GLOBAL`] and
+    /// [`Feth::PERSISTENT`].
     pub placement: u8,
-    /// Which bytes are meant, 2 bits: see [`Feth::RANGE`] and [`Feth::REGION`].
+    /// Which bytes it is for, 2 bits: see [`Feth::RANGE`] and [`Feth::REGION`].
     pub selectivity: u8,
 }
 
@@ -206,7 +210,7 @@ impl AtomicEth {
 /// Datagram extended transport header, 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Deth {
-    /// The key the receiving queue pair must have.
+    /// The key that the receiving queue pair must have.
     pub qkey: u32,
     /// The sending queue pair, 24 bits.
     pub src_qp: u32,
@@ -275,13 +279,13 @@ pub enum Syndrome {
 /// Why a request was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nak {
-    /// A packet is missing before this one.
+    /// A packet before this one is missing. The requester sends again from there.
     PsnSequence = 0,
-    /// The request is not one this queue pair can carry out.
+    /// The request breaks a rule of the protocol, or this queue pair cannot carry it out.
     InvalidRequest = 1,
-    /// Key, bounds or permission.
+    /// The key, the range or the permission is wrong.
     RemoteAccess = 2,
-    /// The responder failed.
+    /// The responder itself failed, for no fault of the request.
     RemoteOperational = 3,
 }
 
@@ -289,7 +293,7 @@ impl Syndrome {
     /// Credit code "no limit".
     pub const UNLIMITED: u8 = 31;
 
-    /// Reads a syndrome byte.
+    /// Reads a syndrome byte. Codes that no rule gives a meaning become [`Syndrome::Reserved`].
     pub fn parse(byte: u8) -> Syndrome {
         let value = byte & 0x1F;
         match byte >> 5 {
@@ -390,7 +394,7 @@ mod tests {
             prop_assert_eq!(Aeth::parse(&emitted!(aeth, Aeth)), aeth);
         }
 
-        /// Fields wider than their place must not spill into their neighbours.
+        /// A value that is too wide for its field does not change the fields beside it.
         #[test]
         fn values_too_wide_are_cut(pad: u8, version: u8, wide: u32) {
             let bth = Bth { pad, version, dest_qp: wide, ..Bth::default() };

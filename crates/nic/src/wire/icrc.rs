@@ -1,27 +1,32 @@
 //! The invariant CRC: the last four bytes of every packet.
 //!
-//! It is the CRC-32 of Ethernet over all that no router changes: eight bytes of ones (where
-//! InfiniBand's link header would be), the IP and UDP headers, the transport headers, payload and
-//! pad. Fields that may change on the way count as ones.
+//! It is the CRC-32 of Ethernet over everything that routers leave unchanged: eight bytes of ones
+//! (in place of InfiniBand's local route header), the IP and UDP headers, the transport headers,
+//! payload and pad. Fields that may change on the way count as ones: of IPv4 the type of service,
+//! the time to live and the header checksum, of IPv6 the traffic class, the flow label and the hop
+//! limit, the UDP checksum, and the byte of the BTH with the congestion bits. InfiniBand annex A17
+//! (RoCEv2) defines it, and soft-RoCE's `rxe_icrc.c` computes it in the same way.
 //!
 //! # When the IPv4 identification is unknown
-//! The checksum covers it, and a plain UDP socket does not show it. But a CRC is affine in every
-//! bit it covers: the checksum with identification *i* differs from that with 0 by the polynomial
-//! *i*·x^(8n) mod P, where *n* counts the bytes from the identification to the end. Multiplied by
-//! x^(-8n), a difference gives *i* back, below 2^16 if the packet is intact and anything below 2^32
-//! if not. So 16 of the 32 bits still check the packet. One multiplication is enough, and all that
-//! depends on the length is the constant x^(-8n). (On a server core of 2025 the multiplication
-//! takes 10 to 20 ns, a length not in the cache some 250 ns.)
+//! The checksum covers the IPv4 identification (RFC 791), and a plain UDP socket does not show it.
+//! But a CRC is affine in every bit that it covers: the checksum with identification *i* differs
+//! from that with 0 by the polynomial *i*·x^(8n) mod P, where *n* counts the bytes from the
+//! identification to the end. Multiplied by x^(-8n), the difference gives *i* back: below 2^16 if
+//! the packet is intact, and anything below 2^32 if it is not. So 16 of the 32 bits still check the
+//! packet. One multiplication is enough, and only the constant x^(-8n) depends on the length. (On a
+//! server core of 2025 the multiplication takes 10 to 20 ns, and a length that is not in the cache
+//! about 250 ns.)
 //!
 //! # What is remembered
-//! Much of a short packet's checksum is that of headers which packet after packet has in common. So
-//! [`IcrcMaker`] keeps, for a flow and a length, the checksum before the BTH for each small
+//! Much of a short packet's checksum is that of headers that all packets of a flow have in common.
+//! So [`IcrcMaker`] keeps, for a flow and a length, the checksum before the BTH for each small
 //! identification, and the difference that the masked byte of the BTH makes; a packet then takes
-//! one pass over its own bytes. A checker guesses the identification and solves for it only where
-//! it guessed wrong: where a sender's card cuts a group of packets of one length, the next one's is
-//! one more; where they come one by one, it is the same again; where the length changes, it
-//! probably is what it was when packets of that length came last (an acknowledge behind a packet of
-//! data has 1, time and again).
+//! one pass over its own bytes.
+//!
+//! A checker guesses the identification, and solves for it only if the guess is wrong. Where a
+//! sender cuts a group of packets of one length, each has the identification of the one before plus
+//! one. Where packets come one by one, it stays the same. Where the length changes, it is probably
+//! the one that came last with that length: an acknowledge behind a packet of data always has 1.
 
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -39,18 +44,18 @@ const MAX_PREFIX: usize = LRH_LEN + Ipv6::LEN + Udp::LEN;
 /// The byte of the BTH with the congestion bits, which switches and receivers may set.
 const BTH_CONGESTION: usize = 4;
 
-/// The ICRC of a packet whose payload comes piece by piece.
+/// The ICRC of a packet, computed piece by piece.
 #[derive(Clone, Debug)]
 pub struct Icrc(crc32fast::Hasher);
 
 impl Icrc {
-    /// The checksum of the outer headers and of `headers`: the BTH and as much behind it as the
+    /// Starts with the outer headers and `headers`: the BTH, and as much of what follows it as the
     /// caller likes.
     ///
     /// `ip_id` is the IPv4 identification, ignored for IPv6; `udp_payload_len` counts the bytes
     /// from BTH to ICRC, both included.
     pub fn start(flow: &Flow, ip_id: u16, udp_payload_len: usize, headers: &[u8]) -> Icrc {
-        // One buffer for all the short pieces: a call for each would cost more than the copy.
+        // One buffer for all short pieces: a call for each would cost more than the copy.
         let mut buf = [0xFF; MAX_PREFIX + Bth::LEN];
         let prefix = emit_prefix(flow, ip_id, udp_payload_len, &mut buf);
         let (bth, rest) = headers.split_at(headers.len().min(Bth::LEN));
@@ -79,8 +84,9 @@ impl Icrc {
     }
 }
 
-/// Writes what is covered before the BTH behind the ones that `buf` begins with, with ones for all
-/// that may change on the way; returns its length.
+/// Writes the part that the checksum covers before the BTH, with ones for all that may change on
+/// the way. `buf` begins with the ones that stand for the local route header. Returns the length of
+/// the part.
 fn emit_prefix(
     flow: &Flow,
     ip_id: u16,
@@ -110,14 +116,14 @@ fn emit_prefix(
 
 /// How many pairs of flow and length a maker remembers.
 const KNOWN_LEN: usize = 16;
-/// Identifications below this one are remembered: those of a group's packets.
+/// Identifications below this one are remembered. A group's packets count up from 0.
 const KNOWN_IDS: u16 = 64;
 
 /// Makes the ICRC of many packets, and remembers what they have in common.
 #[derive(Clone, Debug)]
 pub struct IcrcMaker {
     known: Box<[Known]>,
-    /// Which of them the last packet was one of, for a checker.
+    /// The entry of `known` that the last packet belonged to; only a checker uses it.
     current: usize,
 }
 
@@ -127,20 +133,21 @@ struct Known {
     flow: Flow,
     /// Bytes from BTH to pad.
     covered: usize,
-    /// What is below is known. That takes as long as a few packets, and is not done for the first
-    /// one: of packets of ever different lengths, nothing is worth remembering.
+    /// Are the fields below filled in? That takes as long as a few packets, so the second packet
+    /// does it: if every packet has another length, remembering is not worth it.
     ready: bool,
-    /// What the checksum differs by if the congestion byte is 0 and not all ones.
+    /// The difference in the checksum between a congestion byte of 0 and one of all ones.
     congestion: u32,
-    /// Which identifications' `prefixes` are known: a bit each.
+    /// Which `prefixes` are known: a bit for each identification.
     have: u64,
     /// For an identification, the checksum of all before the BTH.
     prefixes: [u32; KNOWN_IDS as usize],
-    /// The identification that the last packet had, for a checker.
+    /// For a checker: the identification of the last packet.
     last: u16,
-    /// It had the same as the one before it: they come one by one, and not in groups.
+    /// The last packet had the same identification as the one before it: the packets come one by
+    /// one, not in groups.
     alone: bool,
-    /// The same, if the packet before it is not one of these.
+    /// For a checker: the identification of the last packet that followed one of another entry.
     first: u16,
 }
 
@@ -162,7 +169,7 @@ impl Known {
         first: 0,
     };
 
-    /// Another packet has come: of these, or the first of others.
+    /// Notes a packet. If it is of another flow or length, the entry starts anew with it.
     fn touch(&mut self, flow: &Flow, covered: usize) {
         if self.covered != covered || self.flow != *flow {
             (self.flow, self.covered, self.ready) = (*flow, covered, false);
@@ -174,7 +181,7 @@ impl Known {
         }
     }
 
-    /// The ICRC of one of these packets.
+    /// The ICRC of a packet of this flow and length.
     fn value(&mut self, ip_id: u16, covered: &[u8]) -> u32 {
         let usual = ip_id < KNOWN_IDS && covered.get(BTH_CONGESTION) == Some(&0);
         if !self.ready || !usual {
@@ -185,7 +192,7 @@ impl Known {
         hasher.finalize() ^ self.congestion
     }
 
-    /// `ip_id` is below [`KNOWN_IDS`].
+    /// The checksum of all before the BTH. `ip_id` must be below [`KNOWN_IDS`].
     fn prefix(&mut self, ip_id: u16) -> u32 {
         let prefix = &mut self.prefixes[usize::from(ip_id)];
         if self.have & 1 << ip_id == 0 {
@@ -195,8 +202,8 @@ impl Known {
         *prefix
     }
 
-    /// The identification that the next packet probably has. Only small ones are remembered, and
-    /// worth a guess.
+    /// The identification that the next packet probably has. Only small ones are guessed, as only
+    /// those are remembered. `continues` says that the packet before was of this entry, too.
     fn guess(&self, continues: bool) -> u16 {
         match continues {
             true => self.last.wrapping_add(u16::from(!self.alone)) % KNOWN_IDS,
@@ -204,7 +211,7 @@ impl Known {
         }
     }
 
-    /// A packet had this identification.
+    /// Notes the identification that a packet had.
     fn learn(&mut self, ip_id: u16, continues: bool) {
         if continues {
             self.alone = ip_id == self.last;
@@ -234,7 +241,7 @@ impl IcrcMaker {
         self.known[at].value(ip_id, covered).to_le_bytes()
     }
 
-    /// Where it is kept what packets of this flow and length have in common.
+    /// The index of the entry for packets of this flow and length.
     #[inline]
     fn touch(&mut self, flow: &Flow, covered: usize) -> usize {
         // Lengths are multiples of 4.
@@ -244,15 +251,15 @@ impl IcrcMaker {
     }
 }
 
-/// How many lengths a checker remembers; traffic has few at a time.
+/// How many lengths a checker remembers. Traffic has few at a time.
 const CACHE_LEN: usize = 64;
 
 /// Checks the ICRC of packets that arrived.
 #[derive(Clone, Debug)]
 pub struct IcrcChecker {
     maker: IcrcMaker,
-    /// For a distance to the end, in the slot of its low bits, x^(-8·distance) mod P. Distance 0
-    /// does not occur.
+    /// For a distance in bytes to the end, in the slot of its low bits, x^(-8·distance) mod P.
+    /// Distance 0 does not occur.
     inverses: [(usize, u32); CACHE_LEN],
 }
 
@@ -275,10 +282,12 @@ impl IcrcChecker {
     /// check is always full.
     #[inline]
     pub fn check(&mut self, flow: &Flow, ip_id: Option<u16>, datagram: &[u8]) -> bool {
+        // A datagram without room for an ICRC has none that is right.
         let Some((covered, trailer)) = datagram.split_last_chunk() else { return false };
         let expected = u32::from_le_bytes(*trailer);
         let at = self.maker.touch(flow, covered.len());
         let has_id = flow.src.is_ipv4() && flow.dst.is_ipv4();
+        // All that is covered is known: the two checksums must be equal.
         if let Some(ip_id) = if has_id { ip_id } else { Some(0) } {
             return self.maker.known[at].value(ip_id, covered) == expected;
         }
@@ -286,6 +295,7 @@ impl IcrcChecker {
         let known = &mut self.maker.known[at];
         let tried = known.guess(continues);
         let difference = known.value(tried, covered) ^ expected;
+        // Otherwise an identification must exist that makes them equal.
         let change =
             if difference == 0 { Some(0) } else { self.id_change_for(difference, covered.len()) };
         let Some(change) = change else { return false };
@@ -293,11 +303,12 @@ impl IcrcChecker {
         true
     }
 
-    /// By which bits must the identification change, so that the checksum changes by `difference`?
+    /// The bits of the identification that must change for the checksum to change by `difference`.
+    /// `None` if no identification does that: the packet is damaged.
     fn id_change_for(&mut self, difference: u32, covered: usize) -> Option<u16> {
         const ID_OFFSET: usize = 4;
         let distance = Ipv4::LEN - ID_OFFSET + Udp::LEN + covered;
-        // The register meets the identification's two bytes in its low half, the first one lowest.
+        // The identification's two bytes are in the low half of the register, the first one lowest.
         let change = multiply(difference, self.inverse(distance));
         u16::try_from(change).ok().map(u16::swap_bytes)
     }
@@ -320,10 +331,10 @@ const POLYNOMIAL: u32 = 0xEDB8_8320;
 /// The polynomial 1.
 const ONE: u32 = 1 << 31;
 
-/// x^8: takes the register past a byte.
+/// x^8: moves the register forward by a byte.
 const BYTE_FORTH: u32 = ONE >> 8;
 
-/// x^-8: takes the register back before a byte.
+/// x^-8: moves the register back by a byte.
 const BYTE_BACK: u32 = {
     let mut v = ONE;
     let mut i = 0;
@@ -335,7 +346,8 @@ const BYTE_BACK: u32 = {
     v
 };
 
-/// The product of two polynomials mod P. Free of branches: differences are random bits.
+/// The product of two polynomials mod P. It has no branches, since random bits would be
+/// mispredicted.
 fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     for i in (0..32).rev() {
@@ -424,7 +436,7 @@ mod tests {
         }
     }
 
-    /// Of 2^20 wrong checksums that differ from the right one by anything, about 2^4 pass.
+    /// Of 2^20 arbitrary wrong checksums, about 2^4 pass.
     #[test]
     fn an_unknown_id_leaves_sixteen_bits_of_check() {
         let mut checker = IcrcChecker::new();
@@ -434,8 +446,8 @@ mod tests {
         assert!((2..=50).contains(&passed), "{passed} of 2^20 passed");
     }
 
-    /// The ids of a group are guessed, so that all 32 bits check its packets, and found again where
-    /// a group begins.
+    /// The identifications within a group are guessed, so that all 32 bits check its packets; where
+    /// a group begins, they are found again.
     #[test]
     fn groups_are_followed() {
         let flow = flow_v4();
@@ -475,9 +487,9 @@ mod tests {
             wrong.count()
         };
         wrong(&[0, 1]);
-        assert_eq!(wrong(&[2, 3, 4, 0, 1, 2, 3]), 1, "in groups, only the first of one");
+        assert_eq!(wrong(&[2, 3, 4, 0, 1, 2, 3]), 1, "in groups: only where one begins");
         wrong(&[0, 0]);
-        assert_eq!(wrong(&[0; 9]), 0, "one by one");
+        assert_eq!(wrong(&[0; 9]), 0, "one by one: never");
     }
 
     #[test]

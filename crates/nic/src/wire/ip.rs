@@ -1,8 +1,8 @@
-//! The outer headers, as bytes: IPv4, IPv6 and UDP.
+//! The outer headers, as bytes: IPv4 (RFC 791), IPv6 (RFC 8200) and UDP (RFC 768).
 //!
-//! A driver over a UDP socket never sends these itself. They are made for the three that need the
-//! bytes all the same: the ICRC covers them, a UD receive buffer begins with them, and a capture
-//! file shows them.
+//! A driver over a UDP socket does not send these bytes itself, as the kernel does that. They are
+//! made for three other purposes: the ICRC covers them, a UD receive buffer begins with them, and a
+//! capture file shows them. None is parsed here: the driver hands in addresses and ports.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ const DONT_FRAGMENT: u16 = 0x4000;
 /// Bytes before the payload in a UD receive buffer: see [`grh`].
 pub const GRH_LEN: usize = 40;
 
-/// The addresses and ports of a datagram, as they stand on the wire.
+/// The addresses and ports of a datagram on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Flow {
     /// Source address.
@@ -26,14 +26,14 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// The addresses as IPv6 has them. An IPv4 address becomes an IPv4-mapped one, so that a flow
-    /// of two families, which no driver can send, still has bytes.
+    /// The addresses as IPv6 addresses, IPv4 ones mapped. So a flow of two families, which no
+    /// driver can send, has bytes as well.
     pub(super) fn mapped(&self) -> (Ipv6Addr, Ipv6Addr) {
         (gid(self.src), gid(self.dst))
     }
 }
 
-/// The GID of an address: IPv6 as it is, IPv4 mapped into it.
+/// The GID of an address: an IPv6 address itself, an IPv4 address mapped into IPv6 (annex A17).
 pub fn gid(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -131,7 +131,7 @@ pub struct Udp {
     pub dst_port: u16,
     /// Bytes behind the header. With the header at most 65,535.
     pub payload_len: usize,
-    /// Checksum; RoCE v2 sends 0 (none), for the ICRC covers more.
+    /// Checksum. RoCE v2 sends 0, which means none (RFC 768), as the ICRC covers more.
     pub checksum: u16,
 }
 
@@ -150,8 +150,8 @@ impl Udp {
     }
 }
 
-/// The 40 bytes that a UD receive buffer begins with, where InfiniBand puts its global route
-/// header: the IPv6 header, or 20 zero bytes and the IPv4 header.
+/// The 40 bytes that a UD receive buffer begins with, in the place of InfiniBand's global route
+/// header: the IPv6 header, or 20 zero bytes and the IPv4 header, as soft-RoCE writes them.
 ///
 /// `tos` is the traffic class with its ECN bits, `ip_id` the IPv4 identification (0 if unknown),
 /// `udp_payload_len` the bytes from BTH to ICRC. An IPv6 flow label reads as 0.
@@ -173,7 +173,7 @@ pub fn grh(
     Ipv6 { src, dst, traffic_class: tos, flow_label: 0, hop_limit, payload_len }.emit()
 }
 
-/// The Internet checksum of an even number of bytes.
+/// The Internet checksum of an even number of bytes (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
     let sum: u32 = words.sum();
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// The worked example of RFC 1071's checksum that textbooks use.
+    /// The header of the worked example that textbooks use for the Internet checksum.
     #[test]
     fn ipv4_checksum_is_the_known_one() {
         let ip = Ipv4 {

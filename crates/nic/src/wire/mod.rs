@@ -1,12 +1,16 @@
 //! The bytes on the wire: RoCE v2 packets inside UDP.
 //!
-//! [`opcode`] is the one table from which parsing, building and the legality of sequences follow;
-//! [`headers`] are the transport headers; [`packet`] puts them together; [`icrc`] is the
-//! invariant checksum; [`ip`] makes the IP and UDP headers that the checksum covers and that a
-//! UD receive buffer begins with; [`multicast`] are the addresses of groups.
+//! - [`opcode`] is the table that parsing, building and the legality of sequences follow.
+//! - [`headers`] are the transport headers, and [`packet`] puts them together.
+//! - [`icrc`] is the invariant checksum.
+//! - [`ip`] makes the IP and UDP headers that the checksum covers and that a UD receive buffer
+//!   begins with.
+//! - [`multicast`] holds the addresses of multicast groups.
 //!
-//! No function here panics on bytes that arrived: parsing returns `Err` with a reason, and every
-//! length is checked before it is used.
+//! The formats are those of InfiniBand volume 1, chapter 9 (Transport Layer), and annex A17
+//! (RoCEv2). No function here panics on bytes that have arrived: parsing returns `Err` with a
+//! reason, and every length is checked before it is used. Whether a well-formed packet may come at
+//! this time is not asked here but in `qp`.
 
 pub mod headers;
 pub mod icrc;
@@ -22,8 +26,9 @@ pub use packet::{Extensions, MAX_HEADER, Malformed, Packet};
 /// The UDP port of RoCE v2.
 pub const ROCE_PORT: u16 = 4791;
 
-/// Bytes of the invariant CRC that ends each packet.
+/// Length in bytes of the invariant CRC that ends each packet.
 pub const ICRC_LEN: usize = 4;
 
-/// The longest RoCE v2 UDP payload at the largest path MTU: headers, 4096 bytes, pad and ICRC.
+/// The longest RoCE v2 UDP payload in bytes, at the largest path MTU: headers, 4096 bytes of
+/// payload, pad and ICRC.
 pub const MAX_DATAGRAM: usize = MAX_HEADER + 4096 + 3 + ICRC_LEN;

@@ -1,12 +1,12 @@
-//! Multicast groups: their addresses, and the queue pair that stands for their members.
+//! Multicast groups: their addresses, and the queue pair number that stands for all members.
 
 use core::net::{IpAddr, Ipv4Addr};
 
 /// The destination queue pair of multicast datagrams.
 pub const MULTICAST_QPN: u32 = 0xFF_FFFF;
 
-/// The IP address of a multicast group by its GID: those of IPv4 groups are
-/// `ff0e::ffff:a.b.c.d` to connection managers. `None` if it is no group's.
+/// The IP address of the multicast group with this GID. Connection managers write an IPv4 group's
+/// GID as `ff0e::ffff:a.b.c.d`. `None` if the GID is not that of a group.
 pub fn group_address(gid: IpAddr) -> Option<IpAddr> {
     let address = match gid {
         IpAddr::V6(v6) => match v6.octets() {

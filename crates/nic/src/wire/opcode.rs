@@ -1,8 +1,9 @@
-//! The op-code table of RoCE v2, and beside it StRoM's five op-codes and some of our own.
+//! The op-code table: RoCE v2's op-codes, StRoM's five (StRoM §5.1, Table 1), and the card's own.
 //!
-//! One row an op-code says which transport it belongs to, what it does, where in a message it
-//! stands and which headers follow the BTH. Parsing, building and the legality of sequences are
-//! all read from here.
+//! A row says which transport an op-code belongs to, what it does, which position in a message it
+//! has and which headers follow the BTH. Parsing, building and the check of sequences all read it
+//! from here. RoCE v2's rows are those of InfiniBand volume 1, chapter 9 (Transport Layer), of
+//! annex A14 (XRC) and of annex A19 (FLUSH and ATOMIC WRITE).
 
 use core::fmt;
 
@@ -22,12 +23,12 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Is what is sent acknowledged, and sent again until it is?
+    /// Does the service acknowledge packets, and repeat them until they are acknowledged?
     pub const fn is_reliable(self) -> bool {
         matches!(self, Transport::Rc | Transport::Xrc)
     }
 
-    /// The top three bits of its op-codes.
+    /// The top three bits of the service's op-codes.
     pub const fn code(self) -> u8 {
         match self {
             Transport::Rc => 0,
@@ -57,9 +58,9 @@ pub enum Operation {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
-    /// Write of 8 bytes that nobody sees in part.
+    /// Write of 8 bytes at once: no reader sees a part of them.
     AtomicWrite,
-    /// Wait until what was written can be seen by all, or survives a loss of power.
+    /// Wait until earlier writes are visible to all, or survive a loss of power.
     Flush,
     /// Congestion notification.
     Cnp,
@@ -67,11 +68,11 @@ pub enum Operation {
     Rpc,
     /// Payload for a kernel (StRoM §5.1).
     RpcWrite,
-    /// A calc verb: which one is what the second operand says (ours, beside StRoM's op-codes).
+    /// A calc verb (RedN §5.1). The second operand says which one. The op-code is the card's own.
     Calculate,
 }
 
-/// Where in its message a packet stands.
+/// The position of a packet in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Position {
     /// The first of several.
@@ -114,7 +115,7 @@ bitflags! {
         const XRCETH = 1 << 0;
         /// Datagram header: Q_Key and source queue pair.
         const DETH = 1 << 1;
-        /// What a FLUSH makes sure of.
+        /// What a FLUSH guarantees.
         const FETH = 1 << 2;
         /// Remote address, key and length.
         const RETH = 1 << 3;
@@ -133,14 +134,14 @@ bitflags! {
     }
 }
 
-/// Which meaning the op-codes have that StRoM and the later standard both claim.
+/// Which meaning an op-code has that both StRoM and the later standard define.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Dialect {
     /// RoCE v2 to the letter.
     #[default]
     Standard,
-    /// RoCE v2 with StRoM's RPC op-codes, calc verbs, and requests that acknowledge, agreed by both
-    /// cards at connection.
+    /// RoCE v2 with StRoM's RPC op-codes, calc verbs, and requests that acknowledge. Both cards
+    /// agree on it when they connect.
     Strom,
 }
 
@@ -153,18 +154,18 @@ pub struct Op {
     pub name: &'static str,
     /// The transport service; a CNP is listed under RC and valid on every connected service.
     pub transport: Transport,
-    /// What it does.
+    /// What the packet asks for or answers.
     pub operation: Operation,
-    /// Where in the message it stands.
+    /// The packet's position in its message.
     pub position: Position,
     /// The headers behind the BTH.
     pub follows: Follows,
-    /// The dialect that has it.
+    /// The dialect that defines the op-code.
     pub dialect: Dialect,
 }
 
 impl Op {
-    /// Is this an answer to a request (for the requester's half of a queue pair)?
+    /// Is this an answer to a request, for the requester's half of a queue pair?
     pub const fn is_response(&self) -> bool {
         matches!(
             self.operation,
@@ -172,7 +173,7 @@ impl Op {
         )
     }
 
-    /// Is this a request that acknowledges the peer's as well?
+    /// Is this a request that also acknowledges the receiver's requests?
     pub const fn is_acknowledging(&self) -> bool {
         !self.is_response() && self.follows.contains(Follows::AETH)
     }
@@ -183,7 +184,7 @@ impl Op {
         matches!((operation, position), (Rpc | RpcWrite | Write, Position::Only))
     }
 
-    /// Bytes of the headers: BTH and all that follows it before the payload.
+    /// Bytes of the headers: the BTH and all that follows it before the payload.
     pub const fn header_len(&self) -> usize {
         let mut len = 12;
         let f = self.follows;
@@ -228,12 +229,12 @@ impl Op {
 
     /// The row for an operation of a service at a place in its message.
     ///
-    /// `with` adds immediate data ([`Follows::IMM`]) or an invalidation ([`Follows::IETH`]), which
-    /// is only looked at where the message ends, and an acknowledge ([`Follows::AETH`]) to those
-    /// requests that [`Op::can_acknowledge`].
+    /// `with` adds immediate data ([`Follows::IMM`]) or an invalidation ([`Follows::IETH`]), both
+    /// only where the message ends, and an acknowledge ([`Follows::AETH`]) to requests that
+    /// [`Op::can_acknowledge`].
     ///
     /// # Panics
-    /// If the service has no such operation: the caller has judged the work request before.
+    /// If the service has no such operation: the caller must have checked the work request.
     #[inline]
     pub fn of(
         transport: Transport,
@@ -281,8 +282,9 @@ const fn strom(code: u8, name: &'static str, operation: Operation, position: Pos
     }
 }
 
-/// A request and, in one packet, the acknowledge of the peer's: a manufacturer's op-code, as the
-/// specification leaves those from 0xC0 on to them. The AETH has the PSN in its MSN's place.
+/// A request that also acknowledges the receiver's requests. Its op-code is one of those that the
+/// specification leaves to manufacturers, from 0xC0 on. Its AETH has the acknowledged PSN in the
+/// place of the MSN.
 const fn acknowledging(op: Op, name: &'static str) -> Op {
     Op {
         code: op.code | 0xC0,
@@ -307,7 +309,8 @@ const ATOMIC: Follows = Follows::ATOMIC;
 const FETH: Follows = Follows::FETH;
 const XRC: Follows = Follows::XRCETH;
 
-/// Every op-code the card speaks. (0x1C is FLUSH, but WRITE of an RPC in StRoM's dialect.)
+/// Every op-code that the card knows. (0x1C is FLUSH in the standard, and RPC WRITE Only in StRoM's
+/// dialect.)
 pub const TABLE: [Op; 73] = [
     row(0x00, "RC SEND First", Rc, O::Send, First, DATA),
     row(0x01, "RC SEND Middle", Rc, O::Send, Middle, DATA),
@@ -425,7 +428,7 @@ const NONE: u8 = u8::MAX;
 static STANDARD: [u8; 256] = index(Dialect::Standard);
 static STROM: [u8; 256] = index(Dialect::Strom);
 
-/// Where in [`TABLE`] each op-code of a dialect stands.
+/// The row in [`TABLE`] of each op-code of a dialect.
 const fn index(dialect: Dialect) -> [u8; 256] {
     let mut map = [NONE; 256];
     let mut i = 0;
@@ -438,8 +441,8 @@ const fn index(dialect: Dialect) -> [u8; 256] {
     map
 }
 
-/// Forms of an operation: plain, with immediate data, with invalidation; and those with an
-/// acknowledge.
+/// The number of an operation's form: plain, with immediate data or with an invalidation, and each
+/// of these with an acknowledge as well.
 const fn form(position: Position, with: Follows) -> usize {
     let form = match (position.ends(), with.contains(IMM), with.contains(IETH)) {
         (true, true, _) => 1,
@@ -449,7 +452,7 @@ const fn form(position: Position, with: Follows) -> usize {
     if with.contains(AETH) { FORMS_WITHOUT + form } else { form }
 }
 
-/// Forms without an acknowledge.
+/// The number of forms without an acknowledge.
 const FORMS_WITHOUT: usize = 3;
 
 /// [`TABLE`] by transport, operation, position and form.
@@ -458,7 +461,7 @@ static FORMS: [[[[u8; 2 * FORMS_WITHOUT]; 4]; 14]; 4] = {
     let mut i = 0;
     while i < TABLE.len() {
         let op = &TABLE[i];
-        // That a response has an AETH is no form of it.
+        // Responses always have an AETH, which makes no other form of them.
         let with = if op.is_response() { Follows::empty() } else { op.follows };
         let at = form(op.position, with);
         map[op.transport as usize][op.operation as usize][op.position as usize][at] = i as u8;

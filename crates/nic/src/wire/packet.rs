@@ -1,4 +1,7 @@
-//! A packet: BTH, the headers its op-code calls for, payload, pad and ICRC.
+//! A packet: BTH, the headers that its op-code calls for, payload, pad and ICRC.
+//!
+//! Only the form is checked here; which packet may come when, a queue pair decides (`qp`). The
+//! headers themselves are in [`super::headers`], the op-codes in [`super::opcode`].
 
 use thiserror::Error;
 
@@ -15,10 +18,10 @@ pub enum Malformed {
     /// Shorter than BTH and ICRC.
     #[error("shorter than a transport header and its checksum")]
     TooShort,
-    /// Shorter than the headers its op-code calls for.
+    /// Shorter than the headers that its op-code calls for.
     #[error("shorter than the headers its op-code calls for")]
     Truncated,
-    /// More pad than payload, or bytes where none may be.
+    /// More pad than payload, or payload with an op-code that has none.
     #[error("payload or padding where the op-code allows none")]
     Padding,
 }
@@ -30,9 +33,9 @@ pub struct Extensions {
     pub xrceth: Xrceth,
     /// Datagram header.
     pub deth: Deth,
-    /// What a FLUSH makes sure of.
+    /// What a FLUSH guarantees.
     pub feth: Feth,
-    /// What a WRITE or READ touches.
+    /// The memory that a WRITE or READ accesses.
     pub reth: Reth,
     /// An atomic's target and operands.
     pub atomic: AtomicEth,
@@ -61,6 +64,7 @@ impl<'a> Packet<'a> {
     /// Reads the BTH of a RoCE v2 UDP payload, so that its op-code can be looked up.
     #[inline]
     pub fn bth(datagram: &[u8]) -> Result<Bth, Malformed> {
+        // Every packet has a BTH and an ICRC (annex A17).
         if datagram.len() < Bth::LEN + ICRC_LEN {
             return Err(Malformed::TooShort);
         }
@@ -70,12 +74,13 @@ impl<'a> Packet<'a> {
     /// Reads the rest of a UDP payload whose BTH is `bth` and whose op-code is `op`.
     ///
     /// The ICRC is not checked here: see [`super::icrc`].
-    // Inlined, so that the headers are not moved once they are read.
+    // Inlined, so that the headers are not copied after they have been read.
     #[inline(always)]
     pub fn parse(bth: Bth, op: &'static Op, datagram: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let end = datagram.len().checked_sub(ICRC_LEN).ok_or(Malformed::TooShort)?;
         let mut rest = datagram.get(Bth::LEN..end).ok_or(Malformed::TooShort)?;
         let mut ext = Extensions::default();
+        // The op-code alone says which headers follow. A packet too short for one is malformed.
         let has = |h| op.follows.contains(h);
         if has(Follows::XRCETH) {
             ext.xrceth = Xrceth::parse(take(&mut rest)?);
@@ -101,18 +106,20 @@ impl<'a> Packet<'a> {
         if op.follows.intersects(Follows::IMM.union(Follows::IETH)) {
             ext.imm_or_key = u32::from_be_bytes(*take(&mut rest)?);
         }
+        // The pad is part of what follows the headers, and cannot be longer than that.
         let payload = rest
             .len()
             .checked_sub(usize::from(bth.pad))
             .and_then(|len| rest.get(..len))
             .ok_or(Malformed::Padding)?;
+        // An op-code without payload has nothing behind its headers, not even pad.
         if !has(Follows::PAYLOAD) && !rest.is_empty() {
             return Err(Malformed::Padding);
         }
         Ok(Packet { bth, op, ext, payload })
     }
 
-    /// Writes `bth` and the headers `op` calls for; returns their length.
+    /// Writes `bth` and the headers that `op` calls for. Returns their length.
     ///
     /// The BTH's op-code byte is taken from `op`.
     pub fn emit_headers(bth: &Bth, op: &Op, ext: &Extensions, out: &mut [u8; MAX_HEADER]) -> usize {
@@ -147,15 +154,15 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The next `N` bytes that arrived.
+/// Takes the next `N` bytes of what arrived.
 fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], Malformed> {
     let (head, tail) = rest.split_first_chunk().ok_or(Malformed::Truncated)?;
     *rest = tail;
     Ok(head)
 }
 
-/// Room for the next `N` bytes to send; there always is, by [`MAX_HEADER`] (checked by a test for
-/// every op-code).
+/// Takes room for the next `N` bytes to send. [`MAX_HEADER`] is enough for every op-code, as a test
+/// checks.
 fn put<'a, const N: usize>(rest: &mut &'a mut [u8]) -> &'a mut [u8; N] {
     let (head, tail) =
         core::mem::take(rest).split_first_chunk_mut().expect("MAX_HEADER holds every op-code");

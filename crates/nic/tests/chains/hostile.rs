@@ -1,5 +1,5 @@
-//! Chains that went wrong, or were meant to: each ends with a status and a counted reason, and
-//! other queue pairs go on.
+//! Chains that are wrong, by mistake or on purpose: each ends with a status and a counted reason,
+//! and other queue pairs go on.
 
 use remora_nic::incident::Cause;
 use remora_nic::queue::{SendOp, Status};
@@ -9,7 +9,7 @@ use crate::rig::{DATA, MANAGED, PLAIN, Qp, Rig, region};
 
 const X: u64 = DATA;
 
-/// A queue that works beside the hostile ones, and must go on.
+/// A queue beside the hostile ones, which must go on working.
 fn bystander(rig: &mut Rig) -> Qp {
     rig.looped(PLAIN, 64)
 }
@@ -71,7 +71,8 @@ fn orders_that_name_nothing() {
     }
 }
 
-/// A completion queue has no protection domain of its own: it is that of those who report to it.
+/// A completion queue has no protection domain of its own, but that of the queue pairs that report
+/// to it. A WAIT of another protection domain must not learn its count.
 #[test]
 fn a_wait_learns_nothing_of_other_domains() {
     let mut rig = Rig::new();
@@ -90,7 +91,7 @@ fn a_wait_learns_nothing_of_other_domains() {
     assert!(!refused(&mut rig, mine.cq));
     assert!(refused(&mut rig, theirs.cq));
     assert!(refused(&mut rig, unused));
-    // One more reports there, of another domain, and then no more.
+    // A queue pair of another domain reports there as well, and later no more.
     let guest = rig.reporting_to(theirs.cq);
     assert!(refused(&mut rig, theirs.cq), "two domains share it");
     rig.nic.destroy_qp(theirs.qpn).unwrap();
@@ -102,7 +103,7 @@ fn a_wait_learns_nothing_of_other_domains() {
 }
 
 #[test]
-fn an_enable_of_a_queue_in_error_stops_who_gives_it() {
+fn an_enable_of_a_queue_in_error_stops_the_queue_that_gives_it() {
     let mut rig = Rig::new();
     let (a, b) = (rig.looped(PLAIN, 8), rig.looped(MANAGED, 8));
     rig.nic.post_element(&mut rig.ram, b.qpn, Queue::Send, &[0xEE; 64]).unwrap();
@@ -118,7 +119,7 @@ fn an_enable_of_a_queue_in_error_stops_who_gives_it() {
 
 /// The owner, too, may enable no more than the ring holds.
 #[test]
-fn the_owner_is_held_to_the_ring() {
+fn the_owner_cannot_enable_more_than_the_ring_holds() {
     let mut rig = Rig::new();
     let qp = rig.looped(MANAGED, 8);
     for index in [9, 1000, 1 << 30] {
@@ -135,7 +136,7 @@ fn wrong_counts_in_a_recycled_loop() {
     for (by, status) in [(0, None), (3, Some(Status::LocalQpOperation))] {
         let mut rig = Rig::new();
         let (qp, other) = (rig.looped(MANAGED, 2), bystander(&mut rig));
-        // It raises its own index by what is too little, or too much.
+        // The loop raises its own index by too little, or by too much.
         rig.add(qp, qp.field(1, 16), by);
         rig.enable(qp, qp, 4 - by as u32);
         rig.doorbell(qp, 2);
@@ -146,7 +147,8 @@ fn wrong_counts_in_a_recycled_loop() {
     }
 }
 
-/// The region that a chain writes through goes away under it; so does the one over its ring.
+/// The region that a chain writes through is deregistered while the chain runs; so is the region
+/// over its ring.
 #[test]
 fn memory_deregistered_under_a_running_chain() {
     for status in [Status::RemoteAccess, Status::LocalProtection] {
@@ -174,8 +176,8 @@ fn memory_deregistered_under_a_running_chain() {
     }
 }
 
-/// Anybody may put anything into a ring that runs: here, a chain scribbles over its neighbour,
-/// byte after byte, while that one runs.
+/// An application may put any bytes into a ring that runs. Here one chain overwrites the ring of
+/// another, byte after byte, while that one runs.
 #[test]
 fn rings_are_rewritten_while_they_run() {
     let mut rig = Rig::new();
@@ -186,7 +188,7 @@ fn rings_are_rewritten_while_they_run() {
         for _ in 0..8 {
             rig.write(victim, X, X + 128, 8);
         }
-        // One byte of every element's first 64 is made another.
+        // One byte of the first 64 of every element is changed.
         for k in 0..8 {
             let at = victim.field(k, (i as u64 * 2 + k) % 64);
             let byte = rig.bytes(at, 1)[0];
@@ -199,7 +201,7 @@ fn rings_are_rewritten_while_they_run() {
     rig.post(scribbler, SendOp::NoOp, &[]);
     rig.enable(scribbler, scribbler, 4);
     rig.doorbell(scribbler, 4);
-    assert!((0..100).all(|_| rig.poll()), "the scribbler itself is well");
+    assert!((0..100).all(|_| rig.poll()), "the chain that overwrites goes on");
     for victim in victims {
         let ended = rig.errors(victim).len() as u64 + rig.count(victim);
         assert!(ended <= 8, "no element ends twice");
@@ -207,7 +209,7 @@ fn rings_are_rewritten_while_they_run() {
     still_works(&mut rig, other);
 }
 
-/// A packet from outside that names a loop-back queue pair is dropped, whatever address it claims.
+/// A packet from outside that names a loop-back queue pair is dropped, from any source address.
 #[test]
 fn packets_do_not_reach_loop_back() {
     use remora_nic::wire::icrc::{Flow, Icrc};

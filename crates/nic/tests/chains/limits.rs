@@ -1,4 +1,4 @@
-//! What bounds a chain: turns, rates, patience, budgets (RedN §3.5).
+//! The limits of a chain: turns, rates, the longest WAIT, budgets (RedN §3.5).
 
 use remora_nic::queue::{SendOp, Status};
 use remora_nic::{ChainError, ChainLimits, Event, Rate};
@@ -9,7 +9,7 @@ use crate::rig::{DATA, MANAGED, PLAIN, Qp, Rig};
 
 const X: u64 = DATA;
 
-/// A queue that counts at `at` for ever, by itself.
+/// A queue that increments the word at `at` for ever, by itself.
 fn endless(rig: &mut Rig, at: u64) -> Qp {
     let qp = rig.looped(MANAGED, 4);
     rig.add(qp, at, 1);
@@ -37,7 +37,7 @@ fn an_endless_chain_takes_turns_with_others() {
         assert!(rig.poll());
         polls += 1;
     }
-    // Eight elements a turn for each of five queues, 256 a poll.
+    // Each of the five queues runs eight elements a turn, and all together 256 a poll.
     assert!(polls <= 3, "{polls}");
     let rounds: Vec<u64> = (0..4).map(|i| rig.word(X + 8 * i)).collect();
     let (least, most) = (rounds.iter().min().unwrap(), rounds.iter().max().unwrap());
@@ -93,7 +93,7 @@ fn a_budget_stops_a_runaway_chain_and_says_so() {
     assert_eq!(rig.counter("chain_budget"), 1);
     assert_eq!(rig.incidents()[0].counter(), "chain_budget");
     rig.doorbell(innocent, 4);
-    assert!((0..20).all(|_| rig.poll()), "another chain is not concerned");
+    assert!((0..20).all(|_| rig.poll()), "another chain goes on");
     assert!(rig.nic.destroy_budget(budget).is_err(), "it is in use");
     rig.nic.destroy_qp(runaway.qpn).unwrap();
     rig.nic.destroy_budget(budget).unwrap();
@@ -103,7 +103,8 @@ fn a_budget_stops_a_runaway_chain_and_says_so() {
     assert_eq!(refused, Err(ChainError::UnknownBudget));
 }
 
-/// What its owner posts fills the budget of a chain: only what runs by itself is stopped.
+/// A post by the owner fills the budget of a chain, so that only chains that run by themselves are
+/// stopped.
 #[test]
 fn what_comes_from_outside_fills_a_budget() {
     let mut rig = Rig::new();
@@ -125,7 +126,7 @@ fn what_comes_from_outside_fills_a_budget() {
     assert_eq!(rig.errors(qp), [(33, Status::LocalQpOperation)]);
 }
 
-/// Two queues that wait for each other cost nothing, and end when their patience does.
+/// Two queues that wait for each other take no turns, and end when their WAITs take too long.
 #[test]
 fn a_deadlock_is_bounded() {
     let mut rig = Rig::new();
@@ -133,7 +134,7 @@ fn a_deadlock_is_bounded() {
     rig.wait(a, b.cq, 1);
     rig.wait(b, a.cq, 1);
     rig.run();
-    assert!(!rig.poll(), "nobody looks again and again");
+    assert!(!rig.poll(), "a blocked WAIT takes no turns");
     rig.pass(1_000_000_000);
     assert_eq!((rig.errors(a), rig.errors(b)), (vec![], vec![]));
     let max_wait = Some(Duration::from_micros(5));
@@ -146,5 +147,5 @@ fn a_deadlock_is_bounded() {
     assert_eq!(rig.errors(a), [(0, Status::LocalQpOperation)]);
     assert_eq!((rig.counter("chain_wait_expired"), rig.count(b)), (1, 0));
     assert_eq!(rig.incidents()[0].counter(), "chain_wait_expired");
-    assert_eq!(rig.errors(b), [], "an error is no completion to wait for");
+    assert_eq!(rig.errors(b), [], "a WAIT does not count an error");
 }

@@ -1,5 +1,5 @@
-//! Chains: what their three orders show, what the verbs of loop-back do, what bounds them, and
-//! what hostile ones come to.
+//! Tests of chains: the three orders, the verbs of loop-back, limits, hostile chains, and bound
+//! kernels.
 
 mod hostile;
 mod limits;

@@ -1,4 +1,4 @@
-//! The three orders of RedN §3.1, each by what can be seen of it, and recycling (§3.4).
+//! The three orders of RedN §3.1, each by its visible effect, and recycling (RedN §3.4).
 
 use remora_nic::queue::{Data, Opcode, SendFlags, SendOp};
 use remora_nic::{Calc, Queue, StepEnd};
@@ -8,7 +8,7 @@ use crate::rig::{DATA, MANAGED, PLAIN, Qp, Rig};
 const X: u64 = DATA;
 const Y: u64 = DATA + 64;
 
-/// A NOOP that becomes a WRITE of X to Y by a change of its op-code.
+/// Posts a NOOP that becomes a WRITE of X to Y when its op-code is changed.
 fn post_disguised_write(rig: &mut Rig, qp: Qp) {
     rig.write(qp, X, Y, 8);
     let index = rig.nic.next_index(qp.qpn, Queue::Send).unwrap() - 1;
@@ -41,7 +41,7 @@ fn in_completion_order_data_is_seen_and_elements_may_be_old() {
     post_disguised_write(&mut rig, qp);
     rig.run();
     assert_eq!((rig.word(Y), rig.count(qp)), (0, 3), "fetched with the WAIT");
-    // Across queues: what was waited for has been done, in memory.
+    // Across queues: the data of the request that was waited for is in memory.
     let (first, second) = (rig.looped(PLAIN, 8), rig.looped(PLAIN, 8));
     rig.wait(second, first.cq, 1);
     rig.write(second, X + 8, Y, 8);
@@ -67,7 +67,7 @@ fn in_doorbell_order_a_changed_element_runs_as_it_is() {
     assert_eq!((rig.word(Y), rig.count(managed)), (7, 1));
 }
 
-/// Within a managed queue, each element is fetched just before it runs.
+/// In a managed queue, each element is fetched just before it runs.
 #[test]
 fn a_managed_queue_fetches_one_by_one() {
     let mut rig = Rig::new();
@@ -80,7 +80,7 @@ fn a_managed_queue_fetches_one_by_one() {
     assert_eq!(rig.word(Y), 7);
 }
 
-/// `if (x == y)` of RedN Fig. 4: x stands in the id of a NOOP, y in the CAS.
+/// `if (x == y)` of RedN Fig. 4: x is the id of a NOOP, y an operand of the compare-and-swap.
 #[test]
 fn an_if_by_compare_and_swap() {
     for (x, y, sent) in [(5, 5, 1), (5, 6, 0), (0xFFFF_FFFF_FFFF, 0xFFFF_FFFF_FFFF, 1)] {
@@ -104,10 +104,10 @@ fn a_recycled_queue_must_raise_its_own_counts() {
     const ROUNDS: u64 = 1000;
     let mut rig = Rig::new();
     let qp = rig.looped(MANAGED, 4);
-    // 0: count a round. 1: raise the ENABLE's index. 2: ENABLE. 3: nothing.
+    // Element 0 counts a round, 1 raises the ENABLE's index, 2 is the ENABLE, 3 is a NOOP.
     rig.add(qp, X, 1);
     rig.add(qp, qp.field(2, 16), 4);
-    // (Each round it lets itself run again, and what stands behind it in the ring.)
+    // (Each round the ENABLE releases all four elements again.)
     rig.enable(qp, qp, 3);
     rig.post(qp, SendOp::NoOp, &[]);
     rig.doorbell(qp, 3);
@@ -117,7 +117,7 @@ fn a_recycled_queue_must_raise_its_own_counts() {
         polls += 1;
     }
     assert!(polls >= ROUNDS * 4 / 256, "each poll does a bounded amount of work");
-    // One that does not raise its index runs once more, and no more.
+    // A queue that does not raise its index runs one more round, and then stops.
     let mut rig = Rig::new();
     let qp = rig.looped(MANAGED, 2);
     rig.add(qp, X, 1);
@@ -127,8 +127,8 @@ fn a_recycled_queue_must_raise_its_own_counts() {
     assert_eq!((rig.word(X), rig.count(qp)), (2, 4));
 }
 
-/// The host's processor may sleep: a WAIT in the recycled queue is fed by the queue itself, and the
-/// count that it waits for is raised like the index.
+/// The host's processor may sleep: the recycled queue itself causes the completions that its WAIT
+/// waits for, and raises the count like the index.
 #[test]
 fn a_recycled_wait_raises_its_count() {
     let mut rig = Rig::new();
@@ -138,7 +138,7 @@ fn a_recycled_wait_raises_its_count() {
         let op = SendOp::Calc { calc: Calc::Add, at: rig.remote(at), operand };
         rig.post_with(qp, op, Data::Sges(&[]), silent);
     };
-    // One signaled element a round, and a WAIT for it.
+    // Each round has one signaled element and a WAIT for it.
     rig.add(qp, X, 1);
     rig.post_with(qp, SendOp::Wait { cq: qp.cq, count: 1 }, Data::Sges(&[]), silent);
     add(&mut rig, qp.field(1, 16), 1);
@@ -161,7 +161,7 @@ fn a_recycled_wait_raises_its_count() {
     assert!(steps.windows(2).all(|pair| pair[0].index + 1 == pair[1].index));
 }
 
-/// Indices count modulo 2^32: a queue may be recycled for ever.
+/// Indices count modulo 2^32, so that a queue may be recycled for ever.
 #[test]
 fn indices_wrap() {
     let mut rig = Rig::new();
@@ -169,7 +169,8 @@ fn indices_wrap() {
     rig.post(qp, SendOp::NoOp, &[]);
     rig.post(qp, SendOp::NoOp, &[]);
     let mut index = 0u32;
-    // Too far to be walked in a test, so it is shown that far ahead and behind are told apart.
+    // Counting to 2^32 takes too long for a test, which therefore only checks that indices far
+    // ahead and behind are told apart.
     rig.doorbell(qp, 2);
     rig.run();
     for ahead in [3, 1 << 30, (1 << 31) - 1] {

@@ -1,4 +1,4 @@
-//! One card, its memory, and short words for queues and elements.
+//! One card with its memory, and short functions for queues and elements.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -13,12 +13,12 @@ use remora_nic::{
 
 /// Bytes of memory; the card has a region over all of it.
 pub(crate) const SIZE: u64 = 1 << 20;
-/// Where the data of tests begins: below are rings.
+/// Where the data of tests begins. The rings are below.
 pub(crate) const DATA: u64 = 1 << 18;
 pub(crate) const MANAGED: QpFlags = QpFlags::MANAGED_SEND;
 pub(crate) const PLAIN: QpFlags = QpFlags::empty();
 
-/// Plain bytes as memory.
+/// Memory made of plain bytes.
 pub(crate) struct Ram(pub(crate) Vec<u8>);
 
 impl Ram {
@@ -58,12 +58,12 @@ impl Memory for Ram {
     }
 }
 
-/// A queue pair and where its rings lie.
+/// A queue pair, and the address of its send ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Qp {
     pub(crate) qpn: u32,
     pub(crate) sq: u64,
-    /// Where both queues report; it only counts.
+    /// The completion queue of both queues, which only counts.
     pub(crate) cq: u32,
     depth: u64,
     stride: u64,
@@ -106,13 +106,13 @@ impl Rig {
         self.fresh_with(flags, depth, 1)
     }
 
-    /// As [`Rig::fresh`], for so many entries.
+    /// As [`Rig::fresh`], for elements of `sges` entries.
     pub(crate) fn fresh_with(&mut self, flags: QpFlags, depth: u32, sges: usize) -> Qp {
         let cq = self.nic.create_counting_cq(64).unwrap();
         self.made(cq, flags, depth, sges)
     }
 
-    /// A queue pair, not connected, that reports to a completion queue which there is.
+    /// A queue pair, not connected, that reports to an existing completion queue.
     pub(crate) fn reporting_to(&mut self, cq: u32) -> Qp {
         self.made(cq, PLAIN, 1, 1)
     }
@@ -156,7 +156,7 @@ impl Rig {
         Sge { addr, len, lkey: self.key }
     }
 
-    /// Posts a request, signaled.
+    /// Posts a signaled request.
     pub(crate) fn post(&mut self, qp: Qp, op: SendOp, sges: &[Sge]) {
         self.post_with(qp, op, Data::Sges(sges), SendFlags::SIGNALED);
     }
@@ -172,7 +172,7 @@ impl Rig {
         self.post(qp, SendOp::Write { to, imm: None }, &[from]);
     }
 
-    /// A WRITE of eight bytes or so to anywhere, with any key.
+    /// Posts a WRITE to any address with any key.
     pub(crate) fn post_keys(&mut self, qp: Qp, (addr, rkey): (u64, Key), (from, len): (u64, u32)) {
         let from = self.sge(from, len);
         self.post(qp, SendOp::Write { to: Remote { addr, rkey }, imm: None }, &[from]);
@@ -206,7 +206,7 @@ impl Rig {
         self.nic.handle_send_doorbell(qp.qpn, index).unwrap();
     }
 
-    /// Polls once; nothing must leave the card.
+    /// Polls once. Nothing must leave the card.
     pub(crate) fn poll(&mut self) -> bool {
         self.batch.clear();
         let more = self.nic.poll_transmit(self.now, &mut self.ram, &mut self.batch, 64);
@@ -224,7 +224,7 @@ impl Rig {
         panic!("it does not end");
     }
 
-    /// Lets time pass, and runs what becomes due.
+    /// Lets time pass, and runs everything that becomes due.
     pub(crate) fn pass(&mut self, nanoseconds: u64) {
         self.now = Time(self.now.0 + nanoseconds);
         self.nic.handle_timeout(self.now, &mut self.ram);
@@ -235,7 +235,7 @@ impl Rig {
         self.nic.cq_count(qp.cq).unwrap()
     }
 
-    /// Errors that were reported, oldest first: request and status.
+    /// The failed completions, oldest first: id of the request and status.
     pub(crate) fn errors(&mut self, qp: Qp) -> Vec<(u64, Status)> {
         let mut out = [Completion::default(); 64];
         let n = self.nic.poll_cq(qp.cq, &mut out).unwrap();

@@ -1,4 +1,4 @@
-//! A kernel that WRITEs pass: what it replaces is gathered in one buffer, which the card keeps.
+//! A kernel bound to WRITEs: the bytes that it replaces go into one buffer, which the card keeps.
 
 use remora_nic::kernel::{Bound, Buffer, Busy, Call, KernelIo, Kernels, Passing, Taken, Verdict};
 use remora_nic::queue::Status;
@@ -10,12 +10,12 @@ const LEN: u32 = 1000;
 const FROM: u64 = DATA;
 const TO: u64 = DATA + 0x1_0000;
 
-/// Replaces each payload by its complement, and says of it what it is told to.
+/// Replaces each payload by its complement, and returns the verdicts that the test sets.
 #[derive(Debug)]
 struct Inverter {
-    /// What to say, the next last.
+    /// The verdicts to return, the next one last.
     verdicts: Vec<Verdict>,
-    /// What room the buffer had at each payload.
+    /// The capacity of the buffer at each payload.
     room: Vec<usize>,
 }
 
@@ -52,7 +52,8 @@ impl Kernels for Inverter {
     }
 }
 
-/// A card whose kernel will say this, and a queue pair whose WRITEs to itself pass it.
+/// A card with a kernel that returns these verdicts, and a queue pair whose WRITEs to itself pass
+/// it.
 fn tapped(verdicts: &[Verdict]) -> (Rig, Qp) {
     let mut rig = Rig::new();
     let verdicts = verdicts.iter().rev().copied().collect();
@@ -68,7 +69,7 @@ fn looped(rig: &mut Rig) -> Qp {
     qp
 }
 
-/// The buffer was made at the first payload, and was there at each after that.
+/// Checks that the buffer was allocated at the first payload, and kept for each further one.
 fn was_kept(rig: &Rig, payloads: usize) {
     let kernels: &Inverter = rig.nic.kernels().unwrap();
     assert_eq!(kernels.room.len(), payloads);

@@ -1,4 +1,4 @@
-//! What the verbs do in loop-back: as over a connection, with its checks and statuses.
+//! The verbs of loop-back: they do the same as on a connection, with its checks and statuses.
 
 use remora_nic::queue::{Data, Opcode, SendFlags, SendOp, Status};
 use remora_nic::{Access, Calc, Event, QpFlags, Queue};
@@ -29,7 +29,7 @@ fn writes_and_reads_of_every_length() {
         rig.put(X, &bytes);
         rig.write(a, X, Y, len);
         rig.wait(b, a.cq, 1);
-        // Scattered over two entries, one of them at an odd address.
+        // The data is scattered over two entries, one of them at an odd address.
         let (from, split) = (rig.remote(Y), len as usize / 3);
         let (head, tail) = (rig.sge(Z, len / 3), rig.sge(Z + 0x1_0001, len - len / 3));
         rig.post(b, SendOp::Read { from }, &[head, tail]);
@@ -77,7 +77,7 @@ fn a_send_scatters_into_a_ring() {
     for _ in 0..16 {
         rig.post(body, SendOp::NoOp, &[]);
     }
-    // One word into the operand of each of sixteen elements; 16 entries need a longer slot.
+    // One word goes into the operand of each of sixteen elements. 16 entries need a longer slot.
     let long = rig.fresh_with(PLAIN, 16, 16);
     let far = rig.fresh(PLAIN, 16);
     rig.nic.loop_back(long.qpn, far.qpn, Access::empty()).unwrap();
@@ -92,7 +92,7 @@ fn a_send_scatters_into_a_ring() {
     for i in 0..16 {
         assert_eq!(rig.word(body.field(i, 24)), i * 3);
     }
-    // A SEND waits for a receive element, and goes on when there is one.
+    // A SEND waits for a receive element, and continues when there is one.
     rig.post(a, SendOp::Send { imm: None, to: None }, &[message]);
     rig.post(a, SendOp::NoOp, &[]);
     rig.run();
@@ -120,7 +120,7 @@ fn a_managed_receive_queue_is_recycled() {
         rig.post_with(client, op, Data::Inline(&i.to_le_bytes()), SendFlags::SIGNALED);
     }
     rig.run();
-    assert_eq!(rig.count(server), 0, "what is written is not yet enabled");
+    assert_eq!(rig.count(server), 0, "the elements are written, but not yet enabled");
     for (index, taken) in [(1, 1), (3, 3), (3, 3), (5, 5)] {
         rig.post(control, SendOp::EnableRecv { qpn: server.qpn, index }, &[]);
         rig.run();
@@ -145,9 +145,7 @@ fn write_with_immediate_takes_a_receive_element() {
     assert_eq!(rig.bytes(Y, 9000), pattern(9000));
 }
 
-/// Each refusal is one a connection would give: the status, what is counted, and both ends in
-/// ERROR, their work flushed.
-/// What is done wrong, its status, and the counter that counts it.
+/// A refusal: what is wrong, how it is posted, its status, and its counter.
 type Refused = (&'static str, fn(&mut Rig, Qp), Status, &'static str);
 
 fn refused_by_the_peer() -> [Refused; 5] {
@@ -208,7 +206,7 @@ fn refused_before_it_gets_there() -> [Refused; 3] {
             "elements_protection",
         ),
         (
-            "an op-code that is none",
+            "an unknown op-code",
             |rig, a| {
                 rig.nic.post_element(&mut rig.ram, a.qpn, Queue::Send, &[0xFF; 64]).unwrap();
             },
@@ -216,7 +214,7 @@ fn refused_before_it_gets_there() -> [Refused; 3] {
             "elements_invalid",
         ),
         (
-            "what loop-back does not have",
+            "an operation that loop-back does not have",
             |rig, a| {
                 let at = rig.remote(Y);
                 rig.post(a, SendOp::Flush { at, len: 8, kind: Default::default() }, &[]);
@@ -227,6 +225,8 @@ fn refused_before_it_gets_there() -> [Refused; 3] {
     ]
 }
 
+/// Each refusal is the same as on a connection: the status, the counter, and both ends in ERROR
+/// with their work flushed.
 #[test]
 fn refusals_have_the_statuses_of_a_connection() {
     let cases = refused_by_the_peer().into_iter().chain(refused_before_it_gets_there());
@@ -244,7 +244,7 @@ fn refusals_have_the_statuses_of_a_connection() {
         assert_eq!(rig.nic.poll_event().is_some(), remote, "{what}: the peer's owner is told");
         let told = rig.incidents();
         assert!(told.iter().any(|i| i.counter() == counter), "{what}: {told:?}");
-        // The peer has gone, or is told so by its next request.
+        // Both can be destroyed, and leave nothing behind.
         rig.nic.destroy_qp(b.qpn).unwrap();
         rig.nic.destroy_qp(a.qpn).unwrap();
         assert_eq!(rig.nic.in_use().lists, 0);
@@ -252,7 +252,7 @@ fn refusals_have_the_statuses_of_a_connection() {
 }
 
 #[test]
-fn a_queue_pair_that_forbids_access_is_obeyed() {
+fn a_queue_pair_that_does_not_permit_writes_refuses_them() {
     let mut rig = Rig::new();
     let (a, _) = pair(&mut rig, Access::REMOTE_READ);
     let from = rig.remote(Y);
@@ -265,7 +265,7 @@ fn a_queue_pair_that_forbids_access_is_obeyed() {
 }
 
 #[test]
-fn a_peer_that_has_gone_is_no_answer() {
+fn a_request_to_a_peer_that_is_gone_fails() {
     let mut rig = Rig::new();
     let (a, b) = pair(&mut rig, Access::all());
     rig.nic.destroy_qp(b.qpn).unwrap();
@@ -276,7 +276,7 @@ fn a_peer_that_has_gone_is_no_answer() {
     assert_eq!(rig.counter("chain_peer_gone"), 1);
 }
 
-/// An element may hold another's fields, and those of an order mean nothing to it.
+/// An order may hold another element's fields, which it ignores.
 #[test]
 fn orders_look_at_their_own_fields_only() {
     let mut rig = Rig::new();

@@ -1,8 +1,8 @@
-"""Judges our packets by scapy.
+"""Compares Remora's packets with those of scapy.
 
 Reads a JSON list of cases: the fields of a packet, and `frame`, the bytes that Remora made of them.
-Builds the same packet from the fields and complains of every frame that differs in a byte. Then
-builds packets of its own, for Remora to read, and writes them in the same form.
+Builds the same packet from the fields and reports every frame that differs in a byte. Then builds
+packets of its own, for Remora to read, and writes them in the same form.
 
 usage: scapy_judge.py CASES OWN
 """
@@ -24,7 +24,7 @@ from scapy.packet import Packet, Raw, raw
 MAX_COMPLAINTS = 5
 
 
-# The headers scapy lacks, after the InfiniBand specification, volume 1, chapter 9.
+# The headers that scapy lacks, from the InfiniBand specification, volume 1, chapter 9.
 class DETH(Packet):
     fields_desc = [IntField("qkey", 0), XByteField("reserved", 0), XBitField("src_qp", 0, 24)]
 
@@ -124,10 +124,10 @@ FOLLOWS = (
         0x81: [],
     }
 )
-# Read request, acknowledges and atomics, our calculation among them.
+# Read request, acknowledges and atomics, Remora's calculation among them.
 WITHOUT_PAYLOAD = {0x0C, 0x11, 0x12, 0x13, 0x14, 0x1E, 0xAC, 0xB1, 0xB2, 0xB3, 0xB4}
-# The RPC op-codes of StRoM (2020), section 5.1: as RDMA WRITE. Our own are 0x1E, as an atomic, and
-# from 0xC0 on those which acknowledge as well.
+# The RPC op-codes of StRoM (2020), section 5.1: as RDMA WRITE. Remora's own are 0x1E, as an atomic,
+# and those from 0xC0 on, which also acknowledge.
 STROM = {
     0x18: ["reth"],
     0x19: ["reth"],

@@ -1,7 +1,7 @@
 //! Fields of a message: whole bytes in network order, and bits counted from the top of a byte.
 //!
-//! Every offset is a constant of the caller's and inside the fixed-size data it reads; a message
-//! of any content has all its fields, so nothing here can fail.
+//! Every offset is a constant in the calling code and lies within the fixed-size data. A message of
+//! any content has all its fields, so nothing here can fail.
 
 /// `N` bytes at `at`.
 pub(crate) fn bytes<const N: usize>(data: &[u8], at: usize) -> [u8; N] {

@@ -8,9 +8,9 @@ use crate::cm::mad::Data;
 /// Message receipt acknowledgement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mra {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication id.
     pub remote_comm_id: u32,
     /// Which message has arrived.
     pub acknowledged: Answered,
@@ -46,25 +46,26 @@ impl Mra {
 /// Reply to a connection request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rep {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication id.
     pub remote_comm_id: u32,
     /// Queue key, for reliable datagrams only.
     pub local_qkey: u32,
     /// The sender's queue pair, 24 bits.
     pub local_qpn: u32,
-    /// The same of an XRC target, 24 bits: where reliable datagrams had their end-to-end context.
+    /// The sender's queue pair if it is an XRC target, 24 bits. (Reliable datagrams have their
+    /// end-to-end context in this field.)
     pub local_eecn: u32,
-    /// The first PSN that the receiver is to use.
+    /// The first PSN that the receiver must use.
     pub starting_psn: Psn,
     /// How many RDMA reads and atomics the sender is ready to answer at a time.
     pub responder_resources: u8,
-    /// How many it will have under way.
+    /// How many RDMA reads and atomics the sender will have under way.
     pub initiator_depth: u8,
-    /// 5 bits: the longest it takes to acknowledge.
+    /// 5 bits: the longest time that the sender takes to acknowledge.
     pub target_ack_delay: u8,
-    /// 2 bits: what became of the alternate path; 0 is accepted, 1 is "not supported".
+    /// 2 bits: the answer about the alternate path; 0 is "accepted", 1 is "not supported".
     pub failover_accepted: u8,
     /// Will the sender obey end-to-end credits?
     pub flow_control: bool,
@@ -124,9 +125,9 @@ impl Rep {
 /// Ready to use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rtu {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication id.
     pub remote_comm_id: u32,
     /// Private data.
     pub private_data: [u8; Rtu::PRIVATE_DATA],
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
     use crate::cm::mad::DATA_LEN;
 
-    /// Worked out by hand from table 110 of the standard.
+    /// The bytes are written by hand from the layout of REP in chapter 12.
     #[test]
     #[allow(clippy::unusual_byte_groupings)] // grouped as the fields are
     fn the_bytes_of_a_reply() {

@@ -1,10 +1,10 @@
 //! The messages of communication management: InfiniBand volume 1, chapter 12.
 //!
 //! Each message is a struct with its meaningful fields, `parse` and `emit`. Any 232 bytes are a
-//! message of any kind, so parsing does not fail; whether a value makes sense is the engine's
-//! question. Reserved fields, and those of end-to-end contexts and reliable datagrams, which
-//! RoCE does not have, are ignored and sent as zero. Private data is as long as its field: its
-//! real length is not on the wire.
+//! message of any kind, so parsing does not fail; whether a value makes sense is checked by the
+//! handler of the message. Reserved fields, and those of end-to-end contexts and reliable
+//! datagrams, which RoCE does not have, are ignored on arrival and sent as zero. Private data is as
+//! long as its field: its real length is not on the wire.
 
 pub(crate) mod bits;
 mod connect;
@@ -21,10 +21,10 @@ pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
 use super::mad::{self, DATA_LEN, Data, Header, MAD_LEN, Malformed};
 
-/// Bytes of additional information in a refusal.
+/// Bytes of additional information in a REJ or SIDR_REP.
 pub const INFO_LEN: usize = 72;
 
-/// Private data that a caller gave does not fit its message.
+/// Private data is too long for its message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("private data of {len} bytes, at most {max} fit")]
 pub struct TooLong {
@@ -42,12 +42,12 @@ pub fn private_data<const N: usize>(data: &[u8]) -> Result<[u8; N], TooLong> {
     Ok(field)
 }
 
-/// Which message an MRA or a REJ speaks of.
+/// Which message an MRA or a REJ answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answered {
     /// A connection request.
     Req,
-    /// A reply to one.
+    /// A reply to a connection request.
     Rep,
     /// Neither: for a REJ, no message at all (a time-out).
     Other,
@@ -116,7 +116,7 @@ macro_rules! messages {
 messages! {
     /// Connection request, from the active side.
     Req = 0x10,
-    /// Message receipt acknowledgement: "wait, I am working on it".
+    /// Message receipt acknowledgement: the sender needs more time to answer.
     Mra = 0x11,
     /// Rejection.
     Rej = 0x12,
@@ -130,7 +130,7 @@ messages! {
     Drep = 0x16,
     /// Service id resolution request: which queue pair speaks for a datagram service?
     SidrReq = 0x17,
-    /// Its answer.
+    /// The answer to a service id resolution request.
     SidrRep = 0x18,
 }
 
@@ -160,7 +160,8 @@ mod tests {
     }
 
     proptest! {
-        /// Random bytes take every value of every field, so what survives once round is lossless.
+        /// Random bytes take every value of every field, so a message that is parsed, built and
+        /// parsed again must not change.
         #[test]
         fn every_message_survives_the_way_out_and_in(id in 0x10..=0x18_u16, data in any_data()) {
             let message = Message::from_data(id, &data).expect("a known attribute");

@@ -6,17 +6,17 @@ use super::bits::{be16, be32, bits, bytes, put, put_bits};
 use super::{Answered, INFO_LEN};
 use crate::cm::mad::Data;
 
-/// Why a connection was refused: table 109 of the standard.
+/// Why a connection was refused: the reasons of chapter 12 (Communication Management).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RejectReason(pub u16);
 
-/// Names the reasons once, for the constants and for people.
+/// Declares each reason once, for its constant and its text.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
         impl RejectReason {
             $($(#[$doc])* pub const $name: RejectReason = RejectReason($code);)*
 
-            /// What the reason says, if the standard knows it.
+            /// The text of the reason, if it is one of the specification's.
             pub fn text(self) -> Option<&'static str> {
                 match self.0 {
                     $($code => Some($text),)*
@@ -28,11 +28,11 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// No queue pair to be had.
+    /// The peer has no queue pair left.
     NO_QP = 1, "no queue pair available";
-    /// No resources, of whatever kind.
+    /// The peer lacks resources of some kind.
     NO_RESOURCES = 3, "no resources available";
-    /// The sender waited too long for an answer.
+    /// The sender has waited too long for an answer.
     TIMEOUT = 4, "timeout";
     /// The request is not supported.
     UNSUPPORTED = 5, "unsupported request";
@@ -40,13 +40,13 @@ reasons! {
     INVALID_COMM_ID = 6, "invalid communication id";
     /// The two communication ids do not belong together.
     INVALID_COMM_INSTANCE = 7, "invalid communication instance";
-    /// Nobody listens.
+    /// The service has no listener.
     INVALID_SERVICE_ID = 8, "invalid service id";
     /// The kind of queue pair is not supported.
     INVALID_TRANSPORT_TYPE = 9, "invalid transport service type";
     /// The queue pair already has a connection here.
     STALE_CONNECTION = 10, "stale connection";
-    /// The GID of the primary path is not ours.
+    /// The GID of the primary path is not one of the peer's.
     INVALID_GID = 12, "invalid primary GID";
     /// The path MTU is not supported.
     INVALID_MTU = 26, "invalid path MTU";
@@ -80,17 +80,17 @@ impl fmt::Debug for RejectReason {
 /// Rejection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rej {
-    /// The sender's name for the connection; 0 if it has none.
+    /// The sender's communication id; 0 if it has none.
     pub local_comm_id: u32,
-    /// The receiver's name for it; 0 if the sender never learnt it.
+    /// The receiver's communication id; 0 if the sender does not know it.
     pub remote_comm_id: u32,
     /// Which message is refused.
     pub rejected: Answered,
-    /// 7 bits: how many bytes of `info` count.
+    /// 7 bits: how many bytes of `info` are used.
     pub info_len: u8,
-    /// Why.
+    /// The reason.
     pub reason: RejectReason,
-    /// More about the reason: a value that would do, or the sender's card.
+    /// More about the reason: a value that would be accepted, or the sender's card.
     pub info: [u8; INFO_LEN],
     /// Private data.
     pub private_data: [u8; Rej::PRIVATE_DATA],
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::cm::mad::DATA_LEN;
 
-    /// Worked out by hand from table 108 of the standard.
+    /// The bytes are written by hand from the layout of REJ in chapter 12.
     #[test]
     fn the_bytes_of_a_rejection() {
         let rej = Rej {

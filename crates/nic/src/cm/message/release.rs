@@ -6,9 +6,9 @@ use crate::cm::mad::Data;
 /// Disconnection request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dreq {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication id.
     pub remote_comm_id: u32,
     /// The receiver's queue pair, 24 bits.
     pub remote_qpn: u32,
@@ -40,9 +40,9 @@ impl Dreq {
 /// Disconnection reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Drep {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication id.
     pub remote_comm_id: u32,
     /// Private data.
     pub private_data: [u8; Drep::PRIVATE_DATA],

@@ -8,7 +8,7 @@ use crate::cm::mad::Data;
 use crate::cm::service::{CMA_HEADER_LEN, ServiceId};
 use crate::wire::ip::gid;
 
-/// What kind of queue pair is to be connected.
+/// The kind of queue pair that a request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TransportService {
     /// Reliable connection.
@@ -68,7 +68,7 @@ pub struct Primary {
     pub ack_timeout: u8,
 }
 
-/// The LID that stands for none.
+/// The LID that means "no LID".
 const PERMISSIVE_LID: u16 = 0xffff;
 
 impl Primary {
@@ -120,12 +120,12 @@ impl Primary {
     }
 }
 
-/// Connection request. The alternate path is not spoken: RoCE cards do not migrate paths.
+/// Connection request. The alternate path is left out: RoCE cards do not migrate paths.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Req {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: u32,
-    /// Whom it wants to speak to.
+    /// The service that the sender asks for.
     pub service_id: ServiceId,
     /// The sender's card.
     pub local_ca_guid: u64,
@@ -135,17 +135,17 @@ pub struct Req {
     pub local_qpn: u32,
     /// How many RDMA reads and atomics the sender is ready to answer at a time.
     pub responder_resources: u8,
-    /// How many it wants to have under way.
+    /// How many RDMA reads and atomics the sender wants to have under way.
     pub initiator_depth: u8,
-    /// 5 bits: in what time the receiver is expected to answer.
+    /// 5 bits: the time in which the receiver is expected to answer.
     pub remote_response_timeout: u8,
     /// Kind of queue pair.
     pub transport: TransportService,
     /// Will the sender obey end-to-end credits?
     pub flow_control: bool,
-    /// The first PSN that the receiver is to use.
+    /// The first PSN that the receiver must use.
     pub starting_psn: Psn,
-    /// 5 bits: in what time the sender answers.
+    /// 5 bits: the time in which the sender answers.
     pub local_response_timeout: u8,
     /// 3 bits: the sender's transport retries.
     pub retry_count: u8,
@@ -155,13 +155,13 @@ pub struct Req {
     pub path_mtu: u8,
     /// 3 bits: the sender's retries after "receiver not ready".
     pub rnr_retry_count: u8,
-    /// 4 bits: how often the receiver may repeat a message of its own.
+    /// 4 bits: how many times the receiver may repeat a message of its own.
     pub max_cm_retries: u8,
     /// Does the sender's queue pair use a shared receive queue?
     pub srq: bool,
     /// 3 bits: which extended transport.
     pub extended_transport: u8,
-    /// The way there.
+    /// The path to the receiver.
     pub primary: Primary,
     /// Private data; with the RDMA connection manager it begins with a [`CmaHeader`].
     ///
@@ -172,7 +172,7 @@ pub struct Req {
 impl Req {
     /// Bytes of private data.
     pub const PRIVATE_DATA: usize = 92;
-    /// Those of them that the RDMA connection manager leaves to its user.
+    /// Bytes of private data that the RDMA connection manager leaves to its user.
     pub const USER_DATA: usize = Self::PRIVATE_DATA - CMA_HEADER_LEN;
 
     pub(super) fn parse(data: &Data) -> Req {
@@ -264,7 +264,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Worked out by hand from table 106 of the standard.
+    /// The bytes are written by hand from the layout of REQ in chapter 12.
     #[test]
     #[allow(clippy::unusual_byte_groupings)] // grouped as the fields are
     fn the_bytes_of_a_request() {

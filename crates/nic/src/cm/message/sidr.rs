@@ -1,4 +1,4 @@
-//! SIDR_REQ and SIDR_REP: who speaks for a datagram service?
+//! SIDR_REQ and SIDR_REP: the question for a datagram service's queue pair, and its answer.
 
 use super::INFO_LEN;
 use super::bits::{be16, be24, be32, be64, bytes, put, put_be24};
@@ -8,7 +8,7 @@ use crate::cm::service::{CMA_HEADER_LEN, ServiceId};
 /// Service id resolution request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SidrReq {
-    /// The sender's name for the request.
+    /// The sender's id for the request.
     pub request_id: u32,
     /// Partition key.
     pub pkey: u16,
@@ -23,7 +23,7 @@ pub struct SidrReq {
 impl SidrReq {
     /// Bytes of private data.
     pub const PRIVATE_DATA: usize = 216;
-    /// Those of them that the RDMA connection manager leaves to its user.
+    /// Bytes of private data that the RDMA connection manager leaves to its user.
     pub const USER_DATA: usize = Self::PRIVATE_DATA - CMA_HEADER_LEN;
 
     pub(super) fn parse(data: &Data) -> SidrReq {
@@ -43,18 +43,18 @@ impl SidrReq {
     }
 }
 
-/// What became of a service id resolution.
+/// The outcome of a service id resolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SidrStatus {
     /// The queue pair and its key are in the answer.
     Success,
-    /// Nobody offers the service.
+    /// The service is not offered.
     Unsupported,
     /// The application refuses.
     Rejected,
-    /// No queue pair to be had.
+    /// The peer has no queue pair left.
     NoQp,
-    /// Another status of the standard's.
+    /// Another status of the specification's.
     Other(u8),
 }
 
@@ -84,11 +84,11 @@ impl SidrStatus {
 /// Service id resolution reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SidrRep {
-    /// The receiver's name for the request.
+    /// The receiver's id for the request.
     pub request_id: u32,
-    /// What became of it.
+    /// The outcome.
     pub status: SidrStatus,
-    /// How many bytes of `info` count.
+    /// How many bytes of `info` are used.
     pub info_len: u8,
     /// The queue pair that speaks for the service, 24 bits.
     pub qpn: u32,
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::cm::mad::DATA_LEN;
 
-    /// Worked out by hand from table 120 of the standard.
+    /// The bytes are written by hand from the layout of SIDR_REP in chapter 12.
     #[test]
     fn the_bytes_of_a_resolution() {
         let rep = SidrRep {

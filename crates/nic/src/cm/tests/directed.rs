@@ -1,4 +1,4 @@
-//! One thing at a time: connecting, repeating, disconnecting.
+//! Directed tests, one message at a time: connecting, repeating, disconnecting.
 
 use super::*;
 use crate::cm::message::{Answered, RejectReason};
@@ -53,8 +53,8 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!(pair.b.counters(), &CmCounters::default());
 }
 
-/// An XRC target's number stands in the field of the end-to-end context, and only there in other
-/// implementations' replies.
+/// An XRC target's queue pair number is in the field of the end-to-end context. Other
+/// implementations' replies have it only there.
 #[test]
 fn an_xrc_target_is_found_in_its_own_field() {
     let mut pair = Pair::new();
@@ -185,7 +185,7 @@ fn the_caller_can_ask_for_time_on_both_sides() {
 }
 
 #[test]
-fn nobody_there_is_told_after_all_retries() {
+fn a_peer_that_does_not_answer_is_unreachable_after_all_retries() {
     let mut pair = Pair::new();
     let conn = pair.a.connect(pair.now, &to_port(ip(9), PORT, A_QPN)).unwrap();
     for _ in 0..16 {
@@ -217,7 +217,7 @@ fn a_passive_side_left_alone_gives_up() {
 }
 
 #[test]
-fn giving_up_reaches_a_peer_whose_id_was_never_learnt() {
+fn giving_up_reaches_a_peer_whose_id_is_not_known() {
     let mut pair = Pair::new();
     let (a, conn) = pair.requested();
     pair.a.destroy(pair.now, a).unwrap();

@@ -1,4 +1,4 @@
-//! Whatever a peer sends, nothing panics and nothing grows beyond its limit.
+//! A hostile peer: nothing that it sends makes the manager panic or grow beyond its limits.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ use crate::cm::message::RejectReason;
 enum Happening {
     /// Any bytes.
     Bytes(Vec<u8>),
-    /// A well-formed message of random content, but for ids that may hit.
+    /// A well-formed message of random content, with ids that may exist.
     Message {
         kind: u16,
         seed: u64,
@@ -36,14 +36,14 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// Data of a message that is random, but speaks of ids and queue pairs that exist.
+/// Random data of a message, with ids and queue pairs that may exist.
 fn data(cm: &Cm, kind: u16, seed: u64, ids: (u8, u8), qpn: u8) -> mad::Data {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut data = [0; mad::DATA_LEN];
     rng.fill_bytes(&mut data);
     let ours: Vec<u32> = cm.connections.keys().copied().collect();
     let pick = |n: u8| ours.get(usize::from(n) % (ours.len() + 1)).copied().unwrap_or(7);
-    // The peer's id is a small number, so that messages of one peer meet.
+    // The peer's id is a small number, so that several messages have the same one.
     data[..4].copy_from_slice(&u32::from(ids.0 % 4).to_be_bytes());
     if !matches!(kind, 0x10 | 0x17) {
         data[4..8].copy_from_slice(&pick(ids.1).to_be_bytes());
@@ -112,7 +112,7 @@ proptest! {
             prop_assert!(cm.by_qpn.len() <= cm.connections.len());
             prop_assert!(cm.timers.len() <= cm.connections.len() + limits.max_resolutions);
             prop_assert!(cm.outgoing.len() <= limits.max_outgoing);
-            // The caller looks only now and then, and not at all may it be buried.
+            // The caller takes events only now and then, and there must be few enough even so.
             if n % 64 == 63 {
                 prop_assert!(cm.events.len() <= 6 * (64 + limits.max_connections));
                 events(&mut cm);
@@ -121,9 +121,9 @@ proptest! {
     }
 }
 
-/// A peer that floods a caller who does not look: the queue of events has an end.
+/// A peer floods a caller that takes no events: the queue of events does not grow without end.
 #[test]
-fn a_flood_buries_nobody() {
+fn a_flood_of_requests_fills_no_queue_without_end() {
     let mut pair = Pair::new();
     pair.b.listen(PortSpace::Udp.service_id(PORT)).unwrap();
     for n in 0..5000_u32 {
@@ -132,7 +132,7 @@ fn a_flood_buries_nobody() {
         data[..4].copy_from_slice(&n.to_be_bytes());
         data[32..35].copy_from_slice(&n.to_be_bytes()[1..]);
         pair.b.handle_mad(pair.now, ip(1), CM_QPN, &mad::emit(header, &data));
-        // Each gives up at once, to make the caller hear of it.
+        // Each request is given up at once, which would be another event.
         let mut rej = [0; mad::DATA_LEN];
         rej[..4].copy_from_slice(&n.to_be_bytes());
         rej[11] = 4;

@@ -1,7 +1,7 @@
 //! Many connections over a link that loses, doubles and reorders, by seed.
 //!
 //! A world draws its link and its callers' habits from one seed. In the end no connection may
-//! hang, every failure must have been told, and nothing may be left behind.
+//! hang, every failure must have caused an event, and nothing may be left behind.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use rand_core::{Rng, SeedableRng};
 use super::*;
 use crate::cm::message::RejectReason;
 
-/// What one side's caller saw of one connection, in order.
+/// An event of one connection, as one side's caller sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Saw {
     Request,
@@ -26,7 +26,7 @@ enum Saw {
 struct Side {
     cm: Cm,
     ip: IpAddr,
-    /// What was seen of each connection, by id.
+    /// The events of each connection, by id.
     saw: BTreeMap<u32, Vec<Saw>>,
     next_qpn: u32,
 }
@@ -39,10 +39,10 @@ struct World {
     /// Messages under way: when they arrive, a number to order them, to which side, the bytes.
     link: BTreeMap<(Time, u64), (usize, OutgoingMad)>,
     sent: u64,
-    /// Of 256 messages, how many are lost and how many are doubled.
+    /// How many of 256 messages are lost, and how many are doubled.
     loss: u32,
     doubling: u32,
-    /// Of 256 decisions, how many are unfriendly: reject, destroy, answer nothing now.
+    /// How many of 256 decisions are unfriendly: reject, destroy, or do not answer now.
     unfriendly: u32,
 }
 
@@ -141,7 +141,7 @@ impl World {
                     true => side.cm.reject(now, conn, RejectReason::CONSUMER_DEFINED, b"no"),
                     false => side.cm.accept(now, conn, &params(side.next_qpn)),
                 };
-                // The peer may have given up before the caller looked.
+                // The peer may have given up before the caller took the event.
                 let _ = result;
             }
             CmEvent::Replied(_) => {
@@ -177,7 +177,7 @@ impl World {
         all.filter(|(_, state)| *state == State::Established).map(|(conn, _)| conn).collect()
     }
 
-    /// Every connection is established on both sides, or is over with a reason told.
+    /// Every connection is established on both sides, or is over after an event with the reason.
     fn check_settled(&self) {
         for at in [0, 1] {
             for (conn, state) in self.states(at) {
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// Each event is told at most once, and the last of all is the end.
+    /// Each event comes at most once, and none comes after the one that ends the connection.
     fn check_events(&self) {
         for saw in self.sides.iter().flat_map(|side| side.saw.values()) {
             for (at, event) in saw.iter().enumerate() {
@@ -219,8 +219,8 @@ fn live_a_life(seed: u64) -> World {
     }
     world.run();
     world.check_settled();
-    // An RTU whose connection the passive side gave up on leaves the active side established
-    // alone; only the first data or disconnection tells it. Otherwise the sides agree.
+    // If the passive side has given the connection up before the RTU arrives, the active side alone
+    // is established, until data or a disconnection shows it. Otherwise the sides agree.
     if world.loss == 0 {
         assert_eq!(world.established(0).len(), world.established(1).len(), "seed {seed}");
     }

@@ -61,7 +61,7 @@ pub(super) fn params(qpn: u32) -> AcceptParams<'static> {
     }
 }
 
-/// Two managers, `a` at 10.0.0.1 and `b` at 10.0.0.2, and a moment. `b` listens at [`PORT`].
+/// Two managers, `a` at 10.0.0.1 and `b` at 10.0.0.2, and the time. `b` listens at [`PORT`].
 pub(super) struct Pair {
     pub(super) a: Cm,
     pub(super) b: Cm,
@@ -103,7 +103,7 @@ impl Pair {
         }
     }
 
-    /// Goes to the next moment that something is due.
+    /// Moves the time to the next moment at which something is due.
     pub(super) fn wait(&mut self) {
         self.now = self.a.poll_timeout().min(self.b.poll_timeout());
         assert_ne!(self.now, Time::NEVER, "nothing is due");
@@ -111,7 +111,7 @@ impl Pair {
         self.b.handle_timeout(self.now);
     }
 
-    /// `a` asks `b`, which is told.
+    /// `a` asks `b` for a connection, and `b`'s caller gets the event.
     pub(super) fn requested(&mut self) -> (ConnId, ConnId) {
         let a = self.a.connect(self.now, &to_port(ip(2), PORT, A_QPN)).unwrap();
         self.a_to_b();
@@ -119,7 +119,7 @@ impl Pair {
         (a, request.conn)
     }
 
-    /// As before, and `b` has accepted, and `a` is told.
+    /// As before; then `b` accepts, and `a`'s caller gets the event.
     pub(super) fn replied(&mut self) -> (ConnId, ConnId) {
         let (a, b) = self.requested();
         self.b.accept(self.now, b, &params(B_QPN)).unwrap();
@@ -147,7 +147,7 @@ pub(super) fn parse(mad: &OutgoingMad) -> Message {
     Message::from_mad(mad.bytes.as_slice()).expect("what is sent is well-formed").1
 }
 
-/// All that a manager has to send.
+/// All messages that a manager has to send.
 pub(super) fn sent(cm: &mut Cm) -> Vec<Message> {
     std::iter::from_fn(|| cm.poll_mad()).map(|mad| parse(&mad)).collect()
 }

@@ -1,9 +1,9 @@
-//! Who is refused, why, and that it is counted.
+//! Which requests and replies are refused, with which reason, and that each is counted.
 
 use super::*;
 use crate::cm::message::{Answered, Rej, RejectReason, Req};
 
-/// `a` asks as told, with the request changed on the way; what it gets back.
+/// `b`'s answer to a request of `a`'s that is changed on the way.
 fn refusal_of(pair: &mut Pair, change: impl FnOnce(&mut Req)) -> Rej {
     let request = to_port(ip(2), PORT, A_QPN + 1);
     let conn = pair.a.connect(pair.now, &request).unwrap();
@@ -22,7 +22,7 @@ fn refusal_of(pair: &mut Pair, change: impl FnOnce(&mut Req)) -> Rej {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_service_without_a_listener_is_refused() {
     let mut pair = Pair::new();
     let rej = refusal_of(&mut pair, |req| req.service_id = PortSpace::Tcp.service_id(1));
     assert_eq!(rej.reason, RejectReason::INVALID_SERVICE_ID);
@@ -31,7 +31,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn nobody_listens_any_more() {
+fn a_service_without_a_listener_any_more_is_refused() {
     let mut pair = Pair::new();
     let service = PortSpace::Tcp.service_id(7);
     let listener = pair.b.listen(service).unwrap();
@@ -114,7 +114,7 @@ fn a_peer_that_forgot_its_connection_is_stale() {
     assert!(matches!(pair.b.poll_event(), Some(CmEvent::Disconnected { conn, .. }) if conn == b));
     assert_eq!(pair.b.counters().stale_connection, 1);
 
-    // Once both have rested, the same queue pair can connect.
+    // When both have rested in time-wait, the same queue pair can connect.
     pair.wait();
     assert_eq!(events(&mut pair.b).len(), 1);
     pair.requested();
@@ -139,7 +139,7 @@ fn a_comm_id_used_anew_is_stale() {
 }
 
 #[test]
-fn a_reply_nobody_waits_for_is_refused() {
+fn a_reply_to_no_request_is_refused() {
     let mut pair = Pair::new();
     let (_, b) = pair.requested();
     pair.a = Cm::new(config(1), 99);
@@ -179,7 +179,7 @@ fn another_peer_cannot_speak_for_a_connection() {
 }
 
 #[test]
-fn the_backlog_and_the_connections_have_ends() {
+fn the_backlog_and_the_connections_are_limited() {
     let mut pair = Pair::new();
     let mut pending = Vec::new();
     for qpn in 0..4 {
@@ -194,7 +194,7 @@ fn the_backlog_and_the_connections_have_ends() {
         pair.b.reject(pair.now, conn, RejectReason::CONSUMER_DEFINED, b"").unwrap();
     }
     pair.settle();
-    // The refused are remembered for a while, and count.
+    // Refused requests are remembered for a while, and count.
     assert_eq!(pair.b.connections(), 4);
     for port in 1..5 {
         pair.b.connect(pair.now, &to_port(ip(9), port, 200)).unwrap();

@@ -63,7 +63,7 @@ fn a_repeated_question_is_told_once_and_answered_twice() {
 }
 
 #[test]
-fn nobody_offers_the_service() {
+fn a_service_without_a_listener_is_refused() {
     let mut pair = Pair::new();
     ask(&mut pair);
     pair.settle();
@@ -73,7 +73,7 @@ fn nobody_offers_the_service() {
 }
 
 #[test]
-fn nobody_answers() {
+fn a_peer_that_does_not_answer_is_unreachable() {
     let mut pair = Pair::new();
     let sidr = ask(&mut pair);
     for _ in 0..16 {
@@ -84,7 +84,7 @@ fn nobody_answers() {
 }
 
 #[test]
-fn a_cancelled_question_is_silent() {
+fn a_cancelled_question_causes_no_event() {
     let mut pair = Pair::new();
     let (a, b) = asked(&mut pair);
     pair.a.cancel_sidr(a).unwrap();

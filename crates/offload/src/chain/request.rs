@@ -91,7 +91,8 @@ impl Request {
     }
 
     /// WRITE of `len` bytes of inline data, at most 24, to `to`. The first 8 bytes are a constant;
-    /// other requests may put bytes into their place at [`Field::Addr`].
+    /// other requests may put bytes into their place at
+    /// [`Field::Addr`](super::element::Field::Addr).
     pub fn write_inline(constant: Word, len: u32, to: Place) -> Request {
         Request { constant: Some((constant, len.min(INLINE_MAX))), ..Request::write(&[], to) }
     }

@@ -38,7 +38,7 @@ pub enum LoadError {
     #[error("the module cannot be started: {0}")]
     Start(CallStatus),
     /// The module needs more memory than its limits allow.
-    #[error("the module begins with {wanted} bytes of memory; its limit is {limit}")]
+    #[error("the module begins with {wanted} bytes of memory; this kernel may have {limit}")]
     Memory {
         /// The bytes that the module begins with.
         wanted: u64,
@@ -46,7 +46,7 @@ pub enum LoadError {
         limit: usize,
     },
     /// The module needs a larger table than its limits allow.
-    #[error("the module begins with a table of {wanted} elements; its limit is {limit}")]
+    #[error("the module begins with a table of {wanted} elements; this kernel may have {limit}")]
     Table {
         /// The elements that the module begins with.
         wanted: u64,

@@ -114,7 +114,7 @@ impl Pair {
     /// The status word of the call with this cookie, if it has ended.
     ///
     /// # Panics
-    /// Never: a status word has its length.
+    /// Never: as many bytes are read as a status word has.
     pub fn status(&self, cookie: u64) -> Option<StatusWord> {
         let bytes = self.bytes(A, WORD + cookie * 16, STATUS_WORD_LEN as u64);
         StatusWord::parse(&bytes.try_into().expect("as many as were asked for"))

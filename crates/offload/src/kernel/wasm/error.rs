@@ -65,5 +65,5 @@ pub(super) struct Ended(pub(super) CallStatus);
 
 /// A trial would have to wait, or to do something that cannot be undone.
 #[derive(Clone, Copy, Debug, Error)]
-#[error("to be begun again")]
+#[error("the trial was undone: the invocation begins again")]
 pub(super) struct Again;

@@ -84,11 +84,11 @@ impl Default for ConnectOptions {
 /// target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Half {
-    /// It sends and answers requests.
+    /// The queue pair sends and answers requests.
     Both,
-    /// It sends requests.
+    /// The queue pair only sends requests.
     Initiator,
-    /// It answers requests.
+    /// The queue pair only answers requests.
     Target,
 }
 

@@ -73,9 +73,9 @@ pub struct Change {
 pub enum End {
     /// The card executed it.
     Done,
-    /// It waits, and the card tries it again later.
+    /// The element waits, and the card tries it again later.
     Blocked,
-    /// It ended, or will end, with an error.
+    /// The element ended, or will end, with an error.
     Failed(Status),
 }
 

@@ -30,9 +30,9 @@ pub enum Fault {
 /// How an element ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// It was carried out.
+    /// The interpreter executed it.
     Done,
-    /// It failed, and its queue has stopped.
+    /// The element failed, and its queue has stopped.
     Failed(Fault),
 }
 

@@ -168,8 +168,8 @@ impl Pool {
         Pool { free: Vec::new(), out: 0, limit }
     }
 
-    /// The bytes that a buffer of `len` bytes counts for. A step may add to results past a chunk, so
-    /// up to two chunks count as one.
+    /// The bytes that a buffer of `len` bytes counts for. A step may add to results past a chunk,
+    /// so up to two chunks count as one.
     fn cost(len: usize) -> usize {
         if len <= 2 * CHUNK { CHUNK } else { len }
     }

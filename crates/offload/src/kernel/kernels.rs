@@ -347,8 +347,8 @@ impl Kernels {
             Poll::Ready(result) => self.finish(io, index, result),
             Poll::Pending => {
                 match wait {
-                    // It waits for something outside of the card, and no event would make it run
-                    // again.
+                    // The kernel waits for something that is not the card's, and no event would
+                    // make it run again.
                     Wait::Turn if steps > 0 => self.finish(io, index, Err(CallStatus::TRAP)),
                     Wait::Turn => self.make_ready(index),
                     Wait::Until(at) => self.sleeping.push(Reverse((at, id))),

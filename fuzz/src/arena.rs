@@ -19,10 +19,11 @@ use remora_nic::{
     Nic, PageTable, Path, Pd, Psn, QpFlags, QpInit, Time, TransmitBatch, Xrcd,
 };
 
-/// Bytes of memory: rings first, then a region of each kind, with gaps that nobody may touch.
+/// Bytes of memory: rings first, then a region of each kind, with gaps that the card must not
+/// access.
 const SIZE: usize = 1 << 16;
 const RING: u64 = 4096;
-/// The first byte of the region that peers may do everything with.
+/// The first byte of the region that gives peers all access.
 pub(crate) const OPEN: u64 = 0xC000;
 /// The first byte of the region that peers may only read.
 pub(crate) const READ_ONLY: u64 = 0xE000;
@@ -36,16 +37,16 @@ const PEER_QP: u32 = 0x77;
 /// The multicast group of the UD queue pair.
 pub(crate) const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 0, 0, 1));
 
-/// Which of the queue pairs receives for XRC.
+/// The index of the queue pair that is the target of an XRC connection.
 const XRC_RECEIVER: usize = 4;
-/// The kind of request that binds the window: see [`Arena::post_send`].
+/// The kind of request that binds the window; see [`Arena::post_send`].
 const BIND: u8 = 10;
 
-/// Memory that panics where the card has no business.
+/// Memory that panics when the card accesses a byte that it must not access.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     bytes: Vec<u8>,
-    /// The owner is posting: the rings may be written.
+    /// The owner of the rings posts requests, so the rings may be written.
     posting: bool,
 }
 
@@ -96,16 +97,16 @@ impl Memory for Guarded {
     }
 }
 
-/// A queue pair under test, and its rings.
+/// A queue pair under test and its rings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject {
     pub(crate) qpn: u32,
     sq: u64,
-    /// Elements put into the send ring.
+    /// Elements that were put into the send ring.
     posted: u32,
 }
 
-/// The card and all that a target does to it.
+/// The card under test, and what a fuzz target can do to it.
 #[derive(Debug)]
 pub(crate) struct Arena {
     pub(crate) nic: Nic,
@@ -115,10 +116,10 @@ pub(crate) struct Arena {
     cq: u32,
     pub(crate) open: Key,
     pub(crate) read_only: Key,
-    /// The last key of a window on the open region.
+    /// The key of the window on the open region, as bound last.
     pub(crate) window: Key,
     srq: u32,
-    /// The number of the XRC receiver's queue.
+    /// The number of the shared receive queue for XRC.
     pub(crate) srqn: u32,
     pd: Pd,
     batch: TransmitBatch,
@@ -126,21 +127,21 @@ pub(crate) struct Arena {
     completed: usize,
 }
 
-/// The services of the queue pairs, and what they speak.
+/// The services of the queue pairs, and the dialects that they agreed on.
 const SERVICES: [(Transport, Dialect); 6] = [
     (Transport::Rc, Dialect::Standard),
     (Transport::Rc, Dialect::Strom),
     (Transport::Uc, Dialect::Standard),
     (Transport::Ud, Dialect::Standard),
-    // The receiver's half: what it has of its own is not used.
+    // The target of the XRC connection; its own queues are not used.
     (Transport::Xrc, Dialect::Standard),
     (Transport::Xrc, Dialect::Standard),
 ];
 
 impl Arena {
-    /// A plain RC queue pair, one that agreed to StRoM's op-codes, a UC and a UD queue pair (in a
-    /// multicast group), and both halves of an XRC connection, all ready, with work posted; and a
-    /// window that the first has bound.
+    /// Ready queue pairs with work posted: a plain RC queue pair, one that agreed on StRoM's
+    /// op-codes, a UC and a UD queue pair (in a multicast group), and both ends of an XRC
+    /// connection; and a window that the first queue pair has bound.
     pub(crate) fn new() -> Arena {
         let mut nic = Nic::new(Config::new(LOCAL), [7; 32]);
         let memory = Guarded { bytes: vec![0; SIZE], posting: false };
@@ -182,7 +183,7 @@ impl Arena {
         arena
     }
 
-    /// Makes queue pair `i`, connects it, and posts receives.
+    /// Creates queue pair `i`, connects it, and posts receives.
     fn add_subject(&mut self, i: usize, transport: Transport, dialect: Dialect, xrcd: Xrcd) {
         let sq = RingInit { addr: 2 * i as u64 * RING, depth: DEPTH, stride: STRIDE };
         let rq = RingInit { addr: sq.addr + RING, ..sq };
@@ -262,7 +263,7 @@ impl Arena {
         self.memory.posting = false;
     }
 
-    /// Posts a well-formed request of kind `kind`, so that answers have something to answer.
+    /// Posts a valid request of kind `kind`, so that responses have a request to answer.
     pub(crate) fn post_send(&mut self, subject: usize, kind: u8) {
         self.memory.posting = true;
         let remote = Remote { addr: 0x1000, rkey: 5 };
@@ -303,7 +304,7 @@ impl Arena {
         self.memory.posting = false;
     }
 
-    /// Puts any bytes into the next slot of a send ring and rings the doorbell.
+    /// Writes any bytes into the next slot of a send ring and rings the doorbell.
     pub(crate) fn post_raw(&mut self, subject: usize, element: &[u8]) {
         let Subject { qpn, sq, posted, .. } = self.subjects[subject];
         let slot = (sq + u64::from(posted % DEPTH) * u64::from(STRIDE)) as usize;
@@ -315,7 +316,7 @@ impl Arena {
         }
     }
 
-    /// Changes bytes of an element that may already be posted.
+    /// Overwrites bytes of an element that may already be posted.
     pub(crate) fn rewrite(&mut self, subject: usize, at: usize, bytes: &[u8]) {
         let base = self.subjects[subject].sq as usize;
         let at = base + at % (DEPTH * STRIDE) as usize;
@@ -323,12 +324,12 @@ impl Arena {
         self.memory.bytes[at..at + len].copy_from_slice(&bytes[..len]);
     }
 
-    /// Seals `packet` (BTH onwards, without ICRC) as one from the peer, and delivers it.
+    /// Appends the ICRC to `packet` (BTH onwards), as if the peer had sent it, and delivers it.
     pub(crate) fn deliver(&mut self, packet: &[u8], tos: u8) {
         self.deliver_to(LOCAL, packet, tos);
     }
 
-    /// As [`Arena::deliver`], to any address.
+    /// Like [`Arena::deliver`], with any destination address.
     pub(crate) fn deliver_to(&mut self, dst: IpAddr, packet: &[u8], tos: u8) {
         let flow = Flow { src: PEER, dst, src_port: ROCE_PORT, dst_port: ROCE_PORT };
         let mut bytes = packet.to_vec();
@@ -339,13 +340,13 @@ impl Arena {
         self.deliver_raw(dst, &bytes, tos);
     }
 
-    /// Delivers bytes as they are.
+    /// Delivers the bytes without a change.
     pub(crate) fn deliver_raw(&mut self, dst: IpAddr, bytes: &[u8], tos: u8) {
         let datagram = Datagram { src: PEER, src_port: ROCE_PORT, dst, ip_id: Some(0), tos, bytes };
         self.nic.handle_packets(self.now, &mut self.memory, [datagram]);
     }
 
-    /// Sends what is ready, reading every payload as a driver would.
+    /// Sends what is ready, and reads every payload as a driver would.
     pub(crate) fn transmit(&mut self) {
         self.batch.clear();
         self.nic.poll_transmit(self.now, &mut self.memory, &mut self.batch, 64);
@@ -362,8 +363,8 @@ impl Arena {
         }
     }
 
-    /// Gives the card kernels: the built-in ones, which may write the open region and read the
-    /// other.
+    /// Deploys the built-in kernels on the card. They may write the open region and read the
+    /// read-only one.
     pub(crate) fn deploy_kernels(&mut self) {
         let limits = Limits { invocations: 4, turn_steps: 64, ..Limits::default() };
         let mut kernels = Kernels::new(limits);
@@ -387,21 +388,23 @@ impl Arena {
         self.nic.set_kernels(Box::new(kernels));
     }
 
-    /// Gives the card one kernel, a loaded module, which may write the open region, and is bound to
-    /// a stream, too, if it can be.
+    /// Deploys a loaded module on the card, with a grant to write the open region. Binds it to a
+    /// stream as well, if it exports a tap.
     pub(crate) fn deploy_module(&mut self, opcode: u64, module: &Module) {
         let limits = Limits { invocations: 4, turn_steps: 64, ..Limits::default() };
         let mut kernels = Kernels::new(limits);
         let deployment = Deployment::new("fuzz", [Grant { key: self.open, write: true }]);
         let program = Box::new(module.program());
-        kernels.deploy(opcode, deployment.budget(20_000), program).expect("the first of all");
+        kernels
+            .deploy(opcode, deployment.budget(20_000), program)
+            .expect("no other kernel has the op-code");
         if let Ok(tap) = module.tap(20_000) {
             kernels.add_tap(vec![Grant { key: self.open, write: true }], Box::new(tap));
         }
         self.nic.set_kernels(Box::new(kernels));
     }
 
-    /// Lets a payload pass what is bound to a stream: in, and out.
+    /// Passes a payload through the bound kernel: as received, and as sent.
     pub(crate) fn pass_by(&mut self, bytes: &[u8]) {
         let (qpn, pd, key) = (self.subjects[1].qpn, self.pd, self.open);
         let total = bytes.len() as u32;
@@ -412,23 +415,23 @@ impl Arena {
             assert!(replaced.len() <= bytes.len());
             kernels.sending(1, &passing, &mut changed);
         };
-        self.nic.with_kernels(self.now, &mut self.memory, kernels).expect("it has them");
+        self.nic.with_kernels(self.now, &mut self.memory, kernels).expect("the card has kernels");
     }
 
-    /// The host calls a kernel of its card, on the queue pair that agreed to StRoM's op-codes.
+    /// Lets the host call a kernel of its card, on the queue pair that agreed on StRoM's op-codes.
     pub(crate) fn call(&mut self, opcode: u64, call: &[u8]) {
         let qpn = self.subjects[1].qpn;
-        // Refusals are counted, or told by the call itself; only harm is of interest.
+        // Refusals are counted, or reported by the call itself; the target looks only for harm.
         let _ = self.nic.call_kernel(self.now, &mut self.memory, qpn, opcode, call);
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(crate) fn pass(&mut self, nanoseconds: u64) {
         self.now = Time(self.now.0 + nanoseconds);
         self.nic.handle_timeout(self.now, &mut self.memory);
     }
 
-    /// Takes completions and events; there are never more completions than work.
+    /// Takes completions and events. There are never more completions than posted requests.
     pub(crate) fn collect(&mut self) {
         let mut out = [Completion::default(); 16];
         while let Ok(n @ 1..) = self.nic.poll_cq(self.cq, &mut out) {
@@ -441,8 +444,8 @@ impl Arena {
         }
     }
 
-    /// Puts every queue pair into ERROR: all that was posted comes back, once. Returns what the
-    /// card has counted.
+    /// Takes every queue pair to ERROR, so that all posted requests come back once. Returns the
+    /// card's counters.
     pub(crate) fn flush(mut self) -> Counters {
         let attr = QpAttr { state: Some(State::Error), ..QpAttr::default() };
         for subject in self.subjects.clone() {
@@ -453,9 +456,9 @@ impl Arena {
             self.transmit();
             self.collect();
         }
-        // What nobody took from the shared queue stays there.
+        // Elements that no queue pair took from the shared queue stay there.
         let left = self.nic.query_srq(self.srq).map_or(0, |srq| srq.waiting as usize);
-        assert_eq!(self.completed + left, self.posted, "work was lost");
+        assert_eq!(self.completed + left, self.posted, "posted requests have no completion");
         let datagrams = self.subjects[3].qpn;
         self.nic.detach_mcast(datagrams, GROUP).expect("it was attached");
         for subject in &self.subjects {
@@ -465,7 +468,7 @@ impl Arena {
         self.nic.destroy_cq(self.cq).expect("nothing uses it");
         self.nic.dealloc_mw(self.window).expect("it exists");
         for key in [self.open, self.read_only] {
-            // A SEND with invalidate ends a peer's right, not the region.
+            // A SEND with invalidate ends a peer's access, and leaves the region registered.
             self.nic.dereg_mr(key).expect("it exists");
         }
         let left = self.nic.in_use();

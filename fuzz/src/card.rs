@@ -1,4 +1,4 @@
-//! Any bytes as packets into a card with live queue pairs.
+//! Any bytes as packets for a card with live queue pairs.
 
 use remora_nic::Counters;
 use remora_nic::cm::mad::{CM_QKEY, CM_QPN, MAD_LEN};
@@ -8,17 +8,18 @@ use remora_nic::wire::{Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Packet, T
 
 use crate::arena::{Arena, GROUP, LOCAL, OPEN, READ_ONLY};
 
-/// The input is a list of steps: a byte that chooses, a byte that varies, a length byte, and so
-/// many bytes. Most steps are packets, with the fields that would only be dropped (destination,
-/// PSN, key) put right as the varying byte says, so that what is behind them is reached too.
+/// The input is a list of steps: a byte that chooses the step, a byte that varies it, a length
+/// byte, and that many bytes. Most steps are packets. Depending on the varying byte, the fields
+/// whose mistakes would get a packet dropped (destination, PSN, key) are corrected, so that the
+/// checks behind them are reached too.
 ///
 /// # Panics
-/// When the card touches memory it has no business with, loses work, or makes up completions.
+/// If the card accesses memory that it must not access, loses requests, or invents completions.
 pub fn card(data: &[u8]) {
     card_counters(data);
 }
 
-/// As [`card`], and says what the card has counted.
+/// Runs [`card`], and returns the card's counters.
 pub fn card_counters(data: &[u8]) -> Counters {
     let mut arena = Arena::new();
     let mut rest = data;
@@ -67,12 +68,12 @@ fn take_step(arena: &mut Arena, step: u8, vary: u8, bytes: &[u8]) {
     }
 }
 
-/// The queue pair that a step varies.
+/// The index of the queue pair that a step's varying byte names.
 pub(crate) fn subject(arena: &Arena, vary: u8) -> usize {
     usize::from(vary & 3 | vary >> 3 & 4) % arena.subjects.len()
 }
 
-/// A management datagram around `bytes`, for queue pair 1.
+/// A management datagram for queue pair 1 with `bytes` in it.
 fn for_management(bytes: &[u8]) -> Vec<u8> {
     let bth = Bth { dest_qp: CM_QPN, ..Bth::ours() };
     let ext = Extensions { deth: Deth { qkey: CM_QKEY, src_qp: CM_QPN }, ..Extensions::default() };
@@ -84,13 +85,13 @@ fn for_management(bytes: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A packet whose outer checks pass: see [`card`].
+/// A packet that passes the outer checks; see [`card`].
 fn put_right(arena: &Arena, subject: usize, vary: u8, bytes: &[u8]) -> Vec<u8> {
     let mut packet = bytes.to_vec();
     if packet.len() < 12 {
         return packet;
     }
-    // The second one has agreed to StRoM's op-codes.
+    // The second queue pair has agreed on StRoM's op-codes.
     let dialect = if subject == 1 { Dialect::Strom } else { Dialect::Standard };
     let subject = arena.subjects[subject];
     packet[1] &= 0x70 | 0x80;
@@ -100,7 +101,7 @@ fn put_right(arena: &Arena, subject: usize, vary: u8, bytes: &[u8]) -> Vec<u8> {
     if vary & 4 == 0
         && let Some(info) = arena.nic.query_qp(subject.qpn)
     {
-        // A response is near the requester's PSN, a request near the responder's.
+        // A response has a PSN near the requester's next one, a request near the responder's.
         let psn = if op.is_response() { info.attr.sq_psn } else { info.attr.rq_psn };
         let near = u32::from(vary >> 6);
         let psn = psn.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Any programs of work requests, that change each other, beside an interpreter of them.
+//! Any programs of work requests that change each other, on the card and on an interpreter.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,7 +12,7 @@ use remora_nic::{
 use crate::interpreter::{self, Interpreter, Ring};
 use crate::seeds::Seed;
 
-/// Bytes of memory, all in one region: rings, then data.
+/// Bytes of memory: the rings, and then the data, in one region.
 const SIZE: u64 = 4096;
 const SEND_DEPTH: u32 = 8;
 const RECV_DEPTH: u32 = 4;
@@ -60,7 +60,7 @@ impl Memory for Bytes {
     }
 }
 
-/// The card and the interpreter, side by side.
+/// The card and the interpreter side by side.
 struct Both {
     nic: Nic,
     memory: Bytes,
@@ -68,16 +68,17 @@ struct Both {
     model: Interpreter,
 }
 
-/// The input is a list of steps of ten bytes: elements posted, with keys, queues and addresses that
-/// mostly mean something; managed queues enabled by their owner; memory rewritten; polls.
+/// The input is a list of steps of ten bytes. A step posts an element with keys, queues and
+/// addresses that are mostly valid, enables a managed queue as its owner, rewrites memory, or
+/// polls.
 ///
 /// # Panics
-/// When the card's memory or completions differ from the interpreter's, or something leaves it.
+/// If the card's memory or completions differ from the interpreter's, or if a packet is sent.
 pub fn chain(data: &[u8]) {
     chain_counters(data);
 }
 
-/// As [`chain`], and says what the card has counted.
+/// Runs [`chain`], and returns the card's counters.
 pub fn chain_counters(data: &[u8]) -> Counters {
     let mut both = Both::new();
     let (steps, _) = data.as_chunks::<10>();
@@ -138,14 +139,19 @@ impl Both {
                 let (recv, index) = (step[2] & 1 != 0, u32::from(step[3]));
                 let ring =
                     if recv { &self.model.queues[q].recv } else { &self.model.queues[q].send };
-                // Of a plain queue, the owner's doorbell speaks of what it has posted.
+                // The owner's doorbell of a plain queue covers only elements that it has posted;
+                // see `post`.
                 if ring.managed {
                     let rung = match recv {
                         true => self.nic.handle_recv_doorbell(qpn, index),
                         false => self.nic.handle_send_doorbell(qpn, index),
                     };
                     let enabled = self.model.enable_by_owner(q, recv, index);
-                    assert_eq!(rung.is_ok(), enabled, "the owner enables up to {index}");
+                    assert_eq!(
+                        rung.is_ok(),
+                        enabled,
+                        "the card and the interpreter disagree on an enable up to {index}"
+                    );
                 }
             }
             6 => {
@@ -157,11 +163,11 @@ impl Both {
         }
     }
 
-    /// An element of a step's ten bytes.
+    /// The element that a step's ten bytes stand for.
     fn element(&self, step: &[u8; 10]) -> [u8; SLOT as usize] {
         let [kind, which, opcode, to, to_high, from, from_high, x, y, z] = *step;
         let mut raw = [0; SLOT as usize];
-        // Addresses are mostly those of words.
+        // Most addresses are those of words.
         let address = |low: u8, high: u8| {
             let any = u64::from(u16::from_le_bytes([low, high]));
             if high & 0x80 == 0 { (any % SIZE) & !7 } else { any % SIZE }
@@ -202,18 +208,18 @@ impl Both {
         assert_eq!(posted.is_ok(), self.model.post(q, recv, raw), "{queue:?} of {q}: {posted:?}");
     }
 
-    /// Both take their turns, and are compared.
+    /// Polls the card and the interpreter, and compares them.
     fn poll(&mut self) {
         self.batch.clear();
         self.nic.poll_transmit(Time(1), &mut self.memory, &mut self.batch, 64);
-        assert_eq!(self.batch.len(), 0, "a packet left the card");
+        assert_eq!(self.batch.len(), 0, "the card must send no packet");
         self.model.poll();
         for (q, queue) in self.model.queues.iter_mut().enumerate() {
             let mut out = [Completion::default(); 64];
             let mut expected = queue.entries.drain(..);
             while let Ok(n @ 1..) = self.nic.poll_cq(queue.cq, &mut out) {
                 for entry in &out[..n] {
-                    // What kind a failed one was of means nothing.
+                    // The kind of a failed completion has no meaning.
                     let good = entry.status == remora_nic::queue::Status::Success;
                     let recv = entry.kind.is_receive();
                     let (wr_id, status, of_recv) = expected.next().expect("one more completion");
@@ -221,17 +227,17 @@ impl Both {
                     assert!(!good || recv == of_recv, "queue {q}: {entry:?}");
                 }
             }
-            assert_eq!(expected.next(), None, "queue {q}: the card lacks a completion");
+            assert_eq!(expected.next(), None, "queue {q}: the card has not completed a request");
         }
         let differs = self.memory.0.iter().zip(&self.model.memory).position(|(a, b)| a != b);
-        assert_eq!(differs, None, "the first byte that differs");
+        assert_eq!(differs, None, "the memories differ at this byte");
         while self.nic.poll_event().is_some() {}
         while let Some(incident) = self.nic.poll_incident() {
             assert!(!incident.to_string().is_empty());
         }
     }
 
-    /// Everything is given back.
+    /// Destroys all objects, and returns the card's counters.
     fn end(mut self) -> Counters {
         for queue in &self.model.queues {
             self.nic.destroy_qp(queue.qpn).expect("it exists");
@@ -244,7 +250,7 @@ impl Both {
     }
 }
 
-/// One program an op-code, and the constructs of RedN.
+/// One program for each op-code, and the constructs of RedN.
 pub fn chains() -> Vec<Seed> {
     let poll = [7, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let data = [0, 0x0C]; // 0x0C00: behind the rings
@@ -258,7 +264,8 @@ pub fn chains() -> Vec<Seed> {
             Seed { name: format!("opcode-{opcode}"), data: steps.concat() }
         })
         .collect();
-    // What reaches past memory, off its words, or has a wrong key: remote, then local.
+    // Requests past the end of memory, at an address off a word, or with a wrong key: remote, then
+    // local.
     let wrong = [
         ("past-the-end", [0x40, 0, 4, 0xF8, 0x0F, 0, 0, 0, 20, 1]),
         ("off-a-word", [0, 0x10, 8, 0x04, 0x8C, 0, 0, 1, 0, 2]),
@@ -274,9 +281,9 @@ pub fn chains() -> Vec<Seed> {
     seeds
 }
 
-/// Elements that change elements.
+/// Programs whose elements change other elements.
 fn programs(poll: [u8; 10], data: [u8; 2]) -> [Seed; 3] {
-    // Queue 1 counts for ever: ADD to data, ADD to its own ENABLE, ENABLE of itself.
+    // Queue 1 counts for ever: an ADD to the data, an ADD to its own ENABLE, an ENABLE of itself.
     let own = (RINGS + 3 * u64::from(SLOT) + 16).to_le_bytes();
     let recycled = [
         [0, 0x11, 25, data[0], data[1], 0, 0, 1, 0, 1],
@@ -287,10 +294,10 @@ fn programs(poll: [u8; 10], data: [u8; 2]) -> [Seed; 3] {
         poll,
         poll,
     ];
-    // Its ENABLE names index 8 at first, as the four slots behind it are run too.
+    // Its ENABLE has index 8 at first, since the four slots behind it run too.
     let noops = [[0, 0x11, 16, 0, 0, 0, 0, 0, 0, 5]; 4];
     let recycled = [&recycled[..4], &noops[..], &recycled[4..]].concat();
-    // Queue 0 changes a NOOP of queue 1 into a WRITE, waits for that, and lets it run.
+    // Queue 0 changes a NOOP of queue 1 into a WRITE, waits for that, and lets queue 1 run.
     let word = RINGS.to_le_bytes();
     let decided = [
         [0, 1, 16, data[0], data[1], 8, data[1], 0, 0, 0],
@@ -300,7 +307,7 @@ fn programs(poll: [u8; 10], data: [u8; 2]) -> [Seed; 3] {
         [0, 0, 17, 1, 0, 0, 0, 1, 0, 0],
         poll,
     ];
-    // A message into a managed receive queue that scatters into another queue's ring.
+    // A message for a managed receive queue, which scatters it into another queue's ring.
     let send = [
         [4, 3, 0, 0, 0, word[0], word[1], 0, 0, 0],
         [0, 3, 1, 0, 0, data[0], data[1], 0, 0, 0],

@@ -1,5 +1,5 @@
-//! The text form of chains: any text is refused with its place, or makes a program, which the card
-//! runs as the interpreter does.
+//! The text form of chains. Any text is either refused with the place of its mistake, or is a
+//! program that the card runs as the interpreter does.
 
 use remora_offload::chain::card::ChainCard;
 use remora_offload::chain::model::{End, Model};
@@ -7,18 +7,18 @@ use remora_offload::chain::text::parse;
 
 use crate::seeds::Seed;
 
-/// Elements that a program may run.
+/// The most elements that a program may run on the interpreter.
 const STEPS: usize = 2000;
-/// Polls of the card for as many.
+/// The most polls of the card, enough for that many elements.
 const POLLS: usize = 64;
-/// Queues that one `program` is made of, of which one runs at a time.
+/// The queues that `program` writes; only one of them runs at a time.
 const WRITTEN: [&str; 5] = ["main", "while", "loop", "after", "patterns"];
 
-/// Reads the input as a text and runs what it means.
+/// Reads the input as a text, and runs its program.
 ///
 /// # Panics
-/// A mistake has no place in the text, a program breaks the card, or the card does otherwise than
-/// the interpreter.
+/// If a mistake has no place in the text, if a program breaks the card, or if the card's memory
+/// differs from the interpreter's.
 pub fn chain_text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let source = match parse(&text) {
@@ -38,17 +38,17 @@ pub fn chain_text(data: &[u8]) {
     let steps = model.run_in_turn(STEPS);
     let rests = card.run(POLLS);
     let done = steps.len() < STEPS && steps.iter().all(|step| step.end == End::Done);
-    // Queues that run side by side may do so in another order.
+    // Queues that run side by side may run in another order on the card, so they are not compared.
     let one_by_one = program.queues().iter().all(|queue| WRITTEN.contains(&queue.name.as_str()));
     if done && rests && one_by_one {
         let bytes = program.data_len();
         let [at, on_card] = [model.layout().data.addr, card.layout().data.addr];
-        // Addresses are the same on both, keys and numbers of queues are no data.
+        // Addresses are equal on both; keys and queue pair numbers are not part of the data.
         assert_eq!(model.bytes(at, bytes), card.bytes(on_card, bytes));
     }
 }
 
-/// The examples, and what else the language has.
+/// The examples, and texts that use the other parts of the language.
 pub fn texts() -> Vec<Seed> {
     let seed = |name: &str, text: &str| Seed { name: name.into(), data: text.into() };
     vec![

@@ -1,4 +1,4 @@
-//! Any bytes as work-queue elements, rewritten at any time.
+//! Any bytes as work-queue elements, which may be rewritten at any time.
 
 use remora_nic::Counters;
 use remora_nic::memory::window::next_key;
@@ -6,16 +6,16 @@ use remora_nic::memory::window::next_key;
 use crate::arena::{Arena, OPEN};
 use crate::card::subject;
 
-/// The input is a list of steps, as for [`crate::card`](crate::card()): elements posted, elements
-/// rewritten under way, turns of the scheduler, time.
+/// The input is a list of steps, as for [`crate::card`](crate::card()). A step posts an element,
+/// rewrites one that is posted, lets the card send, or advances the time.
 ///
 /// # Panics
-/// As [`crate::card`](crate::card()).
+/// Those of [`crate::card`](crate::card()).
 pub fn element(data: &[u8]) {
     element_counters(data);
 }
 
-/// As [`element`], and says what the card has counted.
+/// Runs [`element`], and returns the card's counters.
 pub fn element_counters(data: &[u8]) -> Counters {
     let mut arena = Arena::new();
     let mut rest = data;
@@ -34,7 +34,7 @@ pub fn element_counters(data: &[u8]) -> Counters {
     arena.flush()
 }
 
-/// An element whose key and address are good, if `vary` says so.
+/// An element with a valid key and address, if `vary` says so.
 fn put_right(arena: &Arena, vary: u8, bytes: &[u8]) -> Vec<u8> {
     let mut element = bytes.to_vec();
     if vary & 4 == 0 && element.len() >= 56 {
@@ -48,7 +48,7 @@ fn put_right(arena: &Arena, vary: u8, bytes: &[u8]) -> Vec<u8> {
         element[1] = 0;
     }
     if element.len() >= 64 && matches!(element[0], 9..=12) && vary & 16 == 0 {
-        // What has no entries, and what only peers' memory is for; a window that may be bound.
+        // Operations without local entries, on memory of peers or on a window that may be bound.
         element[11] = 0;
         let key = if element[0] == 10 { next_key(arena.window) } else { arena.window };
         element[12..16].copy_from_slice(&key.to_le_bytes());

@@ -1,36 +1,36 @@
-//! A plain interpreter of chains, to compare the card with.
+//! A plain interpreter of chains, which the card is compared with.
 //!
-//! It knows loop-back queue pairs that are connected to themselves, over a small memory with one
-//! region, and says what the card must do: which bytes change, which completions come, in which
-//! order queues take turns. It is written from the documentation (`docs/chains.md`), shares no code
-//! with the card, and takes no care to be fast.
+//! It knows queue pairs that are connected to themselves, over a small memory with one region, and
+//! decides what the card must do: the bytes that change, the completions, and the order in which
+//! queues take turns. It follows the documentation (`docs/chains.md`), shares no code with the
+//! card, and is not optimised.
 
 use std::collections::VecDeque;
 
 use remora_nic::queue::Status;
 
-/// Elements of one queue run in one turn.
+/// Elements of one queue that run in one turn.
 const TURN: u32 = 8;
-/// Elements run in one poll.
+/// Elements that run in one poll.
 const POLL: u32 = 256;
-/// Bytes moved in one turn.
+/// Bytes that are moved in one turn.
 const BYTES: u32 = 16 << 10;
 const SLOT: usize = 64;
 const SIGNALED: u16 = 1;
 const INLINE: u16 = 8;
 
-/// A completion: request, status, whether of a receive request.
+/// A completion: `wr_id`, status, and whether it is of a receive request.
 pub(crate) type Entry = (u64, Status, bool);
 
-/// One ring.
+/// A ring of elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     pub(crate) base: usize,
     pub(crate) depth: u32,
     pub(crate) managed: bool,
-    /// Written by the owner.
+    /// Elements that the owner has written.
     written: u32,
-    /// Posted or enabled.
+    /// The index up to which elements are posted or enabled.
     posted: u32,
     fetched: u32,
 }
@@ -49,7 +49,7 @@ impl Ring {
     }
 }
 
-/// A queue pair, with the completion queue that both its queues report to.
+/// A queue pair, and the completion queue that both its queues use.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) qpn: u32,
@@ -59,7 +59,8 @@ pub(crate) struct Queue {
     failed: bool,
     ready: bool,
     count: u64,
-    /// Who waits for this queue's completions, and for how many at least.
+    /// Queues that wait for this queue's completions; `wake_at` is the lowest count that one waits
+    /// for.
     waiting: Vec<usize>,
     wake_at: u64,
     pub(crate) entries: Vec<Entry>,
@@ -73,7 +74,7 @@ impl Queue {
     }
 }
 
-/// The whole card.
+/// The interpreter of a whole card.
 #[derive(Debug)]
 pub(crate) struct Interpreter {
     pub(crate) memory: Vec<u8>,
@@ -81,11 +82,11 @@ pub(crate) struct Interpreter {
     pub(crate) key: u32,
     turns: VecDeque<usize>,
     to_wake: VecDeque<usize>,
-    /// Bytes that the turn may still move.
+    /// Bytes that may still be moved in this turn.
     bytes: u32,
 }
 
-/// What a turn does after an element.
+/// What a turn does after it has run an element.
 enum After {
     Next,
     Blocked,
@@ -102,7 +103,7 @@ impl Interpreter {
         all
     }
 
-    /// The owner writes an element; false if the ring is full.
+    /// The owner writes an element; returns false if the ring is full.
     pub(crate) fn post(&mut self, q: usize, recv: bool, raw: &[u8]) -> bool {
         let queue = &mut self.queues[q];
         let failed = queue.failed;
@@ -126,13 +127,13 @@ impl Interpreter {
         true
     }
 
-    /// The owner enables a managed queue; false if that is refused.
+    /// The owner enables a managed queue; returns false if that is refused.
     pub(crate) fn enable_by_owner(&mut self, q: usize, recv: bool, index: u32) -> bool {
         let ring = if recv { &self.queues[q].recv } else { &self.queues[q].send };
         ring.managed && self.enable(q, recv, index)
     }
 
-    /// One poll.
+    /// Runs one poll.
     pub(crate) fn poll(&mut self) {
         let mut turns = self.turns.len().max(64);
         let mut left = POLL;
@@ -317,7 +318,7 @@ impl Interpreter {
         true
     }
 
-    /// The bytes that a key opens.
+    /// Whether a key covers these bytes.
     fn opens(&self, key: u64, addr: u64, len: u64) -> bool {
         let end = addr.checked_add(len);
         key == u64::from(self.key) && end.is_some_and(|end| end <= self.memory.len() as u64)
@@ -328,7 +329,7 @@ impl Interpreter {
         let (local, lkey) = (le(raw, 40, 8), le(raw, 52, 4));
         let local_is_good = inline || len == 0 || self.opens(lkey, local, len);
         let remote_is_good = len == 0 || self.opens(rkey, remote, len);
-        // Longer than a piece is longer than all memory: judged before anything else.
+        // A message longer than a piece exceeds all memory, so the local check comes first.
         if len > 4096 && !local_is_good {
             return Failed(Status::LocalProtection);
         }
@@ -381,7 +382,7 @@ impl Interpreter {
         }
     }
 
-    /// Takes a receive element: its bytes and its request.
+    /// Takes a receive element; returns its bytes and its `wr_id`.
     fn take_receive(&mut self, q: usize) -> Result<(Vec<u8>, u64), After> {
         let ring = &mut self.queues[q].recv;
         if ring.waiting() == 0 {
@@ -450,7 +451,7 @@ impl Interpreter {
     }
 }
 
-/// `bytes` little-endian bytes at `at`.
+/// The little-endian number in the `bytes` bytes at `at`.
 fn le(raw: &[u8], at: usize, bytes: usize) -> u64 {
     raw[at..at + bytes].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

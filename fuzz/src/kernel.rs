@@ -4,16 +4,16 @@ use remora_nic::Counters;
 
 use crate::arena::Arena;
 
-/// The input is a list of calls: op-code, what to do next, length (u16, little-endian), and so many
+/// The input is a list of calls: op-code, next action, length (u16, little-endian), and that many
 /// bytes: a header, parameters, payload.
 ///
 /// # Panics
-/// If the card panics, touches memory that it was not given, or loses something.
+/// If the card panics, accesses memory that was not granted, or loses a request.
 pub fn kernel(data: &[u8]) {
     kernel_counters(data);
 }
 
-/// As [`kernel`], and says what the card has counted.
+/// Runs [`kernel`], and returns the card's counters.
 pub fn kernel_counters(data: &[u8]) -> Counters {
     let mut arena = Arena::new();
     arena.deploy_kernels();
@@ -28,7 +28,7 @@ pub fn kernel_counters(data: &[u8]) -> Counters {
         }
         arena.pass(u64::from(*next));
     }
-    // Whatever still runs ends with its budget.
+    // Every kernel that still runs ends with its budget.
     for _ in 0..256 {
         arena.transmit();
     }

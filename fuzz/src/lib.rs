@@ -1,13 +1,14 @@
-//! Fuzz targets. Each is one function over bytes, that panics when a promise is broken.
+//! Fuzz targets. Each is a function over bytes that panics when the code under test breaks a
+//! promise.
 //!
-//! The same function serves two runners: libFuzzer, through `fuzz_targets/NAME.rs` and
-//! `cargo fuzz`, which looks for new paths by coverage and needs nightly Rust; and
-//! `tests/replay.rs`, which on stable Rust and in every test run feeds it the corpus in
-//! `corpus/NAME/`, mutations of it and random bytes, all from one seed.
+//! The same function serves two runners. libFuzzer, through `fuzz_targets/NAME.rs` and `cargo
+//! fuzz`, finds new paths by coverage and needs nightly Rust. `tests/replay.rs` runs on stable
+//! Rust with all other tests; it feeds the function the corpus in `corpus/NAME/`, mutations of it
+//! and random bytes, all from one seed.
 //!
 //! To add a target: a module here with its function, a row in [`TARGETS`], a file in
 //! `fuzz_targets/` (with its `[[bin]]` in `Cargo.toml`), and a folder in `corpus/`. The tests say
-//! which is missing. An input that once broke a promise stays in the corpus.
+//! which of these is missing. An input that once broke a promise stays in the corpus.
 
 mod arena;
 mod card;
@@ -31,22 +32,22 @@ pub use module::{module, module_counters, modules};
 pub use packet::packet;
 pub use seeds::{Seed, calls, cards, elements, packets};
 
-/// A target: what it is called, what runs it, and what its corpus must at least hold.
+/// A fuzz target: its name, its function, and the inputs that its corpus must hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// The name of its binary and of its folder in `corpus/`.
+    /// The name of its binary, and of its folder in `corpus/`.
     pub name: &'static str,
-    /// Runs it on one input.
+    /// Runs the target on one input.
     pub run: fn(&[u8]),
-    /// Inputs that reach its every branch: one an op-code, one a command, …
+    /// Inputs that together reach every branch, such as one for each op-code or command.
     pub seeds: fn() -> Vec<Seed>,
-    /// The longest input worth trying, in bytes.
+    /// The longest input that runs try, in bytes.
     pub max_len: usize,
-    /// How many others could be tried instead of one: the runs try so many fewer.
+    /// The cost of an input relative to other targets; runs try fewer inputs accordingly.
     pub cost: u64,
 }
 
-/// Every target.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "packet",
@@ -61,16 +62,16 @@ pub const TARGETS: &[Target] = &[
     Target { name: "chain", run: chain, seeds: chains, max_len: 640, cost: 1 },
     Target { name: "chain_text", run: chain_text, seeds: texts, max_len: 4096, cost: 1 },
     Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096, cost: 1 },
-    // Those that are modules are compiled.
+    // Inputs that are modules get compiled.
     Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];
 
-/// Runs a target over the files named on the command line: how a stable build of a target's
-/// binary repeats a finding.
+/// Runs a target over the files named on the command line, so that a stable build of the target's
+/// binary can repeat a finding.
 ///
 /// # Panics
 ///
-/// If the target does, or a file cannot be read.
+/// If the target panics, or a file cannot be read.
 pub fn replay_arguments(run: fn(&[u8])) {
     for path in std::env::args_os().skip(1) {
         let data =

@@ -15,18 +15,18 @@ use remora_nic::cm::{
 
 use crate::Seed;
 
-/// Where somebody listens.
+/// The port that the manager listens on.
 const PORT: u16 = 7;
-/// Connections that the manager may have.
+/// The most connections of the manager.
 const CONNECTIONS: usize = 6;
-/// Attributes that are messages.
+/// The attributes of messages.
 const ATTRIBUTES: std::ops::RangeInclusive<u16> = 0x10..=0x18;
 
-/// The input is a list of steps: a kind, a variant, a length, and as many bytes. A step is a
-/// message with its ids put right, raw bytes as a message, a wish of the caller's, or time.
+/// The input is a list of steps: a kind, a variant, a length, and that many bytes. A step is a
+/// message with valid ids, raw bytes as a message, a request by the caller, or an advance of time.
 ///
 /// # Panics
-/// If the manager does, remembers more than it may, or says what is no message.
+/// If the manager panics, keeps more than its limits allow, or sends an invalid message.
 pub fn mad(data: &[u8]) {
     let mut subject = Subject::new();
     let mut rest = data;
@@ -49,7 +49,7 @@ struct Subject {
     peer: IpAddr,
     conns: VecDeque<ConnId>,
     questions: VecDeque<SidrId>,
-    /// Ids that the manager has named to its peer.
+    /// The ids that the manager has sent to its peer.
     ids: VecDeque<[u8; 4]>,
 }
 
@@ -63,7 +63,7 @@ impl Subject {
         };
         let mut cm = Cm::new(config, 1);
         for space in [PortSpace::Tcp, PortSpace::Udp] {
-            cm.listen(space.service_id(PORT)).expect("nobody else listens");
+            cm.listen(space.service_id(PORT)).expect("no other listener has the service");
         }
         Subject {
             cm,
@@ -79,7 +79,7 @@ impl Subject {
         self.cm.handle_mad(self.now, self.peer, CM_QPN, bytes);
     }
 
-    /// A message of a known kind, between ids that exist if `vary` says so.
+    /// Delivers a message of a known kind; its ids exist if `vary` says so.
     fn tell(&mut self, kind: u8, vary: u8, bytes: &[u8]) {
         let mut data = [0; DATA_LEN];
         let len = bytes.len().min(DATA_LEN);
@@ -100,7 +100,7 @@ impl Subject {
         self.cm.handle_timeout(self.now);
     }
 
-    /// Something that the caller may want; most of it makes no sense most of the time.
+    /// Makes a request that a caller may make; most requests are invalid at most times.
     fn wish(&mut self, vary: u8) {
         let answer = AcceptParams {
             qpn: u32::from(vary),
@@ -174,15 +174,15 @@ impl Subject {
             told: None,
             private_data: b"who?",
         };
-        // That there are too many is an answer too.
+        // An error for too many resolutions is a valid answer.
         let _ = self.cm.resolve_sidr(self.now, &request);
     }
 
-    /// Takes what the manager wants said and told.
+    /// Takes the messages and events of the manager.
     fn collect(&mut self) {
         while let Some(mad) = self.cm.poll_mad() {
             let said = Message::from_mad(&mad.bytes[..]);
-            let (_, message) = said.expect("what a manager says is a message");
+            let (_, message) = said.expect("a manager sends valid messages");
             let data = message.to_data();
             self.ids.push_front([data[0], data[1], data[2], data[3]]);
             self.ids.truncate(16);
@@ -195,16 +195,20 @@ impl Subject {
             }
             self.conns.truncate(16);
         }
-        assert!(self.cm.connections() <= CONNECTIONS, "it remembers more than it may");
+        assert!(
+            self.cm.connections() <= CONNECTIONS,
+            "the manager has more connections than its limit"
+        );
     }
 }
 
-/// A message of each kind, with what makes it fit.
+/// A message of each kind, with the requests that make it valid.
 pub fn mads() -> Vec<Seed> {
     let kinds = ATTRIBUTES.count() as u8;
     let seed = |kind: u8| {
         let mut data = Vec::new();
-        // Ours to connect and to resolve, then a request with a service and an address.
+        // The caller connects and resolves, and then a request with a service and an address
+        // arrives.
         data.extend([0, 0xc0, 0, 0, 1, 0]);
         let mut request = [0u8; DATA_LEN];
         request[3] = 5;

@@ -1,4 +1,4 @@
-//! Any bytes as a module for the card, and what is one as a kernel.
+//! Any bytes as a module for the card; a valid module runs as a kernel.
 
 use remora_nic::Counters;
 use remora_nic::kernel::{Header, Notify};
@@ -13,22 +13,23 @@ const OPCODE: u64 = 1;
 /// The input is a module.
 ///
 /// # Panics
-/// If the card panics, touches memory that it was not given, or loses something.
+/// If the card panics, accesses memory that was not granted, or loses a request.
 pub fn module(data: &[u8]) {
     module_counters(data);
 }
 
-/// As [`module`], and says what the card has counted.
+/// Runs [`module`], and returns the card's counters.
 pub fn module_counters(data: &[u8]) -> Counters {
     let mut arena = Arena::new();
     let limits = ModuleLimits { memory: 1 << 20, table: 100, instances: 2 };
     if let Ok(module) = Module::load_with(data, limits) {
         arena.deploy_module(OPCODE, &module);
-        // Twice, for what the first call leaves; with what looks like an address, and without.
+        // Twice, since the first call leaves state behind: with parameters that look like
+        // addresses, and without.
         for params in [[OPEN, OPEN + 64, 0], [0, 1, 2]] {
             arena.call(OPCODE, &call(params.map(u64::to_le_bytes).as_flattened(), &[]));
             arena.call(OPCODE, &call(&[7], &[b'\n', 7, b'\n']));
-            // Whatever runs ends with its budget.
+            // Every kernel that still runs ends with its budget.
             for _ in 0..256 {
                 arena.transmit();
             }
@@ -45,14 +46,14 @@ fn call(params: &[u8], payload: &[u8]) -> Vec<u8> {
     [&header.to_bytes()[..], params, payload].concat()
 }
 
-/// The examples, and a module around each of a few bodies of a kernel.
+/// The examples, and small modules with one body each.
 pub fn modules() -> Vec<Seed> {
     let seed = |name: &str, data: &[u8]| Seed { name: name.into(), data: data.into() };
     vec![
         seed("get", include_bytes!("../../guest/built/get.wasm")),
         seed("sum", include_bytes!("../../guest/built/sum.wasm")),
         seed("lines", include_bytes!("../../guest/built/lines.wasm")),
-        // A tap that replaces; (i32.const 1)
+        // A tap that replaces the payload: (i32.const 1)
         seed("tap", &tap(&[0x41, 1])),
         // (loop (br 0)) (i32.const 0)
         seed("endless_tap", &tap(&[0x03, 0x40, 0x0C, 0, 0x0B, 0x41, 0])),
@@ -71,19 +72,19 @@ pub fn modules() -> Vec<Seed> {
     ]
 }
 
-/// A module with a page of memory, whose kernel has this body.
+/// A module with a page of memory and a kernel with this body.
 fn around(body: &[u8]) -> Vec<u8> {
     exporting(b"\x07\x0A\x01\x06kernel\0\0", body)
 }
 
-/// The same, whose kernel is its tap, too.
+/// The same module; its kernel is also its tap.
 fn tap(body: &[u8]) -> Vec<u8> {
     exporting(b"\x07\x10\x02\x06kernel\0\0\x03tap\0\0", body)
 }
 
 fn exporting(names: &[u8], body: &[u8]) -> Vec<u8> {
     let mut module = b"\0asm\x01\0\0\0".to_vec();
-    // Its type, that the kernel has it, its memory, and what it is called by.
+    // The function type, the function, the memory, and the name of the export follow.
     module.extend_from_slice(&[1, 5, 1, 0x60, 0, 1, 0x7F, 3, 2, 1, 0, 5, 3, 1, 0, 1]);
     module.extend_from_slice(names);
     let len = body.len() as u8 + 2;

@@ -1,4 +1,4 @@
-//! What a corpus must at least hold.
+//! The inputs that each corpus must hold.
 
 use remora_nic::Psn;
 use remora_nic::kernel::{HEADER_LEN, Header, Notify};
@@ -24,7 +24,8 @@ pub struct Seed {
     pub data: Vec<u8>,
 }
 
-/// One packet an op-code, with every header it calls for, and payload and pad where it may.
+/// One packet for each op-code, with all headers that it needs, and with payload and pad where
+/// they are allowed.
 pub fn packets() -> Vec<Seed> {
     let ext = Extensions {
         xrceth: Xrceth { srqn: 0x0012_3456 },
@@ -37,7 +38,7 @@ pub fn packets() -> Vec<Seed> {
         imm_or_key: 0xCAFE,
     };
     let seed = |op: &remora_nic::wire::Op| {
-        // The one whose payload must be of 8 bytes.
+        // The payload of an ATOMIC WRITE must have 8 bytes.
         let word = op.operation == Operation::AtomicWrite;
         let ext = Extensions { reth: Reth { len: if word { 8 } else { 5 }, ..ext.reth }, ..ext };
         let payload: &[u8] =
@@ -62,14 +63,14 @@ pub fn packets() -> Vec<Seed> {
     TABLE.iter().map(seed).collect()
 }
 
-/// A packet of each op-code into the card: twice, with work outstanding that it may answer; and
-/// many times, more than anyone has posted receives or agreed to READs for.
+/// Packets of each op-code for the card: twice, with requests outstanding that they may answer;
+/// and many times, more often than receives are posted or READs agreed on.
 pub fn cards() -> Vec<Seed> {
     let packets = packets().into_iter().chain(refusals()).chain(rpcs());
     packets.flat_map(|seed| [answered(&seed), storm(&seed)]).collect()
 }
 
-/// Acknowledges that refuse.
+/// Acknowledges that refuse a request.
 fn refusals() -> impl Iterator<Item = Seed> {
     let template = packets().into_iter().find(|seed| seed.name == "rc-acknowledge");
     let template = template.expect("the table has it");
@@ -81,7 +82,7 @@ fn refusals() -> impl Iterator<Item = Seed> {
     })
 }
 
-/// RPCs that say how long they are: one with a header (that asks for no answer), one without.
+/// RPCs that carry their length: one with a header (which asks for no answer), one without.
 fn rpcs() -> impl Iterator<Item = Seed> {
     let op = remora_nic::wire::Op::lookup(0x18, remora_nic::wire::Dialect::Strom);
     let op = op.expect("the table has it");
@@ -98,12 +99,12 @@ fn rpcs() -> impl Iterator<Item = Seed> {
         .into_iter()
 }
 
-/// A call of each built-in kernel that gets as far as it can, and of none.
+/// A call of each built-in kernel that succeeds as far as possible, and a call without a kernel.
 pub fn calls() -> Vec<Seed> {
     [lookups(), streams()].concat()
 }
 
-/// A call, twice.
+/// The same call twice.
 fn call(name: &str, op: u64, max_len: u32, params: &[u8], payload: &[u8]) -> Seed {
     let (notify, to) = (Notify::Immediate, Remote { addr: 0x1000, rkey: 5 });
     let params_len = params.len() as u16;
@@ -114,7 +115,7 @@ fn call(name: &str, op: u64, max_len: u32, params: &[u8], payload: &[u8]) -> See
     Seed { name: name.into(), data: [&step[..], &step].concat() }
 }
 
-/// Calls of the kernels that read what others have put there.
+/// Calls of the kernels that read data which requests have written.
 fn lookups() -> Vec<Seed> {
     let get = |chain_max| get::Params { table: OPEN, key: 1, entry: 0, chain_max }.to_bytes();
     let list = traversal::Params::list(OPEN, 1, 8);
@@ -144,7 +145,7 @@ fn lookups() -> Vec<Seed> {
     ]
 }
 
-/// Calls of the kernels that work on what they are sent, and one of none.
+/// Calls of the kernels that process their payload, and a call without a kernel.
 fn streams() -> Vec<Seed> {
     let words = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
     let shuffle = |ask, bits| shuffle::Params { ask, bits, session: 1 }.to_bytes();
@@ -184,14 +185,14 @@ fn all(table: u64) -> get::Params {
     get::Params { table, key: 0, entry: 0, chain_max: u32::MAX }
 }
 
-/// The queue pairs, as steps name them.
+/// The queue pairs, as the steps' varying bytes name them.
 const QUEUE_PAIRS: [u8; 6] = [0, 1, 2, 3, 0x20, 0x21];
 
 fn answered(seed: &Seed) -> Seed {
     let mut data = Vec::new();
     for queue_pair in QUEUE_PAIRS {
-        // A READ, an atomic, a WRITE, an ATOMIC WRITE, a FLUSH are outstanding, a window is bound
-        // and invalidated; then the packet comes, twice.
+        // A READ, an atomic, a WRITE, an ATOMIC WRITE and a FLUSH are outstanding, and a window is
+        // bound and invalidated. Then the packet arrives, twice.
         for kind in [2, 4, 0, 8, 9, 10, 11] {
             data.extend([kind << 4 & 0x80 | 2, queue_pair | (kind & 7 ^ 2) << 2, 0]);
         }
@@ -209,12 +210,12 @@ fn storm(seed: &Seed) -> Seed {
         for _ in 0..6 {
             push_packet(&mut data, 7, queue_pair, seed);
         }
-        // As a duplicate, to the region that may only be read, as it is, and to queue pair 1.
+        // As a duplicate, for the read-only region, unchanged, and for queue pair 1.
         push_packet(&mut data, 7, queue_pair | 0xC0, seed);
         push_packet(&mut data, 7, queue_pair | 8, seed);
         push_packet(&mut data, 8, queue_pair, seed);
         push_packet(&mut data, 9, queue_pair, seed);
-        // Through the window; to the group, and to no group.
+        // Through the window, to the group, and to another group.
         push_packet(&mut data, 0x87, queue_pair, seed);
         push_packet(&mut data, 10, queue_pair, seed);
     }
@@ -228,7 +229,7 @@ fn push_packet(data: &mut Vec<u8>, step: u8, vary: u8, seed: &Seed) {
     data.extend_from_slice(packet);
 }
 
-/// An element of each op-code on each queue pair, and one rewritten before it is fetched.
+/// An element of each op-code on each queue pair, and one that is rewritten before it is fetched.
 pub fn elements() -> Vec<Seed> {
     let seed = |opcode: u8| {
         let mut element = [0; 64];

@@ -1,4 +1,4 @@
-//! Every fuzz target on stable Rust: its corpus, then inputs made from one seed.
+//! All fuzz targets on stable Rust: each runs its corpus, and then inputs made from one seed.
 //!
 //! `REMORA_FUZZ_SEED` and `REMORA_FUZZ_ROUNDS` choose the inputs; `./ci.sh fuzz` sets them.
 
@@ -74,7 +74,7 @@ fn write_seeds() {
     }
 }
 
-/// A fuzzer that reaches nothing finds nothing: the inputs must get past the first checks.
+/// A target whose inputs reach nothing finds nothing: inputs must pass the first checks.
 #[test]
 fn inputs_for_packet_reach_every_op_code_and_every_refusal() {
     let target = TARGETS.iter().find(|target| target.name == "packet").unwrap();
@@ -98,7 +98,7 @@ fn inputs_for_packet_reach_every_op_code_and_every_refusal() {
     assert_eq!(parsed, TABLE.iter().map(|op| op.name).collect());
     let reasons = [Malformed::TooShort, Malformed::Truncated, Malformed::Padding];
     for reason in reasons {
-        assert!(refused.contains(&reason.to_string()), "never refused because {reason}");
+        assert!(refused.contains(&reason.to_string()), "no input was refused because {reason}");
     }
 }
 
@@ -141,7 +141,7 @@ fn inputs_for_chain_reach_what_chains_do() {
     }
 }
 
-/// What the inputs for a target make the card count, by name, all together.
+/// The counters of the card by name, summed over the inputs of a target.
 fn counted(name: &str, run: fn(&[u8]) -> Counters) -> BTreeMap<&'static str, u64> {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
     let corpus = corpus(target);
@@ -157,8 +157,9 @@ fn counted(name: &str, run: fn(&[u8]) -> Counters) -> BTreeMap<&'static str, u64
 #[test]
 fn inputs_for_card_reach_every_counter_but_a_few() {
     let sums = counted("card", card_counters);
-    // The arena has one peer and one protection domain, room everywhere, memory that never fails,
-    // good elements and nobody who listens; its inputs are too short to be refused 64 times.
+    // The arena has one peer and one protection domain, no limits that are reached, memory that
+    // never fails, only valid elements, and no listener. Its inputs are too short to be refused 64
+    // times.
     let beyond = [
         "cq_overflows",
         "drop_icrc",
@@ -172,7 +173,7 @@ fn inputs_for_card_reach_every_counter_but_a_few() {
         "tx_management",
     ];
     let missed: Vec<_> = sums.iter().filter(|(_, sum)| **sum == 0).map(|(name, _)| name).collect();
-    // Its card runs no kernels and no chains: those have targets of their own.
+    // The card of this target runs no kernels and no chains: these have targets of their own.
     let others = |name: &str| name.starts_with("kernel_") || name.starts_with("chain_");
     let missed: Vec<_> =
         missed.iter().filter(|name| !beyond.contains(**name) && !others(name)).collect();
@@ -180,14 +181,14 @@ fn inputs_for_card_reach_every_counter_but_a_few() {
 }
 
 #[test]
-fn inputs_for_element_reach_the_judges() {
+fn inputs_for_element_reach_the_checks_of_elements() {
     let sums = counted("element", element_counters);
     for name in ["elements_fetched", "elements_invalid", "elements_protection", "tx_bytes"] {
         assert!(sums[name] > 100, "{name}: {}", sums[name]);
     }
 }
 
-/// Runs a target; when it panics, keeps the input and says how to have it again.
+/// Runs a target. If it panics, keeps the input and says how to repeat the run.
 fn attempt(target: &Target, data: &[u8], origin: &str) {
     if catch_unwind(AssertUnwindSafe(|| (target.run)(data))).is_err() {
         let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-finding", target.name));
@@ -195,7 +196,7 @@ fn attempt(target: &Target, data: &[u8], origin: &str) {
             Ok(()) => format!("cargo run -p remora-fuzz --bin {} {}", target.name, kept.display()),
             Err(error) => format!("(the input could not be kept: {error})"),
         };
-        panic!("target {} broke on {} bytes from {origin}\n{kept}", target.name, data.len());
+        panic!("target {} panicked on {} bytes from {origin}\n{kept}", target.name, data.len());
     }
 }
 
@@ -203,7 +204,7 @@ fn corpus_folder(target: &Target) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
 }
 
-/// A target's corpus, in the order of the names, so that a seed always makes the same input.
+/// A target's corpus, sorted by name, so that a seed always makes the same inputs.
 fn corpus(target: &Target) -> Vec<Seed> {
     let folder = corpus_folder(target);
     let read = |name: String| Seed { data: fs::read(folder.join(&name)).unwrap(), name };
@@ -221,7 +222,7 @@ fn setting(name: &str, default: u64) -> u64 {
     })
 }
 
-/// SplitMix64: small, and good enough to make bad input.
+/// SplitMix64: small, and good enough to make inputs.
 struct Random(u64);
 
 impl Random {
@@ -238,14 +239,14 @@ impl Random {
     }
 
     fn byte(&mut self) -> u8 {
-        // Boundaries break more than the values between them.
+        // Boundary values find more than the values between them.
         const EDGES: [u8; 6] = [0, 1, 0x7F, 0x80, 0xFE, 0xFF];
         if self.below(2) == 0 { EDGES[self.below(EDGES.len())] } else { self.next() as u8 }
     }
 
-    /// One time in eight noise, otherwise something from the corpus with a few changes.
+    /// Random bytes one time in eight, or else an input of the corpus with a few changes.
     fn input(mut self, corpus: &[Seed], max_len: usize) -> Vec<u8> {
-        // Seeds are small neighbouring numbers: stir before the first choice.
+        // Seeds are small consecutive numbers: mix once before the first choice.
         self.next();
         if corpus.is_empty() || self.below(8) == 0 {
             let limit = if self.below(8) == 0 { max_len } else { max_len.min(96) };
@@ -268,7 +269,7 @@ impl Random {
                 data.extend(std::iter::repeat_n(byte, at.max(1)));
             }
             2 => data.insert(at, self.byte()),
-            // The head of this one with the tail of another.
+            // The start of this input with the end of another.
             3 => {
                 let other = &corpus[self.below(corpus.len())].data;
                 data.truncate(at);

@@ -1,5 +1,5 @@
-/* Selects lines of a text while it streams in: the parameters are a word, the payload is the
- * text, the results are the lines that contain the word. */
+/* Selects lines of a text while the text arrives: the parameters are a word, the payload is the
+ * text, and the results are the lines that contain the word. */
 #include "remora_kernel.h"
 
 enum { WORD_MAX = 256, LINE_MAX = 16384, PIECE = 4096 };
@@ -35,7 +35,7 @@ REMORA_KERNEL {
         }
     }
     if (len < 0) return (uint32_t)-len;
-    /* The last line may lack its end. */
+    /* The last line may have no line feed. */
     if (line_len && contains(line, line_len, (uint32_t)word_len))
         return remora_output(line, line_len);
     return REMORA_OK;

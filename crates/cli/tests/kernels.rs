@@ -186,7 +186,7 @@ fn what_is_no_kernel_is_refused_in_words() {
         fail(["kernel", "load", &at, path.to_str().unwrap(), "--opcode", "1"])
     };
     for (name, bytes, words) in [
-        ("script", &b"#!/bin/sh\n"[..], "no WebAssembly module"),
+        ("script", &b"#!/bin/sh\n"[..], "not a WebAssembly module"),
         ("empty", b"\0asm\x01\0\0\0", "exports no function `kernel`"),
         ("a b", b"", "a name has 1 to 64"),
     ] {

@@ -1,6 +1,5 @@
-//! Runs many random worlds and prints those that fail: `seeds FIRST COUNT`.
-//!
-//! With a COUNT of 1 it prints the whole report.
+//! Runs random worlds and prints those that fail: `seeds FIRST COUNT`. With a COUNT of 1 it prints
+//! the whole report.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Chains on simulated hosts: a program set up on a card, with a client elsewhere.
+//! Chains on simulated hosts: a program on one host's card, and a client on another host.
 
 use remora_nic::nic::QpInit;
 use remora_nic::queue::RingInit;
@@ -11,24 +11,24 @@ use remora_offload::chain::program::{Layout, LinkError, Program, RegionAt};
 use crate::endpoint::{Endpoint, Half};
 use crate::world::{Host, World};
 
-/// Pages by which regions are mapped, as a power of two.
+/// The size of a region's pages, as a power of two.
 const PAGE: u32 = 12;
-/// Errors that a completion queue keeps.
+/// Errors that a counting completion queue keeps.
 const ERRORS: usize = 16;
 
-/// A program on a host.
+/// A program that is loaded on a host's card.
 #[derive(Debug)]
 pub struct SimChain {
     host: usize,
-    /// The queue pair towards its client, in RESET.
+    /// The queue pair for its client, in RESET, if the program has a client.
     pub client: Option<Endpoint>,
     loaded: Loaded,
 }
 
-/// Registers memory that lies at its own address.
+/// Registers new memory of `len` bytes whose region has its bus address.
 ///
 /// # Panics
-/// The card refuses.
+/// If the card refuses.
 pub fn register(host: &mut Host, pd: Pd, len: usize, access: Access) -> RegionAt {
     let len = len.max(1);
     let addr = host.memory.alloc(len, 1 << PAGE);
@@ -37,10 +37,10 @@ pub fn register(host: &mut Host, pd: Pd, len: usize, access: Access) -> RegionAt
     RegionAt { addr, key: host.nic.reg_mr(pd, init).expect("room for a region") }
 }
 
-/// Sets a program up on a host. It does nothing before it is [started](SimChain::start).
+/// Loads a program on a host. It does nothing before it is [started](SimChain::start).
 ///
 /// # Panics
-/// The card or the linker refuses.
+/// If the card or the linker refuses.
 pub fn load(
     world: &mut World,
     (host, pd): (usize, Pd),
@@ -64,15 +64,15 @@ pub fn load(
 }
 
 impl SimChain {
-    /// Where everything lies.
+    /// The addresses, keys and queue pair numbers of the program.
     pub fn layout(&self) -> &Layout {
         &self.loaded.layout
     }
 
-    /// Lets it run; its client is connected.
+    /// Starts the program. Its client, if it has one, must be connected.
     ///
     /// # Panics
-    /// The card refuses.
+    /// If the card refuses.
     pub fn start(&self, world: &mut World) {
         let nic = &mut world.hosts[self.host].nic;
         let started = self.loaded.start(|qpn, queue, index| match queue {
@@ -82,21 +82,21 @@ impl SimChain {
         started.expect("queue pairs that are ready");
     }
 
-    /// Requests that a queue has completed, of those that count.
+    /// The completions that a queue has counted.
     pub fn completions(&self, world: &World, queue: QueueId) -> u64 {
         let cq = self.layout().queues[queue.index()].cq;
         world.hosts[self.host].nic.cq_count(cq).unwrap_or(0)
     }
 }
 
-/// A protection domain of a host.
+/// A host, and the protection domain in which a program's objects are created.
 struct InDomain<'a> {
     host: &'a mut Host,
     pd: Pd,
 }
 
 impl InDomain<'_> {
-    /// Memory for a queue's ring.
+    /// Memory for a queue's ring, and the region of it; an empty ring without a queue.
     fn ring(&mut self, queue: Option<Wanted>) -> (RingInit, Option<RegionAt>) {
         let Some(Wanted { depth, stride, .. }) = queue else { return Default::default() };
         let ring = RingInit { addr: 0, depth, stride };

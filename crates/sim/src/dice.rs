@@ -1,11 +1,11 @@
-//! The one source of chance: everything random in a world is drawn from its seed.
+//! The only source of chance: all random choices of a world come from its seed.
 
 use core::ops::RangeInclusive;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// A stream of random choices that a seed determines.
+/// A stream of random choices, determined by a seed.
 #[derive(Clone, Debug)]
 pub struct Dice(ChaCha8Rng);
 
@@ -15,17 +15,17 @@ impl Dice {
         Dice(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// A stream of its own, so that what one part draws does not shift what another gets.
+    /// A new stream, so that choices of one part of a world do not change those of another.
     pub fn fork(&mut self) -> Dice {
         Dice::new(self.number())
     }
 
-    /// Any number.
+    /// A random number.
     pub fn number(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// 32 random bytes: a card's own seed.
+    /// 32 random bytes, as a card's seed.
     pub fn seed(&mut self) -> [u8; 32] {
         let mut seed = [0; 32];
         for chunk in seed.chunks_exact_mut(8) {
@@ -34,7 +34,7 @@ impl Dice {
         seed
     }
 
-    /// A number below `n`, which must not be zero. (The bias of the remainder does not matter.)
+    /// A number below `n`, which must not be zero. The bias of the remainder does not matter here.
     pub fn below(&mut self, n: u64) -> u64 {
         self.number() % n
     }
@@ -44,7 +44,7 @@ impl Dice {
         range.start() + self.below(range.end() - range.start() + 1)
     }
 
-    /// A number in the range, each order of magnitude as likely as another.
+    /// A number in the range. Each order of magnitude is equally likely.
     pub fn scaled(&mut self, range: RangeInclusive<u64>) -> u64 {
         let (low, high) = (*range.start(), *range.end());
         let bits = (high - low + 1).ilog2();
@@ -57,12 +57,12 @@ impl Dice {
         ((self.number() >> 11) as f64) < p * (1u64 << 53) as f64
     }
 
-    /// True half of the time.
+    /// True with probability one half.
     pub fn coin(&mut self) -> bool {
         self.number() & 1 == 1
     }
 
-    /// One of the choices, of which there must be some.
+    /// One of the choices, of which there must be at least one.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
@@ -75,7 +75,7 @@ impl Dice {
     }
 }
 
-/// Bytes that `seed` determines and that no other seed is likely to have.
+/// Bytes determined by `seed`, different for different seeds.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed ^ 0x9E37_79B9_7F4A_7C15;
     let mut bytes = Vec::with_capacity(len.next_multiple_of(8));

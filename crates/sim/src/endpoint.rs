@@ -1,4 +1,4 @@
-//! Queue pairs with all they need, and how they are connected.
+//! Queue pairs with their rings and completion queues, and how they are connected.
 
 use remora_nic::nic::{PostError, QpInit};
 use remora_nic::qp::{Mtu, QpAttr, State};
@@ -8,19 +8,19 @@ use remora_nic::{Access, Path, Pd, Psn, QpFlags, Xrcd};
 
 use crate::world::{Host, World};
 
-/// The Q_Key of every datagram queue pair here.
+/// The Q_Key of all datagram queue pairs of this crate.
 pub const QKEY: u32 = 0x1234_5678;
 
 /// Sizes of a queue pair's queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueOptions {
-    /// Send elements; a power of two.
+    /// Elements of the send queue; a power of two.
     pub sends: u32,
-    /// Receive elements; a power of two.
+    /// Elements of the receive queue; a power of two.
     pub receives: u32,
-    /// Scatter/gather entries of one element.
+    /// The most scatter/gather entries of an element.
     pub sges: usize,
-    /// Inline bytes of one element.
+    /// The most inline bytes of an element.
     pub inline: usize,
     /// Entries of each completion queue.
     pub completions: usize,
@@ -41,26 +41,26 @@ impl Default for QueueOptions {
     }
 }
 
-/// How two queue pairs talk.
+/// Attributes of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectOptions {
-    /// Bytes of payload in a full packet.
+    /// The most bytes of payload in a packet.
     pub mtu: Mtu,
-    /// What the peer may do.
+    /// What the peer may do to memory.
     pub access: Access,
-    /// READs and atomics outstanding, asked for.
+    /// The most READs and atomics that the queue pair has outstanding.
     pub max_rd_atomic: u8,
-    /// READs and atomics outstanding, granted.
+    /// The most outstanding READs and atomics of the peer that it accepts.
     pub max_dest_rd_atomic: u8,
-    /// The wait for an acknowledge, as a code.
+    /// The time to wait for an acknowledge, as a code of the specification.
     pub timeout: u8,
-    /// Retries without progress.
+    /// Retries without progress before the connection fails.
     pub retry_cnt: u8,
-    /// RNR retries, 7 for ever.
+    /// Retries after RNR NAKs; 7 means without limit.
     pub rnr_retry: u8,
-    /// The wait that RNR NAKs ask for, as a code.
+    /// The waiting time that RNR NAKs ask for, as a code of the specification.
     pub min_rnr_timer: u8,
-    /// Which meaning StRoM's op-codes have.
+    /// Whether op-codes have StRoM's meaning.
     pub dialect: Dialect,
 }
 
@@ -80,39 +80,40 @@ impl Default for ConnectOptions {
     }
 }
 
-/// What a queue pair does of a connection: on XRC, one end asks and the other answers.
+/// The directions in which a queue pair sends requests. An XRC connection has an initiator and a
+/// target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Half {
-    /// Both.
+    /// The queue pair sends and answers requests.
     Both,
-    /// It asks.
+    /// The queue pair only sends requests.
     Initiator,
-    /// It answers.
+    /// The queue pair only answers requests.
     Target,
 }
 
-/// A queue pair and what belongs to it.
+/// A queue pair and the objects that belong to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint {
-    /// Its host.
+    /// The index of its host.
     pub host: usize,
-    /// Protection domain.
+    /// Its protection domain.
     pub pd: Pd,
-    /// Queue pair.
+    /// Its number.
     pub qpn: u32,
-    /// Service.
+    /// Its service.
     pub transport: Transport,
-    /// Completion queue of sends.
+    /// The completion queue of its send queue.
     pub send_cq: u32,
-    /// Completion queue of receives.
+    /// The completion queue of its receive queue.
     pub recv_cq: u32,
-    /// Shared receive queue, if it takes from one.
+    /// Its shared receive queue, if it uses one.
     pub srq: Option<u32>,
-    /// Which half of a connection it is.
+    /// The directions in which it sends requests.
     pub half: Half,
 }
 
-/// A ring for elements of this size, in the host's memory.
+/// Allocates a ring in the host's memory, for `depth` elements of this size.
 pub fn ring(host: &mut Host, depth: u32, sges: usize, inline: usize) -> RingInit {
     let stride = RingInit::stride_for(sges, inline);
     let ring = RingInit { addr: 0, depth, stride };
@@ -120,10 +121,10 @@ pub fn ring(host: &mut Host, depth: u32, sges: usize, inline: usize) -> RingInit
 }
 
 impl Endpoint {
-    /// Makes a queue pair with completion queues of its own.
+    /// Creates a queue pair with completion queues of its own.
     ///
     /// # Panics
-    /// If the card refuses: the worlds of this crate ask for nothing it could refuse.
+    /// If the card refuses.
     pub fn create(
         world: &mut World,
         (host, pd): (usize, Pd),
@@ -147,8 +148,9 @@ impl Endpoint {
         Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq, half }
     }
 
-    /// Makes the receiver's half of an XRC connection; `pd` is that of a shared receive queue. It
-    /// reports to the queues' completion queues: its own stay empty.
+    /// Creates the target of an XRC connection; `pd` is the protection domain of a shared receive
+    /// queue. Completions go to the completion queues of the shared receive queues, so the
+    /// target's own stay empty.
     ///
     /// # Panics
     /// If the card refuses.
@@ -161,7 +163,7 @@ impl Endpoint {
         Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq: None, half }
     }
 
-    /// Changes attributes.
+    /// Changes attributes of the queue pair.
     ///
     /// # Panics
     /// If the card refuses.
@@ -171,7 +173,7 @@ impl Endpoint {
         nic.modify_qp(now, memory, self.qpn, attr).expect("a legal transition");
     }
 
-    /// Goes to `state` with no other attribute.
+    /// Changes the state of the queue pair, without other attributes.
     pub fn go_to(&self, world: &mut World, state: State) {
         self.modify(world, &QpAttr { state: Some(state), ..QpAttr::default() });
     }
@@ -182,7 +184,7 @@ impl Endpoint {
         nic.post_send(memory, self.qpn, request)
     }
 
-    /// Posts a send request for the peer's shared receive queue of this number (XRC).
+    /// Posts a send request for the peer's shared receive queue with this number (XRC).
     pub fn post_xrc_send(
         &self,
         world: &mut World,
@@ -193,7 +195,7 @@ impl Endpoint {
         nic.post_xrc_send(memory, self.qpn, srqn, request)
     }
 
-    /// Posts a receive request, to the shared queue if there is one.
+    /// Posts a receive request, to the shared receive queue if there is one.
     pub fn post_recv(&self, world: &mut World, request: &RecvRequest<'_>) -> Result<(), PostError> {
         let Host { nic, memory, .. } = &mut world.hosts[self.host];
         match self.srq {
@@ -208,7 +210,7 @@ impl Endpoint {
         info.map_or(State::Reset, |info| info.state)
     }
 
-    /// Takes all entries of one of its completion queues.
+    /// Takes all entries of a completion queue.
     ///
     /// # Panics
     /// If the completion queue overflowed.
@@ -225,7 +227,8 @@ impl Endpoint {
         }
     }
 
-    /// From RESET to RTS, `psns` being the first to send and the first to expect.
+    /// Takes the queue pair from RESET to RTS. `psns` are the first PSN that it sends and the
+    /// first that it expects.
     pub fn bring_up(
         &self,
         world: &mut World,
@@ -291,7 +294,7 @@ impl Endpoint {
     }
 }
 
-/// Connects two queue pairs; `psns` are the first that `a` and `b` send.
+/// Connects two queue pairs. `psns` are the first PSNs that `a` and `b` send.
 pub fn connect(
     world: &mut World,
     (a, b): (&Endpoint, &Endpoint),

@@ -1,4 +1,4 @@
-//! What goes wrong on a link: by chance, or by a rule, for chosen packets.
+//! Faults of a link: by chance, or by a rule for chosen packets.
 
 use core::fmt;
 use core::time::Duration;
@@ -8,51 +8,51 @@ use remora_nic::wire::headers::Bth;
 use crate::dice::Dice;
 use crate::packet::{Seen, Wire};
 
-/// What goes wrong with a packet, each with its probability.
+/// The faults of packets and links, each with its probability.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Faults {
-    /// It is lost.
+    /// The packet is lost.
     pub loss: f64,
-    /// It arrives twice.
+    /// The packet arrives twice.
     pub duplicate: f64,
-    /// It is held up, so that later ones overtake it.
+    /// The packet is delayed, and later packets overtake it.
     pub reorder: f64,
-    /// For at most so long.
+    /// The longest such delay.
     pub reorder_by: Duration,
-    /// Some bits of it flip.
+    /// Some bits of the packet flip.
     pub corrupt: f64,
-    /// It is marked as having met congestion, if its sender takes part in that.
+    /// The packet is marked for congestion, if its sender supports ECN.
     pub mark: f64,
-    /// A link of two hosts goes out, each time it carries a packet.
+    /// The link between two hosts fails; drawn for each packet that it carries.
     pub outage: f64,
-    /// For at most so long.
+    /// The longest time that a link fails.
     pub outage_for: Duration,
-    /// Packets on a link that is out wait instead of being lost.
+    /// Packets on a failed link wait until it works again, instead of being lost.
     pub clog: bool,
 }
 
-/// What becomes of a packet that a [`Rule`] matches.
+/// What happens to a packet that a [`Rule`] matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// Nothing special.
+    /// The packet arrives normally.
     Pass,
-    /// Lost.
+    /// The packet is lost.
     Drop,
-    /// Arrives twice.
+    /// The packet arrives twice.
     Duplicate,
-    /// Arrives so much later; others overtake it.
+    /// The packet arrives later by this time, and others overtake it.
     Delay(Duration),
-    /// Arrives, and once more so much later.
+    /// The packet arrives, and a copy arrives later by this time.
     Echo(Duration),
     /// This bit of the datagram flips.
     Flip(usize),
-    /// Marked as having met congestion.
+    /// The packet is marked for congestion.
     Mark,
 }
 
 type Matches = Box<dyn FnMut(&Seen) -> bool>;
 
-/// For directed tests: what is to happen to which packets.
+/// What happens to which packets, for directed tests.
 pub struct Rule {
     matches: Matches,
     skip: usize,
@@ -61,17 +61,17 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// All packets that match.
+    /// A rule for all packets that match.
     pub fn all(fate: Fate, matches: impl FnMut(&Seen) -> bool + 'static) -> Rule {
         Rule { matches: Box::new(matches), skip: 0, count: usize::MAX, fate }
     }
 
-    /// The `n`th packet that matches, counted from 1.
+    /// A rule for the `n`th packet that matches, counted from 1.
     pub fn nth(n: usize, fate: Fate, matches: impl FnMut(&Seen) -> bool + 'static) -> Rule {
         Rule { skip: n - 1, count: 1, ..Rule::all(fate, matches) }
     }
 
-    /// The first `n` packets that match.
+    /// A rule for the first `n` packets that match.
     pub fn first(n: usize, fate: Fate, matches: impl FnMut(&Seen) -> bool + 'static) -> Rule {
         Rule { count: n, ..Rule::all(fate, matches) }
     }
@@ -95,7 +95,7 @@ impl fmt::Debug for Rule {
     }
 }
 
-/// Sets the congestion mark, if the sender takes part; returns whether it does.
+/// Sets the congestion mark if the sender supports ECN. Returns whether it does.
 pub(crate) fn mark(wire: &mut Wire) -> bool {
     let takes_part = wire.tos & 3 != 0;
     if takes_part {
@@ -104,9 +104,9 @@ pub(crate) fn mark(wire: &mut Wire) -> bool {
     takes_part
 }
 
-/// Flips up to three bits: so few that the checksum is certain to catch them (its Hamming distance
-/// is 4 up to 11 KB), given that the receiver sees the identification. It need not catch changes
-/// to the congestion bits, which switches may make.
+/// Flips up to three bits. The ICRC detects all such changes (its Hamming distance is 4 up to 11
+/// KB), provided that the receiver sees the IPv4 identification. It does not cover the congestion
+/// bits, which switches may change.
 pub(crate) fn corrupt(wire: &mut Wire, dice: &mut Dice) {
     const CONGESTION: u64 = 4;
     let mut bits = Vec::new();

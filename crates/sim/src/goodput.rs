@@ -1,9 +1,10 @@
-//! How much of a link a connection uses at a given loss: go-back-N, one queue pair, 1 MiB WRITEs.
+//! The share of a link's rate that one connection uses at a given loss: go-back-N, one queue pair,
+//! WRITEs of 1 MiB.
 //!
-//! The link carries 100 Gb/s one way with a latency of 1 µs; a packet takes its IP, UDP and
-//! Ethernet headers, preamble and gap there. Path MTU 4096, the card's default window of 64
-//! packets, eight WRITEs outstanding, a timeout of 131 µs (code 5). All that is lost is lost by
-//! chance, each packet with the same probability, acknowledges too.
+//! The link carries 100 Gb/s in each direction with a latency of 1 µs; a packet's IP, UDP and
+//! Ethernet headers, preamble and gap count. The path MTU is 4096, the window the card's default
+//! of 64 packets, and the timeout 131 µs (code 5). Eight WRITEs are outstanding. Each packet,
+//! acknowledges included, is lost with the same probability.
 
 use core::fmt;
 use core::time::Duration;
@@ -19,33 +20,33 @@ use crate::pair::{A, B, Pair, PairOptions};
 /// Bytes of one WRITE.
 pub const MESSAGE: u64 = 1 << 20;
 
-/// WRITEs in all.
+/// The number of WRITEs.
 const MESSAGES: u64 = 128;
 
-/// WRITEs posted at a time.
+/// The number of WRITEs that are outstanding.
 const DEPTH: u64 = 8;
 
-/// The losses of the table.
+/// The loss probabilities of the table.
 pub const LOSSES: [f64; 4] = [0.0, 0.0001, 0.001, 0.01];
 
-/// What a connection achieved.
+/// The result of one measurement.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Goodput {
     /// The probability that a packet is lost.
     pub loss: f64,
-    /// Bytes of the application a second, in bits.
+    /// The rate of the application's data, in bits per second.
     pub bits_per_second: f64,
-    /// The same as a fraction of the link's rate.
+    /// That rate as a fraction of the link's rate.
     pub fraction: f64,
-    /// Packets the network lost.
+    /// Packets that the network lost.
     pub lost: u64,
-    /// Packets sent again.
+    /// Packets that were sent again.
     pub retransmitted: u64,
-    /// Times the timer had to run out.
+    /// Timeouts of the requester.
     pub timeouts: u64,
 }
 
-/// Measures it, exact for its seed.
+/// Measures one connection. The result depends only on the arguments.
 pub fn goodput(loss: f64, seed: u64) -> Goodput {
     let link = LinkOptions::default();
     let options = PairOptions {
@@ -72,7 +73,8 @@ pub fn goodput(loss: f64, seed: u64) -> Goodput {
     }
 }
 
-/// Keeps `DEPTH` WRITEs under way until `MESSAGES` are done; returns when the last was.
+/// Keeps `DEPTH` WRITEs outstanding until `MESSAGES` have completed. Returns the time of the last
+/// completion.
 fn transfer(pair: &mut Pair) -> Time {
     let (mut posted, mut done) = (0, 0);
     let data: Vec<u8> = pair.fill(A, 0, DEPTH * MESSAGE);
@@ -85,12 +87,12 @@ fn transfer(pair: &mut Pair) -> Time {
         pair.world.step();
         for completion in pair.sent(A) {
             let ok = completion.status == remora_nic::queue::Status::Success;
-            assert!(ok, "a connection of seven retries failed: {completion:?}");
+            assert!(ok, "a connection with seven retries failed: {completion:?}");
             done += 1;
         }
     }
     let end = pair.world.now;
-    assert!(pair.world.run(Duration::from_secs(1)), "packets without end");
+    assert!(pair.world.run(Duration::from_secs(1)), "the world does not come to rest");
     assert!(pair.bytes(B, 0, DEPTH * MESSAGE) == data, "the bytes differ");
     end
 }

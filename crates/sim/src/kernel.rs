@@ -1,4 +1,4 @@
-//! Kernels in a simulated world: a pair whose second host runs them, and calls from the first.
+//! Kernels in a simulation: a pair whose second host runs kernels, and calls by the first host.
 
 use remora_nic::kernel::{CallStatus, HEADER_LEN, Header, Notify, STATUS_WORD_LEN, StatusWord};
 use remora_nic::queue::{Data, SendFlags, SendOp, Sge};
@@ -9,17 +9,17 @@ use remora_offload::kernel::{
 
 use crate::pair::{A, B, Pair, PairOptions};
 
-/// Where, in A's region, a call is put together.
+/// The offset in A's region at which calls are put together.
 pub const CALL: u64 = 0;
-/// Where, in A's region, results go.
+/// The offset in A's region that results go to.
 pub const RESULT: u64 = 256 << 10;
-/// Where, in A's region, status words go.
+/// The offset in A's region that status words go to.
 pub const WORD: u64 = 1000 << 10;
 
-/// A pair of hosts that agreed to StRoM's op-codes; B runs kernels.
+/// A pair of hosts that use StRoM's op-codes. B runs kernels.
 ///
 /// # Panics
-/// If a card refuses what no card should.
+/// If a card refuses a valid request.
 pub fn kernel_pair(mut options: PairOptions, limits: Limits, timing: Option<Timing>) -> Pair {
     options.connect.dialect = Dialect::Strom;
     let mut pair = Pair::new(&options);
@@ -32,10 +32,10 @@ pub fn kernel_pair(mut options: PairOptions, limits: Limits, timing: Option<Timi
 }
 
 impl Pair {
-    /// Commands the kernels of host `of`.
+    /// Calls `act` with the executor of host `of`.
     ///
     /// # Panics
-    /// If the pair was not made by [`kernel_pair`].
+    /// If [`kernel_pair`] did not create the pair.
     pub fn kernels<R>(
         &mut self,
         of: usize,
@@ -46,7 +46,7 @@ impl Pair {
         nic.with_kernels(now, memory, act).expect("the card has kernels")
     }
 
-    /// Deploys an `async fn` at `of`, which may use that host's region.
+    /// Deploys an `async fn` at host `of`, with a grant for that host's region.
     ///
     /// # Errors
     /// See [`DeployError`].
@@ -58,7 +58,7 @@ impl Pair {
         self.deploy_program(of, opcode, Box::new(AsyncProgram::new(make)))
     }
 
-    /// Deploys any program at `of`, which may use that host's region.
+    /// Deploys a program at host `of`, with a grant for that host's region.
     ///
     /// # Errors
     /// See [`DeployError`].
@@ -73,19 +73,20 @@ impl Pair {
         self.kernels(of, |kernels, _| kernels.deploy(opcode, deployment, program))
     }
 
-    /// The header of a call by A: results go to [`RESULT`], the end is told at [`WORD`].
+    /// The header of a call by A whose results go to [`RESULT`] and whose status word goes to
+    /// [`WORD`].
     pub fn header(&self, params: &[u8], max_len: u32, cookie: u64) -> Header {
         let (to, word) = (self.remote(A, RESULT), self.remote(A, WORD + cookie * 16));
         let (notify, params_len) = (Notify::Word(word), params.len() as u16);
         Header { notify, local: false, params_len, to, max_len, cookie }
     }
 
-    /// A calls by RPC; returns the `wr_id`.
+    /// Posts an RPC at A; returns the `wr_id`.
     pub fn call(&mut self, opcode: u64, header: &Header, params: &[u8]) -> u64 {
         self.post_call(SendOp::Rpc { opcode }, header, params, &[])
     }
 
-    /// A calls by RPC WRITE; returns the `wr_id`.
+    /// Posts an RPC WRITE at A; returns the `wr_id`.
     pub fn call_with(
         &mut self,
         opcode: u64,
@@ -110,16 +111,16 @@ impl Pair {
         self.post(A, op, Data::Sges(&sges), SendFlags::SIGNALED)
     }
 
-    /// How the call with this cookie ended, if it has.
+    /// The status word of the call with this cookie, if it has ended.
     ///
     /// # Panics
-    /// Never: a status word has its length.
+    /// Never: as many bytes are read as a status word has.
     pub fn status(&self, cookie: u64) -> Option<StatusWord> {
         let bytes = self.bytes(A, WORD + cookie * 16, STATUS_WORD_LEN as u64);
         StatusWord::parse(&bytes.try_into().expect("as many as were asked for"))
     }
 
-    /// Calls, runs the world until it is quiet, and returns status and results.
+    /// Calls a kernel, runs the world until it is quiet, and returns the status and the results.
     pub fn call_and_wait(
         &mut self,
         opcode: u64,
@@ -139,10 +140,10 @@ impl Pair {
         (word.map(|word| word.status), self.bytes(A, RESULT, len.into()))
     }
 
-    /// A counter of B, by name.
+    /// The value of B's counter `name`.
     ///
     /// # Panics
-    /// If there is none of that name.
+    /// If there is no counter with that name.
     pub fn counted(&self, name: &str) -> u64 {
         let counters = self.world.hosts[B].nic.counters();
         counters.iter().find(|(n, ..)| *n == name).expect("a counter's name").1

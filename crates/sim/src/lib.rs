@@ -1,5 +1,5 @@
-//! The simulated world: cards on simulated hosts, links with every kind of fault, and virtual time
-//! that jumps to the next event. One seed makes a whole world, and the same seed always the same.
+//! The simulated world: cards on simulated hosts, links with all kinds of faults, and virtual time
+//! that jumps to the next event. A seed determines the whole world and all that happens in it.
 //!
 //! - [`run()`] draws a world from a seed, breaks its network, heals it, demands progress, and lets
 //!   the checkers in [`check`] judge what happened. This is the main test of the card.

@@ -1,4 +1,4 @@
-//! A host's memory, and the regions that a card opens in it.
+//! A host's memory, and the regions that its card opens in it.
 
 use core::ops::Range;
 
@@ -6,56 +6,56 @@ use remora_nic::{Access, Key, Memory, MemoryFault, MrInit, PageTable};
 
 use crate::dice::Dice;
 
-/// What memory holds that nobody has written.
+/// The value of bytes that have never been written.
 pub const UNTOUCHED: u8 = 0xA5;
 
-/// A host's memory: a bus address is an offset.
+/// A host's memory. A bus address is an offset in it.
 #[derive(Clone, Debug, Default)]
 pub struct SimMemory {
     bytes: Vec<u8>,
-    /// Ranges that cannot be reached.
+    /// Ranges whose access fails.
     faulty: Vec<Range<u64>>,
 }
 
 impl SimMemory {
-    /// Memory of no length.
+    /// An empty memory.
     pub fn new() -> SimMemory {
         SimMemory::default()
     }
 
-    /// `len` more bytes at a multiple of `align`; returns their bus address.
+    /// Adds `len` bytes at a multiple of `align`; returns their bus address.
     pub fn alloc(&mut self, len: usize, align: usize) -> u64 {
         let addr = self.bytes.len().next_multiple_of(align);
         self.bytes.resize(addr + len, UNTOUCHED);
         addr as u64
     }
 
-    /// From now on no access to `range` succeeds.
+    /// Makes every access to `range` fail from now on.
     pub fn break_range(&mut self, range: Range<u64>) {
         self.faulty.push(range);
     }
 
-    /// All memory works again.
+    /// Makes all memory accessible again.
     pub fn mend(&mut self) {
         self.faulty.clear();
     }
 
-    /// All bytes.
+    /// The bytes of the whole memory.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The bytes of a range that exists.
+    /// The `len` bytes at `addr`, which must exist.
     pub fn slice(&self, addr: u64, len: usize) -> &[u8] {
         &self.bytes[addr as usize..addr as usize + len]
     }
 
-    /// The bytes of a range that exists, to be written by the host itself.
+    /// The `len` bytes at `addr`, which must exist, for the host to write.
     pub fn slice_mut(&mut self, addr: u64, len: usize) -> &mut [u8] {
         &mut self.bytes[addr as usize..addr as usize + len]
     }
 
-    /// The range in the bytes, if all of it can be reached.
+    /// The range of these bytes, if all of them are accessible.
     fn reach(&self, addr: u64, len: usize) -> Result<Range<usize>, MemoryFault> {
         let end = addr.checked_add(len as u64).filter(|end| *end <= self.bytes.len() as u64);
         let end = end.ok_or(MemoryFault { addr })?;
@@ -70,7 +70,7 @@ impl SimMemory {
         addr: u64,
         update: impl FnOnce(u64) -> u64,
     ) -> Result<u64, MemoryFault> {
-        assert!(addr.is_multiple_of(8), "the card asked for an atomic off its alignment");
+        assert!(addr.is_multiple_of(8), "the card accessed an atomic that is not aligned");
         let range = self.reach(addr, 8)?;
         let word: &mut [u8; 8] = (&mut self.bytes[range]).try_into().expect("8 bytes were asked");
         let before = u64::from_ne_bytes(*word);
@@ -101,26 +101,26 @@ impl Memory for SimMemory {
     }
 }
 
-/// How the pages behind a region lie.
+/// How the pages of a region lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
-    /// One after another.
+    /// One after the other.
     Contiguous,
-    /// Pages of 2^`shift` bytes in a random order, with gaps between them.
+    /// In a random order with gaps between them; pages have 2^`shift` bytes.
     Scattered {
-        /// log2 of the page size.
+        /// The page size as a power of two.
         shift: u32,
     },
 }
 
-/// Memory laid out for a region: knows, independently of the card, where each byte lies.
+/// Memory laid out for a region. It knows the place of each byte independently of the card.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// The key, once registered.
+    /// The region's key, once it is registered.
     pub key: Key,
-    /// The address that work requests use for the first byte.
+    /// The address of the first byte in work requests.
     pub iova: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u64,
     shift: u32,
     offset: u64,
@@ -135,7 +135,7 @@ impl Region {
             Layout::Scattered { shift } => (shift, true),
         };
         let size = 1u64 << shift;
-        // Aligned to words, so that atomics can be used on any layout.
+        // Aligned to words, so that atomics work on any layout.
         let offset = if gaps { dice.below(size / 8) * 8 } else { 0 };
         let count = (offset + len).div_ceil(size).max(1);
         let slots = if gaps { count + count.div_ceil(4) } else { count };
@@ -149,13 +149,13 @@ impl Region {
         Region { key: 0, iova, len, shift, offset, pages }
     }
 
-    /// What to register.
+    /// The arguments that register this region.
     pub fn init(&self, access: Access) -> MrInit {
         let pages = PageTable::new(self.shift, self.offset, self.pages.clone());
         MrInit { iova: self.iova, len: self.len, access, pages }
     }
 
-    /// Where bytes `from..from + len` lie on the bus, in order.
+    /// The pieces of memory on the bus that hold bytes `from..from + len`, in order.
     pub fn pieces(&self, from: u64, len: u64) -> Vec<Range<u64>> {
         let size = 1u64 << self.shift;
         let (mut at, end) = (self.offset + from, self.offset + from + len);
@@ -169,7 +169,7 @@ impl Region {
         pieces
     }
 
-    /// The region's bytes from `from` on.
+    /// `len` bytes of the region, starting at `from`.
     pub fn read(&self, memory: &SimMemory, from: u64, len: u64) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len as usize);
         for piece in self.pieces(from, len) {
@@ -178,7 +178,7 @@ impl Region {
         bytes
     }
 
-    /// The host itself writes the region's bytes from `from` on.
+    /// Writes `bytes` into the region at `from`, as the host would.
     pub fn write(&self, memory: &mut SimMemory, from: u64, bytes: &[u8]) {
         let mut rest = bytes;
         for piece in self.pieces(from, bytes.len() as u64) {

@@ -1,4 +1,4 @@
-//! Links between hosts: delay and rate, and where [`faults`](crate::faults) strike.
+//! Links between hosts: their delay and rate, and where [`faults`](crate::faults) apply.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -9,14 +9,14 @@ use crate::dice::Dice;
 use crate::faults::{Fate, Faults, Rule, corrupt, flip, mark};
 use crate::packet::{Seen, Wire};
 
-/// What a link does when nothing goes wrong.
+/// The properties of a link without faults.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LinkOptions {
-    /// From the end of sending to arrival.
+    /// The time from the end of sending to arrival.
     pub latency: Duration,
-    /// Up to so much more, at random, without overtaking.
+    /// The most that is added to the latency at random; packets keep their order.
     pub jitter: Duration,
-    /// Bits a second, the headers of Ethernet, IP and UDP included.
+    /// The rate in bits per second; Ethernet, IP and UDP headers count.
     pub bits_per_second: u64,
 }
 
@@ -30,55 +30,55 @@ impl Default for LinkOptions {
     }
 }
 
-/// What the network did.
+/// What the network did, in numbers of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Packets that cards sent.
+    /// Packets that cards have sent.
     pub sent: u64,
     /// Datagrams that arrived, copies included.
     pub delivered: u64,
-    /// Lost, outages included.
+    /// Packets that were lost, outages included.
     pub lost: u64,
-    /// Copies made.
+    /// Copies that were made.
     pub duplicated: u64,
-    /// Held up.
+    /// Packets that were delayed and overtaken.
     pub reordered: u64,
-    /// Datagrams with flipped bits that arrived.
+    /// Datagrams that arrived with flipped bits.
     pub corrupted: u64,
-    /// Marked.
+    /// Packets that were marked for congestion.
     pub marked: u64,
 }
 
-/// The state of one direction between two hosts.
+/// The state of one direction of a link between two hosts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
-    /// When what was sent so far has left.
+    /// The time at which all earlier packets have been sent.
     free_at: Time,
-    /// When the last packet that keeps its place arrives.
+    /// The time at which the last packet that keeps its order arrives.
     last_arrival: Time,
     out_until: Time,
 }
 
-/// All links.
+/// All links between hosts.
 #[derive(Debug)]
 pub struct Network {
-    /// Delay and rate of every link.
+    /// The delay and rate of every link.
     pub options: LinkOptions,
-    /// What goes wrong.
+    /// The faults of every link.
     pub faults: Faults,
-    /// What happened.
+    /// What has happened so far.
     pub tally: Tally,
-    /// Packets sent, if somebody wants to know.
+    /// The packets sent so far, if a trace is wanted.
     pub trace: Option<Vec<Seen>>,
     rules: Vec<Rule>,
     links: HashMap<(usize, usize), Link>,
 }
 
-/// Ethernet with preamble and gap, IPv4 and UDP.
+/// Bytes of Ethernet with preamble and gap, IPv4 and UDP for each packet.
 const OUTER_BYTES: u64 = 38 + 20 + 8;
 
 impl Network {
-    /// A network where nothing goes wrong.
+    /// A network without faults.
     pub fn new(options: LinkOptions) -> Network {
         Network {
             options,
@@ -90,12 +90,12 @@ impl Network {
         }
     }
 
-    /// Adds a rule; the first that matches a packet decides.
+    /// Adds a rule. The first rule that matches a packet decides.
     pub fn rule(&mut self, rule: Rule) {
         self.rules.push(rule);
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub fn heal(&mut self) {
         self.faults = Faults::default();
         self.rules.clear();
@@ -104,7 +104,7 @@ impl Network {
         }
     }
 
-    /// A packet leaves for one host; calls `arrive` for each datagram that will arrive, with its
+    /// Sends a packet to one host. Calls `arrive` for each datagram that will arrive, with its
     /// time.
     pub fn send(
         &mut self,
@@ -151,7 +151,7 @@ impl Network {
         Duration::from_nanos(dice.below(self.faults.reorder_by.as_nanos() as u64 + 1))
     }
 
-    /// When a packet that leaves now arrives; `None` if its link is out.
+    /// The time at which a packet sent now arrives; `None` if its link has failed.
     fn pass(
         &mut self,
         now: Time,
@@ -179,7 +179,7 @@ impl Network {
         Some(link.last_arrival)
     }
 
-    /// One copy, with what becomes of its bytes.
+    /// Delivers one copy of a packet, perhaps with flipped bits.
     fn deliver(
         &mut self,
         at: Time,

@@ -1,5 +1,5 @@
-//! All options of a random world, drawn from its seed, in the manner of a swarm: most worlds have
-//! only some of all verbs and faults, so that the rare combinations come up too.
+//! The options of a random world, drawn from its seed as in swarm testing: most worlds use only
+//! some of the verbs and faults, so that rare combinations occur as well.
 
 use core::fmt;
 use core::time::Duration;
@@ -39,16 +39,16 @@ pub enum Verb {
     AtomicWrite,
     /// FLUSH.
     Flush,
-    /// Binds a memory window, by whose key the peer may go from then on.
+    /// Binds a memory window, whose key the peer uses from then on.
     BindWindow,
-    /// RPC: a kernel of the peer's card is called (StRoM).
+    /// RPC: calls a kernel of the peer's card (StRoM §5.1).
     Rpc,
-    /// RPC WRITE: the same, with payload.
+    /// RPC WRITE: calls a kernel with payload (StRoM §5.1).
     RpcWrite,
 }
 
 impl Verb {
-    /// All verbs but those of kernels, which only some cards know.
+    /// All verbs except calls of kernels, which only some cards support.
     pub const ALL: [Verb; 11] = [
         Verb::Send,
         Verb::SendImm,
@@ -63,7 +63,7 @@ impl Verb {
         Verb::BindWindow,
     ];
 
-    /// Those that XRC has op-codes for.
+    /// The verbs that XRC has op-codes for.
     const XRC: [Verb; 9] = [
         Verb::Send,
         Verb::SendImm,
@@ -76,18 +76,18 @@ impl Verb {
         Verb::BindWindow,
     ];
 
-    /// Does it carry bytes of its own side to the other?
+    /// Whether the verb carries bytes from this end to the peer.
     pub fn sends_data(self) -> bool {
         use Verb::{BindWindow, CompareSwap, FetchAdd, Flush, Read};
         !matches!(self, Read | CompareSwap | FetchAdd | Flush | BindWindow)
     }
 
-    /// Does it call a kernel?
+    /// Whether the verb calls a kernel.
     pub fn is_call(self) -> bool {
         matches!(self, Verb::Rpc | Verb::RpcWrite)
     }
 
-    /// The verbs that a service has.
+    /// The verbs that a service supports.
     pub fn of(transport: Transport) -> &'static [Verb] {
         match transport {
             Transport::Rc => &Verb::ALL,
@@ -98,93 +98,94 @@ impl Verb {
     }
 }
 
-/// One connection, or two datagram queue pairs that talk. On XRC, the first end asks and the
-/// second answers.
+/// One connection, or two datagram queue pairs that talk to each other. On XRC the first end is
+/// the initiator and the second the target.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
-    /// Service.
+    /// The service.
     pub transport: Transport,
-    /// The hosts of its ends; they may be one and the same.
+    /// The hosts of both ends; both may be the same host.
     pub hosts: [usize; 2],
-    /// Queues of both ends.
+    /// The queues of both ends.
     pub queues: QueueOptions,
-    /// Attributes of both ends.
+    /// The attributes of both ends.
     pub connect: ConnectOptions,
-    /// First PSNs.
+    /// The first PSN that each end sends.
     pub psns: (Psn, Psn),
-    /// How the regions' pages lie.
+    /// How the pages of its regions lie.
     pub layout: Layout,
-    /// The longest message.
+    /// The longest message in bytes.
     pub message_max: u64,
-    /// Verbs in use.
+    /// The verbs in use.
     pub verbs: Vec<Verb>,
-    /// Work requests each end posts.
+    /// Work requests that each end posts.
     pub operations: u64,
-    /// Which ends take from their host's shared receive queue.
+    /// By end: whether it uses its host's shared receive queue.
     pub shared: [bool; 2],
-    /// How likely a receive element is posted again at a time.
+    /// The probability that a free receive element is posted when the host looks after its queues.
     pub receiver_speed: f64,
-    /// An end goes to ERROR by itself after so many requests.
+    /// By end: the number of requests after which it goes to ERROR on purpose.
     pub gives_up_after: [Option<u64>; 2],
-    /// The multicast groups that datagram ends are of, by index.
+    /// By end: the index of the multicast group that it belongs to.
     pub groups: [Option<usize>; 2],
 }
 
-/// A whole world.
+/// The options of a whole world.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The seed all this comes from.
+    /// The seed that all options come from.
     pub seed: u64,
-    /// How many hosts.
+    /// The number of hosts.
     pub hosts: usize,
     /// Addresses are IPv6.
     pub ipv6: bool,
-    /// The links.
+    /// The properties of the links.
     pub link: LinkOptions,
-    /// What goes wrong in the first phase.
+    /// The faults of the first phase.
     pub faults: Faults,
-    /// How long the first phase lasts at most.
+    /// The longest duration of the first phase.
     pub broken_for: Duration,
     /// How drivers behave.
     pub driver: DriverOptions,
-    /// Hosts poll completion queues only when notified.
+    /// Hosts poll a completion queue only after its notification.
     pub event_driven: bool,
-    /// Hosts look after their queues so often, at most.
+    /// The longest time after which a busy host looks after its queues again.
     pub tick: Duration,
-    /// The cards' window.
+    /// The cards' window, in packets.
     pub window_packets: u16,
-    /// The cards' acknowledge interval.
+    /// The cards' acknowledge interval, in packets.
     pub ack_every: u32,
-    /// The cards' turn.
+    /// The elements that a card fetches in one turn.
     pub fetch_elements: u32,
-    /// The cards' turn, in bytes.
+    /// The bytes that a card sends in one turn.
     pub burst_bytes: u32,
-    /// The cards' pool of outstanding messages.
+    /// The cards' limit of outstanding messages.
     pub max_outstanding: usize,
-    /// ECN bits.
+    /// The ECN bits of packets.
     pub ecn: Ecn,
     /// Elements of each host's shared receive queue.
     pub shared_receives: u32,
     /// The connections.
     pub connections: Vec<ConnectionOptions>,
-    /// What runs kernels on each card, if something does.
+    /// How cards run kernels; `None`: they run none.
     pub kernels: Option<KernelOptions>,
-    /// Shared receive queues of each host's XRC domain.
+    /// Shared receive queues in the XRC domain of each host.
     pub xrc_queues: usize,
-    /// Elements of each of them.
+    /// Elements of each of these queues.
     pub xrc_receives: u32,
-    /// How many multicast groups there are.
+    /// The number of multicast groups.
     pub groups: usize,
-    /// How likely a member leaves its group, or joins it again, at a time.
+    /// The probability that a member leaves its group or joins it again when its host looks after
+    /// its queues.
     pub restless: f64,
 }
 
 /// How cards run kernels.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelOptions {
-    /// What they may take of a card.
+    /// How much kernels may use of a card.
     pub limits: Limits,
-    /// How long memory takes.
+    /// How long the kernels' memory accesses take; `None`: no time.
     pub timing: Option<Timing>,
 }
 
@@ -235,7 +236,8 @@ impl Options {
         }
     }
 
-    /// May a reliable connection with these options fail by chance? If not, a failure is a bug.
+    /// Whether a reliable connection with these options may fail by chance. If not, a failure is a
+    /// bug.
     pub fn may_fail(&self, connection: &ConnectionOptions) -> bool {
         let Faults { loss, duplicate, reorder, corrupt, outage, .. } = self.faults;
         let harsh = loss + corrupt > 0.03 || duplicate > 0.03 || reorder > 0.03 || outage > 0.0;
@@ -246,16 +248,16 @@ impl Options {
     }
 }
 
-/// Elements that each host's shared receive queue needs at least. An unreliable connection keeps
-/// the one that it began to fill until its next message, which may have to wait for a reliable
-/// one's room on the card; so that must find another.
+/// The fewest elements of a shared receive queue. An unreliable connection keeps the element that
+/// it has begun to fill until its next message. That message may have to wait until a reliable
+/// connection frees room on the card, and the reliable connection needs another element for that.
 pub(crate) fn least_shared(connections: &[ConnectionOptions]) -> u64 {
     let unreliable = connections.iter().filter(|c| c.transport == Transport::Uc);
     let keepers = unreliable.flat_map(|c| c.shared).filter(|shared| *shared).count() as u64;
     (keepers + 1).next_power_of_two().max(2)
 }
 
-/// What connections depend on.
+/// The parts of a world that its connections depend on.
 struct Plan {
     hosts: usize,
     link: LinkOptions,
@@ -263,8 +265,8 @@ struct Plan {
     connections: u64,
 }
 
-/// Kernels, in half of all worlds, and who calls them. Drawn apart, so that the rest of a world is
-/// what its seed made of it before there were kernels.
+/// Kernels, in half of all worlds, and the connections that call them. A stream of chance of its
+/// own keeps the other options of a seed independent of kernels.
 fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOptions> {
     let mut dice = Dice::new(seed ^ 0x6B65_726E_656C);
     if dice.coin() {
@@ -280,7 +282,7 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
             1 => &[Verb::RpcWrite],
             _ => &[Verb::Rpc, Verb::RpcWrite],
         };
-        // FLUSH has the op-code of a call there.
+        // FLUSH has the same op-code as a call there.
         connection.verbs.retain(|verb| *verb != Verb::Flush);
         connection.verbs.extend_from_slice(calls);
     }
@@ -300,9 +302,9 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
     Some(KernelOptions { limits, timing })
 }
 
-/// XRC, in a third of all worlds: some reliable connections become such, most often of several
-/// hosts to one. Drawn apart, as kernels are. Returns how many shared receive queues a domain has,
-/// and their elements.
+/// XRC, in a third of all worlds: some reliable connections become XRC connections, often from
+/// several hosts to one. Uses a stream of chance of its own, as [`kernels`] does. Returns the
+/// shared receive queues of a domain, and the elements of each.
 fn xrc(seed: u64, hosts: usize, connections: &mut [ConnectionOptions]) -> (usize, u32) {
     let mut dice = Dice::new(seed ^ 0x0078_7263);
     if !dice.chance(0.35) {
@@ -322,8 +324,9 @@ fn xrc(seed: u64, hosts: usize, connections: &mut [ConnectionOptions]) -> (usize
     (dice.between(1..=4) as usize, dice.pick(&[2, 16, 64]))
 }
 
-/// Multicast groups, in a third of all worlds, and who is in which. Drawn apart, as kernels are;
-/// some connections become datagram queue pairs. Returns how many groups, and how restless.
+/// Multicast groups, in a third of all worlds, and their members. Some connections become datagram
+/// queue pairs. Uses a stream of chance of its own, as [`kernels`] does. Returns the number of
+/// groups, and the probability that a member leaves or joins.
 fn groups(seed: u64, connections: &mut [ConnectionOptions]) -> (usize, f64) {
     let mut dice = Dice::new(seed ^ 0x6772_6F75_7073);
     if !dice.chance(0.35) {
@@ -345,7 +348,7 @@ fn groups(seed: u64, connections: &mut [ConnectionOptions]) -> (usize, f64) {
     (groups, dice.pick(&[0.0, 0.0, 0.01, 0.2]))
 }
 
-/// Leaves out the verbs that the connection's service does not have.
+/// Removes the verbs that the connection's service does not support.
 fn keep_verbs(dice: &mut Dice, connection: &mut ConnectionOptions) {
     let all = Verb::of(connection.transport);
     connection.verbs.retain(|verb| all.contains(verb));
@@ -428,17 +431,17 @@ fn connection(dice: &mut Dice, plan: &Plan) -> ConnectionOptions {
     }
 }
 
-/// Half of the time so near the end of the circle that it wraps.
+/// A first PSN; half of the time so high that PSNs wrap round soon.
 fn psn(dice: &mut Dice) -> Psn {
     let psn = dice.number() as u32;
     Psn::new(if dice.coin() { psn } else { 0u32.wrapping_sub(psn % 300) })
 }
 
-/// A timeout that does not run out while all links' queues are full.
+/// A timeout that does not expire while the queues of all links are full.
 fn timeout(dice: &mut Dice, plan: &Plan, mtu: Mtu) -> u8 {
     let packet_ns = u64::from(mtu.bytes() + 150) * 8_000_000_000 / plan.link.bits_per_second;
-    // Each connection sends requests and responses both ways over what may be the same link, and
-    // READ requests in pieces may overshoot the window.
+    // Each connection sends requests and responses in both directions, perhaps over the same link,
+    // and READ requests in pieces may exceed the window.
     let queued = packet_ns * (u64::from(plan.window_packets) + 64) * plan.connections * 4;
     let latency = (plan.link.latency + plan.link.jitter).as_nanos() as u64;
     let least = 8 * latency + queued + 40_000;
@@ -484,7 +487,7 @@ impl fmt::Display for Options {
 }
 
 impl Options {
-    /// The hosts, their cards, and what these have besides connections.
+    /// Prints the hosts, their cards, and the objects besides connections.
     fn fmt_cards(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

@@ -1,4 +1,4 @@
-//! Packets as real bytes, and what of them a trace shows.
+//! Packets as bytes on the wire, and the parts of them that a trace shows.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -9,7 +9,7 @@ use remora_nic::wire::{
 };
 use remora_nic::{Datagram, Memory, PayloadRef, Time, Transmit, TransmitBatch};
 
-/// A datagram on its way.
+/// A datagram on the wire.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Wire {
     /// Source address.
@@ -18,18 +18,18 @@ pub struct Wire {
     pub src_port: u16,
     /// Destination address.
     pub dst: IpAddr,
-    /// IPv4 identification it was sent with.
+    /// The IPv4 identification.
     pub id: u16,
-    /// Does the receiver's driver see the identification?
+    /// Whether the receiver's driver sees the identification.
     pub shows_id: bool,
-    /// Traffic class, ECN bits included.
+    /// The traffic class, ECN bits included.
     pub tos: u8,
     /// UDP payload.
     pub bytes: Vec<u8>,
 }
 
 impl Wire {
-    /// As the card gets it.
+    /// The datagram, as the card receives it.
     pub fn datagram(&self) -> Datagram<'_> {
         Datagram {
             src: self.src,
@@ -41,7 +41,7 @@ impl Wire {
         }
     }
 
-    /// A packet that no card made: for tests that play a peer.
+    /// A packet that no card made, for tests that act as a peer.
     pub fn craft(
         (src, dst): (IpAddr, IpAddr),
         bth: &Bth,
@@ -61,7 +61,7 @@ impl Wire {
         wire
     }
 
-    /// Ends the packet with its ICRC.
+    /// Appends the ICRC.
     fn seal(&mut self) {
         let flow =
             Flow { src: self.src, dst: self.dst, src_port: self.src_port, dst_port: ROCE_PORT };
@@ -70,8 +70,8 @@ impl Wire {
     }
 }
 
-/// What a driver does with a packet to send: gathers its payload and ends it with the ICRC.
-/// `None` if the payload cannot be read.
+/// Acts as a driver does with a packet to send: gathers its payload and appends the ICRC. `None`
+/// if the payload cannot be read.
 pub fn seal(
     packet: &Transmit,
     batch: &TransmitBatch,
@@ -96,34 +96,38 @@ pub fn seal(
     let (src_port, dst) = (packet.path.src_port, packet.path.dst);
     let mut wire = Wire { src, src_port, dst, id, shows_id: true, tos, bytes };
     wire.seal();
-    assert_eq!(wire.bytes.len(), packet.datagram_len(), "the card's own length differs");
+    assert_eq!(
+        wire.bytes.len(),
+        packet.datagram_len(),
+        "the card computes another length for this packet"
+    );
     Some(wire)
 }
 
-/// A packet as it left: what rules match on and what a trace keeps.
+/// A packet when it was sent: what rules match on and what a trace keeps.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// When it left.
+    /// The time at which it was sent.
     pub at: Time,
     /// The sending host.
     pub from: usize,
     /// The receiving host.
     pub to: usize,
-    /// Base transport header.
+    /// Its base transport header.
     pub bth: Bth,
-    /// Its op-code, if there is such a one.
+    /// Its op-code, if the op-code exists.
     pub op: Option<&'static Op>,
-    /// Further headers.
+    /// Its further headers.
     pub ext: Extensions,
-    /// Bytes of payload.
+    /// Its payload in bytes.
     pub payload: usize,
 }
 
 impl Seen {
-    /// Reads a packet on its way. One that is none has an empty header.
+    /// Reads a packet from the wire. The header is empty if the bytes are no packet.
     pub fn new(at: Time, from: usize, to: usize, bytes: &[u8]) -> Seen {
         let bth = Packet::bth(bytes).unwrap_or_default();
-        // A trace does not know what the ends agreed to: what is no standard packet is StRoM's.
+        // A trace does not know what the ends agreed on: it reads non-standard packets as StRoM's.
         let read = |dialect| {
             let op = Op::lookup(bth.opcode, dialect);
             (op, op.and_then(|op| Packet::parse(bth, op, bytes).ok()))
@@ -136,27 +140,27 @@ impl Seen {
         Seen { at, from, to, bth, op, ext, payload: parsed.map_or(0, |p| p.payload.len()) }
     }
 
-    /// Is it one of these?
+    /// Whether the packet belongs to this operation.
     pub fn is(&self, operation: Operation) -> bool {
         self.op.is_some_and(|op| op.operation == operation)
     }
 
-    /// Is it an acknowledge that says so?
+    /// Whether the packet is a positive acknowledge.
     pub fn is_ack(&self) -> bool {
         matches!(self.syndrome(), Some(Syndrome::Ack { .. }))
     }
 
-    /// Is it a refusal of this kind?
+    /// Whether the packet is a NAK of this kind.
     pub fn is_nak(&self, nak: Nak) -> bool {
         self.syndrome() == Some(Syndrome::Nak(nak))
     }
 
-    /// Is it a request to wait for a receive element?
+    /// Whether the packet is an RNR NAK.
     pub fn is_rnr(&self) -> bool {
         matches!(self.syndrome(), Some(Syndrome::Rnr { .. }))
     }
 
-    /// The syndrome of an acknowledge.
+    /// The syndrome of its acknowledge, if it has one.
     pub fn syndrome(&self) -> Option<Syndrome> {
         let Aeth { syndrome, .. } = self.ext.aeth;
         self.is(Operation::Acknowledge).then(|| Syndrome::parse(syndrome))

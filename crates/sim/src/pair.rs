@@ -1,4 +1,4 @@
-//! Two hosts, one connection, one region each: the smallest world, for directed tests.
+//! Two hosts, one connection, and a region on each host: the smallest world, for directed tests.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -18,33 +18,33 @@ use crate::network::LinkOptions;
 use crate::packet::{Seen, Wire};
 use crate::world::{Host, World};
 
-/// The first host, which mostly asks.
+/// The first host, which sends most requests.
 pub const A: usize = 0;
-/// The second host, which mostly answers.
+/// The second host, which answers most requests.
 pub const B: usize = 1;
 
-/// What a [`Pair`] is made with.
+/// The options of a [`Pair`].
 #[derive(Clone, Debug)]
 pub struct PairOptions {
-    /// Service.
+    /// The service.
     pub transport: Transport,
-    /// Queues of both.
+    /// The queues of both ends.
     pub queues: QueueOptions,
-    /// Attributes of both.
+    /// The attributes of both ends.
     pub connect: ConnectOptions,
-    /// The links.
+    /// The properties of the links.
     pub link: LinkOptions,
-    /// First PSNs that A and B send.
+    /// The first PSNs that A and B send.
     pub psns: (u32, u32),
-    /// Bytes of each region.
+    /// The length of each region in bytes.
     pub region: u64,
-    /// Pages of the regions.
+    /// How the pages of the regions lie.
     pub layout: Layout,
-    /// What the regions permit.
+    /// The access that the regions permit.
     pub access: Access,
-    /// B takes from a shared receive queue.
+    /// B uses a shared receive queue.
     pub srq: bool,
-    /// Changes to the cards' configuration.
+    /// Changes the configuration of both cards.
     pub config: fn(&mut Config),
 }
 
@@ -72,9 +72,9 @@ pub struct Pair {
     pub world: World,
     /// The queue pairs of A and B.
     pub ends: [Endpoint; 2],
-    /// A region at A and one at B.
+    /// A region of A and a region of B.
     pub regions: [Region; 2],
-    /// Address handles at A and B for each other.
+    /// The address handles of A and B for each other.
     pub ahs: [u32; 2],
     next_wr_id: u64,
 }
@@ -85,18 +85,18 @@ pub fn address(i: usize) -> IpAddr {
 }
 
 impl Pair {
-    /// A pair that is connected and traced.
+    /// A connected pair with a trace of its packets.
     ///
     /// # Panics
-    /// If a card refuses what no card should.
+    /// If a card refuses a valid request.
     pub fn new(options: &PairOptions) -> Pair {
         Pair::seeded(options, 7)
     }
 
-    /// As [`Pair::new`], with chance from a seed of the caller's.
+    /// Like [`Pair::new`], with `seed` for its random choices.
     ///
     /// # Panics
-    /// If a card refuses what no card should.
+    /// If a card refuses a valid request.
     pub fn seeded(options: &PairOptions, seed: u64) -> Pair {
         let mut world = World::new(seed, options.link);
         world.network.trace = Some(Vec::new());
@@ -133,17 +133,17 @@ impl Pair {
         (end, region, ah)
     }
 
-    /// A pair of the usual kind.
+    /// A pair with the default options.
     pub fn standard() -> Pair {
         Pair::new(&PairOptions::default())
     }
 
-    /// Adds a rule for the network.
+    /// Adds a rule to the network.
     pub fn rule(&mut self, rule: Rule) {
         self.world.network.rule(rule);
     }
 
-    /// The peer's memory, from `offset` of its region on.
+    /// The memory of the peer of `of`, starting at `offset` of its region.
     pub fn remote(&self, of: usize, offset: u64) -> Remote {
         let Region { key, iova, .. } = self.regions[of];
         Remote { addr: iova + offset, rkey: key }
@@ -155,7 +155,7 @@ impl Pair {
         Sge { addr: iova + offset, len, lkey: key }
     }
 
-    /// Where datagrams to `of`'s peer go.
+    /// The destination of datagrams from `of` to its peer.
     pub fn to_peer(&self, of: usize) -> UdDestination {
         UdDestination { ah: self.ahs[of], qpn: self.ends[1 - of].qpn, qkey: QKEY }
     }
@@ -163,7 +163,7 @@ impl Pair {
     /// Posts a send request; returns its `wr_id`.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the card refuses the request.
     pub fn post(&mut self, of: usize, op: SendOp, data: Data<'_>, flags: SendFlags) -> u64 {
         let wr_id = self.next_wr_id;
         self.next_wr_id += 1;
@@ -172,32 +172,32 @@ impl Pair {
         wr_id
     }
 
-    /// Posts a signaled request whose data is `len` bytes at `offset` of its own region.
+    /// Posts a signaled request with `len` bytes at `offset` of the region of `of` as its data.
     pub fn ask(&mut self, of: usize, op: SendOp, offset: u64, len: u32) -> u64 {
         let sge = self.sge(of, offset, len);
         self.post(of, op, Data::Sges(&[sge]), SendFlags::SIGNALED)
     }
 
-    /// A WRITE of `len` bytes from `from` in the own region to `to` in the peer's.
+    /// Posts a WRITE of `len` bytes from `from` in the region of `of` to `to` in the peer's.
     pub fn write(&mut self, of: usize, from: u64, to: u64, len: u32) -> u64 {
         let to = self.remote(1 - of, to);
         self.ask(of, SendOp::Write { to, imm: None }, from, len)
     }
 
-    /// A READ of `len` bytes from `from` in the peer's region to `to` in the own.
+    /// Posts a READ of `len` bytes from `from` in the peer's region to `to` in that of `of`.
     pub fn read(&mut self, of: usize, from: u64, to: u64, len: u32) -> u64 {
         let from = self.remote(1 - of, from);
         self.ask(of, SendOp::Read { from }, to, len)
     }
 
-    /// A SEND of `len` bytes from `from`.
+    /// Posts a SEND of `len` bytes from `from` in the region of `of`.
     pub fn send(&mut self, of: usize, from: u64, len: u32) -> u64 {
         let ud = self.ends[of].transport == Transport::Ud;
         let to = ud.then(|| self.to_peer(of));
         self.ask(of, SendOp::Send { imm: None, to }, from, len)
     }
 
-    /// Adds to the word at `at` of the peer's region; the original goes to `to`.
+    /// Posts a fetch-and-add on the word at `at` of the peer's region. The original goes to `to`.
     pub fn fetch_add(&mut self, of: usize, at: u64, add: u64, to: u64) -> u64 {
         let at = self.remote(1 - of, at);
         self.ask(of, SendOp::FetchAdd { at, add }, to, 8)
@@ -206,7 +206,7 @@ impl Pair {
     /// Posts a receive request for `len` bytes at `offset`; returns its `wr_id`.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the card refuses the request.
     pub fn receive(&mut self, of: usize, offset: u64, len: u32) -> u64 {
         let wr_id = self.next_wr_id;
         self.next_wr_id += 1;
@@ -223,12 +223,12 @@ impl Pair {
         bytes
     }
 
-    /// The host `of` itself writes its region.
+    /// Writes `bytes` into the region of `of`, as its host would.
     pub fn set(&mut self, of: usize, offset: u64, bytes: &[u8]) {
         self.regions[of].write(&mut self.world.hosts[of].memory, offset, bytes);
     }
 
-    /// What the region of `of` holds.
+    /// `len` bytes of the region of `of`, starting at `offset`.
     pub fn bytes(&self, of: usize, offset: u64, len: u64) -> Vec<u8> {
         self.regions[of].read(&self.world.hosts[of].memory, offset, len)
     }
@@ -239,12 +239,15 @@ impl Pair {
         u64::from_ne_bytes(bytes.try_into().expect("8 bytes were read"))
     }
 
-    /// Runs until all is quiet.
+    /// Runs the world until it is quiet.
     ///
     /// # Panics
-    /// If it is not within a minute of simulated time.
+    /// If it is not quiet after a minute of simulated time.
     pub fn run(&mut self) {
-        assert!(self.world.run(Duration::from_secs(60)), "no quiet after a minute");
+        assert!(
+            self.world.run(Duration::from_secs(60)),
+            "the world is not quiet after a simulated minute"
+        );
     }
 
     /// Takes the send completions of `of`.
@@ -268,12 +271,12 @@ impl Pair {
         trace.filter(|seen| matches(seen)).cloned().collect()
     }
 
-    /// Forgets the packets sent so far.
+    /// Empties the trace of packets.
     pub fn forget(&mut self) {
         self.world.network.trace = Some(Vec::new());
     }
 
-    /// Puts a packet on the way that claims to be from `of` to its peer.
+    /// Sends a forged packet that claims to come from `of` to its peer.
     pub fn forge(&mut self, of: usize, psn: u32, op: &Op, ext: &Extensions, payload: &[u8]) {
         let dest_qp = self.ends[1 - of].qpn;
         let bth = Bth { dest_qp, psn: Psn::new(psn), ack_req: true, ..Bth::ours() };
@@ -281,25 +284,29 @@ impl Pair {
         self.world.inject(wire);
     }
 
-    /// Destroys everything.
+    /// Destroys all objects.
     ///
     /// # Panics
-    /// If anything is left over on a card.
+    /// If an object is left over on a card.
     pub fn tear_down(mut self) {
         for i in [A, B] {
             let Endpoint { qpn, send_cq, recv_cq, srq, pd, .. } = self.ends[i];
             let Host { nic, .. } = &mut self.world.hosts[i];
             nic.destroy_qp(qpn).expect("it is there");
-            nic.destroy_cq(send_cq).expect("nobody reports to it");
-            nic.destroy_cq(recv_cq).expect("nobody reports to it");
+            nic.destroy_cq(send_cq).expect("no queue reports to it");
+            nic.destroy_cq(recv_cq).expect("no queue reports to it");
             if let Some(srq) = srq {
-                nic.destroy_srq(srq).expect("nobody takes from it");
+                nic.destroy_srq(srq).expect("no queue pair takes from it");
             }
             nic.destroy_ah(self.ahs[i]).expect("it is there");
-            // A key that a SEND with invalidate ended still names its region.
+            // A key that a SEND with invalidate has ended still names its region.
             nic.dereg_mr(self.regions[i].key).expect("it is there");
-            nic.dealloc_pd(pd).expect("nothing belongs to it");
-            assert_eq!(nic.in_use(), remora_nic::nic::InUse::default(), "left over at host {i}");
+            nic.dealloc_pd(pd).expect("no object belongs to it");
+            assert_eq!(
+                nic.in_use(),
+                remora_nic::nic::InUse::default(),
+                "objects are left over at host {i}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! One random world: made from a seed, broken, healed, judged.
+//! Runs one random world: creates it from a seed, runs it with faults, heals its network, and
+//! checks the result.
 
 use core::fmt;
 use core::time::Duration;
@@ -14,61 +15,62 @@ use crate::traffic::Traffic;
 use crate::world::{Step, World};
 
 /// The most simulated time between the healing of the network and the end of all work. The longest
-/// legitimate wait: eight timeouts of a queue pair whose peer is gone.
+/// legitimate wait is eight timeouts of a queue pair whose peer is gone.
 const LIVENESS: Duration = Duration::from_secs(300);
 
-/// A host with nothing to do looks after its queues at least so often.
+/// The longest time after which an idle host looks after its queues again.
 const IDLE_TICK: Duration = Duration::from_millis(5);
 
-/// What a world did.
+/// What happened in a world.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was drawn.
+    /// The options of the world.
     pub options: Options,
     /// What the network did.
     pub tally: Tally,
     /// Work requests that succeeded, by verb.
     pub done: BTreeMap<Verb, u64>,
-    /// Their bytes.
+    /// The bytes of these requests.
     pub bytes: u64,
-    /// Messages received.
+    /// Messages that were received.
     pub received: u64,
-    /// Of these, datagrams to a multicast group, repeated ones not counted.
+    /// Datagrams to a multicast group among them, without copies.
     pub heard: u64,
-    /// Calls of kernels whose results came.
+    /// Calls of kernels whose results arrived.
     pub answered: u64,
-    /// Calls that ended as their results did not get away.
+    /// Calls that ended because their results could not be sent in time.
     pub congested: u64,
-    /// Queue pairs that failed, as they legitimately may, by status.
+    /// Queue pairs that failed in ways that the options allow, by status.
     pub failed: BTreeMap<String, u64>,
     /// Packets sent again.
     pub retransmitted: u64,
-    /// Simulated time with faults and without.
+    /// The simulated time with faults, and the time after them.
     pub phases: [Duration; 2],
     /// Steps of the world.
     pub steps: u64,
 }
 
-/// A checker objected.
+/// A checker found a violation.
 #[derive(Clone, Debug, Error)]
 #[error("seed {}: {phase} phase, at {} ns: {violation}", .options.seed, .at.0)]
 pub struct Failure {
-    /// What was drawn.
+    /// The options of the world.
     pub options: Box<Options>,
-    /// Which phase the world was in.
+    /// The phase that the world was in.
     pub phase: &'static str,
-    /// When.
+    /// The simulated time.
     pub at: Time,
-    /// The objection.
+    /// What the checker found.
     pub violation: Violation,
 }
 
-/// Runs the world of `seed`: safety while the network is broken, then liveness when it is healed.
+/// Runs the world of `seed`: checks safety while the network has faults, and liveness after it is
+/// healed.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     run_world(Options::draw(seed))
 }
 
-/// Runs the world of these options.
+/// Runs the world with these options.
 pub fn run_world(options: Options) -> Result<Report, Failure> {
     let mut run = Run::new(options);
     match run.phases() {
@@ -87,7 +89,7 @@ struct Run {
     world: World,
     traffic: Traffic,
     phase: &'static str,
-    /// By host: how many ticks in a row had nothing to do.
+    /// By host: the number of ticks in a row in which it had nothing to do.
     idle: Vec<u32>,
 }
 
@@ -118,7 +120,7 @@ impl Run {
         Ok([healed - start, end - healed])
     }
 
-    /// Everybody works until all is done, or until `end`.
+    /// Runs all hosts until all work is done, or until `end`.
     fn work_until(&mut self, end: Time) -> Result<(), Violation> {
         while !self.traffic.is_done() && self.world.now < end {
             match self.world.step() {
@@ -163,7 +165,7 @@ impl Run {
         Ok(())
     }
 
-    /// Ends everything and judges what is left.
+    /// Closes all connections and checks what is left.
     fn close(&mut self) -> Result<(), Violation> {
         self.quiesce()?;
         self.traffic.settle(&self.world)?;

@@ -12,7 +12,7 @@ use crate::memory::SimMemory;
 use crate::network::{LinkOptions, Network};
 use crate::packet::{Wire, seal};
 
-/// A machine: a card and memory.
+/// A machine with a card and memory.
 #[derive(Debug)]
 pub struct Host {
     /// Its address.
@@ -21,18 +21,18 @@ pub struct Host {
     pub nic: Nic,
     /// The memory.
     pub memory: SimMemory,
-    /// What the card told and nobody has taken yet.
+    /// Events of the card that the application has not taken.
     pub events: Vec<Event>,
-    /// Arrived, not yet given to the card.
+    /// Datagrams that have arrived and that the card has not got yet.
     inbox: Vec<Wire>,
 }
 
 /// How a host's driver behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverOptions {
-    /// Arrivals are collected so long before the card gets them as one batch.
+    /// The time for which arrivals are collected before the card gets them as one batch.
     pub receive_delay: Duration,
-    /// Packets asked of the card at a time.
+    /// The number of packets that the driver asks the card for at a time.
     pub transmit_batch: usize,
 }
 
@@ -49,32 +49,32 @@ enum What {
     Alarm(u64),
 }
 
-/// What a step of the world was.
+/// What happened in a step of the world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// A card got packets, or its timer ran out.
+    /// A card got packets, or one of its timers expired.
     Card(usize),
-    /// A datagram arrived and waits in its host's inbox.
+    /// A datagram arrived in its host's inbox.
     Arrival,
-    /// An alarm of the application: see [`World::alarm`].
+    /// An alarm of the application expired: see [`World::alarm`].
     Alarm(u64),
 }
 
 /// Hosts and the network between them.
 #[derive(Debug)]
 pub struct World {
-    /// The moment.
+    /// The simulated time.
     pub now: Time,
     /// The hosts.
     pub hosts: Vec<Host>,
     /// The network.
     pub network: Network,
-    /// How drivers behave.
+    /// How the hosts' drivers behave.
     pub driver: DriverOptions,
-    /// Steps made so far.
+    /// The number of steps so far.
     pub steps: u64,
     dice: Dice,
-    /// By time, then by the order of creation, so that a run can be repeated exactly.
+    /// Events by time, then by the order of creation, so that a run can be repeated exactly.
     queue: BinaryHeap<Reverse<(Time, u64, What)>>,
     created: u64,
     batch: TransmitBatch,
@@ -84,7 +84,7 @@ impl World {
     /// A world without hosts.
     pub fn new(seed: u64, link: LinkOptions) -> World {
         World {
-            // Not zero: a card must not take the start of its clock for anything special.
+            // Not zero: a card must not give the start of its clock a special meaning.
             now: Time(1_000_000),
             hosts: Vec::new(),
             network: Network::new(link),
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// Adds a host with a card of this configuration; returns its index.
+    /// Adds a host whose card has this configuration; returns its index.
     pub fn add_host(&mut self, config: Config) -> usize {
         let address = config.address;
         let nic = Nic::new(config, self.dice.seed());
@@ -106,24 +106,24 @@ impl World {
         self.hosts.len() - 1
     }
 
-    /// The world's own stream of chance.
+    /// The world's stream of random choices.
     pub fn dice(&mut self) -> &mut Dice {
         &mut self.dice
     }
 
-    /// Asks for [`Step::Alarm`] with this token after `delay`.
+    /// Makes [`Step::Alarm`] with this token happen after `delay`.
     pub fn alarm(&mut self, delay: Duration, token: u64) {
         self.push(self.now + delay, What::Alarm(token));
     }
 
-    /// Puts a datagram of the tester's making on the way to the host with its address.
+    /// Sends a datagram that the test made to the host with its destination address.
     pub fn inject(&mut self, wire: Wire) {
         if let Some(to) = self.host_at(wire.dst) {
             self.push(self.now, What::Arrive(to, wire));
         }
     }
 
-    /// The next thing that happens; `None` if nothing is left to happen.
+    /// Takes the next step; `None` if no event is left.
     pub fn step(&mut self) -> Option<Step> {
         self.settle();
         self.steps += 1;
@@ -160,8 +160,8 @@ impl World {
         })
     }
 
-    /// Steps until nothing is left to happen, or `for_at_most` has passed; says whether all is
-    /// quiet. Alarms are not for worlds that are run this way.
+    /// Takes steps until no event is left or `for_at_most` has passed. Returns whether no event is
+    /// left. Not for worlds with alarms.
     pub fn run(&mut self, for_at_most: Duration) -> bool {
         let end = self.now + for_at_most;
         loop {
@@ -179,13 +179,13 @@ impl World {
         }
     }
 
-    /// What the card of `host` has told since the last call.
+    /// Takes the events of a host's card since the last call.
     pub fn take_events(&mut self, host: usize) -> Vec<Event> {
         self.settle();
         core::mem::take(&mut self.hosts[host].events)
     }
 
-    /// Sends all that cards have to send, and takes their events.
+    /// Sends all that cards have to send, and collects their events.
     fn settle(&mut self) {
         for host in 0..self.hosts.len() {
             self.transmit(host);
@@ -195,13 +195,13 @@ impl World {
     }
 
     fn transmit(&mut self, from: usize) {
-        // A card that always has something to send, at one moment, spins.
+        // A card that always has something to send at the same moment would loop for ever.
         const ROUNDS: usize = 1_000_000;
         let mut batch = core::mem::take(&mut self.batch);
         let (mut rounds, mut more) = (0, true);
         while more {
             rounds += 1;
-            assert!(rounds < ROUNDS, "the card of host {from} spins");
+            assert!(rounds < ROUNDS, "the card of host {from} sends without end");
             batch.clear();
             let Host { nic, memory, .. } = &mut self.hosts[from];
             more = nic.poll_transmit(self.now, memory, &mut batch, self.driver.transmit_batch);
@@ -219,7 +219,7 @@ impl World {
     fn send(&mut self, from: usize, wire: Wire) {
         self.network.tally.sent += 1;
         if wire.dst.is_multicast() {
-            // To all who have joined the group, the sender too.
+            // The datagram goes to all members of the group, the sender included.
             let joined = |host: &Host| host.nic.mcast_groups().any(|group| group == wire.dst);
             for to in 0..self.hosts.len() {
                 if joined(&self.hosts[to]) {
@@ -248,7 +248,7 @@ impl World {
         self.hosts.iter().position(|h| h.address == address)
     }
 
-    /// The earliest timer, and whose it is.
+    /// The time of the earliest timer, and the index of its host.
     fn next_timer(&self) -> (Time, usize) {
         let timers = self.hosts.iter().map(|h| h.nic.poll_timeout()).zip(0..);
         timers.min().unwrap_or((Time::NEVER, 0))

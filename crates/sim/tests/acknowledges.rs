@@ -1,4 +1,5 @@
-//! How acknowledges leave: alone, behind data, or in the packet that answers.
+//! How acknowledges are sent: alone, behind data, or in the same packet as data (the StRoM
+//! dialect's op-code "with Acknowledge").
 
 use core::time::Duration;
 
@@ -18,13 +19,13 @@ const ACK: &str = "RC Acknowledge";
 const WRITE: &str = "RC RDMA WRITE Only";
 const BOTH: &str = "RC RDMA WRITE Only with Acknowledge";
 
-/// Cards that agreed to the dialect.
-fn akin() -> Pair {
+/// A pair that agreed to the StRoM dialect.
+fn strom_pair() -> Pair {
     let connect = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
     Pair::new(&PairOptions { connect, ..PairOptions::default() })
 }
 
-/// An empty WRITE of `from`, delivered at once; returns what left.
+/// Posts an empty WRITE at `from` and delivers it at once. Returns the names of the packets sent.
 fn tell(t: &mut Pair, from: usize, answering: bool) -> Vec<&'static str> {
     let to = t.remote(1 - from, 0);
     let op = SendOp::Write { to, imm: None };
@@ -32,7 +33,8 @@ fn tell(t: &mut Pair, from: usize, answering: bool) -> Vec<&'static str> {
     pass(t, from, answering)
 }
 
-/// Delivers what the card of `from` has to send, packets without payload.
+/// Delivers the packets that the card of `from` has to send; they must have no payload.
+/// `answering` is what the driver tells the card about the batch.
 fn pass(t: &mut Pair, from: usize, answering: bool) -> Vec<&'static str> {
     let now = t.world.now;
     let mut batch = TransmitBatch::new();
@@ -59,10 +61,11 @@ fn acknowledges_of_a_dialogue_coalesce() {
     for round in 1..=24 {
         tell(&mut t, A, false);
         let rides = tell(&mut t, B, true);
-        // Expect: data; and one acknowledge for eight messages, behind it.
+        // Expect: data in each round, and one acknowledge for every eight messages, behind the
+        // data.
         assert_eq!(rides, [WRITE, ACK][..1 + usize::from(round % 8 == 0)], "round {round}");
     }
-    // Expect: one that stays behind leaves when the driver asks for it, and once.
+    // Expect: a held-back acknowledge is sent once, when the driver asks for it.
     tell(&mut t, A, false);
     assert_eq!(tell(&mut t, B, true), [WRITE]);
     assert!(pass(&mut t, B, false).is_empty());
@@ -70,7 +73,7 @@ fn acknowledges_of_a_dialogue_coalesce() {
     t.world.hosts[B].nic.release_acknowledges();
     assert_eq!(pass(&mut t, B, false), [ACK]);
     assert!(!t.world.hosts[B].nic.has_late_acknowledges());
-    // Expect: as that one was missed, the next ones leave promptly.
+    // Expect: since the driver had to ask, the next acknowledges are sent promptly.
     for _ in 0..16 {
         tell(&mut t, A, false);
         assert_eq!(tell(&mut t, B, true), [WRITE, ACK]);
@@ -81,16 +84,16 @@ fn acknowledges_of_a_dialogue_coalesce() {
 
 #[test]
 fn an_answer_takes_the_acknowledge_along() {
-    let mut t = akin();
+    let mut t = strom_pair();
     assert_eq!(tell(&mut t, A, false), [WRITE]);
     for _ in 0..20 {
-        // Expect: whoever speaks acknowledges what was said, in one packet.
+        // Expect: each WRITE acknowledges the peer's last one in the same packet.
         assert_eq!(tell(&mut t, B, false), [BOTH]);
         assert_eq!(tell(&mut t, A, false), [BOTH]);
     }
     assert_eq!(pass(&mut t, B, false), [ACK]);
     assert!(pass(&mut t, B, false).is_empty());
-    // Expect: every message is known to have arrived, at the first try.
+    // Expect: all messages are acknowledged, and none was sent twice.
     assert_eq!((t.sent(A).len(), t.sent(B).len()), (21, 20));
     for host in [A, B] {
         let counters = t.world.hosts[host].nic.counters();
@@ -99,20 +102,20 @@ fn an_answer_takes_the_acknowledge_along() {
     t.tear_down();
 }
 
-/// A pair in which A has said something, and an answer with an acknowledge has come.
+/// A pair in which A has sent a WRITE and received B's WRITE with an acknowledge.
 fn answered() -> Pair {
-    let mut t = akin();
+    let mut t = strom_pair();
     assert_eq!(tell(&mut t, A, false), [WRITE]);
     assert_eq!(tell(&mut t, B, false), [BOTH]);
-    // Expect: nobody has looked at the acknowledge; the card wants to.
+    // Expect: the card has not processed the acknowledge yet, and asks to be called for it.
     assert!(t.sent(A).is_empty() && t.world.hosts[A].nic.wants_transmit());
     t
 }
 
 #[test]
-fn what_an_answer_acknowledges_is_looked_at_behind_the_next_request() {
+fn an_acknowledge_in_an_answer_is_processed_after_the_next_request_is_sent() {
     let mut t = answered();
-    // Expect: the next request leaves first, and takes an acknowledge along all the same.
+    // Expect: the next request is sent first, and it carries an acknowledge already.
     assert_eq!(tell(&mut t, A, false), [BOTH]);
     assert!(t.sent(A).is_empty());
     assert!(pass(&mut t, A, false).is_empty());
@@ -121,12 +124,12 @@ fn what_an_answer_acknowledges_is_looked_at_behind_the_next_request() {
 }
 
 #[test]
-fn what_an_answer_acknowledges_waits_for_nothing_else() {
-    // Expect: for one batch, however much there is to send.
+fn an_acknowledge_in_an_answer_waits_for_one_batch_only() {
+    // Expect: it is processed after one batch, even if there is more to send.
     let mut t = answered();
     tell(&mut t, A, false);
     assert_eq!((tell(&mut t, A, false), t.sent(A).len()), (vec![WRITE], 1));
-    // Expect: for no other packet, and no timer.
+    // Expect: another packet that arrives, or a timer, lets the card process it too.
     let mut t = answered();
     tell(&mut t, B, false);
     assert_eq!(t.sent(A).len(), 1);
@@ -137,12 +140,12 @@ fn what_an_answer_acknowledges_waits_for_nothing_else() {
 }
 
 #[test]
-fn what_an_answer_acknowledges_is_not_flushed() {
+fn a_request_that_an_answer_acknowledged_is_not_flushed() {
     let mut t = answered();
     let end = t.ends[A];
     end.go_to(&mut t.world, State::Error);
     assert_eq!(t.sent(A)[0].status, Status::Success);
-    // Expect: it does not concern a queue pair's next life.
+    // Expect: after a reset, the acknowledge of the earlier connection has no effect.
     let mut t = answered();
     let end = t.ends[A];
     end.go_to(&mut t.world, State::Reset);
@@ -151,34 +154,36 @@ fn what_an_answer_acknowledges_is_not_flushed() {
 }
 
 #[test]
-fn of_several_messages_none_takes_the_acknowledge_along() {
-    let mut t = akin();
+fn several_messages_are_followed_by_a_separate_acknowledge() {
+    let mut t = strom_pair();
     tell(&mut t, A, false);
     let to = t.remote(A, 0);
     for _ in 0..3 {
         t.post(B, SendOp::Write { to, imm: None }, Data::Inline(&[]), SendFlags::empty());
     }
-    // Expect: three of one length and the shorter acknowledge: one group for the socket.
+    // Expect: three packets of one length and then the shorter acknowledge, so that the socket can
+    // send them as one group.
     assert_eq!(pass(&mut t, B, false), [WRITE, WRITE, WRITE, ACK]);
     t.tear_down();
 }
 
 #[test]
-fn who_waits_for_an_acknowledge_takes_none_along() {
-    let mut t = akin();
+fn a_requester_with_unacknowledged_messages_sends_acknowledges_alone() {
+    let mut t = strom_pair();
     assert_eq!(tell(&mut t, B, false), [WRITE]);
     let to = t.remote(B, 0);
     for _ in 0..2 {
         t.post(A, SendOp::Write { to, imm: None }, Data::Inline(&[]), SendFlags::empty());
     }
     assert_eq!(pass(&mut t, A, true), [WRITE, WRITE]);
-    // Expect: B does not know yet that its first message has arrived, so the second is not alone.
+    // Expect: B does not know yet that its first message has arrived, so its second is not the
+    // only one outstanding and carries no acknowledge.
     assert_eq!(tell(&mut t, B, false), [WRITE, ACK]);
     t.tear_down();
 }
 
 #[test]
-fn who_did_not_agree_gets_an_acknowledge_of_its_own() {
+fn without_the_agreement_acknowledges_are_packets_of_their_own() {
     let mut t = Pair::standard();
     tell(&mut t, A, false);
     assert_eq!(tell(&mut t, B, false), [WRITE, ACK]);
@@ -186,15 +191,15 @@ fn who_did_not_agree_gets_an_acknowledge_of_its_own() {
 }
 
 #[test]
-fn what_a_request_acknowledges_is_judged_as_any_acknowledge() {
+fn an_acknowledge_in_a_request_is_checked_like_any_other() {
     let op = Op::of(Transport::Rc, Operation::Write, Position::Only, Follows::AETH);
     let ack = Syndrome::Ack { credits: Syndrome::UNLIMITED }.byte();
     let nak = Syndrome::Nak(Nak::RemoteAccess).byte();
-    // The PSN, from that of B's only message on: that, one before, one behind, a ghost; then what
-    // is no acknowledge.
+    // Distances from the PSN of B's only message: this PSN, the one before, the one after, and an
+    // impossible one. The last two cases are a NAK and an unknown syndrome.
     let cases = [(ack, 0), (ack, 0xFF_FFFF), (ack, 1), (ack, 0x80_0000), (nak, 0), (0xFF, 0)];
     for (syndrome, distance) in cases {
-        let mut t = akin();
+        let mut t = strom_pair();
         t.rule(Rule::all(Fate::Drop, |p| p.is_ack()));
         let first = t.world.hosts[B].nic.query_qp(t.ends[B].qpn).unwrap().attr.sq_psn.unwrap();
         t.post(
@@ -209,8 +214,8 @@ fn what_a_request_acknowledges_is_judged_as_any_acknowledge() {
         t.world.run(Duration::from_micros(5));
         t.forge(A, 100, op, &Extensions { reth, aeth, ..Extensions::default() }, &[7; 4]);
         t.world.run(Duration::from_micros(5));
-        // Expect: the request is carried out, whatever it says; what is no acknowledge of what was
-        // sent is not taken for one.
+        // Expect: the request is executed in any case, and only a valid acknowledge of B's message
+        // completes it.
         assert_eq!(t.bytes(B, 0, 4), [7; 4]);
         assert_eq!(t.sent(B).len(), usize::from((syndrome, distance) == (ack, 0)));
     }

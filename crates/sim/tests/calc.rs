@@ -1,5 +1,5 @@
-//! Chains over a wire: calc verbs between cards that agreed on them, and orders in the queue of a
-//! connection.
+//! Chains over a network: calc verbs between cards that agreed on them, and WAIT and ENABLE in the
+//! send queue of a connection.
 
 use remora_nic::Calc;
 use remora_nic::queue::{Data, Opcode, SendFlags, SendOp, Status, WorkKind};
@@ -15,10 +15,10 @@ fn agreed() -> Pair {
 }
 
 #[test]
-fn calc_verbs_travel_and_are_carried_out_once() {
+fn calc_verbs_are_executed_once_at_the_peer() {
     for calc in CALCS {
         let mut t = agreed();
-        // The answer is lost: the request comes again, and the saved result answers it.
+        // The answer is lost: the request is sent again, and the saved result answers it.
         t.rule(Rule::first(1, Fate::Drop, |seen| seen.is(Operation::AtomicAcknowledge)));
         let (word, operand) = (0xF0F0_1234_5678_9ABCu64, 0x0FF0_FFFF_0000_0001u64);
         t.set(B, 64, &word.to_ne_bytes());
@@ -49,9 +49,10 @@ fn to_a_peer_that_did_not_agree_only_add_is_sent() {
     }
 }
 
-/// A WRITE behind a READ leaves before the READ's data is there; behind a WAIT for it, with it.
+/// A WRITE behind a READ is sent before the READ's data has arrived; behind a WAIT for the READ,
+/// it is sent with that data.
 #[test]
-fn completion_order_over_a_wire() {
+fn a_wait_orders_a_write_behind_a_read() {
     for waits in [false, true] {
         let mut t = Pair::standard();
         t.set(B, 0, &77u64.to_ne_bytes());
@@ -69,9 +70,10 @@ fn completion_order_over_a_wire() {
     }
 }
 
-/// In the queue of a connection, an order that is refused ends when all before it have.
+/// In the send queue of a connection, a refused WAIT or ENABLE fails after all requests before it
+/// have ended.
 #[test]
-fn refused_orders_wait_for_their_turn() {
+fn a_refused_wait_or_enable_fails_in_its_turn() {
     let orders = [
         (SendOp::Enable { qpn: 1, index: 1 }, "chain_bad_enable"),
         (SendOp::Wait { cq: 1, count: 0 }, "chain_bad_wait"),

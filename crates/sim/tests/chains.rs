@@ -1,4 +1,4 @@
-//! Chains that serve clients over a network that loses, repeats and reorders.
+//! Chains that serve clients over a network with losses, copies and reordering.
 
 use core::time::Duration;
 
@@ -20,7 +20,7 @@ const SERVER: usize = 0;
 const CLIENT: usize = 1;
 const KEYS: u64 = 12;
 const BUCKETS: usize = 32;
-/// Offsets in the server's memory.
+/// Offsets of the tables in the server's memory.
 const CUCKOO: u64 = 1 << 13;
 const LIST: u64 = 2 << 13;
 const VALUES: u64 = 3 << 13;
@@ -29,7 +29,7 @@ fn value(i: u64) -> Vec<u8> {
     vec![i as u8 + 1; 100 + 300 * i as usize]
 }
 
-/// A server with tables and a list, and a host for clients.
+/// A server with tables and a list, and a host with clients.
 struct Town {
     world: World,
     memory: RegionAt,
@@ -77,7 +77,8 @@ impl Town {
         let queues = QueueOptions::default();
         let end = Endpoint::create(&mut self.world, (CLIENT, pd), Transport::Rc, &queues, None);
         let host = &mut self.world.hosts[SERVER];
-        // Regions belong to domains: each client's has its own key for the same memory.
+        // Regions belong to protection domains, so each client has its own keys for the same
+        // memory.
         let pd = host.nic.alloc_pd().unwrap();
         let shared = share(host, pd, self.memory);
         let chain = load(&mut self.world, (SERVER, pd), program, &[shared, shared]);
@@ -88,7 +89,7 @@ impl Town {
         Client { end, buffer, _chain: chain }
     }
 
-    /// These clients post their messages.
+    /// Posts one message at each of these clients.
     fn post(&mut self, clients: &[Client], messages: &[Vec<u8>]) {
         for (Client { end, buffer, .. }, message) in clients.iter().zip(messages) {
             let sge = |offset: u64, len| Sge { addr: buffer.addr + offset, len, lkey: buffer.key };
@@ -102,7 +103,7 @@ impl Town {
         }
     }
 
-    /// All these clients ask at once; returns their answers.
+    /// Posts one message at each client, and returns the answers.
     fn ask(&mut self, clients: &[Client], messages: &[Vec<u8>]) -> Vec<Vec<u8>> {
         self.post(clients, messages);
         self.world.run(Duration::from_secs(5));
@@ -118,7 +119,7 @@ impl Town {
     }
 }
 
-/// The same memory, for another protection domain.
+/// Registers the same memory for another protection domain.
 fn share(host: &mut remora_sim::world::Host, pd: remora_nic::Pd, memory: RegionAt) -> RegionAt {
     let len = 1 << 17;
     let pages = remora_nic::PageTable::contiguous(12, memory.addr, len);
@@ -127,10 +128,10 @@ fn share(host: &mut remora_sim::world::Host, pd: remora_nic::Pd, memory: RegionA
     RegionAt { addr: memory.addr, key: host.nic.reg_mr(pd, init).unwrap() }
 }
 
-/// An acknowledge that is all there is to send may wait for an answer to ride behind. A driver that
-/// waits for that here keeps the chain, which is the answer, from running.
+/// A driver may hold back an acknowledge until an answer can carry it. Here the answer comes from
+/// the chain, which the card runs only when the driver calls it.
 #[test]
-fn a_message_that_sets_off_a_chain_asks_for_more_than_an_acknowledge() {
+fn a_card_with_a_chain_to_run_wants_more_than_an_acknowledge() {
     let mut town = Town::new(0, Faults::default());
     let client = town.client(&Lookup::HOPSCOTCH.program());
     let addresses = town.table.addresses(town.memory.addr, 1);
@@ -142,7 +143,7 @@ fn a_message_that_sets_off_a_chain_asks_for_more_than_an_acknowledge() {
 }
 
 #[test]
-fn many_clients_are_served_in_bad_weather() {
+fn many_clients_are_served_over_a_faulty_network() {
     let faults = Faults { loss: 0.05, duplicate: 0.05, ..Faults::default() };
     for seed in 0..4 {
         let mut town = Town::new(seed, if seed == 0 { Faults::default() } else { faults });
@@ -185,7 +186,8 @@ fn a_machine_computes_beside_traffic() {
     let machine = Machine::automaton(110);
     let row: Vec<u8> = (0..24).map(|i| u8::from(i % 5 == 0)).collect();
     let tape = Machine::automaton_tape(&row);
-    // It leaves its tape after so many steps: an endless one would keep the world busy for ever.
+    // The machine leaves its tape after a number of steps: an endless one would keep the world
+    // busy for ever.
     let compiled = machine.compile(&tape[..tape.len() - 2], 1);
     let host = &mut town.world.hosts[SERVER];
     let pd = host.nic.alloc_pd().unwrap();

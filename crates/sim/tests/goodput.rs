@@ -5,6 +5,6 @@ use remora_sim::goodput::{LOSSES, goodput};
 #[test]
 fn goodput_at_each_loss_is_as_recorded() {
     let rows: Vec<String> = LOSSES.iter().map(|loss| goodput(*loss, 1).to_string()).collect();
-    // Expect: exactly the recorded figures, for they depend on the seed alone.
+    // Expect: exactly the recorded figures, since they depend only on the seed.
     insta::assert_snapshot!(rows.join("\n"));
 }

@@ -1,4 +1,5 @@
-//! Incidents: a failed request is explained at both ends, and counted under the name it gives.
+//! Incidents: each failed request is explained at both ends, under the name of a counter that
+//! counts it.
 
 use core::time::Duration;
 
@@ -9,14 +10,14 @@ use remora_nic::{Access, AccessError, Incident};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
 
-/// Takes the incidents of a host; each names a counter that has counted.
+/// Takes the incidents of a host, and checks that the counter that each names has counted.
 fn incidents(t: &mut Pair, of: usize) -> Vec<Incident> {
     let nic = &mut t.world.hosts[of].nic;
     let all: Vec<Incident> = core::iter::from_fn(|| nic.poll_incident()).collect();
     for incident in &all {
         let named = nic.counters().iter().find(|(name, ..)| *name == incident.counter());
         let (name, value, _) = named.expect("a counter of this name");
-        assert!(value > 0, "{name} has not counted: {incident}");
+        assert!(value > 0, "the counter {name} has not counted: {incident}");
     }
     all
 }
@@ -84,7 +85,7 @@ fn exhausted_retries_say_how_many_and_how_long() {
     let Cause::RetriesExhausted { sign, retries, elapsed } = the_one(&mut t, A).cause else {
         panic!("another cause")
     };
-    // Timeout code 8 is 1.05 ms: seven retries take seven times as long.
+    // Timeout code 8 is 1.05 ms, and seven retries take seven times as long.
     assert_eq!((sign, retries), (LossSign::Timeout, 7));
     assert!((7..9).contains(&(elapsed.as_micros() / 1048)), "{elapsed:?}");
     assert!(incidents(&mut t, B).is_empty());

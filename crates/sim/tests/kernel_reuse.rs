@@ -1,4 +1,4 @@
-//! A queue pair's number comes again while invocations of the one before are still about.
+//! A new queue pair gets the number of a closed one while invocations of the closed one still run.
 
 use core::time::Duration;
 
@@ -12,20 +12,21 @@ use remora_sim::faults::{Fate, Rule};
 use remora_sim::kernel::{RESULT, WORD, kernel_pair};
 use remora_sim::pair::{A, B, Pair, PairOptions};
 
-/// Op-codes of kernels that await memory, payload, and room to send; and of a call for the host.
+/// Op-codes of kernels that wait for memory, for payload, and for room to send, and of a call for
+/// the host.
 const READS: u64 = 1;
 const TAKES: u64 = 2;
 const SENDS: u64 = 3;
 const HOST: u64 = 4;
 
-/// A word of the parameters.
+/// The word at `at` of the parameters.
 async fn param(context: Context, at: usize) -> Result<u64, CallStatus> {
     let word = |params: &[u8]| params.get(8 * at..).and_then(|rest| rest.first_chunk().copied());
     let word = context.params(|params| word(params).ok_or(CallStatus::BAD_PARAMS)).await?;
     Ok(u64::from_le_bytes(word))
 }
 
-/// Gives back what memory holds, many times.
+/// Returns the content of memory, many times.
 async fn reads(context: Context) -> Result<(), CallStatus> {
     let at = param(context, 0).await?;
     let mut bytes = [0; 64];
@@ -36,7 +37,7 @@ async fn reads(context: Context) -> Result<(), CallStatus> {
     Ok(())
 }
 
-/// Gives back its payload.
+/// Returns its payload.
 async fn takes(context: Context) -> Result<(), CallStatus> {
     while let Some(piece) = context.payload(|piece, _| piece.to_vec()).await? {
         context.output(|out| out.extend_from_slice(&piece)).await?;
@@ -44,7 +45,7 @@ async fn takes(context: Context) -> Result<(), CallStatus> {
     Ok(())
 }
 
-/// WRITEs by its requester's queue pair, many times.
+/// Sends WRITEs on its requester's queue pair, many times.
 async fn sends(context: Context) -> Result<(), CallStatus> {
     let to = Remote { addr: param(context, 1).await?, rkey: param(context, 2).await? as u32 };
     let mut bytes = [0; 64];
@@ -55,7 +56,7 @@ async fn sends(context: Context) -> Result<(), CallStatus> {
     context.sent().await
 }
 
-/// Memory takes a while, so that there is time to close a queue pair under what awaits it.
+/// A pair whose memory takes time, so that a queue pair can be closed while a kernel waits.
 fn pair() -> Pair {
     let timing = Timing { round_trip: Duration::from_micros(50), byte_ps: 80 };
     let mut t = kernel_pair(PairOptions::default(), Limits::default(), Some(timing));
@@ -66,7 +67,7 @@ fn pair() -> Pair {
     t
 }
 
-/// Closes a host's queue pair, and makes others in its place until `wanted` likes the number.
+/// Closes a host's queue pair and creates others until `wanted` accepts the number.
 fn renew(t: &mut Pair, of: usize, wanted: impl Fn(u32) -> bool) {
     let end = t.ends[of];
     let host = &mut t.world.hosts[of];
@@ -83,7 +84,7 @@ fn renew(t: &mut Pair, of: usize, wanted: impl Fn(u32) -> bool) {
         signal_all: queues.signal_all,
         flags: QpFlags::empty(),
     };
-    // A number has a generation of 8 bits.
+    // The generation in a queue pair's number has 8 bits, so every number repeats within 256.
     for _ in 0..256 {
         t.ends[of].qpn = t.world.hosts[of].nic.create_qp(init).unwrap();
         if wanted(t.ends[of].qpn) {
@@ -101,11 +102,11 @@ fn answers_of_a_closed_queue_pair_do_not_reach_the_next_of_its_number() {
         let words = [t.remote(B, 0).addr, result.addr, result.rkey.into()];
         words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect()
     };
-    // At once, between all kinds of steps, and when all but what waits for ever has ended.
+    // At once, between all kinds of steps, and after all invocations have ended that can end.
     for micros in [5, 20, 60, 130, 400, 900, 8000] {
         let mut t = pair();
         t.set(B, 0, &[7; 64]);
-        // The end of the payload never arrives.
+        // The last packet of the payload never arrives.
         let ends = |op: &Op| op.operation == Operation::RpcWrite && op.position.ends();
         t.rule(Rule::all(Fate::Drop, move |p| p.op.is_some_and(ends)));
         let bytes = params(&t);
@@ -118,7 +119,7 @@ fn answers_of_a_closed_queue_pair_do_not_reach_the_next_of_its_number() {
         t.world.run(Duration::from_micros(micros));
         let host_call = t.kernels(B, |kernels, _| kernels.next_fallback());
         let running = t.kernels(B, |kernels, _| kernels.running());
-        assert!(running > 0 || micros == 5, "something is in flight after {micros} µs");
+        assert!(running > 0 || micros == 5, "no invocation is in flight after {micros} µs");
 
         let number = t.ends[B].qpn;
         renew(&mut t, B, |qpn| qpn == number);
@@ -129,7 +130,7 @@ fn answers_of_a_closed_queue_pair_do_not_reach_the_next_of_its_number() {
         let options = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
         let ends = t.ends;
         connect(&mut t.world, (&ends[A], &ends[B]), &options, (Psn::new(70), Psn::new(9000)));
-        // The host answers late.
+        // The host answers a call whose queue pair is gone.
         if let Some(call) = host_call {
             t.kernels(B, |kernels, io| kernels.answer(io, call.id, CallStatus::OK, &[8; 64]));
         }
@@ -137,11 +138,11 @@ fn answers_of_a_closed_queue_pair_do_not_reach_the_next_of_its_number() {
         t.set(A, RESULT, &results);
         t.set(A, WORD, &words);
         t.run();
-        // Expect: no byte of an answer, and no end of one.
+        // Expect: neither results nor a status word reach the new queue pair.
         assert!(t.bytes(A, RESULT, 8192) == results, "{micros} µs");
         assert_eq!(t.bytes(A, WORD, 64), words, "{micros} µs");
         assert_eq!(t.counted("kernel_dropped"), running as u64, "{micros} µs");
-        // The new one is as good as any.
+        // The new queue pair works like any other.
         let (status, got) = t.call_and_wait(READS, &params(&t), &[], 4096);
         assert_eq!((status, got), (Some(CallStatus::OK), vec![7; 20 * 64]));
         let (status, got) = t.call_and_wait(TAKES, &[], &[5; 3000], 4096);

@@ -1,4 +1,5 @@
-//! Kernels: the verbs, their reliability, refusals and limits.
+//! Kernels: the verbs RPC and RPC WRITE, their reliability, refusals and limits, and the built-in
+//! kernels.
 
 use core::time::Duration;
 
@@ -19,13 +20,13 @@ fn pair() -> Pair {
     kernel_pair(PairOptions::default(), Limits::default(), None)
 }
 
-/// With memory that takes 1.5 µs, as in StRoM §6.2.
+/// A pair whose memory takes 1.5 µs, as in StRoM §6.2.
 fn timed() -> Pair {
     let timing = Timing { round_trip: Duration::from_nanos(1500), byte_ps: 80 };
     kernel_pair(PairOptions::default(), Limits::default(), Some(timing))
 }
 
-/// Gives back parameters and payload.
+/// Returns its parameters and its payload.
 async fn echo(context: Context) -> Result<(), CallStatus> {
     let params = context.params(|params| Ok(params.to_vec())).await?;
     context.output(|out| out.extend_from_slice(&params)).await?;
@@ -41,7 +42,7 @@ async fn echo(context: Context) -> Result<(), CallStatus> {
     Ok(())
 }
 
-/// Reads for ever.
+/// Reads memory for ever.
 async fn endless(context: Context) -> Result<(), CallStatus> {
     let mut byte = [0];
     let at = context.params(|p| Ok(u64::from_le_bytes(p.try_into().unwrap()))).await?;
@@ -58,7 +59,7 @@ fn an_rpc_is_one_round_trip_with_its_parameters() {
         t.call_and_wait(OP, b"parameters", &[], 100),
         (Some(CallStatus::OK), b"parameters".to_vec())
     );
-    // Expect: one packet there; the data, the status word and the acknowledge back.
+    // Expect: one packet to B; the data, the status word and the acknowledge back.
     assert_eq!(t.seen(|p| p.is(Operation::Rpc)).len(), 1);
     assert_eq!(t.seen(|p| p.is(Operation::Write)).len(), 2);
     let sent = t.sent(A);
@@ -68,7 +69,7 @@ fn an_rpc_is_one_round_trip_with_its_parameters() {
 }
 
 #[test]
-fn an_rpc_write_streams_any_length_in_bad_weather() {
+fn an_rpc_write_streams_any_length_over_a_faulty_network() {
     let faults = Faults { loss: 0.03, duplicate: 0.03, ..Faults::default() };
     for len in [0usize, 1, 900, 984, 1024, 5000, 100_000] {
         let mut t = pair();
@@ -78,7 +79,7 @@ fn an_rpc_write_streams_any_length_in_bad_weather() {
         let header = t.header(b"12345678", 200_000, 0);
         t.call_with(OP, &header, b"12345678", &payload);
         t.run();
-        // Expect: every byte once, in its order, whatever was lost or came twice.
+        // Expect: each byte once and in order, in spite of losses and copies.
         let word = t.status(0).unwrap();
         assert_eq!((word.status, word.len as usize), (CallStatus::OK, len + 8));
         assert_eq!(t.bytes(A, RESULT + 8, len as u64), payload);
@@ -98,18 +99,18 @@ fn a_repeated_rpc_is_not_executed_twice() {
     })
     .unwrap();
     t.set(B, 0, &[0; 8]);
-    // Everything that B answers is lost for a while.
+    // All packets that answer the RPC are lost for a while.
     t.rule(Rule::nth(1, Fate::Drop, |p| p.is(Operation::Acknowledge)));
     t.rule(Rule::nth(1, Fate::Drop, |p| p.is(Operation::Write)));
     let at = t.remote(B, 0).addr.to_le_bytes();
     assert_eq!(t.call_and_wait(OP, &at, &[], 0).0, Some(CallStatus::OK));
-    assert!(t.seen(|p| p.is(Operation::Rpc)).len() > 1, "it was sent again");
+    assert!(t.seen(|p| p.is(Operation::Rpc)).len() > 1, "the RPC was not sent again");
     assert_eq!(t.word(B, 0), 1);
     t.tear_down();
 }
 
 #[test]
-fn the_end_may_be_told_by_immediate_data() {
+fn immediate_data_can_carry_the_status() {
     let mut t = pair();
     t.deploy(B, OP, echo).unwrap();
     let wr_id = t.receive(A, 0, 0);
@@ -119,7 +120,7 @@ fn the_end_may_be_told_by_immediate_data() {
     bytes.extend_from_slice(b"abc");
     t.post(A, SendOp::Rpc { opcode: OP }, Data::Inline(&bytes), SendFlags::empty());
     t.run();
-    // Expect: one message for data and end; status and cookie in the immediate data.
+    // Expect: one message with the data, and status and cookie in its immediate data.
     let got = t.received(A)[0];
     assert_eq!((got.wr_id, got.kind, got.len), (wr_id, WorkKind::RecvWriteImm, 3));
     assert_eq!(CallStatus::from_immediate(got.imm_or_key), (CallStatus::OK, 0x23_4567));
@@ -129,11 +130,11 @@ fn the_end_may_be_told_by_immediate_data() {
 }
 
 #[test]
-fn an_op_code_without_a_kernel_is_an_error_code() {
+fn a_call_without_a_kernel_gets_an_error_status() {
     let mut t = pair();
     assert_eq!(t.call_and_wait(9, b"", &[], 10), (Some(CallStatus::NO_KERNEL), vec![]));
     assert_eq!(t.call_and_wait(9, b"", &[1; 5000], 10).0, Some(CallStatus::NO_KERNEL));
-    // Expect: the connection lives on, and the refusal has a name.
+    // Expect: the connection stays up, and a counter counts the refusal.
     assert_eq!(t.counted("refused_no_kernel"), 2);
     t.write(A, 0, 0, 100);
     t.run();
@@ -150,18 +151,18 @@ fn a_card_without_kernels_answers_too() {
 }
 
 #[test]
-fn the_verbs_need_an_agreement() {
+fn rpc_verbs_need_an_agreement() {
     let mut t = Pair::standard();
     let header = t.header(b"", 10, 0);
     t.call(OP, &header, b"");
     t.run();
-    // Expect: refused here, before any packet could be taken for something else.
+    // Expect: the local card refuses the request, so that no packet can be misread by the peer.
     assert_eq!(t.sent(A)[0].status, Status::LocalQpOperation);
     assert!(t.seen(|_| true).is_empty());
 }
 
 #[test]
-fn parameters_longer_than_a_packet_are_refused_at_home() {
+fn parameters_longer_than_a_packet_are_refused_locally() {
     let mut t = pair();
     let header = t.header(&[0; 1000], 10, 0);
     t.call(OP, &header, &[0; 1000]);
@@ -180,19 +181,19 @@ fn bytes_that_are_no_call_end_the_connection() {
 }
 
 #[test]
-fn a_result_longer_than_its_buffer_is_an_error_code() {
+fn a_result_longer_than_its_buffer_gets_an_error_status() {
     let mut t = pair();
     t.deploy(B, OP, echo).unwrap();
     t.set(A, RESULT, &[7; 100]);
     assert_eq!(t.call_and_wait(OP, &[1; 50], &[], 49).0, Some(CallStatus::TOO_LONG));
-    assert_eq!(t.bytes(A, RESULT, 100), [7; 100], "nothing was written");
+    assert_eq!(t.bytes(A, RESULT, 100), [7; 100], "the refused result must not be written");
     assert_eq!(t.call_and_wait(OP, &[1; 50], &[2; 300_000], 200_000).0, Some(CallStatus::TOO_LONG));
     assert_eq!(t.counted("kernel_too_long"), 2);
     t.tear_down();
 }
 
 #[test]
-fn an_endless_kernel_ends_with_its_budget_and_disturbs_nobody() {
+fn an_endless_kernel_ends_with_its_budget_and_does_not_delay_other_calls() {
     for (mut t, takes_time) in [(pair(), false), (timed(), true)] {
         t.deploy(B, OP, endless).unwrap();
         t.deploy(B, OP + 1, echo).unwrap();
@@ -203,7 +204,7 @@ fn an_endless_kernel_ends_with_its_budget_and_disturbs_nobody() {
         t.call(OP + 1, &header, b"quick");
         t.world.run(Duration::from_millis(1));
         assert_eq!(t.status(2).map(|w| w.status), Some(CallStatus::OK));
-        assert_eq!(t.status(1).is_none(), takes_time, "still at it");
+        assert_eq!(t.status(1).is_none(), takes_time, "with slow memory the kernel must still run");
         t.run();
         assert_eq!(t.status(1).map(|w| w.status), Some(CallStatus::BUDGET));
         assert_eq!(t.counted("kernel_budget"), 1);
@@ -212,7 +213,7 @@ fn an_endless_kernel_ends_with_its_budget_and_disturbs_nobody() {
 }
 
 #[test]
-fn a_wild_address_and_a_region_that_ends_are_error_codes() {
+fn a_wild_address_or_an_invalidated_region_gets_an_error_status() {
     let mut t = timed();
     t.deploy(B, OP, endless).unwrap();
     let wild = 0xDEAD_BEEFu64.to_le_bytes();
@@ -229,14 +230,14 @@ fn a_wild_address_and_a_region_that_ends_are_error_codes() {
 }
 
 #[test]
-fn a_value_whose_region_ends_before_it_leaves_is_an_error_code() {
+fn a_region_that_is_gone_before_its_value_is_sent_gets_an_error_status() {
     let mut t = pair();
     let at = t.remote(B, 64).addr;
     t.deploy(B, OP, move |context: Context| async move { context.send_memory(at, 100).await })
         .unwrap();
     let header = t.header(b"", 100, 0);
     t.call(OP, &header, b"");
-    // The RPC arrives; before B has its turn to send, the region ends.
+    // The RPC arrives. The region is deregistered before B's card sends the value.
     while t.counted("kernel_calls") == 0 {
         t.world.step();
     }
@@ -247,11 +248,11 @@ fn a_value_whose_region_ends_before_it_leaves_is_an_error_code() {
     assert_eq!((word.status, word.len), (CallStatus::ACCESS, 0));
     t.write(B, 0, 0, 0);
     t.run();
-    assert_eq!(t.sent(B)[0].status, Status::Success, "the connection lives on");
+    assert_eq!(t.sent(B)[0].status, Status::Success, "the connection must stay up");
 }
 
 #[test]
-fn too_many_invocations_wait_their_turn() {
+fn calls_beyond_the_limit_of_invocations_are_delayed() {
     let limits = Limits { invocations: 2, ..Limits::default() };
     let timing = Timing { round_trip: Duration::from_micros(5), byte_ps: 0 };
     let mut t = kernel_pair(PairOptions::default(), limits, Some(timing));
@@ -270,7 +271,7 @@ fn too_many_invocations_wait_their_turn() {
         t.call(OP, &header, &at);
     }
     t.run();
-    // Expect: RNR NAKs, no error, every call answered.
+    // Expect: RNR NAKs and no error, and every call is answered.
     for cookie in 0..12 {
         assert_eq!(t.status(cookie).map(|w| w.status), Some(CallStatus::OK), "{cookie}");
     }
@@ -304,7 +305,7 @@ fn a_kernel_that_does_not_keep_up_stops_the_stream_for_a_while() {
 fn a_kernel_is_replaced_while_calls_are_in_flight() {
     let mut t = timed();
     t.deploy(B, OP, endless).unwrap();
-    assert!(t.deploy(B, OP, echo).is_err(), "the op-code is taken");
+    assert!(t.deploy(B, OP, echo).is_err(), "an op-code must not be deployed twice");
     let at = t.remote(B, 0).addr.to_le_bytes();
     let header = t.header(&at, 0, 1);
     t.call(OP, &header, &at);
@@ -316,7 +317,11 @@ fn a_kernel_is_replaced_while_calls_are_in_flight() {
         assert_eq!((kernels.list().len(), kernels.running()), (1, 1));
     });
     assert_eq!(t.call_and_wait(OP, b"new", &[], 10), (Some(CallStatus::OK), b"new".to_vec()));
-    assert_eq!(t.status(1).map(|w| w.status), Some(CallStatus::BUDGET), "the old one went on");
+    assert_eq!(
+        t.status(1).map(|w| w.status),
+        Some(CallStatus::BUDGET),
+        "the call in flight must end with the old kernel"
+    );
     let header = t.header(&[0; 2], 0, 3);
     t.call_with(OP, &header, &[0; 2], &[0; 2000]);
     t.kernels(B, |kernels, io| kernels.undeploy(io, OP).unwrap());
@@ -326,7 +331,7 @@ fn a_kernel_is_replaced_while_calls_are_in_flight() {
 }
 
 #[test]
-fn an_undeployed_kernel_ends_what_it_has_in_flight() {
+fn undeploying_a_kernel_ends_its_calls_in_flight() {
     let mut t = timed();
     t.deploy(B, OP, endless).unwrap();
     let at = t.remote(B, 0).addr.to_le_bytes();
@@ -343,7 +348,7 @@ fn an_undeployed_kernel_ends_what_it_has_in_flight() {
 }
 
 #[test]
-fn a_queue_pair_that_ends_takes_its_invocations_with_it() {
+fn closing_a_queue_pair_ends_its_invocations() {
     let mut t = timed();
     t.deploy(B, OP, endless).unwrap();
     let at = t.remote(B, 0).addr.to_le_bytes();
@@ -358,7 +363,7 @@ fn a_queue_pair_that_ends_takes_its_invocations_with_it() {
 }
 
 #[test]
-fn the_host_answers_what_no_kernel_does() {
+fn the_host_answers_calls_without_a_kernel() {
     let mut t = pair();
     t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
     let header = t.header(b"params", 100, 0);
@@ -399,7 +404,7 @@ fn the_host_calls_its_own_card() {
     let now = t.world.now;
     let host = &mut t.world.hosts[B];
     host.nic.call_kernel(now, &mut host.memory, qpn, OP, &call).unwrap();
-    // Expect: results and status in the host's own memory, no packet.
+    // Expect: results and status are in the host's own memory, and no packet was sent.
     assert_eq!(t.bytes(B, 4000, 17), b"local and payload");
     assert_eq!(t.bytes(B, 5008, 1), [17]);
     t.run();
@@ -453,7 +458,7 @@ fn get_finds_values_in_buckets_and_chains_and_misses() {
         assert_eq!(t.call_and_wait(OP, &params(60), &[], 64).0, Some(CallStatus::NOT_FOUND));
         assert_eq!(t.call_and_wait(OP, &params(1), &[], 63).0, Some(CallStatus::TOO_LONG));
         assert_eq!(t.call_and_wait(OP, b"short", &[], 63).0, Some(CallStatus::BAD_PARAMS));
-        // A chain that bites its tail.
+        // A chain that leads back to its own entry.
         let mut entry = [0; 64];
         entry[60..].copy_from_slice(&1u32.to_le_bytes());
         t.set(B, 0, &entry);
@@ -463,7 +468,7 @@ fn get_finds_values_in_buckets_and_chains_and_misses() {
     }
 }
 
-/// Two hosts, the second with the kernel, and where its memory lies.
+/// A pair whose second host has the traversal kernel, and the address of its memory.
 fn traversing() -> (Pair, u64) {
     let mut t = timed();
     t.deploy(B, OP, traversal::traversal).unwrap();
@@ -479,7 +484,7 @@ fn words(t: &mut Pair, at: u64, words: &[u64]) {
 #[test]
 fn traversal_follows_lists() {
     let (mut t, base) = traversing();
-    // A list of 32 elements (Figure 6), its values, and a cycle at its end.
+    // A list of 32 elements (StRoM Figure 6), its values, and a cycle at its end.
     for i in 0..32u64 {
         let next = base + if i == 31 { 0 } else { (i + 1) * 64 };
         words(&mut t, i * 64, &[i, next, base + 4096 + i * 8]);
@@ -497,8 +502,8 @@ fn traversal_follows_lists() {
 #[test]
 fn traversal_follows_trees() {
     let (mut t, base) = traversing();
-    // A tree: two keys a node (at positions 0 and 4), each before its child's pointer, the last
-    // child's pointer behind; leaves hold keys and value pointers in the same places.
+    // A tree: each node has two keys (at positions 0 and 4), each before its child's pointer, and
+    // then the last child's pointer; leaves hold keys and value pointers in the same places.
     words(&mut t, 8192, &[10, base + 8256, 20, base + 8320, base + 8384]);
     for (leaf, keys) in [[3u64, 5], [11, 15], [21, 30]].into_iter().enumerate() {
         let value = |key: u64| base + 12_288 + key * 8;
@@ -528,8 +533,8 @@ fn traversal_follows_trees() {
 #[test]
 fn traversal_follows_skip_lists() {
     let (mut t, base) = traversing();
-    // A skip list: the next element's key, next pointer, down pointer; the lowest level holds the
-    // element's own key and value.
+    // A skip list: a node has the next element's key, a next pointer and a down pointer. On the
+    // lowest level it holds the element's own key and value.
     let node = |t: &mut Pair, at: u64, key, next: u64, down: u64| {
         words(t, at, &[key, if next == 0 { 0 } else { base + next }, base + down]);
     };
@@ -553,7 +558,7 @@ fn traversal_follows_skip_lists() {
 }
 
 #[test]
-fn consistency_reads_again_until_the_object_fits() {
+fn consistency_reads_again_until_the_checksum_matches() {
     let mut t = timed();
     t.deploy(B, OP, consistency::consistency).unwrap();
     let data = t.fill(B, 0, 4088);
@@ -562,7 +567,7 @@ fn consistency_reads_again_until_the_object_fits() {
     let params = consistency::Params { address, len: 4096, readings: 0 }.to_bytes();
     t.set(B, 0, &object);
     assert_eq!(t.call_and_wait(OP, &params, &[], 4096), (Some(CallStatus::OK), object.clone()));
-    // The object is being written when the call comes, and whole later.
+    // A program is writing the object when the call arrives, and finishes later.
     t.set(B, 100, &[0; 8]);
     let header = t.header(&params, 4096, 0);
     t.call(OP, &header, &params);
@@ -597,8 +602,8 @@ fn hyperloglog_counts_by_rpc_write_and_as_a_bump_in_the_wire() {
     let report = hyperloglog::Report::parse(&report).unwrap();
     assert_eq!((status, report.count), (Some(CallStatus::OK), 20_000));
     assert!((report.estimate / 20_000.0 - 1.0).abs() < 0.05, "{report:?}");
-    assert_eq!(t.bytes(B, 0, 160_000), bytes, "it is stored, too");
-    // As a receive kernel at B, and as a send kernel at A: packets that are lost count once.
+    assert_eq!(t.bytes(B, 0, 160_000), bytes, "the payload must be stored as well");
+    // As a receive kernel at B and as a send kernel at A: packets that are sent again count once.
     let sender = hyperloglog::HyperLogLog::new(12);
     let (tap, send_tap) = (
         t.kernels(B, |kernels, _| kernels.add_tap(vec![], kernel.tap())),
@@ -656,7 +661,7 @@ fn shuffle_partitions_by_rpc_write_and_by_plain_write() {
     t.write(A, 0, 500_000, 80_000);
     t.run();
     assert_eq!(t.bytes(B, 0, 80_000), expected);
-    assert_eq!(t.bytes(B, 500_000, 100), [9; 100], "not where the WRITE said");
+    assert_eq!(t.bytes(B, 500_000, 100), [9; 100], "the WRITE's own address must not be written");
     t.world.hosts[B].nic.unbind_kernel(Bound::Receive(qpn)).unwrap();
     t.tear_down();
 }
@@ -689,7 +694,7 @@ fn shuffle_sends_partitions_from_where_the_values_are() {
 }
 
 #[test]
-fn filter_and_aggregate_answer_over_streams() {
+fn filter_and_aggregate_process_streams() {
     let mut t = pair();
     t.deploy(B, OP, filter::filter).unwrap();
     t.deploy(B, OP + 1, aggregate::aggregate).unwrap();
@@ -717,7 +722,7 @@ fn filter_and_aggregate_answer_over_streams() {
     assert_eq!(groups[3].count, of_three.len() as u64);
     assert_eq!(groups[3].sum, of_three.iter().map(|v| i128::from(*v)).sum());
     assert_eq!(Some(&groups[3].max), of_three.iter().max());
-    // As a bump in the wire: what matches lies one behind the other.
+    // As a receive kernel: matching rows lie one after the other.
     let params = filter::Params {
         row_len: 8,
         column: Column::u64(0),
@@ -737,7 +742,8 @@ fn filter_and_aggregate_answer_over_streams() {
     t.tear_down();
 }
 
-/// Payload that pauses is waited for; a requester that falls silent holds no place for ever.
+/// Payload that pauses is waited for, but a requester that falls silent does not hold a place for
+/// ever.
 #[test]
 fn a_requester_that_falls_silent_in_the_middle_frees_its_place() {
     const NO_KERNEL: u64 = OP + 1;
@@ -747,7 +753,7 @@ fn a_requester_that_falls_silent_in_the_middle_frees_its_place() {
         let mut t = kernel_pair(PairOptions::default(), limits, None);
         t.deploy(B, OP, echo).unwrap();
         t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
-        // All but the first three packets are lost.
+        // All packets of the call after the first three are lost.
         let mut came = 0;
         t.rule(Rule::all(Fate::Drop, move |seen| {
             came += u32::from(seen.op.is_some_and(|op| op.operation == Operation::RpcWrite));

@@ -1,4 +1,4 @@
-//! Multicast: one datagram, all members of a group, each by its own Q_Key and receive queue.
+//! Multicast: one datagram for all members of a group, each with its own Q_Key and receive queue.
 
 use core::net::IpAddr;
 
@@ -28,7 +28,7 @@ fn send(t: &mut Pair, to: IpAddr, qkey: u32) {
 }
 
 #[test]
-fn every_member_gets_a_datagram_and_nobody_else() {
+fn every_member_and_no_other_queue_pair_gets_a_datagram() {
     let mut t = pair(|_| {});
     let b = t.ends[B];
     let queues = QueueOptions::default();
@@ -52,14 +52,14 @@ fn every_member_gets_a_datagram_and_nobody_else() {
     let request = remora_nic::queue::RecvRequest { wr_id: 5, sges: &sges };
     member.post_recv(&mut t.world, &request).unwrap();
     send(&mut t, group(1), QKEY);
-    // Expect: one each, with the group's address in the GRH.
+    // Expect: one datagram for each member, with the group's address in the GRH.
     assert_eq!((t.received(B).len(), t.bytes(B, 40, 50)), (1, bytes.clone()));
     let got = Endpoint::drain(&mut t.world, B, member.recv_cq);
     assert_eq!((got.len(), got[0].src_qp, t.bytes(B, 1040, 50)), (1, t.ends[A].qpn, bytes));
     assert_eq!(t.bytes(B, 36, 4), [239, 1, 2, 1]);
     assert!(Endpoint::drain(&mut t.world, B, idle.recv_cq).is_empty());
     assert_eq!(t.sent(A)[0].status, Status::Success);
-    // Each member judges the key; a member without a receive element costs the others nothing.
+    // Each member checks the Q_Key; a member without a receive element does not affect the others.
     send(&mut t, "ff0e::ffff:239.1.2.1".parse().unwrap(), QKEY ^ 1);
     assert_eq!(t.world.hosts[B].nic.counters().drop_qkey, 2);
     let nic = &mut t.world.hosts[B].nic;
@@ -90,7 +90,7 @@ fn a_sender_that_is_a_member_hears_itself() {
 }
 
 #[test]
-fn groups_and_their_members_are_judged_and_bounded() {
+fn invalid_groups_and_members_are_refused_and_their_number_is_limited() {
     let mut t = pair(|config| config.max_mcast = 1);
     let qpn = t.ends[A].qpn;
     let nic = &mut t.world.hosts[A].nic;
@@ -103,5 +103,5 @@ fn groups_and_their_members_are_judged_and_bounded() {
     let mut t = Pair::standard();
     let qpn = t.ends[A].qpn;
     let refused = t.world.hosts[A].nic.attach_mcast(qpn, group(1));
-    assert_eq!(refused, Err(McastError::UnknownQp), "not a datagram queue pair");
+    assert_eq!(refused, Err(McastError::UnknownQp), "only datagram queue pairs may join");
 }

@@ -1,4 +1,5 @@
-//! ATOMIC WRITE and FLUSH (InfiniBand specification, annex A19), and what repeats of them do.
+//! ATOMIC WRITE and FLUSH (InfiniBand specification, annex A19), and how repeated ones are
+//! handled.
 
 use remora_nic::incident::Cause;
 use remora_nic::queue::{Completion, Data, FlushKind, Opcode, SendFlags, SendOp, Status, WorkKind};
@@ -26,7 +27,7 @@ fn flush(t: &mut Pair, at: u64, len: u32, kind: FlushKind) {
 }
 
 #[test]
-fn a_word_is_written_and_answered_as_an_empty_read_is() {
+fn an_atomic_write_is_answered_like_an_empty_read() {
     let mut t = Pair::standard();
     atomic_write(&mut t, 64, 0x1122_3344_5566_7788);
     t.set(A, 0, &7u64.to_ne_bytes());
@@ -46,14 +47,14 @@ fn a_word_is_written_and_answered_as_an_empty_read_is() {
 }
 
 #[test]
-fn everything_is_done_once_when_answers_are_lost() {
+fn requests_are_executed_once_when_answers_are_lost() {
     let mut t = Pair::standard();
     t.rule(Rule::first(2, Fate::Drop, |p| p.is(Operation::ReadResponse)));
     atomic_write(&mut t, 0, 1);
     t.fetch_add(A, 0, 10, 100);
     flush(&mut t, 0, 8, GLOBAL);
     t.run();
-    // Expect: had it been written again, the sum would be gone.
+    // Expect: the sum is there; a second execution of the ATOMIC WRITE would have overwritten it.
     assert_eq!(t.word(B, 0), 11);
     assert_eq!(statuses(&t.sent(A)), [Status::Success; 3]);
     assert!(t.world.hosts[B].nic.counters().rx_duplicates > 0);
@@ -61,7 +62,7 @@ fn everything_is_done_once_when_answers_are_lost() {
 }
 
 #[test]
-fn a_flush_says_what_and_where_and_waits_its_turn() {
+fn a_flush_names_its_range_and_is_executed_in_order() {
     let mut t = Pair::standard();
     t.write(A, 0, 0, 5000);
     flush(&mut t, 0, 5000, GLOBAL);
@@ -80,7 +81,7 @@ fn a_flush_says_what_and_where_and_waits_its_turn() {
 }
 
 #[test]
-fn what_is_not_permitted_is_refused() {
+fn requests_without_permission_are_refused() {
     let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let none = Cause::Access(AccessError::Permission);
     for (access, kind, cause) in [

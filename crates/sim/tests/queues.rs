@@ -41,26 +41,26 @@ fn a_queue_armed_for_solicited_entries_waits_for_one() {
     t.receive(B, 0, 10);
     t.send(A, 0, 10);
     t.run();
-    // Expect: silence for the plain one.
+    // Expect: no notification for the unsolicited message.
     assert!(!t.events(B).contains(&Event::CompletionQueueNotify(cq)));
     let (sge, send) = (t.sge(A, 0, 10), SendOp::Send { imm: None, to: None });
     t.post(A, send, Data::Sges(&[sge]), SendFlags::SOLICITED);
     t.run();
-    // Expect: a notification, and the flag in the entry.
+    // Expect: a notification, and the solicited flag in the entry.
     assert!(t.events(B).contains(&Event::CompletionQueueNotify(cq)));
     assert!(t.received(B)[1].flags.contains(CompletionFlags::SOLICITED));
     t.tear_down();
 }
 
 #[test]
-fn an_overflow_is_said_once_and_not_silent() {
+fn an_overflow_causes_one_event_and_an_error() {
     let queues = QueueOptions { completions: 2, ..QueueOptions::default() };
     let mut t = Pair::new(&PairOptions { queues, ..PairOptions::default() });
     for _ in 0..4 {
         t.write(A, 0, 0, 10);
     }
     t.run();
-    // Expect: an event; the entries that fit, then an error.
+    // Expect: an event; and the entries that fit, followed by an error.
     let cq = t.ends[A].send_cq;
     let told = t.events(A).iter().filter(|e| **e == Event::CompletionQueueError(cq)).count();
     assert_eq!(told, 1);
@@ -73,7 +73,7 @@ fn an_overflow_is_said_once_and_not_silent() {
 }
 
 #[test]
-fn a_shared_queue_says_when_it_runs_low() {
+fn a_shared_queue_below_its_limit_causes_an_event() {
     let mut t = Pair::new(&PairOptions { srq: true, ..PairOptions::default() });
     let srq = t.ends[B].srq.unwrap();
     t.world.hosts[B].nic.arm_srq(srq, 2).unwrap();
@@ -83,7 +83,7 @@ fn a_shared_queue_says_when_it_runs_low() {
     for left in [3, 2, 1, 0] {
         t.send(A, 0, 10);
         t.run();
-        // Expect: one event, when fewer than two are left.
+        // Expect: one event, when fewer than two elements are left.
         let told = t.events(B).contains(&Event::SrqLimitReached(srq));
         assert_eq!(told, left == 1, "{left} left");
     }
@@ -92,13 +92,13 @@ fn a_shared_queue_says_when_it_runs_low() {
 }
 
 #[test]
-fn a_queue_pair_in_error_takes_no_more_from_its_shared_queue_and_says_so() {
+fn a_queue_pair_in_error_stops_using_its_shared_queue_and_causes_an_event() {
     let mut t = Pair::new(&PairOptions { srq: true, ..PairOptions::default() });
     t.receive(B, 0, 1000);
     let end = t.ends[B];
     end.go_to(&mut t.world, State::Error);
     t.run();
-    // Expect: the event once; the shared queue's element is not flushed.
+    // Expect: the event occurs once, and the shared queue's element is not flushed.
     let told = t.events(B).iter().filter(|e| **e == Event::LastElementReached(end.qpn)).count();
     assert_eq!(told, 1);
     assert_eq!(t.received(B), []);
@@ -116,13 +116,13 @@ fn a_send_queue_drains() {
     end.go_to(&mut t.world, State::Sqd);
     t.write(A, 0, 0, 10);
     t.run();
-    // Expect: what was under way ends, the event comes, the new one waits.
+    // Expect: the request under way ends, the event occurs, and the new request waits.
     assert!(t.events(A).contains(&Event::SendQueueDrained(end.qpn)));
     assert_eq!(t.sent(A).len() + t.world.hosts[A].nic.query_qp(end.qpn).unwrap().sends as usize, 4);
     assert_eq!(end.state(&t.world), State::Sqd);
     end.go_to(&mut t.world, State::Rts);
     t.run();
-    // Expect: back in RTS, the rest goes.
+    // Expect: back in RTS, the waiting request is sent.
     assert_eq!(t.world.hosts[A].nic.query_qp(end.qpn).unwrap().sends, 0);
     t.tear_down();
 }
@@ -140,7 +140,7 @@ fn an_error_flushes_everything_in_order() {
     let late = t.write(A, 0, 0, 10);
     let late_receive = t.receive(A, 0, 10);
     t.run();
-    // Expect: every request once, flushed, in the order of posting; later ones too.
+    // Expect: every request is flushed once, in the order of posting; later ones too.
     let sent = t.sent(A);
     let expected: Vec<u64> = sends.into_iter().chain([late]).collect();
     assert_eq!(sent.iter().map(|c| c.wr_id).collect::<Vec<_>>(), expected);
@@ -162,7 +162,7 @@ fn a_receive_in_progress_is_flushed_with_the_rest() {
     let end = t.ends[B];
     end.go_to(&mut t.world, State::Error);
     t.world.run(Duration::from_micros(20));
-    // Expect: the element that holds half a message comes first.
+    // Expect: the element that holds half a message comes back first.
     let received = t.received(B);
     assert_eq!(received.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [first, second]);
     assert_eq!(statuses(&received), [Status::Flushed; 2]);
@@ -180,7 +180,7 @@ fn an_unreliable_queue_pair_stops_sending_and_can_go_on() {
     t.write(A, 0, 0, 10);
     t.write(A, 0, 0, 10);
     t.run();
-    // Expect: an error, the rest flushed, the state SQE.
+    // Expect: an error, the other requests flushed, and the state SQE.
     let expected = [Status::LocalProtection, Status::Flushed, Status::Flushed];
     assert_eq!(statuses(&t.sent(A)), expected);
     let end = t.ends[A];
@@ -189,14 +189,14 @@ fn an_unreliable_queue_pair_stops_sending_and_can_go_on() {
     let bytes = t.fill(A, 0, 10);
     t.write(A, 0, 0, 10);
     t.run();
-    // Expect: it sends again.
+    // Expect: the queue pair sends again.
     assert_eq!(t.bytes(B, 0, 10), bytes);
     t.tear_down();
 }
 
 #[test]
 fn many_small_pages_hold_a_message_together() {
-    // Expect: the same bytes whatever the pages, and not a byte elsewhere.
+    // Expect: the same bytes with all page sizes, and no byte elsewhere.
     for shift in [6, 7, 12] {
         let layout = Layout::Scattered { shift };
         let connect = ConnectOptions::default();
@@ -234,7 +234,7 @@ fn entries_are_gathered_and_scattered_in_their_order() {
     let send = SendOp::Send { imm: Some(9), to: None };
     t.post(A, send, Data::Sges(&sges), SendFlags::SIGNALED);
     t.run();
-    // Expect: 2500 bytes, in order, over the receive element's entries.
+    // Expect: 2500 bytes, in order, spread over the receive element's entries.
     let got = [t.bytes(B, 8000, 700), t.bytes(B, 0, 1300), t.bytes(B, 20_000, 500)].concat();
     assert_eq!(got, bytes);
     assert_eq!(t.received(B)[0].imm_or_key, 9);
@@ -252,7 +252,7 @@ fn zero_length_operations_complete() {
     let to = remora_nic::queue::Remote { addr: 1, rkey: 2 };
     t.post(A, SendOp::Write { to, imm: None }, Data::Sges(&[]), SendFlags::SIGNALED);
     t.run();
-    // Expect: all succeed; the key of an empty WRITE is not looked at; no byte changes.
+    // Expect: all succeed, the key of an empty WRITE is not checked, and no byte changes.
     assert_eq!(statuses(&t.sent(A)), [Status::Success; 4]);
     assert_eq!(t.received(B)[0].len, 0);
     assert_eq!(t.bytes(B, 0, 100), before);
@@ -270,7 +270,7 @@ fn a_ring_can_be_used_over_and_over() {
             t.send(A, 0, 100);
         }
         t.run();
-        // Expect: all of each round.
+        // Expect: all completions of each round.
         assert_eq!((t.sent(A).len(), t.received(B).len()), (4, 4), "round {round}");
     }
     t.tear_down();
@@ -284,20 +284,21 @@ fn a_receive_doorbell_in_error_is_flushed_too() {
     t.run();
     t.world.hosts[B].nic.handle_recv_doorbell(end.qpn, 2).unwrap();
     t.run();
-    // Expect: what the ring's owner wrote by itself comes back like what is posted.
+    // Expect: an element that the ring's owner wrote itself comes back like a posted one.
     assert_eq!(statuses(&t.received(B)), [Status::Flushed; 2]);
     t.tear_down();
 }
 
 #[test]
-fn a_queue_pair_that_is_reset_finds_no_completion_of_its_former_life() {
+fn a_reset_removes_the_queue_pairs_completions() {
     let mut t = Pair::standard();
     t.receive(A, 0, 100);
     t.write(A, 0, 0, 10);
     t.run();
     t.ends[A].modify(&mut t.world, &QpAttr { state: Some(State::Error), ..QpAttr::default() });
     t.run();
-    // Expect: the WRITE's success and the receive's flush wait, and go.
+    // Expect: the WRITE's success and the receive's flush are in the queues, and the reset removes
+    // them.
     t.ends[A].modify(&mut t.world, &QpAttr { state: Some(State::Reset), ..QpAttr::default() });
     t.run();
     assert_eq!((t.sent(A).len(), t.received(A).len()), (0, 0));

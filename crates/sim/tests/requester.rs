@@ -1,5 +1,4 @@
-//! The requester and the completer: what is lost, late or refused on the way, and what becomes of
-//! the request.
+//! The requester and the completer: requests whose packets are lost, late or refused.
 
 use core::time::Duration;
 
@@ -22,14 +21,14 @@ fn a_write_a_read_and_a_send_arrive() {
     let bytes = t.fill(A, 0, 10_000);
     t.write(A, 0, 20_000, 10_000);
     t.run();
-    // Expect: the bytes at B, one completion.
+    // Expect: the bytes are at B, with one completion.
     assert_eq!(t.bytes(B, 20_000, 10_000), bytes);
     assert_eq!(t.sent(A).len(), 1);
     t.read(A, 20_000, 40_000, 10_000);
     t.receive(B, 60_000, 20_000);
     t.send(A, 0, 10_000);
     t.run();
-    // Expect: both in order, the same bytes back and at B's receive element.
+    // Expect: both complete in order, and the same bytes are back at A and in B's receive element.
     assert!(t.sent(A).iter().all(|c| c.status == Status::Success && c.len == 10_000));
     assert_eq!(t.bytes(A, 40_000, 10_000), bytes);
     assert_eq!(t.bytes(B, 60_000, 10_000), bytes);
@@ -39,7 +38,8 @@ fn a_write_a_read_and_a_send_arrive() {
 
 #[test]
 fn message_sizes_around_the_mtu_arrive_whole() {
-    // Expect: for each length the right bytes, the right number of packets, none retransmitted.
+    // Expect: for each length the right bytes and the right number of packets, with no
+    // retransmission.
     for len in [0, 1, 3, 4, 1023, 1024, 1025, 2047, 2048, 2049, 32 * 1024, 33 * 1024 + 5] {
         let mut t = Pair::standard();
         let bytes = t.fill(A, 7, len);
@@ -62,13 +62,13 @@ fn message_sizes_around_the_mtu_arrive_whole() {
 }
 
 #[test]
-fn a_lost_data_packet_is_named_and_sent_again() {
+fn a_lost_data_packet_gets_a_sequence_nak_and_is_sent_again() {
     let mut t = Pair::standard();
     let bytes = t.fill(A, 0, 10_000);
     t.rule(Rule::nth(3, Fate::Drop, |p| p.is(Operation::Write)));
     t.write(A, 0, 20_000, 10_000);
     t.run();
-    // Expect: one NAK for PSN 102, no timeout, the bytes.
+    // Expect: one NAK for PSN 102, no timeout, and the bytes arrive.
     let naks = t.seen(|p| p.is_nak(Nak::PsnSequence));
     assert_eq!(naks.iter().map(|n| n.bth.psn.value()).collect::<Vec<_>>(), [102]);
     assert_eq!(t.world.hosts[A].nic.counters().timeouts, 0);
@@ -78,7 +78,7 @@ fn a_lost_data_packet_is_named_and_sent_again() {
 }
 
 #[test]
-fn a_lost_acknowledge_costs_a_timeout_and_nothing_twice() {
+fn a_lost_acknowledge_costs_a_timeout_and_the_message_is_received_once() {
     let mut t = Pair::standard();
     t.fill(A, 0, 100);
     t.receive(B, 0, 100);
@@ -86,7 +86,8 @@ fn a_lost_acknowledge_costs_a_timeout_and_nothing_twice() {
     t.rule(Rule::first(1, Fate::Drop, |p| p.is_ack()));
     t.send(A, 0, 100);
     t.run();
-    // Expect: the SEND again, acknowledged as a duplicate, one receive element used.
+    // Expect: the SEND is repeated and acknowledged as a duplicate, and one receive element is
+    // used.
     assert_eq!(statuses(&mut t, A), [Status::Success]);
     assert_eq!(t.received(B).len(), 1);
     assert_eq!(t.world.hosts[B].nic.counters().rx_duplicates, 1);
@@ -95,14 +96,14 @@ fn a_lost_acknowledge_costs_a_timeout_and_nothing_twice() {
 }
 
 #[test]
-fn a_later_acknowledge_makes_up_for_a_lost_one() {
+fn a_later_acknowledge_replaces_a_lost_one() {
     let mut t = Pair::standard();
     t.rule(Rule::first(1, Fate::Drop, |p| p.is_ack()));
     t.write(A, 0, 0, 100);
-    assert!(!t.world.run(Duration::from_micros(10)), "the first waits");
+    assert!(!t.world.run(Duration::from_micros(10)), "the first request must still wait");
     t.write(A, 0, 0, 100);
     t.run();
-    // Expect: both complete, nothing sent again.
+    // Expect: both complete, and no packet is sent again.
     assert_eq!(statuses(&mut t, A), [Status::Success; 2]);
     assert_eq!(t.world.hosts[A].nic.counters().tx_retransmitted, 0);
     t.tear_down();
@@ -110,7 +111,8 @@ fn a_later_acknowledge_makes_up_for_a_lost_one() {
 
 #[test]
 fn a_lost_read_response_is_asked_for_again() {
-    // Expect: whichever response is lost, the bytes come, and what came is not asked for again.
+    // Expect: whichever response is lost, the bytes arrive, and responses that arrived are not
+    // requested again.
     for lost in [1, 5, 10] {
         let mut t = Pair::standard();
         let bytes = t.fill(B, 0, 10 * 1024);
@@ -134,7 +136,7 @@ fn a_lost_atomic_result_is_replayed_not_executed_again() {
     t.rule(Rule::first(2, Fate::Drop, |p| p.is(Operation::AtomicAcknowledge)));
     t.fetch_add(A, 64, 10, 0);
     t.run();
-    // Expect: added once, the original back.
+    // Expect: one addition, and the original value at A.
     assert_eq!(t.word(B, 64), 15);
     assert_eq!(t.word(A, 0), 5);
     assert_eq!(t.seen(|p| p.is(Operation::FetchAdd)).len(), 3);
@@ -150,7 +152,7 @@ fn an_acknowledge_that_passes_a_read_implies_a_loss() {
     t.read(A, 0, 1000, 100);
     t.write(A, 0, 2000, 100);
     t.run();
-    // Expect: no wait for the timer, both in order.
+    // Expect: no timeout, and both complete in order.
     let counters = *t.world.hosts[A].nic.counters();
     assert_eq!((counters.implied_naks, counters.timeouts), (1, 0));
     assert_eq!(t.bytes(A, 1000, 100), bytes);
@@ -168,16 +170,16 @@ fn psns_wrap() {
     t.read(A, 20_000, 40_000, 10_000);
     t.fetch_add(A, 0, 1, 60_000);
     t.run();
-    // Expect: as anywhere else on the circle.
+    // Expect: the same as with PSNs that do not wrap.
     assert_eq!(statuses(&mut t, A), [Status::Success; 3]);
     assert_eq!(t.bytes(A, 40_000, 10_000), bytes);
     t.tear_down();
 }
 
 #[test]
-fn silence_shrinks_the_window_each_time() {
-    // What a slow peer has not got to yet would otherwise be sent to it in full once more a
-    // timeout: with a few queue pairs, more than it can do in that time.
+fn each_timeout_shrinks_the_window() {
+    // A slow peer would otherwise get the full window again after each timeout. With a few queue
+    // pairs, this is more than it can process in that time.
     let connect = ConnectOptions { retry_cnt: 6, ..ConnectOptions::default() };
     let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
     t.rule(Rule::all(Fate::Drop, |p| p.is(Operation::Write)));
@@ -216,8 +218,8 @@ fn a_receiver_that_becomes_ready_is_waited_for() {
 
 #[test]
 fn sequence_naks_of_a_receiver_that_is_not_ready_use_up_no_retries() {
-    // As from Linux rxe, which names the first packet behind the one that it was not ready for. On
-    // a slow link such a NAK comes when the wait is over, and looks like a loss.
+    // Linux rxe sends such NAKs: it names the first packet behind the one that it was not ready
+    // for. On a slow link the NAK arrives after the wait, and looks like a loss.
     let link = LinkOptions { latency: Duration::from_micros(50), ..LinkOptions::default() };
     let mut t = Pair::new(&PairOptions { link, ..PairOptions::default() });
     let bytes = t.fill(A, 0, 3000);
@@ -238,13 +240,13 @@ fn sequence_naks_of_a_receiver_that_is_not_ready_use_up_no_retries() {
 }
 
 #[test]
-fn a_receiver_that_stays_away_ends_the_connection() {
+fn a_receiver_that_is_never_ready_ends_the_connection() {
     let connect = ConnectOptions { rnr_retry: 3, ..ConnectOptions::default() };
     let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
     t.send(A, 0, 10);
     t.write(A, 0, 0, 10);
     t.run();
-    // Expect: first try and 3 retries, then an error and the rest flushed; B lives on.
+    // Expect: one try and 3 retries, then an error and the rest flushed; B's queue pair stays up.
     assert_eq!(t.seen(|p| p.is_rnr()).len(), 4);
     assert_eq!(statuses(&mut t, A), [Status::RnrRetryExceeded, Status::Flushed]);
     assert_eq!(t.ends[A].state(&t.world), State::Error);
@@ -261,7 +263,7 @@ fn a_peer_that_is_gone_ends_the_connection() {
     t.read(A, 0, 100, 10);
     t.receive(A, 500, 10);
     t.run();
-    // Expect: first try and 2 retries, 4.096 µs · 2^8 apart, then all is flushed.
+    // Expect: one try and 2 retries, 4.096 µs · 2^8 apart, and then all requests are flushed.
     let tries = t.seen(|p| p.is(Operation::Write));
     assert_eq!(tries.len(), 3);
     let wait = Duration::from_nanos(4096 << 8);
@@ -279,7 +281,7 @@ fn a_card_has_a_shortest_wait_for_acknowledges() {
     t.rule(Rule::all(Fate::Drop, |p| p.from == A));
     t.write(A, 0, 0, 10);
     t.run();
-    // Expect: the queue pair asks for a millisecond, and waits for twenty.
+    // Expect: the queue pair asks for a millisecond, but the card waits for twenty.
     let tries = t.seen(|p| p.is(Operation::Write));
     assert_eq!(tries[1].at.since(tries[0].at), Duration::from_millis(20));
     t.tear_down();
@@ -296,7 +298,8 @@ fn a_fenced_write_waits_for_the_read_before_it() {
     let flags = SendFlags::SIGNALED | SendFlags::FENCE;
     t.post(A, SendOp::Write { to: target, imm: None }, Data::Sges(&[sge]), flags);
     t.run();
-    // Expect: the READ saw what was there before the WRITE, which left after its last response.
+    // Expect: the READ returns the bytes from before the WRITE, and the WRITE is sent after the
+    // READ's last response.
     assert_eq!(t.bytes(A, 10_000, 5000), old);
     assert_eq!(t.bytes(B, 0, 5000), new);
     let write = t.seen(|p| p.is(Operation::Write))[0].at;
@@ -312,7 +315,8 @@ fn inline_data_is_sent_again_from_the_element() {
     t.rule(Rule::first(1, Fate::Drop, |p| p.is(Operation::Write)));
     t.post(A, SendOp::Write { to, imm: None }, Data::Inline(&data), SendFlags::SIGNALED);
     t.run();
-    // Expect: the bytes, though the first packet was lost and there is no buffer.
+    // Expect: the bytes arrive, although the first packet was lost and there is no buffer to read
+    // again.
     assert_eq!(t.bytes(B, 0, 200), data);
     t.tear_down();
 }
@@ -329,13 +333,13 @@ fn unsignaled_work_is_reported_only_when_it_fails() {
     t.rule(Rule::all(Fate::Drop, |_| true));
     t.post(A, write, Data::Sges(&[sge]), SendFlags::empty());
     t.run();
-    // Expect: nothing for the first, the error for the second.
+    // Expect: no completion for the first request, and an error for the second.
     assert_eq!(statuses(&mut t, A), [Status::RetryExceeded]);
     t.tear_down();
 }
 
 #[test]
-fn a_queue_pair_that_found_the_pool_full_goes_on_when_it_has_room() {
+fn a_queue_pair_continues_when_the_full_pool_has_room_again() {
     let options = PairOptions { config: |c| c.max_outstanding = 3, ..PairOptions::default() };
     let mut t = Pair::new(&options);
     let [other_a, other_b] = [A, B].map(|i| {
@@ -354,8 +358,8 @@ fn a_queue_pair_that_found_the_pool_full_goes_on_when_it_has_room() {
     let request = SendRequest { wr_id: 1, op, data: Data::Sges(&[sge]), flags };
     other_a.post_send(&mut t.world, &request).unwrap();
     t.run();
-    // Expect: both finish, though the pool was full of the first one's when the second came, and
-    // the card did not spin meanwhile.
+    // Expect: both finish, although the first one's messages filled the pool when the second
+    // began. The card does not loop meanwhile.
     assert_eq!(statuses(&mut t, A), [Status::Success; 40]);
     assert_eq!(Endpoint::drain(&mut t.world, A, other_a.send_cq).len(), 1);
     assert!(t.world.hosts[A].nic.counters().pool_full > 0);
@@ -371,7 +375,7 @@ fn the_smallest_turn_still_moves_both_directions() {
         t.fetch_add(of, 300_000, 1, 400_000);
     }
     t.run();
-    // Expect: answers and requests share even a turn of one byte.
+    // Expect: answers and requests both progress, even with a turn of one byte.
     assert_eq!(statuses(&mut t, A), [Status::Success; 3]);
     assert_eq!(statuses(&mut t, B), [Status::Success; 3]);
     t.tear_down();
@@ -383,7 +387,7 @@ fn congestion_marks_do_not_stop_the_sender_until_the_timer() {
     t.rule(Rule::all(Fate::Mark, |p| p.from == A));
     t.write(A, 0, 0, 1 << 20);
     t.run();
-    // Expect: notifications, a smaller window, and an acknowledge in time all the same.
+    // Expect: notifications, a smaller window, and still an acknowledge before the timer expires.
     let counters = *t.world.hosts[A].nic.counters();
     assert!(counters.rx_cnps > 1);
     assert_eq!(counters.timeouts, 0);
@@ -391,28 +395,28 @@ fn congestion_marks_do_not_stop_the_sender_until_the_timer() {
 }
 
 #[test]
-fn a_nak_that_its_packet_overtook_still_acknowledges() {
+fn a_nak_overtaken_by_its_missing_packet_still_acknowledges() {
     let options = PairOptions {
         connect: ConnectOptions { timeout: 14, ..ConnectOptions::default() },
         ..PairOptions::default()
     };
     let mut t = Pair::new(&options);
     t.world.driver.receive_delay = Duration::from_micros(5);
-    // B gets the packets 2, 1, 2 as one batch.
+    // B gets packets 2, 1 and 2 as one batch.
     let first =
         |p: &remora_sim::packet::Seen| p.op.is_some_and(|op| op.position == Position::First);
     t.rule(Rule::first(1, Fate::Delay(Duration::from_micros(1)), first));
     t.rule(Rule::first(1, Fate::Echo(Duration::from_micros(2)), |p| p.is(Operation::Write)));
     t.write(A, 0, 0, 2000);
     t.run();
-    // Expect: done within the first round trip, not by a timeout of 67 ms.
+    // Expect: done within the first round trip, without the timeout of 67 ms.
     assert_eq!(t.world.hosts[A].nic.counters().timeouts, 0);
     assert_eq!(statuses(&mut t, A), [Status::Success]);
     t.tear_down();
 }
 
 #[test]
-fn a_refused_element_is_reported_in_its_turn() {
+fn a_refused_element_completes_in_order() {
     let queues = QueueOptions { inline: 0, ..QueueOptions::default() };
     let mut t = Pair::new(&PairOptions { queues, ..PairOptions::default() });
     t.write(A, 0, 0, 100);
@@ -422,7 +426,7 @@ fn a_refused_element_is_reported_in_its_turn() {
     t.post(A, SendOp::Write { to, imm: None }, Data::Sges(&[sge]), SendFlags::empty());
     t.write(A, 0, 0, 100);
     t.run();
-    // Expect: the one before it succeeds, it fails, the one behind it is flushed.
+    // Expect: the request before it succeeds, it fails, and the request behind it is flushed.
     let expected = [Status::Success, Status::LocalProtection, Status::Flushed];
     assert_eq!(statuses(&mut t, A), expected);
     t.tear_down();
@@ -442,7 +446,7 @@ fn a_window_with_overlapping_reads_respects_the_peers_limit() {
         t.fetch_add(A, 200_000, 1, 500_000 + i * 8);
     }
     t.run();
-    // Expect: never more than two at once, so that B has nothing to refuse.
+    // Expect: never more than two READs at once, so B refuses none.
     assert_eq!(statuses(&mut t, A), [Status::Success; 12]);
     assert_eq!(t.bytes(A, 100_000, 100_000), bytes);
     assert_eq!(t.bytes(A, 300_000, 100_000), bytes);

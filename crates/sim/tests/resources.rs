@@ -1,4 +1,4 @@
-//! What verbs lets a program change while it is in use: queues, regions, states.
+//! Objects that a program may change while they are in use: queues, regions, attributes.
 
 use core::time::Duration;
 
@@ -18,7 +18,7 @@ fn statuses(entries: &[Completion]) -> Vec<Status> {
 }
 
 #[test]
-fn entries_carry_the_time_at_which_they_were_written() {
+fn completion_entries_carry_the_time_at_which_they_were_written() {
     let mut t = Pair::standard();
     let posted = t.world.now;
     t.receive(B, 0, 100);
@@ -49,7 +49,7 @@ fn a_completion_queue_grows_and_shrinks_in_use() {
 }
 
 #[test]
-fn a_moderated_queue_tells_of_several_or_when_time_is_up() {
+fn a_moderated_queue_notifies_after_a_count_or_a_period() {
     let mut t = Pair::standard();
     let cq = t.ends[B].recv_cq;
     let period = Duration::from_micros(100);
@@ -65,7 +65,7 @@ fn a_moderated_queue_tells_of_several_or_when_time_is_up() {
             t.send(A, 0, 10);
         }
         t.world.run(Duration::from_micros(50));
-        // Expect: three are told at once, two when the period is over.
+        // Expect: three entries cause a notification at once, two when the period is over.
         assert_eq!(told(&mut t), usize::from(!quietly), "{messages} messages");
         t.run();
         assert_eq!(told(&mut t), usize::from(quietly), "{messages} messages");
@@ -75,7 +75,7 @@ fn a_moderated_queue_tells_of_several_or_when_time_is_up() {
 }
 
 #[test]
-fn a_shared_receive_queue_moves_with_what_is_posted_to_it() {
+fn a_resized_shared_receive_queue_keeps_its_posted_elements() {
     let mut t = Pair::new(&PairOptions { srq: true, ..PairOptions::default() });
     let srq = t.ends[B].srq.unwrap();
     let posted: Vec<u64> = (0..5).map(|i| t.receive(B, i * 100, 100)).collect();
@@ -100,7 +100,7 @@ fn a_shared_receive_queue_moves_with_what_is_posted_to_it() {
 }
 
 #[test]
-fn a_region_changes_its_bytes_domain_and_permissions_under_its_key() {
+fn a_region_keeps_its_key_when_its_memory_domain_and_permissions_change() {
     let mut t = Pair::standard();
     let key = t.regions[B].key;
     let Host { nic, memory, .. } = &mut t.world.hosts[B];
@@ -113,7 +113,7 @@ fn a_region_changes_its_bytes_domain_and_permissions_under_its_key() {
     let bytes = t.fill(A, 0, 100);
     t.ask(A, SendOp::Write { to, imm: None }, 0, 100);
     t.run();
-    // Expect: addresses from zero on, in the new memory.
+    // Expect: addresses count from zero, in the new memory.
     assert_eq!(statuses(&t.sent(A)), [Status::Success]);
     assert_eq!(t.world.hosts[B].memory.slice(other + 16, 100), bytes);
 
@@ -125,16 +125,16 @@ fn a_region_changes_its_bytes_domain_and_permissions_under_its_key() {
     let pd = nic.alloc_pd().unwrap();
     let change = MrChange { pd: Some(pd), ..MrChange::default() };
     assert_eq!(nic.rereg_mr(key, change), Ok(key));
-    assert!(nic.dealloc_pd(pd).is_err(), "the region belongs to it");
+    assert!(nic.dealloc_pd(pd).is_err(), "a region still belongs to the domain");
     t.ask(A, SendOp::Write { to, imm: None }, 0, 100);
     t.run();
-    // Expect: the queue pair is of another domain now.
+    // Expect: the region is not in the queue pair's domain any more.
     assert_eq!(statuses(&t.sent(A)), [Status::RemoteAccess]);
     assert_eq!(t.world.hosts[B].nic.counters().refused_domain, 1);
 }
 
 #[test]
-fn a_null_region_swallows_writes_and_gives_zeroes() {
+fn a_null_region_discards_writes_and_reads_as_zeroes() {
     let mut t = Pair::standard();
     let (pd_a, pd_b) = (t.ends[A].pd, t.ends[B].pd);
     let nulls = [(A, pd_a), (B, pd_b)].map(|(of, pd)| {
@@ -143,14 +143,14 @@ fn a_null_region_swallows_writes_and_gives_zeroes() {
     });
     let bytes = t.fill(A, 0, 3000);
     let to = t.remote(B, 0);
-    // A message whose middle is nowhere.
+    // A message whose middle comes from the null region.
     let hole = Sge { addr: 0xFFFF_0000_0000, len: 1500, lkey: nulls[A] };
     let sges = [t.sge(A, 0, 1000), hole, t.sge(A, 1000, 501)];
     t.post(A, SendOp::Write { to, imm: None }, Data::Sges(&sges), SendFlags::SIGNALED);
     t.run();
     let expected = [&bytes[..1000], &[0; 1500], &bytes[1000..1501]].concat();
     assert_eq!(t.bytes(B, 0, 3001), expected);
-    // A message of which only the end is wanted; a READ of which nothing is.
+    // A message of which only the end is stored, and a READ whose data is discarded.
     let into = [Sge { addr: 0, len: 2000, lkey: nulls[B] }, t.sge(B, 10_000, 1000)];
     let request = remora_nic::queue::RecvRequest { wr_id: 1, sges: &into };
     t.ends[B].post_recv(&mut t.world, &request).unwrap();
@@ -161,7 +161,7 @@ fn a_null_region_swallows_writes_and_gives_zeroes() {
     t.run();
     assert_eq!(t.bytes(B, 10_000, 1000), bytes[2000..]);
     assert_eq!(statuses(&t.sent(A)), [Status::Success; 3]);
-    // Its key is not for peers, and it cannot be changed.
+    // Its key is not valid for peers, and it cannot be changed.
     let rkey = nulls[B];
     let nic = &mut t.world.hosts[B].nic;
     assert_eq!(nic.rereg_mr(rkey, MrChange::default()), Err(RegMrError::UnknownKey));
@@ -186,14 +186,14 @@ fn a_region_may_have_no_bytes() {
     t.ask(A, SendOp::Write { to, imm: None }, 0, 0);
     t.ask(A, SendOp::Write { to, imm: None }, 0, 1);
     t.run();
-    // Expect: nothing fits but nothing.
+    // Expect: only an empty access is within the region.
     assert_eq!(statuses(&t.sent(A)), [Status::Success, Status::RemoteAccess]);
     t.world.hosts[B].nic.dereg_mr(key).unwrap();
     t.tear_down();
 }
 
 #[test]
-fn a_queue_pair_says_all_that_was_set() {
+fn a_query_returns_all_attributes_that_were_set() {
     let mut t = Pair::standard();
     let end = t.ends[A];
     let info = t.world.hosts[A].nic.query_qp(end.qpn).unwrap();
@@ -204,13 +204,13 @@ fn a_queue_pair_says_all_that_was_set() {
     assert_eq!((attr.max_rd_atomic, attr.max_dest_rd_atomic), (Some(8), Some(8)));
     assert_eq!(attr.dest_qp, Some(t.ends[B].qpn));
     assert_eq!((attr.sq_psn.unwrap().value(), attr.rq_psn.unwrap().value()), (100, 5000));
-    // In RTS, permissions and the RNR wait may change.
+    // In RTS, permissions and the RNR timer may change.
     let change =
         QpAttr { access: Some(Access::REMOTE_READ), min_rnr_timer: Some(12), ..QpAttr::default() };
     end.modify(&mut t.world, &change);
     let attr = t.world.hosts[A].nic.query_qp(end.qpn).unwrap().attr;
     assert_eq!((attr.access, attr.min_rnr_timer), (Some(Access::REMOTE_READ), Some(12)));
-    // Draining shows until what was outstanding is done.
+    // The query shows draining until the outstanding requests are done.
     t.write(A, 0, 0, 50_000);
     t.world.run(Duration::from_nanos(300));
     end.go_to(&mut t.world, State::Sqd);

@@ -1,4 +1,5 @@
-//! The responder, packet by packet: past, in order and future; and what it must refuse.
+//! The responder, packet by packet: duplicate, expected and future PSNs, and the requests that it
+//! must refuse.
 
 use remora_nic::psn::Psn;
 use remora_nic::qp::State;
@@ -21,7 +22,7 @@ fn statuses(t: &mut Pair, of: usize) -> Vec<Status> {
     t.sent(of).iter().map(|c| c.status).collect()
 }
 
-/// B has answered with this NAK, and its queue pair is in ERROR.
+/// Checks that B has answered with this NAK, and that its queue pair is in ERROR.
 fn assert_refused(t: &mut Pair, nak: Nak, status: Status) {
     assert_eq!(t.seen(|p| p.is_nak(nak)).len(), 1, "one NAK {nak:?}");
     assert_eq!(statuses(t, A), [status]);
@@ -33,7 +34,7 @@ fn assert_refused(t: &mut Pair, nak: Nak, status: Status) {
     assert!(t.events(B).contains(&told));
 }
 
-/// A request by hand: a WRITE of these bytes to the start of B's region.
+/// Sends a forged request: a WRITE of these bytes to the start of B's region.
 fn forge_write(t: &mut Pair, psn: u32, bytes: &[u8]) {
     let Remote { addr, rkey } = t.remote(B, 0);
     let reth = Reth { addr, rkey, len: bytes.len() as u32 };
@@ -42,44 +43,44 @@ fn forge_write(t: &mut Pair, psn: u32, bytes: &[u8]) {
 }
 
 #[test]
-fn in_order_is_carried_out_and_acknowledged() {
+fn the_expected_psn_is_executed_and_acknowledged() {
     let mut t = Pair::standard();
     forge_write(&mut t, 100, &[7; 20]);
     t.run();
-    // Expect: the bytes, an acknowledge with MSN 1.
+    // Expect: the bytes are written, and an acknowledge has MSN 1.
     assert_eq!(t.bytes(B, 0, 20), [7; 20]);
     let acks = t.seen(|p| p.is_ack());
     assert_eq!((acks[0].bth.psn.value(), acks[0].ext.aeth.msn), (100, 1));
 }
 
 #[test]
-fn the_past_is_acknowledged_and_not_carried_out() {
+fn a_duplicate_psn_is_acknowledged_and_not_executed() {
     let mut t = Pair::standard();
     forge_write(&mut t, 100, &[7; 20]);
     forge_write(&mut t, 100, &[8; 20]);
     forge_write(&mut t, 99, &[9; 20]);
     t.run();
-    // Expect: only the first has an effect; one acknowledge for all.
+    // Expect: only the first request is executed, and one acknowledge covers all.
     assert_eq!(t.bytes(B, 0, 20), [7; 20]);
     assert!(t.seen(|p| p.is_ack()).iter().all(|a| a.bth.psn.value() == 100));
     assert_eq!(t.world.hosts[B].nic.counters().rx_duplicates, 2);
 }
 
 #[test]
-fn the_future_is_refused_once() {
+fn a_future_psn_gets_one_sequence_nak() {
     let mut t = Pair::standard();
     for psn in [102, 103, 104] {
         forge_write(&mut t, psn, &[7; 20]);
         t.run();
     }
-    // Expect: no effect, a single NAK that names what is missing.
+    // Expect: no effect, and a single NAK with the missing PSN.
     assert_ne!(t.bytes(B, 0, 20), [7; 20]);
     let naks = t.seen(|p| p.is_nak(Nak::PsnSequence));
     assert_eq!(naks.iter().map(|n| n.bth.psn.value()).collect::<Vec<_>>(), [100]);
     forge_write(&mut t, 100, &[8; 20]);
     forge_write(&mut t, 103, &[9; 20]);
     t.run();
-    // Expect: after the missing one, the next gap is named again.
+    // Expect: after the missing packet has arrived, the next gap gets a NAK again.
     assert_eq!(t.bytes(B, 0, 20), [8; 20]);
     assert_eq!(t.seen(|p| p.is_nak(Nak::PsnSequence))[1].bth.psn.value(), 101);
 }
@@ -96,14 +97,14 @@ fn a_repeated_read_is_executed_again() {
     let ext = Extensions { reth: Reth { addr, rkey, len: 8 }, ..Extensions::default() };
     t.forge(A, 100, op(Operation::ReadRequest, Position::Only), &ext, &[]);
     t.run();
-    // Expect: a second response; A, which has its data, takes no notice of it.
+    // Expect: a second response, which A ignores since it has its data.
     assert_eq!(t.seen(|p| p.is(Operation::ReadResponse)).len(), 1);
     assert_eq!(t.bytes(A, 100, 8), [1; 8]);
     let other = Reth { addr: addr + 8, rkey, len: 8 };
     let ext = Extensions { reth: other, ..Extensions::default() };
     t.forge(A, 100, op(Operation::ReadRequest, Position::Only), &ext, &[]);
     t.run();
-    // Expect: a repetition that asks for something else is none.
+    // Expect: a duplicate PSN with another request is dropped.
     assert_eq!(t.world.hosts[B].nic.counters().drop_stale_duplicate, 1);
     assert_eq!(t.seen(|p| p.is(Operation::ReadResponse)).len(), 1);
 }
@@ -115,7 +116,7 @@ fn a_stale_key_is_refused() {
     t.world.hosts[B].nic.dereg_mr(to.rkey).unwrap();
     t.ask(A, SendOp::Write { to, imm: None }, 0, 10);
     t.run();
-    // Expect: remote access error on both sides.
+    // Expect: a remote access error on both sides.
     assert_refused(&mut t, Nak::RemoteAccess, Status::RemoteAccess);
     assert_eq!(t.world.hosts[B].nic.counters().refused_key, 1);
 }
@@ -129,7 +130,7 @@ fn a_key_of_another_domain_is_refused() {
     let to = Remote { rkey: key, ..t.remote(B, 0) };
     t.ask(A, SendOp::Read { from: to }, 0, 10);
     t.run();
-    // Expect: remote access error, counted by its cause.
+    // Expect: a remote access error, counted by its cause.
     assert_refused(&mut t, Nak::RemoteAccess, Status::RemoteAccess);
     assert_eq!(t.world.hosts[B].nic.counters().refused_domain, 1);
 }
@@ -142,7 +143,7 @@ fn an_access_out_of_bounds_is_refused_and_writes_nothing() {
     let before = t.bytes(B, (1 << 20) - 4000, 4000);
     t.ask(A, SendOp::Write { to, imm: None }, 0, 5000);
     t.run();
-    // Expect: not even the part within the region is written.
+    // Expect: nothing is written, not even the part within the region.
     assert_refused(&mut t, Nak::RemoteAccess, Status::RemoteAccess);
     assert_eq!(t.bytes(B, (1 << 20) - 4000, 4000), before);
     assert_eq!(t.world.hosts[B].nic.counters().refused_bounds, 1);
@@ -150,7 +151,8 @@ fn an_access_out_of_bounds_is_refused_and_writes_nothing() {
 
 #[test]
 fn missing_permissions_are_refused() {
-    // Expect: the region's and the queue pair's permissions both count, for each kind of access.
+    // Expect: for each kind of access, the permissions of both the region and the queue pair are
+    // needed.
     let region = Access::LOCAL_WRITE | Access::REMOTE_READ;
     let cases: [(Access, Access, usize); 4] = [
         (region, Access::all(), 0),
@@ -192,10 +194,10 @@ fn op_codes_out_of_order_are_refused() {
             t.forge(A, 100 + i as u32, op(operation, position), &ext, &vec![1; payload]);
             t.run();
         }
-        // Expect: an invalid request ends the connection.
+        // Expect: an invalid request error ends the connection.
         assert_eq!(t.seen(|p| p.is_nak(Nak::InvalidRequest)).len(), 1, "{order:?}");
         assert_eq!(t.ends[B].state(&t.world), State::Error);
-        assert_eq!(t.received(B).len(), 1, "the receive element comes back");
+        assert_eq!(t.received(B).len(), 1, "the receive element must come back");
         t.tear_down();
     }
 }
@@ -203,7 +205,8 @@ fn op_codes_out_of_order_are_refused() {
 #[test]
 fn wrong_lengths_are_refused() {
     use Position::{First, Last, Only};
-    // Expect: FIRST must be full, LAST not empty, and the sum what the RETH says.
+    // Expect: FIRST must be full, LAST must not be empty, and the lengths must add up to that of
+    // the RETH.
     let messages: [&[(Position, usize)]; 5] = [
         &[(First, 1000)],
         &[(First, 1024), (Last, 0)],
@@ -231,7 +234,8 @@ fn a_message_too_long_for_its_receive_element_is_refused() {
     let before = t.bytes(B, 2000, 2000);
     t.send(A, 0, 2001);
     t.run();
-    // Expect: an invalid request; the receiver is told of the length; nothing beyond the element.
+    // Expect: an invalid request error; the receiver gets a length error, and nothing is written
+    // beyond the element.
     assert_refused(&mut t, Nak::InvalidRequest, Status::RemoteInvalidRequest);
     let ended: Vec<Status> = t.received(B).iter().map(|c| c.status).collect();
     assert_eq!(ended, [Status::LocalLength, Status::Flushed]);
@@ -243,7 +247,7 @@ fn a_message_too_long_for_its_receive_element_is_refused() {
 fn more_reads_than_agreed_are_refused() {
     let connect = ConnectOptions { max_dest_rd_atomic: 2, ..ConnectOptions::default() };
     let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
-    // All arrive as one batch, before the first is answered.
+    // All requests arrive as one batch, before B answers the first.
     t.world.driver.receive_delay = core::time::Duration::from_micros(1);
     let Remote { addr, rkey } = t.remote(B, 0);
     let ext = Extensions { reth: Reth { addr, rkey, len: 8 }, ..Extensions::default() };
@@ -251,7 +255,7 @@ fn more_reads_than_agreed_are_refused() {
         t.forge(A, psn, op(Operation::ReadRequest, Position::Only), &ext, &[]);
     }
     t.run();
-    // Expect: the third ends the connection.
+    // Expect: the third request ends the connection.
     assert_eq!(t.world.hosts[B].nic.counters().refused_too_many_reads, 1);
     assert_eq!(t.seen(|p| p.is_nak(Nak::InvalidRequest)).len(), 1);
     assert_eq!(t.ends[B].state(&t.world), State::Error);
@@ -263,7 +267,7 @@ fn an_atomic_off_its_alignment_is_refused() {
     let mut t = Pair::standard();
     t.fetch_add(A, 4, 1, 0);
     t.run();
-    // Expect: an invalid request.
+    // Expect: an invalid request error.
     assert_refused(&mut t, Nak::InvalidRequest, Status::RemoteInvalidRequest);
 }
 
@@ -274,7 +278,7 @@ fn memory_that_cannot_be_reached_is_an_operational_error() {
     t.world.hosts[B].memory.break_range(place);
     t.fetch_add(A, 0, 1, 0);
     t.run();
-    // Expect: the peer is told that the responder failed.
+    // Expect: the peer gets a remote operational error.
     assert_refused(&mut t, Nak::RemoteOperational, Status::RemoteOperation);
     assert_eq!(t.world.hosts[B].nic.counters().refused_memory, 1);
 }
@@ -285,7 +289,7 @@ fn strom_op_codes_need_an_agreement() {
     let mut t = Pair::standard();
     t.forge(A, 100, rpc, &Extensions::default(), &[1; 16]);
     t.run();
-    // Expect: on a standard queue pair, an unknown op-code: an invalid request.
+    // Expect: an invalid request error, since a standard queue pair does not know the op-code.
     assert_eq!(t.seen(|p| p.is_nak(Nak::InvalidRequest)).len(), 1);
     assert_eq!(t.world.hosts[B].nic.counters().drop_opcode, 1);
     let connect = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
@@ -293,12 +297,12 @@ fn strom_op_codes_need_an_agreement() {
     let reth = Reth { len: 16, ..Reth::default() };
     t.forge(A, 100, rpc, &Extensions { reth, ..Extensions::default() }, &[1; 16]);
     t.run();
-    // Expect: where it is agreed, refused for what it says.
+    // Expect: with the agreement, the call itself is refused.
     assert_eq!(t.world.hosts[B].nic.counters().refused_bad_call, 1);
 }
 
 #[test]
-fn an_unknown_op_code_ends_the_connection_only_in_its_place_and_from_the_peer() {
+fn an_unknown_op_code_ends_the_connection_only_with_the_expected_psn_from_the_peer() {
     let unknown = Op { code: 0x1F, ..*op(Operation::Acknowledge, Position::Only) };
     let mut t = Pair::standard();
     t.forge(A, 99, &unknown, &Extensions::default(), &[]);
@@ -308,34 +312,34 @@ fn an_unknown_op_code_ends_the_connection_only_in_its_place_and_from_the_peer() 
     let wire = Wire::craft((stranger, address(B)), &bth, &unknown, &Extensions::default(), &[]);
     t.world.inject(wire);
     t.run();
-    // Expect: neither a wrong PSN nor a stranger's packet does any harm.
+    // Expect: a wrong PSN or a packet from another host does no harm.
     assert_eq!(t.ends[B].state(&t.world), State::Rts);
     assert_eq!(t.world.hosts[B].nic.counters().drop_wrong_source, 1);
     t.forge(A, 100, &unknown, &Extensions::default(), &[]);
     t.run();
-    // Expect: the expected PSN with an op-code that is none is an invalid request.
+    // Expect: the expected PSN with an unknown op-code is an invalid request.
     assert_eq!(t.ends[B].state(&t.world), State::Error);
 }
 
 #[test]
-fn a_region_that_ends_while_it_is_read_ends_the_connection() {
+fn a_read_of_a_region_that_is_gone_ends_the_connection() {
     let options = PairOptions { config: |c| c.burst_bytes = 1024, ..PairOptions::default() };
     let mut t = Pair::new(&options);
     t.read(A, 0, 200_000, 20_000);
     while t.seen(|p| p.is(Operation::ReadRequest)).is_empty() {
         t.world.step();
     }
-    // The request has left; its region ends before it arrives.
+    // The request is sent, and its region is deregistered before it arrives.
     let key = t.regions[B].key;
     t.world.hosts[B].nic.dereg_mr(key).unwrap();
     t.run();
-    // Expect: remote access error, no data.
+    // Expect: a remote access error, and no data.
     assert_refused(&mut t, Nak::RemoteAccess, Status::RemoteAccess);
     assert!(t.seen(|p| p.is(Operation::ReadResponse)).is_empty());
 }
 
 #[test]
-fn a_region_that_ends_between_a_read_and_its_repetition_ends_the_connection() {
+fn a_repeated_read_of_a_region_that_is_gone_ends_the_connection() {
     let mut t = Pair::standard();
     t.rule(Rule::nth(3, Fate::Drop, |p| p.is(Operation::ReadResponse)));
     t.rule(Rule::all(Fate::Delay(core::time::Duration::from_micros(50)), |p| {
@@ -348,7 +352,7 @@ fn a_region_that_ends_between_a_read_and_its_repetition_ends_the_connection() {
     let key = t.regions[B].key;
     t.world.hosts[B].nic.dereg_mr(key).unwrap();
     t.run();
-    // Expect: the repetition is refused at the PSN that is missing.
+    // Expect: a NAK for the repetition, with the missing PSN.
     assert_refused(&mut t, Nak::RemoteAccess, Status::RemoteAccess);
     assert_eq!(t.seen(|p| p.is_nak(Nak::RemoteAccess))[0].bth.psn.value(), 102);
 }
@@ -362,13 +366,13 @@ fn a_send_that_invalidates_ends_the_key() {
     t.receive(B, 0, 100);
     t.ask(A, SendOp::SendInvalidate { rkey: other }, 0, 100);
     t.run();
-    // Expect: the receiver is told which key has ended.
+    // Expect: the receiver's completion has the invalidated key.
     let got = t.received(B)[0];
     assert_eq!((got.status, got.imm_or_key), (Status::Success, other));
     t.sent(A);
     t.ask(A, SendOp::Write { to: Remote { rkey: other, ..t.remote(B, 0) }, imm: None }, 0, 10);
     t.run();
-    // Expect: it opens nothing any more, but can still be deregistered.
+    // Expect: the key gives no access any more, but can still be deregistered.
     assert_refused(&mut t, Nak::RemoteAccess, Status::RemoteAccess);
     t.world.hosts[B].nic.dereg_mr(other).unwrap();
     assert_ne!(key, other);
@@ -383,7 +387,7 @@ fn invalidating_a_key_that_does_not_allow_it_is_refused() {
     let rkey = t.regions[B].key;
     t.ask(A, SendOp::SendInvalidate { rkey }, 0, 100);
     t.run();
-    // Expect: an access error; the receive element comes back with an error.
+    // Expect: a remote access error, and the receive element comes back with an error.
     assert_refused(&mut t, Nak::RemoteAccess, Status::RemoteAccess);
     assert_ne!(t.received(B)[0].status, Status::Success);
     t.tear_down();
@@ -397,18 +401,18 @@ fn compare_and_swap_swaps_only_what_it_compares() {
     t.ask(A, SendOp::CompareSwap { at, compare: 7, swap: 9 }, 0, 8);
     t.ask(A, SendOp::CompareSwap { at, compare: 7, swap: 11 }, 8, 8);
     t.run();
-    // Expect: the first swaps, the second only sees.
+    // Expect: the first request swaps, the second only returns the value.
     assert_eq!((t.word(A, 0), t.word(A, 8), t.word(B, 0)), (7, 9, 9));
     let atomic = AtomicEth { addr: at.addr, rkey: at.rkey, swap_add: 1, compare: 9 };
     let ext = Extensions { atomic, ..Extensions::default() };
     t.forge(A, 101, op(Operation::CompareSwap, Position::Only), &ext, &[]);
     t.run();
-    // Expect: a repetition is not executed, whatever it says.
+    // Expect: a duplicate PSN is not executed, whatever it asks for.
     assert_eq!(t.word(B, 0), 9);
 }
 
-/// Where the answer to an atomic is lost, nothing else may be taken for it (soft-RoCE takes a plain
-/// acknowledge of its PSN, and completes without the result).
+/// If the answer to an atomic is lost, no other acknowledge may complete the atomic. (soft-RoCE
+/// accepts a plain acknowledge with the atomic's PSN, and completes it without a result.)
 #[test]
 fn an_atomic_is_acknowledged_by_its_answer_only() {
     let mut t = Pair::standard();
@@ -420,7 +424,7 @@ fn an_atomic_is_acknowledged_by_its_answer_only() {
     t.forge(A, 101, op(Operation::FetchAdd, Position::Only), &ext, &[]);
     t.forge(A, 102, op(Operation::FetchAdd, Position::Only), &ext, &[]);
     t.run();
-    // The WRITE before them is repeated: the acknowledge is of what came before the atomics.
+    // The WRITE before them is repeated: its acknowledge covers only PSNs before the atomics.
     forge_write(&mut t, 100, &[7; 8]);
     t.run();
     let acks: Vec<u32> = t.seen(|p| p.is_ack()).iter().map(|a| a.bth.psn.value()).collect();
@@ -437,7 +441,7 @@ fn write_with_immediate_waits_for_a_receive_element() {
     t.world.run(core::time::Duration::from_micros(50));
     t.receive(B, 0, 0);
     t.run();
-    // Expect: the receiver is told length and immediate, once.
+    // Expect: the receiver gets one completion with length and immediate data.
     let got = t.received(B);
     assert_eq!((got.len(), got[0].len, got[0].imm_or_key), (1, 3000, 0xABCD));
     assert_eq!(t.bytes(B, 10_000, 3000), bytes);
@@ -445,7 +449,7 @@ fn write_with_immediate_waits_for_a_receive_element() {
 }
 
 #[test]
-fn a_read_is_answered_before_the_request_behind_it_is_refused() {
+fn a_read_is_answered_before_a_later_request_is_refused() {
     let mut t = Pair::standard();
     let expected = t.fill(B, 0, 100_000);
     let mut foreign = t.remote(B, 0);
@@ -453,7 +457,7 @@ fn a_read_is_answered_before_the_request_behind_it_is_refused() {
     let read = t.read(A, 0, 0, 100_000);
     t.ask(A, SendOp::Write { to: foreign, imm: None }, 0, 10);
     t.run();
-    // Expect: both requests arrive together; the READ is answered whole, the NAK comes behind.
+    // Expect: both requests arrive together; the READ is answered in full, and the NAK follows.
     let done = t.sent(A);
     assert_eq!((done[0].wr_id, done[0].status), (read, Status::Success));
     assert_eq!(done[1].status, Status::RemoteAccess);

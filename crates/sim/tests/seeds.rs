@@ -1,4 +1,5 @@
-//! Random worlds, a few on every run; `SIM_SEEDS` and `SIM_FIRST` say more.
+//! Random worlds: a few on every run. `SIM_SEEDS` sets their number and `SIM_FIRST` the first
+//! seed.
 
 use std::env;
 

@@ -1,4 +1,4 @@
-//! Shuffle, where its partitions may not be written (any more): each write is judged.
+//! Shuffle into memory that it may not write, or not any more: the card checks each write.
 
 use remora_nic::kernel::{Bound, CallStatus};
 use remora_nic::queue::Status;
@@ -12,13 +12,13 @@ use remora_sim::pair::{A, B, Pair, PairOptions};
 
 const OP: u64 = 0x77;
 const SESSION: u32 = 3;
-/// Values of each of two partitions.
+/// Values in each of the two partitions.
 const EACH: u64 = 5000;
 const PARTITION: usize = EACH as usize * 8;
-/// Where plain WRITEs say that they go.
+/// The address in plain WRITEs.
 const TARGET: u64 = 200_000;
 
-/// B shuffles by RPC WRITE and what it receives, into regions made for the purpose.
+/// A pair in which B shuffles values of RPC WRITEs and of plain WRITEs into regions made for that.
 struct World {
     t: Pair,
     regions: Vec<RegionAt>,
@@ -26,7 +26,7 @@ struct World {
 }
 
 impl World {
-    /// One region for each length.
+    /// One region for each length in bytes.
     fn new(lens: &[usize]) -> World {
         let mut t = kernel_pair(PairOptions::default(), Limits::default(), None);
         let pd = t.ends[B].pd;
@@ -44,12 +44,12 @@ impl World {
         });
         let qpn = t.ends[B].qpn;
         t.world.hosts[B].nic.bind_kernel(Bound::Receive(qpn), tap).unwrap();
-        // Values that change partition all the time, so that both fill at once.
+        // The values alternate between the partitions, so that both fill at the same speed.
         let values: Vec<u8> = (1..=2 * EACH).flat_map(u64::to_le_bytes).collect();
         World { t, regions, values }
     }
 
-    /// Says where the partitions lie.
+    /// Sends the histogram with the addresses of the partitions.
     fn begin(&mut self, places: [u64; 2]) {
         let entry = |address| Partition::histogram(address, &[EACH]);
         let histogram = places.map(entry).concat();
@@ -62,20 +62,20 @@ impl World {
         self.t.call_and_wait(OP, &params, payload, 16).0
     }
 
-    /// Begins to send the values by plain WRITE.
+    /// Posts the values as plain WRITEs.
     fn write(&mut self) {
         self.t.set(A, 0, &self.values);
         self.t.write(A, 0, TARGET, self.values.len() as u32);
     }
 
-    /// What lies in B's memory.
+    /// `len` bytes of B's memory.
     fn bytes(&mut self, addr: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         self.t.world.hosts[B].memory.read(addr, &mut out).unwrap();
         out
     }
 
-    /// The values of a partition, in order.
+    /// The values of a partition, in the order of sending.
     fn expected(&self, partition: u64) -> Vec<u8> {
         let (values, _) = self.values.as_chunks::<8>();
         let of = |value: &&[u8; 8]| u64::from_le_bytes(**value) % 2 == partition;
@@ -86,7 +86,7 @@ impl World {
 #[test]
 fn partitions_may_lie_in_different_regions_at_any_address() {
     let mut w = World::new(&[PARTITION + 64, PARTITION + 64]);
-    // One begins in the middle of a word, one in the middle of a block.
+    // One partition begins in the middle of a word, the other in the middle of a block.
     let places = [w.regions[0].addr + 3, w.regions[1].addr + 40];
     let values = w.values.clone();
     w.begin(places);
@@ -101,15 +101,18 @@ fn partitions_may_lie_in_different_regions_at_any_address() {
     w.t.run();
     for partition in [0, 1] {
         let place = places[partition as usize];
-        assert!(w.bytes(place, PARTITION) == w.expected(partition), "by plain WRITE");
+        assert!(
+            w.bytes(place, PARTITION) == w.expected(partition),
+            "a partition after plain WRITEs"
+        );
     }
 }
 
-/// What may happen to a region while values stream into it.
+/// A change of a region while values stream into it.
 type Change = fn(&mut Pair, RegionAt);
 
 #[test]
-fn a_region_that_changes_under_a_running_shuffle_is_written_no_more() {
+fn a_shuffle_stops_writing_a_region_that_it_may_no_longer_write() {
     let changes: [(&str, Change); 3] = [
         ("deregistered", |t, region| t.world.hosts[B].nic.dereg_mr(region.key).unwrap()),
         ("its rights are gone", |t, region| {
@@ -132,14 +135,15 @@ fn a_region_that_changes_under_a_running_shuffle_is_written_no_more() {
             w.t.world.step();
         }
         let before = w.bytes(region.addr, 2 * PARTITION);
-        assert!(before.iter().any(|byte| *byte != 0), "{name}: some are there");
+        assert!(before.iter().any(|byte| *byte != 0), "{name}: no values have arrived");
         change(&mut w.t, region);
         w.t.run();
-        // Expect: not a byte more; the rest goes where the WRITE says, and the connection lives.
+        // Expect: no further byte; the rest is written to the WRITE's address, and the connection
+        // stays up.
         assert!(w.bytes(region.addr, 2 * PARTITION) == before, "{name}");
         assert_eq!(w.t.bytes(B, TARGET + len as u64 - 8, 8), w.values[len - 8..], "{name}");
         assert_eq!(w.t.sent(A).last().map(|done| done.status), Some(Status::Success), "{name}");
-        // By RPC WRITE the requester hears of it.
+        // An RPC WRITE returns an error to the requester.
         let values = w.values.clone();
         assert_eq!(w.call(Ask::Values, &values), Some(CallStatus::ACCESS), "{name}");
         assert!(w.bytes(region.addr, 2 * PARTITION) == before, "{name}");
@@ -147,8 +151,8 @@ fn a_region_that_changes_under_a_running_shuffle_is_written_no_more() {
 }
 
 #[test]
-fn a_partition_ends_with_its_region() {
-    // (Of the other region, only that there is memory between the two is of use.)
+fn a_partition_cannot_exceed_its_region() {
+    // (The other region only ensures that there is memory behind the first one.)
     let mut w = World::new(&[2 * PARTITION, 64]);
     let region = w.regions[0];
     // The second partition's last block would lie behind the region's end.

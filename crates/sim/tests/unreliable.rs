@@ -1,4 +1,4 @@
-//! UC and UD: what is lost stays lost, and nothing else goes with it.
+//! UC and UD: a lost packet costs its message, and no other message.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ fn pair(transport: Transport) -> Pair {
 }
 
 #[test]
-fn a_gap_costs_its_message_and_its_receive_element_serves_the_next() {
+fn a_gap_drops_its_message_and_the_next_one_uses_its_receive_element() {
     for lost in [1, 2, 3] {
         let mut t = pair(Transport::Uc);
         t.fill(A, 0, 3000);
@@ -21,7 +21,7 @@ fn a_gap_costs_its_message_and_its_receive_element_serves_the_next() {
         t.send(A, 0, 3000);
         t.send(A, 10_000, 2500);
         t.run();
-        // Expect: both sent; the second in the first element.
+        // Expect: both are sent, and the second arrives in the first receive element.
         assert_eq!(t.sent(A).len(), 2);
         let received = t.received(B);
         assert_eq!(received.len(), 1, "packet {lost} lost");
@@ -32,7 +32,7 @@ fn a_gap_costs_its_message_and_its_receive_element_serves_the_next() {
 }
 
 #[test]
-fn a_write_with_a_gap_tells_nobody() {
+fn a_write_with_a_gap_causes_no_completion_at_the_receiver() {
     let mut t = pair(Transport::Uc);
     let bytes = t.fill(A, 0, 5000);
     t.receive(B, 0, 0);
@@ -41,13 +41,14 @@ fn a_write_with_a_gap_tells_nobody() {
     let write = SendOp::Write { to, imm: Some(1) };
     t.post(A, write, Data::Sges(&[sge]), SendFlags::SIGNALED);
     t.run();
-    // Expect: what came before the gap is written, what came after is not, no completion.
+    // Expect: the bytes before the gap are written, those after it are not, and there is no
+    // completion.
     assert_eq!(t.bytes(B, 10_000, 2048), bytes[..2048]);
     assert_ne!(t.bytes(B, 13_072, 1000), bytes[3072..4072]);
     assert_eq!(t.received(B), []);
     t.post(A, write, Data::Sges(&[sge]), SendFlags::SIGNALED);
     t.run();
-    // Expect: the next arrives whole.
+    // Expect: the next message arrives in full.
     assert_eq!(t.bytes(B, 10_000, 5000), bytes);
     assert_eq!(t.received(B)[0].len, 5000);
     t.tear_down();
@@ -62,7 +63,7 @@ fn an_unreliable_message_without_a_receive_element_is_dropped() {
         t.receive(B, 0, 200);
         t.send(A, 0, 101);
         t.run();
-        // Expect: the first is counted as dropped, the second arrives, nothing is answered.
+        // Expect: the first is counted as dropped, the second arrives, and nothing is answered.
         assert_eq!(t.world.hosts[B].nic.counters().drop_no_receive, 1);
         assert_eq!(t.received(B).len(), 1);
         assert!(t.seen(|p| p.from == B).is_empty());
@@ -102,12 +103,12 @@ fn a_datagram_with_the_wrong_key_is_dropped() {
     let sge = t.sge(A, 0, 100);
     let send = SendOp::Send { imm: None, to: Some(to) };
     t.post(A, send, Data::Sges(&[sge]), SendFlags::SIGNALED);
-    // A key with its top bit set stands for the sender's own.
+    // A Q_Key whose top bit is set means the Q_Key of the sending queue pair.
     to.qkey = 1 << 31;
     let send = SendOp::Send { imm: None, to: Some(to) };
     t.post(A, send, Data::Sges(&[sge]), SendFlags::SIGNALED);
     t.run();
-    // Expect: only the second arrives.
+    // Expect: only the second datagram arrives.
     assert_eq!(t.received(B).len(), 1);
     assert_eq!(t.world.hosts[B].nic.counters().drop_qkey, 1);
     t.tear_down();
@@ -119,7 +120,7 @@ fn a_datagram_longer_than_the_mtu_is_refused_at_once() {
     t.send(A, 0, 1025);
     t.send(A, 0, 10);
     t.run();
-    // Expect: a length error, the rest flushed, nothing on the wire.
+    // Expect: a length error, the rest flushed, and nothing sent.
     let statuses: Vec<Status> = t.sent(A).iter().map(|c| c.status).collect();
     assert_eq!(statuses, [Status::LocalLength, Status::Flushed]);
     assert!(t.seen(|_| true).is_empty());
@@ -127,16 +128,16 @@ fn a_datagram_longer_than_the_mtu_is_refused_at_once() {
 }
 
 #[test]
-fn corrupted_packets_are_as_good_as_lost() {
+fn corrupted_packets_are_dropped() {
     let mut t = Pair::standard();
     let bytes = t.fill(A, 0, 20_000);
-    // A bit in the header, in the payload and in the checksum of three packets.
+    // One flipped bit each in the header, the payload and the checksum of three packets.
     for (n, bit) in [(2, 8 * 9), (5, 8 * 100 + 3), (8, 8 * 1040)] {
         t.rule(Rule::nth(n, Fate::Flip(bit), |p| p.is(Operation::Write)));
     }
     t.write(A, 0, 0, 20_000);
     t.run();
-    // Expect: each counted and dropped, the bytes right.
+    // Expect: each is counted and dropped, and the bytes are right.
     assert_eq!(t.world.hosts[B].nic.counters().drop_icrc, 3);
     assert_eq!(t.bytes(B, 0, 20_000), bytes);
     t.tear_down();
@@ -151,7 +152,7 @@ fn late_copies_of_packets_change_nothing() {
     assert!(!t.world.run(Duration::from_micros(10)));
     let after = t.fill(B, 0, 20_000);
     t.run();
-    // Expect: the copies that came after B changed its memory have no effect on it.
+    // Expect: copies that arrive after B has changed its memory have no effect.
     assert_eq!(t.bytes(B, 0, 20_000), after);
     assert_eq!(t.sent(A).len(), 2);
     t.tear_down();

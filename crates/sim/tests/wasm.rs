@@ -14,13 +14,14 @@ const OP: u64 = 0x77;
 const GET: &[u8] = include_bytes!("../../../guest/built/get.wasm");
 const LINES: &[u8] = include_bytes!("../../../guest/built/lines.wasm");
 
-/// With memory that takes 1.5 µs, as in StRoM §6.2.
+/// A pair whose memory takes 1.5 µs, as in StRoM §6.2.
 fn timed() -> Pair {
     let timing = Timing { round_trip: Duration::from_nanos(1500), byte_ps: 80 };
     kernel_pair(PairOptions::default(), Limits::default(), Some(timing))
 }
 
-/// Fetches a few values by a kernel; says what came of it, and how long each took.
+/// Gets a few values with the kernel `program`. Returns for each the status, the value, and the
+/// time that it took.
 fn fetches(mut t: Pair, program: Box<dyn Program>) -> Vec<(Option<CallStatus>, Vec<u8>, Duration)> {
     t.deploy_program(B, OP, program).unwrap();
     let base = t.remote(B, 0).addr;
@@ -43,7 +44,7 @@ fn fetches(mut t: Pair, program: Box<dyn Program>) -> Vec<(Option<CallStatus>, V
 }
 
 #[test]
-fn a_loaded_kernel_answers_as_the_built_in_one_and_at_the_same_time() {
+fn a_loaded_kernel_has_the_results_and_times_of_the_built_in_one() {
     let module = Module::load(GET).unwrap();
     let native = || Box::new(AsyncProgram::new(get::get));
     let seen = fetches(timed(), native());
@@ -56,7 +57,7 @@ fn a_loaded_kernel_answers_as_the_built_in_one_and_at_the_same_time() {
 }
 
 #[test]
-fn a_text_streams_through_a_loaded_kernel_in_bad_weather() {
+fn a_loaded_kernel_processes_a_stream_over_a_faulty_network() {
     let module = Module::load(LINES).unwrap();
     let text: String = (0..4000).map(|i| format!("line {i} of a text\n")).collect();
     let expected: String =

@@ -17,7 +17,7 @@ fn window(t: &mut Pair, kind: MwType) -> Key {
     t.world.hosts[B].nic.alloc_mw(pd, kind).unwrap()
 }
 
-/// What opens `len` bytes at `offset` of B's region.
+/// A binding of `len` bytes at `offset` of B's region.
 fn part(t: &Pair, offset: u64, len: u64, access: Access) -> MwBinding {
     let Remote { addr, rkey } = t.remote(B, offset);
     MwBinding { lkey: rkey, addr, len, access, zero_based: false }
@@ -27,7 +27,8 @@ fn bind(t: &mut Pair, key: Key, to: MwBinding, flags: SendFlags) {
     t.post(B, SendOp::BindMw { key, to }, Data::Sges(&[]), flags);
 }
 
-/// A tries to WRITE 10 bytes there; says how that ended, and connects anew if it broke.
+/// Lets A write 10 bytes at `to`. Returns the status, and connects the pair again if the
+/// connection broke.
 fn attempt(t: &mut Pair, to: Remote) -> Status {
     t.ask(A, SendOp::Write { to, imm: None }, 0, 10);
     t.run();
@@ -41,7 +42,7 @@ fn a_window_is_bound_in_the_order_of_the_queue() {
     let key = next_key(first);
     let to = part(&t, 1000, 100, READ_WRITE);
     t.receive(A, 0, 100);
-    // The SEND that tells of it is posted with it.
+    // The SEND that announces the window is posted right behind the binding.
     t.write(B, 0, 0, 5000);
     bind(&mut t, key, to, SendFlags::SIGNALED);
     t.send(B, 0, 10);
@@ -53,20 +54,20 @@ fn a_window_is_bound_in_the_order_of_the_queue() {
     let bytes = t.fill(A, 0, 10);
     assert_eq!(attempt(&mut t, Remote { addr: to.addr + 90, rkey: key }), Status::Success);
     assert_eq!(t.bytes(B, 1090, 10), bytes);
-    // The region cannot go while a window is bound to it, and does when it is not.
+    // The region cannot be deregistered while a window is bound to it.
     let region = t.regions[B].key;
     let refused = t.world.hosts[B].nic.dereg_mr(region);
     assert_eq!(refused, Err(DestroyError::Busy { users: 1 }));
     bind(&mut t, next_key(key), MwBinding { len: 0, ..to }, SendFlags::empty());
     t.run();
     let status = attempt(&mut t, Remote { addr: to.addr, rkey: key });
-    assert_eq!(status, Status::RemoteAccess, "it is bound to nothing");
+    assert_eq!(status, Status::RemoteAccess, "an unbound window must give no access");
     t.world.hosts[B].nic.dealloc_mw(key).unwrap();
     t.tear_down();
 }
 
 #[test]
-fn beyond_its_window_a_peer_reaches_nothing() {
+fn a_peer_has_access_only_within_its_window() {
     for (offset, access, lets) in
         [(0, READ_WRITE, true), (91, READ_WRITE, false), (0, Access::REMOTE_READ, false)]
     {
@@ -89,13 +90,13 @@ fn a_window_of_type_2_ends_when_either_side_says_so() {
     bind(&mut t, key, to, SendFlags::SIGNALED);
     t.run();
     assert_eq!(attempt(&mut t, Remote { addr: 0, rkey: key }), Status::Success);
-    // The peer ends it.
+    // The peer invalidates the window.
     t.receive(B, 0, 100);
     t.ask(A, SendOp::SendInvalidate { rkey: key }, 0, 10);
     t.run();
     assert_eq!(statuses(&t.sent(A)), [Status::Success]);
     assert_eq!(t.received(B)[0].imm_or_key, key);
-    // Bound again and ended here, all in one go.
+    // B binds and invalidates the window in one batch of requests.
     let key = next_key(key);
     bind(&mut t, key, to, SendFlags::SIGNALED);
     t.post(B, SendOp::LocalInvalidate { key }, Data::Sges(&[]), SendFlags::SIGNALED);
@@ -109,12 +110,12 @@ fn a_window_of_type_2_ends_when_either_side_says_so() {
 }
 
 #[test]
-fn what_cannot_be_bound_fails_its_request_and_no_other_before_it() {
+fn an_invalid_binding_fails_its_request_and_none_before_it() {
     let mut t = Pair::standard();
     let key = window(&mut t, MwType::Type2);
     let to = part(&t, 0, 100, READ_WRITE);
     t.write(B, 0, 0, 5000);
-    // Its key must change.
+    // A binding must change the window's key.
     bind(&mut t, key, to, SendFlags::empty());
     t.write(B, 0, 0, 10);
     t.run();
@@ -127,7 +128,7 @@ fn what_cannot_be_bound_fails_its_request_and_no_other_before_it() {
 }
 
 #[test]
-fn binding_is_done_once_however_often_its_neighbours_are_sent() {
+fn a_binding_is_executed_once_when_requests_around_it_are_sent_again() {
     for lost in 1..6 {
         let mut t = Pair::standard();
         let mut key = window(&mut t, MwType::Type1);

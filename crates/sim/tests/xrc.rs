@@ -1,4 +1,5 @@
-//! XRC: one connection, many shared receive queues; their memory, their completions.
+//! XRC: one connection to many shared receive queues, each with its own protection domain and
+//! completion queue.
 
 use remora_nic::incident::Cause;
 use remora_nic::nic::{DestroyError, InUse, QpInit};
@@ -15,7 +16,7 @@ use remora_sim::pair::address;
 use remora_sim::world::Host;
 use remora_sim::{A, B, Fate, LinkOptions, Rule, World};
 
-/// A shared receive queue at B, with a protection domain and a completion queue of its own.
+/// A shared receive queue at B, with its protection domain and its completion queue.
 struct Queue {
     handle: u32,
     srqn: u32,
@@ -24,7 +25,7 @@ struct Queue {
     region: Region,
 }
 
-/// A sender at A, a receiver at B, and two queues behind it.
+/// An initiator at A, a target at B, and two shared receive queues of B.
 struct Xrc {
     world: World,
     pd: Pd,
@@ -122,7 +123,8 @@ impl Xrc {
         }
     }
 
-    /// A posts a request of `len` bytes at `offset` of its region, for a queue.
+    /// Posts a request at A with `len` bytes at `offset` of its region, for a shared receive
+    /// queue.
     fn post(&mut self, queue: usize, op: SendOp, offset: u64, len: u32) {
         let srqn = self.queues[queue].srqn;
         self.post_to(srqn, op, offset, len);
@@ -180,7 +182,10 @@ impl Xrc {
         assert_eq!(nic.in_use(), InUse::default());
         let nic = &mut self.world.hosts[B].nic;
         for queue in &self.queues {
-            assert!(nic.destroy_cq(queue.cq).is_err(), "its queue reports to it");
+            assert!(
+                nic.destroy_cq(queue.cq).is_err(),
+                "the shared receive queue still uses its completion queue"
+            );
             nic.destroy_srq(queue.handle).unwrap();
             nic.destroy_cq(queue.cq).unwrap();
             nic.dereg_mr(queue.region.key).unwrap();
@@ -211,7 +216,7 @@ fn each_message_goes_to_the_queue_that_it_names() {
     assert_eq!(second[0].qpn, t.receiver);
     assert_eq!(t.bytes(1, 3000), bytes);
     assert_eq!(t.bytes(0, 20), bytes[1000..1020]);
-    // All requests carry the queue's number, all answers the service's op-codes.
+    // All requests carry the queue's number, and all answers have XRC's op-codes.
     let trace = t.world.network.trace.clone().unwrap();
     let srqns: Vec<u32> = trace.iter().filter(|p| p.from == A).map(|p| p.ext.xrceth.srqn).collect();
     let (one, zero) = (t.queues[1].srqn, t.queues[0].srqn);
@@ -221,7 +226,7 @@ fn each_message_goes_to_the_queue_that_it_names() {
 }
 
 #[test]
-fn memory_is_that_of_the_named_queues_domain() {
+fn requests_reach_only_memory_of_the_named_queues_domain() {
     let mut t = Xrc::new();
     let bytes = t.fill(5000);
     let to = t.remote(0, 0);
@@ -242,7 +247,7 @@ fn memory_is_that_of_the_named_queues_domain() {
     let memory = &t.world.hosts[A].memory;
     assert_eq!(t.region.read(memory, 8192, 3000), bytes[..3000]);
     assert_eq!(t.region.read(memory, 16384, 100), bytes[..100]);
-    // The other queue's domain does not open it.
+    // The key is not valid in the other queue's protection domain.
     t.post(1, SendOp::Write { to, imm: None }, 0, 100);
     t.run();
     assert_eq!(t.sent(), [Status::RemoteAccess]);
@@ -251,7 +256,7 @@ fn memory_is_that_of_the_named_queues_domain() {
 }
 
 #[test]
-fn loss_and_missing_receives_are_survived_as_by_rc() {
+fn losses_and_missing_receives_are_handled_as_on_rc() {
     for lost in 1..12 {
         let mut t = Xrc::new();
         let bytes = t.fill(6000);
@@ -272,7 +277,7 @@ fn loss_and_missing_receives_are_survived_as_by_rc() {
 }
 
 #[test]
-fn a_queue_that_is_not_of_the_domain_breaks_the_connection() {
+fn naming_a_queue_outside_of_the_xrc_domain_ends_the_connection() {
     let mut t = Xrc::new();
     let nic = &mut t.world.hosts[B].nic;
     let other = nic.alloc_xrcd().unwrap();
@@ -291,7 +296,7 @@ fn a_queue_that_is_not_of_the_domain_breaks_the_connection() {
 }
 
 #[test]
-fn the_receivers_half_sends_nothing_and_the_senders_half_receives_nothing() {
+fn a_target_sends_no_requests_and_an_initiator_accepts_none() {
     let mut t = Xrc::new();
     let request =
         SendRequest { wr_id: 1, op: SEND, data: Data::Sges(&[]), flags: SendFlags::empty() };
@@ -301,7 +306,7 @@ fn the_receivers_half_sends_nothing_and_the_senders_half_receives_nothing() {
     assert!(nic.post_recv(memory, t.receiver, &receive).is_err());
     let Host { nic, memory, .. } = &mut t.world.hosts[A];
     assert!(nic.post_recv(memory, t.sender, &receive).is_err());
-    // A request for the sender's half is none of its.
+    // The initiator refuses a request that it receives.
     t.receive(0, 1, 100);
     t.post(0, SEND, 0, 10);
     t.run();

@@ -1,5 +1,5 @@
-//! GET (StRoM, Listings 2-4) as a loaded kernel: a hash-table entry of three buckets, then the
-//! value. Parameters, entries and answers are those of the built-in kernel of that name.
+//! GET (StRoM Listings 2–4) as a loaded kernel: a hash-table entry of three buckets, and then the
+//! value. Parameters, entries and results are those of the built-in kernel GET.
 #![no_std]
 
 use remora_guest::{Result, Status, kernel, params_exact, read, send_memory};
@@ -25,7 +25,7 @@ fn get() -> Result {
                 return send_memory(value, u32_at(bucket, 16));
             }
         }
-        // The next entry of the chain, plus one.
+        // The number of the chain's next entry, plus one.
         at = u32_at(&entry, BUCKETS * BUCKET_LEN).checked_sub(1).ok_or(Status::NOT_FOUND)?;
     }
     Err(Status::BUDGET)

@@ -1,5 +1,5 @@
-//! A bump in the wire: adds up the 64-bit numbers of all WRITEs that pass. It keeps the sum in the
-//! first region that it was granted, where a call reads it: the sum, and how many numbers.
+//! A bump in the wire (StRoM §3.2): adds up the 64-bit numbers of all WRITEs that pass. It keeps
+//! the sum and the count of numbers in the first granted region, where a call reads them.
 #![no_std]
 
 use remora_guest::{Result, Verdict, granted, kernel, output, payload, read, tap, write};
@@ -7,7 +7,7 @@ use remora_guest::{Result, Verdict, granted, kernel, output, payload, read, tap,
 kernel!(answer);
 tap!(add);
 
-/// Both numbers, little-endian.
+/// Bytes of the sum and the count, each u64, little-endian.
 const LEN: usize = 16;
 
 fn add() -> Result<Verdict> {

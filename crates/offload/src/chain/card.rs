@@ -1,7 +1,8 @@
-//! A card of its own that runs one program, and shows what it does.
+//! A card that runs one program and shows each step of it.
 //!
-//! This is the card itself, [`Nic`], over plain bytes: no socket, no thread, no clock. A client, if
-//! the program has one, is a queue pair of the same card.
+//! The card is the live device's card, [`Nic`], over plain bytes: no socket, no thread, no clock.
+//! If the program has a client, that client is a queue pair of the same card. [`load`](super::load)
+//! says how a program gets its queues.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -20,76 +21,76 @@ use super::plan::{Piece, Plan};
 use super::program::{Kind, Layout, LinkError, Program, RegionAt};
 use super::verb::{Class, Verb};
 
-/// Messages from the client that may be under way.
+/// Messages of the client that may be under way, in each direction.
 const CLIENT_DEPTH: u32 = 16;
-/// The longest message, each way.
+/// The longest message in bytes, in each direction.
 const MESSAGE_MAX: u64 = 1 << 16;
 const CLIENT_STRIDE: u32 = ELEMENT_LEN as u32;
-/// Failed requests of a queue that are kept.
+/// Failed requests that each queue keeps for [`ChainCard::failures`].
 const FAILURES_KEPT: usize = 16;
-/// Pages that regions are mapped by: 2 MiB, as memory is one piece.
+/// Page size that regions are mapped with, as a power of two: 2 MiB, since memory is one piece.
 const PAGE: u32 = 21;
 
-/// Why a program was not set up, or a message not sent.
+/// Why a program cannot be set up, or a message cannot be sent.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SetupError {
-    /// See [`LinkError`].
+    /// The program cannot be linked.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The card refuses a queue.
+    /// The card refuses to create a queue.
     #[error("the card refuses a queue: {0}")]
     Create(#[from] CreateError),
-    /// The card refuses memory.
+    /// The card refuses to register memory.
     #[error("the card refuses memory: {0}")]
     Register(#[from] RegMrError),
-    /// The card refuses a loop-back.
+    /// The card refuses to connect a queue pair to itself.
     #[error("the card refuses to connect a queue pair to itself: {0}")]
     LoopBack(#[from] remora_nic::ChainError),
-    /// The card refuses a request.
+    /// The card refuses a request of the client.
     #[error("the card refuses a request: {0}")]
     Post(#[from] PostError),
     /// The program has no client.
-    #[error("the program has no receive queue, so nobody can send it anything")]
+    #[error("the program has no receive queue for messages: add a queue of kind `receive`")]
     NoClient,
-    /// A message is too long.
+    /// The message is longer than a client's buffer.
     #[error("a message is at most {MESSAGE_MAX} bytes long")]
     Message,
 }
 
-/// Bytes that changed, or were written as they were.
+/// Bytes of memory that a step wrote, whether or not their values changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Address.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Before.
+    /// The bytes before the step.
     pub before: Vec<u8>,
-    /// After.
+    /// The bytes after the step.
     pub after: Vec<u8>,
 }
 
-/// What became of an element.
+/// How an element ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// It was carried out.
+    /// The card executed it.
     Done,
-    /// It waits.
+    /// The element waits, and the card tries it again later.
     Blocked,
-    /// It ended, or will end, with an error.
+    /// The element ended, or will end, with an error.
     Failed(Status),
 }
 
-/// An element that was fetched.
+/// One element that the card fetched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Its queue.
+    /// The element's queue.
     pub queue: QueueId,
-    /// Its index, which counts up without end.
+    /// The element's index; indices count up without end.
     pub index: u32,
-    /// Its first bytes as they were fetched.
+    /// The element's first bytes, as the card fetched them.
     pub element: [u8; ELEMENT_LEN],
-    /// What it wrote.
+    /// What the element wrote.
     pub changes: Vec<Change>,
-    /// What became of it.
+    /// How the element ended.
     pub end: End,
 }
 
@@ -101,10 +102,10 @@ pub struct ChainCard {
     layout: Layout,
     client: Option<Client>,
     batch: TransmitBatch,
-    /// What memory was when the last step that was told had ended.
+    /// Memory after the last step that was reported.
     before: Vec<u8>,
     kinds: Vec<Kind>,
-    /// Slots of each ring, and bytes from one to the next.
+    /// By queue: the ring's slots, and the bytes from one slot to the next.
     slots: Vec<(u32, u32)>,
     polled: u64,
 }
@@ -113,12 +114,12 @@ pub struct ChainCard {
 struct Client {
     qpn: u32,
     cq: u32,
-    /// Out, then in, message by message.
+    /// Outgoing messages, then incoming ones, each in a buffer of [`MESSAGE_MAX`] bytes.
     buffers: RegionAt,
     sent: u32,
 }
 
-/// Plain bytes; writes are noted.
+/// Plain bytes as the card's memory; records writes while a trace runs.
 #[derive(Debug)]
 struct Watched {
     bytes: Vec<u8>,
@@ -126,8 +127,8 @@ struct Watched {
 }
 
 impl ChainCard {
-    /// Sets a program up, with these bytes as its imports. It runs when [`ChainCard::poll`] is
-    /// called.
+    /// Sets up `program` with `imports` as the memory it takes from outside. The program starts to
+    /// run at the next [`ChainCard::poll`].
     ///
     /// # Errors
     /// See [`SetupError`].
@@ -180,28 +181,28 @@ impl ChainCard {
         Ok(())
     }
 
-    /// Where everything lies.
+    /// The addresses, keys and queue pair numbers of the program.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Bytes of memory; none if they are not there.
+    /// `len` bytes of memory at `addr`; an empty slice if they lie outside of it.
     pub fn bytes(&self, addr: u64, len: usize) -> &[u8] {
         let end = (addr as usize).saturating_add(len);
         self.memory.bytes.get(addr as usize..end).unwrap_or_default()
     }
 
-    /// A word of memory; zero if it is not there.
+    /// The 8-byte word at `addr`; 0 if it lies outside of memory.
     pub fn word(&self, addr: u64) -> u64 {
         self.bytes(addr, 8).try_into().map_or(0, u64::from_le_bytes)
     }
 
-    /// Completions that a queue has counted.
+    /// The number of completions that the completion queue of `queue` has counted.
     pub fn completions(&self, queue: QueueId) -> u64 {
         self.nic.cq_count(self.layout.queues[queue.0].cq).unwrap_or(0)
     }
 
-    /// The host writes.
+    /// Writes `bytes` at `addr`, as the host would. Does nothing if they lie outside of memory.
     pub fn set(&mut self, addr: u64, bytes: &[u8]) {
         let at = addr as usize;
         if let Some(to) = self.memory.bytes.get_mut(at..at + bytes.len()) {
@@ -210,10 +211,10 @@ impl ChainCard {
         }
     }
 
-    /// The client sends a message.
+    /// Sends a message from the client to the program.
     ///
     /// # Errors
-    /// There is no client, or no room for the message.
+    /// The program has no client, the message is too long, or the client's queue is full.
     pub fn send(&mut self, message: &[u8]) -> Result<(), SetupError> {
         let Some(client) = &mut self.client else { return Err(SetupError::NoClient) };
         if message.len() as u64 > MESSAGE_MAX {
@@ -231,7 +232,7 @@ impl ChainCard {
         Ok(self.nic.post_send(&mut self.memory, qpn, &request)?)
     }
 
-    /// The answers that the client has received since the last call.
+    /// The messages that the client has received since the last call.
     pub fn answers(&mut self) -> Vec<Vec<u8>> {
         let Some(client) = self.client else { return Vec::new() };
         let mut completions = [Completion::default(); CLIENT_DEPTH as usize];
@@ -253,7 +254,8 @@ impl ChainCard {
         answers
     }
 
-    /// Requests that have failed since the last call, and how. (Those behind them are flushed.)
+    /// The requests that have failed since the last call, each with its status. Requests that were
+    /// flushed because an earlier one failed are not among them.
     pub fn failures(&mut self) -> Vec<(QueueId, Label, Status)> {
         let mut failures = Vec::new();
         for (i, queue) in self.layout.queues.iter().enumerate() {
@@ -267,20 +269,19 @@ impl ChainCard {
         failures
     }
 
-    /// Lets the card work a bounded while; false when it has nothing to do.
+    /// Lets the card work for a bounded time. Returns false if the card has nothing to do.
     pub fn poll(&mut self) -> bool {
         self.polled += 1;
         self.batch.clear();
         self.nic.poll_transmit(Time(self.polled), &mut self.memory, &mut self.batch, 64)
     }
 
-    /// Lets it work until it has nothing to do, or for so many polls. Returns whether it came to
-    /// rest.
+    /// Calls [`ChainCard::poll`] at most `polls` times. Returns whether the card came to rest.
     pub fn run(&mut self, polls: usize) -> bool {
         (0..polls).any(|_| !self.poll())
     }
 
-    /// As [`ChainCard::run`], and returns what was done step by step, `most` steps at most.
+    /// Runs like [`ChainCard::run`], and returns at most `most` steps of what the card did.
     pub fn trace(&mut self, most: usize) -> Vec<Step> {
         self.nic.trace_chains(STEPS_A_POLL);
         self.memory.writes = Some(Vec::new());
@@ -302,8 +303,8 @@ impl ChainCard {
         steps
     }
 
-    /// Joins a step with the writes that are its own: as many bytes as its element says. What a
-    /// client's SEND wrote, its receive element is said to have.
+    /// Adds a step with the writes that belong to it: as many bytes as its element says. What a
+    /// SEND of the client wrote is added to the receive element that took it.
     fn tell(
         &mut self,
         step: &ChainStep,
@@ -342,14 +343,14 @@ impl ChainCard {
         }
     }
 
-    /// Bytes that an element writes.
+    /// The number of bytes that an element writes.
     fn writes_of(&self, step: &ChainStep, queue: Option<usize>) -> u64 {
         let element = &step.element;
         let opcode = u16::from_le_bytes([element[0], element[1]]);
         match Verb::parse(opcode).map(|verb| (verb, verb.class())) {
             Some((_, Class::Copy)) if element[8] & INLINE != 0 => u64::from(le32(element, 28)),
             Some((_, Class::Copy)) => {
-                // Further entries lie behind what was told of the element.
+                // The trace holds the first entry only; the others are read from the ring.
                 let slot = queue.map_or(0, |queue| self.slot(queue, step.index));
                 let at = |i: u8| if i == 0 { None } else { Some(slot + sge(i) + 8) };
                 let len = |i: u8| match at(i) {
@@ -369,35 +370,35 @@ impl ChainCard {
     }
 }
 
-/// The flag of elements that hold their data, in the first byte of the flags.
+/// The inline flag in the first byte of an element's flags: the element holds its data itself.
 const INLINE: u8 = SendFlags::INLINE.bits() as u8;
-/// Steps of one poll that are kept.
+/// Steps that the card keeps in one poll.
 const STEPS_A_POLL: usize = 1 << 12;
 
 fn le32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-/// A card without a host, whose memory is laid out by a plan.
+/// A card without a host, with memory laid out by a plan.
 struct Planned {
     nic: Nic,
     pd: Pd,
     plan: Plan,
-    /// Memory, as far as it was written.
+    /// Memory, up to the last byte that was laid out.
     bytes: Vec<u8>,
 }
 
 impl Planned {
     fn register(&mut self, piece: Piece) -> Result<RegionAt, RegMrError> {
         let Piece { addr, len } = piece;
-        // A region of no bytes is none; the gap behind a piece is its own.
+        // A region has at least one byte; the gap behind a piece belongs to no other piece.
         let len = len.max(1);
         let pages = PageTable::contiguous(PAGE, addr, len);
         let init = MrInit { iova: addr, len, access: Access::all(), pages };
         Ok(RegionAt { addr, key: self.nic.reg_mr(self.pd, init)? })
     }
 
-    /// A queue's ring, where it was laid.
+    /// Registers a queue's ring at its planned place.
     fn ring(&mut self, wanted: Wanted) -> Result<(RingInit, RegionAt), RegMrError> {
         let Wanted { queue, depth, stride, .. } = wanted;
         let region = self.register(self.plan.rings[queue.index()])?;
@@ -423,7 +424,7 @@ impl Planned {
         })
     }
 
-    /// A client, connected to the program's queue pair `server`.
+    /// Creates a client, connected to the program's queue pair `server`.
     fn client(&mut self, server: u32) -> Result<Client, SetupError> {
         let buffers = self.plan.piece(2 * u64::from(CLIENT_DEPTH) * MESSAGE_MAX);
         let buffers = self.register(buffers)?;

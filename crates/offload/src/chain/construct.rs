@@ -1,7 +1,8 @@
 //! Conditionals and loops, made of work requests that change each other (RedN §3.3, §3.4).
 //!
-//! A test is a compare-and-swap on the first word of another element: that word holds op-code and
-//! operand side by side, so that one verb compares the operand and changes the op-code.
+//! A test is a compare-and-swap on the first word of another element. That word holds the op-code
+//! beside a 48-bit operand, so one compare-and-swap compares the operand and changes the op-code.
+//! Loops of recycled rings are in `recycle.rs`.
 
 use super::element::{Field, Label, QueueId};
 use super::place::{Place, Span, Word};
@@ -13,28 +14,29 @@ use remora_nic::queue::MAX_SGE;
 /// Bytes of an operand that one compare-and-swap can test.
 const OPERAND_BYTES: u32 = 6;
 
-/// How it is made sure that an element is fetched after it was changed.
+/// How a program makes sure that an element is fetched only after another request has changed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// By WAIT and ENABLE between the two (RedN §3.1): for a card that fetches ahead up to where a
-    /// queue is enabled.
+    /// WAIT and ENABLE between the two (RedN §3.1): for cards that prefetch up to the index to
+    /// which a queue is enabled.
     Doorbell,
-    /// By nothing: this card's managed queues fetch each element when the one before has ended.
+    /// Nothing between the two: this card's managed queues fetch each element when the one before
+    /// it has ended.
     Fetch,
 }
 
-/// One side of a comparison: 48 bits.
+/// One side of a comparison: an unsigned number of 48 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operand {
     /// A number below 2^48.
     Number(u64),
-    /// The low 48 bits of a word in memory, copied when the test is made.
+    /// The low 48 bits of a word in memory, copied when the test runs.
     Cell(Place),
-    /// Somebody else puts it where it belongs: into [`Test::left`] or [`Test::right`].
+    /// Another request, or a client's message, writes it into [`Test::left`] or [`Test::right`].
     Injected,
 }
 
-/// What is asked of two operands. They are unsigned.
+/// How two operands are compared. Both are unsigned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relation {
     /// `==`
@@ -52,7 +54,7 @@ pub enum Relation {
 }
 
 impl Relation {
-    /// What holds when this does not.
+    /// The relation that holds exactly when this one does not.
     #[must_use]
     pub fn negated(self) -> Relation {
         match self {
@@ -66,16 +68,17 @@ impl Relation {
     }
 }
 
-/// A predicate.
+/// The condition of a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
-    /// Of two operands of 48 bits.
+    /// A relation of two 48-bit operands.
     Compare(Operand, Relation, Operand),
-    /// Are two pieces of memory of the same length equal? One compare-and-swap for 6 bytes.
+    /// Two pieces of memory of the same length are equal. Costs one compare-and-swap for each 6
+    /// bytes.
     SameBytes(Span, Span),
 }
 
-/// Where a test takes its operands from, for who injects them.
+/// Where a test takes its operands from, for requests that inject them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Test {
     /// The left operand, 6 bytes.
@@ -84,63 +87,64 @@ pub struct Test {
     pub right: Span,
 }
 
-/// Requests that are to follow each other in a queue.
+/// Requests that will follow each other in a queue.
 pub(crate) type Block = Vec<(Label, Request)>;
 
-/// Writes requests and constructs to the end of one queue after the other.
+/// Appends requests and constructs to a queue, and to the queues that continue it.
 #[derive(Debug)]
 pub struct Writer<'p> {
     pub(crate) program: &'p mut Program,
     pub(crate) queue: QueueId,
     pub(crate) order: Order,
     pub(crate) block: Block,
-    /// What requests of this queue change of others while they run.
+    /// Elements that the queue's requests change while they run.
     pub(crate) changed: Vec<Changed>,
-    /// The innermost loop that can be left.
+    /// How the innermost loop is left, if it can be left.
     pub(crate) exit: Option<Exit>,
-    /// Conditional blocks around what is being written.
+    /// The number of conditional blocks around the current position.
     pub(crate) depth: u32,
-    /// It stands in a ring that is recycled.
+    /// The current position is in a ring that is recycled.
     pub(crate) recycling: bool,
 }
 
-/// An element whose first bytes differ after a lap from what they were.
+/// An element whose first word differs after a lap from its value before the lap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Changed {
     pub(crate) label: Label,
-    /// The id too, and not only the op-code.
+    /// The id has changed as well as the op-code.
     pub(crate) id: bool,
 }
 
-/// How a loop is left: what is copied over the next ENABLE.
+/// How a loop is left: by copying another ENABLE over its next ENABLE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exit {
-    /// The ENABLE that goes on with the loop.
+    /// The ENABLE that continues the loop.
     pub(crate) gate: Label,
-    /// The ENABLE that leaves it, as it stands somewhere else.
+    /// The ENABLE that leaves the loop; it stands in the queue of patterns and is copied from
+    /// there.
     pub(crate) pattern: Label,
-    /// Something leaves by the gate.
+    /// A request leaves the loop by this gate.
     pub(crate) used: bool,
 }
 
 impl<'p> Writer<'p> {
-    /// Writes to the end of a managed queue.
+    /// A writer that appends to the managed queue `queue`.
     pub fn new(program: &'p mut Program, queue: QueueId, order: Order) -> Writer<'p> {
         let (block, changed) = (Vec::new(), Vec::new());
         Writer { program, queue, order, block, changed, exit: None, depth: 0, recycling: false }
     }
 
-    /// The program.
+    /// The program that is being written.
     pub fn program(&mut self) -> &mut Program {
         self.program
     }
 
-    /// The queue that is being written.
+    /// The queue that requests are appended to.
     pub fn queue(&self) -> QueueId {
         self.queue
     }
 
-    /// Puts all that was written into its queue.
+    /// Puts all written requests into their queue.
     pub fn finish(mut self) {
         self.flush();
     }
@@ -151,19 +155,20 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// A request.
+    /// Appends a request without a name, and returns its label.
     pub fn push(&mut self, request: Request) -> Label {
         let label = self.program.label("");
         self.put(label, request)
     }
 
-    /// A request that was named before.
+    /// Appends a request under a label that was named before.
     pub fn put(&mut self, label: Label, request: Request) -> Label {
         self.block.push((label, request));
         label
     }
 
-    /// Makes something and reports it as a construct.
+    /// Runs `make` and records what it appends as a construct called `name`, for
+    /// [`Program::constructs`].
     pub fn construct<T>(&mut self, name: &str, make: impl FnOnce(&mut Self) -> T) -> T {
         let from = self.program.mark();
         let made = make(self);
@@ -172,23 +177,24 @@ impl<'p> Writer<'p> {
         made
     }
 
-    /// Copies `from` to `to`, which is as long.
+    /// Appends a copy of `from` to `to`; `to` gets as many bytes as `from` has.
     pub fn copy(&mut self, from: Span, to: Place) -> Label {
         self.push(Request::write(&[from], to))
     }
 
-    /// At the end of a lap, this request's op-code is to be what it was.
+    /// Says that a request changes this one's op-code; the end of a lap puts the op-code back.
     pub fn put_back(&mut self, label: Label) {
         self.changed.push(Changed { label, id: false });
     }
 
-    /// Copies an operand into an element that is going to use it.
+    /// Copies an operand into an element that has not been fetched yet.
     pub(crate) fn inject(&mut self, from: Span, to: Place) {
         let signaled = self.order == Order::Doorbell;
         self.push(Request { harmless: true, signaled, ..Request::write(&[from], to) });
     }
 
-    /// What comes now is fetched after what came before has had its effect.
+    /// Orders requests: those appended next are fetched after the earlier ones have had their
+    /// effect.
     pub fn barrier(&mut self) {
         if self.order == Order::Doorbell {
             self.join();
@@ -196,7 +202,7 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// What comes now runs after what came before has ended.
+    /// Orders requests: those appended next run after the earlier ones have ended.
     pub fn join(&mut self) {
         let last = self.block.iter().rev().find(|(_, request)| request.signaled);
         if let (Order::Doorbell, Some(&(last, _))) = (self.order, last) {
@@ -244,7 +250,7 @@ impl<'p> Writer<'p> {
     }
 
     /// A request that switches `then` on and `otherwise` off: one READ puts op-codes into up to 16
-    /// elements. Behind 15 it switches on another such.
+    /// elements. For more elements, the 16th is another request of this kind.
     fn switches(&mut self, then: &mut Block, otherwise: &mut Block) -> Request {
         let mut codes = Vec::new();
         for (label, request) in then.iter_mut().filter(|(_, request)| is_switched(request)) {
@@ -271,7 +277,7 @@ impl<'p> Writer<'p> {
         self.opcodes(&here)
     }
 
-    /// A READ of op-codes into elements.
+    /// A READ that copies op-codes into elements.
     fn opcodes(&mut self, codes: &[(Label, Verb)]) -> Request {
         let bytes: Vec<u8> = codes.iter().flat_map(|(_, verb)| verb.code().to_le_bytes()).collect();
         let table = self.program.bytes("op-codes", &bytes);
@@ -279,7 +285,7 @@ impl<'p> Writer<'p> {
         Request::read(table.at, &into)
     }
 
-    /// The test, and behind it `request`, which runs if the condition is as `wanted`.
+    /// Appends the test and then `request`, which runs if the condition's value is `wanted`.
     pub(crate) fn test(
         &mut self,
         condition: Condition,
@@ -301,9 +307,10 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// The switch holds the left operand beside its op-code, the compare-and-swap the right one. If
-    /// equality is to keep it from running, it starts as itself and becomes NOOP. Of an inequality,
-    /// MAX first puts the larger of both beside the op-code, and that stands against the left one.
+    /// The switch holds the left operand beside its op-code, the compare-and-swap holds the right
+    /// one. A switch that must not run on equality starts with its own op-code, and the test
+    /// changes it to NOOP. For an inequality, a MAX first puts the larger operand beside the
+    /// op-code, and the compare-and-swap compares that with the left operand.
     fn compare(
         &mut self,
         left: Operand,
@@ -336,7 +343,7 @@ impl<'p> Writer<'p> {
         Test { left: id, right: second }
     }
 
-    /// Copies an operand to where it is wanted, or says what stands there from the beginning.
+    /// Copies an operand to the places that use it. Returns the value that stands there at first.
     fn place(&mut self, operand: Operand, wanted: &[Span]) -> u64 {
         match operand {
             Operand::Number(number) => number,
@@ -348,7 +355,7 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// Each compare-and-swap but the last switches on the next.
+    /// A chain of compare-and-swaps, one for each 6 bytes: each but the last switches on the next.
     fn same_bytes(
         &mut self,
         left: Span,
@@ -382,8 +389,8 @@ impl<'p> Writer<'p> {
         Test { left: tested(0).field(Field::Id), right: tests[0].field(Field::CompareId) }
     }
 
-    /// Runs `body` `times` times as long as the condition holds: each round is an `if`, and all
-    /// rounds are looked at.
+    /// Runs `body` in up to `times` rounds, each an `if` on the condition. Every round evaluates
+    /// the condition, even after it was false once.
     pub fn unrolled_while(
         &mut self,
         times: u32,
@@ -398,12 +405,13 @@ impl<'p> Writer<'p> {
     }
 }
 
-/// What a switch holds before and after its test has found equality.
+/// The verb that a switch holds before its test, and the one it holds after a test that found
+/// equality.
 fn states(verb: Verb, starts_off: bool) -> (Verb, Verb) {
     if starts_off { (Verb::Noop, verb) } else { (verb, Verb::Noop) }
 }
 
-/// Does a condition have to switch it?
+/// Whether a conditional block has to switch this request.
 fn is_switched(request: &Request) -> bool {
     let acts = !matches!(request.verb.class(), Class::Order | Class::Nothing);
     acts && !request.off && !request.harmless

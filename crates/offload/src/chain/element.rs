@@ -1,45 +1,45 @@
-//! An element's parts, and the names of elements and queues in a program.
+//! The fields of an element, and the names of elements and queues in a program.
 
 use super::verb::Verb;
 
-/// The 48 bits of an operand that a compare-and-swap can test beside an op-code (RedN §3.5).
+/// Bits of an operand that a compare-and-swap can test beside an op-code (RedN §3.5).
 pub const OPERAND_BITS: u32 = 48;
 
-/// A part of an element, as labels name it.
+/// A field of an element, as programs name it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Field {
     /// Op-code and id: the word that a compare-and-swap tests and changes.
     Head,
     /// The op-code.
     Opcode,
-    /// The free 48 bits.
+    /// The 48 bits beside the op-code, which programs may use.
     Id,
     /// Flags.
     Flags,
-    /// The remote address; of WAIT and ENABLE, the count.
+    /// The remote address. In a WAIT or ENABLE, the count.
     Remote,
-    /// The key of the remote address; of WAIT and ENABLE, whom they mean.
+    /// The key of the remote address. In a WAIT or ENABLE, the completion queue or queue pair.
     Key,
-    /// The value to swap in, or the second operand of a calc verb.
+    /// The value that a compare-and-swap stores, or the second operand of a calc verb.
     Operand,
-    /// What comes back in the completion.
+    /// The `wr_id` of the completion.
     WrId,
     /// The address of local entry `0..16`.
     Addr(u8),
-    /// The bytes of local entry `0..16`.
+    /// The length of local entry `0..16`, in bytes.
     Len(u8),
     /// The value a compare-and-swap expects.
     Compare,
-    /// The 48 bits of `Compare` that stand against an element's id.
+    /// The 48 bits of `Compare` that are compared with an element's id.
     CompareId,
-    /// The whole first 64 bytes.
+    /// The first 64 bytes.
     Element,
-    /// Op-code to count: what makes a WAIT or ENABLE, in one piece.
+    /// From the op-code to the count: everything that makes up a WAIT or ENABLE, in one piece.
     Order,
 }
 
 impl Field {
-    /// First byte in the slot, and bytes.
+    /// The offset of the field's first byte in the slot, and the field's length in bytes.
     pub const fn span(self) -> (u64, u32) {
         match self {
             Field::Head => (0, 8),
@@ -59,8 +59,8 @@ impl Field {
         }
     }
 
-    /// The field of a name, as the text form has it. `src` and `dst` depend on the verb, as in the
-    /// paper's figures: the source of a READ is remote, that of a WRITE local.
+    /// The field that the text form calls `name`. `src` and `dst` depend on the verb: the source of
+    /// a READ is remote, that of a WRITE local, as in RedN's figures.
     pub fn named(name: &str, verb: Verb) -> Option<Field> {
         Some(match name {
             "head" => Field::Head,
@@ -85,7 +85,7 @@ impl Field {
     }
 }
 
-/// Where entry `i` lies in a slot.
+/// The offset of local entry `i` in a slot.
 pub(crate) const fn sge(i: u8) -> u64 {
     if i == 0 { 40 } else { 64 + 16 * (i as u64 - 1) }
 }
@@ -95,17 +95,17 @@ pub(crate) const fn sge(i: u8) -> u64 {
 pub struct QueueId(pub(crate) usize);
 
 impl QueueId {
-    /// The queue at a place among [`super::program::Program::queues`].
+    /// The queue at `index` in [`super::program::Program::queues`].
     pub const fn from_index(index: usize) -> QueueId {
         QueueId(index)
     }
 
-    /// Its place there.
+    /// The queue's index in [`super::program::Program::queues`].
     pub const fn index(self) -> usize {
         self.0
     }
 }
 
-/// A work request of a program, wherever it ends up.
+/// The name of a work request, independent of the queue that it is put into.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Label(pub(crate) usize);

@@ -1,4 +1,4 @@
-//! Programs and their steps in words.
+//! Programs and their steps in words, for listings and traces.
 
 use super::card::{Change, End, Step};
 use super::element::{Field, Label, QueueId};
@@ -7,10 +7,10 @@ use super::program::{Layout, Program};
 use super::request::{Count, Request};
 use super::verb::Verb;
 
-/// Bytes that are shown as words.
+/// The longest field that is shown as words, in bytes.
 const WORDS_SHOWN: usize = 64;
 
-/// Fields in the order in which a name for an address is looked for.
+/// Fields in the order in which they are tried as a name for an address.
 const FIELDS: [(Field, &str); 11] = [
     (Field::Head, "head"),
     (Field::Opcode, "opcode"),
@@ -26,7 +26,7 @@ const FIELDS: [(Field, &str); 11] = [
 ];
 
 impl Program {
-    /// What a request is called: its label, or its queue and its place in it.
+    /// The title of a request: its label, or else its queue and its index there.
     pub fn title(&self, label: Label) -> String {
         let name = self.name(label);
         if !name.is_empty() {
@@ -38,13 +38,13 @@ impl Program {
         }
     }
 
-    /// What the request is called whose completion has this `wr_id`.
+    /// The title of the request whose completion has this `wr_id`.
     pub fn title_of(&self, wr_id: u64) -> String {
         let label = usize::try_from(wr_id).ok().filter(|&label| label < self.len());
         label.map_or_else(|| "?".to_owned(), |label| self.title(Label(label)))
     }
 
-    /// A place by name.
+    /// The name of a place.
     pub fn place_name(&self, place: Place) -> String {
         let Place { base, offset } = place;
         match base {
@@ -64,7 +64,7 @@ impl Program {
         }
     }
 
-    /// What lies at an address.
+    /// The place of an address in a linked program.
     pub fn locate(&self, layout: &Layout, addr: u64) -> Option<Place> {
         for (i, queue) in self.queues().iter().enumerate() {
             let (ring, stride) = (layout.queues[i].ring.addr, u64::from(self.stride(QueueId(i))));
@@ -77,19 +77,20 @@ impl Program {
         if let Some(offset) = within(layout.data.addr, self.data_len() as u64) {
             return Some(Place { base: Base::Data, offset });
         }
-        // How long imports are is not known here: the nearest below.
+        // The lengths of imports are not known here: take the nearest import that starts at or
+        // below.
         let below = layout.imports.iter().enumerate().filter(|(_, import)| import.addr <= addr);
         let (import, at) = below.max_by_key(|(_, import)| import.addr)?;
         Some(Place { base: Base::Import(import), offset: addr - at.addr })
     }
 
-    /// An address by name, or as a number.
+    /// The name of an address, or its number if it has no name.
     pub fn address_name(&self, layout: &Layout, addr: u64) -> String {
         let place = self.locate(layout, addr);
         place.map_or_else(|| "elsewhere".to_owned(), |place| self.place_name(place))
     }
 
-    /// A request's operands in words, in the text form's manner.
+    /// The operands of a request, written as in the text form.
     pub fn operands(&self, label: Label) -> String {
         let request = self.request(label);
         let spans = |spans: &[Span]| {
@@ -124,7 +125,7 @@ impl Program {
         }
     }
 
-    /// A step in words: what was fetched.
+    /// A step in words: the element as it was fetched.
     pub fn step_title(&self, layout: &Layout, step: &Step) -> String {
         let element = &step.element;
         let word = |field: Field| {
@@ -190,13 +191,13 @@ impl Program {
         found.map_or("?", |i| &self.queues()[i].name)
     }
 
-    /// The request that a step ran.
+    /// The label of the request that a step ran.
     pub fn step_label(&self, step: &Step) -> Option<Label> {
         let queue = &self.queues()[step.queue.0];
         queue.labels().get((step.index & (queue.depth() - 1)) as usize).copied()
     }
 
-    /// What a step changed, piece by piece.
+    /// What a step changed, one line for each piece of memory.
     pub fn effects(&self, layout: &Layout, step: &Step) -> Vec<String> {
         match step.end {
             End::Blocked => vec!["waits".to_owned()],
@@ -220,7 +221,7 @@ impl Program {
         }
     }
 
-    /// Bytes as a number, an address, text, or what they are.
+    /// Bytes as a number, the name of an address, text, or hexadecimal digits.
     pub fn bytes_name(&self, layout: &Layout, bytes: &[u8]) -> String {
         if let (1..=8, mut word) = (bytes.len(), [0; 8]) {
             word[..bytes.len()].copy_from_slice(bytes);
@@ -269,7 +270,7 @@ fn plus(name: &str, offset: u64) -> String {
     if offset == 0 { name.to_owned() } else { format!("{name}+{offset}") }
 }
 
-/// The field at an offset of a request's slot, in the words of its verb.
+/// The name of the field at `offset` in a request's slot, in the words of its verb.
 fn field_name(request: &Request, offset: u64) -> String {
     match (offset, request.verb) {
         (16, Verb::Wait | Verb::Enable | Verb::EnableRecv) => return "count".to_owned(),

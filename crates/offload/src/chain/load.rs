@@ -1,29 +1,29 @@
-//! Loading: gives a program its queues and its memory, on a card of any kind.
+//! Loading: creates a program's queues, registers its memory, and links it, on any kind of card.
 
 use remora_nic::Queue;
 
 use super::element::QueueId;
 use super::program::{Kind, Layout, LinkError, Program, QueueAt, RegionAt};
 
-/// A card that programs are loaded into: the few things that loading asks of it.
+/// A card that programs can be loaded into: what loading needs of it.
 pub trait Target {
-    /// Why the card refuses.
+    /// Why the card refuses a call.
     type Error: From<LinkError>;
 
-    /// Makes a completion queue that counts, for the program's next queue; returns its number.
+    /// Creates a completion queue that counts, for the program's next queue. Returns its number.
     ///
     /// # Errors
     /// The card refuses.
     fn counting_cq(&mut self) -> Result<u32, Self::Error>;
 
-    /// Registers memory for the program's data, of so many bytes, which may be none.
+    /// Registers `len` bytes for the program's data; `len` may be 0.
     ///
     /// # Errors
     /// The card refuses.
     fn data(&mut self, len: usize) -> Result<RegionAt, Self::Error>;
 
-    /// Makes a reliable queue pair with these queues, one of them at least, whose rings are
-    /// registered for all access.
+    /// Creates a reliable queue pair with the wanted queues, at least one of them, and registers
+    /// their rings for all access.
     ///
     /// # Errors
     /// The card refuses.
@@ -39,7 +39,7 @@ pub trait Target {
     /// The card refuses.
     fn loop_back(&mut self, qpn: u32) -> Result<(), Self::Error>;
 
-    /// Writes to the beginning of a region that was made for this program.
+    /// Writes to the beginning of a region that was registered for this program.
     ///
     /// # Errors
     /// The bytes do not fit.
@@ -49,59 +49,59 @@ pub trait Target {
 /// A queue that a program needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Which of the program's.
+    /// The program's name of the queue.
     pub queue: QueueId,
-    /// Slots.
+    /// Slots of the ring.
     pub depth: u32,
-    /// Bytes from slot to slot.
+    /// Bytes from one slot to the next.
     pub stride: u32,
-    /// Local pieces of an element, at most.
+    /// The most local entries that an element has.
     pub sges: usize,
-    /// It is managed.
+    /// The queue is managed: it runs up to an index that ENABLE sets.
     pub managed: bool,
-    /// The completion queue that it reports to.
+    /// The completion queue that its completions go to.
     pub cq: u32,
 }
 
-/// A queue pair that was made.
+/// A queue pair that the card has created for a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Made {
-    /// Its number.
+    /// The queue pair's number.
     pub qpn: u32,
-    /// The ring of its send queue, if that was wanted.
+    /// The ring of its send queue, if one was wanted.
     pub send: Option<RegionAt>,
-    /// The ring of its receive queue, if that was wanted.
+    /// The ring of its receive queue, if one was wanted.
     pub recv: Option<RegionAt>,
 }
 
-/// The queue pair of a program towards its client.
+/// The program's queue pair that its client connects to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientAt {
-    /// Its number.
+    /// The queue pair's number.
     pub qpn: u32,
     /// The completion queue of its send queue.
     pub send_cq: u32,
-    /// That of its receive queue.
+    /// The completion queue of its receive queue.
     pub recv_cq: u32,
 }
 
-/// A program on a card, not started yet.
+/// A program on a card, loaded but not started.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// Where everything lies.
+    /// The addresses, keys and queue pair numbers of the program.
     pub layout: Layout,
-    /// What its client connects to, if it has one.
+    /// The queue pair that the client connects to, if the program has a client.
     pub client: Option<ClientAt>,
-    /// How far each queue may run at first.
+    /// By queue pair and queue: the index up to which the queue may run at first.
     starts: Vec<(QueueId, Queue, u32)>,
 }
 
 impl Loaded {
-    /// Lets it run; its client, if it has one, is connected. `doorbell` lets a queue of a queue
-    /// pair run up to an index.
+    /// Starts the program. If it has a client, the client must be connected first. The caller's
+    /// `doorbell` lets a queue of a queue pair run up to an index.
     ///
     /// # Errors
-    /// Those of `doorbell`.
+    /// The first error of `doorbell`.
     pub fn start<E>(
         &self,
         mut doorbell: impl FnMut(u32, Queue, u32) -> Result<(), E>,
@@ -113,11 +113,11 @@ impl Loaded {
     }
 }
 
-/// Makes what a program needs, and links it there. `imports` is the memory that it takes from
-/// outside.
+/// Creates what a program needs on a card and links the program there. `imports` is the memory that
+/// the program takes from outside, in the order of [`Program::imports`].
 ///
 /// # Errors
-/// The card refuses, or the program cannot be linked.
+/// The card refuses a queue or memory, or the program cannot be linked.
 pub fn load<T: Target>(
     target: &mut T,
     program: &Program,
@@ -154,20 +154,20 @@ pub fn load<T: Target>(
     Ok(Loaded { starts: starts.collect(), layout, client })
 }
 
-/// The queues of a kind.
+/// The program's queues of one kind.
 fn queues(program: &Program, kind: Kind) -> impl Iterator<Item = QueueId> {
     let all = program.queues().iter().enumerate();
     all.filter(move |(_, queue)| queue.kind == kind).map(|(i, _)| QueueId(i))
 }
 
-/// The queue of a kind of which there is one at most.
+/// The program's queue of a kind of which a program may have only one.
 fn only(program: &Program, kind: Kind) -> Result<Option<QueueId>, LinkError> {
     let mut ids = queues(program, kind);
     let first = ids.next();
     if ids.next().is_some() { Err(LinkError::Clients) } else { Ok(first) }
 }
 
-/// Which queue of its queue pair a queue is.
+/// Whether a queue of this kind is its queue pair's send queue or its receive queue.
 fn half(kind: Kind) -> Queue {
     match kind {
         Kind::Receive => Queue::Recv,

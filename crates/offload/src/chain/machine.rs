@@ -1,9 +1,10 @@
-//! Machines that compute whatever can be computed, as chains: a Turing machine given by its table,
-//! and among them one for any elementary cellular automaton, Rule 110 first of all.
+//! Turing machines as chains: a machine given by its table, and a machine for any elementary
+//! cellular automaton such as Rule 110, which shows that chains compute whatever can be computed.
 //!
-//! A machine is one recycled ring of eight elements, whose data are its table and its tape. A lap
-//! is a step: the symbol under the head is added to the address of the state's row, what stands
-//! there is scattered into the elements that write, move, and go on, and into the address itself.
+//! A machine is one recycled ring of eight elements with two pieces of data, the table and the
+//! tape. A lap of the ring is a step of the machine: it adds the symbol under the head to the
+//! address of the state's row, and scatters the table's entry there into the elements that write,
+//! move and continue, and into the row's address.
 
 use super::element::{Field, Label, QueueId};
 use super::place::{Place, Span, Word};
@@ -12,76 +13,76 @@ use super::request::{Count, Request};
 use super::verb::Verb;
 use thiserror::Error;
 
-/// Where the head goes.
+/// Where the head goes after a step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Move {
-    /// To the cell before.
+    /// To the cell with the next lower index.
     Left,
-    /// To the cell behind.
+    /// To the cell with the next higher index.
     Right,
 }
 
-/// What a machine does in a state that sees a symbol.
+/// What a machine does in one state when it reads one symbol.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Action {
     /// The symbol to write.
     pub write: u8,
-    /// Where to go then.
+    /// Where the head goes.
     pub go: Move,
-    /// The state to be in; none: the machine halts.
+    /// The next state; `None` halts the machine.
     pub next: Option<u16>,
 }
 
-/// A Turing machine: by state and symbol, what it does. All rows are as long.
+/// A Turing machine as a table of actions by state and symbol. All rows have the same length.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
     table: Vec<Vec<Action>>,
 }
 
-/// Why a table is no machine's.
+/// Why a table does not describe a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum TableError {
-    /// It has no states.
+    /// The table has no states.
     #[error("the table has no states")]
     Empty,
-    /// A row is longer or shorter than the first.
+    /// A row is longer or shorter than the first row.
     #[error("state {state} knows {len} symbols, and the first state {symbols}: one each is wanted")]
     Row {
-        /// Whose row.
+        /// The state of the row.
         state: usize,
-        /// Its length.
+        /// The number of the row's symbols.
         len: usize,
-        /// That of the first.
+        /// The number of the first row's symbols.
         symbols: usize,
     },
-    /// A symbol that no row knows is written.
+    /// An action writes a symbol that has no column.
     #[error("state {state} writes {symbol}, a symbol that has no column")]
     Symbol {
-        /// In which state.
+        /// The action's state.
         state: usize,
         /// The symbol.
         symbol: u8,
     },
-    /// A state follows that has no row.
+    /// An action continues in a state that has no row.
     #[error("state {state} is followed by {next}, a state that has no row")]
     State {
-        /// In which state.
+        /// The action's state.
         state: usize,
-        /// The next one.
+        /// The next state.
         next: u16,
     },
 }
 
-/// Bytes of a table's entry: next row, symbol, movement, and how it goes on.
+/// Bytes of an entry of the table: next row, symbol, movement, and the op-code of the gate.
 const ENTRY: u64 = 32;
-/// Bytes of a tape's cell, which holds the offset of its symbol's entry in any row.
+/// Bytes of a cell of the tape. It holds the offset of its symbol's entry in any row.
 const CELL: u64 = 8;
 
 impl Machine {
-    /// A machine with this table; it starts in state 0.
+    /// A machine with this table. It starts in state 0.
     ///
     /// # Errors
-    /// The rows differ in length, or a symbol or state is none.
+    /// See [`TableError`].
     pub fn new(table: Vec<Vec<Action>>) -> Result<Machine, TableError> {
         let symbols = table.first().map_or(0, Vec::len);
         for (state, row) in table.iter().enumerate() {
@@ -100,13 +101,14 @@ impl Machine {
         if table.is_empty() { Err(TableError::Empty) } else { Ok(Machine { table }) }
     }
 
-    /// A machine that computes the generations of an elementary cellular automaton, by Wolfram's
-    /// number of its rule. Cells beyond the ends are 0.
+    /// A machine that computes the generations of an elementary cellular automaton with Wolfram's
+    /// rule number `rule`. Cells beyond the ends are 0.
     ///
-    /// Symbols are 0, 1 and [`EDGE`]; the tape is an edge, the cells, and two edges, and the head
-    /// begins at the first cell. A sweep is a generation. A cell's new value is known once the next
-    /// one was read, and is written there: so a sweep to the right shifts the row by one, and the
-    /// sweep to the left, which follows, shifts it back.
+    /// Symbols are 0, 1 and [`EDGE`]; the tape holds an edge, the cells, and two edges, and the
+    /// head starts at the first cell. Each sweep over the row computes one generation. The machine
+    /// knows a cell's new value only after it has read the next cell, and writes the value there.
+    /// So a sweep to the right shifts the row by one cell, and the following sweep to the left
+    /// shifts it back.
     pub fn automaton(rule: u8) -> Machine {
         let mut table = Vec::new();
         for right in [true, false] {
@@ -116,7 +118,7 @@ impl Machine {
             let window = |far: u8, near: u8| Some(base + 1 + u16::from(far * 2 + near));
             let turn = base + SWEEP - 1;
             let act = |write, next| Action { write, go, next };
-            // The first cell of the sweep: an edge takes its place.
+            // The first cell of the sweep: an edge takes the cell's place.
             let first = |cell: u8| act(EDGE, window(0, cell));
             table.push(vec![first(0), first(1), act(EDGE, Some(0))]);
             for (far, near) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -138,13 +140,13 @@ impl Machine {
         [&[EDGE], cells, &[EDGE, EDGE]].concat()
     }
 
-    /// Its start.
+    /// The start configuration: state 0, with the head at cell `head` of `tape`.
     pub fn start(&self, tape: &[u8], head: usize) -> Configuration {
         Configuration { tape: tape.to_vec(), head, state: Some(0) }
     }
 
-    /// One step by a plain interpreter. Returns false if the machine has halted, or if its head has
-    /// left the tape.
+    /// Takes one step with a plain interpreter. Returns false if the machine has halted, or if its
+    /// head has left the tape.
     pub fn step(&self, at: &mut Configuration) -> bool {
         let Some(state) = at.state else { return false };
         let Some(cell) = at.tape.get_mut(at.head) else { return false };
@@ -158,8 +160,8 @@ impl Machine {
         true
     }
 
-    /// The same machine as a chain, which begins when it is started and needs nobody from then on.
-    /// It halts by itself; a head that leaves the tape ends it by an access error.
+    /// Compiles the machine into a chain that runs without the host once it is started. The chain
+    /// halts when the machine does; a head that leaves the tape ends it with an access error.
     pub fn compile(&self, tape: &[u8], head: usize) -> Compiled {
         let mut program = Program::new();
         let ring = program.managed("machine", Start::Running);
@@ -175,7 +177,7 @@ impl Machine {
             let at = table.at.plus(i as u64 * ENTRY);
             let step = if action.go == Move::Right { CELL } else { CELL.wrapping_neg() };
             let goes_on = if action.next.is_some() { Verb::Enable } else { Verb::Noop };
-            // A machine that has halted stays in sight of the state it halted in.
+            // A machine that has halted keeps the row of the state it halted in.
             let state = action.next.unwrap_or((i as u64 / symbols) as u16);
             program.set_word(at, Word::Address(row(table, state)));
             program.set_word(at.plus(8), Word::Number(u64::from(action.write) * ENTRY));
@@ -187,12 +189,12 @@ impl Machine {
     }
 }
 
-/// States of a sweep.
+/// States that one sweep needs.
 const SWEEP: u16 = 6;
-/// The symbol at the ends of an automaton's row.
+/// The symbol at both ends of an automaton's row.
 pub const EDGE: u8 = 2;
 
-/// The eight elements of a step. Returns the one that goes on or does not.
+/// Appends the eight elements of a step. Returns the gate, which starts the next step or halts.
 fn lap(program: &mut Program, ring: QueueId, head: Place, row: Place) -> Label {
     let names = ["symbol", "add", "look", "move", "store", "gate"];
     let [symbol, add, look, go, store, gate] = names.map(|name| program.label(name));
@@ -205,27 +207,27 @@ fn lap(program: &mut Program, ring: QueueId, head: Place, row: Place) -> Label {
     let into =
         [source, store.field(Field::Addr(0)), go.field(Field::Operand), gate.field(Field::Head)];
     put(program, look, Request::read(row, &into));
-    // What the head's address was comes back, and is where the symbol goes.
+    // The atomic returns the head's old address, which is where the symbol goes.
     let at = symbol.field(Field::Addr(0)).at;
     let moves = Request::calc(Verb::Add, at, Word::Number(0));
     put(program, go, moves.into_local(store.field(Field::Remote)));
     put(program, store, Request::write_constant(Word::Number(0), head));
     let raise = Request::calc(Verb::Add, gate.field(Field::Remote).at, Word::Number(8));
     program.push(ring, raise.silent());
-    // It counts the steps.
+    // This NOOP counts the steps by its completion.
     program.push(ring, Request::noop());
     put(program, gate, Request::enable(ring, Count::Number(8)));
     gate
 }
 
-/// A machine at a moment.
+/// The state of a machine between two steps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Configuration {
-    /// Symbols.
+    /// The symbols of the tape.
     pub tape: Vec<u8>,
-    /// The cell the head is at.
+    /// The index of the cell that the head is at.
     pub head: usize,
-    /// The state; none: it has halted.
+    /// The state; `None` after the machine has halted.
     pub state: Option<u16>,
 }
 
@@ -234,16 +236,16 @@ pub struct Configuration {
 pub struct Compiled {
     /// The program.
     pub program: Program,
-    /// Its ring: a lap of eight elements is a step, and counts one completion.
+    /// Its ring. A lap of eight elements is a step, and counts one completion.
     pub ring: QueueId,
-    /// Its tape.
+    /// The tape in the program's data.
     pub tape: Span,
-    /// NOOP when the machine has halted.
+    /// The element that continues; it is a NOOP after the machine has halted.
     pub gate: Label,
 }
 
 impl Compiled {
-    /// Where the tape lies.
+    /// The address of the tape.
     pub fn tape_addr(&self, layout: &Layout) -> u64 {
         self.program.address(layout, self.tape.at)
     }
@@ -257,7 +259,7 @@ impl Compiled {
         bytes.chunks_exact(CELL as usize).map(symbol).collect()
     }
 
-    /// Where the op-code stands that says whether the machine goes on.
+    /// The address of the gate's op-code, which says whether the machine continues.
     pub fn gate_addr(&self, layout: &Layout) -> u64 {
         self.program.address(layout, self.gate.field(Field::Opcode).at)
     }
@@ -269,14 +271,15 @@ mod tests {
     use super::super::model::{End, Model};
     use super::*;
 
-    /// Runs both side by side; returns the steps until the machine halted, or `most`.
+    /// Runs the interpreter and the chain side by side. Returns the steps until the machine halted,
+    /// at most `most`, and the tape.
     fn side_by_side(machine: &Machine, tape: &[u8], head: usize, most: usize) -> (usize, Vec<u8>) {
         let compiled = machine.compile(tape, head);
         let mut model = Model::new(&compiled.program, &[]).unwrap();
         let mut plain = machine.start(tape, head);
         let mut card = ChainCard::new(&compiled.program, &[]).unwrap();
         let at = compiled.tape_addr(model.layout());
-        // The card goes on by itself: its steps are taken from a trace.
+        // The card runs ahead of the interpreter, so its steps are taken from a trace.
         let mut laps = card.trace(8 * most).into_iter();
         let mut shadow = vec![0; 8 * tape.len()];
         for (cell, symbol) in shadow.chunks_exact_mut(8).zip(tape) {
@@ -293,7 +296,7 @@ mod tests {
                 }
             }
             let halted = !machine.step(&mut plain);
-            // Expect: after every step, the same tape; and the same end.
+            // Expect: the same tape after every step, and the same end.
             let tape = Compiled::symbols(model.bytes(at, 8 * tape.len()));
             assert_eq!(tape, plain.tape, "step {step}");
             assert_eq!(Compiled::symbols(&shadow), plain.tape, "step {step} on the card");
@@ -305,7 +308,7 @@ mod tests {
         (most, plain.tape)
     }
 
-    /// The busy beaver of four states: 107 steps, 13 ones.
+    /// The busy beaver of four states: it halts after 107 steps with 13 ones.
     fn busy_beaver() -> Machine {
         let act = |write, right: bool, next: u16| Action {
             write,
@@ -328,7 +331,7 @@ mod tests {
         assert_eq!(tape.iter().filter(|&&symbol| symbol == 1).count(), 13);
     }
 
-    /// The next generation, straight from the rule's definition.
+    /// The next generation, computed directly from the rule's definition.
     fn next_row(rule: u8, row: &[u8]) -> Vec<u8> {
         let cell = |i: usize| row.get(i).copied().unwrap_or(0);
         (0..row.len())
@@ -348,7 +351,7 @@ mod tests {
             for _ in 0..generations {
                 expected = next_row(110, &expected);
             }
-            // Expect: after an even number of sweeps the row is where it was.
+            // Expect: after an even number of sweeps the row is back at its first cell.
             assert_eq!(tape[1..=row.len()], expected);
         }
         for rule in [0, 30, 90, 184, 255] {
@@ -378,7 +381,7 @@ mod tests {
         let machine = Machine::new(vec![vec![act, act]]).unwrap();
         let compiled = machine.compile(&[0; 4], 0);
         let mut model = Model::new(&compiled.program, &[]).unwrap();
-        // The table follows the tape in the same region: what stands there is no symbol.
+        // The table follows the tape in the same region, and its words are not symbols.
         let steps = model.run_in_turn(10_000);
         assert!(matches!(steps.last().map(|step| step.end), Some(End::Failed(_))));
     }

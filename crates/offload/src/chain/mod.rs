@@ -1,8 +1,9 @@
 //! Chains: programs of work requests that change each other (RedN).
 //!
-//! A [`Program`](program::Program) is queues of [`Request`](request::Request)s and data. Operands
-//! are symbolic ([`Place`](place::Place), such as a field of another request's element) until it is
-//! linked for the memory and queues that it gets. Read on in this order:
+//! A [`Program`](program::Program) consists of queues of [`Request`](request::Request)s and of
+//! data. Its addresses are symbolic ([`Place`](place::Place), such as a field of another request's
+//! element) until it is linked for the memory and queues that it gets. Where to read on, in this
+//! order:
 //!
 //! 1. [`verb`], [`element`], [`place`], [`request`], [`program`]: the assembler; [`load`] puts a
 //!    program on a card.
@@ -10,8 +11,8 @@
 //! 3. `text` (with the feature `chain-text`): the same as a language; docs/chain-language.md is its
 //!    reference.
 //! 4. [`offload`]: look-ups and lists for clients; [`machine`]: Turing machines.
-//! 5. [`model`]: a plain interpreter, and [`card`]: the card without a host, which are compared
-//!    with each other by every test; [`picture`]: what a chain looks like.
+//! 5. [`model`]: a plain interpreter, and [`card`]: the card without a host. Tests compare one with
+//!    the other. [`picture`] draws a chain, and `listing` puts it into words.
 pub mod card;
 pub mod construct;
 pub mod element;

@@ -1,52 +1,53 @@
-//! A plain interpreter of chains: the reference that the card is compared with.
+//! A plain interpreter of chains: the reference that tests compare the card with.
 //!
-//! It knows queues, counts and a flat memory, and nothing of packets or time. Which of the queues
-//! that can go on does so is chosen by the caller's number, so that a test can try any order.
+//! The interpreter knows queues, counts and a flat memory, and nothing of packets or time. Where
+//! more than one queue can go on, a number from the caller chooses the next one, so that a test can
+//! try any order.
 
 use super::element::{Field, QueueId, sge};
 use super::plan::{Piece, Plan};
 use super::program::{Kind, Layout, LinkError, Program, QueueAt, RegionAt};
 use super::verb::Verb;
 
-/// Elements of a plain queue that are fetched at once.
+/// Elements of a plain queue that are fetched at once, as a card that prefetches does.
 const PREFETCH: usize = 8;
 const SIGNALED: u16 = 1;
 const INLINE: u16 = 8;
 
-/// Why an element could not be carried out.
+/// Why an element failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// No such op-code, or one that this queue cannot do.
+    /// The op-code does not exist, or this queue cannot execute it.
     Opcode,
-    /// A key does not open the memory, or an atomic's address is not a multiple of 8.
+    /// A key does not cover the memory, or the address of an atomic is not a multiple of 8.
     Memory,
-    /// More entries than fit the slot, or more data than the other side takes.
+    /// More local entries than fit the slot, or more data than the receiver takes.
     Length,
-    /// WAIT or ENABLE of what is none, or past the end.
+    /// A WAIT or ENABLE of a queue that does not exist, or past its end.
     Order,
 }
 
-/// What became of an element.
+/// How an element ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// It was carried out.
+    /// The interpreter executed it.
     Done,
-    /// It could not be; the queue has stopped.
+    /// The element failed, and its queue has stopped.
     Failed(Fault),
 }
 
-/// An element that was carried out.
+/// One element that the interpreter executed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Its queue.
+    /// The element's queue.
     pub queue: QueueId,
-    /// Its index, which counts up without end.
+    /// The element's index; indices count up without end.
     pub index: u32,
-    /// Its slot as it was fetched.
+    /// The element's slot, as it was fetched.
     pub element: Vec<u8>,
-    /// Pieces of memory that it changed: address and bytes.
+    /// Pieces of memory that the element changed: address and length in bytes.
     pub wrote: Vec<(u64, u32)>,
-    /// What became of it.
+    /// How the element ended.
     pub end: End,
 }
 
@@ -61,7 +62,7 @@ struct Ring {
     enabled: u32,
     completed: u64,
     stopped: bool,
-    /// Elements of a plain queue that were fetched and not run.
+    /// Elements of a plain queue that are fetched but have not run.
     fetched: Vec<Vec<u8>>,
 }
 
@@ -71,22 +72,22 @@ struct Region {
     len: u64,
 }
 
-/// A machine that runs one program.
+/// An interpreter with one program.
 #[derive(Clone, Debug)]
 pub struct Model {
     memory: Vec<u8>,
     layout: Layout,
     rings: Vec<Ring>,
     regions: Vec<Region>,
-    /// Messages that found no receive element yet.
+    /// Messages that wait for a receive element.
     inbox: Vec<Vec<u8>>,
-    /// What was sent to the client.
+    /// Messages that the program has sent to the client.
     sent: Vec<Vec<u8>>,
     wrote: Vec<(u64, u32)>,
 }
 
 impl Model {
-    /// Sets a program up, with these bytes as its imports.
+    /// Sets up `program` with `imports` as the memory it takes from outside.
     ///
     /// # Errors
     /// The program cannot be linked.
@@ -128,38 +129,44 @@ impl Model {
         Ok(Model { memory, layout, rings, regions, inbox, sent, wrote })
     }
 
-    /// Where everything lies.
+    /// The addresses, keys and queue pair numbers of the program.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Bytes of memory, which must be there.
+    /// `len` bytes of memory at `addr`.
+    ///
+    /// # Panics
+    /// If they lie outside of memory.
     pub fn bytes(&self, addr: u64, len: usize) -> &[u8] {
         &self.memory[addr as usize..addr as usize + len]
     }
 
-    /// A word of memory, which must be there.
+    /// The 8-byte word at `addr`.
+    ///
+    /// # Panics
+    /// If it lies outside of memory.
     pub fn word(&self, addr: u64) -> u64 {
         u64::from_le_bytes(self.bytes(addr, 8).try_into().unwrap_or_default())
     }
 
-    /// The host writes.
+    /// Writes `bytes` at `addr`, as the host would.
     pub fn set(&mut self, addr: u64, bytes: &[u8]) {
         self.memory[addr as usize..addr as usize + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The client sends a message.
+    /// Delivers a message from the client to the program.
     pub fn deliver(&mut self, message: &[u8]) {
         self.inbox.push(message.to_vec());
     }
 
-    /// What was sent to the client since the last call.
+    /// The messages that the program has sent to the client since the last call.
     pub fn take_sent(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.sent)
     }
 
-    /// Runs until nothing can go on, for at most `steps`; returns what was done. `choose` picks one
-    /// of so many queues that can go on.
+    /// Runs until no queue can go on, for at most `steps` steps, and returns the steps. `choose`
+    /// gets the number of queues that can go on and returns the index of the one that does.
     pub fn run(&mut self, steps: usize, mut choose: impl FnMut(usize) -> usize) -> Vec<Step> {
         let mut done = Vec::new();
         while done.len() < steps {
@@ -173,7 +180,7 @@ impl Model {
         done
     }
 
-    /// As [`Model::run`], the queues in turn.
+    /// Runs like [`Model::run`], taking the queues in turn.
     pub fn run_in_turn(&mut self, steps: usize) -> Vec<Step> {
         let mut turn = 0;
         self.run(steps, |_| {
@@ -193,7 +200,7 @@ impl Model {
         }
         let slot = self.slot(i);
         let verb = Verb::parse(u16_at(&slot, 0));
-        // A WAIT that cannot be carried out fails, it does not block.
+        // A WAIT that cannot be executed fails instead of blocking.
         verb != Some(Verb::Wait) || self.waits_for(&slot).is_none_or(|(has, wants)| has >= wants)
     }
 
@@ -203,7 +210,7 @@ impl Model {
         Some((ring.completed, u64_at(slot, Field::Remote.span().0)))
     }
 
-    /// The next element, as it is fetched.
+    /// The next element, as the interpreter fetches it.
     fn slot(&self, i: usize) -> Vec<u8> {
         let ring = &self.rings[i];
         ring.fetched.first().cloned().unwrap_or_else(|| self.in_memory(i, ring.next))
@@ -240,7 +247,7 @@ impl Model {
         }
         let waited = Verb::parse(u16_at(&element, 0)) == Some(Verb::Wait);
         if waited {
-            // What was fetched behind it is fetched anew.
+            // Elements behind a WAIT are fetched again, since they may have changed meanwhile.
             ring.fetched.clear();
         }
         match end {
@@ -376,7 +383,7 @@ impl Model {
     }
 }
 
-/// A slot's entries: address, bytes, key.
+/// A slot's local entries: address, length in bytes, key.
 fn pieces(slot: &[u8]) -> Result<Vec<(u64, u32, u32)>, Fault> {
     (0..slot[11])
         .map(|i| {
@@ -398,7 +405,7 @@ fn u32_at(bytes: &[u8], at: u64) -> u32 {
     u64_at(bytes, at) as u32
 }
 
-/// Little-endian; what lies behind the end is zero.
+/// The little-endian word at `at`; bytes behind the end count as zero.
 fn u64_at(bytes: &[u8], at: u64) -> u64 {
     let mut word = [0; 8];
     let from = bytes.get(at as usize..).unwrap_or_default();

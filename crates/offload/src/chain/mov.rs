@@ -1,7 +1,7 @@
 //! `mov` in the addressing modes of RedN's Table 7, for loads and for stores.
 //!
-//! A register is a word of 8 bytes in memory. A pointer points into `memory`, whose key the element
-//! that follows it holds: a chain reaches what its elements have keys for.
+//! A register is an 8-byte word in memory. The key of a pointer's region is in the element that
+//! follows the pointer: a chain reaches only memory for which its elements hold keys.
 
 use super::construct::Writer;
 use super::element::{Field, Label};
@@ -12,21 +12,21 @@ use super::verb::Verb;
 /// A memory operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pointer {
-    /// The register that holds an address.
+    /// The register that holds the address.
     pub register: Place,
-    /// A register whose value is added to it.
+    /// A register whose value is added to the address.
     pub index: Option<Place>,
-    /// Any place in the region that the address is in.
+    /// Any place in the region that the address lies in; its key is used.
     pub memory: Place,
 }
 
 impl Writer<'_> {
-    /// `mov dst, value`: immediate.
+    /// `mov dst, value`: stores a constant.
     pub fn mov_constant(&mut self, to: Place, value: Word) {
         self.construct("mov immediate", |w| w.push(Request::write_constant(value, to)));
     }
 
-    /// `mov dst, src`.
+    /// `mov dst, src`: copies memory.
     pub fn mov(&mut self, to: Place, from: Span) {
         self.construct("mov register", |w| w.copy(from, to));
     }
@@ -49,7 +49,7 @@ impl Writer<'_> {
         });
     }
 
-    /// Puts the address into an element that comes next.
+    /// Puts the pointer's address into the field of an element that is appended next.
     fn aim(&mut self, field: Span, pointer: Pointer) {
         let add: Option<Label> = pointer.index.map(|index| {
             let add = self.program().label("");

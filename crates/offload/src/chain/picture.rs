@@ -1,5 +1,6 @@
-//! Pictures of chains, in the manner of RedN's figures: queues as rows of requests, black arrows
-//! for their order, brown ones for who changes whom, dashed ones for WAIT and ENABLE.
+//! Pictures of chains in the style of RedN's figures: queues as rows of requests, black arrows for
+//! their order, brown arrows from a request to the one that it changes, dashed arrows for WAIT and
+//! ENABLE.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,13 +16,13 @@ const BOX_HEIGHT: i32 = 66;
 const GAP: i32 = 30;
 const MARGIN: i32 = 28;
 const NAME_WIDTH: i32 = 118;
-/// Room above a row for the arrows that arrive there.
+/// Room above a row for the arrows that end there.
 const ROW_GAP: i32 = 78;
-/// Requests of a row; more go on in the next.
+/// Requests in a row; further requests go on in the next row.
 const COLUMNS: i32 = 7;
 const HEADER: i32 = 46;
 const FOOTER: i32 = 44;
-/// Letters of a line in a box.
+/// Letters in a line of a box.
 const LETTERS: usize = 27;
 
 const STYLE: &str = "\
@@ -40,12 +41,12 @@ path{fill:none}.next{stroke:#222;stroke-width:1.4}\
 .changes{stroke:#a65e0e;stroke-width:1.6}\
 .orders{stroke:#4a8a3f;stroke-width:1.4;stroke-dasharray:5 4}";
 
-/// How often each request ran.
+/// The number of times that each request ran.
 #[derive(Clone, Debug, Default)]
 pub struct Runs(Vec<u32>);
 
 impl Runs {
-    /// Counts steps.
+    /// Counts the requests of `steps`.
     pub fn of(program: &Program, steps: &[Step]) -> Runs {
         let mut runs = vec![0; program.len()];
         for label in steps.iter().filter_map(|step| program.step_label(step)) {
@@ -59,15 +60,15 @@ struct Canvas<'p> {
     program: &'p Program,
     runs: Option<&'p Runs>,
     out: String,
-    /// The first row of each queue.
+    /// By queue: its first row.
     rows: Vec<i32>,
     height: i32,
     width: i32,
-    /// Arrows that end at each request so far.
+    /// By request: the arrows that end there so far.
     arrivals: Vec<usize>,
 }
 
-/// The requests of a queue that are drawn: of NOOPs that fill up a ring, the first.
+/// The requests of a queue that are drawn: only the first of the NOOPs that fill up a ring.
 fn shown(program: &Program, queue: usize) -> &[Label] {
     let labels = program.queues()[queue].labels();
     let fills = |label: &Label| {
@@ -79,14 +80,15 @@ fn shown(program: &Program, queue: usize) -> &[Label] {
     if is_receive { labels } else { &labels[..len.min(labels.len())] }
 }
 
-/// Where arrows end on a box, from its middle, one after the other; their field stands beside it.
+/// Where arrows end on a box: offsets from its middle, used in turn. The changed field's name is
+/// beside the arrow's end.
 const ARRIVALS: [i32; 4] = [4, 50, -34, 76];
 
-/// A picture as SVG. With `runs`, each request says how often it ran.
+/// A program's picture as SVG text. With `runs`, each request says how often it ran.
 pub fn svg(program: &Program, title: &str, runs: Option<&Runs>) -> String {
     let mut rows = vec![0; program.queues().len()];
     let (mut row, mut widest) = (0, 1);
-    // What is only copied comes last.
+    // The queue of requests that are only copied comes last.
     let patterns = |queue: &usize| Some(QueueId(*queue)) == program.patterns_queue();
     let queues = (0..rows.len()).filter(|queue| !patterns(queue));
     for queue in queues.chain((0..rows.len()).filter(patterns)) {
@@ -105,7 +107,7 @@ pub fn svg(program: &Program, title: &str, runs: Option<&Runs>) -> String {
 
 impl Canvas<'_> {
     fn put(&mut self, line: std::fmt::Arguments<'_>) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = self.out.write_fmt(line);
         self.out.push('\n');
     }
@@ -145,7 +147,7 @@ impl Canvas<'_> {
         HEADER + row * (BOX_HEIGHT + ROW_GAP) + ROW_GAP / 2
     }
 
-    /// The upper left corner of a request's box.
+    /// The upper left corner of a request's box, if the request is drawn.
     fn corner(&self, label: Label) -> Option<(i32, i32)> {
         let (queue, index) = self.program.position(label)?;
         let index = (index as usize).min(shown(self.program, queue.0).len().checked_sub(1)?);
@@ -194,7 +196,7 @@ impl Canvas<'_> {
                     self.path("next", "n", &format!("M{from} {middle}H{}", x - 2));
                 }
                 Some((left, top)) => {
-                    // To the next row, round the corner.
+                    // An arrow to the next row, round the corner.
                     let (right, low) = (left + BOX_WIDTH, top + BOX_HEIGHT / 2);
                     let between = top + BOX_HEIGHT + ROW_GAP / 2;
                     let path = format!(
@@ -270,7 +272,8 @@ impl Canvas<'_> {
 
     fn arrows(&mut self, label: Label) {
         let request = self.program.request(label).clone();
-        // Only what it writes to: remote memory, or for a READ and a receive its own pieces.
+        // Arrows show only what a request writes: remote memory, or for a READ and a receive its
+        // local pieces.
         let reads = matches!(request.verb, Verb::Read | Verb::Noop);
         let written = request.local.iter().map(|span| span.at).filter(|_| reads);
         let written = written.chain(request.remote.filter(|_| request.verb != Verb::Read));
@@ -298,10 +301,10 @@ impl Canvas<'_> {
         }
     }
 
-    /// An arrow from box to box: across rows from edge to edge, within a row as an arc above it.
+    /// Draws an arrow from box to box: from edge to edge across rows, as an arc within a row.
     fn link(&mut self, from: Label, to: Label, class: &str, marker: &str, text: &str, nth: i32) {
         let (Some((ax, ay)), Some((bx, by))) = (self.corner(from), self.corner(to)) else { return };
-        // Arrows of one box begin and end at places of their own.
+        // Arrows of one box begin and end at different points.
         let spread = (nth % 5 - 2) * 13;
         let shift = if class == "orders" {
             -62
@@ -352,14 +355,14 @@ impl Canvas<'_> {
         }
         self.put(format_args!(
             "<rect class=\"copy off\" x=\"{x}\" y=\"{}\" width=\"26\" height=\"14\" rx=\"3\"/>\
-             <text x=\"{}\" y=\"{y}\">off until somebody changes its op-code</text>",
+             <text x=\"{}\" y=\"{y}\">off until its op-code changes</text>",
             y - 11,
             x + 34
         ));
     }
 }
 
-/// At most two lines of a box, broken where a blank is.
+/// Breaks a text at blanks into at most two lines.
 fn wrap(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -1,37 +1,37 @@
-//! Symbolic addresses and values: what is known before a program is linked.
+//! Symbolic addresses and values: how a program names memory before it is linked.
 
 use super::element::{Field, Label, OPERAND_BITS};
 use super::verb::Verb;
 
-/// What an address counts from.
+/// The start that an address counts from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Base {
-    /// The program's data.
+    /// The start of the program's data.
     Data,
     /// The slot of a work request.
     Request(Label),
-    /// Memory that is not the program's own, by its place among
+    /// The start of memory that the program takes from outside, by its index in
     /// [`super::program::Program::imports`].
     Import(usize),
 }
 
-/// An address.
+/// A symbolic address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
-    /// What it counts from.
+    /// The start that the address counts from.
     pub base: Base,
     /// Bytes from there.
     pub offset: u64,
 }
 
 impl Place {
-    /// `bytes` further on.
+    /// The place `bytes` bytes further on.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Place {
         Place { base: self.base, offset: self.offset + bytes }
     }
 
-    /// `len` bytes from here on.
+    /// The piece of memory of `len` bytes that starts here.
     pub const fn span(self, len: u32) -> Span {
         Span { at: self, len }
     }
@@ -42,36 +42,36 @@ impl Place {
 pub struct Span {
     /// Its first byte.
     pub at: Place,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u32,
 }
 
 impl Span {
-    /// `len` bytes, `offset` bytes into it.
+    /// The piece of `len` bytes that starts `offset` bytes into this one.
     #[must_use]
     pub const fn part(self, offset: u64, len: u32) -> Span {
         self.at.plus(offset).span(len)
     }
 
-    /// Its word `i`, of 8 bytes.
+    /// The 8-byte word with index `i`.
     pub const fn word(self, i: u64) -> Span {
         self.part(8 * i, 8)
     }
 }
 
-/// A value of 8 bytes.
+/// A value of 8 bytes, which may be known only when the program is linked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Word {
-    /// A number.
+    /// The number itself.
     Number(u64),
-    /// An address, known when the program is linked.
+    /// The address of a place.
     Address(Place),
-    /// What a request's first word is with this verb and this id.
+    /// The first word of an element with this verb and this id.
     Head(Verb, u64),
 }
 
 impl Word {
-    /// The value, once addresses are known.
+    /// The value, with `address` as the addresses of places.
     pub(crate) fn resolve(self, address: impl FnOnce(Place) -> u64) -> u64 {
         match self {
             Word::Number(number) => number,
@@ -81,7 +81,7 @@ impl Word {
     }
 }
 
-/// The bits of an id.
+/// The bits of an id that an element holds.
 pub(crate) const ID_MASK: u64 = (1 << OPERAND_BITS) - 1;
 
 impl Label {

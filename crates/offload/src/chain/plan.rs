@@ -1,12 +1,12 @@
-//! Where the pieces of a program lie in a memory that is its own: for the interpreter and for a
-//! card without a host.
+//! Where the pieces of a program lie in a memory of its own: for the interpreter and for a card
+//! without a host.
 
 use super::element::QueueId;
 use super::program::{Image, LinkError, Program};
 
-/// Where the first piece lies; 0 is no address.
+/// Address of the first piece. Address 0 stays unused.
 const FIRST: u64 = 0x1_0000;
-/// Bytes between two pieces, so that running out of one is noticed.
+/// Unused bytes between two pieces, so that an access past a piece's end is noticed.
 const GAP: u64 = 64;
 
 /// A piece of memory.
@@ -19,16 +19,16 @@ pub(crate) struct Piece {
 /// A program's pieces.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Plan {
-    /// Rings, by queue.
+    /// The ring of each queue.
     pub(crate) rings: Vec<Piece>,
     pub(crate) data: Piece,
     pub(crate) imports: Vec<Piece>,
-    /// Bytes of memory up to their end.
+    /// Bytes of memory, up to the end of the last piece.
     pub(crate) end: u64,
 }
 
 impl Plan {
-    /// Lays a program out, with imports of these lengths.
+    /// Lays out `program`, with imports of these lengths in bytes.
     pub(crate) fn new(program: &Program, imports: impl IntoIterator<Item = usize>) -> Plan {
         let mut plan = Plan { end: FIRST, ..Plan::default() };
         for (i, queue) in program.queues().iter().enumerate() {
@@ -43,14 +43,14 @@ impl Plan {
         plan
     }
 
-    /// Another piece, behind the others.
+    /// Adds a piece behind the others.
     pub(crate) fn piece(&mut self, len: u64) -> Piece {
         let piece = Piece { addr: self.end, len };
         self.end = (self.end + len + GAP).next_multiple_of(GAP);
         piece
     }
 
-    /// Memory with an image in it.
+    /// The bytes of memory with a program's image and imports in it.
     pub(crate) fn load(&self, image: &Image, imports: &[&[u8]]) -> Vec<u8> {
         let mut memory = vec![0; self.end as usize];
         let images = image.queues.iter().chain([&image.data]).map(Vec::as_slice);
@@ -61,12 +61,12 @@ impl Plan {
         memory
     }
 
-    /// All that the program knows of.
+    /// All pieces that the program has keys for.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> {
         self.rings.iter().chain([&self.data]).chain(&self.imports).copied()
     }
 
-    /// Does a program have as many imports as are given?
+    /// Checks that `imports` is the number of the program's imports.
     pub(crate) fn check(program: &Program, imports: usize) -> Result<(), LinkError> {
         let wants = program.imports().len();
         if imports == wants {

@@ -1,4 +1,4 @@
-//! A program: queues of work requests, data, and what it takes from outside; and its linking.
+//! A program: queues of work requests, data, and imports from outside; and how it is linked.
 
 use thiserror::Error;
 
@@ -8,18 +8,19 @@ use super::request::{Count, Request};
 use super::verb::{Class, Verb};
 use remora_nic::queue::{MAX_SGE, RingInit, SendFlags};
 
-/// The flag of elements that hold their data themselves.
+/// The inline flag: the element holds its data itself.
 const INLINE: u16 = SendFlags::INLINE.bits();
 
-/// The queue of requests that are only copied.
+/// The name of the queue whose requests are only copied.
 const PATTERNS: &str = "patterns";
 
-/// What kind of queue it is.
+/// Which queue of which queue pair a program's queue is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
-    /// The send queue of a queue pair that is connected to itself: works on the card's own memory.
+    /// The send queue of a queue pair that is connected to itself: it works on the card's own
+    /// memory.
     Loop,
-    /// The send queue towards the client.
+    /// The send queue of the connection with the client.
     Reply,
     /// The receive queue of the connection with the client.
     Receive,
@@ -28,27 +29,28 @@ pub enum Kind {
 /// A queue of a program.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    /// Its name in listings.
+    /// Its name in listings and pictures.
     pub name: String,
     /// Which queue of which queue pair it is.
     pub kind: Kind,
-    /// Nothing runs until it is enabled, and each element is fetched when its turn has come.
+    /// Nothing runs before it is enabled, and each element is fetched only when its turn has come.
     pub managed: bool,
-    /// How far whoever starts the program enables (or posts) it.
+    /// How far the queue may run when the program starts.
     pub start: Start,
     pub(crate) slots: Vec<Label>,
-    /// Local pieces: the most that a request has. (Known, as each address asks for it.)
+    /// The most local pieces that one of its requests has. Kept, since every address needs the
+    /// stride.
     pieces: usize,
 }
 
 /// How far a queue may run when the program starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// Nothing: another queue enables it.
+    /// Not at all: another queue enables it.
     Asleep,
-    /// Up to and with its first ENABLE of itself, or to its end if it has none.
+    /// Up to and including its first ENABLE of itself, or to its end if it has none.
     Running,
-    /// So many elements.
+    /// Up to this number of elements.
     Elements(u32),
 }
 
@@ -58,39 +60,39 @@ impl Queue {
         &self.slots
     }
 
-    /// Slots of its ring: a power of two.
+    /// Slots of its ring, a power of two.
     pub fn depth(&self) -> u32 {
         self.slots.len().next_power_of_two() as u32
     }
 }
 
-/// Where a request stands, and what a listing says of it.
+/// A request, its queue and index, and its name in listings.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) request: Request,
     pub(crate) at: Option<(QueueId, u32)>,
     pub(crate) name: String,
-    /// Nobody means it.
+    /// The label is not used after all, so it needs no queue.
     pub(crate) forgotten: bool,
 }
 
-/// An address in the data that is known when the program is linked.
+/// A word in the data that gets its value when the program is linked.
 #[derive(Clone, Copy, Debug)]
 struct Relocation {
     offset: usize,
     value: Word,
 }
 
-/// A named piece of data.
+/// A named piece of the program's data.
 #[derive(Clone, Debug)]
 pub struct Item {
     /// Its name.
     pub name: String,
-    /// Where it lies.
+    /// The piece of memory.
     pub span: Span,
 }
 
-/// A program of work requests. Nothing of it has an address until it is [linked](Program::link).
+/// A program of work requests. Its addresses are symbolic until it is [linked](Program::link).
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     pub(crate) entries: Vec<Entry>,
@@ -102,7 +104,7 @@ pub struct Program {
     pub(crate) constructs: Vec<(String, Mark, Mark)>,
 }
 
-/// A registered region, as a program reaches it: by local and remote key alike.
+/// A registered region; `key` is its local and its remote key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RegionAt {
     /// Address of the first byte.
@@ -111,75 +113,75 @@ pub struct RegionAt {
     pub key: u32,
 }
 
-/// A queue, as a program reaches it.
+/// A queue of a linked program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueAt {
-    /// Its queue pair's number.
+    /// The number of its queue pair.
     pub qpn: u32,
     /// The completion queue that counts its completions.
     pub cq: u32,
-    /// Its ring.
+    /// Its ring in memory.
     pub ring: RegionAt,
 }
 
-/// Where all of a program lies.
+/// The addresses, keys and queue pair numbers of a linked program.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// By [`QueueId`].
+    /// The queues, by [`QueueId`].
     pub queues: Vec<QueueAt>,
-    /// The data.
+    /// The region of the data.
     pub data: RegionAt,
-    /// By [`Base::Import`].
+    /// The regions of the imports, by index of [`Base::Import`].
     pub imports: Vec<RegionAt>,
 }
 
-/// A program's bytes.
+/// The bytes of a linked program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Image {
-    /// Rings, slot by slot.
+    /// By queue: its ring's bytes, slot by slot.
     pub queues: Vec<Vec<u8>>,
-    /// Data.
+    /// The bytes of the data.
     pub data: Vec<u8>,
-    /// How many elements of each queue may run at first.
+    /// By queue: the elements that may run when the program starts.
     pub enabled: Vec<u32>,
 }
 
 /// Why a program cannot be linked.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LinkError {
-    /// A request was named and never put into a queue.
+    /// A request was named but never put into a queue.
     #[error("the request {0} is named but stands in no queue: put it into one")]
     Unplaced(String),
-    /// It has more queues towards a client than a connection.
+    /// The program has two receive queues, or two reply queues.
     #[error("a program has at most one receive queue and one reply queue")]
     Clients,
-    /// More local pieces than an element has.
+    /// A request has more local pieces than an element holds.
     #[error("the request {0} has {1} local pieces: an element holds 16")]
     Pieces(String, usize),
-    /// A layout for another program.
-    #[error("the layout has {0}, the program {1}")]
+    /// The layout has another number of queues or imports than the program.
+    #[error("the layout has {0}, but the program has {1}")]
     Layout(String, String),
 }
 
 impl Program {
-    /// An empty one.
+    /// An empty program.
     pub fn new() -> Program {
         Program::default()
     }
 
-    /// Adds a queue.
+    /// Adds a queue. `name` is its name in listings.
     pub fn queue(&mut self, name: &str, kind: Kind, managed: bool, start: Start) -> QueueId {
         let name = name.to_owned();
         self.queues.push(Queue { name, kind, managed, start, slots: Vec::new(), pieces: 0 });
         QueueId(self.queues.len() - 1)
     }
 
-    /// Adds a managed queue that works on the card's own memory.
+    /// Adds a managed queue of kind [`Kind::Loop`].
     pub fn managed(&mut self, name: &str, start: Start) -> QueueId {
         self.queue(name, Kind::Loop, true, start)
     }
 
-    /// Adds data; it begins at a multiple of 8.
+    /// Adds data. It begins at a multiple of 8 bytes.
     pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> Span {
         let offset = self.data.len().next_multiple_of(8);
         self.data.resize(offset, 0);
@@ -189,7 +191,7 @@ impl Program {
         span
     }
 
-    /// Adds data of 8-byte words, little-endian.
+    /// Adds data: 8-byte words, little-endian.
     pub fn words(&mut self, name: &str, words: &[Word]) -> Span {
         let span = self.bytes(name, &vec![0; 8 * words.len()]);
         for (i, &value) in words.iter().enumerate() {
@@ -198,24 +200,24 @@ impl Program {
         span
     }
 
-    /// A word of 8 bytes.
+    /// Adds an 8-byte word with this value.
     pub fn word(&mut self, name: &str, value: u64) -> Span {
         self.words(name, &[Word::Number(value)])
     }
 
-    /// Puts a value into the data; `at` lies in it.
+    /// Sets the 8-byte word at `at`, which must lie in the data.
     pub fn set_word(&mut self, at: Place, value: Word) {
         debug_assert_eq!(at.base, Base::Data);
         self.relocations.push(Relocation { offset: at.offset as usize, value });
     }
 
-    /// Names memory that is not the program's own.
+    /// Names memory that the program takes from outside. Returns its first byte's place.
     pub fn import(&mut self, name: &str) -> Place {
         self.imports.push(name.to_owned());
         Place { base: Base::Import(self.imports.len() - 1), offset: 0 }
     }
 
-    /// The queue of requests that are only copied, never run.
+    /// The queue whose requests are only copied and never run; created at first use.
     pub(crate) fn patterns(&mut self) -> QueueId {
         self.patterns_queue().unwrap_or_else(|| self.managed(PATTERNS, Start::Asleep))
     }
@@ -224,7 +226,7 @@ impl Program {
         self.queues.iter().position(|queue| queue.name == PATTERNS).map(QueueId)
     }
 
-    /// A label that is not used after all.
+    /// Says that a label is not used after all.
     pub(crate) fn forget(&mut self, label: Label) {
         self.entries[label.0].forgotten = true;
     }
@@ -236,7 +238,7 @@ impl Program {
         Label(self.entries.len() - 1)
     }
 
-    /// Puts a named request at the end of a queue.
+    /// Puts a request at the end of a queue, under a label that was named before.
     pub fn put(&mut self, queue: QueueId, label: Label, request: Request) -> Label {
         let Queue { slots, pieces, .. } = &mut self.queues[queue.0];
         *pieces = request.local.len().max(*pieces);
@@ -252,69 +254,69 @@ impl Program {
         self.put(queue, label, request)
     }
 
-    /// How many requests it has.
+    /// The number of requests.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Has it none?
+    /// Whether the program has no requests.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// A request.
+    /// The request of a label.
     pub fn request(&self, label: Label) -> &Request {
         &self.entries[label.0].request
     }
 
-    /// Where a request stands: its queue and its place there.
+    /// The queue of a request and its index there; `None` if it is in no queue.
     pub fn position(&self, label: Label) -> Option<(QueueId, u32)> {
         self.entries[label.0].at
     }
 
-    /// A request's name; empty if it has none.
+    /// The request's name; empty if it has none.
     pub fn name(&self, label: Label) -> &str {
         &self.entries[label.0].name
     }
 
-    /// The queues.
+    /// The queues, by [`QueueId`].
     pub fn queues(&self) -> &[Queue] {
         &self.queues
     }
 
-    /// The data's named pieces.
+    /// The named pieces of the data.
     pub fn items(&self) -> &[Item] {
         &self.items
     }
 
-    /// What it takes from outside.
+    /// The names of the memory that the program takes from outside.
     pub fn imports(&self) -> &[String] {
         &self.imports
     }
 
-    /// Bytes of its data.
+    /// The length of the data in bytes.
     pub fn data_len(&self) -> usize {
         self.data.len().next_multiple_of(8)
     }
 
-    /// Completions that a queue counts up to and with the request at `index`.
+    /// Completions that `queue` has counted after the request at `index` has completed.
     pub fn completions(&self, queue: QueueId, index: u32) -> u64 {
         let slots = &self.queues[queue.0].slots;
         let upto = slots.iter().take(index as usize + 1);
         upto.filter(|label| self.request(**label).signaled).count() as u64
     }
 
-    /// Local pieces of a queue's requests: the most that one has, and at least one.
+    /// The most local pieces that a request of `queue` has, and at least 1.
     pub fn sges(&self, queue: QueueId) -> usize {
         self.queues[queue.0].pieces.clamp(1, MAX_SGE)
     }
 
-    /// Bytes from slot to slot of a queue's ring.
+    /// Bytes from one slot of the queue's ring to the next.
     pub fn stride(&self, queue: QueueId) -> u32 {
         RingInit::stride_for(self.sges(queue), 0)
     }
 
-    /// How many elements of a queue run when the program starts.
+    /// The number of elements of a queue that may run when the program starts.
     pub fn enabled(&self, queue: QueueId) -> u32 {
         let Queue { start, slots, .. } = &self.queues[queue.0];
         match *start {
@@ -324,7 +326,7 @@ impl Program {
         }
     }
 
-    /// The index behind the first ENABLE of `queue` itself that stands at `from` or later.
+    /// The index after the first ENABLE of `queue` by itself at index `from` or later.
     pub(crate) fn next_gate(&self, queue: QueueId, from: u32) -> Option<u32> {
         let slots = self.queues[queue.0].slots.iter().skip(from as usize);
         let is_gate = |label: &Label| {
@@ -334,7 +336,7 @@ impl Program {
         slots.clone().position(is_gate).map(|at| from + at as u32 + 1)
     }
 
-    /// Gives everything its address.
+    /// Gives all places their addresses, and returns the program's bytes.
     ///
     /// # Errors
     /// See [`LinkError`].
@@ -373,7 +375,7 @@ impl Program {
         Ok(ring)
     }
 
-    /// The address of a place.
+    /// The address of a place in this layout.
     pub fn address(&self, layout: &Layout, place: Place) -> u64 {
         let base = match place.base {
             Base::Data => layout.data.addr,
@@ -441,7 +443,7 @@ impl Program {
         Ok(())
     }
 
-    /// What a WAIT or ENABLE holds that stands at `label` and means `queue`.
+    /// The count in the WAIT or ENABLE of `queue` that is at `label`.
     fn count(&self, label: Label, queue: QueueId, count: Count) -> u64 {
         let waits = self.request(label).verb == Verb::Wait;
         match count {
@@ -462,7 +464,7 @@ impl Program {
         }
     }
 
-    /// What requests from `since` on cost; see [`Program::mark`].
+    /// The cost of the requests since a [`Program::mark`].
     pub fn cost_since(&self, since: Mark) -> Cost {
         self.cost_between(since, self.mark())
     }
@@ -475,25 +477,25 @@ impl Program {
         cost
     }
 
-    /// The constructs it was made of, in the order of their beginnings, and their costs.
+    /// The constructs of the program and their costs, in the order in which they begin.
     pub fn constructs(&self) -> impl Iterator<Item = (&str, Cost)> {
         let mut constructs: Vec<_> = self.constructs.iter().collect();
         constructs.sort_by_key(|(_, from, to)| (from.0, core::cmp::Reverse(to.0)));
         constructs.into_iter().map(|(name, from, to)| (&**name, self.cost_between(*from, *to)))
     }
 
-    /// The cost of all of it.
+    /// The cost of the whole program.
     pub fn cost(&self) -> Cost {
         self.cost_since(Mark(0))
     }
 
-    /// A moment in the making of a program.
+    /// Marks the current end of the program.
     pub fn mark(&self) -> Mark {
         Mark(self.entries.len())
     }
 }
 
-/// A moment in the making of a program.
+/// A point in the making of a program, for [`Program::cost_since`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark(usize);
 

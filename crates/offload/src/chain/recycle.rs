@@ -1,9 +1,10 @@
-//! Loops (RedN §3.4): unrolled ones that can be left, and recycled ones, whose ring the card goes
-//! round again and again without the host.
+//! Loops (RedN §3.4): unrolled loops that can be left, and recycled loops, whose ring the card
+//! runs again and again without the host.
 //!
-//! A lap of a recycled ring leaves it as it was: it puts back what it changed of its elements, and
-//! raises the counts of its WAITs and ENABLEs, since the card's indices only rise. A loop goes on
-//! at an ENABLE of its own queue, the *gate*; it is left by copying another ENABLE over the gate.
+//! A lap of a recycled ring restores the ring: it puts back the elements that it changed, and
+//! raises the counts of its WAITs and ENABLEs, since the card's indices only rise. A loop continues
+//! at an ENABLE of its own queue, the *gate*. A request leaves the loop by copying another ENABLE
+//! over the gate.
 
 use super::construct::{Block, Changed, Condition, Exit, Order, Writer};
 use super::element::{Field, Label, QueueId};
@@ -14,10 +15,12 @@ use super::verb::Verb;
 use remora_nic::queue::MAX_SGE;
 
 impl<'p> Writer<'p> {
-    /// Repeats `body` for as long as the condition holds, in a ring of its own that is recycled.
-    /// What is written next comes after the loop.
+    /// Repeats `body` as long as the condition holds, in a recycled ring. What is appended next
+    /// runs after the loop. Costs, besides the test and `body`: a READ that puts the test back, an
+    /// ADD, and the gate.
     ///
-    /// The loop itself costs a READ to put the test back, an ADD, and the gate.
+    /// # Panics
+    /// If a loop is not possible here: see [`Writer::can_loop`].
     pub fn while_(&mut self, condition: Condition, body: impl FnOnce(&mut Self)) {
         self.recycled("while", |w, exit| {
             let leave = exit.leave();
@@ -29,8 +32,11 @@ impl<'p> Writer<'p> {
         });
     }
 
-    /// Repeats `body` until it [breaks](Writer::break_), or for ever. What is written next comes
+    /// Repeats `body` until it [breaks](Writer::break_), or for ever. What is appended next runs
     /// after the loop.
+    ///
+    /// # Panics
+    /// If a loop is not possible here: see [`Writer::can_loop`].
     pub fn loop_(&mut self, body: impl FnOnce(&mut Self)) {
         self.recycled("loop", |w, _| {
             body(w);
@@ -39,8 +45,8 @@ impl<'p> Writer<'p> {
         });
     }
 
-    /// Writes the whole of a queue that nothing else is written to: a ring that begins anew when
-    /// `body` has ended, for ever.
+    /// Writes a whole queue as a recycled ring: it starts again when `body` has ended, for ever. No
+    /// other requests may be put into the queue.
     pub fn forever(program: &'p mut Program, queue: QueueId, body: impl FnOnce(&mut Self)) {
         let gate = program.label("again");
         let mut writer = Writer::new(program, queue, Order::Fetch);
@@ -50,8 +56,9 @@ impl<'p> Writer<'p> {
         writer.finish();
     }
 
-    /// Repeats `body` a fixed number of times, written out, unless it [breaks](Writer::break_). In
-    /// a recycled loop or a conditional block it cannot break: see [`Writer::can_loop`].
+    /// Writes `body` out `times` times; the requests run in sequence unless `body`
+    /// [breaks](Writer::break_). In a recycled loop or a conditional block it cannot break: see
+    /// [`Writer::can_loop`].
     pub fn repeat(&mut self, times: u32, mut body: impl FnMut(&mut Self, u32)) {
         if !self.can_loop() {
             let outer = self.exit.take();
@@ -64,7 +71,7 @@ impl<'p> Writer<'p> {
         let outer = self.exit.replace(Exit { gate, pattern, used: false });
         self.construct("repeat", |w| (0..times).for_each(|round| body(w, round)));
         self.push(Request::enable(after, Count::Gate));
-        // The last gate is one that nobody leaves by.
+        // No request leaves by the last gate: it becomes a NOOP.
         if let Some(exit) = std::mem::replace(&mut self.exit, outer) {
             self.put(exit.gate, Request::noop().silent());
         }
@@ -72,10 +79,10 @@ impl<'p> Writer<'p> {
         self.queue = after;
     }
 
-    /// Leaves the innermost loop, when the blocks around this have ended.
+    /// Leaves the innermost loop once the enclosing blocks have ended.
     ///
     /// # Panics
-    /// Outside of a loop.
+    /// Outside of a loop that can be left: see [`Writer::in_loop`].
     pub fn break_(&mut self) {
         let exit = self.exit.as_mut().expect("break stands in a loop");
         exit.used = true;
@@ -83,18 +90,19 @@ impl<'p> Writer<'p> {
         self.push(leave);
     }
 
-    /// Can a loop that is left, or recycled, be written here? Such loops stand neither in a
-    /// recycled one, whose ring must be one piece, nor in a conditional block.
+    /// Whether a loop that can be left, or a recycled loop, is possible here. It is not possible in
+    /// a recycled loop, whose ring must be one piece, nor in a conditional block.
     pub fn can_loop(&self) -> bool {
         self.depth == 0 && !self.recycling
     }
 
-    /// Can [`Writer::break_`] be written here?
+    /// Whether [`Writer::break_`] is possible here.
     pub fn in_loop(&self) -> bool {
         self.exit.is_some()
     }
 
-    /// The queue in which a program goes on after a loop, and an ENABLE of it, to be copied.
+    /// The queue in which the program continues after a loop, and an ENABLE of that queue, to be
+    /// copied.
     fn continuation(&mut self) -> (QueueId, Label) {
         let after = self.program.managed("after", Start::Asleep);
         let patterns = self.program.patterns();
@@ -103,7 +111,7 @@ impl<'p> Writer<'p> {
     }
 
     fn recycled(&mut self, name: &str, make: impl FnOnce(&mut Self, Exit)) {
-        assert!(self.can_loop(), "a recycled loop stands in no other and in no conditional block");
+        assert!(self.can_loop(), "no recycled loop in another one or in a block");
         let (after, pattern) = self.continuation();
         let ring = self.program.managed(name, Start::Asleep);
         self.push(Request::enable(ring, Count::Gate));
@@ -117,8 +125,8 @@ impl<'p> Writer<'p> {
         (self.queue, self.recycling) = (after, false);
     }
 
-    /// Ends a lap of a ring that another queue enables lap by lap. Its last element counts the lap.
-    /// Returns its elements.
+    /// Ends a lap of a ring that another queue enables lap by lap. Its last element's completion
+    /// counts the lap. Returns the elements of a lap.
     pub fn lap(&mut self) -> u64 {
         self.restore();
         let laps = (self.block.len()).next_power_of_two();
@@ -131,25 +139,26 @@ impl<'p> Writer<'p> {
         laps as u64
     }
 
-    /// If something leaves by the gate, it stands here.
+    /// Appends the gate here if a request leaves the loop by it.
     pub(crate) fn close_gate(&mut self) {
         if self.depth == 0 && self.exit.is_some_and(|exit| exit.used) {
             self.gate();
         }
     }
 
-    /// The gate stands here; the loop may be left here, and goes on otherwise.
+    /// Appends the gate: the loop is left here if another ENABLE was copied over it, and continues
+    /// otherwise.
     fn gate(&mut self) {
         let Some(exit) = self.exit else { return };
         self.put(exit.gate, Request::enable(self.queue, Count::Gate));
         self.exit = Some(Exit { gate: self.program.label(""), used: false, ..exit });
     }
 
-    /// Ends a lap: what is in the block becomes a ring that can be gone round for ever. Its last
-    /// element is a gate, if one is given.
+    /// Ends a lap: the block becomes a ring that can be run for ever. If `last` is given, it labels
+    /// a gate that becomes the ring's last element.
     pub(crate) fn recycle(&mut self, last: Option<Label>) {
         if let Some(exit) = self.exit.take() {
-            // Named for a gate that does not come: nobody leaves by it.
+            // The gate of this label is never appended, and no request leaves by it.
             self.program.forget(exit.gate);
         }
         let gate_last = last.is_some();
@@ -187,8 +196,9 @@ impl<'p> Writer<'p> {
         request.order.map(|(queue, _)| (request.verb, queue, request.raise))
     }
 
-    /// Each gate enables up to and with the next, the last one up to the first of the next lap. A
-    /// gate behind the ADD that raises it starts a lap lower.
+    /// Sets the counts of gates: each enables up to and including the next gate, the last one up to
+    /// and including the first gate of the next lap. A gate that an ADD raises before the gate runs
+    /// starts a lap lower.
     fn set_gates(&mut self, lap: u64, last: Option<Label>) {
         let queue = self.queue;
         let gates: Vec<usize> = (0..self.block.len())
@@ -206,7 +216,7 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// READs that put back what a lap has changed.
+    /// Appends READs that put back what a lap has changed.
     fn restore(&mut self) {
         let changed = std::mem::take(&mut self.changed);
         for changed in changed.chunks(MAX_SGE) {
@@ -217,13 +227,13 @@ impl<'p> Writer<'p> {
 }
 
 impl Exit {
-    /// The request by which the loop is left.
+    /// The request that leaves the loop: it copies the pattern over the gate.
     pub(crate) fn leave(&self) -> Request {
         Request::write(&[self.pattern.field(Field::Order)], self.gate.field(Field::Order).at)
     }
 }
 
-/// A READ of first words, or of op-codes, as they were in the beginning.
+/// A READ that puts back the original first words, or the original op-codes.
 fn restore(writer: &mut Writer<'_>, changed: &[Changed]) -> Request {
     let (mut bytes, mut into): (Vec<u8>, Vec<Span>) = Default::default();
     for &Changed { label, id } in changed {

@@ -4,48 +4,51 @@ use super::element::{Label, QueueId};
 use super::place::{Place, Span, Word};
 use super::verb::Verb;
 
-/// Bytes that the first 64 of an element hold.
+/// Bytes of inline data that fit into the first 64 bytes of an element.
 const INLINE_MAX: u32 = 24;
 
-/// What a WAIT or ENABLE counts to.
+/// The count of a WAIT or ENABLE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Count {
-    /// So many.
+    /// This number.
     Number(u64),
-    /// WAIT: the completions of the queue up to this request's. ENABLE: the index behind it.
+    /// For WAIT: the queue's completions up to and including this request's. For ENABLE: the index
+    /// after this request.
     Through(Label),
-    /// ENABLE: up to and with the next ENABLE by which that queue enables itself, or to its end if
-    /// there is none; counted from here, or from the beginning of another queue.
+    /// For ENABLE: up to and including the next ENABLE by which that queue enables itself, or to
+    /// its end if there is none. The search starts after this request in its own queue, and at the
+    /// beginning of another queue.
     Gate,
 }
 
-/// A work request with symbolic operands. Made by the functions of its verbs' names.
+/// A work request with symbolic operands, made by the function that is named after its verb.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Request {
-    /// What it is to do.
+    /// The verb that the request executes.
     pub verb: Verb,
-    /// Its element holds NOOP until somebody puts the verb there.
+    /// The element holds NOOP until another request puts the verb there.
     pub off: bool,
-    /// The free 48 bits.
+    /// The 48 bits beside the op-code, which programs may use.
     pub id: u64,
-    /// It counts in its queue's completions.
+    /// The request counts in its queue's completions.
     pub signaled: bool,
-    /// Remote memory, for the verbs that have it.
+    /// The remote address, for verbs that have one.
     pub remote: Option<Place>,
-    /// Value to swap in, second operand, immediate data.
+    /// The value to swap in, the second operand, or immediate data.
     pub operand: Word,
-    /// Value that compare-and-swap expects.
+    /// The value that a compare-and-swap expects.
     pub compare: Word,
-    /// Local bytes, at most 16 pieces.
+    /// Local memory, at most 16 pieces.
     pub local: Vec<Span>,
-    /// Local bytes that the element holds itself, instead of `local`: a word, and how many bytes
-    /// there are from it on, at most 24.
+    /// Inline data instead of `local`: a word, and the number of bytes in the element from that
+    /// word on, at most 24.
     pub constant: Option<(Word, u32)>,
-    /// WAIT, ENABLE: the queue and the count.
+    /// For WAIT and ENABLE: the queue, and the count.
     pub order: Option<(QueueId, Count)>,
-    /// It only prepares other elements, so a conditional block may run it in any case.
+    /// The request only prepares other elements, so a conditional block may run it in any case.
     pub(crate) harmless: bool,
-    /// WAIT, ENABLE of another queue: how much the count rises with each lap of its own.
+    /// For WAIT and ENABLE of another queue: how much the count rises with each lap of its own
+    /// ring.
     pub raise: u64,
 }
 
@@ -67,28 +70,29 @@ impl Request {
         }
     }
 
-    /// Nothing.
+    /// NOOP: does nothing.
     pub fn noop() -> Request {
         Request::new(Verb::Noop)
     }
 
-    /// SEND of `pieces`, one behind the other.
+    /// SEND of `pieces`, one after the other.
     pub fn send(pieces: &[Span]) -> Request {
         Request { local: pieces.to_vec(), ..Request::new(Verb::Send) }
     }
 
-    /// WRITE of `pieces`, one behind the other, to `to`.
+    /// WRITE of `pieces`, one after the other, to `to`.
     pub fn write(pieces: &[Span], to: Place) -> Request {
         Request { local: pieces.to_vec(), remote: Some(to), ..Request::new(Verb::Write) }
     }
 
-    /// WRITE of a constant of 8 bytes to `to`.
+    /// WRITE of an 8-byte constant to `to`.
     pub fn write_constant(constant: Word, to: Place) -> Request {
         Request::write_inline(constant, 8, to)
     }
 
-    /// WRITE of `len` bytes, at most 24, that the element itself holds; the first are a constant,
-    /// and others may be put in their places at [`Field::Addr`](super::element::Field::Addr).
+    /// WRITE of `len` bytes of inline data, at most 24, to `to`. The first 8 bytes are a constant;
+    /// other requests may put bytes into their place at
+    /// [`Field::Addr`](super::element::Field::Addr).
     pub fn write_inline(constant: Word, len: u32, to: Place) -> Request {
         Request { constant: Some((constant, len.min(INLINE_MAX))), ..Request::write(&[], to) }
     }
@@ -98,12 +102,12 @@ impl Request {
         Request { local: pieces.to_vec(), remote: Some(from), ..Request::new(Verb::Read) }
     }
 
-    /// A receive element: a message goes into `pieces`, one after the other.
+    /// A receive element: a message is scattered into `pieces`, one after the other.
     pub fn receive(pieces: &[Span]) -> Request {
         Request { local: pieces.to_vec(), ..Request::noop() }
     }
 
-    /// Compare-and-swap of the word at `at`.
+    /// Compare-and-swap of the word at `at`: it becomes `swap` if it is `compare`.
     pub fn compare_swap(at: Place, compare: Word, swap: Word) -> Request {
         let verb = Request::new(Verb::CompareSwap);
         Request { remote: Some(at), compare, operand: swap, ..verb }
@@ -114,52 +118,52 @@ impl Request {
         Request { remote: Some(at), operand, ..Request::new(verb) }
     }
 
-    /// WAIT until `queue` has completed so many signaled requests.
+    /// WAIT until `queue` has counted that many completions.
     pub fn wait(queue: QueueId, count: Count) -> Request {
         Request { order: Some((queue, count)), ..Request::new(Verb::Wait).silent() }
     }
 
-    /// ENABLE `queue` up to an index.
+    /// ENABLE of the send queue `queue` up to an index.
     pub fn enable(queue: QueueId, count: Count) -> Request {
         Request { order: Some((queue, count)), ..Request::new(Verb::Enable).silent() }
     }
 
-    /// ENABLE the receive queue `queue` up to an index.
+    /// ENABLE of the receive queue `queue` up to an index.
     pub fn enable_recv(queue: QueueId, count: Count) -> Request {
         Request { order: Some((queue, count)), ..Request::new(Verb::EnableRecv).silent() }
     }
 
-    /// NOOP until another request puts its verb there.
+    /// The same request, with NOOP in its element until another request puts the verb there.
     #[must_use]
     pub fn off(self) -> Request {
         Request { off: true, ..self }
     }
 
-    /// With these free 48 bits.
+    /// The same request with this id, of which 48 bits count.
     #[must_use]
     pub fn with_id(self, id: u64) -> Request {
         Request { id, ..self }
     }
 
-    /// It does not count in its queue's completions.
+    /// The same request, not counted in its queue's completions.
     #[must_use]
     pub fn silent(self) -> Request {
         Request { signaled: false, ..self }
     }
 
-    /// In a recycled queue its count rises by this with each lap.
+    /// The same request; its count rises by `raise` with each lap of a recycled ring.
     #[must_use]
     pub fn raised_by(self, raise: u64) -> Request {
         Request { raise, ..self }
     }
 
-    /// What comes back (the word before an atomic) goes to `to`.
+    /// The same request; the old word that an atomic returns goes to `to`.
     #[must_use]
     pub fn into_local(self, to: Span) -> Request {
         Request { local: vec![to], ..self }
     }
 
-    /// The verb that its element holds at first.
+    /// The verb that the element holds at first.
     pub fn held(&self) -> Verb {
         if self.off { Verb::Noop } else { self.verb }
     }

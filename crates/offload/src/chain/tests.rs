@@ -1,4 +1,4 @@
-//! Constructs on the plain interpreter, and what they cost.
+//! The constructs on the interpreter and on the card, and what they cost.
 
 use super::card::ChainCard;
 use super::construct::{Condition, Operand, Order, Relation, Writer};
@@ -9,7 +9,7 @@ use super::request::Request;
 
 const ORDERS: [Order; 2] = [Order::Doorbell, Order::Fetch];
 
-/// Runs a program to its end; returns the word at `result`.
+/// Runs a program to its end on the interpreter and on the card; returns the word at `result`.
 fn run(program: &Program, result: Span) -> u64 {
     let mut model = Model::new(program, &[]).unwrap();
     let steps = model.run_in_turn(100_000);
@@ -18,7 +18,7 @@ fn run(program: &Program, result: Span) -> u64 {
     let word = model.word(program.address(model.layout(), result.at));
     let mut card = ChainCard::new(program, &[]).unwrap();
     assert!(card.run(100_000), "the card comes to rest");
-    // Expect: the card does as the interpreter.
+    // Expect: the card has the same result as the interpreter.
     assert_eq!(card.word(program.address(card.layout(), result.at)), word);
     word
 }
@@ -47,7 +47,7 @@ const RELATIONS: [Relation; 6] = [
     Relation::AtMost,
 ];
 
-/// A program in one running queue.
+/// A program that `write` writes into one queue that runs at once.
 fn program(order: Order, write: impl FnOnce(&mut Writer<'_>, Span)) -> (Program, Span) {
     let mut program = Program::new();
     let result = program.word("result", 0);
@@ -104,7 +104,7 @@ fn costs_are_those_of_table_2() {
         let one = w.program().word("one", 1);
         w.copy(one, result.at);
     };
-    // Expect: an `if`, and each round of an unrolled `while`, costs what the paper says.
+    // Expect: an `if`, and each round of an unrolled `while`, costs what RedN's Table 2 says.
     assert_eq!(
         cost(Order::Doorbell, &|w, r| {
             w.if_(equal, |w| then(w, r));
@@ -113,12 +113,12 @@ fn costs_are_those_of_table_2() {
     );
     let rounds = cost(Order::Doorbell, &|w, r| w.unrolled_while(4, equal, |w, _| then(w, r)));
     assert_eq!(rounds, Cost { copies: 4, atomics: 4, orders: 12 });
-    // On this card's managed queues the order comes by itself.
+    // Managed queues of this card fetch in order without WAIT and ENABLE.
     let fetched = cost(Order::Fetch, &|w, r| {
         w.if_(equal, |w| then(w, r));
     });
     assert_eq!(fetched, Cost { copies: 1, atomics: 1, orders: 0 });
-    // A recycled `while` costs no more than 3C + 2A + 4E, by any column.
+    // A recycled `while` costs at most 3C + 2A + 4E, in each column.
     let (recycled, _) = program(Order::Fetch, |w, _| w.while_(equal, |_| ()));
     let (_, cost) = recycled.constructs().next().unwrap();
     assert!(cost.copies <= 3 && cost.atomics <= 2 && cost.orders <= 4, "{cost}");

@@ -1,8 +1,8 @@
-//! What a work request does.
+//! The verbs of work requests, with their op-codes and names.
 
 use remora_nic::queue::Opcode;
 
-/// What a work request does: the op-codes of the card's elements that chains are made of.
+/// What a work request does: the op-codes of the card that chains are made of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum Verb {
@@ -14,27 +14,27 @@ pub enum Verb {
     WriteImm = Opcode::WriteImm as u16,
     /// READ of `remote` into the local bytes.
     Read = Opcode::Read as u16,
-    /// The word at `remote` becomes `operand` if it is `compare`.
+    /// The word at `remote` becomes `operand` if it equals `compare`.
     CompareSwap = Opcode::CompareSwap as u16,
     /// Adds `operand` to the word at `remote`.
     FetchAdd = Opcode::FetchAdd as u16,
-    /// Nothing; what an element that may become another is until then.
+    /// Does nothing. An element that is switched on later holds it until then.
     Noop = Opcode::NoOp as u16,
-    /// Waits for completions of a queue.
+    /// Waits for the completions of a queue.
     Wait = Opcode::Wait as u16,
-    /// Lets a managed send queue run on.
+    /// Lets a managed send queue run up to an index.
     Enable = Opcode::Enable as u16,
-    /// Lets a managed receive queue be used further.
+    /// Lets a managed receive queue be used up to an index.
     EnableRecv = Opcode::EnableRecv as u16,
     /// The word at `remote` becomes the larger of itself and `operand`.
     Max = Opcode::Max as u16,
     /// The word at `remote` becomes the smaller of itself and `operand`.
     Min = Opcode::Min as u16,
-    /// Bitwise and.
+    /// The word at `remote` becomes its bitwise AND with `operand`.
     And = Opcode::And as u16,
-    /// Bitwise or.
+    /// The word at `remote` becomes its bitwise OR with `operand`.
     Or = Opcode::Or as u16,
-    /// Bitwise exclusive or.
+    /// The word at `remote` becomes its bitwise XOR with `operand`.
     Xor = Opcode::Xor as u16,
     /// Adds `operand` to the word at `remote`.
     Add = Opcode::Add as u16,
@@ -61,7 +61,7 @@ pub const VERBS: [(Verb, &str); 16] = [
 ];
 
 impl Verb {
-    /// The op-code in an element.
+    /// The op-code of this verb in an element.
     pub const fn code(self) -> u16 {
         self as u16
     }
@@ -71,17 +71,17 @@ impl Verb {
         VERBS.iter().map(|&(verb, _)| verb).find(|verb| verb.code() == code)
     }
 
-    /// The verb of a name.
+    /// The verb with this name.
     pub fn named(name: &str) -> Option<Verb> {
         VERBS.iter().find(|(_, known)| *known == name).map(|&(verb, _)| verb)
     }
 
-    /// Its name.
+    /// The verb's name in listings and in the text form.
     pub fn name(self) -> &'static str {
         VERBS.iter().find(|(verb, _)| *verb == self).map_or("?", |&(_, name)| name)
     }
 
-    /// How Table 2 of RedN counts it.
+    /// The column of RedN's Table 2 that counts this verb.
     pub const fn class(self) -> Class {
         match self {
             Verb::Send | Verb::Write | Verb::WriteImm | Verb::Read => Class::Copy,
@@ -95,12 +95,12 @@ impl Verb {
 /// The columns of RedN's Table 2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Class {
-    /// C: moves bytes.
+    /// C: copies bytes.
     Copy,
     /// A: an atomic or calc verb.
     Atomic,
     /// E: WAIT or ENABLE.
     Order,
-    /// A NOOP that stays one: fills a ring.
+    /// Not counted: a NOOP that stays one and fills a ring.
     Nothing,
 }

@@ -1,8 +1,8 @@
-//! What a kernel sees: its call, memory, and the way back to the requester.
+//! What a kernel uses: its call, granted memory, and the way back to the requester.
 //!
-//! The futures here hold nothing of the card. Each time they are polled, they find it through the
-//! waker that they are polled with: its data pointer leads to a [`Turn`], which the executor lends
-//! for the duration of the poll. That is the one place here with `unsafe`.
+//! The futures here hold no reference to the card. Each poll finds the card through its waker: the
+//! waker's data pointer leads to a [`Turn`] that the executor lends for the duration of the poll.
+//! This needs `unsafe`; the `SAFETY` comments below say why it is sound.
 
 use core::cell::RefCell;
 use core::future::{Future, poll_fn};
@@ -16,8 +16,8 @@ use super::port::{Port, Ports};
 use super::turn::Turn;
 use super::{CallStatus, Grant};
 
-/// An invocation, as its kernel sees it. It is a name only, and may be copied; its futures work
-/// where the kernel itself is polled, and end with [`CallStatus::TRAP`] elsewhere.
+/// An invocation, as its kernel sees it. It is only a name and can be copied. Its futures must be
+/// polled inside the kernel's own future; elsewhere they end with [`CallStatus::TRAP`].
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     pub(super) qpn: u32,
@@ -27,7 +27,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// What the kernel of an invocation sees.
+    /// The context of an invocation.
     pub(super) fn of(invocation: &Invocation) -> Context {
         let call = &invocation.call;
         Context {
@@ -43,25 +43,25 @@ impl Context {
         self.qpn
     }
 
-    /// The op-code it was called by.
+    /// The op-code of the call.
     pub fn opcode(&self) -> u64 {
         self.opcode
     }
 
-    /// The requester's cookie.
+    /// The cookie that the requester chose for the call.
     pub fn cookie(&self) -> u64 {
         self.cookie
     }
 
-    /// How many bytes of results the requester takes.
+    /// The most bytes of results that the requester takes.
     pub fn max_len(&self) -> u32 {
         self.max_len
     }
 
-    /// Lets `look` look at the parameters (StRoM's `paramIn`).
+    /// Calls `look` with the parameters (StRoM's `paramIn`).
     ///
     /// # Errors
-    /// Those of `look`.
+    /// The error that `look` returns.
     pub fn params<R>(
         &self,
         look: impl FnOnce(&[u8]) -> Result<R, CallStatus>,
@@ -73,11 +73,11 @@ impl Context {
         })
     }
 
-    /// Lets `look` look at the next piece of payload (StRoM's `roceDataIn`), where it lies: a
-    /// packet's worth as a rule. `None` when all has been seen.
+    /// Calls `look` with the next piece of payload (StRoM's `roceDataIn`), without a copy; a piece
+    /// is usually one packet's. `None` after the last piece.
     ///
     /// # Errors
-    /// The budget is spent, or results do not fit the requester's buffer.
+    /// The budget is spent, or the results do not fit the requester's buffer.
     pub fn payload<R>(
         &self,
         look: impl FnOnce(&[u8], &mut Port<'_>) -> R,
@@ -107,7 +107,7 @@ impl Context {
             }
             let look = look.take().ok_or(CallStatus::TRAP)?;
             let result = look(chunk, &mut Port { turn });
-            // The room that it took is used again.
+            // The next piece reuses the buffer.
             let mut staged = staged;
             staged.clear();
             turn.invocation.staged = staged;
@@ -115,11 +115,12 @@ impl Context {
         })
     }
 
-    /// The `index`th region that was granted: its first address, its length, and whether it may be
-    /// written.
+    /// The granted region with index `index`: its first address, its length in bytes, and whether
+    /// the kernel may write it.
     ///
     /// # Errors
-    /// [`CallStatus::NOT_FOUND`] if there are not so many, [`CallStatus::ACCESS`] if it is gone.
+    /// [`CallStatus::NOT_FOUND`] if there is no such grant, [`CallStatus::ACCESS`] if the region
+    /// is gone.
     pub fn granted(
         &self,
         index: usize,
@@ -150,11 +151,11 @@ impl Context {
         leaf(move |turn| turn.access(&mut until, src.len(), |turn| turn.write(addr, src)))
     }
 
-    /// Appends granted memory to the results, by a copy on the card: what is delivered is what
-    /// [`Context::output`] has seen.
+    /// Appends granted memory to the results by a copy on the card: the requester gets exactly the
+    /// bytes that [`Context::output`] shows.
     ///
     /// # Errors
-    /// Those of [`Context::read`]; the results do not fit the requester's buffer, or are longer
+    /// Those of [`Context::read`]. The results do not fit the requester's buffer, or are longer
     /// than a megabyte.
     pub fn fetch(&self, addr: u64, len: u32) -> impl Future<Output = Result<(), CallStatus>> {
         let mut until = None;
@@ -173,11 +174,11 @@ impl Context {
         })
     }
 
-    /// Lets `change` append to the results (StRoM's `roceDataOut`), or change those that were not
-    /// sent yet. They leave when they are many, and at the end.
+    /// Calls `change` with the results that have not been sent yet, to append to them (StRoM's
+    /// `roceDataOut`) or to change them. They are sent when there are many, and at the end.
     ///
     /// # Errors
-    /// They do not fit the requester's buffer, or the card's.
+    /// The results do not fit the requester's buffer, or the card's.
     pub fn output<R>(
         &self,
         change: impl FnOnce(&mut Vec<u8>) -> R,
@@ -194,8 +195,8 @@ impl Context {
         })
     }
 
-    /// Appends granted memory to the results by reference: it is read when its packets are made,
-    /// and not copied before.
+    /// Appends granted memory to the results by reference: the card reads it when it makes the
+    /// packets.
     ///
     /// # Errors
     /// The address was not granted, or the results do not fit the requester's buffer.
@@ -214,11 +215,11 @@ impl Context {
         })
     }
 
-    /// Waits until the card has room for results: before a look at payload that appends some by
-    /// [`Port::output`].
+    /// Waits until the card has room for results. For kernels that append results with
+    /// [`Port::output`] while they look at payload.
     ///
     /// # Errors
-    /// They do not fit the requester's buffer.
+    /// The results do not fit the requester's buffer.
     pub fn room(&self) -> impl Future<Output = Result<(), CallStatus>> {
         leaf(move |turn| {
             let done = turn.make_room(CHUNK)? && turn.make_room_for(0)?;
@@ -226,11 +227,11 @@ impl Context {
         })
     }
 
-    /// Sends bytes by RDMA WRITE on any queue pair of the same protection domain (StRoM's
-    /// `roceMetaOut`: the queue pair, the target and the length).
+    /// Sends bytes by RDMA WRITE on a queue pair of the invocation's protection domain (StRoM's
+    /// `roceMetaOut`: queue pair, target and length).
     ///
     /// # Errors
-    /// The budget is spent. A queue pair that cannot send ends the invocation's next step with
+    /// The budget is spent. If the queue pair cannot send, the invocation's next step fails with
     /// [`CallStatus::ACCESS`].
     pub fn send_to(
         &self,
@@ -259,11 +260,11 @@ impl Context {
         })
     }
 
-    /// Sends results on, if they are many: for kernels that make more than a packet's worth between
-    /// two looks at the payload.
+    /// Sends results if there are many: for kernels that produce more than a packet's worth
+    /// between two looks at the payload.
     ///
     /// # Errors
-    /// They do not fit the requester's buffer.
+    /// The results do not fit the requester's buffer.
     pub fn settle(&self) -> impl Future<Output = Result<(), CallStatus>> {
         leaf(move |turn| {
             let done = turn.make_room(CHUNK)?;
@@ -271,10 +272,10 @@ impl Context {
         })
     }
 
-    /// Waits until all that was sent with [`Context::send_to`] is acknowledged.
+    /// Waits until the peers have acknowledged all that [`Context::send_to`] has sent.
     ///
     /// # Errors
-    /// Something of it was not.
+    /// A WRITE was not acknowledged.
     pub fn sent(&self) -> impl Future<Output = Result<(), CallStatus>> {
         leaf(move |turn| {
             if turn.invocation.in_flight > 0 {
@@ -285,7 +286,7 @@ impl Context {
         })
     }
 
-    /// Lets others go first: goes on in a later turn.
+    /// Lets other invocations run, and continues in a later turn.
     ///
     /// # Errors
     /// The budget is spent.
@@ -303,8 +304,8 @@ impl Context {
     }
 }
 
-/// The invocation that is being polled, and the steps it has left: for programs whose futures
-/// outlive an invocation.
+/// The context of the invocation that is being polled, and the steps that it has left. For
+/// programs whose futures outlive an invocation.
 #[cfg(feature = "wasm")]
 pub(super) fn current() -> impl Future<Output = Result<(Context, u64), CallStatus>> {
     leaf(|turn| Ok(Poll::Ready((Context::of(turn.invocation), turn.invocation.left))))
@@ -316,7 +317,7 @@ pub(super) fn charge(len: usize) -> impl Future<Output = Result<(), CallStatus>>
     leaf(move |turn| Ok(if turn.spend(len)? { Poll::Ready(()) } else { Poll::Pending }))
 }
 
-/// An invocation that waits for nothing has had enough of this turn.
+/// Ends the turn of an invocation that waits for nothing.
 #[cfg(feature = "wasm")]
 pub(super) fn end_turn(cx: &task::Context<'_>) {
     with_turn(cx, |turn| {
@@ -326,9 +327,9 @@ pub(super) fn end_turn(cx: &task::Context<'_>) {
     });
 }
 
-/// Begins a trial of an invocation, if everything it may want is there at once: what it has done
-/// until something turns out to be pending can be undone, as nobody has seen it. Returns the
-/// invocation, and the steps it has left.
+/// Begins a trial of an invocation, if everything it may read is there already. Until something
+/// turns out to be pending, its effects can be undone, since none has left the card. Returns the
+/// context of the invocation, and the steps that it has left.
 #[cfg(feature = "wasm")]
 pub(super) fn begin_trial(cx: &task::Context<'_>) -> Option<(Context, u64)> {
     with_turn(cx, |turn| {
@@ -341,7 +342,8 @@ pub(super) fn begin_trial(cx: &task::Context<'_>) -> Option<(Context, u64)> {
     })?
 }
 
-/// Ends a trial. With `undo`, all is as it was, with so many steps left.
+/// Ends a trial. With `undo`, the invocation's results are discarded and it has that many steps
+/// left.
 #[cfg(feature = "wasm")]
 pub(super) fn end_trial(cx: &task::Context<'_>, undo: Option<u64>) {
     with_turn(cx, |turn| {
@@ -360,25 +362,24 @@ fn leaf<R>(
         Some(Ok(Poll::Ready(result))) => Poll::Ready(Ok(result)),
         Some(Ok(Poll::Pending)) => Poll::Pending,
         Some(Err(status)) => Poll::Ready(Err(status)),
-        // Polled by somebody else than the executor.
+        // The future is not polled by the executor.
         None => Poll::Ready(Err(CallStatus::TRAP)),
     })
 }
 
-/// A turn that is lent, and the thread it is lent on.
+/// A turn that is lent to a poll, and the thread that lends it.
 struct Lent<'a, 'b> {
     turn: RefCell<Turn<'a, 'b>>,
     thread: usize,
 }
 
-/// Tells threads apart, for less than a look at their numbers would cost.
+/// A number that differs from thread to thread; cheaper than `ThreadId`.
 fn this_thread() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
     HERE.with(|here| core::ptr::from_ref(here).addr())
 }
 
-/// A clone of a waker wakes nobody: an invocation goes on when what it waits for is there, and
-/// its executor knows by itself.
+/// A clone of the waker wakes no task: the executor itself notices when an invocation can go on.
 static LENT: RawWakerVTable = RawWakerVTable::new(|_| noop(), |_| (), |_| (), |_| ());
 static NOOP: RawWakerVTable = RawWakerVTable::new(|_| noop(), |_| (), |_| (), |_| ());
 
@@ -386,38 +387,37 @@ fn noop() -> RawWaker {
     RawWaker::new(core::ptr::null(), &NOOP)
 }
 
-/// Polls with a waker that leads to `turn`; returns the turn, too.
+/// Calls `poll` with a waker that leads to `turn`. Returns its result, and the turn.
 pub(super) fn poll_with<'a, 'b, R>(
     turn: Turn<'a, 'b>,
     poll: impl FnOnce(&mut task::Context<'_>) -> R,
 ) -> (R, Turn<'a, 'b>) {
     let lent = Lent { turn: RefCell::new(turn), thread: this_thread() };
     let data = core::ptr::from_ref(&lent).cast::<()>();
-    // SAFETY: the functions of the table do nothing with the pointer, so that the contract of a
-    // waker is kept whatever it points to.
+    // SAFETY: the table's functions do nothing with the pointer, so the waker's contract holds
+    // wherever the pointer leads.
     let waker = unsafe { Waker::new(data, &LENT) };
     let result = poll(&mut task::Context::from_waker(&waker));
     drop(waker);
     (result, lent.turn.into_inner())
 }
 
-/// Calls `act` with the turn that the waker leads to; `None` if it leads to none.
+/// Calls `act` with the turn that the waker leads to; `None` if the waker leads to no turn.
 fn with_turn<R>(cx: &task::Context<'_>, act: impl FnOnce(&mut Turn<'_, '_>) -> R) -> Option<R> {
     let waker = cx.waker();
     if !core::ptr::eq(waker.vtable(), &LENT) {
         return None;
     }
     let lent = waker.data().cast::<Lent<'_, '_>>();
-    // SAFETY: only `poll_with` makes wakers with this table (a clone has another), each leads to a
-    // `Lent` on its stack, and the waker does not outlive that frame: it is lent out by reference
-    // for the duration of one poll. The thread's mark, which never changes, may be read from any
-    // thread.
+    // SAFETY: only `poll_with` makes wakers with this table (a clone has another table). Each
+    // leads to a `Lent` on that function's stack and does not outlive it, since a poll gets the
+    // waker by reference. `thread` never changes, so any thread may read it.
     let thread = unsafe { (*lent).thread };
     if thread != this_thread() {
         return None;
     }
-    // SAFETY: as above; and on the thread that lends it, the cell may be borrowed. `act` is
-    // generic over the turn's lifetimes, so that nothing of it can be kept.
+    // SAFETY: as above; and on the thread that lends the turn, the cell may be borrowed. `act` is
+    // generic over the turn's lifetimes, so it cannot keep a reference to the turn.
     let lent = unsafe { &*lent };
     let mut turn = lent.turn.try_borrow_mut().ok()?;
     Some(act(&mut turn))

@@ -1,4 +1,4 @@
-//! What is deployed: a program, its op-code, what it may reach and how much it may do.
+//! What is deployed for an op-code: a program, the memory it may use, and its budget.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -10,25 +10,25 @@ use super::CallStatus;
 use super::context::Context;
 use super::grant::Grant;
 
-/// What to deploy a kernel with.
+/// The settings of a kernel that is to be deployed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Deployment {
-    /// A name for people.
+    /// A name for people to read.
     pub name: String,
-    /// The regions it may use.
+    /// The regions that the kernel may use.
     pub grants: Vec<Grant>,
-    /// Steps that one invocation may take: a step is a memory access, and every 64 bytes more of
-    /// it, or 64 bytes of payload.
+    /// The most steps of one invocation. A memory access costs one step, and one more for every
+    /// further 64 bytes; 64 bytes of payload cost one step.
     pub budget: u64,
 }
 
 impl Deployment {
-    /// A kernel that may use `grants`, with the usual budget: a million steps.
+    /// A kernel that may use `grants`, with the default budget of a million steps.
     pub fn new(name: impl Into<String>, grants: impl Into<Vec<Grant>>) -> Deployment {
         Deployment { name: name.into(), grants: grants.into(), budget: 1_000_000 }
     }
 
-    /// The same with another budget.
+    /// The same kernel with a budget of `steps`.
     #[must_use]
     pub fn budget(mut self, steps: u64) -> Deployment {
         self.budget = steps;
@@ -36,21 +36,21 @@ impl Deployment {
     }
 }
 
-/// Why a kernel was not deployed.
+/// Why a kernel cannot be deployed, replaced or undeployed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum DeployError {
     /// Another kernel is deployed for the op-code.
     #[error("op-code {0:#x} is taken: undeploy its kernel, or replace it")]
     Taken(u64),
-    /// None is.
+    /// No kernel is deployed for the op-code.
     #[error("no kernel is deployed for op-code {0:#x}")]
     Unknown(u64),
-    /// The card has no room for more kernels.
-    #[error("the card has no room for more than {0} kernels")]
+    /// The card has reached its limit of kernels.
+    #[error("the card has no room for more than {0} kernels: undeploy one first")]
     Full(usize),
 }
 
-/// A deployed kernel, as it stands.
+/// A deployed kernel and its counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct KernelInfo {
@@ -58,40 +58,40 @@ pub struct KernelInfo {
     pub opcode: u64,
     /// Its name.
     pub name: String,
-    /// The regions it may use.
+    /// The regions that the kernel may use.
     pub grants: Vec<Grant>,
-    /// Steps an invocation may take.
+    /// The most steps of one invocation.
     pub budget: u64,
-    /// Invocations so far.
+    /// Invocations since the kernel was deployed.
     pub calls: u64,
-    /// Those that did not end with [`CallStatus::OK`].
+    /// Invocations that did not end with [`CallStatus::OK`].
     pub failed: u64,
     /// Invocations in flight.
     pub running: u32,
 }
 
-/// The code of a kernel: makes invocations and takes them forward. [`AsyncProgram`] is the usual
-/// one.
+/// The code of a kernel: starts invocations and runs them. [`AsyncProgram`] is the usual one.
 pub trait Program: Send {
-    /// Begins an invocation; returns a number for it.
+    /// Starts an invocation. Returns a number for it, which is unique among unfinished
+    /// invocations.
     fn start(&mut self, context: Context) -> u32;
 
-    /// Takes an invocation forward. `Pending` is answered by another call when what it waits for
-    /// is there: what that is, the methods of [`Context`] have noted. With `Ready` it is over, and
-    /// its number may be given again.
+    /// Runs an invocation further. After `Pending`, the executor polls again when what the
+    /// invocation waits for is there; the methods of [`Context`] have recorded what that is. After
+    /// `Ready` the invocation is over, and its number may be used again.
     fn poll(&mut self, cell: u32, cx: &mut task::Context<'_>) -> Poll<Result<(), CallStatus>>;
 
-    /// An invocation is to end that is not over: its number may be given again.
+    /// Ends an unfinished invocation. Its number may be used again.
     fn stop(&mut self, cell: u32);
 
-    /// A queue pair is gone: its number may come again, for another requester.
+    /// Says that a queue pair is gone. A new queue pair, of another requester, may get its number.
     fn closed(&mut self, qpn: u32) {
         let _ = qpn;
     }
 }
 
-/// An `async fn(Context) -> Result<(), CallStatus>` as a program. Its futures are pinned once and
-/// reset in place.
+/// A program made of an `async fn(Context) -> Result<(), CallStatus>`. Futures are pinned once and
+/// replaced in place, so an invocation allocates nothing.
 pub struct AsyncProgram<F, Fut> {
     make: F,
     cells: Vec<Pin<Box<Option<Fut>>>>,
@@ -103,7 +103,7 @@ where
     F: FnMut(Context) -> Fut + Send,
     Fut: Future<Output = Result<(), CallStatus>> + Send,
 {
-    /// The program whose invocations `make` makes.
+    /// The program whose invocations are the futures of `make`.
     pub fn new(make: F) -> AsyncProgram<F, Fut> {
         AsyncProgram { make, cells: Vec::new(), free: Vec::new() }
     }
@@ -160,7 +160,7 @@ pub(super) struct Deployed {
     pub(super) calls: u64,
     pub(super) failed: u64,
     pub(super) running: u32,
-    /// Replaced: ends with its last invocation.
+    /// Undeployed or replaced: removed after its last invocation.
     pub(super) retired: bool,
 }
 

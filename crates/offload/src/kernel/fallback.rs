@@ -1,17 +1,17 @@
-//! Calls for the host: what no kernel is deployed for (StRoM §5.1).
+//! Calls for the host: those whose op-code has no kernel (StRoM §5.1).
 
 use std::collections::VecDeque;
 
-/// A call that the host is to answer.
+/// A call that the host answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FallbackCall {
-    /// Names it in the answer.
+    /// The call's number, for the answer.
     pub id: u32,
-    /// The queue pair it came by.
+    /// The queue pair that the call came by.
     pub qpn: u32,
     /// Its op-code.
     pub opcode: u64,
-    /// Bytes that fit the requester's buffer.
+    /// The most bytes of results that the requester takes.
     pub max_len: u32,
     /// Its parameters.
     pub params: Vec<u8>,
@@ -22,11 +22,11 @@ pub struct FallbackCall {
 /// Calls that wait for the host.
 pub(super) struct Fallback {
     pub(super) waiting: VecDeque<FallbackCall>,
-    /// Tells the host that there is one more.
+    /// Tells the host that a call waits.
     pub(super) tell: Box<dyn Fn() + Send>,
 }
 
-/// Calls that may wait for the host.
+/// The most calls that wait for the host.
 pub(super) const WAITING_MAX: usize = 64;
 
 impl core::fmt::Debug for Fallback {

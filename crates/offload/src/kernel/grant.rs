@@ -1,4 +1,4 @@
-//! What a kernel may reach, and trying which of it opens an address.
+//! The memory that a kernel may use, and finding the grant that covers an address.
 
 use remora_nic::{AccessError, Key};
 
@@ -9,16 +9,16 @@ use super::CallStatus;
 pub struct Grant {
     /// The region's key.
     pub key: Key,
-    /// It may be written, too.
+    /// The kernel may write the region.
     pub write: bool,
 }
 
-/// The status that stands for a refused access.
+/// The status of a refused access.
 pub(super) fn refused(_: AccessError) -> CallStatus {
     CallStatus::ACCESS
 }
 
-/// Tries `access` with the granted keys, the one that was used last first.
+/// Tries `access` with the granted keys, starting with the grant that was used last.
 #[inline]
 pub(super) fn granted<R>(
     grants: &[Grant],
@@ -26,7 +26,7 @@ pub(super) fn granted<R>(
     write: bool,
     mut access: impl FnMut(Key) -> Result<R, AccessError>,
 ) -> Result<R, CallStatus> {
-    // Not by a remainder: a division would be a third of what a short access costs.
+    // A comparison instead of a remainder, whose division costs a third of a short access.
     let first = *hint;
     for at in (first..grants.len()).chain(0..first) {
         let Some(grant) = grants.get(at).filter(|g| g.write || !write) else { continue };
@@ -35,7 +35,7 @@ pub(super) fn granted<R>(
                 *hint = at;
                 return Ok(result);
             }
-            // The address was right: no other region will do.
+            // This grant's region holds the address, so no other grant can help.
             Err(AccessError::Memory | AccessError::Permission) => return Err(CallStatus::ACCESS),
             Err(_) => {}
         }

@@ -6,65 +6,66 @@ use remora_nic::{Key, Pd, Time};
 
 use super::CallStatus;
 
-/// Bytes of results that leave as one WRITE: enough to be efficient, few enough to share.
+/// Bytes of results that are sent as one WRITE: large enough to be efficient, small enough to
+/// share the queue pair.
 pub(super) const CHUNK: usize = 64 << 10;
-/// Messages of one invocation in flight.
+/// The most messages of one invocation in flight.
 pub(super) const SENDS: u32 = 8;
-/// Payload that waits for a kernel that is busy with something else.
+/// The most bytes of payload that wait for a busy kernel.
 pub(super) const STAGE: usize = 64 << 10;
-/// The longest object that is kept on the card whole.
+/// The most bytes of an object that the card keeps whole.
 pub(super) const OBJECT_MAX: usize = 1 << 20;
 
 /// What an invocation waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wait {
-    /// Nothing: it is running, or its turn is over.
+    /// Nothing: it runs, or waits for its next turn.
     Turn,
-    /// Memory, until then.
+    /// Memory, until this time.
     Until(Time),
     /// Payload.
     Payload,
     /// Room to send.
     Room,
-    /// The host's fallback.
+    /// The host's answer to a call without a kernel.
     Host,
 }
 
-/// A place for an invocation.
+/// A place for an invocation; `live` says whether it is in use.
 pub(super) struct Invocation {
     pub(super) generation: u16,
     pub(super) live: bool,
     pub(super) call: Call,
-    /// Which deployed kernel, and its number for the invocation, while that is not over.
+    /// The deployed kernel. `cell` is the kernel's number for the invocation while it runs.
     pub(super) program: u32,
     pub(super) cell: Option<u32>,
     pub(super) params: Vec<u8>,
-    /// Payload that came and was not taken yet.
+    /// Payload that has arrived and that the kernel has not taken.
     pub(super) staged: Vec<u8>,
-    /// No more payload will come.
+    /// All payload has arrived.
     pub(super) ended: bool,
-    /// Results that were not sent yet: at most one of the two.
+    /// Results that were not sent yet: bytes in `out` or granted memory in `held`, never both.
     pub(super) out: Option<Draft>,
     pub(super) held: Option<(Key, u64, u32)>,
-    /// Bytes of results sent.
+    /// Bytes of results that were sent.
     pub(super) written: u32,
     pub(super) in_flight: u32,
-    /// Steps left.
+    /// Steps left in the budget.
     pub(super) left: u64,
     pub(super) wait: Wait,
-    /// It stands in the queue of those to be run.
+    /// The invocation is in the queue of those that can run.
     pub(super) queued: bool,
-    /// The grant that was used last.
+    /// The index of the grant that was used last.
     pub(super) hint: usize,
-    /// A message of it could not be sent.
+    /// A message of the invocation could not be sent.
     pub(super) broken: bool,
-    /// Since it waits for room: until when it may, and what it had sent before.
+    /// While it waits for room: the time at which it gives up, and `written` when it began to wait.
     pub(super) room_by: Option<(Time, u32)>,
-    /// Bytes of payload that came.
+    /// Bytes of payload that have arrived.
     pub(super) received: u64,
-    /// When it is next seen to whether payload still comes, and what had come before.
+    /// The time of the next check that payload still arrives, and `received` at the last one.
     pub(super) payload_by: Option<(Time, u64)>,
-    /// It may be undone: nothing is to leave the card yet.
+    /// The invocation may be undone, so nothing may leave the card yet.
     pub(super) trial: bool,
 }
 
@@ -109,7 +110,7 @@ impl Invocation {
         self.trial = false;
     }
 
-    /// It waits for payload: its kernel does, or the host, which is told when all has come.
+    /// Whether its kernel waits for payload, or it is a call for the host that is not complete.
     pub(super) fn wants_payload(&self) -> bool {
         self.wait == Wait::Payload || self.wait == Wait::Host && !self.ended
     }
@@ -120,13 +121,13 @@ impl Invocation {
         self.written as usize + held + self.out.as_ref().map_or(0, |out| out.len())
     }
 
-    /// Do the results, and `more` bytes, fit the requester's buffer?
+    /// Refuses results that, with `more` bytes, do not fit the requester's buffer.
     pub(super) fn fits(&self, more: usize) -> Result<(), CallStatus> {
         let fits = self.len().saturating_add(more) <= self.call.header.max_len as usize;
         if fits { Ok(()) } else { Err(CallStatus::TOO_LONG) }
     }
 
-    /// What was not sent yet.
+    /// Takes the results that were not sent yet.
     pub(super) fn take_rest(&mut self) -> Payload {
         if let Some((key, addr, len)) = self.held.take() {
             return Payload::Memory { key, addr, len };
@@ -153,11 +154,11 @@ impl core::fmt::Debug for Invocation {
     }
 }
 
-/// Buffers for results, a bounded amount of bytes.
+/// Buffers for results, limited in total bytes.
 #[derive(Debug)]
 pub(super) struct Pool {
     free: Vec<Buffer>,
-    /// Bytes given out.
+    /// Bytes of buffers in use.
     out: usize,
     limit: usize,
 }
@@ -167,13 +168,13 @@ impl Pool {
         Pool { free: Vec::new(), out: 0, limit }
     }
 
-    /// What a buffer counts that will hold, or held, so many bytes: results in the making may grow
-    /// past a chunk by what one step adds.
+    /// The bytes that a buffer of `len` bytes counts for. A step may add to results past a chunk,
+    /// so up to two chunks count as one.
     fn cost(len: usize) -> usize {
         if len <= 2 * CHUNK { CHUNK } else { len }
     }
 
-    /// An empty buffer that will take `len` bytes.
+    /// An empty buffer that will take `len` bytes; `None` if the limit is reached.
     pub(super) fn take(&mut self, len: usize) -> Option<Draft> {
         let size = Pool::cost(len);
         if self.out + size > self.limit {
@@ -181,7 +182,7 @@ impl Pool {
         }
         self.out += size;
         while let Some(buffer) = self.free.pop() {
-            // One that a batch of packets still refers to is left to that batch.
+            // A buffer that a batch of packets still refers to is left to that batch.
             if let Ok(mut bytes) = Buffer::try_unique(buffer) {
                 bytes.clear();
                 return Some(bytes);
@@ -190,17 +191,17 @@ impl Pool {
         Some(Draft::new(Vec::new()))
     }
 
-    /// Takes a buffer back.
+    /// Takes a buffer back for reuse.
     pub(super) fn put(&mut self, buffer: Buffer) {
         self.out = self.out.saturating_sub(Pool::cost(buffer.len()));
-        // Few are needed at once as a rule; a long one would keep its memory for ever.
+        // Few buffers are needed at once, and keeping a long one would keep its memory for ever.
         if self.free.len() < 64 && buffer.capacity() <= 4 * CHUNK {
             self.free.push(buffer);
         }
     }
 }
 
-/// Sends what an invocation has held back; `false` if there is no room for it now.
+/// Sends the results that an invocation has held back; `false` if there is no room now.
 pub(super) fn flush(invocation: &mut Invocation, id: u32, io: &mut KernelIo<'_>) -> bool {
     if invocation.held.is_none() && invocation.out.as_ref().is_none_or(|out| out.is_empty()) {
         return true;
@@ -218,7 +219,8 @@ pub(super) fn flush(invocation: &mut Invocation, id: u32, io: &mut KernelIo<'_>)
         invocation.in_flight += 1;
         invocation.written += len;
     } else {
-        // There was room a moment ago, so this cannot be; if it is, the requester hears of it.
+        // There was room just before, so sending cannot fail; if it does, the requester gets an
+        // error.
         invocation.broken = true;
     }
     true

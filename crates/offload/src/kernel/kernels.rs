@@ -1,4 +1,4 @@
-//! The executor: deployed kernels, invocations, and whose turn it is.
+//! The executor: keeps deployed kernels and invocations, and decides which invocation runs.
 
 use core::cmp::Reverse;
 use core::hash::{BuildHasherDefault, Hasher};
@@ -20,27 +20,27 @@ use super::tap::{Bound, Tap, TapInfo, TapIo};
 use super::timing::Timing;
 use super::turn::Turn;
 
-/// How much kernels may take of a card.
+/// How much of a card kernels may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Kernels deployed.
+    /// The most deployed kernels.
     pub kernels: usize,
-    /// Invocations in flight, at most 4,096.
+    /// The most invocations in flight; more than 4,096 count as 4,096.
     pub invocations: usize,
-    /// Bytes of results on the card.
+    /// The most bytes of results that wait on the card.
     pub result_bytes: usize,
-    /// Steps of an invocation in one turn.
+    /// The most steps of an invocation in one turn.
     pub turn_steps: u32,
-    /// Invocations that go on in one turn of the card.
+    /// The most invocations that run in one turn of the card.
     pub turn_invocations: usize,
-    /// How long an invocation may wait for room to send without sending anything.
+    /// The longest time that an invocation waits for room to send without sending anything.
     ///
     /// Results share a queue pair with its requests, in order. So two cards whose kernels stream
     /// results to each other, each behind a request that the other has no room for, would wait for
-    /// ever; the first invocation to lose patience frees both.
+    /// ever. The first invocation that gives up frees both.
     pub room_patience: Duration,
-    /// How long an invocation may wait for the next of its payload; twice that at most. A requester
-    /// that has gone never sends it, and does not say so.
+    /// How long an invocation waits for further payload before it ends; it may wait up to twice as
+    /// long. A requester that is gone never sends the rest, and does not say so.
     pub payload_patience: Duration,
 }
 
@@ -58,7 +58,7 @@ impl Default for Limits {
     }
 }
 
-/// Runs kernels for a card: give it to [`remora_nic::Nic::set_kernels`].
+/// Runs kernels for a card; see [`remora_nic::Nic::set_kernels`].
 #[derive(Debug)]
 pub struct Kernels {
     limits: Limits,
@@ -68,23 +68,23 @@ pub struct Kernels {
     free_programs: Vec<u32>,
     invocations: Vec<Invocation>,
     free: Vec<u32>,
-    /// To be run, by number.
+    /// Numbers of invocations that can run.
     ready: VecDeque<u32>,
-    /// Waiting for room to send, by number.
+    /// Numbers of invocations that wait for room to send.
     starved: Vec<u32>,
-    /// Waiting for memory.
+    /// Times and numbers of invocations that wait for memory, or that a time limit ends.
     sleeping: BinaryHeap<Reverse<(Time, u32)>>,
     buffers: Pool,
     taps: Vec<Option<Bound>>,
     fallback: Option<Fallback>,
-    /// Invocations that ended with their queue pair, and were not counted yet.
+    /// Invocations that ended with their queue pair and that the card has not counted yet.
     dropped: u64,
-    /// Taps that were stopped while sending, and were not counted yet.
+    /// Taps that were stopped while sending and that the card has not counted yet.
     stopped: u64,
 }
 
 impl Kernels {
-    /// No kernels yet.
+    /// An executor without kernels. `limits` hold for its whole life.
     pub fn new(limits: Limits) -> Kernels {
         let limits = Limits { invocations: limits.invocations.clamp(1, 4096), ..limits };
         Kernels {
@@ -106,15 +106,15 @@ impl Kernels {
         }
     }
 
-    /// Memory takes time from now on: for simulated cards.
+    /// Sets how long memory accesses take, for simulated cards.
     pub fn set_timing(&mut self, timing: Option<Timing>) {
         self.timing = timing;
     }
 
-    /// Deploys a kernel for an op-code.
+    /// Deploys a kernel for an op-code. `code` runs its invocations.
     ///
     /// # Errors
-    /// See [`DeployError`]; nothing has changed then.
+    /// See [`DeployError`]. After an error nothing has changed.
     pub fn deploy(
         &mut self,
         opcode: u64,
@@ -144,11 +144,11 @@ impl Kernels {
         Ok(())
     }
 
-    /// Deploys a kernel in place of the one that has the op-code: calls from here on go to the new
-    /// one, those in flight end with the old.
+    /// Deploys a kernel in place of the one that has the op-code. New calls go to the new kernel;
+    /// calls in flight end with the old one.
     ///
     /// # Errors
-    /// See [`DeployError`]; nothing has changed then.
+    /// See [`DeployError`]. After an error nothing has changed.
     pub fn replace(
         &mut self,
         opcode: u64,
@@ -167,10 +167,10 @@ impl Kernels {
         Ok(())
     }
 
-    /// Ends a kernel, and its invocations with [`CallStatus::UNLOADED`].
+    /// Removes a kernel, and ends its invocations with [`CallStatus::UNLOADED`].
     ///
     /// # Errors
-    /// None is deployed for the op-code.
+    /// No kernel is deployed for the op-code.
     pub fn undeploy(&mut self, io: &mut KernelIo<'_>, opcode: u64) -> Result<(), DeployError> {
         let at = self.opcodes.remove(&opcode).ok_or(DeployError::Unknown(opcode))?;
         if let Some(program) = self.programs[at as usize].as_mut() {
@@ -186,7 +186,7 @@ impl Kernels {
         Ok(())
     }
 
-    /// The deployed kernels, by op-code.
+    /// The deployed kernels, sorted by op-code.
     pub fn list(&self) -> Vec<KernelInfo> {
         let deployed = self.programs.iter().flatten().filter(|program| !program.retired);
         let mut list: Vec<_> = deployed.map(Deployed::info).collect();
@@ -194,12 +194,12 @@ impl Kernels {
         list
     }
 
-    /// Invocations in flight.
+    /// The number of invocations in flight.
     pub fn running(&self) -> usize {
         self.invocations.len() - self.free.len()
     }
 
-    /// Adds a kernel for streams; bind the number it returns with
+    /// Adds a kernel for streams. Bind the number that it returns with
     /// [`remora_nic::Nic::bind_kernel`].
     pub fn add_tap(&mut self, grants: Vec<Grant>, tap: Box<dyn Tap>) -> u32 {
         let bound = Some(Bound::new(grants, tap));
@@ -215,18 +215,20 @@ impl Kernels {
         }
     }
 
-    /// Puts another kernel in the place of one for streams: the next payload is the new one's.
+    /// Replaces a kernel for streams from the next payload on. Returns false if there is no such
+    /// kernel.
     pub fn replace_tap(&mut self, number: u32, grants: Vec<Grant>, tap: Box<dyn Tap>) -> bool {
         let old = self.slot(number).and_then(Option::as_mut);
         old.map(|old| *old = Bound::new(grants, tap)).is_some()
     }
 
-    /// Forgets a kernel for streams; what still passes is let through.
+    /// Removes a kernel for streams; its streams pass unchanged. Returns false if there is no such
+    /// kernel.
     pub fn remove_tap(&mut self, number: u32) -> bool {
         self.slot(number).is_some_and(|slot| slot.take().is_some())
     }
 
-    /// How a kernel for streams stands.
+    /// The counters of a kernel for streams.
     pub fn tap(&self, number: u32) -> Option<TapInfo> {
         let at = (number as usize).checked_sub(1)?;
         self.taps.get(at)?.as_ref().map(|bound| bound.info)
@@ -236,18 +238,19 @@ impl Kernels {
         self.taps.get_mut((number as usize).checked_sub(1)?)
     }
 
-    /// A kernel for streams that has not been stopped.
+    /// The kernel for streams with this number, if it has not been stopped.
     fn bound(&mut self, number: u32) -> Option<&mut Bound> {
         self.slot(number)?.as_mut().filter(|bound| bound.info.stopped.is_none())
     }
 
-    /// Calls for which no kernel is deployed go to the host from now on; `tell` is called (on the
-    /// card's data path: it must not block) for each.
+    /// Sends calls whose op-code has no kernel to the host. The card's data path calls `tell` for
+    /// each such call, so `tell` must not block.
     pub fn set_fallback(&mut self, tell: Box<dyn Fn() + Send>) {
         self.fallback = Some(Fallback { waiting: VecDeque::new(), tell });
     }
 
-    /// Ends the fallback: calls that wait for it are told so.
+    /// Ends the host's fallback. Calls that wait for the host end with
+    /// [`CallStatus::UNAVAILABLE`].
     pub fn end_fallback(&mut self, io: &mut KernelIo<'_>) {
         self.fallback = None;
         for index in 0..self.invocations.len() {
@@ -258,13 +261,13 @@ impl Kernels {
         }
     }
 
-    /// The oldest call that waits for the host.
+    /// Takes the oldest call that waits for the host.
     pub fn next_fallback(&mut self) -> Option<FallbackCall> {
         self.fallback.as_mut()?.waiting.pop_front()
     }
 
-    /// Answers a call of [`Kernels::next_fallback`]. One that has ended meanwhile (its queue pair
-    /// has) is let be.
+    /// Answers a call that came from [`Kernels::next_fallback`]. Does nothing if the call has
+    /// ended because its queue pair has.
     pub fn answer(&mut self, io: &mut KernelIo<'_>, id: u32, status: CallStatus, bytes: &[u8]) {
         let Some(index) = self.find(id) else { return };
         if self.invocations[index as usize].wait != Wait::Host {
@@ -313,8 +316,8 @@ impl Kernels {
         Some(self.invocations.len() as u32 - 1)
     }
 
-    /// Takes an invocation forward, with payload that came just now. Payload that its kernel does
-    /// not take yet is kept.
+    /// Runs an invocation, with payload that has just arrived. Payload that its kernel does not
+    /// take is kept.
     fn run(&mut self, io: &mut KernelIo<'_>, index: u32, chunk: &[u8]) {
         let id = self.id(index);
         let invocation = &mut self.invocations[index as usize];
@@ -344,7 +347,8 @@ impl Kernels {
             Poll::Ready(result) => self.finish(io, index, result),
             Poll::Pending => {
                 match wait {
-                    // It waits for something that is not ours: it would wait for ever.
+                    // The kernel waits for something that is not the card's, and no event would
+                    // make it run again.
                     Wait::Turn if steps > 0 => self.finish(io, index, Err(CallStatus::TRAP)),
                     Wait::Turn => self.make_ready(index),
                     Wait::Until(at) => self.sleeping.push(Reverse((at, id))),
@@ -356,7 +360,7 @@ impl Kernels {
         }
     }
 
-    /// An invocation waits for room to send, for a while.
+    /// Notes that an invocation waits for room to send, and sets its time limit.
     fn starve(&mut self, now: Time, index: u32) {
         let id = self.id(index);
         let invocation = &mut self.invocations[index as usize];
@@ -368,7 +372,8 @@ impl Kernels {
         }
     }
 
-    /// An invocation waits for payload: it is seen to, now and then, that some comes.
+    /// Notes that an invocation waits for payload, and sets the time of the next check that some
+    /// arrives.
     fn expect_payload(&mut self, now: Time, index: u32) {
         let id = self.id(index);
         let invocation = &mut self.invocations[index as usize];
@@ -379,7 +384,7 @@ impl Kernels {
         }
     }
 
-    /// What an invocation waited for until `at` has come.
+    /// Handles the time `at` that an invocation waited for.
     fn awake(&mut self, io: &mut KernelIo<'_>, at: Time, index: u32) {
         let invocation = &mut self.invocations[index as usize];
         if let Some((_, before)) = invocation.payload_by.take_if(|(end, _)| *end <= at)
@@ -410,7 +415,7 @@ impl Kernels {
         }
     }
 
-    /// An invocation ends: the rest of its results, and the end itself, go to the requester.
+    /// Ends an invocation: its last results and its status go to the requester.
     fn finish(&mut self, io: &mut KernelIo<'_>, index: u32, result: Result<(), CallStatus>) {
         let invocation = &mut self.invocations[index as usize];
         let result = result.and_then(|()| invocation.fits(0));
@@ -428,13 +433,13 @@ impl Kernels {
         }
     }
 
-    /// A buffer is free again.
+    /// Takes back a buffer that the card no longer uses.
     fn take_back(&mut self, buffer: Buffer) {
         self.buffers.put(buffer);
         self.wake_starved();
     }
 
-    /// Whoever waits for room looks again: there may be some, of whichever kind.
+    /// Lets invocations that wait for room try again: any kind of room may have become free.
     fn wake_starved(&mut self) {
         for i in 0..self.starved.len() {
             if let Some(index) = self.find(self.starved[i]) {
@@ -449,7 +454,7 @@ impl Kernels {
         let invocation = &mut self.invocations[index as usize];
         invocation.live = false;
         invocation.generation = invocation.generation.wrapping_add(1);
-        // What waited for it is another's from here on.
+        // Entries of the old invocation in queues no longer stand for this place.
         invocation.queued = false;
         let out = invocation.out.take();
         let (host, at) = (invocation.wait == Wait::Host, invocation.program);
@@ -469,7 +474,7 @@ impl Kernels {
         self.bury(at);
     }
 
-    /// Drops a retired kernel without invocations.
+    /// Removes a retired kernel that has no invocations.
     fn bury(&mut self, at: u32) {
         let program = &mut self.programs[at as usize];
         if program.as_ref().is_some_and(|program| program.retired && program.running == 0) {
@@ -478,7 +483,7 @@ impl Kernels {
         }
     }
 
-    /// A call that no kernel takes: to the host, if it wants it.
+    /// Handles a call whose op-code has no kernel: the host gets it if it has a fallback.
     fn call_host(
         &mut self,
         now: Time,
@@ -500,7 +505,7 @@ impl Kernels {
         Taken::Wants(self.id(index))
     }
 
-    /// The whole of a call for the host has come.
+    /// Tells the host about a call that has arrived completely.
     fn tell_host(&mut self, io: &mut KernelIo<'_>, index: u32) {
         let id = self.id(index);
         let full = self.fallback.as_ref().is_none_or(|f| f.waiting.len() >= WAITING_MAX);
@@ -561,7 +566,7 @@ impl remora_nic::kernel::Kernels for Kernels {
         bytes: &[u8],
         last: bool,
     ) -> Result<(), Busy> {
-        // One that has ended takes no notice of the rest.
+        // An invocation that has ended ignores the rest of its payload.
         let Some(index) = self.find(invocation) else { return Ok(()) };
         let invocation = &mut self.invocations[index as usize];
         let taken = matches!(invocation.wait, Wait::Host | Wait::Payload);
@@ -669,7 +674,7 @@ impl remora_nic::kernel::Kernels for Kernels {
     }
 }
 
-/// Op-codes are chosen by who deploys: spreading them over the map's bits is enough.
+/// The deployer, not a peer, chooses op-codes, so the hash only has to spread them over the map.
 #[derive(Default)]
 struct OpcodeHasher(u64);
 

@@ -1,7 +1,7 @@
-//! Kernels: how they are written, deployed and run (StRoM §5.2).
+//! Kernels: how to write, deploy and run them (StRoM §5.2).
 //!
-//! A kernel is an `async fn` over a [`Context`], which stands for the eight streams of StRoM's
-//! Listing 1:
+//! A kernel is an `async fn` over a [`Context`], whose methods replace the eight streams of
+//! StRoM's Listing 1:
 //!
 //! | StRoM | here |
 //! |---|---|
@@ -13,16 +13,17 @@
 //! | `roceMetaOut` | [`Context::send_to`], [`Context::send_memory`] |
 //! | `roceDataOut` | [`Context::output`], [`Port::output`] |
 //!
-//! Live, an awaited memory access is ready at once; in a simulated world it takes the time that
-//! [`Timing`] says. The same source runs in both.
+//! On a live card, an awaited memory access is ready at once; in a simulation it takes the time
+//! that [`Timing`] says. The same source runs in both.
 //!
-//! [`Kernels`] runs them for a card: it keeps the deployed ones by op-code, a fixed number of
-//! invocations in flight, a budget for each, and bounded work a turn. Reset futures stay where
-//! they are, so that an invocation allocates nothing once the pools are warm. A kernel that is
-//! bound to a stream ([`Tap`]) sees every payload as it passes, in place.
+//! [`Kernels`] runs kernels for a card. It keeps deployed kernels by op-code, a limited number of
+//! invocations in flight, a budget for each, and does a bounded amount of work in each turn.
+//! Futures are replaced in place, so an invocation allocates nothing once the pools are warm. A
+//! kernel that is bound to a stream ([`Tap`]) sees every payload in place as it passes.
 //!
-//! [`builtin`] are the kernels of the paper; `wasm` (with the feature of that name) runs those that
-//! are loaded at run time.
+//! [`builtin`] holds the kernels of the paper; `wasm` (with the feature of that name) runs kernels
+//! that are loaded at run time. To read on: `kernels` is the executor, `turn` what it lends to a
+//! poll, and `context` what a kernel's future does with it.
 
 pub mod builtin;
 mod context;

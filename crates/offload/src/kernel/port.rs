@@ -1,13 +1,14 @@
-//! What a kernel may do at once, while it looks at payload.
+//! What a kernel may do immediately while it looks at payload.
 
 use super::{CallStatus, Scatter};
 
-/// What a kernel may do at once while it looks at payload: see [`Context::payload`](super::Context::payload).
+/// What a kernel may do immediately while it looks at payload. See
+/// [`Context::payload`](super::Context::payload).
 pub struct Port<'a> {
     pub(super) turn: &'a mut dyn Ports,
 }
 
-/// The part of a turn that a [`Port`] opens.
+/// The part of a turn that a [`Port`] uses.
 pub(super) trait Ports {
     fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), CallStatus>;
     fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), CallStatus>;
@@ -24,7 +25,7 @@ impl Port<'_> {
         self.turn.read(addr, dst)
     }
 
-    /// Writes granted memory: posted, as a card does it.
+    /// Writes granted memory without waiting, like a posted PCIe write.
     ///
     /// # Errors
     /// The address was not granted, or cannot be reached.
@@ -32,15 +33,15 @@ impl Port<'_> {
         self.turn.write(addr, src)
     }
 
-    /// Granted memory, for many small writes in a row.
+    /// Access to granted memory for many small writes in a row.
     pub fn scatter(&mut self) -> Scatter<'_> {
         self.turn.scatter()
     }
 
-    /// The results, to append to: see [`Context::output`](super::Context::output).
+    /// The results, to append to; see [`Context::output`](super::Context::output).
     ///
     /// # Errors
-    /// The card has no room for more results now: wait for it by
+    /// The card has no room for more results now: wait with
     /// [`Context::room`](super::Context::room) first.
     pub fn output(&mut self) -> Result<&mut Vec<u8>, CallStatus> {
         self.turn.output(0)

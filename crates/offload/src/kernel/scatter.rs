@@ -1,4 +1,4 @@
-//! Granted memory, written in many places.
+//! Writing granted memory in many places.
 
 use remora_nic::Pd;
 use remora_nic::kernel::{KernelIo, Writer};
@@ -6,12 +6,12 @@ use remora_nic::kernel::{KernelIo, Writer};
 use super::CallStatus;
 use super::grant::{Grant, granted, refused};
 
-/// Granted memory, for many small writes in a row: a partition's here, another's there.
+/// Granted memory for many small writes in a row, in different places.
 #[derive(Debug)]
 pub struct Scatter<'a> {
     writer: Writer<'a>,
     grants: &'a [Grant],
-    /// The grant that was used last.
+    /// The index of the grant that was used last.
     hint: &'a mut usize,
 }
 
@@ -26,9 +26,9 @@ impl<'a> Scatter<'a> {
         Scatter { writer: io.writer(pd, keys), grants, hint }
     }
 
-    /// Stores words of 8 bytes in granted memory, each at its address, up to one for which that
-    /// takes more than a store, which is returned: see [`Writer::store`]. Others will probably
-    /// follow behind each of them soon.
+    /// Stores 8-byte words in granted memory, each at its address. Stops at the first word that
+    /// needs more than a store, and returns it; see [`Writer::store`]. The card expects further
+    /// words behind each of these addresses soon.
     #[inline(always)]
     pub fn store(
         &mut self,

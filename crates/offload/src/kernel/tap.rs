@@ -1,4 +1,4 @@
-//! Kernels bound to streams: a bump in the wire (StRoM §3.4).
+//! Kernels bound to streams of WRITEs: a bump in the wire (StRoM §3.2).
 
 use remora_nic::Pd;
 use remora_nic::kernel::KernelIo;
@@ -6,10 +6,11 @@ use remora_nic::kernel::KernelIo;
 use super::grant::{Grant, granted, refused};
 use super::{CallStatus, Passing, Scatter, Verdict};
 
-/// A kernel that sees the payload of WRITEs as it passes. Its work is bounded by the payload's
-/// length; it keeps no reference to it.
+/// A kernel that sees the payload of WRITEs as it passes. Its work must be bounded by the
+/// payload's length, and it keeps no reference to the payload.
 pub trait Tap: Send {
-    /// Payload arrives: each byte of each message once, in order.
+    /// Handles payload that arrives: each byte of each message once, in order. `replaced` holds
+    /// what is written if the verdict is [`Verdict::Replace`].
     fn receiving(
         &mut self,
         io: &mut TapIo<'_, '_>,
@@ -21,14 +22,14 @@ pub trait Tap: Send {
         Verdict::Pass
     }
 
-    /// Payload leaves, and may be changed; if [`Passing::again`], it did before, and must be
-    /// changed the same way.
+    /// Handles payload that is sent, and may change it. If [`Passing::again`], the payload is sent
+    /// again and must be changed in the same way as before.
     fn sending(&mut self, passing: &Passing, bytes: &mut [u8]) {
         let _ = (passing, bytes);
     }
 
-    /// Why it has failed, if it has. It is stopped then: from here on all payload passes unseen and
-    /// unchanged, so that no WRITE comes to harm.
+    /// The error that stopped the kernel, if one did. From then on all payload passes unseen and
+    /// unchanged, so that no WRITE is lost.
     fn failed(&self) -> Option<CallStatus> {
         None
     }
@@ -63,12 +64,12 @@ impl TapIo<'_, '_> {
 }
 
 impl TapIo<'_, '_> {
-    /// Granted memory, for many small writes in a row.
+    /// Access to granted memory for many small writes in a row.
     pub fn scatter(&mut self) -> Scatter<'_> {
         Scatter::new(self.io, self.pd, self.grants, &mut self.hint)
     }
 
-    /// Writes through the key of the WRITE that passes, whose range was judged for the peer.
+    /// Writes with the key of the passing WRITE, whose range the card has checked for the peer.
     ///
     /// # Errors
     /// The memory cannot be reached.
@@ -83,13 +84,13 @@ impl core::fmt::Debug for TapIo<'_, '_> {
     }
 }
 
-/// A bound kernel, as it stands.
+/// A bound kernel's counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct TapInfo {
-    /// Payloads that it has seen: packets, as a rule.
+    /// The payloads that it has seen, usually one for each packet.
     pub payloads: u64,
-    /// Why it was stopped, if it was.
+    /// The error that stopped it, if one did.
     pub stopped: Option<CallStatus>,
 }
 
@@ -105,7 +106,7 @@ impl Bound {
         Bound { tap, grants, info: TapInfo::default() }
     }
 
-    /// It has seen a payload. Returns whether it was stopped by that.
+    /// Counts a payload. Returns whether the kernel stopped at it.
     pub(super) fn saw(&mut self) -> bool {
         self.info.payloads += 1;
         self.info.stopped = self.tap.failed();

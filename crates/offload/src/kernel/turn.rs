@@ -1,4 +1,4 @@
-//! What an invocation's poll has at hand: the card, the invocation, and what it may still do.
+//! What the poll of an invocation uses: the card, the invocation, and the steps that are left.
 
 use core::task::Poll;
 
@@ -19,7 +19,7 @@ pub(super) struct Turn<'a, 'b> {
     pub(super) timing: Option<Timing>,
     /// The invocation's number.
     pub(super) id: u32,
-    /// Payload that came just now.
+    /// Payload that has just arrived.
     pub(super) chunk: Option<&'a [u8]>,
     /// Steps left in this turn.
     pub(super) steps: u32,
@@ -36,13 +36,13 @@ impl Turn<'_, '_> {
         if self.steps == 0 {
             return Ok(false);
         }
-        // Whatever is begun in a turn is done in it, so that long steps are done at all.
+        // A step that begins in a turn ends in it, so that steps longer than a turn are possible.
         self.steps = self.steps.saturating_sub(cost.min(u32::MAX.into()) as u32);
         self.invocation.left = self.invocation.left.checked_sub(cost).ok_or(CallStatus::BUDGET)?;
         Ok(true)
     }
 
-    /// A memory access: carried out at once, and ready when the timing says.
+    /// Accesses memory at once, and is ready when [`Timing`](super::Timing) says.
     #[inline]
     pub(super) fn access(
         &mut self,
@@ -68,14 +68,14 @@ impl Turn<'_, '_> {
         Ok(Poll::Pending)
     }
 
-    /// Appends memory to the results.
+    /// Appends memory to the results, by a copy.
     pub(super) fn fetch(&mut self, addr: u64, len: usize) -> Result<(), CallStatus> {
         let Invocation { out, hint, call, .. } = &mut *self.invocation;
         let (io, out) = (&mut *self.io, out.as_mut().ok_or(CallStatus::TRAP)?);
         granted(self.grants, hint, false, |key| io.append((key, call.pd), addr, len, out))
     }
 
-    /// The granted key that opens a range.
+    /// The key of the granted region that holds a range.
     pub(super) fn key_for(&mut self, addr: u64, len: u32) -> Result<Key, CallStatus> {
         let (io, pd) = (&*self.io, self.invocation.call.pd);
         granted(self.grants, &mut self.invocation.hint, false, |key| {
@@ -83,7 +83,7 @@ impl Turn<'_, '_> {
         })
     }
 
-    /// May another message be sent? If not, the invocation waits for room.
+    /// Whether another message can be sent. If not, the invocation waits for room.
     pub(super) fn can_send(&mut self) -> bool {
         let can = self.invocation.in_flight < SENDS && self.io.has_room(1);
         if !can {
@@ -92,7 +92,7 @@ impl Turn<'_, '_> {
         can
     }
 
-    /// Sends what was held back; `false` if there is no room yet.
+    /// Sends the results that were held back; `false` if there is no room yet.
     pub(super) fn flush(&mut self) -> Result<bool, CallStatus> {
         self.invocation.fits(0)?;
         let rest = self.invocation.held.is_some()
@@ -111,7 +111,7 @@ impl Turn<'_, '_> {
         Ok(flushed)
     }
 
-    /// Forgets all results of a trial.
+    /// Discards all results of a trial, and sets the budget back to `left` steps.
     #[cfg(feature = "wasm")]
     pub(super) fn undo(&mut self, left: u64) {
         if let Some(out) = self.invocation.out.take() {
@@ -121,7 +121,7 @@ impl Turn<'_, '_> {
         (self.invocation.left, self.invocation.wait) = (left, Wait::Turn);
     }
 
-    /// Copies what was held back to its place in the caller's own memory.
+    /// Copies results to their place in the memory of a local caller.
     fn localize(&mut self) -> Result<(), CallStatus> {
         let header = self.invocation.call.header;
         let pd = self.invocation.call.pd;
@@ -137,14 +137,14 @@ impl Turn<'_, '_> {
         self.io.write((header.to.rkey, pd), to, &bytes).map_err(|_| CallStatus::ACCESS)
     }
 
-    /// Sends results if they are `most` or more.
+    /// Sends results if there are at least `most` bytes of them.
     pub(super) fn make_room(&mut self, most: usize) -> Result<bool, CallStatus> {
         self.invocation.fits(0)?;
         let many = self.invocation.out.as_ref().is_some_and(|out| out.len() >= most);
         if many { self.flush() } else { Ok(true) }
     }
 
-    /// Makes sure of a buffer that `len` more bytes of results fit into.
+    /// Ensures a buffer with room for `len` more bytes of results; `false` if there is none yet.
     #[inline(always)]
     pub(super) fn make_room_for(&mut self, len: usize) -> Result<bool, CallStatus> {
         let held = self.invocation.held.is_some();

@@ -1,17 +1,18 @@
-//! Exactly-once atomics: what the originals that came back say about the history of a word.
+//! Atomics happen exactly once: checks that the original values that came back fit one history of
+//! a word.
 //!
-//! A word that is only added to has a history in which each addition begins where the one before
-//! ended. A word that is only swapped, each time to a value never used before, has a history that
-//! is a chain of values. Operations whose end nobody knows (their queue pair failed) may or may
-//! not stand in it.
+//! In the history of a word that is only added to, each addition begins at the value where the one
+//! before ended. The history of a word that is only swapped, each time to a value that is never
+//! used again, is a chain of values. The outcome of an operation is unknown if its queue pair
+//! failed; it may be part of the history or not.
 
 use std::collections::{HashMap, HashSet};
 
 use super::{Violation, demand};
 
-const WHO: &str = "atomics";
+const CHECKER: &str = "atomics";
 
-/// The history of one word.
+/// The operations on one word.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     adds: Vec<(u64, u64)>,
@@ -28,27 +29,27 @@ struct Swap {
 }
 
 impl History {
-    /// A fetch-and-add came back with `original`.
+    /// Records a fetch-and-add that returned `original`.
     pub fn added(&mut self, original: u64, add: u64) {
         self.adds.push((original, add));
     }
 
-    /// A fetch-and-add failed: perhaps it was carried out.
+    /// Records a fetch-and-add that failed and may have been executed.
     pub fn perhaps_added(&mut self, add: u64) {
         self.unknown_adds += add;
     }
 
-    /// A compare-and-swap came back with `original`.
+    /// Records a compare-and-swap that returned `original`.
     pub fn swapped(&mut self, original: u64, compare: u64, swap: u64) {
         self.swaps.push(Swap { original, compare, swap });
     }
 
-    /// A compare-and-swap failed: perhaps it was carried out.
+    /// Records a compare-and-swap that failed and may have been executed.
     pub fn perhaps_swapped(&mut self, compare: u64, swap: u64) {
         self.unknown_swaps.push((compare, swap));
     }
 
-    /// Does all that came back fit one history from 0 to `last`?
+    /// Checks that all returned values fit one history from 0 to `last`.
     pub fn judge(&self, last: u64) -> Result<(), Violation> {
         if self.swaps.is_empty() && self.unknown_swaps.is_empty() {
             self.judge_adds(last)
@@ -62,15 +63,17 @@ impl History {
         adds.sort_unstable();
         let (mut value, mut unexplained) = (0, 0);
         for (original, add) in adds.into_iter().chain([(last, 0)]) {
-            demand(original >= value, WHO, || {
-                format!("an addition began at {original}, within one that ended at {value}")
+            demand(original >= value, CHECKER, || {
+                format!("an addition began at {original}, inside another that ended at {value}")
             })?;
             unexplained += original - value;
             value = original + add;
         }
-        demand(unexplained <= self.unknown_adds, WHO, || {
+        demand(unexplained <= self.unknown_adds, CHECKER, || {
             let most = self.unknown_adds;
-            format!("{unexplained} was added twice or by nobody, at most {most} is unaccounted")
+            format!(
+                "{unexplained} was added by no known operation; failed ones explain at most {most}"
+            )
         })
     }
 
@@ -79,12 +82,12 @@ impl History {
         let mut next: HashMap<u64, u64> = HashMap::new();
         for s in done {
             let other = next.insert(s.original, s.swap);
-            demand(other.is_none(), WHO, || {
+            demand(other.is_none(), CHECKER, || {
                 format!("the value {} was swapped for {} and for {other:?}", s.original, s.swap)
             })?;
         }
         let certain = next.len();
-        // A swap nobody knows of was carried out if the history cannot go on without it.
+        // A swap with unknown outcome was executed if the history cannot continue without it.
         let mut unknown: HashMap<u64, Vec<u64>> = HashMap::new();
         for &(compare, swap) in &self.unknown_swaps {
             unknown.entry(compare).or_default().push(swap);
@@ -103,16 +106,21 @@ impl History {
                     |v: &u64| *v == last || next.contains_key(v) || unknown.contains_key(v);
                 let chosen = candidates.iter().copied().find(leads_on);
                 value = chosen.or(candidates.first().copied()).ok_or_else(|| {
-                    Violation::new(WHO, format!("nobody swapped {value}, yet {last} is there"))
+                    Violation::new(
+                        CHECKER,
+                        format!("no operation swapped {value}, but the word holds {last}"),
+                    )
                 })?;
             }
-            demand(values.insert(value), WHO, || format!("the value {value} came twice"))?;
+            demand(values.insert(value), CHECKER, || format!("the value {value} came twice"))?;
         }
-        demand(met == certain, WHO, || {
+        demand(met == certain, CHECKER, || {
             format!("{} swaps that succeeded are not in the history", certain - met)
         })?;
         let stray = self.swaps.iter().find(|s| !values.contains(&s.original));
-        demand(stray.is_none(), WHO, || format!("an original was never there: {stray:?}"))
+        demand(stray.is_none(), CHECKER, || {
+            format!("an original value is not in the history: {stray:?}")
+        })
     }
 }
 
@@ -121,20 +129,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn additions_tile_the_total() {
+    fn additions_must_cover_the_total_once() {
         let mut h = History::default();
         h.added(5, 3);
         h.added(0, 5);
         assert_eq!(h.judge(8), Ok(()));
-        assert!(h.judge(11).is_err(), "carried out twice");
+        assert!(h.judge(11).is_err(), "an addition executed twice must be found");
         h.perhaps_added(3);
         assert_eq!(h.judge(11), Ok(()));
         h.added(6, 1);
-        assert!(h.judge(11).is_err(), "two got the same piece");
+        assert!(h.judge(11).is_err(), "two additions with the same original must be found");
     }
 
     #[test]
-    fn swaps_form_a_chain() {
+    fn swaps_must_form_a_chain() {
         let mut h = History::default();
         h.swapped(0, 0, 10);
         h.swapped(20, 20, 30);
@@ -144,6 +152,6 @@ mod tests {
         h.perhaps_swapped(10, 21);
         assert_eq!(h.judge(30), Ok(()));
         h.swapped(99, 1, 98);
-        assert!(h.judge(30).is_err(), "99 was never there");
+        assert!(h.judge(30).is_err(), "an original that the word never held must be found");
     }
 }

@@ -1,4 +1,5 @@
-//! Counters and leaks: what the cards counted fits what the network did, and nothing is left.
+//! Counters and leaks: the cards' counters match what the network did, and no objects are left
+//! over.
 
 use remora_nic::Counters;
 use remora_nic::nic::InUse;
@@ -7,10 +8,10 @@ use super::{Violation, demand};
 use crate::network::Tally;
 use crate::world::World;
 
-/// A counter's name and value.
+/// Gives a counter's name and value.
 type Counter = fn(&Counters) -> (&'static str, u64);
 
-/// What no card may count in a world where everybody keeps the rules.
+/// Counters that must stay at zero in a world where all peers follow the protocol.
 const NEVER: [Counter; 17] = [
     |c| ("drop_malformed", c.drop_malformed),
     |c| ("drop_version", c.drop_version),
@@ -31,8 +32,8 @@ const NEVER: [Counter; 17] = [
     |c| ("cq_overflows", c.cq_overflows),
 ];
 
-/// The cards' counters, when all packets have arrived and all hosts are still there. Datagrams
-/// `may_stray` where members leave multicast groups.
+/// Checks the cards' counters after all packets have arrived and while all hosts exist.
+/// `may_stray` allows datagrams for queue pairs that have left their multicast group.
 pub fn check(world: &World, may_stray: bool) -> Result<(), Violation> {
     let Tally { sent, delivered, corrupted, marked, .. } = world.network.tally;
     let total = |of: fn(&Counters) -> u64| -> u64 {
@@ -48,9 +49,13 @@ pub fn check(world: &World, may_stray: bool) -> Result<(), Violation> {
             format!("{name} is {counted} in all, but {what} were {happened}")
         })?;
     }
-    demand(total(|c| c.rx_ecn_marked) <= marked, "counters", || "more marks than made".into())?;
+    demand(total(|c| c.rx_ecn_marked) <= marked, "counters", || {
+        "the cards counted more marks than the network made".into()
+    })?;
     let stray = total(|c| c.drop_unknown_qp);
-    demand(may_stray || stray == 0, "counters", || format!("drop_unknown_qp is {stray} in all"))?;
+    demand(may_stray || stray == 0, "counters", || {
+        format!("drop_unknown_qp is {stray} over all cards")
+    })?;
     for (i, host) in world.hosts.iter().enumerate() {
         for counter in NEVER {
             let (name, count) = counter(host.nic.counters());
@@ -60,7 +65,7 @@ pub fn check(world: &World, may_stray: bool) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Nothing is left on any card, after all was destroyed.
+/// Checks that no objects are left on any card after all were destroyed.
 pub fn check_leaks(world: &World) -> Result<(), Violation> {
     for (i, host) in world.hosts.iter().enumerate() {
         let left = host.nic.in_use();

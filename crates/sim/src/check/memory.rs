@@ -1,5 +1,5 @@
-//! The memory oracle: every byte of a host's memory is what the operations that completed have
-//! made it, or, where an operation is under way, what it was or what it is to become.
+//! The memory oracle: every byte of a host's memory is what the completed operations have made it.
+//! While an operation is under way, each byte that it changes has its old or its new value.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -8,30 +8,30 @@ use std::rc::Rc;
 use super::{Violation, demand};
 use crate::memory::SimMemory;
 
-const WHO: &str = "memory";
+const CHECKER: &str = "memory";
 
-/// Pieces of memory, in the order of the bytes of a message.
+/// Pieces of memory on the bus, in the order of a message's bytes.
 pub type Places = Vec<Range<u64>>;
 
 /// What an operation under way does to memory.
 #[derive(Clone, Debug)]
 enum Change {
-    /// Each byte is what it was, or what this says.
+    /// Each byte has its old value or the one given here.
     To(Rc<[u8]>),
-    /// Nobody knows yet which message will come.
+    /// The next message is not known yet.
     Unknown,
 }
 
-/// What lies behind a message in its buffer.
+/// What a buffer holds behind its message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rest {
-    /// What was there before.
+    /// The old bytes.
     Untouched,
-    /// Perhaps parts of a message that was given up (unreliable connections).
+    /// Perhaps parts of an earlier message that an unreliable connection dropped.
     Anything,
 }
 
-/// What one host's memory must hold.
+/// What the memory of one host must hold.
 #[derive(Clone, Debug)]
 pub struct MemoryModel {
     host: usize,
@@ -41,29 +41,29 @@ pub struct MemoryModel {
 }
 
 impl MemoryModel {
-    /// The memory is as it should be now; `ignored` is judged by somebody else.
+    /// A model of the memory as it is now. It does not check `ignored`.
     pub fn new(host: usize, memory: &SimMemory, ignored: Vec<Range<u64>>) -> MemoryModel {
         MemoryModel { host, expected: memory.bytes().to_vec(), ignored, changing: BTreeMap::new() }
     }
 
-    /// The host itself wrote these bytes.
+    /// Records that the host itself wrote these bytes.
     pub fn wrote(&mut self, places: &[Range<u64>], bytes: &[u8]) {
         for (place, part) in parts(places, bytes) {
             self.expected[range(&place)].copy_from_slice(part);
         }
     }
 
-    /// Operation `id` is to write `bytes` here.
+    /// Records that operation `id` will write `bytes` here.
     pub fn begins(&mut self, id: u64, places: Places, bytes: Rc<[u8]>) {
         self.changing.insert(id, (places, Change::To(bytes)));
     }
 
-    /// Operation `id` has written all.
+    /// Checks that operation `id` has written all of its bytes.
     pub fn done(&mut self, id: u64, memory: &SimMemory) -> Result<(), Violation> {
         let Some((places, Change::To(bytes))) = self.changing.remove(&id) else { return Ok(()) };
         for (place, part) in parts(&places, &bytes) {
             let found = &memory.bytes()[range(&place)];
-            demand(found == part, WHO, || {
+            demand(found == part, CHECKER, || {
                 let at = found.iter().zip(part).position(|(a, b)| a != b).unwrap_or(0);
                 format!(
                     "host {}: operation {id} is done, but its byte at bus address {:#x} (of \
@@ -79,7 +79,7 @@ impl MemoryModel {
         Ok(())
     }
 
-    /// Operation `id` will not be finished: it has written all, some or nothing.
+    /// Ends operation `id` after a failure: it has written all, some or none of its bytes.
     pub fn given_up(&mut self, id: u64, memory: &SimMemory) -> Result<(), Violation> {
         let Some((places, Change::To(bytes))) = self.changing.remove(&id) else { return Ok(()) };
         self.check_either(&places, &bytes, memory)?;
@@ -87,12 +87,12 @@ impl MemoryModel {
         Ok(())
     }
 
-    /// A receive element was posted: some message will land here.
+    /// Records a posted receive element, which some message will fill.
     pub fn posted(&mut self, id: u64, places: Places) {
         self.changing.insert(id, (places, Change::Unknown));
     }
 
-    /// A message has landed in the receive element `id`.
+    /// Checks that a message has filled the receive element `id`.
     pub fn received(
         &mut self,
         id: u64,
@@ -104,13 +104,13 @@ impl MemoryModel {
         let mut left = message;
         for (place, part) in parts(&places, message) {
             let found = &memory.bytes()[range(&place)];
-            demand(found == part, WHO, || {
+            demand(found == part, CHECKER, || {
                 format!("host {}: receive element {id} does not hold its message", self.host)
             })?;
             self.expected[range(&place)].copy_from_slice(part);
             left = &left[part.len()..];
         }
-        demand(left.is_empty(), WHO, || format!("receive element {id} is too short"))?;
+        demand(left.is_empty(), CHECKER, || format!("receive element {id} is too short"))?;
         match rest {
             Rest::Untouched => self.check_untouched(&places, memory),
             Rest::Anything => {
@@ -120,7 +120,8 @@ impl MemoryModel {
         }
     }
 
-    /// The receive element `id` came back without a message; part of `message` may be in it.
+    /// Checks a receive element `id` that came back without a message. It may hold a part of
+    /// `message`.
     pub fn returned(
         &mut self,
         id: u64,
@@ -136,7 +137,7 @@ impl MemoryModel {
         Ok(())
     }
 
-    /// All memory, as far as it is known.
+    /// Checks all memory whose content is known.
     pub fn check(&self, memory: &SimMemory) -> Result<(), Violation> {
         let mut skipped = self.ignored.clone();
         for (places, change) in self.changing.values() {
@@ -162,7 +163,7 @@ impl MemoryModel {
     fn check_untouched(&self, places: &[Range<u64>], memory: &SimMemory) -> Result<(), Violation> {
         for place in places {
             let (found, expected) = (&memory.bytes()[range(place)], &self.expected[range(place)]);
-            demand(found == expected, WHO, || {
+            demand(found == expected, CHECKER, || {
                 let at = found.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(0);
                 format!(
                     "host {}: the byte at bus address {:#x} is {:#04x}, not {:#04x}: nothing was \
@@ -177,7 +178,8 @@ impl MemoryModel {
         Ok(())
     }
 
-    /// Each byte is what it was or what `bytes` says; behind `bytes` it is what it was.
+    /// Checks that each byte has its old value or that of `bytes`. Bytes behind `bytes` must be
+    /// old.
     fn check_either(
         &self,
         places: &[Range<u64>],
@@ -187,7 +189,7 @@ impl MemoryModel {
         let mut new = bytes.iter();
         for at in places.iter().flat_map(range) {
             let (found, old, new) = (memory.bytes()[at], self.expected[at], new.next());
-            demand(found == old || new == Some(&found), WHO, || {
+            demand(found == old || new == Some(&found), CHECKER, || {
                 format!(
                     "host {}: the byte at bus address {at:#x} is {found:#04x}, neither \
                      {old:#04x} as before nor {new:x?} as sent",
@@ -209,7 +211,7 @@ fn range(place: &Range<u64>) -> Range<usize> {
     place.start as usize..place.end as usize
 }
 
-/// The bytes of a message beside the places they belong to.
+/// The parts of a message and the places that they belong to.
 fn parts<'a>(places: &[Range<u64>], bytes: &'a [u8]) -> Vec<(Range<u64>, &'a [u8])> {
     let mut rest = bytes;
     let cut = places.iter().map(|place| {
@@ -232,9 +234,9 @@ mod tests {
         (memory, model)
     }
 
-    /// The canary: the oracle itself must object.
+    /// The oracle itself must find a wrong byte.
     #[test]
-    fn it_objects_to_a_stray_write() {
+    fn a_stray_write_is_found() {
         let (mut memory, model) = world();
         memory.slice_mut(2, 1)[0] = 1;
         assert_eq!(model.check(&memory), Ok(()), "ignored");
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn it_follows_an_operation() {
+    fn bytes_may_be_old_or_new_while_an_operation_is_under_way() {
         let (mut memory, mut model) = world();
         model.begins(1, vec![40..42, 10..12], Rc::from([1, 2, 3, 4]));
         memory.slice_mut(40, 2).copy_from_slice(&[1, 2]);
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn it_judges_what_lies_behind_a_message() {
+    fn bytes_behind_a_message_are_checked() {
         let (mut memory, mut model) = world();
         model.posted(1, vec![16..20, 20..24]);
         memory.slice_mut(16, 3).copy_from_slice(&[1, 2, 3]);

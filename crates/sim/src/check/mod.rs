@@ -1,5 +1,5 @@
-//! The checkers: each says what must hold, knows nothing of how the card does it, and stands in a
-//! file of its own.
+//! The checkers. Each is a file of its own, and says what must hold in every world without knowing
+//! how the card does it.
 
 pub mod atomics;
 pub mod counters;
@@ -8,24 +8,24 @@ pub mod order;
 
 use thiserror::Error;
 
-/// Something that must not be.
+/// A rule that a world has broken.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{checker}: {what}")]
 pub struct Violation {
-    /// Who objects.
+    /// The name of the checker.
     pub checker: &'static str,
-    /// To what.
+    /// What the checker found.
     pub what: String,
 }
 
 impl Violation {
-    /// An objection.
+    /// What `checker` found.
     pub fn new(checker: &'static str, what: impl Into<String>) -> Violation {
         Violation { checker, what: what.into() }
     }
 }
 
-/// Objects unless `holds`.
+/// Fails with a violation unless `holds`.
 pub(crate) fn demand(
     holds: bool,
     checker: &'static str,

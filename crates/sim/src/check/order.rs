@@ -1,6 +1,6 @@
-//! The order of completions: a send queue reports in the order of posting, exactly once each
-//! signaled request, and after an error every request, flushed; a receive queue gives its elements
-//! back in the order they were posted.
+//! The order of completions. A send queue reports each signaled request exactly once, in the order
+//! of posting; after an error it reports every request, flushed. A receive queue returns its
+//! elements in the order of posting.
 
 use std::collections::VecDeque;
 
@@ -8,18 +8,18 @@ use remora_nic::queue::Status;
 
 use super::{Violation, demand};
 
-const WHO: &str = "order";
+const CHECKER: &str = "order";
 
-/// How a request ended.
+/// A request that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ended {
     /// Its `wr_id`.
     pub id: u64,
-    /// How.
+    /// How it ended.
     pub status: Status,
 }
 
-/// The requests of one send queue that nobody knows the end of.
+/// The requests of one send queue whose end is not known.
 #[derive(Clone, Debug, Default)]
 pub struct SendOrder {
     posted: VecDeque<(u64, bool)>,
@@ -27,77 +27,77 @@ pub struct SendOrder {
 }
 
 impl SendOrder {
-    /// A request was posted.
+    /// Records a posted request.
     pub fn post(&mut self, id: u64, signaled: bool) {
         self.posted.push_back((id, signaled));
     }
 
-    /// How many may still be under way.
+    /// The number of requests that may still be under way.
     pub fn len(&self) -> usize {
         self.posted.len()
     }
 
-    /// Is none under way?
+    /// Whether no request is under way.
     pub fn is_empty(&self) -> bool {
         self.posted.is_empty()
     }
 
-    /// How many were posted since the last signaled one.
+    /// The number of requests that were posted after the last signaled one.
     pub fn unsignaled(&self) -> usize {
         self.posted.iter().rev().take_while(|(_, signaled)| !signaled).count()
     }
 
-    /// A completion came; returns the requests that have thereby ended, in order.
+    /// Records a completion. Returns the requests that it shows to have ended, in order.
     pub fn complete(&mut self, id: u64, status: Status) -> Result<Vec<Ended>, Violation> {
         let mut ended = Vec::new();
         while let Some((first, signaled)) = self.posted.pop_front() {
             if first == id {
-                demand(signaled || status != Status::Success, WHO, || {
+                demand(signaled || status != Status::Success, CHECKER, || {
                     format!("request {id} was reported though it was not signaled")
                 })?;
-                demand(!self.failed || status == Status::Flushed, WHO, || {
+                demand(!self.failed || status == Status::Flushed, CHECKER, || {
                     format!("request {id} ended with {status:?} after an error")
                 })?;
                 self.failed |= status != Status::Success;
                 ended.push(Ended { id, status });
                 return Ok(ended);
             }
-            demand(!signaled && !self.failed, WHO, || {
+            demand(!signaled && !self.failed, CHECKER, || {
                 format!("request {id} was reported before request {first}, which came earlier")
             })?;
             ended.push(Ended { id: first, status: Status::Success });
         }
-        Err(Violation::new(WHO, format!("request {id} was reported but is not under way")))
+        Err(Violation::new(CHECKER, format!("request {id} was reported but is not under way")))
     }
 }
 
-/// The elements of one receive queue.
+/// The posted elements of one receive queue.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiveOrder {
     posted: VecDeque<u64>,
 }
 
 impl ReceiveOrder {
-    /// An element was posted.
+    /// Records a posted element.
     pub fn post(&mut self, id: u64) {
         self.posted.push_back(id);
     }
 
-    /// How many are posted.
+    /// The number of posted elements.
     pub fn len(&self) -> usize {
         self.posted.len()
     }
 
-    /// Is none posted?
+    /// Whether no element is posted.
     pub fn is_empty(&self) -> bool {
         self.posted.is_empty()
     }
 
-    /// An element came back.
+    /// Records an element that came back.
     pub fn complete(&mut self, id: u64) -> Result<(), Violation> {
         let first = self.posted.pop_front();
-        demand(first == Some(id), WHO, || {
-            format!("receive element {id} came back where {first:?} was due")
+        demand(first == Some(id), CHECKER, || {
+            format!("receive element {id} came back before {first:?}, which was posted earlier")
         })
     }
 }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn it_accepts_what_is_right() {
+    fn the_right_order_is_accepted() {
         let mut o = order();
         let ids = |ended: Vec<Ended>| ended.iter().map(|e| e.id).collect::<Vec<_>>();
         assert_eq!(ids(o.complete(2, Status::Success).unwrap()), [1, 2]);
@@ -125,14 +125,26 @@ mod tests {
     }
 
     #[test]
-    fn it_objects_to_what_is_wrong() {
+    fn a_wrong_order_is_found() {
         assert!(order().complete(4, Status::Success).is_err(), "2 was skipped");
-        assert!(order().complete(1, Status::Success).is_err(), "1 is not signaled");
-        assert!(order().complete(9, Status::Success).is_err(), "9 was never posted");
+        assert!(
+            order().complete(1, Status::Success).is_err(),
+            "a completion of an unsignaled request must be found"
+        );
+        assert!(
+            order().complete(9, Status::Success).is_err(),
+            "a completion without a request must be found"
+        );
         let mut o = order();
         o.complete(1, Status::RetryExceeded).unwrap();
-        assert!(o.clone().complete(2, Status::Success).is_err(), "success after an error");
-        assert!(o.complete(3, Status::Flushed).is_err(), "2 was to be flushed first");
+        assert!(
+            o.clone().complete(2, Status::Success).is_err(),
+            "success after an error must be found"
+        );
+        assert!(
+            o.complete(3, Status::Flushed).is_err(),
+            "a request flushed before an earlier one must be found"
+        );
         let mut o = order();
         o.complete(2, Status::Success).unwrap();
         assert!(o.complete(2, Status::Success).is_err(), "twice");

@@ -1,7 +1,7 @@
 //! Calls of kernels (StRoM §5.1). An RPC fetches bytes of the peer's target region; an RPC WRITE
 //! sends bytes and gets them back changed. The peer's card writes the results and then a status
-//! word, which says that they are there: the request's own completion says only that the card has
-//! the call.
+//! word, which says that the results are there. The completion of the request says only that the
+//! card has the call.
 
 use std::rc::Rc;
 
@@ -20,23 +20,23 @@ use crate::memory::Region;
 use crate::options::{KernelOptions, Verb};
 use crate::world::World;
 
-/// Op-codes of the kernels.
+/// The op-codes of the two kernels.
 const FETCH: u64 = 0xFE7C;
 const MIRROR: u64 = 0x3177;
-/// What [`mirror`] changes in each byte.
+/// The bits that [`mirror`] changes in each byte.
 const CHANGED: u8 = 0x5A;
-const WHO: &str = "calls";
+const CHECKER: &str = "calls";
 const WORD_LEN: u64 = STATUS_WORD_LEN as u64;
 
 impl Call {
-    /// The status word that tells of its success.
+    /// The status word of a successful call.
     fn says(&self) -> [u8; STATUS_WORD_LEN] {
         let (cookie, len) = (self.cookie, self.content.len() as u32);
         StatusWord { cookie, len, status: CallStatus::OK }.to_bytes()
     }
 }
 
-/// Sends what the parameters name: address and length.
+/// The kernel that returns granted memory: address and length are its parameters.
 async fn fetch(context: Context) -> Result<(), CallStatus> {
     let (addr, len) = context
         .params(|bytes| {
@@ -48,7 +48,7 @@ async fn fetch(context: Context) -> Result<(), CallStatus> {
     context.send_memory(addr, len).await
 }
 
-/// Sends back what it gets, changed.
+/// The kernel that returns its payload, changed.
 async fn mirror(context: Context) -> Result<(), CallStatus> {
     loop {
         context.room().await?;
@@ -63,7 +63,7 @@ async fn mirror(context: Context) -> Result<(), CallStatus> {
     }
 }
 
-/// The kernels of a host whose regions these are.
+/// The kernels of a host, with grants for `regions`.
 pub(super) fn kernels(options: &KernelOptions, regions: &[&Region]) -> Kernels {
     let mut kernels = Kernels::new(options.limits);
     kernels.set_timing(options.timing);
@@ -85,7 +85,7 @@ pub(super) fn send_op(verb: Verb) -> SendOp {
 }
 
 impl Traffic {
-    /// A call, with its parts of the regions; `None` if there is no room.
+    /// Plans a call and takes its parts of the regions; `None` if there is no room.
     pub(super) fn plan_call(&mut self, world: &mut World, s: usize, verb: Verb) -> Option<Op> {
         let len = self.length(s);
         let read = if verb == Verb::Rpc { len } else { 0 };
@@ -97,7 +97,7 @@ impl Traffic {
         call
     }
 
-    /// Parts of an end's own buffers, of these lengths: all of them, or none.
+    /// Takes parts of these lengths of an end's own buffers: all of them, or none.
     fn take_all<const N: usize>(&mut self, s: usize, lens: [u64; N]) -> Option<[u64; N]> {
         let spans = &mut self.sides[s].local.spans;
         let mut taken = [0; N];
@@ -165,7 +165,7 @@ impl Traffic {
         })
     }
 
-    /// Parameters and payload.
+    /// The parameters and the payload of a call.
     fn ask(&mut self, s: usize, verb: Verb, len: u64, target: (u64, u64)) -> (Vec<u8>, Vec<u8>) {
         if verb == Verb::RpcWrite {
             return (Vec::new(), pattern(self.dice.number(), len as usize));
@@ -184,7 +184,7 @@ impl Traffic {
         self.hosts[side.end.host].model.wrote(&places, &[0; STATUS_WORD_LEN]);
     }
 
-    /// Tells the memory oracle what the peer's card is to write.
+    /// Tells the memory oracle what the peer's card will write.
     pub(super) fn begin_call(&mut self, s: usize, id: u64, call: Call) {
         let side = &mut self.sides[s];
         let region = &side.local.region;
@@ -196,7 +196,7 @@ impl Traffic {
         side.calls.insert(id, call);
     }
 
-    /// Looks whether calls have ended.
+    /// Checks which calls have ended.
     pub(super) fn look_after_calls(&mut self, world: &World, s: usize) -> Result<(), Violation> {
         let side = &self.sides[s];
         let host = side.end.host;
@@ -209,17 +209,20 @@ impl Traffic {
             side.calls.iter().filter_map(|(id, call)| Some((*id, status(call)?))).collect();
         for (id, status) in ended {
             let Some(call) = self.sides[s].calls.remove(&id) else { continue };
-            // The word is the last to be written: all results must be there.
+            // The status word is written last, so all results must be there.
             let model = &mut self.hosts[host].model;
             if status == CallStatus::OK {
                 model.received(call.word_id, &call.says(), Rest::Untouched, memory)?;
                 model.done(id, memory)?;
                 self.stats.answered += 1;
             } else {
-                // Calls to and fro can hold each other up, and the network what they bring.
-                demand([CallStatus::CONGESTED, CallStatus::LATE].contains(&status), WHO, || {
-                    format!("call {id} ended with: {status}")
-                })?;
+                // Calls in both directions can block each other, and faults can delay their
+                // results.
+                demand(
+                    [CallStatus::CONGESTED, CallStatus::LATE].contains(&status),
+                    CHECKER,
+                    || format!("call {id} ended with: {status}"),
+                )?;
                 model.returned(call.word_id, &[], Rest::Anything, memory)?;
                 model.given_up(id, memory)?;
                 self.stats.congested += 1;
@@ -229,7 +232,7 @@ impl Traffic {
         self.abandon_calls(world, s)
     }
 
-    /// A call's parts of the regions are free.
+    /// Frees a call's parts of the regions.
     pub(super) fn free_call(&mut self, s: usize, call: &Call) {
         let spans = &mut self.sides[s].local.spans;
         spans.give_back(call.results.0, call.results.1);
@@ -237,8 +240,8 @@ impl Traffic {
         self.free_target(s, Some(call.target));
     }
 
-    /// Where one of the two queue pairs has failed, nobody waits for answers: some of their bytes
-    /// may have come.
+    /// Gives up the calls of a connection of which one queue pair has failed. Some of their
+    /// results may have been written.
     fn abandon_calls(&mut self, world: &World, s: usize) -> Result<(), Violation> {
         let gone = [s, s ^ 1].into_iter().any(|s| {
             let end = &self.sides[s].end;
@@ -250,7 +253,7 @@ impl Traffic {
         }
         let side = &mut self.sides[s];
         let legal = side.closing || self.options.may_fail(&side.options);
-        demand(legal, WHO, || format!("end {s} lost {} answers", side.calls.len()))?;
+        demand(legal, CHECKER, || format!("end {s} lost {} answers", side.calls.len()))?;
         let host = side.end.host;
         for (id, call) in core::mem::take(&mut side.calls) {
             self.unsettled.push((host, id));

@@ -1,4 +1,4 @@
-//! Send completions: what each says has happened, told to the checkers.
+//! Send completions: checks each one and tells the checkers what it means.
 
 use remora_nic::queue::{Completion, Opcode, Status, WorkKind};
 
@@ -9,10 +9,10 @@ use crate::check::{Violation, demand};
 use crate::options::Verb;
 use crate::world::World;
 
-const WHO: &str = "completions";
+const CHECKER: &str = "completions";
 
 impl Traffic {
-    /// A completion of end `s`'s send queue.
+    /// Handles a completion of end `s`'s send queue.
     pub(super) fn send_completed(
         &mut self,
         world: &mut World,
@@ -22,7 +22,7 @@ impl Traffic {
         let ended = self.sides[s].order.complete(entry.wr_id, entry.status)?;
         for end in ended {
             let Some(op) = self.sides[s].ops.remove(&end.id) else {
-                return Err(Violation::new(WHO, format!("request {} is unknown", end.id)));
+                return Err(Violation::new(CHECKER, format!("request {} is unknown", end.id)));
             };
             match end.status {
                 Status::Success => {
@@ -104,12 +104,12 @@ impl Traffic {
             _ => false,
         };
         let legal = known && (side.closing || self.options.may_fail(&side.options));
-        demand(legal, WHO, || {
+        demand(legal, CHECKER, || {
             format!("request {id} of end {s} ({:?}) ended with {status:?}", op.verb)
         })?;
         match op.verb {
             Verb::Write | Verb::WriteImm | Verb::AtomicWrite => {
-                // Its packets may still be on their way: judged at the end.
+                // Packets of the request may still be on their way: it is checked at the end.
                 self.unsettled.push((peer, id));
             }
             Verb::Read => self.hosts[host].model.given_up(id, &world.hosts[host].memory)?,
@@ -129,8 +129,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// The request's parts of the regions are free. Its source is written over, so that a packet
-    /// made from it from now on is seen.
+    /// Frees the request's parts of the regions. Overwrites its source, so that a packet made from
+    /// it later is noticed.
     pub(super) fn release(&mut self, world: &mut World, s: usize, op: &Op, frees_target: bool) {
         let (start, len) = op.local;
         let side = &mut self.sides[s];
@@ -147,7 +147,8 @@ impl Traffic {
         }
     }
 
-    /// All packets have arrived: what failed has written some, all or nothing.
+    /// Checks failed requests after all packets have arrived: each has written all, some or none
+    /// of its bytes.
     pub(crate) fn settle(&mut self, world: &World) -> Result<(), Violation> {
         for (host, id) in core::mem::take(&mut self.unsettled) {
             self.hosts[host].model.given_up(id, &world.hosts[host].memory)?;
@@ -160,7 +161,7 @@ impl Traffic {
     }
 }
 
-/// Does the completion say what was posted?
+/// Checks that a completion matches the posted request.
 fn judge(entry: &Completion, op: &Op) -> Result<(), Violation> {
     let opcode = match op.verb {
         Verb::Send => Opcode::Send,
@@ -178,5 +179,5 @@ fn judge(entry: &Completion, op: &Op) -> Result<(), Violation> {
         Verb::RpcWrite => Opcode::RpcWrite,
     };
     let right = entry.kind == WorkKind::Send(opcode) && u64::from(entry.len) == op.len;
-    demand(right, WHO, || format!("{opcode:?} of {} bytes was reported as {entry:?}", op.len))
+    demand(right, CHECKER, || format!("{opcode:?} of {} bytes was reported as {entry:?}", op.len))
 }

@@ -1,5 +1,5 @@
-//! Multicast: datagram queue pairs that are members of a group, leave it and join it again, and
-//! send to it. Each member gets a datagram at most once, the sender too, and nobody else does.
+//! Multicast: datagram queue pairs that join a group, leave it, and send to it. Each member, the
+//! sender included, gets a datagram at most once, and no other queue pair gets it.
 
 use remora_nic::nic::MULTICAST_QPN;
 use remora_nic::queue::UdDestination;
@@ -10,10 +10,10 @@ use crate::check::{Violation, demand};
 use crate::endpoint::QKEY;
 use crate::world::World;
 
-const WHO: &str = "multicast";
+const CHECKER: &str = "multicast";
 
 impl Traffic {
-    /// Lets end `s` join its group, if it has one.
+    /// Makes end `s` a member of its group, if it has one.
     pub(super) fn enrol(&mut self, world: &mut World, s: usize, group: Option<usize>) {
         let Some(group) = group else { return };
         let side = &mut self.sides[s];
@@ -24,7 +24,7 @@ impl Traffic {
         side.membership = Some(Membership { group, ah, joined: true, left: None });
     }
 
-    /// Restless members leave and come back.
+    /// Lets a member leave its group or join it again, at random.
     pub(super) fn move_member(&mut self, world: &mut World, s: usize) -> Result<(), Violation> {
         let side = &mut self.sides[s];
         let Some(member) = &mut side.membership else { return Ok(()) };
@@ -40,45 +40,45 @@ impl Traffic {
             nic.attach_mcast(qpn, address)
         };
         member.joined = !member.joined;
-        moved.map_err(|why| Violation::new(WHO, format!("end {s}: {why}")))
+        moved.map_err(|why| Violation::new(CHECKER, format!("end {s}: {why}")))
     }
 
-    /// The group that the next datagram of end `s` is for, if it is for one.
+    /// The group for the next datagram of end `s`, if it goes to a group.
     pub(super) fn choose_group(&mut self, s: usize) -> Option<usize> {
         let group = self.sides[s].membership.as_ref()?.group;
         self.dice.coin().then_some(group)
     }
 
-    /// Where datagrams of end `s` to its group go.
+    /// The destination of datagrams from end `s` to its group.
     pub(super) fn to_group(&self, s: usize) -> Option<UdDestination> {
         let ah = self.sides[s].membership.as_ref()?.ah;
         Some(UdDestination { ah, qpn: MULTICAST_QPN, qkey: QKEY })
     }
 
-    /// End `s` has posted a datagram to a group.
+    /// Records a datagram that end `s` has posted to a group.
     pub(super) fn sent_to_group(&mut self, at: Time, s: usize, group: usize, message: Message) {
         self.groups[group].sent.insert(message.id, SentToGroup { message, from: s, at });
     }
 
-    /// A datagram of this id, which its peer did not send, has come to end `s`: one of its group's.
+    /// Checks a datagram that end `s` received and that its peer did not send: one of its group.
     pub(super) fn heard(&mut self, s: usize, id: u64) -> Result<Option<Message>, Violation> {
         let Some(member) = &self.sides[s].membership else { return Ok(None) };
         let group = &mut self.groups[member.group];
         let Some(SentToGroup { message, from, at }) = group.sent.get(&id) else { return Ok(None) };
         let was_in = member.joined || member.left.is_some_and(|left| left >= *at);
-        demand(was_in, WHO, || {
+        demand(was_in, CHECKER, || {
             format!("end {s} got datagram {id} of end {from}, posted after it had left")
         })?;
         let first = group.heard.insert((id, s));
-        demand(first || self.options.faults.duplicate > 0.0, WHO, || {
+        demand(first || self.options.faults.duplicate > 0.0, CHECKER, || {
             format!("end {s} got datagram {id} of end {from} twice")
         })?;
         self.stats.heard += u64::from(first);
         Ok(Some(message.clone()))
     }
 
-    /// Where nothing is lost on the way, who stayed in a group has heard all, but for what found no
-    /// receive element.
+    /// If the network loses nothing, a member that never left has received all datagrams, except
+    /// those that found no receive element.
     pub(crate) fn check_groups(&self, world: &World) -> Result<(), Violation> {
         let faults = &self.options.faults;
         if faults.loss + faults.corrupt + faults.outage > 0.0 {
@@ -95,14 +95,14 @@ impl Traffic {
         }
         for (i, (missed, host)) in missed.into_iter().zip(&world.hosts).enumerate() {
             let dropped = host.nic.counters().drop_no_receive;
-            demand(missed <= dropped, WHO, || {
+            demand(missed <= dropped, CHECKER, || {
                 format!("members at host {i} missed {missed} datagrams, {dropped} were dropped")
             })?;
         }
         Ok(())
     }
 
-    /// All members leave.
+    /// Lets all members leave their groups.
     pub(super) fn disband(&self, world: &mut World) -> Result<(), Violation> {
         let failed = |e: &dyn core::fmt::Debug| Violation::new("leaks", format!("{e:?}"));
         for side in &self.sides {

@@ -20,7 +20,7 @@ use records::Side;
 pub(crate) use records::{Stats, Traffic};
 
 impl Traffic {
-    /// Has everybody done all there was to do?
+    /// Whether all ends have done all their work.
     pub(crate) fn is_done(&self) -> bool {
         self.sides.iter().all(Side::is_idle)
     }
@@ -30,7 +30,7 @@ impl Traffic {
         self.next_id
     }
 
-    /// A host looks after its queues.
+    /// Lets a host look after its queues: post work and take completions.
     pub(crate) fn tick(&mut self, world: &mut World, host: usize) -> Result<(), Violation> {
         for s in 0..self.sides.len() {
             if self.sides[s].end.host != host {
@@ -48,7 +48,7 @@ impl Traffic {
         self.look_after_domain(world, host)
     }
 
-    /// A card has told something.
+    /// Handles an event of a card.
     pub(crate) fn event(
         &mut self,
         world: &mut World,
@@ -60,7 +60,7 @@ impl Traffic {
                 let of =
                     |s: &&Side| s.end.host == host && (s.end.send_cq == cq || s.end.recv_cq == cq);
                 let side = self.sides.iter().position(|s| of(&s));
-                // Armed first, polled then: so no entry is missed between the two.
+                // The queue is armed before it is polled, so no entry is missed between the two.
                 world.hosts[host].nic.req_notify_cq(cq, false).ok();
                 match (side, self.queue_at(host, cq)) {
                     (Some(side), _) => self.poll_side(world, side),
@@ -74,7 +74,7 @@ impl Traffic {
         }
     }
 
-    /// Takes the completions of all.
+    /// Takes the completions of all ends.
     pub(crate) fn poll_all(&mut self, world: &mut World) -> Result<(), Violation> {
         (0..self.sides.len()).try_for_each(|s| self.poll_side(world, s))?;
         (0..self.hosts.len()).try_for_each(|host| self.poll_domain(world, host))
@@ -92,13 +92,13 @@ impl Traffic {
         Ok(())
     }
 
-    /// Changes whenever somebody has done something.
+    /// A number that changes whenever an application has done something.
     pub(crate) fn activity(&self) -> u64 {
         let Stats { received, answered, congested, done, .. } = &self.stats;
         self.next_id + received + answered + congested + done.values().sum::<u64>()
     }
 
-    /// What is not done.
+    /// Describes the work that is not done.
     pub(crate) fn unfinished(&self, world: &World) -> String {
         let open = self.sides.iter().enumerate().filter(|(_, s)| !s.is_idle());
         open.map(|(i, s)| {
@@ -113,17 +113,17 @@ impl Traffic {
         .collect()
     }
 
-    /// Can datagrams to a group reach a host that has just left it?
+    /// Whether datagrams to a group may reach a host that has just left it.
     pub(crate) fn may_stray(&self) -> bool {
         self.options.restless > 0.0
     }
 
-    /// All memory of all hosts.
+    /// Checks the memory of all hosts.
     pub(crate) fn check_memory(&self, world: &World) -> Result<(), Violation> {
         self.hosts.iter().zip(&world.hosts).try_for_each(|(h, w)| h.model.check(&w.memory))
     }
 
-    /// All words, when nothing is under way any more.
+    /// Checks the words for atomics, when no operation is under way.
     pub(crate) fn check_words(&self, world: &World) -> Result<(), Violation> {
         for (&(host, word), history) in &self.words {
             let bytes = self.hosts[host].words.read(&world.hosts[host].memory, word * 8, 8);

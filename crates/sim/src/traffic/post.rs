@@ -1,4 +1,4 @@
-//! Posting work: which verb, how much, from where to where.
+//! Posts send requests: chooses verbs, lengths and memory.
 
 use std::rc::Rc;
 
@@ -19,10 +19,10 @@ use crate::options::Verb;
 use crate::world::World;
 
 impl Traffic {
-    /// Posts as much work of one end as fits.
+    /// Posts as many requests of one end as there is room for.
     pub(super) fn post_sends(&mut self, world: &mut World, s: usize) -> Result<(), Violation> {
         while self.sides[s].left > 0 && self.sides[s].failed.is_none() {
-            // Not always all at once.
+            // At random, some requests wait until the next time.
             if !self.has_room(world, s) || self.dice.chance(0.05) || !self.post_one(world, s)? {
                 break;
             }
@@ -30,14 +30,15 @@ impl Traffic {
         Ok(())
     }
 
-    /// Would the send queue take another request? Asked first, for making one ready is much work.
+    /// Whether the send queue has room for another request. Checked first, since preparing a
+    /// request is costly.
     fn has_room(&self, world: &World, s: usize) -> bool {
         let side = &self.sides[s];
         let info = world.hosts[side.end.host].nic.query_qp(side.end.qpn);
         info.is_some_and(|info| info.sends < side.options.queues.sends)
     }
 
-    /// An end that is to give up does.
+    /// Takes an end that is to give up to ERROR.
     pub(super) fn give_up(&mut self, world: &mut World, s: usize) {
         let side = &mut self.sides[s];
         if side.gives_up_after.is_some_and(|n| side.posted >= n) {
@@ -50,7 +51,7 @@ impl Traffic {
     fn post_one(&mut self, world: &mut World, s: usize) -> Result<bool, Violation> {
         let verb = self.choose_verb(s);
         let Some(op) = self.plan(world, s, verb) else { return Ok(false) };
-        // A READ and then a WRITE behind a fence, or a WRITE and then a READ, of the same bytes.
+        // Follows a READ with a fenced WRITE, or a WRITE with a READ, of the same bytes.
         let again = match verb {
             Verb::Read if self.dice.chance(0.3) => Some(Verb::Write),
             Verb::Write if self.sides[s].end.transport.is_reliable() => {
@@ -75,7 +76,7 @@ impl Traffic {
             None => None,
         };
         if follower.is_none() {
-            // The first is the last after all.
+            // No request follows, so the first one frees the target.
             if let Some(op) = self.sides[s].ops.get_mut(&id) {
                 op.frees_target = true;
             }
@@ -92,7 +93,7 @@ impl Traffic {
         }
     }
 
-    /// A length, often one at an edge.
+    /// A random length, often one at a limit.
     pub(super) fn length(&mut self, s: usize) -> u64 {
         let options = &self.sides[s].options;
         let (most, mtu) = (options.message_max, u64::from(options.connect.mtu.bytes()));
@@ -105,11 +106,12 @@ impl Traffic {
             _ => self.dice.scaled(0..=most),
         };
         let len = len.min(most);
-        // A message of an unreliable service must have room to say which it is.
+        // A message of an unreliable service needs room for its id.
         if unreliable { len.max(8) } else { len }
     }
 
-    /// A request of this verb, with its parts of the regions; `None` if there is no room.
+    /// Plans a request with this verb and takes its parts of the regions; `None` if there is no
+    /// room.
     fn plan(&mut self, world: &mut World, s: usize, verb: Verb) -> Option<Op> {
         match verb {
             Verb::CompareSwap | Verb::FetchAdd => return self.plan_atomic(s, verb),
@@ -132,7 +134,7 @@ impl Traffic {
         let mut target = (0, len);
         match self.sides[s ^ 1].target.spans.take(&mut self.dice, len) {
             Some(start) => target.0 = start,
-            // Unreliable WRITEs never give their targets back: go on without.
+            // Unreliable WRITEs never free their targets: use an empty one.
             None if self.sides[s].end.transport == Transport::Uc => target.1 = 0,
             None => return None,
         }
@@ -149,7 +151,7 @@ impl Traffic {
         }
     }
 
-    /// A request of this verb on a part of the target region that is taken already.
+    /// Plans a request with this verb on a part of the target region that is already taken.
     fn plan_on(
         &mut self,
         world: &mut World,
@@ -186,7 +188,7 @@ impl Traffic {
         let opens = &self.sides[s ^ 1].opens;
         let chosen = self.dice.below(opens.len() as u64) as usize;
         let key = opens[chosen];
-        // The key to be invalidated is of the first queue's domain.
+        // The key to be invalidated belongs to the first queue's protection domain.
         let queue = if verb == Verb::SendInvalidate { 0 } else { chosen };
         Some(Op {
             verb,
@@ -216,7 +218,7 @@ impl Traffic {
             let word = WORDS + word;
             let seen = &self.hosts[self.sides[s].end.host].seen;
             let compare = seen.get(&(peer, word)).copied().unwrap_or(0);
-            // A value that was never there before.
+            // A value that the word has never held.
             (word, compare, self.next_id << 8 | 1)
         };
         Some(Op {
@@ -237,9 +239,9 @@ impl Traffic {
         })
     }
 
-    /// An ATOMIC WRITE, of a word of the peer's target region.
+    /// Plans an ATOMIC WRITE of a word in the peer's target region.
     fn plan_word(&mut self, world: &mut World, s: usize) -> Option<Op> {
-        // Wherever these lie, there is a word among them.
+        // Any part of this length contains an aligned word.
         const AMONG: u64 = 15;
         let start = self.sides[s ^ 1].target.spans.take(&mut self.dice, AMONG)?;
         let word = start.next_multiple_of(8);
@@ -252,7 +254,7 @@ impl Traffic {
         op
     }
 
-    /// A FLUSH of what may be in use: it changes nothing.
+    /// Plans a FLUSH of memory that other requests may use: it changes nothing.
     fn plan_flush(&mut self, world: &mut World, s: usize) -> Option<Op> {
         let region = &self.sides[s ^ 1].target.region;
         let (key, most) = (region.key, region.len);
@@ -263,7 +265,7 @@ impl Traffic {
         Some(Op { len, target, frees_target: false, key, pieces: Vec::new(), ..op })
     }
 
-    /// A binding of a new window to the whole of this end's own target region.
+    /// Plans the binding of a new window to this end's whole target region.
     fn plan_window(&mut self, world: &mut World, s: usize) -> Option<Op> {
         let op = self.plan_local(world, s, Verb::BindWindow, 0, None)?;
         let side = &mut self.sides[s];
@@ -273,7 +275,7 @@ impl Traffic {
         Some(Op { key: next_key(made), pieces: Vec::new(), ..op })
     }
 
-    /// Posts a planned request; returns its id, or `None` if the queue is full.
+    /// Posts a planned request. Returns its id, or `None` if the queue is full.
     fn submit(
         &mut self,
         world: &mut World,
@@ -334,7 +336,7 @@ impl Traffic {
         Ok(Some(id))
     }
 
-    /// Gives an unreliable message its id to carry, and says what its receiver is to see.
+    /// Puts the id into an unreliable message, and returns what its receiver must see.
     fn address(&self, s: usize, id: u64, mut op: Op) -> (Op, Option<Message>) {
         let reliable = self.sides[s].end.transport.is_reliable();
         let message =
@@ -356,7 +358,7 @@ impl Traffic {
         (op, Some(message))
     }
 
-    /// Must it be signaled, or does chance decide?
+    /// Whether the request is signaled: because it must be, or by chance.
     fn is_signaled(&mut self, s: usize, op: &Op) -> bool {
         let side = &self.sides[s];
         let run = side.order.unsignaled();
@@ -403,7 +405,7 @@ impl Traffic {
         }
     }
 
-    /// Puts the content where the request's entries say.
+    /// Writes the request's content into its local memory.
     fn write_source(&mut self, world: &mut World, s: usize, op: &Op) {
         let side = &self.sides[s];
         let host = side.end.host;
@@ -417,7 +419,7 @@ impl Traffic {
         self.hosts[host].model.wrote(&places, &op.content);
     }
 
-    /// Tells the memory oracle what the request is to change.
+    /// Tells the memory oracle what the request will change.
     fn begin(&mut self, s: usize, id: u64, op: &Op) {
         let (side, peer) = (&self.sides[s], &self.sides[s ^ 1]);
         match (op.verb, op.target) {
@@ -431,7 +433,7 @@ impl Traffic {
                 let content = Rc::clone(&op.content);
                 self.hosts[side.end.host].model.begins(id, places, content);
             }
-            // The original is known only when it has come.
+            // The original is known only when the request completes.
             (Verb::CompareSwap | Verb::FetchAdd, _) => {
                 let places = places(&side.local.region, &op.pieces);
                 self.hosts[side.end.host].model.posted(id, places);
@@ -442,7 +444,7 @@ impl Traffic {
 }
 
 impl Side {
-    /// What its windows open: all that the peer may use otherwise too.
+    /// A binding that permits all that the peer may do without a window.
     fn window(&self) -> MwBinding {
         let region = &self.target.region;
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;

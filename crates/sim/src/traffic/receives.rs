@@ -1,4 +1,4 @@
-//! Receive buffers: posting them, and what comes back in them.
+//! Receive buffers: posts them, and checks the messages that arrive in them.
 
 use core::ops::Range;
 use std::rc::Rc;
@@ -16,9 +16,9 @@ use crate::memory::Region;
 use crate::options::Verb;
 use crate::world::World;
 
-const WHO: &str = "messages";
+const CHECKER: &str = "messages";
 
-/// Where pieces of a region lie on the bus.
+/// The places on the bus of pieces of a region.
 pub(super) fn places(region: &Region, pieces: &[(u64, u64)]) -> Places {
     pieces.iter().flat_map(|(start, len)| region.pieces(*start, *len)).collect()
 }
@@ -33,7 +33,7 @@ pub(super) fn entries(region: &Region, pieces: &[(u64, u64)]) -> Vec<Sge> {
     pieces.iter().map(entry).collect()
 }
 
-/// The first `len` bytes of what lies at `places`.
+/// The first `len` bytes in `places`.
 fn gather(world: &World, host: usize, places: &[Range<u64>], len: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len as usize);
     for place in places {
@@ -44,13 +44,13 @@ fn gather(world: &World, host: usize, places: &[Range<u64>], len: u64) -> Vec<u8
 }
 
 impl Traffic {
-    /// Posts receive buffers of one end, as quickly as its options say.
+    /// Posts receive buffers of one end, at the speed of its options.
     pub(super) fn post_receives(&mut self, world: &mut World, s: usize) {
         let side = &self.sides[s];
         let speed = if self.healed { 1.0 } else { side.options.receiver_speed };
         let sges = side.options.queues.sges.min(4);
         let (end, p) = (side.end, side.pool);
-        // The halves of XRC connections have no receive queues.
+        // The ends of XRC connections have no receive queues.
         let takes = end.half == Half::Both && (side.failed.is_none() || end.srq.is_some());
         if takes {
             let post = |world: &mut World, request: &RecvRequest<'_>| end.post_recv(world, request);
@@ -58,8 +58,8 @@ impl Traffic {
         }
     }
 
-    /// Posts the free buffers of a pool, some of them if `speed` is less than 1, in up to so many
-    /// pieces each.
+    /// Posts free buffers of a pool in up to `most` pieces each: all of them, or a random part if
+    /// `speed` is less than 1.
     pub(super) fn fill_pool(
         &mut self,
         world: &mut World,
@@ -86,7 +86,8 @@ impl Traffic {
         }
     }
 
-    /// A receive element of end `s` came back, on XRC from this queue.
+    /// Checks a receive element that end `s` got back; on XRC it comes from the shared queue
+    /// `queue`.
     pub(super) fn receive_completed(
         &mut self,
         world: &mut World,
@@ -97,18 +98,22 @@ impl Traffic {
         let side = &self.sides[s];
         let pool = queue.and_then(|queue| self.pool_of(side.end.host, queue)).unwrap_or(side.pool);
         let pool = &mut self.pools[pool];
-        demand(entry.qpn == side.end.qpn, WHO, || format!("of another queue pair: {entry:?}"))?;
+        demand(entry.qpn == side.end.qpn, CHECKER, || {
+            format!("a completion of another queue pair: {entry:?}")
+        })?;
         if let Some(order) = &mut pool.order {
             order.complete(entry.wr_id)?;
         }
         let buffer = pool.posted.remove(&entry.wr_id).ok_or_else(|| {
-            Violation::new(WHO, format!("receive element {} was not posted", entry.wr_id))
+            Violation::new(CHECKER, format!("receive element {} was not posted", entry.wr_id))
         })?;
         pool.free.push(buffer.slot);
         match entry.status {
             Status::Success => self.message_arrived(world, s, queue, entry, &buffer),
             Status::Flushed => self.buffer_returned(world, s, queue, entry.wr_id),
-            other => Err(Violation::new(WHO, format!("a receive element ended with {other:?}"))),
+            other => {
+                Err(Violation::new(CHECKER, format!("a receive element ended with {other:?}")))
+            }
         }
     }
 
@@ -130,13 +135,15 @@ impl Traffic {
         } else {
             self.identify(world, s, entry, buffer)?
         };
-        let message = message
-            .ok_or_else(|| Violation::new(WHO, format!("nobody sent what came: {entry:?}")))?;
+        let message = message.ok_or_else(|| {
+            Violation::new(CHECKER, format!("no end has sent this message: {entry:?}"))
+        })?;
         judge(entry, &message, transport)?;
         let memory = &world.hosts[host].memory;
         let model = &mut self.hosts[host].model;
         if message.verb == Verb::WriteImm {
-            // The buffer only tells that the data is in its place.
+            // The buffer holds no bytes of the message; its completion shows that the data is in
+            // place.
             let rest = if reliable { Rest::Untouched } else { Rest::Anything };
             model.received(entry.wr_id, &[], rest, memory)?;
             return model.done(message.id, memory);
@@ -144,7 +151,7 @@ impl Traffic {
         let rest = if transport == Transport::Uc { Rest::Anything } else { Rest::Untouched };
         let mut content = Rc::clone(&message.content);
         if transport == Transport::Ud {
-            // What the GRH says is judged elsewhere; here it only has to be one.
+            // Other tests check the content of the GRH; here it only must be one.
             let grh = gather(world, host, &buffer.places, GRH);
             content = grh.iter().chain(content.iter()).copied().collect();
         }
@@ -152,7 +159,10 @@ impl Traffic {
         if let Some(key) = message.key {
             let side = &mut self.sides[s];
             world.hosts[host].nic.dereg_mr(key).map_err(|_| {
-                Violation::new(WHO, format!("the invalidated key {key:#x} names nothing"))
+                Violation::new(
+                    CHECKER,
+                    format!("the invalidated key {key:#x} names no region of this end"),
+                )
             })?;
             side.keys.retain(|k| *k != key);
             side.offer_key(world);
@@ -160,8 +170,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// Which message of an unreliable service is this? It says so in its immediate data or its
-    /// first eight bytes.
+    /// Identifies a message of an unreliable service by its immediate data or its first eight
+    /// bytes.
     fn identify(
         &mut self,
         world: &World,
@@ -192,7 +202,7 @@ impl Traffic {
         Some(u64::from_le_bytes(bytes.get(skip as usize..)?.try_into().ok()?))
     }
 
-    /// A buffer came back without a message.
+    /// Checks a buffer that came back without a message.
     fn buffer_returned(
         &mut self,
         world: &World,
@@ -204,19 +214,19 @@ impl Traffic {
         let host = side.end.host;
         let reliable = side.end.transport.is_reliable();
         let rest = if reliable { Rest::Untouched } else { Rest::Anything };
-        // A part of the next message may have come.
+        // The buffer may hold a part of the next message.
         let peer = &self.sides[s ^ 1];
         let next = peer.next_message(queue).map(|at| &peer.messages[at]);
         let next = next.map_or(Rc::from([]), |m| Rc::clone(&m.content));
         self.hosts[host].model.returned(id, &next, rest, &world.hosts[host].memory)
     }
 
-    /// Every receive element of a queue pair of its own came back; those of shared queues that
-    /// nobody took are untouched.
+    /// Checks that every receive element of queue pairs without a shared queue came back, and that
+    /// elements left in shared queues are untouched.
     pub(crate) fn check_buffers(&mut self, world: &World) -> Result<(), Violation> {
         for pool in &mut self.pools {
             let left = pool.order.as_ref().map_or(0, |order| order.len());
-            demand(left == 0, WHO, || format!("{left} receive elements never came back"))?;
+            demand(left == 0, CHECKER, || format!("{left} receive elements did not come back"))?;
             let memory = &world.hosts[pool.host].memory;
             for id in pool.posted.keys() {
                 self.hosts[pool.host].model.returned(*id, &[], Rest::Untouched, memory)?;
@@ -225,14 +235,14 @@ impl Traffic {
         Ok(())
     }
 
-    /// All messages that a requester knows to be delivered were.
+    /// Checks that all messages that were acknowledged to their requester have arrived.
     pub(crate) fn check_delivered(&self) -> Result<(), Violation> {
         for (s, side) in self.sides.iter().enumerate() {
             for message in &side.messages {
                 let id = message.id;
                 let doubtful = side.ops.contains_key(&id) || side.doubtful.contains(&id);
-                demand(doubtful, WHO, || {
-                    format!("message {} of end {s} was acknowledged and never came", message.id)
+                demand(doubtful, CHECKER, || {
+                    format!("message {} of end {s} was acknowledged but did not arrive", message.id)
                 })?;
             }
         }
@@ -241,13 +251,13 @@ impl Traffic {
 }
 
 impl Side {
-    /// Which of its messages its peer must receive next, on XRC from this queue.
+    /// The message that the peer must receive next; on XRC, from this shared queue.
     fn next_message(&self, queue: Option<usize>) -> Option<usize> {
         self.messages.iter().position(|m| queue.is_none_or(|queue| m.queue == queue))
     }
 }
 
-/// Does the completion say what was sent?
+/// Checks that a receive completion matches the message.
 fn judge(entry: &Completion, message: &Message, transport: Transport) -> Result<(), Violation> {
     let Message { id, verb, imm, key, solicited, .. } = message;
     let kind = if *verb == Verb::WriteImm { WorkKind::RecvWriteImm } else { WorkKind::Recv };
@@ -262,7 +272,7 @@ fn judge(entry: &Completion, message: &Message, transport: Transport) -> Result<
         && u64::from(entry.len) == message.content.len() as u64 + grh
         && entry.flags == flags
         && (imm.is_none() && key.is_none() || entry.imm_or_key == value);
-    demand(right, WHO, || {
+    demand(right, CHECKER, || {
         let len = message.content.len();
         format!("message {id} ({verb:?}, {len} bytes, {flags:?}, {value:#x}) came as {entry:?}")
     })

@@ -1,4 +1,4 @@
-//! Making the hosts, regions, queues and connections of a random world, and unmaking them.
+//! Creates and destroys the hosts, regions, queues and connections of a random world.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -25,7 +25,7 @@ fn address(options: &Options, i: usize) -> IpAddr {
 }
 
 impl Traffic {
-    /// Makes the world of `options`.
+    /// Creates the world of `options`, and its applications.
     pub(crate) fn set_up(options: &Options) -> (World, Traffic) {
         let mut dice = Dice::new(options.seed ^ 0x7261_6666_6963);
         let mut world = World::new(options.seed, options.link);
@@ -95,7 +95,7 @@ impl Traffic {
         pd
     }
 
-    /// Buffers of a shared queue, for messages up to so many bytes.
+    /// Adds buffers of a shared receive queue, for messages of at most this length in bytes.
     pub(super) fn add_shared_pool(
         &mut self,
         host: &mut Host,
@@ -143,7 +143,7 @@ impl Traffic {
         }
     }
 
-    /// Receive buffers for one queue pair; returns which pool they are.
+    /// Adds receive buffers for one queue pair; returns the index of their pool.
     fn add_own_pool(
         &mut self,
         host: &mut Host,
@@ -158,7 +158,8 @@ impl Traffic {
         pool
     }
 
-    /// A queue pair of host `i`, with its rings, and armed if the application sleeps.
+    /// Creates a queue pair on host `i`, with its rings. Arms its completion queues if the
+    /// application waits for events.
     fn add_end(
         &mut self,
         world: &mut World,
@@ -194,7 +195,7 @@ impl Traffic {
         let pd = pds[i];
         let area = |len| Spans::new(len);
         let len = (4 * options.message_max).max(4096);
-        // Unreliable WRITEs never give their targets back.
+        // Unreliable WRITEs never free their targets, so the region is larger.
         let target_len = if options.transport == Transport::Uc { 4 * len } else { len };
         let host = &mut world.hosts[i];
         let local = Area { region: self.region(host, pd, len, options.layout), spans: area(len) };
@@ -240,7 +241,7 @@ impl Traffic {
         side
     }
 
-    /// All ends go to ERROR; what is still posted comes back.
+    /// Takes all ends to ERROR, so that posted requests come back.
     pub(crate) fn close(&mut self, world: &mut World) {
         for s in &mut self.sides {
             s.closing = true;
@@ -248,7 +249,7 @@ impl Traffic {
         }
     }
 
-    /// Destroys everything.
+    /// Destroys all objects.
     pub(crate) fn tear_down(&mut self, world: &mut World) -> Result<(), Violation> {
         let failed = |e: &dyn core::fmt::Debug| Violation::new("leaks", format!("{e:?}"));
         self.disband(world)?;
@@ -283,7 +284,7 @@ impl Traffic {
 }
 
 impl Side {
-    /// Registers a key for the peer to invalidate.
+    /// Registers a region whose key the peer may invalidate.
     pub(super) fn offer_key(&mut self, world: &mut World) {
         if !self.end.transport.is_reliable() {
             return;

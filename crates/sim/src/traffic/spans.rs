@@ -1,11 +1,11 @@
-//! Which parts of a region are in use by which operation.
+//! The parts of a region that are free or in use.
 
 use crate::dice::Dice;
 
 /// The free parts of a region.
 #[derive(Clone, Debug)]
 pub(crate) struct Spans {
-    /// Start and end, in order, never touching.
+    /// Start and end of each free part, in order. No two parts touch.
     free: Vec<(u64, u64)>,
 }
 
@@ -14,8 +14,8 @@ impl Spans {
         Spans { free: vec![(0, len)] }
     }
 
-    /// `len` bytes somewhere; the next to be freed are soon used again, so that a stray write to
-    /// them is seen.
+    /// Takes `len` bytes anywhere. Parts that were freed last are used again soon, so that a stray
+    /// write to them is noticed.
     pub(crate) fn take(&mut self, dice: &mut Dice, len: u64) -> Option<u64> {
         if len == 0 {
             return Some(0);
@@ -34,7 +34,7 @@ impl Spans {
         Some(start)
     }
 
-    /// The bytes are free again.
+    /// Frees these bytes.
     pub(crate) fn give_back(&mut self, start: u64, len: u64) {
         if len == 0 {
             return;
@@ -50,7 +50,7 @@ impl Spans {
     }
 }
 
-/// Cuts `len` bytes from `start` on into at most `most` pieces; some may be empty.
+/// Cuts the `len` bytes from `start` on into at most `most` pieces, some of which may be empty.
 pub(crate) fn cut(dice: &mut Dice, start: u64, len: u64, most: usize) -> Vec<(u64, u64)> {
     let count = dice.between(1..=most.max(1) as u64);
     let mut cuts: Vec<u64> = (1..count).map(|_| dice.below(len + 1)).collect();

@@ -1,5 +1,6 @@
-//! XRC: each host's domain of shared receive queues, which the hosts' initiators name. Each queue
-//! has a protection domain of its own, so that a request served by another's memory is seen.
+//! XRC: each host's domain of shared receive queues, which initiators of other hosts name. Each
+//! queue has a protection domain of its own, so that a request that uses another queue's memory is
+//! noticed.
 
 use remora_nic::nic::PostError;
 use remora_nic::queue::{RecvRequest, SendRequest};
@@ -12,13 +13,13 @@ use crate::endpoint::{Endpoint, Half, ring};
 use crate::memory::Region;
 use crate::world::{Host, World};
 
-/// Scatter/gather entries of a queue's elements.
+/// The most scatter/gather entries of a queue's elements.
 const SGES: usize = 4;
-/// Entries of a queue's completion queue.
+/// Entries of each queue's completion queue.
 const COMPLETIONS: usize = 1024;
 
 impl Traffic {
-    /// Makes the domain of host `i`, if the world has any.
+    /// Creates the domain of host `i`, if the world has XRC.
     pub(super) fn add_domain(&mut self, world: &mut World, i: usize) {
         if self.options.xrc_queues == 0 {
             return;
@@ -51,13 +52,13 @@ impl Traffic {
         XrcQueue { handle, srqn, cq, pd, pool, words }
     }
 
-    /// Makes the end of an XRC connection that answers.
+    /// Creates the target of an XRC connection at host `i`.
     pub(super) fn add_xrc_target(&self, world: &mut World, i: usize) -> Endpoint {
         let domain = self.hosts[i].domain.as_ref().expect("a world with XRC has domains");
         Endpoint::create_xrc_target(world, (i, domain.queues[0].pd), domain.xrcd)
     }
 
-    /// The keys that open a region of host `i` to those who name its queues, by queue.
+    /// By queue: a key that opens a region of host `i` to requests that name the queue.
     pub(super) fn open_to_queues(&self, world: &mut World, i: usize, region: &Region) -> Vec<Key> {
         let queues = self.hosts[i].domain.iter().flat_map(|domain| &domain.queues);
         queues.map(|queue| register(&mut world.hosts[i], queue.pd, region)).collect()
@@ -69,7 +70,7 @@ impl Traffic {
         domain.queues.get(queue).filter(|_| side.end.transport == Transport::Xrc)
     }
 
-    /// Which queue of the peer's a request of end `s` shall name, if it is to name one.
+    /// The queue of the peer that a request of end `s` names, if it names one.
     pub(super) fn choose_queue(&mut self, s: usize) -> usize {
         let queues = self.options.xrc_queues as u64;
         let xrc = self.sides[s].end.transport == Transport::Xrc;
@@ -81,7 +82,7 @@ impl Traffic {
         self.queue_of_peer(s, queue).map_or(self.hosts[host].words.key, |queue| queue.words)
     }
 
-    /// Posts a request, for a queue of the peer's on XRC.
+    /// Posts a request, on XRC for a queue of the peer.
     pub(super) fn post(
         &self,
         world: &mut World,
@@ -96,12 +97,12 @@ impl Traffic {
         }
     }
 
-    /// The receive buffers of a queue.
+    /// The pool of receive buffers of a queue.
     pub(super) fn pool_of(&self, host: usize, queue: usize) -> Option<usize> {
         Some(self.hosts[host].domain.as_ref()?.queues.get(queue)?.pool)
     }
 
-    /// A host looks after the queues of its domain.
+    /// Posts receive buffers of a host's domain, and takes its completions.
     pub(super) fn look_after_domain(
         &mut self,
         world: &mut World,
@@ -129,7 +130,7 @@ impl Traffic {
         (0..queues).try_for_each(|queue| self.poll_queue(world, host, queue))
     }
 
-    /// The queue that reports to this completion queue.
+    /// The queue whose completions go to this completion queue.
     pub(super) fn queue_at(&self, host: usize, cq: u32) -> Option<usize> {
         self.hosts[host].domain.as_ref()?.queues.iter().position(|queue| queue.cq == cq)
     }
@@ -148,14 +149,17 @@ impl Traffic {
             };
             let side = self.sides.iter().position(is);
             let side = side.ok_or_else(|| {
-                Violation::new("messages", format!("of no queue pair of the domain: {entry:?}"))
+                Violation::new(
+                    "messages",
+                    format!("a completion of no queue pair of the domain: {entry:?}"),
+                )
             })?;
             self.receive_completed(world, side, Some(queue), &entry)?;
         }
         Ok(())
     }
 
-    /// Destroys the domain of host `i`, when its queue pairs are gone.
+    /// Destroys the domain of host `i` after its queue pairs.
     pub(super) fn tear_down_domain(&self, world: &mut World, i: usize) -> Result<(), Violation> {
         let failed = |e: &dyn core::fmt::Debug| Violation::new("leaks", format!("{e:?}"));
         let Some(domain) = &self.hosts[i].domain else { return Ok(()) };
@@ -170,7 +174,7 @@ impl Traffic {
     }
 }
 
-/// Does this connection end at a domain of host `i`?
+/// Whether this connection ends at a domain of host `i`.
 fn is_served(connection: &crate::options::ConnectionOptions, i: usize) -> bool {
     connection.transport == Transport::Xrc && connection.hosts[1] == i
 }

@@ -1,8 +1,8 @@
 //! Traversal of a linked list (RedN Fig. 12).
 //!
-//! The client sends a key and the address of the first node. Reading a node puts the address of the
-//! next into the READ of the next, its key beside an op-code that is tested, and its pointer and
-//! length into the request that gives the answer.
+//! The client sends a key and the address of the first node. Each READ of a node scatters the
+//! node's fields: the next node's address into the next READ, the key beside the op-code that a
+//! test changes, and the value's address and length into the request that gives the answer.
 
 use super::super::construct::Writer;
 use super::super::element::{Field, Label};
@@ -15,11 +15,11 @@ use super::{Service, key_bytes, raise};
 
 /// Bytes of a node: address of the value, its length, a key of 48 bits, the next node.
 pub const NODE: u64 = 32;
-/// The key of the node that ends a list, and which is no key of a value.
+/// The key of the node that ends a list. No value has this key.
 pub const END: u64 = 0;
 
-/// The bytes of a list whose nodes lie one behind the other at `base`. The last one is the end: a
-/// node without a value, followed by itself.
+/// The bytes of a list whose nodes lie one behind the other at address `base`. The last node ends
+/// the list: it has no value and points to itself.
 pub fn nodes(base: u64, values: &[(u64, Value)]) -> Vec<u8> {
     let node = |i: usize, key: u64, value: Value, next: usize| {
         debug_assert!(i <= values.len());
@@ -30,12 +30,13 @@ pub fn nodes(base: u64, values: &[(u64, Value)]) -> Vec<u8> {
     inner.chain([end]).flatten().flat_map(u64::to_le_bytes).collect()
 }
 
-/// What a client sends.
+/// The message of a client that looks for `key` in the list whose first node is at address `first`.
 pub fn message(key: u64, first: u64) -> Vec<u8> {
     [&key_bytes(key)[..], &first.to_le_bytes()].concat()
 }
 
-/// Looks at a fixed number of nodes, written out; all of them, wherever the key is.
+/// A program that looks at `nodes` nodes, one request sequence for each. It looks at all of them,
+/// even after it has found the key.
 pub fn unrolled(nodes: usize) -> Program {
     let mut service = Service::new();
     let key = service.program.bytes("key", &[0; 6]);
@@ -70,16 +71,16 @@ pub fn unrolled(nodes: usize) -> Program {
     service.program
 }
 
-/// Elements of a lap of the ring that walks, and of the ring that serves.
+/// Elements of a lap of the ring that walks the list, and of the ring that serves clients.
 const WALK: u64 = 8;
 const SERVE: u64 = 16;
 
-/// Walks until the key or the end is found: a node is a lap of a recycled ring, which is left by
-/// changing its last ENABLE.
+/// A program that walks until it finds the key or the end of the list: each node is a lap of a
+/// recycled ring, and the ring stops when its last ENABLE is replaced.
 ///
-/// Each node makes the answer its own, so that it is right when the walk ends. How far the walking
-/// ring has come is counted in a word, from which both its own ENABLE and the one that starts the
-/// next walk take their counts.
+/// Each node overwrites the answer, so the answer is right when the walk ends. A word counts how
+/// far the walking ring has come; the ring's own ENABLE and the ENABLE that starts the next walk
+/// take their counts from it.
 pub fn walking() -> Program {
     let mut service = Service::new();
     let program = &mut service.program;
@@ -123,7 +124,7 @@ pub fn walking() -> Program {
     let (wait, ready, send) = (service.wait(), service.ready(), service.send());
     let program = &mut service.program;
     let wait = program.push(serve, wait);
-    // All but the count, which the walking ring writes itself.
+    // All but the count, which the walking ring writes.
     let but_count = again.field(Field::Order).part(0, 16);
     program.push(serve, Request::write(&[but_count], on.field(Field::Order).at).silent());
     let start = program.label("walk");

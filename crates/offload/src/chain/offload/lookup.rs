@@ -1,9 +1,9 @@
 //! Hash look-up (RedN Fig. 9): buckets are read into the requests that test them.
 //!
-//! The client sends its key and the addresses of its buckets. A bucket is read so that each slot's
-//! key lands beside the op-code of a WRITE that is off, and the slot's pointer and length in that
-//! WRITE's own bytes; a compare-and-swap switches it on if the key is the client's, and then it
-//! puts pointer and length into the answer.
+//! The client sends its key and the addresses of the key's buckets. A READ of a bucket puts each
+//! slot's key beside the op-code of a WRITE that is off, and the slot's pointer and length into
+//! that WRITE's own bytes. A compare-and-swap switches the WRITE on if the slot's key is the
+//! client's, and the WRITE puts pointer and length into the answer.
 
 use super::super::construct::Writer;
 use super::super::element::{Field, Label, QueueId};
@@ -14,30 +14,30 @@ use super::super::verb::Verb;
 use super::table::SLOT;
 use super::{Service, key_bytes};
 
-/// A look-up in tables of some shape.
+/// A look-up in tables of one shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lookup {
-    /// Buckets in which a key may be; at most 2.
+    /// Buckets that may hold a key: 1 or 2.
     pub buckets: usize,
-    /// Slots of a bucket; at most 4.
+    /// Slots of a bucket: 1 to 4.
     pub slots: usize,
-    /// Buckets are looked at in queues of their own, and not one after the other.
+    /// Looks at each bucket in a queue of its own, and not at one after the other.
     pub parallel: bool,
 }
 
 impl Lookup {
-    /// Hopscotch buckets of two hashes, as in the paper's Fig. 9.
+    /// Hopscotch buckets for two hash functions, as in RedN's Fig. 9.
     pub const HOPSCOTCH: Lookup = Lookup { buckets: 2, slots: 1, parallel: false };
     /// MemC3's cuckoo table: two buckets of four slots.
     pub const CUCKOO: Lookup = Lookup { buckets: 2, slots: 4, parallel: false };
 
-    /// The same, over two queues.
+    /// The same look-up over two queues.
     #[must_use]
     pub const fn in_parallel(self) -> Lookup {
         Lookup { parallel: true, ..self }
     }
 
-    /// What a client sends; `buckets` are their addresses.
+    /// The message of a client that looks for `key` in the buckets at these addresses.
     pub fn message(&self, key: u64, buckets: &[u64]) -> Vec<u8> {
         let keys = self.buckets * self.slots;
         let mut message = key_bytes(key).repeat(keys);
@@ -47,10 +47,10 @@ impl Lookup {
         message
     }
 
-    /// The program of one connection.
+    /// The program for one connection.
     ///
     /// # Panics
-    /// There are more than 2 buckets or 4 slots, or none.
+    /// If there are more than 2 buckets or 4 slots, or none.
     pub fn program(&self) -> Program {
         assert!((1..=2).contains(&self.buckets) && (1..=4).contains(&self.slots), "{self:?}");
         let mut service = Service::new();
@@ -90,7 +90,7 @@ impl Lookup {
 /// The requests that look at a bucket.
 struct Search {
     read: Label,
-    /// The test of each slot, and what it switches on.
+    /// By slot: the request that tests its key, and the request that the test switches on.
     slots: Vec<(Label, Label)>,
 }
 
@@ -101,7 +101,8 @@ impl Search {
         Search { read, slots: (0..slots).map(slot).collect() }
     }
 
-    /// A slot is pointer and length, then a key of 6 bytes and 2 that are not used.
+    /// The requests for one bucket. A slot of the table is the value's pointer and length, then a
+    /// key of 6 bytes and 2 unused bytes.
     fn requests(&self, table: Place, answer: Place, scratch: Span) -> Vec<(Label, Request)> {
         let mut into = Vec::new();
         for (_, found) in &self.slots {
@@ -129,8 +130,8 @@ impl Search {
         }
     }
 
-    /// A queue of its own, which runs a lap each time it is enabled, and counts laps. Returns it,
-    /// and the elements of a lap.
+    /// Creates a queue for this bucket that runs a lap each time it is enabled, and counts laps.
+    /// Returns the queue and the elements of a lap.
     fn helper(&self, service: &mut Service) -> (QueueId, u64) {
         let queue = service.program.managed("helper", Start::Asleep);
         let (table, answer, scratch) = (service.table, service.answer(), service.scratch);

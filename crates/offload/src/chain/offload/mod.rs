@@ -1,14 +1,15 @@
-//! Services that a server sets up once, and that clients use by a SEND each: nobody on the server's
-//! host has a part in them (RedN §5), and no client has a key to its memory (§3.5, Security).
+//! Services that a server sets up once and that clients use with one SEND each. The server's CPU
+//! takes no part in a call (RedN §5), and no client has a key to the server's memory (RedN §3.5,
+//! Security).
 //!
 //! Each connection has a copy of the program. The client's message is scattered into the program's
-//! requests; the answer is one SEND: the value, or nothing if there is none. Then the program has
-//! put itself back, and takes the next message. A connection serves one message at a time: a client
-//! that wants more at once opens more connections.
+//! requests; the answer is one SEND with the value, which is empty if there is none. Then the
+//! program restores itself and takes the next message. A connection serves one message at a time: a
+//! client that wants more at once opens more connections.
 //!
-//! Programs take memory from outside by two names: [`TABLE`], where structures lie, and [`VALUES`],
-//! where what they point to lies. Both may be one region. A client chooses addresses; the keys in
-//! the program's requests decide what they can mean.
+//! Programs take memory from outside by two names: [`TABLE`] for buckets and nodes, and [`VALUES`]
+//! for the values that these point to. Both may be one region. A client chooses addresses, but the
+//! keys in the program's requests decide what an address can reach.
 
 pub mod list;
 pub mod lookup;
@@ -20,22 +21,22 @@ use super::program::{Kind, Program, Start};
 use super::request::{Count, Request};
 use super::verb::Verb;
 
-/// The import in which buckets and nodes lie.
+/// The import that holds buckets and nodes.
 pub const TABLE: &str = "table";
-/// The import in which values lie.
+/// The import that holds values.
 pub const VALUES: &str = "values";
 
-/// What every service has.
+/// The parts that all services have.
 struct Service {
     program: Program,
     table: Place,
-    /// Where the client's messages come in; one element, used again and again.
+    /// The receive queue for the client's messages. Its one element is used again and again.
     requests: QueueId,
-    /// Where answers go out; likewise.
+    /// The reply queue for answers. Its one element is used again and again.
     replies: QueueId,
-    /// The answer.
+    /// The SEND of the answer.
     reply: Label,
-    /// Bytes that nobody wants.
+    /// The destination of bytes that no request uses.
     scratch: Span,
 }
 
@@ -52,38 +53,38 @@ impl Service {
         Service { program, table, requests, replies, reply, scratch }
     }
 
-    /// Where the answer is taken from: an address, and behind it a length.
+    /// The place that describes the answer: an address, and then a length.
     fn answer(&self) -> Place {
         self.reply.field(Field::Addr(0)).at
     }
 
-    /// The client's message goes into these.
+    /// Puts a receive element that scatters the client's message into `pieces`.
     fn receive(&mut self, pieces: &[Span]) {
         self.program.push(self.requests, Request::receive(pieces));
     }
 
-    /// A message has come.
+    /// Waits for the next message.
     fn wait(&self) -> Request {
         Request::wait(self.requests, Count::Number(1))
     }
 
-    /// The next message may come.
+    /// Lets the receive queue take the next message.
     fn ready(&self) -> Request {
         Request::enable_recv(self.requests, Count::Number(2))
     }
 
-    /// The answer goes.
+    /// Sends the answer.
     fn send(&self) -> Request {
         Request::enable(self.replies, Count::Number(1))
     }
 
-    /// No answer yet.
+    /// Makes the answer empty.
     fn clear(&self) -> Request {
         Request::write_inline(Word::Number(0), 4, self.reply.field(Field::Len(0)).at).silent()
     }
 }
 
-/// Raises the count of a WAIT or ENABLE.
+/// Raises the count of a WAIT or ENABLE by `by`.
 fn raise(label: Label, by: u64) -> Request {
     Request::calc(Verb::Add, label.field(Field::Remote).at, Word::Number(by)).silent()
 }

@@ -1,47 +1,47 @@
-//! The tables that look-ups work on, as a server fills them.
+//! The tables that look-ups read, as a server fills them.
 
 use thiserror::Error;
 
-/// Bytes of a slot: address of the value, its length, and a key of 48 bits.
+/// Bytes of a slot: the value's address, its length, and a key of 48 bits.
 pub const SLOT: u64 = 24;
 /// The largest key.
 pub const KEY_MAX: u64 = (1 << 48) - 1;
-/// How many keys are moved to make room for one.
+/// The most keys that are moved to make room for one.
 const MOVES_MAX: usize = 500;
 
-/// A value, by where it lies.
+/// The place of a value in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Value {
-    /// Address.
+    /// Its address.
     pub addr: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u32,
 }
 
-/// Why a key was not put into a table.
+/// Why a key cannot be put into a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum InsertError {
-    /// It is 0 or has more than 48 bits.
+    /// The key is 0 or has more than 48 bits.
     #[error("the key {0:#x} is not between 1 and 2^48 - 1")]
     Key(u64),
-    /// Its buckets are full, and no others could be moved out of them.
+    /// The key's buckets are full, and no key could be moved out of them.
     #[error("no room for the key {0:#x}: make the table larger")]
     Full(u64),
 }
 
-/// A table in which a key is in one of two buckets of some slots.
+/// A table in which each key is in one of two buckets.
 ///
-/// With one slot it is the paper's hash table; with four it is MemC3's cuckoo table, and its
-/// buckets, of 96 bytes, are filled by moving keys to their other buckets.
+/// With one slot for each bucket it is RedN's hash table. With four slots it is MemC3's cuckoo
+/// table: buckets have 96 bytes, and keys move to their other buckets to make room.
 #[derive(Clone, Debug)]
 pub struct Table {
     slots: usize,
-    /// Bucket by bucket; key 0 is none.
+    /// Bucket by bucket; key 0 marks an empty slot.
     entries: Vec<(u64, Value)>,
 }
 
 impl Table {
-    /// An empty table of so many buckets, rounded up to a power of two, of so many slots.
+    /// An empty table of `buckets` buckets, rounded up to a power of two, with `slots` slots each.
     pub fn new(buckets: usize, slots: usize) -> Table {
         let entries = vec![(0, Value::default()); buckets.next_power_of_two() * slots.max(1)];
         Table { slots: slots.max(1), entries }
@@ -51,12 +51,12 @@ impl Table {
         (self.entries.len() / self.slots) as u64 - 1
     }
 
-    /// The buckets in which a key may be.
+    /// The indices of the two buckets that may hold a key.
     pub fn buckets(&self, key: u64) -> [u64; 2] {
         buckets(key, self.mask())
     }
 
-    /// Where those lie, if the table lies at `base`.
+    /// The addresses of those buckets in a table at `base`.
     pub fn addresses(&self, base: u64, key: u64) -> [u64; 2] {
         self.buckets(key).map(|bucket| base + bucket * self.slots as u64 * SLOT)
     }
@@ -66,11 +66,11 @@ impl Table {
         &mut self.entries[at..at + self.slots]
     }
 
-    /// Puts a key in, or changes its value.
+    /// Puts a key in, or replaces its value.
     ///
     /// # Errors
-    /// See [`InsertError`]. If there was no room, another key may have lost its place: build the
-    /// table anew, larger.
+    /// See [`InsertError`]. After [`InsertError::Full`] another key may have lost its place: build
+    /// a larger table.
     pub fn insert(&mut self, key: u64, value: Value) -> Result<(), InsertError> {
         if key == 0 || key > KEY_MAX {
             return Err(InsertError::Key(key));
@@ -97,7 +97,7 @@ impl Table {
         Err(InsertError::Full(homeless.0))
     }
 
-    /// Puts a key into its second bucket: the case of a collision, for measurements.
+    /// Puts a key into its second bucket, so that measurements can force collisions.
     ///
     /// # Errors
     /// See [`InsertError`].
@@ -108,14 +108,14 @@ impl Table {
         Ok(())
     }
 
-    /// Its bytes.
+    /// The bytes of the table.
     pub fn bytes(&self) -> Vec<u8> {
         let slot = |(key, value): &(u64, Value)| [value.addr, u64::from(value.len), *key];
         self.entries.iter().flat_map(slot).flat_map(u64::to_le_bytes).collect()
     }
 }
 
-/// The two buckets of a key in a table of `mask + 1`.
+/// The two buckets of a key in a table of `mask + 1` buckets.
 pub fn buckets(key: u64, mask: u64) -> [u64; 2] {
     // Two rounds of SplitMix64.
     let mix = |seed: u64| {
@@ -125,6 +125,6 @@ pub fn buckets(key: u64, mask: u64) -> [u64; 2] {
     };
     let first = mix(0x9E37_79B9_7F4A_7C15) & mask;
     let second = mix(0x3C6E_F372_FE94_F82A) & mask;
-    // The same bucket twice would be half a table.
+    // Two equal buckets would halve the room for the key.
     [first, if second == first { (second + 1) & mask } else { second }]
 }

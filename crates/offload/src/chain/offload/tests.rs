@@ -4,8 +4,8 @@ use super::lookup::Lookup;
 use super::table::{Table, Value};
 use super::*;
 
-/// A server with a table and values, on a card and on the interpreter, which chooses at random
-/// which queue runs next.
+/// A server with a table and values, on a card and on the interpreter. The interpreter chooses at
+/// random which queue runs next.
 struct Server {
     model: Model,
     card: ChainCard,
@@ -20,7 +20,7 @@ fn value(i: usize) -> Vec<u8> {
 }
 
 impl Server {
-    /// The table is made when it is known where it lies, and where the values do.
+    /// `fill` makes the table's bytes from the addresses of the table and of the values.
     fn new(program: &Program, table: usize, fill: impl FnOnce(u64, u64) -> Vec<u8>) -> Server {
         let values: Vec<u8> = (0..256)
             .flat_map(|i| {
@@ -32,7 +32,7 @@ impl Server {
         let mut model = Model::new(program, &[&vec![0; table], &values]).unwrap();
         let mut card = ChainCard::new(program, &[&vec![0; table], &values]).unwrap();
         let [at, values] = [0, 1].map(|i| model.layout().imports[i].addr);
-        // Both lay memory out alike.
+        // The card and the interpreter use the same layout.
         assert_eq!(card.layout().imports[0].addr, at);
         let bytes = fill(at, values);
         assert_eq!(bytes.len(), table);
@@ -41,7 +41,7 @@ impl Server {
         Server { model, card, random: 1 }
     }
 
-    /// One message, one answer.
+    /// Sends one message and returns its one answer.
     fn ask(&mut self, message: &[u8]) -> Vec<u8> {
         self.model.deliver(message);
         let random = &mut self.random;
@@ -65,11 +65,11 @@ fn at(values: u64, i: usize) -> Value {
 }
 
 #[test]
-fn lookups_answer_for_ever() {
+fn lookups_answer_message_after_message() {
     for lookup in [Lookup::HOPSCOTCH, Lookup::CUCKOO] {
         for lookup in [lookup, lookup.in_parallel()] {
             let mut table = Table::new(if lookup.slots == 1 { 256 } else { 32 }, lookup.slots);
-            // As full as MemC3's gets, or less where there is one slot.
+            // As full as MemC3's tables get; less full with one slot for each bucket.
             let keys = if lookup.slots == 1 { 60 } else { 115 };
             let key = |i: usize| 0xA5A5_0000_0001u64.wrapping_mul(i as u64 + 1) & 0xFFFF_FFFF_FFFF;
             let program = lookup.program();
@@ -92,7 +92,7 @@ fn lookups_answer_for_ever() {
 }
 
 #[test]
-fn lists_are_walked_with_and_without_break() {
+fn lists_are_walked_unrolled_and_with_break() {
     for (name, program) in [("unrolled", list::unrolled(8)), ("walking", list::walking())] {
         let mut base = 0;
         let mut server = Server::new(&program, 9 * list::NODE as usize, |at_list, values| {
@@ -120,7 +120,8 @@ fn break_saves_work_and_costs_little() {
         server.model.run_in_turn(10_000).len()
     };
     let (unrolled, walking) = (list::unrolled(8), list::walking());
-    // Expect: without break the work does not depend on where the key is; with it, it does.
+    // Expect: without break the work is the same wherever the key is; with break it depends on
+    // that.
     assert_eq!(count(&unrolled, 100), count(&unrolled, 107));
     assert!(count(&walking, 100) + 5 * 7 < count(&walking, 107));
     assert!(count(&walking, 100) < count(&unrolled, 100));

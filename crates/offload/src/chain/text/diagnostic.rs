@@ -1,17 +1,17 @@
-//! What is wrong in a text, and how it is shown.
+//! What is wrong in a text, and how it is shown to a person.
 
 use core::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
-/// Something wrong in a text.
+/// One mistake in a text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnostic {
-    /// Where, in bytes of the text.
+    /// The mistake's place, in bytes of the text.
     pub at: Range<usize>,
     /// What is wrong.
     pub message: String,
-    /// What to do.
+    /// What the writer of the text can do about it.
     pub help: String,
 }
 
@@ -24,7 +24,7 @@ impl Diagnostic {
         Diagnostic { at, message: message.into(), help: help.into() }
     }
 
-    /// Line and column, both from 1; columns are characters.
+    /// Line and column of the mistake, both counted from 1; columns count characters.
     pub fn line_column(&self, text: &str) -> (usize, usize) {
         let before = text.get(..self.at.start).unwrap_or(text);
         let line = before.matches('\n').count() + 1;
@@ -32,7 +32,8 @@ impl Diagnostic {
         (line, before[begin..].chars().count() + 1)
     }
 
-    /// As a compiler would show it.
+    /// The mistake as compilers show it: message, line, marked place, and help. `path` is the
+    /// text's name.
     pub fn render(&self, path: &str, text: &str, colour: bool) -> String {
         let here = AnnotationKind::Primary.span(self.at.clone());
         let snippet = Snippet::source(text).path(path).annotation(here);

@@ -1,4 +1,4 @@
-//! From [`Item`]s to a program: names get their meaning.
+//! From [`Item`]s to a program: resolves names and writes requests.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use super::syntax::{
 };
 use remora_nic::queue::MAX_SGE;
 
-/// The most requests of a program, since `repeat` writes many.
+/// The most requests of a program. `repeat` writes many.
 const REQUESTS_MAX: usize = 1 << 14;
-/// Statements that are looked at, counted each time that `repeat` writes them.
+/// The most statements that are lowered, counted each time that `repeat` writes them.
 const STATEMENTS_MAX: u32 = 1 << 16;
-/// Mistakes that are told.
+/// The most mistakes that are reported.
 const MISTAKES_MAX: usize = 50;
 
 type Lowered<T> = Result<T, Diagnostic>;
@@ -52,7 +52,7 @@ pub(super) fn lower(items: &[Item], wrong: &mut Vec<Diagnostic>) -> Source {
     source
 }
 
-/// Gives everything that has a name its place.
+/// Gives the name of an item its meaning, and its place in the program.
 fn declare(program: &mut Program, names: &mut Names, item: &Item, wrong: &mut Vec<Diagnostic>) {
     let mut declared = Vec::new();
     match item {
@@ -142,7 +142,7 @@ fn shown_name(place: &PlaceText) -> String {
     format!("{}{field}{offset}", place.name.text)
 }
 
-/// The bytes of data; words whose values are found later are zero.
+/// The bytes of data. Words whose values are found later are zero.
 fn bytes_of(values: &[Value]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for value in values {
@@ -156,7 +156,7 @@ fn bytes_of(values: &[Value]) -> Vec<u8> {
     bytes
 }
 
-/// Puts the values of words into data.
+/// Sets the words of data whose values need names.
 fn fill(
     program: &mut Program,
     names: &Names,
@@ -197,13 +197,13 @@ impl Names {
         match self.get(name)? {
             Meaning::Queue(queue) => Ok(queue),
             _ => {
-                let message = format!("`{}` is no queue", name.text);
+                let message = format!("`{}` is not a queue", name.text);
                 Err(Diagnostic::new(name.at.clone(), message, "name a queue of this file"))
             }
         }
     }
 
-    /// The memory that a place means.
+    /// The piece of memory that a place means.
     fn span(&self, place: &PlaceText) -> Lowered<Span> {
         let whole = match (self.get(&place.name)?, &place.field) {
             (Meaning::Data(span), None) => span,
@@ -227,7 +227,7 @@ impl Names {
             }
             (Meaning::Queue(_), _) => {
                 let help = "name one of its requests, and a field";
-                return Err(Diagnostic::new(place.at.clone(), "a queue is no memory", help));
+                return Err(Diagnostic::new(place.at.clone(), "a queue is not memory", help));
             }
         };
         let left = u64::from(whole.len).checked_sub(place.offset);
@@ -250,13 +250,13 @@ impl Names {
             }
             Value::Head(verb, id) => Ok(Word::Head(verb_of(verb)?, *id)),
             Value::Place(place) => {
-                let message = "this is what stands in memory, and not known yet";
+                let message = "this value is in memory and not known before the program runs";
                 let help = "write `&x` for its address, or a number";
                 Err(Diagnostic::new(place.at.clone(), message, help))
             }
             Value::Text(_, at) | Value::Zero(_, at) => {
-                let message = "a word of 8 bytes is wanted here";
-                let help = "put the bytes into `data`, and name them";
+                let message = "expected a word of 8 bytes";
+                let help = "put the bytes into `data`, and use the name of that data";
                 Err(Diagnostic::new(at.clone(), message, help))
             }
         }
@@ -266,8 +266,8 @@ impl Names {
         let place = |value: &Value| match value {
             Value::Place(place) => self.span(place),
             other => {
-                let help = "put it into `data`, and name it";
-                Err(Diagnostic::new(at_of(other), "memory is wanted here, not a value", help))
+                let help = "put the value into `data`, and use the name of that data";
+                Err(Diagnostic::new(at_of(other), "expected memory, found a value", help))
             }
         };
         values.iter().map(place).collect()
@@ -288,14 +288,14 @@ fn at_of(value: &Value) -> At {
 
 fn verb_of(name: &Name) -> Lowered<Verb> {
     Verb::named(&name.text).ok_or_else(|| {
-        let message = format!("`{}` is no verb", name.text);
+        let message = format!("`{}` is not a verb", name.text);
         let help = "verbs are noop, read, write, send, recv, cas, fetch_add, add, max, min, and, \
                     or, xor, wait, enable and enable_recv";
         Diagnostic::new(name.at.clone(), message, help)
     })
 }
 
-/// Letters to change, add or leave out, to make one name the other.
+/// The number of letters to change, add or remove that makes one name the other.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -320,7 +320,7 @@ fn put(
     let request = request(names, queue, element)?;
     let most = request.local.len();
     if most > MAX_SGE {
-        let message = format!("{most} pieces of memory");
+        let message = format!("this element has {most} pieces of memory");
         let help = "an element has at most 16: split it";
         return Err(Diagnostic::new(element.verb.at.clone(), message, help));
     }
@@ -343,9 +343,9 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
     let into: Vec<Span> = element.to.iter().map(|to| names.span(to)).collect::<Lowered<_>>()?;
     if receives != (element.verb.text == "recv") {
         return if receives {
-            fail("a receive queue holds `recv` only", "`recv -> x, r2.id`")
+            fail("a receive queue holds only `recv`", "`recv -> x, r2.id`")
         } else {
-            fail("`recv` stands in a receive queue", "`queue requests receive managed { … }`")
+            fail("only a receive queue holds `recv`", "`queue requests receive managed { … }`")
         };
     }
     if receives {
@@ -376,15 +376,15 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
                 Some(new) => {
                     Ok(Request::compare_swap(place.at, names.word(expect)?, names.word(new)?))
                 }
-                None => fail("what is swapped in is missing", "`cas r2.head, noop:5 => write:5`"),
+                None => fail("the value to swap in is missing", "`cas r2.head, noop:5 => write:5`"),
             }
         }
         (Verb::CompareSwap | Verb::Send | Verb::Write | Verb::Read, ..) => {
             let help =
                 "`write x -> y`, `read x -> y, z`, `cas r2.head, noop:5 => write:5`, `send x`";
-            fail("these are not this verb's operands", help)
+            fail("these operands do not fit this verb", help)
         }
-        (Verb::WriteImm, ..) => fail("a chain's text has no immediate data", "use `write`"),
+        (Verb::WriteImm, ..) => fail("the text form has no immediate data", "use `write`"),
         (_, [place, operand], []) => {
             let place = names.spans(std::slice::from_ref(place))?[0];
             Ok(Request::calc(verb, place.at, names.word(operand)?))
@@ -393,11 +393,11 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
             let place = names.spans(std::slice::from_ref(place))?[0];
             Ok(Request::calc(verb, place.at, names.word(operand)?).into_local(*before))
         }
-        _ => fail("these are not this verb's operands", "`add x, 5` or `add x, 5 -> before`"),
+        _ => fail("these operands do not fit this verb", "`add x, 5` or `add x, 5 -> before`"),
     }
 }
 
-/// What a `wait` or `enable` counts to.
+/// The count of a `wait` or `enable`.
 fn count_of(names: &Names, count: &CountText, at: &Range<usize>) -> Lowered<Count> {
     Ok(match count {
         CountText::Number(number) => Count::Number(*number),
@@ -405,7 +405,7 @@ fn count_of(names: &Names, count: &CountText, at: &Range<usize>) -> Lowered<Coun
         CountText::Through(label) => match names.get(label)? {
             Meaning::Request(label, _) => Count::Through(label),
             _ => {
-                let (message, help) = ("`through` names a request", "`wait q through r1`");
+                let (message, help) = ("`through` needs a request", "`wait q through r1`");
                 return Err(Diagnostic::new(at.clone(), message, help));
             }
         },
@@ -416,13 +416,13 @@ struct Lowering<'a> {
     names: &'a Names,
     wrong: &'a mut Vec<Diagnostic>,
     program_at: At,
-    /// Statements that may still be looked at.
+    /// Statements that may still be lowered.
     left: u32,
 }
 
 impl Lowering<'_> {
     fn block(&mut self, w: &mut Writer<'_>, block: &[Statement]) {
-        // Writing out an empty block is work, too.
+        // An empty block counts too, since writing it out many times takes time.
         self.left = self.left.saturating_sub(1);
         for statement in block {
             self.left = self.left.saturating_sub(1);
@@ -475,7 +475,8 @@ impl Lowering<'_> {
                 let times = u32::try_from(*times).ok().filter(|&n| n as usize <= REQUESTS_MAX);
                 let Some(times) = times else {
                     let help = "`repeat` writes its body out; use `while` or `loop`";
-                    return Err(Diagnostic::new(at.clone(), "that is too often", help));
+                    let message = "too many rounds for `repeat`";
+                    return Err(Diagnostic::new(at.clone(), message, help));
                 };
                 w.repeat(times, |w, _| self.block(w, body));
                 Ok(())
@@ -485,7 +486,7 @@ impl Lowering<'_> {
                 Ok(())
             }
             Statement::Break(at) => {
-                let help = "it leaves `while`, `loop`, and a `repeat` that stands in no other loop \
+                let help = "`break` leaves `while`, `loop`, or a `repeat` that is in no other loop \
                             and in no `if`";
                 Err(Diagnostic::new(at.clone(), "there is no loop to leave here", help))
             }
@@ -499,8 +500,8 @@ impl Lowering<'_> {
         };
         if let (Ok(left), Ok(right)) = (wide(&text.left), wide(&text.right)) {
             if left.len != right.len || text.relation != Relation::Equal {
-                let help = "pieces longer than 6 bytes are compared as `x:16 == y:16`";
-                let message = "these cannot be compared";
+                let help = "longer pieces need `==` and equal lengths: `x:16 == y:16`";
+                let message = "these pieces of memory cannot be compared";
                 return Err(Diagnostic::new(text.at.clone(), message, help));
             }
             return Ok(Condition::SameBytes(left, right));
@@ -515,14 +516,14 @@ impl Lowering<'_> {
             Value::Place(place) => {
                 let span = self.names.span(place)?;
                 if span.len < 6 {
-                    let help = "6 bytes are compared at least";
+                    let help = "a comparison takes at least 6 bytes";
                     return Err(Diagnostic::new(place.at.clone(), "this place is too short", help));
                 }
                 Ok(Operand::Cell(span.at))
             }
             other => {
                 let message = "a comparison takes 48 bits: a number below 2^48, or a place";
-                let help = "for longer ones: `x:16 == y:16`";
+                let help = "compare longer values with `x:16 == y:16`";
                 Err(Diagnostic::new(at_of(other), message, help))
             }
         }
@@ -582,14 +583,14 @@ impl Lowering<'_> {
             }
             _ => {
                 let help = "`mov x, 5`, `mov x, y`, `mov x, [p]`, `mov x, [p + i]`, `mov [p], x`";
-                let message = "there is no such mov";
+                let message = "`mov` cannot have these operands";
                 return Err(Diagnostic::new(at.clone(), message, help));
             }
         }
         Ok(())
     }
 
-    /// A word of 8 bytes, unless its length is given.
+    /// A place with its given length, or else its first 8 bytes.
     fn register(&self, place: &PlaceText) -> Lowered<Span> {
         let span = self.names.span(place)?;
         Ok(if place.len.is_none() { span.part(0, span.len.min(8)) } else { span })
@@ -609,7 +610,7 @@ fn can_loop(w: &Writer<'_>, at: &At) -> Lowered<()> {
     if w.can_loop() {
         return Ok(());
     }
-    let message = "this loop stands in another loop, or in an `if`";
-    let help = "inside of those only `repeat` can stand; or put the loop into a queue by hand";
+    let message = "this loop is inside another loop or an `if`";
+    let help = "use `repeat` there, or write the loop as a queue";
     Err(Diagnostic::new(at.clone(), message, help))
 }

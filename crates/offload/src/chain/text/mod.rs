@@ -1,4 +1,4 @@
-//! The text form of chains.
+//! The text form of chains, from text to [`Source`].
 //!
 //! ```text
 //! # if (x == y) answer = 1 else answer = 2, by hand (RedN Fig. 4) and by construct
@@ -21,7 +21,8 @@
 //! }
 //! ```
 //!
-//! docs/chain-language.md is the reference.
+//! docs/chain-language.md is the reference. `token` cuts the text into words, `parse` makes
+//! [`syntax`] of them, and `lower` makes the program.
 
 mod diagnostic;
 mod lower;
@@ -39,11 +40,11 @@ pub const TEXT_MAX: usize = 1 << 18;
 /// Reads a program.
 ///
 /// # Errors
-/// What is wrong, in the order of the lines; of very much, the first.
+/// The mistakes, in the order of the text; at most 50 of those that are found after parsing.
 pub fn parse(text: &str) -> Result<Source, Vec<Diagnostic>> {
     if text.len() > TEXT_MAX {
         let message = format!("the text is longer than {TEXT_MAX} bytes");
-        return Err(vec![Diagnostic::new(0..0, message, "load large data some other way")]);
+        return Err(vec![Diagnostic::new(0..0, message, "fill large data by other means")]);
     }
     let mut parser = parse::Parser::new(text);
     let items = parser.items();

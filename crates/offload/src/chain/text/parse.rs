@@ -1,4 +1,4 @@
-//! From text to [`Item`]s. A wrong line is reported and passed over.
+//! From text to [`Item`]s. The parser reports a wrong line and continues with the next one.
 
 use super::super::construct::Relation;
 use super::diagnostic::Diagnostic;
@@ -8,9 +8,9 @@ use super::syntax::{
 };
 use super::token::{Token, tokens as cut};
 
-/// Blocks within blocks.
+/// The deepest nesting of blocks.
 const NESTING: usize = 16;
-/// Bytes of all `zero` together.
+/// The most bytes that all `zero` values of a file have together.
 const ZERO_MAX: u64 = 1 << 20;
 const STATEMENTS: &str = "statements are mov, add, max, min, and, or, xor, if, while, loop, \
                           repeat and break";
@@ -35,8 +35,8 @@ impl<'t> Parser<'t> {
                 Some(token) => tokens.push((token, at)),
                 None => wrong.push(Diagnostic::new(
                     at,
-                    "this is no part of the language",
-                    "a comment begins with `#`, a text stands in quotes on one line",
+                    "this is not part of the language",
+                    "a comment begins with `#`, a text is in quotes on one line",
                 )),
             }
         }
@@ -61,10 +61,10 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Reports, and goes to the next line.
+    /// Reports a mistake and skips to the next line.
     fn recover(&mut self, wrong: Diagnostic) {
         self.wrong.push(wrong);
-        // What stands in braces behind the mistake belongs to it.
+        // A block in braces after the mistake is skipped with it.
         let mut open = 0;
         loop {
             match self.peek() {
@@ -123,7 +123,7 @@ impl<'t> Parser<'t> {
         }
         let found = self.peek().describe();
         let message = format!("expected the end of the line, found {found}");
-        Err(Diagnostic::new(self.at(), message, "one statement or element stands on a line"))
+        Err(Diagnostic::new(self.at(), message, "each statement or element has a line of its own"))
     }
 
     fn name(&mut self, help: &str) -> Parsed<Name> {
@@ -131,7 +131,7 @@ impl<'t> Parser<'t> {
         Ok(Name { text: self.text[at.clone()].to_owned(), at })
     }
 
-    /// The next name, if it is this word.
+    /// Takes the next token if it is this word; returns whether it was.
     fn word(&mut self, word: &str) -> bool {
         let found = self.peek() == Token::Name && &self.text[self.at()] == word;
         self.next += usize::from(found);
@@ -139,14 +139,14 @@ impl<'t> Parser<'t> {
     }
 
     fn number(&mut self) -> Parsed<u64> {
-        let at = self.expect(Token::Number, "numbers are as 42, 0x2a or 1_000")?;
+        let at = self.expect(Token::Number, "write numbers like 42, 0x2a or 1_000")?;
         let digits = self.text[at.clone()].replace('_', "");
         let number = match digits.strip_prefix("0x") {
             Some(hex) => u64::from_str_radix(hex, 16),
             None => digits.parse(),
         };
         number.map_err(|_| {
-            Diagnostic::new(at, "this is no number of 64 bits", "write as 42, 0x2a or 1_000")
+            Diagnostic::new(at, "this is not a number of 64 bits", "write 42, 0x2a or 1_000")
         })
     }
 
@@ -174,7 +174,7 @@ impl<'t> Parser<'t> {
             }
             "queue" => self.queue().map(Item::Queue),
             other => {
-                let message = format!("`{other}` is nothing that a file holds");
+                let message = format!("a file does not hold `{other}`");
                 Err(Diagnostic::new(word.at, message, ITEMS))
             }
         }
@@ -198,19 +198,19 @@ impl<'t> Parser<'t> {
                 "managed" => queue.managed = true,
                 "asleep" => queue.start = Some(0),
                 "start" => queue.start = Some(self.number()?),
-                _ => return Err(Diagnostic::new(word.at, "a queue is no such thing", HELP)),
+                _ => return Err(Diagnostic::new(word.at, "a queue has no such option", HELP)),
             }
         }
         queue.elements = self.block(Self::element)?;
         Ok(queue)
     }
 
-    /// `{`, lines, `}`. Wrong lines are reported here.
+    /// Parses `{`, lines, and `}`. Reports wrong lines itself.
     fn block<T>(&mut self, line: impl Fn(&mut Self) -> Parsed<T>) -> Parsed<Vec<T>> {
-        let open = self.expect(Token::Open, "a block stands in braces")?;
+        let open = self.expect(Token::Open, "a block is in braces")?;
         if self.depth >= NESTING {
-            let help = "16 blocks within each other are enough";
-            return Err(Diagnostic::new(open, "too many blocks within blocks", help));
+            let help = "at most 16 blocks may be inside each other";
+            return Err(Diagnostic::new(open, "this block is nested too deeply", help));
         }
         self.depth += 1;
         let mut lines = Vec::new();
@@ -259,7 +259,7 @@ impl<'t> Parser<'t> {
                 Statement::Calc(word, place, self.value()?)
             }
             other => {
-                let message = format!("`{other}` is no statement");
+                let message = format!("`{other}` is not a statement");
                 return Err(Diagnostic::new(word.at, message, STATEMENTS));
             }
         };
@@ -329,7 +329,7 @@ impl<'t> Parser<'t> {
                 let bytes = self.number()?;
                 self.zeros = self.zeros.saturating_add(bytes);
                 if self.zeros > ZERO_MAX {
-                    let help = "all `zero` of a file are at most 1 MiB together";
+                    let help = "all `zero` values of a file have at most 1 MiB together";
                     return Err(Diagnostic::new(self.since(at.start), "too many bytes", help));
                 }
                 Ok(Value::Zero(bytes, self.since(at.start)))
@@ -344,7 +344,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// `write:5` begins as `x:8` does, but with a verb.
+    /// `write:5` starts like `x:8`, but its name is a verb.
     fn head_or_place(&mut self) -> Parsed<Value> {
         let at = self.at();
         let is_verb = super::super::verb::Verb::named(&self.text[at]).is_some();

@@ -1,24 +1,24 @@
-//! What a text means.
+//! The result of reading a text.
 
 use super::super::place::Span;
 use super::super::program::Program;
 
-/// A piece of memory that is worth showing.
+/// A piece of memory that `show` names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shown {
-    /// As the text has it.
+    /// The place as the text writes it.
     pub name: String,
-    /// Where.
+    /// The piece of memory.
     pub span: Span,
 }
 
-/// A program from a text.
+/// A program from a text, and what to run it with.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The program.
     pub program: Program,
-    /// What the client sends, one message after the other; they lie among the program's data.
+    /// The client's messages, in order. They lie in the program's data.
     pub requests: Vec<Span>,
-    /// What is shown at the end.
+    /// The memory to show at the end.
     pub shown: Vec<Shown>,
 }

@@ -1,8 +1,8 @@
-//! What a text says, before names mean anything.
+//! What a text says, before names are resolved.
 
 use core::ops::Range;
 
-/// Bytes of the text.
+/// A range of bytes in the text.
 pub(super) type At = Range<usize>;
 
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(super) enum Value {
     Head(Name, u64),
     Text(String, At),
     Zero(u64, At),
-    /// What stands in memory.
+    /// The bytes in memory at a place.
     Place(PlaceText),
 }
 
@@ -50,13 +50,13 @@ pub(super) struct ElementText {
     pub(super) label: Option<Name>,
     pub(super) off: bool,
     pub(super) verb: Name,
-    /// Before the arrow.
+    /// The values before the arrow.
     pub(super) from: Vec<Value>,
-    /// Behind `=>`.
+    /// The value after `=>`.
     pub(super) becomes: Option<Value>,
-    /// Behind `->`.
+    /// The places after `->`.
     pub(super) to: Vec<PlaceText>,
-    /// WAIT, ENABLE: which queue.
+    /// The queue of a WAIT or ENABLE.
     pub(super) queue: Option<Name>,
     pub(super) count: Option<CountText>,
     pub(super) id: u64,
@@ -101,9 +101,9 @@ pub(super) enum QueueKind {
 pub(super) enum Item {
     Data(Name, Vec<Value>),
     Queue(QueueText),
-    /// `program`, perhaps `doorbell`.
+    /// `program`; true for `program doorbell`.
     Program(bool, Vec<Statement>, At),
-    /// What the client sends.
+    /// A message of the client.
     Request(Vec<Value>),
     Show(PlaceText),
 }
@@ -113,7 +113,7 @@ pub(super) struct QueueText {
     pub(super) name: Name,
     pub(super) kind: QueueKind,
     pub(super) managed: bool,
-    /// Elements that run at first; none: all, or up to the first gate.
+    /// Elements that may run at first. `None`: all, or up to the first gate.
     pub(super) start: Option<u64>,
     pub(super) elements: Vec<ElementText>,
 }

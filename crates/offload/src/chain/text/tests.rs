@@ -3,7 +3,7 @@ use crate::chain::card::ChainCard;
 use crate::chain::model::{End, Model};
 use proptest::prelude::*;
 
-/// Runs a text; returns the words it shows.
+/// Runs a text on the card; returns the words it shows.
 fn shows(text: &str) -> Vec<u64> {
     let source =
         parse(text).unwrap_or_else(|wrong| panic!("{}", wrong[0].render("t", text, false)));
@@ -74,7 +74,7 @@ fn operands_may_be_wide() {
     assert_eq!(shows(&text("sixteen bytes oK")), [0]);
 }
 
-/// The first mistake, as line, column and words.
+/// The first mistake: its line, column and message.
 fn mistake(text: &str) -> (usize, usize, String) {
     let wrong = parse(text).map(drop).unwrap_err();
     let (line, column) = wrong[0].line_column(text);
@@ -89,32 +89,32 @@ fn mistakes_point_at_the_line() {
     let cases: [(&str, (usize, usize, &str)); 17] = [
         ("data x 5", (1, 8, "expected `=`, found a number")),
         ("data x = 5\ndata x = 6\n", (2, 6, "`x` is the name of something else already")),
-        ("data x = 5 $\n", (1, 12, "this is no part of the language")),
-        ("data x = 99999999999999999999", (1, 10, "this is no number of 64 bits")),
+        ("data x = 5 $\n", (1, 12, "this is not part of the language")),
+        ("data x = 99999999999999999999", (1, 10, "this is not a number of 64 bits")),
         ("show y", (1, 6, "nothing is called `y`")),
         ("data x = 5\nshow x + 8:1\n", (2, 6, "`x` has only 8 bytes")),
-        ("program {\n  jump x\n}\n", (2, 3, "`jump` is no statement")),
+        ("program {\n  jump x\n}\n", (2, 3, "`jump` is not a statement")),
         ("program {\n  break\n}\n", (2, 3, "there is no loop to leave here")),
         ("program {\n", (1, 9, "this block is never closed")),
         (
             "data x = 1\nprogram {\n while x = 2 {\n add x, 1\n }\n}\n",
             (3, 10, "expected a comparison, found `=`"),
         ),
-        ("queue q {\n fly\n}\n", (2, 2, "`fly` is no verb")),
+        ("queue q {\n fly\n}\n", (2, 2, "`fly` is not a verb")),
         ("queue q {\n a: noop\n write a -> a.id\n}\n", (3, 8, "`a` is a request: which field?")),
         (
             "queue q {\n a: noop\n b: write a.colour -> a.id\n}\n",
             (3, 13, "an element has no field `colour`"),
         ),
         ("queue q {\n wait p 1\n}\n", (2, 7, "nothing is called `p`")),
-        ("queue q {\n recv -> q\n}\n", (2, 10, "a queue is no memory")),
+        ("queue q {\n recv -> q\n}\n", (2, 10, "a queue is not memory")),
         (
             "data a = 1\nprogram {\n if a == 0x1000000000000 { add a, 1 }\n}\n",
             (3, 10, "a comparison takes 48 bits: a number below 2^48, or a place"),
         ),
         (
             "data a = 1\nprogram {\n loop {\n loop { add a, 1 }\n }\n}\n",
-            (4, 2, "this loop stands in another loop, or in an `if`"),
+            (4, 2, "this loop is inside another loop or an `if`"),
         ),
     ];
     for (text, (line, column, message)) in cases {
@@ -122,11 +122,11 @@ fn mistakes_point_at_the_line() {
     }
 }
 
-/// Loops of a card's ring do not nest, and not every loop can be left.
+/// Recycled loops do not nest, and some loops cannot be left.
 #[test]
-fn loops_that_cannot_be_point_at_their_line() {
+fn impossible_loops_are_reported_at_their_line() {
     let no_loop = "there is no loop to leave here";
-    let nested = "this loop stands in another loop, or in an `if`";
+    let nested = "this loop is inside another loop or an `if`";
     let cases: [(&str, &str); 8] = [
         ("if a == 1 {\nbreak\n}", no_loop),
         ("loop {\nrepeat 2 {\nbreak\n}\n}", no_loop),
@@ -156,7 +156,7 @@ fn all_mistakes_are_told_at_once() {
     assert_eq!(parse(misspelt).map(drop).unwrap_err()[0].help, "is it `answer`?");
 }
 
-/// Statements in statements, loops that are left among them.
+/// Nested statements with loops and breaks.
 fn statements() -> impl Strategy<Value = String> {
     let simple = prop_oneof![Just("break\n".to_owned()), Just("add a, 1\n".to_owned())];
     simple.prop_recursive(4, 24, 3, |inner| {
@@ -171,7 +171,7 @@ fn statements() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Each mistake is a loop's or a `break`'s, and stands where that does.
+    /// Each mistake is that of a loop or a `break`, and points at it.
     #[test]
     fn any_nest_of_loops_is_written_or_refused(body in statements()) {
         let text = format!("data a = 1\nprogram {{\n{body}}}\n");
@@ -179,7 +179,7 @@ proptest! {
             let line = text.lines().nth(wrong.line_column(&text).0 - 1).unwrap_or_default();
             let starts = match wrong.message.as_str() {
                 "there is no loop to leave here" => line == "break",
-                "this loop stands in another loop, or in an `if`" => {
+                "this loop is inside another loop or an `if`" => {
                     line.starts_with("loop") || line.starts_with("while")
                 }
                 _ => false,
@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_judged(text in "[a-z0-9=:,.&+<>{}\\[\\]\\n #\"-]{0,200}") {
+    fn any_text_is_parsed_or_refused(text in "[a-z0-9=:,.&+<>{}\\[\\]\\n #\"-]{0,200}") {
         if let Err(wrong) = parse(&text) {
             prop_assert!(wrong.iter().all(|wrong| !wrong.render("t", &text, false).is_empty()));
         }

@@ -1,4 +1,4 @@
-//! Words and signs of the text form.
+//! Cuts the text form into words and signs.
 
 use std::iter;
 use std::ops::Range;
@@ -9,7 +9,7 @@ pub(super) enum Token {
     Name,
     /// A digit, then letters, digits and `_`.
     Number,
-    /// Anything between quotes on one line.
+    /// Any characters between quotes on one line.
     Text,
     Newline,
     Comma,
@@ -30,11 +30,11 @@ pub(super) enum Token {
     Close,
     OpenPointer,
     ClosePointer,
-    /// Behind the last line.
+    /// The end of the text.
     End,
 }
 
-/// The signs; one that another begins with stands behind that.
+/// The signs. A longer sign comes before a sign that it begins with.
 const SIGNS: [(&str, Token); 19] = [
     ("\n", Token::Newline),
     (",", Token::Comma),
@@ -57,7 +57,8 @@ const SIGNS: [(&str, Token); 19] = [
     ("]", Token::ClosePointer),
 ];
 
-/// Cuts `text` into words and signs, and says where each stands; what is neither is `None`.
+/// Cuts `text` into words and signs with their byte ranges; a character that fits neither is
+/// `None`.
 pub(super) fn tokens(text: &str) -> impl Iterator<Item = (Option<Token>, Range<usize>)> {
     let mut at = 0;
     iter::from_fn(move || {
@@ -69,7 +70,7 @@ pub(super) fn tokens(text: &str) -> impl Iterator<Item = (Option<Token>, Range<u
     })
 }
 
-/// The length of the blanks and comments that `text` begins with.
+/// The length in bytes of the blanks and comments at the start of `text`.
 fn passed_over(text: &str) -> usize {
     let mut rest = text;
     loop {
@@ -81,7 +82,7 @@ fn passed_over(text: &str) -> usize {
     }
 }
 
-/// The word or sign that `text` begins with, and its length in bytes; `None` at the end.
+/// The first word or sign of `text` and its length in bytes; `None` at the end.
 fn first_token(text: &str) -> Option<(Option<Token>, usize)> {
     let first = text.chars().next()?;
     if let Some((sign, token)) = SIGNS.iter().find(|(sign, _)| text.starts_with(sign)) {
@@ -101,7 +102,7 @@ fn first_token(text: &str) -> Option<(Option<Token>, usize)> {
 }
 
 impl Token {
-    /// What it is called in a message.
+    /// The token's name in messages.
     pub(super) fn describe(self) -> &'static str {
         match self {
             Token::Name => "a name",

@@ -1,5 +1,5 @@
-//! Aggregate: count, sum, least and greatest of a column, for all rows of a stream or by group
-//! (the paper names it and does not build it).
+//! Aggregate: count, sum, minimum and maximum of a column, over all rows of a stream or by group.
+//! StRoM §1 names such a kernel and does not describe one.
 
 use std::collections::HashMap;
 
@@ -9,21 +9,22 @@ use crate::kernel::{CallStatus, Context};
 
 /// Bytes of [`Params`].
 pub const PARAMS_LEN: usize = 16;
-/// Bytes of a [`Group`].
+/// Bytes of a [`Group`] in a result.
 pub const GROUP_LEN: usize = 48;
-/// Groups of one stream, at most.
+/// The most groups of one stream.
 pub const GROUPS_MAX: u32 = 1 << 16;
 
-/// What rows are, and what is asked of them.
+/// The layout of rows, and which columns are aggregated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
     /// Bytes of a row.
     pub row_len: u16,
-    /// The column that is summed and compared.
+    /// The column whose values are summed and compared.
     pub value: Column,
-    /// The column whose values make the groups.
+    /// The column whose values form the groups; `None`: all rows form one group.
     pub group_by: Option<Column>,
-    /// Groups, at most: more end the call with [`CallStatus::MEMORY`]. Zero: [`GROUPS_MAX`].
+    /// The most groups; one more ends the call with [`CallStatus::MEMORY`]. 0 means
+    /// [`GROUPS_MAX`].
     pub groups_max: u32,
 }
 
@@ -31,7 +32,7 @@ impl Params {
     /// Reads parameters.
     ///
     /// # Errors
-    /// [`CallStatus::BAD_PARAMS`].
+    /// [`CallStatus::BAD_PARAMS`] if the bytes are no valid parameters.
     pub fn parse(bytes: &[u8]) -> Result<Params, CallStatus> {
         let mut reader = Reader(bytes);
         let (row_len, grouped) = (reader.u16()?, reader.u16()?);
@@ -63,19 +64,19 @@ impl Params {
     }
 }
 
-/// A group's figures: key u64, count u64, sum i128, least u64, greatest u64. Values of a column
-/// with a sign are sign-extended. Without groups there is one, of key zero.
+/// The result for one group, 48 bytes: key u64, count u64, sum i128, minimum u64, maximum u64,
+/// little-endian. Values of a signed column are sign-extended. Without grouping the key is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group {
-    /// The key that its rows share.
+    /// The value of the `group_by` column in all of its rows.
     pub key: u64,
-    /// Rows.
+    /// The number of rows.
     pub count: u64,
     /// The sum of their values.
     pub sum: i128,
-    /// The least value.
+    /// The smallest value.
     pub min: u64,
-    /// The greatest value.
+    /// The largest value.
     pub max: u64,
 }
 
@@ -121,13 +122,13 @@ impl Group {
         }
     }
 
-    /// Reads the result of a call.
+    /// Reads the groups in the result of a call. Ignores bytes after the last whole group.
     pub fn parse_all(bytes: &[u8]) -> Vec<Group> {
         bytes.as_chunks().0.iter().map(Group::parse).collect()
     }
 }
 
-/// An aggregation under way.
+/// An aggregation that has seen part of its stream.
 #[derive(Clone, Debug)]
 pub struct Aggregation {
     params: Params,
@@ -138,17 +139,17 @@ pub struct Aggregation {
 }
 
 impl Aggregation {
-    /// Nothing seen yet.
+    /// An aggregation that has seen nothing.
     pub fn new(params: Params) -> Aggregation {
         let groups = if params.group_by.is_none() { vec![Group::new(0)] } else { Vec::new() };
         let rows = Rows::new(params.row_len);
         Aggregation { params, rows, groups, by_key: HashMap::new(), full: false }
     }
 
-    /// Adds a piece of the stream.
+    /// Adds the next piece of the stream, which need not end with a row.
     ///
     /// # Errors
-    /// [`CallStatus::MEMORY`]: there are more groups than may be.
+    /// [`CallStatus::MEMORY`] if there are too many groups.
     pub fn push(&mut self, piece: &[u8]) -> Result<(), CallStatus> {
         let Aggregation { params, rows, groups, by_key, full } = self;
         let Params { row_len, value, group_by, groups_max } = *params;
@@ -180,10 +181,10 @@ impl Aggregation {
         if self.full { Err(CallStatus::MEMORY) } else { Ok(()) }
     }
 
-    /// The groups, by key.
+    /// The groups, sorted by key.
     ///
     /// # Errors
-    /// [`CallStatus::BAD_PARAMS`]: the stream was not whole rows.
+    /// [`CallStatus::BAD_PARAMS`] if the stream ended within a row.
     pub fn end(mut self) -> Result<Vec<Group>, CallStatus> {
         require(self.rows.end() == 0)?;
         self.groups.sort_unstable_by_key(|group| group.key);
@@ -191,10 +192,10 @@ impl Aggregation {
     }
 }
 
-/// The kernel: the payload is rows, the result is [`Group`]s by key.
+/// The kernel, called by RPC WRITE: the payload is rows, the result is [`Group`]s sorted by key.
 ///
 /// # Errors
-/// See [`Aggregation`].
+/// Those of [`Params::parse`], [`Aggregation::push`] and [`Aggregation::end`].
 pub async fn aggregate(context: Context) -> Result<(), CallStatus> {
     let mut aggregation = Aggregation::new(context.params(Params::parse).await?);
     while let Some(result) = context.payload(|piece, _| aggregation.push(piece)).await? {
@@ -212,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_as_if_counted_by_hand() {
+    fn groups_match_a_straightforward_count() {
         let value = Column { offset: 8, width: 4, signed: true };
         let params = Params { row_len: 12, value, group_by: Some(Column::u64(0)), groups_max: 3 };
         assert_eq!(Params::parse(&params.to_bytes()), Ok(params));
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_there_is_one() {
+    fn without_grouping_all_rows_form_one_group() {
         let params = Params { row_len: 8, value: Column::u64(0), group_by: None, groups_max: 0 };
         assert_eq!(Params::parse(&params.to_bytes()), Ok(params));
         let mut aggregation = Aggregation::new(params);

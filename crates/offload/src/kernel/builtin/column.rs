@@ -1,24 +1,24 @@
-//! Rows of fixed length, cut out of a stream wherever its packets begin and end; and columns.
+//! Rows of fixed length, reassembled from a stream of packets, and integer columns in them.
 
 use super::reader::{Reader, require};
 use crate::kernel::CallStatus;
 
-/// The longest row.
+/// The most bytes of a row.
 pub const ROW_MAX: usize = 4096;
 
-/// A column: an unsigned or signed integer at a place in each row.
+/// A column: an integer at a fixed place in each row, little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Column {
-    /// Bytes before it.
+    /// Bytes of the row before the column.
     pub offset: u16,
-    /// Its bytes: 1, 2, 4 or 8.
+    /// Bytes of the column: 1, 2, 4 or 8.
     pub width: u8,
-    /// It has a sign.
+    /// Values are signed.
     pub signed: bool,
 }
 
 impl Column {
-    /// A column of 8 bytes without a sign.
+    /// An unsigned column of 8 bytes.
     pub fn u64(offset: u16) -> Column {
         Column { offset, width: 8, signed: false }
     }
@@ -35,7 +35,8 @@ impl Column {
         [low, high, self.width, self.signed.into()]
     }
 
-    /// Its value in a row, sign-extended if it has a sign.
+    /// The column's value in `row`, sign-extended if the column is signed; 0 if it lies beyond the
+    /// row.
     #[inline]
     pub fn of(&self, row: &[u8]) -> u64 {
         let at = usize::from(self.offset);
@@ -52,28 +53,28 @@ impl Column {
         }
     }
 
-    /// Values as numbers that compare as they should.
+    /// A number that compares with others as the column's values do.
     #[inline]
     pub(super) fn ordered(&self, value: u64) -> u64 {
         if self.signed { value ^ 1 << 63 } else { value }
     }
 }
 
-/// Cuts a stream into rows.
+/// Cuts a stream into rows of fixed length.
 #[derive(Clone, Debug)]
 pub struct Rows {
     row_len: usize,
-    /// The beginning of a row that the next piece goes on with.
+    /// The beginning of a row whose rest is in the next piece.
     carry: Vec<u8>,
 }
 
 impl Rows {
-    /// Rows of `row_len` bytes, 1 to [`ROW_MAX`].
+    /// A stream of rows of `row_len` bytes, 1 to [`ROW_MAX`].
     pub fn new(row_len: u16) -> Rows {
         Rows { row_len: usize::from(row_len).clamp(1, ROW_MAX), carry: Vec::new() }
     }
 
-    /// Calls `each` with runs of whole rows.
+    /// Adds a piece of the stream, and calls `each` with runs of whole rows.
     #[inline]
     pub fn push(&mut self, piece: &[u8], mut each: impl FnMut(&[u8])) {
         let mut rest = piece;
@@ -95,7 +96,7 @@ impl Rows {
         self.carry.extend_from_slice(&rest[whole..]);
     }
 
-    /// Bytes of a row that did not come whole; the next stream begins anew.
+    /// Ends the stream. Returns the bytes of a last row that is incomplete.
     pub fn end(&mut self) -> usize {
         let ragged = self.carry.len();
         self.carry.clear();
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(value(0, 1, true) as i64, -2);
         assert_eq!((value(0, 4, true) as i64, value(0, 4, false)), (-2, 0xFFFF_FFFE));
         assert_eq!(value(0, 8, false), 0x1_FFFF_FFFE);
-        assert_eq!(value(6, 4, false), 0, "beyond the row");
+        assert_eq!(value(6, 4, false), 0, "a column beyond the row has the value 0");
     }
 
     proptest! {

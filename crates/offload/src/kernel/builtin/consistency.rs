@@ -1,8 +1,8 @@
-//! Consistent reading of an object: its CRC64 is checked on the card, and the object read again if
-//! it does not fit (StRoM §6.3).
+//! Consistent reading of an object: the card verifies the object's CRC64, and reads the object
+//! again if it does not match (StRoM §6.3).
 //!
-//! An object ends with the CRC-64/NVME of the bytes before, little-endian, as Pilaf's do. It is
-//! delivered whole.
+//! An object ends with the CRC-64/NVME of the bytes before it, little-endian, as in Pilaf. The
+//! result is the whole object, checksum included.
 
 use super::reader::{Reader, require};
 use crate::kernel::{CallStatus, Context};
@@ -11,17 +11,17 @@ use crate::kernel::{CallStatus, Context};
 pub const CHECKSUM_LEN: usize = 8;
 /// Bytes of [`Params`].
 pub const PARAMS_LEN: usize = 16;
-/// Readings of an object, if the requester does not say.
+/// The most readings of an object if the requester names no number.
 pub const READINGS: u32 = 64;
 
-/// Which object, and how often it may be read.
+/// The object, and how often it may be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
-    /// Its address.
+    /// The object's address in granted memory.
     pub address: u64,
-    /// Its bytes, checksum included.
+    /// The object's length in bytes, checksum included.
     pub len: u32,
-    /// Readings, at most; zero: [`READINGS`].
+    /// The most readings; 0 means [`READINGS`].
     pub readings: u32,
 }
 
@@ -29,7 +29,7 @@ impl Params {
     /// Reads parameters.
     ///
     /// # Errors
-    /// [`CallStatus::BAD_PARAMS`]: an object that is not longer than its checksum.
+    /// [`CallStatus::BAD_PARAMS`] if the object is not longer than its checksum.
     pub fn parse(bytes: &[u8]) -> Result<Params, CallStatus> {
         let mut reader = Reader(bytes);
         let params = Params { address: reader.u64()?, len: reader.u32()?, readings: reader.u32()? };
@@ -53,19 +53,20 @@ pub fn checksum(data: &[u8]) -> u64 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, data)
 }
 
-/// The checksum of anything that ends with its own checksum, little-endian: the complement of what
-/// the catalogue of CRCs calls the residue.
+/// The CRC of any object that ends with its own checksum: the complement of the residue in the
+/// catalogue of CRCs.
 const OF_CONSISTENT: u64 = !0xF310_303B_2B6F_6E42;
 
-/// Does an object, checksum included, fit its checksum?
+/// Whether an object's last 8 bytes are the checksum of the bytes before them.
 ///
-/// That is summed, too, instead of compared: the length of an object is as a rule a multiple of the
-/// processor's vectors, and that of its data is not, which costs half as much again.
+/// Computes the CRC over the checksum, too, instead of comparing it. An object's length is usually
+/// a multiple of the processor's vectors and that of its data is not, which costs half as much
+/// again.
 pub fn is_consistent(object: &[u8]) -> bool {
     object.len() >= CHECKSUM_LEN && checksum(object) == OF_CONSISTENT
 }
 
-/// The kernel.
+/// The kernel, called by RPC: the result is the object.
 ///
 /// # Errors
 /// [`CallStatus::INCONSISTENT`] if no reading was consistent.
@@ -74,7 +75,7 @@ pub async fn consistency(context: Context) -> Result<(), CallStatus> {
     let readings = if readings == 0 { READINGS } else { readings };
     for reading in 0..readings {
         if reading > 0 {
-            // Whoever writes the object gets time to finish.
+            // The program that writes the object gets time to finish.
             context.yield_now().await?;
         }
         context.fetch(address, len).await?;

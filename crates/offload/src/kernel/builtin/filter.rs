@@ -1,7 +1,8 @@
-//! Filter: the rows of a stream that fulfil a condition (the paper names it and does not build it).
+//! Filter: the rows of a stream that match a condition. StRoM §1 names such a kernel and does not
+//! describe one.
 //!
-//! By RPC WRITE the payload is rows, and those that match come back; as a receive kernel those
-//! that match are written, one behind the other, from the WRITE's own address on.
+//! Called by RPC WRITE, the payload is rows and the result is the rows that match. As a receive
+//! kernel it writes only the matching rows, one after the other from the WRITE's own address on.
 
 use super::column::{Column, ROW_MAX, Rows};
 use super::reader::{Reader, require};
@@ -28,18 +29,18 @@ pub enum Compare {
     GreaterOrEqual = 5,
 }
 
-/// What rows are, and which are wanted.
+/// The layout of rows, and which rows match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
     /// Bytes of a row.
     pub row_len: u16,
-    /// The column that is looked at.
+    /// The column that is compared.
     pub column: Column,
-    /// How.
+    /// The comparison.
     pub compare: Compare,
-    /// With what; sign-extended if the column has a sign.
+    /// The value to compare with, sign-extended if the column is signed.
     pub operand: u64,
-    /// Count matching rows instead of returning them.
+    /// The result is the number of matching rows instead of the rows.
     pub count_only: bool,
 }
 
@@ -47,7 +48,7 @@ impl Params {
     /// Reads parameters.
     ///
     /// # Errors
-    /// [`CallStatus::BAD_PARAMS`].
+    /// [`CallStatus::BAD_PARAMS`] if the bytes are no valid parameters.
     pub fn parse(bytes: &[u8]) -> Result<Params, CallStatus> {
         let mut reader = Reader(bytes);
         let row_len = reader.u16()?;
@@ -80,7 +81,7 @@ impl Params {
         out
     }
 
-    /// Does a row match?
+    /// Whether a row matches.
     #[inline]
     pub fn matches(&self, row: &[u8]) -> bool {
         let (value, operand) = (self.column.ordered(self.column.of(row)), self.bound());
@@ -98,11 +99,12 @@ impl Params {
         self.column.ordered(self.operand)
     }
 
-    /// Appends the matching ones of whole rows to `out`; returns how many they are.
+    /// Appends the matching rows among whole `rows` to `out`. Returns their number.
     pub fn select(&self, rows: &[u8], out: &mut Vec<u8>) -> u64 {
         let bound = self.bound();
         if self.row_len == 8 && self.column == Column::u64(0) {
-            // Plain values: the loop that the general one is the slow form of.
+            // An unsigned 8-byte column that fills the row: a faster form of the general loop
+            // below.
             return match self.compare {
                 Compare::Equal => plain(rows, out, |v| v == bound),
                 Compare::NotEqual => plain(rows, out, |v| v != bound),
@@ -122,14 +124,14 @@ impl Params {
         found
     }
 
-    /// Counts the matching ones of whole rows.
+    /// The number of matching rows among whole `rows`.
     pub fn count(&self, rows: &[u8]) -> u64 {
         rows.chunks_exact(self.row_len.into()).filter(|row| self.matches(row)).count() as u64
     }
 }
 
-/// Keeps the values that are wanted, without a branch for each: every value is put behind those
-/// kept so far, and stays if it is wanted.
+/// Appends the wanted values without a branch for each: every value is stored behind those kept so
+/// far, and the next value overwrites it if it is not wanted.
 #[inline]
 fn plain(rows: &[u8], out: &mut Vec<u8>, wanted: impl Fn(u64) -> bool) -> u64 {
     let (values, _) = rows.as_chunks::<8>();
@@ -138,7 +140,7 @@ fn plain(rows: &[u8], out: &mut Vec<u8>, wanted: impl Fn(u64) -> bool) -> u64 {
     let (places, _) = out[start..].as_chunks_mut::<8>();
     let mut kept = 0;
     for value in values {
-        // At most as many are kept as were looked at.
+        // No more values are kept than were examined, so the place exists.
         if let Some(place) = places.get_mut(kept) {
             *place = *value;
         }
@@ -148,10 +150,11 @@ fn plain(rows: &[u8], out: &mut Vec<u8>, wanted: impl Fn(u64) -> bool) -> u64 {
     kept as u64
 }
 
-/// The kernel. With [`Params::count_only`] the result is the number of matching rows, u64.
+/// The kernel, called by RPC WRITE. With [`Params::count_only`] the result is the number of
+/// matching rows, u64 little-endian.
 ///
 /// # Errors
-/// [`CallStatus::BAD_PARAMS`] for a payload that is not whole rows, too.
+/// [`CallStatus::BAD_PARAMS`] for invalid parameters, and for a payload that ends within a row.
 pub async fn filter(context: Context) -> Result<(), CallStatus> {
     let params = context.params(Params::parse).await?;
     let mut rows = Rows::new(params.row_len);
@@ -181,13 +184,12 @@ pub async fn filter(context: Context) -> Result<(), CallStatus> {
     Ok(())
 }
 
-/// The receive kernel: see the module documentation. Rows must not lie on two packets: their
-/// length divides the path MTU. What a WRITE of one queue pair has kept so far is forgotten at its
-/// end; kept rows of all WRITEs are counted.
+/// The receive kernel; see the module documentation. No row may lie on two packets: the row's
+/// length must divide the path MTU. Each WRITE of a queue pair starts again at its own address.
 #[derive(Clone, Debug)]
 pub struct FilterTap {
     params: Params,
-    /// By queue pair: bytes kept of the WRITE under way.
+    /// By queue pair: bytes written for the unfinished WRITE.
     kept: Vec<(u32, u64)>,
 }
 
@@ -222,7 +224,7 @@ impl Tap for FilterTap {
         if passing.ends(bytes.len()) {
             self.kept.swap_remove(at);
         }
-        // The whole WRITE's range was judged before: what is kept lies within it.
+        // The card has checked the range of the whole WRITE, and the kept rows lie within it.
         if !replaced.is_empty() && io.write_through(passing.key, to, replaced).is_err() {
             replaced.clear();
         }

@@ -1,8 +1,9 @@
-//! GET: a hash-table entry of three buckets, then the value (StRoM Listings 2–4), with the misses
-//! and the chaining that the paper's example leaves out.
+//! GET: reads a hash-table entry of three buckets and then the value (StRoM Listings 2–4). Misses
+//! and chained entries, which the paper's example leaves out, work too.
 //!
-//! An entry is 64 bytes: three buckets of key u64, value address u64 (zero: empty) and value
-//! length u32, then the number of the entry that the chain goes on with, plus one (zero: none).
+//! An entry has 64 bytes, little-endian: three buckets of key u64, value address u64 (0: empty
+//! bucket) and value length u32, and then u32, the number of the chain's next entry plus one (0:
+//! the chain ends).
 
 use super::reader::{Reader, require, word};
 use crate::kernel::{CallStatus, Context};
@@ -16,16 +17,16 @@ const AT_NEXT: usize = BUCKETS * BUCKET_LEN;
 /// Bytes of [`Params`].
 pub const PARAMS_LEN: usize = 24;
 
-/// What is looked for, and where.
+/// The key, and the table to look in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
-    /// Address of the table's first entry.
+    /// Address of the table's first entry in granted memory.
     pub table: u64,
-    /// The key.
+    /// The key to look for.
     pub key: u64,
-    /// The entry that the key hashes to.
+    /// The number of the entry that the key hashes to.
     pub entry: u32,
-    /// Entries of a chain that are looked at, at most; zero: 64.
+    /// The most entries of a chain that are read; 0 means 64.
     pub chain_max: u32,
 }
 
@@ -33,7 +34,7 @@ impl Params {
     /// Reads parameters.
     ///
     /// # Errors
-    /// [`CallStatus::BAD_PARAMS`].
+    /// [`CallStatus::BAD_PARAMS`] if the bytes are no valid parameters.
     pub fn parse(bytes: &[u8]) -> Result<Params, CallStatus> {
         let mut reader = Reader(bytes);
         let (table, key) = (reader.u64()?, reader.u64()?);
@@ -55,16 +56,16 @@ impl Params {
     }
 }
 
-/// Where a value lies.
+/// The place of a value in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Value {
     /// Its address.
     pub addr: u64,
-    /// Its length.
+    /// Its length in bytes.
     pub len: u32,
 }
 
-/// Looks for a key in an entry (Listing 4: all buckets at once).
+/// Finds a key in an entry by comparing with all buckets at once (StRoM Listing 4).
 #[inline]
 pub fn find(entry: &[u8; ENTRY_LEN], key: u64) -> Option<Value> {
     let bucket = |i: usize| {
@@ -75,15 +76,16 @@ pub fn find(entry: &[u8; ENTRY_LEN], key: u64) -> Option<Value> {
     (0..BUCKETS).map(bucket).find(|(k, value)| *k == key && value.addr != 0).map(|(_, v)| v)
 }
 
-/// The entry that the chain goes on with.
+/// The number of the chain's next entry.
 pub fn next(entry: &[u8; ENTRY_LEN]) -> Option<u32> {
     u32::from_le_bytes([0, 1, 2, 3].map(|b| entry[AT_NEXT + b])).checked_sub(1)
 }
 
-/// The kernel.
+/// The kernel, called by RPC: the result is the value.
 ///
 /// # Errors
-/// [`CallStatus::NOT_FOUND`] for a miss, [`CallStatus::BUDGET`] for a chain without end.
+/// [`CallStatus::NOT_FOUND`] if no entry of the chain has the key, [`CallStatus::BUDGET`] if the
+/// chain is too long.
 pub async fn get(context: Context) -> Result<(), CallStatus> {
     let params = context.params(Params::parse).await?;
     let mut at = params.entry;
@@ -100,22 +102,22 @@ pub async fn get(context: Context) -> Result<(), CallStatus> {
     Err(CallStatus::BUDGET)
 }
 
-/// A table in the making: the bytes of its entries, for the host that serves it.
+/// Builds the bytes of a table, for the host that serves it.
 #[derive(Clone, Debug)]
 pub struct Table {
     entries: Vec<[u8; ENTRY_LEN]>,
-    /// Entries that keys hash to; the rest continue chains.
+    /// Entries that keys hash to; the other entries continue chains.
     heads: u32,
     overflow_used: u32,
 }
 
-/// The table has no entries left to continue chains with.
+/// The table has no entry left to continue a chain with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the table has no entries left to continue chains with")]
+#[error("the table has no entry left to continue a chain: give it more overflow entries")]
 pub struct TableFull;
 
 impl Table {
-    /// A table of `heads` entries that keys hash to, and `overflow` for chains.
+    /// A table of `heads` entries that keys hash to and `overflow` entries that continue chains.
     ///
     /// # Panics
     /// If `heads` is zero.
@@ -125,16 +127,16 @@ impl Table {
         Table { entries, heads, overflow_used: 0 }
     }
 
-    /// The entry that a key hashes to in a table of so many.
+    /// The number of the entry that a key hashes to in a table of `heads` such entries.
     pub fn hash(key: u64, heads: u32) -> u32 {
         let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         ((u128::from(mixed) * u128::from(heads)) >> 64) as u32
     }
 
-    /// Adds a key; returns its entry.
+    /// Adds a key. Returns the number of the entry that the key hashes to.
     ///
     /// # Errors
-    /// The chain needs an entry, and there is none.
+    /// The key needs a further entry, and none is left.
     pub fn insert(&mut self, key: u64, value: Value) -> Result<u32, TableFull> {
         let head = Table::hash(key, self.heads);
         let mut at = head;

@@ -1,4 +1,5 @@
-//! HyperLogLog: how many distinct values a stream has, found out while it is written (StRoM §7.2).
+//! HyperLogLog: estimates the number of distinct values in a stream while it is written (StRoM
+//! §7.2).
 //!
 //! The sketch is Flajolet's, with 64-bit hashes; the estimate is Ertl's ("New cardinality
 //! estimation algorithms for HyperLogLog sketches", 2017), which needs no corrections for small or
@@ -11,43 +12,43 @@ use super::column::Rows;
 use super::reader::{Reader, require};
 use crate::kernel::{CallStatus, Context, Passing, Tap, TapIo, Verdict};
 
-/// Bits of the register's number: at least.
+/// The fewest bits of a hash that choose a register.
 pub const PRECISION_MIN: u8 = 4;
-/// Bits of the register's number: at most.
+/// The most bits of a hash that choose a register.
 pub const PRECISION_MAX: u8 = 16;
 /// Bytes of [`Params`].
 pub const PARAMS_LEN: usize = 16;
-/// Bytes of [`Report`].
+/// Bytes of a [`Report`].
 pub const REPORT_LEN: usize = 24;
 
-/// A sketch.
+/// A sketch: the registers, and the number of values seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sketch {
-    /// As many as there can be, so that no value's has to be looked for; the first
+    /// As many registers as any precision needs, so that an index needs no check. The first
     /// 2^`precision` are used.
     registers: Box<[u8; REGISTERS]>,
     precision: u8,
-    /// Values seen.
+    /// The number of values seen.
     count: u64,
 }
 
-/// Registers, at most.
+/// The most registers of a sketch.
 const REGISTERS: usize = 1 << PRECISION_MAX;
-/// Values that are hashed at a time.
+/// The number of values that are hashed at a time.
 const LANES: usize = 128;
 
-/// Where each value is noted, and with which rank.
+/// Computes each value's register and rank.
 ///
-/// Without branches or memory besides, so that the compiler makes vectors of it: eight values at a
-/// time where the processor has them, which is asked at run time.
+/// The loop has no branches and no other memory, so the compiler vectorises it: eight values at a
+/// time on processors that have such vectors, which the program finds out at run time.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512cd+avx512bw", "x86_64+avx2"))]
 fn place(values: &[[u8; 8]], precision: u8, places: &mut [u16], ranks: &mut [u8]) {
     let (end, mask) = (1 << (64 - precision), (1 << precision) - 1);
     for ((value, place), rank) in values.iter().zip(places).zip(ranks) {
         let hash = hash(u64::from_le_bytes(*value).wrapping_add(0x9E37_79B9_7F4A_7C15));
-        // The low bits choose the register, the others are looked at for zeroes; the bit that is
-        // set ends the count where there are only zeroes. The lowest bit that is set, alone, has
-        // as many zeroes above it as vectors can count.
+        // The low bits choose the register, and the rank counts the zeroes at the low end of the
+        // others. The bit `end` stops the count if all of them are zero. The lowest set bit is
+        // isolated because vectors can count only leading zeroes.
         let rest = (hash >> precision) | end;
         let lowest = rest & rest.wrapping_neg();
         *place = (hash & mask) as u16;
@@ -55,7 +56,7 @@ fn place(values: &[[u8; 8]], precision: u8, places: &mut [u16], ranks: &mut [u8]
     }
 }
 
-/// A hash whose bits all depend on all bits of the value (the finaliser of SplitMix64).
+/// A hash in which every bit depends on every bit of the value (the finaliser of SplitMix64).
 #[inline(always)]
 fn hash(value: u64) -> u64 {
     let a = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -64,8 +65,8 @@ fn hash(value: u64) -> u64 {
 }
 
 impl Sketch {
-    /// An empty sketch of 2^`precision` registers ([`PRECISION_MIN`] to [`PRECISION_MAX`]; others
-    /// are taken for the nearest).
+    /// An empty sketch of 2^`precision` registers. A precision outside [`PRECISION_MIN`] to
+    /// [`PRECISION_MAX`] becomes the nearest one inside.
     pub fn new(precision: u8) -> Sketch {
         let precision = precision.clamp(PRECISION_MIN, PRECISION_MAX);
         Sketch { registers: Box::new([0; REGISTERS]), precision, count: 0 }
@@ -76,7 +77,8 @@ impl Sketch {
         self.add_all(&value.to_le_bytes());
     }
 
-    /// Adds values of 8 bytes each, one behind the other; a last part of a value is left out.
+    /// Adds 8-byte little-endian values that lie one after the other. Ignores an incomplete last
+    /// value.
     pub fn add_all(&mut self, values: &[u8]) {
         let (values, _) = values.as_chunks::<8>();
         self.count += values.len() as u64;
@@ -86,7 +88,7 @@ impl Sketch {
             place(values, self.precision, places, ranks);
             for (place, rank) in places.iter().zip(ranks) {
                 let register = &mut self.registers[usize::from(*place)];
-                // Seldom once the sketch has seen some values: a load and a look, as a rule.
+                // The branch is rare once the sketch has seen some values.
                 if *register < *rank {
                     *register = *rank;
                 }
@@ -94,7 +96,8 @@ impl Sketch {
         }
     }
 
-    /// Adds all that another sketch of the same precision has seen; says whether it could.
+    /// Adds what another sketch of the same precision has seen. Returns false, and changes
+    /// nothing, if the registers are not those of such a sketch.
     pub fn merge(&mut self, registers: &[u8], count: u64) -> bool {
         let highest = 64 - self.precision + 1;
         let fits = registers.len() == self.registers().len()
@@ -108,22 +111,22 @@ impl Sketch {
         fits
     }
 
-    /// The registers.
+    /// The registers, one byte each.
     pub fn registers(&self) -> &[u8] {
         &self.registers[..1 << self.precision]
     }
 
-    /// Values seen, distinct or not.
+    /// The number of values seen, distinct or not.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The standard error of the estimate, as a part of it.
+    /// The standard error of the estimate, as a fraction of it.
     pub fn error(&self) -> f64 {
         1.04 / (self.registers().len() as f64).sqrt()
     }
 
-    /// How many distinct values, about.
+    /// The estimated number of distinct values.
     pub fn estimate(&self) -> f64 {
         let q = usize::from(64 - self.precision);
         let mut counts = [0u32; 66];
@@ -172,28 +175,29 @@ fn tau(x: f64) -> f64 {
     }
 }
 
-/// What a call asks for.
+/// What a call does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Ask {
-    /// Begin anew, with another precision; then add the payload, and report.
+    /// Empties the sketch and sets its precision, adds the payload, and reports.
     Reset = 0,
-    /// Add the payload, if there is any, and report.
+    /// Adds the payload, which may be empty, and reports.
     Add = 1,
-    /// Merge the registers that the payload holds, and report.
+    /// Merges the count and the registers in the payload into the sketch, and reports.
     Merge = 2,
-    /// Report, and the registers behind the report.
+    /// Reports, and appends the registers to the report.
     Registers = 3,
 }
 
 /// A call's parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
-    /// What is asked.
+    /// What the call does.
     pub ask: Ask,
-    /// For [`Ask::Reset`]: the precision.
+    /// For [`Ask::Reset`]: the new precision.
     pub precision: u8,
-    /// For [`Ask::Add`]: where the payload goes on to (granted memory), zero for nowhere.
+    /// For [`Ask::Add`]: the address in granted memory that the payload is written to as well; 0
+    /// for none.
     pub store: u64,
 }
 
@@ -201,7 +205,7 @@ impl Params {
     /// Reads parameters.
     ///
     /// # Errors
-    /// [`CallStatus::BAD_PARAMS`].
+    /// [`CallStatus::BAD_PARAMS`] if the bytes are no valid parameters.
     pub fn parse(bytes: &[u8]) -> Result<Params, CallStatus> {
         let mut reader = Reader(bytes);
         let ask = match reader.u8()? {
@@ -228,14 +232,14 @@ impl Params {
     }
 }
 
-/// What is reported: estimate, values seen, registers.
+/// What a call returns, 24 bytes: estimate f64, values u64, registers u64, little-endian.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Report {
-    /// Distinct values, about.
+    /// The estimated number of distinct values.
     pub estimate: f64,
-    /// Values.
+    /// The number of values seen.
     pub count: u64,
-    /// Registers.
+    /// The number of registers.
     pub registers: u64,
 }
 
@@ -257,7 +261,8 @@ impl Report {
     }
 }
 
-/// The kernel, by RPC and RPC WRITE and as a receive or send kernel: all of them share a sketch.
+/// The kernel, called by RPC and RPC WRITE, and as a receive or send kernel. Its clones share one
+/// sketch.
 #[derive(Clone, Debug)]
 pub struct HyperLogLog {
     shared: Arc<Mutex<Sketch>>,
@@ -269,15 +274,15 @@ impl HyperLogLog {
         HyperLogLog { shared: Arc::new(Mutex::new(Sketch::new(precision))) }
     }
 
-    /// Lets the host look at the sketch.
+    /// Calls `look` with the sketch, for the host.
     pub fn with<R>(&self, look: impl FnOnce(&mut Sketch) -> R) -> R {
         look(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// One invocation.
+    /// Runs one invocation. The result is a [`Report`].
     ///
     /// # Errors
-    /// See [`CallStatus`].
+    /// Those of [`Params::parse`] and of the [`Context`]'s methods.
     pub async fn run(self, context: Context) -> Result<(), CallStatus> {
         let Params { ask, precision, store } = context.params(Params::parse).await?;
         match ask {
@@ -306,7 +311,7 @@ impl HyperLogLog {
 
     async fn merge(self, context: Context) -> Result<(), CallStatus> {
         let mut theirs = Vec::new();
-        // As many as the payload of a call can be worth: its count, then registers.
+        // The longest valid payload: a count, and then the registers.
         let most = 8 + (1 << PRECISION_MAX);
         while context
             .payload(|piece, _| theirs.extend_from_slice(&piece[..piece.len().min(most + 1)]))
@@ -339,8 +344,8 @@ impl HyperLogLog {
             .await
     }
 
-    /// The receive or send kernel: values pass, and are counted.
-    /// (None lies on two packets: a path MTU is a multiple of 8.)
+    /// The receive or send kernel: it passes all values on and counts them. No value lies on two
+    /// packets, since every path MTU is a multiple of 8.
     pub fn tap(&self) -> Box<dyn Tap> {
         Box::new(self.clone())
     }
@@ -377,15 +382,18 @@ mod tests {
 
     #[test]
     fn the_error_is_within_its_bound() {
-        // Expect: within four standard errors everywhere, and within the standard error for two
-        // thirds of the streams: what a normal distribution promises.
+        // Expect: every estimate is within four standard errors, and two thirds of them are within
+        // one, as in a normal distribution.
         let (mut within, mut all) = (0, 0);
         for precision in [8, 12, 14] {
             for n in [1u64, 10, 100, 1000, 2600, 10_000, 41_000, 65_000, 100_000, 300_000] {
                 for start in [0, 1 << 32] {
                     let sketch = sketch(precision, start, start + n);
                     let off = (sketch.estimate() / n as f64 - 1.0).abs();
-                    assert!(off < 4.0 * sketch.error(), "p {precision} n {n}: off by {off}");
+                    assert!(
+                        off < 4.0 * sketch.error(),
+                        "p {precision} n {n}: relative error {off}"
+                    );
                     within += u32::from(off < sketch.error());
                     all += 1;
                 }
@@ -395,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_values_count_once_and_nothing_is_zero() {
+    fn repeated_values_count_once_and_an_empty_sketch_estimates_zero() {
         let mut once = sketch(12, 0, 5000);
         let before = once.estimate();
         (0..5000).for_each(|value| once.add(value));
@@ -409,7 +417,7 @@ mod tests {
         let right = sketch(10, 4000, 9000);
         assert!(left.merge(right.registers(), right.count()));
         assert_eq!(left.registers(), sketch(10, 0, 9000).registers());
-        assert!(!left.merge(&[0; 512], 0), "of another precision");
-        assert!(!left.merge(&[99; 1024], 0), "no rank is so high");
+        assert!(!left.merge(&[0; 512], 0), "registers of another precision are refused");
+        assert!(!left.merge(&[99; 1024], 0), "registers with an impossible rank are refused");
     }
 }

@@ -1,6 +1,7 @@
-//! The kernels of the paper, each with the parameters it has there, and those it only names.
+//! The built-in kernels: those of StRoM with the parameters of the paper, and others that the
+//! paper only names.
 //!
-//! Parameters come from peers: each parser takes any bytes, and refuses what means nothing with
+//! Parameters come from peers. So each parser takes any bytes, and refuses invalid ones with
 //! [`CallStatus::BAD_PARAMS`](super::CallStatus::BAD_PARAMS). All fields are little-endian.
 
 pub mod aggregate;
@@ -14,7 +15,7 @@ pub mod shuffle;
 pub mod shuffle_send;
 pub mod traversal;
 
-/// Op-codes that the built-in kernels are usually deployed under.
+/// The op-codes that built-in kernels are usually deployed under.
 pub mod opcode {
     /// [`super::get`].
     pub const GET: u64 = 0x01;

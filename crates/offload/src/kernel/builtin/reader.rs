@@ -1,8 +1,8 @@
-//! Reading parameters.
+//! Reading the parameters of a kernel from the bytes of a call.
 
 use crate::kernel::CallStatus;
 
-/// Takes fields off the front of hostile bytes.
+/// Takes fields off the front of bytes that come from a peer and may be anything.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
@@ -29,18 +29,18 @@ impl<'a> Reader<'a> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// Nothing must be left.
+    /// Refuses bytes that are left over.
     pub(super) fn end(self) -> Result<(), CallStatus> {
         require(self.0.is_empty())
     }
 }
 
-/// Refuses parameters that do not fulfil a condition.
+/// Refuses parameters that do not meet a condition.
 pub(super) fn require(fulfilled: bool) -> Result<(), CallStatus> {
     if fulfilled { Ok(()) } else { Err(CallStatus::BAD_PARAMS) }
 }
 
-/// The 64-bit word at `at`; zero beyond the end.
+/// The little-endian 64-bit word at `at`; bytes beyond the end count as zero.
 #[inline]
 pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)

@@ -1,11 +1,11 @@
-//! Shuffle: radix partitioning of 8-byte values on their low bits, as they arrive (StRoM §6.4).
+//! Shuffle: radix partitioning of 8-byte values on their low bits while they arrive (StRoM §6.4).
 //!
-//! A histogram, sent first, says how large each of up to 1,024 partitions is and where it lies.
-//! Values then go by RPC WRITE, or by plain WRITE through the receive kernel, each to the next
-//! place of its partition. Where memory takes a call (and in StRoM's card a turn of PCIe), they are
-//! gathered before in a buffer of 16 values for each partition, and what is left in the buffers is
-//! written at the end of each message. Where the card can store them itself, the lines of the
-//! processor's cache gather them: a buffer would be one copy more.
+//! A call first sends a histogram: the size and the address of each of up to 1,024 partitions.
+//! Values then come by RPC WRITE, or by plain WRITE through the receive kernel, and each goes to
+//! the next place of its partition. Where a memory access costs a call (in StRoM's card a PCIe
+//! transaction), a buffer of 16 values for each partition gathers them first, and the end of each
+//! message writes out what the buffers hold. Where the card can store values directly, the
+//! processor's cache lines gather them, and a buffer would only add a copy.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use super::column::Rows;
 use super::reader::{Reader, require};
 use crate::kernel::{CallStatus, Context, Passing, Scatter, Tap, TapIo, Verdict};
 
-/// Low bits that choose a partition, at most: 1,024 partitions.
+/// The most low bits of a value that choose its partition: 1,024 partitions.
 pub const BITS_MAX: u8 = 10;
 /// Values that a partition's buffer holds.
 pub const BUFFER: usize = 16;
@@ -22,26 +22,26 @@ pub const PARAMS_LEN: usize = 16;
 /// Bytes of a [`Partition`] in a histogram.
 pub const PARTITION_LEN: usize = 16;
 
-/// What a call asks for.
+/// What a call does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Ask {
-    /// The payload is a histogram: [`Partition`]s, 2^bits of them.
+    /// The payload is a histogram: 2^bits [`Partition`]s.
     Histogram = 0,
     /// The payload is values.
     Values = 1,
-    /// Report only.
+    /// There is no payload: the call only reports.
     Report = 2,
 }
 
 /// A call's parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
-    /// What is asked.
+    /// What the call does.
     pub ask: Ask,
-    /// For a histogram: low bits that choose the partition.
+    /// For a histogram: the number of low bits that choose a partition.
     pub bits: u8,
-    /// Which histogram: several may be used at once.
+    /// The histogram that the call uses; several may be in use at once.
     pub session: u32,
 }
 
@@ -49,7 +49,7 @@ impl Params {
     /// Reads parameters.
     ///
     /// # Errors
-    /// [`CallStatus::BAD_PARAMS`].
+    /// [`CallStatus::BAD_PARAMS`] if the bytes are no valid parameters.
     pub fn parse(bytes: &[u8]) -> Result<Params, CallStatus> {
         let mut reader = Reader(bytes);
         let ask = match reader.u8()? {
@@ -75,17 +75,17 @@ impl Params {
     }
 }
 
-/// A partition: where it lies, how many values fit; address u64, values u64 in a histogram.
+/// A partition. In a histogram: address u64, values u64, little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Partition {
     /// Address, in granted memory.
     pub address: u64,
-    /// Values that fit.
+    /// The number of values that fit.
     pub values: u64,
 }
 
 impl Partition {
-    /// Partitions of these sizes, one behind the other from `address` on: a histogram's bytes.
+    /// The bytes of a histogram: partitions of these sizes, one after the other from `address` on.
     pub fn histogram(address: u64, sizes: &[u64]) -> Vec<u8> {
         let mut at = address;
         let mut out = Vec::with_capacity(sizes.len() * PARTITION_LEN);
@@ -98,26 +98,26 @@ impl Partition {
     }
 }
 
-/// Partitions, at most.
+/// The most partitions.
 const PARTITIONS: usize = 1 << BITS_MAX;
 
-/// A partition at work: where its next value goes, and where it ends.
+/// A partition in use: the addresses of its next value and of its end.
 #[derive(Clone, Copy, Default, Debug)]
 struct Slot {
     next: u64,
     end: u64,
 }
 
-/// The partitions' buffers.
+/// The buffers of the partitions.
 ///
-/// Each is the image of a block of memory, so that every block but the first and the last is
-/// written whole. They are made when the first value needs one.
+/// A buffer is the image of an aligned block of memory, so every block but a partition's first and
+/// last is written whole. Buffers are allocated when the first value needs one.
 #[derive(Clone, Default, Debug)]
 struct Buffers(Vec<Block>);
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Block {
-    /// Where its first value goes.
+    /// The address of its first value.
     to: u64,
     len: usize,
     values: [[u8; 8]; BUFFER],
@@ -128,7 +128,7 @@ impl Block {
         self.values[..self.len].as_flattened()
     }
 
-    /// Empties it, if there is anything in it.
+    /// Empties the block and returns what it held; `None` if it was empty.
     fn take(&mut self) -> Option<Block> {
         let full = (self.len > 0).then_some(*self);
         self.len = 0;
@@ -137,7 +137,7 @@ impl Block {
 }
 
 impl Buffers {
-    /// Adds a partition's next value; returns what is to be written then.
+    /// Adds the next value of a partition. Returns the block if it must be written now.
     fn add(&mut self, partition: usize, to: u64, value: [u8; 8]) -> Option<Block> {
         if self.0.is_empty() {
             self.0.resize(PARTITIONS, Block::default());
@@ -153,23 +153,24 @@ impl Buffers {
     }
 }
 
-/// A histogram, and how far its partitions are.
+/// A histogram, and how far each partition has been filled.
 #[derive(Clone, Debug)]
 pub struct Shuffle {
-    /// As many as there can be, so that no value has to be asked whether there is one for it.
+    /// As many slots as there can be partitions, so that an index needs no check.
     slots: Box<[Slot; PARTITIONS]>,
     mask: usize,
-    /// The sum of the addresses where partitions begin.
+    /// The sum of the partitions' first addresses.
     begin: u64,
     overflowed: u64,
     buffers: Buffers,
 }
 
 impl Shuffle {
-    /// The shuffle that a histogram describes.
+    /// The shuffle for a histogram of 2^`bits` partitions.
     ///
     /// # Errors
-    /// [`CallStatus::BAD_PARAMS`]: not 2^`bits` partitions, or one that no address space holds.
+    /// [`CallStatus::BAD_PARAMS`] if `bits` is above [`BITS_MAX`], if the histogram does not have
+    /// 2^`bits` partitions, or if a partition exceeds the address space.
     pub fn new(bits: u8, histogram: &[u8]) -> Result<Shuffle, CallStatus> {
         require(bits <= BITS_MAX && histogram.len() == PARTITION_LEN << bits)?;
         let mut slots = Box::new([Slot::default(); PARTITIONS]);
@@ -184,10 +185,10 @@ impl Shuffle {
         Ok(Shuffle { slots, mask, begin, overflowed: 0, buffers })
     }
 
-    /// Partitions values, whole ones.
+    /// Writes whole 8-byte values to their partitions.
     ///
     /// # Errors
-    /// Those of [`Scatter::write`]; what was gathered for that place is lost.
+    /// Those of [`Scatter::write`]. Values that were gathered for the failed block are lost.
     #[inline(always)]
     pub fn push(&mut self, values: &[u8], out: &mut Scatter<'_>) -> Result<(), CallStatus> {
         let mask = self.mask % PARTITIONS;
@@ -200,12 +201,12 @@ impl Shuffle {
         Ok(())
     }
 
-    /// What is left in the buffers, which are empty then.
+    /// Empties the buffers, and returns the blocks that held values.
     fn rest(&mut self) -> impl Iterator<Item = Block> {
         self.buffers.0.iter_mut().filter_map(Block::take)
     }
 
-    /// Values written to partitions, and values that did not fit.
+    /// The number of values written to partitions, and the number of values that did not fit.
     pub fn counts(&self) -> (u64, u64) {
         (sum_of_next(&*self.slots).wrapping_sub(self.begin) / 8, self.overflowed)
     }
@@ -215,8 +216,8 @@ fn partition(value: [u8; 8], mask: usize) -> usize {
     u64::from_le_bytes(value) as usize & mask
 }
 
-/// Where each value goes that fits, and the value. Those that are taken from this count as written,
-/// others in `overflowed`.
+/// The address of each value that fits its partition, and the value. Each item taken counts as
+/// written; a value that does not fit is counted in `overflowed`.
 #[inline(always)]
 fn place(
     slots: &mut [Slot; PARTITIONS],
@@ -240,31 +241,31 @@ fn sum_of_next(slots: &[Slot]) -> u64 {
     slots.iter().fold(0, |sum, slot| sum.wrapping_add(slot.next))
 }
 
-/// Histograms at once, at most.
+/// The most histograms in use at once.
 const SESSIONS_MAX: usize = 64;
 
-/// The kernel, by RPC WRITE and as a receive kernel.
+/// The kernel, called by RPC WRITE and as a receive kernel. Its clones share their histograms.
 #[derive(Clone, Debug, Default)]
 pub struct Shuffles {
     sessions: Arc<Mutex<Vec<(u32, Shuffle)>>>,
 }
 
 impl Shuffles {
-    /// A kernel without a histogram.
+    /// A kernel without histograms.
     pub fn new() -> Shuffles {
         Shuffles::default()
     }
 
-    /// Lets the host, or a kernel, use a session's shuffle.
+    /// Calls `act` with a session's shuffle; `None` if the session has no histogram.
     pub fn with<R>(&self, session: u32, act: impl FnOnce(&mut Shuffle) -> R) -> Option<R> {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.iter_mut().find(|(id, _)| *id == session).map(|(_, shuffle)| act(shuffle))
     }
 
-    /// Begins a session, or begins it anew.
+    /// Sets a session's shuffle, and replaces an earlier one.
     ///
     /// # Errors
-    /// [`CallStatus::MEMORY`]: there are too many.
+    /// [`CallStatus::MEMORY`] if too many sessions have a histogram.
     pub fn begin(&self, session: u32, shuffle: Shuffle) -> Result<(), CallStatus> {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         match sessions.iter().position(|(id, _)| *id == session) {
@@ -275,12 +276,12 @@ impl Shuffles {
         Ok(())
     }
 
-    /// One invocation. The result is values written u64 and values that did not fit u64, both
-    /// since the histogram.
+    /// Runs one invocation. The result counts values since the histogram: values written u64,
+    /// values that did not fit u64.
     ///
     /// # Errors
-    /// [`CallStatus::NOT_FOUND`]: no histogram was sent; [`CallStatus::TOO_LONG`]: values did not
-    /// fit their partition.
+    /// [`CallStatus::NOT_FOUND`] if the session has no histogram, [`CallStatus::TOO_LONG`] if
+    /// values did not fit their partitions.
     pub async fn run(self, context: Context) -> Result<(), CallStatus> {
         let Params { ask, bits, session } = context.params(Params::parse).await?;
         match ask {
@@ -340,8 +341,8 @@ impl Shuffles {
         Ok(())
     }
 
-    /// The receive kernel: values of plain WRITEs go to their partitions instead of where the
-    /// WRITE says.
+    /// The receive kernel: values of plain WRITEs go to their partitions in place of the WRITE's
+    /// address.
     pub fn tap(&self, session: u32) -> Box<dyn Tap> {
         Box::new(ShuffleTap { shuffles: self.clone(), session })
     }
@@ -369,7 +370,8 @@ impl Tap for ShuffleTap {
             }
             shuffle.rest().try_for_each(|block| out.write(block.to, block.bytes()))
         });
-        // Without a histogram, or where a partition is gone, data goes where it was to go.
+        // Without a histogram, or if a partition's memory is gone, data goes to the WRITE's own
+        // address.
         if taken == Some(Ok(())) { Verdict::Take } else { Verdict::Pass }
     }
 }
@@ -400,7 +402,7 @@ mod tests {
     fn values_that_do_not_fit_are_counted() {
         let mut shuffle = Shuffle::new(1, &Partition::histogram(1000, &[2, 0])).unwrap();
         let values: Vec<u8> = [4u64, 1, 6, 8, 3].iter().flat_map(|v| v.to_le_bytes()).collect();
-        // (A part of a value behind them is none.)
+        // An incomplete value at the end is ignored.
         let values = [values, vec![0; 7]].concat();
         let placed = places(&mut shuffle, &values);
         assert_eq!(placed, [(1000, 4u64.to_le_bytes()), (1008, 6u64.to_le_bytes())]);
@@ -416,7 +418,7 @@ mod tests {
 
     #[test]
     fn blocks_are_written_whole_but_for_the_first_and_the_last() {
-        // From the fourth place of a block on, and from the middle of a word on.
+        // Partitions that begin at the fourth place of a block, and in the middle of a word.
         for (begin, lengths) in [(1024 + 24, vec![13, 16, 11]), (1024 + 3, vec![16, 16, 8])] {
             let mut buffers = Buffers::default();
             let mut written = Vec::new();

@@ -1,8 +1,8 @@
-//! Shuffle on the sending side: values of the own memory are partitioned among queue pairs, and so
-//! among machines (StRoM §6.4, footnote 9). Called by the host itself.
+//! Shuffle on the sending side: partitions values of local memory among queue pairs, and so among
+//! machines (StRoM §6.4, footnote 9). The local host calls it.
 //!
-//! Each partition has a buffer of a kilobyte, which leaves by RDMA WRITE when it is full: more than
-//! on the receiving side, since a packet costs more than a memory access.
+//! Each partition has a buffer of one kilobyte that is sent by RDMA WRITE when it is full. It is
+//! larger than on the receiving side, since a packet costs more than a memory access.
 
 use remora_nic::queue::Remote;
 
@@ -13,32 +13,32 @@ use crate::kernel::{CallStatus, Context};
 pub const PARAMS_LEN: usize = 16;
 /// Bytes of a [`Target`].
 pub const TARGET_LEN: usize = 24;
-/// Low bits that choose a target, at most: 64 targets.
+/// The most low bits of a value that choose its target: 64 targets.
 pub const BITS_MAX: u8 = 6;
-/// Bytes that leave at a time.
+/// Bytes of one RDMA WRITE.
 const BUFFER: usize = 1024;
-/// Bytes read at a time.
+/// Bytes of memory that are read at a time.
 const READ: usize = 4096;
 
-/// Where a partition goes.
+/// The destination of a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// The queue pair of ours, in the invocation's protection domain.
+    /// A queue pair of this card, in the invocation's protection domain.
     pub qpn: u32,
-    /// Where it is to be written at that queue pair's peer.
+    /// The destination in the memory of that queue pair's peer.
     pub to: Remote,
-    /// Values that fit there.
+    /// The number of values that fit there.
     pub values: u64,
 }
 
-/// What is partitioned, and where it goes.
+/// The values, and their destinations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Params {
-    /// The values' address, in granted memory.
+    /// The address of the values, in granted memory.
     pub address: u64,
-    /// How many there are.
+    /// The number of values.
     pub values: u32,
-    /// 2^bits of them.
+    /// The targets: a power of two, at most 64.
     pub targets: Vec<Target>,
 }
 
@@ -46,7 +46,7 @@ impl Params {
     /// Reads parameters.
     ///
     /// # Errors
-    /// [`CallStatus::BAD_PARAMS`].
+    /// [`CallStatus::BAD_PARAMS`] if the bytes are no valid parameters.
     pub fn parse(bytes: &[u8]) -> Result<Params, CallStatus> {
         let mut reader = Reader(bytes);
         let (address, values, bits) = (reader.u64()?, reader.u32()?, reader.u32()?);
@@ -77,11 +77,11 @@ impl Params {
     }
 }
 
-/// The kernel. Its result is the number of values that each target got, u64 each, when all are
-/// acknowledged.
+/// The kernel, called by the local host. It ends when all WRITEs are acknowledged; the result is
+/// the number of values that each target got, u64 each.
 ///
 /// # Errors
-/// [`CallStatus::TOO_LONG`]: values did not fit a target; those before are there.
+/// [`CallStatus::TOO_LONG`] if values did not fit a target. Values before them have been sent.
 pub async fn shuffle_send(context: Context) -> Result<(), CallStatus> {
     let Params { address, values, mut targets } = context.params(Params::parse).await?;
     let mask = targets.len() as u64 - 1;

@@ -1,29 +1,30 @@
-//! Traversal of linked structures, with all parameters of StRoM's Table 2.
+//! Traversal of linked structures, with all parameters of StRoM's Table 2 (StRoM §6.2).
 //!
-//! Positions are in units of 4 bytes, keys and pointers have 8. An element matches if
-//! `key PREDICATE element's key` holds for a key that the mask names, the lowest first. A match
-//! leads to the value, or, in a structure of several levels (trees, skip lists), `descents` times
-//! to an element of the next level first. A null pointer ends the search.
+//! Positions count units of 4 bytes; keys and pointers have 8 bytes. An element matches if `key
+//! PREDICATE element's key` holds for one of the keys that the mask names, tested from the lowest
+//! position up. In a structure of several levels (trees, skip lists), the first `descents` matches
+//! each lead to an element of the next level, and the match after them leads to the value. A null
+//! pointer ends the search.
 
 use super::reader::{Reader, require, word};
 use crate::kernel::{CallStatus, Context};
 
-/// Bytes of the longest element (§6.2).
+/// The longest element in bytes (StRoM §6.2).
 pub const ELEMENT_MAX: usize = 64;
 /// Bytes of [`Params`].
 pub const PARAMS_LEN: usize = 40;
 
-/// How the key asked for and an element's key are compared.
+/// The comparison of the requested key with an element's key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Predicate {
-    /// They are equal.
+    /// The keys are equal.
     Equal = 0,
-    /// The key asked for is less.
+    /// The requested key is less.
     LessThan = 1,
-    /// The key asked for is greater.
+    /// The requested key is greater.
     GreaterThan = 2,
-    /// They differ.
+    /// The keys differ.
     NotEqual = 3,
 }
 
@@ -38,7 +39,7 @@ impl Predicate {
         })
     }
 
-    /// Does it hold?
+    /// Whether the comparison holds.
     #[inline]
     pub fn holds(self, key: u64, elements: u64) -> bool {
         match self {
@@ -50,41 +51,42 @@ impl Predicate {
     }
 }
 
-/// Table 2, and what the paper leaves open: the element's length, levels, and a bound.
+/// The parameters of StRoM's Table 2, and those that the paper leaves open: the element's length,
+/// levels, and a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
-    /// `remoteAddress`: the initial element.
+    /// `remoteAddress`: the address of the first element, in granted memory.
     pub address: u64,
-    /// `valueSize`: bytes of the value.
+    /// `valueSize`: the value's length in bytes.
     pub value_len: u32,
     /// `key`: the key to look for.
     pub key: u64,
-    /// `keyMask`: where in an element keys are: bit i for position i.
+    /// `keyMask`: the positions of keys in an element; bit i stands for position i.
     pub key_mask: u16,
-    /// `predicateOpCode`.
+    /// `predicateOpCode`: how keys are compared.
     pub predicate: Predicate,
-    /// `valuePtrPosition`.
+    /// `valuePtrPosition`: the position of the value's pointer.
     pub value_position: u8,
-    /// `isRelativePosition`: the value pointer's position counts from the key that matched.
+    /// `isRelativePosition`: the position of the value's pointer counts from the matching key.
     pub relative: bool,
-    /// `nextElementPtrPos`, if `nextElementPtrValid`.
+    /// `nextElementPtrPos`; `None` if `nextElementPtrValid` is not set.
     pub next_position: Option<u8>,
-    /// Bytes of an element, at most 64.
+    /// Bytes of an element, at most [`ELEMENT_MAX`].
     pub element_len: u8,
-    /// Levels above the one that holds values: so many matches lead to further elements.
+    /// Levels above the one that holds values: that many matches lead to further elements.
     pub descents: u8,
-    /// How keys are compared in those upper levels.
+    /// How keys are compared in the levels above.
     pub descent_predicate: Predicate,
-    /// In upper levels, the next-element pointer leads a level down, too: the last child of a
+    /// In the levels above, the next-element pointer leads a level down, like the last child of a
     /// tree's node.
     pub next_descends: bool,
-    /// Elements that are looked at, at most; zero: 65,536.
+    /// The most elements that are read; 0 means 65,536.
     pub elements_max: u32,
 }
 
 impl Params {
-    /// A list, or a chain of hash-table entries, of elements of the paper's Figure 6: key, next
-    /// pointer, value pointer.
+    /// Parameters for a list, or a chain of hash-table entries, with the elements of StRoM's
+    /// Figure 6: key, next pointer, value pointer.
     pub fn list(address: u64, key: u64, value_len: u32) -> Params {
         Params {
             address,
@@ -106,7 +108,8 @@ impl Params {
     /// Reads parameters.
     ///
     /// # Errors
-    /// [`CallStatus::BAD_PARAMS`]: unknown predicates or flags, or positions outside the element.
+    /// [`CallStatus::BAD_PARAMS`] for unknown predicates or flags, and for positions outside of
+    /// the element.
     pub fn parse(bytes: &[u8]) -> Result<Params, CallStatus> {
         let mut reader = Reader(bytes);
         let (address, key) = (reader.u64()?, reader.u64()?);
@@ -165,7 +168,7 @@ impl Params {
         out
     }
 
-    /// What an element leads to.
+    /// Where an element leads.
     #[inline]
     fn judge(&self, element: &[u8], predicate: Predicate) -> Lead {
         let mut mask = self.key_mask;
@@ -181,18 +184,19 @@ impl Params {
     }
 }
 
-/// Where an element leads to.
+/// Where an element leads.
 enum Lead {
-    /// A key matched: its pointer.
+    /// A key matches: the pointer beside it.
     Match(u64),
-    /// None did: the next element.
+    /// No key matches: the pointer to the next element.
     Next(u64),
 }
 
-/// The kernel.
+/// The kernel, called by RPC: the result is the value.
 ///
 /// # Errors
-/// [`CallStatus::NOT_FOUND`] where the structure ends, [`CallStatus::BUDGET`] where it does not.
+/// [`CallStatus::NOT_FOUND`] if the structure ends without a match, [`CallStatus::BUDGET`] if the
+/// limit of elements is reached.
 pub async fn traversal(context: Context) -> Result<(), CallStatus> {
     let params = context.params(Params::parse).await?;
     let elements_max = if params.elements_max == 0 { 1 << 16 } else { params.elements_max };

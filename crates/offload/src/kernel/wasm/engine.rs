@@ -1,4 +1,4 @@
-//! The compiler, and what every module may link to.
+//! The compiler, and the functions that every module may import.
 
 use std::sync::OnceLock;
 
@@ -9,12 +9,12 @@ use super::guest::Guest;
 use super::imports;
 use super::limits::MEMORY_MAX;
 
-/// Bytes of native stack that a guest may use; what it calls of the host uses a little more.
+/// Bytes of native stack for a guest; host functions that it calls use a little more.
 const GUEST_STACK: usize = 64 << 10;
-/// Bytes of a stack of its own.
+/// Bytes of the stack of an instance that can be suspended.
 const STACK: usize = 256 << 10;
 
-/// What all modules of the process share; they share no state.
+/// What all modules of the process share. It holds no state of a module.
 pub(super) struct Host {
     pub(super) engine: Engine,
     /// For instances that run as a plain call.
@@ -26,7 +26,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// The process's, made when the first module is loaded.
+    /// The host of this process, created when the first module is loaded.
     pub(super) fn get() -> Result<&'static Host, LoadError> {
         static HOST: OnceLock<Result<Host, String>> = OnceLock::new();
         let host = HOST.get_or_init(|| Host::new().map_err(|error| format!("{error:#}")));
@@ -48,19 +48,19 @@ impl Host {
 
 fn config() -> Config {
     let mut config = Config::new();
-    // Guests that can be suspended; counted instructions; no signals.
+    // Guests can be suspended, instructions are counted, and no signal handlers are installed.
     config.async_support(true).consume_fuel(true).signals_based_traps(false);
     config.async_stack_size(STACK).max_wasm_stack(GUEST_STACK);
-    // All of a memory's address space at once, so that growing copies nothing.
+    // Reserves the whole address range of a memory at once, so that growth copies nothing.
     config.memory_reservation(MEMORY_MAX as u64).memory_reservation_for_growth(0);
     config.memory_guard_size(0).memory_init_cow(false).memory_may_move(false);
-    // One instruction of these does any amount of work, and counts as one.
+    // One bulk instruction may do any amount of work but counts as one.
     config.wasm_bulk_memory(false);
     config.wasm_memory64(false).wasm_multi_memory(false);
-    // The same results on every machine.
+    // Results are the same on every machine.
     config.wasm_relaxed_simd(false).cranelift_nan_canonicalization(true);
     config.cranelift_opt_level(OptLevel::Speed);
-    // Nobody reads a guest's backtraces.
+    // Backtraces of guests are not used.
     config.wasm_backtrace(false).generate_address_map(false).native_unwind_info(false);
     config
 }

@@ -1,56 +1,56 @@
-//! Why a module is not loaded, and how a guest's call ends before its time.
+//! Why a module cannot be loaded, and how the host ends a guest's call early.
 
 use thiserror::Error;
 
 use super::limits::MODULE_MAX;
 use crate::kernel::CallStatus;
 
-/// Why a module was not loaded.
+/// Why a module cannot be loaded.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LoadError {
-    /// Too long.
+    /// The module is too long.
     #[error("the module has {0} bytes; a kernel may have {MODULE_MAX}")]
     TooBig(usize),
-    /// No module, or one that uses what is not offered (bulk memory, say).
-    #[error("this is no WebAssembly module that can be run here: {0}")]
+    /// The bytes are no module, or use a feature that is not offered, such as bulk memory.
+    #[error("this is not a WebAssembly module that can run here: {0}")]
     Invalid(String),
-    /// An import that the card does not offer.
-    #[error("the module imports `{0}`, which is not offered")]
+    /// The module imports something that the card does not offer.
+    #[error("the module imports `{0}`, which the card does not offer")]
     Import(String),
-    /// An import of another type than it has.
-    #[error("the module imports something with another type than it has: {0}")]
+    /// The module imports a function with another type than the function has.
+    #[error("the module imports a function with a wrong type: {0}")]
     ImportType(String),
-    /// No entry.
+    /// The module has no entry.
     #[error("the module exports no function `kernel` without parameters that returns an i32")]
     NoKernel,
-    /// Something else than a function as `tap`.
+    /// The module exports something else than a function as `tap`.
     #[error(
-        "the module exports a `tap` that is no function without parameters that returns an i32"
+        "the module exports `tap`, but not as a function without parameters that returns an i32"
     )]
     BadTap,
-    /// It is to be bound to a stream, and is no tap.
+    /// The module cannot be bound to a stream, since it exports no `tap`.
     #[error(
         "the module exports no function `tap`: it can be called, and not bound to a stream of \
          WRITEs"
     )]
     NoTap,
-    /// It is to be bound to a stream, and cannot begin.
+    /// The module cannot be bound to a stream, since its instance cannot be created.
     #[error("the module cannot be started: {0}")]
     Start(CallStatus),
-    /// More memory than it may have.
+    /// The module needs more memory than its limits allow.
     #[error("the module begins with {wanted} bytes of memory; this kernel may have {limit}")]
     Memory {
-        /// What it wants.
+        /// The bytes that the module begins with.
         wanted: u64,
-        /// What it may have.
+        /// The bytes that its limits allow.
         limit: usize,
     },
-    /// A larger table than it may have.
+    /// The module needs a larger table than its limits allow.
     #[error("the module begins with a table of {wanted} elements; this kernel may have {limit}")]
     Table {
-        /// What it wants.
+        /// The elements that the module begins with.
         wanted: u64,
-        /// What it may have.
+        /// The elements that its limits allow.
         limit: usize,
     },
     /// This machine cannot run WebAssembly.
@@ -58,12 +58,12 @@ pub enum LoadError {
     Engine(String),
 }
 
-/// The end of an invocation that is not the guest's to decide.
+/// The host ends the invocation with this status.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("{0}")]
 pub(super) struct Ended(pub(super) CallStatus);
 
-/// A trial has come to something that has to wait, or that could not be undone.
+/// A trial would have to wait, or to do something that cannot be undone.
 #[derive(Clone, Copy, Debug, Error)]
-#[error("to be begun again")]
+#[error("the trial was undone: the invocation begins again")]
 pub(super) struct Again;

@@ -1,4 +1,4 @@
-//! What the host keeps for an instance.
+//! The host's state for an instance.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,25 +10,25 @@ use super::limits::ModuleLimits;
 use super::loan::Loan;
 use crate::kernel::{CallStatus, Context, Passing};
 
-/// Bytes of memory that all instances of the process may have together.
+/// The most bytes of memory that all instances of the process have together.
 pub const TOTAL_MEMORY: usize = 4 << 30;
 
-/// What they have.
+/// The bytes of memory that all instances have now.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
-/// The host's side of an instance.
+/// The host's state for an instance.
 #[derive(Debug)]
 pub(super) struct Guest {
-    /// The invocation; the one before, between two.
+    /// The current invocation; between two invocations, the earlier one.
     pub(super) context: Context,
-    /// What the module exports as `memory`: not there while it is instantiated.
+    /// The `memory` that the module exports; `None` while the module is instantiated.
     pub(super) memory: Option<Memory>,
     pub(super) payload: Rest,
     /// The payload that passes, if the instance is bound to a stream.
     pub(super) passing: Option<Passing>,
-    /// What is to be written in its place.
+    /// The bytes to write in place of the payload.
     pub(super) replaced: Vec<u8>,
-    /// How functions find what a plain call was polled with.
+    /// How host functions find the context that a plain call was polled with.
     pub(super) loan: Arc<Loan>,
     limits: ModuleLimits,
     bytes: usize,
@@ -41,20 +41,20 @@ impl Guest {
         Guest { context, memory: None, payload, passing, replaced, loan, limits, bytes: 0 }
     }
 
-    /// Begins an invocation.
+    /// Starts an invocation.
     pub(super) fn begin(&mut self, context: Context) {
         self.context = context;
         self.payload.clear();
     }
 
-    /// Shows it a payload that passes.
+    /// Sets the payload that passes.
     pub(super) fn show(&mut self, passing: &Passing, bytes: &[u8]) {
         self.passing = Some(*passing);
         self.payload.give(bytes, &mut []);
         self.replaced.clear();
     }
 
-    /// Appends to what is to be written in place of the payload that passes.
+    /// Appends to the bytes that replace the passing payload.
     pub(super) fn replace(&mut self, with: &[u8]) -> Result<(), CallStatus> {
         if self.replaced.len() + with.len() > self.payload.len() {
             return Err(CallStatus::TOO_LONG);
@@ -64,7 +64,7 @@ impl Guest {
     }
 }
 
-/// Payload that came in one piece, and that the guest takes in smaller ones.
+/// A piece of payload that the guest takes in smaller parts.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     bytes: Vec<u8>,
@@ -72,7 +72,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Takes as much as fits.
+    /// Copies as many bytes as fit into `dst`; returns their number.
     pub(super) fn take(&mut self, dst: &mut [u8]) -> usize {
         let rest = &self.bytes[self.taken..];
         let len = rest.len().min(dst.len());
@@ -85,12 +85,13 @@ impl Rest {
         self.taken == self.bytes.len()
     }
 
-    /// Bytes of the piece, taken or not.
+    /// Bytes of the whole piece, taken or not.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Gives a new piece: what fits goes to `dst`, the rest is kept.
+    /// Starts a new piece: copies what fits into `dst`, and keeps the rest. Returns the number of
+    /// bytes copied.
     pub(super) fn give(&mut self, piece: &[u8], dst: &mut [u8]) -> usize {
         let len = piece.len().min(dst.len());
         dst[..len].copy_from_slice(&piece[..len]);
@@ -105,10 +106,10 @@ impl Rest {
     }
 }
 
-/// A caller's memory and its host side.
+/// A caller's memory and its state in the host.
 ///
 /// # Errors
-/// It has no memory, and asks for something to be put there.
+/// The caller has no memory, although a call passes a place in it.
 pub(super) fn open<'a>(
     caller: &'a mut Caller<'_, Guest>,
 ) -> wasmtime::Result<(&'a mut [u8], &'a mut Guest)> {
@@ -116,10 +117,10 @@ pub(super) fn open<'a>(
     Ok(memory.data_and_store_mut(caller))
 }
 
-/// A range of a guest's memory.
+/// A range of a guest's memory, by offset and length in bytes.
 ///
 /// # Errors
-/// It is not there: a trap, as if the guest had touched it.
+/// The range is outside of the memory: a trap, as if the guest had accessed it.
 pub(super) fn range(memory: &mut [u8], at: u32, len: u32) -> wasmtime::Result<&mut [u8]> {
     let range = memory.get_mut(at as usize..).and_then(|rest| rest.get_mut(..len as usize));
     Ok(range.ok_or(Ended(CallStatus::TRAP))?)

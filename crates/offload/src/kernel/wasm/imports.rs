@@ -1,8 +1,8 @@
-//! What a guest may call: functions of the module `remora`.
+//! The functions that a guest may import, of the module `remora`.
 //!
-//! Addresses of registered memory are u64; places in the guest's own memory, and lengths, are u32.
-//! Functions return 0, or the number of a [`CallStatus`] that says why not; those that return a
-//! length return its negative instead.
+//! Addresses of registered memory are u64; offsets in the guest's own memory, and lengths, are
+//! u32. Functions return 0, or the number of a [`CallStatus`] that says why they failed. Functions
+//! that return a length return the negative number instead.
 //!
 //! | function | does |
 //! |---|---|
@@ -20,18 +20,19 @@
 //! | `granted(index, into)` | [`Context::granted`]: writes 24 bytes (below) |
 //! | `passing(into)` | writes 32 bytes: the payload that passes (below) |
 //!
-//! What `call` writes, little-endian: queue pair u32, bytes that fit the requester's buffer u32,
-//! op-code u64, cookie u64, bytes of parameters u32, zero u32. What `granted` writes: address u64,
-//! length u64, may it be written u64. `read` and `write` take a megabyte at a time.
+//! `call` writes, little-endian: queue pair u32, bytes that fit the requester's buffer u32,
+//! op-code u64, cookie u64, bytes of parameters u32, zero u32. `granted` writes: address u64,
+//! length u64, and 1 if the region may be written, or else 0, u64. `read` and `write` take at most
+//! a megabyte at a time.
 //!
-//! **In a tap**, `payload` takes what passes, and `output` appends to what is written in its place,
-//! no longer than that. What `passing` writes: address in the WRITE u64, queue pair u32, bytes u32,
-//! bytes of the message before it u32, bytes of the whole message u32, was it sent before u32, zero
-//! u32. A receive kernel reads and writes what it was granted; a send kernel reaches no memory. The
-//! other functions are for calls only: a tap that calls them is stopped.
+//! **In a tap**, `payload` takes the bytes that pass, and `output` appends to the bytes that are
+//! written in their place, which may not be longer. `passing` writes: address in the WRITE u64,
+//! queue pair u32, bytes u32, bytes of the message before it u32, bytes of the whole message u32,
+//! whether it was sent before u32, zero u32. A receive kernel reads and writes granted memory; a
+//! send kernel reaches no memory. A tap that calls one of the other functions is stopped.
 //!
-//! What ends an invocation whatever the guest does is not told to it: a spent budget, and a range
-//! outside its own memory.
+//! Two errors end an invocation without a return to the guest: a spent budget, and a range outside
+//! of the guest's own memory.
 
 use remora_nic::queue::Remote;
 use wasmtime::{Caller, Linker, Result};
@@ -43,7 +44,7 @@ use crate::kernel::CallStatus;
 use crate::kernel::context::charge;
 use crate::kernel::invocation::{CHUNK, OBJECT_MAX};
 
-/// The module that they are imported from.
+/// The module that guests import the functions from.
 pub(super) const MODULE: &str = "remora";
 
 /// Bytes that `call` writes.
@@ -55,10 +56,10 @@ const PASSING_LEN: u32 = 32;
 
 macro_rules! offered {
     ($($kind:ident $tap:ident $name:ident($($argument:ident: $type:ty),*);)+) => {
-        /// The functions' names.
+        /// The names of the functions.
         pub(super) const NAMES: &[&str] = &[$(stringify!($name)),+];
 
-        /// Makes them known to instances that can be suspended.
+        /// Defines the functions for instances that can be suspended.
         pub(super) fn offer_suspending(linker: &mut Linker<Guest>) -> Result<()> {
             $(linker.func_wrap_async(MODULE, stringify!($name), |caller, arguments| {
                 Box::new($name(caller, arguments))
@@ -66,7 +67,7 @@ macro_rules! offered {
             Ok(())
         }
 
-        /// Makes them known to instances that run as a plain call.
+        /// Defines the functions for instances that run as a plain call.
         pub(super) fn offer_plain(linker: &mut Linker<Guest>) -> Result<()> {
             $(linker.func_wrap(
                 MODULE,
@@ -80,7 +81,7 @@ macro_rules! offered {
             Ok(())
         }
 
-        /// Makes them known to instances that are bound to streams.
+        /// Defines the functions for instances that are bound to streams.
         pub(super) fn offer_tapping(linker: &mut Linker<Guest>) -> Result<()> {
             $(linker.func_wrap(
                 MODULE,
@@ -94,27 +95,27 @@ macro_rules! offered {
             Ok(())
         }
     };
-    // What has no effect but on results that were not sent yet can be tried.
+    // Functions that only affect results that were not sent yet: a trial can run them.
     (@tried $lent:ident, $call:ident) => {
         $lent.poll_once($call)
     };
-    // Of anything else not even a beginning is made.
+    // Functions with any other effect: a trial ends before they begin.
     (@effect $lent:ident, $call:ident) => {{
         drop(($lent, $call));
         Err::<u32, _>(wasmtime::Error::from(Again))
     }};
-    // What only calls have: their parameters, the way to the requester, and time to wait.
+    // Functions for calls only, which need parameters, a way to the requester, or time to wait.
     (@refused $lent:ident, $call:ident) => {
         refuse($lent, $call)
     };
 }
 
-/// Ends whoever asks for what it is not offered.
+/// Ends the invocation or tap that calls a function it may not use.
 fn refuse<R>(_: Lent, _: impl Future<Output = Result<R>>) -> Result<R> {
     Err(Ended(CallStatus::TRAP).into())
 }
 
-// In a plain call, and in a tap.
+// Columns: in a plain call, in a tap.
 offered! {
     tried refused call(into: u32);
     tried refused params(into: u32, len: u32);
@@ -131,7 +132,7 @@ offered! {
     tried tried passing(into: u32);
 }
 
-/// A status for the guest, or the end.
+/// The status for the guest, or the error that ends the invocation.
 fn status(result: Result<(), CallStatus>) -> Result<u32> {
     match result {
         Ok(()) => Ok(0),
@@ -140,7 +141,7 @@ fn status(result: Result<(), CallStatus>) -> Result<u32> {
     }
 }
 
-/// A length for the guest, a status below zero, or the end.
+/// A length for the guest, a negative status, or the error that ends the invocation.
 fn length(result: Result<usize, CallStatus>) -> Result<i32> {
     match result {
         Ok(len) => Ok(i32::try_from(len).unwrap_or(i32::MAX)),
@@ -148,7 +149,7 @@ fn length(result: Result<usize, CallStatus>) -> Result<i32> {
     }
 }
 
-/// What is read or written at once has the length of an object at most, so that a turn ends.
+/// Limits one read or write to the length of an object, so that a turn ends.
 fn bounded(bytes: &mut [u8]) -> Result<&mut [u8], CallStatus> {
     if bytes.len() > OBJECT_MAX { Err(CallStatus::MEMORY) } else { Ok(bytes) }
 }
@@ -226,7 +227,7 @@ async fn output(mut caller: Caller<'_, Guest>, (from, len): (u32, u32)) -> Resul
         return status(guest.replace(from));
     }
     let context = guest.context;
-    // In pieces, so that what waits on the card stays small.
+    // Appends in pieces, so that little waits on the card.
     let append = async {
         for piece in from.chunks(CHUNK) {
             charge(piece.len()).await?;
@@ -245,7 +246,7 @@ async fn send_to(
     let (memory, guest) = open(&mut caller)?;
     let from = range(memory, from, len)?;
     let (context, to) = (guest.context, Remote { addr, rkey });
-    // In pieces, for the same reason.
+    // Sends in pieces, so that little waits on the card.
     let send = async {
         for (i, piece) in from.chunks(CHUNK).enumerate() {
             let to = Remote { addr: to.addr.wrapping_add((i * CHUNK) as u64), ..to };

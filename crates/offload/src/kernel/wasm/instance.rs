@@ -1,11 +1,11 @@
-//! Instances: how an invocation runs.
+//! Instances of a module, and how an invocation runs in them.
 //!
-//! It begins as a plain call on the card's own stack, [`Plain`], which costs some ten nanoseconds.
-//! That is a trial: memory that is ready at once is read, and results are gathered, but nothing
-//! leaves. If the guest comes to something that has to wait, or to something that cannot be undone,
-//! or has had its turn, the trial is undone and the invocation begins anew as [`Suspending`], on a
-//! stack of its own, where it can stand still anywhere. That costs some hundred nanoseconds, so
-//! the module's later invocations begin there.
+//! An invocation begins as a plain call on the card's own stack, [`Plain`], which costs about ten
+//! nanoseconds. This is a trial: it reads memory that is ready at once and gathers results, but
+//! sends nothing. If the guest has to wait, calls a function that cannot be undone, or has used up
+//! its turn, the trial is undone. The invocation then begins again as [`Suspending`], on a stack
+//! of its own, on which it can be suspended anywhere. This costs some hundred nanoseconds, so
+//! later invocations of the module begin there.
 
 use core::future::{Future, poll_fn};
 use core::mem;
@@ -23,20 +23,20 @@ use super::loan::Loan;
 use crate::kernel::context::{begin_trial, current, end_trial, end_turn};
 use crate::kernel::{CallStatus, Context};
 
-/// Instructions that a guest may run before others get their turn.
+/// Instructions that a guest may run before other invocations get their turn.
 pub const TURN_INSTRUCTIONS: u64 = 1 << 16;
 /// Instructions for each step of the budget.
 pub(super) const STEP_INSTRUCTIONS: u64 = 64;
 
-/// How an invocation ends for its instance.
+/// How an invocation ended, for its instance.
 pub(super) enum End {
-    /// The guest has ended it; there may be another.
+    /// The guest has returned, and the instance can be used again.
     Done(Result<(), CallStatus>),
-    /// By force: the instance is in no state to go on.
+    /// The host has ended the invocation, and the instance cannot be used again.
     Dead(CallStatus),
 }
 
-/// A guest's status; there are no others than fit a byte.
+/// The result of a guest's status. Valid statuses fit a byte.
 fn result(status: u32) -> Result<(), CallStatus> {
     match u8::try_from(status) {
         Ok(0) => Ok(()),
@@ -45,19 +45,20 @@ fn result(status: u32) -> Result<(), CallStatus> {
     }
 }
 
-/// What an error means to the requester.
+/// The status that the requester gets for an error.
 pub(super) fn cause(error: &wasmtime::Error) -> CallStatus {
     match (error.downcast_ref::<Ended>(), error.downcast_ref::<Trap>()) {
         (Some(Ended(status)), _) => *status,
         (_, Some(Trap::OutOfFuel)) => CallStatus::BUDGET,
         (_, Some(_)) => CallStatus::TRAP,
-        // No room for a memory or a stack, or data that lies outside of its memory.
+        // There is no room for a memory or a stack, or the module's data lies outside of its
+        // memory.
         (None, None) => CallStatus::MEMORY,
     }
 }
 
-/// Makes an instance with its function `entry`. A start function runs in here, with so many
-/// instructions.
+/// Creates an instance and finds its function `entry`. A start function runs here, with a limited
+/// number of instructions.
 async fn instantiate(
     module: &Linked,
     (code, entry): (&InstancePre<Guest>, &str),
@@ -84,7 +85,7 @@ pub(super) struct Plain {
     loan: Arc<Loan>,
 }
 
-/// Tries an invocation, by `plain` or an instance made for it; `None` if it was undone.
+/// Tries an invocation in `plain`, or in a new instance. Returns `None` if the trial was undone.
 pub(super) fn attempt(
     plain: &mut Option<Plain>,
     module: &Linked,
@@ -135,9 +136,10 @@ impl Plain {
         self.store.set_fuel(fuel)?;
         let mut results = [ValRaw::u32(0)];
         let (entry, store) = (self.entry.func(), &mut self.store);
-        // SAFETY: the entry is of type `() -> i32`, as its `TypedFunc` has judged, and there is
-        // room for the one result. (The safe call is refused in a store that can be suspended, as
-        // functions that suspend panic outside of such a stack. This instance is linked to none.)
+        // SAFETY: the entry has the type `() -> i32`, as its `TypedFunc` has checked, and there is
+        // room for the one result. (A store that can be suspended refuses the safe call, since
+        // functions that suspend panic outside of such a stack. This instance imports none of
+        // them.)
         let called = self.loan.lend(cx, || unsafe { entry.call_unchecked(store, &mut results) });
         called.map(|()| results[0].get_u32())
     }
@@ -145,13 +147,14 @@ impl Plain {
 
 // --- on a stack of its own ---------------------------------------------------------------------
 
-/// An instance that can be suspended: made by its first poll, and kept between invocations.
+/// An instance that can be suspended. Its first poll creates it, and it serves many invocations.
 pub(super) struct Suspending {
     life: Pin<Box<dyn Future<Output = CallStatus> + Send>>,
     door: Arc<Door>,
 }
 
-/// What the inside tells the outside: nothing, or one more than the guest's status.
+/// Passes the end of an invocation out of the instance's future: 0, or the guest's status plus
+/// one.
 #[derive(Debug, Default)]
 struct Door(AtomicU64);
 
@@ -177,7 +180,7 @@ impl Suspending {
         Suspending { life, door }
     }
 
-    /// Takes the invocation forward that this is polled for, or begins it.
+    /// Runs the invocation that this is polled for, or starts it.
     pub(super) fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<End> {
         if let Poll::Ready(status) = self.life.as_mut().poll(cx) {
             return Poll::Ready(End::Dead(status));
@@ -185,7 +188,7 @@ impl Suspending {
         match self.door.take() {
             Some(status) => Poll::Ready(End::Done(result(status))),
             None => {
-                // Unless it waits for something, it has run its share of instructions.
+                // Unless it waits for something, it has used up its instructions for this turn.
                 end_turn(cx);
                 Poll::Pending
             }
@@ -193,7 +196,7 @@ impl Suspending {
     }
 }
 
-/// The life of an instance, invocation after invocation, until it is ended by force.
+/// Creates an instance and runs one invocation after the other, until the host ends one.
 async fn live(module: &Linked, door: &Door) -> wasmtime::Result<core::convert::Infallible> {
     let (context, left) = current().await.map_err(Ended)?;
     let fuel = left.saturating_mul(STEP_INSTRUCTIONS);
@@ -209,7 +212,7 @@ async fn live(module: &Linked, door: &Door) -> wasmtime::Result<core::convert::I
     }
 }
 
-/// Pending once.
+/// A future that is pending once.
 fn pause() -> impl Future<Output = ()> {
     let mut paused = false;
     poll_fn(move |_| if mem::replace(&mut paused, true) { Poll::Ready(()) } else { Poll::Pending })

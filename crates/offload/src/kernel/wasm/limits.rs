@@ -1,18 +1,18 @@
-//! How much a module may be, and an instance of it have.
+//! The limits of a module and of its instances.
 
 /// The longest module, in bytes.
 pub const MODULE_MAX: usize = 1 << 20;
-/// The most memory that an instance may be allowed, in bytes.
+/// The most memory that a module's limits can allow an instance, in bytes.
 pub(super) const MEMORY_MAX: usize = 16 << 20;
 
-/// How much an instance of a module may have.
+/// What instances of a module may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ModuleLimits {
     /// Bytes of memory; more than 16 MiB count as 16 MiB.
     pub memory: usize,
-    /// Elements of its table (of functions that are called by number).
+    /// Elements of its table of functions.
     pub table: usize,
-    /// Instances that are kept for the queue pairs that have called last.
+    /// The most instances that are kept: those of the queue pairs that called last.
     pub instances: usize,
 }
 

@@ -11,7 +11,7 @@ pub(super) struct Linked {
     pub(super) host: &'static Host,
     pub(super) plain: InstancePre<Guest>,
     pub(super) suspending: InstancePre<Guest>,
-    /// If it exports a `tap`.
+    /// For instances that are bound to streams, if the module exports a `tap`.
     pub(super) tapping: Option<InstancePre<Guest>>,
     pub(super) limits: ModuleLimits,
 }

@@ -1,4 +1,4 @@
-//! The way from a plain call of a guest to what that call was polled with.
+//! How host functions find the context with which a guest's plain call was polled.
 
 use core::future::Future;
 use core::pin::pin;
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::error::Again;
 
-/// What a plain call was polled with, for as long as it lasts.
+/// The context with which a plain call was polled, while the call runs.
 #[derive(Debug, Default)]
 pub(super) struct Loan(AtomicPtr<Context<'static>>);
 
-/// Ends a loan, however the call ends.
+/// Ends a loan when it is dropped.
 struct Returned<'a>(&'a Loan);
 
 impl Drop for Returned<'_> {
@@ -29,28 +29,28 @@ impl Loan {
         act()
     }
 
-    /// What is lent now.
+    /// The context that is lent now.
     pub(super) fn current(&self) -> Lent {
         Lent(self.0.load(Ordering::Relaxed))
     }
 }
 
-/// A context that is lent, or null. It does not leave the host function that asked for it.
+/// A context that is lent, or null. It is used only inside the host function that asked for it.
 pub(super) struct Lent(*mut Context<'static>);
 
 impl Lent {
-    /// What a future is ready with at once.
+    /// The result of a future that is ready at once.
     ///
     /// # Errors
-    /// It is not ready, or nothing is lent.
+    /// The future is not ready, or no context is lent.
     pub(super) fn poll_once<R>(
         self,
         future: impl Future<Output = wasmtime::Result<R>>,
     ) -> wasmtime::Result<R> {
         // SAFETY: the pointer is null, or leads to the context that `lend` holds exclusively on
-        // this thread's stack until the guest, and so this function of the host that it calls, has
-        // returned. Functions of the host do not call guests, so there is one such reference at a
-        // time. The longer lifetime is given to nobody: `poll` takes any.
+        // this thread's stack until the guest has returned, and so until this host function has.
+        // Host functions do not call guests, so only one such reference exists at a time. The
+        // longer lifetime does not escape: `poll` accepts any lifetime.
         let cx = unsafe { self.0.as_mut() }.ok_or(Again)?;
         match pin!(future).poll(cx) {
             Poll::Ready(result) => result,

@@ -1,4 +1,4 @@
-//! Loading: what is a kernel, and what is refused.
+//! Loading: checks and compiles a module, or says why it is refused.
 
 use std::sync::Arc;
 
@@ -13,19 +13,20 @@ use super::linked::Linked;
 use super::program::ModuleProgram;
 use super::tap::ModuleTap;
 
-/// A page of a guest's memory, in bytes.
+/// Bytes of a page of a guest's memory.
 const PAGE: u64 = 64 << 10;
 
-/// A module that was loaded: checked, compiled, and ready to be deployed, any number of times.
+/// A loaded module: checked, compiled, and ready to be deployed any number of times.
 #[derive(Clone)]
 pub struct Module {
     pub(super) linked: Arc<Linked>,
 }
 
 impl Module {
-    /// Loads a module with the usual [`ModuleLimits`].
+    /// Loads a module with the default [`ModuleLimits`].
     ///
-    /// This compiles it, which takes milliseconds: it is not for the thread that drives a card.
+    /// This compiles the module, which takes milliseconds: do not call it on the thread that
+    /// drives a card.
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -33,7 +34,7 @@ impl Module {
         Module::load_with(bytes, ModuleLimits::default())
     }
 
-    /// Loads a module.
+    /// Loads a module with these limits. See [`Module::load`].
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -58,22 +59,22 @@ impl Module {
         Ok(Module { linked: Arc::new(Linked { host, plain, suspending, tapping, limits }) })
     }
 
-    /// The module as code of a kernel.
+    /// The code of a kernel that runs this module.
     pub fn program(&self) -> ModuleProgram {
         ModuleProgram::new(self.linked.clone())
     }
 
-    /// An instance of the module that is to be bound to a stream of WRITEs: its `tap` is called for
-    /// each payload, with `budget` steps, [`PAYLOAD_STEPS`](super::PAYLOAD_STEPS) at most. It is
-    /// made here, so that this is not for the thread that drives a card.
+    /// An instance of the module to be bound to a stream of WRITEs. Its `tap` is called for each
+    /// payload with `budget` steps, at most [`PAYLOAD_STEPS`](super::PAYLOAD_STEPS). This creates
+    /// the instance: do not call it on the thread that drives a card.
     ///
     /// # Errors
-    /// The module exports no `tap`, or its instance cannot be made.
+    /// The module exports no `tap`, or its instance cannot be created.
     pub fn tap(&self, budget: u64) -> Result<ModuleTap, LoadError> {
         ModuleTap::new(&self.linked, budget)
     }
 
-    /// What its instances may have.
+    /// The limits of the module's instances.
     pub fn limits(&self) -> ModuleLimits {
         self.linked.limits
     }
@@ -98,7 +99,7 @@ fn judge_exports(module: &wasmtime::Module) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Is it a function without parameters that returns an i32?
+/// Whether an export is a function without parameters that returns an i32.
 fn is_entry(export: ExternType) -> bool {
     let ExternType::Func(function) = export else { return false };
     let mut results = function.results();

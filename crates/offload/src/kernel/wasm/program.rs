@@ -1,4 +1,4 @@
-//! A module's instances, and which invocation is whose.
+//! A module as the code of a kernel: its instances, and which of them serves which queue pair.
 
 use core::task::{self, Poll};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::kernel::{CallStatus, Context, Program};
 pub struct ModuleProgram {
     module: Arc<Linked>,
     slots: Vec<Slot>,
-    /// An invocation has had to be suspended.
+    /// An earlier invocation had to be suspended, so new ones begin that way.
     suspends: bool,
-    /// Invocations so far: when a slot was used last.
+    /// The number of invocations so far, which says when a slot was used last.
     clock: u64,
 }
 
@@ -22,7 +22,7 @@ pub struct ModuleProgram {
 struct Slot {
     plain: Option<Plain>,
     suspending: Option<Suspending>,
-    /// The queue pair that it serves.
+    /// The queue pair that the instance serves.
     qpn: u32,
     used: u64,
     state: SlotState,
@@ -33,7 +33,7 @@ enum SlotState {
     #[default]
     Idle,
     Running,
-    /// The guest has ended the invocation itself.
+    /// The guest has returned.
     Done,
 }
 
@@ -66,8 +66,9 @@ impl ModuleProgram {
         ModuleProgram { module, slots: Vec::new(), suspends: false, clock: 0 }
     }
 
-    /// A slot for a call by a queue pair: the one that serves it, else one without an instance,
-    /// else the one that was not used for longest, whose instance goes.
+    /// The slot for a call on a queue pair: the one that serves it, or else an idle one without an
+    /// instance, or else a new one, or at the limit the least recently used one, whose instance is
+    /// dropped.
     fn slot_for(&mut self, qpn: u32) -> usize {
         if let Some(at) = self.slots.iter().position(|slot| slot.serves(qpn)) {
             return at;
@@ -109,7 +110,7 @@ impl Program for ModuleProgram {
     fn stop(&mut self, cell: u32) {
         let kept = self.module.limits.instances;
         if let Some(slot) = self.slots.get_mut(cell as usize) {
-            // What was ended by others, or died, is in no state to go on.
+            // An instance that did not return cannot be used again.
             if slot.state != SlotState::Done || cell as usize >= kept {
                 slot.clear();
             }
@@ -123,7 +124,7 @@ impl Program for ModuleProgram {
 }
 
 impl ModuleProgram {
-    /// Takes an invocation forward.
+    /// Runs an invocation further.
     fn go_on(&mut self, cell: u32, cx: &mut task::Context<'_>) -> Poll<Result<(), CallStatus>> {
         let Some(slot) = self.slots.get_mut(cell as usize) else {
             return Poll::Ready(Err(CallStatus::TRAP));

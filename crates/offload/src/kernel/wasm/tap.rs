@@ -1,13 +1,13 @@
-//! A module that is bound to a stream of WRITEs: a bump in the wire (StRoM §3.4).
+//! A module that is bound to a stream of WRITEs: a bump in the wire (StRoM §3.2).
 //!
-//! Its export `tap: () -> i32` is called for each payload, and returns what is to become of it: 0,
-//! it is written; 1, what it has put out is written instead; 2, it is written nowhere; or the
-//! negative of a status. One instance sees the whole stream, whichever queue pairs it comes by, and
-//! its globals last as long as the binding. It answers nobody: what a call is to find, by the
-//! module's `kernel`, belongs into granted memory.
+//! The card calls the module's export `tap: () -> i32` for each payload. The return value decides
+//! what is written: 0, the payload; 1, the guest's output instead; 2, nothing; or a negative
+//! status. One instance sees the whole stream, from all queue pairs, and its globals last as long
+//! as the binding. A tap has no requester to answer: results for calls of the module's `kernel`
+//! belong into granted memory.
 //!
-//! Each payload has a budget. What does not end with a verdict (a trap, a status, a spent budget)
-//! ends the tap: its WRITE goes on as if there were none, and so do all later ones.
+//! Each payload has a budget. A trap, a status or a spent budget stops the tap: this WRITE and all
+//! later ones pass unchanged.
 
 use core::task::{self, Waker};
 
@@ -22,16 +22,16 @@ use crate::kernel::invocation::{Invocation, Pool};
 use crate::kernel::turn::Turn;
 use crate::kernel::{CallStatus, Context, Passing, Tap, TapIo, Verdict};
 
-/// Steps that a payload is worth, at most: with 64 instructions each, 64 for each byte of the
-/// longest packet.
+/// The most steps for one payload. With 64 instructions each, these are 64 instructions for each
+/// byte of the longest packet.
 pub const PAYLOAD_STEPS: u64 = 4096;
 
-/// An instance that is bound, or to be bound, to a stream.
+/// An instance that is, or will be, bound to a stream.
 pub struct ModuleTap {
     instance: Plain,
     /// Steps for each payload.
     budget: u64,
-    /// Whose budget and grants accesses to memory are judged by.
+    /// The invocation that stands for the tap in checks of budget and grants.
     invocation: Option<Invocation>,
     failed: Option<CallStatus>,
 }
@@ -48,12 +48,12 @@ impl ModuleTap {
     }
 }
 
-/// What stands for a call where there is none.
+/// The call that stands for a payload, which belongs to no call.
 fn call(passing: &Passing) -> Call {
     Call { qpn: passing.qpn, pd: passing.pd, opcode: 0, header: Header::default() }
 }
 
-/// Lets an instance look at a payload.
+/// Calls the instance's `tap` with a payload.
 fn look(
     instance: &mut Plain,
     budget: u64,
@@ -88,7 +88,7 @@ impl Tap for ModuleTap {
         let turn = Turn {
             io: &mut *io.io,
             invocation,
-            // It has no results, and a trial that cannot be undone is none.
+            // A tap has no results, so it needs no buffers.
             buffers: &mut Pool::new(0),
             grants: io.grants,
             timing: None,
@@ -119,7 +119,7 @@ impl Tap for ModuleTap {
             Ok(Verdict::Replace) if guest.replaced.len() == bytes.len() => {
                 bytes.copy_from_slice(&guest.replaced);
             }
-            // A packet that is on its way has the length that it has.
+            // A packet that is sent cannot change its length.
             Ok(_) => self.failed = Some(CallStatus::TRAP),
             Err(status) => self.failed = Some(status),
         }

@@ -1,4 +1,7 @@
 //! The virtual machine: booted, commanded, and gone when it is dropped.
+//!
+//! Whether this computer can have one is for `scripts/rxe-vm.sh` to say (exit status 77: it cannot).
+//! `stage_rxe` in `ci.sh` makes a skipped stage of that, or a failed one under CI.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,7 +1,10 @@
 //! Memory, as the card sees it: foreign, translated and checked.
 //!
 //! - [`Memory`] is the trait by which the card reaches the driver's bytes.
-//! - [`key`] says what a key permits; [`region`] and [`window`] say which bytes it opens.
+//! - [`key`] says what a key permits; [`region`] says which bytes it opens, and ends keys.
+//! - [`window`] has the kinds of memory window; `binding` binds windows to regions, unbinds them and
+//!   checks accesses through them.
+//! - `through_key` reads, writes and fetches bytes through a key.
 //! - [`translate`] says where on the bus those bytes are.
 //!
 //! The rules of keys, regions and windows are those of InfiniBand volume 1, chapter 10 (Software

@@ -6,7 +6,7 @@
 //!   answers, and [`responder`] carries out a peer's requests. [`answers`] sends the answers to
 //!   READs and atomics, and [`acknowledge`] acknowledges the rest. [`datagram`] receives for the
 //!   unreliable services.
-//! - [`state`] is the table of states.
+//! - [`state`] is the table of states, and [`flush`](mod@flush) how work ends in ERROR.
 //!
 //! The state that every packet needs is at most 256 bytes ([`Qp`]; a test checks it). The rest is
 //! in a box ([`Cold`]) or in pools that the whole card shares.
@@ -16,6 +16,7 @@ mod answers;
 mod completer;
 mod congestion;
 mod datagram;
+mod flush;
 mod incoming;
 pub(crate) mod info;
 mod judge;
@@ -53,8 +54,8 @@ use crate::incident::{Blame, Cause, Incident, Outcome};
 use crate::kernel::{Posted, Runner};
 use crate::memory::key::{Access, Pd, Scope};
 use crate::psn::Psn;
+use crate::queue::Status;
 use crate::queue::ring::Ring;
-use crate::queue::{Completion, Status, WorkKind};
 use crate::scheduler::Budget;
 use crate::table::Table;
 use crate::time::Time;
@@ -355,83 +356,6 @@ impl Qp {
         self.transport == Transport::Rc
             && !self.mode.contains(Mode::LOOP_BACK)
             && matches!(self.state, State::Rtr | State::Rts | State::Sqd)
-    }
-
-    /// Takes the queue pair to ERROR: outstanding work will be flushed.
-    pub(crate) fn fail(&mut self, env: &mut Env<'_>) {
-        // Requests that have been acknowledged are done, and must not be flushed.
-        self.settle(env);
-        if self.state == State::Error {
-            return;
-        }
-        self.state = State::Error;
-        self.tx.stop();
-        self.drop_answers(env);
-        self.drop_posted(env.kernels, &mut env.card.kernel);
-        env.kernels.closed(&mut env.card.kernel, self.qpn);
-        self.schedule(env.card);
-    }
-
-    /// Completes the work that is left with [`Status::Flushed`], as much as one turn allows.
-    /// Returns whether there is more. In SQE only the send queue is flushed.
-    #[inline(never)]
-    fn flush(&mut self, env: &mut Env<'_>, budget: &mut Budget) -> bool {
-        let receives = self.state == State::Error;
-        if receives {
-            self.flush_receive(env);
-        }
-        while budget.elements > 0 {
-            budget.elements -= 1;
-            if let Some(work) = self.pop_outstanding(env) {
-                if work.is_kernels() {
-                    self.end_posted(env, &work, Status::Flushed);
-                    continue;
-                }
-                let kind = WorkKind::Send(work.element.opcode);
-                self.flushed(env, self.send_cq, kind, work.element.wr_id);
-            } else if self.sq.waiting() > 0 {
-                let wr_id = self.take_wr_id(env, true);
-                self.sq.retired = self.sq.fetched;
-                self.flushed(env, self.send_cq, WorkKind::Unread, wr_id);
-            } else if receives && self.rq.waiting() > 0 {
-                let wr_id = self.take_wr_id(env, false);
-                self.rq.retired = self.rq.fetched;
-                self.flushed(env, self.recv_cq, WorkKind::Recv, wr_id);
-            } else {
-                if receives {
-                    self.tell_last_element(env);
-                }
-                return false;
-            }
-        }
-        true
-    }
-
-    fn flushed(&mut self, env: &mut Env<'_>, cq: u32, kind: WorkKind, wr_id: u64) {
-        env.card.counters.elements_flushed += 1;
-        let status = Status::Flushed;
-        env.card.complete(
-            env.now,
-            cq,
-            Completion { wr_id, status, kind, qpn: self.qpn, ..Completion::default() },
-        );
-    }
-
-    /// Takes the next element of a ring and reads only its `wr_id`.
-    fn take_wr_id(&mut self, env: &mut Env<'_>, send: bool) -> u64 {
-        let ring = if send { &mut self.sq } else { &mut self.rq };
-        let mut raw = [0; crate::queue::ELEMENT_LEN];
-        // A ring that cannot be read is flushed as well, with a wr_id of zero.
-        let read = env.mem.read(ring.slot(ring.fetched), &mut raw);
-        ring.fetched = ring.fetched.wrapping_add(1);
-        read.map_or(0, |()| crate::queue::element::Element::wr_id(&raw))
-    }
-
-    fn tell_last_element(&mut self, env: &mut Env<'_>) {
-        if self.srq != 0 && !self.cold.last_element_told {
-            self.cold.last_element_told = true;
-            env.card.events.push_back(Event::LastElementReached(self.qpn));
-        }
     }
 
     /// Removes completions that were not polled yet: a queue pair that begins anew must not find

@@ -1,9 +1,15 @@
-//! The limits of a module and of its instances.
+//! The limits of a module, of its instances, and of the instructions that they run. `instance`
+//! charges the instructions, and ends an invocation that has spent its budget.
 
 /// The longest module, in bytes.
 pub const MODULE_MAX: usize = 1 << 20;
 /// The most memory that a module's limits can allow an instance, in bytes.
 pub(super) const MEMORY_MAX: usize = 16 << 20;
+
+/// Instructions that a guest may run before other invocations get their turn.
+pub const TURN_INSTRUCTIONS: u64 = 1 << 16;
+/// Instructions for each step of the budget.
+pub(super) const STEP_INSTRUCTIONS: u64 = 64;
 
 /// What instances of a module may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

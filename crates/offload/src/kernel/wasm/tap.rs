@@ -15,7 +15,8 @@ use remora_nic::kernel::{Call, Header};
 
 use super::error::LoadError;
 use super::guest::Guest;
-use super::instance::{Plain, STEP_INSTRUCTIONS, cause};
+use super::instance::{Plain, cause};
+use super::limits::STEP_INSTRUCTIONS;
 use super::linked::Linked;
 use crate::kernel::context::poll_with;
 use crate::kernel::invocation::{Invocation, Pool};

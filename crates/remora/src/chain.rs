@@ -233,6 +233,33 @@ impl From<AllocError> for LoadError {
 }
 
 /// A program on a live card. It ends when this is dropped.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::offload::chain::offload::{list, table::Value};
+/// # use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = Device::open()?;
+/// let domain = server.alloc_pd()?;
+/// let memory = domain.alloc(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+/// let value = Value { addr: memory.addr() + 1024, len: 5 };
+/// memory.write_at(0, &list::nodes(memory.addr(), &[(7, value)]))?;
+///
+/// // The program walks a list for a client: it takes the list and the values from outside.
+/// let chain = domain.load_chain(&list::walking(), &[memory.clone(), memory.clone()])?;
+/// assert!(chain.local().is_some(), "it serves a client");
+/// # let device = Device::open()?;
+/// # let mtu = device.info().mtu;
+/// # let mut client = AsyncChainClient::new(&device.alloc_pd()?, 64)?;
+/// # client.connect(chain.local().ok_or("it serves a client")?, mtu)?;
+/// chain.serve(client.local(), mtu)?; // from here on, the card serves and the host may sleep
+/// # memory.write_at(1024, b"seven")?;
+/// # let answer = client.call(&list::message(7, memory.addr())).wait(Duration::from_secs(10))?;
+/// # assert_eq!(answer, b"seven");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Chain {
     loaded: Loaded,

@@ -61,8 +61,40 @@ use crate::request::Request;
 
 /// A connection. Dropping it disconnects.
 ///
-/// What its queue pair still waits for then ends with an error, if its requests are futures. [The
-/// module](self) has an example.
+/// If the queue pair's requests are futures, those that are still in flight then end with an error.
+/// [The module](self) shows both sides.
+///
+/// ```
+/// use remora::prelude::*;
+/// # use std::{net::SocketAddr, time::Duration};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timeout = Duration::from_secs(10);
+/// # let server = Device::open()?;
+/// # let listener = server.listen(7471)?;
+/// # let to = SocketAddr::new(server.info().address, listener.port());
+/// # let served = std::thread::spawn(move || {
+/// #     let domain = server.alloc_pd().unwrap();
+/// #     let memory = domain.alloc(4096, Access::all()).unwrap();
+/// #     let qp = domain.create_qp(&QueuePairOptions::new()).unwrap();
+/// #     let params = ConnectionParams::new(server.info().mtu);
+/// #     let request = listener.accept().wait(timeout).unwrap();
+/// #     let connection = request.accept(qp, b"welcome", &params).wait(timeout).unwrap();
+/// #     connection.send_remote(memory.slice(..).remote()).wait(timeout).unwrap();
+/// #     connection.closed().wait(timeout).unwrap();
+/// # });
+/// # let device = Device::open()?;
+/// # let qp = device.alloc_pd()?.create_qp(&QueuePairOptions::new())?;
+/// # let params = ConnectionParams::new(device.info().mtu);
+/// let connection = device.connect(qp, to, b"hello", &params).wait(timeout)?;
+/// assert!(connection.private_data().starts_with(b"welcome"));
+/// let memory = connection.recv_remote().wait(timeout)?; // the server tells of its memory
+/// connection.queue_pair().write(b"bytes", memory.slice(..)).wait(timeout)?;
+/// drop(connection); // the server learns that the client has gone
+/// # served.join().unwrap();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Connection {
     live: Arc<Live>,

@@ -9,13 +9,14 @@ use std::{env, io, thread};
 
 use remora_nic::nic::InUse;
 use remora_nic::qp::Mtu;
-use remora_nic::{Counters, CreateError, Event as CardEvent, Nic, Time};
+use remora_nic::{Counters, CreateError, Nic, Time};
 use thiserror::Error;
 
 use crate::background;
 use crate::background::signals::Background;
 use crate::channel::Channel;
 use crate::completion::CompletionQueue;
+use crate::device_events::DeviceEvents;
 use crate::driver::Driver;
 use crate::egress::EgressCounters;
 use crate::event::Event;
@@ -401,22 +402,9 @@ impl Device {
         Channel::new()
     }
 
-    /// The next asynchronous event: an error or a limit that no completion reports.
-    pub fn poll_async_event(&self) -> Option<CardEvent> {
-        let mut driver = self.live.lock();
-        let event = driver.async_events.pop_front();
-        if driver.async_events.is_empty() && driver.async_ready.drain().is_err() {
-            tracing::error!("cannot reset the descriptor of asynchronous events");
-        }
-        event
-    }
-
-    /// A descriptor that is readable while [`Device::poll_async_event`] has events.
-    ///
-    /// # Errors
-    /// Too many open files.
-    pub fn async_fd(&self) -> io::Result<std::os::fd::OwnedFd> {
-        self.live.lock().async_ready.as_fd().try_clone_to_owned()
+    /// The device's asynchronous events.
+    pub fn events(&self) -> DeviceEvents {
+        DeviceEvents::new(self.live.clone())
     }
 
     /// The card's clock.

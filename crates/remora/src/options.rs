@@ -152,6 +152,8 @@ pub struct Peer {
 
 /// How a connection behaves. The defaults suit a machine or a rack.
 ///
+/// Its methods set what is to differ; its fields tell what holds.
+///
 /// ```
 /// use remora::prelude::*;
 /// use remora::nic::qp::Mtu;
@@ -160,24 +162,23 @@ pub struct Peer {
 /// assert_eq!((params.retry_cnt, params.rnr_retry), (3, 7));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ConnectionParams {
-    /// Path MTU.
+    /// The path MTU.
     pub mtu: Mtu,
-    /// What the peer may do.
+    /// What the peer may do to local memory.
     pub access: Access,
     /// READs and atomics outstanding in each direction, at most 16.
     pub max_rd_atomic: u8,
-    /// The wait for an acknowledge: 4.096 µs · 2^n.
+    /// The wait for an acknowledge, as a code `n`: 4.096 µs · 2^n.
     pub timeout: u8,
-    /// Retries without progress.
+    /// How often a request is sent again without progress before it fails.
     pub retry_cnt: u8,
-    /// Retries when the receiver is not ready; 7: for ever.
+    /// How often a request is sent again to a receiver that is not ready; 7: without end.
     pub rnr_retry: u8,
-    /// The wait that we ask for when we are not ready: a code.
+    /// The wait that a peer is asked for when this side is not ready, as verbs' code.
     pub min_rnr_timer: u8,
-    /// StRoM's op-codes may be used: calls of kernels, in both directions. By connection
-    /// management it is used if both sides offer it; without, set it where both do. (On every other
-    /// connection those op-codes are others'.)
+    /// Whether calls of kernels (StRoM's op-codes) may be used, in both directions.
     pub kernels: bool,
 }
 
@@ -196,49 +197,52 @@ impl ConnectionParams {
         }
     }
 
-    /// Path MTU.
+    /// Sets the path MTU.
     #[must_use]
     pub fn mtu(self, mtu: Mtu) -> ConnectionParams {
         ConnectionParams { mtu, ..self }
     }
 
-    /// What the peer may do.
+    /// Sets what the peer may do to local memory.
     #[must_use]
     pub fn access(self, access: Access) -> ConnectionParams {
         ConnectionParams { access, ..self }
     }
 
-    /// READs and atomics outstanding in each direction, at most 16.
+    /// Limits the READs and atomics outstanding in each direction, to 16 at most.
     #[must_use]
     pub fn max_rd_atomic(self, max_rd_atomic: u8) -> ConnectionParams {
         ConnectionParams { max_rd_atomic, ..self }
     }
 
-    /// The wait for an acknowledge: 4.096 µs · 2^`timeout`.
+    /// Sets the wait for an acknowledge: 4.096 µs · 2^`timeout`.
     #[must_use]
     pub fn timeout(self, timeout: u8) -> ConnectionParams {
         ConnectionParams { timeout, ..self }
     }
 
-    /// Retries without progress.
+    /// Limits how often a request is sent again without progress before it fails.
     #[must_use]
     pub fn retry_cnt(self, retry_cnt: u8) -> ConnectionParams {
         ConnectionParams { retry_cnt, ..self }
     }
 
-    /// Retries when the receiver is not ready; 7: for ever.
+    /// Limits how often a request is sent again to a receiver that is not ready; 7: no limit.
     #[must_use]
     pub fn rnr_retry(self, rnr_retry: u8) -> ConnectionParams {
         ConnectionParams { rnr_retry, ..self }
     }
 
-    /// The wait that we ask for when we are not ready: a code.
+    /// Sets the wait that a peer is asked for when this side is not ready, as verbs' code.
     #[must_use]
     pub fn min_rnr_timer(self, min_rnr_timer: u8) -> ConnectionParams {
         ConnectionParams { min_rnr_timer, ..self }
     }
 
-    /// StRoM’s op-codes may be used: see [the field](ConnectionParams::kernels).
+    /// Allows calls of kernels (StRoM's op-codes), in both directions. Connection management uses
+    /// them where both sides offer it. [`QueuePair::connect`](crate::QueuePair::connect) trusts the
+    /// caller: allow them only where the other side does, since other cards may give those op-codes
+    /// another meaning.
     #[must_use]
     pub fn kernels(self, kernels: bool) -> ConnectionParams {
         ConnectionParams { kernels, ..self }

@@ -62,7 +62,7 @@ impl Device {
     }
 
     /// Hands all other events of the card to `sink` from now on: completion channels and
-    /// [`Device::poll_async_event`] learn nothing any more.
+    /// [`Device::events`] learn nothing any more.
     pub fn set_event_sink(&self, sink: EventSink) {
         self.live.lock().event_sink = Some(sink);
     }

@@ -15,7 +15,7 @@ use thiserror::Error;
 /// ```
 /// use remora::Remote;
 ///
-/// let table = Remote { addr: 0x7000, len: 4096, rkey: 17 };
+/// let table = Remote { addr: 0x7000, len: 4096, rkey: 17 }; // or what a peer has sent
 /// let bytes = table.to_bytes();
 /// assert_eq!(Remote::from_bytes(&bytes), Ok(table));
 /// assert!(Remote::from_bytes(&bytes[1..]).is_err());

@@ -91,7 +91,7 @@ fn a_recycled_queue_runs_while_its_owner_sleeps_until_it_is_stopped() {
     qp.set_chain_limits(limits).unwrap();
     let mut stopped = None;
     server.until("it stops", || {
-        stopped = stopped.take().or_else(|| server.device.poll_async_event());
+        stopped = stopped.take().or_else(|| server.device.events().try_next());
         stopped.is_some()
     });
     assert_eq!(stopped, Some(Event::ChainStopped(qp.qpn())));
@@ -116,10 +116,9 @@ fn a_clients_send_triggers_a_chain_that_answers() {
     let (pd, cq) = (client.alloc_pd().unwrap(), client.create_cq(64).unwrap());
     let qp = pd.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
     let into = pd.alloc(4096, Access::all()).unwrap();
-    let mut params = ConnectionParams::new(client.info().mtu);
+    let params = ConnectionParams::new(client.info().mtu);
     qp.connect(answers.local(), &params).unwrap();
-    params.access = Access::empty();
-    answers.connect(qp.local(), &params).unwrap();
+    answers.connect(qp.local(), &params.access(Access::empty())).unwrap();
 
     // The request: an address. The answer: a WRITE of the word there, with immediate data.
     const SRC: u64 = 40;

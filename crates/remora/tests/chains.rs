@@ -58,8 +58,7 @@ fn serve(
     device: &Device,
 ) -> Chain {
     let chain = server.load_chain(program, &[memory.clone(), memory.clone()]).unwrap();
-    let params =
-        ConnectionParams { access: Access::empty(), ..ConnectionParams::new(device.info().mtu) };
+    let params = ConnectionParams::new(device.info().mtu).access(Access::empty());
     let to = chain.client().unwrap();
     to.connect(client.qp.local(), &params).unwrap();
     client.qp.connect(to.local(), &params).unwrap();

@@ -280,11 +280,11 @@ fn the_op_codes_are_agreed_at_connection() {
         let mtu = a.device.info().mtu;
         let accepting = std::thread::spawn(move || {
             let request = listener.accept().wait(PATIENCE).unwrap();
-            let params = ConnectionParams { kernels: accepts, ..ConnectionParams::new(mtu) };
+            let params = ConnectionParams::new(mtu).kernels(accepts);
             let connection = request.accept(b.qp.clone(), b"yes", &params).wait(PATIENCE).unwrap();
             (b, connection)
         });
-        let params = ConnectionParams { kernels: offers, ..ConnectionParams::new(mtu) };
+        let params = ConnectionParams::new(mtu).kernels(offers);
         let connection =
             a.device.connect(a.qp.clone(), to, b"hello", &params).wait(PATIENCE).unwrap();
         let (_b, accepted) = accepting.join().unwrap();

@@ -176,7 +176,7 @@ fn a_silent_peer_ends_in_retries_exceeded() {
     let mine = a.pd.alloc(4096, OPEN).unwrap();
     drop(gone);
     let mtu = a.device.info().mtu;
-    let params = ConnectionParams { timeout: 8, retry_cnt: 2, ..ConnectionParams::new(mtu) };
+    let params = ConnectionParams::new(mtu).timeout(8).retry_cnt(2);
     a.qp.connect(peer, &params).unwrap();
     let sge = [mine.sge(0, 8)];
     let op = SendOp::Write { to: Remote { addr: 0, rkey: 1 }, imm: None };
@@ -354,8 +354,7 @@ fn a_card_closes_while_an_acknowledge_waits() {
 fn a_receiver_that_is_late_is_waited_for_without_polling() {
     let a = end_on_channel();
     let b = end();
-    let params =
-        ConnectionParams { min_rnr_timer: 1, ..ConnectionParams::new(b.device.info().mtu) };
+    let params = ConnectionParams::new(b.device.info().mtu).min_rnr_timer(1);
     a.qp.connect(b.qp.local(), &params).unwrap();
     b.qp.connect(a.qp.local(), &params).unwrap();
     a.cq.arm(false).unwrap();
@@ -413,7 +412,7 @@ fn a_file_that_shrinks_is_a_clear_error_at_the_reader() {
 #[test]
 fn a_refusal_that_nobody_waits_for_leaves_the_idle_process() {
     let (a, b) = (end(), end());
-    let params = ConnectionParams { timeout: 0, ..ConnectionParams::new(a.device.info().mtu) };
+    let params = ConnectionParams::new(a.device.info().mtu).timeout(0);
     a.qp.connect(b.qp.local(), &params).unwrap();
     b.qp.connect(a.qp.local(), &params).unwrap();
     let path = std::env::temp_dir().join(format!("remora-refused-{}", std::process::id()));

@@ -51,7 +51,7 @@ impl Chain {
 
 /// A connection over which nobody may reach memory.
 pub(super) fn closed(mtu: Mtu) -> ConnectionParams {
-    ConnectionParams { access: Access::empty(), ..ConnectionParams::new(mtu) }
+    ConnectionParams::new(mtu).access(Access::empty())
 }
 
 /// Why a call came to nothing.

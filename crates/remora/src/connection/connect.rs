@@ -111,16 +111,14 @@ impl Asked {
         mut reply: Reply,
     ) -> Result<Connection, ConnectFailure> {
         let params = &self.params;
-        let agreed = ConnectionParams {
-            max_rd_atomic: params.max_rd_atomic.min(reply.responder_resources),
-            rnr_retry: reply.rnr_retry_count,
-            kernels: take_offer(&mut reply.private_data, REPLY_DATA) && params.kernels,
-            ..*params
-        };
+        let agreed = params
+            .max_rd_atomic(params.max_rd_atomic.min(reply.responder_resources))
+            .rnr_retry(reply.rnr_retry_count)
+            .kernels(take_offer(&mut reply.private_data, REPLY_DATA) && params.kernels);
         // Each side has told the other with which PSN to begin.
         let psn = self.queue_pair.local().psn;
         let peer = Peer { address: self.remote.ip(), qpn: reply.remote_qpn, psn };
-        let expects = ConnectionParams { max_rd_atomic: params.max_rd_atomic, ..agreed };
+        let expects = agreed.max_rd_atomic(params.max_rd_atomic);
         self.queue_pair.to_rtr(peer, &expects)?;
         self.queue_pair.to_rts_from(reply.starting_psn, &agreed)?;
         connection.follow();

@@ -20,7 +20,8 @@ use crate::queue_pair::QueuePair;
 
 /// Listens for connections to a port of the TCP port space (RDMA CM's, not TCP's).
 ///
-/// [The module](super) has an example with both sides.
+/// A listener has no descriptor. [`accept`](Listener::accept) is a future: any executor can await
+/// it, and an ordinary thread can wait for it. [The module](super) shows both sides.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -40,7 +41,31 @@ pub struct Listener {
     port: u16,
 }
 
-/// A peer that wants to connect. Dropping it refuses. [The module](super) has an example.
+/// A peer that wants to connect. Dropping it refuses.
+///
+/// ```
+/// use remora::prelude::*;
+/// # use std::{net::SocketAddr, time::Duration};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timeout = Duration::from_secs(10);
+/// # let server = Device::open()?;
+/// let listener = server.listen(7471)?;
+/// # let to = SocketAddr::new(server.info().address, listener.port());
+/// # let refused = std::thread::spawn(move || {
+/// #     let device = Device::open().unwrap();
+/// #     let qp = device.alloc_pd().unwrap().create_qp(&QueuePairOptions::new()).unwrap();
+/// #     let params = ConnectionParams::new(device.info().mtu);
+/// #     device.connect(qp, to, b"hello", &params).wait(timeout).unwrap_err().to_string()
+/// # });
+/// let request: IncomingConnection = listener.accept().wait(timeout)?;
+/// if request.private_data().starts_with(b"hello") {
+///     request.reject("name a table to read"); // `accept` takes a queue pair, and connects it
+/// }
+/// # assert!(refused.join().unwrap().contains("name a table to read"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct IncomingConnection {
     live: Arc<Live>,
@@ -149,14 +174,12 @@ impl IncomingConnection {
             })?;
             return Err(ConnectFailure::Mtu { asked, ours: ours.mtu });
         };
-        Ok(ConnectionParams {
-            mtu,
-            max_rd_atomic: ours.max_rd_atomic.min(self.request.responder_resources),
-            retry_cnt: self.request.retry_count,
-            rnr_retry: self.request.rnr_retry_count,
-            kernels: self.offers && ours.kernels,
-            ..*ours
-        })
+        Ok(ours
+            .mtu(mtu)
+            .max_rd_atomic(ours.max_rd_atomic.min(self.request.responder_resources))
+            .retry_cnt(self.request.retry_count)
+            .rnr_retry(self.request.rnr_retry_count)
+            .kernels(self.offers && ours.kernels))
     }
 
     /// Readies the queue pair, which takes as many READs and atomics at a time as `depth`.
@@ -170,7 +193,7 @@ impl IncomingConnection {
         let (address, psn) = (self.request.peer.ip(), queue_pair.local().psn);
         let peer = Peer { address, qpn: self.request.remote_qpn, psn };
         queue_pair.to_init(agreed.access)?;
-        queue_pair.to_rtr(peer, &ConnectionParams { max_rd_atomic: depth, ..*agreed })?;
+        queue_pair.to_rtr(peer, &agreed.max_rd_atomic(depth))?;
         queue_pair.to_rts_from(self.request.starting_psn, agreed)
     }
 

@@ -1,4 +1,4 @@
-//! What queue pairs and connections are made with.
+//! The options of queue pairs and connections.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use remora_nic::{Access, Psn, QpFlags};
 use crate::completion::CompletionQueue;
 use crate::shared_receive::SharedReceiveQueue;
 
-/// What a queue pair is made with.
+/// The options of a queue pair.
 ///
 /// [`QueuePairOptions::new`] makes one whose requests are futures ([`crate::request`]),
 /// [`QueuePairOptions::rc`] one that reports to a completion queue that the application polls.
@@ -66,87 +66,92 @@ impl<'a> QueuePairOptions<'a> {
         }
     }
 
-    /// The same, but that it reports to `cq`, which the application polls.
+    /// As [`QueuePairOptions::new`], but the queue pair reports to `cq`, which the application
+    /// polls.
     pub fn rc(cq: &'a CompletionQueue) -> QueuePairOptions<'a> {
         QueuePairOptions::new().send_cq(cq).recv_cq(cq)
     }
 
-    /// The transport service.
+    /// Sets the transport service.
     #[must_use]
     pub fn transport(self, transport: Transport) -> Self {
         QueuePairOptions { transport, ..self }
     }
 
-    /// Send requests report to `cq`, which the application polls. They are no futures then.
+    /// Has send requests report to `cq`, which the application polls; they are not futures then.
     #[must_use]
     pub fn send_cq(self, cq: &'a CompletionQueue) -> Self {
         QueuePairOptions { send_cq: Some(cq), ..self }
     }
 
-    /// Receive requests report to `cq`, which the application polls. They are no futures then.
+    /// Has receive requests report to `cq`, which the application polls; they are not futures then.
     #[must_use]
     pub fn recv_cq(self, cq: &'a CompletionQueue) -> Self {
         QueuePairOptions { recv_cq: Some(cq), ..self }
     }
 
-    /// Receive requests come from `srq`, and not from a queue of its own; they report to
-    /// [`recv_cq`](QueuePairOptions::recv_cq), which there must be then.
+    /// Takes receive requests from `srq` instead of a queue of the queue pair's own. They report to
+    /// [`recv_cq`](QueuePairOptions::recv_cq), which must be set then.
     #[must_use]
     pub fn srq(self, srq: &'a SharedReceiveQueue) -> Self {
         QueuePairOptions { srq: Some(srq), ..self }
     }
 
-    /// Send requests that may be outstanding; rounded up to a power of two.
+    /// Sets how many send requests may be outstanding; rounded up to a power of two.
     #[must_use]
     pub fn send_depth(self, send_depth: u32) -> Self {
         QueuePairOptions { send_depth, ..self }
     }
 
-    /// Receive requests that may be outstanding; rounded up to a power of two.
+    /// Sets how many receive requests may be outstanding; rounded up to a power of two.
     #[must_use]
     pub fn recv_depth(self, recv_depth: u32) -> Self {
         QueuePairOptions { recv_depth, ..self }
     }
 
-    /// Scatter/gather entries of a send request, at most 16.
+    /// Sets how many scatter/gather entries a send request may have, at most 16.
     #[must_use]
     pub fn send_sges(self, send_sges: usize) -> Self {
         QueuePairOptions { send_sges, ..self }
     }
 
-    /// Scatter/gather entries of a receive request, at most 16.
+    /// Sets how many scatter/gather entries a receive request may have, at most 16.
     #[must_use]
     pub fn recv_sges(self, recv_sges: usize) -> Self {
         QueuePairOptions { recv_sges, ..self }
     }
 
-    /// Inline bytes of a send request, at most 1024.
+    /// Sets how many inline bytes a send request may have, at most 1024.
     #[must_use]
     pub fn inline(self, bytes: usize) -> Self {
         QueuePairOptions { inline: bytes, ..self }
     }
 
-    /// Every send request is reported, signaled or not. (All those that are futures are.)
+    /// Has every send request reported, signaled or not. (Requests that are futures always are.)
     #[must_use]
     pub fn signal_all(self, signal_all: bool) -> Self {
         QueuePairOptions { signal_all, ..self }
     }
 
-    /// Managed queues, for chains.
+    /// Makes queues managed, for chains.
     #[must_use]
     pub fn flags(self, flags: QpFlags) -> Self {
         QueuePairOptions { flags, ..self }
     }
 }
 
-/// What one side of a connection must know of the other.
+/// What one side of a connection must know of the other. [`QueuePair::local`] tells it of this
+/// side; the other side passes it to [`QueuePair::connect`].
+///
+/// [`QueuePair::local`]: crate::QueuePair::local
+/// [`QueuePair::connect`]: crate::QueuePair::connect
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Its address.
+    /// The side's address.
     pub address: IpAddr,
-    /// Its queue pair.
+    /// The number of its queue pair.
     pub qpn: u32,
-    /// The first PSN it sends.
+    /// The first PSN that it sends.
     pub psn: Psn,
 }
 

@@ -1,9 +1,9 @@
-//! What wakes a program, in tokio's reactor (feature `tokio`).
+//! Completion channels and asynchronous events in tokio's reactor (feature `tokio`).
 //!
 //! [Requests](crate::request) and [handshakes](crate::connection::Handshake) need no reactor: they
-//! are plain futures. This is for programs that poll completion queues of their own, and for a
-//! device's asynchronous events. With another reactor, wait until [`Channel`] (it is
-//! [`AsFd`](std::os::fd::AsFd)), or [`DeviceEvents`], is readable, and then do as is done here.
+//! are plain futures. This module is for programs that poll completion queues of their own, and for
+//! a device's asynchronous events. With another reactor, wait until [`Channel`] (it is
+//! [`AsFd`](std::os::fd::AsFd)), or [`DeviceEvents`], is readable, and then do as this module does.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -54,7 +54,7 @@ impl AsyncChannel {
     /// The reactor takes no more.
     ///
     /// # Panics
-    /// There is no reactor: the caller is no task of tokio's.
+    /// There is no reactor: the caller is not a task of tokio's.
     pub fn new(channel: Channel) -> io::Result<AsyncChannel> {
         Ok(AsyncChannel { channel: register(channel)? })
     }
@@ -111,7 +111,7 @@ impl AsyncEvents {
     /// The reactor takes no more.
     ///
     /// # Panics
-    /// There is no reactor: the caller is no task of tokio's.
+    /// There is no reactor: the caller is not a task of tokio's.
     pub fn new(device: &Device) -> io::Result<AsyncEvents> {
         Ok(AsyncEvents { events: register(device.events())? })
     }
@@ -131,8 +131,8 @@ impl AsyncEvents {
     }
 }
 
-/// Puts a descriptor into the reactor. Newer releases of tokio have an unsafe function for this,
-/// as its caller must keep the descriptor open: those here are owned, and live as long.
+/// Puts a descriptor into the reactor. Newer releases of tokio deprecate this in favour of an
+/// unsafe function, whose caller promises to keep the descriptor open. The owners here do so.
 #[allow(deprecated, reason = "older releases have no other")]
 fn register<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(owner, Interest::READABLE)

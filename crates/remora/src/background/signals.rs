@@ -14,10 +14,10 @@ use crate::event::Event;
 /// From how many polls between two looks of the background thread on the application is one that
 /// polls. One or two are those of an application that sleeps on a channel and was woken.
 const POLLS: u32 = 8;
-/// How many packets that an application moves itself count as one poll. An application that
-/// streams long messages sends packets as it posts, and nearly each of its polls finds completions
-/// without driving the card. Eight times as many packets take less than [`LOOK_IN_MIN`](super), even
-/// where packets are long.
+/// How many packets that an application moves itself count as one poll. An application that streams
+/// long messages sends packets as it posts, and nearly each of its polls finds completions without
+/// driving the card. Eight times as many packets take less than [`LOOK_IN_MIN`](super), even where
+/// packets are long.
 const PACKETS_A_POLL: u32 = 16;
 /// The value of [`Background::attention`] that leaves the card to the application.
 const ENOUGH: u32 = POLLS * PACKETS_A_POLL;
@@ -61,10 +61,10 @@ impl Background {
         }
     }
 
-    /// Notes that an application thread has driven the card inline, by a poll that found nothing and
-    /// moved `moved` packets. If the background thread sleeps on the socket, it is woken at once
-    /// for what is left over (an acknowledge to send, say), since another poll may not come. After
-    /// enough polls it is woken to leave the work to the application and look in later.
+    /// Notes that an application thread has driven the card inline, by a poll that found nothing
+    /// and moved `moved` packets. If the background thread sleeps on the socket, it is woken at
+    /// once for what is left over (an acknowledge to send, say), since another poll may not come.
+    /// After enough polls it is woken to leave the work to the application and look in later.
     #[inline(always)]
     pub(crate) fn note_poll(&self, driver: &Driver, moved: u64) {
         if !self.rests() {
@@ -77,8 +77,8 @@ impl Background {
         self.note_attention(1, moved);
     }
 
-    /// Notes `polls` empty-handed polls, and `moved` packets that an application thread has moved in
-    /// polls or after posts.
+    /// Notes `polls` empty-handed polls, and `moved` packets that an application thread has moved
+    /// in polls or after posts.
     #[inline(always)]
     pub(crate) fn note_attention(&self, polls: u32, moved: u64) {
         let before = self.attention.load(Ordering::Relaxed);

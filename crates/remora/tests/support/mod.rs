@@ -11,7 +11,7 @@ use remora::{
 };
 
 const OPEN: Access = Access::all();
-/// As long as a test waits for what is sure to come.
+/// How long a test waits for an event that is sure to come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A device with a queue pair and memory that is open to all.

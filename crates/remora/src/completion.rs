@@ -86,6 +86,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// The queue overflowed, and the entries that it still held have been taken.
+    #[inline]
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, PollCqError> {
         let live = &self.inner.live;
         let mut driver = live.lock();

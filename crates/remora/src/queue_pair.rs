@@ -165,6 +165,7 @@ impl QueuePair {
     }
 
     /// Begins a batch of posts on the queue pair's device.
+    #[inline]
     pub fn post_batch(&self) -> PostBatch<'_> {
         let live = self.live();
         PostBatch { live, driver: live.lock() }
@@ -296,6 +297,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then.
+    #[inline]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.inner
             .pd
@@ -326,6 +328,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then.
+    #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         let live = self.inner.pd.live();
         let mut guard = live.lock();
@@ -396,6 +399,7 @@ pub struct PostBatch<'a> {
 
 impl crate::device::Device {
     /// Begins a batch of posts.
+    #[inline]
     pub fn post_batch(&self) -> PostBatch<'_> {
         PostBatch { live: &self.live, driver: self.live.lock() }
     }
@@ -406,6 +410,7 @@ impl PostBatch<'_> {
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then.
+    #[inline]
     pub fn post_send(
         &mut self,
         qp: &QueuePair,
@@ -419,6 +424,7 @@ impl PostBatch<'_> {
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then.
+    #[inline]
     pub fn post_recv(
         &mut self,
         qp: &QueuePair,
@@ -430,6 +436,7 @@ impl PostBatch<'_> {
 }
 
 impl Drop for PostBatch<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.live.after_command(&mut self.driver);
     }

@@ -308,6 +308,7 @@ impl MemoryRegion {
     }
 
     /// The buffer under the region, if it has one of its own.
+    #[inline]
     pub fn buffer(&self) -> Option<&Buffer> {
         match &self.inner.backing {
             Backing::Buffer(buffer) => Some(buffer),
@@ -321,6 +322,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// Some of the bytes are not within the buffer, or the region has no buffer of its own.
+    #[inline]
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
         self.need_buffer(offset, dst.len())?.read_at(offset, dst)
     }
@@ -329,10 +331,12 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// Some of the bytes are not within the buffer, or the region has no buffer of its own.
+    #[inline]
     pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
         self.need_buffer(offset, src.len())?.write_at(offset, src)
     }
 
+    #[inline]
     fn need_buffer(&self, offset: usize, len: usize) -> Result<&Buffer, AccessError> {
         self.buffer().ok_or(AccessError::OutOfRange { offset, len, buffer: 0 })
     }

@@ -128,12 +128,14 @@ impl MemorySlice {
     /// # Errors
     /// The part is shorter than 8 bytes, its address is no multiple of 8, or the region has no
     /// buffer of its own.
+    #[inline]
     pub fn load_u64(&self) -> Result<u64, AccessError> {
         self.check(8)?;
         let none = AccessError::OutOfRange { offset: 0, len: 8, buffer: 0 };
         self.region.buffer().ok_or(none)?.load_u64(self.start as usize)
     }
 
+    #[inline]
     fn check(&self, len: usize) -> Result<(), AccessError> {
         if len <= self.len() {
             return Ok(());

@@ -88,12 +88,14 @@ impl Buffer {
 
     /// Length in bytes, never zero.
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Where the buffer begins: a virtual address of this process, and so a bus address of
     /// [`super::HostMemory`].
+    #[inline]
     pub fn addr(&self) -> u64 {
         self.base.as_ptr().expose_provenance() as u64
     }
@@ -102,6 +104,7 @@ impl Buffer {
     ///
     /// # Errors
     /// Some of the bytes are not within the buffer.
+    #[inline]
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
         let src = self.range(offset, dst.len())?;
         // SAFETY: the range is within our mapping, of which no slice exists.
@@ -113,6 +116,7 @@ impl Buffer {
     ///
     /// # Errors
     /// Some of the bytes are not within the buffer.
+    #[inline]
     pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
         let dst = self.range(offset, src.len())?;
         // SAFETY: the range is within our mapping, of which no slice exists.
@@ -134,6 +138,7 @@ impl Buffer {
     ///
     /// # Errors
     /// The word is not within the buffer, or `offset` is not a multiple of 8.
+    #[inline]
     pub fn load_u64(&self, offset: usize) -> Result<u64, AccessError> {
         Ok(self.word(offset)?.load(Ordering::Acquire))
     }
@@ -143,11 +148,13 @@ impl Buffer {
     ///
     /// # Errors
     /// The word is not within the buffer, or `offset` is not a multiple of 8.
+    #[inline]
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), AccessError> {
         self.word(offset)?.store(value, Ordering::Release);
         Ok(())
     }
 
+    #[inline]
     fn word(&self, offset: usize) -> Result<&AtomicU64, AccessError> {
         let ptr = self.range(offset, 8)?.cast::<u64>();
         if !ptr.is_aligned() {
@@ -159,6 +166,7 @@ impl Buffer {
     }
 
     /// Where `len` bytes at `offset` lie.
+    #[inline]
     fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),

@@ -165,7 +165,7 @@ impl Device {
     /// of the queue pairs that have it, or the program posts to one or rings its doorbell.
     ///
     /// # Errors
-    /// The card has no more.
+    /// The card has no more budgets.
     pub fn create_budget(&self, elements: u64) -> Result<ChainBudget, CreateError> {
         let handle = self.live.lock().nic.create_budget(elements)?;
         let inner = BudgetInner { live: self.live.clone(), handle };
@@ -185,6 +185,21 @@ impl Device {
 
 /// A budget of elements that queue pairs share: see [`remora_nic::Nic::create_budget`]. Dropping
 /// its last handle ends it; drop the queue pairs that have the budget before.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::ChainLimits;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let budget = device.create_budget(1000)?;
+/// let (domain, queue) = (device.alloc_pd()?, device.create_cq(16)?);
+/// let qp = domain.create_qp(&QueuePairOptions::rc(&queue))?;
+/// let limits = ChainLimits { budget: Some(budget.handle()), ..ChainLimits::default() };
+/// qp.set_chain_limits(limits)?; // 1000 elements at most, until something comes from outside
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ChainBudget {
     inner: Arc<BudgetInner>,

@@ -128,7 +128,8 @@ mod sys {
     /// Every address, with the name of its interface.
     pub(super) fn addresses() -> io::Result<Vec<(String, SocketAddr)>> {
         let mut first: *mut libc::ifaddrs = ptr::null_mut();
-        // SAFETY: on success the list is ours until `freeifaddrs`.
+        // SAFETY: the call writes `first` only; on success this function owns the list until
+        // `freeifaddrs`.
         if unsafe { libc::getifaddrs(&mut first) } != 0 {
             return Err(io::Error::last_os_error());
         }

@@ -157,7 +157,7 @@ pub struct Peer {
 
 /// How a connection behaves. The defaults suit a machine or a rack.
 ///
-/// Its methods set what is to differ; its fields tell what holds.
+/// Methods change the defaults, and the fields can be read.
 ///
 /// ```
 /// use remora::prelude::*;

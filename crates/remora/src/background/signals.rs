@@ -11,8 +11,8 @@ use remora_nic::Time;
 use crate::driver::Driver;
 use crate::event::Event;
 
-/// From how many polls between two looks of the background thread on the application is one that
-/// polls. One or two are those of an application that sleeps on a channel and was woken.
+/// This many polls between two looks of the background thread mean that the application polls. One
+/// or two come from an application that sleeps on a channel and was woken.
 const POLLS: u32 = 8;
 /// How many packets that an application moves itself count as one poll. An application that streams
 /// long messages sends packets as it posts, and nearly each of its polls finds completions without

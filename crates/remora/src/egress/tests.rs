@@ -64,7 +64,7 @@ impl World {
         egress.send(&self.batch, &mut self.memory, &mut self.socket, |_| {})
     }
 
-    /// The UDP payload of a packet, but for its ICRC.
+    /// The UDP payload of a packet, without its ICRC.
     fn expected(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut payload = vec![0; len];
         self.buffer.read_at(offset, &mut payload).unwrap();

@@ -150,6 +150,21 @@ impl Device {
 }
 
 /// A kernel bound to a stream; dropping it ends the binding.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::kernel::{Bound, builtin::Builtin};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let memory = device.alloc_pd()?.alloc(4096, Access::all())?;
+/// let shared = Builtin::new();
+/// let to = Bound::Region(memory.key());
+/// let binding = device.bind_kernel(to, vec![], shared.hyperloglog.tap())?;
+/// assert_eq!(binding.info().payloads, 0); // no peer has written to the region yet
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Binding {
     live: Arc<Live>,

@@ -35,7 +35,7 @@ pub(super) struct Places {
 
 /// Header and parameters of a call, where the card will find them.
 pub(super) enum Head {
-    /// In the send element: the first so many of these bytes.
+    /// In the send element: these bytes, up to the length beside them.
     Short([u8; SHORT_LEN], usize),
     /// In this part of the region.
     Long(Range<usize>),

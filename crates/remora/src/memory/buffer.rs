@@ -13,6 +13,21 @@ use super::copy;
 /// Therefore it is never lent as a slice: its bytes are copied in and out, through `&self` and from
 /// any thread. Dropping it unmaps it, so the owner of a registration keeps it as long as the
 /// registration.
+///
+/// ```
+/// use remora::memory::Buffer;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let buffer = Buffer::new(4096)?;
+/// buffer.write_at(100, b"hello")?;
+/// let mut bytes = [0; 5];
+/// buffer.read_at(100, &mut bytes)?;
+/// assert_eq!(&bytes, b"hello");
+/// buffer.store_u64(8, 42)?;
+/// assert_eq!(buffer.load_u64(8)?, 42);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Buffer {
     base: NonNull<u8>,

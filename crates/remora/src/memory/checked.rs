@@ -31,7 +31,7 @@ pub(super) fn is_writable(ptr: *mut u8) -> bool {
     unsafe { libc::madvise(page.cast(), 4096, libc::MADV_POPULATE_WRITE) == 0 }
 }
 
-/// Copies `len` bytes between a buffer of ours and `far`, in the call's direction.
+/// Copies `len` bytes between the buffer `ours` and `far`, in the call's direction.
 fn copy(call: Call, ours: *mut u8, far: *mut u8, len: usize) -> Option<()> {
     let near = libc::iovec { iov_base: ours.cast(), iov_len: len };
     let far = libc::iovec { iov_base: far.cast(), iov_len: len };

@@ -1,4 +1,4 @@
-//! Copies between our own memory and memory that others change at any time.
+//! Copies between memory of this process alone and memory that others change at any time.
 //!
 //! Memory that others change is called *foreign* here. Each foreign byte is touched once, by a
 //! volatile access. So the compiler cannot read a byte twice: the copy is checked, and the copy

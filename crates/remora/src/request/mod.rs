@@ -312,7 +312,7 @@ impl<T> Request<T> {
         }
     }
 
-    /// The program does not wait for the request any more.
+    /// Detaches the request: the program no longer waits for it.
     fn let_go(&mut self) {
         let Some(requests) = self.qp.requests() else { return };
         match std::mem::replace(&mut self.state, State::Over) {

@@ -110,7 +110,7 @@ impl Requests {
     }
 
     /// Lets go of the regions that requests hold, once the queue pair is destroyed and the card
-    /// uses them no more.
+    /// no longer uses them.
     pub(crate) fn give_up(&self) {
         let held = self.table().give_up();
         drop(held);

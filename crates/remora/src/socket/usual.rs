@@ -14,7 +14,7 @@ use super::destination::DEFAULT_HOP_LIMIT;
 use super::sys;
 
 /// Calls in a row with another value before the option is changed to it: the change costs as much
-/// as so many notes.
+/// as this many notes.
 const TIMES: u8 = 16;
 
 /// An option's value, and the value that the last calls needed instead.

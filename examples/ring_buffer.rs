@@ -1,6 +1,5 @@
 //! A queue in the consumer's memory. The producer writes records into it, and then their count. The
 //! consumer watches its own memory, and writes to the producer's how many records it has taken.
-//!
 //! No message is sent. `cargo run -p remora --example ring_buffer`
 
 use std::error::Error;
@@ -71,9 +70,10 @@ fn main() -> Result<()> {
     consumer.connect(producer.local(), &params)?;
     let taken = mine.alloc(8, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let ring = theirs.alloc(COUNT + 8, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    let (ring_there, taken_there) = (ring.slice(..).remote(), taken.slice(..).remote());
-    let producing = thread::spawn(move || produce(&producer, &taken.slice(..), ring_there));
-    let last = consume(&consumer, &ring, taken_there)?;
+    let ring_there = ring.slice(..).remote();
+    let (qp, counter) = (producer.clone(), taken.slice(..)); // both stay for the last WRITE to them
+    let producing = thread::spawn(move || produce(&qp, &counter, ring_there));
+    let last = consume(&consumer, &ring, taken.slice(..).remote())?;
     println!("{RECORDS} records went through a ring of {SLOTS} slots; the last was {last:?}");
     producing.join().expect("the producer does not panic")
 }

@@ -32,7 +32,7 @@ async fn serve(device: Device, listener: Listener) -> Result<u64> {
     Ok(counter.slice(..).load_u64()?)
 }
 
-/// Tells a client where the counter is, and then answers in capitals until the client goes.
+/// Tells a client where the counter is, and then answers in capitals until the client disconnects.
 async fn talk(domain: ProtectionDomain, connection: Connection, counter: Remote) -> Result<()> {
     let (qp, room) = (connection.queue_pair(), domain.alloc(64, Access::LOCAL_WRITE)?);
     connection.send_remote(counter).await?;

@@ -14,8 +14,8 @@ const SUM: u64 = 1;
 const ROW_LEN: usize = 32;
 const ROWS: usize = 1000;
 
-/// The kernel: its parameters are the table's address and the column's offset. What it reaches is
-/// what it was granted.
+/// The kernel. Its parameters are the table's address and the column's offset. It reaches only the
+/// memory that it was granted.
 async fn sum(call: Context) -> Result<(), CallStatus> {
     let (table, column) = call
         .params(|params| {
@@ -34,7 +34,7 @@ async fn sum(call: Context) -> Result<(), CallStatus> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // The server: it deploys the kernel, and has nothing more to do.
+    // The server deploys the kernel, and has nothing more to do.
     let server = Device::open()?;
     let theirs = server.alloc_pd()?;
     let table = theirs.alloc(ROWS * ROW_LEN, Access::LOCAL_WRITE)?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     server.deploy(SUM, Deployment::new("sum", [table.grant_read()]), sum)?;
     let passive = theirs.create_qp(&QueuePairOptions::new())?;
 
-    // The client. Both sides say that they want kernels on this connection.
+    // The client connects. Both sides allow kernels on this connection.
     let device = Device::open()?;
     let mine = device.alloc_pd()?;
     let qp = mine.create_qp(&QueuePairOptions::new().inline(128))?;

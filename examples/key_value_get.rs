@@ -1,6 +1,6 @@
 //! A hash table in a server's memory, read by a client without the server's help (one-sided).
 //!
-//! Each entry has a checksum, so that a client knows whether it read one that was being changed.
+//! Each entry has a checksum, so that a client notices an entry that is being changed.
 //! `cargo run -p remora --example key_value_get`
 
 use std::error::Error;
@@ -21,7 +21,7 @@ fn hash(bytes: &[u8]) -> u64 {
         .fold(0xCBF2_9CE4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// Where a key is looked for first; if another is there, in the next entry, and so on.
+/// Where the search for a key begins; while entries have other keys, it goes on in the next.
 fn home(key: u64) -> usize {
     hash(&key.to_le_bytes()) as usize % ENTRIES
 }
@@ -40,7 +40,7 @@ fn put(table: &MemoryRegion, key: u64, text: &str) -> Result<()> {
     Err("the table is full".into())
 }
 
-/// The client's side: one READ an entry, carried out by the server's card.
+/// The client's side: one READ for each entry, which the server's card carries out.
 fn get(qp: &QueuePair, table: Remote, room: &MemorySlice, key: u64) -> Result<Option<String>> {
     for at in (0..ENTRIES).map(|i| (home(key) + i) % ENTRIES * ENTRY_LEN) {
         qp.read(room, table.slice(at..at + ENTRY_LEN)).wait(TIMEOUT)?;
@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     let table = theirs.alloc(ENTRIES * ENTRY_LEN, Access::REMOTE_READ)?;
     put(&table, 7, "seven")?;
     put(&table, 42, "the answer")?;
-    // The example `ping_pong` has connection management; this is how to do without.
+    // These queue pairs are connected without connection management, which `ping_pong` shows.
     let (passive, qp) =
         (theirs.create_qp(&QueuePairOptions::new())?, mine.create_qp(&QueuePairOptions::new())?);
     let params = ConnectionParams::new(client.info().mtu);

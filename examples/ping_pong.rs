@@ -1,6 +1,6 @@
-//! Two programs find each other by address and port, and send messages to and fro.
+//! A client connects to a server by address and port, and each message comes back.
 //!
-//! Both run here, in a thread each: `cargo run -p remora --example ping_pong`.
+//! Both run in this program, in a thread each: `cargo run -p remora --example ping_pong`.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ fn serve(device: &Device, listener: &Listener) -> Result<()> {
     Ok(())
 }
 
-/// Connects, and waits for the answer to each message.
+/// Connects, sends messages, and waits for the answer to each.
 fn ping(server: SocketAddr) -> Result<Duration> {
     let device = Device::open()?;
     let domain = device.alloc_pd()?;
@@ -43,7 +43,7 @@ fn ping(server: SocketAddr) -> Result<Duration> {
 
     let start = Instant::now();
     for round in 0..ROUNDS {
-        // The room for the answer is there before the question leaves.
+        // Posted before the message leaves, so that the answer has room.
         let pong = qp.recv(&room);
         qp.send(&round.to_le_bytes()).wait(TIMEOUT)?;
         pong.wait(TIMEOUT)?;

@@ -1,6 +1,5 @@
-//! A queue in the consumer's memory: the producer writes records and then how many there are; the
-//! consumer watches its own memory, and tells the same way how many it has taken.
-//!
+//! A queue in the consumer's memory. The producer writes records into it, and then their count. The
+//! consumer watches its own memory, and writes to the producer's how many records it has taken.
 //! No message is sent. `cargo run -p remora --example ring_buffer`
 
 use std::error::Error;
@@ -12,13 +11,13 @@ use remora::prelude::*;
 const TIMEOUT: Duration = Duration::from_secs(10);
 const SLOTS: u64 = 16;
 const SLOT_LEN: usize = 64;
-/// Behind the slots: how many records there were so far.
+/// Behind the slots: how many records the producer has written so far.
 const COUNT: usize = SLOTS as usize * SLOT_LEN;
 const RECORDS: u64 = 2000;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Waits until the peer's card has raised a counter in our memory above `seen`.
+/// Waits until the peer has raised a counter in local memory above `seen`.
 fn wait_for(counter: &MemorySlice, seen: u64) -> Result<u64> {
     loop {
         let count = counter.load_u64()?;
@@ -29,7 +28,7 @@ fn wait_for(counter: &MemorySlice, seen: u64) -> Result<u64> {
     }
 }
 
-/// Puts records into the ring, as long as there is room.
+/// Writes records into the ring, and waits while it has no room.
 fn produce(qp: &QueuePair, taken: &MemorySlice, ring: Remote) -> Result<()> {
     let mut room_until = SLOTS;
     for record in 0..RECORDS {
@@ -37,7 +36,7 @@ fn produce(qp: &QueuePair, taken: &MemorySlice, ring: Remote) -> Result<()> {
             room_until = wait_for(taken, room_until - SLOTS)? + SLOTS;
         }
         let (text, at) = (format!("record {record}"), (record % SLOTS) as usize * SLOT_LEN);
-        // Two requests in flight: the card carries them out in this order.
+        // Both requests are in flight together; the card carries them out in this order.
         let written = qp.write(text.as_bytes(), ring.slice(at..));
         qp.write(&(record + 1).to_ne_bytes(), ring.slice(COUNT..)).wait(TIMEOUT)?;
         written.wait(TIMEOUT)?;
@@ -45,7 +44,7 @@ fn produce(qp: &QueuePair, taken: &MemorySlice, ring: Remote) -> Result<()> {
     Ok(())
 }
 
-/// Takes the records; returns the last.
+/// Takes the records from the ring; returns the last.
 fn consume(qp: &QueuePair, ring: &MemoryRegion, taken: Remote) -> Result<String> {
     let (mut done, mut last) = (0, Vec::new());
     while done < RECORDS {
@@ -71,9 +70,10 @@ fn main() -> Result<()> {
     consumer.connect(producer.local(), &params)?;
     let taken = mine.alloc(8, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let ring = theirs.alloc(COUNT + 8, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    let (ring_there, taken_there) = (ring.slice(..).remote(), taken.slice(..).remote());
-    let producing = thread::spawn(move || produce(&producer, &taken.slice(..), ring_there));
-    let last = consume(&consumer, &ring, taken_there)?;
+    let ring_there = ring.slice(..).remote();
+    let (qp, counter) = (producer.clone(), taken.slice(..)); // both stay for the last WRITE to them
+    let producing = thread::spawn(move || produce(&qp, &counter, ring_there));
+    let last = consume(&consumer, &ring, taken.slice(..).remote())?;
     println!("{RECORDS} records went through a ring of {SLOTS} slots; the last was {last:?}");
     producing.join().expect("the producer does not panic")
 }

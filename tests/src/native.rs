@@ -86,11 +86,7 @@ impl Native {
     }
 
     fn params(&self) -> ConnectionParams {
-        ConnectionParams {
-            max_rd_atomic: 4,
-            timeout: 16,
-            ..ConnectionParams::new(self.device.info().mtu)
-        }
+        ConnectionParams::new(self.device.info().mtu).max_rd_atomic(4).timeout(16)
     }
 }
 
@@ -166,16 +162,13 @@ impl End for Native {
 
     fn connect(&mut self, pair: &Pair, peer: &Pair, terms: &Terms) {
         let mtu = Mtu::from_code((terms.mtu.ilog2() - 7) as u8).expect("an MTU of RoCE");
-        let params = ConnectionParams {
-            mtu,
-            access: Access::all(),
-            max_rd_atomic: terms.rd_atomic,
-            timeout: terms.timeout,
-            retry_cnt: terms.retry,
-            rnr_retry: terms.rnr_retry,
-            min_rnr_timer: terms.min_rnr,
-            kernels: false,
-        };
+        let params = ConnectionParams::new(mtu)
+            .access(Access::all())
+            .max_rd_atomic(terms.rd_atomic)
+            .timeout(terms.timeout)
+            .retry_cnt(terms.retry)
+            .rnr_retry(terms.rnr_retry)
+            .min_rnr_timer(terms.min_rnr);
         let to = Peer { address: peer.address, qpn: peer.qpn, psn: Psn::new(peer.psn) };
         let qp = self.qp(pair);
         if qp.to_rtr(to, &params).is_ok() {

@@ -1,34 +1,34 @@
 //! The background thread: drives the card while no application thread does.
 //!
-//! Two busy processes on two cores must not fight their own background threads. So the thread only
-//! looks in, every millisecond or so, as long as somebody polls; when it finds that nobody has, it
-//! sleeps on the socket and handles what comes at once, until somebody polls again. Behind each
-//! packet it keeps looking for a while, as another often follows: unless others want its core.
+//! Two busy processes on two cores must not compete with their own background threads. So as long
+//! as an application thread polls, the background thread only looks in, every millisecond or so.
+//! When it finds that no thread has polled, it sleeps on the socket and handles packets as they
+//! come, until a thread polls again. After each packet it keeps looking for a while, since another
+//! often follows, unless other threads want its core.
+//!
+//! `signals.rs` has what the threads tell each other. Tasks that wait for requests are woken as
+//! [`crate::wakes`] says.
 //!
 //! # Why no wake-up is lost
-//! Work is whatever a step would move: packets in the socket, things to send, timers, a step back
-//! from a full socket. The thread is in one of three places:
+//! Work is all that a step would move: packets in the socket, packets to send, timers, the rest of
+//! a batch for which the socket had no room. The background thread is in one of three places:
 //!
-//! - *Asleep on the socket* (`SLEEPING`, without an end if no timer runs). It goes there under the
-//!   driver's lock, when a step has found nothing and nothing is left to send; under the same lock
-//!   it publishes the time of the next timer. Whoever changes the card afterwards has the lock, and
-//!   so finds `SLEEPING` and that time: [`Background::note_poll`] after polls, and
-//!   `Shared::after_command` after commands, wake it for what is left to send, and
-//!   [`Background::due`] for a timer that is earlier. The wake-up is a count in the kernel, which
-//!   stays until the thread has read it; and after that it looks at everything anew. The socket
-//!   wakes it by itself, and when it is full its having room does.
-//! - *Leaving the work to others* (`RESTING`). What is told it then may be lost (`doing`,
-//!   `attention` and `wakes_at` are written without the lock), but it is back within
-//!   [`LOOK_IN_MAX`] whatever happens, and goes on to drive unless somebody has polled eight times
-//!   in that time, or moved as many packets as count for that.
+//! - *Asleep on the socket* (`SLEEPING`, without a time limit if no timer runs). It goes there
+//!   under the driver's lock, when a step has found nothing and nothing is left to send; under the
+//!   same lock it publishes the time of the next timer. A thread that changes the card afterwards
+//!   holds the lock, and so sees `SLEEPING` and that time. It wakes the background thread for
+//!   what is left to send ([`Background::note_poll`] after polls, `Shared::after_command` after
+//!   commands), and for an earlier timer ([`Background::due`]). The wake-up is a count in the
+//!   kernel, which stays until the background thread has read it; then the thread looks at
+//!   everything again. A packet in the socket wakes it too, and so does room in a full socket.
+//! - *Leaving the work to the application* (`RESTING`). Signals to it may get lost then (`doing`,
+//!   `attention` and `wakes_at` are written without the lock). But it is back within
+//!   [`LOOK_IN_MAX`] in any case, and then drives unless application threads have polled eight
+//!   times in that time, or moved as many packets as count for eight polls.
 //! - *At work*, or on its way between these: it looks at everything before it sleeps.
 //!
-//! Tasks that wait for requests are woken by this thread, or by one that polls a future: see
-//! [`crate::wakes`].
-//!
-//! So a card that nobody polls any more is late by twice [`LOOK_IN_MAX`] at most. What this needs
-//! is that nobody changes the card, lets go of the lock, and neither polls nor calls
-//! `after_command`.
+//! So a card that no thread polls any more is late by twice [`LOOK_IN_MAX`] at most. This holds if
+//! each thread that changes the card polls or calls `after_command` before it unlocks the driver.
 
 pub(crate) mod signals;
 
@@ -46,27 +46,29 @@ use crate::live::Shared;
 /// How soon after the last poll the thread takes over, at least and at most.
 const LOOK_IN_MIN: Duration = Duration::from_micros(250);
 const LOOK_IN_MAX: Duration = Duration::from_millis(1);
-/// Steps in a row before it is looked at whether somebody polls again.
+/// Steps in a row before the thread looks whether an application thread polls again.
 const STEPS: usize = 64;
 
-/// How long an acknowledge waits for an answer to ride behind, where somebody may be watching
-/// memory: long enough for a thread that this one has displaced to come back. (Not longer than
-/// until the next packet: who has answered, and sleeps, waits for this thread to receive it.)
+/// How long an acknowledge waits for an answer to ride behind, where an application may be watching
+/// memory: long enough for a thread that the background thread has displaced to come back. (It
+/// waits no longer than until the next packet, since an application that has answered and sleeps
+/// waits for the background thread to receive that packet.)
 const LINGER: Duration = Duration::from_micros(200);
-/// Packets at a time that show a stream of data: what a sender's long messages leave in.
+/// Packets in one step that show a stream of data: long messages leave in groups of at least this
+/// many.
 const STREAM: usize = 8;
 /// How long the thread keeps looking when nothing more comes. A sender of a stream needs some 10 µs
-/// for the next system call's worth, and several times that where something else has its core; who
-/// asks one thing after another needs less. To be put to sleep and woken for each costs this thread
-/// as much, and the sender, whose system call does the waking, a part of its own time. (1,400
-/// sleeps a second took a tenth of perftest's bandwidth. READs of 8 bytes took 11 or 23 µs, by
-/// which core the thread was woken on, and take 7.)
+/// to fill the next system call, and several times that where other work has its core; a peer that
+/// sends one request after another needs less. To sleep and be woken for each costs this thread as
+/// much, and costs the sender too, whose system call does the waking. (1,400 sleeps a second take a
+/// tenth of perftest's bandwidth, and make a READ of 8 bytes take 11 or 23 µs instead of 7.)
 const STAY: Duration = Duration::from_micros(100);
-/// How long it stays for streams only, after another thread has used the core meanwhile: that may
-/// be who waits for the next packet, and has the core to the end of its turn.
+/// How long the thread stays for streams only, after another thread has used the core meanwhile.
+/// That thread may be the one that waits for the next packet, and it has the core to the end of its
+/// turn.
 const CROWDED: Duration = Duration::from_secs(1);
 
-/// How long after polling a program is one that may.
+/// How long after its last poll a program is taken for one that polls.
 const ATTENDED: Duration = Duration::from_millis(10);
 
 /// The thread's life; it ends when the device is closed.
@@ -100,13 +102,14 @@ pub(crate) fn run(shared: &Shared, real_time: bool) {
 #[derive(Default)]
 struct Stay {
     until: Time,
-    /// Not for single packets. (A real-time thread lets no other go first.)
+    /// The thread does not stay for single packets. (A real-time thread never gives way, so it must
+    /// not take the core for each of them.)
     streams_only: bool,
     crowded_until: Time,
 }
 
 impl Stay {
-    /// So many packets came with the last step.
+    /// The last step received `packets` packets.
     fn received(&mut self, packets: usize, now: Time) {
         let single = !self.streams_only && now >= self.crowded_until;
         if packets >= if single { 1 } else { STREAM } {
@@ -114,7 +117,7 @@ impl Stay {
         }
     }
 
-    /// Others went first, for so long.
+    /// Other threads used the core for `time`.
     fn gave_way(&mut self, time: Duration, now: Time) {
         if time >= STAY {
             self.crowded_until = now + CROWDED;
@@ -127,43 +130,44 @@ impl Stay {
 struct Kept {
     /// [`Background::kept_back`] at the last look.
     times: u32,
-    /// There were some.
+    /// Posts were kept back at the last look.
     now: bool,
 }
 
 impl Kept {
-    /// Is work kept back that was posted, or was any since the last look? If so, the thread rests
-    /// in short naps, and nobody needs to wake it for the next. What was kept back for long is
-    /// sent. (The lock is not taken for less: whoever polls has it most of the time, and two
-    /// threads of one core would change places for it, several times a look.)
+    /// Are posts kept back, or were any since the last look? If so, the thread rests in short naps,
+    /// and the application need not wake it for the next post. Posts that were kept back for long
+    /// enough are sent. (If not, the lock is not taken: the thread that polls has it most of the
+    /// time, and two threads on one core would swap several times for it at each look.)
     fn look(&mut self, shared: &Shared) -> bool {
         let times = shared.background.kept_back.load(Ordering::Acquire);
-        let news = std::mem::replace(&mut self.times, times) != times;
-        if news || self.now {
+        let more = std::mem::replace(&mut self.times, times) != times;
+        if more || self.now {
             let mut driver = shared.lock();
             if driver.unsent.posts > 0 && driver.now() >= driver.unsent.since + UNSENT_FOR {
                 shared.after_command(&mut driver);
             }
             self.now = driver.unsent.posts > 0;
         }
-        news || self.now
+        more || self.now
     }
 }
 
-/// Lets whoever polls drive; returns whether somebody woke the thread.
+/// Leaves the driving to the thread that polls; returns whether the background thread was woken.
 fn rest(shared: &Shared, time: Duration) -> bool {
     let wakes_at = shared.clock.now() + time;
     shared.background.wakes_at.store(wakes_at.0, Ordering::Release);
     shared.background.doing.store(RESTING, Ordering::Relaxed);
-    // Nothing to do on failure but to look again.
+    // If this fails, the thread looks again at once.
     let woken =
         poll(&mut [PollFd::new(&*shared.background.wake, PollFlags::IN)], Some(&spec(time)));
     shared.background.wake.drain().ok();
     woken != Ok(0)
 }
 
-/// Takes steps until nothing moves, or a number of them, or somebody else wants the card; returns
-/// whether the first of these it was. The last step has been taken under the lock that is returned.
+/// Takes steps until nothing moves, at most [`STEPS`] of them and until another thread wants the
+/// card; returns whether they ended because nothing moved. The last step was taken under the lock
+/// that is returned.
 fn take_steps<'a>(
     shared: &'a Shared,
     attended: bool,
@@ -182,10 +186,10 @@ fn take_steps<'a>(
         }
         if moved {
             if attended && driver.owes_acknowledge_only() {
-                // A program that now watches memory for this message will answer it, and the
-                // acknowledge then rides behind the answer. Were it sent alone, it would be all
-                // that the peer's poll gets; the peer, too, would then watch memory and not poll,
-                // and the two would wait for each other's background thread each time.
+                // A program that watches memory for this message will answer it, and then the
+                // acknowledge rides behind the answer. If it left alone, the peer's poll would get
+                // it without the answer. The peer would then watch memory too instead of polling,
+                // and both would wait for each other's background thread each time.
                 drop(driver);
                 linger(shared);
                 driver = shared.lock();
@@ -193,7 +197,7 @@ fn take_steps<'a>(
         } else if driver.is_blocked() || driver.now() >= stay.until {
             return (driver, true);
         } else {
-            // Whoever else has use for this core, or for the card, goes first.
+            // Other threads that want this core, or the card, go first.
             drop(driver);
             let before = shared.clock.now();
             std::thread::yield_now();
@@ -208,19 +212,19 @@ fn take_steps<'a>(
     (driver, false)
 }
 
-/// Waits for [`LINGER`], or until a packet comes or somebody wakes the thread. (What woke it is not
-/// read here: it is looked at behind the next sleep, which does not last.)
+/// Waits for [`LINGER`], or until a packet comes or the thread is woken. (The wake-up is not read
+/// here. It ends the next sleep at once, and the thread reads it there.)
 fn linger(shared: &Shared) {
     let mut fds = [
         PollFd::from_borrowed_fd(shared.socket_fd(), PollFlags::IN),
         PollFd::new(&*shared.background.wake, PollFlags::IN),
     ];
-    // Nothing to do on failure but to look again.
+    // If this fails, the thread looks again at once.
     let _ = poll(&mut fds, Some(&spec(LINGER)));
 }
 
-/// Drives the card until nothing moves, then sleeps until something does. `attended`: the program
-/// has polled not long ago.
+/// Drives the card until nothing moves, then sleeps until something does. `attended` says that the
+/// program has polled within [`ATTENDED`].
 fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     let (socket_wants, timeout, groups) = {
         let (mut driver, settled) = take_steps(shared, attended, stay);
@@ -231,7 +235,7 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
         if !settled || driver.has_more() && !driver.is_blocked() {
             drop(driver);
             if shared.is_wanted() {
-                // Or it would be this thread again that gets the lock, where both have one core.
+                // Otherwise this thread would get the lock again, where both have one core.
                 std::thread::yield_now();
             }
             return;
@@ -240,14 +244,14 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
         let due = driver.nic.poll_timeout();
         shared.background.wakes_at.store(due.0, Ordering::Release);
         let timeout = (due != Time::NEVER).then(|| due.since(driver.now()));
-        // The kernel tells when there is room in this socket, and not of a peer's.
+        // The kernel wakes the thread for room in this socket, but not for room in a peer's.
         let paced = driver.is_paced();
         let timeout = if paced { Some(timeout.map_or(PACE, |t| t.min(PACE))) } else { timeout };
         let full = driver.is_blocked() && !paced;
         let wants = if full { PollFlags::OUT } else { PollFlags::empty() };
         (PollFlags::IN | wants, timeout, driver.groups.clone())
     };
-    // Behind this, whoever has news wakes the thread.
+    // From here on, a thread that notes news wakes this one.
     shared.wakes.deliver();
     let fds = [
         PollFd::from_borrowed_fd(shared.socket_fd(), socket_wants),
@@ -282,7 +286,11 @@ mod tests {
 
         stay.gave_way(STAY / 2, start + STAY);
         stay.received(1, start + STAY);
-        assert_eq!(stay.until, start + STAY + STAY, "a short while is nobody's turn");
+        assert_eq!(
+            stay.until,
+            start + STAY + STAY,
+            "a short while means that no thread wanted the core"
+        );
 
         let crowded = start + 2 * STAY;
         stay.gave_way(STAY, crowded);

@@ -1,11 +1,10 @@
 //! Chains on a live card (RedN): managed queues, queue pairs looped back, rings as memory; and
-//! whole programs, which the card then runs without its host.
+//! whole programs, which the card then runs without its host. `docs/chains.md` describes them.
 //!
-//! A [`Program`] is written with
-//! [`remora::offload::chain`](remora_offload::chain). [`ProtectionDomain::load_chain`] gives it its
-//! queues and links it; its connection, if it serves one, is made as any other is, and
-//! [`Chain::start`] lets it run. [`Chain::serve`] does both, for a [`ChainClient`] or who acts like
-//! one.
+//! A [`Program`] is written with [`remora::offload::chain`](remora_offload::chain).
+//! [`ProtectionDomain::load_chain`] gives it its queues and links it. If the program serves a
+//! client, its queue pair is connected like any other. Then [`Chain::start`] lets the program run.
+//! [`Chain::serve`] connects and starts, for a [`ChainClient`] or a client that acts like one.
 
 mod awaited;
 mod client;
@@ -33,37 +32,52 @@ use crate::queue_pair::{QueuePair, RingOf};
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 use crate::shared_receive::CreateQpError;
 
-/// Errors that a chain's completion queue keeps: nobody need look at them.
+/// How many errors a chain's completion queue keeps; the program need not fetch them.
 const ERRORS_KEPT: usize = 16;
 
 /// A ring of a queue pair, registered as memory.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::Queue;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let (domain, queue) = (device.alloc_pd()?, device.create_cq(16)?);
+/// let qp = domain.create_qp(&QueuePairOptions::rc(&queue))?;
+/// let ring = qp.register_ring(Queue::Send, Access::all())?;
+/// assert_eq!(ring.field(1, 0) - ring.field(0, 0), u64::from(ring.stride));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RingRegion {
-    /// Its bytes. The region keeps its queue pair alive.
+    /// The ring's bytes. The region keeps the queue pair alive.
     pub region: MemoryRegion,
-    /// Slots.
+    /// How many slots the ring has.
     pub depth: u32,
-    /// Bytes from slot to slot.
+    /// Bytes from one slot to the next.
     pub stride: u32,
 }
 
 impl RingRegion {
-    /// The address of a field of the element at `index`, which counts up without end.
+    /// The address of the field at `offset` bytes of the element at `index`. Indices count on from
+    /// lap to lap of the ring.
     pub fn field(&self, index: u32, offset: u64) -> u64 {
         self.region.addr() + self.offset(index) + offset
     }
 
-    /// The same field as a target.
+    /// The same field as the target of a work request.
     pub fn remote(&self, index: u32, offset: u64) -> Remote {
         self.region.remote(self.offset(index) + offset)
     }
 
-    /// The same field as an entry of `len` bytes: RECVs scatter to such.
+    /// The same field as a scatter/gather entry of `len` bytes, to which a RECV can scatter.
     pub fn sge(&self, index: u32, offset: u64, len: u32) -> Sge {
         self.region.sge(self.offset(index) + offset, len)
     }
 
-    /// The first bytes of the element at `index`, as they are now.
+    /// The element at `index` in its present form.
     pub fn element(&self, index: u32) -> [u8; ELEMENT_LEN] {
         let mut raw = [0; ELEMENT_LEN];
         let read = self.region.read_at(self.offset(index) as usize, &mut raw);
@@ -78,8 +92,8 @@ impl RingRegion {
 }
 
 impl QueuePair {
-    /// Connects two fresh reliable queue pairs of one device to each other, or one to itself. What
-    /// each may do to the other is `access`. Nothing of it leaves the card.
+    /// Connects two fresh reliable queue pairs of one device to each other, or one to itself. Each
+    /// has `access` to the other's memory. Their packets do not leave the card.
     ///
     /// # Errors
     /// See [`ChainError`].
@@ -98,8 +112,8 @@ impl QueuePair {
         Ok(RingRegion { region, depth, stride })
     }
 
-    /// Writes the bytes of an element into the next slot, and posts it, unless the queue is
-    /// managed. Returns its index.
+    /// Writes the bytes of an element into the next slot, and posts it unless the queue is managed.
+    /// Returns the element's index.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -113,8 +127,8 @@ impl QueuePair {
         index.expect("a queue pair lives as long as its handle")
     }
 
-    /// Lets a queue run up to, not including, `index`: the host's own ENABLE of a managed queue.
-    /// (Slots of a plain one that were run before may be run again by it.)
+    /// Lets a queue run up to, not including, `index`: as ENABLE does, but from the host. (On a
+    /// queue that is not managed, it can run slots again that have run before.)
     ///
     /// # Errors
     /// See [`PostError`].
@@ -125,7 +139,7 @@ impl QueuePair {
         })
     }
 
-    /// Gives the send queue limits, in place of those it had.
+    /// Sets the limits of the send queue, in the place of its earlier ones.
     ///
     /// # Errors
     /// See [`ChainError`].
@@ -138,7 +152,7 @@ impl QueuePair {
 }
 
 impl Device {
-    /// Makes a completion queue that nobody polls: it counts what ends well, for WAITs, and keeps
+    /// Makes a completion queue that need not be polled: it counts successes, for WAITs, and keeps
     /// up to `errors` errors.
     ///
     /// # Errors
@@ -147,11 +161,11 @@ impl Device {
         CompletionQueue::counting(self.live.clone(), errors)
     }
 
-    /// Makes a budget of so many elements. It is full again whenever something comes from outside
-    /// for one of the queue pairs that have it.
+    /// Makes a budget of `elements` elements. It is full again whenever a message arrives for one
+    /// of the queue pairs that have it, or the program posts to one or rings its doorbell.
     ///
     /// # Errors
-    /// The card has no more.
+    /// The card has no more budgets.
     pub fn create_budget(&self, elements: u64) -> Result<ChainBudget, CreateError> {
         let handle = self.live.lock().nic.create_budget(elements)?;
         let inner = BudgetInner { live: self.live.clone(), handle };
@@ -163,14 +177,29 @@ impl Device {
         self.live.lock().nic.trace_chains(most);
     }
 
-    /// The next step of a chain.
+    /// The next of the steps of chains that were kept, if there is one.
     pub fn poll_chain_step(&self) -> Option<ChainStep> {
         self.live.lock().nic.poll_chain_step()
     }
 }
 
-/// A budget of elements that queue pairs share: see [`remora_nic::Nic::create_budget`]. It ends
-/// with its last handle, which the queue pairs that have it must not outlive.
+/// A budget of elements that queue pairs share: see [`remora_nic::Nic::create_budget`]. Dropping
+/// its last handle ends it; drop the queue pairs that have the budget before.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::nic::ChainLimits;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let budget = device.create_budget(1000)?;
+/// let (domain, queue) = (device.alloc_pd()?, device.create_cq(16)?);
+/// let qp = domain.create_qp(&QueuePairOptions::rc(&queue))?;
+/// let limits = ChainLimits { budget: Some(budget.handle()), ..ChainLimits::default() };
+/// qp.set_chain_limits(limits)?; // 1000 elements at most, until something comes from outside
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ChainBudget {
     inner: Arc<BudgetInner>,
@@ -183,12 +212,12 @@ struct BudgetInner {
 }
 
 impl ChainBudget {
-    /// The card's number for it: [`ChainLimits::budget`].
+    /// The card's number for the budget, for [`ChainLimits::budget`].
     pub fn handle(&self) -> u32 {
         self.inner.handle
     }
 
-    /// Fills it.
+    /// Fills the budget.
     pub fn refill(&self) {
         let refilled = self.inner.live.lock().nic.refill_budget(self.inner.handle);
         refilled.expect("a budget lives as long as its handle");
@@ -206,22 +235,22 @@ impl Drop for BudgetInner {
 /// Why a program was not loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// It cannot be linked.
+    /// The program cannot be linked.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The card has no more completion queues.
     #[error("no completion queue for the program: {0}")]
     Cq(#[from] CreateError),
-    /// A queue was not made.
+    /// A queue pair cannot be made.
     #[error("no queue pair for the program: {0}")]
     Qp(#[from] CreateQpError),
-    /// Its memory was not registered.
+    /// The program's memory cannot be registered.
     #[error("no memory for the program: {0}")]
     Register(#[from] RegisterError),
-    /// A queue was not looped back.
-    #[error("a queue of the program was not looped back: {0}")]
+    /// A queue pair cannot be looped back.
+    #[error("cannot loop back a queue pair of the program: {0}")]
     LoopBack(#[from] ChainError),
-    /// Its bytes did not fit.
+    /// The program's bytes do not fit into its memory.
     #[error(transparent)]
     Memory(#[from] AccessError),
 }
@@ -232,7 +261,34 @@ impl From<AllocError> for LoadError {
     }
 }
 
-/// A program on a live card. It ends when this is dropped.
+/// A program on a live card. Dropping the handle ends the program.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::offload::chain::offload::{list, table::Value};
+/// # use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = Device::open()?;
+/// let domain = server.alloc_pd()?;
+/// let memory = domain.alloc(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+/// let value = Value { addr: memory.addr() + 1024, len: 5 };
+/// memory.write_at(0, &list::nodes(memory.addr(), &[(7, value)]))?;
+///
+/// // The program walks a list for a client: it takes the list and the values from outside.
+/// let chain = domain.load_chain(&list::walking(), &[memory.clone(), memory.clone()])?;
+/// assert!(chain.local().is_some(), "it serves a client");
+/// # let device = Device::open()?;
+/// # let mtu = device.info().mtu;
+/// # let mut client = AsyncChainClient::new(&device.alloc_pd()?, 64)?;
+/// # client.connect(chain.local().ok_or("it serves a client")?, mtu)?;
+/// chain.serve(client.local(), mtu)?; // from here on, the card serves and the host may sleep
+/// # memory.write_at(1024, b"seven")?;
+/// # let answer = client.call(&list::message(7, memory.addr())).wait(Duration::from_secs(10))?;
+/// # assert_eq!(answer, b"seven");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Chain {
     loaded: Loaded,
@@ -240,10 +296,10 @@ pub struct Chain {
     _imports: Vec<MemoryRegion>,
 }
 
-/// What a program was given.
+/// What a program owns on the card.
 #[derive(Debug, Default)]
 struct Parts {
-    /// By queue.
+    /// A completion queue for each queue of the program, in the program's order.
     cqs: Vec<CompletionQueue>,
     qps: Vec<QueuePair>,
     rings: Vec<MemoryRegion>,
@@ -258,8 +314,8 @@ impl Parts {
 }
 
 impl ProtectionDomain {
-    /// Makes a program's queues and links it; `imports` are the regions that it takes from outside,
-    /// which must allow what it does with them (READ of a table: `REMOTE_READ`).
+    /// Makes a program's queues and links it. `imports` are the regions that the program takes from
+    /// outside; they must allow what the program does with them (`REMOTE_READ` to READ a table).
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -345,34 +401,34 @@ fn at(region: &MemoryRegion) -> RegionAt {
 }
 
 impl Chain {
-    /// The queue pair towards its client, to be connected before the program is started. What the
-    /// client may do besides sending is what the connection's access says: nothing is enough.
+    /// The queue pair for the program's client, to be connected before the program is started. A
+    /// client only sends, so the connection needs no access to memory.
     pub fn client(&self) -> Option<&QueuePair> {
         self.loaded.client.map(|client| self.parts.qp(client.qpn))
     }
 
-    /// Lets it run.
+    /// Lets the program run.
     ///
     /// # Errors
-    /// Its client is not connected, or it was started before.
+    /// The client is not connected, or the program was started before.
     pub fn start(&self) -> Result<(), PostError> {
         self.loaded.start(|qpn, queue, index| self.parts.qp(qpn).doorbell(queue, index))
     }
 
-    /// Requests that a queue has completed well, of those that are counted.
+    /// How many of the queue's requests have succeeded, of those that report a completion.
     pub fn completions(&self, queue: QueueId) -> u64 {
         self.parts.cqs[queue.index()].count()
     }
 
-    /// Its queue pairs, by queue: to give them limits, or to see how they stand.
+    /// The program's queue pairs, one for each queue: to set their limits, or to query them.
     pub fn queue_pairs(&self) -> impl Iterator<Item = &QueuePair> {
         self.layout().queues.iter().map(|queue| self.parts.qp(queue.qpn))
     }
 
-    /// Bytes of its own data, by address.
+    /// A copy of `len` bytes of the program's own data, by address.
     ///
     /// # Errors
-    /// They lie elsewhere.
+    /// The bytes are not within the program's data.
     pub fn read(&self, addr: u64, len: u32) -> Result<Vec<u8>, AccessError> {
         let data = self.parts.data.as_ref().expect("a program that was loaded has data");
         let mut bytes = vec![0; len as usize];
@@ -381,7 +437,7 @@ impl Chain {
         Ok(bytes)
     }
 
-    /// Where everything lies.
+    /// The addresses of the program's queues and data.
     pub fn layout(&self) -> &Layout {
         &self.loaded.layout
     }

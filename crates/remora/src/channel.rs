@@ -27,10 +27,9 @@ pub enum WaitError {
     System(#[from] io::Error),
 }
 
-/// A completion channel: a descriptor that is readable when an armed completion queue got an
-/// entry.
+/// A completion channel: its descriptor is readable when an armed completion queue got an entry.
 ///
-/// A thread sleeps on it, or a reactor does: it is [`AsFd`].
+/// A thread can sleep on it ([`wait`](Channel::wait)), and so can any reactor: it is [`AsFd`].
 ///
 /// ```
 /// use remora::prelude::*;
@@ -41,7 +40,7 @@ pub enum WaitError {
 /// let device = Device::open()?;
 /// let channel = device.create_channel()?;
 /// let queue = device.create_cq_on(&channel, 16)?;
-/// queue.arm(false)?; // and then poll: what came before is not announced
+/// queue.arm(false)?; // and then poll: entries that came before are not announced
 /// # let qp = device.alloc_pd()?.create_qp(&QueuePairOptions::rc(&queue))?;
 /// # qp.loop_back(&qp, Access::all())?;
 /// # let (op, data, flags) = (SendOp::NoOp, Data::Sges(&[]), SendFlags::SIGNALED);
@@ -55,16 +54,16 @@ pub struct Channel {
     queue: Arc<ChannelQueue>,
 }
 
-/// Which queues have something to say.
+/// The completion queues that have an entry, in the order in which they got it.
 #[derive(Debug)]
 pub(crate) struct ChannelQueue {
     ready: Event,
     queues: Mutex<VecDeque<u32>>,
 }
 
-/// What an armed completion queue tells of its next entry. It is told under the driver's lock.
+/// Learns of the next entry of an armed completion queue, under the driver's lock.
 pub(crate) trait Notify: fmt::Debug + Send + Sync {
-    /// Queue `cq` has an entry.
+    /// Completion queue `cq` has an entry.
     fn push(&self, cq: u32);
 }
 
@@ -120,7 +119,7 @@ impl Channel {
     }
 }
 
-/// When a time-out ends; for one without end, in a year.
+/// When a time-out ends: in a year at most, so that any duration can be added.
 pub(crate) fn deadline(timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     Instant::now() + timeout.min(YEAR)

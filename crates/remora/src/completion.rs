@@ -11,8 +11,8 @@ use crate::live::Live;
 
 /// A completion queue.
 ///
-/// It is for programs that post work requests and poll; requests that are futures
-/// ([`crate::request`]) have one of their own.
+/// It is for programs that post work requests and poll. Requests that are futures
+/// ([`crate::request`]) have a completion queue that the program does not see.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -63,19 +63,20 @@ impl CompletionQueue {
         Ok(CompletionQueue { inner: Arc::new(Inner { live, handle }) })
     }
 
-    /// A queue that only counts: see [`Device::create_counting_cq`](crate::Device).
+    /// A queue that only counts: see
+    /// [`Device::create_counting_cq`](crate::Device::create_counting_cq).
     pub(crate) fn counting(live: Arc<Live>, errors: usize) -> Result<CompletionQueue, CreateError> {
         let handle = live.lock().nic.create_counting_cq(errors)?;
         Ok(CompletionQueue { inner: Arc::new(Inner { live, handle }) })
     }
 
-    /// How many completions without an error it has had: what a WAIT compares with.
+    /// How many completions without an error the queue has had. A chain's WAIT compares with it.
     pub fn count(&self) -> u64 {
         let count = self.inner.live.lock().nic.cq_count(self.inner.handle);
         count.expect("a completion queue lives as long as its handle")
     }
 
-    /// The card's number for it, as [`Channel::wait`](crate::Channel::wait) tells it.
+    /// The card's number for the queue, which [`Channel::wait`](crate::Channel::wait) returns.
     pub fn handle(&self) -> u32 {
         self.inner.handle
     }
@@ -84,7 +85,8 @@ impl CompletionQueue {
     /// none yet.
     ///
     /// # Errors
-    /// The queue overflowed, and what it still held has been taken.
+    /// The queue overflowed, and the entries that it still held have been taken.
+    #[inline]
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, PollCqError> {
         let live = &self.inner.live;
         let mut driver = live.lock();
@@ -96,8 +98,8 @@ impl CompletionQueue {
         driver.nic.poll_cq(self.inner.handle, out)
     }
 
-    /// Takes entries, as [`CompletionQueue::poll`] does. `drive`: drives the device if there are
-    /// none yet. `arm`: if there are none even then, has the next one told, and none can come in
+    /// Takes entries, as [`CompletionQueue::poll`] does. With `drive`, drives the device if there
+    /// are none yet. With `arm`, arms the queue if there are none even then; no entry can come in
     /// between.
     pub(crate) fn take(
         &self,
@@ -118,7 +120,7 @@ impl CompletionQueue {
         Ok(found)
     }
 
-    /// Sets what is told of the next entry when the queue is armed.
+    /// Sets what learns of the next entry when the queue is armed.
     pub(crate) fn set_notify(&self, notify: Arc<dyn Notify>) {
         self.inner.live.lock().channels.insert(self.inner.handle, notify);
     }
@@ -135,7 +137,7 @@ impl CompletionQueue {
         let mut out = [Completion::default()];
         let start = Instant::now();
         loop {
-            // The clock is looked at seldom: it costs as much as an empty poll.
+            // The clock is read seldom, since that takes as long as an empty poll.
             for _ in 0..64 {
                 if self.poll(&mut out)? > 0 {
                     return Ok(out[0]);
@@ -147,7 +149,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks the queue's channel to wake at the next entry, or the next solicited one.
+    /// Has the next entry, or the next solicited one, announced on the queue's channel.
     ///
     /// Entries that came before are not announced: poll once more after arming.
     ///

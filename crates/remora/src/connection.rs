@@ -1,7 +1,8 @@
-//! Connections by RDMA connection management: listen, connect, accept, part.
+//! Connections by RDMA connection management: listen, connect, accept, disconnect.
 //!
-//! What takes a message of the peer is a [`Handshake`]: `.await` it, or [`wait`](Handshake::wait)
-//! for it in an ordinary thread. The device's background thread carries the messages.
+//! A step that waits for a message of the peer is a [`Handshake`]: `.await` it, or
+//! [`wait`](Handshake::wait) for it in an ordinary thread. The device's background thread sends and
+//! receives the messages.
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -61,8 +62,40 @@ use crate::request::Request;
 
 /// A connection. Dropping it disconnects.
 ///
-/// What its queue pair still waits for then ends with an error, if its requests are futures. [The
-/// module](self) has an example.
+/// If the queue pair's requests are futures, those that are still in flight then end with an error.
+/// [The module](self) shows both sides.
+///
+/// ```
+/// use remora::prelude::*;
+/// # use std::{net::SocketAddr, time::Duration};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timeout = Duration::from_secs(10);
+/// # let server = Device::open()?;
+/// # let listener = server.listen(7471)?;
+/// # let to = SocketAddr::new(server.info().address, listener.port());
+/// # let served = std::thread::spawn(move || {
+/// #     let domain = server.alloc_pd().unwrap();
+/// #     let memory = domain.alloc(4096, Access::all()).unwrap();
+/// #     let qp = domain.create_qp(&QueuePairOptions::new()).unwrap();
+/// #     let params = ConnectionParams::new(server.info().mtu);
+/// #     let request = listener.accept().wait(timeout).unwrap();
+/// #     let connection = request.accept(qp, b"welcome", &params).wait(timeout).unwrap();
+/// #     connection.send_remote(memory.slice(..).remote()).wait(timeout).unwrap();
+/// #     connection.closed().wait(timeout).unwrap();
+/// # });
+/// # let device = Device::open()?;
+/// # let qp = device.alloc_pd()?.create_qp(&QueuePairOptions::new())?;
+/// # let params = ConnectionParams::new(device.info().mtu);
+/// let connection = device.connect(qp, to, b"hello", &params).wait(timeout)?;
+/// assert!(connection.private_data().starts_with(b"welcome"));
+/// let memory = connection.recv_remote().wait(timeout)?; // the server tells of its memory
+/// connection.queue_pair().write(b"bytes", memory.slice(..)).wait(timeout)?;
+/// drop(connection); // the server learns that the client has gone
+/// # served.join().unwrap();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Connection {
     live: Arc<Live>,
@@ -72,27 +105,27 @@ pub struct Connection {
     peer: SocketAddr,
 }
 
-/// How a connection ended.
+/// Whether a connection has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectionEnd {
     /// The peer has disconnected.
     Disconnected,
-    /// It has not.
+    /// The peer has not disconnected.
     Alive,
 }
 
 impl Connection {
-    /// Its queue pair.
+    /// The connection's queue pair.
     pub fn queue_pair(&self) -> &QueuePair {
         &self.queue_pair
     }
 
-    /// What the peer said when it connected or accepted, padded with zeroes.
+    /// The private data with which the peer connected or accepted, padded with zeroes.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// The peer.
+    /// The peer's address and port.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
@@ -113,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// Ends when the peer disconnects.
+    /// A future that ends when the peer disconnects.
     pub fn closed(&self) -> Handshake<'_, ()> {
         Handshake::new(async {
             news(&self.live, |driver| (!is_alive(driver, self.conn)).then_some(())).await;
@@ -121,14 +154,14 @@ impl Connection {
         })
     }
 
-    /// Tells the peer of memory, as a message of [`Remote::LEN`] bytes for its
+    /// Sends the peer a description of memory, as a message of [`Remote::LEN`] bytes for its
     /// [`Connection::recv_remote`].
     pub fn send_remote(&self, remote: Remote) -> Request {
         self.queue_pair.send(&remote.to_bytes())
     }
 
-    /// The memory that the peer tells of by [`Connection::send_remote`]: the next message of the
-    /// connection that no earlier request receives.
+    /// Receives a description of the peer's memory, which the peer sends by
+    /// [`Connection::send_remote`]. It takes the next message that no earlier request receives.
     pub fn recv_remote(&self) -> Request<Remote> {
         match self.queue_pair.pd().alloc(Remote::LEN, Access::LOCAL_WRITE) {
             Ok(memory) => self.queue_pair.recv_remote_into(memory.slice(..)),
@@ -136,8 +169,8 @@ impl Connection {
         }
     }
 
-    /// When the connection ends, what its queue pair still waits for ends with an error: without,
-    /// a receive request would wait for ever.
+    /// Has the queue pair's requests end with an error when the connection ends. Otherwise a
+    /// receive request would wait without end.
     fn follow(&self) {
         if self.queue_pair.requests().is_some() {
             self.live.lock().follows.insert(self.conn, self.queue_pair.qpn());
@@ -155,7 +188,7 @@ impl Drop for Connection {
             }
             let now = driver.now();
             let cm = driver.nic.cm_mut();
-            // Where it is over already, there is nobody to tell.
+            // This fails if the connection is over already.
             let told = cm.disconnect(now, self.conn, &[]);
             if let Err(error) = told {
                 tracing::debug!(%error, "a connection was over before it was dropped");

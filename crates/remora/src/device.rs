@@ -1,4 +1,6 @@
-//! The device: opening it, asking it, and what all its objects share.
+//! The device: its options, how it is opened and queried, and what can be made on it.
+//!
+//! `live.rs` has what its threads share, and `driver.rs` the steps that move it forward.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -9,13 +11,14 @@ use std::{env, io, thread};
 
 use remora_nic::nic::InUse;
 use remora_nic::qp::Mtu;
-use remora_nic::{Counters, CreateError, Event as CardEvent, Nic, Time};
+use remora_nic::{Counters, CreateError, Nic, Time};
 use thiserror::Error;
 
 use crate::background;
 use crate::background::signals::Background;
 use crate::channel::Channel;
 use crate::completion::CompletionQueue;
+use crate::device_events::DeviceEvents;
 use crate::driver::Driver;
 use crate::egress::EgressCounters;
 use crate::event::Event;
@@ -34,11 +37,11 @@ use crate::wakes::Wakes;
 /// process id. Cards beyond the first write to `FILE-2`, `FILE-3` and so on.
 pub const PCAP_VARIABLE: &str = "REMORA_PCAP";
 
-/// The shortest wait for an acknowledge. A peer's process may not get a processor for milliseconds,
-/// and programs that ask for less (65 µs is one library's default) mean a card of hardware.
+/// The shortest wait for an acknowledge. A peer's process may be without a processor for
+/// milliseconds. Programs that ask for less (one library's default is 65 µs) assume hardware.
 const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Memory that lives on the card, in bytes.
+/// Bytes of the card's own memory.
 const DEVICE_MEMORY: usize = 1 << 20;
 
 /// How to open a [`Device`].
@@ -67,10 +70,10 @@ pub struct DeviceOptions {
 /// Why a device could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The address or interface to bind to is not there.
+    /// The address or interface to bind to does not exist.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// The port cannot be had.
+    /// The address and port cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The capture file cannot be made.
@@ -78,7 +81,7 @@ pub enum OpenError {
     Capture {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
     /// The card's thread may not have real-time priority.
@@ -87,10 +90,10 @@ pub enum OpenError {
          or raise its limit (ulimit -r 1)"
     )]
     RealTime(#[source] io::Error),
-    /// The system has no more descriptors, threads or memory.
+    /// The system is short of descriptors, threads or memory.
     #[error("cannot set up the card: {0}")]
     System(#[from] io::Error),
-    /// No memory for the card's own memory.
+    /// There is no memory for the card's own memory.
     #[error(transparent)]
     Memory(#[from] crate::memory::AllocError),
 }
@@ -101,42 +104,42 @@ impl DeviceOptions {
         DeviceOptions::default()
     }
 
-    /// Binds to an IP address of this machine, or to the address of an interface, by name.
+    /// Binds to an IP address of this machine, or to the address of the interface with this name.
     #[must_use]
     pub fn bind(mut self, address_or_interface: impl Into<String>) -> DeviceOptions {
         self.bind = Some(address_or_interface.into());
         self
     }
 
-    /// Writes what is sent and received to a pcapng file, which no other card may be writing to.
-    /// Without this, [`PCAP_VARIABLE`] counts; several cards then write to files of their own, with
-    /// a number behind the name.
+    /// Writes packets that are sent and received to a pcapng file. No other card may write to it.
+    /// Without this option, the environment variable [`PCAP_VARIABLE`] may name a file. Of several
+    /// cards, each then writes to a file of its own, with a number behind the name.
     #[must_use]
     pub fn capture(mut self, path: impl Into<PathBuf>) -> DeviceOptions {
         self.capture = Some(path.into());
         self
     }
 
-    /// At most so many packets of a queue pair unacknowledged, instead of what fits the socket's
-    /// buffer.
+    /// Limits a queue pair's unacknowledged packets to `packets`. By default, the size of the
+    /// socket's buffer sets the limit.
     #[must_use]
     pub fn window(mut self, packets: u16) -> DeviceOptions {
         self.window = Some(packets);
         self
     }
 
-    /// A smaller path MTU than the link allows.
+    /// Sets a smaller path MTU than the link allows.
     #[must_use]
     pub fn mtu(mut self, mtu: Mtu) -> DeviceOptions {
         self.mtu = Some(mtu);
         self
     }
 
-    /// The card's own thread goes before every ordinary thread of the machine, so that it serves
-    /// peers at once, however busy the host's threads keep the processors: as near as software
-    /// comes to a card with a processor of its own. For who serves chains, kernels or memory and
-    /// does not poll. What peers have the card do is taken from the host's threads, up to the
-    /// system's limit (Linux leaves them 5 %, `kernel.sched_rt_runtime_us`).
+    /// Gives the card's own thread real-time priority: it runs before every ordinary thread of the
+    /// machine, and serves peers at once, however busy the host's threads keep the processors. Use
+    /// it for programs that serve chains, kernels or memory and do not poll. The work that peers
+    /// give the card takes its time from the host's threads, up to the system's limit (Linux leaves
+    /// them 5 %, `kernel.sched_rt_runtime_us`).
     #[must_use]
     pub fn real_time(mut self) -> DeviceOptions {
         self.real_time = true;
@@ -191,9 +194,9 @@ impl DeviceOptions {
     }
 }
 
-/// Several windows of packets fit the socket's buffer at the other end, if that is as large as
-/// ours: one queue pair alone should not overflow it. The kernel counts its bookkeeping too, about
-/// as much again for small packets.
+/// The window in packets: a quarter of the socket's buffer, so that one queue pair alone does not
+/// overflow the peer's, if that is as large as ours. The kernel counts its bookkeeping too, which
+/// is about as much again for small packets.
 fn window_for(socket: &Socket, mtu: Mtu) -> u16 {
     let buffer = socket.recv_buffer().unwrap_or(212_992);
     let packets = buffer / 4 / (mtu.bytes() as usize + 256);
@@ -221,16 +224,16 @@ pub struct SocketInfo {
 /// Everything a device has counted.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCounters {
-    /// The card's.
+    /// The card's counters.
     pub card: Counters,
-    /// The sending side of the socket.
+    /// Counters of the sending side of the socket.
     pub egress: EgressCounters,
-    /// The receiving side of the socket.
+    /// Counters of the receiving side of the socket.
     pub ingress: RecvCounters,
 }
 
 impl DeviceCounters {
-    /// Names and values, the card's first.
+    /// Names and values of all counters, the card's first.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let socket = [
             ("socket_tx_packets", self.egress.packets),
@@ -248,11 +251,11 @@ impl DeviceCounters {
     }
 }
 
-/// A RoCE v2 device in this process. Cloning it gives another handle to the same device; it closes
-/// when the last handle, and all that was made with it, is gone.
+/// A RoCE v2 device in this process. A clone is another handle of the same device. The device
+/// closes when its last handle, and the last object that was made on it, is dropped.
 ///
-/// Whoever polls a completion queue drives the device inline; while nobody does, a background
-/// thread drives it.
+/// A thread that polls a completion queue drives the device inline. While no thread does, a
+/// background thread drives it.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -311,18 +314,19 @@ impl Device {
         };
         let thread = thread::Builder::new().name("remora".into()).spawn(run)?;
         if real_time {
-            // Only then: libraries open devices while they are loaded, when no thread can begin.
+            // Without real time, this does not wait: a library may open a device while it is
+            // loaded, and no thread begins before the loading ends.
             told.recv().expect("the thread tells before it ends").map_err(OpenError::RealTime)?;
         }
         Ok(Device { live: Arc::new(Live { shared, thread: Some(thread) }) })
     }
 
-    /// What the device is.
+    /// The device's address, port and path MTU.
     pub fn info(&self) -> DeviceInfo {
         self.live.info
     }
 
-    /// What the system granted its socket.
+    /// What the system has granted the device's socket.
     ///
     /// # Errors
     /// None that can be expected: the socket is open as long as the device.
@@ -337,17 +341,17 @@ impl Device {
         })
     }
 
-    /// What the device's card was made with: its limits.
+    /// The configuration of the device's card: its limits.
     pub fn limits(&self) -> remora_nic::Config {
         self.live.lock().nic.config().clone()
     }
 
-    /// How much of it is in use.
+    /// How many of the card's objects are in use.
     pub fn in_use(&self) -> InUse {
         self.live.lock().nic.in_use()
     }
 
-    /// What has happened so far.
+    /// All counters, which count from the opening of the device.
     pub fn counters(&self) -> DeviceCounters {
         let driver = self.live.lock();
         DeviceCounters {
@@ -357,9 +361,9 @@ impl Device {
         }
     }
 
-    /// Drives the device one step: sends what is due, receives what has come. Returns whether
-    /// there was anything. For applications that wait for memory to change; polling a completion
-    /// queue does it too.
+    /// Drives the device one step: sends what is due, receives what has come. Returns whether there
+    /// was anything to do. It is for applications that watch memory; polling a completion queue
+    /// drives the device too.
     #[inline]
     pub fn progress(&self) -> bool {
         self.live.progress(&mut self.live.lock())
@@ -368,12 +372,12 @@ impl Device {
     /// Makes a protection domain.
     ///
     /// # Errors
-    /// The card has no more.
+    /// The card has no more protection domains.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, CreateError> {
         ProtectionDomain::new(self.live.clone())
     }
 
-    /// Makes a completion queue of `entries` entries, to be polled.
+    /// Makes a completion queue of `entries` entries, which the application polls.
     ///
     /// # Errors
     /// `entries` is zero or above the card's limit, or the card has no more queues.
@@ -381,7 +385,8 @@ impl Device {
         CompletionQueue::new(self.live.clone(), entries, None)
     }
 
-    /// As [`Device::create_cq`], with a channel that an armed queue wakes.
+    /// As [`Device::create_cq`], with a channel on which the queue, when armed, announces its next
+    /// entry.
     ///
     /// # Errors
     /// Those of [`Device::create_cq`].
@@ -401,25 +406,12 @@ impl Device {
         Channel::new()
     }
 
-    /// The next asynchronous event: an error or a limit that no completion reports.
-    pub fn poll_async_event(&self) -> Option<CardEvent> {
-        let mut driver = self.live.lock();
-        let event = driver.async_events.pop_front();
-        if driver.async_events.is_empty() && driver.async_ready.drain().is_err() {
-            tracing::error!("cannot reset the descriptor of asynchronous events");
-        }
-        event
+    /// The device's asynchronous events: errors and limits that no completion reports.
+    pub fn events(&self) -> DeviceEvents {
+        DeviceEvents::new(self.live.clone())
     }
 
-    /// A descriptor that is readable while [`Device::poll_async_event`] has events.
-    ///
-    /// # Errors
-    /// Too many open files.
-    pub fn async_fd(&self) -> io::Result<std::os::fd::OwnedFd> {
-        self.live.lock().async_ready.as_fd().try_clone_to_owned()
-    }
-
-    /// The card's clock.
+    /// The card's time.
     pub fn now(&self) -> Time {
         self.live.lock().now()
     }
@@ -430,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_the_lock_sees_that_somebody_wants_it() {
+    fn the_thread_with_the_lock_sees_that_another_wants_it() {
         let device = Device::open().unwrap();
         let shared = &device.live.shared;
         let driver = shared.lock();

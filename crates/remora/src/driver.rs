@@ -1,9 +1,11 @@
 //! The driver: one card, its socket and its clock, moved forward a step at a time.
 //!
-//! Whoever holds the driver's lock drives: an application's thread that polls, or the background
-//! thread. A step sends first and receives last, so that an acknowledge that a step makes due
-//! leaves with the data that the application posts next, in one system call, or stays behind a
-//! little longer (half of what an 8-byte ping-pong costs is system calls).
+//! The thread that holds the driver's lock drives: an application's thread that polls, or the
+//! background thread ([`background`](crate::background) says which, and when).
+//!
+//! A step sends first and receives last. So an acknowledge that a received packet makes due can
+//! leave with the data that the application posts next, in one system call. That matters: half of
+//! the cost of an 8-byte ping-pong is system calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -30,29 +32,29 @@ const BATCH: usize = 128;
 const ROUNDS: usize = 2;
 /// Rounds of sending before a queue pair ends: other queue pairs may have work without end.
 const SETTLE_ROUNDS: usize = 16;
-/// A look at a peer's full socket, and the next.
+/// The time between two looks at a peer's full socket.
 pub(crate) const PACE: Duration = Duration::from_micros(50);
-/// Such looks before a queue pair ends.
+/// Looks at a peer's full socket before a queue pair ends.
 const SETTLE_NAPS: usize = 1000;
 /// Pieces received in one step: enough to fill a system call, few enough to stay in the cache.
 const RECV_SLOTS: usize = 4;
 /// Steps in a row without a look at the timers: some 5 µs.
 const TIMELESS_MAX: u32 = 16;
 /// Steps in a row without a packet until acknowledges that stayed behind leave: some 7 µs, twice
-/// what a peer takes for its next message when the two play to and fro.
+/// the time that a peer needs for its next message in a ping-pong.
 const IDLE_MAX: u32 = 20;
 /// Events kept for an application that does not fetch them.
 const EVENTS_MAX: usize = 65_536;
 
-/// What is done with news of connection management. It is called by whoever drives the device,
-/// under the device's lock, so it must not call the device; what there is to answer at once, it
-/// tells the manager that it is given.
+/// Takes events of connection management. The thread that drives the device calls it, under the
+/// device's lock, so it must not call the device. Where an answer is due at once, the sink gives it
+/// to the manager in its first argument.
 pub type CmSink = Box<dyn FnMut(&mut Cm, Time, CmEvent) + Send>;
 
-/// What is done with all other events of the card, under the same rules.
+/// Takes all other events of the card, under the same rules as [`CmSink`].
 pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
 
-/// A socket for each group. They are shared with the background thread, while it sleeps on them.
+/// A socket for each multicast group. The background thread shares them, to sleep on them.
 pub(crate) type Groups = Arc<[Arc<Socket>]>;
 
 /// One card at work.
@@ -63,7 +65,7 @@ pub(crate) struct Driver {
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
     batch: TransmitBatch,
-    /// The socket was full, and `batch` is not sent to its end. (It is empty else.)
+    /// The socket was full, and the rest of `batch` is not sent yet. (Otherwise it is empty.)
     blocked: bool,
     pub(crate) clock: Clock,
     /// Steps since timers were looked at.
@@ -80,11 +82,11 @@ pub(crate) struct Driver {
     pub(crate) async_events: VecDeque<CardEvent>,
     pub(crate) async_ready: Arc<Event>,
     cm_events: VecDeque<CmEvent>,
-    /// Takes them instead.
+    /// Takes events of connection management in the place of `cm_events`.
     pub(crate) cm_sink: Option<CmSink>,
-    /// Takes all other events instead.
+    /// Takes all other events in the place of `channels` and `async_events`.
     pub(crate) event_sink: Option<EventSink>,
-    /// Told when there are new ones.
+    /// Learns of completions and of events of connection management that tasks may wait for.
     pub(crate) wakes: Arc<Wakes>,
     /// Queue pairs that go to the error state when their connection ends.
     pub(crate) follows: HashMap<ConnId, u32>,
@@ -92,8 +94,8 @@ pub(crate) struct Driver {
     pub(crate) groups: Groups,
 }
 
-/// The card's clock. (As `Instant`, but for the seconds and fractions of that, whose difference
-/// takes longer than the look at the clock.)
+/// The card's clock. (`Instant` keeps seconds and fractions apart; to subtract those takes longer
+/// than to read the clock.)
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     /// Nanoseconds from the start of the system to that of the card.
@@ -119,14 +121,14 @@ impl Clock {
     }
 }
 
-/// Work that was posted and is kept back a moment, so that more may leave with it.
+/// Posted work that is kept back for a moment, so that later posts leave with it.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     /// Posts kept back.
     pub(crate) posts: u32,
-    /// Bytes that they move.
+    /// Bytes that these posts move.
     pub(crate) bytes: u64,
-    /// Since when.
+    /// When the first of them was posted.
     pub(crate) since: Time,
     /// Posts since a poll last found nothing.
     pub(crate) streak: u32,
@@ -173,15 +175,15 @@ impl Driver {
         self.clock.now()
     }
 
-    /// One step: time, sending, receiving, in that order. Returns whether there was anything to do,
-    /// or is more.
+    /// Takes one step: timers, sending, receiving, in that order. Returns whether there was, or
+    /// still is, anything to do.
     pub(crate) fn progress(&mut self) -> bool {
         self.nic.release_acknowledges();
         self.batch.set_serving(false);
         self.step()
     }
 
-    /// As [`Driver::progress`], but for acknowledges that have stayed behind.
+    /// As [`Driver::progress`], except that acknowledges that stayed behind may stay there.
     fn step(&mut self) -> bool {
         self.timeless = 0;
         let now = self.now();
@@ -196,12 +198,12 @@ impl Driver {
         due || sent || received
     }
 
-    /// As [`Driver::progress`], for who calls it again and again. Most steps of a thread that spins
-    /// find nothing; those do not look at the clock, which would cost them a quarter of their time,
-    /// and what they find then waits the longer (latency: half an idle step on average).
+    /// As [`Driver::progress`], for a thread that spins. Most of its steps find nothing, and an
+    /// arriving packet waits for half an empty step on average. So these steps do not read the
+    /// clock, which would take a quarter of their time.
     ///
-    /// Inlined with all that it calls, as the kernel leaves the processor's stack of return
-    /// addresses in disorder: behind a system call each return costs as much as 12 ns.
+    /// Inlined with all that it calls: a system call spoils the processor's prediction of return
+    /// addresses, and each return behind one then costs up to 12 ns.
     #[inline(always)]
     pub(crate) fn spin(&mut self) -> bool {
         if self.timeless == TIMELESS_MAX || self.blocked || self.nic.wants_transmit() {
@@ -218,21 +220,21 @@ impl Driver {
         received
     }
 
-    /// Sends what the card has ready, a bounded amount; returns whether there was anything, or is
-    /// more: see [`Driver::has_more`].
+    /// Sends a bounded amount of what the card has ready; returns whether there was anything.
+    /// [`Driver::has_more`] says whether there is more.
     pub(crate) fn transmit(&mut self) -> bool {
         self.nic.release_acknowledges();
         self.transmit_answer(false)
     }
 
-    /// Does the rest of a batch wait for room in a peer's socket? If so, somebody has to look again
-    /// after [`PACE`].
+    /// Does the rest of a batch wait for room in a peer's socket? If so, the thread that drives
+    /// looks again after [`PACE`].
     pub(crate) fn is_paced(&self) -> bool {
         self.blocked && self.egress.is_paced()
     }
 
-    /// Sends all that is owed, for who is about to end a queue pair or the process: a peer whose
-    /// last message was taken, and never acknowledged, would send it again to nobody, and fail.
+    /// Sends all that is owed, before a queue pair or the process ends. Otherwise a peer whose last
+    /// message was received but not acknowledged would send it again, get no answer, and fail.
     pub(crate) fn settle(&mut self) {
         let mut naps = SETTLE_NAPS;
         for _ in 0..SETTLE_ROUNDS {
@@ -248,15 +250,15 @@ impl Driver {
         }
     }
 
-    /// As [`Driver::transmit`], for what an application has just posted. If it polls, acknowledges
-    /// may stay behind: its peer waits for the answer, and they would make it late.
+    /// As [`Driver::transmit`], for what an application has just posted. If the application polls,
+    /// acknowledges may stay behind: they would delay the answer that its peer waits for.
     pub(crate) fn transmit_answer(&mut self, polls: bool) -> bool {
         self.batch.set_answering(polls);
         self.transmit_from(self.now())
     }
 
-    /// As [`Driver::transmit`], for who knows the time: a look at the clock costs as much as a
-    /// quarter of an idle step.
+    /// As [`Driver::transmit`], for a caller that knows the time: to read the clock costs as much
+    /// as a quarter of an idle step.
     fn transmit_from(&mut self, mut now: Time) -> bool {
         (self.unsent.posts, self.unsent.bytes) = (0, 0);
         let mut any = false;
@@ -267,7 +269,7 @@ impl Driver {
                 }
                 let more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, BATCH);
                 if self.batch.is_empty() {
-                    // Nothing to send does not mean nothing done: work may have been flushed.
+                    // The card may have done work without a packet: it may have flushed requests.
                     any |= more;
                     break;
                 }
@@ -280,7 +282,7 @@ impl Driver {
         any
     }
 
-    /// Hands the batch, or what is left of it, to the socket; returns whether anything went.
+    /// Hands the batch, or what is left of it, to the socket; returns whether any packet left.
     fn send_batch(&mut self) -> bool {
         let capture = &mut self.capture;
         let was_blocked = self.blocked;
@@ -295,20 +297,21 @@ impl Driver {
             self.tell_faults(was_blocked);
         }
         if !self.blocked {
-            // At once, so that kernels have the buffers back that it refers to.
+            // Now, so that kernels get back the buffers that the batch refers to.
             self.batch.clear();
         }
         progress.sent > 0
     }
 
-    /// Tells the card of packets whose memory cannot be read.
+    /// Tells the card which packets were dropped because their memory cannot be read.
     fn tell_faults(&mut self, was_blocked: bool) {
         let now = self.now();
         for &packet in self.egress.faults() {
             self.nic.handle_fault(now, &mut self.memory, &self.batch.packets()[packet]);
         }
         if self.blocked && !was_blocked {
-            // The application may soon have its buffers back, and so must not wait for the socket.
+            // Copied now, since the application may get its buffers back before the socket has
+            // room.
             for packet in self.batch.detach(self.egress.next(), &mut self.memory) {
                 self.nic.handle_fault(now, &mut self.memory, &packet);
             }
@@ -326,15 +329,15 @@ impl Driver {
         self.packets
     }
 
-    /// Was a message or two all that the last step received, and nothing due in return but to
-    /// acknowledge it?
+    /// Did the last step receive one or two packets only, and is nothing due in return but their
+    /// acknowledge?
     pub(crate) fn owes_acknowledge_only(&self) -> bool {
         (1..=2).contains(&self.packets) && self.nic.wants_acknowledge_only()
     }
 
-    /// Is there something to send, more than the last step could? If so, somebody has to take
-    /// another. (That the step sent all there was does not answer this: memory that could not be
-    /// read, and news of connections that was answered at once, make work behind it.)
+    /// Is there more to send than the last step has sent? If so, another step is due. (A step that
+    /// sent all there was may still leave work: memory that could not be read, and connection
+    /// events that a sink answered at once, make new work after the sending.)
     pub(crate) fn has_more(&self) -> bool {
         self.blocked || self.nic.wants_transmit()
     }
@@ -389,7 +392,7 @@ impl Driver {
         self.nic.handle_packets(now, &mut self.memory, self.received.datagrams());
     }
 
-    /// Hands the card's events to those who wait for them.
+    /// Hands the card's events to the tasks, threads and sinks that wait for them.
     #[inline]
     pub(crate) fn dispatch_events(&mut self) {
         if self.nic.has_events() {
@@ -429,7 +432,7 @@ impl Driver {
                     self.wakes.note_cm();
                 }
                 event => {
-                    // Of the oldest of very many, the counters still tell.
+                    // Where the oldest of too many is dropped, the counters have counted it.
                     keep(&mut self.async_events, event);
                     crate::event::wake(&self.async_ready);
                 }
@@ -437,7 +440,8 @@ impl Driver {
         }
     }
 
-    /// The peer has gone: what its queue pair still waits for ends with an error.
+    /// The peer has gone: the requests that the connection's queue pair has in flight end with an
+    /// error.
     pub(crate) fn end_requests(&mut self, conn: ConnId) {
         if let Some(qpn) = self.follows.remove(&conn) {
             let (now, error) = (self.now(), Some(QpState::Error));
@@ -448,7 +452,7 @@ impl Driver {
         }
     }
 
-    /// Forgets what nobody will ask about any more.
+    /// Forgets the events of a connection that the program has dropped.
     pub(crate) fn forget_cm_events(&mut self, conn: ConnId) {
         self.cm_events.retain(|event| event.conn() != Some(conn));
     }
@@ -459,7 +463,8 @@ impl Driver {
         self.cm_events.remove(at)
     }
 
-    /// An event that nobody fetched in time: a request is refused, so that it does not stay.
+    /// Drops an event that the program did not fetch in time. A connection request is refused, so
+    /// that the peer does not wait.
     fn give_up(&mut self, event: &CmEvent) {
         tracing::warn!("more than {EVENTS_MAX} connection events wait: the oldest is dropped");
         if let CmEvent::ConnectRequest(request) = event {
@@ -468,7 +473,7 @@ impl Driver {
         }
     }
 
-    /// Refuses a request; one that has ended meanwhile is forgotten.
+    /// Refuses a connection request, or forgets one that has ended meanwhile.
     pub(crate) fn refuse(&mut self, now: Time, conn: ConnId, message: &[u8]) {
         let cm = self.nic.cm_mut();
         if cm.reject(now, conn, RejectReason::CONSUMER_DEFINED, message).is_err()
@@ -478,7 +483,7 @@ impl Driver {
         }
     }
 
-    /// The oldest request for `listener`.
+    /// The oldest connection request for `listener`.
     pub(crate) fn take_cm_request(&mut self, listener: ListenerId) -> Option<CmEvent> {
         let at = self.cm_events.iter().position(
             |e| matches!(e, CmEvent::ConnectRequest(request) if request.listener == listener),
@@ -497,13 +502,13 @@ impl Driver {
     }
 }
 
-/// Adds an event; returns the oldest of too many, which nobody has fetched.
+/// Adds an event. If there are too many, drops the oldest and returns it.
 fn keep<E>(events: &mut VecDeque<E>, event: E) -> Option<E> {
     events.push_back(event);
     if events.len() > EVENTS_MAX { events.pop_front() } else { None }
 }
 
-/// A capture that cannot be written does not stop the card.
+/// Warns of a capture that cannot be written; the card goes on.
 fn note_capture(written: io::Result<()>) {
     if let Err(error) = written {
         tracing::warn!(%error, "cannot write to the capture file");

@@ -1,8 +1,8 @@
 //! From a batch of packets to the socket: gather, checksum, group, send.
 //!
-//! Groups are the socket's ([`segmentation`](crate::socket)): packets that leave by one system call.
-//! Their bytes are copied once, from registered memory to a staging buffer that never leaves the
-//! cache, and checksummed there.
+//! A group is packets that leave by one system call (`socket/segmentation.rs`). Their bytes are
+//! copied once, from registered memory to a staging buffer that stays in the cache, and checksummed
+//! there. `ahead.rs` reads served files, `pace.rs` holds unreliable packets back.
 
 mod ahead;
 mod pace;
@@ -21,10 +21,10 @@ use crate::socket::{Destination, GROUP_MAX, SendFailure, Socket};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// How often a group is sent again when an error of an earlier packet stands in its way.
+/// How often a group is sent again after the call has reported the error of an earlier packet.
 const STALE_MAX: u32 = 3;
 
-/// Sends batches of packets. Remembers how far it got when the socket was full.
+/// Sends batches of packets. When the socket is full, it remembers how far it got.
 pub struct Egress {
     staging: Box<[u8]>,
     ahead: Ahead,
@@ -36,7 +36,7 @@ pub struct Egress {
     /// Packets of the batch whose memory could not be read in the last call.
     faults: Vec<usize>,
     pace: Pace,
-    /// The last call stopped for want of room in a peer's socket.
+    /// The last call stopped because a peer's socket had no room.
     paced: bool,
     counters: EgressCounters,
 }
@@ -52,8 +52,8 @@ pub struct EgressCounters {
     pub groups: u64,
     /// How often the socket had no room. Nothing is lost: the rest of the batch waits.
     pub socket_full: u64,
-    /// How often unreliable packets found no room in the socket of a peer on this machine, and
-    /// wait for it.
+    /// How often unreliable packets found no room in the socket of a peer on this machine, and had
+    /// to wait.
     pub paced: u64,
     /// How often the route refused a group, which then went packet by packet.
     pub ungrouped: u64,
@@ -62,9 +62,9 @@ pub struct EgressCounters {
     /// Packets dropped because they are longer than the path allows: the path MTU of the queue
     /// pair is larger than that of the network.
     pub too_long: u64,
-    /// Packets dropped because there is no way to the peer.
+    /// Packets dropped because no route leads to the peer.
     pub unreachable: u64,
-    /// Errors that peers had reported to earlier packets (a closed port, say).
+    /// Errors that peers reported of earlier packets (a closed port, say).
     pub icmp_errors: u64,
 }
 
@@ -73,12 +73,12 @@ pub struct EgressCounters {
 pub struct Progress {
     /// Packets handed to the kernel by this call.
     pub sent: usize,
-    /// Is there a rest, because the socket is full? Call again with the same batch when the socket
-    /// is writable; or soon, if [`Egress::is_paced`].
+    /// Is some of the batch left, because a socket is full? Call again with the same batch when the
+    /// socket is writable; or soon, if [`Egress::is_paced`].
     pub blocked: bool,
 }
 
-/// Packets that have just left, for whoever writes them down.
+/// Packets that have just left, to be captured.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent<'a> {
     /// Where they went.
@@ -119,16 +119,16 @@ impl Egress {
         }
     }
 
-    /// What became of packets so far.
+    /// What has become of packets so far.
     pub fn counters(&self) -> EgressCounters {
         self.counters
     }
 
     /// Sends the packets of `batch`, or those that an earlier call with this batch left over, with
-    /// payload from `memory`, and shows each group that left to `sent`.
+    /// payload from `memory`. Shows each group that has left to `sent`.
     ///
-    /// Packets leave in the order of the batch. The source port is the socket's own. Until the
-    /// answer says that nothing is left, `batch` must not change.
+    /// Packets leave in the order of the batch, from the socket's port. While the result says
+    /// `blocked`, `batch` must not change.
     pub fn send(
         &mut self,
         batch: &TransmitBatch,
@@ -144,25 +144,25 @@ impl Egress {
         &self.faults
     }
 
-    /// The first packet of the batch whose memory may still be read: staged ones are read again if
-    /// their group has to be taken apart.
+    /// The first packet of the batch whose memory may still be read. (Staged packets are read again
+    /// if their group is taken apart.)
     pub fn next(&self) -> usize {
         self.staged.map_or(self.next, |group| group.first)
     }
 
-    /// Is it the peer's socket that has no room, and not this one?
+    /// Did the last call stop because a peer's socket has no room, and not this one?
     pub fn is_paced(&self) -> bool {
         self.paced
     }
 
-    /// Forgets what is left of a batch that will not be sent after all.
+    /// Forgets the rest of a batch.
     pub fn forget(&mut self) {
         self.staged = None;
         self.next = 0;
         self.segmentation.next_batch();
     }
 
-    /// As [`Egress::send`], with another system call in tests.
+    /// As [`Egress::send`]; tests pass another `call`.
     fn send_by(
         &mut self,
         mut call: impl FnMut(&mut Socket, Destination, usize, &[u8]) -> io::Result<()>,
@@ -205,7 +205,8 @@ impl Egress {
         Progress { sent: (self.counters.packets - before) as usize, blocked }
     }
 
-    /// Decides what becomes of a group that was not sent. Returns whether to wait.
+    /// Decides what becomes of a group that was not sent. Returns whether the socket must have room
+    /// first.
     fn handle_failure(&mut self, mut group: Group, error: &io::Error) -> bool {
         let packets = group.packets as u64;
         match SendFailure::of(error, packets > 1) {
@@ -230,7 +231,7 @@ impl Egress {
         false
     }
 
-    /// Lets the packets of a group be staged again one by one: alone, each has another IPv4
+    /// Has the packets of a group staged again one by one: each then has another IPv4
     /// identification, and so another ICRC.
     fn ungroup(&mut self, group: &Group) {
         self.counters.ungrouped += 1;
@@ -238,14 +239,14 @@ impl Egress {
         self.segmentation.single_until(group.end);
     }
 
-    /// Where in the staging buffer a packet begins, so that its payload begins with a cache line.
+    /// Where a packet begins in the staging buffer, so that its payload begins with a cache line.
     fn start_for(&self, packet: &Transmit) -> usize {
         let behind = self.staging.as_ptr().addr() + packet.header().len();
         behind.next_multiple_of(LINE) - behind
     }
 
-    /// Stages the next group, which is empty if no packet of it could be read; `None` at the end of
-    /// the batch.
+    /// Stages the next group; `None` at the end of the batch. A group is empty if the memory of
+    /// none of its packets could be read.
     fn stage(
         &mut self,
         batch: &TransmitBatch,
@@ -288,7 +289,7 @@ impl Egress {
     }
 }
 
-/// Writes a whole packet to `out`, which has its length, as the next one of `group`.
+/// Writes a whole packet to `out`, which has the packet's length, as the next packet of `group`.
 fn gather(
     packet: &Transmit,
     batch: &TransmitBatch,

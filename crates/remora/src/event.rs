@@ -1,10 +1,10 @@
-//! Waking whoever sleeps on a completion channel.
+//! A counter in the kernel that wakes a sleeping thread or a reactor.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// A counter in the kernel with a descriptor that can be polled: readable while it is not zero.
+/// A counter in the kernel. Its descriptor is readable while the counter is not zero.
 ///
 /// Any thread may notify and any may drain; neither ever blocks.
 #[derive(Debug)]
@@ -23,15 +23,15 @@ impl Event {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made, and nobody else has it.
+        // SAFETY: the descriptor was just made, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Event { file: fd.into() })
     }
 
-    /// Adds one, and so wakes whoever polls.
+    /// Adds one, and so wakes the threads that poll the descriptor.
     ///
     /// # Errors
-    /// None that can be expected: a counter that is full is as readable as it can be.
+    /// None that can be expected. A full counter is no error: it is readable already.
     pub fn notify(&self) -> io::Result<()> {
         match (&self.file).write(&1u64.to_ne_bytes()) {
             Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(e),
@@ -39,10 +39,10 @@ impl Event {
         }
     }
 
-    /// Sets the counter to zero and returns what it was: how often it was notified.
+    /// Sets the counter to zero; returns how often it was notified since the last call.
     ///
     /// # Errors
-    /// None that can be expected: zero is no error.
+    /// None that can be expected. A counter of zero is no error.
     pub fn drain(&self) -> io::Result<u64> {
         let mut count = [0; 8];
         match (&self.file).read(&mut count) {
@@ -59,7 +59,7 @@ impl AsFd for Event {
     }
 }
 
-/// Wakes whoever sleeps on `event`. That can only fail where the descriptor is not an event's.
+/// Wakes the thread that sleeps on `event`. This only fails if the descriptor is not an event's.
 pub(crate) fn wake(event: &Event) {
     if let Err(error) = event.notify() {
         tracing::error!(%error, "cannot wake a waiting thread");

@@ -1,4 +1,5 @@
-//! Which address a card is to have, how large its packets may be, and the way to a peer.
+//! Network interfaces: which address a card takes, how large its packets may be, and by which
+//! address a peer is reached.
 
 use std::ffi::CStr;
 use std::io;
@@ -30,12 +31,12 @@ pub enum InterfaceError {
     /// The system would not list its interfaces.
     #[error("cannot list the network interfaces: {0}")]
     List(#[source] io::Error),
-    /// Nothing of this machine is called so.
+    /// No interface or address of this machine has that name.
     #[error("no interface or address of this machine is `{wanted}`; there are: {known}")]
     Unknown {
         /// What was asked for.
         wanted: String,
-        /// What would have been found.
+        /// The names and addresses that exist.
         known: String,
     },
     /// The system would not say how large packets may be.
@@ -49,8 +50,11 @@ pub enum InterfaceError {
 }
 
 impl Interface {
-    /// Finds what `wanted` names: an IP address of this machine, or an interface, of whose
-    /// addresses IPv4 goes before IPv6, and link-local IPv6 comes last.
+    /// Finds the interface with the IP address or name `wanted`. Of a named interface's addresses,
+    /// IPv4 goes first, then global IPv6, and then link-local IPv6.
+    ///
+    /// # Errors
+    /// See [`InterfaceError`].
     pub fn find(wanted: &str) -> Result<Interface, InterfaceError> {
         let mut all = sys::addresses().map_err(InterfaceError::List)?;
         all.sort_by_key(|(_, addr)| preference(addr));
@@ -79,16 +83,19 @@ impl Interface {
     }
 
     /// Opens a socket on this address.
+    ///
+    /// # Errors
+    /// See [`BindError`].
     pub fn bind(&self, config: Config) -> Result<Socket, BindError> {
         Socket::bind_scoped(self.addr, self.scope_id, config)
     }
 }
 
-/// A UDP socket connected to `peer`, to ask the system about the way there: its local address is
-/// the one that packets to `peer` leave from. Sends nothing.
+/// A UDP socket connected to `peer`, which tells the system's route to it: its local address is the
+/// address that packets to `peer` leave from. Nothing is sent.
 ///
 /// # Errors
-/// No way leads there.
+/// There is no route to `peer`.
 pub fn route_to(peer: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = match peer {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -107,7 +114,8 @@ fn preference(addr: &SocketAddr) -> u8 {
     }
 }
 
-/// All of 127.0.0.0/8 belongs to the loopback interface, which lists only one address of it.
+/// Are both addresses of the loopback interface? All of 127.0.0.0/8 belongs to it, but it lists one
+/// address only.
 fn on_loopback(wanted: IpAddr, listed: IpAddr) -> bool {
     wanted.is_ipv4() && listed.is_ipv4() && wanted.is_loopback() && listed.is_loopback()
 }
@@ -120,7 +128,8 @@ mod sys {
     /// Every address, with the name of its interface.
     pub(super) fn addresses() -> io::Result<Vec<(String, SocketAddr)>> {
         let mut first: *mut libc::ifaddrs = ptr::null_mut();
-        // SAFETY: on success the list is ours until `freeifaddrs`.
+        // SAFETY: the call writes `first` only; on success this function owns the list until
+        // `freeifaddrs`.
         if unsafe { libc::getifaddrs(&mut first) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -165,7 +174,7 @@ mod sys {
 
     /// The longest IP packet that the interface `name` carries.
     pub(super) fn link_mtu(name: &str) -> io::Result<u32> {
-        // Any socket will do to ask by.
+        // The question needs a socket, but it does not matter which.
         let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;
         // SAFETY: all fields are integers, for which zeroes are valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -18,7 +18,7 @@
 //! qp.connect(passive.local(), &params)?;
 //!
 //! mr.write_at(0, b"written by a peer")?;
-//! let peer: Remote = offered.slice(..).remote();                // it travels as 20 bytes
+//! let peer: Remote = offered.slice(..).remote();                // 20 bytes for the peer
 //! qp.write(mr.slice(..17), peer.slice(..)).wait(timeout)?;      // or `.await?`
 //! assert_eq!(offered.slice(..17).to_vec()?, b"written by a peer");
 //! # Ok(())
@@ -30,17 +30,17 @@
 //! [`Listener`] and [`connect`](Device::connect) bring queue pairs together by RDMA connection
 //! management.
 //!
-//! There are two ways to use a queue pair. Its requests are futures, for any executor or for an
-//! ordinary thread: [`request`]. Or the program posts work requests, and polls a
-//! [`CompletionQueue`] or sleeps on a [`Channel`]: the words of verbs, and the least time a
-//! request. [`prelude`] has what programs usually need, and the folder `examples` has five to
-//! start from.
+//! There are two ways to use a queue pair. Its requests can be futures, for any executor or for an
+//! ordinary thread: [`request`]. Or the program posts work requests, as in verbs, and polls a
+//! [`CompletionQueue`] or sleeps on a [`Channel`]: that takes the least time for each request.
+//! [`prelude`] has what programs usually need. The folder `examples` has five programs to start
+//! from.
 //!
-//! [`kernel`] puts code on the card's data path (StRoM), and calls it from elsewhere; [`chain`]
-//! loads programs of work requests (RedN).
+//! [`kernel`] puts code on the card's data path (StRoM), and calls such code on other cards.
+//! [`chain`] loads programs of work requests (RedN).
 //!
-//! Registered memory is foreign memory: the card and its peers read and write it at any time. So a
-//! [`Buffer`](memory::Buffer) is read and written by copies, and never lent as a slice.
+//! The card and its peers read and write registered memory at any time. So the bytes of a
+//! [`Buffer`](memory::Buffer) are copied in and out, and never lent as a slice.
 //!
 //! # Features
 //! None is on by default: the plain card, which builds quickly.
@@ -54,8 +54,9 @@
 //!
 //! # Below the device
 //! [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes, [`interface`]
-//! finds the address to be, and [`pcap`] writes down what passed. Where `unsafe` stands, and for
-//! what, is a table in CONTRIBUTING.md that the checks hold to the code.
+//! finds the address of the card, and [`pcap`] captures packets. `docs/architecture.md` says in
+//! which order to read the code. A table in CONTRIBUTING.md says where `unsafe` stands and what
+//! for; the checks compare it with the code.
 #![warn(missing_debug_implementations)]
 
 mod background;
@@ -64,6 +65,7 @@ pub mod channel;
 pub mod completion;
 pub mod connection;
 pub mod device;
+mod device_events;
 mod driver;
 pub mod egress;
 pub mod event;
@@ -95,6 +97,7 @@ pub use channel::{Channel, WaitError};
 pub use completion::CompletionQueue;
 pub use connection::{ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener};
 pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError, SocketInfo};
+pub use device_events::DeviceEvents;
 pub use options::{ConnectionParams, Peer, QueuePairOptions};
 pub use queue_pair::{PostBatch, QueuePair};
 pub use region::{AddressHandle, MemoryRegion, ProtectionDomain, RegisterError};

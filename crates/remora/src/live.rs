@@ -1,4 +1,7 @@
-//! The device at work: what the threads that drive it share, and when it ends.
+//! The device at work: what the threads that drive it share, and how it ends.
+//!
+//! The thread that polls takes steps of [`driver`](crate::driver); when none polls, the thread of
+//! [`background`](crate::background) does.
 
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -14,7 +17,7 @@ use crate::driver::{Clock, Driver};
 use crate::memory::Buffer;
 use crate::wakes::Wakes;
 
-/// What a device is.
+/// A device's address, port and path MTU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceInfo {
     /// Its address, from which its GID follows.
@@ -39,7 +42,7 @@ pub(crate) struct Shared {
     /// Threads that wait for the driver's lock.
     pub(crate) waiting: AtomicU32,
     pub(crate) background: Background,
-    /// The driver's, without its lock.
+    /// The driver's clock, to be read without its lock.
     pub(crate) clock: Clock,
     /// News for tasks that wait.
     pub(crate) wakes: Arc<Wakes>,
@@ -60,12 +63,12 @@ impl Drop for Live {
     fn drop(&mut self) {
         self.shared.background.stop();
         if let Some(thread) = self.thread.take() {
-            // It ends by itself if it is this very thread that drops the last handle.
+            // If the background thread itself drops the last handle, it ends by itself.
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 tracing::error!("the card's background thread has panicked");
             }
         }
-        // What is ready still leaves: a last acknowledge, a disconnect.
+        // Packets that are ready still leave: a last acknowledge, a disconnect.
         let mut driver = self.shared.lock();
         driver.settle();
         if let Err(error) = driver.flush_capture() {
@@ -75,8 +78,9 @@ impl Drop for Live {
 }
 
 impl Shared {
-    /// The driver, for whoever is to drive or command. A thread that panicked while it had it
-    /// leaves a card that is still whole: the card's own commands do not stop half-way.
+    /// Locks the driver, to drive or command it. A thread that panicked under the lock leaves the
+    /// card whole, since the card's own commands do not stop half-way.
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Driver> {
         self.try_lock().unwrap_or_else(|| {
             self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -86,12 +90,13 @@ impl Shared {
         })
     }
 
-    /// Does somebody wait for the lock?
+    /// Does a thread wait for the lock?
     pub(crate) fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// As [`Shared::lock`], for who must not wait.
+    /// As [`Shared::lock`], for a caller that must not wait.
+    #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Driver>> {
         match self.driver.try_lock() {
             Ok(driver) => Some(driver),
@@ -100,7 +105,7 @@ impl Shared {
         }
     }
 
-    /// Commands the card, sends what became due, and lets the background thread know of timers.
+    /// Commands the card, sends what became due, and tells the background thread of timers.
     pub(crate) fn command<R>(&self, act: impl FnOnce(&mut Driver) -> R) -> R {
         let mut driver = self.lock();
         let result = act(&mut driver);
@@ -108,7 +113,7 @@ impl Shared {
         result
     }
 
-    /// Drives inline, one step; returns whether there was anything to do.
+    /// Drives the card one step in the calling thread; returns whether there was anything to do.
     #[inline(always)]
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
         let before = driver.packets_moved();

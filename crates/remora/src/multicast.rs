@@ -1,7 +1,7 @@
 //! Multicast groups of the live device.
 //!
-//! The card's socket has the card's address, and gets no datagrams for groups. So the device has a
-//! socket more for each group that a queue pair is attached to.
+//! The card's socket is bound to the card's address, and gets no datagrams for groups. So the
+//! device has one more socket for each group that a queue pair is attached to.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,13 +25,13 @@ pub enum JoinError {
         group: IpAddr,
         /// The card's address.
         card: IpAddr,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
 }
 
 impl Driver {
-    /// Attaches a queue pair, and joins the group if it is the first.
+    /// Attaches a queue pair; the first one of a group has the device join the group.
     pub(crate) fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
         self.nic.attach_mcast(qpn, gid)?;
         let Some(group) = group_address(gid) else { return Ok(()) };
@@ -51,7 +51,7 @@ impl Driver {
         }
     }
 
-    /// Detaches a queue pair, and leaves the group if it was the last.
+    /// Detaches a queue pair; the last one of a group has the device leave the group.
     pub(crate) fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
         self.nic.detach_mcast(qpn, gid)?;
         let wanted: Vec<IpAddr> = self.nic.mcast_groups().collect();
@@ -64,7 +64,7 @@ impl Driver {
     pub(crate) fn detach_all(&mut self, qpn: u32) {
         let groups: Vec<IpAddr> = self.nic.mcast_groups().collect();
         for group in groups {
-            // It is attached to some of them at most.
+            // An error means that the queue pair was not attached to this group.
             self.detach_mcast(qpn, group).ok();
         }
     }

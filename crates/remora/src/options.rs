@@ -1,4 +1,4 @@
-//! What queue pairs and connections are made with.
+//! The options of queue pairs and connections.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use remora_nic::{Access, Psn, QpFlags};
 use crate::completion::CompletionQueue;
 use crate::shared_receive::SharedReceiveQueue;
 
-/// What a queue pair is made with.
+/// The options of a queue pair.
 ///
 /// [`QueuePairOptions::new`] makes one whose requests are futures ([`crate::request`]),
 /// [`QueuePairOptions::rc`] one that reports to a completion queue that the application polls.
@@ -66,91 +66,98 @@ impl<'a> QueuePairOptions<'a> {
         }
     }
 
-    /// The same, but that it reports to `cq`, which the application polls.
+    /// As [`QueuePairOptions::new`], but the queue pair reports to `cq`, which the application
+    /// polls.
     pub fn rc(cq: &'a CompletionQueue) -> QueuePairOptions<'a> {
         QueuePairOptions::new().send_cq(cq).recv_cq(cq)
     }
 
-    /// The transport service.
+    /// Sets the transport service.
     #[must_use]
     pub fn transport(self, transport: Transport) -> Self {
         QueuePairOptions { transport, ..self }
     }
 
-    /// Send requests report to `cq`, which the application polls. They are no futures then.
+    /// Has send requests report to `cq`, which the application polls; they are not futures then.
     #[must_use]
     pub fn send_cq(self, cq: &'a CompletionQueue) -> Self {
         QueuePairOptions { send_cq: Some(cq), ..self }
     }
 
-    /// Receive requests report to `cq`, which the application polls. They are no futures then.
+    /// Has receive requests report to `cq`, which the application polls; they are not futures then.
     #[must_use]
     pub fn recv_cq(self, cq: &'a CompletionQueue) -> Self {
         QueuePairOptions { recv_cq: Some(cq), ..self }
     }
 
-    /// Receive requests come from `srq`, and not from a queue of its own; they report to
-    /// [`recv_cq`](QueuePairOptions::recv_cq), which there must be then.
+    /// Takes receive requests from `srq` instead of a queue of the queue pair's own. They report to
+    /// [`recv_cq`](QueuePairOptions::recv_cq), which must be set then.
     #[must_use]
     pub fn srq(self, srq: &'a SharedReceiveQueue) -> Self {
         QueuePairOptions { srq: Some(srq), ..self }
     }
 
-    /// Send requests that may be outstanding; rounded up to a power of two.
+    /// Sets how many send requests may be outstanding; rounded up to a power of two.
     #[must_use]
     pub fn send_depth(self, send_depth: u32) -> Self {
         QueuePairOptions { send_depth, ..self }
     }
 
-    /// Receive requests that may be outstanding; rounded up to a power of two.
+    /// Sets how many receive requests may be outstanding; rounded up to a power of two.
     #[must_use]
     pub fn recv_depth(self, recv_depth: u32) -> Self {
         QueuePairOptions { recv_depth, ..self }
     }
 
-    /// Scatter/gather entries of a send request, at most 16.
+    /// Sets how many scatter/gather entries a send request may have, at most 16.
     #[must_use]
     pub fn send_sges(self, send_sges: usize) -> Self {
         QueuePairOptions { send_sges, ..self }
     }
 
-    /// Scatter/gather entries of a receive request, at most 16.
+    /// Sets how many scatter/gather entries a receive request may have, at most 16.
     #[must_use]
     pub fn recv_sges(self, recv_sges: usize) -> Self {
         QueuePairOptions { recv_sges, ..self }
     }
 
-    /// Inline bytes of a send request, at most 1024.
+    /// Sets how many inline bytes a send request may have, at most 1024.
     #[must_use]
     pub fn inline(self, bytes: usize) -> Self {
         QueuePairOptions { inline: bytes, ..self }
     }
 
-    /// Every send request is reported, signaled or not. (All those that are futures are.)
+    /// Has every send request reported, signaled or not. (Requests that are futures always are.)
     #[must_use]
     pub fn signal_all(self, signal_all: bool) -> Self {
         QueuePairOptions { signal_all, ..self }
     }
 
-    /// Managed queues, for chains.
+    /// Makes queues managed, for chains.
     #[must_use]
     pub fn flags(self, flags: QpFlags) -> Self {
         QueuePairOptions { flags, ..self }
     }
 }
 
-/// What one side of a connection must know of the other.
+/// What one side of a connection must know of the other. [`QueuePair::local`] tells it of this
+/// side; the other side passes it to [`QueuePair::connect`].
+///
+/// [`QueuePair::local`]: crate::QueuePair::local
+/// [`QueuePair::connect`]: crate::QueuePair::connect
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Its address.
+    /// The side's address.
     pub address: IpAddr,
-    /// Its queue pair.
+    /// The number of its queue pair.
     pub qpn: u32,
-    /// The first PSN it sends.
+    /// The first PSN that it sends.
     pub psn: Psn,
 }
 
 /// How a connection behaves. The defaults suit a machine or a rack.
+///
+/// Methods change the defaults, and the fields can be read.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -160,24 +167,23 @@ pub struct Peer {
 /// assert_eq!((params.retry_cnt, params.rnr_retry), (3, 7));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ConnectionParams {
-    /// Path MTU.
+    /// The path MTU.
     pub mtu: Mtu,
-    /// What the peer may do.
+    /// What the peer may do to local memory.
     pub access: Access,
     /// READs and atomics outstanding in each direction, at most 16.
     pub max_rd_atomic: u8,
-    /// The wait for an acknowledge: 4.096 µs · 2^n.
+    /// The wait for an acknowledge, as a code `n`: 4.096 µs · 2^n.
     pub timeout: u8,
-    /// Retries without progress.
+    /// How often a request is sent again without progress before it fails.
     pub retry_cnt: u8,
-    /// Retries when the receiver is not ready; 7: for ever.
+    /// How often a request is sent again to a receiver that is not ready; 7: without end.
     pub rnr_retry: u8,
-    /// The wait that we ask for when we are not ready: a code.
+    /// The wait that a peer is asked for when this side is not ready, as verbs' code.
     pub min_rnr_timer: u8,
-    /// StRoM's op-codes may be used: calls of kernels, in both directions. By connection
-    /// management it is used if both sides offer it; without, set it where both do. (On every other
-    /// connection those op-codes are others'.)
+    /// Whether calls of kernels (StRoM's op-codes) may be used, in both directions.
     pub kernels: bool,
 }
 
@@ -196,49 +202,52 @@ impl ConnectionParams {
         }
     }
 
-    /// Path MTU.
+    /// Sets the path MTU.
     #[must_use]
     pub fn mtu(self, mtu: Mtu) -> ConnectionParams {
         ConnectionParams { mtu, ..self }
     }
 
-    /// What the peer may do.
+    /// Sets what the peer may do to local memory.
     #[must_use]
     pub fn access(self, access: Access) -> ConnectionParams {
         ConnectionParams { access, ..self }
     }
 
-    /// READs and atomics outstanding in each direction, at most 16.
+    /// Limits the READs and atomics outstanding in each direction, to 16 at most.
     #[must_use]
     pub fn max_rd_atomic(self, max_rd_atomic: u8) -> ConnectionParams {
         ConnectionParams { max_rd_atomic, ..self }
     }
 
-    /// The wait for an acknowledge: 4.096 µs · 2^`timeout`.
+    /// Sets the wait for an acknowledge: 4.096 µs · 2^`timeout`.
     #[must_use]
     pub fn timeout(self, timeout: u8) -> ConnectionParams {
         ConnectionParams { timeout, ..self }
     }
 
-    /// Retries without progress.
+    /// Limits how often a request is sent again without progress before it fails.
     #[must_use]
     pub fn retry_cnt(self, retry_cnt: u8) -> ConnectionParams {
         ConnectionParams { retry_cnt, ..self }
     }
 
-    /// Retries when the receiver is not ready; 7: for ever.
+    /// Limits how often a request is sent again to a receiver that is not ready; 7: no limit.
     #[must_use]
     pub fn rnr_retry(self, rnr_retry: u8) -> ConnectionParams {
         ConnectionParams { rnr_retry, ..self }
     }
 
-    /// The wait that we ask for when we are not ready: a code.
+    /// Sets the wait that a peer is asked for when this side is not ready, as verbs' code.
     #[must_use]
     pub fn min_rnr_timer(self, min_rnr_timer: u8) -> ConnectionParams {
         ConnectionParams { min_rnr_timer, ..self }
     }
 
-    /// StRoM’s op-codes may be used: see [the field](ConnectionParams::kernels).
+    /// Allows calls of kernels (StRoM's op-codes), in both directions. Connection management uses
+    /// them where both sides offer it. [`QueuePair::connect`](crate::QueuePair::connect) trusts the
+    /// caller: allow them only where the other side does, since other cards may give those op-codes
+    /// another meaning.
     #[must_use]
     pub fn kernels(self, kernels: bool) -> ConnectionParams {
         ConnectionParams { kernels, ..self }

@@ -1,4 +1,4 @@
-//! Waiting for a future in an ordinary thread, for a time.
+//! An ordinary thread waits for a future, up to a deadline.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 thread_local! {
-    /// Wakes this thread; made once, so that waiting allocates nothing.
+    /// Wakes this thread. It is made once, so that waiting allocates nothing.
     static WAKER: Waker = Waker::from(Arc::new(Unpark(thread::current())));
 }
 
@@ -23,7 +23,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Sleeps until the future is ready; `None` if it is not by `end`.
+/// Sleeps until the future is ready; returns `None` if it is not ready by `end`.
 pub(crate) fn until<F: Future>(end: Instant, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     WAKER.with(|waker| {

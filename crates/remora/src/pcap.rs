@@ -2,8 +2,8 @@
 //!
 //! The format is pcapng (draft-ietf-opsawg-pcapng): a section header, one interface, and a block
 //! for each packet, all in this machine's byte order, which the file states. Packets are whole IP
-//! packets; a UDP socket does not show the outer headers of what arrives, so those are made up
-//! where they are unknown (IPv4 identification 0, time to live 64).
+//! packets. A UDP socket does not show the outer headers of packets that arrive, so their unknown
+//! fields are made up (IPv4 identification 0, time to live 64).
 
 use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Write};
@@ -22,12 +22,12 @@ const BYTE_ORDER_MAGIC: u32 = 0x1A2B_3C4D;
 /// IP packets without a link header.
 const LINKTYPE_RAW: u16 = 101;
 
-/// Time to live to write where none is known.
+/// The time to live that is written where none is known.
 const HOP_LIMIT: u8 = 64;
 
 /// Writes packets to a pcapng file.
 ///
-/// What is written is buffered; call [`Capture::flush`] before someone reads the file.
+/// Writing is buffered; call [`Capture::flush`] before the file is read.
 #[derive(Debug)]
 pub struct Capture<W: Write> {
     out: W,
@@ -42,7 +42,7 @@ enum Direction {
     Outbound = 2,
 }
 
-/// What stands in the outer headers beside the addresses.
+/// The fields of a packet's IP and UDP headers.
 struct Outer {
     flow: Flow,
     tos: u8,
@@ -55,14 +55,14 @@ impl Capture<BufWriter<File>> {
     ///
     /// # Errors
     /// Those of making and writing a file; [`io::ErrorKind::ResourceBusy`] if another card, of this
-    /// process or another, writes to it.
+    /// process or another, writes to the file.
     pub fn create(path: impl AsRef<Path>, name: &str) -> io::Result<Self> {
         let file = File::options().write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 return Err(io::Error::new(
                     io::ErrorKind::ResourceBusy,
-                    "another card writes to it",
+                    "another card writes to it: name another file",
                 ));
             }
             // Not every file system has locks, and a pipe has no length.
@@ -74,11 +74,11 @@ impl Capture<BufWriter<File>> {
         Capture::new(BufWriter::new(file), name)
     }
 
-    /// As [`Capture::create`], or, where another card writes to that file, to the next that is free
-    /// of `path-2.pcapng`, `path-3.pcapng` and so on.
+    /// As [`Capture::create`]. If another card writes to that file, takes the first free one of
+    /// `path-2.pcapng`, `path-3.pcapng` and so on.
     ///
     /// # Errors
-    /// The file's path, and those of making and writing it.
+    /// Those of making and writing a file, with the file's path.
     pub fn create_beside(path: &Path, name: &str) -> Result<Self, (PathBuf, io::Error)> {
         let mut number = 1;
         loop {
@@ -91,7 +91,7 @@ impl Capture<BufWriter<File>> {
     }
 }
 
-/// The path itself, or with a number behind the name.
+/// The path itself for number 1; else the path with the number behind the name.
 fn numbered(path: &Path, number: u32) -> PathBuf {
     if number == 1 {
         return path.to_owned();
@@ -145,7 +145,7 @@ impl<W: Write> Capture<W> {
         Ok(())
     }
 
-    /// Hands everything to the file.
+    /// Hands everything that is buffered to the file.
     ///
     /// # Errors
     /// Those of writing.
@@ -279,7 +279,7 @@ fn checksum(addresses: &[u8], udp: &[u8], payload: &[u8]) -> u16 {
     while sum > 0xFFFF {
         sum = (sum & 0xFFFF) + (sum >> 16);
     }
-    // Zero would mean that there is none.
+    // A checksum of zero would mean that there is none.
     if sum == 0xFFFF { 0xFFFF } else { !(sum as u16) }
 }
 

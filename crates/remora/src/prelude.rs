@@ -1,4 +1,4 @@
-//! What a program that uses the card usually needs: `use remora::prelude::*`.
+//! The names that a program usually needs: `use remora::prelude::*`.
 
 pub use remora_nic::Access;
 pub use remora_nic::queue::Completion;

@@ -1,4 +1,5 @@
-//! Queue pairs.
+//! Queue pairs that are connected, posted to and queried. Their requests as futures are in
+//! [`crate::request`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ impl ProtectionDomain {
 
 /// A queue pair. It is destroyed when the last handle is dropped.
 ///
-/// Its requests are futures, a method each ([`crate::request`]); or it is posted to, and reports to
-/// a [`CompletionQueue`].
+/// Its requests are futures, with a method for each kind ([`crate::request`]). Or the program posts
+/// work requests, which report to a [`CompletionQueue`].
 ///
 /// ```
 /// use remora::prelude::*;
@@ -43,7 +44,7 @@ impl ProtectionDomain {
 /// let (mine, theirs) = (here.alloc_pd()?, there.alloc_pd()?);
 /// let qp = mine.create_qp(&QueuePairOptions::new())?;
 /// let peer = theirs.create_qp(&QueuePairOptions::new())?;
-/// // What each side must know of the other travels by any means; or see [`Device::connect`].
+/// // Each side must know the other's `local()`, by any means; `Device::connect` exchanges both.
 /// let params = ConnectionParams::new(here.info().mtu);
 /// qp.connect(peer.local(), &params)?;
 /// peer.connect(qp.local(), &params)?;
@@ -65,16 +66,16 @@ struct QpInner {
     pd: ProtectionDomain,
     qpn: u32,
     psn: Psn,
-    /// Kept until the queue pair is gone, since the card reads them.
+    /// Kept until the queue pair is destroyed, since the card reads them.
     rings: [(Option<Buffer>, RingInit); 2],
     requests: Option<Arc<Requests>>,
-    /// Which of its queues have requests that are futures.
+    /// Which of the two queues have requests that are futures.
     awaited: [bool; 2],
     _queues: (CompletionQueue, CompletionQueue, Option<SharedReceiveQueue>),
 }
 
 impl Requests {
-    /// The requests of a queue pair that is to be, if some are futures.
+    /// The requests of a queue pair that is about to be made, if some of them are futures.
     fn of(
         pd: &ProtectionDomain,
         options: &QueuePairOptions<'_>,
@@ -129,18 +130,18 @@ impl QueuePair {
         Ok(QueuePair { inner: Arc::new(inner) })
     }
 
-    /// The requests of one of its queues, if they are futures.
+    /// The requests of one of the queues, if they are futures.
     pub(crate) fn requests_of(&self, queue: Queue) -> Option<&Requests> {
         let has_ring = self.ring(queue).depth > 0;
         self.requests().filter(|_| has_ring && self.inner.awaited[queue as usize])
     }
 
-    /// Its requests, if some are futures.
+    /// The queue pair's requests, if some of them are futures.
     pub(crate) fn requests(&self) -> Option<&Requests> {
         self.inner.requests.as_deref()
     }
 
-    /// Its number.
+    /// The queue pair's number.
     pub fn qpn(&self) -> u32 {
         self.inner.qpn
     }
@@ -153,23 +154,24 @@ impl QueuePair {
         &self.inner.pd
     }
 
-    /// One of its rings; empty where it has none of its own.
+    /// The ring of a queue; empty if the queue has none of its own.
     pub(crate) fn ring(&self, queue: Queue) -> RingInit {
         self.inner.rings[queue as usize].1
     }
 
-    /// The memory of one of its rings.
+    /// The memory of a queue's ring.
     pub(crate) fn ring_buffer(&self, queue: Queue) -> Option<&Buffer> {
         self.inner.rings[queue as usize].0.as_ref()
     }
 
-    /// Begins a batch on this queue pair's device.
+    /// Begins a batch of posts on the queue pair's device.
+    #[inline]
     pub fn post_batch(&self) -> PostBatch<'_> {
         let live = self.live();
         PostBatch { live, driver: live.lock() }
     }
 
-    /// What a peer must know to connect to it.
+    /// What a peer must know to connect to the queue pair.
     pub fn local(&self) -> Peer {
         let address = self.inner.pd.live().info.address;
         Peer { address, qpn: self.inner.qpn, psn: self.inner.psn }
@@ -178,7 +180,7 @@ impl QueuePair {
     /// Changes attributes and state.
     ///
     /// # Errors
-    /// See [`ModifyQpError`]; nothing has changed then.
+    /// See [`ModifyQpError`]; nothing was changed then.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
         self.inner.pd.live().command(|driver| {
             if attr.state == Some(State::Reset) {
@@ -198,7 +200,7 @@ impl QueuePair {
         self.modify(&QpAttr { state, access: Some(access), ..QpAttr::default() })
     }
 
-    /// Takes a reliable connection from INIT to RTR: the peer may send.
+    /// Takes a reliable connection from INIT to RTR: the peer may send from then on.
     ///
     /// # Errors
     /// See [`ModifyQpError`].
@@ -216,7 +218,7 @@ impl QueuePair {
         })
     }
 
-    /// Takes a reliable connection from RTR to RTS: we may send.
+    /// Takes a reliable connection from RTR to RTS: this side may send from then on.
     ///
     /// # Errors
     /// See [`ModifyQpError`].
@@ -224,8 +226,8 @@ impl QueuePair {
         self.to_rts_from(self.inner.psn, params)
     }
 
-    /// As [`QueuePair::to_rts`], with the first PSN that the peer expects. (RDMA connection
-    /// management lets the receiver choose it.)
+    /// As [`QueuePair::to_rts`], with the first PSN that the peer expects. (In RDMA connection
+    /// management, the receiver chooses it.)
     ///
     /// # Errors
     /// See [`ModifyQpError`].
@@ -251,7 +253,7 @@ impl QueuePair {
         self.to_rts(params)
     }
 
-    /// Makes a fresh datagram queue pair ready, with `qkey` as the key that datagrams to it need.
+    /// Readies a fresh datagram queue pair. Datagrams to it must carry `qkey`.
     ///
     /// # Errors
     /// See [`ModifyQpError`].
@@ -263,8 +265,8 @@ impl QueuePair {
         self.modify(&QpAttr { sq_psn: Some(self.inner.psn), ..to(State::Rts) })
     }
 
-    /// From now on, this datagram queue pair gets what is sent to a multicast group, if it has the
-    /// right Q_Key. To send to a group, make an address handle for its address and send to queue
+    /// Has this datagram queue pair receive the datagrams to a multicast group that carry its
+    /// Q_Key. To send to a group, make an address handle for the group's address and send to queue
     /// pair [`MULTICAST_QPN`](remora_nic::nic::MULTICAST_QPN). A member gets its own datagrams too.
     ///
     /// # Errors
@@ -272,7 +274,7 @@ impl QueuePair {
     pub fn attach_mcast(&self, group: IpAddr) -> Result<(), JoinError> {
         let live = self.inner.pd.live();
         live.lock().attach_mcast(self.inner.qpn, group)?;
-        // The background thread may sleep, and is to sleep on the group's socket too.
+        // If the background thread sleeps, it must sleep on the group's socket too.
         live.background.wake();
         Ok(())
     }
@@ -280,12 +282,12 @@ impl QueuePair {
     /// Ends what [`QueuePair::attach_mcast`] began; dropping the queue pair does it too.
     ///
     /// # Errors
-    /// It was not attached.
+    /// The queue pair was not attached to the group.
     pub fn detach_mcast(&self, group: IpAddr) -> Result<(), McastError> {
         self.inner.pd.live().lock().detach_mcast(self.inner.qpn, group)
     }
 
-    /// How it stands.
+    /// The queue pair's state and attributes.
     pub fn query(&self) -> QpInfo {
         let info = self.inner.pd.live().lock().nic.query_qp(self.inner.qpn);
         info.expect("a queue pair lives as long as its handle")
@@ -295,6 +297,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then.
+    #[inline]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.inner
             .pd
@@ -302,8 +305,8 @@ impl QueuePair {
             .command(|driver| driver.nic.post_send(&mut driver.memory, self.inner.qpn, request))
     }
 
-    /// Posts requests in turn and rings the doorbell once; returns how many were posted before
-    /// one was refused, and why it was.
+    /// Posts requests in turn and rings the doorbell once. Stops at the first request that is
+    /// refused; returns how many were posted, and why one was refused.
     pub fn post_sends<'r>(
         &self,
         requests: impl IntoIterator<Item = SendRequest<'r>>,
@@ -325,20 +328,21 @@ impl QueuePair {
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then.
+    #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         let live = self.inner.pd.live();
         let mut guard = live.lock();
         let driver = &mut *guard;
         driver.nic.post_recv(&mut driver.memory, self.inner.qpn, request)?;
         if driver.nic.wants_transmit() {
-            // The queue pair is in ERROR: the request is to be flushed.
+            // The queue pair is in ERROR: the card flushes the request.
             live.after_command(driver);
         }
         Ok(())
     }
 }
 
-/// A ring of a queue pair, which it keeps alive.
+/// A ring of a queue pair. It keeps the queue pair alive.
 #[derive(Debug)]
 pub(crate) struct RingOf(pub(crate) QueuePair, pub(crate) Queue);
 
@@ -356,7 +360,7 @@ impl Drop for QpInner {
         if let Err(error) = driver.nic.destroy_qp(self.qpn) {
             tracing::error!(%error, "a queue pair was gone before its handle");
         }
-        // Regions take the lock when they end.
+        // Unlocked before regions are dropped, since those take the lock.
         drop(driver);
         if let Some(requests) = &self.requests {
             requests.give_up();
@@ -364,10 +368,10 @@ impl Drop for QpInner {
     }
 }
 
-/// Posts to many queue pairs of one device and rings all doorbells at once, when it is dropped:
-/// packets of different queue pairs to one peer then share system calls.
+/// Posts to many queue pairs of one device, and rings all doorbells at once when it is dropped. So
+/// packets of different queue pairs to one peer share system calls.
 ///
-/// It holds the device's lock: post and let go.
+/// A batch holds the device's lock: drop it as soon as all is posted.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -394,7 +398,8 @@ pub struct PostBatch<'a> {
 }
 
 impl crate::device::Device {
-    /// Begins a batch.
+    /// Begins a batch of posts.
+    #[inline]
     pub fn post_batch(&self) -> PostBatch<'_> {
         PostBatch { live: &self.live, driver: self.live.lock() }
     }
@@ -404,7 +409,8 @@ impl PostBatch<'_> {
     /// Posts a send request to a queue pair of this device.
     ///
     /// # Errors
-    /// See [`PostError`].
+    /// See [`PostError`]; nothing was posted then.
+    #[inline]
     pub fn post_send(
         &mut self,
         qp: &QueuePair,
@@ -417,7 +423,8 @@ impl PostBatch<'_> {
     /// Posts a receive request to a queue pair of this device.
     ///
     /// # Errors
-    /// See [`PostError`].
+    /// See [`PostError`]; nothing was posted then.
+    #[inline]
     pub fn post_recv(
         &mut self,
         qp: &QueuePair,
@@ -429,6 +436,7 @@ impl PostBatch<'_> {
 }
 
 impl Drop for PostBatch<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.live.after_command(&mut self.driver);
     }

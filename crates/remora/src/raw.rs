@@ -1,7 +1,7 @@
-//! The card itself, for other interfaces that stand on the live device: verbs in C.
+//! The card itself, for other interfaces to the live device: verbs in C.
 //!
 //! The rest of this crate gives each object of the card an owner that destroys it. An interface
-//! that has owners of its own takes the card's lock and gives the card's own commands.
+//! with owners of its own locks the card, and gives it commands directly.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,10 +20,10 @@ use crate::memory::HostMemory;
 use crate::multicast::JoinError;
 use crate::socket::GROUP_MAX;
 
-/// Posts in a row that are sent one by one: who posts a message or two and waits is not to wait
-/// longer.
+/// Posts in a row that are sent one by one, so that a program that posts a message or two and then
+/// waits does not wait longer.
 const PROMPT_POSTS: u32 = 2;
-/// Posts that are kept back at most.
+/// The most posts that are kept back.
 const UNSENT_MAX: u32 = 64;
 
 /// A device's card, locked.
@@ -33,19 +33,19 @@ pub struct Card<'a> {
 }
 
 impl Device {
-    /// Locks the card. Nobody else drives or commands it meanwhile: let go soon.
+    /// Locks the card. No other thread drives or commands it meanwhile: drop the guard soon.
     ///
     /// # Safety
-    /// The card reaches rings and registered regions by the addresses it is given. These must be
-    /// mapped, and reached by raw pointers and atomics only, until the queue or region is destroyed
-    /// on the card.
+    /// The card reaches rings and registered regions by the addresses that its commands are given.
+    /// That memory must stay mapped, and be reached by raw pointers and atomics only, until the
+    /// queue or region is destroyed on the card.
     pub unsafe fn card(&self) -> Card<'_> {
         Card { live: &self.live, driver: self.live.lock() }
     }
 
-    /// The process ends without dropping the device: what is ready still leaves, and a capture
-    /// file becomes whole. Returns false if the card is locked: perhaps by the thread that ends
-    /// the process, from a signal's handler.
+    /// Call this when the process ends without dropping the device: packets that are ready leave,
+    /// and the capture file is completed. Returns false if the card is locked, perhaps by the
+    /// thread that ends the process from a signal's handler.
     pub fn finish(&self) -> bool {
         let Some(mut driver) = self.live.try_lock() else { return false };
         driver.settle();
@@ -55,14 +55,14 @@ impl Device {
         true
     }
 
-    /// Hands all news of connection management to `sink` from now on. Listeners and connections of
-    /// this crate's own then learn nothing any more.
+    /// Hands all events of connection management to `sink` from now on. This crate's listeners and
+    /// connections get none from then on.
     pub fn set_cm_sink(&self, sink: CmSink) {
         self.live.lock().cm_sink = Some(sink);
     }
 
-    /// Hands all other events of the card to `sink` from now on: completion channels and
-    /// [`Device::poll_async_event`] learn nothing any more.
+    /// Hands all other events of the card to `sink` from now on. Completion channels and
+    /// [`Device::events`] get none from then on.
     pub fn set_event_sink(&self, sink: EventSink) {
         self.live.lock().event_sink = Some(sink);
     }
@@ -74,31 +74,31 @@ impl Card<'_> {
         &mut self.driver.nic
     }
 
-    /// The card, the memory that its commands take, and the time.
+    /// The card, the memory that its commands take, and the card's time.
     pub fn parts(&mut self) -> (&mut Nic, &mut HostMemory, Time) {
         let driver = &mut *self.driver;
         let now = driver.now();
         (&mut driver.nic, &mut driver.memory, now)
     }
 
-    /// As [`Card::parts`], without a look at the clock.
+    /// As [`Card::parts`], without reading the clock.
     pub fn timeless(&mut self) -> (&mut Nic, &mut HostMemory) {
         let driver = &mut *self.driver;
         (&mut driver.nic, &mut driver.memory)
     }
 
     /// Sends what became due by commands, and tells the background thread of what is left or comes
-    /// later. Call it after commands that make work: posting, changing states, connecting.
+    /// due later. Call it after commands that make work: posting, changing states, connecting.
     pub fn kick(&mut self) {
         self.live.after_command(&mut self.driver);
     }
 
-    /// So many requests were posted to a send queue, which move so many bytes. They are sent at
-    /// once if the owner posts now and then. Of one who posts in a row, work is kept back, so that
-    /// packets of many posts, and of many queue pairs, leave in one system call: until the owner
-    /// polls, or there is a batch of it, or for 100 µs. (A long message is a batch by itself:
-    /// nothing is won by keeping it back, but the background thread would have to look in every
-    /// 100 µs, and displace the program where both have one core.)
+    /// Notes that `requests` requests, which move `bytes` bytes, were posted to a send queue. They
+    /// are sent at once if the program posts now and then. If it posts many times in a row, posts
+    /// are kept back until the program polls, there is a batch of them, or 100 µs have passed. So
+    /// packets of many posts, and of many queue pairs, leave in one system call. (A long message is
+    /// a batch by itself: keeping it back would save nothing, and the background thread would look
+    /// in every 100 µs, and displace the program where both have one core.)
     pub fn posted(&mut self, requests: u32, bytes: u64) {
         let driver = &mut *self.driver;
         let unsent = &mut driver.unsent;
@@ -122,8 +122,8 @@ impl Card<'_> {
         }
     }
 
-    /// Sends all that is owed, acknowledges that have stayed behind too. Call it before a queue
-    /// pair ends or is reset: what it owes ends with it.
+    /// Sends all that is owed, including acknowledges that have stayed behind. Call it before a
+    /// queue pair is destroyed or reset, since what the queue pair owes is lost then.
     pub fn settle(&mut self) {
         self.driver.settle();
     }
@@ -136,14 +136,15 @@ impl Card<'_> {
         self.live.background.wake();
     }
 
-    /// Drives the device one step, for who polls and found nothing; returns whether there was
+    /// Drives the device one step, after a poll that found nothing; returns whether there was
     /// anything to do.
     pub fn progress(&mut self) -> bool {
         self.driver.unsent.streak = 0;
         self.live.progress(&mut self.driver)
     }
 
-    /// The next entry of `cq`, or the next solicited one, is to wake `channel`, by its number.
+    /// Has completion queue `cq`, when it is armed, announce its next entry on `channel`; on none,
+    /// if there is no channel.
     pub fn set_channel(&mut self, cq: u32, channel: Option<&Channel>) {
         match channel {
             Some(channel) => self.driver.channels.insert(cq, channel.queue()),
@@ -151,8 +152,8 @@ impl Card<'_> {
         };
     }
 
-    /// Somebody is about to sleep until the card has news: the background thread is to work at
-    /// once.
+    /// Call this before a thread sleeps until the card has an event: the background thread then
+    /// works at once.
     pub fn take_over(&self) {
         self.live.background.take_over();
     }
@@ -166,13 +167,13 @@ impl fmt::Debug for Card<'_> {
 
 /// Multicast.
 impl Card<'_> {
-    /// From now on, a UD queue pair gets what is sent to a group.
+    /// Has a UD queue pair receive the datagrams to a multicast group.
     ///
     /// # Errors
     /// See [`JoinError`].
     pub fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
         self.driver().attach_mcast(qpn, gid)?;
-        // The background thread may sleep, and is to sleep on the new group's socket too.
+        // If the background thread sleeps, it must sleep on the new group's socket too.
         self.wake_background();
         Ok(())
     }
@@ -180,7 +181,7 @@ impl Card<'_> {
     /// Ends what [`Card::attach_mcast`] began.
     ///
     /// # Errors
-    /// It was not attached.
+    /// The queue pair was not attached to the group.
     pub fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
         self.driver().detach_mcast(qpn, gid)
     }

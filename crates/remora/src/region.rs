@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer, FilesFull};
 
-/// A protection domain: what belongs to one can use only what belongs to the same.
+/// A protection domain: its queue pairs and regions work with each other, and with no others.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -49,23 +49,23 @@ pub enum RegisterError {
     /// The card refuses.
     #[error(transparent)]
     Card(#[from] RegMrError),
-    /// No memory.
+    /// There is no memory for the buffer.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// No more files.
+    /// No more files can be served.
     #[error(transparent)]
     Files(#[from] FilesFull),
     /// The file's length cannot be read.
     #[error("cannot read the length of the file to serve: {0}")]
     Length(std::io::Error),
     /// The queue has no ring.
-    #[error("the queue has no ring of its own that could be registered")]
+    #[error("the queue has no ring to register: it has no slots, or receives from a shared queue")]
     NoRing,
-    /// There is nothing to register.
+    /// The file is empty.
     #[error("the file to serve is empty: there is nothing to read or write in it")]
     EmptyFile,
-    /// The card has no memory of its own left.
-    #[error("device memory: {0}")]
+    /// The card has too little memory of its own left.
+    #[error("cannot allocate device memory: {0}")]
     DeviceMemory(CreateError),
 }
 
@@ -92,15 +92,15 @@ impl ProtectionDomain {
         self.add(addr, addr, len, access, Backing::Buffer(buffer))
     }
 
-    /// Registers memory that the caller keeps.
+    /// Registers memory that the caller owns.
     ///
     /// # Errors
     /// The card refuses: see [`RegMrError`].
     ///
     /// # Safety
-    /// Until the region is dropped, the range must stay mapped, writable if `access` allows any
-    /// writing, and must be reached by raw pointers and atomics only: the card and its peers read
-    /// and write it at any time.
+    /// Until the region is dropped, the range must stay mapped, must stay writable if `access`
+    /// allows any writing, and must be reached by raw pointers and atomics only: the card and its
+    /// peers read and write it at any time.
     pub unsafe fn register_raw(
         &self,
         addr: u64,
@@ -110,9 +110,9 @@ impl ProtectionDomain {
         self.add(addr, addr, len, access, Backing::Caller)
     }
 
-    /// Registers a file, from its beginning to its present end; peers and work requests use
-    /// addresses from 0 on. Bytes are read from and written to the file itself, when they are asked
-    /// for. Where the file has shrunk since, access fails; the process goes on.
+    /// Registers a file, from its beginning to its present end. Peers and work requests use
+    /// addresses from 0 on. Each access reads or writes the file itself. If the file has shrunk, an
+    /// access to the missing part fails, and the process goes on.
     ///
     /// # Errors
     /// The file is empty, or the card refuses.
@@ -127,10 +127,10 @@ impl ProtectionDomain {
         })
     }
 
-    /// Registers `len` bytes of memory that lives on the card.
+    /// Registers `len` bytes of the card's own memory.
     ///
     /// # Errors
-    /// The card has not so much memory left, or refuses.
+    /// The card has less memory of its own left, or refuses.
     pub fn alloc_device_memory(
         &self,
         len: u64,
@@ -165,7 +165,7 @@ impl ProtectionDomain {
         let (shift, limit) = (config.page_shift, config.translation_entries);
         let needed = PageTable::entries_for(shift, bus, len) as usize;
         let registered = if needed > limit {
-            // Not even made: a sparse file may pretend to be as long as the bus.
+            // Refused before the table is made: a sparse file may be as long as the bus.
             Err(RegMrError::TranslationFull { needed, used: 0, limit })
         } else {
             let pages = PageTable::contiguous(shift, bus, len);
@@ -188,7 +188,7 @@ impl ProtectionDomain {
     /// Makes an address handle for datagrams to `address`.
     ///
     /// # Errors
-    /// The card has no more.
+    /// The card has no more address handles.
     pub fn create_ah(&self, address: IpAddr) -> Result<AddressHandle, CreateError> {
         let path = Path::new(address, 0);
         let handle = self.inner.live.lock().nic.create_ah(self.inner.pd, path)?;
@@ -204,13 +204,13 @@ impl ProtectionDomain {
     }
 }
 
-/// Who keeps the ring of a queue.
+/// The owner of a queue's ring.
 pub(crate) trait RingMemory: fmt::Debug + Send + Sync {
     /// The ring's memory, if the queue has a ring of its own.
     fn buffer(&self) -> Option<&Buffer>;
 }
 
-/// What lies under a region.
+/// The memory under a region.
 #[derive(Debug)]
 enum Backing {
     Buffer(Buffer),
@@ -218,15 +218,15 @@ enum Backing {
     Caller,
     File(u64),
     Device(u64),
-    /// Another registration's, from this address of the bus on.
+    /// The memory of another region, from this bus address on.
     Shared {
         bus: u64,
         of: MemoryRegion,
     },
 }
 
-/// Registered memory. It is deregistered when the last handle is dropped; from then on its key
-/// opens nothing.
+/// Registered memory. It is deregistered when the last handle is dropped; from then on, the card
+/// refuses its key.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -256,7 +256,7 @@ struct MrInner {
 }
 
 impl MemoryRegion {
-    /// The protection domain it is registered in.
+    /// The protection domain that the region is registered in.
     pub fn domain(&self) -> &ProtectionDomain {
         &self.inner.pd
     }
@@ -271,7 +271,7 @@ impl MemoryRegion {
         self.inner.iova
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.inner.len
     }
@@ -292,8 +292,8 @@ impl MemoryRegion {
         Remote { addr: self.inner.iova.wrapping_add(offset), rkey: self.inner.key }
     }
 
-    /// Registers the same memory in another protection domain, at addresses from `iova` on. It
-    /// stays registered here until both are dropped.
+    /// Registers the same memory in another protection domain, at addresses from `iova` on. This
+    /// registration stays until both regions are dropped.
     ///
     /// # Errors
     /// The card refuses: see [`RegMrError`].
@@ -308,6 +308,7 @@ impl MemoryRegion {
     }
 
     /// The buffer under the region, if it has one of its own.
+    #[inline]
     pub fn buffer(&self) -> Option<&Buffer> {
         match &self.inner.backing {
             Backing::Buffer(buffer) => Some(buffer),
@@ -317,22 +318,25 @@ impl MemoryRegion {
         }
     }
 
-    /// Copies bytes out of the region's buffer.
+    /// Fills `dst` with the bytes of the region's buffer from `offset` on.
     ///
     /// # Errors
-    /// Outside the buffer, or the region has none of its own.
+    /// Some of the bytes are not within the buffer, or the region has no buffer of its own.
+    #[inline]
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
         self.need_buffer(offset, dst.len())?.read_at(offset, dst)
     }
 
-    /// Copies bytes into the region's buffer.
+    /// Copies `src` to the bytes of the region's buffer from `offset` on.
     ///
     /// # Errors
-    /// Outside the buffer, or the region has none of its own.
+    /// Some of the bytes are not within the buffer, or the region has no buffer of its own.
+    #[inline]
     pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
         self.need_buffer(offset, src.len())?.write_at(offset, src)
     }
 
+    #[inline]
     fn need_buffer(&self, offset: usize, len: usize) -> Result<&Buffer, AccessError> {
         self.buffer().ok_or(AccessError::OutOfRange { offset, len, buffer: 0 })
     }
@@ -365,7 +369,7 @@ impl Drop for MrInner {
     }
 }
 
-/// Where datagrams go.
+/// Where datagrams go: an address, for [`UdDestination`](remora_nic::queue::UdDestination).
 ///
 /// ```
 /// use remora::prelude::*;
@@ -391,7 +395,7 @@ struct AhInner {
 }
 
 impl AddressHandle {
-    /// The card's number for it, for [`remora_nic::queue::UdDestination`].
+    /// The card's number for the handle.
     pub fn handle(&self) -> u32 {
         self.inner.handle
     }

@@ -5,17 +5,17 @@ use std::ops::{Bound, RangeBounds};
 use remora_nic::queue;
 use thiserror::Error;
 
-/// A range of a peer's registered memory: what the peer gives away to have it read and written.
+/// A range of a peer's registered memory, which the peer offers to be read and written.
 ///
-/// It is made by the side that registered the memory ([`MemorySlice::remote`]), travels to the
-/// other side by any means ([`Connection::send_remote`], private data, a socket of one's own) as
-/// [`Remote::LEN`] bytes, and is used there in requests. The peer's card checks every access
-/// again: a range that is too long gives nothing away.
+/// The side that registered the memory makes it ([`MemorySlice::remote`]). It travels to the other
+/// side as [`Remote::LEN`] bytes by any means ([`Connection::send_remote`], private data, another
+/// socket), and requests there name it. The card of the side that registered the memory checks
+/// every access again, so a range that is too long gives nothing away.
 ///
 /// ```
 /// use remora::Remote;
 ///
-/// let table = Remote { addr: 0x7000, len: 4096, rkey: 17 };
+/// let table = Remote { addr: 0x7000, len: 4096, rkey: 17 }; // or what a peer has sent
 /// let bytes = table.to_bytes();
 /// assert_eq!(Remote::from_bytes(&bytes), Ok(table));
 /// assert!(Remote::from_bytes(&bytes[1..]).is_err());
@@ -39,16 +39,16 @@ pub struct Remote {
     pub rkey: u32,
 }
 
-/// Bytes that are no [`Remote`].
+/// Why bytes are not a [`Remote`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RemoteError {
-    /// Too few or too many.
-    #[error("{0} bytes: a description of remote memory has {len} bytes", len = Remote::LEN)]
+    /// There are too few bytes, or too many.
+    #[error("a description of remote memory has {len} bytes, and not {0}", len = Remote::LEN)]
     Length(usize),
-    /// It would go around the end of all addresses.
-    #[error("{len} bytes from address {addr:#x} on do not end before the end of all addresses")]
+    /// The range would go past the last address.
+    #[error("{len} bytes of remote memory from address {addr:#x} on go past the last address")]
     Range {
-        /// The first byte.
+        /// Address of the first byte.
         addr: u64,
         /// Bytes.
         len: u64,
@@ -56,14 +56,14 @@ pub enum RemoteError {
 }
 
 impl Remote {
-    /// Bytes of the form that travels.
+    /// Length of [`Remote::to_bytes`].
     pub const LEN: usize = 20;
 
     /// A part of the range.
     ///
     /// # Panics
-    /// The part is not within the range. Where a peer's message decides the part or the range,
-    /// [`Remote::get`] is the one to use.
+    /// The part is not within the range. Use [`Remote::get`] where a peer's message decides the
+    /// part or the range.
     #[track_caller]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Remote {
         self.get(range).expect("a part of remote memory lies within it")
@@ -75,8 +75,8 @@ impl Remote {
         Some(Remote { addr: self.addr.wrapping_add(start), len, rkey: self.rkey })
     }
 
-    /// As it travels, all numbers in network byte order: the address (8 bytes), the length (8),
-    /// the key (4).
+    /// The form that travels, all numbers in network byte order: the address (8 bytes), the length
+    /// (8), the key (4).
     pub fn to_bytes(&self) -> [u8; Remote::LEN] {
         let mut bytes = [0; Remote::LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -88,8 +88,7 @@ impl Remote {
     /// Reads what [`Remote::to_bytes`] wrote.
     ///
     /// # Errors
-    /// The number of bytes is not [`Remote::LEN`], or the range goes around the end of all
-    /// addresses.
+    /// The number of bytes is not [`Remote::LEN`], or the range goes past the last address.
     pub fn from_bytes(bytes: &[u8]) -> Result<Remote, RemoteError> {
         let wrong = RemoteError::Length(bytes.len());
         let (addr, rest) = bytes.split_first_chunk().ok_or(wrong)?;
@@ -110,14 +109,14 @@ impl Remote {
     }
 }
 
-/// The target of a work request that is posted: where the range begins.
+/// The beginning of the range, as the target of a work request.
 impl From<Remote> for queue::Remote {
     fn from(remote: Remote) -> queue::Remote {
         queue::Remote { addr: remote.addr, rkey: remote.rkey }
     }
 }
 
-/// Where a range of `len` bytes begins, and how long it is; `None` if it is not within.
+/// Where `range` begins within `len` bytes, and how long it is; `None` if it is not within them.
 pub(crate) fn resolve(range: impl RangeBounds<usize>, len: u64) -> Option<(u64, u64)> {
     let start = match range.start_bound() {
         Bound::Included(start) => *start as u64,
@@ -132,7 +131,7 @@ pub(crate) fn resolve(range: impl RangeBounds<usize>, len: u64) -> Option<(u64, 
     (start <= end && end <= len).then(|| (start, end - start))
 }
 
-/// What is read before it is judged.
+/// The fields as they are deserialized, before they are checked.
 #[cfg(feature = "serde")]
 #[derive(serde::Deserialize)]
 struct Fields {

@@ -1,7 +1,8 @@
-//! A folder for what lives as long as processes do: links, and what stands for `/sys`.
+//! The user's folder for files that processes need while they run: links to libraries, and the
+//! files that stand for `/sys`.
 //!
-//! It belongs to one user and nobody else can look into it, as programs will load libraries by
-//! the links in it.
+//! Programs load libraries by the links in it, so no other user may look into the folder or write
+//! to it.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -11,7 +12,7 @@ use std::{env, fmt};
 
 use thiserror::Error;
 
-/// Why there is no such folder.
+/// No folder can be made that only this user can reach.
 #[derive(Debug, Error)]
 #[error("no folder for links and device files: {}", Tries(.tried))]
 pub struct NoFolder {
@@ -34,7 +35,7 @@ impl fmt::Display for Tries<'_> {
 /// temporary files.
 ///
 /// # Errors
-/// None of the places can be had for this user alone.
+/// At none of the places can this user have a folder that others cannot reach.
 pub fn folder() -> Result<PathBuf, NoFolder> {
     let uid = rustix::process::geteuid().as_raw();
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -52,20 +53,20 @@ pub fn folder() -> Result<PathBuf, NoFolder> {
     Err(NoFolder { tried })
 }
 
-/// Makes a folder, or finds that it is there, the user's own, and closed to all others.
+/// Makes a folder; one that exists must belong to the user and be closed to all others.
 fn private(path: &Path, uid: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Not `metadata`: a link that another user has put there must not be followed.
+    // `metadata` would follow a link that another user may have put there.
     let found = fs::symlink_metadata(path)?;
     let wrong = if !found.is_dir() {
-        "it is there, but is not a folder"
+        "it exists, but is not a folder"
     } else if found.uid() != uid {
         "it belongs to another user"
     } else if found.mode() & 0o077 != 0 {
-        "other users may look into it (chmod 700 it)"
+        "other users may look into it (run chmod 700 on it)"
     } else {
         return Ok(());
     };

@@ -1,15 +1,16 @@
-//! What the background thread asks of the system's scheduler.
+//! What the background thread asks the system's scheduler for.
 
 use std::io;
 use std::time::Duration;
 
-/// The shortest turn there is.
+/// The shortest turn that Linux grants.
 const TURN: Duration = Duration::from_micros(100);
 
-/// For the calling thread, the card's own.
+/// Asks for precise timers and short turns of the calling thread, the background thread; or, with
+/// `real_time`, for real-time priority.
 ///
 /// # Errors
-/// It may not have real-time priority; without that there are none.
+/// The thread may not have real-time priority. Without `real_time` there are no errors.
 pub(crate) fn ask(real_time: bool) -> io::Result<()> {
     make_naps_short();
     if real_time {
@@ -19,15 +20,15 @@ pub(crate) fn ask(real_time: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the calling thread wake up when it wants to, and not up to 50 µs later.
+/// Lets the calling thread wake up when its timer is due, and not up to 50 µs later.
 fn make_naps_short() {
     // SAFETY: the call takes numbers only, and concerns this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
 }
 
-/// Lets the calling thread run soon after it wakes, where a program's threads keep all processors
-/// busy (watching memory, say): the scheduler gives way to who asks for short turns. Linux before
-/// 6.12 takes no notice.
+/// Lets the calling thread run soon after it wakes, even if a program's threads keep all processors
+/// busy (by watching memory, say): the scheduler prefers threads that ask for short turns. Linux
+/// before 6.12 ignores this.
 fn ask_for_short_turns() {
     #[repr(C)]
     struct Attributes {
@@ -60,11 +61,11 @@ fn ask_for_short_turns() {
 }
 
 /// Puts the calling thread before every ordinary thread of the machine: it runs as soon as it has
-/// work. (A share of the processor will not do: even with a niceness of -15 a thread waits for
-/// milliseconds, until the turn of another ends.)
+/// work. (A larger share of the processor is not enough: even with a niceness of -15, a thread
+/// waits for milliseconds until the turn of another thread ends.)
 ///
 /// # Errors
-/// The process may not: it needs `CAP_SYS_NICE`, or a limit of real-time priority above zero.
+/// The process has neither `CAP_SYS_NICE` nor a limit of real-time priority above zero.
 fn go_before_all_others() -> io::Result<()> {
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure lives through the call, which only reads it, and concerns this thread.

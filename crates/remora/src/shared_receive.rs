@@ -1,4 +1,4 @@
-//! Shared receive queues, and the rings that queues have.
+//! Shared receive queues, and memory for the rings of all queues.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ pub enum CreateQpError {
     /// The card refuses.
     #[error(transparent)]
     Card(#[from] CreateError),
-    /// No memory for the rings.
+    /// There is no memory for the rings.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// Receive requests of a shared receive queue are no futures.
-    #[error("with a shared receive queue, a queue pair needs a completion queue: see recv_cq")]
+    /// Receive requests of a shared receive queue cannot be futures.
+    #[error("a queue pair with a shared receive queue needs a completion queue: set recv_cq")]
     NoCompletionQueue,
 }
 
@@ -55,7 +55,7 @@ impl ProtectionDomain {
     }
 }
 
-/// A receive queue that several queue pairs take from.
+/// A receive queue from which several queue pairs take their receive requests.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -110,7 +110,8 @@ impl SharedReceiveQueue {
         driver.nic.post_srq_recv(&mut driver.memory, self.inner.handle, request)
     }
 
-    /// Asks for one asynchronous event when fewer than `limit` requests are posted.
+    /// Asks for one asynchronous event when fewer than `limit` receive requests are left. (See
+    /// [`Device::events`](crate::Device::events).)
     pub fn arm(&self, limit: u32) {
         let armed = self.inner.pd.live().lock().nic.arm_srq(self.inner.handle, limit);
         armed.expect("a shared receive queue lives as long as its handle");

@@ -1,4 +1,4 @@
-//! Parts of registered memory, as requests name them.
+//! Parts of registered memory, by which requests name local memory.
 
 use std::ops::RangeBounds;
 
@@ -8,7 +8,7 @@ use crate::memory::AccessError;
 use crate::region::MemoryRegion;
 use crate::remote::{Remote, resolve};
 
-/// A part of a [`MemoryRegion`], of which it keeps the registration alive.
+/// A part of a [`MemoryRegion`]. It keeps the region registered.
 ///
 /// Peers may write the memory at any time, so its bytes are copied in and out, and never lent.
 ///
@@ -51,31 +51,31 @@ impl MemoryRegion {
 }
 
 impl MemorySlice {
-    /// The region it is a part of.
+    /// The region that this is a part of.
     pub fn region(&self) -> &MemoryRegion {
         &self.region
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Has it no bytes?
+    /// Is the length zero?
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A part of the part.
+    /// A part of this part.
     ///
     /// # Panics
-    /// It is not within this part: see [`MemorySlice::get`].
+    /// The range is not within this part: see [`MemorySlice::get`].
     #[track_caller]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> MemorySlice {
         self.get(range).expect("a part of a memory slice lies within it")
     }
 
-    /// A part of the part; `None` if it is not within this one.
+    /// A part of this part; `None` if the range is not within this one.
     pub fn get(&self, range: impl RangeBounds<usize>) -> Option<MemorySlice> {
         let (start, len) = resolve(range, self.len)?;
         Some(MemorySlice { region: self.region.clone(), start: self.start + start, len })
@@ -87,31 +87,31 @@ impl MemorySlice {
         Remote { addr: at.addr, len: self.len, rkey: at.rkey }
     }
 
-    /// A scatter/gather entry for a work request that is posted. (Of more than 4 GiB, which no
-    /// message has, it names the first.)
+    /// A scatter/gather entry for a work request. (Of a part longer than 4 GiB it names the first
+    /// 4 GiB; no message is as long.)
     pub fn sge(&self) -> Sge {
         self.region.sge(self.start, u32::try_from(self.len).unwrap_or(u32::MAX))
     }
 
-    /// Copies the first bytes out, as many as `dst` has.
+    /// Fills `dst` with a copy of the first bytes.
     ///
     /// # Errors
-    /// There are fewer, or the region has no buffer of its own.
+    /// The part is shorter than `dst`, or the region has no buffer of its own.
     pub fn read(&self, dst: &mut [u8]) -> Result<(), AccessError> {
         self.check(dst.len())?;
         self.region.read_at(self.start as usize, dst)
     }
 
-    /// Copies bytes to the beginning.
+    /// Copies `src` to the beginning of the part.
     ///
     /// # Errors
-    /// There is room for fewer, or the region has no buffer of its own.
+    /// The part is shorter than `src`, or the region has no buffer of its own.
     pub fn write(&self, src: &[u8]) -> Result<(), AccessError> {
         self.check(src.len())?;
         self.region.write_at(self.start as usize, src)
     }
 
-    /// A copy of its bytes.
+    /// A copy of the bytes.
     ///
     /// # Errors
     /// The region has no buffer of its own.
@@ -121,18 +121,21 @@ impl MemorySlice {
         Ok(bytes)
     }
 
-    /// The 64-bit word at the beginning, in host byte order, and with it all that was written
-    /// before it (acquire): what a peer writes last, and the program watches.
+    /// The 64-bit word at the beginning, in host byte order. Later reads see all that was written
+    /// before the word (acquire). So a peer can write its data and then the word, and the program
+    /// can watch the word.
     ///
     /// # Errors
-    /// There are fewer bytes, its address is no multiple of 8, or the region has no buffer of its
-    /// own.
+    /// The part is shorter than 8 bytes, its address is no multiple of 8, or the region has no
+    /// buffer of its own.
+    #[inline]
     pub fn load_u64(&self) -> Result<u64, AccessError> {
         self.check(8)?;
         let none = AccessError::OutOfRange { offset: 0, len: 8, buffer: 0 };
         self.region.buffer().ok_or(none)?.load_u64(self.start as usize)
     }
 
+    #[inline]
     fn check(&self, len: usize) -> Result<(), AccessError> {
         if len <= self.len() {
             return Ok(());

@@ -1,12 +1,12 @@
-//! What wakes a program, in tokio's reactor (feature `tokio`).
+//! Completion channels and asynchronous events in tokio's reactor (feature `tokio`).
 //!
 //! [Requests](crate::request) and [handshakes](crate::connection::Handshake) need no reactor: they
-//! are plain futures. This is for programs that poll completion queues of their own, and for a
-//! device's asynchronous events. With another reactor, wait until [`Channel`] (it is
-//! [`AsFd`](std::os::fd::AsFd)) or [`Device::async_fd`] is readable, and then do as is done here.
+//! are plain futures. This module is for programs that poll completion queues of their own, and for
+//! a device's asynchronous events. With another reactor, wait until [`Channel`] (it is
+//! [`AsFd`](std::os::fd::AsFd)), or [`DeviceEvents`], is readable, and then do as this module does.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use remora_nic::Event;
 use tokio::io::Interest;
@@ -14,6 +14,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::channel::Channel;
 use crate::device::Device;
+use crate::device_events::DeviceEvents;
 
 /// A completion channel whose notifications are awaited.
 ///
@@ -53,7 +54,7 @@ impl AsyncChannel {
     /// The reactor takes no more.
     ///
     /// # Panics
-    /// There is no reactor: the caller is no task of tokio's.
+    /// There is no reactor: the caller is not a task of tokio's.
     pub fn new(channel: Channel) -> io::Result<AsyncChannel> {
         Ok(AsyncChannel { channel: register(channel)? })
     }
@@ -74,22 +75,45 @@ impl AsyncChannel {
 }
 
 /// A device's asynchronous events, awaited.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::tokio::AsyncEvents;
+/// # use remora::nic::queue::{Data, RecvRequest, SendFlags, SendOp, SendRequest};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let domain = device.alloc_pd()?;
+/// let shared = domain.create_srq(4, 1)?;
+/// # let queue = device.create_cq(16)?;
+/// # let qp = domain.create_qp(&QueuePairOptions::rc(&queue).srq(&shared))?;
+/// # qp.connect(qp.local(), &ConnectionParams::new(device.info().mtu))?;
+/// # shared.post_recv(&RecvRequest { wr_id: 0, sges: &[] })?;
+/// shared.arm(1); // when the next message takes the last receive request, say so
+/// # let op = SendOp::Send { imm: None, to: None };
+/// # let (data, flags) = (Data::Sges(&[]), SendFlags::SIGNALED);
+/// # qp.post_send(&SendRequest { wr_id: 0, op, data, flags })?;
+/// let event = AsyncEvents::new(&device)?.next().await?;
+/// assert!(matches!(event, remora::nic::Event::SrqLimitReached(_)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct AsyncEvents {
-    device: Device,
-    ready: AsyncFd<OwnedFd>,
+    events: AsyncFd<DeviceEvents>,
 }
 
 impl AsyncEvents {
     /// Puts a device's events into the reactor of the task that calls.
     ///
     /// # Errors
-    /// Too many open files, or the reactor takes no more.
+    /// The reactor takes no more.
     ///
     /// # Panics
-    /// There is no reactor: the caller is no task of tokio's.
+    /// There is no reactor: the caller is not a task of tokio's.
     pub fn new(device: &Device) -> io::Result<AsyncEvents> {
-        Ok(AsyncEvents { device: device.clone(), ready: register(device.async_fd()?)? })
+        Ok(AsyncEvents { events: register(device.events())? })
     }
 
     /// The next event.
@@ -98,8 +122,8 @@ impl AsyncEvents {
     /// The reactor has ended.
     pub async fn next(&mut self) -> io::Result<Event> {
         loop {
-            let mut ready = self.ready.readable().await?;
-            if let Some(event) = self.device.poll_async_event() {
+            let mut ready = self.events.readable().await?;
+            if let Some(event) = ready.get_inner().try_next() {
                 return Ok(event);
             }
             ready.clear_ready();
@@ -107,8 +131,8 @@ impl AsyncEvents {
     }
 }
 
-/// Puts a descriptor into the reactor. Newer releases of tokio have an unsafe function for this,
-/// as its caller must keep the descriptor open: those here are owned, and live as long.
+/// Puts a descriptor into the reactor. Newer releases of tokio deprecate this in favour of an
+/// unsafe function, whose caller promises to keep the descriptor open. The owners here do so.
 #[allow(deprecated, reason = "older releases have no other")]
 fn register<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(owner, Interest::READABLE)

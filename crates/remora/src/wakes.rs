@@ -1,10 +1,16 @@
-//! Tasks that are to be woken when the driver's lock is free again.
+//! How a waiting task is woken: without the driver's lock.
 //!
-//! The card's news appear under the driver's lock. A waker runs code of the application, or of its
-//! executor, and that code may take the same lock. So news are noted here, and delivered by a
-//! thread that holds no lock: by the thread that drives, if it says so ([`Wakes::here`]; the
-//! background thread and a thread that polls a future do), and otherwise by the background thread,
-//! which is woken for it. No news wait for anything but the delivering thread's next look.
+//! *News* is a completion, or an event of connection management, that a task may wait for. News
+//! comes up under the driver's lock. A waker runs code of the application or of its executor, and
+//! that code may take the same lock. So the thread that drives only notes the news here, and a
+//! thread that holds no lock delivers it:
+//!
+//! - the thread that drives, if it has announced that it will ([`Wakes::here`]): the background
+//!   thread, and a thread that polls a future;
+//! - otherwise the background thread, which is woken to do so.
+//!
+//! [`request::queue`](crate::request) takes the news of requests, and `connection/handshake.rs`
+//! that of connections.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -21,20 +27,21 @@ thread_local! {
     static DELIVERS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A set of requests that an entry of its completion queue is news for.
+/// The requests of a queue pair: an entry of their completion queue is news for them.
 pub(crate) trait Concerned: fmt::Debug + Send + Sync {
-    /// Takes what has come, and wakes the tasks that wait for it. The caller holds no lock.
+    /// Takes the entries that have come, and wakes the tasks that wait for them. The caller holds
+    /// no lock.
     fn take_news(&self);
 }
 
-/// The news of one device that are not delivered yet.
+/// The news of one device that is not delivered yet.
 #[derive(Debug)]
 pub(crate) struct Wakes {
     any: AtomicBool,
     concerned: Mutex<VecDeque<Weak<dyn Concerned>>>,
     /// Connection management has news.
     cm: AtomicBool,
-    /// Tasks that wait for such.
+    /// Tasks that wait for news of connection management.
     cm_waiting: Mutex<Vec<Waker>>,
     /// Wakes the background thread.
     background: Arc<Event>,
@@ -51,13 +58,13 @@ impl Wakes {
         }
     }
 
-    /// There is news for `concerned`.
+    /// Notes that there is news for `concerned`.
     pub(crate) fn note(&self, concerned: Weak<dyn Concerned>) {
         lock(&self.concerned).push_back(concerned);
         self.announce();
     }
 
-    /// Connection management has news. Where no task waits for any, there is nothing to deliver.
+    /// Notes news of connection management. Where no task waits for it, nothing is to be delivered.
     pub(crate) fn note_cm(&self) {
         if !lock(&self.cm_waiting).is_empty() {
             self.cm.store(true, Ordering::Release);
@@ -66,7 +73,7 @@ impl Wakes {
     }
 
     /// Wakes a task at the next news of connection management. The caller holds the driver's lock,
-    /// and has seen that there is none for it yet.
+    /// and has found no news for the task under it; so none is missed.
     pub(crate) fn wait_for_cm(&self, waker: &Waker) {
         let mut waiting = lock(&self.cm_waiting);
         if !waiting.iter().any(|other| other.will_wake(waker)) {
@@ -87,7 +94,7 @@ impl Wakes {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Delivers all there is. The caller holds no lock.
+    /// Delivers all news. The caller holds no lock.
     pub(crate) fn deliver(&self) {
         if !self.any() || !self.any.swap(false, Ordering::AcqRel) {
             return;
@@ -104,14 +111,14 @@ impl Wakes {
         }
     }
 
-    /// Until the guard is dropped, this thread delivers what it notes, and wakes no other thread
-    /// for it.
+    /// Until the guard is dropped, this thread delivers the news that it notes, and wakes no other
+    /// thread for that.
     pub(crate) fn here(&self) -> Here<'_> {
         Here { wakes: self, before: DELIVERS.replace(ptr::from_ref(self).addr()) }
     }
 }
 
-/// Delivers when it is dropped, which must be without the driver's lock.
+/// Delivers all news when it is dropped. The thread must not hold the driver's lock then.
 #[derive(Debug)]
 pub(crate) struct Here<'a> {
     wakes: &'a Wakes,

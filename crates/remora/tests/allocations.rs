@@ -29,7 +29,8 @@ fn calls_and_reads_allocate_nothing() {
         flags: SendFlags::SIGNALED,
     };
     let mut done = [Completion::default(); 4];
-    // All calls, and then all READs: what the one holds until more is sent, the other would free.
+    // All calls, and then all READs: each kind holds buffers until more of it is sent, and the
+    // other kind would free them.
     let mut rounds = || {
         for _ in 0..ROUNDS {
             // Both cards are driven here, so that what one does follows what the other did.
@@ -47,7 +48,7 @@ fn calls_and_reads_allocate_nothing() {
     rounds();
     let before = allocations();
     rounds();
-    // Expect: none; but where this machine is busy, a pool may grow once more.
+    // There should be none. On a busy machine, a pool may grow once more.
     let more = allocations() - before;
     assert!(more < ROUNDS / 10, "{more} allocations in {ROUNDS} calls and as many READs");
 }

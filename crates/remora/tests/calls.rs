@@ -101,7 +101,7 @@ fn a_dropped_call_gives_its_place_back() {
             drop(poll_once(&mut dropped));
         }
         drop(dropped);
-        // Its answer comes before this one's.
+        // The answer to the dropped call comes before the answer to this one.
         assert_eq!(client.call(ECHO, &[round]).wait(TIMEOUT).unwrap(), [round]);
     }
 }
@@ -118,7 +118,7 @@ fn tasks_share_a_client() {
                 let params = [number as u8, round as u8];
                 let call = client.call(ECHO, &params);
                 if (round + number).is_multiple_of(5) {
-                    // The task that looks for ends may be this one.
+                    // This task may be the one that looks for ends.
                     let mut call = call;
                     drop(poll_once(&mut call));
                     drop(call);
@@ -134,7 +134,7 @@ fn tasks_share_a_client() {
 #[test]
 fn a_broken_connection_ends_all_calls() {
     let pair = pair();
-    // It never answers.
+    // The kernel never answers.
     let never = |call: Context| async move {
         while call.opcode() == 9 {
             call.yield_now().await?;

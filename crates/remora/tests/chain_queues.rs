@@ -58,7 +58,7 @@ fn post(qp: &QueuePair, op: SendOp, sges: &[Sge], flags: SendFlags) {
     qp.post_send(&SendRequest { wr_id: 0, op, data: Data::Sges(sges), flags }).unwrap();
 }
 
-/// A queue that counts in memory for ever; its owner sleeps.
+/// A queue that counts in memory without end while the host sleeps.
 fn endless(server: &Server, qp: &QueuePair) -> RingRegion {
     let ring = qp.register_ring(Queue::Send, Access::all()).unwrap();
     let add = |at, operand| SendOp::Calc { calc: Calc::Add, at, operand };
@@ -78,37 +78,37 @@ fn a_recycled_queue_runs_while_its_owner_sleeps_until_it_is_stopped() {
     assert_eq!(server.word(0), 0);
     qp.doorbell(Queue::Send, 4).unwrap();
     server.until("it runs", || server.word(0) > 10_000);
-    // A rate holds it.
+    // A rate limits it.
     let rate = Some(Rate { per_second: 1000, burst: 1 });
     qp.set_chain_limits(ChainLimits { rate, ..ChainLimits::default() }).unwrap();
     let slow = server.word(0);
     thread::sleep(Duration::from_millis(20));
     let after = server.word(0);
     assert!(after < slow + 1000, "{slow} {after}");
-    // A budget ends it, and says so.
+    // A budget ends it, and an event says so.
     let budget = server.device.create_budget(4000).unwrap();
     let limits = ChainLimits { budget: Some(budget.handle()), ..ChainLimits::default() };
     qp.set_chain_limits(limits).unwrap();
     let mut stopped = None;
     server.until("it stops", || {
-        stopped = stopped.take().or_else(|| server.device.poll_async_event());
+        stopped = stopped.take().or_else(|| server.device.events().try_next());
         stopped.is_some()
     });
     assert_eq!(stopped, Some(Event::ChainStopped(qp.qpn())));
     assert_eq!(cq.spin(PATIENCE).unwrap().status, Status::LocalQpOperation);
 }
 
-/// RedN Fig. 3: a client's SEND changes the chain that answers it, for client after client's
-/// request, and the server's processor does nothing. The client may reach no memory.
+/// RedN Fig. 3: a client's SEND changes the chain that answers it, request after request, and the
+/// server's processor does nothing. The client has no access to memory.
 #[test]
 fn a_clients_send_triggers_a_chain_that_answers() {
     const ROUNDS: u64 = 100;
     let server = Server::new();
-    // To the client: receives and answers, both recycled.
+    // For the client: receives and answers, both recycled.
     let both = QpFlags::MANAGED_SEND | QpFlags::MANAGED_RECV;
     let (answers, answered) = server.queue(both, 2);
     let answer_ring = answers.register_ring(Queue::Send, Access::all()).unwrap();
-    // In the card: what waits for a request and lets the answer go.
+    // Within the card: the queue that waits for a request and enables the answer.
     let (control, _counts) = server.looped(QpFlags::MANAGED_SEND, 8);
     let ring = control.register_ring(Queue::Send, Access::all()).unwrap();
 
@@ -116,10 +116,9 @@ fn a_clients_send_triggers_a_chain_that_answers() {
     let (pd, cq) = (client.alloc_pd().unwrap(), client.create_cq(64).unwrap());
     let qp = pd.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
     let into = pd.alloc(4096, Access::all()).unwrap();
-    let mut params = ConnectionParams::new(client.info().mtu);
+    let params = ConnectionParams::new(client.info().mtu);
     qp.connect(answers.local(), &params).unwrap();
-    params.access = Access::empty();
-    answers.connect(qp.local(), &params).unwrap();
+    answers.connect(qp.local(), &params.access(Access::empty())).unwrap();
 
     // The request: an address. The answer: a WRITE of the word there, with immediate data.
     const SRC: u64 = 40;
@@ -155,7 +154,7 @@ fn a_clients_send_triggers_a_chain_that_answers() {
         assert_eq!((done.wr_id, done.status, done.imm_or_key), (1, Status::Success, 7));
         assert_eq!(into.buffer().unwrap().load_u64(0), Ok(round * 3 + 1));
     }
-    // What it may not do, it cannot do.
+    // The client cannot reach memory.
     let word = into.sge(0, 8);
     let read = SendOp::Read { from: server.data.remote(0) };
     post(&qp, read, &[word], SendFlags::SIGNALED);
@@ -181,7 +180,8 @@ fn steps_can_be_watched() {
     assert_eq!(ring.element(0), raw);
 }
 
-/// A connection's queue, too, may let a queue of its card run, once its peer has acknowledged.
+/// A queue with a peer elsewhere can enable a queue of its card too, once the peer has
+/// acknowledged.
 #[test]
 fn a_connection_enables_a_queue_when_its_peer_has_all() {
     let (server, peer) = (Server::new(), Server::new());

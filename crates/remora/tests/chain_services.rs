@@ -17,7 +17,7 @@ use remora::offload::chain::text;
 use remora::{Device, MemoryRegion, Peer, ProtectionDomain};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Set in the process that is the server.
+/// The environment variable that is set in the server's process.
 const SERVER: &str = "REMORA_TEST_CHAIN_SERVER";
 const CLIENTS: usize = 4;
 const KEYS: u64 = 20;
@@ -98,7 +98,7 @@ fn server_process() {
     }
     writeln!(out, "ready").unwrap();
     out.flush().unwrap();
-    // From here on this thread sleeps, and so does the process, but for the card.
+    // From here on, this thread sleeps, and only the card works in this process.
     assert!(lines.next().is_none());
 }
 
@@ -183,8 +183,8 @@ fn rule_110_goes_on_until_it_is_stopped() {
     let chain = pd.load_chain(&compiled.program, &[]).unwrap();
     chain.start().unwrap();
     asleep("10 000 steps", || chain.completions(compiled.ring) >= 10_000);
-    // Stopped, it stands at some step: the plain interpreter has the same tape there, or at the
-    // next, whose lap may have begun.
+    // The stopped chain stands at some step. The plain interpreter has the same tape at that step,
+    // or at the next, whose lap may have begun.
     chain.queue_pairs().for_each(|qp| qp.modify(&stop()).unwrap());
     let (steps, tape) = (chain.completions(compiled.ring), tape(&chain, &compiled));
     let mut plain: Configuration = machine.start(&first, 1);
@@ -206,7 +206,7 @@ fn a_busy_beaver_halts_by_itself() {
     let device = Device::open().unwrap();
     let pd = device.alloc_pd().unwrap();
     let act = |write, go, next: u16| Action { write, go, next: (next < 2).then_some(next) };
-    // Of two states: six steps, four ones.
+    // With two states, the machine takes six steps and leaves four ones.
     let beaver = Machine::new(vec![
         vec![act(1, Move::Right, 1), act(1, Move::Left, 1)],
         vec![act(1, Move::Left, 0), act(1, Move::Right, 2)],

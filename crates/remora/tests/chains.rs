@@ -48,8 +48,8 @@ impl Client {
     }
 }
 
-/// Connects a client to a program on a server's card, which then serves it; it may do nothing
-/// else there.
+/// Connects a client to a program on a server's card, which then serves it. The client gets no
+/// access to memory.
 fn serve(
     server: &ProtectionDomain,
     program: &Program,
@@ -58,8 +58,7 @@ fn serve(
     device: &Device,
 ) -> Chain {
     let chain = server.load_chain(program, &[memory.clone(), memory.clone()]).unwrap();
-    let params =
-        ConnectionParams { access: Access::empty(), ..ConnectionParams::new(device.info().mtu) };
+    let params = ConnectionParams::new(device.info().mtu).access(Access::empty());
     let to = chain.client().unwrap();
     to.connect(client.qp.local(), &params).unwrap();
     client.qp.connect(to.local(), &params).unwrap();
@@ -71,7 +70,7 @@ fn value(key: u64) -> Vec<u8> {
     vec![key as u8; VALUE as usize]
 }
 
-/// Memory with a value for each key; returns where they lie.
+/// Memory with a value for each key; returns where the values lie.
 fn values(memory: &MemoryRegion, keys: std::ops::Range<u64>) -> Vec<(u64, Value)> {
     let put = |key: u64| {
         let offset = (key + 1) * 128;
@@ -169,7 +168,7 @@ fn rings_are_memory_and_budgets_end_what_does_not_end() {
     let budget = device.create_budget(1000).unwrap();
     qp.set_chain_limits(ChainLimits { budget: Some(budget.handle()), ..ChainLimits::default() })
         .unwrap();
-    // An ADD raises the ENABLE behind it, which enables both again: for ever.
+    // An ADD raises the ENABLE behind it, which enables both again, without end.
     let at = remora::nic::queue::Remote { addr: ring.field(1, 16), rkey: ring.region.key() };
     let ops = [
         SendOp::Calc { calc: Calc::Add, at, operand: 2 },

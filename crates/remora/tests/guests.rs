@@ -1,5 +1,4 @@
-//! The worked examples of loaded kernels, in Rust and in C: as they lie in the tree, and built
-//! anew.
+//! The examples of loaded kernels, in Rust and in C: as they are built in the tree, and built anew.
 
 mod support;
 

@@ -44,7 +44,7 @@ fn a_value_is_fetched_in_one_call() {
         assert_eq!(value, [key as u8; 700]);
     }
     assert!(!remote.get(&mut client, 100, &mut value).unwrap());
-    // Several at once.
+    // Several calls at once.
     let tickets: Vec<_> = (0..8)
         .map(|key| client.begin(opcode::GET, &remote.params(key).to_bytes()).unwrap())
         .collect();
@@ -84,7 +84,7 @@ fn however_many_calls_are_in_flight_each_has_a_receive_element() {
             assert_eq!(&answer, params);
         }
         calls += in_flight as u64;
-        // Expect: no more elements than places, and never one too few.
+        // No more receive elements than places, and never one too few.
         let elements = u64::from(a.qp.query().receives);
         assert!(elements <= 8, "{elements} after {calls} calls");
         assert_eq!(a.device.counters().card.tx_rnr_naks, 0);
@@ -182,7 +182,7 @@ fn values_are_partitioned_as_they_arrive() {
         let got: Vec<u64> = got.as_chunks().0.iter().map(|v| u64::from_le_bytes(*v)).collect();
         got == expected
     };
-    // (The last begins in the middle of a word, where no value can be stored whole.)
+    // (The last partition begins in the middle of a word, where no value can be stored whole.)
     for at in [0, 8, 3] {
         begin(&mut client, at);
         assert_eq!(builtin::shuffle_values(&mut client, 1, stream).unwrap(), 100_000);
@@ -230,7 +230,7 @@ fn the_hosts_fallback_answers() {
         let call = fallback.next(PATIENCE).unwrap();
         assert_eq!((call.opcode, &call.params[..]), (77, &b"question"[..]));
         fallback.answer(&call, CallStatus::OK, b"answer");
-        // Whoever asks while nobody answers is told so when the fallback ends.
+        // This call gets no answer, so its caller is refused when the fallback ends.
         let call = fallback.next(PATIENCE).unwrap();
         assert_eq!(call.opcode, 78);
     });
@@ -280,11 +280,11 @@ fn the_op_codes_are_agreed_at_connection() {
         let mtu = a.device.info().mtu;
         let accepting = std::thread::spawn(move || {
             let request = listener.accept().wait(PATIENCE).unwrap();
-            let params = ConnectionParams { kernels: accepts, ..ConnectionParams::new(mtu) };
+            let params = ConnectionParams::new(mtu).kernels(accepts);
             let connection = request.accept(b.qp.clone(), b"yes", &params).wait(PATIENCE).unwrap();
             (b, connection)
         });
-        let params = ConnectionParams { kernels: offers, ..ConnectionParams::new(mtu) };
+        let params = ConnectionParams::new(mtu).kernels(offers);
         let connection =
             a.device.connect(a.qp.clone(), to, b"hello", &params).wait(PATIENCE).unwrap();
         let (_b, accepted) = accepting.join().unwrap();
@@ -294,7 +294,8 @@ fn the_op_codes_are_agreed_at_connection() {
         let mut client = KernelClient::new(&a.pd, &a.qp, &a.recv_cq, 1, 64).unwrap();
         client.timeout = Duration::from_secs(5);
         let called = client.call(1, b"", &mut Vec::new());
-        // Expect: where both agreed, an answer (that there is no such kernel); else no packet.
+        // Where both sides agreed, the answer is that there is no such kernel; else no packet
+        // leaves.
         match (offers && accepts, called) {
             (true, Err(CallFailure::Status(CallStatus::NO_KERNEL))) => {}
             (false, Err(CallFailure::Connection(Status::Flushed))) => {}

@@ -176,7 +176,7 @@ fn a_silent_peer_ends_in_retries_exceeded() {
     let mine = a.pd.alloc(4096, OPEN).unwrap();
     drop(gone);
     let mtu = a.device.info().mtu;
-    let params = ConnectionParams { timeout: 8, retry_cnt: 2, ..ConnectionParams::new(mtu) };
+    let params = ConnectionParams::new(mtu).timeout(8).retry_cnt(2);
     a.qp.connect(peer, &params).unwrap();
     let sge = [mine.sge(0, 8)];
     let op = SendOp::Write { to: Remote { addr: 0, rkey: 1 }, imm: None };
@@ -278,7 +278,7 @@ fn connections_are_made_used_and_parted() {
 
 #[test]
 fn whom_a_connection_manager_tells_of_a_psn_begins_with_it() {
-    // The Linux manager has it so: a REQ or REP tells the PSN that its sender will expect.
+    // As Linux does: a REQ or REP tells the PSN that its sender expects.
     let (server, client) = (end(), end());
     let listener = server.device.listen(7471).unwrap();
     let to = SocketAddr::new(server.device.info().address, 7471);
@@ -323,7 +323,7 @@ fn nothing_is_left_when_all_is_dropped() {
     drop(b);
 }
 
-/// Its own thread keeps an acknowledge back for a moment, if the program polled not long ago.
+/// The background thread keeps an acknowledge back for a moment if the program has polled lately.
 #[test]
 fn a_card_closes_while_an_acknowledge_waits() {
     let (told, done) = std::sync::mpsc::channel();
@@ -354,8 +354,7 @@ fn a_card_closes_while_an_acknowledge_waits() {
 fn a_receiver_that_is_late_is_waited_for_without_polling() {
     let a = end_on_channel();
     let b = end();
-    let params =
-        ConnectionParams { min_rnr_timer: 1, ..ConnectionParams::new(b.device.info().mtu) };
+    let params = ConnectionParams::new(b.device.info().mtu).min_rnr_timer(1);
     a.qp.connect(b.qp.local(), &params).unwrap();
     b.qp.connect(a.qp.local(), &params).unwrap();
     a.cq.arm(false).unwrap();
@@ -369,7 +368,7 @@ fn a_receiver_that_is_late_is_waited_for_without_polling() {
     assert_eq!(a.cq.spin(PATIENCE).unwrap().status, Status::Success);
 }
 
-/// More work than one step sends, and nobody polls.
+/// There is more work than one step sends, and no thread polls.
 #[test]
 fn a_long_unreliable_write_leaves_whole_without_polling() {
     let a = end_on_channel();
@@ -408,12 +407,12 @@ fn a_file_that_shrinks_is_a_clear_error_at_the_reader() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// The refusal is made while nothing is sent and nothing comes. It leaves all the same, at once: no
-/// timer of the reader's asks for it again.
+/// The refusal arises while no packet is sent or received. It leaves at once all the same: the
+/// reader has no timer that asks for it again.
 #[test]
-fn a_refusal_that_nobody_waits_for_leaves_the_idle_process() {
+fn a_refusal_leaves_an_idle_process_at_once() {
     let (a, b) = (end(), end());
-    let params = ConnectionParams { timeout: 0, ..ConnectionParams::new(a.device.info().mtu) };
+    let params = ConnectionParams::new(a.device.info().mtu).timeout(0);
     a.qp.connect(b.qp.local(), &params).unwrap();
     b.qp.connect(a.qp.local(), &params).unwrap();
     let path = std::env::temp_dir().join(format!("remora-refused-{}", std::process::id()));
@@ -422,7 +421,7 @@ fn a_refusal_that_nobody_waits_for_leaves_the_idle_process() {
     let served = b.pd.register_file(file, Access::REMOTE_READ).unwrap();
     let mine = a.pd.alloc(4096, OPEN).unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
-    // The other process sleeps.
+    // By now the server's background thread sleeps.
     std::thread::sleep(Duration::from_millis(20));
     let op = SendOp::Read { from: served.remote(0) };
     a.qp.post_send(&signaled(1, op, Data::Sges(&[mine.sge(0, 4096)]))).unwrap();
@@ -430,7 +429,7 @@ fn a_refusal_that_nobody_waits_for_leaves_the_idle_process() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// A peer whose link takes larger packets.
+/// The client's link takes larger packets than the server's.
 #[test]
 fn a_smaller_mtu_is_agreed_on() {
     let small = Mtu::B1024;
@@ -481,7 +480,7 @@ fn memory_on_the_card_is_served_like_any_other() {
 fn classes_of_cards() -> Vec<u64> {
     let mut classes = Vec::new();
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
-        // Others' threads may end meanwhile.
+        // Threads of other tests may end meanwhile.
         let Ok(stat) = std::fs::read_to_string(task.unwrap().path().join("stat")) else { continue };
         let (name, rest) = stat.rsplit_once(')').unwrap();
         if name.ends_with("(remora") {

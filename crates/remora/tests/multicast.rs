@@ -43,7 +43,7 @@ impl Member {
         let op = SendOp::Send { imm: None, to };
         let (data, flags) = (Data::Inline(text), SendFlags::SIGNALED);
         self.qp.post_send(&SendRequest { wr_id: 99, op, data, flags }).unwrap();
-        // As a member, the sender gets its own, perhaps before it knows that it was sent.
+        // A member gets its own datagram, perhaps before the completion of the sending.
         let sent = |c: Completion| c.wr_id == 99;
         if !sent(self.cq.spin(PATIENCE).unwrap()) {
             assert!(sent(self.cq.spin(PATIENCE).unwrap()));

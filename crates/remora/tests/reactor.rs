@@ -53,7 +53,7 @@ async fn asynchronous_events_wake_a_task() {
     let mut events = AsyncEvents::new(&device).unwrap();
     for wr_id in 0..3 {
         shared.post_recv(&RecvRequest { wr_id, sges: &[room.sge(0, 64)] }).unwrap();
-        // Of which none is left behind the message.
+        // The message takes the only receive request, which is below this limit.
         shared.arm(1);
         qp.post_send(&send(wr_id)).unwrap();
         let event = timeout(TIMEOUT, events.next()).await.unwrap().unwrap();

@@ -34,7 +34,7 @@ fn requests_allocate_nothing() {
                 qp.send(memory.slice(..64)).await.unwrap();
                 received.await.unwrap();
                 qp.write(memory.slice(..512), remote.slice(512..)).await.unwrap();
-                drop(qp.write(b"nobody waits", remote.slice(..12)));
+                drop(qp.write(b"not awaited.", remote.slice(..12)));
                 qp.read(memory.slice(1024..), remote.slice(..2048)).await.unwrap();
                 qp.fetch_add(remote.slice(8..16), 1).await.unwrap();
             }
@@ -50,7 +50,7 @@ fn requests_allocate_nothing() {
     let before = allocations();
     awaited();
     waited();
-    // Expect: an executor; but where this machine is busy, a pool may grow once more.
+    // The executor allocates once. On a busy machine, a pool may grow once more.
     let more = allocations() - before;
     assert!(more < ROUNDS / 10, "{more} allocations in {ROUNDS} rounds of requests");
 }

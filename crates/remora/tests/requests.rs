@@ -141,7 +141,7 @@ fn the_memory_of_a_dropped_request_lives_until_it_has_ended() {
             _ => drop(write),
         }
     }
-    // What was posted before has ended when this has.
+    // When this request has ended, all that were posted before it have.
     block_on(a.qp.write(b"x", peer.slice(..1))).unwrap();
     assert_eq!(b.memory.slice(65_000..65_008).to_vec().unwrap(), [(299 % 256) as u8; 8]);
     wait_until(|| a.device.in_use().mrs == regions);
@@ -175,7 +175,7 @@ fn a_request_more_than_the_queue_holds_waits_for_room() {
     assert!(format!("{:?}", writes[4]).contains("waits for room"));
     for (i, write) in writes.into_iter().enumerate() {
         match i {
-            // It is dropped before it was posted.
+            // This request is dropped before it is posted.
             50 => drop(write),
             _ => assert!(block_on(write).is_ok()),
         }
@@ -270,7 +270,7 @@ fn a_wait_ends_in_time_and_the_request_goes_on() {
     assert_eq!(early.len, 5);
 }
 
-/// The background threads drive here, and the tasks that they wake.
+/// The background threads, and the tasks that they wake, drive the devices.
 #[test]
 fn no_wake_up_is_lost() {
     let (a, b) = pair();
@@ -296,8 +296,8 @@ fn no_wake_up_is_lost() {
     drop(echo.join().unwrap());
 }
 
-/// A thread that polls a queue of its own finds what is news for others, and the background thread
-/// rests meanwhile.
+/// A thread that polls another completion queue notes the news of requests, while the background
+/// thread rests.
 #[test]
 fn a_thread_that_polls_for_itself_wakes_others() {
     let (a, b) = pair();
@@ -315,7 +315,7 @@ fn a_thread_that_polls_for_itself_wakes_others() {
                 assert_eq!(a.qp.fetch_add(peer.slice(..8), 1).await.unwrap(), i);
             }
         });
-        // That thread is gone, and the card still wakes.
+        // That thread has ended, and the tasks are still woken.
         done.store(true, Ordering::Relaxed);
         block_on(async {
             for i in 500..600u64 {
@@ -325,7 +325,7 @@ fn a_thread_that_polls_for_itself_wakes_others() {
     });
 }
 
-/// Tasks in a few threads, on a few queue pairs with little room; some drop what they asked for.
+/// Tasks in a few threads, on a few queue pairs with little room; some drop their requests.
 #[test]
 fn tasks_share_queue_pairs() {
     const TASKS: usize = 24;
@@ -347,7 +347,7 @@ fn tasks_share_queue_pairs() {
                 mine.write_at(0, &round.to_le_bytes()).unwrap();
                 let wrote = qp.write(mine.slice(..8), there);
                 if round % 7 == 0 {
-                    // Twice the same: the second may be cut short.
+                    // The same WRITE again; its future is dropped, perhaps before it was posted.
                     let mut again = qp.write(mine.slice(..8), there);
                     assert!(!matches!(poll_once(&mut again), Poll::Ready(Err(_))));
                 }
@@ -360,11 +360,11 @@ fn tasks_share_queue_pairs() {
     };
     run_all((0..TASKS).map(task).collect(), 4);
     assert_eq!(b.memory.buffer().unwrap().load_u64(0).unwrap(), TASKS as u64 * 200);
-    // One more on each, behind all that was dropped.
+    // One more request on each queue pair, behind those that were dropped.
     for (qp, _) in &qps {
         block_on(qp.write(b"z", peer.slice(8..))).unwrap();
     }
-    // The words of atomics, and no more.
+    // Only the region with the words of atomics is left.
     wait_until(|| a.device.in_use().mrs == regions);
 }
 
@@ -414,7 +414,7 @@ fn an_application_moves_a_queue_pair_to_the_error_state_and_its_tasks_learn_of_i
     assert_eq!(waiting.join().unwrap(), Status::Flushed);
 }
 
-/// A waker may be all that keeps a task, and that task may have requests of the same queue pair.
+/// A waker may be the last owner of a task, and that task may own requests of the same queue pair.
 #[test]
 fn a_waker_that_is_replaced_may_end_other_requests() {
     struct Task(#[expect(dead_code, reason = "it is only dropped")] Vec<Request>);
@@ -428,13 +428,13 @@ fn a_waker_that_is_replaced_may_end_other_requests() {
         let polled = Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
     }
-    // That of the second task goes with the request.
+    // The waker of the second task is dropped with the request.
     drop(first);
     let mut waits = b.qp.recv(b.memory.slice(8..16));
     for waker in [task(), task()] {
         assert!(Pin::new(&mut waits).poll(&mut Context::from_waker(&waker)).is_pending());
     }
-    // Two for those that were dropped.
+    // Two for the requests that were dropped.
     let sent: Vec<Request> = (0..3).map(|_| a.qp.send(b"message")).collect();
     assert_eq!(block_on(waits).unwrap().len, 7);
     for message in sent {

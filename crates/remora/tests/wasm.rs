@@ -37,7 +37,7 @@ fn load(end: &End, module: &Module, grants: &[Grant]) {
     end.device.load_kernel(OPCODE, Deployment::new("test", grants), module).unwrap();
 }
 
-/// Calls it: what it has sent, or how it ended.
+/// Calls the kernel; returns its output, or why it failed.
 fn call(client: &mut KernelClient, params: &[u8]) -> Result<Vec<u8>, CallStatus> {
     let mut out = Vec::new();
     match client.call(OPCODE, params, &mut out) {
@@ -51,7 +51,7 @@ fn counter(end: &End, name: &str) -> u64 {
     end.device.counters().iter().find(|(n, _)| *n == name).unwrap().1
 }
 
-/// What a body does when it is called once.
+/// Loads a kernel with this body, and calls it once.
 fn run(body: &str, params: &[u8]) -> Result<Vec<u8>, CallStatus> {
     let (_a, b, mut client) = pair();
     load(&b, &kernel(body), &[b.memory.grant_write()]);
@@ -103,7 +103,7 @@ fn memory_is_read_and_written_as_granted() {
 #[test]
 fn payload_streams_through_a_guest() {
     let (a, b, mut client) = pair();
-    // Echoes its payload in pieces of 3,000 bytes, which are no packets.
+    // Echoes its payload in pieces of 3,000 bytes, which differ from packets.
     let body = "(local $len i32) (local $status i32)
         (loop $more
             (local.set $len (call $payload (i32.const 0) (i32.const 3000)))
@@ -133,7 +133,7 @@ fn state_is_kept_for_one_queue_pair_and_from_all_others() {
         let (a, b, mut client) = pair();
         let (c, mut other) = support::another(&a, &b);
         load(&b, &kernel(&body), &[]);
-        // (The first of them finds out that it is to be suspended, and begins anew.)
+        // (With the second body, the first call finds that it must be suspended, and begins anew.)
         for n in 1..4u32 {
             assert_eq!(call(&mut client, &[]).unwrap(), n.to_le_bytes());
         }
@@ -173,7 +173,7 @@ fn whatever_a_guest_does_wrong_ends_its_invocation_only() {
     let good = kernel("(call $output (i32.const 0) (i32.const 1))");
     b.device.load_kernel(OPCODE + 1, Deployment::new("good", []), &good).unwrap();
     for (body, expected, name) in cases {
-        // Where it begins, and after something that suspends it.
+        // Each body runs at the beginning of a call, and after the call was suspended.
         for body in [body.to_owned(), format!("(drop (call $yield_now)) {body}")] {
             load(&b, &kernel(&body), &[]);
             for _ in 0..2 {
@@ -289,7 +289,7 @@ fn start_functions_have_the_bounds_of_an_invocation() {
 fn a_kernel_is_replaced_under_traffic() {
     let (_a, b, mut client) = pair();
     let version = |n: u32| {
-        // Odd ones are suspended.
+        // Odd versions are suspended.
         let pause = if n % 2 == 1 { "(drop (call $yield_now))" } else { "" };
         kernel(&format!(
             "{pause} (i32.store (i32.const 0) (i32.const {n}))
@@ -312,7 +312,7 @@ fn a_kernel_is_replaced_under_traffic() {
         });
         let mut seen = [0; 4];
         let mut calls = 0;
-        // Every call is answered by one of them; all of them get to answer.
+        // One version answers each call, and each version answers some.
         while calls < 500 || seen.contains(&0) {
             let tickets: Vec<_> = (0..4).map(|_| client.begin(OPCODE, &[]).unwrap()).collect();
             for ticket in tickets {
@@ -329,13 +329,13 @@ fn a_kernel_is_replaced_under_traffic() {
 
 #[test]
 fn results_of_a_trial_that_is_undone_are_not_sent_twice() {
-    // Output, and only then something that cannot be tried.
+    // The kernel puts out bytes, and only then does what a trial cannot do.
     let body = "(i32.store (i32.const 0) (i32.const 0x44434241))
         (drop (call $output (i32.const 0) (i32.const 2)))
         (drop (call $yield_now))
         (call $output (i32.const 2) (i32.const 2))";
     assert_eq!(run(body, &[]).unwrap(), b"ABCD");
-    // More than leaves at once.
+    // The kernel puts out more than leaves at once.
     let body = "(local $i i32)
         (loop $again
             (drop (call $output (i32.const 0) (i32.const 60000)))
@@ -343,6 +343,6 @@ fn results_of_a_trial_that_is_undone_are_not_sent_twice() {
             (br_if $again (i32.lt_u (local.get $i) (i32.const 10))))
         (i32.const 0)";
     assert_eq!(run(body, &[]).unwrap().len(), 600_000);
-    // More than fits the requester's buffer.
+    // The kernel puts out more than fits the requester's buffer.
     assert_eq!(run(&body.replace("10)", "20)"), &[]), Err(CallStatus::TOO_LONG));
 }

@@ -46,7 +46,7 @@ fn data() -> Vec<u8> {
     (0..LEN).map(|i| (i * 7 + (i >> 8)) as u8).collect()
 }
 
-/// Writes `LEN` bytes, and returns what has come of them.
+/// Writes `LEN` bytes, and returns the bytes that the target has then.
 fn write(a: &End, b: &End) -> Vec<u8> {
     a.memory.write_at(0, &data()).unwrap();
     b.memory.write_at(TO as usize, &[0; LEN as usize]).unwrap();
@@ -70,7 +70,7 @@ fn stops(end: &End) -> u64 {
     counters.iter().find(|(name, _)| *name == "kernel_taps_stopped").unwrap().1
 }
 
-/// Takes the whole payload to address 1024, and puts out each byte with its bits turned over.
+/// Copies the whole payload to address 1024, and puts out each byte with its bits inverted.
 const INVERT: &str = "
     (local.set $len (call $payload (i32.const 1024) (i32.const 8192)))
     (loop $next
@@ -90,7 +90,7 @@ fn a_tap_lets_pass_replaces_and_takes() {
     assert_eq!(write(&a, &b), data());
     let seen = binding.info().payloads;
     assert!(seen >= 3 && binding.info().stopped.is_none(), "{:?}", binding.info());
-    // Another in its place, and another.
+    // Another kernel in its place, and another.
     let rebind = |body: &str| {
         let tap = tap(body).tap(PAYLOAD_STEPS).unwrap();
         binding.replace(vec![b.memory.grant_write()], Box::new(tap));
@@ -171,12 +171,12 @@ fn a_tap_that_fails_is_stopped_and_writes_go_on() {
 #[test]
 fn a_refused_access_is_told_to_the_tap() {
     let (a, b, _client) = pair();
-    // Not granted: the status comes back, and is the tap's own end here.
+    // Memory that is not granted: the tap gets the status, and ends with it here.
     let body = "(i32.sub (i32.const 0) (call $read (i64.const 64) (i32.const 0) (i32.const 8)))";
     let binding = bind(&b, Bound::Region(b.memory.key()), &tap(body));
     assert_eq!(write(&a, &b), data());
     assert_eq!(binding.info().stopped, Some(CallStatus::ACCESS));
-    // More than passes cannot be put out.
+    // A tap cannot put out more bytes than pass.
     let body = "(i32.sub (i32.const 0) (call $output (i32.const 0) (i32.const 60000)))";
     binding.replace(vec![], Box::new(tap(body).tap(PAYLOAD_STEPS).unwrap()));
     assert_eq!(write(&a, &b), data());
@@ -210,7 +210,8 @@ fn what_is_no_tap_is_refused() {
         let refused = module(&format!("(module {kernel} {tap})")).unwrap_err();
         assert_eq!(refused, LoadError::BadTap);
     }
-    // One that traps as it begins can be called, and hears of it then.
+    // A module that traps as it starts is loaded, since each call can report the trap; its tap is
+    // refused.
     let start = "(func $start (unreachable)) (start $start)";
     let tap = r#"(func (export "tap") (result i32) (i32.const 0))"#;
     let broken = module(&format!("(module {start} {kernel} {tap})")).unwrap();

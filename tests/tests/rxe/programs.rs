@@ -52,7 +52,7 @@ impl Partner {
 
     fn params(&self) -> ConnectionParams {
         let mtu = self.device.info().mtu;
-        ConnectionParams { access: Access::all(), timeout: 16, ..ConnectionParams::new(mtu) }
+        ConnectionParams::new(mtu).access(Access::all()).timeout(16)
     }
 
     fn recv(&self, offset: u64, len: u32) {

@@ -119,11 +119,9 @@ impl RemoteRegion {
             .recv_depth(CALLS as u32)
             .send_sges(2);
         let queue_pair = pd.create_qp(&options)?;
-        let params = ConnectionParams {
-            timeout: ACK_TIMEOUT,
-            kernels: address.name == KERNELS_DOCUMENT,
-            ..ConnectionParams::new(device.info().mtu)
-        };
+        let params = ConnectionParams::new(device.info().mtu)
+            .timeout(ACK_TIMEOUT)
+            .kernels(address.name == KERNELS_DOCUMENT);
         let to = SocketAddr::new(node.ip, node.port);
         let connection = device.connect(queue_pair, to, &request, &params).wait(patience);
         let connection = connection.map_err(|failure| describe(failure, node, device))?;

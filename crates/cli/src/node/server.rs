@@ -258,12 +258,10 @@ impl Node {
             Ok(admitted) => admitted,
             Err(refusal) => return self.refuse(incoming, &refusal),
         };
-        let params = ConnectionParams {
-            access,
-            timeout: ACK_TIMEOUT,
-            kernels: name == KERNELS_DOCUMENT,
-            ..ConnectionParams::new(self.device.info().mtu)
-        };
+        let params = ConnectionParams::new(self.device.info().mtu)
+            .access(access)
+            .timeout(ACK_TIMEOUT)
+            .kernels(name == KERNELS_DOCUMENT);
         let peer = incoming.peer();
         match incoming.accept(queue_pair, &reply.emit(), &params).wait(HANDSHAKE_PATIENCE) {
             Ok(connection) => {

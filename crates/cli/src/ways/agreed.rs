@@ -65,6 +65,5 @@ impl End {
 /// What both ends agree to. Half a second may pass before a packet is sent again: both ends spin,
 /// and on a machine that is busy with other things as well each has to wait for its turns.
 pub(crate) fn params(device: &Device) -> ConnectionParams {
-    let usual = ConnectionParams::new(device.info().mtu);
-    ConnectionParams { kernels: true, timeout: 17, ..usual }
+    ConnectionParams::new(device.info().mtu).kernels(true).timeout(17)
 }

@@ -54,7 +54,7 @@ fn programs() -> Vec<Program> {
 
 /// How a client may use such a connection: it sends, and reaches no memory.
 fn closed(device: &Device) -> ConnectionParams {
-    ConnectionParams { access: Access::empty(), ..params(device) }
+    params(device).access(Access::empty())
 }
 
 /// All of it.

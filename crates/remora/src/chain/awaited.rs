@@ -43,7 +43,7 @@ use crate::region::{MemoryRegion, ProtectionDomain};
 #[derive(Debug)]
 pub struct AsyncChainClient {
     qp: QueuePair,
-    /// The message, then the answer.
+    /// Room for the message, then for the answer.
     memory: MemoryRegion,
 }
 
@@ -62,12 +62,12 @@ impl AsyncChainClient {
         Ok(AsyncChainClient { qp, memory })
     }
 
-    /// What the server must know to connect to it.
+    /// What the server must know to connect to the client.
     pub fn local(&self) -> Peer {
         self.qp.local()
     }
 
-    /// Connects it.
+    /// Connects the client to a chain, by the chain's [`local`](super::Chain::local).
     ///
     /// # Errors
     /// See [`ModifyQpError`].
@@ -75,8 +75,8 @@ impl AsyncChainClient {
         self.qp.connect(chain, &closed(mtu))
     }
 
-    /// Sends a message; the future is of the answer. The message leaves when the future is first
-    /// polled. If the future is dropped, the chain's answer is taken and forgotten.
+    /// Calls the chain: a future of its answer. The message leaves when the future is first polled.
+    /// If the future is dropped, the chain's answer is received and forgotten.
     pub fn call<'a>(&'a mut self, message: &'a [u8]) -> ChainCall<'a> {
         ChainCall { step: Box::pin(self.ask(message)) }
     }
@@ -95,8 +95,8 @@ impl AsyncChainClient {
     }
 }
 
-/// A call of a chain under way.
-#[must_use = "nothing happens until it is awaited, or waited for"]
+/// A call of a chain: a future of its answer.
+#[must_use = "a call does not begin until it is awaited or waited for"]
 pub struct ChainCall<'a> {
     step: Pin<Box<dyn Future<Output = Result<Vec<u8>, CallError>> + Send + 'a>>,
 }

@@ -1,4 +1,4 @@
-//! The client's side of a chain: a message there, an answer back.
+//! The client's side of a chain: it sends a message, and gets an answer.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::shared_receive::CreateQpError;
 /// Why a chain was not connected to its client.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// It has no queue towards a client.
+    /// The program has no queue for a client.
     #[error("the program has neither a receive queue nor a reply queue: it serves no client")]
     NoClient,
     /// The card refuses.
@@ -33,12 +33,12 @@ pub enum ServeError {
 }
 
 impl Chain {
-    /// What its client must know to connect to it; none if it serves no client.
+    /// What a client must know to connect to the chain; `None` if it serves no client.
     pub fn local(&self) -> Option<Peer> {
         self.client().map(QueuePair::local)
     }
 
-    /// Connects it to its client, and starts it. The client gets no access to memory.
+    /// Connects the chain to its client, and starts it. The client gets no access to memory.
     ///
     /// # Errors
     /// See [`ServeError`].
@@ -49,30 +49,30 @@ impl Chain {
     }
 }
 
-/// A connection over which nobody may reach memory.
+/// A connection that gives the peer no access to memory.
 pub(super) fn closed(mtu: Mtu) -> ConnectionParams {
-    ConnectionParams { access: Access::empty(), ..ConnectionParams::new(mtu) }
+    ConnectionParams::new(mtu).access(Access::empty())
 }
 
-/// Why a call came to nothing.
+/// Why a call has no answer.
 #[derive(Debug, Error)]
 pub enum CallError {
     /// The message is longer than a client sends.
     #[error("the message has {0} bytes: a client's are at most {MESSAGE_MAX} bytes long")]
     Message(usize),
-    /// The request was refused.
+    /// A request of the call cannot be posted.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// No answer.
+    /// The answer did not come in time, or the completion queue failed.
     #[error(transparent)]
     Wait(#[from] WaitError),
-    /// The connection has ended: perhaps the chain has, by an error of its own.
+    /// The connection has ended. Perhaps an error has ended the chain.
     #[error("the call failed: {0}")]
     Status(Status),
     /// A request of the call failed.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The client's own memory.
+    /// The client's own memory cannot be read or written.
     #[error(transparent)]
     Memory(#[from] AccessError),
 }
@@ -86,22 +86,22 @@ pub enum ChainClientError {
     /// The card refuses a queue pair.
     #[error(transparent)]
     Queue(#[from] CreateQpError),
-    /// Memory for messages.
+    /// Memory for messages cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// Memory for messages.
+    /// There is no memory for messages.
     #[error(transparent)]
     Alloc(#[from] AllocError),
 }
 
 /// The longest message of a client.
 pub const MESSAGE_MAX: usize = 512;
-/// How long a call may take, unless the client was told otherwise.
+/// How long a call may take, unless the program sets another time.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client of a chain: one call at a time.
 ///
-/// It polls; [`AsyncChainClient`](super::AsyncChainClient) has calls as futures.
+/// The client polls; the calls of [`AsyncChainClient`](super::AsyncChainClient) are futures.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -130,7 +130,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub struct ChainClient {
     qp: QueuePair,
     cq: CompletionQueue,
-    /// The message, then the answer.
+    /// Room for the message, then for the answer.
     memory: MemoryRegion,
     answer_max: u32,
     /// How long a call may take; ten seconds, unless it is changed.
@@ -155,12 +155,12 @@ impl ChainClient {
         Ok(ChainClient { qp, cq, memory, answer_max, timeout: TIMEOUT })
     }
 
-    /// What the server must know to connect to it.
+    /// What the server must know to connect to the client.
     pub fn local(&self) -> Peer {
         self.qp.local()
     }
 
-    /// Connects it.
+    /// Connects the client to a chain, by the chain's [`local`](Chain::local).
     ///
     /// # Errors
     /// See [`ModifyQpError`].
@@ -168,7 +168,7 @@ impl ChainClient {
         self.qp.connect(chain, &closed(mtu))
     }
 
-    /// Sends a message, waits for the answer, and puts it at the end of `answer`.
+    /// Sends a message, waits for the answer, and appends it to `answer`.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -179,8 +179,8 @@ impl ChainClient {
         Ok(self.memory.read_at(MESSAGE_MAX, &mut answer[start..])?)
     }
 
-    /// As [`ChainClient::call`]; the answer stays in the client's registered memory. Returns its
-    /// length.
+    /// As [`ChainClient::call`], but leaves the answer in the client's registered memory. Returns
+    /// the answer's length.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -195,7 +195,7 @@ impl ChainClient {
         let op = SendOp::Send { imm: None, to: None };
         let flags = SendFlags::SIGNALED;
         self.qp.post_send(&SendRequest { wr_id: 0, op, data, flags })?;
-        // The message's completion and the answer, in whichever order.
+        // The completions of the message and of the answer come in either order.
         let mut answer = None;
         for _ in 0..2 {
             let entry = self.cq.spin(self.timeout)?;

@@ -19,7 +19,7 @@ use crate::queue_pair::QueuePair;
 impl Device {
     /// Connects a fresh reliable queue pair to the listener at `remote`, with at most 56 bytes of
     /// private data for it (52, if kernels are offered). If the peer's path MTU is smaller than
-    /// that of `params`, the connection has the peer's.
+    /// that of `params`, the connection uses the peer's.
     pub fn connect(
         &self,
         queue_pair: QueuePair,
@@ -46,25 +46,25 @@ impl Device {
     }
 }
 
-/// What the active side of a connection asks for.
+/// The request of the active side.
 struct Asked {
     live: Arc<Live>,
     queue_pair: QueuePair,
     remote: SocketAddr,
-    /// With the offer of kernels.
+    /// With the offer of kernels at its end, if kernels are offered.
     private_data: Vec<u8>,
     params: ConnectionParams,
 }
 
 impl Asked {
-    /// Asks the peer once.
+    /// Sends the request once, and waits for the peer's answer.
     async fn connect(&self) -> Result<Connection, ConnectFailure> {
         self.queue_pair.to_init(self.params.access)?;
         let conn = self.live.command(|driver| {
             let now = driver.now();
             driver.nic.cm_mut().connect(now, &self.request())
         })?;
-        // From here on, dropping the connection tells the peer.
+        // From here on, if the connection is dropped, the peer is told.
         let connection = Connection {
             live: self.live.clone(),
             conn,
@@ -104,23 +104,21 @@ impl Asked {
         }
     }
 
-    /// Readies the queue pair for what the peer has agreed to, and tells the peer so.
+    /// Readies the queue pair for what the peer has agreed to, and tells the peer that it is ready.
     fn establish(
         &self,
         mut connection: Connection,
         mut reply: Reply,
     ) -> Result<Connection, ConnectFailure> {
         let params = &self.params;
-        let agreed = ConnectionParams {
-            max_rd_atomic: params.max_rd_atomic.min(reply.responder_resources),
-            rnr_retry: reply.rnr_retry_count,
-            kernels: take_offer(&mut reply.private_data, REPLY_DATA) && params.kernels,
-            ..*params
-        };
-        // Each side has told the other with which PSN to begin.
+        let agreed = params
+            .max_rd_atomic(params.max_rd_atomic.min(reply.responder_resources))
+            .rnr_retry(reply.rnr_retry_count)
+            .kernels(take_offer(&mut reply.private_data, REPLY_DATA) && params.kernels);
+        // Each side has told the other the first PSN to send.
         let psn = self.queue_pair.local().psn;
         let peer = Peer { address: self.remote.ip(), qpn: reply.remote_qpn, psn };
-        let expects = ConnectionParams { max_rd_atomic: params.max_rd_atomic, ..agreed };
+        let expects = agreed.max_rd_atomic(params.max_rd_atomic);
         self.queue_pair.to_rtr(peer, &expects)?;
         self.queue_pair.to_rts_from(reply.starting_psn, &agreed)?;
         connection.follow();

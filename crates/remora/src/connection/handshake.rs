@@ -1,4 +1,4 @@
-//! Steps of connection management under way, and why they fail.
+//! The steps of connection management that wait for the peer, and why they fail.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -19,35 +19,35 @@ use crate::live::Live;
 /// Why a connection did not come about.
 #[derive(Debug, Error)]
 pub enum ConnectFailure {
-    /// The request itself is refused.
+    /// The card refuses the request to connect.
     #[error(transparent)]
     Request(#[from] ConnectError),
-    /// The connection is not in a state for this.
+    /// The connection is not in a state for this command.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// The queue pair refuses.
+    /// The card refuses to ready the queue pair.
     #[error("the queue pair cannot be connected: {0}")]
     QueuePair(#[from] ModifyQpError),
-    /// The peer refuses.
+    /// The peer refuses the connection.
     #[error("the peer refuses the connection ({reason:?}){}", describe(.message))]
     Rejected {
-        /// Its reason.
+        /// The peer's reason.
         reason: RejectReason,
-        /// Its own words, if it sent any.
+        /// The peer's message, if it sent any.
         message: String,
     },
     /// The peer does not answer.
     #[error("{0} does not answer: is its device up, and is this its address?")]
     Unreachable(IpAddr),
-    /// The peer asks for larger packets than ours may be. It will ask again.
+    /// The peer asks for a larger path MTU than ours. It was told so, and may ask again with less.
     #[error("the peer asks for the path MTU with code {asked}; ours is {} bytes", .ours.bytes())]
     Mtu {
-        /// The code it asks for.
+        /// The code of the path MTU that the peer asks for.
         asked: u8,
-        /// Ours.
+        /// This side's path MTU.
         ours: Mtu,
     },
-    /// It took too long.
+    /// The step took too long.
     #[error("no connection within {0:?}")]
     Timeout(Duration),
 }
@@ -56,9 +56,22 @@ fn describe(message: &str) -> String {
     if message.is_empty() { String::new() } else { format!(": {message}") }
 }
 
-/// A step of connection management, which takes a message of the peer. It begins when it is first
-/// polled, or waited for; dropping it ends the attempt, and tells the peer so.
-#[must_use = "nothing happens until it is awaited, or waited for"]
+/// A step of connection management that waits for a message of the peer: a future. It begins when
+/// it is first polled or waited for. If it is dropped, the attempt ends, and the peer is told.
+///
+/// ```
+/// use remora::prelude::*;
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let listener = Device::open()?.listen(7471)?;
+/// let accepting: Handshake<_> = listener.accept();
+/// // In an async function: `accepting.await?`. In any other:
+/// assert!(accepting.wait(Duration::ZERO).is_err(), "no peer has asked");
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a step does not begin until it is awaited or waited for"]
 pub struct Handshake<'a, T> {
     step: Pin<Box<dyn Future<Output = Result<T, ConnectFailure>> + Send + 'a>>,
 }
@@ -94,7 +107,7 @@ impl<T> fmt::Debug for Handshake<'_, T> {
     }
 }
 
-/// Waits until `look` finds something.
+/// Waits until `look` finds the news that the caller waits for (see [`crate::wakes`]).
 pub(super) async fn news<T>(live: &Live, mut look: impl FnMut(&mut Driver) -> Option<T>) -> T {
     poll_fn(|context| {
         let _here = live.wakes.here();
@@ -104,7 +117,7 @@ pub(super) async fn news<T>(live: &Live, mut look: impl FnMut(&mut Driver) -> Op
         if let Some(found) = look(&mut driver) {
             return Poll::Ready(found);
         }
-        // Under the lock, under which news come.
+        // Before the lock is released: news comes up under it, so none is missed.
         live.wakes.wait_for_cm(context.waker());
         drop(driver);
         live.background.take_over();
@@ -113,7 +126,7 @@ pub(super) async fn news<T>(live: &Live, mut look: impl FnMut(&mut Driver) -> Op
     .await
 }
 
-/// The words in private data, without its padding.
+/// The text in private data, without its padding.
 pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()

@@ -20,7 +20,8 @@ use crate::queue_pair::QueuePair;
 
 /// Listens for connections to a port of the TCP port space (RDMA CM's, not TCP's).
 ///
-/// [The module](super) has an example with both sides.
+/// A listener has no descriptor. [`accept`](Listener::accept) is a future: any executor can await
+/// it, and an ordinary thread can wait for it. [The module](super) shows both sides.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -40,14 +41,38 @@ pub struct Listener {
     port: u16,
 }
 
-/// A peer that wants to connect. Dropping it refuses. [The module](super) has an example.
+/// A peer that wants to connect. Dropping it refuses.
+///
+/// ```
+/// use remora::prelude::*;
+/// # use std::{net::SocketAddr, time::Duration};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let timeout = Duration::from_secs(10);
+/// # let server = Device::open()?;
+/// let listener = server.listen(7471)?;
+/// # let to = SocketAddr::new(server.info().address, listener.port());
+/// # let refused = std::thread::spawn(move || {
+/// #     let device = Device::open().unwrap();
+/// #     let qp = device.alloc_pd().unwrap().create_qp(&QueuePairOptions::new()).unwrap();
+/// #     let params = ConnectionParams::new(device.info().mtu);
+/// #     device.connect(qp, to, b"hello", &params).wait(timeout).unwrap_err().to_string()
+/// # });
+/// let request: IncomingConnection = listener.accept().wait(timeout)?;
+/// if request.private_data().starts_with(b"hello") {
+///     request.reject("name a table to read"); // `accept` takes a queue pair, and connects it
+/// }
+/// # assert!(refused.join().unwrap().contains("name a table to read"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct IncomingConnection {
     live: Arc<Live>,
     request: Box<IncomingRequest>,
-    /// The peer offers StRoM's op-codes.
+    /// The peer offers kernels.
     offers: bool,
-    /// Accepted or rejected.
+    /// The peer was accepted or refused.
     answered: bool,
 }
 
@@ -64,12 +89,12 @@ impl Device {
 }
 
 impl Listener {
-    /// The port.
+    /// The port that the listener listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The next request.
+    /// Waits for the next peer that wants to connect.
     pub fn accept(&self) -> Handshake<'_, IncomingConnection> {
         Handshake::new(async {
             loop {
@@ -96,19 +121,20 @@ impl Drop for Listener {
 }
 
 impl IncomingConnection {
-    /// The peer that asks.
+    /// The peer's address and port.
     pub fn peer(&self) -> SocketAddr {
         self.request.peer
     }
 
-    /// What it says: its private data, padded with zeroes.
+    /// The peer's private data, padded with zeroes.
     pub fn private_data(&self) -> &[u8] {
         &self.request.private_data
     }
 
-    /// Accepts with a fresh reliable queue pair and at most 196 bytes of private data. The peer's
-    /// MTU and retries are taken, and its depths where they are the smaller. A peer whose MTU is
-    /// larger than that of `params` is told so; [`Device::connect`] then asks again with less.
+    /// Accepts with a fresh reliable queue pair and at most 196 bytes of private data. The
+    /// connection uses the peer's MTU and retries, and the smaller depths. A peer that asks for a
+    /// larger MTU than that of `params` is refused for that reason; its [`Device::connect`] then
+    /// asks again with a smaller one.
     pub fn accept(
         mut self,
         queue_pair: QueuePair,
@@ -136,8 +162,8 @@ impl IncomingConnection {
         })
     }
 
-    /// What both sides can do. A peer that asks for a larger MTU than ours is told so: only the
-    /// side that asks names an MTU, and there is no answer but yes or no.
+    /// What both sides can do. A peer that asks for a larger MTU than ours is refused for that
+    /// reason: only a request names an MTU, and the answer to it can only accept or refuse.
     fn agree(&mut self, ours: &ConnectionParams) -> Result<ConnectionParams, ConnectFailure> {
         let asked = self.request.path_mtu;
         let Some(mtu) = Mtu::from_code(asked).filter(|mtu| *mtu <= ours.mtu) else {
@@ -149,28 +175,26 @@ impl IncomingConnection {
             })?;
             return Err(ConnectFailure::Mtu { asked, ours: ours.mtu });
         };
-        Ok(ConnectionParams {
-            mtu,
-            max_rd_atomic: ours.max_rd_atomic.min(self.request.responder_resources),
-            retry_cnt: self.request.retry_count,
-            rnr_retry: self.request.rnr_retry_count,
-            kernels: self.offers && ours.kernels,
-            ..*ours
-        })
+        Ok(ours
+            .mtu(mtu)
+            .max_rd_atomic(ours.max_rd_atomic.min(self.request.responder_resources))
+            .retry_cnt(self.request.retry_count)
+            .rnr_retry(self.request.rnr_retry_count)
+            .kernels(self.offers && ours.kernels))
     }
 
-    /// Readies the queue pair, which takes as many READs and atomics at a time as `depth`.
+    /// Readies the queue pair to take `depth` READs and atomics at a time.
     fn ready(
         &self,
         queue_pair: &QueuePair,
         depth: u8,
         agreed: &ConnectionParams,
     ) -> Result<(), ModifyQpError> {
-        // Each side tells the other with which PSN to begin.
+        // Each side tells the other the first PSN to send.
         let (address, psn) = (self.request.peer.ip(), queue_pair.local().psn);
         let peer = Peer { address, qpn: self.request.remote_qpn, psn };
         queue_pair.to_init(agreed.access)?;
-        queue_pair.to_rtr(peer, &ConnectionParams { max_rd_atomic: depth, ..*agreed })?;
+        queue_pair.to_rtr(peer, &agreed.max_rd_atomic(depth))?;
         queue_pair.to_rts_from(self.request.starting_psn, agreed)
     }
 
@@ -183,7 +207,7 @@ impl IncomingConnection {
         Ok(())
     }
 
-    /// Waits until the peer has taken the answer.
+    /// Waits until the peer has received the answer.
     async fn establish(&self, queue_pair: QueuePair) -> Result<Connection, ConnectFailure> {
         let conn = self.request.conn;
         let connection = Connection {
@@ -203,7 +227,7 @@ impl IncomingConnection {
         }
     }
 
-    /// Refuses, in words that the peer's user will read (at most 148 bytes are sent).
+    /// Refuses, with a message for the peer's user (at most 148 bytes of it are sent).
     pub fn reject(mut self, message: &str) {
         self.refuse(message);
     }

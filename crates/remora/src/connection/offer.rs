@@ -1,14 +1,14 @@
-//! The offer of StRoM's op-codes, in the private data of connection management.
+//! The offer of kernels (StRoM's op-codes), in the private data of connection management.
 
-/// What both sides put at the end of their private data to offer StRoM's op-codes (there is no
-/// other place for it: the messages are the standard's).
+/// Both sides put this at the end of their private data to offer kernels. The standard's messages
+/// have no other place for it.
 const OFFER: &[u8; 4] = b"StRM";
 /// Bytes of private data in a request, and in a reply.
 pub(super) const REQUEST_DATA: usize = 56;
 pub(super) const REPLY_DATA: usize = 196;
 
-/// Private data with the offer at the end of its `room` bytes. (Data that leaves no room for it
-/// becomes longer than may be, and is refused for that.)
+/// Private data, with the offer at the end of its `room` bytes if kernels are offered. (Data that
+/// leaves no room for the offer becomes too long, and connection management refuses it.)
 pub(super) fn with_offer(data: &[u8], room: usize, offers: bool) -> Vec<u8> {
     let mut all = data.to_vec();
     if offers {
@@ -18,7 +18,7 @@ pub(super) fn with_offer(data: &[u8], room: usize, offers: bool) -> Vec<u8> {
     all
 }
 
-/// Takes the offer out of private data; says whether there was one.
+/// Takes the offer out of private data; returns whether there was one.
 pub(super) fn take_offer(data: &mut [u8], room: usize) -> bool {
     let end = data.get_mut(room - OFFER.len()..room);
     end.is_some_and(|end| {

@@ -1,9 +1,9 @@
-//! The pace of what is not sent again: UC and UD.
+//! The pace of unreliable packets (UC and UD), which are not sent again.
 //!
-//! Between machines, a network without loss holds a sender back where its receiver is slow; on one
-//! machine, the kernel drops what the receiver's socket has no room for, without a word. So before
-//! unreliable packets go to a socket of this machine, the kernel is asked how full it is, and they
-//! wait for room. Reliable connections have a window instead.
+//! Between machines, a lossless network slows a sender down to its receiver. On one machine, the
+//! kernel silently drops packets for which the receiver's socket has no room. So before unreliable
+//! packets go to a socket of this machine, the kernel is asked how full that socket is, and the
+//! packets wait for room. Reliable connections have a window instead.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,22 +14,24 @@ use remora_nic::wire::Transport;
 
 use crate::socket::{ReceiveQueue, Socket};
 
-/// Who takes nothing for so long gets the rest at once, for all others' packets wait behind it.
+/// How long packets wait for a peer that receives nothing. Then they are sent in any case, since
+/// the packets to all other peers wait behind them.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Bytes to somebody who is not on this machine, until he is sought again.
+/// Bytes that are sent to a peer on another machine before the kernel is asked for its socket
+/// again.
 const ELSEWHERE: u64 = 1 << 20;
-/// Peers that are remembered at most.
+/// The most peers that are remembered.
 const PEERS_MAX: usize = 4096;
 
-/// What a packet takes of a socket's room at most, or 0 if it waits for none: the kernel counts
-/// what it allocated, in powers of two, and its own records.
+/// The most room that a packet takes in a socket, or 0 for packets that do not wait: the kernel
+/// counts the memory that it allocates, in powers of two, and its own records.
 pub(super) fn room_for(packet: &Transmit) -> u64 {
     let service = packet.header().first().map_or(0, |opcode| opcode >> 5);
     let unreliable = [Transport::Uc.code(), Transport::Ud.code()].contains(&service);
     if unreliable { 2 * packet.datagram_len() as u64 + 1024 } else { 0 }
 }
 
-/// Knows how much each peer's socket still takes.
+/// How much room each peer's socket has.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     peers: HashMap<IpAddr, Peer>,
@@ -37,9 +39,9 @@ pub(super) struct Pace {
 
 #[derive(Debug, Default)]
 struct Peer {
-    /// Room that nobody else will have taken meanwhile.
+    /// Room that this sender may use before it asks the kernel again.
     room: u64,
-    /// Since when its queue has not become shorter than this.
+    /// The length of the peer's queue, and since when it has not become shorter.
     full: Option<(Instant, u32)>,
 }
 
@@ -65,7 +67,7 @@ impl Pace {
     }
 }
 
-/// Half of what is free: others may send there, too.
+/// Half of what is free, since other senders may use the rest.
 fn free(queue: ReceiveQueue) -> u64 {
     u64::from(queue.room.saturating_sub(queue.waiting)) / 2
 }
@@ -91,20 +93,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_nothing_is_waited_for_only_so_long() {
+    fn packets_wait_for_a_peer_that_receives_nothing_for_a_limited_time() {
         let mut peer = Peer::default();
         let queue = |waiting| ReceiveQueue { waiting, room: 1000 };
-        assert!(peer.has_room(queue(250), 10_000), "nearly empty: more than fits never would");
+        assert!(peer.has_room(queue(250), 10_000), "nearly empty: waiting makes no more room");
         assert!(peer.has_room(queue(500), 250));
         assert!(!peer.has_room(queue(500), 251));
         assert!(!peer.has_room(queue(500), 251));
         let (since, least) = peer.full.unwrap();
         peer.full = Some((since - PATIENCE, least));
-        assert!(!peer.has_room(queue(499), 300), "it has taken something");
+        assert!(!peer.has_room(queue(499), 300), "the peer has received something");
         let (since, least) = peer.full.unwrap();
         peer.full = Some((since - PATIENCE, least));
-        assert!(peer.has_room(queue(499), 300), "it takes nothing");
-        assert!(peer.has_room(queue(900), 300), "and nobody waits for it again");
+        assert!(peer.has_room(queue(499), 300), "the peer receives nothing");
+        assert!(peer.has_room(queue(900), 300), "and packets do not wait again");
         assert!(peer.has_room(queue(0), 300) && peer.full.is_none());
     }
 }

@@ -64,7 +64,7 @@ impl World {
         egress.send(&self.batch, &mut self.memory, &mut self.socket, |_| {})
     }
 
-    /// The UDP payload of a packet, but for its ICRC.
+    /// The UDP payload of a packet, without its ICRC.
     fn expected(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut payload = vec![0; len];
         self.buffer.read_at(offset, &mut payload).unwrap();
@@ -185,8 +185,9 @@ impl Memory for Counted<'_> {
     }
 }
 
-/// Sends pieces of 4 KiB that begin at these places of a file of 80 KiB, cut to `len` once they are
-/// posted. Returns the reads it took; the packets that arrived are right, and the others faults.
+/// Sends pieces of 4 KiB that begin at these places of a file of 80 KiB, which is cut to `len`
+/// after they are posted. Returns how many reads that took; checks that packets whose bytes are
+/// left arrive, and that the others are faults.
 fn reads_of_a_file(places: &[usize], len: usize) -> usize {
     let mut world = World::new();
     let peer = world.peer.addr();
@@ -221,7 +222,7 @@ fn what_follows_in_a_file_is_read_at_once() {
     assert_eq!(reads_of_a_file(&[], WHOLE), 0);
 }
 
-/// All at once fails, and then each packet finds out for itself.
+/// Reading all at once fails, and then each packet is read alone.
 #[test]
 fn of_a_file_that_shrinks_the_rest_is_sent() {
     let pieces: Vec<usize> = (0..12).map(|i| i * 4096).collect();
@@ -271,7 +272,7 @@ fn two_groups() -> World {
     world
 }
 
-/// UC, to a socket that nobody reads for a while: all arrives in the end.
+/// UC packets go to a socket that is not read for a while: all arrive in the end.
 #[test]
 fn unreliable_packets_wait_for_room_in_a_socket_of_this_machine() {
     const UC_WRITE_MIDDLE: u8 = 0x27;

@@ -18,10 +18,10 @@ use crate::region::{ProtectionDomain, RegisterError};
 use crate::request::{Request, RequestError, Work};
 use crate::slice::MemorySlice;
 
-/// Calls kernels by a queue pair whose requests are futures, several at once if need be. Cloning it
-/// gives another handle to the same places.
+/// Calls kernels by a queue pair whose requests are futures, several at once if need be. A clone is
+/// another handle of the same client.
 ///
-/// The end of a call is told by a WRITE WITH IMMEDIATE, so no other code may receive by the queue
+/// A WRITE WITH IMMEDIATE reports the end of a call, so no other code may receive by the queue
 /// pair.
 ///
 /// ```
@@ -66,9 +66,9 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     calls: Vec<Place>,
-    /// For the end of a call, each; they end in this order.
+    /// Receive requests, one for the end of each call; they end in this order.
     ends: VecDeque<Request>,
-    /// A task looks for ends, and has taken the first of them for that.
+    /// A task looks for ends, and has taken the first of `ends` to poll it.
     looking: bool,
     /// The connection has broken.
     broken: bool,
@@ -79,19 +79,19 @@ struct State {
 enum Place {
     Free,
     Waiting(Option<Waker>),
-    /// Its future is gone.
+    /// The call's future was dropped before the call ended.
     Forgotten,
     Done(CallStatus, u32),
 }
 
 impl AsyncKernelClient {
-    /// A client for as many calls at once as `places`, with results of at most `result_len` bytes.
-    /// The queue pair needs `places` receive elements, and for payload a second scatter/gather
-    /// entry in its send elements. Calls whose header (40 bytes) and parameters fit there as inline
-    /// data take less time.
+    /// A client for `places` calls at once, with results of at most `result_len` bytes. The queue
+    /// pair needs `places` receive elements, and for payload a second scatter/gather entry in its
+    /// send elements. Calls whose header (40 bytes) and parameters fit into a send element as
+    /// inline data take less time.
     ///
     /// # Errors
-    /// No memory, or the card refuses to register it.
+    /// Memory is short, or the card refuses to register it.
     pub fn new(
         domain: &ProtectionDomain,
         queue_pair: &QueuePair,
@@ -106,13 +106,13 @@ impl AsyncKernelClient {
         Ok(AsyncKernelClient { shared: Arc::new(shared) })
     }
 
-    /// Calls by RPC. The call is posted at once; where all places are taken, it fails with
+    /// Calls by RPC. The call is posted at once; if all places are taken, the future fails with
     /// [`CallFailure::Full`].
     pub fn call(&self, opcode: u64, params: &[u8]) -> Call {
         self.begin(opcode, params, None)
     }
 
-    /// Calls by RPC WRITE, with payload in registered memory; else as [`AsyncKernelClient::call`].
+    /// Calls by RPC WRITE: as [`AsyncKernelClient::call`], with payload in registered memory.
     pub fn call_with(&self, opcode: u64, params: &[u8], payload: impl Into<MemorySlice>) -> Call {
         self.begin(opcode, params, Some(payload.into()))
     }
@@ -145,7 +145,7 @@ impl Shared {
                 return Err(error.into());
             }
         };
-        // The receive element is there before the call is.
+        // Posted before the call, so that its end finds a receive element.
         let end = self.queue_pair.recv(self.places.region.slice(..0));
         self.state().ends.push_back(end);
         let op = match payload {
@@ -168,9 +168,9 @@ impl Shared {
         Ok(place)
     }
 
-    /// Looks for ends of calls, and wakes the tasks whose they are. One task does at a time,
-    /// without the lock; it is woken for the next end, and when its own call is over it wakes
-    /// another, to do the same.
+    /// Looks for ends of calls, and wakes the tasks that wait for those calls. One task looks at a
+    /// time, and does not hold the lock meanwhile. The next end wakes it; when its own call is
+    /// over, it wakes another task to look.
     fn look(&self, context: &mut Context<'_>) -> Result<(), CallFailure> {
         while let Some(mut end) = self.first_end() {
             let polled = Pin::new(&mut end).poll(context);
@@ -197,7 +197,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the first end there will be, unless another task has.
+    /// Takes the request of the next end, unless another task has it.
     fn first_end(&self) -> Option<Request> {
         let mut state = self.state();
         if state.looking {
@@ -208,7 +208,7 @@ impl Shared {
         end
     }
 
-    /// A call has ended, or something else has come.
+    /// Notes the end of a call; completions of anything else are passed over.
     fn ended(&self, entry: &Completion) {
         let (status, cookie) = CallStatus::from_immediate(entry.imm_or_key);
         if entry.kind != WorkKind::RecvWriteImm {
@@ -230,8 +230,8 @@ impl Shared {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Frees a place. Its status word is taken, so that the next call in the place has none at
-    /// first.
+    /// Frees a place. Its status word is cleared, so that the next call in the place does not find
+    /// it.
     fn clear(&self, place: usize, status: CallStatus, last: u32) -> Place {
         if let Err(error) = self.places.result(place, status, last) {
             tracing::debug!(%error, "a call whose future is gone has ended");
@@ -239,17 +239,18 @@ impl Shared {
         Place::Free
     }
 
-    /// The end of a call wakes a task.
+    /// Says which task the end of a call wakes.
     fn wait_for(&self, place: usize, waker: &Waker) {
         let before = match &mut self.state().calls[place] {
             Place::Waiting(before) => before.replace(waker.clone()),
             _ => None,
         };
-        // Without the lock: it may be the last that kept a task, and that another call.
+        // Dropped without the lock: the old waker may be the last owner of a task, and that task of
+        // another call.
         drop(before);
     }
 
-    /// Wakes a task that waits, to look for ends.
+    /// Wakes one of the waiting tasks, to look for ends.
     fn wake_next(&self) {
         let next = self.state().calls.iter_mut().find_map(|place| match place {
             Place::Waiting(waker) => waker.take(),
@@ -258,7 +259,7 @@ impl Shared {
         next.into_iter().for_each(Waker::wake);
     }
 
-    /// A call is over, or its future is gone.
+    /// Gives back a call's place: the call is over, or its future was dropped.
     fn forget(&self, place: usize) {
         let before = {
             let calls = &mut self.state().calls;
@@ -270,7 +271,7 @@ impl Shared {
             std::mem::replace(&mut calls[place], next)
         };
         drop(before);
-        // The task may be the one that looks for ends.
+        // The task of this call may have been the one that looks for ends.
         self.wake_next();
     }
 
@@ -287,14 +288,14 @@ impl Shared {
     }
 }
 
-/// A call under way: a future of its result. It was posted when it was made; if the future is
-/// dropped, its place is free again when the call has ended and another call of the client is
-/// polled.
+/// A call under way: a future of its result. The call was posted when the future was made. If the
+/// future is dropped, the call's place is free again once the call has ended and another call of
+/// the client is polled.
 #[must_use = "without the future, the program does not learn the result"]
 pub struct Call {
     shared: Arc<Shared>,
     state: CallState,
-    /// Until it is known that the call has arrived.
+    /// The request that carries the call, until it has ended.
     sent: Option<Request>,
 }
 
@@ -325,14 +326,14 @@ impl Call {
             self.sent = None;
             if let Err(error) = sent {
                 if !matches!(error, RequestError::Status(_)) {
-                    // It was not even posted: no answer will come.
+                    // The call was not posted: no answer will come.
                     self.state = CallState::Over;
                     self.shared.state().calls[place] = Place::Free;
                 }
                 return Poll::Ready(Err(error.into()));
             }
         }
-        // Before the look, which may find the end of the call.
+        // Before the look, since that may find the end of this call.
         self.shared.wait_for(place, context.waker());
         let looked = self.shared.look(context);
         if let Some(result) = self.shared.result(place) {

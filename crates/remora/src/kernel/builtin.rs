@@ -1,6 +1,7 @@
-//! Clients of the built-in kernels: parameters made, answers read.
+//! Clients of the built-in kernels: functions that make the parameters of a call and read its
+//! answer.
 //!
-//! Each borrows a [`KernelClient`] and knows the op-code that its kernel is deployed under.
+//! Each borrows a [`KernelClient`] and uses the op-code that its kernel is usually deployed under.
 
 use remora_nic::queue::Sge;
 use remora_offload::kernel::builtin::{
@@ -14,12 +15,12 @@ pub use remora_offload::kernel::builtin::opcode;
 
 use super::DeployError;
 
-/// Bits of the sketch's registers' numbers, before anybody asks for others.
+/// How many bits of a hash choose the sketch's register, unless a call asks for another number.
 const PRECISION: u8 = 14;
 
 impl Device {
-    /// Deploys all built-in kernels under their usual op-codes, with the same grants; returns what
-    /// they share with the host.
+    /// Deploys all built-in kernels under their usual op-codes, with the same grants; returns the
+    /// state that they share with the host.
     ///
     /// # Errors
     /// One of the op-codes is taken: the kernels before it stay deployed.
@@ -48,7 +49,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All there are.
+    /// All built-in kernels.
     pub const ALL: [Kind; 8] = [
         Kind::Get,
         Kind::Traversal,
@@ -60,7 +61,7 @@ impl Kind {
         Kind::Aggregate,
     ];
 
-    /// The kernel of that name.
+    /// The kernel called `name`.
     pub fn named(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -79,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// The op-code that it is usually deployed under.
+    /// The op-code that the kernel is usually deployed under.
     pub fn opcode(self) -> u64 {
         match self {
             Kind::Get => opcode::GET,
@@ -93,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// The usual budget: that of streams ends with the stream.
+    /// The usual budget in steps. Kernels that work on a stream have no limit: they end with it.
     pub fn budget(self) -> u64 {
         match self {
             Kind::Get | Kind::Traversal | Kind::Consistency => 1_000_000,
@@ -102,7 +103,7 @@ impl Kind {
     }
 }
 
-/// What built-in kernels share with the host.
+/// The state that built-in kernels share with the host.
 #[derive(Clone, Debug)]
 pub struct Builtin {
     /// The shuffle's histograms; [`shuffle::Shuffles::tap`] is its receive kernel.
@@ -112,14 +113,14 @@ pub struct Builtin {
 }
 
 impl Builtin {
-    /// With nothing in it yet.
+    /// Empty state.
     pub fn new() -> Builtin {
         let (shuffle, hyperloglog) =
             (shuffle::Shuffles::new(), hyperloglog::HyperLogLog::new(PRECISION));
         Builtin { shuffle, hyperloglog }
     }
 
-    /// A kernel's program, to be deployed.
+    /// A kernel's program, for [`Device::deploy_program`].
     pub fn program(&self, kind: Kind) -> Box<dyn Program> {
         match kind {
             Kind::Get => Box::new(AsyncProgram::new(get::get)),
@@ -139,8 +140,8 @@ impl Builtin {
         }
     }
 
-    /// What it binds to a stream of WRITEs, if it needs no parameters for that: the shuffle of
-    /// session 0, and the sketch.
+    /// The kernel that is bound to a stream of WRITEs, if `kind` has one that needs no parameters:
+    /// the shuffle (of session 0) and the sketch.
     pub fn tap(&self, kind: Kind) -> Option<Box<dyn Tap>> {
         match kind {
             Kind::Shuffle => Some(self.shuffle.tap(0)),
@@ -186,7 +187,7 @@ impl RemoteTable {
     }
 }
 
-/// A miss is an answer, and not a failure.
+/// Takes NOT_FOUND for an answer, and not for a failure.
 fn found(result: Result<usize, CallFailure>) -> Result<bool, CallFailure> {
     match result {
         Ok(_) => Ok(true),
@@ -207,7 +208,7 @@ pub fn traverse(
     found(client.call(opcode::TRAVERSAL, &params.to_bytes(), out))
 }
 
-/// Reads an object, checksum included, whose checksum was right on the peer's card.
+/// Reads an object, checksum included. The peer's card has checked the checksum.
 ///
 /// # Errors
 /// See [`CallFailure`].
@@ -220,8 +221,8 @@ pub fn read_consistent(
     if len == params.len as usize { Ok(()) } else { Err(CallFailure::Answer) }
 }
 
-/// Says where a session's partitions lie: `histogram` is 2^`bits` [`shuffle::Partition`]s in
-/// registered memory.
+/// Tells the peer where a session's partitions lie: `histogram` is 2^`bits`
+/// [`shuffle::Partition`]s in registered memory.
 ///
 /// # Errors
 /// See [`CallFailure`].
@@ -236,7 +237,7 @@ pub fn shuffle_histogram(
     Ok(())
 }
 
-/// Sends values to be partitioned. Returns how many have been since the histogram.
+/// Sends values to be partitioned. Returns how many have been partitioned since the histogram.
 ///
 /// # Errors
 /// See [`CallFailure`].
@@ -252,7 +253,7 @@ pub fn shuffle_values(
     Ok(u64::from_le_bytes(*written))
 }
 
-/// Asks the peer's sketch, with a payload to add or merge if there is one.
+/// Calls the peer's sketch, with a payload to add or merge if there is one.
 ///
 /// # Errors
 /// See [`CallFailure`].
@@ -271,7 +272,7 @@ pub fn hyperloglog_ask(
     Ok((report, out.split_off(hyperloglog::REPORT_LEN)))
 }
 
-/// Sends rows; appends those that match to `out`.
+/// Sends rows; appends the rows that match to `out`, and returns how many bytes those have.
 ///
 /// # Errors
 /// See [`CallFailure`].
@@ -284,7 +285,7 @@ pub fn filter_rows(
     client.call_with(opcode::FILTER, &params.to_bytes(), rows, out)
 }
 
-/// Sends rows; returns their figures, by group.
+/// Sends rows; returns their aggregates, one for each group.
 ///
 /// # Errors
 /// See [`CallFailure`].

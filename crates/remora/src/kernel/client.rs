@@ -1,4 +1,4 @@
-//! Calling kernels: headers, room for results, and waiting for them.
+//! Calls of kernels by polling: headers, room for results, and waiting for them.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 
 /// A call in flight.
 #[derive(Debug)]
-#[must_use = "a call's place is taken until it is finished"]
+#[must_use = "a call keeps its place until it is finished"]
 pub struct Ticket {
     slot: usize,
 }
@@ -32,10 +32,11 @@ enum Slot {
 
 /// Calls kernels by a queue pair, several at once if need be.
 ///
-/// The queue pair's receive completions must go to a completion queue that nobody else polls: the
-/// end of a call is told by a WRITE WITH IMMEDIATE.
+/// A WRITE WITH IMMEDIATE reports the end of a call. So the queue pair's receive completions must
+/// go to a completion queue that no other code polls.
 ///
-/// It polls, for programs that measure in microseconds; [`AsyncKernelClient`](super::AsyncKernelClient) has calls as futures.
+/// The client polls, for programs that measure in microseconds; the calls of
+/// [`AsyncKernelClient`](super::AsyncKernelClient) are futures.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -69,25 +70,25 @@ pub struct KernelClient {
     recv_cq: CompletionQueue,
     places: Places,
     slots: Vec<Slot>,
-    /// Receive elements that are posted and that no call in flight needs.
+    /// Receive elements that are posted beyond those that the calls in flight need.
     spare: usize,
-    /// Where completions are polled to: few, as most looks find none.
+    /// Where completions are polled to: room for few, since most polls find none.
     done: [Completion; 2],
-    /// How long a call may take.
+    /// How long a call may take; ten seconds, unless it is changed.
     pub timeout: Duration,
 }
 
 impl KernelClient {
-    /// A client for as many calls at once as `places`, with results of at most `result_len` bytes.
-    /// The queue pair needs `places` receive elements, and for payload a second scatter/gather
-    /// entry in its send elements. Calls whose header and parameters fit there as inline data take
-    /// less time.
+    /// A client for `places` calls at once, with results of at most `result_len` bytes. The queue
+    /// pair needs `places` receive elements, and for payload a second scatter/gather entry in its
+    /// send elements. Calls whose header (40 bytes) and parameters fit into a send element as
+    /// inline data take less time.
     ///
     /// # Errors
-    /// No memory, or the card refuses to register it.
+    /// Memory is short, or the card refuses to register it.
     ///
     /// # Panics
-    /// If the queue pair does not report receives to `recv_cq`.
+    /// The queue pair does not report receives to `recv_cq`.
     pub fn new(
         domain: &ProtectionDomain,
         queue_pair: &QueuePair,
@@ -95,7 +96,11 @@ impl KernelClient {
         places: usize,
         result_len: usize,
     ) -> Result<KernelClient, RegisterError> {
-        assert_eq!(queue_pair.query().recv_cq, recv_cq.handle(), "not this queue pair's receives");
+        assert_eq!(
+            queue_pair.query().recv_cq,
+            recv_cq.handle(),
+            "the queue pair reports receives to another queue"
+        );
         let places = Places::new(domain, queue_pair, places, result_len)?;
         Ok(KernelClient {
             queue_pair: queue_pair.clone(),
@@ -161,10 +166,10 @@ impl KernelClient {
 
     /// Posts a call, and a receive element for its end if there is none to spare.
     fn send(&mut self, slot: usize, op: SendOp, data: Data<'_>) -> Result<(), PostError> {
-        // One doorbell for both, so that an acknowledge that is owed rides behind the call.
+        // One doorbell for both posts, so that an acknowledge that is owed rides behind the call.
         let mut batch = self.queue_pair.post_batch();
         if self.spare == 0 {
-            // As many as there are places, so that most calls need not.
+            // As many as there are places, so that most calls post none.
             let waits = |slot: &&Slot| matches!(slot, Slot::Waiting);
             for _ in self.slots.iter().filter(waits).count()..self.slots.len() {
                 let posted =
@@ -184,7 +189,7 @@ impl KernelClient {
         Ok(())
     }
 
-    /// Has the call ended? Drives the device one step if nothing has.
+    /// Has the call ended? Drives the device one step if no call has ended.
     ///
     /// # Errors
     /// The connection broke.
@@ -195,7 +200,7 @@ impl KernelClient {
         Ok(matches!(self.slots[ticket.slot], Slot::Done(..)))
     }
 
-    /// Looks once. (Inlined: a return behind a system call is not predicted.)
+    /// Polls once. (Inlined: the processor does not predict a return behind a system call.)
     #[inline(always)]
     fn poll(&mut self) -> Result<(), CallFailure> {
         let n = self.recv_cq.poll(&mut self.done)?;
@@ -210,14 +215,14 @@ impl KernelClient {
             {
                 *slot = Slot::Done(status, entry.len);
             } else {
-                // Nobody's end took an element.
+                // The end of no known call has taken an element.
                 self.spare = self.spare.saturating_sub(1);
             }
         }
         Ok(())
     }
 
-    /// Waits for a call: how it ended, and the length of its last message.
+    /// Waits for a call; returns how it ended, and the length of its last message.
     fn wait(&mut self, ticket: &Ticket) -> Result<(CallStatus, u32), CallFailure> {
         let mut spins = 0u32;
         let mut end = None;
@@ -227,7 +232,7 @@ impl KernelClient {
             }
             self.poll()?;
             spins += 1;
-            // The clock is looked at seldom: it costs as much as an empty poll.
+            // The clock is read seldom, since that takes as long as an empty poll.
             if spins.is_multiple_of(64) {
                 let now = Instant::now();
                 if now > *end.get_or_insert(now + self.timeout) {
@@ -239,7 +244,7 @@ impl KernelClient {
 
     /// Waits for a call; appends its result to `out` and returns its length.
     ///
-    /// A call that took too long keeps its place, as its answer may still come.
+    /// A call that took too long keeps its place, since its answer may still come.
     ///
     /// # Errors
     /// See [`CallFailure`].

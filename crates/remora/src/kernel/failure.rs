@@ -13,7 +13,7 @@ use crate::request::RequestError;
 /// Why a call has no result.
 #[derive(Debug, Error)]
 pub enum CallFailure {
-    /// The kernel, or the card that it was to run on, says no.
+    /// The kernel, or the card that it was to run on, reports an error.
     #[error("the call failed: {0}")]
     Status(CallStatus),
     /// The call cannot be posted.
@@ -25,8 +25,8 @@ pub enum CallFailure {
     /// The completion queue overflowed.
     #[error(transparent)]
     Poll(#[from] PollCqError),
-    /// It took too long.
-    #[error("no answer within {0:?}")]
+    /// The call took too long.
+    #[error("the kernel did not answer within {0:?}")]
     Timeout(Duration),
     /// Header and parameters, or the result, are longer than the room for them.
     #[error(transparent)]
@@ -37,7 +37,7 @@ pub enum CallFailure {
     /// As many calls are in flight as the client was made for.
     #[error("all {0} places for calls are taken: finish one first")]
     Full(usize),
-    /// The answer is not what such a kernel answers.
-    #[error("the kernel's answer makes no sense")]
+    /// The answer does not have the form of such a kernel's answers.
+    #[error("the kernel's answer does not have the expected form: is it another kernel?")]
     Answer,
 }

@@ -7,7 +7,7 @@ use super::{CallStatus, FallbackCall};
 use crate::device::Device;
 use crate::live::Live;
 
-/// Takes the calls that no kernel is deployed for. Dropping it ends that: callers are told that
+/// Takes the calls that no kernel is deployed for. After it is dropped, callers are told again that
 /// there is no kernel.
 ///
 /// ```
@@ -30,7 +30,7 @@ pub struct Fallback {
     bell: Arc<Bell>,
 }
 
-/// Rung for each call.
+/// Wakes the thread that waits for a call; each call rings it.
 #[derive(Debug, Default)]
 struct Bell {
     rung: Mutex<bool>,
@@ -38,8 +38,8 @@ struct Bell {
 }
 
 impl Device {
-    /// From here on, calls for which no kernel is deployed wait for the host; up to 64 of them, and
-    /// a megabyte of payload each. One at a time: a second takes the place of the first.
+    /// From now on, calls for which no kernel is deployed wait for the host: up to 64 of them, with
+    /// up to a megabyte of payload each. A device has one fallback; a second replaces the first.
     pub fn serve_fallback(&self) -> Fallback {
         let bell = Arc::new(Bell::default());
         let rings = bell.clone();

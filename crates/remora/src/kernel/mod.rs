@@ -1,10 +1,12 @@
 //! Kernels on the live card (StRoM): deploying them, binding them to streams, calling them.
 //!
-//! A kernel is deployed on the device whose memory it is near, with the regions that it may use;
-//! peers that agreed to StRoM's op-codes ([`ConnectionParams::kernels`]) call it by
-//! [`QueuePair::post_rpc`] and [`QueuePair::post_rpc_write`]. [`KernelClient`] does the rest of a
-//! call: it makes the header, has room for the results, and waits for them; [`builtin`] knows the
-//! parameters of the built-in kernels.
+//! A kernel is deployed on a device, with the regions of its memory that the kernel may use. Peers
+//! that agreed to StRoM's op-codes ([`ConnectionParams::kernels`]) call it by
+//! [`QueuePair::post_rpc`] and [`QueuePair::post_rpc_write`]. [`KernelClient`] and
+//! [`AsyncKernelClient`] do the rest of a call: they make the header, have room for the results,
+//! and wait for them. [`builtin`] has the parameters of the built-in kernels.
+//!
+//! `docs/kernels.md` says how to write and load kernels.
 //!
 //! [`ConnectionParams::kernels`]: crate::ConnectionParams::kernels
 
@@ -41,7 +43,7 @@ use crate::queue_pair::QueuePair;
 use crate::region::MemoryRegion;
 
 impl Driver {
-    /// Commands the card's kernels.
+    /// Gives the card's kernels a command.
     pub(crate) fn kernels<R>(
         &mut self,
         act: impl FnOnce(&mut Kernels, &mut KernelIo<'_>) -> R,
@@ -53,7 +55,7 @@ impl Driver {
 }
 
 impl Device {
-    /// Deploys a kernel for an op-code. Peers may call it from here on.
+    /// Deploys a kernel for an op-code. Peers may call it from now on.
     ///
     /// # Errors
     /// The op-code is taken, or the card has no room.
@@ -70,7 +72,7 @@ impl Device {
         self.deploy_program(opcode, deployment, Box::new(AsyncProgram::new(make)))
     }
 
-    /// As [`Device::deploy`], for kernels that are not `async` functions of this program.
+    /// As [`Device::deploy`], for kernels that are not `async` functions.
     ///
     /// # Errors
     /// The op-code is taken, or the card has no room.
@@ -83,7 +85,7 @@ impl Device {
         self.live.lock().kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
     }
 
-    /// Deploys a kernel that was loaded as WebAssembly. (To put it in the place of another, hand
+    /// Deploys a kernel that was loaded as WebAssembly. (To replace another kernel by it, hand
     /// [`wasm::Module::program`] to [`Device::replace_kernel`].)
     ///
     /// # Errors
@@ -98,8 +100,8 @@ impl Device {
         self.deploy_program(opcode, deployment, Box::new(module.program()))
     }
 
-    /// Deploys a kernel in the place of another: calls from here on go to the new one, those in
-    /// flight end with the old.
+    /// Deploys a kernel in the place of another. Calls from now on go to the new one; calls in
+    /// flight end with the old one.
     ///
     /// # Errors
     /// No kernel is deployed for the op-code.
@@ -112,7 +114,7 @@ impl Device {
         self.live.lock().kernels(|kernels, _| kernels.replace(opcode, deployment, program))
     }
 
-    /// Ends a kernel, and its invocations with [`CallStatus::UNLOADED`].
+    /// Ends a kernel. Its invocations end with [`CallStatus::UNLOADED`].
     ///
     /// # Errors
     /// No kernel is deployed for the op-code.
@@ -125,8 +127,8 @@ impl Device {
         self.live.lock().kernels(|kernels, _| kernels.list())
     }
 
-    /// Binds a kernel to a stream of WRITEs: a bump in the wire (StRoM §3.4). It is unbound when
-    /// the binding is dropped.
+    /// Binds a kernel to a stream of WRITEs: a bump in the wire (StRoM §3.4). Dropping the binding
+    /// unbinds the kernel.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -148,6 +150,21 @@ impl Device {
 }
 
 /// A kernel bound to a stream; dropping it ends the binding.
+///
+/// ```
+/// use remora::prelude::*;
+/// use remora::kernel::{Bound, builtin::Builtin};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open()?;
+/// let memory = device.alloc_pd()?.alloc(4096, Access::all())?;
+/// let shared = Builtin::new();
+/// let to = Bound::Region(memory.key());
+/// let binding = device.bind_kernel(to, vec![], shared.hyperloglog.tap())?;
+/// assert_eq!(binding.info().payloads, 0); // no peer has written to the region yet
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Binding {
     live: Arc<Live>,
@@ -156,7 +173,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// What it is bound to.
+    /// What the kernel is bound to.
     pub fn to(&self) -> Bound {
         self.to
     }
@@ -167,7 +184,7 @@ impl Binding {
         info.unwrap_or_default()
     }
 
-    /// Puts another kernel in the place of the bound one: no payload passes between.
+    /// Puts another kernel in the place of the bound one; no payload passes unseen between them.
     pub fn replace(&self, grants: Vec<Grant>, tap: Box<dyn Tap>) {
         self.live.lock().kernels(|kernels, _| kernels.replace_tap(self.number, grants, tap));
     }
@@ -176,7 +193,8 @@ impl Binding {
 impl Drop for Binding {
     fn drop(&mut self) {
         let mut driver = self.live.lock();
-        // It may have ended with its queue pair or region, and another may be bound there now.
+        // The binding may have ended with its queue pair or region, and another may exist there
+        // now.
         if driver.nic.bound_kernel(self.to) == Some(self.number) {
             driver.nic.unbind_kernel(self.to).ok();
         }
@@ -185,19 +203,20 @@ impl Drop for Binding {
 }
 
 impl MemoryRegion {
-    /// What lets a kernel read the region.
+    /// A grant that lets a kernel read the region.
     pub fn grant_read(&self) -> Grant {
         Grant { key: self.key(), write: false }
     }
 
-    /// What lets a kernel read and write the region.
+    /// A grant that lets a kernel read and write the region.
     pub fn grant_write(&self) -> Grant {
         Grant { key: self.key(), write: true }
     }
 }
 
 impl QueuePair {
-    /// Posts an RPC (StRoM's `postRpc`): `call` is a [`Header`] and parameters, a path MTU at most.
+    /// Posts an RPC (StRoM's `postRpc`): `call` is a [`Header`] and parameters, a path MTU in all
+    /// at most.
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then.
@@ -226,8 +245,8 @@ impl QueuePair {
         self.post_send(&SendRequest { wr_id, op: SendOp::RpcWrite { opcode }, data: call, flags })
     }
 
-    /// Invokes a kernel of this device by the host itself (StRoM §5.2); its results go to the
-    /// queue pair's peer, or with [`Header::local`] stay here.
+    /// Invokes a kernel of this device from its own host (StRoM §5.2). The results go to the queue
+    /// pair's peer, or with [`Header::local`] to memory of this host.
     ///
     /// # Errors
     /// See [`CallError`].

@@ -1,4 +1,4 @@
-//! The registered memory of a client of kernels: places for calls, and for what comes back.
+//! The registered memory of a client of kernels: places for calls and their results.
 
 use std::ops::Range;
 
@@ -13,13 +13,14 @@ use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 
 /// Room for a call's header and parameters: a packet of the largest MTU.
 const CALL_LEN: usize = 4096;
-/// Room for those that travel in the send element itself, if its queue's elements have as much.
+/// The most bytes of header and parameters that travel in the send element itself, if the queue's
+/// elements have that much room.
 pub(super) const SHORT_LEN: usize = 128;
 /// Room for a status word, on a cache line of its own.
 const WORD_LEN: usize = 64;
-/// Where long results begin, as packets' bytes lie behind a few of their headers: a copy from there
-/// to a place a little further into its page takes half as long again, since the processor takes
-/// loads for loads of what was just stored 4 KiB away.
+/// The alignment of long results. In a packet, the bytes of a result lie behind a few headers, so a
+/// little further into a page than here. A copy to a place still further into a page takes half as
+/// long again: the processor then mistakes its loads for loads of bytes just stored 4 KiB away.
 const PAGE: usize = 4096;
 
 /// Places for calls, each with room for a result.
@@ -28,15 +29,15 @@ pub(super) struct Places {
     pub(super) region: MemoryRegion,
     result_len: usize,
     pub(super) count: usize,
-    /// Header and parameters that travel in a send element.
+    /// The most bytes of header and parameters that travel in a send element.
     inline: usize,
 }
 
-/// Header and parameters, where the card finds them.
+/// Header and parameters of a call, where the card will find them.
 pub(super) enum Head {
-    /// So many bytes of these.
+    /// In the send element: these bytes, up to the length beside them.
     Short([u8; SHORT_LEN], usize),
-    /// This part of the region.
+    /// In this part of the region.
     Long(Range<usize>),
 }
 
@@ -68,7 +69,7 @@ impl Places {
         self.count * (self.result_len + CALL_LEN) + place * WORD_LEN
     }
 
-    /// Makes the header of a call, and puts it where the card finds it. A call with `payload`
+    /// Makes the header of a call, and puts it where the card will find it. A call with `payload`
     /// is gathered from memory.
     #[inline]
     pub(super) fn head(
@@ -101,8 +102,7 @@ impl Places {
         Ok(Head::Long(at..at + len))
     }
 
-    /// Where the result of a call lies that has ended with `status`, and whose last message had
-    /// `last` bytes.
+    /// Where the result of a call lies that ended with `status` and a last message of `last` bytes.
     #[inline]
     pub(super) fn result(
         &self,
@@ -111,8 +111,8 @@ impl Places {
         last: u32,
     ) -> Result<Range<usize>, CallFailure> {
         let at = self.result_at(place);
-        // The completion tells the length of the last message; if it was not the only one, the
-        // status word tells that of all.
+        // The completion has the length of the last message. If there were more messages, the
+        // status word has the length of all.
         let len = self.take_word(place)?.map_or(last, |word| word.len) as usize;
         if status != CallStatus::OK {
             return Err(CallFailure::Status(status));
@@ -123,11 +123,11 @@ impl Places {
         Ok(at..at + len)
     }
 
-    /// The status word of a call that has ended, if it has one; the next call in its place has
-    /// none at first.
+    /// The status word of a call that has ended, if it has one. The word is cleared, so that the
+    /// next call in the place does not find it.
     fn take_word(&self, place: usize) -> Result<Option<StatusWord>, AccessError> {
         let at = self.word_at(place);
-        // Mostly there is none, as a look at its last bytes shows.
+        // Mostly there is none: its last bytes are zero then.
         let mut last = [0; 8];
         self.region.read_at(at + STATUS_WORD_LEN - last.len(), &mut last)?;
         if last == [0; 8] {

@@ -1,4 +1,4 @@
-//! Memory to register, owned by Rust.
+//! Memory to register that the program owns.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -11,21 +11,36 @@ use super::copy;
 /// Page-aligned memory, zero at first, that a card and its peers may change at any time.
 ///
 /// Therefore it is never lent as a slice: its bytes are copied in and out, through `&self` and from
-/// any thread. Dropping it unmaps it, so whoever registers it keeps it for as long as the
-/// registration lives.
+/// any thread. Dropping it unmaps it, so the owner of a registration keeps it as long as the
+/// registration.
+///
+/// ```
+/// use remora::memory::Buffer;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let buffer = Buffer::new(4096)?;
+/// buffer.write_at(100, b"hello")?;
+/// let mut bytes = [0; 5];
+/// buffer.read_at(100, &mut bytes)?;
+/// assert_eq!(&bytes, b"hello");
+/// buffer.store_u64(8, 42)?;
+/// assert_eq!(buffer.load_u64(8)?, 42);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the memory is reached only by volatile and atomic accesses, from any thread, and is
-// unmapped by the one owner.
+// SAFETY: the memory is reached only by volatile and atomic accesses, which any thread may make,
+// and its one owner unmaps it.
 unsafe impl Send for Buffer {}
 // SAFETY: as above; no method gives out a reference to the bytes.
 unsafe impl Sync for Buffer {}
 
-/// No memory for a [`Buffer`].
+/// There is no memory for a [`Buffer`].
 #[derive(Debug, Error)]
 #[error("cannot map {len} bytes of memory: {source}; ask for less, but more than zero")]
 pub struct AllocError {
@@ -38,7 +53,7 @@ pub struct AllocError {
 /// An access that a [`Buffer`] refuses. Nothing was read or written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AccessError {
-    /// Past the end.
+    /// Some of the bytes are not within the buffer.
     #[error("{len} bytes at offset {offset} are not within a buffer of {buffer} bytes")]
     OutOfRange {
         /// First byte asked for.
@@ -60,12 +75,12 @@ impl Buffer {
     /// Maps `len` bytes of zeroes.
     ///
     /// # Errors
-    /// `len` is zero, or the system has no memory.
+    /// `len` is zero, or the system has no more memory.
     pub fn new(len: usize) -> Result<Buffer, AllocError> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping, at a place of the kernel's choice, touches nothing of
-        // ours.
+        // SAFETY: a new anonymous mapping, at a place of the kernel's choice, changes no memory
+        // that this process has.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(AllocError { len, source: io::Error::last_os_error() });
@@ -74,8 +89,8 @@ impl Buffer {
         Ok(Buffer { base, len })
     }
 
-    /// As [`Buffer::new`], and advises the kernel to use huge pages, which makes large buffers
-    /// cheaper to walk. Without any, it is an ordinary buffer.
+    /// As [`Buffer::new`], and advises the kernel to use huge pages, since large buffers are walked
+    /// faster then. If the kernel has none, this is an ordinary buffer.
     ///
     /// # Errors
     /// Those of [`Buffer::new`].
@@ -88,28 +103,38 @@ impl Buffer {
 
     /// Length in bytes, never zero.
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Where it begins: a virtual address of this process, and so a bus address of
+    /// Where the buffer begins: a virtual address of this process, and so a bus address of
     /// [`super::HostMemory`].
+    #[inline]
     pub fn addr(&self) -> u64 {
         self.base.as_ptr().expose_provenance() as u64
     }
 
-    /// Copies the bytes from `offset` on into `dst`.
+    /// Fills `dst` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the buffer.
+    #[inline]
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
         let src = self.range(offset, dst.len())?;
-        // SAFETY: the range is within our mapping, of which nobody has a slice.
+        // SAFETY: the range is within our mapping, of which no slice exists.
         unsafe { copy::copy_in(src, dst) };
         Ok(())
     }
 
-    /// Copies `src` to the bytes from `offset` on. They become visible in rising order.
+    /// Copies `src` to the bytes from `offset` on. Other threads and cards see the last bytes last.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the buffer.
+    #[inline]
     pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
         let dst = self.range(offset, src.len())?;
-        // SAFETY: the range is within our mapping, of which nobody has a slice.
+        // SAFETY: the range is within our mapping, of which no slice exists.
         unsafe { copy::copy_out(src, dst) };
         Ok(())
     }
@@ -123,19 +148,28 @@ impl Buffer {
         }
     }
 
-    /// The 64-bit word at `offset`, in host byte order, and with it all that was written before it
-    /// (acquire).
+    /// The 64-bit word at `offset`, in host byte order. Later reads see all that was written before
+    /// the word (acquire).
+    ///
+    /// # Errors
+    /// The word is not within the buffer, or `offset` is not a multiple of 8.
+    #[inline]
     pub fn load_u64(&self, offset: usize) -> Result<u64, AccessError> {
         Ok(self.word(offset)?.load(Ordering::Acquire))
     }
 
-    /// Sets the 64-bit word at `offset`, in host byte order, after all that was written before
-    /// (release).
+    /// Sets the 64-bit word at `offset`, in host byte order. A reader of the word then sees all
+    /// that was written before it (release).
+    ///
+    /// # Errors
+    /// The word is not within the buffer, or `offset` is not a multiple of 8.
+    #[inline]
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), AccessError> {
         self.word(offset)?.store(value, Ordering::Release);
         Ok(())
     }
 
+    #[inline]
     fn word(&self, offset: usize) -> Result<&AtomicU64, AccessError> {
         let ptr = self.range(offset, 8)?.cast::<u64>();
         if !ptr.is_aligned() {
@@ -147,6 +181,7 @@ impl Buffer {
     }
 
     /// Where `len` bytes at `offset` lie.
+    #[inline]
     fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),
@@ -157,7 +192,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, unmapped once; nothing borrows from it any more.
+        // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -190,7 +225,7 @@ mod tests {
         assert!(Buffer::new(usize::MAX / 2).unwrap_err().to_string().contains("cannot map"));
     }
 
-    /// Whoever sees the last byte sees the rest, which is what programs that poll rely on.
+    /// A reader that sees the last byte sees the rest; programs that poll memory rely on it.
     #[test]
     fn the_last_byte_is_seen_last() {
         const LEN: usize = 4099;
@@ -199,7 +234,7 @@ mod tests {
             scope.spawn(|| {
                 for round in 1..=200u8 {
                     buffer.write_at(1, &[round; LEN]).unwrap();
-                    // The reader says that it is done by the word behind.
+                    // The reader reports by the word behind that it is done.
                     while buffer.load_u64(8184).unwrap() != u64::from(round) {
                         std::thread::yield_now();
                     }

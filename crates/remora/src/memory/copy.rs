@@ -1,9 +1,10 @@
-//! Copies between our own memory and memory that others change at any time.
+//! Copies between memory of this process alone and memory that others change at any time.
 //!
-//! Foreign bytes are touched once each, by volatile accesses: the compiler may neither read one
-//! twice (the copy is what gets checked, so it must be what gets used) nor put a library call in
-//! their place, and `memcpy` is free to store the first bytes last. Words that are aligned in
-//! foreign memory are moved whole, so that nobody sees half of a 64-bit value.
+//! Memory that others change is called *foreign* here. Each foreign byte is touched once, by a
+//! volatile access. So the compiler cannot read a byte twice: the copy is checked, and the copy
+//! must be used. Nor can the compiler put `memcpy` in the place of the accesses, which may store
+//! the first bytes last. Words that are aligned in foreign memory are moved whole, so that no
+//! reader sees half of a 64-bit value.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
@@ -16,19 +17,19 @@ const UNROLL: usize = 4;
 /// Bytes of a cache line.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
-/// From how many bytes on wider lanes are worth asking for.
+/// From how many bytes on wider lanes are worth the check for them.
 #[cfg(target_arch = "x86_64")]
 const WIDE: usize = 256;
 
-/// Copies foreign bytes from `src` on to `dst`, which need not be initialised.
+/// Copies foreign bytes from `src` to `dst`, which need not be initialised.
 ///
 /// # Safety
 /// `dst.len()` bytes from `src` on are mapped readable, and none of them is a part of `dst`, which
-/// is the caller's to write.
+/// the caller may write.
 #[inline]
 pub(super) unsafe fn copy_in(src: *const u8, dst: *mut [u8]) {
     if dst.len() == WORD && src.cast::<u64>().is_aligned() {
-        // What chains mostly move.
+        // Chains mostly move single words.
         // SAFETY: by the caller's promise; the foreign side is aligned.
         unsafe { dst.cast::<u64>().write_unaligned(src.cast::<u64>().read_volatile()) };
         return fence(Ordering::Acquire);
@@ -44,17 +45,17 @@ pub(super) unsafe fn copy_in(src: *const u8, dst: *mut [u8]) {
         #[cfg(not(target_arch = "x86_64"))]
         copy_in_by::<u64>(src, dst);
     }
-    // What is read after this is at least as new as what was copied.
+    // Bytes that are read after this are at least as new as those that were copied.
     fence(Ordering::Acquire);
 }
 
 /// Copies `src` to foreign memory from `dst` on, the last bytes last.
 ///
-/// Programs poll the last byte of a message, or a flag behind a record, and then read what lies
-/// before it. Volatile stores leave the processor's core in the order written here, which is that
-/// of rising addresses, and x86 shows stores to others in that order (total store order). Other
-/// processors keep the promise for the last bytes only, those behind the last whole lane: they are
-/// stored with release ordering, so all that came before is seen by whoever sees them.
+/// Programs poll the last byte of a message, or a flag behind a record, and then read the bytes
+/// before it. The stores here are volatile and go by rising addresses, and x86 shows stores to
+/// other cores in that order (total store order). Other processors keep the promise for the bytes
+/// behind the last whole lane only: those are stored with release ordering, so a reader that sees
+/// them sees all bytes before them.
 ///
 /// # Safety
 /// `src.len()` bytes from `dst` on are mapped writable, and none of them is a part of `src`.
@@ -79,8 +80,8 @@ pub(super) unsafe fn copy_out(src: &[u8], dst: *mut u8) {
     }
 }
 
-/// Asks the processor to fetch `len` bytes from `to` on, as they will be written. It does so, or
-/// not; an address that is not mapped is none of its business.
+/// Asks the processor to fetch `len` bytes from `to` on, since they will be written. The processor
+/// may ignore it, and ignores addresses that are not mapped.
 #[inline]
 pub(super) fn prefetch(to: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -116,7 +117,7 @@ unsafe fn copy_out_avx(src: &[u8], dst: *mut u8) {
     unsafe { copy_out_by::<__m256i>(src, dst) }
 }
 
-/// [`copy_in`] by lanes of type `L`, an integer or vector that the caller's instructions can move.
+/// [`copy_in`] by lanes of type `L`, an integer or vector that the processor can move.
 ///
 /// # Safety
 /// As for [`copy_in`].
@@ -143,7 +144,7 @@ unsafe fn copy_in_by<L: Copy>(src: *const u8, dst: *mut [u8]) {
         while at + UNROLL * lane <= len {
             let from = src.add(at).cast::<L>();
             let to = dst.add(at).cast::<L>();
-            // No closures: they lack the processor's features, and may stay calls.
+            // No closures: they would not be compiled for the wider lanes, and may stay calls.
             let (a, b) = (from.read_volatile(), from.add(1).read_volatile());
             let (c, d) = (from.add(2).read_volatile(), from.add(3).read_volatile());
             to.write_unaligned(a);
@@ -170,7 +171,7 @@ unsafe fn copy_in_by<L: Copy>(src: *const u8, dst: *mut [u8]) {
     }
 }
 
-/// [`copy_out`] by lanes of type `L`, an integer or vector that the caller's instructions can move.
+/// [`copy_out`] by lanes of type `L`, an integer or vector that the processor can move.
 ///
 /// # Safety
 /// As for [`copy_out`].
@@ -191,7 +192,7 @@ unsafe fn copy_out_by<L: Copy>(src: &[u8], dst: *mut u8) {
             store_word(src.add(at), dst.add(at));
             at += WORD;
         }
-        // Something stays behind, so that the last bytes are stored with release ordering.
+        // At least one byte is left over, so that the last bytes are stored with release ordering.
         while at + UNROLL * lane < len {
             let from = src.add(at).cast::<L>();
             let to = dst.add(at).cast::<L>();
@@ -218,8 +219,8 @@ unsafe fn copy_out_by<L: Copy>(src: &[u8], dst: *mut u8) {
     }
 }
 
-/// [`copy_out`] of whole cache lines, for short copies, in which looking at the ends takes longer
-/// than the rest. (x86 shows the stores to others in the order written here.)
+/// [`copy_out`] of whole cache lines, for short copies: in these, to look for unaligned ends takes
+/// longer than to copy. (x86 shows the stores to other cores in the order written here.)
 ///
 /// # Safety
 /// As for [`copy_out`]; `dst`, and with it all that is written, is aligned to lines.
@@ -228,7 +229,8 @@ unsafe fn copy_out_by<L: Copy>(src: &[u8], dst: *mut u8) {
 unsafe fn copy_out_lines(src: &[u8], dst: *mut u8) {
     for (line, at) in src.as_chunks::<LINE>().0.iter().zip((0..).step_by(LINE)) {
         let from = line.as_ptr().cast::<__m128i>();
-        // SAFETY: a line of each, of four lanes; the caller has aligned foreign memory.
+        // SAFETY: a line of each side is moved, of four lanes; by the caller's promise the foreign
+        // side is aligned.
         unsafe {
             let to = dst.add(at).cast::<__m128i>();
             let (a, b) = (from.read_unaligned(), from.add(1).read_unaligned());

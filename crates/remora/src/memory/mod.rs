@@ -1,6 +1,8 @@
 //! Registered memory of a live process.
 //!
-//! [`HostMemory`] is what the card reaches it through; a [`Buffer`] is memory made for the purpose.
+//! The card reaches registered memory through [`HostMemory`]. A [`Buffer`] is memory that is made
+//! to be registered. `copy.rs` copies memory that others change meanwhile, and `checked.rs` memory
+//! that may not be mapped.
 
 mod buffer;
 mod checked;
@@ -20,48 +22,51 @@ pub use buffer::{AccessError, AllocError, Buffer};
 
 /// Set in bus addresses that name a place in a file; no virtual address of a process has it.
 const FILE_BIT: u64 = 1 << 63;
-/// Set in bus addresses that name memory of the process that may not be mapped. It is reached by
-/// system calls, which fail where an access of the processor would end the process.
+/// Set in bus addresses that name memory of the process that may not be mapped. System calls reach
+/// it; they fail where an access by the processor would end the process.
 pub const CHECKED: u64 = 1 << 62;
-/// Where the number of the file stands in such an address, below [`FILE_BIT`].
+/// The lowest bit of the file's number in an address that names a place in a file.
 const FILE_SHIFT: u32 = 48;
 /// The longest part of a file that an address reaches.
 const FILE_LEN_MAX: u64 = 1 << FILE_SHIFT;
-/// How many files there can be.
+/// The most files that can be served at a time.
 const FILES_MAX: usize = 1 << 15;
-/// Nothing is mapped below this, so that null pointers are found.
+/// No memory is mapped below this address, so that null pointers are faults.
 const LOWEST_ADDR: u64 = 4096;
 
 /// The memory of this process, and files that are served as if they were memory.
 ///
-/// A bus address below 2^62 is a virtual address of this process, one between that and 2^63 is one
-/// that may not be mapped ([`CHECKED`]). One above is a window on a file:
-/// bit 63 set, the file's number in bits 48 to 62, the offset below. Files are read and written by
-/// system calls and not mapped, so that one that shrinks while it is served makes a
-/// [`MemoryFault`], and does not kill the process.
+/// A bus address below 2^62 is a virtual address of this process. With bit 62 set and bit 63 clear
+/// ([`CHECKED`]), it is a virtual address that may not be mapped. With bit 63 set, it names a place
+/// in a file: the file's number is in bits 48 to 62, the offset below. Files are read and written
+/// by system calls and not mapped, so that a file that shrinks while it is served makes a
+/// [`MemoryFault`], and does not end the process.
 #[derive(Debug)]
 pub struct HostMemory {
     files: Vec<Option<File>>,
 }
 
-/// No file can be added to a [`HostMemory`].
+/// No further file can be added to a [`HostMemory`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("cannot serve another file: {FILES_MAX} are served already; deregister one of them")]
 pub struct FilesFull;
 
 impl HostMemory {
     /// # Safety
-    /// Whoever uses it as [`Memory`] promises that each virtual address passed to it lies in memory
-    /// that is mapped, readable, writable where written, and for the time of the call, or for as
-    /// long as what it returns is borrowed, reached by raw pointers and atomics only. A card keeps
-    /// this promise if every range that is registered with it keeps it for as long as it is
-    /// registered.
+    /// The caller promises this of each virtual address that is passed to the methods of
+    /// [`Memory`]: for the time of the call, and as long as a returned value borrows the memory,
+    /// the address lies in memory that is mapped, readable, writable if the call writes it, and
+    /// reached by raw pointers and atomics only. A card keeps this promise if every range that is
+    /// registered with it keeps it for as long as it is registered.
     pub const unsafe fn new() -> HostMemory {
         HostMemory { files: Vec::new() }
     }
 
-    /// Makes `file` reachable and returns the bus address of its first byte. It can be written if
-    /// it was opened for writing, but not made longer.
+    /// Makes `file` reachable, and returns the bus address of its first byte. The file can be
+    /// written if it was opened for writing, but not made longer.
+    ///
+    /// # Errors
+    /// Too many files are served.
     pub fn add_file(&mut self, file: File) -> Result<u64, FilesFull> {
         let free = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
         if free == FILES_MAX {
@@ -74,7 +79,7 @@ impl HostMemory {
         Ok(FILE_BIT | (free as u64) << FILE_SHIFT)
     }
 
-    /// Takes back the file whose first byte has the bus address `base`, if there is one.
+    /// Removes and returns the file whose first byte has the bus address `base`, if there is one.
     pub fn remove_file(&mut self, base: u64) -> Option<File> {
         if !is_file(base) {
             return None;
@@ -82,7 +87,7 @@ impl HostMemory {
         self.files.get_mut(file_number(base))?.take()
     }
 
-    /// An address that is one of the process, as nearly all are.
+    /// The pointer to `len` bytes of the process, as nearly all addresses name; `None` for others.
     #[inline]
     fn own(addr: u64, len: usize) -> Option<*mut u8> {
         let end = addr.checked_add(len as u64)?;
@@ -133,8 +138,8 @@ impl HostMemory {
                 Ok(unsafe { AtomicU64::from_ptr(ptr.cast()) })
             }
             Some(Place::Checked(ptr)) if addr.is_multiple_of(8) && checked::is_writable(ptr) => {
-                // SAFETY: aligned; just found to be mapped, and shared as above. (A program that
-                // unmaps it at this moment breaks the promise.)
+                // SAFETY: aligned; mapped, as the system has just found, and shared as above. (A
+                // program that unmaps it at this moment breaks the promise.)
                 Ok(unsafe { AtomicU64::from_ptr(ptr.cast()) })
             }
             _ => Err(MemoryFault { addr }),
@@ -142,7 +147,7 @@ impl HostMemory {
     }
 }
 
-/// Where bytes are.
+/// Where the bytes of a bus address are.
 enum Place<'a> {
     Process(*mut u8),
     Checked(*mut u8),
@@ -166,7 +171,7 @@ impl Memory for HostMemory {
         let Some(src) = HostMemory::own(addr, len) else {
             return append_by_reading(self, addr, len, out);
         };
-        // Not filled before: for an object of a page that takes as long as to copy it.
+        // The room is not zeroed first: for a page, that would take as long as the copy.
         out.reserve(len);
         let room = &raw mut out.spare_capacity_mut()[..len];
         // SAFETY: as for `read`; `room` is the vector's own, and written before its length says so.
@@ -201,11 +206,12 @@ impl Memory for HostMemory {
         let len = count.checked_mul(size_of::<u64>())?;
         let first = HostMemory::own(addr, len)?.cast::<AtomicU64>();
         // SAFETY: aligned; mapped, and shared with raw pointers and atomics only, by the promise
-        // made to `new`, for as long as the memory is borrowed; `own` has seen that it ends.
+        // made to `new`, for as long as the memory is borrowed; `own` has found that the range ends
+        // within the process's addresses.
         first.is_aligned().then(|| unsafe { slice::from_raw_parts(first, count) })
     }
 
-    /// Refused for files: nothing makes a read and a write of a file one step.
+    /// Refused for files: no system call reads and writes a file in one step.
     fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault> {
         let word = self.word(addr)?;
         let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
@@ -227,8 +233,8 @@ fn file_number(addr: u64) -> usize {
     ((addr & !FILE_BIT) >> FILE_SHIFT) as usize
 }
 
-/// Writes where the file has bytes already. (One that is cut just after it was measured grows to
-/// the end of what was written.)
+/// Writes where the file has bytes already. (A file that is cut just after its length was read
+/// grows again, to the end of the written bytes.)
 fn overwrite(file: &File, offset: u64, src: &[u8]) -> Option<()> {
     if offset + src.len() as u64 > file.metadata().ok()?.len() {
         return None;
@@ -249,7 +255,7 @@ pub(crate) mod tests {
         // SAFETY: the name ends with a zero byte.
         let fd = unsafe { libc::memfd_create(c"remora-test".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0);
-        // SAFETY: the descriptor was just made, and nobody else has it.
+        // SAFETY: the descriptor was just made, and nothing else owns it.
         let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
         file.write_all_at(bytes, 0).unwrap();
         file
@@ -272,7 +278,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_appended_is_there_whole_or_not_at_all() {
+    fn bytes_are_appended_all_or_none() {
         let buffer = Buffer::new(4096).unwrap();
         buffer.write_at(0, &[7; 4096]).unwrap();
         let mut memory = memory();
@@ -283,7 +289,7 @@ pub(crate) mod tests {
         }
         let expected = [vec![1], vec![7; 4093], vec![8; 64], vec![7; 5]].concat();
         assert!(out == expected);
-        // Behind the file, nowhere, and around the end of all addresses.
+        // Behind the file, not mapped, and past the last address.
         for addr in [file + 60, CHECKED | 8, u64::MAX - 3] {
             assert!(memory.append(addr, 8, &mut out).is_err(), "{addr:#x}");
             assert!(out == expected);
@@ -291,7 +297,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_will_be_written_need_not_be_there() {
+    fn addresses_to_prefetch_need_not_be_mapped() {
         let buffer = Buffer::new(4096).unwrap();
         buffer.fill(7);
         let mut memory = memory();

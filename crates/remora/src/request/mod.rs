@@ -1,11 +1,11 @@
-//! Requests as futures: one future a request, for any executor, or none.
+//! Requests as futures, one each, for any executor or for an ordinary thread.
 //!
 //! A queue pair that was made with [`QueuePairOptions::new`](crate::QueuePairOptions::new) has a
 //! method for each kind of request: [`QueuePair::read`], [`write`](QueuePair::write),
 //! [`send`](QueuePair::send), [`recv`](QueuePair::recv), [`compare_swap`](QueuePair::compare_swap),
 //! [`fetch_add`](QueuePair::fetch_add). Each posts its request at once, so that requests run in the
-//! order of the calls, and many at a time; and each returns a [`Request`], which tells how it
-//! ended. `.await` it in any executor, or [`wait`](Request::wait) for it in an ordinary thread.
+//! order of the calls, and many at a time. Each returns a [`Request`], which tells how the request
+//! ended: `.await` it in any executor, or [`wait`](Request::wait) for it in an ordinary thread.
 //!
 //! ```
 //! use std::time::Duration;
@@ -40,31 +40,37 @@
 //! ```
 //!
 //! # What drives the device
-//! No reactor is needed. Polling a future drives the device one step; while all tasks wait, the
-//! device's background thread does, and wakes the tasks whose requests have ended. No thread spins.
+//! No reactor is needed. Polling a future drives the device one step. While all tasks wait, the
+//! device's background thread drives it, and wakes the tasks whose requests have ended. No thread
+//! spins.
 //!
 //! # Dropping a future
 //! A request that is posted goes on: the card carries it out, whether or not a task waits for
-//! its end. The memory that it names stays registered until then, even if every other handle of
+//! its end. Until it ends, the memory that it names stays registered, even if every other handle of
 //! the region is dropped; then its place in the queue is free again. Nothing leaks, and nothing is
-//! cancelled: a peer may find the bytes of a WRITE whose future was dropped, and a message may
-//! arrive in the memory of a `recv` whose future was dropped (it is then lost to the program).
+//! cancelled. A peer may find the bytes of a WRITE whose future was dropped. A message may arrive
+//! in the memory of a `recv` whose future was dropped; the program does not learn of it.
 //!
-//! A future keeps its queue pair, and so the device. When the last of both futures and handles is
-//! gone, the queue pair is destroyed, and what is then in flight ends with it.
+//! A future keeps its queue pair alive, and so the device. When all futures and handles of a queue
+//! pair are dropped, it is destroyed, and the requests that are then in flight end with it.
 //!
 //! # A time limit
-//! A future has none; an executor's time-out drops it, and [`wait`](Request::wait) has one of its
-//! own. A request that the peer's card does not answer fails after the retries of the connection. A
-//! `recv` fails when the connection ends ([`Connection`](crate::Connection)), or when another
-//! request of the queue pair fails: a peer that falls silent is not noticed by waiting alone.
+//! A future has no time limit. An executor's time-out drops the future; [`wait`](Request::wait)
+//! takes a time-out. A request that the peer's card does not answer fails after the retries of the
+//! connection. A `recv` fails when the connection ends ([`Connection`](crate::Connection)), or when
+//! another request of the queue pair fails. While it only waits, it does not notice that the peer
+//! has fallen silent.
 //!
 //! # A full queue
 //! As many requests are in flight as the queue pair was made for
 //! ([`send_depth`](crate::QueuePairOptions::send_depth),
-//! [`recv_depth`](crate::QueuePairOptions::recv_depth)). One more waits for room, with the tasks
-//! that wait for room served in the order in which they were first polled. It is posted when its
-//! future is polled and there is room, and not at all if the future is dropped before.
+//! [`recv_depth`](crate::QueuePairOptions::recv_depth)). One more waits in line for room; tasks in
+//! line are served in the order in which they were first polled. The request is posted when its
+//! future is polled and there is room. If the future is dropped before, it is not posted.
+//!
+//! # Where to read on
+//! `verbs.rs` has the methods, `table.rs` the requests in flight, and `queue.rs` the completion
+//! queue that they share. `wakes.rs` says how a waiting task is woken.
 
 mod error;
 mod outcome;
@@ -95,7 +101,7 @@ use crate::slice::MemorySlice;
 /// on one machine, or in a rack.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// A request under way: a future of how it ends, which [the module](self) is about.
+/// A request under way: a future of its result. [The module](self) says how it behaves.
 ///
 /// ```
 /// use remora::prelude::*;
@@ -120,14 +126,14 @@ pub struct Request<T = Completion> {
     qp: QueuePair,
     queue: Queue,
     state: State,
-    /// What it fills with its result.
+    /// The memory that the result will be in, if the request brings more than a completion.
     memory: Option<MemorySlice>,
     outcome: PhantomData<fn() -> T>,
 }
 
 enum State {
     Posted(Ticket),
-    /// There is no room yet.
+    /// The queue has no room yet.
     Waiting(Box<Waiting>),
     Refused(RequestError),
     /// The future has ended.
@@ -137,18 +143,18 @@ enum State {
 /// A request that is not posted.
 struct Waiting {
     work: Work<'static>,
-    /// Where it stands in line.
+    /// The request's place in line, once it has one.
     place: Option<u64>,
 }
 
-/// What is to be posted.
+/// A request before it is posted.
 pub(crate) struct Work<'a> {
     /// None for a receive request.
     pub(crate) op: Option<SendOp>,
     pub(crate) data: Source<'a>,
     /// Further data.
     pub(crate) more: Option<MemorySlice>,
-    /// Its result is a word.
+    /// The result is a word.
     pub(crate) is_atomic: bool,
 }
 
@@ -176,7 +182,7 @@ impl Work<'_> {
 }
 
 impl<T: Outcome> Request<T> {
-    /// Posts a request, if there is room; nothing is posted that is `refused`.
+    /// Posts a request if there is room, unless the caller has `refused` it already.
     pub(crate) fn new(qp: &QueuePair, work: Work<'_>, refused: Option<RequestError>) -> Request<T> {
         let queue = work.queue();
         let mut request = Request {
@@ -193,7 +199,7 @@ impl<T: Outcome> Request<T> {
         request
     }
 
-    /// As it is, with the memory that its result will be in.
+    /// Says in which memory the result will be.
     pub(crate) fn into_memory(mut self, memory: MemorySlice) -> Request<T> {
         self.memory = Some(memory);
         self
@@ -217,8 +223,7 @@ impl<T: Outcome> Request<T> {
     /// Waits in an ordinary thread, for at most `timeout`.
     ///
     /// # Errors
-    /// See [`RequestError`]. After a time-out the request goes on, as that of a dropped future
-    /// does.
+    /// See [`RequestError`]. After a time-out the request goes on, as after its future was dropped.
     pub fn wait(mut self, timeout: Duration) -> Result<T, RequestError> {
         let spin = deadline(timeout.min(SPIN));
         loop {
@@ -233,8 +238,8 @@ impl<T: Outcome> Request<T> {
         crate::park::until(end, &mut self).unwrap_or(Err(RequestError::Timeout(timeout)))
     }
 
-    /// Takes a step: posts what there is room for, drives the device. With a waker, the task is
-    /// woken when there is more to see.
+    /// Takes a step: posts the request if there is room, and drives the device. With a waker, the
+    /// task is woken when there is more to see.
     fn look(&mut self, waker: Option<&Waker>) -> Option<Result<T, RequestError>> {
         if let Some(result) = self.advance(None) {
             return Some(result);
@@ -246,7 +251,7 @@ impl<T: Outcome> Request<T> {
         self.advance(waker)
     }
 
-    /// What can be said without a look at the device.
+    /// The result, if it is known without driving the device.
     fn advance(&mut self, waker: Option<&Waker>) -> Option<Result<T, RequestError>> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Over => panic!("a request is polled after it has ended"),
@@ -286,7 +291,7 @@ impl<T: Outcome> Request<T> {
             };
             let result = end.map_err(RequestError::from).and_then(|end| {
                 let end = end.ok().map_err(|error| RequestError::Status(error.status))?;
-                // Before the slot is given back: the next request in it has the same word.
+                // Before the slot is released: the next request in it uses the same word.
                 T::from_end(end, self.memory.as_ref())
             });
             (result, table.release(ticket))
@@ -307,7 +312,7 @@ impl<T> Request<T> {
         }
     }
 
-    /// The program does not wait for the request any more.
+    /// Detaches the request: the program no longer waits for it.
     fn let_go(&mut self) {
         let Some(requests) = self.qp.requests() else { return };
         match std::mem::replace(&mut self.state, State::Over) {
@@ -315,7 +320,7 @@ impl<T> Request<T> {
                 let (in_flight, freed) = requests.table().detach(ticket);
                 freed.settle();
                 if in_flight {
-                    // So that its completion is taken, whichever thread drives.
+                    // Armed, so that its completion is taken, whichever thread drives.
                     requests.arm();
                 }
             }

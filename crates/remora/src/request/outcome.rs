@@ -1,4 +1,4 @@
-//! What requests bring.
+//! The results that requests can have.
 
 use remora_nic::queue::Completion;
 
@@ -6,7 +6,7 @@ use super::error::RequestError;
 use crate::remote::Remote;
 use crate::slice::MemorySlice;
 
-/// What a request brings: a sealed trait.
+/// The type of a request's result. The trait is sealed.
 pub trait Outcome: sealed::FromEnd {}
 
 impl Outcome for Completion {}
@@ -17,7 +17,7 @@ mod sealed {
     use super::{Completion, MemorySlice, Remote, RequestError};
 
     pub trait FromEnd: Sized {
-        /// From the completion, and the memory that the request has filled.
+        /// Makes the result of the completion and the memory that the request has filled.
         fn from_end(end: Completion, memory: Option<&MemorySlice>) -> Result<Self, RequestError>;
     }
 
@@ -27,14 +27,14 @@ mod sealed {
         }
     }
 
-    /// The word before an atomic.
+    /// The word as it was before an atomic.
     impl FromEnd for u64 {
         fn from_end(_: Completion, memory: Option<&MemorySlice>) -> Result<u64, RequestError> {
             Ok(memory.map_or(Ok(0), MemorySlice::load_u64)?)
         }
     }
 
-    /// What a peer has sent.
+    /// Memory that the peer has described in a message.
     impl FromEnd for Remote {
         fn from_end(end: Completion, memory: Option<&MemorySlice>) -> Result<Remote, RequestError> {
             let mut bytes = [0; Remote::LEN];

@@ -1,10 +1,10 @@
 //! The completion queue of a queue pair's requests, and the tasks that take from it.
 //!
-//! The completion queue belongs to the requests alone. A task that polls a future takes all that
-//! has come, for its own request and for others, and if its own is not there drives the device one
-//! step. Before a task is told to wait, the queue is armed, under the same lock under which it was
-//! found empty, so that no entry comes in between; the next entry is then news (see
-//! [`crate::wakes`]), and [`Requests::take_news`] wakes the tasks that it is for.
+//! The completion queue belongs to the requests alone. A task that polls a future takes all entries
+//! that have come, for its own request and for others; if the queue is empty, it drives the device
+//! one step. Before a future returns `Pending`, it arms the queue, under the same lock under which
+//! it has found the queue empty, so that no entry comes in between. The next entry is then news
+//! (see [`crate::wakes`]), and [`Requests::take_news`] wakes the tasks that wait for it.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -21,7 +21,7 @@ use crate::wakes::{Concerned, Wakes};
 /// Entries taken under one lock.
 const AT_ONCE: usize = 16;
 
-/// Regions that a request uses, which stay registered until it has ended.
+/// Regions that a request uses. They stay registered until the request has ended.
 pub(crate) type Held = [Option<MemoryRegion>; 2];
 
 /// The requests of one queue pair.
@@ -29,11 +29,11 @@ pub(crate) type Held = [Option<MemoryRegion>; 2];
 pub(crate) struct Requests {
     cq: CompletionQueue,
     table: Mutex<Table<Held>>,
-    /// A word for each slot, for what atomics bring back; made for the first of them.
+    /// A word for each slot, for the results of atomics; made for the first atomic.
     pub(crate) words: OnceLock<MemoryRegion>,
 }
 
-/// What the card's driver knows of a set of requests.
+/// Notes news of a queue pair's requests when their completion queue has an entry.
 #[derive(Debug)]
 struct Bell {
     requests: Weak<Requests>,
@@ -47,7 +47,7 @@ impl Notify for Bell {
 }
 
 impl Requests {
-    /// For so many requests of either queue at a time.
+    /// Room for `sends` send requests and `recvs` receive requests at a time.
     pub(crate) fn new(
         live: &Arc<Live>,
         sends: u32,
@@ -70,8 +70,8 @@ impl Requests {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drives the device one step if nothing has come, and takes what has. `arm`: the caller is
-    /// about to wait, and the background thread is to work at once.
+    /// Takes all entries; if there are none, drives the device one step first. `arm` says that the
+    /// caller is about to wait: the queue is armed, and the background thread works at once.
     pub(crate) fn step(&self, arm: bool) {
         let live = self.cq.live();
         let _here = live.wakes.here();
@@ -81,7 +81,7 @@ impl Requests {
         }
     }
 
-    /// Takes all that has come, and has the next entry told.
+    /// Takes all entries, and arms the queue for the next.
     pub(crate) fn arm(&self) {
         self.take_all(false, true);
     }
@@ -109,7 +109,8 @@ impl Requests {
         freed.settle();
     }
 
-    /// The queue pair is gone, and the card uses nothing of it any more.
+    /// Lets go of the regions that requests hold, once the queue pair is destroyed and the card
+    /// no longer uses them.
     pub(crate) fn give_up(&self) {
         let held = self.table().give_up();
         drop(held);

@@ -5,16 +5,16 @@ use std::borrow::Cow;
 use crate::region::MemoryRegion;
 use crate::slice::MemorySlice;
 
-/// The bytes that a request sends: a part of registered memory, or a few bytes of any other, which
-/// are copied into the request (at most [`inline`](crate::QueuePairOptions::inline) bytes).
+/// The bytes that a request sends: a part of registered memory, or a few bytes of other memory,
+/// which are copied into the request (at most [`inline`](crate::QueuePairOptions::inline) bytes).
 ///
-/// It is made of a [`MemorySlice`], of a reference to one or to a [`MemoryRegion`], or of a
-/// reference to bytes.
+/// A request takes whatever converts into a source: a [`MemorySlice`], a reference to one or to a
+/// [`MemoryRegion`], or a reference to bytes.
 #[derive(Clone, Debug)]
 pub enum Source<'a> {
     /// Registered memory.
     Memory(MemorySlice),
-    /// Any other.
+    /// Bytes of other memory.
     Bytes(Cow<'a, [u8]>),
 }
 

@@ -1,9 +1,9 @@
 //! The requests of a queue pair that are in flight, and the tasks that wait for them.
 //!
-//! A request has a slot from before it is posted until its completion has been taken and its
-//! future has seen it, or is gone. The slot's number and generation are the work request's id, so
-//! that a completion finds its slot, and a completion of other work finds none. Slots are used
-//! again: a table that is warm allocates nothing.
+//! A request gets its slot before it is posted. It keeps the slot until its completion has been
+//! taken, and its future has seen the completion or was dropped. The slot's number and generation
+//! are the work request's id: a completion finds its slot by it, and a completion of other work
+//! finds none. Slots are used again, so a table that is warm allocates nothing.
 
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};
@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use remora_nic::Queue;
 use remora_nic::queue::{Completion, PollCqError};
 
-/// A slot, for as long as one request has it.
+/// Names a slot for as long as one request has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     pub(crate) index: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// What a work request carries, and its completion brings back.
+    /// The id that the work request carries, and its completion too.
     pub(crate) fn wr_id(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
@@ -29,17 +29,17 @@ impl Ticket {
     }
 }
 
-/// The slots of both queues. `H` is what the card uses until the request has ended.
+/// The slots of both queues. `H` keeps what the card uses until the request has ended.
 #[derive(Debug)]
 pub(crate) struct Table<H> {
-    /// Those of the send queue, then those of the receive queue.
+    /// Slots of the send queue, then slots of the receive queue.
     slots: Vec<Slot<H>>,
     send_slots: u32,
     free: [Vec<u32>; 2],
     /// Tasks that wait for a free slot, in the order in which they came.
     lines: [VecDeque<(u64, Waker)>; 2],
     next_place: u64,
-    /// The completion queue has lost entries: no request of it can end any more.
+    /// Set when the completion queue has lost entries: no request can end any more.
     lost: Option<PollCqError>,
 }
 
@@ -53,21 +53,21 @@ struct Slot<H> {
 #[derive(Debug)]
 enum State {
     Free,
-    /// Perhaps with a task to wake.
+    /// With the waker of the task that waits for the end, if one does.
     InFlight(Option<Waker>),
-    /// In flight, and its future is gone.
+    /// In flight, and its future was dropped.
     Detached,
     Ended(Completion),
 }
 
-/// What a change of the table sets free: to be dropped and woken by the caller, without any lock.
+/// What a change of the table sets free. The caller drops and wakes it after unlocking the table.
 #[derive(Debug)]
 #[must_use = "a task may have to be woken"]
 pub(crate) struct Freed<H> {
     pub(crate) held: Option<H>,
     /// The task of a request that has ended, and a task that may now have a slot.
     pub(crate) wakers: [Option<Waker>; 2],
-    /// A waker that is not needed any more. To drop it may end a task, and so other requests.
+    /// A waker that is no longer needed. Dropping it may drop a task, and so other requests.
     pub(crate) unneeded: Option<Waker>,
 }
 
@@ -78,7 +78,7 @@ impl<H> Default for Freed<H> {
 }
 
 impl<H> Freed<H> {
-    /// Gives the memory back, then wakes.
+    /// Lets go of the memory, then wakes the tasks.
     pub(crate) fn settle(self) {
         drop((self.held, self.unneeded));
         self.wakers.into_iter().flatten().for_each(Waker::wake);
@@ -91,7 +91,7 @@ impl<H> Table<H> {
         Table {
             slots: (0..send_slots + recv_slots).map(slot).collect(),
             send_slots,
-            // From the back: low numbers first.
+            // Slots are taken from the back, so that low numbers come first.
             free: [
                 (0..send_slots).rev().collect(),
                 (send_slots..send_slots + recv_slots).rev().collect(),
@@ -102,7 +102,8 @@ impl<H> Table<H> {
         }
     }
 
-    /// Takes a free slot, if none waits longer for it. `place` is where the caller stands in line.
+    /// Takes a free slot, unless tasks that wait longer are to have it. `place` is the caller's
+    /// place in line, if it has one.
     pub(crate) fn take(
         &mut self,
         queue: Queue,
@@ -121,14 +122,14 @@ impl<H> Table<H> {
         }
         let index = free.pop()?;
         let slot = &mut self.slots[index as usize];
-        // Never zero, so that the small ids which applications choose match no slot.
+        // Never zero, so that the small ids that applications choose match no slot.
         slot.generation = slot.generation.wrapping_add(1).max(1);
         slot.state = State::InFlight(None);
         slot.held = Some(held());
         Some((Ticket { index, generation: slot.generation }, freed))
     }
 
-    /// Puts a task in line for a slot, or replaces the waker of one that stands there.
+    /// Puts a task in line for a slot, or replaces the waker of a task that is in line.
     pub(crate) fn line_up(
         &mut self,
         queue: Queue,
@@ -148,7 +149,7 @@ impl<H> Table<H> {
         Freed::default()
     }
 
-    /// Leaves the line.
+    /// Takes a task out of the line.
     pub(crate) fn leave(&mut self, queue: Queue, place: u64) -> Freed<H> {
         let line = &mut self.lines[queue as usize];
         let at = line.iter().position(|(other, _)| *other == place);
@@ -156,7 +157,7 @@ impl<H> Table<H> {
         Freed { held: None, wakers: [None, self.next_in_line(queue)], unneeded }
     }
 
-    /// A request has ended. A completion of other work, or a second one, changes nothing.
+    /// Ends a request. A completion of other work, or a second one of the request, changes nothing.
     pub(crate) fn end(&mut self, completion: Completion) -> Freed<H> {
         let ticket = Ticket::from_wr_id(completion.wr_id);
         let Some(slot) = self.find(ticket) else { return Freed::default() };
@@ -171,7 +172,7 @@ impl<H> Table<H> {
         }
     }
 
-    /// How a request ended; the task is woken when it does, if it has not.
+    /// How a request ended. If it has not, the task is woken when it does.
     pub(crate) fn look(
         &mut self,
         ticket: Ticket,
@@ -206,8 +207,8 @@ impl<H> Table<H> {
         Freed { held, wakers: [None, self.next_in_line(queue)], unneeded: None }
     }
 
-    /// The request's future is gone. If it is in flight, it stays so, and its completion gives the
-    /// slot back; returns whether it is.
+    /// The request's future was dropped. If the request is in flight, it stays so, and its
+    /// completion gives the slot back; returns whether it is.
     pub(crate) fn detach(&mut self, ticket: Ticket) -> (bool, Freed<H>) {
         let lost = self.lost.is_some();
         let Some(slot) = self.find(ticket) else { return (false, Freed::default()) };
@@ -221,7 +222,8 @@ impl<H> Table<H> {
         }
     }
 
-    /// No request ends any more; returns the wakers of all tasks that wait.
+    /// Notes that entries were lost, so that no request ends any more; returns the wakers of all
+    /// tasks that wait.
     pub(crate) fn lose(&mut self, error: PollCqError) -> Vec<Waker> {
         self.lost = Some(error);
         let waiting = self.slots.iter_mut().filter_map(|slot| match &mut slot.state {
@@ -237,18 +239,19 @@ impl<H> Table<H> {
         self.lost
     }
 
-    /// Takes out what the card used, once the queue pair is gone.
+    /// Takes out what the card used, once the queue pair is destroyed.
     pub(crate) fn give_up(&mut self) -> Vec<H> {
         self.slots.iter_mut().filter_map(|slot| slot.held.take()).collect()
     }
 
-    /// Requests in flight, or with an end that no future has seen.
+    /// Requests in flight, and ended requests whose future has not seen the end.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         self.slots.len() - self.free[0].len() - self.free[1].len()
     }
 
-    /// The last of the tasks in line that may have a slot, of which there is one more now.
+    /// The task in line to wake after a slot became free: as many tasks at the head of the line may
+    /// have a slot as slots are free, and all but the last of those were woken before.
     fn next_in_line(&self, queue: Queue) -> Option<Waker> {
         let at = self.free[queue as usize].len().checked_sub(1)?;
         self.lines[queue as usize].get(at).map(|(_, waker)| waker.clone())
@@ -260,7 +263,7 @@ impl<H> Table<H> {
     }
 }
 
-/// Puts a waker in the place of another; returns the old one, if it is not as good.
+/// Replaces a waker by another, unless both wake the same task; returns the old one if replaced.
 fn replace(old: &mut Waker, new: &Waker) -> Option<Waker> {
     (!old.will_wake(new)).then(|| std::mem::replace(old, new.clone()))
 }
@@ -294,7 +297,7 @@ mod tests {
         count.0.load(Ordering::Relaxed)
     }
 
-    /// What the card uses: the test sees how many hold it.
+    /// Stands for what the card uses: its count says how many hold it.
     type Held = Arc<()>;
 
     fn entry(ticket: Ticket) -> Completion {
@@ -336,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn completions_of_nobody_change_nothing() {
+    fn completions_of_other_work_change_nothing() {
         let mut table: Table<Held> = Table::new(1, 1);
         let (ticket, _) = table.take(Queue::Recv, None, Held::default).unwrap();
         for wr_id in [0, 1, 7, u64::MAX, ticket.wr_id() ^ 1 << 32] {
             table.end(Completion { wr_id, ..Completion::default() }).settle();
         }
         assert!(table.look(ticket, None).0.is_pending());
-        // Of an earlier request in the same slot.
+        // A completion of an earlier request in the same slot changes nothing either.
         table.end(entry(ticket)).settle();
         table.release(ticket).settle();
         let (next, _) = table.take(Queue::Recv, None, Held::default).unwrap();
@@ -353,11 +356,11 @@ mod tests {
         let failed = Completion { status: Status::Flushed, ..entry(next) };
         table.end(failed).settle();
         table.end(entry(next)).settle();
-        assert_eq!(table.look(next, None).0, Poll::Ready(Ok(failed)), "an end is an end");
+        assert_eq!(table.look(next, None).0, Poll::Ready(Ok(failed)), "the first end counts");
     }
 
     #[test]
-    fn slots_go_to_those_who_wait_longest() {
+    fn slots_go_to_the_tasks_that_wait_longest() {
         let mut table: Table<Held> = Table::new(1, 0);
         let (first, _) = table.take(Queue::Send, None, Held::default).unwrap();
         let (told, wakers): (Vec<_>, Vec<_>) = (0..3).map(|_| count()).unzip();
@@ -367,13 +370,17 @@ mod tests {
             table.line_up(Queue::Send, place, waker).settle();
         }
         table.end(entry(first)).settle();
-        assert_eq!(told.iter().map(|count| woken(count)).sum::<usize>(), 0, "it is still seen");
+        assert_eq!(
+            told.iter().map(|count| woken(count)).sum::<usize>(),
+            0,
+            "the slot is not released yet"
+        );
         table.release(first).settle();
         assert_eq!(told.iter().map(|count| woken(count)).collect::<Vec<_>>(), [1, 0, 0]);
         // A newcomer waits, and so does the second in line.
         assert!(table.take(Queue::Send, None, Held::default).is_none());
         assert!(table.take(Queue::Send, places[1], Held::default).is_none());
-        // The first gives up: the second is told.
+        // The first leaves the line: the second is woken.
         table.leave(Queue::Send, places[0].unwrap()).settle();
         assert_eq!(woken(&told[1]), 1);
         let (second, _) = table.take(Queue::Send, places[1], Held::default).unwrap();
@@ -387,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn when_entries_are_lost_everybody_is_told() {
+    fn when_entries_are_lost_all_tasks_are_woken() {
         let mut table: Table<Held> = Table::new(1, 0);
         let (ticket, _) = table.take(Queue::Send, None, Held::default).unwrap();
         let ((told, waker), (lined_up, other)) = (count(), count());

@@ -1,4 +1,4 @@
-//! The requests of a queue pair, a method each.
+//! A queue pair's methods for requests that are futures, one for each kind.
 
 use remora_nic::queue::{MAX_MESSAGE, SendOp};
 
@@ -12,8 +12,7 @@ use crate::slice::MemorySlice;
 /// Bytes of a word that atomics work on.
 const WORD: usize = 8;
 
-/// Requests as futures: see [`crate::request`]. What is wrong with one before it is posted, its
-/// future tells.
+/// Requests as futures: see [`crate::request`]. If a request cannot be posted, its future says why.
 impl QueuePair {
     /// RDMA READ: fetches all of `from` to the beginning of `into`.
     pub fn read(&self, into: impl Into<MemorySlice>, from: Remote) -> Request {
@@ -29,8 +28,8 @@ impl QueuePair {
         self.write_with(from.into(), to, None)
     }
 
-    /// RDMA WRITE WITH IMMEDIATE: as [`QueuePair::write`]; besides, it ends a [`QueuePair::recv`]
-    /// of the peer, whose completion has `imm`.
+    /// RDMA WRITE WITH IMMEDIATE: as [`QueuePair::write`], and ends a [`QueuePair::recv`] of the
+    /// peer, whose completion has `imm`.
     pub fn write_imm<'a>(&self, from: impl Into<Source<'a>>, to: Remote, imm: u32) -> Request {
         self.write_with(from.into(), to, Some(imm))
     }
@@ -40,7 +39,7 @@ impl QueuePair {
         self.ask(Some(SendOp::Write { to: to.into(), imm }), from, refused)
     }
 
-    /// SEND: a message, which ends a [`QueuePair::recv`] of the peer.
+    /// SEND: sends a message, which ends a [`QueuePair::recv`] of the peer.
     pub fn send<'a>(&self, message: impl Into<Source<'a>>) -> Request {
         self.ask(Some(SendOp::Send { imm: None, to: None }), message.into(), None)
     }
@@ -50,9 +49,9 @@ impl QueuePair {
         self.ask(Some(SendOp::Send { imm: Some(imm), to: None }), message.into(), None)
     }
 
-    /// Receives the peer's next message at the beginning of `into`; the completion says how long it
-    /// is ([`len`]), and has its [immediate], if it has one. Receive requests are filled in the
-    /// order in which they were posted.
+    /// Receives the peer's next message at the beginning of `into`. The completion says how long
+    /// the message is ([`len`]), and has its [immediate] data if it has any. Receive requests are
+    /// filled in the order in which they were posted.
     ///
     /// [`len`]: remora_nic::queue::Completion::len
     /// [immediate]: remora_nic::queue::Completion::imm
@@ -60,15 +59,15 @@ impl QueuePair {
         self.ask(None, into.into().into(), None)
     }
 
-    /// Replaces the 64-bit word at the beginning of `at` by `swap` if it equals `compare`; returns
-    /// the word before. Words are in the byte order of the peer, and lie at addresses that are
-    /// multiples of 8.
+    /// Replaces the 64-bit word at the beginning of `at` by `swap` if it equals `compare`; the
+    /// result is the word as it was before. Words are in the byte order of the peer, and lie at
+    /// addresses that are multiples of 8.
     pub fn compare_swap(&self, at: Remote, compare: u64, swap: u64) -> Request<u64> {
         self.atomic(at, SendOp::CompareSwap { at: at.into(), compare, swap })
     }
 
-    /// Adds to the 64-bit word at the beginning of `at`, modulo 2^64; returns the word before. Of
-    /// words, see [`QueuePair::compare_swap`].
+    /// Adds to the 64-bit word at the beginning of `at`, modulo 2^64; the result is the word as it
+    /// was before. [`QueuePair::compare_swap`] says how words lie.
     pub fn fetch_add(&self, at: Remote, add: u64) -> Request<u64> {
         self.atomic(at, SendOp::FetchAdd { at: at.into(), add })
     }
@@ -89,17 +88,17 @@ impl QueuePair {
         Request::new(self, Work { op, data, more: None, is_atomic: false }, refused)
     }
 
-    /// Receives the description of the peer's memory, into `into`.
+    /// Receives a message into `into` that describes memory of the peer.
     pub(crate) fn recv_remote_into(&self, into: MemorySlice) -> Request<Remote> {
         self.ask(None, (&into).into(), None).into_memory(into)
     }
 
-    /// A request that failed before it was made.
+    /// A request that fails with `error`, and is not posted.
     pub(crate) fn refused<T: Outcome>(&self, error: RequestError) -> Request<T> {
         self.ask(None, Source::from(&[]), Some(error))
     }
 
-    /// The word of a slot, for what an atomic brings back.
+    /// The word of a slot, which takes the result of an atomic.
     pub(super) fn result_word(
         &self,
         requests: &Requests,
@@ -118,7 +117,7 @@ impl QueuePair {
     }
 }
 
-/// Is there room for as many bytes?
+/// The error, if `len` bytes do not fit into `room`.
 fn check(len: u64, room: u64) -> Option<RequestError> {
     (len > room).then_some(RequestError::NoRoom { len, room })
 }

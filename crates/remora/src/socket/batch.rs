@@ -11,8 +11,8 @@ use super::control::Received;
 use super::failure::is_icmp_error;
 use super::sys::{self, SLOTS_MAX, Slot};
 
-/// Room for what one slot receives: the longest UDP payload, or many datagrams of one sender that
-/// the kernel put into one piece (`UDP_GRO`).
+/// Bytes that one slot receives at most: the longest UDP payload, or many datagrams of one sender
+/// that the kernel has put into one piece (`UDP_GRO`).
 const SLOT_LEN: usize = 65_536;
 
 /// A reusable set of buffers that [`super::Socket::recv`] fills with datagrams.
@@ -29,19 +29,19 @@ pub struct RecvBatch {
     counters: RecvCounters,
 }
 
-/// What went wrong, or was missed, on the way in. All count from the start.
+/// What went wrong, or was lost, on the way in. All count from the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecvCounters {
-    /// Datagrams that the kernel dropped because the socket's buffer was full. The kernel says so
-    /// beside the next datagram that does arrive; this is its count modulo 2^32.
+    /// Datagrams that the kernel dropped because the socket's buffer was full. The kernel tells the
+    /// count, modulo 2^32, beside the next datagram that arrives.
     pub overflowed: u32,
-    /// Pieces dropped because they did not fit a buffer.
+    /// Pieces dropped because they were longer than a slot.
     pub truncated: u64,
     /// Errors of earlier sends that the kernel reported here (a peer's port is closed, say).
     pub icmp_errors: u64,
 }
 
-/// What is known of the bytes in a slot.
+/// What the kernel said of the bytes in a slot.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     from: SocketAddr,
@@ -59,8 +59,8 @@ const NO_HEAD: Head = Head {
 };
 
 impl RecvBatch {
-    /// Buffers for `slots` pieces of 64 KB, at least 1 and at most 16. Four keep a busy receiver
-    /// within a second-level cache.
+    /// Buffers for `slots` pieces of 64 KB, at least 1 and at most 16. With four, a busy receiver
+    /// stays within a second-level cache.
     pub fn new(slots: usize) -> RecvBatch {
         let slots = slots.clamp(1, SLOTS_MAX);
         RecvBatch {
@@ -92,7 +92,7 @@ impl RecvBatch {
 
     /// How many datagrams there are.
     pub fn len(&self) -> usize {
-        // Most are no longer than a segment, and a division takes its time.
+        // Most pieces are one datagram, and a division takes time.
         let datagrams = |h: &Head| if h.len <= h.segment { 1 } else { h.len.div_ceil(h.segment) };
         self.heads[..self.used].iter().filter(|h| h.len > 0).map(datagrams).sum()
     }
@@ -121,9 +121,9 @@ impl RecvBatch {
         Ok(self.len())
     }
 
-    /// Offers more slots while all are filled, time after time. A second slot costs a second look
-    /// into the socket, 0.3 µs in vain for a lone datagram, which is why a quiet socket is offered
-    /// one.
+    /// Doubles the slots to offer each time that all were filled twice in a row. A quiet socket is
+    /// offered one: a second slot makes the kernel look into the socket a second time, which wastes
+    /// 0.3 µs if only one datagram waits.
     fn want_next(&mut self, filled: usize) {
         let full = filled == self.wanted;
         let more = full && self.full;
@@ -131,8 +131,8 @@ impl RecvBatch {
         self.wanted = if more { (2 * filled).min(self.slots.len()) } else { filled.max(1) };
     }
 
-    /// Fills slots. An error that an earlier send left behind hides the datagrams that wait, so it
-    /// is taken and counted, and the call repeated.
+    /// Fills slots. An error that an earlier send left on the socket comes before the datagrams
+    /// that wait, so it is counted, and the call is repeated.
     #[inline(always)]
     fn fetch(&mut self, fd: BorrowedFd) -> io::Result<usize> {
         const TRIES: usize = 16;

@@ -19,18 +19,18 @@ pub enum BindError {
          address of this machine, or an interface"
     )]
     Unspecified {
-        /// What was asked for.
+        /// The address that was asked for.
         addr: IpAddr,
     },
     /// Port 0.
     #[error("cannot bind a card to UDP port 0: peers must know the port; RoCE v2 uses 4791")]
     NoPort,
-    /// Something else has the port.
+    /// The port is taken.
     #[error("cannot bind to UDP {addr}: the port is held by {holder}; {}", holder.advice())]
     InUse {
-        /// What was asked for.
+        /// The address and port that were asked for.
         addr: SocketAddr,
-        /// Who has it.
+        /// What holds the port.
         holder: Holder,
     },
     /// Every loopback address that was tried is taken.
@@ -43,7 +43,7 @@ pub enum BindError {
         port: u16,
         /// How many addresses were tried.
         tries: u32,
-        /// Who has the first of them.
+        /// What holds the port on the first of them.
         holder: Holder,
     },
     /// The system refused, for another reason.
@@ -52,7 +52,7 @@ pub enum BindError {
          lists them)"
     )]
     Refused {
-        /// What was asked for.
+        /// The address and port that were asked for.
         addr: SocketAddr,
         /// The system's reason.
         source: io::Error,
@@ -60,17 +60,17 @@ pub enum BindError {
     /// The socket was bound, but an option that correct packets need was refused.
     #[error("cannot prepare the UDP socket on {addr}: {source}; Linux 4.5 or later is needed")]
     Options {
-        /// What was asked for.
+        /// The address that was asked for.
         addr: IpAddr,
         /// The system's reason.
         source: io::Error,
     },
 }
 
-/// Who holds a UDP port.
+/// What holds a UDP port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Holder {
-    /// A process that we can see.
+    /// A process that this user can see.
     Process {
         /// Its id.
         pid: u32,
@@ -81,16 +81,16 @@ pub enum Holder {
     RdmaRxe,
     /// The kernel itself, or a process of another user or container.
     Hidden,
-    /// Nobody, a moment later.
-    Nobody,
+    /// Nothing any more, a moment after the port was found taken.
+    Gone,
 }
 
 impl Holder {
-    /// Looks through `/proc`, which is slow and done for an error message only.
+    /// Looks through `/proc`. This is slow, and done for an error message only.
     fn of(addr: SocketAddr) -> Holder {
         let table = if addr.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
         let Some(inode) = fs::read_to_string(table).ok().and_then(|t| find_inode(&t, addr)) else {
-            return Holder::Nobody;
+            return Holder::Gone;
         };
         match find_process(inode) {
             Some((pid, name)) => Holder::Process { pid, name },
@@ -111,7 +111,7 @@ impl Holder {
                 "look as root (`ss -ulpn`), bind to another address, or use another network \
                  namespace"
             }
-            Holder::Nobody => "try again",
+            Holder::Gone => "try again",
         }
     }
 }
@@ -122,7 +122,7 @@ impl fmt::Display for Holder {
             Holder::Process { pid, name } => write!(f, "process {pid} ({name})"),
             Holder::RdmaRxe => f.write_str("the kernel's software RDMA card (rdma_rxe)"),
             Holder::Hidden => f.write_str("the kernel or a process of another user"),
-            Holder::Nobody => f.write_str("something that has just gone"),
+            Holder::Gone => f.write_str("something that has just gone"),
         }
     }
 }
@@ -141,7 +141,7 @@ pub(super) fn open(addr: SocketAddr) -> Result<UdpSocket, BindError> {
     })
 }
 
-/// Binds a plain socket that other sockets may share the address with, for multicast.
+/// Binds a plain socket that shares its address with other sockets, for multicast.
 pub(super) fn open_shared(addr: SocketAddr) -> io::Result<UdpSocket> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -169,8 +169,8 @@ pub(super) fn first_free_loopback(port: u16) -> Result<(UdpSocket, IpAddr), Bind
     Err(BindError::LoopbackFull { port, tries: LOOPBACK_TRIES, holder })
 }
 
-/// The inode of the socket that `table` (`/proc/net/udp`) shows on the port of `addr`, at this
-/// address or at all of them.
+/// The inode of the socket that `table` (`/proc/net/udp`) lists on the port of `addr`, at that
+/// address or at all addresses.
 fn find_inode(table: &str, addr: SocketAddr) -> Option<u64> {
     table.lines().skip(1).find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -191,7 +191,7 @@ fn proc_form(ip: IpAddr) -> String {
     words.map(|word| format!("{word:08X}")).collect()
 }
 
-/// The process that has the socket with this inode open, if we may look.
+/// The process that has the socket with this inode open, if this user may see it.
 fn find_process(inode: u64) -> Option<(u32, String)> {
     let link = format!("socket:[{inode}]");
     for entry in fs::read_dir("/proc").ok()?.flatten() {

@@ -25,9 +25,10 @@ pub(super) struct Control {
 pub(super) struct Received {
     /// Traffic class, ECN bits included.
     pub(super) tos: u8,
-    /// Length of all but the last of the datagrams that came as one; 0: it is only one.
+    /// Length of each datagram but the last, if several came as one piece; 0 if only one came.
     pub(super) segment: usize,
-    /// Datagrams that found the socket's buffer full since it was opened, if the kernel said.
+    /// Datagrams that have found the socket's buffer full since it was opened, if the kernel said
+    /// so.
     pub(super) overflow: Option<u32>,
 }
 
@@ -40,7 +41,7 @@ impl Control {
         &self.bytes[..self.len]
     }
 
-    /// Room for the kernel to write to; say with [`Control::set_len`] how much it wrote.
+    /// Room for the kernel to write to. [`Control::set_len`] takes how much it wrote.
     pub(super) fn room(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

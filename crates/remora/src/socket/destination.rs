@@ -1,4 +1,4 @@
-//! Where datagrams go, and what they need beside their bytes.
+//! Where datagrams go: address, traffic class and time to live.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ pub struct Destination {
     pub addr: IpAddr,
     /// Traffic class, ECN bits included.
     pub tos: u8,
-    /// Time to live; 0 stands for the usual one.
+    /// Time to live; 0 stands for 64, the usual one.
     pub hop_limit: u8,
 }
 

@@ -1,4 +1,4 @@
-//! What errors of a socket mean.
+//! What a socket's errors mean for the sender and the receiver.
 
 use std::io;
 
@@ -14,14 +14,15 @@ pub enum SendFailure {
     NoSegmentation,
     /// A datagram is longer than the path allows.
     TooLong,
-    /// An error that an *earlier* packet met, reported now; nothing was sent. Send the same again.
+    /// The error of an *earlier* packet, reported now; nothing was sent. Send the same again.
     Stale,
     /// The peer cannot be reached from here.
     Unreachable,
 }
 
 impl SendFailure {
-    /// Sorts an error of [`Socket::send`](super::Socket::send) of one datagram, or of a group of them.
+    /// Sorts an error of [`Socket::send`](super::Socket::send); `group` says that the call was to
+    /// send more than one datagram.
     pub fn of(error: &io::Error, group: bool) -> SendFailure {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => SendFailure::Full,
@@ -34,7 +35,7 @@ impl SendFailure {
     }
 }
 
-/// Is this an error that arrived by ICMP, and not one of the call itself?
+/// Did this error arrive by ICMP, and not come from the call itself?
 pub(super) fn is_icmp_error(error: &io::Error) -> bool {
     let icmp = [
         libc::ECONNREFUSED,

@@ -1,9 +1,12 @@
 //! One unprivileged UDP socket that carries RoCE v2.
 //!
-//! The socket is never connected and never lets IP fragment, because then (and only then) Linux
-//! sends IPv4 packets with an identification that can be known beforehand, which the invariant CRC
-//! covers: 0 for a single datagram, and *i* for the *i*-th of those sent by one call with
-//! `UDP_SEGMENT`. Both directions move many datagrams a call, where the kernel can.
+//! The socket is never connected and never lets IP fragment. Then, and only then, the IPv4
+//! identification of a packet, which the invariant CRC covers, is known before Linux sends it: 0
+//! for a single datagram, and *i* for the *i*-th datagram of one call with `UDP_SEGMENT`. Both
+//! directions move many datagrams in one call, if the kernel can.
+//!
+//! `sys.rs` has the system calls, `batch.rs` what arrives, `segmentation.rs` the groups that leave
+//! together.
 
 mod batch;
 mod bind;
@@ -38,13 +41,14 @@ use usual::Usual;
 pub struct Config {
     /// UDP port, here and at every peer. Real cards listen only on 4791.
     pub port: u16,
-    /// Wanted room for datagrams that wait to be sent or received, in bytes, each.
+    /// Bytes of room to ask the system for, each for datagrams that wait to be sent and to be
+    /// received.
     pub buffer: usize,
-    /// Traffic class of most packets, ECN bits included. It may differ from packet to packet, but
-    /// that costs a note to the kernel beside each packet.
+    /// Traffic class of most packets, ECN bits included. A packet with another class needs a
+    /// control message to the kernel beside its bytes.
     pub tos: u8,
-    /// Be told the traffic class of each packet that arrives, congestion marks included; else it
-    /// reads as zero. It costs 0.1 µs a call.
+    /// Whether the kernel tells the traffic class of each packet that arrives, congestion marks
+    /// included; otherwise it reads as zero. It costs 0.1 µs a call.
     pub marks: bool,
 }
 
@@ -74,12 +78,18 @@ pub struct Socket {
 
 impl Socket {
     /// Binds to `addr`, which must be an address of this machine, not the unspecified one: a peer
-    /// checks that packets come from the address it connected to.
+    /// checks that packets come from the address that it has connected to.
+    ///
+    /// # Errors
+    /// See [`BindError`].
     pub fn bind(addr: IpAddr, config: Config) -> Result<Socket, BindError> {
         Socket::bind_scoped(addr, 0, config)
     }
 
     /// As [`Socket::bind`], for a link-local IPv6 address of interface `scope_id`.
+    ///
+    /// # Errors
+    /// See [`BindError`].
     pub fn bind_scoped(addr: IpAddr, scope_id: u32, config: Config) -> Result<Socket, BindError> {
         let addr = addr.to_canonical();
         if addr.is_unspecified() {
@@ -92,6 +102,9 @@ impl Socket {
 
     /// Binds to the first free address of 127.0.0.1, 127.0.0.2, … so that each process of a machine
     /// can have a card of its own.
+    ///
+    /// # Errors
+    /// See [`BindError`].
     pub fn bind_loopback(config: Config) -> Result<Socket, BindError> {
         let (udp, addr) = bind::first_free_loopback(config.port)?;
         Socket::prepare(udp, addr, 0, config)
@@ -128,10 +141,10 @@ impl Socket {
         })
     }
 
-    /// A socket that gets what is sent to a multicast group, on the interface of this one.
+    /// A socket that receives the datagrams to a multicast group, on the interface of this socket.
     ///
     /// # Errors
-    /// The address is no group's, or the system lets nobody join (more).
+    /// The address is not a group's, or the system allows no (further) membership.
     pub fn join(&self, group: IpAddr) -> io::Result<Socket> {
         let udp = bind::open_shared(socket_addr(group, self.scope_id, self.port))?;
         match (group, self.addr) {
@@ -174,39 +187,45 @@ impl Socket {
     }
 
     /// How many bytes may wait to be received, as granted by the kernel. It counts its own
-    /// bookkeeping too, so small datagrams fill it sooner.
+    /// bookkeeping too, so small datagrams fill the buffer sooner.
+    ///
+    /// # Errors
+    /// Those of `getsockopt`.
     pub fn recv_buffer(&self) -> io::Result<usize> {
         granted_buffer(self.as_fd(), libc::SO_RCVBUF)
     }
 
     /// How many bytes may wait to be sent, as granted by the kernel.
+    ///
+    /// # Errors
+    /// Those of `getsockopt`.
     pub fn send_buffer(&self) -> io::Result<usize> {
         granted_buffer(self.as_fd(), libc::SO_SNDBUF)
     }
 
-    /// What waits in the socket of a peer, if that is on this machine.
+    /// The bytes that wait in the socket of a peer, if that is on this machine.
     pub(crate) fn queue_of(&mut self, peer: IpAddr) -> Option<ReceiveQueue> {
         let from = socket_addr(self.addr, self.scope_id, self.port);
         let to = socket_addr(peer.to_canonical(), self.scope_id, self.port);
         self.diagnosis.receive_queue(from, to)
     }
 
-    /// Replaces what is in `batch` by the datagrams that wait, and returns how many there are: 0 if
-    /// none wait, or if `batch` had room for fewer bytes than one of them.
+    /// Replaces the datagrams in `batch` by those that wait, and returns how many there are: 0 if
+    /// none wait, or if none could be kept whole.
     ///
     /// # Errors
-    /// Only those that mean the socket itself is unusable.
+    /// The socket itself is unusable.
     #[inline(always)]
     pub fn recv(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.fill(self.as_fd(), self.addr)
     }
 
     /// Sends `bytes` as datagrams of `segment` bytes, the last of which may be shorter; at most
-    /// [`SEGMENTS_MAX`] of them and [`GROUP_MAX`] bytes. More than one need
+    /// [`SEGMENTS_MAX`] of them and [`GROUP_MAX`] bytes. More than one datagram needs
     /// [`Socket::segmentation`].
     ///
     /// # Errors
-    /// Those of `sendmsg`. [`io::ErrorKind::WouldBlock`]: there is no room, try again when the
+    /// Those of `sendmsg`. After [`io::ErrorKind::WouldBlock`] there is no room: try again when the
     /// descriptor is writable. [`SendFailure`] sorts the others.
     pub fn send(&mut self, to: Destination, segment: usize, bytes: &[u8]) -> io::Result<()> {
         let v6 = self.addr.is_ipv6();
@@ -214,7 +233,7 @@ impl Socket {
         let fd = self.udp.as_fd();
         let hops = if to.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { to.hop_limit };
         let hop_limit = match to.addr.is_multicast() {
-            // To groups another option applies.
+            // The option of `self.hop_limit` does not apply to multicast.
             true => (hops != DEFAULT_HOP_LIMIT).then_some(hops.into()),
             false => self.hop_limit.note(fd, hops.into())?,
         };
@@ -235,7 +254,7 @@ impl AsFd for Socket {
     }
 }
 
-/// `scope_id` is used for link-local and multicast IPv6 addresses only.
+/// A socket address; `scope_id` is used for link-local and multicast IPv6 addresses only.
 fn socket_addr(addr: IpAddr, scope_id: u32, port: u16) -> SocketAddr {
     match addr {
         IpAddr::V4(_) => SocketAddr::new(addr, port),
@@ -247,7 +266,8 @@ fn socket_addr(addr: IpAddr, scope_id: u32, port: u16) -> SocketAddr {
     }
 }
 
-/// Sets what correct packets need, and says whether the kernel offers segmentation and coalescing.
+/// Sets the options that correct packets need; returns whether the kernel offers segmentation and
+/// coalescing.
 fn set_options(udp: &UdpSocket, v6: bool, config: &Config) -> io::Result<(bool, bool)> {
     udp.set_nonblocking(true)?;
     let fd = udp.as_fd();
@@ -263,7 +283,7 @@ fn set_options(udp: &UdpSocket, v6: bool, config: &Config) -> io::Result<(bool, 
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, config.marks.into())?;
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, config.tos.into())?;
     }
-    // Only a count is lost where this is unknown.
+    // A kernel without this option only does not count overflows.
     let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
     set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.buffer)?;
     set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.buffer)?;
@@ -272,14 +292,14 @@ fn set_options(udp: &UdpSocket, v6: bool, config: &Config) -> io::Result<(bool, 
     Ok((segmentation, coalescing))
 }
 
-/// Asks for `bytes` of buffer: past the system's limit if we may, else as much as it allows.
+/// Asks for `bytes` of buffer: beyond the system's limit if this process may, else up to the limit.
 fn set_buffer(fd: BorrowedFd, force: c_int, usual: c_int, bytes: usize) -> io::Result<()> {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2);
     sys::set_option(fd, libc::SOL_SOCKET, force, bytes)
         .or_else(|_| sys::set_option(fd, libc::SOL_SOCKET, usual, bytes))
 }
 
-/// The kernel doubles what was asked for, to pay for its bookkeeping.
+/// The size of a buffer. The kernel doubles the size that it was asked for, for its bookkeeping.
 fn granted_buffer(fd: BorrowedFd, name: c_int) -> io::Result<usize> {
     sys::option(fd, libc::SOL_SOCKET, name).map(|doubled| usize::try_from(doubled / 2).unwrap_or(0))
 }

@@ -1,5 +1,5 @@
-//! How full the socket of another process of this machine is: the kernel tells anybody, as it does
-//! `ss` (`NETLINK_SOCK_DIAG`, see sock_diag(7)).
+//! How full the socket of another process on this machine is. The kernel tells any process, as it
+//! tells `ss` (`NETLINK_SOCK_DIAG`, see sock_diag(7)).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -8,33 +8,34 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-/// A kind of request: a socket by its addresses (`linux/sock_diag.h`).
+/// The kind of a request for a socket by its addresses (`linux/sock_diag.h`).
 const BY_FAMILY: u16 = 20;
-/// A flag of a request: that it is one (`linux/netlink.h`).
+/// The flag that marks a request (`linux/netlink.h`).
 const REQUEST: u16 = 1;
-/// What else to tell: memory, as numbers (`linux/inet_diag.h`).
+/// The attribute with the socket's memory (`linux/inet_diag.h`).
 const MEMORY: u8 = 7;
 /// Bytes of a netlink header, and of an `inet_diag_msg`.
 const HEADER: usize = 16;
 const MESSAGE: usize = 72;
 
-/// What waits in a socket to be received, in bytes as the kernel counts them: with its bookkeeping.
+/// The bytes that wait in a socket to be received. The kernel counts its bookkeeping too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ReceiveQueue {
     pub(crate) waiting: u32,
-    /// How much it may be.
+    /// How many bytes may wait.
     pub(crate) room: u32,
 }
 
-/// Asks the kernel.
+/// Asks the kernel about sockets.
 #[derive(Debug, Default)]
 pub(crate) struct Diagnosis {
     netlink: Option<OwnedFd>,
 }
 
 impl Diagnosis {
-    /// The receive queue of the UDP socket here that gets what `from` sends to `to`. `None` if it
-    /// is not on this machine, in this network namespace; or if the kernel does not tell.
+    /// The receive queue of the UDP socket that gets the datagrams from `from` to `to`. `None` if
+    /// that socket is not in this network namespace of this machine, or if the kernel does not
+    /// tell.
     pub(crate) fn receive_queue(
         &mut self,
         from: SocketAddr,
@@ -47,7 +48,7 @@ impl Diagnosis {
         }
         let netlink = self.netlink.as_ref()?;
         send(netlink, &request(from, to), SendFlags::empty()).ok()?;
-        // The answer is there before the request returns.
+        // The kernel has answered before `send` returns.
         let mut answer = [0; 512];
         let (len, _) = recv(netlink, &mut answer[..], RecvFlags::DONTWAIT).ok()?;
         read(answer.get(..len)?)
@@ -67,19 +68,19 @@ fn request(from: SocketAddr, to: SocketAddr) -> [u8; 72] {
     put(&REQUEST.to_ne_bytes());
     put(&[0; 8]);
     put(&[family.as_raw() as u8, libc::IPPROTO_UDP as u8, 1 << (MEMORY - 1), 0]);
-    // In any state.
+    // Sockets in any state.
     put(&u32::MAX.to_ne_bytes());
     put(&from.port().to_be_bytes());
     put(&to.port().to_be_bytes());
     put(&octets(from.ip()));
     put(&octets(to.ip()));
-    // On any interface, and of any cookie.
+    // On any interface, with any cookie.
     put(&[0; 4]);
     put(&[0xFF; 8]);
     out
 }
 
-/// An address in 16 bytes, of which IPv4 takes the first.
+/// An address in 16 bytes, of which IPv4 takes the first four.
 fn octets(addr: IpAddr) -> [u8; 16] {
     match addr {
         IpAddr::V4(v4) => {
@@ -101,8 +102,8 @@ fn read(answer: &[u8]) -> Option<ReceiveQueue> {
     loop {
         let (len, kind) = (usize::from(short(at)?), short(at + 2)?);
         if kind == u16::from(MEMORY) {
-            // Not the queue that the message itself tells: some of what was taken from that still
-            // counts against the room.
+            // The message itself has the queue's length too, but without bytes that were received
+            // and still count against the room.
             return Some(ReceiveQueue { waiting: word(at + 4)?, room: word(at + 8)? });
         }
         at += len.max(4).next_multiple_of(4);
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_in_a_socket_is_known_to_all() {
+    fn the_queue_of_another_socket_is_known() {
         for own in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(to) = UdpSocket::bind(own) else { continue };
             let from = UdpSocket::bind(own).unwrap();
@@ -132,7 +133,7 @@ mod tests {
             to.recv(&mut [0; 1000]).unwrap();
             assert_eq!(diagnosis.receive_queue(a, b), Some(empty));
             drop(to);
-            assert_eq!(diagnosis.receive_queue(a, b), None, "nobody is there");
+            assert_eq!(diagnosis.receive_queue(a, b), None, "the socket is closed");
         }
     }
 

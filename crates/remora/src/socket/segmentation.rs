@@ -1,6 +1,6 @@
-//! Segmentation offload: packets that follow each other to one peer, of one length, leave by one
-//! system call (`UDP_SEGMENT`), and the kernel or the network device cuts them apart. The last of
-//! such a group may be shorter.
+//! Segmentation offload: successive packets of one length to one peer leave as a group, by one
+//! system call (`UDP_SEGMENT`), and the kernel or the network device cuts them apart. The last
+//! packet of a group may be shorter.
 
 use std::net::IpAddr;
 
@@ -9,12 +9,13 @@ use remora_nic::wire::icrc::Flow;
 
 use super::destination::Destination;
 
-/// The most datagrams that one [`Socket::send`](super::Socket::send) carries (the kernel's `UDP_MAX_SEGMENTS`).
+/// The most datagrams that one [`Socket::send`](super::Socket::send) carries (the kernel's
+/// `UDP_MAX_SEGMENTS`).
 pub const SEGMENTS_MAX: usize = 64;
 /// The most bytes that one [`Socket::send`](super::Socket::send) carries, for IPv4 and IPv6 alike.
 pub const GROUP_MAX: usize = 65_000;
 
-/// Packets that are sent by one call.
+/// Packets that one system call sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     pub(crate) to: Destination,
@@ -22,20 +23,20 @@ pub(crate) struct Group {
     /// Length of every packet but the last.
     pub(crate) segment: usize,
     pub(crate) packets: usize,
-    /// Where it begins in the staging buffer, and how many bytes it has there.
+    /// Where the group begins in the staging buffer, and how many bytes it has there.
     pub(crate) start: usize,
     pub(crate) len: usize,
-    /// The batch's packets `first..end` were staged, but for those whose memory failed.
+    /// The batch's packets `first..end` are staged, except those whose memory could not be read.
     pub(crate) first: usize,
     pub(crate) end: usize,
     pub(crate) stale: u32,
-    /// What its unreliable packets take of the peer's socket.
+    /// Bytes that its unreliable packets take in the peer's socket.
     pub(crate) room: u64,
 }
 
 impl Group {
-    /// A group of no packets yet: `packet`, number `first` of its batch, is to begin it, at
-    /// `start` in the staging buffer. It leaves from the socket's address and port.
+    /// A group without packets yet. `packet`, number `first` of its batch, is to begin it, at
+    /// `start` in the staging buffer. It will leave from the address and port `from`.
     #[inline]
     pub(crate) fn open(
         packet: &Transmit,
@@ -50,49 +51,50 @@ impl Group {
         Group { to, flow, segment, packets, start, len, first, end: first, stale, room }
     }
 
-    /// May this packet of `len` bytes follow?
+    /// May this packet of `len` bytes be the next of the group?
     #[inline]
     pub(crate) fn accepts(&self, packet: &Transmit, len: usize, packets_max: usize) -> bool {
         let unbroken = self.len == self.packets * self.segment;
         let follows = || unbroken && len <= self.segment && self.packets < packets_max;
-        // One that was left out before it may have opened the group.
+        // The packet that opened the group may have been left out; its peer still counts.
         let same_peer = self.end == self.first || Destination::of(packet) == self.to;
         same_peer && (self.packets == 0 || follows()) && self.len + len <= GROUP_MAX
     }
 }
 
-/// What is known of whether groups may leave.
+/// Whether packets may leave as groups.
 #[derive(Debug)]
 pub(crate) struct Segmentation {
     /// Does the network device cut groups?
     cuts: bool,
-    /// Packets of the batch before this one go singly, because the route took no group of them.
+    /// Packets of the batch before this one leave one by one, since their route took no group.
     single_until: usize,
 }
 
 impl Segmentation {
-    /// Nothing has been refused.
+    /// No group has been refused yet.
     pub(crate) fn new() -> Segmentation {
         Segmentation { cuts: true, single_until: 0 }
     }
 
-    /// How many packets a group may have that begins with packet `first` of the batch.
+    /// How many packets a group may have that begins with packet `first` of the batch. `offered`
+    /// says that the kernel offers segmentation.
     #[inline]
     pub(crate) fn packets_max(&self, first: usize, offered: bool) -> usize {
         if self.cuts && offered && first >= self.single_until { SEGMENTS_MAX } else { 1 }
     }
 
-    /// The network device cuts no groups.
+    /// Notes that the network device cuts no groups.
     pub(crate) fn stop(&mut self) {
         self.cuts = false;
     }
 
-    /// The route took no group of the batch's packets before `end`.
+    /// Notes that the route took no group of the batch's packets before `end`.
     pub(crate) fn single_until(&mut self, end: usize) {
         self.single_until = end;
     }
 
-    /// Another batch begins.
+    /// Notes that another batch begins.
     #[inline]
     pub(crate) fn next_batch(&mut self) {
         self.single_until = 0;

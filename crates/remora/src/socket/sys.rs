@@ -1,7 +1,7 @@
 //! The system calls of a UDP socket that the standard library lacks.
 //!
-//! Those on the path of every packet go past the C library's wrappers, which are places where a
-//! thread can be cancelled and prepare for that, some 15 ns each.
+//! The calls on the path of every packet bypass the C library's wrappers: a thread can be cancelled
+//! in a wrapper, and to prepare for that takes some 15 ns each time.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -34,7 +34,8 @@ pub(super) fn set_option(
 pub(super) fn option(fd: BorrowedFd, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, the size of `value`.
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `value`; both live
+    // through the call.
     let rc = unsafe {
         let value = (&raw mut value).cast::<c_void>();
         libc::getsockopt(fd.as_raw_fd(), level, name, value, &mut len)
@@ -58,8 +59,8 @@ impl RawAddr {
     };
 
     fn family(&self) -> c_int {
-        // SAFETY: every byte of the union is always initialised (each starts as EMPTY), and the
-        // family lies at the same place in both forms.
+        // SAFETY: every byte of the union is always initialised (each value starts as EMPTY), and
+        // the family lies at the same place in both forms.
         c_int::from(unsafe { self.v4.sin_family })
     }
 
@@ -153,7 +154,7 @@ pub(super) fn send(
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_ptr().cast_mut().cast();
     msg.msg_controllen = control.len() as _;
-    // SAFETY: every pointer in `msg` is to something that lives through the call, with its length
+    // SAFETY: each pointer in `msg` points to a value that lives through the call, with its length
     // beside it; `sendmsg` only reads them.
     let sent = unsafe {
         libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const msg, libc::MSG_NOSIGNAL)
@@ -177,8 +178,8 @@ impl Slot {
         Slot { from: RawAddr::EMPTY, control: Control::new(), len: 0, truncated: false };
 }
 
-/// Fetches the datagrams that wait, one for each slot at most, the bytes of slot `i` into piece `i`
-/// of `bytes`, which are `slot_len` long. Never blocks. Returns how many slots were filled.
+/// Fetches the datagrams that wait, one for each slot at most. Those of slot `i` go to piece `i` of
+/// `bytes`; pieces are `slot_len` long. Never blocks. Returns how many slots were filled.
 pub(super) fn receive_batch(
     fd: BorrowedFd,
     slots: &mut [Slot],
@@ -216,7 +217,7 @@ pub(super) fn receive_batch(
     Ok(got)
 }
 
-/// As [`receive_batch`], for one datagram: the shorter system call. Returns whether there was one.
+/// As [`receive_batch`], for one datagram, by a shorter system call. Returns whether there was one.
 #[inline(always)]
 pub(super) fn receive_one(fd: BorrowedFd, slot: &mut Slot, bytes: &mut [u8]) -> io::Result<bool> {
     let mut iov = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

@@ -1,13 +1,13 @@
 use super::*;
 
-/// Not the port of RoCE, so that a card that runs on this machine is not met.
+/// Not the port of RoCE, so that the tests do not meet a card that runs on this machine.
 const CONFIG: Config = Config { port: 47_911, buffer: 1 << 20, tos: 0, marks: true };
 
 fn to(socket: &Socket, tos: u8) -> Destination {
     Destination { addr: socket.addr(), tos, hop_limit: 0 }
 }
 
-/// What arrives until `wanted` datagrams did: sender, traffic class, bytes.
+/// Receives until `wanted` datagrams have come: sender, traffic class, bytes.
 fn receive(socket: &Socket, wanted: usize) -> Vec<(SocketAddr, u8, Vec<u8>)> {
     let mut batch = RecvBatch::new(2);
     let mut got = Vec::new();
@@ -23,7 +23,7 @@ fn receive(socket: &Socket, wanted: usize) -> Vec<(SocketAddr, u8, Vec<u8>)> {
     got
 }
 
-/// Groups from one socket to another, or to itself.
+/// Sends groups from one socket to another, or to itself.
 fn exchange(from: &mut Socket, peer: Option<&Socket>) {
     let sizes = [
         (0x6a, 4148_usize, 14 * 4148 + 100_usize),
@@ -64,7 +64,7 @@ fn over_ipv6() {
     }
 }
 
-/// As peers send over IPv6.
+/// RoCE peers send without a UDP checksum over IPv6.
 #[test]
 fn without_a_udp_checksum_over_ipv6() {
     let config = Config { port: 47_913, ..CONFIG };
@@ -75,7 +75,7 @@ fn without_a_udp_checksum_over_ipv6() {
     let peer = UdpSocket::bind("[::1]:0").unwrap();
     sys::set_option(peer.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1).unwrap();
     peer.send_to(b"bare", (socket.addr(), socket.port())).unwrap();
-    // With a sum behind it, so that the test ends where the first was dropped.
+    // Then a datagram with a checksum, so that the test ends if the kernel drops the first.
     sys::set_option(peer.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 0).unwrap();
     peer.send_to(b"summed", (socket.addr(), socket.port())).unwrap();
     assert_eq!(receive(&socket, 1)[0].2, b"bare");
@@ -111,7 +111,7 @@ fn datagrams_that_find_the_buffer_full_are_counted() {
         arrived += got;
     }
     assert!(arrived < 100);
-    // The kernel tells with the next one.
+    // The kernel tells the count beside the next datagram.
     socket.send(to(&socket, 0), 1000, &[0; 1000]).unwrap();
     assert_eq!(socket.recv(&mut batch).unwrap(), 1);
     assert_eq!(batch.counters().overflowed as usize, 100 - arrived);

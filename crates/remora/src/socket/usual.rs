@@ -1,9 +1,9 @@
-//! What holds for a socket's datagrams where nothing else is said beside them.
+//! The segment size and the time to live that hold for a socket's datagrams unless a note beside
+//! them (a control message) says otherwise.
 //!
-//! The size of a group's datagrams and their time to live travel in a note beside the bytes, which
-//! takes the longer system call: 0.12 µs a message where each is a packet and an acknowledge behind
-//! it. But both repeat, and the socket itself can hold one of each, as an option; then only others
-//! need the note.
+//! A note takes a longer system call: 0.12 µs a message, if each message is a packet with an
+//! acknowledge behind it. But most datagrams repeat both values. So the socket's options hold the
+//! usual ones, and only datagrams with other values need a note.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,27 +13,28 @@ use libc::c_int;
 use super::destination::DEFAULT_HOP_LIMIT;
 use super::sys;
 
-/// Calls in a row that cut by another size until the option changes: as many as its change costs.
+/// Calls in a row with another value before the option is changed to it: the change costs as much
+/// as this many notes.
 const TIMES: u8 = 16;
 
-/// The option as it stands, and what would have been better.
+/// An option's value, and the value that the last calls needed instead.
 #[derive(Debug)]
 pub(super) struct Usual {
     level: c_int,
     name: c_int,
     now: u16,
     other: u16,
-    /// How often in a row the other would have been right.
+    /// How often in a row calls needed `other`.
     times: u8,
 }
 
 impl Usual {
-    /// By how many bytes groups are cut. At first nothing is cut, which zero stands for.
+    /// The size of the datagrams that groups are cut into. It begins as zero: no group is cut.
     pub(super) fn segment() -> Usual {
         Usual { level: libc::SOL_UDP, name: libc::UDP_SEGMENT, now: 0, other: 0, times: 0 }
     }
 
-    /// Time to live of what goes to one host.
+    /// The time to live of datagrams to one host, as opposed to multicast.
     pub(super) fn hop_limit(v6: bool) -> Usual {
         let (level, name) = match v6 {
             true => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
@@ -42,7 +43,7 @@ impl Usual {
         Usual { level, name, now: DEFAULT_HOP_LIMIT.into(), other: 0, times: 0 }
     }
 
-    /// What to note beside a datagram for which `right` is right.
+    /// The note that a datagram with the value `right` needs beside it.
     pub(super) fn note(&mut self, fd: BorrowedFd<'_>, right: u16) -> io::Result<Option<u16>> {
         if self.is_due(right) {
             self.set(fd, right)?;
@@ -50,9 +51,9 @@ impl Usual {
         Ok((right != self.now).then_some(right))
     }
 
-    /// Sends one datagram, or a group that is to be cut by `segment`: by `call`, which is told what
-    /// to note. A socket that cuts nothing needs no note for a single one, and one that cuts by
-    /// more than a single one's length needs none either.
+    /// Sends one datagram, or a group that is to be cut into datagrams of `segment` bytes. `call`
+    /// sends it, with the note that it is given. A single datagram needs no note if the option cuts
+    /// nothing, or cuts into datagrams at least as long.
     pub(super) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -67,7 +68,8 @@ impl Usual {
         };
         let note = self.note(fd, right)?;
         match call(note) {
-            // Some routes take no group, and some kernels judge single datagrams by the option.
+            // Some routes take no group, and some kernels then refuse single datagrams as well if
+            // the option is set.
             Err(error) if !group && self.now != 0 && is_refusal(&error) => {
                 self.set(fd, 0)?;
                 call(None)
@@ -76,7 +78,7 @@ impl Usual {
         }
     }
 
-    /// Is it time to change the option, now that `right` would be right?
+    /// Is the option to be changed to `right`, which the present call needs?
     fn is_due(&mut self, right: u16) -> bool {
         if right == self.now {
             self.times = 0;
@@ -108,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// What each call is told to note.
+    /// The note that each call is given.
     fn notes(usual: &mut Usual, sends: &[(usize, usize)]) -> Vec<Option<u16>> {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let notes = RefCell::new(Vec::new());

@@ -1,4 +1,4 @@
-//! Executors of a few lines, which know nothing of the card: what wakes them is the card alone.
+//! Executors of a few lines that know nothing of the card: only the card wakes them.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::pin::{Pin, pin};
@@ -48,7 +48,7 @@ impl Wake for Task {
     }
 }
 
-/// Runs tasks to their ends, in so many threads that all may run any of them.
+/// Runs tasks to their ends in several threads, each of which may run any task.
 pub(crate) fn run_all(tasks: Vec<Work>, threads: usize) {
     let (ready, queue) = channel::<Option<Arc<Task>>>();
     let (queue, left) = (Mutex::new(queue), AtomicUsize::new(tasks.len()));

@@ -11,7 +11,7 @@ use remora::{
 };
 
 const OPEN: Access = Access::all();
-/// As long as a test waits for what is sure to come.
+/// How long a test waits for an event that is sure to come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A device with a queue pair and memory that is open to all.
@@ -41,7 +41,7 @@ pub(crate) fn end() -> End {
 /// A client, and a server that knows nothing of what its card does.
 pub(crate) fn pair() -> (End, End, KernelClient) {
     let (a, b) = (end(), end());
-    let params = ConnectionParams { kernels: true, ..ConnectionParams::new(a.device.info().mtu) };
+    let params = ConnectionParams::new(a.device.info().mtu).kernels(true);
     a.qp.connect(b.qp.local(), &params).unwrap();
     b.qp.connect(a.qp.local(), &params).unwrap();
     let client = KernelClient::new(&a.pd, &a.qp, &a.recv_cq, 8, 1 << 20).unwrap();
@@ -53,7 +53,7 @@ pub(crate) fn another(a: &End, b: &End) -> ((End, QueuePair), KernelClient) {
     let rc = QueuePairOptions::rc(&b.send_cq);
     let qp = b.pd.create_qp(&rc.recv_cq(&b.recv_cq)).unwrap();
     let c = end();
-    let params = ConnectionParams { kernels: true, ..ConnectionParams::new(a.device.info().mtu) };
+    let params = ConnectionParams::new(a.device.info().mtu).kernels(true);
     c.qp.connect(qp.local(), &params).unwrap();
     qp.connect(c.qp.local(), &params).unwrap();
     let client = KernelClient::new(&c.pd, &c.qp, &c.recv_cq, 8, 1 << 20).unwrap();

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use remora::nic::Psn;
-use remora::nic::cm::message::RejectReason;
+use remora::nic::cm::message::{Rej, RejectReason, Rep, Req, SidrRep, SidrReq};
 use remora::nic::cm::{AcceptParams, ConnectError, ListenError};
 use remora::nic::qp::Mtu;
 
@@ -23,10 +23,6 @@ use crate::process;
 
 /// Requests that may wait at a listener, at most, and if nobody says.
 const BACKLOG_MAX: usize = 1024;
-/// Private data that fits a request, a reply, a refusal.
-const REQUEST_DATA: usize = 56;
-const REPLY_DATA: usize = 196;
-const REJECT_DATA: usize = 148;
 
 impl From<ConnectError> for Errno {
     fn from(error: ConnectError) -> Errno {
@@ -165,7 +161,7 @@ fn nobody_listens(id: &Arc<Id>) -> Result<()> {
     manager::push(id, RDMA_CM_EVENT_REJECTED, |news| {
         news.status = i32::from(RejectReason::INVALID_SERVICE_ID.0);
         news.param = Param::Conn(rdma_conn_param::zeroed());
-        news.private_data = vec![0; REJECT_DATA];
+        news.private_data = vec![0; Rej::PRIVATE_DATA];
     });
     Ok(())
 }
@@ -339,7 +335,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
             ..rdma_conn_param::zeroed()
         };
         let before = id.lock().connect_data.len();
-        let most = if id.is_datagram() { sidr::QUESTION_DATA } else { REQUEST_DATA };
+        let most = if id.is_datagram() { SidrReq::USER_DATA } else { Req::USER_DATA };
         let most = most.saturating_sub(before);
         // SAFETY: the caller gives parameters, or none.
         let (param, data) = unsafe { read_param(conn_param, default, most) }?;
@@ -357,7 +353,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
 ) -> c_int {
     status(|| {
         let id = Id::find(id)?;
-        let most = if id.is_datagram() { sidr::ANSWER_DATA } else { REPLY_DATA };
+        let most = if id.is_datagram() { SidrRep::PRIVATE_DATA } else { Rep::PRIVATE_DATA };
         // SAFETY: the caller gives parameters, or none.
         let (param, data) = unsafe { read_param(conn_param, rdma_conn_param::zeroed(), most) }?;
         if id.is_datagram() {
@@ -376,7 +372,7 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     status(|| {
         let id = Id::find(id)?;
         // SAFETY: the caller gives as many bytes as it says.
-        let data = unsafe { read_data(private_data, private_data_len, REJECT_DATA) }?;
+        let data = unsafe { read_data(private_data, private_data_len, Rej::PRIVATE_DATA) }?;
         match id.is_datagram() {
             true => sidr::reject(&id, &data),
             false => refuse(&id, RejectReason::CONSUMER_DEFINED, &data),
@@ -395,7 +391,7 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
     status(|| {
         let id = Id::find(id)?;
         // SAFETY: the caller gives as many bytes as it says.
-        let data = unsafe { read_data(private_data, private_data_len, REJECT_DATA) }?;
+        let data = unsafe { read_data(private_data, private_data_len, Rej::PRIVATE_DATA) }?;
         refuse(&id, OPTION_NOT_SUPPORTED, &data)
     })
 }

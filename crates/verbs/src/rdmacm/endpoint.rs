@@ -4,6 +4,8 @@ use core::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
+use remora::nic::cm::message::Req;
+
 use super::objects::{Id, Template};
 use super::{EINVAL, Errno, Result, address, connect, events, queue_pair, status};
 use crate::abi::rdma_cma::*;
@@ -71,7 +73,8 @@ unsafe fn fill(
     if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
         let len = u8::try_from(res.ai_connect_len).map_err(|_| EINVAL)?;
         // SAFETY: by promise of the caller.
-        id.lock().connect_data = unsafe { connect::read_data(res.ai_connect, len, 92) }?;
+        let data = unsafe { connect::read_data(res.ai_connect, len, Req::PRIVATE_DATA) }?;
+        id.lock().connect_data = data;
     }
     Ok(())
 }

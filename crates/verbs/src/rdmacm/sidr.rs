@@ -2,17 +2,13 @@
 
 use std::sync::Arc;
 
-use remora::nic::cm::message::SidrStatus;
+use remora::nic::cm::message::{SidrRep, SidrStatus};
 use remora::nic::cm::{Resolution, ResolveError, ResolveRequest, SidrAnswer, SidrError};
 
 use super::agreement::{service, told};
 use super::objects::{Id, Param, Stage};
 use super::{EINVAL, ENOMEM, Errno, Result, address, manager, queue_pair};
 use crate::abi::rdma_cma::*;
-
-/// Private data of a program that fits a question and an answer.
-pub(super) const QUESTION_DATA: usize = 180;
-pub(super) const ANSWER_DATA: usize = 136;
 
 impl From<ResolveError> for Errno {
     fn from(error: ResolveError) -> Errno {
@@ -120,7 +116,7 @@ pub(super) fn accept(id: &Arc<Id>, param: &rdma_conn_param, data: &[u8]) -> Resu
 
 /// Refuses.
 pub(super) fn reject(id: &Arc<Id>, data: &[u8]) -> Result<()> {
-    let data = data.get(..data.len().min(ANSWER_DATA)).unwrap_or_default();
+    let data = data.get(..data.len().min(SidrRep::PRIVATE_DATA)).unwrap_or_default();
     let status = SidrStatus::Rejected;
     reply(id, &SidrAnswer { status, qpn: 0, qkey: 0, private_data: data })
 }

@@ -1,4 +1,4 @@
-//! Datagram services: a question for a queue pair, and its answer.
+//! Datagram services: asking which queue pair serves, and answering (SIDR, service id resolution).
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl From<SidrError> for Errno {
     }
 }
 
-/// Asks the peer which queue pair speaks for the service.
+/// Asks the peer which queue pair serves the service.
 pub(super) fn ask(id: &Arc<Id>, private_data: &[u8]) -> Result<()> {
     if id.lock().stage != Stage::RouteResolved {
         return Err(EINVAL);
@@ -60,7 +60,7 @@ pub(super) fn ask(id: &Arc<Id>, private_data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The answer came.
+/// Handles the peer's answer.
 pub(super) fn on_answer(id: &Arc<Id>, answer: &Resolution) {
     let mut state = id.lock();
     state.sidr = None;
@@ -87,7 +87,7 @@ pub(super) fn on_answer(id: &Arc<Id>, answer: &Resolution) {
     });
 }
 
-/// The number of a status in the message.
+/// The status's number in the message.
 fn status_code(status: SidrStatus) -> i32 {
     i32::from(status.code())
 }
@@ -102,7 +102,7 @@ fn reply(id: &Arc<Id>, answer: &SidrAnswer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Answers with the queue pair of the id, or the one that the program names.
+/// Answers with the id's queue pair, or with the one that the program names.
 pub(super) fn accept(id: &Arc<Id>, param: &rdma_conn_param, data: &[u8]) -> Result<()> {
     if id.lock().stage != Stage::Connecting {
         return Err(EINVAL);
@@ -114,7 +114,7 @@ pub(super) fn accept(id: &Arc<Id>, param: &rdma_conn_param, data: &[u8]) -> Resu
     Ok(())
 }
 
-/// Refuses.
+/// Refuses a question.
 pub(super) fn reject(id: &Arc<Id>, data: &[u8]) -> Result<()> {
     let data = data.get(..data.len().min(SidrRep::PRIVATE_DATA)).unwrap_or_default();
     let status = SidrStatus::Rejected;

@@ -20,7 +20,7 @@ use crate::{output, stop};
 pub(crate) struct Stats {
     /// The node: IP or IP:PORT
     node: NodeAddress,
-    /// Go on, once a second, until Ctrl-C
+    /// Repeat once a second, until Ctrl-C
     #[arg(long)]
     watch: bool,
     /// Print a line of JSON each time
@@ -63,7 +63,7 @@ impl Stats {
 
     fn show(&self, now: &NodeStats, before: Option<&NodeStats>) {
         if self.watch && io::stdout().is_terminal() {
-            // To the top of a clean screen.
+            // Clears the screen and starts at its top.
             print!("\x1b[H\x1b[2J");
         }
         let up = Duration::from_millis(now.uptime_ms).as_secs();

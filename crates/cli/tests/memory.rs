@@ -99,7 +99,7 @@ fn refusals_say_why() {
     let why = fail(["mem", "write", &node.region("data"), "--in", "/nowhere/at/all"]);
     assert!(why.contains("cannot read /nowhere/at/all"), "{why}");
     let why = fail(["mem", "read", "nonsense", "--out", copy]);
-    assert!(why.contains("names no region"), "{why}");
+    assert!(why.contains("does not name a region"), "{why}");
     assert_eq!(folder.names(), ["data"], "no half file is left");
     let (_, said) = node.finish();
     assert!(said.contains("it has no region `nothing`"), "{said}");
@@ -112,9 +112,9 @@ fn a_token_opens_the_door() {
     assert_eq!(node.ready["token"], TOKEN);
     let address = node.address();
     let wrong = fail(["mem", "ls", &address, "--token", "00000000000000000000000000000001"]);
-    assert!(wrong.contains("no or a wrong token"), "{wrong}");
+    assert!(wrong.contains("no token or a wrong one"), "{wrong}");
     let none = fail(["mem", "ls", &address]);
-    assert!(none.contains("no or a wrong token"), "{none}");
+    assert!(none.contains("no token or a wrong one"), "{none}");
     let form = fail(["mem", "ls", &address, "--token", "sesame"]);
     assert!(form.contains("32 hexadecimal digits"), "{form}");
     succeed(["mem", "ls", &address, "--token", TOKEN]);
@@ -131,9 +131,9 @@ fn what_cannot_be_served_is_named_at_the_start() {
     for (region, words) in [
         (region_of("a", &folder.path("missing")), "No such file"),
         (region_of("a", &empty), "the file is empty"),
-        (region_of("a", &folder.path(".")), "it is no regular file"),
+        (region_of("a", &folder.path(".")), "it is not a regular file"),
         ("a=99999T".to_owned(), "cannot make region `a`"),
-        ("a/b=1M".to_owned(), "is no name for a region"),
+        ("a/b=1M".to_owned(), "is not a name for a region"),
         ("a".to_owned(), "write NAME=FILE or NAME=SIZE"),
     ] {
         let why = fail(["node", "--region", &region]);

@@ -41,7 +41,7 @@ impl DataFile {
     pub(super) fn given(path: &Path) -> Result<DataFile> {
         let unreadable = || format!("cannot read {}", path.display());
         let about = fs::metadata(path).with_context(unreadable)?;
-        ensure!(about.is_file(), "cannot serve {}: it is no regular file", path.display());
+        ensure!(about.is_file(), "cannot serve {}: it is not a regular file", path.display());
         ensure!(about.len() > 0, "cannot serve {}: it is empty", path.display());
         ensure!(
             about.len() <= BYTES_MAX,

@@ -142,9 +142,9 @@ pub(super) fn parse_size(text: &str) -> Result<u32, String> {
         "k" | "kb" | "kib" => 10,
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
-        unit => return Err(format!("`{unit}` is no unit: K, M and G are")),
+        unit => return Err(format!("`{unit}` is not a unit: write K, M or G")),
     };
-    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size"))?;
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a size"))?;
     let bytes = number.checked_shl(shift).filter(|b| b >> shift == number).unwrap_or(u64::MAX);
     match u32::try_from(bytes) {
         Ok(bytes) if (1..=SIZE_MAX).contains(&bytes) => Ok(bytes),

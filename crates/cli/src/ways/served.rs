@@ -125,7 +125,7 @@ impl Served {
     fn end_writers(&mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.writers.drain(..).try_for_each(|writer| {
-            writer.join().map_err(|_| anyhow!("a writer has failed; its reason stands above"))
+            writer.join().map_err(|_| anyhow!("a writer has failed; its error is above"))
         })
     }
 }

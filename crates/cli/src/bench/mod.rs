@@ -1,7 +1,7 @@
-//! `remora bench`: our figures beside a peer's, measured in one run.
+//! `remora bench`: Remora's figures beside a peer's, measured in one run.
 //!
-//! A benchmark is a list of [`row::Case`]s. [`row::measure`] runs ours and the peer's in turn, and
-//! makes a [`row::Row`] of each; [`report`] prints the rows and writes them.
+//! A benchmark is a list of [`row::Case`]s. [`row::measure`] runs Remora's way and the peer's in
+//! turn, and makes a [`row::Row`] of each case; [`report`] prints the rows and writes them.
 
 mod chains;
 mod figure;

@@ -19,11 +19,11 @@ pub(crate) struct Chain {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Run a program to its end, and show what it says to show
+    /// Run a program to its end, and print the places that it says to show
     Run(run::Run),
-    /// Run a program step by step: what was fetched, what it changed in whom; and draw it
+    /// Run a program step by step, print what was fetched and what each step changed, and draw it
     Trace(trace::Trace),
-    /// Compute a cellular automaton (Rule 110, …) by a chain, beside a plain interpreter
+    /// Compute a cellular automaton (Rule 110, …) by a chain, and compare with a plain interpreter
     Automaton(automaton::Automaton),
     /// Run a Turing machine, given by its table, as a chain
     Machine(machine::TuringMachine),

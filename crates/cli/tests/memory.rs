@@ -1,4 +1,4 @@
-//! `remora node` and `remora mem`, between processes.
+//! `remora node` and `remora mem` between processes.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn bytes_arrive_exactly_in_both_directions() {
     succeed(["mem", "read", &node.region("data"), "--out", copy.to_str().unwrap()]);
     assert!(fs::read(&copy).unwrap() == pattern(5_000_003));
 
-    // Elsewhere in memory, and a part of it back.
+    // To another place in memory, and a part of it back.
     let (region, data) = (node.region("m"), data.to_str().unwrap());
     succeed(["mem", "write", &region, "--offset", "1M", "--in", data]);
     let args = ["mem", "read", &region, "--offset", "1048579", "--len", "3000000", "--out"];
@@ -106,7 +106,7 @@ fn refusals_say_why() {
 }
 
 #[test]
-fn a_token_opens_the_door() {
+fn a_node_with_a_token_admits_only_clients_that_show_it() {
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
     let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
     assert_eq!(node.ready["token"], TOKEN);
@@ -125,7 +125,7 @@ fn a_token_opens_the_door() {
 }
 
 #[test]
-fn what_cannot_be_served_is_named_at_the_start() {
+fn files_and_sizes_that_cannot_be_served_are_refused_at_the_start() {
     let folder = Folder::new();
     let empty = folder.file("empty", 0);
     for (region, words) in [
@@ -161,7 +161,7 @@ fn a_list_and_counters_can_be_read_one_sided() {
 }
 
 #[test]
-fn nobody_home_is_said_plainly() {
+fn a_port_without_a_node_is_reported() {
     let node = Node::start(["--region", "m=1M"]);
     let other_port = format!("{}:7", node.address());
     let why = fail(["mem", "ls", &other_port]);

@@ -35,7 +35,7 @@ impl TcpServer {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on loopback")?;
         output::json_line(&json!({ "address": listener.local_addr()? }))?;
-        let (stream, _) = listener.accept().context("nobody connects")?;
+        let (stream, _) = listener.accept().context("no client connects")?;
         stream.set_nodelay(true)?;
         serve(&file, stream).context("the TCP copy broke off")
     }

@@ -74,7 +74,7 @@ impl Served {
         memory: &MemoryRegion,
     ) -> Result<Served> {
         let accept = |qp: &QueuePair| -> Result<Connection> {
-            let incoming = listener.accept().wait(PATIENCE).context("nobody connects")?;
+            let incoming = listener.accept().wait(PATIENCE).context("no client connects")?;
             Ok(incoming.accept(qp.clone(), &[], &closed(device)).wait(PATIENCE)?)
         };
         let mut chains = Vec::new();

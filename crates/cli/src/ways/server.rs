@@ -96,7 +96,7 @@ impl Server {
         let kernels = deploy(&device, &memory, &streams)?;
         super::loaded::load(&device, &[memory.grant_read()], self.loaded)?;
         let accept = || -> Result<(End, Connection)> {
-            let incoming = listener.accept().wait(PATIENCE).context("nobody connects")?;
+            let incoming = listener.accept().wait(PATIENCE).context("no client connects")?;
             let end = End::new(&device, &pd)?;
             let connection =
                 incoming.accept(end.qp.clone(), &[], &params(&device)).wait(PATIENCE)?;

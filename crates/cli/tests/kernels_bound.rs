@@ -106,7 +106,10 @@ fn kernels_that_cannot_be_bound_are_refused_with_a_reason() {
     for (what, words) in [
         (&[&*get, "--opcode", "1", "--tap", "stream"][..], "exports no function `tap`"),
         (&[&*sum, "--opcode", "1", "--tap", "nothing"], "no region `nothing`"),
-        (&[&*sum, "--opcode", "1", "--tap", "file"], "`file` is read-only: no WRITEs"),
+        (
+            &[&*sum, "--opcode", "1", "--tap", "file"],
+            "the WRITEs of region `file`: it is read-only",
+        ),
         (&["--builtin", "get", "--tap", "stream"], "only shuffle and hyperloglog can be bound"),
         (&["--builtin", "nothing"], "possible values: get, traversal, consistency"),
         (&["--builtin", "shuffle_send"], "possible values: get, traversal, consistency"),

@@ -165,7 +165,7 @@ fn a_port_without_a_node_is_reported() {
     let node = Node::start(["--region", "m=1M"]);
     let other_port = format!("{}:7", node.address());
     let why = fail(["mem", "ls", &other_port]);
-    assert!(why.contains("no memory node listens there on port 7"), "{why}");
+    assert!(why.contains("no memory node listens on its port 7"), "{why}");
 }
 
 #[test]

@@ -121,10 +121,10 @@ fn users_find_each_other() {
                 0 => Program::start(&command(client_words)),
                 user => machine.start(&command(client_words), user),
             };
-            let ((code, said), who) = (second.end(), (server, client));
-            assert_eq!(code, Some(0), "{program} {who:?}: {said}\nserver:\n{}", first.said());
+            let ((code, said), users) = (second.end(), (server, client));
+            assert_eq!(code, Some(0), "{program} {users:?}: {said}\nserver:\n{}", first.said());
             let (code, said) = first.end();
-            assert_eq!(code, Some(0), "{program} {who:?}: {said}");
+            assert_eq!(code, Some(0), "{program} {users:?}: {said}");
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::output;
 pub(crate) struct TuringMachine {
     /// The machine: JSON with "table", "tape" and "head"
     file: PathBuf,
-    /// Stop after so many steps, if it does not halt
+    /// Stop after this many steps, if the machine does not halt
     #[arg(long, default_value_t = 100_000)]
     steps: usize,
     /// Print the outcome as a line of JSON

@@ -199,7 +199,7 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     swap: u64,
 ) {
     let at = Remote { addr: remote_addr, rkey };
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::CompareSwap { at, compare, swap }) };
 }
 
@@ -210,18 +210,18 @@ unsafe extern "C" fn wr_atomic_fetch_add(
     add: u64,
 ) {
     let at = Remote { addr: remote_addr, rkey };
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::FetchAdd { at, add }) };
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Read { from: Remote { addr: remote_addr, rkey } }) };
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let to = Remote { addr: remote_addr, rkey };
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Write { to, imm: None }) };
 }
 
@@ -232,22 +232,22 @@ unsafe extern "C" fn wr_rdma_write_imm(
     imm_data: u32,
 ) {
     let to = Remote { addr: remote_addr, rkey };
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Write { to, imm: Some(u32::from_be(imm_data)) }) };
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Send { imm: None, to: None }) };
 }
 
 unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Send { imm: Some(u32::from_be(imm_data)), to: None }) };
 }
 
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::SendInvalidate { rkey: invalidate_rkey }) };
 }
 
@@ -257,7 +257,7 @@ unsafe extern "C" fn wr_set_ud_addr(
     remote_qpn: u32,
     remote_qkey: u32,
 ) {
-    // SAFETY: the function stands in the object; the handle was one of an address handle once.
+    // SAFETY: the program took this function from the object; `ah` was once an address handle.
     unsafe {
         change(qp, |qp, work, _, _| match &mut work.op {
             SendOp::Send { to, .. } if qp.service == Service::Ud => {
@@ -270,7 +270,7 @@ unsafe extern "C" fn wr_set_ud_addr(
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe {
         change(qp, |_, work, _, _| {
             work.srqn = remote_srqn;
@@ -285,7 +285,7 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     bind_info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the function stands in the object; the attributes can be read.
+    // SAFETY: the program took this function from the object; the attributes can be read.
     unsafe {
         match mw::find_for_type_2(window).and_then(|found| mw::request(found, rkey, &*bind_info)) {
             Ok(op) => begin(qp, op),
@@ -295,7 +295,7 @@ unsafe extern "C" fn wr_bind_mw(
 }
 
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::LocalInvalidate { key: invalidate_rkey }) };
 }
 
@@ -306,7 +306,7 @@ unsafe extern "C" fn wr_atomic_write(
     word: *const c_void,
 ) {
     let one = ibv_data_buf { addr: word.cast_mut(), length: 8 };
-    // SAFETY: the function stands in the object; the word can be read.
+    // SAFETY: the program took this function from the object; the word can be read.
     unsafe {
         begin(qp, SendOp::AtomicWrite { to: Remote { addr: remote_addr, rkey } });
         put_inline(qp, 8, 1, &one);
@@ -328,7 +328,7 @@ unsafe extern "C" fn wr_flush(
         whole_region: level == IBV_FLUSH_MR,
     };
     let known = kind & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) == 0 && level <= IBV_FLUSH_MR;
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe {
         match u32::try_from(len) {
             Ok(len) if known && kind != 0 => begin(qp, SendOp::Flush { at, len, kind: kind_of }),
@@ -402,7 +402,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
-    // SAFETY: the function stands in the object; the list has so many entries, which can be read.
+    // SAFETY: the program took this function from the object; the list can be read.
     unsafe {
         change(qp, |qp, work, sges, _| {
             if num_sge > MAX_SGE || num_sge > qp.cap.max_send_sge as usize {

@@ -171,7 +171,7 @@ impl Program {
         }
     }
 
-    /// Waits until its output has more than so many lines.
+    /// Waits until its output has more than `lines` lines.
     pub(crate) fn goes_on(&mut self, lines: usize) {
         let start = Instant::now();
         while self.said().lines().count() <= lines {

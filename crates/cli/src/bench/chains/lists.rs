@@ -128,7 +128,7 @@ impl Lists {
             origin: "RedN’s Figure 13",
             title: "Linked lists",
             about: "A value of 64 bytes is found in a list of 8 by its key of 48 bits, which is \
-                    drawn from the first so many. Without break the chain looks at all 8 nodes. \
+                    drawn from the first few. Without break the chain examines all 8 nodes. \
                     READs follow each pointer by a round trip.",
             x: "range in which the key may be",
             y: "latency",

@@ -19,6 +19,15 @@ use crate::{output, stop};
 
 /// `remora mem`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora mem ls 127.0.0.2                                       the regions of a node
+  remora mem read 127.0.0.2/data --out copy.csv                 a whole region
+  remora mem read 127.0.0.2/data --offset 4K --len 100 --out -  100 bytes to standard output
+  remora mem write 127.0.0.2/scratch --in image.bin             a file to the start of a region
+
+NODE is the address that `remora node` prints. A node beyond loopback needs its token: pass it by
+--token, or set REMORA_TOKEN.")]
 pub(crate) struct Mem {
     #[command(subcommand)]
     what: What,

@@ -17,6 +17,13 @@ const TOLD: usize = 5;
 
 /// `remora sim`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora sim                          one world, from a new seed
+  remora sim 7                        the world of seed 7, the same each time
+  remora sim 1 --count 1000           the worlds of seeds 1 to 1000
+
+The exit status is 1 if a checker objects to a world; the output names its seed.")]
 pub(crate) struct Sim {
     /// The seed of the world, or of the first one [default: a new one]
     seed: Option<u64>,

@@ -17,6 +17,11 @@ use crate::{output, stop};
 
 /// `remora stats`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora stats 127.0.0.2              the counters that are not zero
+  remora stats 127.0.0.2 --all        all counters
+  remora stats 127.0.0.2 --watch      once a second, until Ctrl-C")]
 pub(crate) struct Stats {
     /// The node: IP or IP:PORT
     node: NodeAddress,

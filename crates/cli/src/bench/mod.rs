@@ -19,6 +19,14 @@ use clap::{Args, Subcommand};
 
 /// `remora bench`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora bench transport                          WRITEs beside UDP and TCP
+  remora bench transport --quick                  a short test that the benchmark works
+  remora bench kernels --html kernels.html        a page with plots
+  remora bench chains --only fig10 --json rows.json
+
+Compare runs of one machine only, and leave it idle otherwise.")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     what: What,

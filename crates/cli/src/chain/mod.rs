@@ -12,6 +12,12 @@ use clap::{Args, Subcommand};
 
 /// `remora chain`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora chain run examples/chains/search.chain
+  remora chain trace examples/chains/hash_get.chain     each step, and a drawing in hash_get.svg
+  remora chain automaton --rule 110 --generations 16
+  remora chain machine examples/chains/busy_beaver.json")]
 pub(crate) struct Chain {
     #[command(subcommand)]
     what: What,

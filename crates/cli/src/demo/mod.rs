@@ -34,6 +34,11 @@ pub(crate) use tcp::TcpServer;
 
 /// `remora demo`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora demo                         64 MiB of this machine's own files
+  remora demo --size 256M             more of them
+  remora demo --file video.mp4        a file of yours")]
 pub(crate) struct Demo {
     /// Serve this file instead of one that is made from this machine's own files
     #[arg(long, value_name = "FILE", conflicts_with = "size")]

@@ -27,13 +27,13 @@ Examples:
   remora node --bind eth0 --region data=measurements.csv     prints the token that clients need
 
 Regions are read-only unless they end in ,rw. A file is read and written in place, and never made
-longer; if it shrinks while it is served, its region is withdrawn. A size (64M, 1G,
-1500) means memory; for a file with such a name write ./64M.
+longer; if it shrinks while it is served, its region is withdrawn. A size (64M, 1G, 1500) means
+memory; for a file with such a name write ./64M.
 
 Every user of this machine can connect to a loopback address. Beyond loopback a client must show the
 node's token. Kernels are loaded (`remora kernel load`) by the user who runs the node, on its
-machine, or with the token given by --kernel-token. A token travels unencrypted,
-as all of RoCE does: it keeps out mistakes, but not an attacker with access to your network.")]
+machine, or with the token given by --kernel-token. A token travels unencrypted, as all of RoCE
+does: it keeps out mistakes, but not an attacker with access to your network.")]
 pub struct Serve {
     #[command(flatten)]
     device: DeviceArgs,

@@ -29,6 +29,14 @@ use session::Session;
 
 /// `remora perf`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora perf write lat                                 between two processes of this machine
+  remora perf read bw --size 1M --qps 4                 bandwidth of READs, on 4 queue pairs
+  remora perf serve --bind eth0                         on one machine ...
+  remora perf send lat --bind eth0 192.0.2.7            ... and on another, to the first
+
+Every test ends with a check that all bytes have arrived.")]
 pub(crate) struct Perf {
     #[command(subcommand)]
     what: What,

@@ -89,7 +89,7 @@ pub(crate) fn refusing(two: &mut Two<'_>) {
     assert_eq!(two.b.finish(), Met::Refused("hello".into()));
 }
 
-pub(crate) fn nobody_listens(two: &mut Two<'_>) {
+pub(crate) fn no_listener(two: &mut Two<'_>) {
     two.a.begin_connect(two.b.address(), port(), "hello");
     let met = two.a.finish();
     assert!(matches!(met, Met::Refused(_)), "{met:?}");

@@ -118,7 +118,7 @@ const CASES: &[Case] = &[
     ("the last packet lost", loss::of_the_last, &[PLAIN]),
     ("connecting", cm::connecting, &[PLAIN, SMALL, SIX]),
     ("refusing", cm::refusing, &[PLAIN]),
-    ("nobody listens", cm::nobody_listens, &[PLAIN]),
+    ("a port without a listener", cm::no_listener, &[PLAIN]),
     ("parting, by the end that accepted", cm::parting_by_passive, &[PLAIN]),
     ("connecting again and again", cm::again_and_again, &[PLAIN]),
     ("connecting with loss", cm::with_loss, &[PLAIN]),

@@ -106,7 +106,7 @@ pub extern "C" fn ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
 /// The counter of acknowledged completion events.
 pub(crate) fn completions(cq: &Slot<Cq>) -> acknowledge::Place {
     let c = cq.c();
-    // SAFETY: in bounds of a slot in use.
+    // SAFETY: the fields are within the struct of a slot in use.
     unsafe {
         acknowledge::Place {
             mutex: addr_of_mut!((*c).mutex),

@@ -15,7 +15,7 @@ const CLOSED: usize = 1 << 62;
 
 /// The program's handle of a context: the last part of the larger struct.
 pub fn inner(slot: &Slot<Context>) -> *mut ibv_context {
-    // SAFETY: in bounds.
+    // SAFETY: the field is within the struct.
     unsafe { ptr::addr_of_mut!((*slot.c()).context) }
 }
 

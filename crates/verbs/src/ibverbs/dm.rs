@@ -16,7 +16,7 @@ use crate::handles::{self, Object, Slot};
 pub struct Dm {
     /// The context on which it was allocated.
     pub context: &'static Slot<Context>,
-    /// The bus address that the card gave out; the aligned piece begins in it.
+    /// The bus address that the card gave out, for freeing it; `addr` is the same, aligned.
     given: u64,
     addr: u64,
     len: u64,

@@ -106,14 +106,14 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: as for the builders.
+    // SAFETY: the program took this function from the object, and calls it after `wr_start`.
     if let Some((qp, _)) = unsafe { open(qp) } {
         qp.gate.leave();
     }
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: as for the builders.
+    // SAFETY: the program took this function from the object, and calls it after `wr_start`.
     let Some((qp, batch)) = (unsafe { open(qp) }) else { return libc::EINVAL };
     let outcome = match batch.error {
         Some(error) => Err(error),
@@ -350,7 +350,7 @@ unsafe fn fail(qp: *mut ibv_qp_ex, error: Errno) {
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let one = ibv_data_buf { addr, length };
-    // SAFETY: as for a list of one.
+    // SAFETY: by promise of the caller, for a list of one.
     unsafe { wr_set_inline_data_list(qp, 1, &one) };
 }
 
@@ -397,7 +397,7 @@ unsafe fn put_inline(
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let one = ibv_sge { addr, length, lkey };
-    // SAFETY: as for a list of one.
+    // SAFETY: by promise of the caller, for a list of one.
     unsafe { wr_set_sge_list(qp, 1, &one) };
 }
 

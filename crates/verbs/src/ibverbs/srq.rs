@@ -221,7 +221,7 @@ fn destroy(handle: *mut ibv_srq) -> Result<()> {
         .events
         .withdraw(|e| matches!(e.subject, Subject::Srq(other) if ptr::eq(other.c(), srq.c())));
     let c = srq.c();
-    // SAFETY: in bounds of a slot in use, which lives until the end of this function.
+    // SAFETY: the fields are within the struct of a slot in use, which lives until the end of this function.
     unsafe {
         acknowledge::Place {
             mutex: addr_of_mut!((*c).mutex),

@@ -422,7 +422,8 @@ pub fn destroy(handle: *mut ibv_qp) -> Result<()> {
         .events
         .withdraw(|e| matches!(e.subject, Subject::Qp(other) if ptr::eq(other.c(), qp.c())));
     let c = qp.handle();
-    // SAFETY: the fields are within the struct of a slot in use, which lives until the end of this function.
+    // SAFETY: the fields are within the struct of a slot, which is in use until the end of this
+    // function.
     unsafe {
         acknowledge::Place {
             mutex: addr_of_mut!((*c).mutex),

@@ -221,7 +221,8 @@ fn destroy(handle: *mut ibv_srq) -> Result<()> {
         .events
         .withdraw(|e| matches!(e.subject, Subject::Srq(other) if ptr::eq(other.c(), srq.c())));
     let c = srq.c();
-    // SAFETY: the fields are within the struct of a slot in use, which lives until the end of this function.
+    // SAFETY: the fields are within the struct of a slot, which is in use until the end of this
+    // function.
     unsafe {
         acknowledge::Place {
             mutex: addr_of_mut!((*c).mutex),

@@ -1,4 +1,4 @@
-//! Gives the shared object the version nodes that programs ask for: see `src/export.rs`.
+//! Gives the shared object the symbol versions that programs ask for: see `src/export.rs`.
 
 use std::env;
 
@@ -6,6 +6,6 @@ fn main() {
     println!("cargo::rerun-if-changed=versions.map");
     let dir = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={dir}/versions.map");
-    // Threads and handlers of ours run in it: it cannot be unloaded.
+    // The library's threads and exit handlers run its code, so it must not be unloaded.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,9 +1,9 @@
 /*
- * Runs the tests' commands in the virtual machine; it is process 1 there.
+ * Runs the tests' commands in the virtual machine, where it is process 1.
  *
- * One command a TCP connection. What comes first is a line for the shell. The command's standard
- * input, output and errors are the connection; when it has ended, the byte 4, its exit status in
- * decimal and a newline follow. A connection that is closed early ends the command.
+ * Each TCP connection carries one command. First comes a line for the shell. Then the connection is
+ * the command's standard input, output and errors; when the command has ended, the byte 4, its exit
+ * status in decimal and a newline follow. A connection that is closed early ends the command.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Byte by byte: what follows the line belongs to the command. */
+/* Reads byte by byte, because the bytes after the line belong to the command. */
 static int read_line(int fd, char *line, size_t room)
 {
 	size_t at = 0;
@@ -76,7 +76,7 @@ static void serve(int fd)
 				break;
 		}
 	}
-	/* What the command has left running does not outlive it. */
+	/* Processes that the command has left running do not outlive it. */
 	kill(-child, SIGKILL);
 	int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 	int len = snprintf(trailer, sizeof trailer, "\004%d\n", code);
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
 	int one = 1;
 
 	any.sin6_port = htons(argc > 1 ? atoi(argv[1]) : 7000);
-	signal(SIGCHLD, SIG_IGN); /* so that nobody has to wait for them */
+	signal(SIGCHLD, SIG_IGN); /* so that no process has to wait for them */
 	int listener = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (bind(listener, (struct sockaddr *)&any, sizeof any) || listen(listener, 64)) {

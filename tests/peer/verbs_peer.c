@@ -1,6 +1,6 @@
 /*
- * A verbs program that does what it is told, line by line: one end of the tests' traffic. It runs
- * on any libibverbs: in the virtual machine on the kernel's soft-RoCE, here on Remora's.
+ * A verbs program that executes commands, line by line: one end of the tests' traffic. It runs on
+ * any libibverbs: in the virtual machine on the kernel's soft-RoCE, on the host on Remora's.
  *
  * A line of standard input is a command: its name, its arguments, then options NAME=NUMBER. Each is
  * answered with a line, "ok NAME=VALUE...", "none" or "error WHY". There is one protection domain,
@@ -122,7 +122,7 @@ static struct end *end_named(int n)
 	return &ends[at];
 }
 
-/* Is a part of the region? Else says so. */
+/* Is the part within the region? If not, answers with an error. */
 static int inside(uint64_t offset, uint64_t len)
 {
 	if (offset <= memory_len && len <= memory_len - offset)
@@ -159,7 +159,7 @@ static void do_open(void)
 	union ibv_gid wanted, found;
 	struct ibv_port_attr port;
 	int devices = 0;
-	/* Of the connection manager's own, so that its queue pairs live there too. */
+	/* The connection manager's own contexts, so that its queue pairs are on the same one. */
 	struct ibv_context **all = rdma_get_devices(&devices);
 
 	if (!all)
@@ -204,7 +204,7 @@ static void do_mr(void)
 	answer("ok addr=%lu rkey=%u", (unsigned long)memory, mr->rkey);
 }
 
-/* The pattern and the sum are those of the tests' other end. */
+/* The pattern and the sum are the same as at the tests' other end. */
 static void do_fill(void)
 {
 	uint64_t offset = number(1), len = number(2);
@@ -481,7 +481,7 @@ static void do_post(void)
 		if (!option("to") || !gid_of(option("to"), &gid))
 			return answer("error a datagram needs to=ADDRESS");
 		address_vector(&to, &gid);
-		/* Kept until the program ends: a few a test. */
+		/* Kept until the program ends: a test makes only a few. */
 		wr.wr.ud.ah = ibv_create_ah(pd, &to);
 		if (!wr.wr.ud.ah)
 			return failed("ibv_create_ah", errno);
@@ -507,7 +507,7 @@ static void do_poll(void)
 			break;
 		if (now_ms() >= until)
 			return answer("none");
-		/* Polls hard for a while, then leaves the processor to others. */
+		/* Spins for a while, then leaves the processor to other programs. */
 		if (turn > 1000)
 			usleep(200);
 	}
@@ -518,7 +518,7 @@ static void do_poll(void)
 
 /* --- RDMA CM ------------------------------------------------------------------------------- */
 
-/* The next event, or none in time. Its data is copied; it is acknowledged. */
+/* Waits for the next event, copies it with its data, and acknowledges it. */
 static int next_event(int timeout_ms, struct rdma_cm_event *copy, char *text, size_t room)
 {
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
@@ -602,7 +602,7 @@ static struct rdma_conn_param conn_param(const char *text)
 	return param;
 }
 
-/* Waits for one kind of event; another is the answer. */
+/* Waits for one kind of event; the answer reports any other. */
 static int expect(enum rdma_cm_event_type wanted, int timeout_ms, struct rdma_cm_event *event,
 		  char *text, size_t room)
 {

@@ -1,12 +1,13 @@
-//! One end of the traffic, as the tests see it: verbs calls on one device, whoever carries them
-//! out.
+//! One end of the traffic, as the tests see it: verbs calls on one device, whichever program makes
+//! them.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long anything that must happen may take. (The machine is emulated, perhaps on a busy host.)
+/// The longest wait for anything that must happen. (The machine is emulated, perhaps on a busy
+/// host.)
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of an end's region.
+/// Bytes of an end's memory region.
 pub const REGION: usize = 4 << 20;
 /// The Q_Key of datagram queue pairs.
 pub const QKEY: u32 = 0x1111_1111;
@@ -22,12 +23,12 @@ pub enum Service {
     Ud,
 }
 
-/// A queue pair of an end, and what the other end must know of it.
+/// A queue pair of an end: what the other end must know of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pair {
-    /// Its place among the end's queue pairs.
+    /// Its index among the end's queue pairs.
     pub index: usize,
-    /// Its end's address.
+    /// The address of its end.
     pub address: IpAddr,
     /// Its number.
     pub qpn: u32,
@@ -35,25 +36,25 @@ pub struct Pair {
     pub psn: u32,
 }
 
-/// How a connection behaves.
+/// The parameters of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
     /// Path MTU in bytes.
     pub mtu: u32,
-    /// The wait for an acknowledge: 4.096 µs · 2^n.
+    /// The acknowledge timeout: 4.096 µs · 2^n.
     pub timeout: u8,
-    /// Retries without progress.
+    /// Retries without an acknowledge.
     pub retry: u8,
-    /// Retries when the receiver is not ready; 7: for ever.
+    /// Retries when the receiver is not ready; 7: without limit.
     pub rnr_retry: u8,
     /// READs and atomics outstanding, in each direction.
     pub rd_atomic: u8,
-    /// The wait that is asked for when we are not ready: a code.
+    /// The wait that this end asks for when it is not ready to receive: a code.
     pub min_rnr: u8,
 }
 
 impl Terms {
-    /// For an emulated machine.
+    /// Parameters for an emulated machine.
     pub fn new(mtu: u32) -> Terms {
         Terms { mtu, timeout: 16, retry: 7, rnr_retry: 7, rd_atomic: 4, min_rnr: 12 }
     }
@@ -68,52 +69,52 @@ pub struct At {
     pub rkey: u32,
 }
 
-/// What a send request does.
+/// The operation of a send request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// SEND; with immediate data or not.
+    /// SEND, with or without immediate data.
     Send(Option<u32>),
-    /// A datagram to a queue pair; with immediate data or not.
+    /// A datagram to a queue pair, with or without immediate data.
     Datagram(Pair, u32, Option<u32>),
-    /// RDMA WRITE; with immediate data or not.
+    /// RDMA WRITE, with or without immediate data.
     Write(At, Option<u32>),
     /// RDMA READ.
     Read(At),
-    /// Compare with the first, swap in the second.
+    /// Compare with the first value, swap in the second.
     CompareSwap(At, u64, u64),
     /// Fetch and add.
     FetchAdd(At, u64),
 }
 
-/// How a request ended: the verbs' statuses that the tests know.
+/// How a request ended: the statuses of verbs that the tests know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// As asked.
+    /// It succeeded.
     Success,
-    /// Too long for the receive request.
+    /// The message was too long for the receive request.
     LocalLength,
-    /// Flushed.
+    /// It was flushed.
     Flushed,
-    /// The peer does not take such a request.
+    /// The peer does not accept such a request.
     RemoteInvalidRequest,
-    /// The peer refused the key, the bounds or the right.
+    /// The peer refused the key, the range or the right.
     RemoteAccess,
-    /// The peer failed.
+    /// The peer failed to execute it.
     RemoteOperation,
-    /// No answer.
+    /// The peer did not answer.
     RetryExceeded,
     /// The peer posted no receive request.
     RnrRetryExceeded,
-    /// Another, by its number in verbs.
+    /// Another status, by its number in verbs.
     Other(u32),
 }
 
 /// A completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// From the request.
+    /// The request's identifier.
     pub wr_id: u64,
-    /// How it ended; if not well, only this and `wr_id` mean anything.
+    /// How the request ended; if it failed, only this and `wr_id` have a meaning.
     pub status: Status,
     /// Bytes received.
     pub len: u32,
@@ -121,30 +122,31 @@ pub struct Done {
     pub imm: Option<u32>,
     /// The sending queue pair of a datagram.
     pub src_qp: u32,
-    /// A GRH stands before the data.
+    /// A GRH precedes the data.
     pub grh: bool,
 }
 
 /// How an attempt at a connection ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Met {
-    /// Connected, with these words of the peer.
+    /// It was established; the peer sent this text.
     Connected(Pair, String),
-    /// Refused, with these words; at the refusing side, the words of who asked.
+    /// It was refused, with this text; on the refusing side, the text of the side that asked.
     Refused(String),
-    /// Neither.
+    /// Neither; the reason.
     Failed(String),
 }
 
-/// An end. It has one region of [`REGION`] bytes, one completion queue, and queue pairs.
+/// One end of the traffic. It has one region of [`REGION`] bytes, one completion queue, and queue
+/// pairs.
 ///
-/// Calls that wait for the other end come in two halves, so that one thread can drive both.
+/// Calls that wait for the other end come in two halves, so that one thread can drive both ends.
 pub trait End {
-    /// Whose it is, for messages.
+    /// Its name, for messages.
     fn name(&self) -> &str;
     /// Its address.
     fn address(&self) -> IpAddr;
-    /// Its region, from `offset` on.
+    /// The remote address and key of its region, from `offset` on.
     fn at(&self, offset: u64) -> At;
 
     /// Writes a pattern into the region.
@@ -158,33 +160,33 @@ pub trait End {
 
     /// Makes a queue pair, in INIT.
     fn pair(&mut self, service: Service) -> Pair;
-    /// Connects one, to RTS.
+    /// Connects a queue pair, up to RTS.
     fn connect(&mut self, pair: &Pair, peer: &Pair, terms: &Terms);
-    /// Makes a datagram one ready, with [`QKEY`].
+    /// Makes a datagram queue pair ready to send, with [`QKEY`].
     fn ready(&mut self, pair: &Pair);
-    /// Takes one to ERROR.
+    /// Moves a queue pair to ERROR.
     fn break_off(&mut self, pair: &Pair);
-    /// Destroys one.
+    /// Destroys a queue pair.
     fn destroy(&mut self, pair: &Pair);
 
     /// Posts a receive request.
     fn recv(&mut self, pair: &Pair, wr_id: u64, offset: u64, len: u64);
-    /// Posts a send request that reports its end.
+    /// Posts a signaled send request.
     fn post(&mut self, pair: &Pair, wr_id: u64, work: Work, offset: u64, len: u64);
-    /// The next completion, if one comes in time.
+    /// Waits for the next completion; `None` if none comes in time.
     fn poll(&mut self, patience: Duration) -> Option<Done>;
 
     /// Listens on a port of RDMA CM's TCP port space.
     fn listen(&mut self, port: u16);
-    /// Listens no more.
+    /// Stops listening.
     fn unlisten(&mut self);
-    /// Begins to connect.
+    /// Starts to connect.
     fn begin_connect(&mut self, to: IpAddr, port: u16, words: &str);
-    /// Begins to wait for somebody who connects, to accept.
+    /// Starts to wait for a connection request, to accept it.
     fn begin_accept(&mut self, words: &str);
-    /// Begins to wait for somebody who connects, to refuse.
+    /// Starts to wait for a connection request, to refuse it.
     fn begin_refuse(&mut self, words: &str);
-    /// Waits for the end of what was begun.
+    /// Waits for the outcome of the call that was started.
     fn finish(&mut self) -> Met;
     /// Disconnects.
     fn disconnect(&mut self, pair: &Pair);
@@ -192,12 +194,12 @@ pub trait End {
     fn ended(&mut self, pair: &Pair, patience: Duration) -> bool;
 }
 
-/// The byte at `i` of a pattern; the same stands in `tests/peer/verbs_peer.c`.
+/// The byte at `i` of a pattern; `tests/peer/verbs_peer.c` has the same function.
 pub fn pattern(i: u64, seed: u8) -> u8 {
     (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed
 }
 
-/// The sum of bytes; the same stands in `tests/peer/verbs_peer.c`. (FNV-1a, 64 bits.)
+/// The sum of bytes (FNV-1a, 64 bits); `tests/peer/verbs_peer.c` has the same function.
 pub fn sum(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)

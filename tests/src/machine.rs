@@ -1,4 +1,4 @@
-//! The virtual machine: booted, commanded, and gone when it is dropped.
+//! The virtual machine: boots it, runs commands in it, and kills it on drop.
 //!
 //! Whether this computer can have one is for `scripts/rxe-vm.sh` to say (exit status 77: it cannot).
 //! `stage_rxe` in `ci.sh` makes a skipped stage of that, or a failed one under CI.
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use crate::namespace::{MACHINE_V4, MACHINE_V6};
 
-/// Where the agent in the machine listens (`tests/peer/agent.c`).
+/// The port of the agent in the machine (`tests/peer/agent.c`).
 const AGENT_PORT: u16 = 7000;
-/// Ends a command's output; its status follows.
+/// The byte that ends a command's output; its status follows.
 const TRAILER: u8 = 4;
 
 /// A running machine.
@@ -25,10 +25,10 @@ pub struct Machine {
     console: PathBuf,
 }
 
-/// What a command in the machine said, and how it ended.
+/// The output of a command in the machine, and its status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Output {
-    /// Standard output and errors.
+    /// Its standard output and standard error.
     pub text: String,
     /// Its exit status.
     pub status: i32,
@@ -45,7 +45,7 @@ impl Machine {
     /// waits until it takes commands.
     ///
     /// # Errors
-    /// QEMU cannot be run, or the machine is not up in time; its console is shown then.
+    /// QEMU cannot be run, or the machine is not up in time; the error then shows its console.
     pub fn boot(image: &Path, wire: OwnedFd, mtu: u32, patience: Duration) -> io::Result<Machine> {
         let console = image.join(format!("console-{}.log", std::process::id()));
         let append = format!(
@@ -68,7 +68,7 @@ impl Machine {
         // SAFETY: between fork and exec, this makes one system call and nothing else.
         unsafe {
             command.pre_exec(|| {
-                // So that it does not outlive a test that was killed.
+                // The machine ends even if the test is killed.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 Ok(())
             });
@@ -79,7 +79,7 @@ impl Machine {
             if let Some(status) = machine.qemu.try_wait()? {
                 return Err(machine.failure(&format!("QEMU ended: {status}")));
             }
-            // Asked before it listens it would not answer, and we would wait for nothing.
+            // A connection that is made before the agent listens would never be answered.
             if !machine.console().contains("agent: ready") {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
@@ -93,7 +93,7 @@ impl Machine {
         Err(machine.failure("the machine does not answer"))
     }
 
-    /// What the machine wrote on its console.
+    /// The text that the machine has written on its console.
     pub fn console(&self) -> String {
         let bytes = std::fs::read(&self.console).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -118,15 +118,15 @@ impl Machine {
     /// Runs a shell command in the machine to its end.
     ///
     /// # Errors
-    /// The agent does not answer, or the command is not done in time.
+    /// The agent does not answer, or the command does not end in time.
     pub fn run(&self, command: &str, patience: Duration) -> io::Result<Output> {
         self.start(command)?.finish(patience)
     }
 
-    /// As [`Machine::run`], for commands that must succeed; returns what it said.
+    /// As [`Machine::run`], for commands that must succeed; returns the output.
     ///
     /// # Panics
-    /// It does not succeed within a minute.
+    /// The command does not succeed within a minute.
     pub fn must(&self, command: &str) -> String {
         let output = self.run(command, Duration::from_secs(60));
         let output = output.unwrap_or_else(|error| panic!("in the machine, {command}: {error}"));
@@ -137,7 +137,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It has nothing to save.
+        // The machine has no state to save.
         self.qemu.kill().ok();
         self.qemu.wait().ok();
         std::fs::remove_file(&self.console).ok();
@@ -148,7 +148,7 @@ impl Running {
     /// Waits for its end.
     ///
     /// # Errors
-    /// It is not done in time; it is ended then.
+    /// The command does not end in time; it is killed then.
     pub fn finish(mut self, patience: Duration) -> io::Result<Output> {
         let end = Instant::now() + patience;
         let (mut said, mut piece) = (Vec::new(), [0; 4096]);
@@ -171,13 +171,13 @@ impl Running {
         }
     }
 
-    /// The connection that is its standard input and output.
+    /// The connection that is the command's standard input and output.
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
 }
 
-/// The output of a command that has ended.
+/// The output of a command, if it has ended.
 fn complete(said: &[u8]) -> Option<Output> {
     let at = said.iter().rposition(|byte| *byte == TRAILER)?;
     let status = std::str::from_utf8(&said[at + 1..]).ok()?.strip_suffix('\n')?;

@@ -1,26 +1,26 @@
-//! A network namespace of the tests' own, with two joined interfaces: the host's end of the wire,
-//! which has addresses, and the end from which the wire's frames are taken.
+//! A network namespace for the tests, with two joined interfaces: the host's end of the wire, which
+//! has addresses, and the end from which the wire takes frames.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
-/// The interface that has our addresses.
+/// The interface that has the host's addresses.
 pub const HOST: &str = "rxe-host";
 /// The interface whose frames go to the machine.
 pub const WIRE: &str = "rxe-wire";
 
-/// Our addresses.
+/// The host's IPv4 address.
 pub const HOST_V4: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 1);
-/// Our addresses.
+/// The host's IPv6 address.
 pub const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd91, 0, 0, 0, 0, 0, 0, 1);
-/// The machine's addresses.
+/// The machine's IPv4 address.
 pub const MACHINE_V4: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 2);
-/// The machine's addresses.
+/// The machine's IPv6 address.
 pub const MACHINE_V6: Ipv6Addr = Ipv6Addr::new(0xfd91, 0, 0, 0, 0, 0, 0, 2);
 
-/// Moves this process into a fresh network namespace, with a user namespace where it is not root.
-/// It must have one thread only.
+/// Moves this process into a new network namespace, and unless it is root into a new user namespace
+/// too. The process must have one thread only.
 ///
 /// # Errors
 /// The system does not allow it.
@@ -40,14 +40,14 @@ fn unshare(flags: i32) -> io::Result<()> {
     if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes the two interfaces and gives ours its addresses.
+/// Makes the two interfaces and gives the host's its addresses.
 ///
 /// # Errors
 /// The system does not allow it, or has no `ip`.
 pub fn furnish(mtu: u32) -> io::Result<()> {
     ip("link set lo up")?;
     ip(&format!("link add {HOST} type veth peer name {WIRE}"))?;
-    // Only the packets of the two ends, and none of the kernel's own at the wire's.
+    // Without IPv6, the kernel sends no packets of its own from the wire's interface.
     std::fs::write(format!("/proc/sys/net/ipv6/conf/{WIRE}/disable_ipv6"), "1").ok();
     set_mtu(mtu)?;
     ip(&format!("addr add {HOST_V4}/24 dev {HOST}"))?;
@@ -60,7 +60,7 @@ pub fn furnish(mtu: u32) -> io::Result<()> {
 /// Sets the MTU of both interfaces.
 ///
 /// # Errors
-/// As `ip` says.
+/// `ip` cannot be run, or fails.
 pub fn set_mtu(mtu: u32) -> io::Result<()> {
     ip(&format!("link set {HOST} mtu {mtu}"))?;
     ip(&format!("link set {WIRE} mtu {mtu}"))
@@ -69,7 +69,7 @@ pub fn set_mtu(mtu: u32) -> io::Result<()> {
 /// Runs `ip` with these arguments.
 ///
 /// # Errors
-/// It cannot be run, or fails.
+/// `ip` cannot be run, or fails.
 pub fn ip(arguments: &str) -> io::Result<()> {
     let output = Command::new("ip").args(arguments.split_whitespace()).output()?;
     if output.status.success() {
@@ -79,8 +79,8 @@ pub fn ip(arguments: &str) -> io::Result<()> {
     Err(io::Error::other(format!("ip {arguments}: {}", said.trim())))
 }
 
-/// Frames that leave our interface are whole: summed, and no longer than the MTU. (Between two
-/// joined interfaces the kernel would spare itself both.)
+/// Turns offloads off, so that frames of the host's interface have checksums and are no longer than
+/// the MTU. (Between two joined interfaces the kernel would leave both undone.)
 fn offloads_off() -> io::Result<()> {
     const ETHTOOL_STXCSUM: u32 = 0x17;
     const ETHTOOL_STSO: u32 = 0x1f;

@@ -1,4 +1,4 @@
-//! An end over the crate `remora`, in this process.
+//! An end that uses the crate `remora`, in this process.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -35,7 +35,7 @@ pub struct Native {
     begun: Option<Begun>,
 }
 
-/// A half call, and the queue pair that it is about.
+/// A call that was started and not finished, and the queue pair that it is about.
 #[derive(Debug)]
 struct Begun {
     index: usize,
@@ -152,7 +152,7 @@ impl End for Native {
         if service != Service::Ud {
             self.qp(&pair).to_init(Access::all()).expect("to INIT");
         } else {
-            // To INIT, so that it takes receive requests.
+            // In INIT, it takes receive requests.
             let state = Some(State::Init);
             let attr = QpAttr { state, qkey: Some(QKEY), ..QpAttr::default() };
             self.qp(&pair).modify(&attr).expect("to INIT");
@@ -174,7 +174,7 @@ impl End for Native {
         if qp.to_rtr(to, &params).is_ok() {
             return qp.to_rts(&params).expect("to RTS");
         }
-        // Unreliable: less is asked for.
+        // Unreliable transitions take fewer attributes.
         let state = |state| QpAttr { state: Some(state), ..QpAttr::default() };
         let rtr = QpAttr {
             path: Some(Path::new(peer.address, pair.qpn)),

@@ -1,5 +1,5 @@
-//! An end that is `tests/peer/verbs_peer.c`: in the machine on the kernel's soft-RoCE, or here on
-//! whatever libibverbs its environment names.
+//! An end that is `tests/peer/verbs_peer.c`: in the machine on the kernel's soft-RoCE, or on this
+//! host on the libibverbs that its environment names.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::end::{At, Done, End, Met, PATIENCE, Pair, QKEY, REGION, Service, Status, Terms, Work};
 use crate::machine::Machine;
 
-/// Beyond the program's own time limits, which are shorter.
+/// The longest wait for a line: longer than the program's own time limits.
 const LINE_PATIENCE: Duration = Duration::from_secs(90);
 
 /// The program.
@@ -28,7 +28,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it in the machine, on the device that has `address`.
+    /// Starts the program in the machine, on the device that has `address`.
     pub fn in_machine(machine: &Machine, address: IpAddr) -> Program {
         let running = machine.start("exec verbs_peer").expect("the machine's agent");
         let stream = running.into_stream();
@@ -39,8 +39,8 @@ impl Program {
         Program::begin("the kernel", address, Box::new(input), Box::new(output), close, None)
     }
 
-    /// Starts it here, by a command that ends in the program's path, on the device that has
-    /// `address`.
+    /// Starts the program on this host, by a command that ends with the program's path, on the
+    /// device that has `address`.
     pub fn here(mut command: Command, address: IpAddr) -> Program {
         let (ours, theirs) = UnixStream::pair().expect("a socket");
         let input: OwnedFd = theirs.try_clone().expect("a descriptor").into();
@@ -72,7 +72,7 @@ impl Program {
         program
     }
 
-    /// The index of its address among the device's GIDs.
+    /// The index of the address in the device's GID table.
     pub fn gid(&self) -> u64 {
         self.gid
     }
@@ -88,11 +88,11 @@ impl Program {
         let mut line = String::new();
         let heard = self.output.read_line(&mut line);
         heard.unwrap_or_else(|error| panic!("{}: no answer: {error}", self.name));
-        assert!(line.ends_with('\n'), "{}: it ended; its last words: {line:?}", self.name);
+        assert!(line.ends_with('\n'), "{}: it has ended; its last output: {line:?}", self.name);
         Answer { line: line.trim_end().to_owned() }
     }
 
-    /// A command that must succeed.
+    /// Sends a command that must succeed.
     fn ask(&mut self, line: &str) -> Answer {
         self.say(line);
         let answer = self.hear();
@@ -111,7 +111,7 @@ impl Drop for Program {
     }
 }
 
-/// "ok NAME=VALUE..."; the value of `text`, the last, may hold blanks.
+/// An answer, "ok NAME=VALUE..."; the value of `text`, which comes last, may hold blanks.
 struct Answer {
     line: String,
 }

@@ -1,5 +1,5 @@
-//! The wire between our interface and the machine's: a thread that carries frames both ways, and
-//! on which a test may lose, repeat or delay the RoCE packets that it names.
+//! The wire between the host's interface and the machine's: a thread that carries frames both ways,
+//! and on which a test may lose, repeat or delay the RoCE packets that it selects.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,16 +19,16 @@ const ROCE_PORT: u16 = 4791;
 /// The op-code of a datagram.
 const UD_SEND_ONLY: u8 = 0x64;
 
-/// A direction.
+/// The direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Towards {
-    /// From us to the machine.
+    /// From the host to the machine.
     Machine,
-    /// From the machine to us.
+    /// From the machine to the host.
     Host,
 }
 
-/// What becomes of a packet.
+/// What the wire does with a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// It arrives.
@@ -37,7 +37,7 @@ pub enum Fate {
     Lose,
     /// It arrives twice.
     Repeat,
-    /// It arrives behind the next one.
+    /// It arrives after the next one.
     Delay,
 }
 
@@ -50,7 +50,7 @@ pub struct Seen {
     pub qpn: u32,
     /// Packet sequence number.
     pub psn: u32,
-    /// For messages of the connection manager: the attribute, 0x10 to 0x18.
+    /// For a message of the connection manager, its attribute: 0x10 to 0x18.
     pub cm: Option<u16>,
 }
 
@@ -60,9 +60,9 @@ type Judge = Box<dyn FnMut(&Seen) -> Fate + Send>;
 struct Direction {
     judge: Option<Judge>,
     delayed: Option<Vec<u8>>,
-    /// RoCE packets that came.
+    /// The number of RoCE packets.
     packets: u64,
-    /// Those that did not simply pass.
+    /// The number of those that did not simply pass.
     troubled: u64,
 }
 
@@ -84,17 +84,17 @@ impl WireState {
 /// The wire. It ends when it is dropped.
 pub struct Wire {
     state: Arc<Mutex<WireState>>,
-    /// Dropped to stop the thread.
+    /// Dropping it stops the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Wire {
-    /// Joins the interface to the machine, which gets the returned descriptor: a stream of frames,
-    /// each behind its length in four bytes.
+    /// Joins the host's interface to the machine. The machine gets the returned descriptor: a
+    /// stream of frames, each after its length in four bytes.
     ///
     /// # Errors
-    /// No packet socket may be had.
+    /// The system gives no packet socket.
     pub fn new() -> io::Result<(Wire, OwnedFd)> {
         let frames = packet_socket()?;
         let (machine, theirs) = UnixStream::pair()?;
@@ -107,13 +107,13 @@ impl Wire {
         Ok((Wire { state, stop: Some(stop), thread: Some(thread) }, theirs.into()))
     }
 
-    /// From now on each RoCE packet in this direction is judged.
+    /// From now on, `judge` decides about each RoCE packet in this direction.
     pub fn judge(&self, towards: Towards, judge: impl FnMut(&Seen) -> Fate + Send + 'static) {
         self.lock().towards(towards).judge = Some(Box::new(judge));
     }
 
-    /// As [`Wire::judge`], for those that `which` picks: the n-th of them, counted from 1, if
-    /// `when(n)`.
+    /// As [`Wire::judge`], for packets that `which` selects: `when(n)` decides about the n-th of
+    /// them, counted from 1.
     pub fn trouble(
         &self,
         towards: Towards,
@@ -131,7 +131,7 @@ impl Wire {
         });
     }
 
-    /// All packets pass again, in both directions; returns how many had trouble.
+    /// Lets all packets pass again, in both directions; returns how many did not simply pass.
     pub fn heal(&self) -> u64 {
         let mut state = self.lock();
         let mut troubled = 0;
@@ -143,7 +143,7 @@ impl Wire {
         troubled
     }
 
-    /// RoCE packets so far, to the machine and to us.
+    /// The number of RoCE packets so far, to the machine and to the host.
     pub fn packets(&self) -> (u64, u64) {
         let state = self.lock();
         (state.to_machine.packets, state.to_host.packets)
@@ -169,7 +169,7 @@ impl std::fmt::Debug for Wire {
     }
 }
 
-/// A socket that brings all frames that our interface sends, and sends frames to it.
+/// A socket that receives all frames that the host's interface sends, and sends frames to it.
 fn packet_socket() -> io::Result<File> {
     const ETH_P_ALL: u16 = 3;
     let name = std::ffi::CString::new(WIRE)?;
@@ -181,9 +181,9 @@ fn packet_socket() -> io::Result<File> {
     if fd < 0 || index == 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just opened, and is nobody else's.
+    // SAFETY: the descriptor was just opened, and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // Not what we ourselves sent; and room for many frames, where that is allowed.
+    // Without this socket's own frames; and with room for many frames, if the system allows that.
     for (level, option, value) in [
         (libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1),
         (libc::SOL_SOCKET, libc::SO_RCVBUF, 4 << 20),
@@ -258,7 +258,8 @@ fn carry(
     }
 }
 
-/// The next frame of an interface; no bytes while it is down for a moment, as its MTU changes.
+/// Reads the next frame of an interface; zero bytes while the interface is down, as it is for a
+/// moment when its MTU changes.
 fn read_frame(interface: &mut File, frame: &mut [u8]) -> io::Result<usize> {
     match interface.read(frame) {
         Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => Ok(0),
@@ -266,7 +267,8 @@ fn read_frame(interface: &mut File, frame: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Gives an interface a frame. No room, too long, or down: it is lost, as on a real wire.
+/// Sends a frame to an interface. If there is no room, the frame is too long, or the interface is
+/// down, the frame is lost, as on a real wire.
 fn write_frame(interface: &mut File, frame: &[u8]) -> io::Result<()> {
     let lost = [libc::ENOBUFS, libc::EMSGSIZE, libc::ENETDOWN, libc::ENXIO];
     match interface.write(frame) {
@@ -275,13 +277,13 @@ fn write_frame(interface: &mut File, frame: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The first frame of a stream, if it is whole.
+/// The first frame of a stream, if it is complete.
 fn first_frame(stream: &[u8]) -> Option<&[u8]> {
     let (len, rest) = stream.split_first_chunk::<4>()?;
     rest.get(..u32::from_be_bytes(*len) as usize)
 }
 
-/// Judges a frame and sends it as often as that says.
+/// Decides about a frame, and sends it as often as that says.
 fn deliver(
     state: &Mutex<WireState>,
     towards: Towards,
@@ -312,7 +314,7 @@ fn deliver(
     late.map_or(Ok(()), |late| send(&late))
 }
 
-/// What of a frame concerns us: RoCE over IPv4 without options, or over IPv6 without extensions.
+/// Parses the RoCE packet in a frame: over IPv4 without options, or over IPv6 without extensions.
 fn look(frame: &[u8]) -> Option<Seen> {
     let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
     let udp = match word(12)? {
@@ -327,7 +329,8 @@ fn look(frame: &[u8]) -> Option<Seen> {
     let three = |at: usize| u32::from_be_bytes([0, bth[at], bth[at + 1], bth[at + 2]]);
     let opcode = bth[0];
     let qpn = three(5);
-    // BTH, DETH, and in the header of a MAD the attribute at byte 16.
+    // A datagram to queue pair 1: after BTH and DETH, the MAD's header has the attribute at byte
+    // 16.
     let is_cm = opcode == UD_SEND_ONLY && qpn == 1;
     let cm = if is_cm { word(udp + 8 + 12 + 8 + 16) } else { None };
     Some(Seen { opcode, qpn, psn: three(9), cm })

@@ -1,7 +1,7 @@
-//! Processes of our own: this same program, started again for the other end of a measurement.
+//! Child processes: this same program, started again for the other end of a measurement.
 //!
-//! A child prints one line when it is ready. It is told to go by its standard input: when that
-//! closes, because it is no longer wanted or because its parent has died, it ends.
+//! A child prints one line when it is ready. It ends when its standard input closes: its parent no
+//! longer needs it, or has died.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -21,7 +21,7 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Starts this program with `args`. What it prints on standard error goes where ours goes.
+    /// Starts this program with `args`. Its standard error goes to this process's.
     pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Result<Helper> {
         let mut child = ourselves()?
             .args(args)
@@ -38,18 +38,18 @@ impl Helper {
         self.child.id()
     }
 
-    /// The next line it prints; an error if it ends instead.
+    /// The next line that it prints; an error if it ends instead.
     pub(crate) fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.stdout.read_line(&mut line).context("cannot read what the other process prints")?;
         if line.is_empty() {
             let status = self.child.wait().context("cannot wait for the other process")?;
-            bail!("the other process ended early ({status}); its reason stands above");
+            bail!("the other process ended early ({status}); its error is above");
         }
         Ok(line.trim_end().to_owned())
     }
 
-    /// The rest of what it prints, after telling it to end.
+    /// Closes its standard input, and returns the rest of what it prints.
     pub(crate) fn finish(mut self) -> Result<String> {
         drop(self._stdin.take());
         let mut rest = String::new();
@@ -57,14 +57,14 @@ impl Helper {
             .read_to_string(&mut rest)
             .context("cannot read what the other process prints")?;
         let status = self.child.wait().context("cannot wait for the other process")?;
-        ensure!(status.success(), "the other process failed ({status}); its reason stands above");
+        ensure!(status.success(), "the other process failed ({status}); its error is above");
         Ok(rest)
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Both fail only where it has ended by itself.
+        // Both calls fail only if it has ended already.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -88,7 +88,7 @@ fn ourselves() -> Result<Command> {
     Ok(Command::new(std::env::current_exe().context("cannot find this program's own file")?))
 }
 
-/// For a child: ends the process, successfully, when standard input closes.
+/// For a child: ends the process successfully when standard input closes.
 pub(crate) fn end_with_stdin() -> Result<()> {
     let watch = || {
         let mut byte = [0];
@@ -99,8 +99,8 @@ pub(crate) fn end_with_stdin() -> Result<()> {
     Ok(())
 }
 
-/// Pins the calling thread, and those it starts from now on, to the `which`-th of the cores that
-/// the process may use. Returns the core; `None` where there are fewer.
+/// Pins the calling thread, and threads that it starts later, to the `which`-th core that the
+/// process may use. Returns the core; `None` if there are fewer.
 pub(crate) fn pin(which: usize) -> Result<Option<usize>> {
     let allowed = sched_getaffinity(None).context("cannot read which cores may be used")?;
     let core = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).nth(which);

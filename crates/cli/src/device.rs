@@ -14,8 +14,8 @@ pub struct DeviceArgs {
     /// Write what the card sends and receives to a pcapng file
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<std::path::PathBuf>,
-    /// Run the card's own thread before all others, however busy the processors (needs
-    /// CAP_SYS_NICE, or `ulimit -r`)
+    /// Run the card's own thread at real-time priority, before all other threads (needs
+    /// CAP_SYS_NICE, or a limit set by `ulimit -r`)
     #[arg(long)]
     pub real_time: bool,
     /// Print the card's counters at the end
@@ -39,7 +39,7 @@ impl DeviceArgs {
         options.open()
     }
 
-    /// Prints the counters, if they were asked for.
+    /// Prints the counters, if `--stats` was given.
     pub fn finish(&self, device: &Device) {
         if self.stats {
             output::counters(device);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{DeviceArgs, output};
 
-/// The depth of a work queue is a power of two up to this.
+/// The greatest depth of a work queue, a power of two.
 const MAX_QP_WR: usize = 1 << 20;
 
 /// `remora devinfo`.
@@ -114,7 +114,7 @@ fn describe(device: &Device, socket: SocketInfo) -> Vec<Field> {
     fields
 }
 
-/// Names (those of `ibv_device_attr`, where it has them), values, and what they mean.
+/// Each limit: its name (as in `ibv_device_attr`, if it is there), its value, and its meaning.
 fn limits_of(limits: &Config) -> impl Iterator<Item = (&'static str, usize, Option<String>)> {
     let dm = (limits.device_memory.end - limits.device_memory.start) as usize;
     let page = 1u64 << limits.page_shift;
@@ -153,13 +153,13 @@ fn limits_of(limits: &Config) -> impl Iterator<Item = (&'static str, usize, Opti
     .into_iter()
 }
 
-/// As `ibv_devinfo` writes it: four groups.
+/// A GUID as `ibv_devinfo` writes it: four groups of digits.
 fn guid(bits: u64) -> String {
     let group = |at: u32| (bits >> (16 * at)) & 0xffff;
     format!("{:04x}:{:04x}:{:04x}:{:04x}", group(3), group(2), group(1), group(0))
 }
 
-/// In RoCE v2, a GID is an IP address.
+/// The GID of an address: in RoCE v2, a GID is an IP address.
 pub(crate) fn gid(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),

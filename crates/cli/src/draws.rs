@@ -1,9 +1,9 @@
-//! Numbers that look random, and pauses as long.
+//! Reproducible pseudo-random numbers, and random pauses.
 
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-/// Numbers that look random, the same ones each time.
+/// A generator of pseudo-random numbers that gives the same sequence each time.
 #[derive(Clone, Debug)]
 pub(crate) struct Draws(u64);
 
@@ -20,12 +20,12 @@ impl Draws {
         b ^ b >> 31
     }
 
-    /// One of them, evenly.
+    /// One of the values, each with the same probability.
     pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[(self.next() % all.len() as u64) as usize]
     }
 
-    /// Does something happen that happens with this probability?
+    /// `true` with this probability.
     pub(crate) fn happens(&mut self, probability: f64) -> bool {
         ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
@@ -36,16 +36,17 @@ impl Draws {
     }
 }
 
-/// The longest pause: longer than a look at a socket, far shorter than a round trip.
+/// The longest pause: longer than one poll of a socket, far shorter than a round trip.
 const PAUSE: Duration = Duration::from_micros(1);
 
-/// Pauses of random length, for who measures how long an answer takes.
+/// Pauses of random length, for measuring how long an answer takes.
 ///
-/// Whoever waits for an answer looks at a socket again and again, 0.3 µs each time; so does the
-/// card that is asked. Requests one after the other fall into step with the looks at both ends:
-/// packets then always arrive at the end of a look, or always at its beginning. Which it is depends
-/// on where the linker has put the functions, and is worth more than what is to be measured. So
-/// requests come at random moments, and looks begin at random moments after them.
+/// A client that waits for an answer polls a socket again and again, 0.3 µs each time; so does the
+/// card that it asks. Requests that follow each other without a pause fall into step with the polls
+/// at both ends: packets then always arrive at the end of a poll, or always at its beginning. Which
+/// of the two it is depends on where the linker has put the functions, and makes a greater
+/// difference than the one to be measured. So requests start at random moments, and polls at random
+/// moments after them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pauses(Draws);
 
@@ -54,7 +55,7 @@ impl Pauses {
         Pauses(Draws::new(seed))
     }
 
-    /// Pauses once, awake.
+    /// Pauses once, without sleeping.
     pub(crate) fn pause(&mut self) {
         let start = Instant::now();
         let length = PAUSE.mul_f64((self.0.next() >> 11) as f64 / (1u64 << 53) as f64);

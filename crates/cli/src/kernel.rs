@@ -36,7 +36,7 @@ Examples:
   remora kernel call 127.0.0.2 --opcode 0x100 --text ERROR --payload server.log
   remora kernel list 127.0.0.2
 
-guest/rust and guest/c hold what a kernel is written with; docs/kernels.md says how.")]
+Kernels are written with the libraries in guest/rust and guest/c; docs/kernels.md says how.")]
 pub(crate) struct Kernel {
     #[command(subcommand)]
     what: What,
@@ -66,7 +66,7 @@ impl Kernel {
     }
 }
 
-/// Parses an op-code: decimal, or hexadecimal behind `0x`.
+/// Parses an op-code: decimal, or hexadecimal after `0x`.
 fn parse_opcode(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -75,7 +75,7 @@ fn parse_opcode(text: &str) -> Result<u64, String> {
     parsed.map_err(|error| format!("{error}; write it as in 256 or 0x100"))
 }
 
-/// Where kernels are.
+/// The node, and how to reach it.
 #[derive(Debug, Args)]
 struct NodeArgs {
     /// The node: IP or IP:PORT
@@ -88,7 +88,7 @@ struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// Lets `act` speak to the node's kernels.
+    /// Calls `act` with a connection to the node's region of kernels.
     fn with<R>(&self, act: impl FnOnce(RemoteRegion) -> Result<R>) -> Result<R> {
         let device = self.remote.open(self.node)?;
         let address = RegionAddress { node: self.node, name: KERNELS_DOCUMENT.into() };
@@ -97,7 +97,7 @@ impl NodeArgs {
         Ok(result)
     }
 
-    /// Prints what came of it: as JSON, or in words.
+    /// Prints a result: as JSON, or in words.
     fn say<T: Serialize>(&self, what: &T, words: impl FnOnce(&T) -> String) -> Result<()> {
         if self.json {
             return output::json_line(what);
@@ -107,11 +107,11 @@ impl NodeArgs {
     }
 }
 
-/// Who may load kernels.
+/// The permission to load kernels.
 #[derive(Debug, Args)]
 struct PermitArgs {
-    /// The node's token for loading kernels [default: what a node of this user and machine has
-    /// left]
+    /// The node's token for loading kernels [default: the one that a node of this
+    /// user on this machine has left in a file]
     #[arg(long, env = "REMORA_KERNEL_TOKEN", hide_env_values = true)]
     kernel_token: Option<Token>,
 }
@@ -141,20 +141,22 @@ struct Load {
     /// A name for people [default: the file's]
     #[arg(long)]
     name: Option<String>,
-    /// Steps an invocation may take: memory accesses, each 64 bytes more of them, or 64
-    /// instructions [default: 1000000; none for built-in kernels that take streams]
+    /// Steps that an invocation may take: a memory access is one step, and one more for each 64
+    /// bytes; 64 instructions are one [default: 1000000; no limit for built-in kernels that take
+    /// streams]
     #[arg(long)]
     budget: Option<u64>,
-    /// Memory that an instance may have, 16M at most
+    /// Memory that an instance may have, at most 16M
     #[arg(long, default_value = "4M", value_parser = parse_size)]
     memory: u64,
-    /// A region of the node's that it may read, and with ,rw write; may be given many times
+    /// A region of the node that the kernel may read, and with ,rw write; may be given several
+    /// times
     #[arg(long = "grant", value_name = "REGION[,rw]")]
     grants: Vec<String>,
-    /// A region whose WRITEs are to pass it, on their way to memory
+    /// A region whose WRITEs pass through the kernel on their way to memory
     #[arg(long, value_name = "REGION")]
     tap: Option<String>,
-    /// Put it in the place of the kernel that has the op-code, without a gap
+    /// Replace the kernel that has the op-code, without a gap
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
@@ -177,7 +179,7 @@ impl Load {
         })
     }
 
-    /// What is to be loaded.
+    /// The name of the kernel, for messages.
     fn what(&self) -> String {
         match (&self.builtin, &self.file) {
             (Some(name), _) => format!("the built-in kernel {name}"),
@@ -185,7 +187,7 @@ impl Load {
         }
     }
 
-    /// The request, and the module.
+    /// The request, and the module that goes with it.
     fn request(&self) -> Result<(kernels::Load, Vec<u8>)> {
         let kind = self.builtin.as_deref().and_then(Kind::named);
         let module = match &self.file {
@@ -266,7 +268,7 @@ fn describe_tap(tap: &TapRow) -> String {
 struct Unload {
     #[command(flatten)]
     node: NodeArgs,
-    /// The kernel's op-code
+    /// The kernel's op-code, as in 256 or 0x100
     #[arg(long, value_parser = parse_opcode)]
     opcode: u64,
     #[command(flatten)]
@@ -289,7 +291,7 @@ impl Unload {
 struct Call {
     #[command(flatten)]
     node: NodeArgs,
-    /// The kernel's op-code
+    /// The kernel's op-code, as in 256 or 0x100
     #[arg(long, value_parser = parse_opcode)]
     opcode: u64,
     /// Parameters, as hexadecimal digits
@@ -301,7 +303,7 @@ struct Call {
     /// Payload to stream through the kernel; - is standard input
     #[arg(long, value_name = "FILE")]
     payload: Option<PathBuf>,
-    /// Room for the result
+    /// Room for the result; K, M, G are powers of 1024
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = parse_size)]
     room: u64,
     /// Seconds to wait for the result
@@ -312,7 +314,7 @@ struct Call {
     out: PathBuf,
 }
 
-/// Bytes that were given as digits.
+/// Bytes given as hexadecimal digits.
 #[derive(Clone, Debug)]
 struct Bytes(Vec<u8>);
 

@@ -1,5 +1,5 @@
-//! What the command `remora` is made of, where others can use it too: memory nodes, and what
-//! all commands share.
+//! The parts of the command `remora` that other programs can use too: memory nodes, and the options
+//! and output that all commands share.
 #![warn(missing_debug_implementations)]
 
 pub mod device;

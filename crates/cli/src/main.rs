@@ -44,36 +44,36 @@ enum Command {
     Doctor(doctor::Doctor),
     /// Show what the device offers, in the manner of ibv_devinfo
     Devinfo(devinfo::Devinfo),
-    /// See it work: a real file over RoCE v2 between two processes, verified, beside plain TCP
+    /// See it work: move a real file between two processes over RoCE v2, and compare with TCP
     Demo(demo::Demo),
     /// The other end of the demo's TCP copy
     #[command(hide = true)]
     DemoTcp(demo::TcpServer),
-    /// The other end of what is done in several ways
+    /// The far end of the same work done in several ways
     #[command(hide = true)]
     Ways(ways::Server),
-    /// Serve files and memory to other processes, one-sided
+    /// Serve files and memory to other processes by one-sided READs and WRITEs
     Node(Serve),
-    /// List, read and write the regions of a node, one-sided
+    /// List the regions of a node, and read and write them by one-sided READs and WRITEs
     Mem(mem::Mem),
     /// Load kernels into a node's card while it runs, list, call and unload them
     Kernel(kernel::Kernel),
     /// Show the counters of a running node
     Stats(stats::Stats),
-    /// Run random worlds, each from one seed, and check what happens in them
+    /// Simulate random networks of cards, each from one seed, and check their behaviour
     Sim(sim::Sim),
     /// Run, trace and draw programs of work requests
     Chain(chain::Chain),
     /// Measure latency and bandwidth, in the manner of perftest
     Perf(perf::Perf),
-    /// Measure beside the peers, in one run
+    /// Measure Remora beside plain sockets and other baselines, in one run
     Bench(bench::Bench),
 }
 
-/// Whoever reads what is printed may have seen enough (`remora … | head -n 1`): that ends a command
-/// quietly, as it ends others, and is no panic to report.
+/// A program that reads the output may close the pipe early (`remora … | head -n 1`). The command
+/// then ends quietly, as other commands do, without reporting a panic.
 fn end_with_the_reader() {
-    /// How the shell tells of a program that SIGPIPE has ended.
+    /// The exit status by which a shell reports that SIGPIPE has ended a program.
     const BY_SIGPIPE: i32 = 128 + 13;
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -86,9 +86,9 @@ fn end_with_the_reader() {
     }));
 }
 
-/// Writes on standard error what [`LOG_VARIABLE`] asks for, and warnings by default.
+/// Logs to standard error as [`LOG_VARIABLE`] says; warnings by default.
 fn start_log() {
-    // For the verbs library the variable may name a file, which is no filter.
+    // A value that names a file is for the verbs library, and not a filter.
     let asked = std::env::var(LOG_VARIABLE).ok().filter(|value| is_level(value));
     let filter = asked.and_then(|value| value.parse().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));

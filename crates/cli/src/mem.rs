@@ -19,6 +19,15 @@ use crate::{output, stop};
 
 /// `remora mem`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora mem ls 127.0.0.2                                       the regions of a node
+  remora mem read 127.0.0.2/data --out copy.csv                 a whole region
+  remora mem read 127.0.0.2/data --offset 4K --len 100 --out -  100 bytes to standard output
+  remora mem write 127.0.0.2/scratch --in image.bin             a file to the start of a region
+
+NODE is the address that `remora node` prints. A node beyond loopback needs its token: pass it by
+--token, or set REMORA_TOKEN.")]
 pub(crate) struct Mem {
     #[command(subcommand)]
     what: What,
@@ -92,7 +101,7 @@ struct ReadRegion {
     /// Bytes to read [default: to the end of the region]
     #[arg(long, value_parser = parse_size)]
     len: Option<u64>,
-    /// Where to put them; - is standard output. A file appears when it is complete
+    /// Where to put them; - is standard output. The file appears only when it is complete
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
@@ -145,7 +154,7 @@ impl WriteRegion {
         let region = self.remote.connect(&device, &self.region)?;
         let room = region.len().saturating_sub(self.offset);
         if let Some(len) = len {
-            // Known beforehand, so nothing is written at all.
+            // The length is known beforehand, so nothing is written if it does not fit.
             let input = self.input.display();
             ensure!(
                 len <= room,
@@ -168,7 +177,7 @@ impl WriteRegion {
     }
 }
 
-/// What to read, and its length, if that can be known.
+/// The input, and its length if it is known.
 fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>)> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdin().lock()), None));
@@ -181,7 +190,7 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>)> {
     Ok((Box::new(BufReader::new(file)), len))
 }
 
-/// Where bytes go: a new file that takes its name when it is complete, or a stream.
+/// The destination: a new file that gets its name when it is complete, or a stream.
 enum Sink {
     File { file: File, part: PathBuf, path: PathBuf, complete: bool },
     Stream(Box<dyn Write>),
@@ -222,7 +231,7 @@ impl Sink {
         match &mut self {
             Sink::File { part, path, complete, .. } => {
                 fs::rename(part, &path).with_context(|| {
-                    format!("cannot give the file that was read its name, {}", path.display())
+                    format!("cannot rename the complete file to {}", path.display())
                 })?;
                 *complete = true;
                 Ok(())
@@ -235,13 +244,13 @@ impl Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         if let Sink::File { part, complete: false, .. } = self {
-            // Nothing more can be done about a half file than to try.
+            // If the half-written file cannot be removed, nothing more can be done.
             fs::remove_file(part).ok();
         }
     }
 }
 
-/// A bar on a terminal, nothing elsewhere.
+/// A progress bar, if standard error is a terminal.
 fn progress(len: Option<u64>, verb: &'static str) -> ProgressBar {
     if !output::has_viewer() {
         return ProgressBar::hidden();
@@ -260,7 +269,7 @@ fn progress(len: Option<u64>, verb: &'static str) -> ProgressBar {
     bar.with_style(style).with_message(verb)
 }
 
-/// Tells a person what was done.
+/// Prints a summary for a person.
 fn tell(verb: &str, bytes: u64, progress: &ProgressBar) {
     if output::has_viewer() {
         let seconds = progress.elapsed().as_secs_f64();

@@ -17,7 +17,7 @@ pub fn table<T: Into<comfy_table::Cell>>(headings: impl IntoIterator<Item = T>) 
     table
 }
 
-/// Aligns these columns as numbers are.
+/// Aligns these columns to the right, as numbers are.
 pub fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {
     for column in columns {
         if let Some(column) = table.column_mut(column) {
@@ -26,7 +26,7 @@ pub fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) 
     }
 }
 
-/// Prints what a device has counted on standard error, where it does not disturb results.
+/// Prints a device's counters to standard error, so that they do not mix with results.
 pub fn counters(device: &Device) {
     let mut rows = table(["counter", "value"]);
     for (name, value) in device.counters().iter().filter(|(_, value)| *value > 0) {
@@ -42,14 +42,14 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Prints a line of JSON, at once.
+/// Prints a line of JSON and flushes it.
 pub fn json_line(value: &impl Serialize) -> Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, value).context("cannot print JSON")?;
     writeln!(out).and_then(|()| out.flush()).context("cannot print JSON")
 }
 
-/// A number with its thousands apart.
+/// A number with spaces between thousands.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
@@ -62,7 +62,7 @@ pub fn grouped(number: u64) -> String {
     out
 }
 
-/// Bytes in the largest unit of which there is at least one.
+/// A number of bytes, in the largest unit of which there is at least one.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (count.max(1).ilog2() as usize / 10).min(UNITS.len() - 1);
@@ -74,7 +74,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// Is there a person who looks at progress?
+/// Is standard error a terminal, so that a person sees progress?
 pub fn has_viewer() -> bool {
     io::stderr().is_terminal()
 }

@@ -1,4 +1,4 @@
-//! Options of every command that is a node's client.
+//! Options of every command that connects to a node.
 
 use std::net::IpAddr;
 
@@ -31,16 +31,14 @@ impl RemoteArgs {
             let route = route_to((node.ip, ROCE_PORT).into()).and_then(|route| route.local_addr());
             let source = route.with_context(|| {
                 let ip = node.ip;
-                format!(
-                    "no address of this machine reaches {ip}; name one with --bind, if there is one"
-                )
+                format!("no address of this machine reaches {ip}; name one that does with --bind")
             })?;
             args.bind = Some(source.ip().to_string());
         }
         let device = args.open()?;
         ensure!(
             device.info().address != node.ip,
-            "no node runs at {node}: the address was free, and this command's own card has it now"
+            "no node runs at {node}: its address was free until this command's own card took it"
         );
         Ok(device)
     }
@@ -51,7 +49,7 @@ impl RemoteArgs {
     }
 }
 
-/// Devices are on 127.0.0.0/8, if told nothing else.
+/// Is the address one that nodes use by default, in 127.0.0.0/8?
 fn is_served_by_default(ip: IpAddr) -> bool {
     ip.is_ipv4() && ip.is_loopback()
 }

@@ -1,13 +1,13 @@
 //! `remora run`: starts a verbs program on Remora's card.
 //!
-//! The program takes this one's place (`exec`), so its process, standard streams, signals and exit
-//! status are its own. All that reaches it is the environment.
+//! `exec` replaces this process by the program, so process id, standard streams, signals and exit
+//! status are the program's own. Only the environment tells it of Remora.
 //!
-//! `LD_LIBRARY_PATH` alone serves a program that is linked to libibverbs in the ordinary way. It
-//! does not serve one with an RPATH, nor one that brings a renamed libibverbs along (Python wheels
-//! do), perhaps in a library that it loads later; so the library is always preloaded too, where
-//! its symbols go before those of any other copy. A program without verbs does not notice: nothing
-//! runs in the library until it is called.
+//! For a program that is linked to libibverbs in the ordinary way, `LD_LIBRARY_PATH` suffices. It
+//! does not for one with an RPATH, nor for one that brings a renamed libibverbs along (Python
+//! wheels do), perhaps in a library that it loads later. So the library is always preloaded too,
+//! and its symbols go before those of any other copy. A program without verbs does not notice,
+//! because no code of the library runs until it is called.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -23,7 +23,7 @@ use crate::verbs::environment::{Variables, Wishes};
 use crate::verbs::libraries::Libraries;
 use crate::verbs::program::{self, NoProgram, Reach};
 
-/// What a shell's exit status says of a program that could not be started.
+/// The exit statuses by which a shell reports that it cannot start a program.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
@@ -44,10 +44,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "IP|INTERFACE")]
     addr: Option<String>,
     /// Append what the card does, and why requests fail, to a file; %p in its name becomes the
-    /// process's number
+    /// process id
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Set LD_LIBRARY_PATH only; does not serve programs that bring their own libibverbs
+    /// Set LD_LIBRARY_PATH only; programs that bring their own libibverbs then do not use Remora
     #[arg(long)]
     no_preload: bool,
     /// Print the variables as lines for a shell, and run nothing
@@ -96,9 +96,9 @@ impl Run {
         match failed.kind() {
             ErrorKind::PermissionDenied => Ok(cannot_start(name, NoProgram::NotExecutable)),
             ErrorKind::NotFound => {
-                // The file is there, so it is what the file asks for that is not.
+                // The file exists, so its interpreter or dynamic linker does not.
                 eprintln!(
-                    "remora: cannot start {}: its interpreter or dynamic linker is not there",
+                    "remora: cannot start {}: its interpreter or dynamic linker does not exist",
                     program.path.display()
                 );
                 Ok(ExitCode::from(NOT_FOUND))
@@ -119,11 +119,11 @@ fn cannot_start(name: &OsStr, why: NoProgram) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Prints lines that any shell of the Bourne family reads back as they were.
+/// Prints the variables as lines that any shell of the Bourne family can evaluate.
 fn print(variables: &Variables) -> Result<()> {
     for (name, value) in variables {
         let Some(value) = value.to_str() else {
-            bail!("{name} would not be readable text: {}", value.to_string_lossy());
+            bail!("cannot print {name}: its value is not UTF-8: {}", value.to_string_lossy());
         };
         println!("export {name}='{}'", value.replace('\'', r"'\''"));
     }

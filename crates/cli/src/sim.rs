@@ -1,4 +1,4 @@
-//! `remora sim`: random worlds, each from one seed.
+//! `remora sim`: simulated networks ("worlds"), each drawn from one seed.
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
@@ -12,15 +12,22 @@ use serde_json::json;
 
 use crate::output;
 
-/// Failures that are told in full; more are only counted.
+/// Failures that are printed in full; more are only counted.
 const TOLD: usize = 5;
 
 /// `remora sim`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora sim                          one world, from a new seed
+  remora sim 7                        the world of seed 7, the same each time
+  remora sim 1 --count 1000           the worlds of seeds 1 to 1000
+
+The exit status is 1 if a checker objects to a world; the output names its seed.")]
 pub(crate) struct Sim {
-    /// The world, or the first of them [default: a new one]
+    /// The seed of the world, or of the first one [default: a new one]
     seed: Option<u64>,
-    /// How many worlds to run, with seeds that follow each other
+    /// How many worlds to run, with consecutive seeds
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// Print a line of JSON for each world
@@ -61,13 +68,13 @@ impl Sim {
         Ok(())
     }
 
-    /// Runs one world; the inner error is what a checker, or the card itself, objects to.
+    /// Runs one world; the inner error is the objection of a checker, or the card's panic.
     fn world(&self, seed: u64) -> Result<Result<(), String>> {
         let options = Options::draw(seed);
         let drawn = options.to_string();
         let alone = self.count == 1 && !self.json;
         if alone {
-            // Before it runs, so that they are seen whatever happens.
+            // Printed before the run, so that the options are visible even if it does not end.
             print!("{drawn}");
         }
         let judged = panic::catch_unwind(AssertUnwindSafe(|| run_world(options)));
@@ -88,7 +95,7 @@ impl Sim {
         Ok(match judged {
             Ok(report) => {
                 if alone {
-                    // The report begins with the options, which stand there already.
+                    // The report begins with the options, which are printed already.
                     println!("{}passed", report.strip_prefix(&drawn).unwrap_or(&report));
                 }
                 Ok(())
@@ -108,7 +115,7 @@ impl Sim {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn words(panic: &(dyn Any + Send)) -> &str {
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words")
@@ -118,6 +125,6 @@ fn new_seed() -> Result<u64> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .context("cannot draw a seed")?;
-    // Short enough to be typed again.
+    // Short enough to be typed.
     Ok(u64::from(u32::from_le_bytes(bytes)))
 }

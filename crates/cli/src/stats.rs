@@ -17,10 +17,15 @@ use crate::{output, stop};
 
 /// `remora stats`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora stats 127.0.0.2              the counters that are not zero
+  remora stats 127.0.0.2 --all        all counters
+  remora stats 127.0.0.2 --watch      once a second, until Ctrl-C")]
 pub(crate) struct Stats {
     /// The node: IP or IP:PORT
     node: NodeAddress,
-    /// Go on, once a second, until Ctrl-C
+    /// Repeat once a second, until Ctrl-C
     #[arg(long)]
     watch: bool,
     /// Print a line of JSON each time
@@ -63,7 +68,7 @@ impl Stats {
 
     fn show(&self, now: &NodeStats, before: Option<&NodeStats>) {
         if self.watch && io::stdout().is_terminal() {
-            // To the top of a clean screen.
+            // Clears the screen and starts at its top.
             print!("\x1b[H\x1b[2J");
         }
         let up = Duration::from_millis(now.uptime_ms).as_secs();

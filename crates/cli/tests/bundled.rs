@@ -18,18 +18,18 @@ const RENAMED: [(&str, &str); 2] = [
     ("librdmacm.so.1", "librdmacm-5e6f7a8b.so.1.3.44.0"),
 ];
 
-/// Whom no system has: a number needs no name.
-const NOBODY: u32 = 65_534;
+/// A user id that no system has given to a user; a process needs no name for it.
+const ORDINARY_USER: u32 = 65_534;
 
-/// The command and its libraries, and programs with the libraries that they bring.
+/// A folder with the command, its libraries, and programs with the libraries that they bring along.
 struct Bundle {
     folder: Folder,
-    /// Who runs the programs, and his group: an ordinary user, if one can be had.
+    /// The user and group that run the programs: an ordinary user's, if the test can change to one.
     user: (u32, u32),
 }
 
 impl Bundle {
-    /// `None` where something is not installed.
+    /// `None` if something is not installed.
     fn new() -> Option<Bundle> {
         let needed = [
             ("patchelf", "patchelf"),
@@ -47,7 +47,7 @@ impl Bundle {
             fs::create_dir_all(&path).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
-        // Copies, since another user may not be able to reach where they were built.
+        // Copies, because another user may not be able to reach the build folder.
         libraries();
         let built = Path::new(env!("CARGO_BIN_EXE_remora")).parent().unwrap();
         for name in ["remora", "libremora_verbs.so", "libremora_sysfs.so"] {
@@ -59,18 +59,19 @@ impl Bundle {
             fs::copy(distributed(name), &library).unwrap();
             patchelf(&["--set-soname", renamed], &library);
         }
-        // librdmacm needs libibverbs, and the linker looks for it in the same folder.
+        // librdmacm needs libibverbs, which the linker looks for in the same folder.
         bundle.rename(&bundle.library(RENAMED[1].1), "$ORIGIN");
         Some(bundle)
     }
 
-    /// Root becomes an ordinary user, where it may and that user can reach the folder.
+    /// If the test is run by root, makes the programs run as an ordinary user, provided that this
+    /// user can reach the folder.
     fn give_up_rights(&mut self) {
         let mut remora = Command::new(self.folder.path("bin/remora"));
-        remora.arg("--version").uid(NOBODY).gid(NOBODY);
+        remora.arg("--version").uid(ORDINARY_USER).gid(ORDINARY_USER);
         if self.user.0 == 0 && remora.output().is_ok_and(|output| output.status.success()) {
-            self.user = (NOBODY, NOBODY);
-            chown(self.folder.path("home"), Some(NOBODY), Some(NOBODY)).unwrap();
+            self.user = (ORDINARY_USER, ORDINARY_USER);
+            chown(self.folder.path("home"), Some(ORDINARY_USER), Some(ORDINARY_USER)).unwrap();
         }
     }
 
@@ -78,7 +79,7 @@ impl Bundle {
         self.folder.path("app.libs").join(name)
     }
 
-    /// Lets a file need the renamed libraries, and find them.
+    /// Makes a file need the renamed libraries, and find them.
     fn rename(&self, file: &Path, rpath: &str) {
         for (name, renamed) in RENAMED {
             patchelf(&["--replace-needed", name, renamed], file);
@@ -112,7 +113,7 @@ impl Bundle {
     }
 }
 
-/// Where the distribution's library of this name lies, as the dynamic linker says.
+/// The path of the distribution's library of this name, from the dynamic linker.
 fn distributed(name: &str) -> PathBuf {
     let program = if name.starts_with("librdmacm") { "rping" } else { "ibv_rc_pingpong" };
     let script = format!("ldd \"$(command -v {program})\"");
@@ -122,7 +123,7 @@ fn distributed(name: &str) -> PathBuf {
     line.split_whitespace().nth(2).unwrap().into()
 }
 
-/// One change at a time: patchelf 0.14 mixes up several.
+/// Makes one change at a time, because patchelf 0.14 confuses several.
 fn patchelf(args: &[&str], file: &Path) {
     let output = Command::new("patchelf").args(args).arg(file).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", described(&output));
@@ -131,7 +132,7 @@ fn patchelf(args: &[&str], file: &Path) {
 #[test]
 fn programs_with_a_renamed_libibverbs_talk() {
     let Some(bundle) = Bundle::new() else { return };
-    // They do bring it along: our names would not be found.
+    // The programs do bring their own library: they do not ask for one under Remora's names.
     let program = bundle.program("ibv_rc_pingpong");
     let needs = printed(Command::new("ldd").arg(&program));
     assert!(needs.contains(RENAMED[0].1) && !needs.contains("libibverbs.so.1"), "{needs}");
@@ -158,7 +159,7 @@ fn programs_with_a_renamed_librdmacm_talk() {
     server.succeeds();
 }
 
-/// As an interpreter loads an extension: after the start, its symbols for itself alone.
+/// Loaded as an interpreter loads an extension: after the start, with its symbols kept to itself.
 #[test]
 fn a_renamed_libibverbs_of_a_library_that_is_loaded_later_is_replaced_too() {
     let Some(bundle) = Bundle::new() else { return };

@@ -1,4 +1,4 @@
-//! `remora chain`, as a person uses it.
+//! `remora chain`, as a user runs it.
 
 mod support;
 
@@ -66,13 +66,13 @@ fn a_trace_shows_each_step_and_draws_the_chain() {
     assert_eq!(steps.last().unwrap()["shown"][0]["value"], "1");
     let picture = fs::read_to_string(svg).unwrap();
     assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
-    // Expect: a box for each request, with what it is called.
+    // One box for each request, with its name.
     assert_eq!(picture.matches("class=\"verb\"").count(), 5);
     assert!(picture.contains("NOOP ⇢ WRITE"));
 }
 
 #[test]
-fn mistakes_are_shown_where_they_are() {
+fn mistakes_are_shown_with_their_line_and_column() {
     let folder = Folder::new();
     let file = folder.path("wrong.chain");
     fs::write(&file, "data x = 1\nprogram {\n    add y, 1\n}\n").unwrap();
@@ -118,7 +118,7 @@ fn a_turing_machine_runs_and_halts() {
     assert_eq!((&outcome["steps"], &outcome["halted"]), (&107.into(), &true.into()));
     let tape = outcome["tape"].as_array().unwrap();
     assert_eq!(tape.iter().filter(|symbol| **symbol == 1).count(), 13);
-    // A tape that is too short is said to be.
+    // If the tape is too short, the error says so.
     let folder = Folder::new();
     let file = folder.path("short.json");
     let text = fs::read_to_string(example("busy_beaver.json")).unwrap();

@@ -1,4 +1,4 @@
-//! The main job, small.
+//! `remora demo`, with little data.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn the_demo_verifies_what_it_moved() {
         assert!(told[way]["write_8b"]["median_us"].as_f64() > Some(0.0), "{told}");
     }
     let lookups = told["lookups"].as_array().unwrap();
-    assert_eq!(lookups.len(), 3, "by a kernel, by READs, by an RPC: {told}");
+    assert_eq!(lookups.len(), 3, "expected a kernel, READs and an RPC: {told}");
     for way in lookups {
         assert!(way["table"]["median_us"].as_f64() > Some(0.0), "{told}");
         assert!(way["list"]["median_us"].as_f64() > Some(0.0), "{told}");
@@ -22,7 +22,7 @@ fn the_demo_verifies_what_it_moved() {
 }
 
 #[test]
-fn the_demo_takes_a_file_of_the_callers() {
+fn the_demo_takes_a_file_that_the_user_names() {
     let folder = Folder::new();
     let file = folder.file("mine", 1_234_567);
     let told = succeed(["demo", "--file", file.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! `remora doctor`: what it says of machines that are made ill for it.
+//! `remora doctor`: its findings on machines with faults that the tests make.
 
 mod support;
 
@@ -25,12 +25,12 @@ fn report(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {errors}"))
 }
 
-/// The check of this name, with the status it has; asserts that the exit status fits.
+/// The status and the text of the check of this name; asserts that the exit status fits the report.
 fn check(output: &Output, name: &str) -> (String, String) {
     let report = report(output);
     assert_eq!(report["healthy"].as_bool().unwrap(), output.status.success(), "{report}");
     let checks = report["checks"].as_array().unwrap();
-    // The worst of them, if there are several.
+    // The worst of them, if several checks have this name.
     let rank = |check: &&Value| {
         ["ok", "note", "warn", "fail"].iter().position(|s| check["status"] == **s).unwrap()
     };
@@ -41,7 +41,7 @@ fn check(output: &Output, name: &str) -> (String, String) {
 }
 
 #[test]
-fn a_machine_as_it_should_be() {
+fn a_healthy_machine_passes() {
     let output = doctor(&[]).output().unwrap();
     for name in ["library", "address", "UDP port", "firewall", "GID", "MTU"] {
         let (status, text) = check(&output, name);
@@ -55,7 +55,7 @@ fn a_machine_as_it_should_be() {
 
 /// As in `remora doctor | head -n 1`.
 #[test]
-fn who_reads_the_first_lines_only_sees_no_panic() {
+fn a_reader_of_only_the_first_lines_sees_no_panic() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = command(["doctor"]).stdout(writer).output().unwrap();
@@ -64,7 +64,7 @@ fn who_reads_the_first_lines_only_sees_no_panic() {
 }
 
 #[test]
-fn a_port_that_is_held_is_said_to_be_held_by_whom() {
+fn a_port_that_is_held_is_reported_with_the_process_that_holds_it() {
     let node = Node::start(["--region", "x=4096"]);
     let address = node.ready["node"].as_str().unwrap().split(':').next().unwrap().to_owned();
     for output in [
@@ -78,7 +78,7 @@ fn a_port_that_is_held_is_said_to_be_held_by_whom() {
 }
 
 #[test]
-fn an_address_of_another_machine_is_no_address_for_a_card() {
+fn an_address_of_another_machine_is_refused() {
     for address in ["192.0.2.1", "nosuch0"] {
         let output = doctor(&["--addr", address]).output().unwrap();
         let (status, text) = check(&output, "address");
@@ -88,8 +88,9 @@ fn an_address_of_another_machine_is_no_address_for_a_card() {
 }
 
 #[test]
-fn a_peer_answers_or_is_said_not_to() {
-    // Beyond the addresses that cards take by themselves, so that none does when it is free again.
+fn a_peer_that_does_not_answer_is_reported() {
+    // Outside the addresses that cards take by themselves, so that no card takes it when it is free
+    // again.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = format!("127.77.{high}.{}", low.clamp(1, 254));
     let node = Node::start(["--bind", &address, "--region", "x=4096"]);
@@ -104,14 +105,14 @@ fn a_peer_answers_or_is_said_not_to() {
 }
 
 #[test]
-fn settings_for_another_card_are_noticed() {
+fn settings_for_another_card_are_reported() {
     let output = doctor(&[]).env("NCCL_IB_GID_INDEX", "9").output().unwrap();
     let (status, text) = check(&output, "GID");
     assert_eq!(status, "warn");
     assert!(text.contains("NCCL_IB_GID_INDEX=9"), "{text}");
 }
 
-/// What it says in a network of its own, that `prepare` has made; `None` where none can be made.
+/// The output in a network namespace that `prepare` has set up; `None` if the test cannot make one.
 fn in_a_network(prepare: &str) -> Option<Output> {
     let plain = doctor(&[]);
     let script =
@@ -133,7 +134,7 @@ fn in_a_network(prepare: &str) -> Option<Output> {
 }
 
 #[test]
-fn a_link_of_small_packets_is_noticed() {
+fn a_link_of_small_packets_is_reported() {
     let Some(output) = in_a_network("ip link set lo mtu 1100") else { return };
     let (status, text) = check(&output, "MTU");
     assert_eq!(status, "warn");
@@ -141,8 +142,8 @@ fn a_link_of_small_packets_is_noticed() {
 }
 
 #[test]
-fn a_firewall_is_noticed() {
-    // A filter of one instruction: everything is dropped.
+fn a_firewall_is_reported() {
+    // A filter of one instruction: it drops every packet.
     let drops = "tc qdisc add dev lo clsact && \
         tc filter add dev lo ingress bpf da bytecode '1,6 0 0 2,'";
     let Some(output) = in_a_network(drops) else { return };
@@ -152,7 +153,7 @@ fn a_firewall_is_noticed() {
 }
 
 #[test]
-fn a_library_that_is_not_there_or_not_ours_is_a_reason() {
+fn a_library_that_is_missing_or_not_remoras_is_a_failure() {
     let folder = Folder::new();
     let at = |path: &str| doctor(&[]).env("REMORA_LIB_DIR", path).output().unwrap();
     let (status, text) = check(&at("/no/such/folder"), "library");
@@ -164,12 +165,12 @@ fn a_library_that_is_not_there_or_not_ours_is_a_reason() {
 }
 
 #[test]
-fn a_program_is_looked_at_and_not_run() {
+fn a_program_is_examined_and_not_run() {
     let folder = Folder::new();
     let trace = folder.path("it-ran");
     let script = format!("touch {}", trace.display());
     let output = doctor(&["--", "sh", "-c", &script]).output().unwrap();
-    assert_eq!(check(&output, "program").0, "note", "sh is no verbs program");
+    assert_eq!(check(&output, "program").0, "note", "sh is not a verbs program");
     assert!(!trace.exists());
     let (status, _) = check(&doctor(&["--", "no-such-program"]).output().unwrap(), "program");
     assert_eq!(status, "fail");

@@ -1,4 +1,4 @@
-//! What a node permits is enforced by its card, not by the good manners of its clients.
+//! A node's card enforces its permissions, whatever its clients try.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -28,7 +28,7 @@ fn attempt(region: &RemoteRegion, write: bool, remote: Remote) -> Status {
 }
 
 #[test]
-fn keys_open_what_they_are_for_and_nothing_else() {
+fn keys_give_access_to_their_own_region_only() {
     let device = Device::open().unwrap();
     let regions = ["ro=4096", "rw=4096,rw"].map(|spec| spec.parse().unwrap()).to_vec();
     let node = Node::start(&device, &NodeOptions { regions, ..NodeOptions::default() }).unwrap();
@@ -40,7 +40,7 @@ fn keys_open_what_they_are_for_and_nothing_else() {
             let address = RegionAddress { node: node.address(), name: name.into() };
             RemoteRegion::open(&ours, &address, None, PATIENCE).unwrap()
         };
-        // Each refusal ends its connection, so each attempt has one of its own.
+        // Each refusal ends its connection, so each attempt opens another.
         let (ro, rw) = (open("ro"), open("rw"));
         assert_eq!(attempt(&rw, true, rw.remote(4088)), Status::Success);
         assert_eq!(attempt(&rw, false, rw.remote(0)), Status::Success);

@@ -1,4 +1,4 @@
-//! What goes wrong while it runs: files that shrink, nodes and clients that vanish.
+//! Failures while a node runs: files that shrink, nodes and clients that vanish.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn a_file_that_shrinks_is_withdrawn() {
     let data = folder.file("data", 8 << 20);
     let node = Node::start(["--region", &region_of("data", &data), "--region", "m=1M", "--stats"]);
     let copy = folder.path("copy");
-    // A client that reads slowly, since nobody empties the pipe it writes to.
+    // A client that reads slowly, because the test does not empty the pipe to which it writes.
     let mut reader = command(["mem", "read", &node.region("data"), "--out", "-"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -26,7 +26,8 @@ fn a_file_that_shrinks_is_withdrawn() {
     stdout.read_exact(&mut [0; 1000]).unwrap();
     File::options().write(true).open(&data).unwrap().set_len(1 << 20).unwrap();
 
-    // Whoever comes now is told; who was reading may have all it wants in flight already.
+    // A client that comes now gets the reason; a client that was reading may have all its data in
+    // flight.
     let why = fail(["mem", "read", &node.region("data"), "--out", copy.to_str().unwrap()]);
     assert!(why.contains("`data` is withdrawn: its file shrank from 8388608 to 1048576"), "{why}");
     let rest = std::io::copy(&mut stdout, &mut std::io::sink()).unwrap();
@@ -59,7 +60,7 @@ fn a_file_that_shrinks_in_mid_transfer_ends_it_with_a_reason() {
         .unwrap();
     let mut stdout = reader.stdout.take().unwrap();
     stdout.read_exact(&mut [0; 1000]).unwrap();
-    // At most 8 MiB are in flight, and the rest waits for this test to empty the pipe.
+    // At most 8 MiB are in flight; the rest waits until this test empties the pipe.
     File::options().write(true).open(&data).unwrap().set_len(1000).unwrap();
     std::io::copy(&mut stdout, &mut std::io::sink()).unwrap();
     let output = reader.wait_with_output().unwrap();
@@ -72,7 +73,7 @@ fn a_file_that_shrinks_in_mid_transfer_ends_it_with_a_reason() {
 fn a_node_that_is_killed_in_mid_transfer_is_noticed() {
     let folder = Folder::new();
     let data = folder.file("data", 64 << 20);
-    // An address that no other test's node takes when this one is gone.
+    // An address that no other test's node takes when this node is gone.
     let region = region_of("data", &data);
     let mut node = Node::start(["--bind", "127.88.0.1", "--region", &region]);
     let mut reader = command(["mem", "read", &node.region("data"), "--out", "-"])
@@ -105,7 +106,7 @@ fn an_interrupted_read_leaves_no_half_file() {
     kill_process(Pid::from_child(&reader), Signal::INT).unwrap();
     let status = reader.wait().unwrap();
     if status.success() {
-        assert_eq!(fs::metadata(&copy).unwrap().len(), 1 << 30, "it was quicker than the signal");
+        assert_eq!(fs::metadata(&copy).unwrap().len(), 1 << 30, "the read ended before the signal");
     } else {
         assert!(folder.names().is_empty(), "{:?}", folder.names());
     }
@@ -135,7 +136,7 @@ fn clients_that_are_killed_do_not_stay() {
         reader.kill().unwrap();
         reader.wait().unwrap();
     }
-    // The node finds out by itself, in its own time.
+    // The node notices by its own probes, some time later.
     loop {
         let stats: Value = serde_json::from_str(&succeed(["stats", &address, "--json"])).unwrap();
         if stats["events"]["clients_vanished"].as_u64() >= Some(3) {

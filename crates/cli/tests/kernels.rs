@@ -1,4 +1,5 @@
-//! `remora kernel`, between processes: loading, calling, listing, unloading, and who may.
+//! `remora kernel` between processes: loading, calling, listing and unloading kernels, and the
+//! permission to do so.
 
 mod support;
 
@@ -33,7 +34,7 @@ fn a_kernel_is_loaded_called_listed_and_unloaded() {
     let lines = guest("lines.wasm");
     let said = succeed(["kernel", "load", &at, &lines, "--opcode", "0x100"]);
     assert_eq!(said, format!("Loaded lines as op-code 0x100 at {at}.\n"));
-    // A text streams through it.
+    // A text streams through the kernel.
     let text: String = (0..50_000).map(|i| format!("entry {i}\n")).collect();
     let log = folder.path("log");
     fs::write(&log, &text).unwrap();
@@ -54,7 +55,7 @@ fn a_kernel_is_loaded_called_listed_and_unloaded() {
     let listed = list(&at);
     assert_eq!((listed.len(), &listed[0]["name"]), (1, &Value::from("lines")));
     assert_eq!(listed[0]["opcode"], 256);
-    // The node lists counts a few times a second.
+    // The node updates the counts of its list a few times a second.
     while list(&at)[0]["calls"] != 2 {}
     let table = succeed(["kernel", "list", &at]);
     assert!(
@@ -99,7 +100,7 @@ fn a_kernel_reaches_the_regions_that_it_was_granted() {
     assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
     let row = json(&String::from_utf8(loaded.stdout).unwrap());
     let addr = |i: usize| row["grants"][i]["addr"].as_u64().unwrap();
-    // One entry: key 5 has 100 bytes of the file, from its byte 1,000 on.
+    // One entry of the table: key 5 has 100 bytes of the file, from byte 1,000 on.
     let mut entry = 5u64.to_le_bytes().to_vec();
     entry.extend_from_slice(&(addr(1) + 1000).to_le_bytes());
     entry.extend_from_slice(&100u32.to_le_bytes());
@@ -116,7 +117,7 @@ fn a_kernel_reaches_the_regions_that_it_was_granted() {
     let missed = call(6);
     assert_eq!(missed.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&missed.stderr).contains("not found (status 3)"));
-    // Without the file, its bytes are out of reach.
+    // Without a grant of the file, the kernel cannot reach its bytes.
     assert!(load(&["table"]).status.success());
     let refused = String::from_utf8(call(5).stderr).unwrap();
     assert!(refused.contains("may not reach that memory (status 5)"), "{refused}");
@@ -142,7 +143,7 @@ fn loading_needs_permission_and_calling_does_not() {
     });
     let (at, lines) = (node.address(), guest("lines.wasm"));
     let load = ["kernel", "load", &at, &lines, "--opcode", "1"];
-    // Another user finds no permit; nor does a wrong token do.
+    // Another user finds no permit, and a wrong token permits nothing.
     let (loaded, why) = own(&elsewhere, &load);
     assert!(!loaded && why.contains("not permitted"), "{why}");
     let wrong = [&load[..], &["--kernel-token", "00000000000000000000000000000001"]].concat();
@@ -153,22 +154,22 @@ fn loading_needs_permission_and_calling_does_not() {
     assert!(!own(&elsewhere, &unload).0);
     assert!(own(&folder, &unload).0, "the same user needs no token");
     assert!(own(&folder, &load).0);
-    // A permit that others could have read, or written, is none.
+    // A permit that other users can read or write does not count.
     let permit = fs::read_dir(folder.path("remora")).unwrap().next().unwrap().unwrap().path();
     fs::set_permissions(&permit, fs::Permissions::from_mode(0o644)).unwrap();
     let (loaded, why) = own(&folder, &unload);
     assert!(!loaded && why.contains("open to others"), "{why}");
-    // Who may not load may call.
+    // A client that may not load may call.
     let (called, why) = own(&elsewhere, &["kernel", "call", &at, "--opcode", "1", "--text", "a"]);
     assert!(called, "{why}");
-    // The node counts them; it publishes its counters a few times a second.
+    // The node counts the refusals, and publishes its counters a few times a second.
     let refused = || {
         let stats = json(&succeed(["stats", &at, "--json"]));
         stats["events"]["refused_kernel_permit"].as_u64().unwrap()
     };
     while refused() < 3 {}
     assert_eq!(refused(), 3);
-    // What the node left goes with it.
+    // The node removes its permit when it ends.
     let left = || fs::read_dir(folder.path("remora")).unwrap().count();
     assert_eq!(left(), 1);
     node.finish();
@@ -176,7 +177,7 @@ fn loading_needs_permission_and_calling_does_not() {
 }
 
 #[test]
-fn what_is_no_kernel_is_refused_in_words() {
+fn modules_that_are_not_kernels_are_refused_with_a_reason() {
     let folder = Folder::new();
     let node = Node::start(["--region", "m=1M"]);
     let at = node.address();

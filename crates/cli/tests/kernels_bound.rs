@@ -1,5 +1,5 @@
-//! `remora kernel load`, between processes: kernels that are bound to the WRITEs of a region, and
-//! those that are built in.
+//! `remora kernel load` between processes: kernels bound to the WRITEs of a region, and built-in
+//! kernels.
 
 mod support;
 
@@ -18,14 +18,14 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// What the list says of the tap of the only kernel.
+/// The tap of the only kernel in the node's list.
 fn tap(node: &str) -> Value {
     let list = json(&succeed(["kernel", "list", node, "--json"]));
     assert_eq!(list.as_array().unwrap().len(), 1);
     list[0]["tap"].clone()
 }
 
-/// Writes `bytes` into a region, and sees that they arrive.
+/// Writes `bytes` into a region, and checks that they arrive.
 fn write(folder: &Folder, region: &str, bytes: &[u8]) {
     let (from, back) = (folder.path("from"), folder.path("back"));
     fs::write(&from, bytes).unwrap();
@@ -59,7 +59,7 @@ fn a_module_sees_the_writes_of_a_region_as_they_pass() {
     let sum = words.fold(0, u64::wrapping_add);
     write(&folder, &stream, &bytes);
     assert_eq!(answer(), (sum, 12_500));
-    // Another in its place goes on where the sum is.
+    // A kernel that replaces it continues the sum, which is in the granted region.
     assert!(load(&["--grant", "notes,rw", "--replace"]).status.success());
     write(&folder, &stream, &bytes);
     assert_eq!(answer(), (sum.wrapping_mul(2), 25_000));
@@ -68,7 +68,7 @@ fn a_module_sees_the_writes_of_a_region_as_they_pass() {
     let table = succeed(["kernel", "list", &at]);
     assert!(table.contains("stream: ") && table.contains("payloads"), "{table}");
 
-    // Without its region it fails, and nobody else does.
+    // A kernel without its granted region fails, and the writers do not.
     assert!(load(&["--replace"]).status.success());
     write(&folder, &stream, &bytes);
     while tap(&at)["stopped"] == Value::Null {}
@@ -85,7 +85,7 @@ fn a_module_sees_the_writes_of_a_region_as_they_pass() {
     assert!(load(&["--grant", "notes,rw", "--replace"]).status.success());
     assert_eq!(answer(), (sum.wrapping_mul(2), 25_000));
 
-    // Unloaded, it sees nothing more, and there is room for another.
+    // After unloading it sees no more WRITEs, and another kernel can be bound.
     let other = ["kernel", "load", &at, &guest("sum.wasm"), "--opcode", "10", "--tap", "stream"];
     let why = fail(other);
     assert!(why.contains("pass another kernel already"), "{why}");
@@ -97,7 +97,7 @@ fn a_module_sees_the_writes_of_a_region_as_they_pass() {
 }
 
 #[test]
-fn what_cannot_be_bound_is_refused_in_words() {
+fn kernels_that_cannot_be_bound_are_refused_with_a_reason() {
     let folder = Folder::new();
     let file = support::region_of("file", &folder.file("file", 4096));
     let node = Node::start(["--region", "stream=1M,rw", "--region", &file]);
@@ -106,7 +106,10 @@ fn what_cannot_be_bound_is_refused_in_words() {
     for (what, words) in [
         (&[&*get, "--opcode", "1", "--tap", "stream"][..], "exports no function `tap`"),
         (&[&*sum, "--opcode", "1", "--tap", "nothing"], "no region `nothing`"),
-        (&[&*sum, "--opcode", "1", "--tap", "file"], "`file` is read-only: no WRITEs"),
+        (
+            &[&*sum, "--opcode", "1", "--tap", "file"],
+            "the WRITEs of region `file`: it is read-only",
+        ),
         (&["--builtin", "get", "--tap", "stream"], "only shuffle and hyperloglog can be bound"),
         (&["--builtin", "nothing"], "possible values: get, traversal, consistency"),
         (&["--builtin", "shuffle_send"], "possible values: get, traversal, consistency"),
@@ -121,7 +124,7 @@ fn what_cannot_be_bound_is_refused_in_words() {
     node.finish();
 }
 
-/// The example of docs/kernels.md, as it stands there.
+/// The example of docs/kernels.md, run as it is printed there.
 #[test]
 fn the_example_of_built_in_kernels_works() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels.md");
@@ -131,7 +134,7 @@ fn the_example_of_built_in_kernels_works() {
     let (regions, commands) = example.split_once('\n').unwrap();
     let node = Node::start(regions.split_whitespace());
     let folder = Folder::new();
-    // 2,000 numbers, of which half are different.
+    // 2,000 numbers, half of which are distinct.
     let half = pattern(8_000);
     fs::write(folder.path("values.bin"), [&half[..], &half].concat()).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_remora")).parent().unwrap();
@@ -148,7 +151,7 @@ fn the_example_of_built_in_kernels_works() {
     node.finish();
 }
 
-/// Each of them answers a call whose parameters are as docs/kernels.md has them.
+/// Each built-in kernel answers a call whose parameters are as docs/kernels.md describes them.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -157,8 +160,8 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What lies at `base`: at 0 an entry of a hash table, whose key 5 has the 16 bytes at 256; at 64
-/// an element of a list, with the same key and value.
+/// The bytes at `base`: at 0 an entry of a hash table, whose key 5 has the 16 bytes at 256; at 64
+/// an element of a list with the same key and value.
 fn table_and_list(base: u64) -> Vec<u8> {
     let mut data = words(&[5, base + 256]);
     data.extend_from_slice(&16u32.to_le_bytes());
@@ -207,7 +210,8 @@ fn built_in_kernels_are_served_by_name() {
         let mut params = words(&[base + 64, key]);
         params.extend_from_slice(&16u32.to_le_bytes());
         params.extend_from_slice(&[0; 4]);
-        // Keys at 0, equal, the value's pointer at 8, the next element's at 16, of 24 bytes.
+        // The parameters: key at 0, compared for equality, the value's pointer at 8, the next
+        // element's at 16, elements of 24 bytes.
         params.extend_from_slice(&[1, 0, 0, 2, 4, 24, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         params
     };
@@ -220,7 +224,7 @@ fn built_in_kernels_are_served_by_name() {
     assert!(why.contains("(status 3)"), "{why}");
     let report = call("6", &words(&[1, 0]), true).unwrap();
     assert_eq!(report[8..16], 6u64.to_le_bytes());
-    // Rows of 8 bytes, less than, the column at 0 of 8 bytes.
+    // The parameters: rows of 8 bytes, "less than", the column at 0 of 8 bytes.
     let mut filter = vec![8, 0, 2, 0, 0, 0, 8, 0];
     filter.extend(words(&[4, 0]));
     assert_eq!(call("7", &filter, true).unwrap(), words(&[3, 1, 1]));

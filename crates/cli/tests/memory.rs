@@ -1,4 +1,4 @@
-//! `remora node` and `remora mem`, between processes.
+//! `remora node` and `remora mem` between processes.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn bytes_arrive_exactly_in_both_directions() {
     succeed(["mem", "read", &node.region("data"), "--out", copy.to_str().unwrap()]);
     assert!(fs::read(&copy).unwrap() == pattern(5_000_003));
 
-    // Elsewhere in memory, and a part of it back.
+    // To another place in memory, and a part of it back.
     let (region, data) = (node.region("m"), data.to_str().unwrap());
     succeed(["mem", "write", &region, "--offset", "1M", "--in", data]);
     let args = ["mem", "read", &region, "--offset", "1048579", "--len", "3000000", "--out"];
@@ -99,22 +99,22 @@ fn refusals_say_why() {
     let why = fail(["mem", "write", &node.region("data"), "--in", "/nowhere/at/all"]);
     assert!(why.contains("cannot read /nowhere/at/all"), "{why}");
     let why = fail(["mem", "read", "nonsense", "--out", copy]);
-    assert!(why.contains("names no region"), "{why}");
+    assert!(why.contains("does not name a region"), "{why}");
     assert_eq!(folder.names(), ["data"], "no half file is left");
     let (_, said) = node.finish();
     assert!(said.contains("it has no region `nothing`"), "{said}");
 }
 
 #[test]
-fn a_token_opens_the_door() {
+fn a_node_with_a_token_admits_only_clients_that_show_it() {
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
     let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
     assert_eq!(node.ready["token"], TOKEN);
     let address = node.address();
     let wrong = fail(["mem", "ls", &address, "--token", "00000000000000000000000000000001"]);
-    assert!(wrong.contains("no or a wrong token"), "{wrong}");
+    assert!(wrong.contains("no token or a wrong one"), "{wrong}");
     let none = fail(["mem", "ls", &address]);
-    assert!(none.contains("no or a wrong token"), "{none}");
+    assert!(none.contains("no token or a wrong one"), "{none}");
     let form = fail(["mem", "ls", &address, "--token", "sesame"]);
     assert!(form.contains("32 hexadecimal digits"), "{form}");
     succeed(["mem", "ls", &address, "--token", TOKEN]);
@@ -125,15 +125,15 @@ fn a_token_opens_the_door() {
 }
 
 #[test]
-fn what_cannot_be_served_is_named_at_the_start() {
+fn files_and_sizes_that_cannot_be_served_are_refused_at_the_start() {
     let folder = Folder::new();
     let empty = folder.file("empty", 0);
     for (region, words) in [
         (region_of("a", &folder.path("missing")), "No such file"),
         (region_of("a", &empty), "the file is empty"),
-        (region_of("a", &folder.path(".")), "it is no regular file"),
+        (region_of("a", &folder.path(".")), "it is not a regular file"),
         ("a=99999T".to_owned(), "cannot make region `a`"),
-        ("a/b=1M".to_owned(), "is no name for a region"),
+        ("a/b=1M".to_owned(), "is not a name for a region"),
         ("a".to_owned(), "write NAME=FILE or NAME=SIZE"),
     ] {
         let why = fail(["node", "--region", &region]);
@@ -161,11 +161,11 @@ fn a_list_and_counters_can_be_read_one_sided() {
 }
 
 #[test]
-fn nobody_home_is_said_plainly() {
+fn a_port_without_a_node_is_reported() {
     let node = Node::start(["--region", "m=1M"]);
     let other_port = format!("{}:7", node.address());
     let why = fail(["mem", "ls", &other_port]);
-    assert!(why.contains("no memory node listens there on port 7"), "{why}");
+    assert!(why.contains("no memory node listens on its port 7"), "{why}");
 }
 
 #[test]

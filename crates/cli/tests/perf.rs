@@ -1,4 +1,4 @@
-//! `remora perf` and `remora bench`, as a user runs them. What they measure is not judged here.
+//! `remora perf` and `remora bench`, as a user runs them. The measured values are not checked here.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -22,7 +22,7 @@ fn json(args: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What a run says on standard error when it fails.
+/// The error output of a run that fails.
 fn failure(args: &str) -> String {
     let output = run(args);
     assert!(!output.status.success(), "`remora {args}` should fail");
@@ -121,7 +121,7 @@ fn the_table_and_the_counters() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn mistakes_are_reported() {
     let cases = [
         ("perf write lat --size 0", "a message has 1 to"),
         ("perf write bw --mtu 100", "an MTU is 256"),
@@ -137,7 +137,7 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn a_node_without_a_server_is_named() {
+fn an_address_without_a_server_is_reported() {
     let server = Server::start();
     let ip = server.address.split(':').next().unwrap();
     let said = failure(&format!("perf write lat {ip}:9 --no-pin"));
@@ -205,7 +205,7 @@ const CHAIN_ROWS: [&str; 9] = [
     "get_p99_16_writers_two_sided",
     "get_p99_16_writers_event",
 ];
-/// A point of each figure, and how many rows it has: one for each way but ours.
+/// A point of each figure, and the number of its rows: one for each way but Remora's.
 const CHAIN_POINTS: [(&str, usize); 7] = [
     ("fig8: 64", 2),
     ("table3: CAS", 1),

@@ -24,27 +24,27 @@ fn the_status_is_the_programs_own() {
 }
 
 #[test]
-fn it_is_the_program_that_gets_signals() {
+fn signals_reach_the_program() {
     let running = Running::start(&mut sh("kill -KILL $$"));
     assert_eq!(running.output().status.signal(), Some(Signal::KILL.as_raw()));
 
     let running = Running::start(&mut remora_run(["sleep", "600"]));
     let pid = Pid::from_raw(running.pid().cast_signed()).unwrap();
-    // Whether it is still `remora` or already `sleep`, the same process gets it.
+    // The signal reaches the same process, whether it is still `remora` or already `sleep`.
     kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(running.output().status.signal(), Some(Signal::TERM.as_raw()));
 }
 
-/// Rust ignores SIGPIPE; what it starts must not inherit that, or pipelines never end.
+/// Rust ignores SIGPIPE; programs that it starts must not inherit that, or pipelines never end.
 #[test]
-fn sigpipe_is_as_it_should_be() {
+fn the_program_does_not_ignore_sigpipe() {
     let ignored = printed(&mut remora_run(["--", "grep", "SigIgn", "/proc/self/status"]));
     let mask = u64::from_str_radix(ignored.split_whitespace().nth(1).unwrap(), 16).unwrap();
     assert_eq!(mask & 1 << (Signal::PIPE.as_raw() - 1), 0, "{ignored}");
 }
 
 #[test]
-fn what_cannot_be_started_is_said_with_the_shells_status() {
+fn programs_that_cannot_be_started_give_the_shells_exit_status() {
     let folder = Folder::new();
     let plain = folder.file("plain", 10);
     let orphan = folder.path("orphan");
@@ -64,7 +64,7 @@ fn what_cannot_be_started_is_said_with_the_shells_status() {
 }
 
 #[test]
-fn mistakes_are_told_before_the_program_starts() {
+fn mistakes_are_reported_before_the_program_starts() {
     let folder = Folder::new();
     for (args, reason) in [
         (vec!["--addr", "nosuch0", "--", "echo"], "no interface or address"),
@@ -100,9 +100,9 @@ fn wishes_become_variables() {
     assert!(out.contains("trace:/"), "{out}");
 }
 
-/// `eval "$(remora run --env)"` makes what `remora run` makes; and a run within a run adds nothing.
+/// `eval "$(remora run --env)"` sets what `remora run` sets; and a run within a run adds nothing.
 #[test]
-fn the_variables_can_be_had_without_the_wrapper() {
+fn the_printed_variables_work_without_the_wrapper() {
     let lines = printed(&mut remora_run(["--env", "--addr", "127.0.7.9"]));
     let variables = "env | grep -E '^(LD_|REMORA_)' | sort";
     let shell = format!("unset LD_LIBRARY_PATH LD_PRELOAD REMORA_ADDR; {lines}{variables}");
@@ -129,7 +129,7 @@ fn links_are_the_users_own_and_can_be_made_at_once() {
     }
     let made = runtime.join("remora");
     assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o700);
-    // Open to others: links in it could be anybody's.
+    // Open to other users, who could have changed the links in it.
     fs::set_permissions(&made, fs::Permissions::from_mode(0o777)).unwrap();
     let path = sh("echo $LD_LIBRARY_PATH").env("XDG_RUNTIME_DIR", &runtime).output().unwrap();
     assert!(!String::from_utf8_lossy(&path.stdout).contains(made.to_str().unwrap()));
@@ -145,7 +145,7 @@ fn the_kernels_folders_show_the_card() {
     assert_eq!(read("test -e /dev/infiniband/uverbs0 && echo yes"), "yes");
     let guid = read("cat /sys/class/infiniband/remora0/node_guid");
     assert!(guid.len() == 19 && guid != "0000:0000:0000:0000", "{guid}");
-    // Everything else is the machine's own.
+    // All other paths are the machine's own.
     let hosts = fs::read_to_string("/proc/sys/kernel/ostype").unwrap();
     assert_eq!(read("cat /proc/sys/kernel/ostype"), hosts.trim());
     assert_eq!(read("ls /sys/class/net | grep -x lo"), "lo");
@@ -175,6 +175,6 @@ fn a_static_program_is_warned_about() {
     assert!(built.status.success(), "{}", described(&built));
     let output = remora_run([&program]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "it runs all the same");
+    assert_eq!(output.status.code(), Some(3), "the program runs despite the warning");
     assert!(errors.contains("linked statically"), "{errors}");
 }

@@ -1,4 +1,4 @@
-//! Libraries that programs use instead of verbs, on Remora: libfabric, UCX, and MPI on both.
+//! Libraries that programs use on top of verbs, running on Remora: libfabric, UCX, and MPI on both.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use support::Folder;
 use support::verbs::{Running, described, free_port, installed, printed, remora_run};
 
-/// What lets UCX use verbs and nothing else. (Its RC connects over its UD.)
+/// Variables that restrict UCX to verbs. (Its RC transport connects over its UD transport.)
 const UCX: [(&str, &str); 2] =
     [("UCX_TLS", "rc_verbs,ud_verbs,self"), ("UCX_NET_DEVICES", "remora0:1")];
 
@@ -32,7 +32,7 @@ fn libfabric() {
     }
 }
 
-/// A pair of `ucx_perftest`, which prints figures at its end.
+/// Runs a pair of `ucx_perftest`, which prints figures at its end.
 fn ucx_perftest(test: &[&str]) {
     let port = free_port().to_string();
     let perftest = |args: &[&str]| {
@@ -64,7 +64,7 @@ fn ucx() {
     }
 }
 
-/// Two processes of an MPI program, with these options of `mpirun`.
+/// Runs two processes of an MPI program, with these options of `mpirun`.
 fn mpi(options: &[&str], variables: &[(&str, &str)]) {
     let tools = [("mpirun", "openmpi-bin"), ("mpicc", "libopenmpi-dev")];
     if !installed(&tools) {
@@ -77,7 +77,7 @@ fn mpi(options: &[&str], variables: &[(&str, &str)]) {
     assert!(built.status.success(), "{}", described(&built));
     let wrapped = remora_run([&program]);
     let mut mpirun = Command::new("mpirun");
-    // Here, and whoever runs the tests, on however few processors.
+    // On this machine, as any user, on any number of processors.
     mpirun.args(["--oversubscribe", "-n", "2", "--mca", "plm", "isolated"]).args(options);
     for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
         mpirun.env(name, "1");
@@ -127,7 +127,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Nobody can begin a thread of his own while a library is loaded, so that none may be waited for.
+/// No thread can start while a library is being loaded, so the library must not wait for one then.
 #[test]
 fn a_library_opens_a_device_as_it_is_loaded() {
     if !installed(&[("cc", "gcc")]) {

@@ -1,5 +1,5 @@
 //! Programs for RDMA hardware, unmodified, as two processes on Remora: tools of the distribution,
-//! and the crate `ibverbs` of the registry.
+//! and the crate `ibverbs` from the registry.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::process::{ChildStdin, Command, Stdio};
 
 use support::verbs::{Running, described, free_port, installed, printed, remora_run};
 
-/// A `qperf` server and its client, for some of its tests. Each prints figures, or fails.
+/// Runs a `qperf` server and its client, for some of its tests. Each test prints figures, or fails.
 fn qperf(tests: &[&str]) {
     if !installed(&[("qperf", "qperf")]) {
         return;
@@ -55,8 +55,8 @@ fn qperf_of_unreliable_services() {
     qperf(&["ud_bw", "ud_bi_bw", "ud_lat", "uc_bw", "uc_lat"]);
 }
 
-/// `fio` with its engine `rdma`, which connects by rdma_cm and moves memory by `verb`. It asks for
-/// no retries where a receive is not posted yet: so the server's queue is the deeper one.
+/// Runs `fio` with its engine `rdma`, which connects by rdma_cm and moves memory by `verb`. The
+/// engine allows no retries when a receive is not posted yet, so the server's queue must be deeper.
 fn fio(verb: &str) {
     if !installed(&[("fio", "fio")]) {
         return;
@@ -66,11 +66,12 @@ fn fio(verb: &str) {
         let mut command = remora_run(["--", "fio", "--name=job", "--ioengine=rdma"]);
         command.args(["--bs=64k", "--size=8m", "--thread"]);
         command.arg(format!("--port={port}")).arg(format!("--verb={verb}")).args(more);
-        // Where it leaves a file, it shall be none of ours.
+        // fio may leave files, which must not be in the source tree.
         command.current_dir(std::env::temp_dir());
         command
     };
-    // To this engine, who reads is the server, whatever the verb; and it takes the client's verb.
+    // For this engine, the side that "reads" is the server, whatever the verb; it takes the verb
+    // from the client.
     let mut server = Running::start(&mut job(&["--rw=read", "--iodepth=64"]));
     server.listens_by_cm(port);
     let out = printed(&mut job(&["--rw=write", "--iodepth=2", "--hostname=127.0.0.1"]));
@@ -93,8 +94,8 @@ fn fio_sends() {
     fio("send");
 }
 
-/// Builds `tests/ibverbs-crate`: once, and then only what has changed. `None`, with a reason, where
-/// the registry or what the crate's own build needs cannot be had.
+/// Builds `tests/ibverbs-crate` (later runs build only what has changed). `None`, with a reason, if
+/// the registry cannot be reached or tools for the crate's own build are missing.
 fn ibverbs_crate() -> Option<[std::path::PathBuf; 2]> {
     let tools = [("cmake", "cmake"), ("pkg-config", "pkg-config"), ("cc", "gcc")];
     if !installed(&tools) {
@@ -119,15 +120,13 @@ fn ibverbs_crate() -> Option<[std::path::PathBuf; 2]> {
         let lacks = ["libclang", "libnl", "Could NOT find", "clang"];
         let here = std::env::var_os("CI").is_none();
         assert!(here && lacks.iter().any(|word| report.contains(word)), "{report}");
-        eprintln!(
-            "skipped, what `ibverbs` needs to be built is not here; ./ci.sh setup installs it"
-        );
+        eprintln!("skipped, tools to build `ibverbs` are missing; ./ci.sh setup installs them");
         return None;
     }
     Some([target.join("debug/ibverbs-crate"), target.join("debug/loopback")])
 }
 
-/// One of two processes that tell each other their endpoints.
+/// One of two processes that exchange their endpoints through the test.
 struct Talker {
     running: Running,
     input: ChildStdin,
@@ -157,10 +156,10 @@ impl Talker {
 #[test]
 fn the_crate_ibverbs_between_two_processes() {
     let Some([program, loopback]) = ibverbs_crate() else { return };
-    // The crate's own example, within one process.
+    // First the crate's own example, within one process.
     let out = printed(&mut remora_run(["--".as_ref(), loopback.as_os_str()]));
     assert!(out.contains("sent") && out.contains("received"), "{out}");
-    // And the same between two.
+    // Then the same between two processes.
     let mut one = Talker::start(&program, "17");
     let mut two = Talker::start(&program, "42");
     let (of_one, of_two) = (one.hear(), two.hear());

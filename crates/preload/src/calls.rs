@@ -1,13 +1,14 @@
-//! The C library's calls that take a path, each the same as there but for where it looks.
+//! The C library's calls that take a path: each does what the C library's does, but may look
+//! elsewhere.
 //!
-//! `open` and its like take a mode only where one is due. Here they always have it: on the
-//! machines this is built for, it is in the same register either way, and it is passed on
-//! untouched.
+//! `open` and its like take a mode only with certain flags. Here they always have the parameter: on
+//! the supported machines the argument is in the same register either way, and it is passed on
+//! unchanged.
 //!
-//! `__xstat` and its like are what `stat` was before version 2.33 of glibc; the names with `_2` and
-//! `_chk` are what `_FORTIFY_SOURCE` makes of a call.
+//! `__xstat` and its like are the symbols of `stat` before version 2.33 of glibc; the names with
+//! `_2` and `_chk` are the symbols that `_FORTIFY_SOURCE` calls instead.
 
-// In the tests they are no symbols, or they would stand before the test program's own calls.
+// Not exported in tests, where they would replace the C library's calls of the test program itself.
 #![cfg_attr(test, allow(dead_code))]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -19,7 +20,7 @@ use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 use crate::next::Next;
 use crate::place::{self, Room};
 
-/// A result that says "it failed".
+/// A type of result that can express failure.
 trait Failure {
     const FAILURE: Self;
 }
@@ -36,16 +37,16 @@ impl<T> Failure for *mut T {
     const FAILURE: *mut T = ptr::null_mut();
 }
 
-/// For each function: the arguments before its path, the path, those after it; and for some, where
-/// they say what kind of file there is.
+/// For each function: the arguments before its path, the path, the arguments after it; and for some
+/// functions, the argument into which they write the kind of the file.
 macro_rules! calls {
     ($($name:ident($($before:ident: $b:ty,)* [$path:ident] $(, $after:ident: $a:ty)*) -> $r:ty
         $(, status $status:ident)?;)*)
     => { $(
-        /// As in C.
+        /// The C library's function of this name.
         ///
         /// # Safety
-        /// As in C.
+        /// As for the C library's function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) unsafe extern "C" fn $name(
             $($before: $b,)* $path: *const c_char $(, $after: $a)*
@@ -58,19 +59,21 @@ macro_rules! calls {
             });
             let next = NEXT.get();
             if next.is_null() {
-                // SAFETY: it is this thread's, and always there.
+                // SAFETY: it is this thread's variable, which always exists.
                 unsafe { *libc::__errno_location() = libc::ENOSYS };
                 return <$r as Failure>::FAILURE;
             }
             type Call = unsafe extern "C" fn($($b,)* *const c_char $(, $a)*) -> $r;
-            // SAFETY: it is the C library's function of this name, whose type this is.
+            // SAFETY: the address is that of the C library's function of this name, which has this
+            // type.
             let next: Call = unsafe { mem::transmute(next) };
             let mut room = Room::new();
-            // SAFETY: the caller keeps C's rules; `room` lives until the call is over.
+            // SAFETY: the caller keeps the rules of the C function; `room` lives until the call is
+            // over.
             let result = unsafe { next($($before,)* place::of($path, &mut room) $(, $after)*) };
             $(
                 if result == 0 {
-                    // SAFETY: as above; the call succeeded, and has filled the status.
+                    // SAFETY: as above; the call succeeded, so it has filled the status.
                     unsafe { show_device($path, $status.cast()) };
                 }
             )?
@@ -79,23 +82,23 @@ macro_rules! calls {
     )* };
 }
 
-/// What stands for a device is a socket, as nobody but root can make a device. Programs that look
-/// are told that it is one, which all may use.
+/// Makes a socket that stands for a device look like a device that all users may use. It is a
+/// socket because only root can make device files.
 ///
 /// # Safety
-/// `path` is a string of C's, `status` can be written.
+/// `path` is a C string; `status` can be written.
 unsafe fn show_device(path: *const c_char, status: *mut libc::stat) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: by promise of the caller.
     if unsafe { !place::is_device(path) } {
         return;
     }
-    // SAFETY: by the caller's promise. (On 64-bit machines `stat64` fills the same struct.)
+    // SAFETY: by promise of the caller. (On 64-bit machines `stat64` fills the same struct.)
     let status = unsafe { &mut *status };
     status.st_mode = libc::S_IFCHR | 0o666;
     status.st_rdev = libc::makedev(VERBS_MAJOR, 192);
 }
 
-/// The kernel's number for character devices of verbs.
+/// The kernel's major number for character devices of verbs.
 const VERBS_MAJOR: c_uint = 231;
 
 calls! {

@@ -1,10 +1,10 @@
-//! The call that a program would have reached without us.
+//! The C library's function that a program would have called without this library.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the C library, looked up when it is first wanted.
+/// A function of the C library, looked up at its first use.
 pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -15,16 +15,16 @@ impl Next {
         Next { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Its address. Null where this C library has no such function; a program that is linked to
-    /// it then has none to call either.
+    /// Its address. Null if this C library has no such function; then a program that is linked to
+    /// this C library does not call it either.
     pub(crate) fn get(&self) -> *mut c_void {
         let found = self.found.load(Ordering::Relaxed);
         if !found.is_null() {
             return found;
         }
-        // SAFETY: the name ends with a zero byte; the rest is the dynamic linker's.
+        // SAFETY: the name ends with a zero byte.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        // Several threads may look at once, and all find the same.
+        // Several threads may look it up at once; all find the same address.
         self.found.store(found, Ordering::Relaxed);
         found
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_c_library_has_is_found_and_nothing_else() {
+    fn only_functions_of_the_c_library_are_found() {
         let open = Next::new(c"open");
         assert!(!open.get().is_null());
         assert_eq!(open.get(), open.get());

@@ -1,15 +1,15 @@
-//! Which paths are looked up elsewhere, and where.
+//! Which paths are looked up in another place, and where that is.
 //!
-//! The other place is a folder that stands for `/sys`: what a program seeks in
-//! `/sys/class/infiniband/remora0` is in `class/infiniband/remora0` there. Its `dev` stands for
-//! `/dev`, of which it has `infiniband` only. The verbs library makes one for each process, as each
-//! may have an address of its own, and says where by its function `remora_sysfs`. Where that
+//! The other place is a folder that stands for `/sys`: it has `class/infiniband/remora0` for
+//! `/sys/class/infiniband/remora0`. The folder `dev` in it stands for `/dev`, and holds
+//! `infiniband` only. The verbs library makes one such folder for each process, as each process may
+//! have a card at another address, and returns its path from its function `remora_sysfs`. If that
 //! library is not loaded, `REMORA_SYSFS` names the folder.
 
 use std::ffi::{CStr, c_char};
 use std::mem::{self, MaybeUninit};
 
-/// What is looked up elsewhere: these, and all below them.
+/// The folders that are looked up elsewhere, with everything below them.
 const FOLDERS: [&[u8]; 5] = [
     b"/sys/class/infiniband",
     b"/sys/class/infiniband_verbs",
@@ -26,7 +26,7 @@ impl Room {
         Room([MaybeUninit::uninit(); libc::PATH_MAX as usize])
     }
 
-    /// `path` below `root`, which stands for `/sys`; `None` if it becomes too long.
+    /// `path` as it is below `root`, which stands for `/sys`; `None` if the result is too long.
     fn join(&mut self, root: &CStr, path: &CStr) -> Option<*const c_char> {
         let root = root.to_bytes();
         let path = path.to_bytes_with_nul();
@@ -43,12 +43,12 @@ impl Room {
     }
 }
 
-/// Where `path` is to be looked up: `path` itself, or what `room` now holds.
+/// The path to look up instead of `path`: `path` itself, or a path that `room` now holds.
 ///
 /// # Safety
-/// `path` is null or a string of C's. The result lives as long as both.
+/// `path` is null or a C string. The result lives as long as both arguments.
 pub(crate) unsafe fn of(path: *const c_char, room: &mut Room) -> *const c_char {
-    // SAFETY: by the caller's promise.
+    // SAFETY: by promise of the caller.
     if unsafe { !is_ours(path) } {
         return path;
     }
@@ -57,18 +57,19 @@ pub(crate) unsafe fn of(path: *const c_char, room: &mut Room) -> *const c_char {
     root().and_then(|root| room.join(root, asked)).unwrap_or(path)
 }
 
-/// Is `path` in one of the [`FOLDERS`], or one of them?
+/// Is `path` one of the [`FOLDERS`], or below one of them?
 ///
 /// # Safety
-/// `path` is null or a string of C's.
+/// `path` is null or a C string.
 unsafe fn is_ours(path: *const c_char) -> bool {
     if path.is_null() {
         return false;
     }
-    // Most paths differ in the first few bytes; none is read further than it agrees.
+    // Most paths differ in the first few bytes; no byte is read beyond the first difference.
     FOLDERS.iter().any(|folder| {
         for (at, byte) in folder.iter().enumerate() {
-            // SAFETY: all bytes before this one agreed, so none of them was the zero at the end.
+            // SAFETY: all bytes before this one are equal to the folder's, so none of them ends the
+            // string.
             if unsafe { *path.add(at) }.cast_unsigned() != *byte {
                 return false;
             }
@@ -78,32 +79,33 @@ unsafe fn is_ours(path: *const c_char) -> bool {
     })
 }
 
-/// Is `path` a device, and not the folder of devices?
+/// Is `path` a device file, rather than the folder of devices?
 ///
 /// # Safety
-/// `path` is null or a string of C's.
+/// `path` is null or a C string.
 pub(crate) unsafe fn is_device(path: *const c_char) -> bool {
-    // SAFETY: by the caller's promise; `is_ours` refuses null.
+    // SAFETY: by promise of the caller; `is_ours` refuses null.
     unsafe { is_ours(path) && CStr::from_ptr(path).to_bytes().starts_with(b"/dev/infiniband/") }
 }
 
 /// The folder that stands for `/sys`, if there is one.
 fn root() -> Option<&'static CStr> {
-    // Asked anew each time: after a fork the library has another folder.
+    // Asked at each call, because after a fork the library has another folder.
     // SAFETY: the name ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"remora_sysfs".as_ptr()) };
     let root = if found.is_null() {
-        // SAFETY: as every reader of the environment, this relies on nobody changing it meanwhile.
+        // SAFETY: like all code that reads the environment, this relies on no other thread changing
+        // it meanwhile.
         unsafe { libc::getenv(c"REMORA_SYSFS".as_ptr()) }.cast_const()
     } else {
-        // SAFETY: only Remora's library has a function of this name, and this is its type.
+        // SAFETY: only Remora's library exports a function of this name, and it has this type.
         let ask: extern "C" fn() -> *const c_char = unsafe { mem::transmute(found) };
         ask()
     };
     if root.is_null() {
         return None;
     }
-    // SAFETY: both sources give strings of C's that stay.
+    // SAFETY: both sources give C strings that are not freed.
     Some(unsafe { CStr::from_ptr(root) }).filter(|root| !root.is_empty())
 }
 
@@ -112,12 +114,12 @@ mod tests {
     use super::*;
 
     fn ours(path: &CStr) -> bool {
-        // SAFETY: it is a string of C's.
+        // SAFETY: it is a C string.
         unsafe { is_ours(path.as_ptr()) }
     }
 
     #[test]
-    fn only_what_is_below_the_folders_is_ours() {
+    fn only_paths_below_the_folders_are_looked_up_elsewhere() {
         assert!(ours(c"/sys/class/infiniband"));
         assert!(ours(c"/sys/class/infiniband/"));
         assert!(ours(c"/sys/class/infiniband/remora0/node_guid"));

@@ -1,4 +1,4 @@
-//! A card of this process, and how its address is told.
+//! A card of this process, and its address in the forms that verbs use: GID, LID, interface.
 
 use std::net::IpAddr;
 
@@ -7,10 +7,10 @@ use remora::{Device, raw};
 
 use crate::abi::*;
 
-/// What stands for the firmware's version.
+/// The version of this library, shown where other devices show their firmware's.
 pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
-/// Entries of the GID table. All are the card's one GID: programs are told to use index 0, 1 or 3
-/// by people who know other cards.
+/// Entries of the GID table. All of them hold the card's one GID: instructions for programs name
+/// index 0, 1 or 3, depending on the hardware that they were written for.
 pub(crate) const GID_TABLE_LEN: u32 = 4;
 /// The port's capability mask.
 pub(crate) const CAPABILITIES: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
@@ -18,17 +18,17 @@ pub(crate) const CAPABILITIES: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 /// A card of this process.
 #[derive(Debug)]
 pub struct Card {
-    /// Its place in the list of devices.
+    /// Its index in the list of devices.
     pub index: usize,
-    /// `remora0`, …
+    /// Its device name: `remora0`, …
     pub name: String,
-    /// The card itself.
+    /// The device of the Rust interface.
     pub device: Device,
     /// Its address, from which its GID follows.
     pub address: IpAddr,
     /// The largest path MTU.
     pub mtu: Mtu,
-    /// Never zero.
+    /// Its GUID; never zero.
     pub guid: u64,
     /// The network interface with the address; zero if there is none.
     pub ifindex: u32,
@@ -39,16 +39,16 @@ pub struct Card {
 }
 
 impl Card {
-    /// The card, locked: nobody else drives or commands it meanwhile.
+    /// Locks the card: no other thread drives or commands it meanwhile.
     pub fn lock(&self) -> raw::Card<'_> {
-        // SAFETY: rings lie in memory of this library that outlives them on the card. Regions are
-        // memory of a program, which by the contract of `ibv_reg_mr` keeps it mapped until
-        // `ibv_dereg_mr`; no Rust reference to it is ever made.
+        // SAFETY: rings lie in memory of this library that is freed only after the card has dropped
+        // them. Regions are memory of the program, which by the contract of `ibv_reg_mr` keeps it
+        // mapped until `ibv_dereg_mr`; no Rust reference to it is ever made.
         unsafe { self.device.card() }
     }
 
-    /// The port's local identifier. Ethernet has none; but on loopback the low half of the address
-    /// does what a LID does, and programs that exchange LIDs only find each other.
+    /// The port's local identifier (LID). Ethernet has none; but on loopback the low half of the
+    /// address serves as one, so that programs that exchange nothing but LIDs find each other.
     pub fn lid(&self) -> u16 {
         match self.address {
             IpAddr::V4(v4) if v4.octets()[..2] == [127, 0] => {

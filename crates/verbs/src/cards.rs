@@ -1,4 +1,4 @@
-//! The cards of this process: opened when they are first asked for, and parted from at its end.
+//! The cards of this process: opened when the program first asks for devices, finished at exit.
 
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +11,10 @@ use crate::card::Card;
 use crate::process::{self, Process};
 use crate::sysfs;
 
-/// The environment variable that says where the cards are.
+/// The environment variable that names the addresses of the cards.
 pub const ADDR_VARIABLE: &str = "REMORA_ADDR";
 
-/// Set when the process is to part from its cards at its end.
+/// Set once the exit handler is registered.
 static AT_EXIT: AtomicBool = AtomicBool::new(false);
 
 impl Process {
@@ -31,11 +31,11 @@ impl Process {
     }
 }
 
-/// At the end of the process, which does not drop its cards. Other threads may still run.
+/// Runs at the end of the process, which does not drop its cards. Other threads may still run.
 extern "C" fn at_exit() {
     let Some(process) = process::existing() else { return };
     for card in process.cards.get().into_iter().flatten() {
-        // Somebody else's turn with the card is short.
+        // Another thread holds the card only briefly, so a few attempts suffice.
         let done = (0..100).any(|_| {
             let done = card.device.finish();
             if !done {
@@ -50,8 +50,8 @@ extern "C" fn at_exit() {
     sysfs::remove(process);
 }
 
-/// Opens what the environment says. A card that cannot be opened is left out: a program sees a
-/// machine without that device, and its user sees why.
+/// Opens the cards that the environment names. A card that cannot be opened is left out: the
+/// program sees a machine without that device, and the log tells its user why.
 fn open_cards() -> Vec<Card> {
     let wanted = env::var(ADDR_VARIABLE).unwrap_or_default();
     let mut cards: Vec<Card> = Vec::new();

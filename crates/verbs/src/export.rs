@@ -1,13 +1,13 @@
 //! Symbols with versions.
 //!
-//! A program is linked to `ibv_open_device@IBVERBS_1.1`, not to `ibv_open_device`. An ELF symbol
-//! says its version in its name; Rust cannot write such a name into the list of symbols that it
-//! gives to the linker, but an assembler can define it. So each exported symbol is a jump to the
-//! Rust function. The nodes themselves are named in `versions.map`.
+//! A program is linked to `ibv_open_device@IBVERBS_1.1`, not to `ibv_open_device`: an ELF symbol
+//! has its version in its name. Rust cannot put such a name into the list of symbols that it gives
+//! to the linker, but an assembler can define it. So each exported symbol is a jump to the Rust
+//! function. `versions.map` declares the versions themselves.
 
 /// Exports functions: `"ibv_open_device@@IBVERBS_1.1" = device::open_device;`
 ///
-/// Two `@` mark the version that new programs are linked to, one an older one.
+/// `@@` marks the version that new programs are linked to, `@` an older one.
 macro_rules! export {
     ($($symbol:literal = $function:path;)*) => { $(
         core::arch::global_asm!(

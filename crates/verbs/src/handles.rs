@@ -1,16 +1,17 @@
 //! The objects that programs hold pointers to.
 //!
 //! A handle is a pointer to a [`Slot`]: the C struct of the header, which programs read and write,
-//! then a tag, then our own state. Slots come from pools, one for each kind of object, that never
-//! give memory back: a handle that was freed still points to a slot, and its tag says so. So a
-//! program's mistake is `EINVAL` and not a crash. A pool gives out again what was freed longest
-//! ago.
+//! then a tag, then this library's own state. Slots come from pools, one for each kind of object,
+//! and pools never give memory back: a handle that was freed still points to a slot, whose tag says
+//! that it is free. So a program's mistake is `EINVAL` and not a crash. A pool reuses the slot that
+//! has been free for longest.
 //!
-//! Calls off the data path use [`get`], which first makes sure that the pointer is a slot at all.
-//! Those on it use [`get_fast`], which believes the pointer and looks at the tag.
+//! Calls off the data path use [`get`], which first checks that the pointer is a slot at all. Calls
+//! on the data path use [`get_fast`], which trusts the pointer and checks only the tag.
 //!
-//! After a `fork` the child has pools of its own: the parent's handles are foreign there, and a
-//! tag holds the generation of processes it was made in, so that the fast way sees it too.
+//! After a `fork` the child has pools of its own, to which the parent's handles do not belong. A
+//! tag includes the process generation (see [`process`]), so that [`get_fast`] rejects those
+//! handles too.
 
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
@@ -23,19 +24,19 @@ pub use crate::pool::Kind;
 use crate::pool::Pool;
 use crate::process;
 
-/// The state behind a handle. What threads share of it is theirs to synchronise.
+/// The state behind a handle. It synchronises by itself what threads share of it.
 pub trait Object: Sized + Send + Sync + 'static {
-    /// What the program sees. All bytes zero must be a value of it.
+    /// The struct that the program sees. All bytes zero must be a valid value of it.
     type C: Copy;
-    /// Its pool.
+    /// The kind, which names its pool.
     const KIND: Kind;
 }
 
-/// An object: what the program sees, and what it does not.
+/// An object: the C struct that the program sees, and this library's state behind it.
 #[repr(C, align(64))]
 pub struct Slot<T: Object> {
     c: UnsafeCell<T::C>,
-    /// Vendors' inline functions look behind an `ibv_device` for their own tables.
+    /// Zeros, because vendors' inline functions look for their own tables behind an `ibv_device`.
     _zero: [usize; 2],
     tag: AtomicU64,
     state: MaybeUninit<T>,
@@ -50,9 +51,9 @@ impl<T: Object> Slot<T> {
         self.c.get()
     }
 
-    /// Our state.
+    /// This library's state.
     pub fn state(&self) -> &T {
-        // SAFETY: only slots whose tag says that they are in use are lent, see `get_fast`.
+        // SAFETY: only slots whose tag says that they are in use are lent out; see `get_fast`.
         unsafe { self.state.assume_init_ref() }
     }
 }
@@ -70,13 +71,13 @@ impl<T: Object> std::ops::Deref for Slot<T> {
     }
 }
 
-/// Why a handle was not found: the `EINVAL` of whoever passed it.
+/// The pointer is not a handle of a live object; the program gets `EINVAL`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadHandle;
 
-/// What the tag of a slot in use is.
+/// The tag of a slot in use.
 fn tag_of(kind: Kind) -> u64 {
-    /// Unlikely to stand anywhere by chance.
+    /// A value that is unlikely to occur in memory by chance.
     const MAGIC: u64 = 0x7265_6d6f_7261_0000;
     MAGIC ^ (u64::from(process::generation()) << 16) ^ u64::from(kind as u8)
 }
@@ -94,8 +95,8 @@ pub fn count(kind: Kind) -> usize {
 /// Makes an object. `None`: no memory.
 pub fn create<T: Object>(c: T::C, state: T) -> Option<&'static Slot<T>> {
     let slot = pool(T::KIND).take(Layout::new::<Slot<T>>())? as *mut Slot<T>;
-    // SAFETY: the slot is unused, ours alone, of the right layout, and never freed. Its bytes are
-    // zero or those of an earlier object of the same kind.
+    // SAFETY: the slot is unused, owned by this call alone, of the right layout, and never freed.
+    // Its bytes are zero or those of an earlier object of the same kind.
     unsafe {
         ptr::addr_of_mut!((*slot).c).write(UnsafeCell::new(c));
         ptr::addr_of_mut!((*slot).state).write(MaybeUninit::new(state));
@@ -105,43 +106,45 @@ pub fn create<T: Object>(c: T::C, state: T) -> Option<&'static Slot<T>> {
     }
 }
 
-/// Looks a handle up: it may be any pointer.
+/// Looks up a handle, which may be any pointer.
 ///
-/// What is returned lives until the object is destroyed, which a program must not do while another
-/// of its threads uses it.
-#[allow(clippy::not_unsafe_ptr_arg_deref, reason = "only what is known to be a slot is looked at")]
+/// The result lives until the object is destroyed, which a program must not do while another of its
+/// threads uses the object.
+#[allow(clippy::not_unsafe_ptr_arg_deref, reason = "only a pointer known to be a slot is read")]
 pub fn get<T: Object>(handle: *const T::C) -> Result<&'static Slot<T>, BadHandle> {
     if !pool(T::KIND).holds(handle as usize, size_of::<Slot<T>>()) {
         return Err(BadHandle);
     }
-    // SAFETY: it is a slot of this kind.
+    // SAFETY: the pool holds it, so it is a slot of this kind.
     unsafe { get_fast(handle) }
 }
 
-/// Looks a handle up on the data path.
+/// Looks up a handle on the data path.
 ///
 /// # Safety
-/// The handle is null, or was one of this kind once.
+/// The handle is null, or was once a handle of this kind.
 #[inline]
 pub unsafe fn get_fast<T: Object>(handle: *const T::C) -> Result<&'static Slot<T>, BadHandle> {
     let slot = handle.cast::<Slot<T>>();
-    // SAFETY: slots are never freed, so that the tag can be read, by promise of the caller.
+    // SAFETY: by promise of the caller it is a slot, and slots are never freed, so the tag can be
+    // read.
     let tag = unsafe { slot.as_ref().map(|slot| slot.tag.load(Ordering::Acquire)) };
     if tag != Some(tag_of(T::KIND)) {
         return Err(BadHandle);
     }
-    // SAFETY: the tag says that it is in use.
+    // SAFETY: the tag says that the slot is in use.
     unsafe { slot.as_ref() }.ok_or(BadHandle)
 }
 
-/// Ends an object; whoever calls first gets its state. Nothing must use it any more.
+/// Destroys an object; of several callers, the first gets its state. No thread may use the object
+/// any more.
 pub fn destroy<T: Object>(handle: *const T::C) -> Result<T, BadHandle> {
     let slot = get::<T>(handle)?;
     let tag = tag_of(T::KIND);
     if slot.tag.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return Err(BadHandle);
     }
-    // SAFETY: it was in use, and only one caller comes here.
+    // SAFETY: the slot was in use, and the exchange above lets only one caller through.
     let state = unsafe { slot.state.assume_init_read() };
     let mut pool = pool(T::KIND);
     pool.used -= 1;
@@ -149,12 +152,13 @@ pub fn destroy<T: Object>(handle: *const T::C) -> Result<T, BadHandle> {
     Ok(state)
 }
 
-/// Calls `each` with every object of a kind that is in use. `each` must make and end none of them.
+/// Calls `each` with every live object of a kind. `each` must neither create nor destroy any of
+/// them.
 pub fn for_each<T: Object>(mut each: impl FnMut(&'static Slot<T>)) {
     let pool = pool(T::KIND);
     for &(start, end) in &pool.slabs {
         for addr in (start..end).step_by(size_of::<Slot<T>>()) {
-            // SAFETY: it is a slot of this kind.
+            // SAFETY: a slab holds nothing but slots of this kind.
             if let Ok(slot) = unsafe { get_fast::<T>(addr as *const T::C) } {
                 each(slot);
             }
@@ -162,10 +166,10 @@ pub fn for_each<T: Object>(mut each: impl FnMut(&'static Slot<T>)) {
     }
 }
 
-/// Zero is a value of what programs see.
+/// A C struct with all bytes zero.
 pub fn zeroed<C: Copy>() -> C {
     const { assert!(!mem::needs_drop::<C>()) };
-    // SAFETY: only called for C structs: integers, pointers, optional functions.
+    // SAFETY: callers use C structs only: integers, pointers, optional functions.
     unsafe { mem::zeroed() }
 }
 
@@ -173,7 +177,7 @@ pub fn zeroed<C: Copy>() -> C {
 mod tests {
     use super::*;
 
-    /// An object of the tests' own, in a pool that no other test uses.
+    /// An object for tests, in a pool that no other test uses.
     struct Dummy(u32);
     impl Object for Dummy {
         type C = [u32; 5];
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_and_foreign_handles_are_found_out() {
+    fn freed_and_foreign_handles_are_refused() {
         let slot = create([7; 5], Dummy(1)).unwrap();
         let handle = slot.c();
         assert_eq!(get::<Dummy>(handle).unwrap().0, 1);
@@ -195,7 +199,7 @@ mod tests {
         assert!(unsafe { get_fast::<Dummy>(handle) }.is_err());
         assert_eq!(count(Kind::CmEvent), 0);
         let others: Vec<_> = (0..100).map(|n| create([0; 5], Dummy(n)).unwrap().c()).collect();
-        assert_ne!(others[0], handle, "what was freed last is given last");
+        assert_ne!(others[0], handle, "the slot that was freed last is reused last");
         let mut sum = 0;
         for_each::<Dummy>(|slot| sum += slot.0);
         assert_eq!(sum, 4950);

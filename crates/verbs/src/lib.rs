@@ -1,17 +1,19 @@
-//! `libibverbs.so.1` and `librdmacm.so.1` on Remora's card.
+//! `libibverbs.so.1` and `librdmacm.so.1` on top of Remora's card.
 //!
-//! One shared object is both libraries, under two names: they share the process's card. Programs
-//! written for RDMA hardware, linked to rdma-core's libraries, run on it unmodified.
+//! One shared object serves under both names, so that both libraries use the same cards of the
+//! process. Programs written for RDMA hardware and linked to rdma-core's libraries run on it
+//! unmodified.
 //!
 //! - [`abi`] is the contract: the structs and constants of the C headers. The tests hold it to the
 //!   distribution's headers by compiling C.
-//! - [`export`] gives functions the symbol versions that programs ask for.
-//! - [`process`] is what a process has, and what becomes of it in `fork`; [`cards`] opens its
+//! - [`export`] gives functions the symbol versions that programs are linked to.
+//! - [`process`] holds the state of a process and says what `fork` does to it; [`cards`] opens its
 //!   cards.
-//! - [`ibverbs`] and [`rdmacm`] are the two libraries; [`rsocket`] stands on the second.
+//! - [`ibverbs`] and [`rdmacm`] are the two libraries; [`rsocket`] is built on [`rdmacm`].
 //!
-//! Handles are pointers to structs that begin with the C struct of the header; programs read (and
-//! with inline functions call) what stands there. A call looks a handle up before it believes it.
+//! Handles are pointers to structs that begin with the C struct of the header; programs read its
+//! fields and, by inline functions, call the functions in it. Each call checks a handle before it
+//! uses it: see [`handles`].
 
 pub mod abi;
 pub mod card;

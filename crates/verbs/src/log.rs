@@ -1,12 +1,12 @@
-//! `REMORA_LOG`: what the library tells of itself.
+//! `REMORA_LOG`: what the library logs, and where.
 //!
 //! | value | effect |
 //! |---|---|
 //! | unset or empty | errors, on standard error |
-//! | a level (`error`, `warn`, `info`, `debug`, `trace`) | so much, on standard error |
-//! | a filter such as `remora_nic=trace` | so much of that part |
+//! | a level (`error`, `warn`, `info`, `debug`, `trace`) | that level, on standard error |
+//! | a filter such as `remora_nic=trace` | that level of that crate, on standard error |
 //! | `PATH` | `debug`, appended to that file |
-//! | `LEVEL:PATH` | so much, appended to that file |
+//! | `LEVEL:PATH` | that level, appended to that file |
 //!
 //! `%p` in a path becomes the process id.
 
@@ -45,7 +45,7 @@ pub(crate) fn start() {
     };
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(output);
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
-    // A program in Rust may have this library linked in and a subscriber of its own.
+    // A Rust program may have this library linked in and have set a subscriber already.
     tracing::subscriber::set_global_default(subscriber).ok();
 }
 
@@ -78,7 +78,7 @@ fn looks_like_filter(text: &str) -> bool {
 #[derive(Debug)]
 struct Output(Option<File>);
 
-/// Writes without a lock: one might be taken at the moment of a fork.
+/// Writes without a lock, because a lock might be taken at the moment of a fork.
 struct Descriptor(RawFd);
 
 impl<'a> MakeWriter<'a> for Output {
@@ -90,7 +90,8 @@ impl<'a> MakeWriter<'a> for Output {
 
 impl Write for Descriptor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // SAFETY: the bytes are lent for the call; a bad descriptor is an error and no harm.
+        // SAFETY: the bytes live through the call; a bad descriptor makes the call fail and harms
+        // nothing.
         let written = unsafe { libc::write(self.0, bytes.as_ptr().cast(), bytes.len()) };
         usize::try_from(written).map_err(|_| io::Error::last_os_error())
     }

@@ -1,13 +1,13 @@
-//! Where handles point: slots by the slab, one pool for each kind of object.
+//! The memory behind handles: slabs of slots, one pool for each kind of object.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-/// Slots in a pool's first slab; each later one has as many as there are already.
+/// Slots in a pool's first slab; each later slab doubles the number.
 const FIRST_SLAB: usize = 16;
 
-/// What kinds of objects there are; each has a pool.
+/// The kinds of objects; each has a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -45,7 +45,7 @@ pub enum Kind {
     CmEvent,
 }
 
-/// How many there are, and one.
+/// The number of kinds, plus one because they count from 1.
 const KINDS: usize = Kind::CmEvent as usize + 1;
 
 /// All pools of a process.
@@ -54,10 +54,10 @@ pub(crate) struct Pools {
     pub(crate) pools: [Mutex<Pool>; KINDS],
 }
 
-/// Where slots of one kind are.
+/// The slots of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    /// First and last address of each slab.
+    /// Start and end address of each slab.
     pub(crate) slabs: Vec<(usize, usize)>,
     pub(crate) free: VecDeque<usize>,
     pub(crate) used: usize,
@@ -70,7 +70,7 @@ impl Pool {
             let count = self.slabs.iter().map(|(start, end)| (end - start) / layout.size()).sum();
             let count = Ord::max(count, FIRST_SLAB);
             let slab = Layout::from_size_align(layout.size().checked_mul(count)?, 64).ok()?;
-            // SAFETY: the layout is not of size zero.
+            // SAFETY: the layout's size is not zero.
             let start = unsafe { alloc_zeroed(slab) } as usize;
             if start == 0 {
                 return None;
@@ -83,7 +83,7 @@ impl Pool {
         self.free.pop_front()
     }
 
-    /// Is `addr` that of a slot of `size` bytes?
+    /// Is `addr` the start of a slot of `size` bytes?
     pub(crate) fn holds(&self, addr: usize, size: usize) -> bool {
         self.slabs
             .iter()

@@ -1,5 +1,5 @@
-//! What `libremora_sysfs.so` (`crates/preload`) asks of this library: where to look for what a
-//! program seeks below `/sys/class/infiniband` and `/dev/infiniband` by itself.
+//! What `libremora_sysfs.so` (`crates/preload`) asks of this library: where the files are that a
+//! program looks for below `/sys/class/infiniband` and `/dev/infiniband` by itself.
 
 use std::ffi::{CString, c_char};
 use std::fs::{self, DirBuilder};
@@ -11,18 +11,18 @@ use std::sync::OnceLock;
 
 use crate::{process, sysfs};
 
-/// The answer, once it is known.
+/// The answer, once it has been computed.
 #[derive(Debug, Default)]
 struct Answer(OnceLock<Option<&'static CString>>);
 
-/// The directory that stands for `/sys`, and with its `dev` for `/dev`; null if there is none. The
-/// text stays to the end of the process.
+/// The directory that stands for `/sys`, and whose `dev` stands for `/dev`; null if there is none.
+/// The text stays valid to the end of the process.
 #[unsafe(no_mangle)]
 pub extern "C" fn remora_sysfs() -> *const c_char {
     let process = process::current();
     let answer = process.shared::<Answer>();
     let known = answer.0.get_or_init(|| {
-        // They write their files when they are opened.
+        // Opening the cards writes their files.
         let cards = process.cards();
         let root = sysfs::directory().filter(|_| !cards.is_empty())?;
         let devices: Vec<String> =
@@ -36,13 +36,13 @@ pub extern "C" fn remora_sysfs() -> *const c_char {
     known.map_or(ptr::null(), |root| root.as_ptr())
 }
 
-/// Devices that are there, but that nobody can open: sockets. Programs look whether there are such
-/// files, and need not be able to talk to them as to the kernel.
+/// Makes device files that exist but cannot be opened: sockets. Programs check that such files
+/// exist and do not open them, as they talk to the device through this library.
 fn place_holders<'a>(root: &Path, names: impl Iterator<Item = &'a str>) {
     let folder: PathBuf = root.join("dev/infiniband");
     DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok();
     for name in names {
-        // Nothing is lost where it fails: such programs are few.
+        // A failure is harmless: few programs look for these files.
         UnixDatagram::bind(folder.join(name)).ok();
     }
 }
@@ -57,7 +57,7 @@ mod tests {
     fn the_answer_is_a_directory_in_which_every_card_is_found() {
         let root = remora_sysfs();
         assert!(!root.is_null());
-        // SAFETY: it was just said not to be null, and stays.
+        // SAFETY: it is not null, as just asserted, and the text is never freed.
         let root = Path::new(unsafe { CStr::from_ptr(root) }.to_str().unwrap());
         for card in process::current().cards() {
             assert!(root.join("class/infiniband").join(&card.name).join("node_guid").is_file());

@@ -1,14 +1,15 @@
-//! What this process has: its cards, and everything that handles point to.
+//! The state of this process: its cards, and everything that handles point to.
 //!
-//! A card is opened when a program first asks which devices there are, and stays to the end of the
-//! process. `REMORA_ADDR` says which: addresses or interfaces, separated by commas, or `auto` for a
-//! free address of loopback, which is also what an empty or missing variable means.
+//! A card is opened when the program first asks for devices, and stays to the end of the process.
+//! `REMORA_ADDR` says which cards: addresses or interfaces, separated by commas, or `auto` for a
+//! free loopback address. An empty or missing variable means `auto`.
 //!
 //! # fork
-//! A child has no threads but one, and locks may be taken that nobody will give back. So the child
-//! starts with nothing: the handler below does no more than set a pointer to null and count. What
-//! the parent had stays as it was, unreachable; handles of the parent are foreign to the child. The
-//! child opens a card of its own, at another address, when it first asks for devices.
+//! A forked child has one thread, and may inherit locks that no thread will ever release. So the
+//! child starts with an empty state: the handler below only sets a pointer to null and counts the
+//! generation. The parent's state stays in memory, unreachable; the parent's handles are invalid in
+//! the child. The child opens a card of its own, at another address, when it first asks for
+//! devices.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use crate::card::Card;
 use crate::log;
 use crate::pool::Pools;
 
-/// What a process has.
+/// The state of a process.
 #[derive(Default)]
 pub struct Process {
     pub(crate) cards: OnceLock<Vec<Card>>,
@@ -35,23 +36,23 @@ impl std::fmt::Debug for Process {
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
-/// How many forks lie between the process that loaded this library and this one.
+/// The number of forks between the process that loaded this library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static AT_FORK: AtomicBool = AtomicBool::new(false);
 
-/// Which process of a line of forks this is.
+/// The generation of this process: see `GENERATION`.
 #[inline]
 pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// This process, if it has anything yet.
+/// The state of this process, if there is any yet.
 pub(crate) fn existing() -> Option<&'static Process> {
-    // SAFETY: what the pointer was ever set to is never freed.
+    // SAFETY: no state that the pointer was ever set to is freed.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// This process.
+/// The state of this process, made if need be.
 pub fn current() -> &'static Process {
     if let Some(process) = existing() {
         return process;
@@ -65,10 +66,11 @@ pub fn current() -> &'static Process {
     let made = Box::into_raw(Box::<Process>::default());
     let set = CURRENT.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
     match set {
-        // SAFETY: never freed, see above.
+        // SAFETY: the state is never freed, see above.
         Ok(_) => unsafe { &*made },
         Err(other) => {
-            // SAFETY: nobody else has seen what was just made; the other is never freed.
+            // SAFETY: no other thread has seen the state that was just made; the other one is never
+            // freed.
             unsafe {
                 drop(Box::from_raw(made));
                 &*other
@@ -77,18 +79,18 @@ pub fn current() -> &'static Process {
     }
 }
 
-/// In the child of a fork, where only what needs no lock and no memory is safe.
+/// Runs in the child of a fork, where only operations without locks and allocation are safe.
 extern "C" fn in_child() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Process {
-    /// What another part of the library keeps for the whole process; made when first asked for.
+    /// State that another part of the library keeps for the whole process; made at the first call.
     pub fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let any = shared.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
-        // The entry's key says its type.
+        // The key of an entry is its type, so the downcast succeeds.
         any.clone().downcast().unwrap_or_default()
     }
 }

@@ -1,13 +1,13 @@
-//! The directory that stands for `/sys/class/infiniband`: what programs read there.
+//! The directory that stands for `/sys/class/infiniband`: the files that programs read there.
 //!
-//! Each process has one, as each has cards of its own: `ROOT/sys/class/infiniband/remora0/…`, with
-//! the files that the kernel shows for its soft-RoCE card. `ibv_device.ibdev_path` leads there. For
-//! programs that go to `/sys` by themselves, the preload of `crates/preload` asks
-//! [`crate::preload`]. Counters are not among the files, which are written once, when a card is
-//! opened.
+//! Each process has one, because each has cards of its own: `ROOT/sys/class/infiniband/remora0/…`,
+//! with the files that the kernel shows for its soft-RoCE card. `ibv_device.ibdev_path` names it.
+//! For programs that open `/sys` themselves, the preload of `crates/preload` asks
+//! [`crate::preload`]. The files are written once, when a card is opened, so counters are not among
+//! them.
 //!
-//! A process that is killed leaves its directory behind. Each holds a lock as long as its process
-//! lives; the next process removes those without.
+//! A process that is killed leaves its directory behind. Each process holds a lock in its directory
+//! as long as it lives; the next process removes directories that are not locked.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
@@ -22,7 +22,7 @@ use remora::runtime;
 use crate::card::{CAPABILITIES, Card, FIRMWARE, GID_TABLE_LEN};
 use crate::process::{self, Process};
 
-/// The folder for the processes' directories, in the user's own.
+/// The folder that holds the processes' directories, in the user's runtime folder.
 const PROCESSES: &str = "sysfs";
 /// The file that a living process keeps locked.
 const LOCK: &str = "lock";
@@ -38,8 +38,8 @@ struct Made {
     _lock: File,
 }
 
-/// What stands for `/sys` in this process: the devices are in `class/infiniband` below. `None` if
-/// it could not be made.
+/// The directory that stands for `/sys` in this process, with the devices in `class/infiniband`
+/// below it. `None` if it could not be made.
 pub fn directory() -> Option<PathBuf> {
     let root = process::current().shared::<Root>();
     let made = root.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +53,7 @@ pub(crate) fn verbs_path(card: &Card) -> String {
     path.unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Reads a file below `directory`, as the C library's callers want it: without the line's end.
+/// Reads a file below `directory`, without the newline at its end, as callers in C expect.
 pub(crate) fn read(directory: &str, file: &str) -> io::Result<Vec<u8>> {
     let mut text = fs::read(format!("{directory}/{file}"))?;
     if text.last() == Some(&b'\n') {
@@ -62,7 +62,7 @@ pub(crate) fn read(directory: &str, file: &str) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Removes this process's directory, at its end.
+/// Removes this process's directory, at exit.
 pub(crate) fn remove(process: &Process) {
     let root = process.shared::<Root>();
     let made = root.0.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -96,7 +96,7 @@ fn make_root() -> io::Result<Made> {
     let processes = runtime::folder().map_err(io::Error::other)?.join(PROCESSES);
     DirBuilder::new().recursive(true).mode(0o700).create(&processes)?;
     remove_those_of_the_dead(&processes);
-    // Another process may have our number, in a container that shares the folder.
+    // A process in another container that shares the folder may have the same process id.
     let pid = std::process::id();
     let (path, lock) = (0..64)
         .find_map(|attempt| take(&processes.join(format!("{pid}.{attempt}"))))
@@ -108,7 +108,7 @@ fn make_root() -> io::Result<Made> {
     Ok(made)
 }
 
-/// Makes `path` and locks it, unless it is taken.
+/// Makes `path` and locks it; `None` if another process has it.
 fn take(path: &Path) -> Option<(PathBuf, File)> {
     DirBuilder::new().mode(0o700).create(path).ok()?;
     let lock = File::create_new(path.join(LOCK)).ok()?;
@@ -116,11 +116,11 @@ fn take(path: &Path) -> Option<(PathBuf, File)> {
     Some((path.to_owned(), lock))
 }
 
-/// Removes what processes have left that were killed, or ended as processes do.
+/// Removes the directories of processes that have been killed or have ended without removing them.
 fn remove_those_of_the_dead(processes: &Path) {
     for entry in fs::read_dir(processes).into_iter().flatten().flatten() {
         let path = entry.path();
-        // One without a lock is just being made.
+        // A directory without the file is just being made.
         let Ok(lock) = File::open(path.join(LOCK)) else { continue };
         match lock.try_lock() {
             Ok(()) => drop(fs::remove_dir_all(path)),
@@ -169,7 +169,7 @@ fn write_card(root: &Path, directory: &Path, card: &Card) -> io::Result<()> {
     let class = root.join("sys/class/infiniband_verbs").join(&uverbs);
     write(&class, "ibdev", name)?;
     write(&class, "abi_version", "1")?;
-    // As there: from the character device to the device, and from there to its children.
+    // The kernel's links: from the character device to the device, and from there to its children.
     link(&directory.join("device"), &class.join("device"));
     link(directory, &directory.join("device/infiniband").join(name));
     link(
@@ -187,7 +187,7 @@ fn write(below: &Path, path: &str, text: &str) -> io::Result<()> {
     fs::write(path, format!("{text}\n"))
 }
 
-/// A convenience: programs that follow none of these links are served without.
+/// Makes a link, ignoring errors: most programs follow none of these links.
 fn link(to: &Path, path: &Path) {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).ok();
@@ -195,7 +195,7 @@ fn link(to: &Path, path: &Path) {
     symlink(to, path).ok();
 }
 
-/// As GUIDs and GIDs are written: `0011:2233:4455:6677`.
+/// GUIDs and GIDs in their written form: `0011:2233:4455:6677`.
 fn words(bytes: &[u8]) -> String {
     let words: Vec<String> = bytes
         .chunks(2)
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_device_has_its_files_and_the_dead_leave_none() {
         let card = &process::current().cards()[0];
-        // Left by a process that has gone: nobody holds its lock.
+        // Left by a process that has ended, so that no process holds its lock.
         let processes = runtime::folder().unwrap().join(PROCESSES);
         let dead = processes.join("0.0");
         fs::create_dir_all(dead.join("sys")).unwrap();

@@ -1,5 +1,5 @@
-//! The promises of rdma_cm's manual pages, asked for by a C program against the distribution's
-//! header.
+//! The promises of rdma_cm's manual pages, checked by C programs that are compiled against the
+//! distribution's header.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod cm;
@@ -7,16 +7,16 @@ mod cm;
 use std::process::Command;
 use std::{env, fs, process};
 
-/// Builds a C program of ours and runs it. It ends with 0 if all that it asks for is so.
+/// Compiles one of this folder's C programs and runs it. It exits with 0 if all its checks hold.
 fn runs(source: &str, header: &str) {
     if !fs::exists(format!("/usr/include/rdma/{header}")).unwrap_or(false) {
         println!("skipped: rdma/{header} is not there (./ci.sh setup brings it)");
-        assert!(env::var_os("CI").is_none(), "CI is no place to skip this");
+        assert!(env::var_os("CI").is_none(), "CI must have it installed");
         return;
     }
     let links = cm::links();
     let program = links.join(format!("{source}-{}", process::id()));
-    // The libraries' symbols are found when it runs: by those names, with their versions.
+    // The libraries' symbols are resolved at run time: by these names, with their versions.
     let built = Command::new("cc")
         .args(["-Wall", "-o"])
         .arg(&program)
@@ -32,7 +32,7 @@ fn runs(source: &str, header: &str) {
 }
 
 #[test]
-fn the_manual_is_kept() {
+fn the_api_does_what_the_manual_says() {
     runs("api", "rdma_cma.h");
 }
 

@@ -15,10 +15,10 @@ use remora::nic::cm::service::PortSpace;
 
 use cm::{Program, alone, is_installed, pair, pair_at, port};
 
-/// An address of this machine that is not loopback's, where it has one.
+/// An address of this machine outside loopback, if it has one.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Nothing is sent: the kernel only says from where it would be.
+    // Sends nothing: the kernel only chooses the source address.
     socket.connect("192.0.2.1:9").ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
@@ -58,7 +58,7 @@ fn a_persistent_rping_serves_several_clients() {
     let others = || Program::start(&format!("rping -c -a 127.0.0.1 -C 20 -p {port}")).end();
     let (code, said) = others();
     assert_eq!(code, Some(0), "{said}\nserver:\n{}", server.said());
-    // All are served still.
+    // All clients are still served.
     for client in &mut clients {
         let so_far = client.said().lines().count();
         client.goes_on(so_far);
@@ -74,7 +74,7 @@ fn many_connections() {
     if !is_installed("ucmatose") {
         return;
     }
-    // These programs choose the port themselves.
+    // These programs have a fixed port.
     const PORT: u16 = 7471;
     for (server, client) in [
         ("ucmatose", "ucmatose -s 127.0.0.1"),
@@ -111,14 +111,14 @@ fn datagrams() {
     }
 }
 
-/// A group has no port to wait for; but the kernel lists it.
+/// A group has no port to wait for, but the kernel lists it.
 #[test]
 fn groups() {
     if !is_installed("mckey") {
         return;
     }
     let _alone = alone();
-    // Groups of one machine are shared by all tests that run there.
+    // All tests that run on this machine share its groups.
     let [high, low] = port().to_be_bytes();
     let group = format!("239.77.{high}.{low}");
     let in_table = format!("{:08X}", u32::from_ne_bytes([239, 77, high, low]));
@@ -140,7 +140,7 @@ fn endpoints() {
     pair("rdma_xserver -p PORT -c x", "rdma_xclient -s 127.0.0.1 -p PORT -c x");
 }
 
-/// The server of this one waits for the next client for ever.
+/// This program's server waits for the next client for ever.
 #[test]
 fn connection_times() {
     if !is_installed("cmtime") {
@@ -170,8 +170,9 @@ fn streams() {
     }
 }
 
-/// The server of this one has no end either. Its echo test sends again what has no answer within
-/// a millisecond, and never catches up on a busy machine: so only a little of that.
+/// This program's server has no end either. Its echo test sends again if an answer takes longer
+/// than a millisecond, and never catches up on a busy machine, so the test runs only a little of
+/// it.
 #[test]
 fn datagrams_of_rsockets() {
     if !is_installed("udpong") {
@@ -224,8 +225,8 @@ fn perftest_by_address() {
     if !is_installed("ib_send_bw") {
         return;
     }
-    // Its client connects twice, the second time often before its own server listens again.
-    // With -F, it reports though it cannot measure the processor's clock on a busy machine.
+    // perftest's client connects twice, the second time often before its own server listens again.
+    // With -F, the program reports even if it cannot measure the processor's clock.
     for test in [
         "ib_send_bw -F -R -n 200 -p PORT",
         "ib_send_lat -F -R -n 100 -p PORT",
@@ -238,7 +239,7 @@ fn perftest_by_address() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_request_to_a_port_without_a_listener_is_rejected() {
     if !is_installed("rping") {
         return;
     }
@@ -249,7 +250,7 @@ fn nobody_listens() {
     assert!(said.contains("RDMA_CM_EVENT_REJECTED, error 8"), "{said}");
 }
 
-/// As hardware's driver does when a process ends, its peers are told.
+/// A process's peers are told of its end, as hardware's driver does.
 #[test]
 fn a_client_is_killed() {
     if !is_installed("rping") {
@@ -279,8 +280,8 @@ fn a_port_is_taken() {
     assert!(said.contains("Address already in use"), "{said}");
 }
 
-/// A server that no longer answers and is then killed: the client is told at once, and does not
-/// ask it for another minute.
+/// A server stops answering and is then killed: the client is told at once, and does not repeat its
+/// request for another minute.
 #[test]
 fn a_server_is_killed_before_it_answers() {
     if !is_installed("rping") {
@@ -302,11 +303,11 @@ fn a_server_is_killed_before_it_answers() {
     let (code, said) = client.end();
     assert_ne!(code, Some(0));
     assert!(said.contains("RDMA_CM_EVENT_UNREACHABLE, error -110"), "{said}");
-    // It would be more than a minute.
+    // Without being told, the client would repeat its request for more than a minute.
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
 
-/// Two processes cannot have one address and port: the second is told so, and what to do.
+/// Two processes cannot have one address and port: the log says so to the second, and what to do.
 #[test]
 fn an_address_is_taken() {
     let Some(own) = own_address().filter(|_| is_installed("rping")) else { return };
@@ -320,13 +321,14 @@ fn an_address_is_taken() {
     let (code, said) = Program::start_with(&second, at).end();
     assert_ne!(code, Some(0));
     assert!(said.contains("held by process") && said.contains("leave REMORA_ADDR out"), "{said}");
-    // As it says.
+    // The advice of the message works.
     let (code, said) = Program::start(&second).end();
     assert_eq!(code, Some(0), "{said}\nserver:\n{}", server.said());
     assert_eq!(server.end().0, Some(0));
 }
 
-/// A peer whose link carries less: it says so, and is asked again with less until it agrees.
+/// The peer's link has a smaller MTU: it refuses, and is asked again with smaller MTUs until one
+/// fits.
 #[test]
 fn a_peer_with_a_smaller_mtu() {
     if !is_installed("rping") {

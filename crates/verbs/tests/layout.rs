@@ -1,4 +1,5 @@
-//! The contract in `src/abi` is that of the distribution's header, as its C compiler reads it.
+//! The structs and constants in `src/abi` are those of the distribution's header, as its C compiler
+//! lays them out.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -7,7 +8,7 @@ use std::{env, fs};
 
 use remora_verbs::abi::{CONSTANTS, LAYOUTS, Layout};
 
-/// What the C program includes.
+/// The headers that the C program includes.
 const HEADERS: &[&str] = &[
     "stddef.h",
     "stdio.h",
@@ -19,7 +20,7 @@ const HEADERS: &[&str] = &[
     "rdma/rsocket.h",
 ];
 
-/// A line of the program's output, and what we say it should be.
+/// A line that the program prints, and the value that the tables expect.
 fn expectations() -> Vec<(String, i64)> {
     let mut all = Vec::new();
     for layout in LAYOUTS.iter().copied().flatten() {
@@ -39,7 +40,7 @@ fn describe(layout: &Layout, all: &mut Vec<(String, i64)>) {
         None => (layout.name, ""),
     };
     let outer = format!("{} {outer}", kind_of(outer));
-    // An anonymous part has no path, and so no size that C could name.
+    // An anonymous part has no path, so C cannot name it to measure it.
     let base = match path {
         "" if layout.part_of.is_some() => return,
         "" => {
@@ -64,7 +65,7 @@ fn describe(layout: &Layout, all: &mut Vec<(String, i64)>) {
     }
 }
 
-/// Members of anonymous unions that stand for the union in our tables.
+/// Members of anonymous unions that stand for the union in the tables.
 const ANONYMOUS: &[&str] = &["imm_data", "bind_mw"];
 
 /// Is `name` a struct or a union?
@@ -77,7 +78,7 @@ fn kind_of(name: &str) -> &'static str {
 fn layouts_are_the_headers() {
     if !fs::exists("/usr/include/infiniband/verbs.h").unwrap_or(false) {
         println!("skipped: /usr/include/infiniband/verbs.h is not there (./ci.sh setup brings it)");
-        assert!(env::var_os("CI").is_none(), "CI is no place to skip this");
+        assert!(env::var_os("CI").is_none(), "CI must have it installed");
         return;
     }
     let expected = expectations();
@@ -99,7 +100,7 @@ fn layouts_are_the_headers() {
         .spawn()
         .expect("a C compiler");
     cc.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
-    assert!(cc.wait().unwrap().success(), "the header lacks something that we define");
+    assert!(cc.wait().unwrap().success(), "the header lacks something that the tables define");
     let output = Command::new(&program).output().unwrap();
     fs::remove_file(&program).unwrap();
     let lines = String::from_utf8(output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! The shared object, as programs of the distribution meet it.
+//! The shared object, used by the distribution's programs.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::{env, fs, thread, time::Duration};
 
-/// A directory with links to the library under the names that programs know.
+/// A directory with links to the library under the names that programs look for.
 struct Links(PathBuf);
 
 impl Links {
@@ -20,12 +20,12 @@ impl Links {
         Links(directory)
     }
 
-    /// A program that runs on it; `None`, and says so, if it is not installed.
+    /// A program that runs on the library; `None`, with a message, if it is not installed.
     fn program(&self, name: &str) -> Option<Command> {
         let paths = env::var_os("PATH").unwrap_or_default();
         if !env::split_paths(&paths).any(|dir| dir.join(name).exists()) {
             println!("skipped: {name} is not installed (./ci.sh setup brings it)");
-            assert!(env::var_os("CI").is_none(), "CI is no place to skip this");
+            assert!(env::var_os("CI").is_none(), "CI must have it installed");
             return None;
         }
         let mut command = Command::new(name);
@@ -45,7 +45,7 @@ fn library() -> PathBuf {
     env::current_exe().unwrap().with_file_name("libremora_verbs.so")
 }
 
-/// What a library exports, with versions.
+/// The symbols that a library exports, with versions.
 fn names(library: &Path) -> BTreeSet<String> {
     let mut nm = Command::new("nm");
     let output = nm.args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library).output();
@@ -64,7 +64,7 @@ fn every_name_of_the_distributions_library_is_there() {
     let theirs = places.map(|place| format!("/usr/lib/{place}/libibverbs.so.1"));
     let Some(theirs) = theirs.iter().map(Path::new).find(|path| path.exists()) else {
         println!("skipped: the distribution's libibverbs is not installed");
-        assert!(env::var_os("CI").is_none(), "CI is no place to skip this");
+        assert!(env::var_os("CI").is_none(), "CI must have it installed");
         return;
     };
     let (theirs, ours) = (names(theirs), names(&library()));
@@ -94,7 +94,7 @@ fn programs_find_the_device() {
     }
 }
 
-/// Vendors' libraries, and what is linked to them, load with every symbol resolved at once.
+/// Vendors' libraries, and programs linked to them, load with every symbol resolved at once.
 #[test]
 fn vendors_libraries_load() {
     let links = Links::new("vendors");
@@ -110,7 +110,7 @@ fn vendors_libraries_load() {
     }
 }
 
-/// Runs a pair of processes that talk; both must succeed.
+/// Runs a server and a client; both must succeed.
 fn pair(links: &Links, program: &str, port: u16, args: &[&str]) {
     let start = |host: Option<&str>| -> Option<Child> {
         let mut command = links.program(program)?;
@@ -118,7 +118,7 @@ fn pair(links: &Links, program: &str, port: u16, args: &[&str]) {
         Some(command.stdout(Stdio::null()).spawn().unwrap())
     };
     let Some(mut server) = start(None) else { return };
-    // The client gives up at once if nobody listens yet.
+    // The client gives up at once if its server does not listen yet.
     for _ in 0..200 {
         let mut client = start(Some("127.0.0.1")).unwrap();
         if client.wait().unwrap().success() {
@@ -137,7 +137,7 @@ fn pair(links: &Links, program: &str, port: u16, args: &[&str]) {
 fn two_processes_find_each_other_without_configuration() {
     let links = Links::new("pingpong");
     // Each pair has a port of its own, in a range of this test's process, below the ports that the
-    // system gives to whoever connects.
+    // system gives to clients.
     let mut port = 31_000 + (std::process::id() % 100) as u16 * 16;
     for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
         for args in [&[][..], &["-g", "0"], &["-g", "1", "-e"]] {

@@ -8,7 +8,7 @@ use std::ptr::{null, null_mut};
 use remora_verbs::abi::*;
 use remora_verbs::ibverbs::{ah, context, device, gid, mr, open, pd, port};
 
-/// What a call that returns a pointer left in `errno`, if it failed.
+/// The `errno` that a failed call with a pointer as result has left.
 fn outcome<T>(pointer: *mut T) -> Result<*mut T, i32> {
     let errno = io::Error::last_os_error().raw_os_error();
     if pointer.is_null() { Err(errno.unwrap_or(0)) } else { Ok(pointer) }
@@ -29,7 +29,7 @@ fn open() -> *mut ibv_context {
     outcome(opened).unwrap()
 }
 
-/// The struct around a context, as the header's inline functions find it.
+/// The struct around a context, found as the header's inline functions find it.
 fn table(context: *mut ibv_context) -> verbs_context {
     unsafe {
         assert_eq!((*context).abi_compat as usize, usize::MAX);
@@ -54,7 +54,7 @@ fn the_port_is_an_ethernet_port_with_one_gid() {
 
     let mut old = [0xaa_u8; size_of::<ibv_port_attr>()];
     assert_eq!(unsafe { port::query_port(context, 1, old.as_mut_ptr().cast()) }, 0);
-    assert_eq!(&old[48..], &[0xaa; 4], "programs of old have no more room");
+    assert_eq!(&old[48..], &[0xaa; 4], "the struct of old programs is shorter");
 
     let mut raw = ibv_gid { raw: [0; 16] };
     assert_eq!(unsafe { gid::query_gid(context, 1, 1, &mut raw) }, 0);
@@ -75,7 +75,7 @@ fn the_port_is_an_ethernet_port_with_one_gid() {
 }
 
 #[test]
-fn limits_are_told_to_callers_of_any_age() {
+fn limits_fit_the_struct_of_any_release() {
     let context = open();
     let ask = table(context).query_device_ex.unwrap();
     let mut attr = ibv_device_attr_ex::zeroed();
@@ -85,7 +85,7 @@ fn limits_are_told_to_callers_of_any_age() {
     assert_eq!((attr.orig_attr.vendor_id, attr.orig_attr.phys_port_cnt), (0xff_ffff, 1));
     let mut room = [0xaa_u8; 1024];
     assert_eq!(unsafe { ask(context, null(), room.as_mut_ptr().cast(), 1024) }, 0);
-    assert_eq!(room[all..], vec![0; 1024 - all], "what we do not know is zero");
+    assert_eq!(room[all..], vec![0; 1024 - all], "what the library does not know is zero");
     let input = ibv_query_device_ex_input { comp_mask: 1 };
     assert_eq!(unsafe { ask(context, &input, &mut attr, all) }, libc::EINVAL);
     let mut values = ibv_values_ex::zeroed();
@@ -96,7 +96,7 @@ fn limits_are_told_to_callers_of_any_age() {
 }
 
 #[test]
-fn memory_is_judged_as_if_it_were_pinned() {
+fn memory_is_checked_as_if_it_were_pinned() {
     let context = open();
     let domain = outcome(pd::alloc_pd(context)).unwrap();
     let mut bytes = vec![0u8; 10_000];
@@ -131,7 +131,7 @@ fn memory_is_judged_as_if_it_were_pinned() {
 
     assert_eq!(mr::dereg_mr(region), 0);
     assert_eq!(mr::dereg_mr(region), libc::EINVAL, "freed");
-    assert_eq!(mr::dereg_mr((&raw mut bytes).cast()), libc::EINVAL, "never one");
+    assert_eq!(mr::dereg_mr((&raw mut bytes).cast()), libc::EINVAL, "never a region");
     assert_eq!(outcome(mr::reg_mr(null_mut(), addr, 8, 0)), Err(libc::EINVAL));
     assert_eq!(pd::dealloc_pd(domain), 0);
     assert_eq!(pd::dealloc_pd(domain), libc::EINVAL);
@@ -178,7 +178,7 @@ fn device_memory_is_the_cards_own() {
         assert_eq!(to(memory, 992, b"hello...".as_ptr().cast(), 8), 0);
         assert_eq!(to(memory, 996, b"hello...".as_ptr().cast(), 8), libc::EINVAL, "too long");
         assert_eq!(to(memory, 2, b"hello...".as_ptr().cast(), 8), libc::EINVAL, "not aligned");
-        assert_eq!(to(memory, 4, b"hello...".as_ptr().cast(), 5), libc::EINVAL, "no whole words");
+        assert_eq!(to(memory, 4, b"hello...".as_ptr().cast(), 5), libc::EINVAL, "not whole words");
         assert_eq!(from(copy.as_mut_ptr().cast(), memory, 992, 8), 0);
     }
     assert_eq!(&copy, b"hello...");
@@ -271,8 +271,8 @@ fn address_vectors_by_gid_and_by_lid() {
 fn a_child_starts_anew() {
     let context = open();
     let domain = pd::alloc_pd(context);
-    // SAFETY: the child calls what a child of a program with threads may not, strictly: `malloc`,
-    // which this C library makes safe.
+    // SAFETY: `malloc` after `fork` in a program with threads is not allowed by POSIX, but safe
+    // with this C library.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let foreign = pd::dealloc_pd(domain) == libc::EINVAL

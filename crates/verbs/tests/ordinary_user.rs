@@ -1,7 +1,7 @@
-//! Programs of ordinary users, and of different ones, who find each other.
+//! Programs of ordinary users, and of different users, that find each other.
 //!
-//! Where the tests are run by an ordinary user, all of them say the first. Run by root, this one
-//! gives its rights up for the programs that it starts.
+//! If an ordinary user runs the tests, all of them cover the first case. Run by root, this test
+//! gives up its rights for the programs that it starts.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod cm;
@@ -14,11 +14,11 @@ use std::{env, fs};
 
 use cm::{Program, alone, is_installed, port};
 
-/// Users whom no system has, or who has nothing: numbers need no names.
+/// User ids that no system has given to a user: a process needs no name for its id.
 const ALICE: u32 = 65_534;
 const BOB: u32 = 61_184;
 
-/// A folder that others may read, with the library and with homes.
+/// A folder that other users may read, with the library and home directories.
 struct Machine(PathBuf);
 
 impl Machine {
@@ -46,7 +46,7 @@ impl Machine {
         Machine(folder)
     }
 
-    /// Makes a command one of a user's.
+    /// Makes a command run as `user`.
     fn give(&self, command: &mut Command, user: u32) {
         let home = self.0.join(user.to_string());
         command
@@ -59,7 +59,7 @@ impl Machine {
             .gid(user);
     }
 
-    /// Can a user be had at all, and reach the library?
+    /// Can a process change to another user, and can that user reach the library?
     fn works(&self) -> bool {
         let mut test = Command::new("test");
         test.arg("-r").arg(self.0.join("lib/libremora_verbs.so"));
@@ -85,12 +85,12 @@ fn is_root() -> bool {
 #[test]
 fn users_find_each_other() {
     if !is_root() {
-        println!("skipped: who runs this is an ordinary user, for whom all other tests speak");
+        println!("skipped: this is an ordinary user already, as in all other tests");
         return;
     }
     let machine = Machine::new();
     if !machine.works() {
-        println!("skipped: rights cannot be given up here, or others cannot read {:?}", machine.0);
+        println!("skipped: cannot give up rights, or others cannot read {:?}", machine.0);
         return;
     }
     let _alone = alone();
@@ -121,10 +121,10 @@ fn users_find_each_other() {
                 0 => Program::start(&command(client_words)),
                 user => machine.start(&command(client_words), user),
             };
-            let ((code, said), who) = (second.end(), (server, client));
-            assert_eq!(code, Some(0), "{program} {who:?}: {said}\nserver:\n{}", first.said());
+            let ((code, said), users) = (second.end(), (server, client));
+            assert_eq!(code, Some(0), "{program} {users:?}: {said}\nserver:\n{}", first.said());
             let (code, said) = first.end();
-            assert_eq!(code, Some(0), "{program} {who:?}: {said}");
+            assert_eq!(code, Some(0), "{program} {users:?}: {said}");
         }
     }
 }

@@ -7,8 +7,8 @@ use pair::{is_installed, run, run_until};
 /// Runs each variant of a program, unless it is not installed.
 fn variants(program: &str, variants: &[&str]) {
     if is_installed(program) {
-        // On a busy machine perftest may fail to measure the processor's clock, and then reports
-        // nothing and fails, unless it is told to go on.
+        // On a busy machine perftest may fail to measure the processor's clock, and then fails
+        // without a report unless `-F` is given.
         let bold = if program.starts_with("ib_") { " -F" } else { "" };
         for variant in variants {
             run(&format!("{program}{bold} {variant}"));

@@ -13,7 +13,7 @@ use remora_verbs::ibverbs::{
     ah, async_event, channel, cq, cq_ex, device, open, pd, poll, post, qp, recv, srq, xrc,
 };
 
-/// A device, opened, with a domain and a region.
+/// An open device with a domain and a region.
 struct Card {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -91,7 +91,7 @@ impl Card {
     }
 
     fn connect(&self, qp: *mut ibv_qp, peer: *mut ibv_qp) {
-        // SAFETY: both are good.
+        // SAFETY: both are valid queue pairs.
         let (reliable, peer) = unsafe { ((*qp).qp_type != IBV_QPT_UC, (*peer).qp_num) };
         let mut attr = ibv_qp_attr::zeroed();
         attr.port_num = 1;
@@ -157,7 +157,7 @@ fn post_send(qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> Result<(), (i32, u64)> {
     // SAFETY: the request and what it points to live through the call.
     match unsafe { post::post_send(qp, wr, &mut bad) } {
         0 => Ok(()),
-        // SAFETY: what is refused is one of the list's.
+        // SAFETY: the refused request is one of the list.
         errno => Err((errno, unsafe { bad.as_ref().map_or(0, |wr| wr.wr_id) })),
     }
 }
@@ -197,19 +197,19 @@ fn messages_of_each_kind_arrive() {
     post_send(a, &mut wr).unwrap();
     let (x, y) = (next(cq), next(cq));
     let (sent, got) = if x.opcode & IBV_WC_RECV == 0 { (x, y) } else { (y, x) };
-    // SAFETY: both are good.
+    // SAFETY: both are valid queue pairs.
     let (a_num, b_num) = unsafe { ((*a).qp_num, (*b).qp_num) };
     assert_eq!((sent.wr_id, sent.status, sent.opcode), (1, IBV_WC_SUCCESS, IBV_WC_SEND));
     assert_eq!((sent.qp_num, got.qp_num), (a_num, b_num));
     assert_eq!((got.wr_id, got.status, got.byte_len), (7, IBV_WC_SUCCESS, 12));
     assert_eq!(got.wc_flags, IBV_WC_WITH_IMM);
-    // SAFETY: the flags say what it is.
+    // SAFETY: the flags say that it holds immediate data.
     assert_eq!(unsafe { got.imm.imm_data }, 0x0102_0304_u32.to_be());
     let mut bytes = [0; 12];
     card.memory.read_at(4096, &mut bytes).unwrap();
     assert_eq!(&bytes, b"hello, world");
 
-    // A list: an inline write, a read of it, an atomic.
+    // A list: an inline write, a read of its bytes, an atomic.
     let inline = *b"inline";
     let mut inline = [ibv_sge { addr: inline.as_ptr() as u64, length: 6, lkey: 0 }];
     let mut write = send_wr(2, IBV_WR_RDMA_WRITE, &mut inline);
@@ -240,10 +240,10 @@ fn messages_of_each_kind_arrive() {
     assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b), cq::destroy_cq(cq)), (0, 0, 0));
 }
 
-/// Whose last message was taken, and answered, is told so, though the queue pair ends at once: an
-/// acknowledge that stayed behind the answer leaves before it.
+/// A peer whose last message was received and answered must get the acknowledge, even if the queue
+/// pair is destroyed at once: an acknowledge that was held back behind the answer leaves before it.
 #[test]
-fn what_was_received_is_acknowledged_before_the_queue_pair_ends() {
+fn received_messages_are_acknowledged_before_the_queue_pair_is_destroyed() {
     let card = Card::open();
     let (ours, theirs) = (card.cq(ptr::null_mut()), card.cq(ptr::null_mut()));
     for round in 0..20 {
@@ -252,8 +252,8 @@ fn what_was_received_is_acknowledged_before_the_queue_pair_ends() {
         }];
         card.connect(a, b);
         card.connect(b, a);
-        // Acknowledges stay behind only of who polls. (The answer of the last round may have been
-        // acknowledged before its queue pair went.)
+        // Acknowledges are held back only while the program polls. (The answer of the last round
+        // may have been acknowledged before its queue pair was destroyed.)
         let start = std::time::Instant::now();
         let mut wc = ibv_wc { wr_id: 4, ..ibv_wc::zeroed() };
         while start.elapsed().as_millis() < 5 {
@@ -280,7 +280,7 @@ fn write_target(card: &Card, at: u64) -> ibv_send_wr_wr_rdma {
 }
 
 #[test]
-fn what_cannot_be_posted_is_named() {
+fn a_refused_request_is_reported_through_bad_wr() {
     let card = Card::open();
     let cq = card.cq(ptr::null_mut());
     let fresh = card.qp(IBV_QPT_RC, cq, ptr::null_mut());
@@ -304,7 +304,7 @@ fn what_cannot_be_posted_is_named() {
     let uc = card.pair(IBV_QPT_UC, cq);
     let mut one = [card.sge(0, 8)];
     assert_eq!(post_send(uc[0], &mut send_wr(5, IBV_WR_RDMA_READ, &mut one)), einval(5));
-    // Of a list, what stands before the bad one is posted.
+    // Requests of a list before the bad one are posted.
     let mut bad = send_wr(12, IBV_WR_BIND_MW + 100, &mut []);
     let mut good = send_wr(11, IBV_WR_SEND, &mut one);
     good.next = &mut bad;
@@ -323,14 +323,14 @@ fn an_error_flushes_all_that_is_outstanding() {
         assert_eq!(post_recv(a, wr_id, &mut [card.sge(0, 8)]), 0);
     }
     to_state(a, IBV_QPS_ERR).unwrap();
-    // SAFETY: it is good.
+    // SAFETY: it is a valid queue pair.
     assert_eq!(unsafe { (*a).state }, IBV_QPS_ERR);
     for wr_id in 0..3 {
         let wc = next(cq);
         assert_eq!((wc.wr_id, wc.status), (wr_id, IBV_WC_WR_FLUSH_ERR));
         assert_ne!(wc.vendor_err, 0);
     }
-    // And what is posted from here on.
+    // Requests posted from here on are flushed too.
     assert_eq!(post_recv(a, 9, &mut [card.sge(0, 8)]), 0);
     assert_eq!(next(cq).wr_id, 9);
     post_send(a, &mut send_wr(10, IBV_WR_SEND, &mut [card.sge(0, 8)])).unwrap();
@@ -342,23 +342,23 @@ fn an_error_flushes_all_that_is_outstanding() {
     // SAFETY: both can be written.
     assert_eq!(unsafe { qp::query_qp(b, &mut attr, 0, &mut init) }, 0);
     assert_eq!((attr.qp_state, attr.path_mtu, attr.timeout), (IBV_QPS_RTS, IBV_MTU_1024, 14));
-    // SAFETY: it is good.
+    // SAFETY: it is a valid queue pair.
     assert_eq!(attr.dest_qp_num, unsafe { (*a).qp_num });
     assert_eq!((init.send_cq, init.qp_type, init.sq_sig_all), (cq, IBV_QPT_RC, 0));
     assert_eq!(to_state(b, IBV_QPS_INIT), Err(libc::EINVAL));
 }
 
 #[test]
-fn a_channel_tells_once_for_each_time_a_queue_is_armed() {
+fn a_channel_gets_one_event_for_each_time_a_queue_is_armed() {
     let card = Card::open();
     let channel = channel::create_comp_channel(card.context);
     let cq = card.cq(channel);
     assert_eq!(channel::destroy_comp_channel(channel), libc::EBUSY);
     let [a, b] = card.pair(IBV_QPT_RC, cq);
-    // SAFETY: the channel is good, and so is its descriptor.
+    // SAFETY: the channel and its descriptor are valid.
     unsafe { assert_eq!(libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK), 0) };
     let (mut told, mut told_context) = (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: both can be written; the queue is good.
+    // SAFETY: both can be written; the queue is valid.
     unsafe {
         assert_eq!(channel::get_cq_event(channel, &mut told, &mut told_context), -1);
         assert_eq!(cq::req_notify_cq(cq, 0), 0);
@@ -367,7 +367,7 @@ fn a_channel_tells_once_for_each_time_a_queue_is_armed() {
     wr.wr.rdma = write_target(&card, 0);
     post_send(a, &mut wr).unwrap();
     let mut poll =
-        // SAFETY: the channel is good.
+        // SAFETY: the channel is valid.
         libc::pollfd { fd: unsafe { (*channel).fd }, events: libc::POLLIN, revents: 0 };
     // SAFETY: as above.
     unsafe {
@@ -377,10 +377,10 @@ fn a_channel_tells_once_for_each_time_a_queue_is_armed() {
         assert_eq!(channel::get_cq_event(channel, &mut told, &mut told_context), -1);
     }
     assert_eq!(next(cq).wr_id, 1);
-    // Moderated, it tells of two at once.
+    // Moderated, the queue reports two completions with one event.
     let moderate = ibv_moderate_cq { cq_count: 2, cq_period: 0 };
     let mut attr = ibv_modify_cq_attr { attr_mask: IBV_CQ_ATTR_MODERATE, moderate };
-    // SAFETY: the attributes can be read; the queue is good.
+    // SAFETY: the attributes can be read; the queue is valid.
     unsafe { assert_eq!((cq::modify_cq(cq, &mut attr), cq::req_notify_cq(cq, 0)), (0, 0)) };
     for ready in [0, 1] {
         post_send(a, &mut wr).unwrap();
@@ -392,13 +392,13 @@ fn a_channel_tells_once_for_each_time_a_queue_is_armed() {
     assert_eq!(unsafe { channel::get_cq_event(channel, &mut told, &mut told_context) }, 0);
     assert_eq!(cq::destroy_cq(cq), libc::EBUSY);
     assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0));
-    // Destroying waits for the acknowledge.
+    // Destroying the queue waits for the acknowledge.
     let handle = cq as usize;
     let destroyer = std::thread::spawn(move || cq::destroy_cq(handle as *mut ibv_cq));
     channel::ack_cq_events(cq, 2);
     assert_eq!(destroyer.join().unwrap(), 0);
     assert_eq!(cq::destroy_cq(cq), libc::EINVAL, "it is gone");
-    // SAFETY: it was a completion queue once.
+    // SAFETY: it was once a completion queue.
     assert!(unsafe { poll::poll_cq(cq, 1, &mut ibv_wc::zeroed()) } < 0);
     assert_eq!(channel::destroy_comp_channel(channel), 0);
 }
@@ -420,7 +420,7 @@ fn events_go_to_the_context_that_made_the_object() {
     card.connect(sender, taker);
     to_state(taker, IBV_QPS_ERR).unwrap();
     let mut event = ibv_async_event::zeroed();
-    // SAFETY: the event can be written; the union holds what the type says; descriptors are good.
+    // SAFETY: the event can be written; its type names the element; the descriptors are valid.
     unsafe {
         assert_eq!(async_event::get_async_event(card.context, &mut event), 0);
         assert_eq!(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
@@ -464,7 +464,7 @@ fn a_batch_is_posted_whole_or_not_at_all() {
     let ex = qp::qp_to_qp_ex(a);
     let here = card.memory.addr();
     let write = |text: &[u8], wr_id, at| {
-        // SAFETY: the queue pair is good, and has these functions.
+        // SAFETY: the queue pair is valid and has these functions.
         unsafe {
             (*ex).wr_id = wr_id;
             (*ex).wr_flags = IBV_SEND_SIGNALED;
@@ -514,7 +514,7 @@ fn an_extended_queue_is_read_one_by_one() {
     // SAFETY: the attributes live through the call.
     let ex = unsafe { cq_ex::create_cq_ex(card.context, &mut attr) };
     let cq: *mut ibv_cq = ex.cast();
-    // SAFETY: it is good.
+    // SAFETY: it is a valid queue.
     assert_eq!(unsafe { (*cq).cqe }, 16);
     let [a, b] = card.pair(IBV_QPT_RC, cq);
     for wr_id in 1..=2 {
@@ -523,7 +523,7 @@ fn an_extended_queue_is_read_one_by_one() {
         post_send(a, &mut wr).unwrap();
     }
     let mut no_attr = ibv_poll_cq_attr { comp_mask: 0 };
-    // SAFETY: the queue is good, and has these functions.
+    // SAFETY: the queue is valid and has these functions.
     unsafe {
         let (mut seen, mut times) = (Vec::new(), Vec::new());
         while seen.len() < 2 {
@@ -551,7 +551,7 @@ fn an_extended_queue_is_read_one_by_one() {
     }
     assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0));
     assert_eq!(cq::resize_cq(cq, 40), 0);
-    // SAFETY: it is good.
+    // SAFETY: it is a valid queue.
     assert_eq!(unsafe { (*cq).cqe }, 64);
     assert_eq!(cq::destroy_cq(cq), 0);
 }
@@ -576,15 +576,15 @@ fn datagrams_say_where_they_come_from() {
     assert_eq!(post_recv(qps[1], 1, &mut [card.sge(0, 100)]), 0);
     let mut sges = [card.sge(512, 20)];
     let mut wr = send_wr(2, IBV_WR_SEND, &mut sges);
-    // SAFETY: it is good.
+    // SAFETY: it is a valid queue pair.
     let to = unsafe { (*qps[1]).qp_num };
-    // The high bit: the sender's own key.
+    // The highest bit means the sender's own Q_Key.
     wr.wr.ud = ibv_send_wr_wr_ud { ah, remote_qpn: to, remote_qkey: 1 << 31 };
     post_send(qps[0], &mut wr).unwrap();
     let (x, y) = (next(cq), next(cq));
     let got = if x.opcode & IBV_WC_RECV == 0 { y } else { x };
     assert_eq!((got.byte_len, got.wc_flags), (60, IBV_WC_GRH));
-    // SAFETY: it is good.
+    // SAFETY: it is a valid queue pair.
     assert_eq!(got.src_qp, unsafe { (*qps[0]).qp_num });
     let mut nowhere = send_wr(3, IBV_WR_SEND, &mut sges);
     nowhere.wr.ud = ibv_send_wr_wr_ud { ah: ptr::null_mut(), remote_qpn: to, remote_qkey: 0 };
@@ -592,7 +592,7 @@ fn datagrams_say_where_they_come_from() {
 }
 
 #[test]
-fn handles_that_are_none_are_refused() {
+fn invalid_handles_are_refused() {
     let nothing = ptr::null_mut();
     assert!(cq::create_cq(nothing, 1, ptr::null_mut(), ptr::null_mut(), 0).is_null());
     assert_eq!(cq::destroy_cq(ptr::dangling_mut()), libc::EINVAL);
@@ -617,7 +617,7 @@ fn handles_that_are_none_are_refused() {
     assert_eq!(post_send(qp, &mut send_wr(7, IBV_WR_SEND, &mut [])), Err((libc::EINVAL, 7)));
 }
 
-/// A shared receive queue of a domain, and its number.
+/// A shared receive queue of an XRC domain, and its number.
 fn xrc_queue(card: &Card, xrcd: *mut ibv_xrcd, cq: *mut ibv_cq) -> (*mut ibv_srq, u32) {
     let mut init = ibv_srq_init_attr_ex::zeroed();
     init.attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
@@ -637,7 +637,7 @@ fn xrc_queue(card: &Card, xrcd: *mut ibv_xrcd, cq: *mut ibv_cq) -> (*mut ibv_srq
 }
 
 #[test]
-fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_nobodys() {
+fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_no_process() {
     let card = Card::open();
     let cq = card.cq(ptr::null_mut());
     let mut attr = ibv_xrcd_init_attr {
@@ -672,7 +672,7 @@ fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_nobodys() {
     assert_eq!((x.status, y.status), (IBV_WC_SUCCESS, IBV_WC_SUCCESS));
     assert_eq!(x.wr_id + y.wr_id, 11);
 
-    // SAFETY: it is good.
+    // SAFETY: it is a valid queue pair.
     let number = unsafe { (*target).qp_num };
     let mut open = ibv_qp_open_attr {
         comp_mask: IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
@@ -683,7 +683,7 @@ fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_nobodys() {
     };
     // SAFETY: the attributes live through the call.
     let again = unsafe { qp::open_qp(card.context, &mut open) };
-    // SAFETY: it is good.
+    // SAFETY: it is a valid queue pair.
     assert_eq!(unsafe { ((*again).qp_num, (*again).state) }, (number, IBV_QPS_RTS));
     open.qp_num ^= 1;
     // SAFETY: the attributes live through the call.
@@ -710,7 +710,7 @@ fn a_word_is_written_and_flushed() {
     let longer: *mut newer::ibv_qp_ex_v46 = ex.cast();
     let word = 0x1122_3344_5566_7788_u64;
     let at = card.memory.addr() + 64;
-    // SAFETY: the queue pair is good, and has these functions.
+    // SAFETY: the queue pair is valid and has these functions.
     unsafe {
         (*ex).wr_flags = IBV_SEND_SIGNALED;
         (*ex).wr_start.unwrap()(ex);
@@ -728,7 +728,7 @@ fn a_word_is_written_and_flushed() {
     assert_eq!(card.memory.load_u64(64), Ok(word));
 }
 
-/// Takes a completion, if there is one, and notes that its request has ended.
+/// Takes a completion, if there is one, and records that its request has ended.
 fn collect(cq: *mut ibv_cq, ended: &Mutex<HashSet<u64>>) {
     let mut wc = ibv_wc::zeroed();
     // SAFETY: there is room for one.
@@ -741,14 +741,14 @@ fn collect(cq: *mut ibv_cq, ended: &Mutex<HashSet<u64>>) {
     std::thread::yield_now();
 }
 
-/// As the manual has it: every call may be made by any thread at any time. Some post to one queue
-/// and poll one other; one makes and ends objects of the same context.
+/// As `ibv_create_cq(3)` and its relatives promise, any thread may make any call at any time. Some
+/// threads post to one queue and poll another; one makes and destroys objects of the same context.
 #[test]
 fn threads_share_a_context_and_its_queues() {
     const THREADS: u64 = 4;
     const EACH: u64 = 300;
     const ALL: u64 = THREADS * EACH;
-    /// Where the results are; the word itself is the first.
+    /// The address of the results; the word that is added to lies at the first address.
     const RESULTS: u64 = 4096;
     let card = Card::open();
     let cq = card.cq(ptr::null_mut());
@@ -766,7 +766,7 @@ fn threads_share_a_context_and_its_queues() {
             add.wr.atomic =
                 ibv_send_wr_wr_atomic { remote_addr: base, compare_add: 1, swap: 0, rkey: key };
             post_send(qp, &mut add).unwrap();
-            // Any thread may find it.
+            // Any of the threads may take the completion.
             while !ended.lock().unwrap().contains(&wr_id) {
                 collect(cq, &ended);
             }
@@ -791,7 +791,7 @@ fn threads_share_a_context_and_its_queues() {
             }
         });
     });
-    // Each addition has found another value.
+    // Each addition has found a different value.
     let mut originals: Vec<u64> = (0..ALL).map(|n| card.word(RESULTS + 8 * n)).collect();
     originals.sort_unstable();
     assert_eq!(originals, (0..ALL).collect::<Vec<_>>());

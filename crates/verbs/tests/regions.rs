@@ -1,4 +1,4 @@
-//! What peers reach through regions and windows: two queue pairs of one card, connected.
+//! Access of peers to regions and windows, between two connected queue pairs of one card.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "what is passed lives on the stack")]
 
 use std::ptr::{null_mut, with_exposed_provenance_mut};
@@ -45,7 +45,7 @@ impl Two {
         (&raw const self.bytes[word]) as u64
     }
 
-    /// A request of eight bytes, from or to the last word of the buffer; how it ends.
+    /// Makes a request of eight bytes, from or to the last word of the buffer; returns its status.
     fn ask(&self, opcode: ibv_wr_opcode, addr: u64, rkey: u32) -> ibv_wc_status {
         let lkey = unsafe { (*self.region).lkey };
         self.ask_with(ibv_sge { addr: self.addr(1023), length: 8, lkey }, opcode, addr, rkey)
@@ -74,7 +74,7 @@ impl Two {
         wc
     }
 
-    /// Ends everything that is left.
+    /// Destroys everything that is left.
     fn end(self) {
         assert_eq!((qp::destroy_qp(self.from), qp::destroy_qp(self.to)), (0, 0));
         assert_eq!(mr::dereg_mr(self.region), 0);
@@ -153,9 +153,10 @@ fn device_memory_is_reached_from_its_first_byte_on() {
     two.end();
 }
 
-/// As the kernel has it for what a device does not claim; so no FLUSH has to reach a medium.
+/// The kernel refuses persistence for devices that do not claim it; so no FLUSH has to reach a
+/// medium.
 #[test]
-fn no_memory_is_known_to_be_persistent() {
+fn no_memory_can_be_registered_as_persistent() {
     let mut two = Two::new();
     let flags = (ALL | newer::IBV_ACCESS_FLUSH_GLOBAL | newer::IBV_ACCESS_FLUSH_PERSISTENT) as i32;
     let refused = mr::reg_mr(two.pd, two.bytes.as_mut_ptr().cast(), 8192, flags);
@@ -164,7 +165,7 @@ fn no_memory_is_known_to_be_persistent() {
     two.end();
 }
 
-/// A page that is not there ends the request, and not the process.
+/// A missing page fails the request, but does not end the process.
 #[test]
 fn memory_on_demand_may_be_missing() {
     for local in [false, true] {
@@ -190,7 +191,7 @@ fn memory_on_demand_may_be_missing() {
 }
 
 #[test]
-fn the_null_region_swallows_and_gives_zeroes() {
+fn the_null_region_discards_writes_and_reads_as_zero() {
     let mut two = Two::new();
     let nothing = mr::alloc_null_mr(two.pd);
     let lkey = unsafe { (*nothing).lkey };

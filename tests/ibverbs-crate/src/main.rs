@@ -1,7 +1,7 @@
 //! The example of the crate `ibverbs`, between two processes: each sends the other a number.
 //!
-//! The endpoints travel over standard streams: a process prints its own, a line of JSON, and reads
-//! the other's. Who starts the two passes them on.
+//! The endpoints travel over standard streams: a process prints its own as a line of JSON, and
+//! reads the other's. The test that starts the two processes passes them on.
 
 use std::io;
 
@@ -14,7 +14,7 @@ fn main() {
     let context = devices.iter().next().expect("no rdma device available").open().unwrap();
     let cq = context.create_cq(16, 0).unwrap();
     let pd = context.alloc_pd().unwrap();
-    // 67 ms to wait for an answer: the crate's own 65 µs are for hardware, not for a machine that
+    // The acknowledge timeout is 67 ms: the example's 65 µs suit hardware, but not a machine that
     // is busy with tests.
     let prepared = pd
         .create_qp(&cq, &cq, ibv_qp_type::IBV_QPT_RC)
@@ -33,10 +33,10 @@ fn main() {
     memory[1] = ours;
     // SAFETY: the memory is not touched until both requests have completed.
     unsafe { queue_pair.post_receive(&mut memory, ..1, 2) }.unwrap();
-    // Nothing is sent before both are ready to receive: who started us says when.
+    // Nothing is sent before both processes are ready to receive: the test says when.
     println!("ready");
     io::stdin().read_line(&mut line).unwrap();
-    // SAFETY: as above; the two requests have a half of the memory each.
+    // SAFETY: as above; each of the two requests has its own half of the memory.
     unsafe { queue_pair.post_send(&mut memory, 1.., 1) }.unwrap();
 
     let mut completed = [ibv_wc::default(); 16];
@@ -52,6 +52,6 @@ fn main() {
         }
     }
     println!("{}", memory[0]);
-    // Until the other has all of ours: its end of our input says so.
+    // The test closes standard input when the other process has received everything.
     io::stdin().read_line(&mut line).unwrap();
 }

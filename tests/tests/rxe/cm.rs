@@ -14,13 +14,13 @@ pub(crate) const REQ: u16 = 0x10;
 const REP: u16 = 0x13;
 const RTU: u16 = 0x14;
 
-/// A port of its own for each connection: the kernel keeps one for a while after its use.
+/// A new port for each connection, because the kernel keeps a port for a while after its use.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(7500);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// `a` connects to `b`; their queue pairs.
+/// `a` connects to `b`; returns their queue pairs.
 fn meet(two: &mut Two<'_>) -> (Pair, Pair) {
     let port = port();
     two.b.listen(port);
@@ -35,7 +35,7 @@ fn meet(two: &mut Two<'_>) -> (Pair, Pair) {
     (here, there)
 }
 
-/// A bit of everything, both ways.
+/// Some traffic of each kind, both ways.
 fn talk(two: &mut Two<'_>, here: &Pair, there: &Pair) {
     let len = 3 * u64::from(two.mtu) + 1;
     tell(&mut two.a, &mut two.b, (here, there), len);
@@ -69,7 +69,7 @@ pub(crate) fn connecting(two: &mut Two<'_>) {
     let (here, there) = meet(two);
     talk(two, &here, &there);
     two.a.disconnect(&here);
-    assert!(two.b.ended(&there, PATIENCE), "{} is told that it is over", two.b.name());
+    assert!(two.b.ended(&there, PATIENCE), "{} learns that the connection has ended", two.b.name());
     two.b.disconnect(&there);
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn parting_by_passive(two: &mut Two<'_>) {
     let (here, there) = meet(two);
     talk(two, &here, &there);
     two.b.disconnect(&there);
-    assert!(two.a.ended(&here, PATIENCE), "{} is told that it is over", two.a.name());
+    assert!(two.a.ended(&here, PATIENCE), "{} learns that the connection has ended", two.a.name());
 }
 
 pub(crate) fn refusing(two: &mut Two<'_>) {
@@ -89,7 +89,7 @@ pub(crate) fn refusing(two: &mut Two<'_>) {
     assert_eq!(two.b.finish(), Met::Refused("hello".into()));
 }
 
-pub(crate) fn nobody_listens(two: &mut Two<'_>) {
+pub(crate) fn no_listener(two: &mut Two<'_>) {
     two.a.begin_connect(two.b.address(), port(), "hello");
     let met = two.a.finish();
     assert!(matches!(met, Met::Refused(_)), "{met:?}");
@@ -107,7 +107,8 @@ pub(crate) fn again_and_again(two: &mut Two<'_>) {
     }
 }
 
-/// The first message of each kind is lost. The manager's timers are slow: some four seconds each.
+/// The first message of each kind is lost. The manager's timers are slow: about four seconds for
+/// each.
 pub(crate) fn with_loss(two: &mut Two<'_>) {
     for towards in [Towards::Machine, Towards::Host] {
         let mut lost = Vec::new();

@@ -4,13 +4,13 @@ use remora_tests::end::{Service, Status, Work, sum_of_pattern};
 
 use crate::{Two, next, well};
 
-/// Where messages land at the other side.
+/// The place of messages in the other side's memory.
 const THERE: u64 = 2 << 20;
 
 pub(crate) fn writes(two: &mut Two<'_>) {
     let (here, _) = two.reliable();
     for (i, len) in two.sizes().into_iter().enumerate() {
-        // Places that are not aligned, too.
+        // Among them places that are not aligned.
         let (from, to, seed) = (i as u64, THERE + 3 * i as u64, i as u8);
         two.a.fill(from, len, seed);
         two.a.post(&here, len, Work::Write(two.b.at(to), None), from, len);
@@ -164,7 +164,8 @@ pub(crate) fn unreliable(two: &mut Two<'_>) {
     let terms = two.terms();
     let (here, there) = two.join(Service::Uc, &terms);
     for (i, len) in two.sizes().into_iter().enumerate() {
-        // Nothing asks again here, so no more than what surely fits every buffer on the way.
+        // An unreliable service repeats nothing, so messages are short enough for every buffer on
+        // the way.
         let len = len.min(16 * u64::from(two.mtu));
         let (wr_id, imm) = (i as u64, Some(i as u32));
         two.a.fill(0, len, i as u8);

@@ -7,7 +7,7 @@ use remora_tests::end::{Pair, QKEY, Service, Work, sum_of_pattern};
 use crate::{Two, well};
 
 const THERE: u64 = 2 << 20;
-/// The route that stands before a datagram's bytes.
+/// The bytes of the GRH that precedes a datagram's data.
 const GRH: u64 = 40;
 
 fn ready(two: &mut Two<'_>) -> (Pair, Pair) {

@@ -1,4 +1,4 @@
-//! Bad wires: what is asked for still happens, once, whole and in order.
+//! Bad wires: each request is still executed once, whole and in order.
 
 use remora_tests::end::{Pair, Service, Terms, Work, sum_of_pattern};
 use remora_tests::wire::{Fate, Seen, Towards};
@@ -20,7 +20,7 @@ fn forth(two: &Two<'_>) -> Towards {
     if two.a.name() == KERNEL { Towards::Host } else { Towards::Machine }
 }
 
-/// The other.
+/// The direction in which `a` receives.
 fn back(two: &Two<'_>) -> Towards {
     if forth(two) == Towards::Host { Towards::Machine } else { Towards::Host }
 }
@@ -30,7 +30,7 @@ fn join(two: &mut Two<'_>) -> (Pair, Pair) {
     two.join(Service::Rc, &terms)
 }
 
-/// A bit of everything, checked.
+/// Some traffic of each kind, checked.
 fn traffic(two: &mut Two<'_>, (here, there): &(Pair, Pair), seed: u8) {
     two.a.fill(0, LONG, seed);
     two.b.fill(1 << 20, LONG, seed + 1);
@@ -60,10 +60,10 @@ fn traffic(two: &mut Two<'_>, (here, there): &(Pair, Pair), seed: u8) {
     assert_eq!(two.a.sum(1 << 20, LONG), sum_of_pattern(LONG, seed + 1));
 }
 
-/// The same fate for one in n packets in these directions, then traffic. Which ones they are looks
-/// like chance: a regular loss might meet the same packet whenever it is sent again. (It did: what
-/// soft-RoCE sends again from the lost packet on was 55 packets, of which every 5th was lost, so
-/// the first each time; and a retry count of 7 is without end there.)
+/// Gives the same fate to one in n packets in these directions, then makes traffic. The packets are
+/// chosen pseudo-randomly: a regular loss can hit the same packet each time it is sent again. For
+/// example, soft-RoCE repeats 55 packets from the lost one on; if every 5th is lost, the first is
+/// lost each time, and with a retry count of 7 soft-RoCE never gives up.
 fn one_in(two: &mut Two<'_>, n: u64, fate: Fate, towards: &[Towards]) {
     let joined = join(two);
     for towards in towards {
@@ -128,7 +128,7 @@ pub(crate) fn of_read_answers(two: &mut Two<'_>) {
         two.world.wire.trouble(back(two), Fate::Lose, move |seen| seen.opcode == lost, |n| n == 1);
         two.a.fill(0, len, 0);
         two.a.post(&here, 1, Work::Read(two.b.at(THERE)), 0, len);
-        // And one behind it, whose answer tells that something is missing.
+        // A request after it, whose response shows that something is missing.
         two.a.post(&here, 2, Work::Read(two.b.at(THERE)), 1 << 20, len);
         well(&mut two.a, 1);
         well(&mut two.a, 2);
@@ -138,7 +138,7 @@ pub(crate) fn of_read_answers(two: &mut Two<'_>) {
     }
 }
 
-/// Nothing comes behind it that would show the gap: only time tells.
+/// No later packet shows the gap: only the timeout does.
 pub(crate) fn of_the_last(two: &mut Two<'_>) {
     let (here, _) = join(two);
     let len = 3 * u64::from(two.mtu);

@@ -27,24 +27,24 @@ use remora_tests::wire::Wire;
 
 /// How long the machine may take to boot.
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
-/// The name of the machine's ends.
+/// The name of the ends in the machine.
 const KERNEL: &str = "the kernel";
-/// The largest packets' link.
+/// The MTU of a link with the largest packets.
 const JUMBO: u32 = 9000;
-/// The usual link.
+/// The MTU of an ordinary link.
 const USUAL: u32 = 1500;
 
-/// What all cases share.
+/// The state that all cases share.
 struct World {
     wire: Wire,
     machine: Machine,
     image: PathBuf,
-    /// The folder of our libibverbs.so.1 and librdmacm.so.1, if there is one.
+    /// The folder of Remora's libibverbs.so.1 and librdmacm.so.1, if there is one.
     library: Option<PathBuf>,
     link_mtu: u32,
 }
 
-/// Two ends and where they are; `a` is the one that begins.
+/// Two ends and their surroundings; `a` is the one that begins.
 struct Two<'w> {
     world: &'w World,
     a: Box<dyn End>,
@@ -53,7 +53,7 @@ struct Two<'w> {
     mtu: u32,
 }
 
-/// What our end is made of.
+/// What Remora's end is made of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Over<'a> {
     /// The crate `remora`.
@@ -63,31 +63,32 @@ enum Over<'a> {
 }
 
 impl Over<'_> {
-    /// Where a case is run. The library stands on the crate's card, which sees every lie: what it
-    /// adds of its own is addresses. The slowest case only waits for the card's timers.
-    fn lies(self, name: &str, lies: &'static [Lie]) -> &'static [Lie] {
+    /// The links on which a case is run. The library uses the same card as the crate, with which
+    /// every link is tested; only addresses are the library's own work. The slowest case only waits
+    /// for the card's timers.
+    fn links(self, name: &str, links: &'static [Link]) -> &'static [Link] {
         match self {
-            Over::Crate => lies,
+            Over::Crate => links,
             Over::Library(_) if name == "connecting with loss" => &[],
-            Over::Library(_) if lies.contains(&SIX) => &[PLAIN, SIX],
+            Over::Library(_) if links.contains(&SIX) => &[PLAIN, SIX],
             Over::Library(_) => &[PLAIN],
         }
     }
 }
 
-/// How the ends lie to each other.
+/// The link between the ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Lie {
+struct Link {
     link_mtu: u32,
     v6: bool,
 }
 
-const PLAIN: Lie = Lie { link_mtu: JUMBO, v6: false };
-const SMALL: Lie = Lie { link_mtu: USUAL, v6: false };
-const SIX: Lie = Lie { link_mtu: JUMBO, v6: true };
+const PLAIN: Link = Link { link_mtu: JUMBO, v6: false };
+const SMALL: Link = Link { link_mtu: USUAL, v6: false };
+const SIX: Link = Link { link_mtu: JUMBO, v6: true };
 
 /// A case between two ends: a name, what it does, and where it is run.
-type Case = (&'static str, fn(&mut Two<'_>), &'static [Lie]);
+type Case = (&'static str, fn(&mut Two<'_>), &'static [Link]);
 
 const CASES: &[Case] = &[
     ("WRITEs of all sizes", connected::writes, &[PLAIN, SMALL, SIX]),
@@ -117,8 +118,8 @@ const CASES: &[Case] = &[
     ("the last packet lost", loss::of_the_last, &[PLAIN]),
     ("connecting", cm::connecting, &[PLAIN, SMALL, SIX]),
     ("refusing", cm::refusing, &[PLAIN]),
-    ("nobody listens", cm::nobody_listens, &[PLAIN]),
-    ("parting, by who accepted", cm::parting_by_passive, &[PLAIN]),
+    ("a port without a listener", cm::no_listener, &[PLAIN]),
+    ("parting, by the end that accepted", cm::parting_by_passive, &[PLAIN]),
     ("connecting again and again", cm::again_and_again, &[PLAIN]),
     ("connecting with loss", cm::with_loss, &[PLAIN]),
 ];
@@ -128,7 +129,7 @@ impl World {
         namespace::furnish(JUMBO)?;
         let (wire, theirs) = Wire::new()?;
         let machine = Machine::boot(&image, theirs, JUMBO, BOOT_PATIENCE)?;
-        // Neighbours are found before anybody has to wait for that: the kernel's verbs give up
+        // Neighbour discovery happens before a test has to wait for it: the kernel's verbs give up
         // after a second.
         machine.must(&format!("ping -c 1 -W 20 {HOST_V6} && ping -c 1 -W 20 {HOST_V4}"));
         let library = std::env::var_os("REMORA_VERBS_DIR").map(PathBuf::from);
@@ -148,7 +149,7 @@ impl World {
         Box::new(Program::in_machine(&self.machine, address))
     }
 
-    /// Our end: over our libibverbs, or over the crate.
+    /// Remora's end: over its library, or over the crate.
     fn remora(&self, v6: bool, over: Over<'_>) -> Box<dyn End> {
         let address = if v6 { IpAddr::from(HOST_V6) } else { HOST_V4.into() };
         match over {
@@ -161,7 +162,7 @@ impl World {
         }
     }
 
-    /// A command that runs a program of verbs over our library.
+    /// A command that runs a verbs program over Remora's library.
     fn with_library(&self, folder: &Path, address: IpAddr) -> Command {
         let mut command = Command::new("env");
         command
@@ -201,14 +202,15 @@ fn next(end: &mut Box<dyn End>) -> Done {
     end.poll(PATIENCE).unwrap_or_else(|| panic!("{}: no completion", end.name()))
 }
 
-/// The next completion is this one, and went well.
+/// Takes the next completion, which must be this request's and a success.
 fn well(end: &mut Box<dyn End>, wr_id: u64) -> Done {
     let done = next(end);
     assert_eq!((done.wr_id, done.status), (wr_id, Status::Success), "at {}", end.name());
     done
 }
 
-/// Runs what the words pick; returns how many cases were run, and the names of those that failed.
+/// Runs the cases that the words select; returns how many were run, and the names of those that
+/// failed.
 fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
     let (mut count, mut failed) = (0, Vec::new());
     let times = times();
@@ -230,18 +232,18 @@ fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
     for over in overs.into_iter().flatten() {
         let by = if over == Over::Crate { "" } else { ", by libibverbs" };
         for link_mtu in [JUMBO, USUAL] {
-            for (name, case, lies) in CASES {
-                let lies = over.lies(name, lies).iter();
-                for (lie, kernel_begins) in lies
-                    .filter(|lie| lie.link_mtu == link_mtu)
-                    .flat_map(|lie| [(lie, false), (lie, true)])
+            for (name, case, links) in CASES {
+                let links = over.links(name, links).iter();
+                for (link, kernel_begins) in links
+                    .filter(|link| link.link_mtu == link_mtu)
+                    .flat_map(|link| [(link, false), (link, true)])
                 {
                     let way = if kernel_begins { "kernel to remora" } else { "remora to kernel" };
-                    let ip = if lie.v6 { "IPv6" } else { "IPv4" };
+                    let ip = if link.v6 { "IPv6" } else { "IPv4" };
                     let name = format!("{name}, {way}, {ip}, link MTU {link_mtu}{by}");
                     attempt(name, &mut || {
                         world.set_link_mtu(link_mtu);
-                        let (remora, kernel) = (world.remora(lie.v6, over), world.kernel(lie.v6));
+                        let (remora, kernel) = (world.remora(link.v6, over), world.kernel(link.v6));
                         let ends = if kernel_begins { (kernel, remora) } else { (remora, kernel) };
                         run_case(world, *case, ends, link_mtu);
                     });
@@ -298,9 +300,9 @@ fn main() -> ExitCode {
         println!("skipped: it needs a virtual machine; run: ./ci.sh rxe");
         return ExitCode::SUCCESS;
     };
-    // While there is one thread only.
+    // Before any other thread exists.
     if let Err(error) = namespace::enter() {
-        eprintln!("no network namespace may be made here: {error}");
+        eprintln!("cannot make a network namespace: {error}");
         return ExitCode::FAILURE;
     }
     let start = Instant::now();

@@ -1,5 +1,5 @@
-//! The distribution's own programs at both ends: one in the machine, one here on our libibverbs
-//! and librdmacm. They run where `REMORA_VERBS_DIR` names the folder of those two.
+//! The distribution's own programs at both ends: one in the machine, one on this host on Remora's
+//! libibverbs and librdmacm. They run if `REMORA_VERBS_DIR` names the folder of those two.
 
 use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
@@ -12,19 +12,19 @@ use remora_tests::wire::{Fate, Towards, Wire};
 use crate::World;
 use crate::cm::REQ;
 
-/// How long a program may take.
+/// The longest time for a program.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a pair with the client here is started: the server may not listen yet.
+/// How often a pair with its client on this host is started: the server may not listen yet.
 const ATTEMPTS: u32 = 5;
-/// How much earlier than its client a server in the machine starts, for each attempt.
+/// How much earlier than its client a server in the machine starts; multiplied by the attempt.
 const HEAD_START: Duration = Duration::from_millis(400);
-/// How long a request for a connection stays on the wire, for each attempt. perftest's server (with
-/// -R) listens a second time for a second connection, which its client does not wait for: 14 ms
-/// after the first were too soon for an emulated machine, five times out of five.
+/// How long a connection request stays on the wire; multiplied by the attempt. With -R, perftest's
+/// server listens a second time for a second connection, and its client does not wait for that: 14
+/// ms after the first connection are too short for an emulated machine.
 const REQUEST_DELAY: Duration = Duration::from_millis(150);
 
-/// A server and its client. `{to}` is the server's address, `{gid}` each one's own GID index.
-/// (Few rounds where the messages are long: the machine is emulated.)
+/// A server and its client. `{to}` is the server's address, `{gid}` the GID index of each program.
+/// (Few rounds for long messages, because the machine is emulated.)
 pub(crate) const PAIRS: &[(&str, &str)] = &[
     ("ibv_rc_pingpong -g {gid} -n 200", "ibv_rc_pingpong -g {gid} -n 200 {to}"),
     ("ibv_rc_pingpong -g {gid} -n 200 -e", "ibv_rc_pingpong -g {gid} -n 200 -e {to}"),
@@ -51,7 +51,7 @@ pub(crate) const PAIRS: &[(&str, &str)] = &[
     ("rstream -b {to} -I 20", "rstream -s {to} -I 20"),
 ];
 
-/// Runs a pair: the server in the machine, or here.
+/// Runs a pair, with the server in the machine or on this host.
 pub(crate) fn run(world: &World, library: &Path, pair: &(&str, &str), server_here: bool) {
     let address = if server_here { HOST_V4 } else { MACHINE_V4 };
     let ours = if server_here { pair.0 } else { pair.1 };
@@ -68,7 +68,7 @@ pub(crate) fn run(world: &World, library: &Path, pair: &(&str, &str), server_her
     let theirs = of(gid_there, theirs);
     let mut here = world.with_library(library, HOST_V4.into());
     here.args(of(gid_here, ours).split(' ')).stdout(Stdio::null()).stderr(Stdio::inherit());
-    // A client that comes too early gives up; it is sent again.
+    // A client that comes too early gives up, and is started again.
     let end = Instant::now() + PATIENCE;
     if server_here {
         let mut server = here.spawn().expect("the server here");
@@ -92,12 +92,12 @@ pub(crate) fn run(world: &World, library: &Path, pair: &(&str, &str), server_her
             let mut client = here.spawn().expect("the client here");
             let status = wait_for(&mut client, end, "the client here");
             if !status.success() {
-                // The server may have talked to it already: it goes too.
+                // The server may have served the first client already, so it is started again too.
                 assert!(attempt < ATTEMPTS, "the client here: {status}");
                 continue;
             }
             let output = server.finish(PATIENCE).expect("the server in the machine");
-            // rping's server ends with an error when its client has gone.
+            // rping's server ends with an error when its client disconnects.
             let good = output.status == 0 || theirs.starts_with("rping");
             assert!(good, "{theirs}: {}", output.text);
             break;
@@ -105,7 +105,7 @@ pub(crate) fn run(world: &World, library: &Path, pair: &(&str, &str), server_her
     }
 }
 
-/// From now on the wire to the machine stands still for so long before it carries a request.
+/// From now on the wire to the machine stops for this long before it carries a connection request.
 fn delay_requests(wire: &Wire, delay: Duration) {
     wire.judge(Towards::Machine, move |seen| {
         if seen.cm == Some(REQ) {
@@ -128,7 +128,7 @@ fn wait_for(program: &mut Child, end: Instant, who: &str) -> ExitStatus {
     panic!("{who} is not done in {PATIENCE:?}");
 }
 
-/// What a command here looks like, for messages.
+/// The name of a pair, for messages.
 pub(crate) fn name(pair: &(&str, &str), server_here: bool) -> String {
     let way = if server_here { "kernel to remora" } else { "remora to kernel" };
     format!("{}, {way}", pair.1.replace(" {to}", "").replace(" -x {gid}", ""))

@@ -1,4 +1,4 @@
-//! The distribution's own programs, in the machine.
+//! The distribution's own programs in the machine, with partners written in Rust.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use remora_tests::program::Program;
 
 use crate::World;
 
-/// A case of one program: a name, and what is done.
+/// A case of one program: its name, and the function that runs it.
 type Case = (&'static str, fn(&World));
 
 pub(crate) const CASES: &[Case] = &[
@@ -32,7 +32,7 @@ pub(crate) const CASES: &[Case] = &[
 const ROUNDS: u32 = 100;
 const SIZE: u32 = 9000;
 
-/// What the programs' partners here are made of.
+/// The verbs objects of a program's partner on this host.
 struct Partner {
     device: Device,
     cq: CompletionQueue,
@@ -67,7 +67,7 @@ impl Partner {
         self.qp.post_send(&request).expect("a send request");
     }
 
-    /// Waits until so many requests are done; returns the length of what was received.
+    /// Waits until this many requests are complete; returns the length of the received message.
     fn done(&self, sends: u32, receives: u32) -> u32 {
         let (mut sends, mut receives, mut len) = (sends, receives, 0);
         while sends + receives > 0 {
@@ -84,7 +84,7 @@ impl Partner {
     }
 }
 
-/// The index of the machine's IPv4 address among its GIDs.
+/// The index of the machine's IPv4 address in its GID table.
 fn machine_gid(world: &World) -> u64 {
     Program::in_machine(&world.machine, MACHINE_V4.into()).gid()
 }
@@ -97,7 +97,7 @@ fn finish(program: Running) -> Output {
 
 // --- ibv_rc_pingpong: its handshake is text ------------------------------------------------------
 
-/// With its zero byte.
+/// The length of the handshake, with its zero byte.
 const HANDSHAKE: usize = 4 + 1 + 6 + 1 + 6 + 1 + 32 + 1;
 
 fn handshake(peer: &Peer) -> Vec<u8> {
@@ -122,7 +122,8 @@ fn read_handshake(stream: &mut TcpStream) -> Peer {
 
 fn play(partner: &Partner, we_begin: bool) {
     for round in 0..ROUNDS {
-        // Its message of the round before may have come before our request: it waits then.
+        // The program's message of the round may have come before this request: its completion
+        // waits then.
         if we_begin {
             partner.post(SendOp::Send { imm: None, to: None }, 0, SIZE);
             assert_eq!(partner.done(1, 1), SIZE, "round {round}");
@@ -133,7 +134,7 @@ fn play(partner: &Partner, we_begin: bool) {
             }
             partner.recv(1 << 15, SIZE);
             partner.post(SendOp::Send { imm: None, to: None }, 0, SIZE);
-            // Its next message may be there before our own is acknowledged.
+            // The program's next message may arrive before this message is acknowledged.
             partner.done(1, u32::from(round + 1 < ROUNDS));
         }
     }
@@ -145,7 +146,7 @@ fn pingpong_server(world: &World) {
     let server = world.machine.start(&command).expect("the machine");
     let partner = Partner::open();
     let address = SocketAddr::from((MACHINE_V4, 18515));
-    // It says nothing when it listens: it is asked until it does.
+    // The program does not say when it listens, so the test tries until it connects.
     let stream = (0..500).find_map(|_| {
         let stream = TcpStream::connect(address);
         if stream.is_err() {
@@ -215,7 +216,7 @@ fn rping_server(world: &World) {
     let partner = Partner::open();
     let to = SocketAddr::from((MACHINE_V4, 7174));
     let params = partner.params();
-    // It says nothing when it listens: it is asked until it does.
+    // The program does not say when it listens, so the test tries until it connects.
     let connection = (0..50).find_map(|_| {
         let made = partner.device.connect(partner.qp.clone(), to, b"", &params).wait(PATIENCE);
         if made.is_err() {

@@ -31,7 +31,7 @@ pub(crate) fn wrong_keys(two: &mut Two<'_>) {
         two.a.post(&here, 1, work, 0, len);
         let done = next(&mut two.a);
         assert_eq!((done.wr_id, done.status), (1, wanted), "{work:?} of {len} bytes");
-        // The queue pair is in ERROR: what comes after is flushed.
+        // The queue pair is in ERROR, so later requests are flushed.
         two.a.post(&here, 2, Work::Write(good, None), 0, 8);
         let done = next(&mut two.a);
         assert_eq!((done.wr_id, done.status), (2, Status::Flushed));
@@ -45,7 +45,7 @@ pub(crate) fn too_long(two: &mut Two<'_>) {
         two.a.post(&here, 1, Work::Send(None), 0, len);
         let (sent, got) = (next(&mut two.a), next(&mut two.b));
         let wanted = if two.b.name() == KERNEL {
-            // soft-RoCE calls it a failure of its own.
+            // soft-RoCE reports this as a failure of its own.
             (Status::RemoteOperation, Status::Other(2))
         } else {
             (Status::RemoteInvalidRequest, Status::LocalLength)
@@ -59,7 +59,11 @@ pub(crate) fn late_receiver(two: &mut Two<'_>) {
     two.a.fill(0, 20_000, 9);
     two.a.post(&here, 1, Work::Send(None), 0, 20_000);
     two.a.post(&here, 2, Work::Write(two.b.at(0), None), 0, 64);
-    assert_eq!(two.a.poll(Duration::from_millis(150)), None, "nobody has received yet");
+    assert_eq!(
+        two.a.poll(Duration::from_millis(150)),
+        None,
+        "the receiver has posted no request yet"
+    );
     two.b.recv(&there, 3, THERE, 20_000);
     well(&mut two.b, 3);
     well(&mut two.a, 1);
@@ -74,7 +78,7 @@ pub(crate) fn no_receiver(two: &mut Two<'_>) {
     assert_eq!(next(&mut two.a).status, Status::RnrRetryExceeded);
 }
 
-/// Few retries, and short ones.
+/// Few retries, and short timeouts.
 fn impatient(two: &Two<'_>) -> Terms {
     Terms { timeout: 12, retry: 3, ..two.terms() }
 }
@@ -87,7 +91,7 @@ pub(crate) fn gone(two: &mut Two<'_>) {
         two.a.post(&here, 1, work, 0, 64);
         assert_eq!(next(&mut two.a).status, Status::RetryExceeded, "{work:?}");
     }
-    // One in ERROR answers as little.
+    // A queue pair in ERROR does not answer either.
     let terms = impatient(two);
     let (here, there) = two.join(Service::Rc, &terms);
     two.b.break_off(&there);

@@ -1,4 +1,4 @@
-//! A figure: the same work in several ways, for several sizes of it.
+//! A figure: the same work done in several ways, for several sizes.
 
 use std::time::Instant;
 
@@ -8,48 +8,48 @@ use super::row::{PeerSide, Row, Run, Spread, Target};
 use crate::draws::Pauses;
 use crate::output;
 
-/// Measures one way once: how long each of several calls took, in µs.
+/// Measures one way once, and returns the times of its calls in µs.
 pub(super) type Calls<'a> = Box<dyn FnMut() -> Result<Vec<f64>> + 'a>;
 
-/// What was measured for a figure of the paper.
+/// The measurements for a figure of the paper.
 #[derive(Debug)]
 pub(super) struct Figure {
-    /// `fig7`, for names of rows.
+    /// `fig7`, for the names of rows.
     pub(super) id: &'static str,
-    /// Whose: `StRoM’s Figure 7`.
+    /// The paper and its figure: `StRoM’s Figure 7`.
     pub(super) origin: &'static str,
     pub(super) title: &'static str,
-    /// What is asked, in a sentence or two.
+    /// What is measured, in a sentence or two.
     pub(super) about: &'static str,
     pub(super) x: &'static str,
     pub(super) y: &'static str,
     pub(super) unit: &'static str,
     pub(super) style: Style,
-    /// The ways; the first is ours.
+    /// The ways; the first is Remora's.
     pub(super) ways: Vec<String>,
     pub(super) points: Vec<Point>,
-    /// The paper's own numbers, where its text gives them.
+    /// The paper's own result, where its text gives one.
     pub(super) paper: &'static str,
-    /// The same of this run.
+    /// This run's result on the same question.
     pub(super) here: String,
 }
 
 /// How a figure is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Style {
-    /// Points that are joined.
+    /// Points joined by lines.
     Lines,
-    /// The same, with logarithmic values.
+    /// Points joined by lines, with logarithmic values.
     Log,
-    /// Bars, where places of the x axis are no quantities.
+    /// Bars, for places of the x axis that are not quantities.
     Bars,
 }
 
-/// What was measured at one place of the x axis.
+/// The measurements at one place of the x axis.
 #[derive(Debug)]
 pub(super) struct Point {
     pub(super) x: String,
-    /// One for each way.
+    /// The results, one for each way.
     pub(super) ways: Vec<Spread>,
 }
 
@@ -110,7 +110,7 @@ impl Figure {
         println!("{table}\npaper: {}\nhere:  {}", self.paper, self.here);
     }
 
-    /// Ours beside each baseline, for each point.
+    /// Remora's result beside each baseline, for each point.
     pub(super) fn rows(&self) -> impl Iterator<Item = Row> {
         self.points.iter().flat_map(move |point| {
             let ours = point.ways[0];
@@ -126,7 +126,7 @@ impl Figure {
     }
 }
 
-/// How long each of so many calls takes, in µs. They come at random moments.
+/// The time of each of `calls` calls, in µs. The calls start at random moments.
 pub(super) fn each_us(calls: usize, mut call: impl FnMut(usize) -> Result<()>) -> Result<Vec<f64>> {
     let mut pauses = Pauses::new(1);
     let timed = |i| {
@@ -138,7 +138,7 @@ pub(super) fn each_us(calls: usize, mut call: impl FnMut(usize) -> Result<()>) -
     (0..calls).map(timed).collect()
 }
 
-/// How long a call takes: the median of so many, in µs.
+/// The median time of `calls` calls, in µs.
 pub(super) fn median_us(calls: usize, call: impl FnMut(usize) -> Result<()>) -> Result<f64> {
     each_us(calls, call).map(|calls| median(&calls))
 }
@@ -158,11 +158,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_judged_together() {
+    fn the_calls_of_all_runs_are_evaluated_together() {
         let mut calls = (0..2).map(|run| (0..=500).map(|i| f64::from(2 * i + run)).collect());
         let mut ways: [Calls<'_>; 1] = [Box::new(move || Ok(calls.next().unwrap()))];
         let point = Point::of_calls("8".into(), 2, &mut ways, median).unwrap();
-        // 0 to 1,001.
+        // The values are 0 to 1,001.
         assert_eq!(point.ways, [Spread { min: 10.0, median: 500.5, max: 991.0 }]);
         assert_eq!(mean(&[1.0, 2.0, 6.0]), 3.0);
     }

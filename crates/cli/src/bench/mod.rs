@@ -1,7 +1,7 @@
-//! `remora bench`: our figures beside a peer's, measured in one run.
+//! `remora bench`: Remora's figures beside a peer's, measured in one run.
 //!
-//! A benchmark is a list of [`row::Case`]s. [`row::measure`] runs ours and the peer's in turn, and
-//! makes a [`row::Row`] of each; [`report`] prints the rows and writes them.
+//! A benchmark is a list of [`row::Case`]s. [`row::measure`] runs Remora's way and the peer's in
+//! turn, and makes a [`row::Row`] of each case; [`report`] prints the rows and writes them.
 
 mod chains;
 mod figure;
@@ -19,6 +19,14 @@ use clap::{Args, Subcommand};
 
 /// `remora bench`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora bench transport                          WRITEs beside UDP and TCP
+  remora bench transport --quick                  a short test that the benchmark works
+  remora bench kernels --html kernels.html        a page with plots
+  remora bench chains --only fig10 --json rows.json
+
+Compare runs of one machine only, and leave it idle otherwise.")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     what: What,

@@ -1,4 +1,4 @@
-//! The page: rows, plots and what the paper says, in one file that needs no other.
+//! The page: rows, plots and the papers' results, in one file that needs no other.
 
 use std::fmt::Write;
 
@@ -31,16 +31,16 @@ td small{color:#6a737d}\
 details{margin-top:12px;overflow-x:auto}summary{cursor:pointer;color:#57606a;font-size:14px}\
 .wide{overflow-x:auto}";
 
-/// What a page says besides rows and figures.
+/// The texts of a page besides rows and figures.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words {
     /// Its heading.
     pub(super) title: &'static str,
-    /// What is shown, and how to read it.
+    /// What the page shows, and how to read it.
     pub(super) about: &'static str,
     /// The heading of the table of rows.
     pub(super) rows: &'static str,
-    /// What stands on our side of it.
+    /// The device on Remora's side of the comparison.
     pub(super) ours: &'static str,
     /// The command that made it.
     pub(super) command: &'static str,
@@ -142,12 +142,12 @@ fn section(page: &mut String, figure: &Figure) -> Result<()> {
     Ok(())
 }
 
-/// Words as HTML.
+/// Escapes a text for HTML.
 fn text(words: &str) -> String {
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// What the machine says of its processor.
+/// The name of the machine's processor.
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name"));
@@ -180,7 +180,10 @@ mod tests {
         let page = render(words, &[], &[figure]).unwrap();
         assert!(page.contains("Lists &amp; more") && page.contains("4 &lt; 8"), "{page}");
         assert!(page.matches("<circle").count() >= 2, "a mark for each way");
-        assert!(!page.contains("http://") || page.contains("www.w3.org"), "needs nothing else");
+        assert!(
+            !page.contains("http://") || page.contains("www.w3.org"),
+            "the page refers to no other file"
+        );
         assert_eq!(page.matches("<section").count(), page.matches("</section>").count());
     }
 }

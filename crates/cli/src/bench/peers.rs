@@ -1,8 +1,9 @@
-//! The peers: what plain sockets do on the same two cores, as well as plain programs can.
+//! The peers: what plain sockets achieve on the same two cores, with programs that are as good as
+//! plain programs can be.
 //!
-//! Each is two processes, pinned to a core each, that spin and never sleep. The hidden command
-//! `remora bench peer KIND` runs one and prints its figure as JSON; it starts itself a second time
-//! for the other end.
+//! Each is two processes that are pinned to a core each and spin instead of sleeping. The hidden
+//! command `remora bench peer KIND` runs one and prints its figure as JSON; it starts itself a
+//! second time for the other end.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -16,21 +17,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::{self, Helper};
 
-/// Rounds of ping-pong between looks at the clock.
+/// Round trips between looks at the clock.
 const ROUNDS: u32 = 256;
 /// The longest wait for the other end.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a datagram whose rate is measured.
 const MESSAGE: usize = 64;
 
-/// Which peer.
+/// The kind of peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum Kind {
-    /// 8 bytes to and fro over UDP: half a round trip in µs
+    /// 8 bytes back and forth over UDP: half a round trip in µs
     UdpLatency,
     /// One TCP stream: Gb/s
     TcpBandwidth,
-    /// 64-byte datagrams, a system call each: millions received a second
+    /// 64-byte datagrams, one system call each: millions received a second
     UdpRate,
 }
 
@@ -42,10 +43,10 @@ pub(super) struct Peer {
     /// Seconds to measure
     #[arg(long, default_value_t = 0.3)]
     seconds: f64,
-    /// Bytes of a TCP socket's buffers; 0: leave them to the system
+    /// Bytes of a TCP socket's buffers; 0: the system's choice
     #[arg(long, default_value_t = 0)]
     buffer: usize,
-    /// Bytes of a TCP write, and of the room for a read
+    /// Bytes of a TCP write, and of the buffer for a read
     #[arg(long, default_value_t = 1 << 20)]
     write: usize,
     /// Be the other end
@@ -77,7 +78,7 @@ impl Peer {
         args.extend(["--buffer".into(), self.buffer.to_string()]);
         args.extend(["--write".into(), self.write.to_string()]);
         let mut other = Helper::start(args)?;
-        // Only now: the other end would inherit it.
+        // After the other end is started, which would inherit it.
         child::pin(0)?;
         let to: SocketAddr = other.line()?.parse().context("the other end named no address")?;
         let time = Duration::from_secs_f64(self.seconds);
@@ -91,11 +92,11 @@ impl Peer {
     }
 }
 
-/// A socket on loopback that never blocks, whose address has been printed if `tell`.
+/// A non-blocking socket on loopback; prints its address if `tell`.
 fn udp(tell: bool) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot bind a UDP socket")?;
     socket.set_nonblocking(true)?;
-    // As much as an unprivileged program gets; a failure leaves the system's default.
+    // As much as a program without privileges gets; on failure the system's default stays.
     set_socket_recv_buffer_size(&socket, 16 << 20).ok();
     if tell {
         announce(socket.local_addr()?)?;
@@ -109,7 +110,7 @@ fn announce(address: SocketAddr) -> Result<()> {
     child::end_with_stdin()
 }
 
-/// Receives one datagram, spinning; an error after a long silence.
+/// Receives one datagram, spinning; fails after a long silence.
 fn spin(socket: &UdpSocket, bytes: &mut [u8]) -> Result<(usize, SocketAddr)> {
     let mut silent = None;
     loop {
@@ -148,7 +149,7 @@ fn udp_echo() -> Result<()> {
     loop {
         let (len, from) = match spin(&socket, &mut bytes) {
             Ok(received) => received,
-            // Before the first and after the last, silence is as it should be.
+            // Before the first datagram and after the last, silence is normal.
             Err(_) => continue,
         };
         socket.send_to(&bytes[..len], from).context("cannot send over UDP")?;
@@ -174,7 +175,7 @@ fn tcp_source(to: SocketAddr, time: Duration, buffer: usize, write: usize) -> Re
         stream.write_all(&bytes).context("cannot send over TCP")?;
         sent += write as u64;
     }
-    // All has arrived when the other end says so.
+    // The other end confirms when everything has arrived.
     stream.shutdown(std::net::Shutdown::Write)?;
     stream.read_exact(&mut [0]).context("the TCP peer did not confirm")?;
     Ok(sent as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9)
@@ -183,7 +184,7 @@ fn tcp_source(to: SocketAddr, time: Duration, buffer: usize, write: usize) -> Re
 fn tcp_sink(buffer: usize, read: usize) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen over TCP")?;
     if buffer > 0 {
-        // Before the connection comes, so that its window is made for it.
+        // Set before the connection comes, which takes its window from it.
         set_socket_recv_buffer_size(&listener, buffer)?;
     }
     announce(listener.local_addr()?)?;
@@ -195,7 +196,7 @@ fn tcp_sink(buffer: usize, read: usize) -> Result<()> {
     wait_for_the_end()
 }
 
-/// Sends as fast as it can; the figure is what the other end received a second.
+/// Sends as fast as it can; the figure is the number that the other end receives a second.
 fn udp_source(to: SocketAddr, mut other: Helper) -> Result<f64> {
     let socket = udp(false)?;
     socket.connect(to)?;
@@ -209,8 +210,8 @@ fn udp_source(to: SocketAddr, mut other: Helper) -> Result<f64> {
     figure.parse().context("the other end printed no figure")
 }
 
-/// Sends one datagram; a full socket is tried again. Once the other end has counted enough, its
-/// socket is gone.
+/// Sends one datagram, and tries again if the socket is full. When the other end has counted
+/// enough, its socket is closed.
 fn send(socket: &UdpSocket, bytes: &[u8]) -> Result<()> {
     loop {
         match socket.send(bytes) {
@@ -239,8 +240,8 @@ fn udp_sink(time: Duration) -> Result<()> {
     wait_for_the_end()
 }
 
-/// Sleeps until standard input closes and ends the process.
+/// Sleeps; another thread ends the process when standard input closes.
 fn wait_for_the_end() -> Result<()> {
     std::thread::sleep(Duration::from_secs(60));
-    bail!("the process that started this one has forgotten it")
+    bail!("the process that started this one did not end it")
 }

@@ -1,4 +1,4 @@
-//! A figure as a plot: SVG, which a page can hold.
+//! A figure as a plot in SVG, which a page can hold.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::types::RangedCoordf64;
@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use super::figure::{Figure, Style};
 use super::row::Spread;
 
-/// Colours that those who see few can tell apart, too (Okabe and Ito); ours first.
+/// Colours that people with colour blindness can also distinguish (Okabe and Ito); Remora's first.
 pub(super) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -23,16 +23,16 @@ const GRID: RGBColor = RGBColor(228, 231, 235);
 const SIZE: (u32, u32) = (760, 400);
 const FONT: &str = "sans-serif";
 
-/// How far above the highest median whiskers may lead, as a multiple of it.
+/// The highest place that whiskers may reach, as a multiple of the highest median.
 const HEADROOM: f64 = 2.5;
 
-/// Draws medians, joined, and what is given for lowest and highest as whiskers, which end at the
-/// edge at the latest.
+/// Draws medians, joined by lines, and the lowest and highest values as whiskers, which end at the
+/// edge of the plot at the latest.
 pub(super) fn draw(figure: &Figure) -> Result<String> {
     let mut svg = String::new();
     fill(figure, SVGBackend::with_string(&mut svg, SIZE))
         .map_err(|error| anyhow!("cannot draw {}: {error}", figure.id))?;
-    // The page says how wide it may be.
+    // The page sets the width.
     Ok(svg.replacen("<svg width=\"760\" height=\"400\" ", "<svg role=\"img\" ", 1))
 }
 
@@ -67,7 +67,7 @@ fn fill(figure: &Figure, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::err
         .label_style(text(14))
         .axis_desc_style(text(15))
         .draw()?;
-    // Our line is the last, on top.
+    // Remora's line comes last, on top of the others.
     for way in (0..figure.ways.len()).rev() {
         draw_way(&mut chart, figure, &scale, way)?;
     }
@@ -75,7 +75,7 @@ fn fill(figure: &Figure, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-/// The part of the plot that shows values.
+/// The area of the plot that shows values.
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Draws the medians of one way, and its whiskers.
@@ -87,7 +87,7 @@ fn draw_way(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let ways = figure.ways.len();
     let colour = COLOURS[way % COLOURS.len()];
-    // What belongs to one place stands side by side.
+    // The marks of one place stand side by side.
     let apart = if figure.style == Style::Bars { 0.8 / ways as f64 } else { 0.05 };
     let at = |i: usize| i as f64 + (way as f64 - (ways - 1) as f64 / 2.0) * apart;
     let spreads: Vec<_> = figure
@@ -121,7 +121,7 @@ fn draw_way(
     Ok(())
 }
 
-/// Where values stand on the y axis.
+/// The scale of the y axis.
 struct Scale {
     log: bool,
     bottom: f64,
@@ -134,7 +134,7 @@ impl Scale {
         let most = |of: fn(&Spread) -> f64| spreads().map(of).fold(0.0, f64::max);
         let top = most(|s| s.max);
         if figure.style != Style::Log {
-            // One call that took long would leave no room for all the others.
+            // Otherwise one slow call would leave no room for all the others.
             let top = top.min(most(|s| s.median) * HEADROOM);
             return Scale { log: false, bottom: 0.0, top: top * 1.06 };
         }
@@ -151,7 +151,7 @@ impl Scale {
     }
 }
 
-/// A number on an axis, without what rounding leaves behind.
+/// A number for an axis, without the digits that rounding errors leave.
 fn short(value: f64) -> String {
     ((value * 1e6).round() / 1e6).to_string()
 }

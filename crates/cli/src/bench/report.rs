@@ -1,8 +1,8 @@
-//! What becomes of rows: a table, a page with plots, and JSON.
+//! The output of rows: a table, a page with plots, and JSON.
 //!
 //! The JSON of every `remora bench …` is a list of `{"name", "unit", "ours": {"min", "median",
-//! "max"}, "peer": {"name", "min", "median", "max"}, "ratio"}`, where the ratio is our median over
-//! the peer's.
+//! "max"}, "peer": {"name", "min", "median", "max"}, "ratio"}`. `ratio` is Remora's median over the
+//! peer's.
 
 use std::path::{Path, PathBuf};
 
@@ -20,12 +20,12 @@ pub(super) struct Options {
     /// Write the rows to a file as JSON
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
-    /// Fewer and shorter runs: to see that it works, not how well
+    /// Fewer and shorter runs: a test that it works, without meaningful figures
     #[arg(long)]
     pub(super) quick: bool,
 }
 
-/// Prints the rows and writes them where they are wanted.
+/// Prints the rows, and writes them if the options ask for it.
 pub(super) fn report(rows: &[Row], options: &Options) -> Result<()> {
     show(rows);
     write(rows, options)
@@ -51,7 +51,7 @@ pub(super) fn show(rows: &[Row]) {
     println!("{table}\nmedian (lowest–highest) of several runs in turn; ratio = ours / peer's");
 }
 
-/// Writes the page of rows and figures, and the rows of both where they are wanted.
+/// Writes the page of rows and figures, and the rows of both if the options ask for it.
 pub(super) fn publish(
     words: page::Words,
     mut rows: Vec<Row>,
@@ -66,7 +66,7 @@ pub(super) fn publish(
     write(&rows, options)
 }
 
-/// Writes the rows where they are wanted.
+/// Writes the rows to the file that the options name.
 fn write(rows: &[Row], options: &Options) -> Result<()> {
     match &options.json {
         Some(path) => output::write_json(path, &rows),

@@ -1,5 +1,5 @@
-//! A row: one thing measured, ours and a peer's in turn, several times, so that what disturbs the
-//! machine disturbs both.
+//! A row: one figure of Remora and of a peer, measured several times in turn, so that a disturbance
+//! of the machine affects both.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Measures one way once.
 pub(super) type Run<'a> = Box<dyn FnMut() -> Result<f64> + 'a>;
 
-/// One thing to measure, ours and a peer's.
+/// One thing to measure, on Remora and on a peer.
 pub(super) struct Case<'a> {
     pub(super) name: &'static str,
     pub(super) unit: &'static str,
@@ -32,21 +32,21 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What the ratio should be.
+/// The target of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     AtMost(f64),
     AtLeast(f64),
-    /// So much more than the peer's, in the row's unit, instead of a ratio.
+    /// At most this much more than the peer's figure, in the row's unit.
     AtMostMore(f64),
-    /// Not of the ratio: ours is to be so much, in the row's unit.
+    /// Remora's figure is at least this, in the row's unit, whatever the peer's.
     Reaches(f64),
-    /// None: a figure to look at.
+    /// No target.
     Any,
 }
 
 impl Target {
-    /// Is it met by our side's median beside the peer's? `None` where nothing is asked.
+    /// Do the medians meet the target? `None` if there is no target.
     pub(super) fn is_met(self, ratio: f64, ours: f64, peer: f64) -> Option<bool> {
         match self {
             Target::AtMost(limit) => Some(ratio <= limit),
@@ -70,7 +70,7 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// Several runs of one side.
+/// The results of several runs of one side.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Spread {
     pub(super) min: f64,
@@ -79,7 +79,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// `runs` is not empty.
+    /// The spread of `runs`, of which there is at least one.
     pub(super) fn of(mut runs: Vec<f64>) -> Spread {
         runs.sort_by(f64::total_cmp);
         let middle = runs.len() / 2;
@@ -119,7 +119,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// What is said of its target: nothing where there is none.
+    /// Whether the target is met; empty if there is none.
     pub(super) fn verdict(&self) -> &'static str {
         match self.target.is_met(self.ratio, self.ours.median, self.peer.spread.median) {
             None => "",
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_have_the_agreed_form() {
+    fn rows_have_the_documented_json_form() {
         let mut values = [3.0, 1.0, 2.0].into_iter();
         let case = Case {
             name: "row",

@@ -1,5 +1,5 @@
 //! `remora bench transport`: WRITEs beside plain sockets, both ends pinned to a core each; and, in
-//! simulation, what loss leaves of a link.
+//! simulation, the goodput of a link that loses packets.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -11,7 +11,8 @@ use super::report::{Options, report};
 use super::row::{Case, Target, measure};
 use crate::child;
 
-/// TCP is to be tuned: buffers to choose from (0: the system's own choice), and bytes of a write.
+/// TCP's settings to choose from: bytes of its buffers (0: the system's choice), and bytes of a
+/// write.
 const TCP_BUFFERS: [usize; 2] = [0, 4 << 20];
 const TCP_WRITES: [usize; 3] = [128 << 10, 256 << 10, 1 << 20];
 /// The seed of the simulated worlds, whose figures are exact.
@@ -72,7 +73,7 @@ fn cases(seconds: &str, tcp: &str) -> [Case<'static>; 3] {
     ]
 }
 
-/// The field `figure` of what `remora perf write …` prints.
+/// The field `figure` of the JSON that `remora perf write …` prints.
 pub(super) fn ours(
     test: &'static str,
     seconds: &str,
@@ -86,7 +87,7 @@ pub(super) fn ours(
     })
 }
 
-/// Goodput at a loss, beside the rate of the link.
+/// The goodput at a rate of loss, beside the rate of the link.
 fn simulated(name: &'static str, loss: f64) -> Case<'static> {
     let achieved = goodput(loss, SEED);
     Case {
@@ -108,7 +109,7 @@ pub(super) fn peer(kind: &str, seconds: &str) -> Box<dyn FnMut() -> Result<f64>>
     })
 }
 
-/// The peer's arguments with which TCP is fastest here.
+/// The arguments with which the TCP peer is fastest on this machine.
 fn fastest_tcp(seconds: &str) -> Result<String> {
     let mut best = (0.0, String::new());
     for (buffer, write) in TCP_BUFFERS.iter().flat_map(|b| TCP_WRITES.map(|w| (b, w))) {

@@ -1,5 +1,5 @@
-//! `remora bench verbs`: perftest and rdmacm-utils, unmodified, on Remora's card, beside what
-//! Remora's own measurements give, and beside plain sockets.
+//! `remora bench verbs`: perftest and rdmacm-utils, unmodified, on Remora's card, beside Remora's
+//! own measurements and beside plain sockets.
 //!
 //! Each program is started by `remora run`, both ends pinned to a core each, as the peers are.
 
@@ -21,16 +21,16 @@ use crate::verbs::program;
 
 /// The longest that one run may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between looks whether something has happened that takes milliseconds.
+/// The pause between two looks for an event that takes milliseconds.
 const LOOK: Duration = Duration::from_millis(2);
-/// What must be installed, and where from.
+/// The programs that must be installed, and their packages.
 const PROGRAMS: [(&str, &str); 4] = [
     ("ib_write_lat", "perftest"),
     ("ib_write_bw", "perftest"),
     ("ib_send_bw", "perftest"),
     ("ucmatose", "rdmacm-utils"),
 ];
-/// Queue pairs that `rdma_cm_1000` connects.
+/// The number of queue pairs that `rdma_cm_1000` connects.
 const CONNECTIONS: &str = "1000";
 
 /// Measures verbs programs.
@@ -71,7 +71,7 @@ fn all_is_there() -> Result<()> {
     )
 }
 
-/// The rows with a bound, and how many runs each side of them gets.
+/// The rows that have a target, and how many runs each side of them gets.
 fn cases(quick: bool) -> [(Case<'static>, usize); 3] {
     let iterations = |full: &'static str, fewer: &'static str| if quick { fewer } else { full };
     let seconds = if quick { "0.1" } else { "0.4" };
@@ -80,7 +80,7 @@ fn cases(quick: bool) -> [(Case<'static>, usize); 3] {
         unit: "µs",
         peer: "remora perf write lat",
         target: Target::AtMost(1.1),
-        // Bytes, iterations, least, most, typical (the median) …
+        // The columns: bytes, iterations, least, most, typical (the median) …
         ours: perftest("ib_write_lat -F -s 8 -n", iterations("20000", "2000"), 4),
         theirs: ours("lat --size 8", seconds, "median_us"),
     };
@@ -89,7 +89,7 @@ fn cases(quick: bool) -> [(Case<'static>, usize); 3] {
         unit: "Gb/s",
         peer: "remora perf write bw",
         target: Target::AtLeast(0.95),
-        // Bytes, iterations, peak, average, messages a second.
+        // The columns: bytes, iterations, peak, average, messages a second.
         ours: perftest("ib_write_bw -F --report_gbits -s 1048576 -n", iterations("2000", "400"), 3),
         theirs: ours("bw --size 1M --mtu 4096 --qps 1 --depth 128", seconds, "gbps"),
     };
@@ -109,7 +109,8 @@ fn cases(quick: bool) -> [(Case<'static>, usize); 3] {
     [(latency, 9), (bandwidth, 35), (rate, 9)]
 }
 
-/// The figure in `column` of what a perftest program prints at last, as client of itself.
+/// The figure in `column` of the last line of numbers that a perftest client prints; the server is
+/// the same program.
 fn perftest(
     test: &'static str,
     iterations: &'static str,
@@ -131,7 +132,7 @@ fn perftest(
     })
 }
 
-/// The last line of numbers.
+/// The numbers of the last line of numbers.
 fn last_row(text: &str) -> Vec<f64> {
     let numbers = |line: &str| -> Option<Vec<f64>> {
         let row: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
@@ -140,8 +141,8 @@ fn last_row(text: &str) -> Vec<f64> {
     text.lines().rev().find_map(numbers).unwrap_or_default()
 }
 
-/// How long a thousand queue pairs take to be connected, used and disconnected through rdma_cm; and
-/// how long as many TCP connections take, to look at.
+/// How long a thousand queue pairs take to be connected, used and disconnected through rdma_cm,
+/// beside as many TCP connections, as a row without a target.
 fn connections() -> Case<'static> {
     Case {
         name: "rdma_cm_1000",
@@ -175,7 +176,7 @@ fn ucmatose() -> Result<f64> {
     Ok(elapsed.as_secs_f64() * 1e3)
 }
 
-/// As many TCP connections: connected, a byte each way, closed.
+/// The same number of TCP connections: connected, one byte sent each way, closed.
 fn tcp_connections() -> Result<f64> {
     use std::io::{Read, Write};
     let count: usize = CONNECTIONS.parse()?;
@@ -200,7 +201,7 @@ fn tcp_connections() -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// A program under `remora run`, which ends with this one.
+/// A program under `remora run`, which is killed when this value is dropped.
 struct Program {
     name: String,
     child: Option<Child>,
@@ -248,8 +249,8 @@ impl Program {
         format!("`{}` failed ({}):\n{errors}\n{printed}", self.name, out.status)
     }
 
-    /// Waits for its successful end; returns what it printed. What a verbs program prints fits the
-    /// pipe, so it does not wait for us.
+    /// Waits for its successful end; returns its output. A verbs program's output fits into the
+    /// pipe, so the program does not wait for this process.
     fn succeed(mut self) -> Result<String> {
         let start = Instant::now();
         while self.is_running()? {
@@ -265,7 +266,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // Both fail only where it has ended by itself.
+            // Both calls fail only if it has ended already.
             child.kill().ok();
             child.wait().ok();
         }
@@ -277,7 +278,7 @@ fn free_tcp_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Does somebody listen on this port? Not asked by connecting: perftest's servers would take that
+/// Does a process listen on this port? Not tested by connecting: perftest's servers would take that
 /// for their client.
 fn has_tcp_listener(port: u16) -> bool {
     let wanted = format!(":{port:04X}");
@@ -290,12 +291,12 @@ fn has_tcp_listener(port: u16) -> bool {
     })
 }
 
-/// Does somebody listen on this port by rdma_cm?
+/// Does a process listen on this port of rdma_cm?
 fn has_cm_listener(port: &str) -> bool {
     fs::read_to_string("/proc/net/unix").unwrap_or_default().lines().any(|line| {
         let name = line.split_once("@remora/cm/").map_or("", |(_, name)| name);
         let parts: Vec<&str> = name.split('/').collect();
-        // Port space, port, address, card.
+        // The parts: port space, port, address, card.
         parts.len() == 4 && parts[1] == port
     })
 }
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_seen_without_being_called() {
+    fn listeners_are_found_without_connecting_to_them() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(has_tcp_listener(listener.local_addr().unwrap().port()));
         assert!(!has_cm_listener("no port"));

@@ -37,7 +37,7 @@ impl Automaton {
         let at = compiled.tape_addr(card.layout());
         let sweep = cells + 2;
         let mut plain = machine.start(&tape, 1);
-        // Nobody but the card has a part in it; the steps are looked at when they are done.
+        // The card computes alone; the steps are checked after they are done.
         let mut shadow = tape.clone();
         let mut stores = 0;
         self.show(0, &row)?;
@@ -50,7 +50,9 @@ impl Automaton {
                     *cell = Compiled::symbols(&change.after).first().copied().unwrap_or(u8::MAX);
                     machine.step(&mut plain);
                     if shadow != plain.tape {
-                        bail!("after step {checked} the chain's tape is not the interpreter's");
+                        bail!(
+                            "after step {checked} the chain's tape differs from the interpreter's"
+                        );
                     }
                     (stores, checked) = (stores + 1, checked + 1);
                     if stores == sweep && generation <= self.generations {
@@ -62,7 +64,9 @@ impl Automaton {
             }
         }
         if !self.json {
-            println!("{checked} steps of the chain, each with the tape of a plain interpreter");
+            println!(
+                "{checked} steps of the chain, each with the same tape as a plain interpreter"
+            );
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::output;
 pub(crate) struct TuringMachine {
     /// The machine: JSON with "table", "tape" and "head"
     file: PathBuf,
-    /// Stop after so many steps, if it does not halt
+    /// Stop after this many steps, if the machine does not halt
     #[arg(long, default_value_t = 100_000)]
     steps: usize,
     /// Print the outcome as a line of JSON
@@ -25,15 +25,15 @@ pub(crate) struct TuringMachine {
     json: bool,
 }
 
-/// A machine and what it starts with.
+/// A machine, and the tape and head with which it starts.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Description {
-    /// By state and symbol.
+    /// The entries, by state and symbol.
     table: Vec<Vec<Entry>>,
-    /// Symbols.
+    /// The symbols on the tape.
     tape: Vec<u8>,
-    /// The cell where it begins.
+    /// The cell at which it starts.
     head: usize,
 }
 
@@ -42,7 +42,7 @@ struct Description {
 struct Entry {
     write: u8,
     go: Direction,
-    /// The next state; without one it halts.
+    /// The next state; without one the machine halts.
     next: Option<u16>,
 }
 
@@ -67,11 +67,12 @@ impl TuringMachine {
     pub(crate) fn run(self) -> Result<()> {
         let path = self.file.display();
         let text = fs::read_to_string(&self.file).with_context(|| format!("cannot read {path}"))?;
-        let description: Description =
-            serde_json::from_str(&text).with_context(|| format!("{path} is no machine"))?;
+        let description: Description = serde_json::from_str(&text)
+            .with_context(|| format!("{path} does not describe a machine"))?;
         let Description { table, tape, head } = description;
         let table = table.iter().map(|row| row.iter().map(Action::from).collect()).collect();
-        let machine = Machine::new(table).with_context(|| format!("{path} is no machine"))?;
+        let machine =
+            Machine::new(table).with_context(|| format!("{path} does not describe a machine"))?;
         if head >= tape.len() {
             bail!("{path}: the head is at {head}, beyond the tape's {} cells", tape.len());
         }
@@ -94,9 +95,9 @@ impl TuringMachine {
             );
         }
         let symbols = Compiled::symbols(card.bytes(addr, compiled.tape.len as usize));
-        // One that goes on may stand within a step.
+        // A machine that does not halt may have been stopped within a step.
         if halted && symbols != plain.tape {
-            bail!("the chain's tape is not the interpreter's");
+            bail!("the chain's tape differs from the interpreter's");
         }
         if self.json {
             return output::json_line(
@@ -106,7 +107,7 @@ impl TuringMachine {
         let tape: Vec<String> = symbols.iter().map(u8::to_string).collect();
         let end = if halted { "halted" } else { "stopped" };
         println!(
-            "{end} after {} steps, with the tape of a plain interpreter",
+            "{end} after {} steps, with the same tape as a plain interpreter",
             output::grouped(steps)
         );
         println!("{}", tape.join(" "));

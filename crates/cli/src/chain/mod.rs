@@ -12,6 +12,12 @@ use clap::{Args, Subcommand};
 
 /// `remora chain`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora chain run examples/chains/search.chain
+  remora chain trace examples/chains/hash_get.chain     each step, and a drawing in hash_get.svg
+  remora chain automaton --rule 110 --generations 16
+  remora chain machine examples/chains/busy_beaver.json")]
 pub(crate) struct Chain {
     #[command(subcommand)]
     what: What,
@@ -19,11 +25,11 @@ pub(crate) struct Chain {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Run a program to its end, and show what it says to show
+    /// Run a program to its end, and print the places that it says to show
     Run(run::Run),
-    /// Run a program step by step: what was fetched, what it changed in whom; and draw it
+    /// Run a program step by step, print what was fetched and what each step changed, and draw it
     Trace(trace::Trace),
-    /// Compute a cellular automaton (Rule 110, …) by a chain, beside a plain interpreter
+    /// Compute a cellular automaton (Rule 110, …) by a chain, and compare with a plain interpreter
     Automaton(automaton::Automaton),
     /// Run a Turing machine, given by its table, as a chain
     Machine(machine::TuringMachine),

@@ -1,4 +1,4 @@
-//! What a program ends with.
+//! The outcome of a program.
 
 use anyhow::{Result, bail};
 use remora::offload::chain::card::ChainCard;
@@ -8,21 +8,21 @@ use serde::Serialize;
 
 use crate::output;
 
-/// A place that the text names, and its value at the end.
+/// A place that the text says to show, and its value at the end.
 #[derive(Debug, Serialize)]
 struct Shown {
     name: String,
     value: String,
 }
 
-/// What the text says to show, and the answers that its client received.
+/// The places to show, and the answers that the client received.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     shown: Vec<Shown>,
     pub(super) answers: Vec<String>,
-    /// Requests that ended with an error.
+    /// Requests that failed.
     failures: Vec<String>,
-    /// It came to rest by itself.
+    /// The program came to rest by itself.
     rests: bool,
 }
 
@@ -45,7 +45,7 @@ impl Outcome {
         Outcome { shown, answers: answers.collect(), failures, rests }
     }
 
-    /// Prints it; a failed request is an error.
+    /// Prints the outcome; a failed request is an error.
     pub(super) fn print(&self, json: bool) -> Result<()> {
         if json {
             output::json_line(self)?;

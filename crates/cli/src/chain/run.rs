@@ -19,10 +19,10 @@ const POLLS: usize = 64;
 pub(crate) struct Run {
     /// The program's text
     file: PathBuf,
-    /// Stop it after so long, if it does not end by itself; Ctrl-C stops it too
+    /// Stop the program after this many seconds, if it does not end by itself; Ctrl-C stops it too
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     seconds: f64,
-    /// Print the outcome, or the mistakes, as lines of JSON
+    /// Print the outcome, or the mistakes in the text, as lines of JSON
     #[arg(long)]
     json: bool,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn run(self) -> Result<()> {
         let Ok(patience) = Duration::try_from_secs_f64(self.seconds) else {
-            bail!("--seconds {} is no length of time", self.seconds);
+            bail!("--seconds {} is not a positive length of time", self.seconds);
         };
         let source = load(&self.file, self.json)?;
         let (mut card, messages) = set_up(&source)?;
@@ -38,7 +38,8 @@ impl Run {
         let goes_on = || !stop.load(Ordering::Relaxed) && Instant::now() < end;
         let mut rests = false;
         let mut answers = Vec::new();
-        // The client sends a message when the one before was answered, or nothing moves any more.
+        // The client sends a message when the one before is answered, or when the program comes to
+        // rest.
         for message in messages.iter().map(Some).chain([None]) {
             rests = false;
             while !rests && goes_on() {
@@ -53,7 +54,7 @@ impl Run {
         let text = |answer: &Vec<u8>| source.program.bytes_name(card.layout(), answer);
         outcome.answers.splice(0..0, answers.iter().map(text));
         if !self.json && !rests {
-            eprintln!("stopped: it had not come to an end");
+            eprintln!("stopped: the program had not come to rest");
         }
         outcome.print(self.json)
     }

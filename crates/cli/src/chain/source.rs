@@ -11,7 +11,7 @@ use remora::offload::chain::text::{Source, parse};
 
 use crate::output;
 
-/// Reads a program; what is wrong with it is printed as a compiler would.
+/// Reads a program; prints the mistakes in it as a compiler would.
 pub(super) fn load(path: &Path, json: bool) -> Result<Source> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -35,7 +35,7 @@ pub(super) fn load(path: &Path, json: bool) -> Result<Source> {
     bail!("{name} has {} {mistakes}: it was not run", wrong.len())
 }
 
-/// A card with the program, and all the client's messages on their way.
+/// A card with the program, and the messages that the client will send.
 pub(super) fn set_up(source: &Source) -> Result<(ChainCard, Vec<Vec<u8>>)> {
     let card = ChainCard::new(&source.program, &[]).context("cannot set the program up")?;
     let message = |span: &Span| {

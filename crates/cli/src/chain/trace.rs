@@ -18,13 +18,14 @@ use crate::output;
 pub(crate) struct Trace {
     /// The program's text
     file: PathBuf,
-    /// Where to draw the chain [default: the file's name with .svg, in the current folder]
+    /// Where to draw the chain [default: the name of the program's file with .svg, in the current
+    /// folder]
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Show at most so many steps
+    /// Show at most this many steps
     #[arg(long, default_value_t = 1000)]
     steps: usize,
-    /// Print steps and outcome, or the mistakes, as lines of JSON
+    /// Print steps and outcome, or the mistakes in the text, as lines of JSON
     #[arg(long)]
     json: bool,
 }
@@ -54,7 +55,7 @@ impl Trace {
             .collect();
         self.print(&told)?;
         if !rests && !self.json {
-            eprintln!("it goes on: --steps shows more");
+            eprintln!("the program goes on: give a larger --steps to see more");
         }
         self.draw(program, &steps)?;
         if !self.json {

@@ -1,5 +1,6 @@
-//! Work near the data: a catalogue of this machine's files in the memory of another process, looked
-//! up by a kernel on its card, by one-sided READs, and by an RPC over TCP.
+//! Work near the data: a catalogue of this machine's files in the memory of another process. The
+//! files are looked up by a kernel on that process's card, by one-sided READs, and by an RPC over
+//! TCP.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -20,15 +21,15 @@ use crate::ways::client::Setup;
 use crate::ways::lookup::{Way, expect_found};
 use crate::ways::{Client, Image, List};
 
-/// Files in the catalogue, and how much of each.
+/// The number of files in the catalogue, and the bytes kept of each.
 const FILES: usize = 2000;
 const BYTES_MAX: u64 = 1024;
-/// Files in the list, and how much of each.
+/// The number of files in the list, and the bytes kept of each.
 const LISTED: usize = 16;
 const LISTED_BYTES: usize = 64;
 /// The node's memory.
 const MEMORY: u64 = 4 << 20;
-/// Look-ups that are measured, of each kind and in each way.
+/// The look-ups that are measured, of each kind and in each way.
 const SAMPLES: usize = 1000;
 const WAYS: [(Way, &str); 3] = [
     (Way::Kernel, "kernel on the node's card"),
@@ -39,13 +40,13 @@ const WAYS: [(Way, &str); 3] = [
 /// A file's key, and the bytes that the catalogue has of it.
 type Entry = (u64, Vec<u8>);
 
-/// What was measured in one way.
+/// The measurements of one way.
 #[derive(Debug, Serialize)]
 pub(super) struct Measured {
     pub(super) way: &'static str,
-    /// A file's bytes, from a hash table.
+    /// Looking up a file's bytes in a hash table.
     pub(super) table: Latency,
-    /// A file's bytes, from a list.
+    /// Looking up a file's bytes in a list.
     pub(super) list: Latency,
 }
 
@@ -63,14 +64,14 @@ fn key(path: &Path) -> u64 {
     consistency::checksum(path.as_os_str().as_bytes())
 }
 
-/// The first bytes of files of this machine, by key.
+/// The first bytes of files of this machine, with their keys.
 fn entries() -> Result<Vec<Entry>> {
     let mut keys = HashSet::new();
     let mut entries = Vec::new();
     for path in data::files(FILES)? {
         let mut bytes = Vec::new();
         let read = File::open(&path).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes));
-        // What cannot be read is passed over, as in the data that was served.
+        // Files that cannot be read are skipped, as in the data that the demo serves.
         if read.is_ok() && !bytes.is_empty() && keys.insert(key(&path)) {
             entries.push((key(&path), bytes));
         }
@@ -101,7 +102,7 @@ impl Catalogue {
         Ok(Catalogue { client, entries, table, list })
     }
 
-    /// The node's process.
+    /// The process id of the node.
     pub(super) fn peer_id(&self) -> u32 {
         self.client.peer_id()
     }
@@ -155,7 +156,7 @@ impl Catalogue {
     }
 }
 
-/// Prints what was measured as a table.
+/// Prints the measurements as a table.
 pub(super) fn show(all: &[Measured], listed: usize) {
     let list = format!("in a list of {listed}");
     let mut table = output::table(["a file's bytes, looked up by", "in a hash table", &list]);

@@ -1,4 +1,4 @@
-//! The demo's file: one of the caller's, or real files of this machine, joined.
+//! The demo's file: one that the user names, or real files of this machine, joined.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::output;
 
-/// Where real data is found on any machine.
+/// Folders that hold real data on any machine.
 const SOURCES: [&str; 3] = ["/usr/lib", "/usr/share", "/usr/bin"];
-/// The most that the demo moves: it holds everything in memory, a few times.
+/// The most that the demo moves, because it holds several copies in memory.
 const BYTES_MAX: u64 = 1 << 30;
 
 /// The file to serve.
@@ -19,29 +19,29 @@ pub(super) struct DataFile {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
     pub(super) crc32: u32,
-    /// Where it comes from, for people.
+    /// Its origin, for people.
     pub(super) story: String,
-    /// Made by us, and removed with us.
+    /// The folder, if the demo has made the file; removed with this value.
     _folder: Option<Folder>,
 }
 
-/// A folder that is removed in the end.
+/// A folder that is removed on drop.
 #[derive(Debug)]
 struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is left to the system's own cleaning of temporary folders.
+        // If it cannot be removed, the system cleans temporary folders up.
         fs::remove_dir_all(&self.0).ok();
     }
 }
 
 impl DataFile {
-    /// A file of the caller's.
+    /// A file that the user names.
     pub(super) fn given(path: &Path) -> Result<DataFile> {
         let unreadable = || format!("cannot read {}", path.display());
         let about = fs::metadata(path).with_context(unreadable)?;
-        ensure!(about.is_file(), "cannot serve {}: it is no regular file", path.display());
+        ensure!(about.is_file(), "cannot serve {}: it is not a regular file", path.display());
         ensure!(about.len() > 0, "cannot serve {}: it is empty", path.display());
         ensure!(
             about.len() <= BYTES_MAX,
@@ -83,7 +83,7 @@ impl DataFile {
     }
 }
 
-/// Regular files of this machine with something in them, in sorted order; at most `most`, at least
+/// Regular files of this machine that are not empty, in sorted order; at most `most`, and at least
 /// one.
 pub(super) fn files(most: usize) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
@@ -104,7 +104,7 @@ fn find(path: &Path, most: usize, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What lies in a folder; nothing, if it cannot be read.
+/// The entries of a folder in sorted order; none if it cannot be read.
 fn sorted(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -112,17 +112,17 @@ fn sorted(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Files that are being joined to one.
+/// The joined file, while files are added to it.
 struct Joined {
     out: BufWriter<File>,
     left: u64,
     files: u64,
-    /// Those of [`SOURCES`] that gave something.
+    /// The folders of [`SOURCES`] that have contributed.
     used: Vec<&'static str>,
 }
 
 impl Joined {
-    /// Takes files until there is enough; a small machine's more than once.
+    /// Adds files until there are enough bytes; on a small machine, the same files several times.
     fn fill(&mut self) -> io::Result<()> {
         loop {
             let before = self.left;
@@ -139,7 +139,7 @@ impl Joined {
         }
     }
 
-    /// Adds a file, or a folder's files in sorted order. What cannot be read is passed over.
+    /// Adds a file, or a folder's files in sorted order. Files that cannot be read are skipped.
     fn add(&mut self, path: &Path) -> io::Result<()> {
         if self.left == 0 {
             return Ok(());

@@ -1,17 +1,17 @@
-//! What was measured.
+//! The measurements of the demo.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// How often everything is moved.
+/// How often all bytes are moved.
 pub(super) const ROUNDS: usize = 5;
-/// Operations of 8 bytes: unmeasured, measured, and how long they may take in all.
+/// Operations of 8 bytes: before the measurement, measured, and the longest time for all of them.
 pub(super) const WARM_UP: usize = 500;
 pub(super) const SAMPLES: usize = 20_000;
 pub(super) const SAMPLING_TIME: Duration = Duration::from_secs(3);
 
-/// How long one operation takes, in microseconds.
+/// The time that one operation takes, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Latency {
     pub(super) median_us: f64,
@@ -30,7 +30,7 @@ impl Latency {
     }
 }
 
-/// How fast many bytes move: the median of a few rounds, in GB/s (10⁹ bytes).
+/// The rate at which many bytes move: the median of a few rounds, in GB/s (10⁹ bytes).
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Bandwidth {
     pub(super) median_gb_s: f64,
@@ -45,7 +45,7 @@ impl Bandwidth {
     }
 }
 
-/// One way to move bytes.
+/// The measurements of one way to move bytes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Figures {
     pub(super) read_8b: Latency,

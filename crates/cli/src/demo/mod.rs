@@ -1,8 +1,8 @@
-//! `remora demo`: the main job, from end to end, on one machine.
+//! `remora demo`: what Remora is for, from end to end, on one machine.
 //!
 //! A memory node in one process serves a real file; this process READs and WRITEs it one-sided,
-//! compares every byte, measures, and does the same over TCP with a third process. In the end a
-//! catalogue of this machine's files in the memory of a fourth is looked up, in three ways.
+//! compares every byte, measures, and does the same over TCP with a third process. Finally, a
+//! catalogue of this machine's files in the memory of a fourth process is looked up in three ways.
 
 mod catalogue;
 mod data;
@@ -34,8 +34,13 @@ pub(crate) use tcp::TcpServer;
 
 /// `remora demo`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora demo                         64 MiB of this machine's own files
+  remora demo --size 256M             more of them
+  remora demo --file video.mp4        a file of yours")]
 pub(crate) struct Demo {
-    /// Serve this file instead of one that is made of this machine's own
+    /// Serve this file instead of one that is made from this machine's own files
     #[arg(long, value_name = "FILE", conflicts_with = "size")]
     file: Option<PathBuf>,
     /// How much of this machine's own files to join; K, M, G are powers of 1024
@@ -108,7 +113,7 @@ impl Demo {
         Ok(())
     }
 
-    /// Lets a node serve the file, and READs and WRITEs it; all bytes are as they were.
+    /// Starts a node that serves the file, READs and WRITEs the file, and checks every byte.
     fn move_by_roce(&self, data: &DataFile, file: &File) -> Result<Figures> {
         let size = output::bytes(data.bytes);
         let (node, ready) = start_node(data)?;
@@ -169,14 +174,16 @@ fn start_node(data: &DataFile) -> Result<(Helper, NodeReady)> {
     let mut node =
         Helper::start(["node", "--json", "--until-eof", "--region", data, "--region", scratch])?;
     let line = node.line().context("the memory node did not start")?;
-    let ready = serde_json::from_str(&line).context("the memory node says something else")?;
+    let ready =
+        serde_json::from_str(&line).context("cannot understand the memory node's first line")?;
     Ok((node, ready))
 }
 
 fn start_tcp(data: &DataFile) -> Result<(Helper, TcpReady)> {
     let mut peer = Helper::start(["demo-tcp".as_ref(), "--file".as_ref(), data.path.as_os_str()])?;
     let line = peer.line().context("the TCP copy did not start")?;
-    let ready = serde_json::from_str(&line).context("the TCP copy says something else")?;
+    let ready =
+        serde_json::from_str(&line).context("cannot understand the TCP copy's first line")?;
     Ok((peer, ready))
 }
 
@@ -200,7 +207,7 @@ fn show(size: &str, roce: &Figures, tcp: &Figures) {
     println!("{table}");
 }
 
-/// `ratio` above one is better for us.
+/// A ratio in words; above one, Remora is faster.
 fn compare(ratio: f64) -> String {
     if ratio >= 1.0 {
         format!("{ratio:.1} × faster")

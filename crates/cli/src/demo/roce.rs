@@ -1,4 +1,4 @@
-//! The client of the demo: moves the file one-sided, and looks at every byte.
+//! The client of the demo: moves the file one-sided, and compares every byte.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,10 +14,10 @@ use remora_cli::node::protocol::Token;
 
 use super::figures::{Bandwidth, Figures, Latency, ROUNDS, SAMPLES, SAMPLING_TIME, WARM_UP};
 
-/// Bytes of a work request, and how many of them are in flight.
+/// The bytes of a work request, and the number of requests in flight.
 const PIECE: u64 = 1 << 20;
 const IN_FLIGHT: usize = 16;
-/// How long a completion may take; the card itself gives up much sooner.
+/// The longest wait for a completion; the card itself gives up much sooner.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One region of the node, and local memory of the same size.
@@ -32,7 +32,7 @@ enum Verb {
     Write,
 }
 
-/// Copies the file to and fro, compares, measures.
+/// Moves the file in both directions, compares, and measures.
 pub(super) fn run(
     device: &Device,
     data: &RegionAddress,
@@ -47,9 +47,9 @@ pub(super) fn run(
     for _ in 0..ROUNDS {
         data.local.buffer().context("local memory without a buffer")?.fill(0);
         reads.push(data.stream(Verb::Read)?);
-        crc32 = data.compare(file).context("what was READ is not what the file holds")?;
+        crc32 = data.compare(file).context("the bytes that were READ differ from the file")?;
     }
-    // The file's bytes, as they arrived, are what is written.
+    // The bytes of the file as they arrived are written to the node.
     let scratch = Client { region: open(scratch)?, local: data.local.clone() };
     let scratch = scratch.with_memory_of(&data)?;
     let mut writes = Vec::new();
@@ -58,7 +58,9 @@ pub(super) fn run(
     }
     scratch.local.buffer().context("local memory without a buffer")?.fill(0);
     scratch.stream(Verb::Read)?;
-    scratch.compare(file).context("what was written and READ back is not what the file holds")?;
+    scratch
+        .compare(file)
+        .context("the bytes that were written and READ back differ from the file")?;
     let bytes = data.region.len();
     let figures = Figures {
         read_8b: scratch.latency(Verb::Read)?,
@@ -75,7 +77,7 @@ impl Client {
         Ok(Client { region, local })
     }
 
-    /// A region's memory belongs to its protection domain: another connection needs a copy.
+    /// Registers the memory again: a region belongs to the protection domain of one connection.
     fn with_memory_of(self, other: &Client) -> Result<Client> {
         let own = Client::new(self.region)?;
         let mut piece = vec![0; PIECE as usize];
@@ -104,7 +106,7 @@ impl Client {
         Ok(self.region.queue_pair().post_send(&request)?)
     }
 
-    /// Moves everything, and says how long it took.
+    /// Moves all bytes, and returns the time it took.
     fn stream(&self, verb: Verb) -> Result<Duration> {
         let start = Instant::now();
         let mut done = [Completion::default(); IN_FLIGHT];
@@ -132,7 +134,7 @@ impl Client {
         Ok(start.elapsed())
     }
 
-    /// Compares local memory with the file, byte by byte; returns the checksum of the former.
+    /// Compares local memory with the file, byte by byte; returns the checksum of the memory.
     fn compare(&self, file: &File) -> Result<u32> {
         let (mut here, mut there) = (vec![0; PIECE as usize], vec![0; PIECE as usize]);
         let mut crc = crc32fast::Hasher::new();
@@ -153,7 +155,7 @@ impl Client {
         Ok(crc.finalize())
     }
 
-    /// Operations of 8 bytes, one at a time, each until its completion.
+    /// Measures operations of 8 bytes, one at a time, each until its completion.
     fn latency(&self, verb: Verb) -> Result<Latency> {
         let len = self.region.len().min(8) as u32;
         let mut samples = Vec::with_capacity(SAMPLES);

@@ -1,4 +1,4 @@
-//! The same over plain TCP: another process that holds the same file, and answers requests for it.
+//! The same over plain TCP: another process that holds the same file and answers requests for it.
 //!
 //! A request is an operation and a number, 9 bytes: `R n` asks for n bytes of the file, `W n`
 //! announces n bytes, which one byte acknowledges, `P n` announces n ping-pongs of 8 bytes.
@@ -35,7 +35,7 @@ impl TcpServer {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on loopback")?;
         output::json_line(&json!({ "address": listener.local_addr()? }))?;
-        let (stream, _) = listener.accept().context("nobody connects")?;
+        let (stream, _) = listener.accept().context("no client connects")?;
         stream.set_nodelay(true)?;
         serve(&file, stream).context("the TCP copy broke off")
     }
@@ -80,7 +80,7 @@ fn serve(file: &File, mut stream: TcpStream) -> Result<()> {
     }
 }
 
-/// Copies the file to and fro, compares, measures.
+/// Moves the file in both directions, compares, and measures.
 pub(super) fn run(server: SocketAddr, file: &File, bytes: u64) -> Result<Figures> {
     let mut stream = TcpStream::connect(server).context("cannot connect to the TCP copy")?;
     stream.set_nodelay(true)?;
@@ -94,7 +94,7 @@ pub(super) fn run(server: SocketAddr, file: &File, bytes: u64) -> Result<Figures
         request(&mut stream, b'R', bytes)?;
         stream.read_exact(&mut copy)?;
         reads.push(start.elapsed());
-        ensure!(copy == expected, "what came over TCP is not what the file holds");
+        ensure!(copy == expected, "the bytes that came over TCP differ from the file");
     }
     for _ in 0..ROUNDS {
         let start = Instant::now();
@@ -114,8 +114,7 @@ fn request(stream: &mut TcpStream, operation: u8, number: u64) -> io::Result<()>
     stream.write_all(&bytes)
 }
 
-/// Sends 8 bytes and waits for 8, as the client of the card does: this end polls, the other
-/// sleeps.
+/// Sends 8 bytes and waits for 8, as the client of the card does: this end polls, the other sleeps.
 fn ping_pongs(stream: &mut TcpStream) -> Result<Latency> {
     request(stream, b'P', u64::MAX)?;
     stream.set_nonblocking(true)?;

@@ -1,28 +1,28 @@
-//! What one look has found, and whether it is well.
+//! A check: one thing examined, what was found, and whether that is well.
 
 use serde::Serialize;
 
-/// Whether what was found is well.
+/// How well it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
-    /// It is.
+    /// Nothing is wrong.
     Ok,
-    /// Good to know.
+    /// Good to know, and not a fault.
     Note,
-    /// It may be the reason, or will be one.
+    /// It may be the reason why programs do not connect, or become one.
     Warn,
-    /// It is a reason.
+    /// It is a reason why programs do not connect.
     Fail,
 }
 
-/// What one look has found.
+/// The result of examining one thing.
 #[derive(Debug, Serialize)]
 pub(super) struct Check {
     pub(super) name: &'static str,
     pub(super) status: Status,
     pub(super) found: String,
-    /// What to do; empty if nothing.
+    /// What the user should do; empty if nothing.
     pub(super) advice: String,
 }
 

@@ -1,4 +1,4 @@
-//! Is the verbs library there, and would a program find it?
+//! Checks of the verbs library: is it there, and would a program find it?
 
 use std::collections::BTreeSet;
 use std::env;
@@ -12,7 +12,7 @@ use crate::verbs::environment::{LIBRARY_PATH, PRELOAD, Variables, Wishes};
 use crate::verbs::libraries::{Libraries, SYSFS, VERBS};
 use crate::verbs::program::{self, NoProgram, Program, Reach};
 
-/// Nodes that programs and vendor libraries are linked to. The private ones are named after
+/// Symbol versions to which programs and vendor libraries are linked. Private ones are named after
 /// releases of rdma-core.
 const NODES: [&str; 8] = [
     "IBVERBS_1.0",
@@ -25,12 +25,12 @@ const NODES: [&str; 8] = [
     "RDMACM_1.3",
 ];
 
-/// Looks at the library, and at `program` if there is one.
+/// Checks the library, and `program` if one is given.
 pub(super) fn look(program: &[OsString]) -> Vec<Check> {
     let libraries = match Libraries::find() {
         Ok(libraries) => libraries,
         Err(error) => {
-            let advice = "programs cannot run on Remora without it";
+            let advice = "build it or name its folder: programs cannot run on Remora without it";
             return vec![Check::fail("library", format!("{error:#}"), advice)];
         }
     };
@@ -57,17 +57,21 @@ pub(super) fn look(program: &[OsString]) -> Vec<Check> {
     checks
 }
 
-/// Does the library have what programs are linked to, and does it load?
+/// Does the library have the symbol versions that programs are linked to, and does it load?
 fn nodes(path: &Path) -> Check {
     let found = match elf::read(path) {
         Ok(Some(elf)) if elf.native => elf,
         Ok(_) => {
-            let found = format!("{} is no library of this kind of machine", path.display());
-            return Check::fail("library", found, "build it on this machine");
+            let found = format!("{} is no library for this kind of machine", path.display());
+            return Check::fail(
+                "library",
+                found,
+                "build it on this machine (`cargo build --release`)",
+            );
         }
         Err(error) => {
             let found = format!("cannot read {}: {error}", path.display());
-            return Check::fail("library", found, "its permissions may be wrong");
+            return Check::fail("library", found, "check its permissions");
         }
     };
     let missing: Vec<&str> = NODES
@@ -77,8 +81,8 @@ fn nodes(path: &Path) -> Check {
     if !missing.is_empty() {
         return Check::fail(
             "library",
-            format!("{} lacks the version nodes {}", path.display(), missing.join(", ")),
-            format!("is it another library called {VERBS}? build Remora's again"),
+            format!("{} lacks the symbol versions {}", path.display(), missing.join(", ")),
+            format!("it may be another library called {VERBS}: build Remora's again"),
         );
     }
     let objections = match linker() {
@@ -90,31 +94,34 @@ fn nodes(path: &Path) -> Check {
         return Check::fail(
             "library",
             found,
-            "was it built on a newer system? build it on this one",
+            "it may have been built on a newer system: build it on this one",
         );
     }
-    Check::ok("library", format!("{}, {} version nodes", path.display(), found.versions.len()))
+    Check::ok(
+        "library",
+        format!("{}, with {} symbol versions", path.display(), found.versions.len()),
+    )
 }
 
-/// The dynamic linker that this very program uses.
+/// The dynamic linker of this program.
 fn linker() -> Option<String> {
     elf::read(&env::current_exe().ok()?).ok()??.interpreter
 }
 
-/// What the dynamic linker says that it would do.
+/// The dynamic linker's report.
 #[derive(Debug, Default)]
 struct Trace {
-    /// Each library, and the file it would be; `None` if there is none.
+    /// Each library and its file; `None` if there is none.
     libraries: Vec<(String, Option<String>)>,
     /// What it objects to.
     objections: Vec<String>,
 }
 
-/// Asks the dynamic linker what it would load, as `ldd -r` does. Nothing of `file` runs.
+/// Asks the dynamic linker what it would load, as `ldd -r` does. No code of `file` runs.
 fn trace(linker: &Path, file: &Path, variables: &Variables) -> Trace {
     let mut command = Command::new(linker);
     command.arg(file).stdin(Stdio::null());
-    // In a trace, binding at once reports every symbol that is nowhere.
+    // With these set, the linker binds at once and reports every symbol that it does not find.
     for name in ["LD_TRACE_LOADED_OBJECTS", "LD_WARN", "LD_BIND_NOW"] {
         command.env(name, "1");
     }
@@ -146,7 +153,7 @@ fn read_trace(out: &str, errors: &str) -> Trace {
     trace
 }
 
-/// Programs may be started without `remora run`; would they find the library?
+/// Would programs that are started without `remora run` find the library?
 fn environment(variables: &Variables) -> Check {
     let has = |name: &str| {
         let ours = variables.iter().find(|(known, _)| *known == name)?.1.to_str()?;
@@ -154,11 +161,11 @@ fn environment(variables: &Variables) -> Check {
         env::var(name).ok()?.split([':', ' ']).any(|part| part == ours).then_some(())
     };
     if has(LIBRARY_PATH).is_some() || has(PRELOAD).is_some() {
-        return Check::ok("environment", "programs of this shell run on Remora");
+        return Check::ok("environment", "programs started in this shell run on Remora");
     }
     Check::note(
         "environment",
-        "programs of this shell run on Remora by `remora run -- PROGRAM`, or after \
+        "start programs by `remora run -- PROGRAM`, or in this shell after \
          `eval \"$(remora run --env)\"`",
     )
 }
@@ -172,7 +179,7 @@ fn look_at_program(name: &OsString, variables: &Variables, checks: &mut Vec<Chec
                 NoProgram::NotFound => format!("there is no program `{shown}`"),
                 NoProgram::NotExecutable => format!("`{shown}` may not be executed"),
             };
-            return checks.push(Check::fail("program", found, "name it as you would to run it"));
+            return checks.push(Check::fail("program", found, "give its path, or a name in PATH"));
         }
     };
     let before = checks.len();
@@ -194,9 +201,12 @@ fn loading(program: &Program, variables: &Variables) -> Check {
     let name = program.binary.display();
     let linker = program.elf.as_ref().and_then(|elf| elf.interpreter.as_deref());
     let Some(linker) = linker else {
-        return Check::note("program", format!("{name} is no ELF program; it was not looked into"));
+        return Check::note(
+            "program",
+            format!("{name} is not an ELF program, so its libraries were not checked"),
+        );
     };
-    // Without the preload, under whose name the library would be listed for every program.
+    // Without the preload, which would make the linker list the library for every program.
     let variables: Variables =
         variables.iter().filter(|(name, _)| *name == LIBRARY_PATH).cloned().collect();
     let trace = trace(Path::new(linker), &program.binary, &variables);
@@ -204,10 +214,10 @@ fn loading(program: &Program, variables: &Variables) -> Check {
     let gone: BTreeSet<&str> = gone.map(|(name, _)| name.as_str()).collect();
     if !gone.is_empty() {
         let gone: Vec<&str> = gone.into_iter().collect();
-        let found = format!("{name} wants libraries that are not here: {}", gone.join(", "));
-        return Check::fail("program", found, "install the packages that have them");
+        let found = format!("{name} needs libraries that are not installed: {}", gone.join(", "));
+        return Check::fail("program", found, "install the packages that hold them");
     }
-    // What it lacks with a real libibverbs too is not ours to explain.
+    // Only symbols of these libraries matter: others would be missing with a real libibverbs too.
     let ours = |line: &&String| {
         ["ibv_", "rdma_", "IBVERBS", "RDMACM", "libibverbs", "librdmacm", "mlx5", "efa"]
             .iter()
@@ -215,7 +225,10 @@ fn loading(program: &Program, variables: &Variables) -> Check {
     };
     let lacking: Vec<&String> = trace.objections.iter().filter(ours).collect();
     if let Some(first) = lacking.first() {
-        let found = format!("{name} wants what the library lacks ({}): {first}", lacking.len());
+        let found = format!(
+            "{name} needs symbols that Remora's library lacks ({}): {first}",
+            lacking.len()
+        );
         return Check::fail("program", found, "please report it, with the program's version");
     }
     let verbs = |name: &str| name.starts_with("libibverbs.so") || name.starts_with("librdmacm.so");
@@ -233,7 +246,7 @@ fn loading(program: &Program, variables: &Variables) -> Check {
         (false, Some((library, path))) => Check::warn(
             "program",
             format!("{name} takes {library} from {}", path.as_deref().unwrap_or("nowhere")),
-            "the preload goes before it: start it by `remora run`, without --no-preload",
+            "start it by `remora run` without --no-preload: the preload goes before that library",
         ),
         (false, None) => Check::ok("program", format!("{name} finds Remora's library")),
     }
@@ -244,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_linker_prints_is_understood() {
+    fn the_report_of_the_linker_is_parsed() {
         let trace = read_trace(
             "\tlinux-vdso.so.1 (0x00007ffd5c5f2000)\n\
              \tlibibverbs.so.1 => /x/libibverbs.so.1 (0x00007f1c)\n\
@@ -258,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_linker_of_this_program_is_asked() {
+    fn this_programs_linker_lists_its_libraries() {
         let linker = linker().unwrap();
         let trace = trace(Path::new(&linker), &env::current_exe().unwrap(), &Vec::new());
         assert!(trace.libraries.iter().any(|(name, _)| name == "libc.so.6"), "{trace:?}");

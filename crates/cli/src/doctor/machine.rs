@@ -1,4 +1,5 @@
-//! The machine around: firewalls, what confines programs, who listens, and what does not matter.
+//! Checks of the machine: firewalls, confinement of programs, listeners, and things that need no
+//! check.
 
 use std::fs;
 use std::net::IpAddr;
@@ -10,20 +11,19 @@ use super::check::Check;
 /// socket, by which clients on this machine find it.
 const LISTENER: &str = "@remora/cm/";
 
-/// Looks around.
+/// Checks all of them.
 pub(super) fn look(checks: &mut Vec<Check>) {
     checks.extend(firewall_rules());
     checks.extend(confinement());
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     checks.push(listeners(&sockets));
     checks.push(Check::note(
-        "no matter",
-        "limits on locked memory (ulimit -l), /dev/infiniband and kernel modules: Remora needs \
-         none of them",
+        "not needed",
+        "limits on locked memory (ulimit -l), /dev/infiniband and kernel modules",
     ));
 }
 
-/// Is there something that might drop packets? Read, and never changed.
+/// Could a firewall rule drop packets? The rules are only read.
 fn firewall_rules() -> Option<Check> {
     let run = |program: &str, args: &[&str]| {
         let mut command = Command::new(program);
@@ -51,18 +51,18 @@ fn verdict(rules: &str) -> Option<Check> {
     match (dropping, about_us) {
         (Some(rule), false) => Some(Check::warn(
             "firewall rules",
-            format!("they drop what they do not know: {}", rule.trim()),
+            format!("a rule may drop RoCE packets: {}", rule.trim()),
             "allow UDP port 4791, in and out; for example: nft add rule inet filter input udp \
              dport 4791 accept",
         )),
         (Some(_), true) => {
-            Some(Check::note("firewall rules", "they drop packets; a rule names port 4791"))
+            Some(Check::note("firewall rules", "some drop packets; a rule names port 4791"))
         }
-        (None, _) => Some(Check::ok("firewall rules", "none that drops UDP")),
+        (None, _) => Some(Check::ok("firewall rules", "none drops UDP")),
     }
 }
 
-/// What may forbid sockets or preloads: said only where it is so.
+/// Security mechanisms that may forbid sockets or preloads; reported only if they are in force.
 fn confinement() -> Vec<Check> {
     let mut checks = Vec::new();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -75,15 +75,15 @@ fn confinement() -> Vec<Check> {
         checks.push(Check::note("seccomp", found));
     }
     if fs::read_to_string("/sys/fs/selinux/enforce").is_ok_and(|on| on.trim() == "1") {
-        let found = "SELinux enforces; programs of confined domains may be kept from UDP port \
+        let found = "SELinux is enforcing: programs of confined domains may be kept from UDP port \
                      4791, and lose LD_PRELOAD when they change domain";
-        let advice = "`ausearch -m avc -ts recent` shows what was refused";
+        let advice = "`ausearch -m avc -ts recent` shows what SELinux has refused";
         checks.push(Check::warn("SELinux", found, advice));
     }
     checks
 }
 
-/// Who listens for connections.
+/// The listeners for connections.
 fn listeners(sockets: &str) -> Check {
     let mut found: Vec<String> = sockets
         .lines()
@@ -93,12 +93,14 @@ fn listeners(sockets: &str) -> Check {
     found.sort_unstable();
     found.dedup();
     match found.as_slice() {
-        [] => Check::note("listeners", "no program here listens by rdma_cm at the moment"),
+        [] => {
+            Check::note("listeners", "no program on this machine listens by rdma_cm at the moment")
+        }
         found => Check::ok("listeners", found.join("; ")),
     }
 }
 
-/// Says a listener's name in words; `None` if a port is only held.
+/// Describes a listener by its name; `None` if its port is only held.
 fn describe(name: &str) -> Option<String> {
     let mut parts = name.split('/');
     let (space, port, address) = (parts.next()?, parts.next()?, parts.next()?);
@@ -125,7 +127,7 @@ mod tests {
     use crate::doctor::Status;
 
     #[test]
-    fn rules_that_drop_are_told_from_those_that_do_not() {
+    fn rules_that_drop_are_distinguished_from_others() {
         let status = |rules: &str| verdict(rules).map(|check| check.status);
         assert_eq!(status(""), Some(Status::Ok));
         let drop = "chain input { type filter hook input priority 0; policy drop;";

@@ -1,8 +1,8 @@
-//! `remora doctor`: why a verbs program cannot connect here, in plain words.
+//! `remora doctor`: says why a verbs program cannot connect here, in plain words.
 //!
-//! A list of [`check::Check`]s, each of which looks at one thing and says what it found, whether
-//! that is well, and if not what to do. They change nothing, and need no rights: what cannot be
-//! seen is said to be unseen.
+//! It makes a list of [`check::Check`]s, each of which examines one thing, and says what it found,
+//! whether that is well, and if not what to do. The checks change nothing and need no privilege;
+//! where a check cannot see something, it says so.
 
 mod check;
 mod library;
@@ -27,13 +27,13 @@ use check::{Check, Status};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  remora doctor                                   this machine
-  remora doctor --addr eth0 192.0.2.7             and the way from eth0 to a peer
-  remora doctor -- ./server --port 7             and whether this program will find Remora
+  remora doctor                                   checks this machine
+  remora doctor --addr eth0 192.0.2.7             also the way from eth0 to a peer
+  remora doctor -- ./server --port 7              also whether this program finds Remora
 
-The status is 1 if something was found that keeps programs from connecting.")]
+The exit status is 1 if a check has failed: something keeps programs from connecting.")]
 pub(crate) struct Doctor {
-    /// Address or name of a machine that a program here cannot connect to
+    /// Address or name of the machine to which a program here cannot connect
     peer: Option<String>,
     /// The address or interface that the program's card has [default: REMORA_ADDR]
     #[arg(long, value_name = "IP|INTERFACE")]
@@ -41,7 +41,7 @@ pub(crate) struct Doctor {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
-    /// A program that does not find Remora; it is looked at, and not run
+    /// A program that does not find Remora; it is examined, and not run
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
@@ -59,7 +59,7 @@ impl Doctor {
         let variable = env::var(ADDR_VARIABLE).ok();
         let addr = self.addr.clone().or(variable).unwrap_or_default();
         let mut checks = library::look(&self.program);
-        // The first card is the one that programs take unless told otherwise.
+        // Programs take the first card unless they are told otherwise.
         let first = addr.split(',').next().unwrap_or_default().trim();
         let card = network::look(first, &mut checks);
         for other in addr.split(',').skip(1).map(str::trim) {
@@ -105,7 +105,7 @@ fn print(report: &Report) {
     let count = |status| report.checks.iter().filter(|check| check.status == status).count();
     match (count(Status::Fail), count(Status::Warn)) {
         (0, 0) => println!("Nothing here keeps verbs programs from connecting."),
-        (0, _) => println!("Nothing here must keep verbs programs from connecting; see `warn`."),
-        (n, _) => println!("{n} found that keeps verbs programs from connecting: see `FAIL`."),
+        (0, _) => println!("Nothing certain keeps verbs programs from connecting; see `warn`."),
+        (n, _) => println!("Failed checks: {n}. They keep verbs programs from connecting."),
     }
 }

@@ -1,4 +1,5 @@
-//! The card's address, its UDP port, its GID and MTU; and what else goes by UDP 4791.
+//! Checks of the card's address, its UDP port, its GID and MTU, and of other users of UDP port
+//! 4791.
 
 use std::env;
 use std::fs;
@@ -15,28 +16,28 @@ use crate::output;
 
 /// How long a datagram from this machine to itself may take.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The last entry of the table of GIDs; all of them are the same.
+/// The last index of the GID table; all its entries are the same.
 const LAST_GID: u32 = 3;
-/// What a socket's receive buffer should be allowed to have.
+/// The size that a socket's receive buffer should be allowed to have.
 const ENOUGH_BUFFER: u64 = 4 << 20;
 
-/// Where a program's card would be.
+/// The card that a program would have.
 #[derive(Debug)]
 pub(super) struct OpenCard {
-    /// A card there, opened to see whether it can be.
+    /// The card, opened to test whether that is possible.
     pub(super) device: Device,
-    /// The interface's limit, in bytes.
+    /// The MTU of the interface, in bytes.
     pub(super) link_mtu: u32,
 }
 
-/// Looks at the address, or interface, that a card is to have.
+/// Checks the address, or the interface, that a card is to have.
 pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
     let automatic = matches!(addr, "" | "auto");
     let wanted = if automatic { "127.0.0.1" } else { addr };
     let interface = match Interface::find(wanted) {
         Ok(interface) => interface,
         Err(error) => {
-            let advice = "REMORA_ADDR, --addr, must be an address or interface of this machine";
+            let advice = "set REMORA_ADDR or --addr to an address or interface of this machine";
             checks.push(Check::fail("address", error.to_string(), advice));
             return None;
         }
@@ -57,7 +58,7 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
     checks.push(Check::ok(
         "address",
         if automatic {
-            format!("{}, free; each process takes an address of loopback", info.address)
+            format!("{} is free; each process takes a loopback address of its own", info.address)
         } else {
             format!("{} on {}", info.address, interface.name)
         },
@@ -65,8 +66,8 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
     if info.address.is_loopback() {
         checks.push(Check::note(
             "reach",
-            "a card on loopback reaches programs of this machine (or container) only; for \
-             others, --addr or REMORA_ADDR names an address or interface",
+            "a card on loopback reaches only programs of this machine (or container); for \
+             others, set --addr or REMORA_ADDR to an address or interface",
         ));
     }
     checks.push(Check::ok("UDP port", format!("{} is free on {}", info.port, info.address)));
@@ -75,7 +76,7 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
     checks.push(Check::ok(
         "GID",
         format!(
-            "{}, RoCE v2, at index 0 to {LAST_GID}: `-g 0` for programs that want an index",
+            "{}, RoCE v2, at index 0 to {LAST_GID}: use `-g 0` for programs that need an index",
             crate::devinfo::gid(info.address)
         ),
     ));
@@ -95,15 +96,15 @@ fn in_use(interface: &Interface, error: &dyn std::error::Error) -> Check {
     }
     let other = Interface::find("lo").is_ok_and(|lo| lo.name == interface.name);
     let advice = if other {
-        "leave out the address: each process then takes a free one of loopback"
+        "leave the address out: each process then takes a free loopback address"
     } else {
-        "one card may have an address: give each program another (`ip address add`), or stop \
-         the one that has it"
+        "only one card can have an address: give each program another (`ip address add`), or \
+         stop the program that has it"
     };
     Check::fail("UDP port", text, advice)
 }
 
-/// The kernel's own software card takes UDP 4791 on all addresses of its network namespace.
+/// The kernel's own software card takes UDP port 4791 on all addresses of its network namespace.
 fn kernel_card() -> Option<Check> {
     let devices: Vec<String> = fs::read_dir("/sys/class/infiniband")
         .into_iter()
@@ -116,13 +117,13 @@ fn kernel_card() -> Option<Check> {
         return Some(Check::warn(
             "rdma_rxe",
             format!("the kernel's software card is loaded (devices: {})", list(&devices)),
-            "with a link it holds UDP 4791: `rdma link delete` it, or use another network \
+            "a link of it holds UDP port 4791: remove it by `rdma link delete`, or use another \
              namespace",
         ));
     }
     (!devices.is_empty()).then(|| {
         let found =
-            format!("this machine has {}; under Remora programs do not see it", list(&devices));
+            format!("this machine has {}; programs on Remora do not see them", list(&devices));
         Check::note("other devices", found)
     })
 }
@@ -131,8 +132,9 @@ fn list(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Does a datagram from this machine to itself arrive? A firewall may drop even those. Between
-/// ports of the system's choice, so that the card is not disturbed; `peer` asks at 4791.
+/// Does a datagram from this machine to itself arrive? A firewall may drop even such a datagram. It
+/// goes between ports that the system chooses, so that the card is not disturbed; `peer` tests port
+/// 4791.
 fn to_itself(address: &IpAddr) -> Check {
     let probe = || {
         let to = UdpSocket::bind((*address, 0))?;
@@ -143,7 +145,7 @@ fn to_itself(address: &IpAddr) -> Check {
     match probe() {
         Ok(_) => Check::ok("firewall", format!("UDP on {address} reaches this machine itself")),
         Err(error) => {
-            // Of who has waited in vain, the system only says that nothing is there.
+            // The system's text for a timeout ("resource temporarily unavailable") would mislead.
             let why = match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => String::new(),
                 _ => format!(": {error}"),
@@ -151,13 +153,13 @@ fn to_itself(address: &IpAddr) -> Check {
             Check::fail(
                 "firewall",
                 format!("a datagram from {address} to itself does not arrive{why}"),
-                "a firewall drops UDP here: allow UDP port 4791 in and out (`nft list ruleset`)",
+                "a firewall drops UDP: allow UDP port 4791 in and out (see `nft list ruleset`)",
             )
         }
     }
 }
 
-/// Settings of programs and libraries that were made for another card.
+/// Variables by which programs and libraries are set up for another card.
 fn gid_variables(variable: impl Fn(&str) -> Option<String>) -> Vec<Check> {
     let mut checks = Vec::new();
     for name in ["NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX"] {
@@ -170,7 +172,7 @@ fn gid_variables(variable: impl Fn(&str) -> Option<String>) -> Vec<Check> {
         }
     }
     if variable("NCCL_IB_DISABLE").is_some_and(|value| value == "1") {
-        checks.push(Check::warn("NCCL", "NCCL_IB_DISABLE=1: NCCL uses no verbs", "unset it"));
+        checks.push(Check::warn("NCCL", "NCCL_IB_DISABLE=1: NCCL does not use verbs", "unset it"));
     }
     for name in ["NCCL_IB_HCA", "UCX_NET_DEVICES", "FI_VERBS_DEVICE_NAME"] {
         let named = variable(name).filter(|value| !value.contains("remora") && value != "all");
@@ -185,19 +187,20 @@ fn gid_variables(variable: impl Fn(&str) -> Option<String>) -> Vec<Check> {
 fn mtu(interface: &Interface) -> Check {
     let path = interface.path_mtu();
     let found = format!(
-        "path MTU {} bytes, as {} carries packets of {}",
+        "path MTU {} bytes, because {} carries packets of {}",
         path.bytes(),
         interface.name,
         interface.link_mtu
     );
     if path < Mtu::B1024 {
-        let advice = "many programs ask for 1024: raise the link's MTU to 1500 if you can";
+        let advice =
+            "many programs ask for a path MTU of 1024: raise the link's MTU to 1500 if you can";
         return Check::warn("MTU", found, advice);
     }
     Check::ok("MTU", found)
 }
 
-/// Large buffers are a matter of speed alone.
+/// Small buffers only cost speed.
 fn buffers(device: &Device) -> Option<Check> {
     let granted = device.socket_info().ok()?.recv_buffer as u64;
     let limit: u64 = fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse().ok()?;
@@ -205,7 +208,7 @@ fn buffers(device: &Device) -> Option<Check> {
     if limit >= ENOUGH_BUFFER {
         return Some(Check::ok("socket buffer", found));
     }
-    let advice = "more bandwidth with `sysctl -w net.core.rmem_max=16777216`; works without";
+    let advice = "optional, for more bandwidth: `sysctl -w net.core.rmem_max=16777216`";
     Some(Check { advice: advice.to_owned(), ..Check::new("socket buffer", Status::Note, found) })
 }
 
@@ -214,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_for_other_cards_are_pointed_out() {
+    fn settings_for_other_cards_are_reported() {
         let none = gid_variables(|_| None);
         assert!(none.is_empty());
         let some = gid_variables(|name| match name {

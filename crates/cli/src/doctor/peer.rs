@@ -1,5 +1,5 @@
-//! The way to a peer: is there a route, from which address, how large may packets be, and does a
-//! card answer there?
+//! Checks of the way to a peer: is there a route, from which address, how large may packets be, and
+//! does a card answer there?
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -13,38 +13,38 @@ use remora::{ConnectFailure, ConnectionParams, QueuePairOptions};
 use super::check::Check;
 use super::network::OpenCard;
 
-/// How long the peer has to answer. RDMA CM repeats its request meanwhile.
+/// How long the peer has to answer. RDMA CM repeats its request within that time.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A port of RDMA CM's TCP space on which nobody listens: a card there says so, and that is an
-/// answer.
-const NOBODYS_PORT: u16 = 1;
-const START_IT: &str = "start the program there, on that address; a card of Remora's lives as long \
+/// A port of RDMA CM's TCP space that no program listens on: a card answers that it refuses, which
+/// shows that it is there.
+const UNUSED_PORT: u16 = 1;
+const START_IT: &str = "start the program there, on that address: Remora's card lives only as long \
                         as its program";
 
-/// Looks at the way from `card` to `peer`.
+/// Checks the way from `card` to `peer`.
 pub(super) fn look(peer: &str, card: Option<&OpenCard>, checks: &mut Vec<Check>) {
     let to = match resolve(peer) {
         Ok(to) => to,
         Err(error) => {
             let found = format!("{error:#}");
-            return checks.push(Check::fail("peer", found, "name it by its IP address"));
+            return checks.push(Check::fail("peer", found, "give the peer's IP address"));
         }
     };
     let route = match route_to((to, ROCE_PORT).into()) {
         Ok(route) => route,
         Err(error) => {
-            let found = format!("there is no way to {to}: {error}");
-            return checks.push(Check::fail("route", found, "`ip route get` says more"));
+            let found = format!("there is no route to {to}: {error}");
+            return checks.push(Check::fail("route", found, "see `ip route get`, and add a route"));
         }
     };
     let from = route.local_addr().map(|addr| addr.ip()).unwrap_or(to);
     let Some(card) = card else {
-        let found = format!("the way to {to} begins at {from}; no card could be opened here");
+        let found = format!("the way to {to} starts at {from}; no card could be opened here");
         return checks.push(Check::note("route", found));
     };
     let ours = card.device.info().address;
     if ours == to {
-        // The look at this machine has just taken the address, which shows that nobody had it.
+        // This command's card has just taken the address, so no other card had it.
         let found = format!("no card has {to}: it was free, on UDP port 4791");
         return checks.push(Check::fail("peer", found, START_IT));
     }
@@ -59,9 +59,9 @@ fn resolve(peer: &str) -> Result<IpAddr> {
     if let Ok(ip) = peer.parse::<IpAddr>() {
         return Ok(ip);
     }
-    let mut found = (peer, 0)
-        .to_socket_addrs()
-        .map_err(|error| anyhow::anyhow!("`{peer}` is no address, and no name: {error}"))?;
+    let mut found = (peer, 0).to_socket_addrs().map_err(|error| {
+        anyhow::anyhow!("`{peer}` is neither an address nor a known name: {error}")
+    })?;
     let first = found.next().map(|addr| addr.ip());
     first.ok_or_else(|| anyhow::anyhow!("the name `{peer}` has no address"))
 }
@@ -69,8 +69,8 @@ fn resolve(peer: &str) -> Result<IpAddr> {
 /// Can a card at `ours` reach `to`, which the kernel would reach from `from`?
 fn fits(ours: IpAddr, from: IpAddr, to: IpAddr) -> Check {
     if ours.is_ipv4() != to.is_ipv4() {
-        let found = format!("the card has {ours}, the peer {to}: one is IPv4, the other IPv6");
-        let advice = format!("give the card an address of the peer's kind: --addr {from}");
+        let found = format!("the card has {ours} and the peer {to}: one is IPv4, the other IPv6");
+        let advice = format!("give the card an address of the peer's family: --addr {from}");
         return Check::fail("route", found, advice);
     }
     if ours.is_loopback() && !to.is_loopback() {
@@ -78,14 +78,14 @@ fn fits(ours: IpAddr, from: IpAddr, to: IpAddr) -> Check {
         return Check::fail("route", found, format!("`remora run --addr {from} -- …`"));
     }
     if ours != from && !(ours.is_loopback() && to.is_loopback()) {
-        let found = format!("the card has {ours}, but the way to {to} begins at {from}");
+        let found = format!("the card has {ours}, but the way to {to} starts at {from}");
         let advice = format!("if answers do not come back, try --addr {from}");
         return Check::warn("route", found, advice);
     }
     Check::ok("route", format!("from {ours} to {to}"))
 }
 
-/// The kernel knows what a router on the way has said of large packets.
+/// The path MTU that the kernel has learnt from routers on the way.
 fn mtu(route: &std::net::UdpSocket, link_mtu: u32, to: IpAddr) -> Option<Check> {
     let path = match to {
         IpAddr::V4(_) => rustix::net::sockopt::ip_mtu(route),
@@ -93,7 +93,7 @@ fn mtu(route: &std::net::UdpSocket, link_mtu: u32, to: IpAddr) -> Option<Check> 
     };
     let path = path.ok()?;
     let (fits, assumed) = (Mtu::fitting(path as usize), Mtu::fitting(link_mtu as usize));
-    let found = format!("the way carries packets of {path} bytes: path MTU {}", fits.bytes());
+    let found = format!("packets of {path} bytes fit the way: path MTU {}", fits.bytes());
     if fits < assumed {
         let advice = format!(
             "the link allows {}, and packets are never fragmented: ask programs for {} (perftest: \
@@ -107,7 +107,7 @@ fn mtu(route: &std::net::UdpSocket, link_mtu: u32, to: IpAddr) -> Option<Check> 
     Some(Check::ok("path MTU", found))
 }
 
-/// Asks the card there for a connection that it must refuse.
+/// Asks the card at `to` for a connection that it must refuse.
 fn answer(card: &OpenCard, to: IpAddr) -> Check {
     let start = Instant::now();
     let answer = ask(card, to);
@@ -120,25 +120,22 @@ fn answer(card: &OpenCard, to: IpAddr) -> Check {
                 format!("a card at {to} answers RDMA connection management, after {after} ms"),
             ),
             Some(ConnectFailure::Unreachable(_) | ConnectFailure::Timeout(_)) => {
-                let refused = nobody_there(to);
+                let refused = has_no_socket(to);
                 let found = match refused {
                     true => format!("{to} says that nothing listens on its UDP port 4791"),
                     false => format!("no card at {to} answers on UDP port 4791"),
                 };
                 let advice = match refused {
-                    true => {
-                        "start the program there, on that address; a card of Remora's lives \
-                             as long as its program"
-                    }
+                    true => START_IT,
                     false => {
-                        "is its program running, and is this its card's address? If so, a \
-                              firewall on the way drops UDP 4791 (try both directions), or the \
-                              card there does not speak RDMA CM"
+                        "check that its program runs, and that this is its card's address; if so, \
+                         a firewall on the way drops UDP port 4791 (try both directions), or the \
+                         card there does not speak RDMA CM"
                     }
                 };
                 Check::fail("peer", found, advice)
             }
-            _ => Check::warn("peer", format!("could not ask {to}: {error:#}"), "try again"),
+            _ => Check::warn("peer", format!("cannot ask {to}: {error:#}"), "try again"),
         },
     }
 }
@@ -148,17 +145,17 @@ fn ask(card: &OpenCard, to: IpAddr) -> Result<()> {
     let queue = card.device.create_cq(4)?;
     let queue_pair = domain.create_qp(&QueuePairOptions::rc(&queue))?;
     let params = ConnectionParams::new(card.device.info().mtu);
-    let to = SocketAddr::new(to, NOBODYS_PORT);
+    let to = SocketAddr::new(to, UNUSED_PORT);
     card.device.connect(queue_pair, to, b"", &params).wait(PATIENCE)?;
     Ok(())
 }
 
-/// Does the peer's system itself say that the port is closed?
-fn nobody_there(to: IpAddr) -> bool {
+/// Does the peer's system say that the UDP port is closed?
+fn has_no_socket(to: IpAddr) -> bool {
     let refused = || {
         let socket = route_to((to, ROCE_PORT).into())?;
         socket.set_read_timeout(Some(Duration::from_millis(300)))?;
-        // Too short to be a packet: a card drops it.
+        // Too short for a RoCE packet, so a card drops it.
         socket.send(&[0])?;
         socket.recv(&mut [0; 16])
     };
@@ -177,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_card_must_be_where_the_way_begins() {
+    fn the_card_must_have_the_address_at_which_the_way_starts() {
         assert_eq!(status("127.0.0.2", "127.0.0.1", "127.0.0.9"), Status::Ok);
         assert_eq!(status("10.0.0.1", "10.0.0.1", "10.0.0.9"), Status::Ok);
         assert_eq!(status("10.0.0.2", "10.0.0.1", "10.0.0.9"), Status::Warn);

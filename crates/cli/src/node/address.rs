@@ -1,4 +1,4 @@
-//! Where a node is: `IP` or `IP:PORT`, and `/NAME` behind it for a region.
+//! The address of a node, `IP` or `IP:PORT`, and of a region, with `/NAME` after it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -12,9 +12,9 @@ use super::protocol::{NAME_MAX, is_name};
 /// A node's address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeAddress {
-    /// Of its card.
+    /// The address of its card.
     pub ip: IpAddr,
-    /// Of RDMA CM's TCP port space.
+    /// The port, in RDMA CM's TCP port space.
     pub port: u16,
 }
 
@@ -27,20 +27,23 @@ pub struct RegionAddress {
     pub name: String,
 }
 
-/// Why a text is no address.
+/// Why a text is not an address.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AddressError {
-    /// Not a node.
+    /// The text does not name a node.
     #[error(
-        "`{0}` is no node: write its IP address as `remora node` printed it, as in 127.0.0.2, \
-         127.0.0.2:7000 or [fe80::1]:7000"
+        "`{0}` is not a node's address: write its IP address as `remora node` prints it, \
+         as in 127.0.0.2, 127.0.0.2:7000 or [fe80::1]:7000"
     )]
     Node(String),
-    /// No `/NAME`.
-    #[error("`{0}` names no region: write NODE/NAME; `remora mem ls NODE` lists the names")]
+    /// The text has no `/NAME`.
+    #[error("`{0}` does not name a region: write NODE/NAME; `remora mem ls NODE` lists the names")]
     NoRegion(String),
-    /// Not a region's name.
-    #[error("`{0}` is no name of a region: it has 1 to {NAME_MAX} letters, digits, `.`, `-`, `_`")]
+    /// The name is not valid for a region.
+    #[error(
+        "`{0}` is not a region's name: use 1 to {NAME_MAX} letters, digits, dots, dashes and \
+         underscores"
+    )]
     Region(String),
 }
 
@@ -67,7 +70,7 @@ impl FromStr for NodeAddress {
     }
 }
 
-/// As a person types it: without the port, if that is the usual one.
+/// Prints as a person types it: without the port, if that is the default.
 impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.port {

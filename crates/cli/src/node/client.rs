@@ -19,7 +19,7 @@ use super::protocol::{ACK_TIMEOUT, REQUEST_LEN, Reply, ReplyError, Request, Toke
 
 /// Pieces in flight.
 pub const WINDOW: usize = 8;
-/// How long a node may take to answer. The manager repeats its request once in that time.
+/// How long a node may take to answer. Within that time RDMA CM repeats the request once.
 pub const CONNECT_PATIENCE: Duration = Duration::from_secs(6);
 /// Calls of kernels in flight.
 const CALLS: usize = 1;
@@ -40,7 +40,7 @@ pub struct RemoteRegion {
 /// Why there is no connection to a region.
 #[derive(Debug, Error)]
 pub enum OpenRegionError {
-    /// Nobody answers.
+    /// The node does not answer.
     #[error(
         "no answer from {node} within {patience:?}: is `remora node` running there, and can \
          {local} reach it?"
@@ -48,28 +48,28 @@ pub enum OpenRegionError {
     NoAnswer {
         /// The node.
         node: NodeAddress,
-        /// How long it was waited for.
+        /// How long the client has waited.
         patience: Duration,
-        /// Our own device.
+        /// The address of the client's own device.
         local: std::net::IpAddr,
     },
-    /// There is a device, but no node.
-    #[error("{0} has a card, but no memory node listens there on port {port}", port = .0.port)]
+    /// A device answers, but no node listens there.
+    #[error("{0} has a card, but no memory node listens on its port {port}", port = .0.port)]
     NoListener(NodeAddress),
-    /// The node refuses.
+    /// The node refuses the client.
     #[error("node {node} refuses: {words}")]
     Refused {
         /// The node.
         node: NodeAddress,
-        /// Its words.
+        /// The reason, as the node says it.
         words: String,
     },
-    /// Something else listens there.
-    #[error("{node} is no memory node: {source}")]
+    /// Something other than a node listens there.
+    #[error("{node} is not a memory node: {source}")]
     NoNode {
         /// The peer.
         node: NodeAddress,
-        /// What is wrong.
+        /// What is wrong with its reply.
         source: ReplyError,
     },
     /// Another failure.
@@ -77,16 +77,16 @@ pub enum OpenRegionError {
     Connect {
         /// The node.
         node: NodeAddress,
-        /// Why.
+        /// The reason.
         source: ConnectFailure,
     },
-    /// Not a region's name.
+    /// The name is not valid for a region.
     #[error("`{0}` cannot be the name of a region")]
     Name(String),
-    /// Our own card has no room.
+    /// The client's own card has no room for another object.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// Our own card has no room for a queue pair.
+    /// The client's own card has no room for a queue pair.
     #[error(transparent)]
     QueuePair(#[from] CreateQpError),
 }
@@ -107,7 +107,7 @@ impl RemoteRegion {
         let mut request =
             request.emit().ok_or_else(|| OpenRegionError::Name(address.name.clone()))?.to_vec();
         if address.name == KERNELS_DOCUMENT {
-            // The offer of op-codes takes the room of the name's padding.
+            // The name's padding is cut off to make room for the offer of op-codes.
             request.truncate(REQUEST_LEN - 4);
         }
         let pd = device.alloc_pd()?;
@@ -131,51 +131,52 @@ impl RemoteRegion {
         Ok(RemoteRegion { device, address, token, reply, pd, cq, recv_cq, connection })
     }
 
-    /// Connects anew, to learn why this connection broke.
+    /// Connects again, to learn why this connection broke.
     pub(crate) fn reopen(&self, patience: Duration) -> Result<RemoteRegion, OpenRegionError> {
         RemoteRegion::open(&self.device, &self.address, self.token, patience)
     }
 
-    /// Where it is.
+    /// The region's address.
     pub fn address(&self) -> &RegionAddress {
         &self.address
     }
 
-    /// Its length.
+    /// The region's length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> u64 {
         self.reply.len
     }
 
-    /// May it be written?
+    /// May the client write to the region?
     pub fn writable(&self) -> bool {
         self.reply.writable
     }
 
-    /// What a work request needs to reach the bytes from `offset` on.
+    /// The remote address and key of the bytes from `offset` on, for a work request.
     pub fn remote(&self, offset: u64) -> Remote {
         Remote { addr: self.reply.addr.wrapping_add(offset), rkey: self.reply.rkey }
     }
 
-    /// Where local memory for work requests is to be registered.
+    /// The protection domain in which to register local memory for work requests.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// Where work requests are posted.
+    /// The queue pair on which to post work requests.
     pub fn queue_pair(&self) -> &QueuePair {
         self.connection.queue_pair()
     }
 
-    /// Where they complete.
+    /// The completion queue of those work requests.
     pub fn cq(&self) -> &CompletionQueue {
         &self.cq
     }
 
-    /// Calls kernels, if this is the node's region of them, with results of at most so many bytes.
+    /// A client for calling kernels, if this is the node's region of kernels; results have at most
+    /// `result_len` bytes.
     ///
     /// # Errors
-    /// No memory for the results.
+    /// The results' memory cannot be registered.
     pub fn kernels(&self, result_len: usize) -> Result<KernelClient, RegisterError> {
         KernelClient::new(&self.pd, self.queue_pair(), &self.recv_cq, CALLS, result_len)
     }
@@ -195,7 +196,7 @@ fn describe(failure: ConnectFailure, node: NodeAddress, device: &Device) -> Open
     }
 }
 
-/// A peer's words may hold anything; a terminal should see text.
+/// A peer's words may hold any bytes; only text may reach the terminal.
 fn printable(words: &str) -> String {
     words.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

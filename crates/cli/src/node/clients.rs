@@ -1,8 +1,8 @@
-//! Who is connected to a node, and who has gone without a word.
+//! The clients that are connected to a node, and how it notices those that have vanished.
 //!
-//! One-sided work leaves no trace at the node, and a client whose machine died says nothing. So
-//! each client is sent an empty WRITE now and then, which needs no key and changes nothing: its
-//! card acknowledges it, or the client is gone.
+//! One-sided operations leave no trace at the node's application, and a client whose machine dies
+//! does not disconnect. So the node sends each client an empty WRITE now and then, which needs no
+//! key and changes nothing. If the client's card does not acknowledge it, the client is gone.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use remora::nic::qp::State;
 use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Status};
 use remora::{Connection, ConnectionEnd};
 
-/// How often a client is asked for a sign of life.
+/// How often a silent client is probed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// One client, connected to one region.
@@ -21,18 +21,18 @@ struct Client {
     connection: Connection,
     region: String,
     probed: Instant,
-    /// The last probe is not acknowledged yet.
+    /// A probe is under way, not acknowledged yet.
     awaited: bool,
 }
 
-/// How a client went.
+/// How a client has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Departure {
     /// It disconnected.
     Parted,
-    /// It does not answer any more.
+    /// It no longer answers.
     Vanished,
-    /// It asked for what it may not have, which ends the connection.
+    /// It made a request that it has no right to, which ends the connection.
     Broke,
 }
 
@@ -57,7 +57,7 @@ impl Roster {
         self.clients.len()
     }
 
-    /// A probe has ended.
+    /// Handles the completion of a probe.
     pub(crate) fn note(&mut self, completion: &Completion) -> Option<(SocketAddr, Departure)> {
         let client = self.clients.get_mut(&completion.wr_id)?;
         client.awaited = false;
@@ -70,7 +70,8 @@ impl Roster {
         Some((gone.connection.peer(), departure))
     }
 
-    /// Lets those go whose connection has ended, and probes those who were silent for long.
+    /// Removes the clients whose connection has ended, and probes those that have been silent for
+    /// long.
     pub(crate) fn inspect(&mut self, now: Instant) -> Vec<(SocketAddr, Departure)> {
         let mut departed = Vec::new();
         self.clients.retain(|id, client| {
@@ -90,12 +91,13 @@ impl Roster {
 
 impl Client {
     fn departure(&self) -> Option<Departure> {
-        // Takes the event as well, so that it does not lie about.
+        // Takes the event too, so that it does not stay in the queue.
         if self.connection.wait_for_end(Duration::ZERO) == ConnectionEnd::Disconnected {
             return Some(Departure::Parted);
         }
         let broken = self.connection.queue_pair().query().state == State::Error;
-        // Where a probe failed, its completion says so; where none is out, the client did it.
+        // If a probe failed, its completion says so; without a probe under way, the client broke
+        // it.
         (broken && !self.awaited).then_some(Departure::Broke)
     }
 
@@ -106,7 +108,7 @@ impl Client {
         self.probed = now;
         match self.connection.queue_pair().post_send(&probe) {
             Ok(()) => self.awaited = true,
-            Err(error) => tracing::debug!(%error, "a client could not be probed"),
+            Err(error) => tracing::debug!(%error, "cannot probe a client"),
         }
     }
 }

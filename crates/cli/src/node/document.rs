@@ -7,7 +7,7 @@
 //!  16  CRC-32 of bytes 4 to 16 and of the text
 //!  20  the text
 //! ```
-//! A reader that comes between two writings sees parts of both, and by the CRC that it did.
+//! A reader whose READ overlaps a write sees parts of both versions, and the CRC tells it so.
 
 use remora::MemoryRegion;
 use remora::memory::AccessError;
@@ -18,22 +18,22 @@ pub const HEADER_LEN: usize = 20;
 
 const MAGIC: &[u8; 4] = b"RDoc";
 
-/// A document, whole.
+/// A document that was read completely.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Document<'a> {
-    /// How many were written before it.
+    /// The number of documents written before it.
     pub sequence: u64,
     /// Its text, JSON.
     pub text: &'a str,
 }
 
-/// Why bytes are no document.
+/// Why bytes are not a document.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum DocumentError {
-    /// No document has ever been here.
+    /// No document was ever written here.
     #[error("the region holds no document")]
     NotOurs,
-    /// Read while it was written: read it again.
+    /// It was read while it was written; the reader should try again.
     #[error("the document was being written while it was read")]
     Torn,
 }
@@ -92,7 +92,7 @@ impl Publisher {
     /// Writes the next document over the last.
     ///
     /// # Errors
-    /// It is too long for the region; the last one stands.
+    /// It is too long for the region; the previous document stays.
     pub fn publish(&mut self, text: &str) -> Result<(), AccessError> {
         self.region.write_at(0, &emit(self.sequence, text))?;
         self.sequence += 1;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_bytes_are_no_document() {
+    fn hostile_bytes_are_not_taken_for_a_document() {
         assert_eq!(parse(&[]), Err(DocumentError::NotOurs));
         assert_eq!(parse(&[0; 4096]), Err(DocumentError::NotOurs));
         let bytes = emit(1, "text");

@@ -1,9 +1,9 @@
 //! Kernels that are loaded into a node's card while it runs.
 //!
-//! Who calls or loads kernels connects to `@kernels`, whose text lists them. A kernel is called
-//! by its op-code; [`MANAGE`] is the node's own, which its host answers: the parameters are a
-//! token that permits it, and the payload is a [`Request`]'s JSON behind its length (u32,
-//! little-endian), with the module behind it. The result is the JSON of an [`Answer`].
+//! A client that calls or loads kernels connects to `@kernels`, whose text lists them. A kernel is
+//! called by its op-code. [`MANAGE`] is an op-code of the node itself, which its host answers: the
+//! parameters are a token that permits the request, and the payload is a [`Request`] as JSON after
+//! its length (u32, little-endian), followed by the module. The result is an [`Answer`] as JSON.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,24 +24,24 @@ use thiserror::Error;
 use super::client::RemoteRegion;
 use super::protocol::Token;
 
-/// The op-code by which kernels are loaded and unloaded. Those above it are the node's, too.
+/// The op-code by which kernels are loaded and unloaded. Higher op-codes belong to the node, too.
 pub const MANAGE: u64 = 1 << 63;
-/// Bytes of a request, its module included.
+/// The longest request in bytes, with its module.
 pub const REQUEST_MAX: usize = 1 << 20;
-/// Kernels that one node runs.
+/// The most kernels that a node runs.
 pub const KERNELS_MAX: usize = 256;
-/// Regions that one kernel may be granted.
+/// The most regions that a kernel may be granted.
 pub const GRANTS_MAX: usize = 8;
-/// Bytes of the region that lists them.
+/// The length of the region that lists the kernels, in bytes.
 pub(crate) const LIST_BYTES: u64 = 512 << 10;
-/// The longest name of a kernel.
+/// The longest name of a kernel, in bytes.
 const NAME_MAX: usize = 64;
-/// Addresses from which files are registered: each has so many to itself.
+/// The distance of the addresses at which files are registered for kernels.
 const FILE_SPAN: u64 = 1 << 48;
-/// Bytes of an answer.
+/// The longest answer, in bytes.
 const ANSWER_MAX: usize = 16 << 10;
 
-/// What is asked of a node.
+/// A request to a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -54,7 +54,7 @@ pub enum Request {
     },
 }
 
-/// What to load.
+/// The kernel to load, and its limits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Load {
     /// Its op-code, below [`MANAGE`].
@@ -65,19 +65,19 @@ pub struct Load {
     pub budget: u64,
     /// Bytes of memory that an instance may have.
     pub memory: u64,
-    /// In the place of the kernel that has the op-code.
+    /// Replace the kernel that has the op-code.
     pub replace: bool,
     /// The regions it may use, and whether it may write them.
     pub grants: Vec<(String, bool)>,
     /// The name of a built-in kernel, to be loaded instead of a module.
     #[serde(default)]
     pub builtin: Option<String>,
-    /// The region whose WRITEs are to pass it.
+    /// The region whose WRITEs pass through the kernel.
     #[serde(default)]
     pub tap: Option<String>,
 }
 
-/// What a node answers: the kernel that was loaded or unloaded, or why not.
+/// A node's answer: the kernel that was loaded or unloaded, or the reason why not.
 pub type Answer = Result<KernelRow, String>;
 
 /// A kernel, as a node lists it.
@@ -93,13 +93,13 @@ pub struct KernelRow {
     pub memory: u64,
     /// The regions it may use.
     pub grants: Vec<GrantRow>,
-    /// The stream that passes it.
+    /// The region whose WRITEs pass through it.
     pub tap: Option<TapRow>,
     /// Invocations so far.
     pub calls: u64,
-    /// Those that did not end well.
+    /// Invocations that ended with an error.
     pub failed: u64,
-    /// Those in flight.
+    /// Invocations in flight.
     pub running: u32,
 }
 
@@ -108,22 +108,22 @@ pub struct KernelRow {
 pub struct GrantRow {
     /// Its name.
     pub region: String,
-    /// Its first address, for parameters.
+    /// Its first address, for use in parameters.
     pub addr: u64,
     /// Its length.
     pub bytes: u64,
-    /// The kernel may write it, too.
+    /// The kernel may also write it.
     pub writable: bool,
 }
 
-/// A region whose WRITEs pass a kernel.
+/// A region whose WRITEs pass through a kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TapRow {
     /// Its name.
     pub region: String,
-    /// Payloads that have passed: packets, as a rule.
+    /// Payloads that have passed through, one a packet as a rule.
     pub payloads: u64,
-    /// Why the kernel sees them no more, if so.
+    /// The reason, if the kernel no longer sees them.
     pub stopped: Option<String>,
 }
 
@@ -141,7 +141,7 @@ enum Refusal {
     Reserved,
     #[error("a name has 1 to {NAME_MAX} letters, digits, dots, dashes and underscores")]
     Name,
-    #[error("a kernel may be granted {GRANTS_MAX} regions")]
+    #[error("a kernel may be granted at most {GRANTS_MAX} regions")]
     Grants,
     #[error("the node runs {KERNELS_MAX} kernels already: unload one")]
     Full,
@@ -149,28 +149,28 @@ enum Refusal {
     Region(String),
     #[error("region `{0}` is read-only: the node serves it without ,rw")]
     ReadOnly(String),
-    #[error("there is no built-in kernel `{0}`; there are {all}", all = served().join(", "))]
+    #[error("there is no built-in kernel `{0}`; choose one of {all}", all = served().join(", "))]
     Builtin(String),
     #[error(
         "the built-in kernel `{0}` is for calls: of those, only shuffle and hyperloglog can be \
          bound to a region's WRITEs"
     )]
     NoTap(&'static str),
-    #[error("region `{0}` is read-only: no WRITEs pass that a kernel could be bound to")]
+    #[error("cannot bind a kernel to the WRITEs of region `{0}`: it is read-only")]
     NoWrites(String),
     #[error("the WRITEs of region `{0}` pass another kernel already: unload or replace that one")]
     Tapped(String),
-    #[error("region `{name}` cannot be granted to what is bound to another one: {source}")]
+    #[error("cannot grant region `{name}` to a kernel that is bound to another region: {source}")]
     Register { name: String, source: RegisterError },
     #[error(transparent)]
     Module(#[from] remora::kernel::wasm::LoadError),
-    #[error("{0}; --replace puts another in its place")]
+    #[error("{0}; --replace loads the new kernel in its place")]
     Taken(DeployError),
     #[error(transparent)]
     Deploy(#[from] DeployError),
 }
 
-/// A loaded kernel, beside what the card keeps of it.
+/// A loaded kernel: what the node keeps of it beside the card's own state.
 #[derive(Debug)]
 struct Loaded {
     memory: u64,
@@ -178,12 +178,12 @@ struct Loaded {
     tapping: Option<Tapping>,
 }
 
-/// A kernel that a region's WRITEs pass.
+/// A kernel through which a region's WRITEs pass.
 #[derive(Debug)]
 struct Tapping {
     region: String,
     binding: Arc<Binding>,
-    /// What it was granted, where the region's clients live.
+    /// Regions granted to the kernel, registered in the protection domain of the region's clients.
     granted: Vec<(String, MemoryRegion)>,
 }
 
@@ -195,15 +195,15 @@ impl Tapping {
     }
 }
 
-/// Regions that were opened to a kernel where it is bound.
+/// Regions that are opened to a kernel in the protection domain to which it is bound.
 struct Granted {
     keys: Vec<Grant>,
-    /// They are open as long as these are there.
+    /// They stay open as long as these handles live.
     kept: Vec<(String, MemoryRegion)>,
     to: Bound,
 }
 
-/// What a kernel is made of.
+/// The code of a kernel.
 struct Code {
     program: Box<dyn Program>,
     tap: Option<Box<dyn Tap>>,
@@ -211,11 +211,11 @@ struct Code {
     memory: u64,
 }
 
-/// A region as the card's kernels see it.
+/// A region as kernels see it.
 #[derive(Debug)]
 struct Opened {
     region: MemoryRegion,
-    /// The same, as its clients do.
+    /// The same region as its clients see it.
     served: MemoryRegion,
     writable: bool,
 }
@@ -224,14 +224,14 @@ struct Opened {
 #[derive(Debug)]
 pub(crate) struct NodeKernels {
     device: Device,
-    /// Where callers live.
+    /// The protection domain of the queue pairs that call kernels.
     pd: ProtectionDomain,
-    /// Each of them permits.
+    /// Each of these tokens permits loading.
     permits: Vec<Token>,
     loaded: Mutex<BTreeMap<u64, Loaded>>,
     opened: Mutex<BTreeMap<String, Opened>>,
     files: AtomicU64,
-    /// Requests without a permit.
+    /// Requests that were refused for lack of a permit.
     pub(crate) refused: AtomicU64,
 }
 
@@ -248,7 +248,7 @@ impl NodeKernels {
         }
     }
 
-    /// The list.
+    /// The kernels, as clients see them in the list.
     pub(crate) fn list(&self) -> Vec<KernelRow> {
         let loaded = lock(&self.loaded);
         let kernels = self.device.kernels().into_iter();
@@ -270,13 +270,13 @@ impl NodeKernels {
             .collect()
     }
 
-    /// Opens a region to kernels, or closes it (`None`): what they hold of it is stale then.
-    /// A file's addresses begin at 0 for clients; here it gets some of its own.
+    /// Opens a region to kernels, or closes it (`None`), which makes their keys stale. For clients,
+    /// a file's addresses begin at 0; for kernels, each file gets addresses of its own.
     pub(crate) fn open(&self, name: &str, region: Option<&MemoryRegion>, writable: bool) {
         let mut opened = lock(&self.opened);
         opened.remove(name);
         let Some(region) = region else {
-            // (Whoever loads holds the two locks the other way round.)
+            // (Loading takes the two locks in the other order.)
             drop(opened);
             return self.forget(name);
         };
@@ -294,7 +294,8 @@ impl NodeKernels {
         }
     }
 
-    /// Takes a region away from what is bound to others, or to it.
+    /// Withdraws a region from kernels that are bound to other regions, and unbinds those bound to
+    /// it.
     fn forget(&self, name: &str) {
         for kernel in lock(&self.loaded).values_mut() {
             kernel.tapping.take_if(|tapping| tapping.region == name);
@@ -304,12 +305,12 @@ impl NodeKernels {
         }
     }
 
-    /// From here on calls for the host wait, until [`NodeKernels::serve`] answers them.
+    /// From now on calls for the host wait until [`NodeKernels::serve`] answers them.
     pub(crate) fn calls(&self) -> Fallback {
         self.device.serve_fallback()
     }
 
-    /// Answers calls for the host, until told to stop; calls `changed` after each change.
+    /// Answers calls for the host until told to stop; calls `changed` after each change.
     pub(crate) fn serve(
         &self,
         fallback: &Fallback,
@@ -333,7 +334,7 @@ impl NodeKernels {
 
     fn answer(&self, call: &FallbackCall) -> Result<KernelRow, Refusal> {
         let shown = call.params.first_chunk().and_then(|bytes| Token::new(*bytes));
-        // (All are compared, so that the time tells nothing.)
+        // (Compares with all of them, so that the time does not tell how many match.)
         let permits = self.permits.iter().filter(|token| token.matches(shown.as_ref())).count();
         if permits == 0 {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -362,7 +363,8 @@ impl NodeKernels {
         let deployment = Deployment::new(&load.name, grants).budget(load.budget);
         let mut loaded = lock(&self.loaded);
         let old = loaded.get(&opcode).filter(|_| load.replace);
-        // Bound first, as that may be refused; but in the place of another only at the end.
+        // Binding may be refused, so it comes first; but it replaces another binding only at the
+        // end.
         let mut tapping = None;
         let mut in_place = None;
         if let (Some(region), Some(tap)) = (&load.tap, tap) {
@@ -397,8 +399,8 @@ impl NodeKernels {
         row.ok_or(Refusal::Deploy(DeployError::Unknown(opcode)))
     }
 
-    /// Opens what was granted to those who live where the clients of `region` do: the addresses are
-    /// the same.
+    /// Registers the granted regions in the protection domain of the clients of `region`, at the
+    /// same addresses.
     fn grants_at(&self, region: &str, grants: &[GrantRow]) -> Result<Granted, Refusal> {
         let opened = lock(&self.opened);
         let find = |name: &str| opened.get(name).ok_or_else(|| Refusal::Region(name.into()));
@@ -418,7 +420,7 @@ impl NodeKernels {
         Ok(granted)
     }
 
-    /// What to grant, for the card and for people.
+    /// The grants, for the card and for the list.
     fn grants(&self, wanted: &[(String, bool)]) -> Result<(Vec<Grant>, Vec<GrantRow>), Refusal> {
         let opened = lock(&self.opened);
         let grant = |(name, write): (String, bool)| {
@@ -436,13 +438,13 @@ impl NodeKernels {
     }
 }
 
-/// The built-in kernels that a node serves; what sends on behalf of its host is not for others.
+/// The built-in kernels that a node serves: all but those that send on behalf of their host.
 pub fn served() -> Vec<&'static str> {
     let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::ShuffleSend);
     kinds.map(Kind::name).collect()
 }
 
-/// Makes a kernel, and its tap if it is to be bound.
+/// Makes a kernel's code, with a tap if it is to be bound.
 fn code(load: &Load, module: &[u8]) -> Result<Code, Refusal> {
     let Load { memory, budget, builtin, tap, .. } = load;
     if let Some(name) = builtin {
@@ -476,7 +478,7 @@ fn judge(Load { opcode, name, grants, .. }: &Load) -> Result<(), Refusal> {
     if grants.len() > GRANTS_MAX { Err(Refusal::Grants) } else { Ok(()) }
 }
 
-/// Takes a request apart: what is asked, and the module.
+/// Splits a request into what is asked and the module.
 fn parse(bytes: &[u8]) -> Option<(Request, &[u8])> {
     let (len, rest) = bytes.split_first_chunk()?;
     let (text, module) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
@@ -491,7 +493,7 @@ fn emit(request: &Request, module: &[u8]) -> Result<Vec<u8>, ManageError> {
     if bytes.len() > REQUEST_MAX { Err(ManageError::TooLong(module.len())) } else { Ok(bytes) }
 }
 
-/// A thread that panicked left lists that are still whole.
+/// The lists are still whole if a thread has panicked with the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -501,27 +503,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Why a kernel was not loaded or unloaded.
 #[derive(Debug, Error)]
 pub enum ManageError {
-    /// The module is too long to be sent.
+    /// The module is too long.
     #[error("the module has {0} bytes; a node takes less than {REQUEST_MAX}")]
     TooLong(usize),
-    /// The request or the answer is no JSON.
+    /// The request or the answer is not valid JSON.
     #[error("the node does not answer as it should (is it of another version?): {0}")]
     Json(serde_json::Error),
-    /// No memory, or none that the card registers.
+    /// The memory of the call cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// The request did not arrive, or was not answered.
+    /// The call failed.
     #[error(transparent)]
     Call(#[from] CallFailure),
     /// The card has no room.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// The node says no.
+    /// The node refuses.
     #[error("the node refuses: {0}")]
     Refused(String),
 }
 
-/// Asks the node behind `region`, its `@kernels`, for something, with a token that permits it.
+/// Sends a request, with a token that permits it, to the node whose `@kernels` region this is.
 ///
 /// # Errors
 /// See [`ManageError`].
@@ -535,7 +537,7 @@ pub fn manage(
     let payload = region.pd().alloc(bytes.len(), Access::LOCAL_WRITE)?;
     payload.write_at(0, &bytes).map_err(CallFailure::Room)?;
     let mut client = region.kernels(ANSWER_MAX)?;
-    // Compiling takes its time.
+    // Compiling a module may take long.
     client.timeout = Duration::from_secs(60);
     let shown = permit.map_or([0; 16], |token| token.to_bytes());
     let mut answer = Vec::new();
@@ -556,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_come_back_and_nonsense_does_not() {
+    fn requests_survive_emit_and_parse_and_nonsense_is_refused() {
         let load = Request::Load(load(7, "get", 1));
         let bytes = emit(&load, b"module").unwrap();
         assert_eq!(parse(&bytes), Some((load.clone(), &b"module"[..])));
@@ -570,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_op_codes_are_judged() {
+    fn names_op_codes_and_grants_are_checked() {
         assert!(judge(&load(1, "get.v2", 8)).is_ok());
         for (opcode, name, grants) in
             [(MANAGE, "get", 0), (1, "", 0), (1, "a b", 0), (1, "a\x1b", 0), (1, "get", 9)]

@@ -1,8 +1,8 @@
-//! The permission to load kernels: a secret that only this user of this machine can read.
+//! The permit to load kernels: a secret that only this user of this machine can read.
 //!
-//! A node leaves a fresh token in a file of its user's, which nobody else can open; a command that
-//! shows that token runs as the same user on the same machine. Everything on a loopback address is
-//! open to all users, so that an address proves nothing.
+//! A node leaves a fresh token in a file that only its user can open. A command that shows that
+//! token therefore runs as the same user on the same machine. The address of a client would prove
+//! nothing, because all users can connect to loopback addresses.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -26,27 +26,27 @@ pub struct Permit {
 /// Why there is no permit.
 #[derive(Debug, Error)]
 pub enum PermitError {
-    /// The folder cannot be made or looked at, or the file cannot be made.
+    /// The folder cannot be made or examined, or the file cannot be made.
     #[error("{path}: {source}")]
     File {
         /// The folder or the file.
         path: PathBuf,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
-    /// Others could read or change it.
-    #[error("{0} belongs to somebody else, or is open to others")]
+    /// Other users could read or change it.
+    #[error("{0} belongs to another user, or is open to others")]
     Open(PathBuf),
-    /// It holds no token.
+    /// The file does not hold a token.
     #[error("{0}: {1}")]
     Token(PathBuf, TokenError),
 }
 
 impl Permit {
-    /// Leaves `token` for those who may load kernels into the node at `address`.
+    /// Leaves `token` in a file, for commands that load kernels into the node at `address`.
     ///
     /// # Errors
-    /// The file cannot be made so that nobody else can read it.
+    /// The file cannot be made so that only this user can read it.
     pub fn leave(address: &NodeAddress, token: Token) -> Result<Permit, PermitError> {
         let folder = folder();
         match DirBuilder::new().mode(0o700).create(&folder) {
@@ -57,7 +57,7 @@ impl Permit {
         }
         let path = folder.join(name(address));
         let failed = |source| PermitError::File { path: path.clone(), source };
-        // Of a node that had this address and ended without a word.
+        // Left by a node that had this address and was killed.
         fs::remove_file(&path).or_else(none).map_err(failed)?;
         let mut file = OpenOptions::new()
             .write(true)
@@ -77,7 +77,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        // A file that stays permits nothing: the next node draws another token.
+        // A file that stays permits nothing: the next node has another token.
         fs::remove_file(&self.path).ok();
     }
 }
@@ -85,7 +85,7 @@ impl Drop for Permit {
 /// The token that a node of this user at `address` has left; `None` if there is none.
 ///
 /// # Errors
-/// There is a file, but not as a node leaves it.
+/// The file is not as a node leaves it.
 pub fn find(address: &NodeAddress) -> Result<Option<Token>, PermitError> {
     let path = folder().join(name(address));
     let failed = |source| PermitError::File { path: path.clone(), source };
@@ -106,7 +106,7 @@ fn read(file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// Is it ours alone?
+/// Does it belong to this user alone?
 fn own(path: &Path, about: io::Result<fs::Metadata>) -> Result<(), PermitError> {
     let about = about.map_err(|source| PermitError::File { path: path.into(), source })?;
     let ours = about.uid() == geteuid().as_raw() && about.mode() & 0o077 == 0;

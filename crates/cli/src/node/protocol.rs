@@ -1,4 +1,4 @@
-//! What client and node tell each other in the private data of RDMA CM.
+//! The private data that client and node exchange by RDMA CM.
 //!
 //! ```text
 //! request, 56 bytes                     reply, 28 bytes (big-endian)
@@ -16,14 +16,15 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// The wait for an acknowledge, 4.096 µs · 2^16 = 0.27 s. Eight of them, 2.1 s, and a silent peer
-/// is given up; long enough for a busy machine that gives the peer no processor.
+/// The wait for an acknowledge: 4.096 µs · 2^16 = 0.27 s. After eight of them, 2.1 s, a silent peer
+/// is given up. One wait is long enough for a busy machine on which the peer gets no processor
+/// time.
 pub const ACK_TIMEOUT: u8 = 16;
-/// Bytes of a request: all that RDMA CM leaves of a REQ's private data.
+/// Bytes of a request: all the private data of a REQ that RDMA CM leaves to its user.
 pub const REQUEST_LEN: usize = 56;
 /// Bytes of a reply.
 pub const REPLY_LEN: usize = 28;
-/// The longest name of a region.
+/// The longest name of a region, in bytes.
 pub const NAME_MAX: usize = 32;
 
 const MAGIC: &[u8; 4] = b"RMem";
@@ -31,13 +32,13 @@ const VERSION: u8 = 1;
 const WRITABLE: u8 = 1;
 const FILE: u8 = 2;
 
-/// A secret that a client shows to be let in: 16 bytes, written as 32 hexadecimal digits.
+/// A secret by which a client is admitted: 16 bytes, written as 32 hexadecimal digits.
 ///
-/// It crosses the network in the clear, as everything in RoCE does.
+/// It crosses the network unencrypted, as all of RoCE does.
 #[derive(Clone, Copy)]
 pub struct Token([u8; 16]);
 
-/// A token in the wrong form.
+/// The text is not a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
     "a token has 32 hexadecimal digits, not all of them zero; make one with: openssl rand -hex 16"
@@ -45,7 +46,7 @@ pub struct Token([u8; 16]);
 pub struct TokenError;
 
 impl Token {
-    /// Sixteen bytes of the caller's, which should be random; not all zero.
+    /// Makes a token of sixteen bytes, which should be random; `None` if all are zero.
     pub fn new(bytes: [u8; 16]) -> Option<Token> {
         (bytes != [0; 16]).then_some(Token(bytes))
     }
@@ -55,7 +56,7 @@ impl Token {
         self.0
     }
 
-    /// Compares without saying, by the time it takes, how much is right.
+    /// Compares in constant time, so that the time does not tell how many bytes match.
     pub fn matches(&self, shown: Option<&Token>) -> bool {
         let shown = shown.map_or([0; 16], |t| t.0);
         let differing = self.0.iter().zip(shown).fold(0, |all, (a, b)| all | (a ^ b));
@@ -89,14 +90,14 @@ impl fmt::Display for Token {
     }
 }
 
-/// Keeps the secret out of logs.
+/// Hides the secret, for logs.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
     }
 }
 
-/// What a client wants.
+/// What a client asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The region's name, as [`is_name`] allows.
@@ -105,25 +106,25 @@ pub struct Request<'a> {
     pub token: Option<Token>,
 }
 
-/// Why private data is no request.
+/// Why private data is not a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RequestError {
-    /// Shorter than a request, or begins with something else.
-    #[error("this is a Remora memory node, and that was no request for a region")]
+    /// It is shorter than a request, or begins with something else.
+    #[error("this is a Remora memory node, and the private data is not a request for a region")]
     NotOurs,
-    /// Another version.
+    /// It is of another version.
     #[error("the node speaks version {VERSION} of the memory protocol, the client {got}")]
     Version {
-        /// The client's.
+        /// The client's version.
         got: u8,
     },
-    /// No name.
+    /// The name is not valid.
     #[error("the request's region name is not well formed")]
     Name,
 }
 
-/// Is `name` fit for a region? 1 to 32 letters, digits, `.`, `-`, `_`; an `@` in front marks the
-/// node's own regions.
+/// Is `name` a valid name of a region: 1 to 32 letters, digits, `.`, `-`, `_`? An `@` before them
+/// marks the node's own regions.
 pub fn is_name(name: &str) -> bool {
     let rest = name.strip_prefix('@').unwrap_or(name);
     let fits = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
@@ -134,7 +135,7 @@ impl<'a> Request<'a> {
     /// Parses a REQ's private data.
     ///
     /// # Errors
-    /// See [`RequestError`]; its words are meant for the peer.
+    /// See [`RequestError`], which the node sends to the peer as text.
     pub fn parse(bytes: &'a [u8]) -> Result<Request<'a>, RequestError> {
         let bytes: &[u8; REQUEST_LEN] = bytes.first_chunk().ok_or(RequestError::NotOurs)?;
         if &bytes[..4] != MAGIC {
@@ -153,7 +154,7 @@ impl<'a> Request<'a> {
         Ok(Request { name, token: Token::new(token) })
     }
 
-    /// The bytes of a request; `None` if its name is none.
+    /// The bytes of a request; `None` if its name is not valid.
     pub fn emit(&self) -> Option<[u8; REQUEST_LEN]> {
         if !is_name(self.name) {
             return None;
@@ -167,22 +168,22 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What the node opens to the client.
+/// The part of the node's memory that the client may access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reply {
-    /// The address of the first byte.
+    /// The address of its first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
-    /// The key.
+    /// Its remote key.
     pub rkey: u32,
     /// The client may WRITE.
     pub writable: bool,
-    /// The bytes are a file's, and not memory.
+    /// The bytes are those of a file, not of memory.
     pub file: bool,
 }
 
-/// What accepted the connection is no memory node of this version.
+/// The peer that accepted the connection is not a memory node of this version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the peer accepts the connection, but does not answer as a Remora memory node does")]
 pub struct ReplyError;
@@ -191,7 +192,7 @@ impl Reply {
     /// Parses a REP's private data.
     ///
     /// # Errors
-    /// It is no reply.
+    /// It is not a reply.
     pub fn parse(bytes: &[u8]) -> Result<Reply, ReplyError> {
         let bytes: &[u8; REPLY_LEN] = bytes.first_chunk().ok_or(ReplyError)?;
         let (head, rest) = bytes.split_at(8);
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_comes_back_and_has_these_bytes() {
+    fn a_request_has_these_bytes_and_survives_emit_and_parse() {
         let bytes = request();
         assert_eq!(&bytes[..12], b"RMem\x01\x04\0\0\x00\x11\x22\x33");
         assert_eq!(&bytes[24..], b"data\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_requests_are_refused_in_words() {
+    fn hostile_requests_are_refused_with_a_reason() {
         let with = |at: usize, byte: u8| {
             let mut bytes = request();
             bytes[at] = byte;
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_comes_back_and_nonsense_does_not() {
+    fn a_reply_survives_emit_and_parse_and_nonsense_is_refused() {
         let reply = Reply { addr: 1 << 40, len: 5, rkey: 0xdead_beef, writable: true, file: false };
         let mut padded = reply.emit().to_vec();
         padded.resize(196, 0);

@@ -1,4 +1,4 @@
-//! The client's side of documents: reads what a node publishes.
+//! The client's side of documents: reads those that a node publishes.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::client::RemoteRegion;
 use super::document::{self, DocumentError};
 use super::transfer::{Transfer, TransferError};
 
-/// How often a document is read anew when it was being written.
+/// How often a document is read again because it was being written.
 const DOCUMENT_TRIES: usize = 100;
 
 /// Why a document could not be read.
@@ -20,26 +20,26 @@ pub enum ReadDocumentError {
     /// The transfer failed.
     #[error(transparent)]
     Transfer(#[from] TransferError),
-    /// It is no document, or changes too fast.
+    /// It is not a document, or changes too fast.
     #[error("cannot read {region}: {source}")]
     Document {
-        /// Where.
+        /// The document's region.
         region: RegionAddress,
-        /// Why.
+        /// The reason.
         source: DocumentError,
     },
-    /// Its text is not what it should be.
-    #[error("{region} is not what it should be (is the node of another version?): {source}")]
+    /// Its text does not have the expected form.
+    #[error("cannot understand {region} (is the node of another version?): {source}")]
     Json {
-        /// Where.
+        /// The document's region.
         region: RegionAddress,
-        /// Why.
+        /// The reason.
         source: serde_json::Error,
     },
 }
 
 impl RemoteRegion {
-    /// Reads a document of the node's. Reads again while it is being written.
+    /// Reads a document of the node. Tries again while the document is being written.
     ///
     /// # Errors
     /// See [`ReadDocumentError`].
@@ -58,7 +58,7 @@ impl RemoteRegion {
                     return serde_json::from_str(document.text)
                         .map_err(|source| ReadDocumentError::Json { region: region(), source });
                 }
-                // One that has never been written will be soon, too.
+                // A document that was never written will be written soon, too.
                 Err(error) => torn = error,
             }
             thread::sleep(Duration::from_millis(5));

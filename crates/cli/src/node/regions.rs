@@ -1,4 +1,4 @@
-//! What a node serves.
+//! The regions that a node serves.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::protocol::Reply;
 use super::spec::{RegionSpec, Source};
 use super::start::StartError;
 
-/// What a node says of one of its regions.
+/// A region, as a node lists it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RegionInfo {
     /// Its name.
@@ -21,9 +21,9 @@ pub struct RegionInfo {
     pub bytes: u64,
     /// Clients may WRITE.
     pub writable: bool,
-    /// The bytes are a file's, and not memory.
+    /// The bytes are those of a file, not of memory.
     pub file: bool,
-    /// Why it is not served any more, if so.
+    /// The reason, if it is no longer served.
     pub withdrawn: Option<String>,
 }
 
@@ -32,14 +32,14 @@ pub struct RegionInfo {
 pub(crate) struct Served {
     pub(crate) info: RegionInfo,
     pub(crate) pd: ProtectionDomain,
-    /// None once it is withdrawn: the key is stale then.
+    /// `None` once it is withdrawn, which makes its key stale.
     region: Option<MemoryRegion>,
-    /// A file that might shrink.
+    /// Its file, which is watched in case it shrinks.
     file: Option<(File, PathBuf)>,
 }
 
 impl Served {
-    /// Makes what `spec` says.
+    /// Opens the region that `spec` describes.
     pub(crate) fn open(device: &Device, spec: &RegionSpec) -> Result<Served, StartError> {
         match &spec.source {
             Source::Memory(bytes) => Served::memory(device, &spec.name, *bytes, spec.writable),
@@ -47,7 +47,7 @@ impl Served {
         }
     }
 
-    /// Zeroed memory.
+    /// Makes a region of zeroed memory.
     pub(crate) fn memory(
         device: &Device,
         name: &str,
@@ -56,7 +56,7 @@ impl Served {
     ) -> Result<Served, StartError> {
         let pd = device.alloc_pd()?;
         let atomics = if writable { Access::REMOTE_ATOMIC } else { Access::empty() };
-        // A length that is no `usize` is refused with the same words as one that is too large.
+        // A length that does not fit a `usize` gets the same error as one that is too large.
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         let region = pd
             .alloc(len, access(writable) | atomics)
@@ -103,27 +103,27 @@ impl Served {
         Served { info, pd, region: Some(region), file }
     }
 
-    /// A handle to the region; None once it is withdrawn.
+    /// A handle to the region; `None` once it is withdrawn.
     pub(crate) fn region(&self) -> Option<&MemoryRegion> {
         self.region.as_ref()
     }
 
-    /// What a client needs to use it; None once it is withdrawn.
+    /// The reply to a client; `None` once it is withdrawn.
     pub(crate) fn offer(&self) -> Option<Reply> {
         let Remote { addr, rkey } = self.region.as_ref()?.remote(0);
         let RegionInfo { bytes: len, writable, file, .. } = self.info;
         Some(Reply { addr, len, rkey, writable, file })
     }
 
-    /// What a client of it may do, at most.
+    /// The most that a client may do to it.
     pub(crate) fn access(&self) -> Access {
         let atomics = self.info.writable && !self.info.file;
         let atomics = if atomics { Access::REMOTE_ATOMIC } else { Access::empty() };
         (access(self.info.writable) | atomics) - Access::LOCAL_WRITE
     }
 
-    /// Withdraws the region if its file has shrunk: some of what was promised is gone. From then
-    /// on its key opens nothing. Returns what to tell the operator, if it has just happened.
+    /// Withdraws the region if its file has shrunk, because promised bytes are gone; from then on
+    /// its key opens nothing. Returns a message to the operator when that has just happened.
     pub(crate) fn check_file(&mut self) -> Option<String> {
         let (file, path) = self.file.as_ref().filter(|_| self.region.is_some())?;
         let fault = match file.metadata() {

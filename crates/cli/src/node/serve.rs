@@ -27,30 +27,31 @@ Examples:
   remora node --bind eth0 --region data=measurements.csv     prints the token that clients need
 
 Regions are read-only unless they end in ,rw. A file is read and written in place, and never made
-longer; if it shrinks while it is served, its region is withdrawn. A value that is a size (64M, 1G,
-1500) is memory; for a file of such a name write ./64M.
+longer; if it shrinks while it is served, its region is withdrawn. A size (64M, 1G, 1500) means
+memory; for a file with such a name write ./64M.
 
-Everybody on this machine can connect to a loopback address. Beyond loopback a client must show the
+Every user of this machine can connect to a loopback address. Beyond loopback a client must show the
 node's token. Kernels are loaded (`remora kernel load`) by the user who runs the node, on its
-machine, or by who shows --kernel-token. A token travels unencrypted, as all of RoCE does: it keeps
-out mistakes and passers-by, not who can read your network.")]
+machine, or with the token given by --kernel-token. A token travels unencrypted, as all of RoCE
+does: it keeps out mistakes, but not an attacker with access to your network.")]
 pub struct Serve {
     #[command(flatten)]
     device: DeviceArgs,
     /// Port of RDMA CM's TCP port space (packets go to UDP 4791, as all RoCE v2 does)
     #[arg(long, default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// What to serve; may be given many times
+    /// A region to serve: a file, or memory of a size; may be given several times
     #[arg(long = "region", value_name = "NAME=FILE|SIZE[,rw]", required = true)]
     regions: Vec<RegionSpec>,
-    /// What clients must show, 32 hexadecimal digits [default beyond loopback: a new one]
+    /// The token that clients must show, 32 hexadecimal digits [default: none on loopback, a new
+    /// one beyond it]
     #[arg(long, env = "REMORA_TOKEN", hide_env_values = true)]
     token: Option<Token>,
-    /// What permits to load kernels from elsewhere, 32 hexadecimal digits. (This user of this
-    /// machine may always.)
+    /// A token that permits loading kernels from elsewhere, 32 hexadecimal digits. (The node's user
+    /// on this machine needs none.)
     #[arg(long, env = "REMORA_KERNEL_TOKEN", hide_env_values = true)]
     kernel_token: Option<Token>,
-    /// Print lines of JSON: one when it serves, one at the end with --stats
+    /// Print lines of JSON: one when the node serves, with --stats one at the end
     #[arg(long)]
     json: bool,
     /// Stop when standard input closes (for a parent process)
@@ -62,7 +63,8 @@ impl Serve {
     /// Serves until told to stop.
     ///
     /// # Errors
-    /// The device or the node could not be had, or a thread or a signal.
+    /// The device cannot be opened, the node cannot start, or a thread or signal handler cannot be
+    /// set up.
     pub fn run(self) -> Result<()> {
         let stop = stop::on_signals()?;
         let device = self.device.open()?;
@@ -71,7 +73,7 @@ impl Serve {
             given => given,
         };
         let regions = self.regions.clone();
-        // Kept until the node ends.
+        // Kept until the node ends, because dropping it removes the file.
         let local = self.local_permit(&device)?;
         let local_token = local.as_ref().map(Permit::token);
         let permits = self.kernel_token.into_iter().chain(local_token).collect();
@@ -97,7 +99,7 @@ impl Serve {
         Ok(())
     }
 
-    /// Lets this user of this machine load kernels.
+    /// Permits this user on this machine to load kernels.
     fn local_permit(&self, device: &Device) -> Result<Option<Permit>> {
         let address = NodeAddress { ip: device.info().address, port: self.port };
         match Permit::leave(&address, new_token()?) {

@@ -25,29 +25,29 @@ use super::regions::Served;
 use super::start::{NodeOptions, StartError};
 use super::{CLIENTS_MAX, KERNELS_DOCUMENT, REGIONS_DOCUMENT, REGIONS_MAX, STATS_DOCUMENT};
 
-/// How often connections and files are looked at and the counters are published.
+/// How often the node checks connections and files, and publishes its counters.
 const TICK: Duration = Duration::from_millis(250);
 /// How long a client may take to complete its connection.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that may be under way at a time.
 const HANDSHAKES_MAX: usize = 32;
-/// How often the accepting thread looks whether it is to stop.
+/// How often the accepting thread checks whether to stop.
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(100);
-/// Bytes of the region of counters.
+/// The length of the region of counters, in bytes.
 const STATS_BYTES: u64 = 32 << 10;
-/// Refusals and departures told in words in one tick; more are only counted.
+/// The most refusals and departures printed in one tick; more are only counted.
 const WORDS_PER_TICK: u64 = 10;
 
-/// Why a client is refused, in words that it reads (at most 148 bytes).
+/// Why a client is refused, as text for the client (at most 148 bytes).
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 enum Refusal {
     #[error(transparent)]
     Request(#[from] RequestError),
     #[error(
-        "no or a wrong token: pass the one that the node printed, with --token or REMORA_TOKEN"
+        "no token or a wrong one: pass the one that the node printed by --token or REMORA_TOKEN"
     )]
     Token,
-    #[error("it has no region `{0}`; `remora mem ls` lists what it has")]
+    #[error("it has no region `{0}`; `remora mem ls` lists its regions")]
     Region(String),
     #[error("region `{0}` is withdrawn: {1}")]
     Withdrawn(String, String),
@@ -57,22 +57,22 @@ enum Refusal {
     Card(String),
 }
 
-/// How a node fares, as its counters' region tells it.
+/// The state of a node, as its region of counters shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeStats {
     /// Its address.
     pub node: String,
-    /// Since it started.
+    /// Milliseconds since it started.
     pub uptime_ms: u64,
     /// Clients connected now.
     pub clients: usize,
-    /// What the node itself has counted.
+    /// The node's own counters.
     pub events: BTreeMap<String, u64>,
-    /// What its card has counted.
+    /// The card's counters.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// What the node counts.
+/// The node's own counters.
 #[derive(Debug, Default)]
 struct Events {
     admitted: AtomicU64,
@@ -139,12 +139,12 @@ pub struct Node {
     channel: Channel,
     started: Instant,
     kernels: NodeKernels,
-    /// The list of kernels, as clients read it.
+    /// The list of kernels, for clients.
     kernel_list: Mutex<(Option<Publisher>, Vec<KernelRow>)>,
 }
 
 impl Node {
-    /// Makes the regions and listens. Clients are answered from [`Node::serve`] on.
+    /// Makes the regions and listens. Clients are answered once [`Node::serve`] runs.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -161,7 +161,7 @@ impl Node {
                 return Err(StartError::Twice(spec.name.clone()));
             }
         }
-        // Each line of the list has room for the words of a withdrawal.
+        // Each line of the list has room for the reason of a withdrawal.
         let list_bytes = HEADER_LEN as u64 + 512 * (1 + regions.len() as u64);
         let documents = [
             (REGIONS_DOCUMENT, list_bytes),
@@ -199,19 +199,19 @@ impl Node {
         })
     }
 
-    /// Where it is.
+    /// The node's address.
     pub fn address(&self) -> NodeAddress {
         self.address
     }
 
-    /// What it serves, its own regions left out.
+    /// The regions that it serves, without its own.
     pub fn regions(&self) -> Vec<RegionInfo> {
         let regions = lock(&self.regions);
         let own = |name: &str| name.starts_with('@');
         regions.values().filter(|r| !own(&r.info.name)).map(|r| r.info.clone()).collect()
     }
 
-    /// How it fares.
+    /// The node's state.
     pub fn stats(&self) -> NodeStats {
         let counters = self.device.counters();
         NodeStats {
@@ -233,7 +233,8 @@ impl Node {
     /// Serves until `stop` is true.
     pub fn serve(&self, stop: &AtomicBool) {
         let stopped = || stop.load(Ordering::Relaxed);
-        // Before anybody is let in: whoever called at once was told that there is no such kernel.
+        // Before the first client is admitted, or a client that calls at once would be told that
+        // there is no such kernel.
         let calls = self.kernels.calls();
         thread::scope(|scope| {
             scope.spawn(|| self.keep_house(&stopped));
@@ -275,7 +276,7 @@ impl Node {
         }
     }
 
-    /// Judges a request, and makes what its connection needs.
+    /// Checks a request, and makes the queue pair for its connection.
     fn admit(
         &self,
         incoming: &IncomingConnection,
@@ -284,7 +285,7 @@ impl Node {
         if self.token.is_some_and(|token| !token.matches(request.token.as_ref())) {
             return Err(Refusal::Token);
         }
-        // This client's own handshake is one of those under way.
+        // This client's own handshake is among those under way.
         let under_way = self.handshakes.load(Ordering::Relaxed);
         if lock(&self.roster).len() + under_way > CLIENTS_MAX {
             return Err(Refusal::Busy);
@@ -309,14 +310,14 @@ impl Node {
         incoming.reject(&refusal.to_string());
     }
 
-    /// Tells the operator, unless too much has been told in this tick.
+    /// Prints a message for the operator, unless enough were printed in this tick.
     fn say(&self, words: impl FnOnce() -> String) {
         if self.words.fetch_add(1, Ordering::Relaxed) < WORDS_PER_TICK {
             tracing::warn!("{}", words());
         }
     }
 
-    /// Looks after connections, files and counters, until told to stop.
+    /// Checks connections and files and publishes counters, until told to stop.
     fn keep_house(&self, stopped: &dyn Fn() -> bool) {
         let publisher = |name| lock(&self.regions)[name].region().cloned().map(Publisher::new);
         let mut list = publisher(REGIONS_DOCUMENT);
@@ -337,7 +338,7 @@ impl Node {
         }
     }
 
-    /// Sleeps for a tick, or until a probe ends; lets clients go who are gone.
+    /// Sleeps for a tick, or until a probe ends; then removes clients that are gone.
     fn watch_clients(&self) {
         let woken = self.cq.arm(false).is_ok() && self.channel.wait(TICK).is_ok();
         let mut departed = Vec::new();
@@ -352,8 +353,8 @@ impl Node {
         for (peer, how) in departed {
             let (count, words) = match how {
                 Departure::Parted => (&self.events.parted, None),
-                Departure::Vanished => (&self.events.vanished, Some("does not answer any more")),
-                Departure::Broke => (&self.events.broke, Some("asked for what it may not have")),
+                Departure::Vanished => (&self.events.vanished, Some("no longer answers")),
+                Departure::Broke => (&self.events.broke, Some("asked for what it has no right to")),
             };
             add(count);
             if let Some(words) = words {
@@ -391,7 +392,7 @@ fn publish(publisher: &mut Option<Publisher>, document: &impl Serialize) {
     }
 }
 
-/// A thread that panicked left lists that are still whole.
+/// The lists are still whole if a thread has panicked with the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

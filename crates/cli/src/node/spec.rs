@@ -1,4 +1,5 @@
-//! What a person types to say what a node serves: `NAME=FILE` or `NAME=SIZE`, and then `,rw`.
+//! The regions of a node as a person types them: `NAME=FILE` or `NAME=SIZE`, with `,rw` after it if
+//! clients may write.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,39 +11,39 @@ use super::protocol::{NAME_MAX, is_name};
 /// A region to serve.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegionSpec {
-    /// What clients call it.
+    /// The name by which clients know it.
     pub name: String,
-    /// What it holds.
+    /// The bytes that it holds.
     pub source: Source,
     /// Clients may WRITE.
     pub writable: bool,
 }
 
-/// What a region holds.
+/// The bytes that a region holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// A file's bytes, read and written in place.
+    /// The bytes of a file, read and written in place.
     File(PathBuf),
-    /// So many bytes of memory, zero at first.
+    /// Memory of this many bytes, zero at first.
     Memory(u64),
 }
 
-/// Why a text names no region.
+/// Why a text does not describe a region.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SpecError {
-    /// No `=`.
-    #[error("`{0}` is no region: write NAME=FILE or NAME=SIZE, and ,rw behind it for writing")]
+    /// The text has no `=`.
+    #[error("`{0}` is not a region: write NAME=FILE or NAME=SIZE, and ,rw after it for writing")]
     Form(String),
-    /// Not a name.
+    /// The name is not valid.
     #[error(
-        "`{0}` is no name for a region: use 1 to {NAME_MAX} letters, digits, dots, dashes and \
+        "`{0}` is not a name for a region: use 1 to {NAME_MAX} letters, digits, dots, dashes and \
          underscores"
     )]
     Name(String),
-    /// Nothing behind the `=`.
+    /// Nothing follows the `=`.
     #[error("region `{0}` has neither a file nor a size: write {0}=FILE or {0}=64M")]
     Empty(String),
-    /// No bytes.
+    /// The size is zero.
     #[error("region `{0}` would be empty: give it at least one byte")]
     Zero(String),
 }
@@ -70,15 +71,15 @@ impl FromStr for RegionSpec {
     }
 }
 
-/// Not a size.
+/// The text is not a size.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("`{0}` is no size: write bytes, or K, M, G, T (also KiB…) for powers of 1024, as in 64M")]
+#[error("`{0}` is not a size: write bytes, or K, M, G, T (powers of 1024), as in 64M")]
 pub struct SizeError(String);
 
-/// Parses bytes: `1500`, `64K`, `64KiB`, `1G`.
+/// Parses a number of bytes: `1500`, `64K`, `64KiB`, `1G`.
 ///
 /// # Errors
-/// Neither digits nor digits with a unit, or too large for 64 bits.
+/// It is neither digits nor digits with a unit, or too large for 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let error = || SizeError(text.into());
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -1,4 +1,4 @@
-//! What a node is started with, and why one does not start.
+//! The options of a node, and the errors that keep it from starting.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,16 +12,17 @@ use super::protocol::Token;
 use super::spec::RegionSpec;
 use super::{DEFAULT_PORT, REGIONS_MAX};
 
-/// What to serve, and to whom.
+/// The options of a node: what it serves, and to whom.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// Port of RDMA CM's TCP port space.
     pub port: u16,
-    /// What a client must show. Without one, everybody who reaches the device is admitted.
+    /// The token that a client must show. Without one, every client that reaches the device is
+    /// admitted.
     pub token: Option<Token>,
     /// The regions.
     pub regions: Vec<RegionSpec>,
-    /// Each of these permits to load kernels.
+    /// Tokens, each of which permits loading kernels.
     pub permits: Vec<Token>,
 }
 
@@ -31,37 +32,37 @@ impl Default for NodeOptions {
     }
 }
 
-/// Why a node did not start.
+/// Why a node does not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// Nothing to serve.
+    /// There is no region.
     #[error("nothing to serve: give it a region, as in --region data=FILE or --region scratch=64M")]
     NoRegions,
-    /// Too much to serve.
+    /// There are too many regions.
     #[error("{0} regions are more than the {REGIONS_MAX} that a node serves")]
     TooManyRegions(usize),
-    /// Two regions of one name.
+    /// Two regions have the same name.
     #[error("two regions are called `{0}`: clients could not tell them apart")]
     Twice(String),
-    /// A file that cannot be opened.
+    /// A file cannot be opened.
     #[error("cannot open {path} for region `{name}`: {source}")]
     Open {
         /// The region.
         name: String,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
-    /// A directory, a device, a pipe.
-    #[error("cannot serve {path} as region `{name}`: it is no regular file")]
+    /// The path is a directory, a device or a pipe.
+    #[error("cannot serve {path} as region `{name}`: it is not a regular file")]
     NoFile {
         /// The region.
         name: String,
         /// The path.
         path: PathBuf,
     },
-    /// A file without bytes.
+    /// A file is empty.
     #[error("cannot serve {path} as region `{name}`: the file is empty")]
     EmptyFile {
         /// The region.
@@ -69,26 +70,26 @@ pub enum StartError {
         /// The file.
         path: PathBuf,
     },
-    /// The card or the system has no room.
+    /// The card or the system has no room for a region.
     #[error("cannot make region `{name}`: {source}")]
     Register {
         /// The region.
         name: String,
-        /// Why.
+        /// The reason.
         source: RegisterError,
     },
-    /// The card has no more of something.
+    /// The card has no room for another object.
     #[error(transparent)]
     Card(#[from] CreateError),
-    /// The port is taken.
+    /// The port is in use.
     #[error("cannot listen on port {port}: {source}")]
     Listen {
         /// The port.
         port: u16,
-        /// Why.
+        /// The reason.
         source: ListenError,
     },
-    /// The system has no more descriptors.
+    /// The system gives no more descriptors.
     #[error("cannot set up the node: {0}")]
     System(#[from] io::Error),
 }

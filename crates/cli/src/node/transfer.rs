@@ -16,17 +16,17 @@ use thiserror::Error;
 use super::address::RegionAddress;
 use super::client::{RemoteRegion, WINDOW};
 
-/// Bytes of a piece.
+/// The size of a piece in bytes.
 pub const CHUNK: usize = 1 << 20;
 
-/// How often a waiting transfer looks whether it is to stop.
+/// How often a waiting transfer checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a completion may take: more than the card's own retries.
+/// How long a completion may take: longer than the card's own retries.
 const COMPLETION_PATIENCE: Duration = Duration::from_secs(60);
-/// How long the node may take to say what went wrong.
+/// How long the node may take to say why a transfer failed.
 const REASON_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why bytes were not moved.
+/// Why a transfer failed.
 #[derive(Debug, Error)]
 pub enum TransferError {
     /// The range lies outside the region.
@@ -34,12 +34,12 @@ pub enum TransferError {
     OutOfRange {
         /// The region.
         region: RegionAddress,
-        /// What was asked for.
+        /// The range that was asked for.
         range: Range<u64>,
         /// Length of the region.
         len: u64,
     },
-    /// There is more to write than fits.
+    /// The input does not fit into the region.
     #[error(
         "the input is longer than the {room} bytes that {region} has from offset {offset} on; \
              those {room} bytes have been written"
@@ -47,18 +47,18 @@ pub enum TransferError {
     TooLong {
         /// The region.
         region: RegionAddress,
-        /// Where writing began.
+        /// The offset at which writing began.
         offset: u64,
-        /// What fits.
+        /// The bytes that fit.
         room: u64,
     },
-    /// The region cannot be written.
+    /// The region is read-only.
     #[error(
         "{0} is read-only: start the node with `--region {name}=…,rw` to write it",
         name = .0.name
     )]
     ReadOnly(RegionAddress),
-    /// The peer or the network failed.
+    /// The peer or the network has failed.
     #[error("{verb} of {region} failed at offset {offset}: {status}; {reason}")]
     Failed {
         /// READ or WRITE.
@@ -69,27 +69,27 @@ pub enum TransferError {
         offset: u64,
         /// What the completion says.
         status: Status,
-        /// What the node says, or that it says nothing.
+        /// The node's reason, or that it gives none.
         reason: String,
     },
-    /// The caller's end of the transfer failed.
+    /// The caller's source or sink has failed.
     #[error(transparent)]
     Local(#[from] io::Error),
-    /// Told to stop.
-    #[error("stopped before the end")]
+    /// The caller has stopped the transfer.
+    #[error("the transfer was stopped before its end")]
     Stopped,
-    /// No staging memory.
+    /// The staging memory cannot be registered.
     #[error("cannot set up the transfer: {0}")]
     Staging(#[from] RegisterError),
-    /// Our own card refuses.
+    /// The client's own card refuses a work request.
     #[error("the card refuses a work request: {0}")]
     Post(#[from] PostError),
-    /// Our own card does not complete.
+    /// The client's own card reports no completion.
     #[error("the card reports no completion: {0}")]
     Wait(#[from] WaitError),
 }
 
-/// A transfer to or from a region, and the memory it goes through.
+/// A transfer to or from a region, with its staging memory.
 #[derive(Debug)]
 pub struct Transfer<'a> {
     remote: &'a RemoteRegion,
@@ -98,13 +98,13 @@ pub struct Transfer<'a> {
     stop: Option<&'a AtomicBool>,
 }
 
-/// Pieces in flight of the bytes from `start` to `end`.
+/// The pieces in flight of the bytes from `start` to `end`.
 struct Flight {
     start: u64,
     end: u64,
-    /// Posted up to here.
+    /// Bytes up to here are posted.
     posted: u64,
-    /// Completed up to here.
+    /// Bytes up to here are completed.
     done: u64,
 }
 
@@ -113,7 +113,7 @@ impl Flight {
         Flight { start: range.start, end: range.end, posted: range.start, done: range.start }
     }
 
-    /// The piece that begins at `at`: where in the staging memory, and how long.
+    /// The piece that begins at `at`: its place in the staging memory, and its length.
     fn piece(&self, at: u64) -> (usize, usize) {
         let number = (at - self.start) / CHUNK as u64;
         let slot = (number % WINDOW as u64) as usize * CHUNK;
@@ -129,13 +129,13 @@ impl<'a> Transfer<'a> {
     /// Prepares transfers to or from `remote`.
     ///
     /// # Errors
-    /// No memory to go through.
+    /// The staging memory cannot be registered.
     pub fn new(remote: &'a RemoteRegion) -> Result<Transfer<'a>, TransferError> {
         let staging = remote.pd().alloc(WINDOW * CHUNK, Access::LOCAL_WRITE)?;
         Ok(Transfer { remote, staging, buffer: vec![0; CHUNK], stop: None })
     }
 
-    /// Ends early, with [`TransferError::Stopped`], once `stop` is true.
+    /// Makes the transfer end early, with [`TransferError::Stopped`], once `stop` is true.
     #[must_use]
     pub fn stop_on(mut self, stop: &'a AtomicBool) -> Transfer<'a> {
         self.stop = Some(stop);
@@ -145,7 +145,7 @@ impl<'a> Transfer<'a> {
     /// READs a range of the region and passes it to `sink`, in order.
     ///
     /// # Errors
-    /// See [`TransferError`]; what `sink` got until then is right.
+    /// See [`TransferError`]; the bytes that `sink` has received by then are right.
     pub fn read(
         &mut self,
         range: Range<u64>,
@@ -170,12 +170,12 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// WRITEs what `source` holds to the region from `offset` on, to its end or for as long as
-    /// the region has room. `told` hears how many bytes have arrived, now and then. Returns how
-    /// many there were.
+    /// WRITEs the bytes of `source` to the region from `offset` on, until `source` ends or the
+    /// region is full. Calls `told` now and then with the number of bytes that have arrived.
+    /// Returns how many there were.
     ///
     /// # Errors
-    /// See [`TransferError`]; some of the bytes may have been written then.
+    /// See [`TransferError`]; some bytes may have been written by then.
     pub fn write(
         &mut self,
         offset: u64,
@@ -236,7 +236,7 @@ impl<'a> Transfer<'a> {
         Ok(self.remote.queue_pair().post_send(&request)?)
     }
 
-    /// Waits until the oldest piece has ended, which is the one at `offset`.
+    /// Waits until the oldest piece, at `offset`, has completed.
     fn complete(&self, verb: &'static str, offset: u64) -> Result<(), TransferError> {
         let end = Instant::now() + COMPLETION_PATIENCE;
         let status = loop {
@@ -256,7 +256,7 @@ impl<'a> Transfer<'a> {
         Err(TransferError::Failed { verb, region, offset, status, reason })
     }
 
-    /// Asks the node, on a new connection, what became of the region.
+    /// Asks the node on a new connection what has happened to the region.
     fn reason(&self) -> String {
         match self.remote.reopen(REASON_PATIENCE) {
             Ok(_) => "the node still serves it: try again".to_owned(),
@@ -271,7 +271,7 @@ impl From<PollCqError> for TransferError {
     }
 }
 
-/// Reads until `buffer` is full or the source ends; returns how much there was.
+/// Reads until `buffer` is full or the source ends; returns the number of bytes.
 fn fill(source: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_cover_the_range_and_reuse_their_slots_late() {
+    fn pieces_cover_the_range_and_reuse_slots_only_after_a_whole_window() {
         let chunk = CHUNK as u64;
         let mut flight = Flight::new(5..5 + 20 * chunk + 3);
         let mut lens = 0;

@@ -1,8 +1,8 @@
 //! Many operations in flight.
 //!
 //! Each queue pair has a few *turns*, which together fill its depth. A turn is a chunk of requests,
-//! of which the last reports; when it does, the turn comes back and is posted anew. So the loop
-//! never looks through all queue pairs, and one batch posts to many of them.
+//! of which the last is signaled; on its completion the turn is posted again. So the loop never
+//! scans all queue pairs, and one batch posts to many of them.
 
 use std::time::{Duration, Instant};
 
@@ -13,21 +13,21 @@ use super::control::PATIENCE;
 use super::plan::{Until, Verb};
 use super::session::{Session, Work, ensure_success};
 
-/// Requests posted in one batch, before completions are looked for.
+/// The most requests posted in one batch, before completions are polled.
 const BATCH: u32 = 512;
 /// Completions taken in one call.
 const TAKE: usize = 64;
-/// Steps between looks at the control connection, on the passive side.
+/// Steps between polls of the control connection, on the passive side.
 const LOOKS: u32 = 256;
 
-/// How much was moved.
+/// The amount of data moved, and the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bandwidth {
     pub(super) messages: u64,
     pub(super) time: Duration,
 }
 
-/// A queue pair and what it has left to do.
+/// A queue pair and the requests it has left.
 struct Lane {
     work: Work,
     left: u64,
@@ -70,7 +70,7 @@ pub(super) fn measure(session: &mut Session, until: Until) -> Result<Bandwidth> 
     Ok(Bandwidth { messages: done, time: start.elapsed() })
 }
 
-/// Posts turns that are ready; returns how many requests that were.
+/// Posts the turns that are ready; returns the number of requests.
 fn post(session: &Session, lanes: &mut [Lane], ready: &mut Vec<u32>, inline: &[u8]) -> Result<u64> {
     if ready.is_empty() {
         return Ok(0);
@@ -101,7 +101,7 @@ fn post(session: &Session, lanes: &mut [Lane], ready: &mut Vec<u32>, inline: &[u
     Ok(posted)
 }
 
-/// Serves a client until it says that it is done; returns how many messages were received.
+/// Serves a client until the client says that it is done; returns the number of messages received.
 pub(super) fn serve(session: &mut Session) -> Result<u64> {
     let mut received = 0;
     let mut last_moved = Instant::now();
@@ -118,7 +118,7 @@ pub(super) fn serve(session: &mut Session) -> Result<u64> {
         }
         let over = session.control.poll()?.is_some();
         if over {
-            // All was acknowledged before the client said so.
+            // The client says so only when everything is acknowledged.
             loop {
                 let taken = take(session)?;
                 received += taken;
@@ -135,7 +135,7 @@ pub(super) fn serve(session: &mut Session) -> Result<u64> {
     }
 }
 
-/// Takes receive completions and posts the requests anew.
+/// Takes receive completions and posts the requests again.
 fn take(session: &Session) -> Result<u64> {
     let mut out = [Completion::default(); TAKE];
     let found = session.recv_cq.poll(&mut out)?;

@@ -11,11 +11,11 @@ use remora::nic::queue::{
 use remora::{CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair};
 use remora::{QueuePairOptions, WaitError};
 
-/// How long a silent peer is waited for.
+/// How long to wait for a silent peer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// Messages that the peer may send before the first is taken.
+/// The number of messages that the peer may send before the first is taken.
 const RECEIVES: u64 = 4;
-/// Every control connection carries messages of at least so many bytes.
+/// Every control connection carries messages of at least this many bytes.
 pub(super) const LEAST_ROOM: usize = 512;
 
 /// One end of the control connection.
@@ -30,7 +30,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// An end for messages of at most `room` bytes. Connect [`Control::qp`], then call
+    /// An end for messages of at most `room` bytes. The caller connects [`Control::qp`], then calls
     /// [`Control::open`].
     pub(super) fn new(device: &Device, pd: &ProtectionDomain, room: usize) -> Result<Control> {
         let cq = device.create_cq(64)?;
@@ -40,7 +40,7 @@ impl Control {
         Ok(Control { qp, cq, region, room, inbox: VecDeque::new() })
     }
 
-    /// Makes ready to receive. A message that came before is sent again by the peer's card.
+    /// Posts the receives. If a message comes before that, the peer's card sends it again.
     pub(super) fn open(&mut self) -> Result<()> {
         (0..RECEIVES).try_for_each(|i| self.post_recv(i))
     }
@@ -50,7 +50,7 @@ impl Control {
         Ok(self.qp.post_recv(&RecvRequest { wr_id: i, sges: &sges })?)
     }
 
-    /// Sends a message and waits until the peer's card has it.
+    /// Sends a message and waits until the peer's card has received it.
     pub(super) fn send(&mut self, message: &[u8], patience: Duration) -> Result<()> {
         ensure!(message.len() as u64 <= self.room, "a control message is too long");
         let at = RECEIVES * self.room;
@@ -62,7 +62,7 @@ impl Control {
         let end = Instant::now() + patience;
         loop {
             let completion = match self.cq.spin(end.saturating_duration_since(Instant::now())) {
-                Err(WaitError::Timeout(_)) => bail!("the peer does not take a control message"),
+                Err(WaitError::Timeout(_)) => bail!("the peer does not receive a control message"),
                 other => other?,
             };
             if self.note(&completion)? {
@@ -71,7 +71,7 @@ impl Control {
         }
     }
 
-    /// A message, if one has come.
+    /// Takes a message, if one has come.
     pub(super) fn poll(&mut self) -> Result<Option<Vec<u8>>> {
         let mut out = [Completion::default()];
         if self.inbox.is_empty() && self.cq.poll(&mut out)? > 0 {
@@ -80,18 +80,18 @@ impl Control {
         Ok(self.inbox.pop_front())
     }
 
-    /// The next message.
+    /// Waits for the next message.
     pub(super) fn receive(&mut self, patience: Duration) -> Result<Vec<u8>> {
         let end = Instant::now() + patience;
         loop {
             if let Some(message) = self.poll()? {
                 return Ok(message);
             }
-            ensure!(Instant::now() < end, "the peer has said nothing for {patience:?}");
+            ensure!(Instant::now() < end, "the peer has sent nothing for {patience:?}");
         }
     }
 
-    /// Takes note of a completion; returns whether it was that of a message sent.
+    /// Handles a completion; returns whether it was that of a sent message.
     fn note(&mut self, completion: &Completion) -> Result<bool> {
         ensure!(
             completion.status == Status::Success,

@@ -1,8 +1,8 @@
 //! One operation at a time.
 //!
-//! WRITE and SEND are played to and fro, and half a round trip is counted; for WRITE each side
-//! polls its memory for the last byte, which carries a number that changes. READ and atomics are
-//! carried out by the server's card alone, and the whole round trip is counted.
+//! WRITE and SEND are a ping-pong, and half a round trip is counted; for WRITE each side polls its
+//! memory for the last byte, which holds a number that changes. READ and atomics are carried out by
+//! the server's card alone, and the whole round trip is counted.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ use super::session::{Session, Work, ensure_success};
 
 /// Operations before counting begins.
 const WARM_UP: u64 = 500;
-/// Looks at memory before the rest of the world is looked at.
+/// Looks at memory between checks of the time and the connection.
 const LOOKS: u32 = 256;
 
-/// How long operations took.
+/// The times that operations took.
 #[derive(Debug)]
 pub(super) struct Latency {
     /// Operations in all, warm-up included.
     pub(super) messages: u64,
-    /// Operations counted.
+    /// Operations that were counted.
     pub(super) counted: u64,
-    /// Nanoseconds, in rising order; a regular sample where there were very many.
+    /// Times in nanoseconds, in rising order; a regular sample of them if there were very many.
     pub(super) samples: Vec<u64>,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn measure(session: &mut Session, until: Until) -> Result<Latency> {
     Ok(Latency { messages, counted, samples: samples.kept })
 }
 
-/// Answers a client of WRITE or SEND latency until it says that it is done.
+/// Answers a client of WRITE or SEND latency until the client says that it is done.
 pub(super) fn answer(session: &mut Session) -> Result<u64> {
     let mut side = Side::new(session);
     while side.server_turn()? {}
@@ -70,11 +70,11 @@ pub(super) fn answer(session: &mut Session) -> Result<u64> {
     Ok(side.received)
 }
 
-/// One side of the game.
+/// One side of the ping-pong.
 struct Side<'a> {
     session: &'a mut Session,
     work: Work,
-    /// The message, where it is sent inline.
+    /// The message, if it is sent inline.
     bytes: Vec<u8>,
     posted: u64,
     retired: u64,
@@ -136,7 +136,7 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// Waits for the peer's next message. False: the client says that it is done.
+    /// Waits for the peer's next message. `false`: the client says that it is done.
     fn wait(&mut self, server: bool) -> Result<bool> {
         let number = number_of(self.received);
         let mut start = None;
@@ -157,7 +157,7 @@ impl Side<'_> {
         }
     }
 
-    /// Looks for the peer's next message, and drives the device if it is not there.
+    /// Looks for the peer's next message, and drives the device if it has not come.
     fn has_come(&mut self, number: u8) -> Result<bool> {
         let session = &*self.session;
         let size = session.plan.size;
@@ -179,7 +179,7 @@ impl Side<'_> {
         Ok(true)
     }
 
-    /// Takes completions until all that report are in.
+    /// Takes completions until all signaled requests have completed.
     fn drain(&mut self) -> Result<()> {
         let chunk = u64::from(self.session.plan.chunk());
         let reported =
@@ -197,7 +197,7 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// Takes the completions that are there.
+    /// Takes the completions that are in the queue.
     fn take_completions(&mut self) -> Result<()> {
         let mut out = [Completion::default(); 16];
         let found = self.session.send_cq.poll(&mut out)?;
@@ -209,12 +209,12 @@ impl Side<'_> {
     }
 }
 
-/// Retries take the card longer than a message should.
+/// The longest wait for a message: the card's retries take longer than a message should.
 fn patience() -> Duration {
     3 * PATIENCE
 }
 
-/// What the last byte of message `i` is: never the same twice in a row, and never 0 first.
+/// The last byte of message `i`: never the same twice in a row, and not 0 at first.
 fn number_of(i: u64) -> u8 {
     (i % 255) as u8 + 1
 }
@@ -224,7 +224,7 @@ fn number_of(i: u64) -> u8 {
 struct Samples {
     seen: u64,
     kept: Vec<u64>,
-    /// Every so many are kept.
+    /// Only every n-th time is kept.
     every: u64,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A client connects to `remora perf serve` by RDMA CM ([`session`]), with the test's [`plan`] as
 //! private data. Queue pair numbers go over a control connection ([`control`]), so that a thousand
-//! queue pairs cost two messages. Then [`latency`] or [`bandwidth`] runs, and [`verify`] holds what
-//! has arrived against the [`pattern`].
+//! queue pairs cost two messages. Then [`latency`] or [`bandwidth`] runs, and [`verify`] compares
+//! what has arrived with the [`pattern`].
 
 mod bandwidth;
 mod control;
@@ -29,6 +29,14 @@ use session::Session;
 
 /// `remora perf`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora perf write lat                                 between two processes of this machine
+  remora perf read bw --size 1M --qps 4                 bandwidth of READs, on 4 queue pairs
+  remora perf serve --bind eth0                         on one machine ...
+  remora perf send lat --bind eth0 192.0.2.7            ... and on another, to the first
+
+Every test ends with a check that all bytes have arrived.")]
 pub(crate) struct Perf {
     #[command(subcommand)]
     what: What,
@@ -44,7 +52,7 @@ enum What {
     Send(Test),
     /// Fetch-and-add of 8 bytes
     Atomic(Test),
-    /// Be the other end: wait for clients until stopped
+    /// Be the other end: serve clients until stopped
     Serve(serve::Serve),
 }
 
@@ -80,7 +88,7 @@ struct Test {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Leave it to the system which cores run the two ends
+    /// Let the system choose the cores of the two ends
     #[arg(long)]
     no_pin: bool,
     #[command(flatten)]
@@ -171,15 +179,17 @@ impl Test {
         let mut server = Helper::start(args)?;
         let line = server.line()?;
         let node = line.strip_prefix(serve::LISTENING).and_then(|at| at.trim().parse().ok());
-        let node = node.with_context(|| format!("the other process said `{line}`"))?;
+        let node = node.with_context(|| {
+            format!("the other process printed `{line}` instead of its address")
+        })?;
         Ok((server, node))
     }
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
     if !(0.001..=86_400.0).contains(&seconds) {
-        return Err("between 0.001 and 86400 seconds, please".into());
+        return Err("give between 0.001 and 86400 seconds".into());
     }
     Ok(Duration::from_secs_f64(seconds))
 }

@@ -1,4 +1,4 @@
-//! What messages hold: bytes that differ from side to side, and from place to place.
+//! The bytes of messages: they differ from side to side, and from place to place.
 
 use anyhow::{Result, bail};
 use remora::MemoryRegion;
@@ -6,7 +6,7 @@ use remora::memory::Buffer;
 
 use super::plan::{Plan, Verb};
 
-/// What the outboxes hold: of the client, of the server, and of the client at last.
+/// The seeds of the outboxes: of the client, of the server, and of the client's last messages.
 pub(super) const CLIENT: u8 = 1;
 pub(super) const SERVER: u8 = 2;
 pub(super) const LAST: u8 = 3;
@@ -36,7 +36,7 @@ pub(super) fn compare(buffer: &Buffer, plan: &Plan, slots: u64, seed: u8) -> Res
     Ok(())
 }
 
-/// Bytes of one message.
+/// The bytes of one message.
 fn pattern(plan: &Plan, seed: u8) -> Vec<u8> {
     let byte = |i: u32| i.wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed.wrapping_mul(0x55);
     (0..plan.size).map(byte).collect()

@@ -1,4 +1,4 @@
-//! What a test does: what the client tells the server when it connects.
+//! The plan of a test, which the client sends to the server when it connects.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ pub(super) enum Mode {
     Bw,
 }
 
-/// How long a measurement goes on.
+/// How long a measurement lasts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Until {
-    /// So many messages on each queue pair.
+    /// This many messages on each queue pair.
     Messages(u64),
-    /// So long.
+    /// This long.
     Elapsed(Duration),
 }
 
-/// The first bytes of the private data, with the version of all that follows.
+/// The first bytes of the private data, with the version of the format of all the rest.
 const MAGIC: [u8; 5] = *b"perf\x01";
 /// The longest message.
 const SIZE_MAX: u32 = 1 << 30;
-/// Memory for messages, in each direction, beyond which queue pairs share slots.
+/// The most memory for messages in each direction; beyond it, queue pairs share slots.
 const SLOTS_BYTES: u64 = 64 << 20;
 
-/// What is sent.
+/// The operation that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verb {
     Write = 1,
@@ -65,7 +65,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// As private data of a connection request.
+    /// The plan as private data of a connection request.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend([self.verb as u8, u8::from(self.mode == Mode::Bw), 0]);
@@ -75,11 +75,11 @@ impl Plan {
         out
     }
 
-    /// Reads what a client sent; nothing in it is trusted.
+    /// Parses a client's plan, checking every field.
     pub(super) fn decode(bytes: &[u8]) -> Result<Plan> {
         ensure!(
             bytes.len() >= 20 && bytes[..5] == MAGIC,
-            "this is not `remora perf` of my version"
+            "the peer is not `remora perf` of the same version"
         );
         let verb = match bytes[5] {
             1 => Verb::Write,
@@ -102,7 +102,8 @@ impl Plan {
         u64::from(self.size).next_multiple_of(64)
     }
 
-    /// Slots for messages, in each direction: one a queue pair, unless that takes too much memory.
+    /// Slots for messages, in each direction: one for each queue pair, unless that takes too much
+    /// memory.
     pub(super) fn slots(&self) -> u64 {
         u64::from(self.qps).min((SLOTS_BYTES / self.stride()).max(1))
     }
@@ -112,7 +113,7 @@ impl Plan {
         i as u64 % self.slots() * self.stride()
     }
 
-    /// Where messages are sent from.
+    /// The first byte of the slot from which queue pair `i` sends.
     pub(super) fn outbox(&self, i: usize) -> u64 {
         self.half() + self.inbox(i)
     }
@@ -122,12 +123,12 @@ impl Plan {
         (self.slots() * self.stride()).next_multiple_of(4096)
     }
 
-    /// One request of so many reports its completion: a quarter of what may be in flight.
+    /// One of this many requests is signaled: a quarter of those in flight.
     pub(super) fn chunk(&self) -> u32 {
         (self.depth / 4).clamp(1, 32)
     }
 
-    /// What one side calls the test.
+    /// The name of the test, such as `write lat`.
     pub(super) fn name(&self) -> String {
         let mode = self.mode.to_possible_value().map_or_else(String::new, |v| v.get_name().into());
         format!("{} {mode}", self.verb.name())
@@ -142,9 +143,9 @@ pub(super) fn parse_size(text: &str) -> Result<u32, String> {
         "k" | "kb" | "kib" => 10,
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
-        unit => return Err(format!("`{unit}` is no unit: K, M and G are")),
+        unit => return Err(format!("`{unit}` is not a unit: write K, M or G")),
     };
-    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size"))?;
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a size"))?;
     let bytes = number.checked_shl(shift).filter(|b| b >> shift == number).unwrap_or(u64::MAX);
     match u32::try_from(bytes) {
         Ok(bytes) if (1..=SIZE_MAX).contains(&bytes) => Ok(bytes),

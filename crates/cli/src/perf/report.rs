@@ -1,4 +1,4 @@
-//! What a measurement found, as a table or as JSON.
+//! The outcome of a measurement, as a table or as JSON.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -8,7 +8,7 @@ use super::latency::Latency;
 use super::plan::Plan;
 use crate::output;
 
-/// A measurement and what it measured.
+/// A measurement and its outcome.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) plan: Plan,
@@ -16,7 +16,7 @@ pub(super) struct Outcome {
     pub(super) measured: Measured,
 }
 
-/// By the kind of test.
+/// The outcome, by the kind of test.
 #[derive(Debug)]
 pub(super) enum Measured {
     Latency(Latency),
@@ -33,7 +33,7 @@ impl Measured {
     }
 }
 
-/// The result, as JSON has it.
+/// The result, in its JSON form.
 #[derive(Debug, Serialize)]
 struct Row {
     test: String,
@@ -102,7 +102,7 @@ fn row(outcome: &Outcome) -> Row {
     Row { test: plan.name(), bytes: size, qps, depth, mtu: outcome.mtu, iterations, figures }
 }
 
-/// `sorted` is not empty: every measurement has at least one operation.
+/// The figures of `sorted`, which is not empty: every measurement has at least one operation.
 fn latency_figures(sorted: &[u64]) -> Figures {
     let us = |ns: u64| ns as f64 / 1e3;
     let last = sorted.len() - 1;

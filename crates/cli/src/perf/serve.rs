@@ -13,9 +13,10 @@ use super::{bandwidth, latency, verify};
 use crate::DeviceArgs;
 use crate::child;
 
-/// The port that `remora perf serve` listens on, of RDMA CM's TCP port space; perftest's own.
+/// The port, in RDMA CM's TCP port space, on which `remora perf serve` listens by default:
+/// perftest's.
 pub(super) const DEFAULT_PORT: u16 = 18_515;
-/// How the first line begins; an address and a port follow.
+/// The beginning of the first line; an address and a port follow.
 pub(super) const LISTENING: &str = "remora perf: listening on";
 
 /// Serves tests, one after the other, until it is stopped.
@@ -24,10 +25,10 @@ pub(super) struct Serve {
     /// Port of RDMA CM's TCP port space
     #[arg(long, short, default_value_t = DEFAULT_PORT)]
     port: u16,
-    /// Pin the process to the N-th core that it may use, from 0
+    /// Pin the process to the N-th core that it may use, counted from 0
     #[arg(long, value_name = "N")]
     pin: Option<usize>,
-    /// End when standard input closes, and say nothing but the first line
+    /// End when standard input closes, and print nothing but the first line
     #[arg(long, hide = true)]
     child: bool,
     #[command(flatten)]
@@ -52,7 +53,7 @@ impl Serve {
             let Ok(incoming) = listener.accept().wait(Duration::from_secs(3600)) else { continue };
             let client = incoming.peer();
             match self.serve(&device, incoming) {
-                // Nobody has to read it.
+                // The parent process reads only the first line.
                 Ok(plan) if !self.child => {
                     writeln!(std::io::stdout(), "{client}: {}: done", plan.name()).ok();
                 }
@@ -77,7 +78,7 @@ impl Serve {
             _ => bandwidth::serve(&mut session)?,
         };
         verify::server(&mut session, received)?;
-        // The client closes when it has the verdict.
+        // The client disconnects when it has the verdict.
         session.connection.wait_for_end(Duration::from_secs(5));
         Ok(plan)
     }

@@ -1,4 +1,4 @@
-//! Two ends that are connected and ready to run a test.
+//! Two connected ends, ready to run a test.
 
 use std::net::SocketAddr;
 
@@ -14,9 +14,9 @@ use super::control::{Control, PATIENCE};
 use super::pattern;
 use super::plan::{Mode, Plan, Verb};
 
-/// Messages up to this size are sent inline.
+/// The longest message that is sent inline.
 const INLINE_MAX: u32 = 64;
-/// Bytes of the fixed part of an introduction, and of each queue pair in it.
+/// The bytes of the fixed part of an introduction, and of each queue pair in it.
 const INTRODUCTION: usize = 16;
 const PER_QP: usize = 8;
 
@@ -28,18 +28,18 @@ pub(super) struct Session {
     pub(super) qps: Vec<QueuePair>,
     pub(super) send_cq: CompletionQueue,
     pub(super) recv_cq: CompletionQueue,
-    /// Both halves of it: see [`Plan::inbox`] and [`Plan::outbox`].
+    /// The memory of messages: see [`Plan::inbox`] and [`Plan::outbox`].
     pub(super) region: MemoryRegion,
     /// The peer's region.
     remote: Remote,
     /// The agreed path MTU.
     pub(super) mtu: Mtu,
-    /// Disconnects when dropped, after the queue pairs.
+    /// Disconnects when dropped, which comes after the queue pairs.
     pub(super) connection: Connection,
 }
 
 impl Session {
-    /// Connects to a server; `mtu` is the largest wanted.
+    /// Connects to a server; `mtu` is the largest path MTU to use.
     pub(super) fn connect(
         device: &Device,
         plan: Plan,
@@ -76,17 +76,17 @@ impl Session {
         half.meet(connection, device.info().mtu, false)
     }
 
-    /// What the peer's memory is called from `offset` on.
+    /// The peer's memory from `offset` on.
     pub(super) fn remote(&self, offset: u64) -> Remote {
         Remote { addr: self.remote.addr.wrapping_add(offset), rkey: self.remote.rkey }
     }
 
-    /// The buffer under the region.
+    /// The memory under the region.
     pub(super) fn buffer(&self) -> &remora::memory::Buffer {
         self.region.buffer().expect("the region was made with a buffer")
     }
 
-    /// What queue pair `i` does again and again.
+    /// The request that queue pair `i` makes again and again.
     pub(super) fn work(&self, i: usize) -> Work {
         let plan = &self.plan;
         let (inbox, outbox) = (plan.inbox(i), plan.outbox(i));
@@ -100,7 +100,7 @@ impl Session {
         Work { op, sges: [self.region.sge(at, plan.size)], at: at as usize, inline }
     }
 
-    /// The control connection still stands.
+    /// Checks that the control connection is still established.
     pub(super) fn ensure_alive(&self) -> Result<()> {
         let alive = self.connection.end() == remora::ConnectionEnd::Alive;
         ensure!(alive, "the peer has closed the connection");
@@ -113,7 +113,7 @@ impl Session {
 pub(super) struct Work {
     pub(super) op: SendOp,
     pub(super) sges: [Sge; 1],
-    /// Where in the region the data lie.
+    /// The place of the data in the region.
     pub(super) at: usize,
     /// Is the message short enough to travel in the element?
     pub(super) inline: bool,
@@ -126,14 +126,14 @@ impl Work {
     }
 }
 
-/// A completion tells of success.
+/// Fails unless the completion reports success.
 pub(super) fn ensure_success(completion: &Completion) -> Result<()> {
     let Completion { status, qpn, .. } = *completion;
     ensure!(status == Status::Success, "queue pair {qpn:#x}: {status}");
     Ok(())
 }
 
-/// An end before it knows the other.
+/// An end that does not know the other yet.
 struct Half {
     plan: Plan,
     device: Device,
@@ -150,8 +150,8 @@ impl Half {
         Ok(Half { plan, device: device.clone(), pd, control, region })
     }
 
-    /// Makes queue pairs, tells the peer of them, hears of its, and connects them. The server
-    /// hears first, so that its queue pairs are ready when the client knows of them.
+    /// Makes the queue pairs, exchanges introductions with the peer, and connects the queue pairs.
+    /// The server receives first, so that its queue pairs are ready when the client learns of them.
     fn meet(mut self, connection: Connection, mtu: Mtu, client: bool) -> Result<Session> {
         let plan = self.plan;
         self.control.open()?;
@@ -234,13 +234,13 @@ fn parse_introduction(
 ) -> Result<(Remote, Mtu, impl Iterator<Item = Peer>)> {
     ensure!(
         bytes.len() == INTRODUCTION + PER_QP * qps,
-        "the peer introduces itself in a way unknown"
+        "the peer's introduction has an unknown form"
     );
     let number =
         |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let addr = u64::from(number(0)) << 32 | u64::from(number(4));
     let mtu = u8::try_from(number(12)).ok().and_then(Mtu::from_code);
-    let mtu = mtu.context("the peer names an MTU unknown")?;
+    let mtu = mtu.context("the peer names an unknown MTU")?;
     let peers = bytes[INTRODUCTION..].chunks_exact(PER_QP).map(move |qp| {
         let number = |at: usize| u32::from_be_bytes([qp[at], qp[at + 1], qp[at + 2], qp[at + 3]]);
         Peer { address: peer.ip(), qpn: number(0), psn: Psn::new(number(4)) }

@@ -1,8 +1,8 @@
-//! Has everything arrived? The last step of every test.
+//! The last step of every test: has everything arrived?
 //!
 //! The client says that it is done; the server leaves its loop and answers. Then WRITE and SEND
-//! carry one more message of fresh bytes into every slot, which the server compares. READ's result
-//! is compared by the client, and for atomics the server adds up the words.
+//! send one more message of fresh bytes into every slot, which the server compares. The client
+//! compares READ's result, and for atomics the server adds up the words.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::pattern::{LAST, SERVER, compare, fill};
 use super::plan::Verb;
 use super::session::{Session, ensure_success};
 
-/// The client's part, after `messages` messages.
+/// The client's part, after it has sent `messages` messages.
 pub(super) fn client(session: &mut Session, messages: u64) -> Result<()> {
     session.control.send(&messages.to_be_bytes(), patience())?;
     session.control.receive(patience())?;
@@ -28,18 +28,18 @@ pub(super) fn client(session: &mut Session, messages: u64) -> Result<()> {
     session.control.send(&messages.to_be_bytes(), patience())?;
     let verdict = session.control.receive(patience())?;
     if !verdict.is_empty() {
-        bail!("the server objects: {}", String::from_utf8_lossy(&verdict));
+        bail!("the server has found an error: {}", String::from_utf8_lossy(&verdict));
     }
     Ok(())
 }
 
-/// The server's part, after it received `received` messages (SEND only).
+/// The server's part, after it has received `received` messages (SEND only).
 pub(super) fn server(session: &mut Session, received: u64) -> Result<()> {
     session.control.send(&[], patience())?;
     let messages = session.control.receive(patience())?;
     let messages = messages.first_chunk().map_or(0, |b| u64::from_be_bytes(*b));
     let checked = check(session, messages, received);
-    // One control message holds at least so many bytes.
+    // Shortened to fit into one control message.
     let mut verdict = checked.as_ref().map_or_else(|e| format!("{e:#}"), |()| String::new());
     while verdict.len() > LEAST_ROOM {
         verdict.pop();
@@ -68,13 +68,13 @@ fn check(session: &Session, messages: u64, received: u64) -> Result<()> {
     }
 }
 
-/// One more message into every slot, with bytes not sent before.
+/// Sends one more message into every slot, with bytes not sent before.
 fn send_last(session: &Session) -> Result<()> {
     fill(&session.region, &session.plan, LAST)?;
     for i in 0..session.plan.slots() as usize {
         session.qps[i].post_send(&session.work(i).request(0, SendFlags::SIGNALED))?;
         let done = loop {
-            // Unsignaled messages before it may have left completions: those of the test itself.
+            // Unsignaled messages before this one may have left completions of the test itself.
             let done = session.send_cq.spin(patience())?;
             ensure_success(&done)?;
             if done.wr_id == 0 {

@@ -1,43 +1,44 @@
-//! What an ELF file says of how it wants to be loaded: as far as it decides whether a program can
-//! run on our library.
+//! What an ELF file says of how it is loaded, as far as that decides whether a program can run on
+//! Remora's library.
 //!
-//! Any file may be given. Nothing is believed: what lies outside of the file is not there.
+//! The file may hold anything: every offset is checked, and parts that lie outside of the file are
+//! treated as missing.
 
 use std::path::Path;
 use std::{fs, io};
 
-/// The machine this program was built for.
+/// The machine type of this program.
 const OUR_MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
-/// More entries than any real file has.
+/// More entries than any real file has; a limit for loops.
 const MANY: usize = 100_000;
 
-/// Program headers.
+/// Types of program headers.
 const PT_LOAD: u64 = 1;
 const PT_DYNAMIC: u64 = 2;
 const PT_INTERP: u64 = 3;
-/// Entries of the dynamic section.
+/// Tags of the dynamic section.
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 const DT_VERDEF: u64 = 0x6FFF_FFFC;
 
-/// An ELF file, as far as it could be read.
+/// An ELF file, as far as it could be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Elf {
-    /// Of 64 bits and for this machine. If not, the rest is empty.
+    /// Is it 64-bit, and for this kind of machine? If not, the other fields are empty.
     pub(crate) native: bool,
-    /// The dynamic linker it wants; `None` for a static program, and for a library.
+    /// The dynamic linker that it names; `None` for a static program, and for a library.
     pub(crate) interpreter: Option<String>,
-    /// It has a dynamic section.
+    /// Does it have a dynamic section?
     pub(crate) dynamic: bool,
-    /// The libraries it wants.
+    /// The libraries that it needs.
     pub(crate) needed: Vec<String>,
-    /// Where they are to be sought before `LD_LIBRARY_PATH`. Empty if `runpath` is not.
+    /// Folders searched for them before `LD_LIBRARY_PATH`. Empty unless `runpath` is.
     pub(crate) rpath: String,
-    /// Where they are to be sought after it.
+    /// Folders searched for them after `LD_LIBRARY_PATH`.
     pub(crate) runpath: String,
-    /// The version nodes it has.
+    /// The symbol versions that it defines.
     pub(crate) versions: Vec<String>,
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Elf>> {
     Ok(bytes.starts_with(b"\x7FELF").then(|| parse(&bytes).unwrap_or_default()))
 }
 
-/// Little-endian numbers out of bytes that may end anywhere.
+/// Reads little-endian numbers from bytes that may end anywhere.
 #[derive(Clone, Copy)]
 struct Bytes<'a>(&'a [u8]);
 
@@ -65,7 +66,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// A part of the file and where it will be in memory.
+/// A part of the file, and its place in memory.
 struct Segment {
     kind: u64,
     offset: u64,
@@ -75,7 +76,7 @@ struct Segment {
 
 fn parse(file: &[u8]) -> Option<Elf> {
     let bytes = Bytes(file);
-    // 64 bits, little-endian: what this program is itself.
+    // 64-bit and little-endian, as this program is.
     if file.get(4..6)? != [2, 1] || bytes.number(18, 2)? != u64::from(OUR_MACHINE) {
         return None;
     }
@@ -105,7 +106,7 @@ fn parse(file: &[u8]) -> Option<Elf> {
     Some(elf)
 }
 
-/// Reads the dynamic section; what is broken in it is left out.
+/// Reads the dynamic section, leaving out what is broken in it.
 fn dynamic(bytes: Bytes<'_>, section: &Segment, segments: &[Segment], elf: &mut Elf) -> Option<()> {
     let entries: Vec<(u64, u64)> = (0..section.len / 16)
         .map_while(|i| {
@@ -129,7 +130,7 @@ fn dynamic(bytes: Bytes<'_>, section: &Segment, segments: &[Segment], elf: &mut 
     elf.needed = needed.filter_map(|(_, at)| text(*at)).collect();
     elf.runpath = value(DT_RUNPATH).and_then(text).unwrap_or_default();
     if elf.runpath.is_empty() {
-        // The linker does not look at one if there is the other.
+        // The linker ignores DT_RPATH if there is a DT_RUNPATH.
         elf.rpath = value(DT_RPATH).and_then(text).unwrap_or_default();
     }
     // Verdef: flags, index, names (each 2 bytes), hash, first name, next (each 4 bytes).
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_very_program_is_understood() {
+    fn this_programs_own_file_is_parsed() {
         let ourselves = std::env::current_exe().unwrap();
         let elf = read(&ourselves).unwrap().unwrap();
         assert!(elf.native && elf.dynamic && elf.interpreter.is_some(), "{elf:?}");
@@ -168,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_no_trouble() {
+    fn a_broken_file_never_panics() {
         let ourselves = fs::read(std::env::current_exe().unwrap()).unwrap();
         for end in (0..4096).chain([ourselves.len() / 2]) {
             parse(&ourselves[..end.min(ourselves.len())]);
         }
-        // Every byte of the headers at its highest, one after the other.
+        // Each byte of the headers at its highest value, one after the other.
         let mut bytes = ourselves[..ourselves.len().min(1 << 16)].to_vec();
         for at in 0..1024.min(bytes.len()) {
             let was = std::mem::replace(&mut bytes[at], 0xFF);

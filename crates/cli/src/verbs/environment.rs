@@ -10,31 +10,31 @@ use remora::interface::Interface;
 
 use super::libraries::{Libraries, put_first};
 
-/// Where a program's card, or cards, shall be.
+/// The address of a program's card, or the addresses of several.
 pub(crate) const ADDR_VARIABLE: &str = "REMORA_ADDR";
-/// What the library tells of itself, and where to.
+/// The level and the file of the library's log.
 pub(crate) const LOG_VARIABLE: &str = "REMORA_LOG";
-/// Where libraries are sought first.
+/// The folders searched first for libraries.
 pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-/// What is loaded before all libraries.
+/// The libraries loaded before all others.
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 
-/// What is to be set, in this order.
+/// The variables to set, in this order.
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
-/// What a person asked for.
+/// The options that a person has given.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wishes<'a> {
     /// Addresses or interfaces, as the library takes them.
     pub(crate) addr: Option<&'a str>,
-    /// Where the library shall write what happens.
+    /// The file to which the library writes its log.
     pub(crate) log: Option<&'a Path>,
-    /// Leave `LD_PRELOAD` alone.
+    /// Do not set `LD_PRELOAD`.
     pub(crate) no_preload: bool,
 }
 
 impl Wishes<'_> {
-    /// The variables that grant the wishes.
+    /// The variables that these options lead to.
     pub(crate) fn variables(&self, libraries: &Libraries) -> Result<Variables> {
         let links = libraries.links()?;
         let list = |first: &OsStr, name, separators| {
@@ -43,7 +43,7 @@ impl Wishes<'_> {
         };
         let mut variables = vec![(LIBRARY_PATH, list(links.as_os_str(), LIBRARY_PATH, b":;"))];
         if !self.no_preload {
-            // The library under its own name is the same object as under those of the links.
+            // The library under its own name is the same object as under the names of the links.
             let mut first = libraries.verbs.clone().into_os_string();
             if let Some(sysfs) = &libraries.sysfs {
                 first = OsString::from_vec(put_first(&first, Some(sysfs.as_os_str()), b":"));
@@ -51,7 +51,7 @@ impl Wishes<'_> {
             let now = env::var_os(PRELOAD).unwrap_or_default();
             let ours = first.as_encoded_bytes().split(|byte| *byte == b':');
             let ours: Vec<&[u8]> = ours.collect();
-            // A `remora run` within a `remora run` adds nothing.
+            // Within another `remora run`, the lists hold the library already.
             let theirs = now.as_encoded_bytes().split(|byte| matches!(byte, b':' | b' '));
             let theirs = theirs.filter(|part| !ours.contains(part)).collect::<Vec<_>>().join(&b':');
             let all = put_first(&first, Some(&OsString::from_vec(theirs)), b":");
@@ -68,7 +68,7 @@ impl Wishes<'_> {
     }
 }
 
-/// Is each part of `REMORA_ADDR` something that a card can be bound to?
+/// Checks that each part of `REMORA_ADDR` is something to which a card can be bound.
 pub(crate) fn are_addresses(list: &str) -> Result<()> {
     for part in list.split(',').map(str::trim) {
         if !matches!(part, "" | "auto") {
@@ -78,13 +78,13 @@ pub(crate) fn are_addresses(list: &str) -> Result<()> {
     Ok(())
 }
 
-/// `REMORA_LOG` for this file: at the level that it says already, else at `debug`.
+/// `REMORA_LOG` for this file: at the level that it names already, else at `debug`.
 fn log_value(file: &Path) -> Result<OsString> {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    // Absolute, as the program may change its folder.
+    // Absolute, because the program may change its working directory.
     let folder = folder
         .canonicalize()
         .with_context(|| format!("no folder for the log {}", file.display()))?;
@@ -98,7 +98,7 @@ fn log_value(file: &Path) -> Result<OsString> {
     Ok(value)
 }
 
-/// Is this value of `REMORA_LOG` a level, or a filter of levels, and not a file?
+/// Is this value of `REMORA_LOG` a level, or a filter of levels, rather than a file?
 pub(crate) fn is_level(value: &str) -> bool {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     value.split(',').all(|part| {
@@ -112,13 +112,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_told_from_files() {
+    fn levels_are_distinguished_from_files() {
         assert!(is_level("debug") && is_level("WARN") && is_level("remora_nic=trace,info"));
         assert!(!is_level("") && !is_level("run.log") && !is_level("debug:run.log"));
     }
 
     #[test]
-    fn every_part_of_an_address_list_is_looked_at() {
+    fn every_part_of_an_address_list_is_checked() {
         assert!(are_addresses("").is_ok() && are_addresses("auto, lo,127.0.0.9").is_ok());
         let error = are_addresses("lo,nosuch0").unwrap_err().to_string();
         assert!(error.contains("`nosuch0`"), "{error}");

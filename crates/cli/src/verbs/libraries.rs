@@ -1,4 +1,4 @@
-//! Where the verbs library is, and the links by which programs find it.
+//! Finds the verbs library, and makes the links by which programs find it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,28 +9,28 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Names a folder with the libraries.
+/// The variable that names a folder with the libraries.
 pub(crate) const DIR_VARIABLE: &str = "REMORA_LIB_DIR";
-/// libibverbs and librdmacm in one.
+/// The library that is libibverbs and librdmacm in one.
 pub(crate) const VERBS: &str = "libremora_verbs.so";
-/// What shows `/sys/class/infiniband`.
+/// The preload that shows `/sys/class/infiniband`.
 pub(crate) const SYSFS: &str = "libremora_sysfs.so";
 
-/// The names that programs know the library by: linked to those that end in a number, or looked up
-/// by `dlopen` under either.
+/// The names under which programs look for the library: programs are linked to those that end in a
+/// number, and `dlopen` finds any of them.
 const NAMES: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"];
 
 /// The libraries on this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Libraries {
-    /// [`VERBS`], by an absolute path without links.
+    /// The path of [`VERBS`], absolute and without links.
     pub(crate) verbs: PathBuf,
-    /// [`SYSFS`]; programs do without unless they read `/sys` themselves.
+    /// The path of [`SYSFS`]. Only programs that read `/sys` themselves need it.
     pub(crate) sysfs: Option<PathBuf>,
 }
 
 impl Libraries {
-    /// Looks where `REMORA_LIB_DIR` says, else beside this program, else in `lib/remora` where
+    /// Looks in `REMORA_LIB_DIR` if that is set, else beside this program, else in `lib/remora` if
     /// this program is in `bin`.
     pub(crate) fn find() -> Result<Libraries> {
         let places = match env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()) {
@@ -59,11 +59,11 @@ impl Libraries {
         )
     }
 
-    /// A folder of this user's in which the library has the names that programs know. It is made
-    /// if it is not there, and mended; several processes may do so at once.
+    /// A folder of this user with the library under the names that programs look for. Made or
+    /// repaired if need be; several processes may do so at once.
     pub(crate) fn links(&self) -> Result<PathBuf> {
         let base = remora::runtime::folder()?.join("lib");
-        // One folder for each library: builds side by side do not disturb each other.
+        // One folder for each library, so that several builds do not disturb each other.
         let folder = base.join(hash_of(&self.verbs));
         can_be_listed(&folder)?;
         fs::create_dir_all(&folder)
@@ -77,7 +77,8 @@ impl Libraries {
     }
 }
 
-/// Makes `link` point to `target`. Who looks meanwhile finds the old one or the new one.
+/// Makes `link` point to `target`. A process that looks meanwhile finds the old link or the new
+/// one.
 fn place(target: &Path, link: &Path) -> io::Result<()> {
     if fs::read_link(link).is_ok_and(|to| to == target) {
         return Ok(());
@@ -89,13 +90,13 @@ fn place(target: &Path, link: &Path) -> io::Result<()> {
     fs::rename(&new, link).inspect_err(|_| drop(fs::remove_file(&new)))
 }
 
-/// `LD_LIBRARY_PATH` and `LD_PRELOAD` are lists, which colons and blanks divide; the linker has no
-/// way to quote them.
+/// Checks that a path fits into `LD_LIBRARY_PATH` and `LD_PRELOAD`: lists that colons and blanks
+/// divide, without quoting.
 fn can_be_listed(path: &Path) -> Result<()> {
     let bytes = path.as_os_str().as_encoded_bytes();
     ensure!(
         !bytes.iter().any(|byte| matches!(byte, b':' | b';' | b' ' | b'\n' | b'$')),
-        "the path `{}` has a blank, colon, semicolon or dollar sign, with which the dynamic \
+        "the path `{}` has a blank, colon, semicolon or dollar sign, which the dynamic \
          linker cannot take it; put the libraries elsewhere and name that folder in {DIR_VARIABLE}",
         path.display()
     );
@@ -111,7 +112,7 @@ fn hash_of(path: &Path) -> String {
     format!("{hash:016x}")
 }
 
-/// `first`, and what the list `rest` had, without empty parts, and without `first` twice.
+/// `first`, then the parts of the list `rest`, without empty parts and without repeating `first`.
 pub(crate) fn put_first(first: &OsStr, rest: Option<&OsStr>, separators: &[u8]) -> Vec<u8> {
     let mut list = first.as_encoded_bytes().to_vec();
     let rest = rest.map_or(&[][..], |rest| rest.as_encoded_bytes());
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_made_mended_and_left_alone() {
+    fn links_are_made_repaired_and_left_alone() {
         let folder = env::temp_dir().join(format!("remora-links-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let link = folder.join("libibverbs.so.1");
@@ -148,7 +149,7 @@ mod tests {
             place(Path::new(target), &link).unwrap();
             assert_eq!(fs::read_link(&link).unwrap(), Path::new(target));
         }
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "no litter");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "no temporary file is left");
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -1,5 +1,5 @@
-//! What `remora run`, `remora doctor` and `remora bench verbs` have in common: the verbs library,
-//! and the programs that are to run on it.
+//! Shared by `remora run`, `remora doctor` and `remora bench verbs`: the verbs library, and the
+//! programs that run on it.
 
 pub(crate) mod elf;
 pub(crate) mod environment;

@@ -1,4 +1,4 @@
-//! The program that is to run: where it is, and what about it may keep our library out.
+//! The program to run: its file, and what about it may keep Remora's library out.
 
 use std::env;
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use super::elf;
 pub(crate) struct Program {
     /// Its file.
     pub(crate) path: PathBuf,
-    /// What stands in the file that the system will load: the interpreter's, for a script.
+    /// The ELF file that the system will load: for a script, its interpreter.
     pub(crate) elf: Option<elf::Elf>,
     /// The file that the system will load.
     pub(crate) binary: PathBuf,
@@ -23,35 +23,35 @@ pub(crate) struct Program {
 /// Something about a program that its user should know.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Concern {
-    /// What it means for our library.
+    /// How it affects Remora's library.
     pub(crate) reach: Reach,
-    /// What is so.
+    /// What was found.
     pub(crate) found: String,
-    /// What to do about it.
+    /// What the user should do.
     pub(crate) advice: String,
 }
 
-/// How our library reaches a program.
+/// How Remora's library gets into a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// It does not.
+    /// Not at all.
     Never,
-    /// By `LD_PRELOAD` alone.
+    /// By `LD_PRELOAD` only.
     OnlyPreloaded,
-    /// By `LD_LIBRARY_PATH`; the program does not start with `LD_PRELOAD`.
+    /// By `LD_LIBRARY_PATH` only; the program does not start with `LD_PRELOAD`.
     OnlyUnpreloaded,
 }
 
 /// Why there is no such program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoProgram {
-    /// No file is called so.
+    /// No such file.
     NotFound,
-    /// There is a file, but it may not be executed.
+    /// The file exists, but may not be executed.
     NotExecutable,
 }
 
-/// Finds a program as the shell does: by its path if there is a slash in it, else along `PATH`.
+/// Finds a program as the shell does: by its path if the name has a slash, else along `PATH`.
 pub(crate) fn find(name: &OsStr) -> Result<Program, NoProgram> {
     let path = if name.as_encoded_bytes().contains(&b'/') {
         executable(Path::new(name))?
@@ -82,7 +82,7 @@ fn executable(path: &Path) -> Result<PathBuf, NoProgram> {
     }
 }
 
-/// What `#!` leads to, through at most `depth` scripts, and through `env`.
+/// The interpreter that `#!` names, through `env` and at most `depth` scripts.
 fn interpreter_of(path: &Path, depth: usize) -> PathBuf {
     let first_line = || {
         let mut line = Vec::new();
@@ -103,7 +103,7 @@ fn interpreter_of(path: &Path, depth: usize) -> PathBuf {
 }
 
 impl Program {
-    /// What may keep our library, or its preload, out of this program.
+    /// Properties of this program that may keep Remora's library, or its preload, out.
     pub(crate) fn concerns(&self) -> Vec<Concern> {
         let mut concerns = Vec::new();
         let name = self.binary.display();
@@ -149,14 +149,14 @@ impl Program {
         if elf.needed.iter().any(|name| name.starts_with("libasan.so")) {
             add(
                 Reach::OnlyUnpreloaded,
-                format!("{name} is built with AddressSanitizer, which wants to be loaded first"),
+                format!("{name} is built with AddressSanitizer, which must be loaded first"),
                 "use --no-preload, or set ASAN_OPTIONS=verify_asan_link_order=0",
             );
         }
         concerns
     }
 
-    /// Set-user-ID or set-group-ID of somebody else, or file capabilities.
+    /// Is it set-user-ID or set-group-ID to another user, or does it have file capabilities?
     fn gains_privileges(&self) -> bool {
         let Ok(file) = fs::metadata(&self.binary) else { return false };
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -168,7 +168,8 @@ impl Program {
     }
 }
 
-/// Is it a copy of libibverbs or librdmacm that packagers have renamed (`libibverbs-1a2b.so.1`)?
+/// Is it a copy of libibverbs or librdmacm under another name, as packagers make
+/// (`libibverbs-1a2b.so.1`)?
 fn is_renamed(library: &str) -> bool {
     ["libibverbs", "librdmacm"]
         .iter()
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_judged_by_its_interpreter() {
+    fn the_interpreter_of_a_script_is_examined() {
         let path = env::temp_dir().join(format!("remora-script-{}", std::process::id()));
         for first in ["#!/bin/sh -e\n", "#!/usr/bin/env -S sh\n"] {
             fs::write(&path, first).unwrap();
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_programs_are_of_no_concern_and_odd_ones_are() {
+    fn only_unusual_programs_raise_concerns() {
         let mut program = find("sh".as_ref()).unwrap();
         assert_eq!(program.concerns(), []);
         let elf = program.elf.as_mut().unwrap();
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn renamed_libraries_are_told_from_the_real_ones() {
+    fn renamed_libraries_are_distinguished_from_the_real_ones() {
         assert!(is_renamed("libibverbs-1a2b3c.so.1.14.44") && is_renamed("librdmacm-9.so.1"));
         assert!(!is_renamed("libibverbs.so.1") && !is_renamed("librdmacm.so") && !is_renamed("x"));
     }

@@ -1,4 +1,5 @@
-//! What both ends agree on: how they connect, and what the far end says of itself.
+//! What both ends know in advance: how they connect, and the form in which the far end introduces
+//! itself.
 
 use std::net::SocketAddr;
 
@@ -8,32 +9,32 @@ use remora::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Messages that may be streamed to the application before it has looked at one.
+/// The most messages that may be streamed to the application before it has read one.
 pub(crate) const STREAMED_MAX: u32 = 1024;
-/// The stream filter keeps values below this: one of 256 that are spread evenly.
+/// The stream filter keeps values below this: 1 of 256 values that are spread evenly.
 pub(crate) const FILTER_BELOW: u64 = 1 << 56;
 /// The op-code of the kernel `flaky`: a checked read whose first reading fails.
 pub(crate) const FLAKY: u64 = 0x100;
 /// The precision of the sketches: 16,384 registers.
 pub(crate) const PRECISION: u8 = 14;
 
-/// What the far end prints when it serves.
+/// The line that the far end prints when it serves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ready {
     pub(crate) card: SocketAddr,
     pub(crate) tcp: SocketAddr,
-    /// Structures: what the kernels are granted.
+    /// Memory for structures, which the kernels are granted.
     pub(crate) memory: Place,
-    /// For streams: plain memory, and such with a receive kernel bound to it.
+    /// Memory for streams: plain, and with a receive kernel bound to it.
     pub(crate) plain: Place,
     pub(crate) hyperloglog: Place,
     pub(crate) filter: Place,
     pub(crate) shuffle: Place,
-    /// Threads that may look at what is streamed.
+    /// The most threads that can count what is streamed.
     pub(crate) threads: usize,
 }
 
-/// A region, as the peer names it.
+/// A region, as the peer addresses it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) addr: u64,
@@ -41,7 +42,7 @@ pub(crate) struct Place {
     pub(crate) len: u64,
 }
 
-/// An end of a connection, at either side.
+/// An end of a connection, on either side.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) cq: CompletionQueue,
@@ -62,8 +63,8 @@ impl End {
     }
 }
 
-/// What both ends agree to. Half a second may pass before a packet is sent again: both ends spin,
-/// and on a machine that is busy with other things as well each has to wait for its turns.
+/// The parameters of both ends. The acknowledge timeout is half a second: both ends spin, and on a
+/// machine that is busy with other work each has to wait for its turn on a processor.
 pub(crate) fn params(device: &Device) -> ConnectionParams {
     ConnectionParams::new(device.info().mtu).kernels(true).timeout(17)
 }

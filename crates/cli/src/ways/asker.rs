@@ -1,4 +1,5 @@
-//! The near end of connections that are asked by SEND: of chains, and of the far end's CPU.
+//! The near end of connections on which it asks by SEND: connections of chains, and of the far
+//! end's CPU.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -15,18 +16,18 @@ use super::agreed::{Ready, params};
 use super::served::{REQUESTS, SAME};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes of an answer, at most.
+/// The most bytes of an answer.
 const ANSWER_MAX: u32 = 64 << 10;
 
-/// Connections to all that the far end serves.
+/// Connections to everything that the far end serves.
 #[derive(Debug)]
 pub(crate) struct Askers {
-    /// Look-ups in one bucket, on connections that report to one queue.
+    /// Look-ups in one bucket, on connections that report to one completion queue.
     pub(crate) one: Vec<Asker>,
-    /// In two buckets, one after the other or in two queues.
+    /// Look-ups in two buckets, one after the other or in two queues.
     pub(crate) sequential: Asker,
     pub(crate) parallel: Asker,
-    /// Lists, without and with break.
+    /// Look-ups in lists, without and with break.
     pub(crate) unrolled: Asker,
     pub(crate) walking: Asker,
     /// The far end's CPU.
@@ -34,7 +35,7 @@ pub(crate) struct Askers {
 }
 
 impl Askers {
-    /// Connects, in the far end's order.
+    /// Connects, in the order in which the far end accepts.
     pub(crate) fn connect(device: &Device, pd: &ProtectionDomain, ready: &Ready) -> Result<Askers> {
         let shared = device.create_cq(4096)?;
         let connect = |which, cq| Asker::connect(device, pd, ready, (which, cq));
@@ -53,13 +54,13 @@ impl Askers {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Asker {
-    /// Its place among those that report to the same queue.
+    /// Its index among the connections that report to the same completion queue.
     which: u64,
     qp: QueuePair,
     cq: CompletionQueue,
     recv_cq: CompletionQueue,
     answers: MemoryRegion,
-    /// Messages that were not seen to have been taken.
+    /// Messages sent since their completions were last checked.
     sent: Cell<u32>,
     _connection: Connection,
 }
@@ -86,12 +87,13 @@ impl Asker {
             device.connect(qp.clone(), ready.card, &[], &params(device)).wait(PATIENCE)?;
         let asker =
             Asker { which, qp, cq, recv_cq, answers, sent: Cell::new(0), _connection: connection };
-        // One more is posted with each message.
+        // One more receive is posted with each message.
         (0..REQUESTS / 2).try_for_each(|_| asker.receive(&mut asker.qp.post_batch(), which))?;
         Ok(asker)
     }
 
-    /// All answers lie in one place: each is looked at, or not, before the next is asked for.
+    /// Posts a receive. All answers go to the same place, because each is used, or not, before the
+    /// next is asked for.
     fn receive(&self, batch: &mut PostBatch<'_>, wr_id: u64) -> Result<()> {
         let request = RecvRequest { wr_id, sges: &[self.answers.sge(0, ANSWER_MAX)] };
         Ok(batch.post_recv(&self.qp, &request)?)
@@ -104,7 +106,7 @@ impl Asker {
         Ok(batch.post_send(&self.qp, &SendRequest { wr_id: 0, op, data, flags })?)
     }
 
-    /// Takes note of what was sent, now and then.
+    /// Checks the completions of sent messages from time to time.
     fn tidy(&self) -> Result<()> {
         let mut done = [Completion::default(); REQUESTS as usize];
         while self.sent.get() >= REQUESTS {
@@ -116,7 +118,7 @@ impl Asker {
         Ok(())
     }
 
-    /// Asks, waits, and says how long the answer is.
+    /// Asks, waits, and returns the length of the answer.
     pub(crate) fn ask(&self, message: &[u8]) -> Result<u32> {
         self.tidy()?;
         let mut batch = self.qp.post_batch();
@@ -128,22 +130,22 @@ impl Asker {
         Ok(answer.len)
     }
 
-    /// The last answer's bytes.
+    /// The bytes of the last answer.
     pub(crate) fn answer(&self, len: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len as usize];
         self.answers.read_at(0, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Sends a message that is not answered.
+    /// Sends a message that has no answer.
     pub(crate) fn tell(&self, message: &[u8]) -> Result<()> {
         self.tidy()?;
         self.send(&mut self.qp.post_batch(), message)
     }
 }
 
-/// Asks `count` times, `each` at a time on each of these connections, which report to one queue;
-/// says how long it took.
+/// Asks `count` times, `each` at a time on each of these connections, which report to one
+/// completion queue; returns the time it took.
 pub(crate) fn ask_many(
     askers: &[Asker],
     each: usize,

@@ -1,4 +1,4 @@
-//! The near end: starts the far one, connects to it, and moves bytes one-sided.
+//! The near end: starts the far end, connects to it, and moves bytes one-sided.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -17,36 +17,36 @@ use crate::child::{self, Helper};
 use crate::draws::Pauses;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes of results of a call, at most.
+/// The most bytes of a call's result.
 const RESULT_LEN: usize = 64 << 10;
 /// Bytes of a WRITE that fills the peer's memory.
 const PIECE: u64 = 1 << 20;
-/// Messages of a stream in flight: many small ones, few large ones.
+/// The most of a stream in flight: in messages, and in bytes.
 const IN_FLIGHT: usize = 256;
 const BYTES_IN_FLIGHT: usize = 16 << 20;
 
-/// How much memory there is, and where the ends run.
+/// The sizes of memory, and the features and cores of both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
-    /// Bytes for structures at the far end, and here.
+    /// Bytes for structures at the far end, and at this end.
     pub(crate) memory: u64,
     pub(crate) local: u64,
     /// Bytes for each stream at the far end.
     pub(crate) stream: u64,
-    /// Kernels that the far end loads as WebAssembly.
+    /// The number of kernels that the far end loads as WebAssembly.
     pub(crate) loaded: u64,
-    /// The far end serves chains, too.
+    /// Whether the far end serves chains, too.
     pub(crate) chains: bool,
-    /// Pin each end to a core of its own.
+    /// Whether to pin each end to a core of its own.
     pub(crate) pin: bool,
 }
 
-/// Connected to a far end of its own, which ends with it.
+/// The near end, connected to a far end that ends with it.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) ready: Ready,
     pub(crate) device: Device,
-    /// Registered memory, for what is sent and READ.
+    /// Registered memory for bytes to send and for the results of READs.
     pub(crate) local: MemoryRegion,
     pub(crate) kernels: RefCell<KernelClient>,
     pub(crate) rpc: RefCell<rpc::Client>,
@@ -58,13 +58,13 @@ pub(crate) struct Client {
     helper: Helper,
 }
 
-/// A WRITE stream: so many messages of so many bytes.
+/// A WRITE stream: the number of messages, and their length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     pub(crate) to: Place,
     pub(crate) size: u32,
     pub(crate) count: usize,
-    /// The peer's application is told of each message.
+    /// Whether the peer's application gets a completion for each message.
     pub(crate) told: bool,
 }
 
@@ -81,12 +81,12 @@ impl Client {
         }
         let mut helper = Helper::start(args)?;
         if setup.pin {
-            // Only now: the other end would inherit it.
+            // After the other end is started, which would inherit it.
             child::pin(0)?;
         }
         let line = helper.line().context("the other end did not start")?;
         let ready: Ready =
-            serde_json::from_str(&line).context("the other end says something else")?;
+            serde_json::from_str(&line).context("cannot understand the other end's first line")?;
         let device = Device::open()?;
         let pd = device.alloc_pd()?;
         let local = pd.alloc(setup.local as usize, Access::LOCAL_WRITE)?;
@@ -116,12 +116,12 @@ impl Client {
         })
     }
 
-    /// The queue pair that calls go by.
+    /// The queue pair on which kernels are called.
     pub(crate) fn queue_pair(&self) -> &QueuePair {
         &self.calls.qp
     }
 
-    /// The far end's process.
+    /// The process id of the far end.
     pub(crate) fn peer_id(&self) -> u32 {
         self.helper.id()
     }
@@ -139,17 +139,17 @@ impl Client {
         Ok(())
     }
 
-    /// READs from the peer's memory into local memory, from its beginning on.
+    /// READs from the peer's memory into local memory, from its first byte on.
     pub(crate) fn read(&self, addr: u64, len: u32) -> Result<()> {
         self.read_from(remote(self.ready.memory, addr), len)
     }
 
-    /// As [`Client::read`], from any place.
+    /// As [`Client::read`], from any region.
     pub(crate) fn read_from(&self, from: Remote, len: u32) -> Result<()> {
         self.verb(SendOp::Read { from }, self.local.sge(0, len))
     }
 
-    /// Pauses after a request, before the first look for its answer.
+    /// Pauses after a request, before the first poll for its answer.
     pub(super) fn pause(&self) {
         self.pauses.borrow_mut().pause();
     }
@@ -163,8 +163,8 @@ impl Client {
         Ok(())
     }
 
-    /// WRITEs messages of local memory from `from` on, the first `to.len` bytes of it in turn, and
-    /// waits until all are acknowledged; says how long it took.
+    /// WRITEs messages from local memory, beginning at `from` and going through `to.len` bytes in
+    /// turn, and waits until all are acknowledged; returns the time it took.
     pub(crate) fn stream(&self, from: u64, stream: Stream) -> Result<Duration> {
         let Stream { to, size, count, told } = stream;
         let places = (to.len.min(self.local.len() - from) / u64::from(size)).max(1) as usize;
@@ -175,7 +175,8 @@ impl Client {
         self.write_all(messages)
     }
 
-    /// WRITEs pieces of local memory (from, to, length), and waits for all of them.
+    /// WRITEs pieces of local memory (from, to, length), and waits until all of them are
+    /// acknowledged.
     pub(crate) fn write_all(
         &self,
         messages: impl Iterator<Item = (u64, Remote, u32, Option<u32>)>,
@@ -215,7 +216,7 @@ impl Client {
         self.askers.as_ref().context("the other end serves no chains")
     }
 
-    /// While `work` runs, the peer's host sleeps, and wakes only for what is sent to its CPU.
+    /// Runs `work` while the peer's host sleeps and wakes only for messages to its CPU.
     pub(crate) fn asleep<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
         self.rpc.borrow_mut().call(rpc::Op::Sleep, &[], &mut Vec::new())?;
         let result = work();
@@ -223,7 +224,7 @@ impl Client {
         result
     }
 
-    /// While `work` runs, so many threads write on the peer's host.
+    /// Runs `work` while this many threads write on the peer's host.
     pub(crate) fn with_writers<R>(
         &self,
         writers: u64,
@@ -238,7 +239,7 @@ impl Client {
         result
     }
 
-    /// READs `count` times `len` bytes, from a place drawn anew each time, 8 at a time.
+    /// READs `len` bytes `count` times, from a place drawn anew each time, 8 READs at a time.
     pub(crate) fn read_many(
         &self,
         count: usize,
@@ -266,7 +267,7 @@ impl Client {
         Ok(start.elapsed())
     }
 
-    /// While `work` runs, the peer's CPU answers RPCs and does not serve its card.
+    /// Runs `work` while the peer's CPU answers RPCs and does not drive its card.
     pub(crate) fn with_rpcs<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
         self.rpc.borrow_mut().call(rpc::Op::Begin, &[], &mut Vec::new())?;
         let result = work();
@@ -274,7 +275,7 @@ impl Client {
         result
     }
 
-    /// While `work` runs, so many threads of the peer's application look at what is streamed.
+    /// Runs `work` while this many threads of the peer's application count what is streamed.
     pub(crate) fn with_threads<R>(
         &self,
         threads: usize,
@@ -289,17 +290,17 @@ impl Client {
         result
     }
 
-    /// Waits until the peer's application has looked at so many streamed messages; returns how
-    /// many distinct values it estimates.
+    /// Waits until the peer's application has counted this many streamed messages; returns its
+    /// estimate of the number of distinct values.
     pub(crate) fn wait_for_application(&self, count: u64) -> Result<f64> {
         let mut out = Vec::new();
         self.rpc.borrow_mut().call(rpc::Op::Streamed, &count.to_le_bytes(), &mut out)?;
-        let estimate = out.try_into().ok().context("the other end answers something else")?;
+        let estimate = out.try_into().ok().context("cannot understand the other end's answer")?;
         Ok(f64::from_le_bytes(estimate))
     }
 }
 
-/// What lies at `addr` of a place.
+/// The remote address `addr` in a region.
 pub(crate) fn remote(place: Place, addr: u64) -> Remote {
     Remote { addr, rkey: place.rkey }
 }

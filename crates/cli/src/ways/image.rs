@@ -1,4 +1,5 @@
-//! Bytes in the making that will lie at a known address of the peer: structures and their values.
+//! Bytes that will lie at a known address of the peer, while they are prepared: structures and
+//! their values.
 
 use anyhow::{Context, Result, ensure};
 use remora::offload::kernel::builtin::{consistency, get};
@@ -6,7 +7,7 @@ use remora::offload::kernel::builtin::{consistency, get};
 /// Bytes of a list's element: key, next element, value (StRoM's Figure 6).
 pub(crate) const ELEMENT_LEN: usize = 24;
 
-/// What will lie at the peer from some address on.
+/// The bytes that will lie at the peer from some address on.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
     base: u64,
@@ -39,7 +40,7 @@ impl Image {
         &self.bytes
     }
 
-    /// Adds bytes on cache lines of their own; returns their address.
+    /// Adds bytes on cache lines of their own; returns their address at the peer.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<u64> {
         let at = self.reserve(bytes.len())?;
         self.set(at, bytes);
@@ -60,7 +61,7 @@ impl Image {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Adds a list of these keys and values; all values have the same length.
+    /// Adds a list with these keys and values; all values have the same length.
     pub(crate) fn list(&mut self, entries: &[(u64, &[u8])]) -> Result<List> {
         let value_len = entries.first().context("a list has elements")?.1.len();
         let mut next = 0u64;
@@ -74,7 +75,7 @@ impl Image {
         Ok(List { head: next, keys, value_len: u32::try_from(value_len)? })
     }
 
-    /// Adds a hash table of these keys and values, three quarters full if keys spread evenly.
+    /// Adds a hash table with these keys and values, three quarters full if keys spread evenly.
     pub(crate) fn table(
         &mut self,
         entries: &[(u64, &[u8])],
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn data_that_does_not_fit_is_refused() {
         let mut image = Image::new(0, 100);
         assert!(image.put(&[1; 64]).is_ok());
         assert!(image.put(&[1; 64]).unwrap_err().to_string().contains("100 bytes"));

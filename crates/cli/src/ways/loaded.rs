@@ -1,4 +1,4 @@
-//! Kernels that are loaded while the card runs, as WebAssembly, for measuring them.
+//! Kernels loaded as WebAssembly while the card runs, for measurements.
 
 use anyhow::{Context as _, Result};
 use remora::Device;
@@ -7,7 +7,7 @@ use remora::kernel::{Deployment, Grant};
 
 /// GET, as WebAssembly: `guest/rust/examples/get.rs`, built.
 const GET: &[u8] = include_bytes!("../../../../guest/built/get.wasm");
-/// The op-code of the first; the others follow.
+/// The op-code of the first kernel; the others follow.
 pub(crate) const FIRST: u64 = 0x1_0000;
 
 /// Loads GET `count` times, each a module of its own.

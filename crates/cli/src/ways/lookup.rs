@@ -9,7 +9,7 @@ use super::agreed::FLAKY;
 use super::image::{ELEMENT_LEN, List};
 use super::rpc::Op;
 
-/// A way to do it.
+/// A way to look something up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// By a kernel on the peer's card, in one round trip.
@@ -21,7 +21,7 @@ pub(crate) enum Way {
 }
 
 impl Client {
-    /// The value of a key of a list; it is appended to `out`.
+    /// Looks up a key in a list, and appends its value to `out`.
     pub(crate) fn list_value(
         &self,
         way: Way,
@@ -58,7 +58,7 @@ impl Client {
         Ok(false)
     }
 
-    /// The value of a key of a hash table; it is appended to `out`.
+    /// Looks up a key in a hash table, and appends its value to `out`.
     pub(crate) fn table_value(
         &self,
         way: Way,
@@ -97,7 +97,7 @@ impl Client {
         Ok(self.local.read_at(0, &mut out[from..])?)
     }
 
-    /// READs an object and checks it here; says whether it fits its checksum.
+    /// READs an object and checks it at this end; returns whether it fits its checksum.
     pub(crate) fn fetch_checked(&self, addr: u64, len: u32, out: &mut Vec<u8>) -> Result<bool> {
         let from = out.len();
         self.fetch(addr, len, out)?;
@@ -108,8 +108,8 @@ impl Client {
         Ok(consistent)
     }
 
-    /// Has an object checked on the peer's card and delivered into registered memory, where a READ
-    /// would put it, too.
+    /// Has an object checked on the peer's card and delivered into registered memory, to the place
+    /// where a READ would put it.
     pub(crate) fn read_checked(&self, addr: u64, len: u32) -> Result<()> {
         let params = consistency::Params { address: addr, len, readings: 0 }.to_bytes();
         let mut kernels = self.kernels.borrow_mut();
@@ -120,8 +120,8 @@ impl Client {
         Ok(())
     }
 
-    /// An object that is checked on the peer's card; `wrong` is what its first reading finds, if
-    /// that is to fail.
+    /// Fetches an object that is checked on the peer's card; `wrong` is the object that the first
+    /// reading finds, if that is to fail.
     pub(crate) fn checked_by_kernel(
         &self,
         addr: u64,
@@ -143,7 +143,7 @@ impl Client {
     }
 }
 
-/// The value that must be there.
+/// Fails unless a key that was loaded is found.
 pub(crate) fn expect_found(found: bool) -> Result<()> {
     found.then_some(()).context("a key that was loaded is not found")
 }

@@ -3,10 +3,10 @@
 //! by chains (RedN), and by SENDs that the peer's CPU answers.
 //!
 //! [`server`] is the far end: a process with a card, memory, the built-in kernels, and an
-//! application that answers RPCs; [`agreed`] is what both ends know of each other. [`client`] fills
-//! that memory by WRITEs ([`image`]) and looks things up in it ([`lookup`]); [`sketchers`] count
+//! application that answers RPCs; [`agreed`] is what both ends know in advance. [`client`] fills
+//! that memory by WRITEs ([`image`]) and looks things up in it ([`lookup`]); [`sketchers`] counts
 //! what is streamed. [`served`] and [`asker`] are the two ends of chains. `remora bench kernels`
-//! and `remora bench chains` measure, `remora demo` shows it.
+//! and `remora bench chains` measure with these, and `remora demo` shows them.
 
 pub(crate) mod agreed;
 pub(crate) mod asker;

@@ -1,7 +1,7 @@
-//! An RPC over TCP: the peer's CPU does the work. Both ends spin, as those of the card do.
+//! An RPC over TCP: the peer's CPU does the work. Both ends spin, as the card's do.
 //!
-//! A request is an op-code, the length of its parameters (u32) and those; an answer is one byte,
-//! 1 for "found", a length (u32) and the value.
+//! A request is an op-code, the length of its parameters (u32), and the parameters; an answer is
+//! one byte (1 for "found"), a length (u32), and the value.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,33 +9,33 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// How long the other end may be silent.
+/// The longest silence of the other end.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest parameters.
 const PARAMS_MAX: usize = 64;
 const HEADER: usize = 5;
 
-/// What is asked for.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Op {
-    /// From here on the peer's CPU answers RPCs, and its card waits.
+    /// From here on the peer's CPU answers RPCs, and does not drive its card.
     Begin = 1,
-    /// It serves its card again.
+    /// The peer's CPU drives its card again.
     End = 2,
-    /// A value of a list: head, key, length of the value.
+    /// Looks up a value of a list: head, key, length of the value.
     List = 3,
-    /// A value of a hash table: the parameters of the kernel GET.
+    /// Looks up a value of a hash table: the parameters of the kernel GET.
     Get = 4,
-    /// Wait until so many streamed messages have been looked at; answers the estimate, f64.
+    /// Waits until this many streamed messages are counted; answers the estimate, f64.
     Streamed = 5,
-    /// The asking end has gone (never sent).
+    /// The asking end has disconnected (never sent).
     Leave = 6,
-    /// Sleep until the client's next empty SEND; the card works on.
+    /// Sleeps until the client's next empty SEND; the card works on.
     Sleep = 7,
-    /// Keep the processor busy with so many writers.
+    /// Keeps the processor busy with this many writers.
     Writers = 8,
-    /// Let so many threads look at what is streamed.
+    /// Lets this many threads count what is streamed.
     Threads = 9,
 }
 
@@ -62,7 +62,7 @@ impl Client {
         Ok(Client { stream, out: Vec::new() })
     }
 
-    /// Asks and waits; appends the value to `out` and says whether there is one.
+    /// Asks and waits; appends the value to `out` and returns whether there is one.
     pub(crate) fn call(&mut self, op: Op, params: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         ensure!(params.len() <= PARAMS_MAX, "an RPC with long parameters");
         frame(&mut self.out, op as u8, params);
@@ -97,7 +97,7 @@ impl Service {
         Ok(Service { stream, params: [0; PARAMS_MAX], out: Vec::new() })
     }
 
-    /// The next request, if one has come.
+    /// Takes the next request, if one has come.
     pub(crate) fn next(&mut self) -> Result<Option<(Op, &[u8])>> {
         let mut header = [0; HEADER];
         let first = match self.stream.read(&mut header) {
@@ -124,7 +124,7 @@ fn ready(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)
 }
 
-/// One piece, so that it leaves by one call.
+/// Made in one piece, so that one system call sends it.
 fn frame(out: &mut Vec<u8>, code: u8, bytes: &[u8]) {
     out.clear();
     out.push(code);

@@ -1,5 +1,5 @@
-//! What the far end serves besides memory and kernels: chains, one for each connection; the same
-//! work by its CPU, asked for by SEND (two-sided); and writers that keep its processor busy.
+//! The services of the far end besides memory and kernels: chains, one for each connection; the
+//! same work by its CPU, requested by SEND (two-sided); and writers that keep its processor busy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,21 +24,21 @@ use super::agreed::params;
 use super::rpc::word;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Connections with the same look-up, for throughput.
+/// Connections that offer the same look-up, for throughput.
 pub(crate) const SAME: usize = 8;
-/// Nodes that a list's chain without break looks at.
+/// Nodes that a list's chain without break examines.
 pub(crate) const NODES: usize = 8;
 /// Messages that may be under way to the CPU.
 pub(crate) const REQUESTS: u32 = 64;
-/// Bytes of one, at most.
+/// The most bytes of such a message.
 const REQUEST_LEN: u32 = 64;
 /// Keys of a writer, and bytes of its values.
 const WRITER_KEYS: u64 = 10_000;
 const WRITER_VALUE: usize = 64;
 
-/// A look-up in one bucket: nothing collides.
+/// A look-up in one bucket, without collisions.
 pub(crate) const ONE: Lookup = Lookup { buckets: 1, slots: 1, parallel: false };
-/// Both ends make their connections in this order; then that with the CPU.
+/// Both ends make their connections in this order, and then the connection with the CPU.
 pub(crate) const LOOKUPS: [Lookup; SAME + 2] = {
     let mut all = [ONE; SAME + 2];
     all[SAME] = Lookup::HOPSCOTCH;
@@ -52,12 +52,12 @@ fn programs() -> Vec<Program> {
     lookups.chain([list::unrolled(NODES), list::walking()]).collect()
 }
 
-/// How a client may use such a connection: it sends, and reaches no memory.
+/// The parameters of a client's connection to a chain: the client sends, and reaches no memory.
 fn closed(device: &Device) -> ConnectionParams {
     params(device).access(Access::empty())
 }
 
-/// All of it.
+/// All services, at work.
 pub(crate) struct Served {
     _chains: Vec<(Chain, Connection)>,
     cpu: Cpu,
@@ -66,7 +66,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Takes the connections.
+    /// Accepts the connections.
     pub(crate) fn accept(
         device: &Device,
         pd: &ProtectionDomain,
@@ -74,7 +74,7 @@ impl Served {
         memory: &MemoryRegion,
     ) -> Result<Served> {
         let accept = |qp: &QueuePair| -> Result<Connection> {
-            let incoming = listener.accept().wait(PATIENCE).context("nobody connects")?;
+            let incoming = listener.accept().wait(PATIENCE).context("no client connects")?;
             Ok(incoming.accept(qp.clone(), &[], &closed(device)).wait(PATIENCE)?)
         };
         let mut chains = Vec::new();
@@ -90,12 +90,12 @@ impl Served {
         Ok(Served { _chains: chains, cpu, writers: Vec::new(), stop: Arc::default() })
     }
 
-    /// Answers what has come for the CPU, and drives the card if nothing has.
+    /// Answers the messages that have come for the CPU, and drives the card if there are none.
     pub(crate) fn look(&mut self) -> Result<()> {
         self.cpu.look().map(|_| ())
     }
 
-    /// Sleeps, but for answering what comes for the CPU, until an empty message comes. The card
+    /// Sleeps, waking only to answer messages for the CPU, until an empty message comes. The card
     /// works on.
     pub(crate) fn sleep(&mut self) -> Result<()> {
         loop {
@@ -109,7 +109,7 @@ impl Served {
         }
     }
 
-    /// From now on so many threads write, each to its own keys.
+    /// Lets this many threads write from now on, each to its own keys.
     pub(crate) fn write_with(&mut self, writers: u64) -> Result<()> {
         self.end_writers()?;
         self.stop = Arc::default();
@@ -125,12 +125,12 @@ impl Served {
     fn end_writers(&mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.writers.drain(..).try_for_each(|writer| {
-            writer.join().map_err(|_| anyhow!("a writer has failed; its reason stands above"))
+            writer.join().map_err(|_| anyhow!("a writer has failed; its error is above"))
         })
     }
 }
 
-/// A writer's life: it sets the values of its keys, one after the other.
+/// Runs a writer: sets the values of its keys, one after the other.
 fn write(which: u64, stop: &AtomicBool) {
     let mut table = Table::new(4 * WRITER_KEYS as usize, 4);
     let mut values = vec![0u8; WRITER_KEYS as usize * WRITER_VALUE];
@@ -142,7 +142,7 @@ fn write(which: u64, stop: &AtomicBool) {
             let key = (which * WRITER_KEYS + i as u64 + 1) & KEY_MAX;
             let at = Value { addr: value.as_ptr() as u64, len: WRITER_VALUE as u32 };
             if table.insert(key, at).is_err() {
-                // As full as this, a table has room for every key.
+                // At this load factor, a table has room for every key.
                 debug_assert!(false, "no room for a writer's key");
             }
             if stop.load(Ordering::Relaxed) {
@@ -162,7 +162,7 @@ struct Cpu {
     memory: MemoryRegion,
     requests: MemoryRegion,
     connection: Option<Connection>,
-    /// Answers that were not seen to have left.
+    /// Answers sent since their completions were last checked.
     sent: u32,
     /// An empty message has come.
     woken: bool,
@@ -201,7 +201,7 @@ impl Cpu {
         Ok(if count > 0 { Looked::Answered } else { Looked::Nothing })
     }
 
-    /// Finds what is asked for, and sends it from where it lies.
+    /// Finds the requested value, and sends it from its place in memory.
     fn answer(&mut self, completion: &Completion) -> Result<()> {
         let slot = completion.wr_id as usize * REQUEST_LEN as usize;
         let mut request = [0; REQUEST_LEN as usize];
@@ -213,7 +213,8 @@ impl Cpu {
             return Ok(());
         }
         let found = match request.len() {
-            // Key and first node, or the key for each bucket and their addresses.
+            // By length: key and first node of a list, or the key for each bucket and the buckets'
+            // addresses.
             14 => self.list(key(request), word(request, 6)?)?,
             _ => self.lookup(key(request), &[word(request, 12)?, word(request, 20)?])?,
         };

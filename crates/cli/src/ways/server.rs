@@ -1,7 +1,7 @@
 //! The far end: memory, kernels, and an application whose CPU answers RPCs.
 //!
-//! One thread does it all, as the figures count what one core does: it drives the card, or, between
-//! [`Op::Begin`] and [`Op::End`], answers RPCs. In both it spins.
+//! One thread does everything, because the figures count the work of one core: it drives the card,
+//! or, between [`Op::Begin`] and [`Op::End`], answers RPCs. It spins in both cases.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -27,7 +27,7 @@ use crate::child;
 
 const PORT: u16 = 18_516;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Steps of the card between looks at the TCP connection, a system call each.
+/// Steps of the card between reads of the TCP connection, which are a system call each.
 const STEPS: u32 = 512;
 
 /// `remora ways`: the far end.
@@ -42,7 +42,7 @@ pub(crate) struct Server {
     /// How many kernels to load as WebAssembly
     #[arg(long, default_value_t = 0)]
     loaded: u64,
-    /// Pin the process to the N-th core that it may use, from 0
+    /// Pin the process to the N-th core that it may use, counted from 0
     #[arg(long, value_name = "N")]
     pin: Option<usize>,
     /// Serve chains, too, and answer SENDs
@@ -55,7 +55,7 @@ struct Serving {
     memory: MemoryRegion,
     plain: MemoryRegion,
     streams: End,
-    /// Who looks at what is streamed to the application.
+    /// The threads that count what is streamed to the application.
     sketchers: Sketchers,
     served: Option<Served>,
     _kernels: [Binding; 3],
@@ -96,7 +96,7 @@ impl Server {
         let kernels = deploy(&device, &memory, &streams)?;
         super::loaded::load(&device, &[memory.grant_read()], self.loaded)?;
         let accept = || -> Result<(End, Connection)> {
-            let incoming = listener.accept().wait(PATIENCE).context("nobody connects")?;
+            let incoming = listener.accept().wait(PATIENCE).context("no client connects")?;
             let end = End::new(&device, &pd)?;
             let connection =
                 incoming.accept(end.qp.clone(), &[], &params(&device)).wait(PATIENCE)?;
@@ -122,7 +122,8 @@ impl Server {
     }
 }
 
-/// Chains are served by the card alone, beside whatever its host does.
+/// A device whose card's own thread has real-time priority, if the system permits, so that the card
+/// serves chains whatever its host does.
 fn open_for_chains() -> Result<Device> {
     match DeviceOptions::new().real_time().open() {
         Err(error @ OpenError::RealTime(_)) => {
@@ -165,9 +166,9 @@ fn deploy(
     ])
 }
 
-/// The checked read, for measuring what a failed check costs: the first reading is of an object
-/// whose checksum is wrong (16 bytes of parameters before the others say which), the second, which
-/// "always succeeds" as in StRoM's Figure 10, of the right one.
+/// The checked read, for measuring the cost of a failed check. The first reading is of an object
+/// whose checksum is wrong; 16 bytes of parameters before the others name it. The second reading is
+/// of the right object, and "always succeeds" as in StRoM's Figure 10.
 async fn flaky(context: remora::kernel::Context) -> Result<(), remora::kernel::CallStatus> {
     let (wrong, right) = context
         .params(|bytes| {
@@ -246,7 +247,7 @@ impl Serving {
         self.served.as_mut().context("this end was started without --chains")
     }
 
-    /// The CPU's HyperLogLog, on a message that has been written: as soon as it is there.
+    /// The CPU's HyperLogLog: counts a message that has been written as soon as it arrives.
     fn look_at(&mut self, completion: &Completion) -> Result<()> {
         ensure!(completion.status == Status::Success, "a stream broke: {}", completion.status);
         let at = completion.imm_or_key as usize * 8;

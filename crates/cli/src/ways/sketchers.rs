@@ -1,5 +1,5 @@
-//! HyperLogLog by threads of the receiving CPU (StRoM's Figure 13a): the one that drives the card
-//! takes its share of the messages, the others look at theirs wherever the system puts them.
+//! HyperLogLog by threads of the receiving CPU (StRoM's Figure 13a): the thread that drives the
+//! card takes its share of the messages; the others count theirs on cores that the system chooses.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -9,18 +9,18 @@ use remora::offload::kernel::builtin::hyperloglog::Sketch;
 
 use super::agreed::PRECISION;
 
-/// Bytes that are taken of a message at once: they stay in the first cache.
+/// Bytes of a message taken at once, so that they stay in the first-level cache.
 const PIECE: usize = 16 << 10;
-/// Threads, at most.
+/// The most threads.
 const THREADS_MAX: usize = 32;
 
-/// Where a message lies in a region: its first byte, and its bytes.
+/// A message: its region, its first byte in the region, and its length.
 type Message = (MemoryRegion, usize, usize);
 
-/// What a thread is told.
+/// A request to a thread.
 enum Ask {
     Look(Message),
-    /// Give the sketch away, and begin a new one.
+    /// Hand over the sketch, and begin a new one.
     Report,
 }
 
@@ -30,19 +30,19 @@ struct Worker {
     reports: Receiver<Result<Sketch>>,
 }
 
-/// The threads, and what the first of them has seen.
+/// The threads, and the sketch of the first of them.
 pub(super) struct Sketchers {
     workers: Vec<Worker>,
     own: Sketch,
-    /// How many take their share.
+    /// The number of threads that take a share.
     threads: usize,
-    /// Messages so far, since the last report.
+    /// The number of messages since the last report.
     seen: usize,
 }
 
 impl Sketchers {
     /// Starts threads, one for each core that this process may use. They sleep until they are
-    /// asked, and stay where this thread may run now: to be called before it is pinned.
+    /// asked, and inherit the cores of this thread: call this before it is pinned.
     pub(super) fn start() -> Result<Sketchers> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = (1..cores.min(THREADS_MAX)).map(|_| Worker::start());
@@ -50,12 +50,12 @@ impl Sketchers {
         Ok(Sketchers { workers, own: Sketch::new(PRECISION), threads: 1, seen: 0 })
     }
 
-    /// How many there are, the one that drives the card included.
+    /// The number of threads, with the one that drives the card.
     pub(super) fn len(&self) -> usize {
         1 + self.workers.len()
     }
 
-    /// From now on so many take their share.
+    /// Lets this many threads take a share from now on.
     pub(super) fn use_threads(&mut self, threads: u64) -> Result<()> {
         let fits = usize::try_from(threads).ok().filter(|n| (1..=self.len()).contains(n));
         self.threads = fits.with_context(|| format!("there are no {threads} threads"))?;
@@ -67,7 +67,7 @@ impl Sketchers {
         self.seen as u64
     }
 
-    /// Sees to it that a message is looked at: the first in its turn by this thread.
+    /// Has a message counted: the threads take turns, this one first.
     pub(super) fn look_at(&mut self, region: &MemoryRegion, at: usize, len: usize) -> Result<()> {
         let turn = self.seen % self.threads;
         self.seen += 1;
@@ -77,7 +77,7 @@ impl Sketchers {
         }
     }
 
-    /// The sketch of all messages, when all have been looked at; and begins anew.
+    /// Waits until all messages are counted, returns their sketch, and begins a new one.
     pub(super) fn report(&mut self) -> Result<Sketch> {
         self.seen = 0;
         let mut all = core::mem::replace(&mut self.own, Sketch::new(PRECISION));

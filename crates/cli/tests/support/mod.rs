@@ -1,4 +1,4 @@
-//! The real command, as a test runs it.
+//! Runs the real command for tests.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 pub(crate) mod verbs;
 
-/// A folder of a test's own.
+/// A folder that belongs to one test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -30,14 +30,14 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// A file of `len` bytes that do not repeat soon.
+    /// Makes a file of `len` bytes whose pattern does not repeat soon.
     pub(crate) fn file(&self, name: &str, len: usize) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, pattern(len)).unwrap();
         path
     }
 
-    /// The names of what is in it.
+    /// The names of the files in it.
     pub(crate) fn names(&self) -> Vec<String> {
         let name = |entry: std::io::Result<fs::DirEntry>| {
             entry.unwrap().file_name().to_string_lossy().into_owned()
@@ -61,7 +61,7 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The command, with these arguments, without what the surroundings might say.
+/// The command with these arguments, without the environment's settings for Remora.
 pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
     command.args(args);
@@ -72,12 +72,12 @@ pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Com
     command
 }
 
-/// Runs it to its end.
+/// Runs the command to its end.
 pub(crate) fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     command(args).output().unwrap()
 }
 
-/// Runs it, expects success, and returns what it printed.
+/// Runs the command, expects success, and returns its output.
 pub(crate) fn succeed<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
     let output = run(args);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -85,7 +85,7 @@ pub(crate) fn succeed<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Str
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs it, expects failure with a reason, and returns that.
+/// Runs the command, expects a failure with a reason, and returns the reason.
 pub(crate) fn fail<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
     let output = run(args);
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -99,7 +99,7 @@ pub(crate) struct Node {
     pub(crate) child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
-    /// What it said when it was ready.
+    /// The line of JSON that it printed when it was ready.
     pub(crate) ready: Value,
 }
 
@@ -108,7 +108,7 @@ impl Node {
         Node::start_with(args, |_| {})
     }
 
-    /// The same in surroundings that `prepare` makes.
+    /// As [`Node::start`], with `prepare` to change the command first.
     pub(crate) fn start_with<S: AsRef<OsStr>>(
         args: impl IntoIterator<Item = S>,
         prepare: impl FnOnce(&mut Command),
@@ -135,7 +135,7 @@ impl Node {
         Node { child, stdin, stdout, ready }
     }
 
-    /// Its address, as it printed it.
+    /// Its address, as the node printed it.
     pub(crate) fn address(&self) -> String {
         self.ready["node"].as_str().unwrap().to_owned()
     }
@@ -145,7 +145,7 @@ impl Node {
         format!("{}/{name}", self.address())
     }
 
-    /// Lets it end; returns the rest of its output and of its errors.
+    /// Ends the node; returns the rest of its output and of its errors.
     pub(crate) fn finish(mut self) -> (String, String) {
         drop(self.stdin.take());
         self.end()
@@ -169,7 +169,7 @@ impl Drop for Node {
     }
 }
 
-/// `name=path`, as `--region` wants it.
+/// `name=path`, in the form of `--region`.
 pub(crate) fn region_of(name: &str, path: &Path) -> String {
     format!("{name}={}", path.display())
 }

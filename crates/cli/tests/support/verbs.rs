@@ -1,4 +1,4 @@
-//! Verbs programs on Remora, as tests run them: two processes that find each other.
+//! Runs verbs programs on Remora for tests: two processes that find each other.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::command;
 
-/// The longest that anything may take, on a machine that is busy with other tests.
+/// The longest wait, on a machine that is busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Builds the libraries beside the command, once. Cargo builds no shared object for the tests of
+/// Builds the libraries beside the command, once: cargo builds no shared object for the tests of
 /// another crate.
 pub(crate) fn libraries() {
     static BUILT: Once = Once::new();
@@ -43,19 +43,19 @@ pub(crate) fn remora_run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> 
     command
 }
 
-/// Runs it to its end, which must come, and expects success; returns what it printed.
+/// Runs the command to its end, expects success, and returns its output.
 pub(crate) fn printed(command: &mut Command) -> String {
     Running::start(command).succeeds()
 }
 
-/// What a program said, for a failure's message.
+/// A program's output, for the message of a failure.
 pub(crate) fn described(output: &Output) -> String {
     let (out, errors) = (&output.stdout, &output.stderr);
     let text = String::from_utf8_lossy;
     format!("{}\n--- output\n{}\n--- errors\n{}", output.status, text(out), text(errors))
 }
 
-/// Are these programs here? If not, says what to install; in CI that is a failure.
+/// Are these programs installed? If not, prints what to install; in CI that is a failure.
 pub(crate) fn installed(programs: &[(&str, &str)]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let missing: Vec<String> = programs
@@ -68,7 +68,7 @@ pub(crate) fn installed(programs: &[(&str, &str)]) -> bool {
     }
     let missing = missing.join(", ");
     assert!(std::env::var_os("CI").is_none(), "not installed: {missing}; run ./ci.sh setup");
-    eprintln!("skipped, for want of {missing}: ./ci.sh setup installs them");
+    eprintln!("skipped, because {missing} is not installed: ./ci.sh setup installs it");
     false
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A program that runs beside the test, and ends with it.
+/// A program that runs beside the test, and is killed when this value is dropped.
 pub(crate) struct Running {
     child: Option<Child>,
     name: String,
@@ -102,8 +102,8 @@ impl Running {
         self.child.as_ref().unwrap().id()
     }
 
-    /// Waits until it has this TCP port, so that a client finds it. (Not by connecting: many
-    /// servers serve their first caller only.)
+    /// Waits until it listens on this TCP port, so that a client finds it. (Not tested by
+    /// connecting: many servers serve their first client only.)
     pub(crate) fn listens_on_tcp(&mut self, port: u16) {
         let wanted = format!(":{port:04X}");
         self.until("listens over TCP", || {
@@ -117,7 +117,7 @@ impl Running {
         });
     }
 
-    /// Waits until it listens for connections on this port by rdma_cm.
+    /// Waits until it listens for connections on this port of rdma_cm.
     pub(crate) fn listens_by_cm(&mut self, port: u16) {
         self.until("listens by rdma_cm", || {
             let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -157,7 +157,7 @@ impl Running {
         self.child.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// Waits for its successful end; returns what it printed.
+    /// Waits for its successful end; returns its output.
     pub(crate) fn succeeds(self) -> String {
         let name = self.name.clone();
         let output = self.output();

@@ -1,4 +1,4 @@
-//! The context, with the functions that programs call inline.
+//! `ibv_context` and `verbs_context`, with the tables of functions that programs call inline.
 
 use super::*;
 

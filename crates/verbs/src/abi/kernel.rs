@@ -1,4 +1,4 @@
-//! What the kernel's connection manager hands to user space, for the `ibv_copy_*` functions.
+//! The structs of the kernel's connection manager, for the `ibv_copy_*` functions.
 
 use super::*;
 

@@ -1,12 +1,12 @@
 //! The contract: structs and constants of `infiniband/verbs.h`, by the header's own names.
 //!
-//! Programs read and write these structs with inline functions that were compiled long ago, so a
-//! layout here can never be wrong. `tests/layout.rs` compiles C against the distribution's header
-//! and compares each size, offset and constant with the tables that the macros below keep.
-//! What later releases of the header added stands in [`newer`].
+//! Programs read and write these structs with inline functions that were compiled before this
+//! library, so each layout must be exact. `tests/layout.rs` compiles C against the distribution's
+//! header and compares each size, offset and constant with the tables that the macros below keep.
+//! [`newer`] holds what later releases of the header add.
 //!
-//! Anonymous unions and structs have names here: `imm` is the union of `imm_data` and the
-//! invalidated key, `extra` that of what binding a window and segmentation need.
+//! Unions that are anonymous in C have names here: `imm` is the union of `imm_data` and the
+//! invalidated key, `extra` that of the fields for binding a window and for segmentation.
 #![allow(missing_docs, reason = "names and meaning are the header's, and its manual's")]
 #![allow(non_camel_case_types, non_snake_case, reason = "names are the header's")]
 
@@ -36,14 +36,14 @@ pub struct Layout {
     /// `struct` or `union`.
     pub kind: &'static str,
     pub name: &'static str,
-    /// For what is part of another struct: that, and the path of the part in it.
+    /// For a part of another struct: that struct's name, and the path of the part in it.
     pub part_of: Option<(&'static str, &'static str)>,
     pub size: usize,
     /// The name in C, the offset and the size.
     pub fields: &'static [(&'static str, usize, usize)],
 }
 
-/// Enums, as integers: a C program may pass any. Keeps a table for the tests.
+/// Enums as integers, because a C program may pass any value. Also fills a table for the tests.
 macro_rules! constants {
     ($table:ident; $($name:ident = $ty:ty { $($constant:ident = $value:expr,)* })*) => {
         $(
@@ -56,7 +56,7 @@ macro_rules! constants {
     };
 }
 
-/// Structs as C lays them out. Keeps a table for the tests.
+/// Structs as C lays them out. Also fills a table for the tests.
 macro_rules! layouts {
     ($table:ident; $(
         $kind:ident $name:ident $(in $parent:ident[$path:literal])? {
@@ -93,8 +93,8 @@ macro_rules! layouts {
         impl $name {
             /// All bytes zero.
             pub const fn zeroed() -> $name {
-                // SAFETY: integers, pointers, optional functions, and arrays of these: zero is a
-                // value of each.
+                // SAFETY: the fields are integers, pointers, optional functions, and arrays of
+                // these; zero is a valid value of each.
                 unsafe { core::mem::zeroed() }
             }
         }
@@ -112,7 +112,7 @@ macro_rules! layouts {
 
 use {constants, layouts};
 
-/// Structs that only pass through: drivers' and flow steering's.
+/// Structs that only pass through this library: those of drivers and of flow steering.
 macro_rules! opaque {
     ($($name:ident)*) => {$(
         #[repr(C)]

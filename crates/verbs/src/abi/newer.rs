@@ -1,4 +1,4 @@
-//! What releases after the distribution's added, where programs may ask for it.
+//! What releases of rdma-core later than the distribution's add, as far as programs ask for it.
 
 use super::*;
 
@@ -7,15 +7,15 @@ pub const IBV_WC_FLUSH: ibv_wc_opcode = 8;
 pub const IBV_QP_EX_WITH_FLUSH: ibv_qp_create_send_ops_flags = 1 << 11;
 pub const IBV_ACCESS_FLUSH_GLOBAL: ibv_access_flags = 1 << 8;
 pub const IBV_ACCESS_FLUSH_PERSISTENT: ibv_access_flags = 1 << 9;
-/// As the kernel numbers it; the header has no name for it.
+/// The kernel's number; the header has no name for it.
 pub const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
-/// As the kernel numbers it; the header has no name for it.
+/// The kernel's number; the header has no name for it.
 pub const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 pub const IBV_ODP_SUPPORT_FLUSH: ibv_odp_transport_cap_bits = 1 << 6;
 pub const IBV_ODP_SUPPORT_ATOMIC_WRITE: ibv_odp_transport_cap_bits = 1 << 7;
-/// `type` of `wr_flush`: visible to everybody.
+/// `type` of `wr_flush`: the data is visible to every process and device.
 pub const IBV_FLUSH_GLOBAL: u8 = 1 << 0;
-/// `type` of `wr_flush`: survives loss of power.
+/// `type` of `wr_flush`: the data survives loss of power.
 pub const IBV_FLUSH_PERSISTENT: u8 = 1 << 1;
 /// `level` of `wr_flush`: the range only.
 pub const IBV_FLUSH_RANGE: u8 = 0;
@@ -30,7 +30,7 @@ pub struct ibv_port_attr_v57 {
     pub active_speed_ex: u32,
 }
 
-/// `struct ibv_qp_ex` since v46; the objects that this library makes have this much.
+/// `struct ibv_qp_ex` since v46; this library's objects have the fields of this version.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_qp_ex_v46 {

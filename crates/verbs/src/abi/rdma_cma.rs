@@ -1,8 +1,8 @@
 //! The contract of `rdma/rdma_cma.h`, `rdma/rsocket.h` and the parts of `infiniband/sa.h` that
 //! they need.
 //!
-//! The addresses of a `struct rdma_addr` are unions of the socket address families: here they are
-//! as large as the largest, and are read and written as bytes by `rdmacm::address`.
+//! The addresses in a `struct rdma_addr` are unions of socket addresses in C: here they are as
+//! large as the largest, and `rdmacm::address` reads and writes them as bytes.
 
 use super::*;
 use libc::{sockaddr, socklen_t};
@@ -82,7 +82,7 @@ constants! {
     }
 }
 
-/// Room for an address of any family, as aligned as any.
+/// Room for an address of any family, with the alignment of the strictest.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct any_address(pub [u8; size_of::<libc::sockaddr_storage>()]);

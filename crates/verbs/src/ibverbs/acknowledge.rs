@@ -1,8 +1,8 @@
-//! Counting acknowledged events, in the fields that the header has for it.
+//! Counts acknowledged events, in the fields of the C structs that the header reserves for it.
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-/// A counter of events that the program has acknowledged, and what guards it.
+/// A counter of acknowledged events, with its mutex and condition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) mutex: *mut pthread_mutex_t,
@@ -11,7 +11,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// `more` events were acknowledged.
+    /// Counts `more` events as acknowledged.
     ///
     /// # Safety
     /// The places are those of an object that lives through the call.
@@ -25,7 +25,7 @@ impl Place {
         }
     }
 
-    /// Waits until `got` events were acknowledged.
+    /// Waits until `got` events are acknowledged.
     ///
     /// # Safety
     /// As for [`Place::add`].

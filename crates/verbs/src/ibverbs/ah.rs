@@ -1,4 +1,4 @@
-//! Address handles, and what an address vector means here.
+//! Address handles, and the path that an address vector stands for.
 
 use core::ffi::c_int;
 use std::net::IpAddr;
@@ -17,11 +17,11 @@ use crate::handles::{self, Object, Slot};
 /// An address handle.
 #[derive(Debug)]
 pub struct Ah {
-    /// Whose it is.
+    /// Its protection domain.
     pub pd: &'static Slot<Pd>,
     /// The card's number for it.
     pub number: u32,
-    /// Where it leads.
+    /// The path to the destination.
     pub path: Path,
 }
 
@@ -30,23 +30,24 @@ impl Object for Ah {
     const KIND: handles::Kind = handles::Kind::Ah;
 }
 
-/// The address handle behind a handle.
+/// Looks up an address handle.
 pub fn find(ah: *const ibv_ah) -> Result<&'static Slot<Ah>> {
     Ok(handles::get::<Ah>(ah)?)
 }
 
-/// Hops that a packet may make where an address vector asks for too few to be meant: RoCE routes
-/// by IP, and programs written for InfiniBand say 0 or 1.
+/// The hop limit used where an address vector gives 0 or 1: programs written for InfiniBand do so,
+/// but RoCE v2 is routed as IP.
 const HOPS: u8 = 64;
 
-/// The path that an address vector means, of queue pair `entropy` (for the source port).
+/// The path that an address vector stands for. `entropy` is the queue pair's number, from which the
+/// source port follows.
 ///
-/// With a GRH, the GID is an IP address. Without, the LID is the low half of a loopback address:
-/// see [`Card::lid`].
+/// With a GRH, the GID is an IP address. Without one, the LID is the low half of a loopback
+/// address: see [`Card::lid`].
 ///
 /// # Errors
-/// `EINVAL`: a port, GID index or address that there is not, of another family than the card's, or
-/// a LID where there are none.
+/// `EINVAL`: the port, GID index or address does not exist, the address is of another family than
+/// the card's, or the card has no LIDs.
 pub fn path_of(card: &Card, attr: &ibv_ah_attr, entropy: u32) -> Result<Path> {
     port::check(u32::from(attr.port_num))?;
     if attr.is_global == 0 {
@@ -68,7 +69,7 @@ pub fn path_of(card: &Card, attr: &ibv_ah_attr, entropy: u32) -> Result<Path> {
     Ok(path)
 }
 
-/// The address vector of a path, as `ibv_query_qp` tells it.
+/// The address vector of a path, as `ibv_query_qp` returns it.
 pub fn attr_of(path: &Path) -> ibv_ah_attr {
     let mut attr = ibv_ah_attr::zeroed();
     attr.is_global = 1;
@@ -82,7 +83,7 @@ pub fn attr_of(path: &Path) -> ibv_ah_attr {
 /// `ibv_create_ah`.
 ///
 /// # Safety
-/// `attr` is null or the struct.
+/// `attr` is null or points to the struct.
 pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: by promise of the caller.
     or_null(unsafe { attr.as_ref() }.ok_or(EINVAL).and_then(|attr| create(pd, attr)))
@@ -110,7 +111,7 @@ pub extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
         let Ah { pd, number, .. } = handles::destroy::<Ah>(ah)?;
         {
             let mut card = pd.context.card.lock();
-            // Datagrams that are posted leave first.
+            // Datagrams that are posted already leave first.
             card.kick();
             card.nic().destroy_ah(number)?;
         }
@@ -123,7 +124,7 @@ pub extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
 /// `ibv_init_ah_from_wc`: -1 on failure.
 ///
 /// # Safety
-/// The pointers are null or to their structs.
+/// The pointers are null or point to their structs.
 pub unsafe extern "C" fn init_ah_from_wc(
     context: *mut ibv_context,
     port: u8,
@@ -141,7 +142,7 @@ pub unsafe extern "C" fn init_ah_from_wc(
     })())
 }
 
-/// The address vector that leads back to where a datagram came from.
+/// The address vector that leads back to the sender of a datagram.
 fn back_to_sender(card: &Card, wc: &ibv_wc, grh: *const ibv_grh) -> Result<ibv_ah_attr> {
     let mut attr = ibv_ah_attr::zeroed();
     attr.port_num = 1;
@@ -154,7 +155,7 @@ fn back_to_sender(card: &Card, wc: &ibv_wc, grh: *const ibv_grh) -> Result<ibv_a
     if grh.is_null() {
         return Err(EINVAL);
     }
-    // SAFETY: not null, so 40 bytes, by promise of the caller.
+    // SAFETY: it is not null, so 40 bytes can be read, by promise of the caller.
     let bytes: [u8; 40] = unsafe { ptr::read_unaligned(grh.cast()) };
     let (sender, traffic_class) = sender_of(&bytes).ok_or(EINVAL)?;
     if sender.is_ipv4() != card.address.is_ipv4() {
@@ -167,9 +168,9 @@ fn back_to_sender(card: &Card, wc: &ibv_wc, grh: *const ibv_grh) -> Result<ibv_a
     Ok(attr)
 }
 
-/// Who sent a datagram, and its traffic class: from an IPv4 header in the second half of the 40
-/// bytes, or an IPv6 header in all of them. One that looks like both is taken for IPv4 if its
-/// checksum says so.
+/// The sender of a datagram, and its traffic class: from an IPv4 header in the second half of the
+/// 40 bytes, or an IPv6 header in all of them. Bytes that could be both are taken for IPv4 if the
+/// checksum is right.
 fn sender_of(grh: &[u8; 40]) -> Option<(IpAddr, u8)> {
     let (_, v4) = grh.split_last_chunk::<20>()?;
     if v4[0] == 0x45 && (checksum(v4) == 0 || grh[0] >> 4 != 6) {
@@ -194,7 +195,7 @@ fn checksum(header: &[u8; 20]) -> u16 {
 /// `ibv_create_ah_from_wc`.
 ///
 /// # Safety
-/// The pointers are null or to their structs.
+/// The pointers are null or point to their structs.
 pub unsafe extern "C" fn create_ah_from_wc(
     pd: *mut ibv_pd,
     wc: *mut ibv_wc,
@@ -210,7 +211,8 @@ pub unsafe extern "C" fn create_ah_from_wc(
     })())
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: nothing here is sent by MAC address, and there is no VLAN.
+/// `ibv_resolve_eth_l2_from_gid`: this card sends through IP sockets, so no MAC address is needed,
+/// and there is no VLAN.
 ///
 /// # Safety
 /// `mac` has room for 6 bytes, `vid` for a number; either may be null.

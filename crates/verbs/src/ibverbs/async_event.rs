@@ -1,4 +1,4 @@
-//! Asynchronous events, and how the card's events find their objects.
+//! Asynchronous events, and how an event of the card finds its object.
 //!
 //! | symbol | function |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `ibv_ack_async_event@@IBVERBS_1.1` | [`ack_async_event`] |
 //!
 //! The card names objects by number. A process may have several contexts of one card: an event goes
-//! to the context that made the object.
+//! to the context on which the object was made.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -29,7 +29,7 @@ pub struct Routes {
     cards: Mutex<HashMap<usize, Arc<CardRoutes>>>,
 }
 
-/// The objects of one card. Whoever adds or removes one holds the card's lock; so does the sink.
+/// The objects of one card. The card's lock is held to add or remove one, and by the event sink.
 #[derive(Default)]
 pub(crate) struct CardRoutes {
     objects: Mutex<Objects>,
@@ -48,8 +48,8 @@ impl CardRoutes {
     }
 }
 
-/// The routes of a card. When they are first asked for, the card's events are led to them. Must not
-/// be called with the card locked.
+/// The routes of a card. The first call connects the card's events to them. The caller must not
+/// hold the card's lock.
 pub(crate) fn routes(card: &Card) -> Arc<CardRoutes> {
     let routes = process::current().shared::<Routes>();
     let mut cards = routes.cards.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +64,7 @@ pub(crate) fn routes(card: &Card) -> Arc<CardRoutes> {
 }
 
 impl CardRoutes {
-    /// Hands an event on. Called with the card locked.
+    /// Passes an event on. Called with the card locked.
     fn dispatch(&self, event: &Event) {
         let objects = self.lock();
         let of_qp = |number: &u32, event_type| {
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn get_async_event(
 
 fn take(context: *mut ibv_context) -> Result<ibv_async_event> {
     let context = context::find(context)?;
-    // Who sleeps here keeps the context.
+    // The context stays alive while a thread sleeps here.
     context.enter();
     // Counted under the queue's lock: an object is destroyed only after its last event was
     // withdrawn, or fetched and acknowledged.
@@ -152,7 +152,7 @@ fn take(context: *mut ibv_context) -> Result<ibv_async_event> {
 /// `ibv_ack_async_event`.
 ///
 /// # Safety
-/// `event` is one that [`get_async_event`] has written.
+/// `event` was written by [`get_async_event`].
 pub unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     // SAFETY: by promise of the caller; the type says which element was written.
     unsafe { acknowledge_event(&*event) }.ok();
@@ -161,8 +161,8 @@ pub unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
 /// # Safety
 /// The element is of the event's type.
 unsafe fn acknowledge_event(event: &ibv_async_event) -> Result<()> {
-    // SAFETY: the handles that are looked up are good, so that what lies in them can be pointed to;
-    // the element is the right one, by promise of the caller.
+    // SAFETY: the handles that are looked up are valid, so pointers into their structs are too; the
+    // element is the one of the event's type, by promise of the caller.
     let at = unsafe {
         match event.event_type {
             IBV_EVENT_CQ_ERR => {
@@ -199,7 +199,7 @@ unsafe fn acknowledge_event(event: &ibv_async_event) -> Result<()> {
             _ => return Err(EINVAL),
         }
     };
-    // SAFETY: the places are those of a live object.
+    // SAFETY: the places belong to a live object.
     unsafe { at.add(1) };
     Ok(())
 }

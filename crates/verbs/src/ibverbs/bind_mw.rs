@@ -12,7 +12,7 @@ use crate::abi::*;
 /// `ibv_context_ops.bind_mw`, for windows of type 1: `mw` has its new key when this returns.
 ///
 /// # Safety
-/// `bind` is null or the struct.
+/// `bind` is null or points to the struct.
 pub unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,

@@ -49,10 +49,10 @@ fn destroy(handle: *mut ibv_comp_channel) -> Result<()> {
 }
 
 impl Slot<Channel> {
-    /// A completion queue begins (1) or ends (-1) to tell of entries here.
+    /// A completion queue starts (1) or stops (-1) reporting entries to this channel.
     pub(crate) fn count_user(&self, by: isize) {
         let users = self.users.fetch_add(by as usize, Ordering::AcqRel).wrapping_add_signed(by);
-        // SAFETY: the slot is in use; the field is only for show.
+        // SAFETY: the slot is in use; programs at most read the field.
         unsafe { (*self.c()).refcnt = users as c_int };
     }
 }
@@ -80,12 +80,12 @@ pub unsafe extern "C" fn get_cq_event(
 fn take(channel: *mut ibv_comp_channel) -> Result<&'static Slot<Cq>> {
     let channel = handles::get::<Channel>(channel)?;
     if channel.events.is_empty() {
-        // What was posted last is not to wait for a poll, as nobody is about to.
+        // This thread is about to sleep and not to poll, so what was posted last is sent now.
         let mut card = channel.context.card.lock();
         card.flush();
         card.take_over();
     }
-    // Who sleeps here keeps the descriptor, even if the channel is destroyed meanwhile.
+    // The descriptor stays open while a thread sleeps here, even if another destroys the channel.
     let events = channel.events.clone();
     // Counted under the queue's lock: a completion queue is destroyed only after its last event was
     // withdrawn, or fetched and acknowledged.
@@ -103,10 +103,10 @@ pub extern "C" fn ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
     }
 }
 
-/// Where acknowledged completion events are counted.
+/// The counter of acknowledged completion events.
 pub(crate) fn completions(cq: &Slot<Cq>) -> acknowledge::Place {
     let c = cq.c();
-    // SAFETY: in bounds of a slot in use.
+    // SAFETY: the fields are within the struct of a slot in use.
     unsafe {
         acknowledge::Place {
             mutex: addr_of_mut!((*c).mutex),

@@ -10,21 +10,21 @@ use super::{EINVAL, Result, number};
 use crate::abi::*;
 use crate::handles::{self, BadHandle, Slot};
 
-/// Added to the number of users when the program has closed the context.
+/// Added to the number of users once the program has closed the context.
 const CLOSED: usize = 1 << 62;
 
-/// The handle that a program has of a context: the last part of the larger struct.
+/// The program's handle of a context: the last part of the larger struct.
 pub fn inner(slot: &Slot<Context>) -> *mut ibv_context {
-    // SAFETY: in bounds.
+    // SAFETY: the field is within the struct.
     unsafe { ptr::addr_of_mut!((*slot.c()).context) }
 }
 
-/// The larger struct of a program's handle.
+/// The larger struct around a program's handle.
 fn outer(context: *const ibv_context) -> *const verbs_context {
     context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
 }
 
-/// The context behind a program's handle.
+/// Looks up a context by the program's handle.
 pub fn find(context: *const ibv_context) -> Result<&'static Slot<Context>> {
     let slot = handles::get::<Context>(outer(context))?;
     if slot.users.load(Ordering::Acquire) >= CLOSED {
@@ -34,12 +34,12 @@ pub fn find(context: *const ibv_context) -> Result<&'static Slot<Context>> {
 }
 
 impl Slot<Context> {
-    /// An object was made on the context: it keeps the context's state alive.
+    /// Counts an object that is made on the context: it keeps the context's state alive.
     pub fn enter(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// An object of the context is gone.
+    /// Counts an object of the context as gone.
     pub fn leave(&self) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == CLOSED + 1 {
             handles::destroy::<Context>(self.c()).ok();
@@ -47,7 +47,7 @@ impl Slot<Context> {
     }
 }
 
-/// The context behind a handle, on the data path.
+/// Looks up a context on the data path.
 ///
 /// # Safety
 /// The handle is that of a context, open or closed.
@@ -63,8 +63,8 @@ pub extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     number(close(context))
 }
 
-/// As the manual says, this does not end what was made on the context: such objects live on, and
-/// the context with them, unreachable.
+/// As `ibv_open_device(3)` says, closing does not destroy the objects that were made on the
+/// context: they stay, and with them the context's state.
 fn close(context: *mut ibv_context) -> Result<()> {
     let slot = find(context)?;
     match slot.users.fetch_add(CLOSED, Ordering::AcqRel) {

@@ -1,9 +1,9 @@
-//! `ibv_copy_*`: from the kernel's structs to the library's and back.
+//! `ibv_copy_*`: between the kernel's structs and the library's.
 
 use crate::abi::kernel::*;
 use crate::abi::*;
 
-/// A GID of these bytes.
+/// A GID with these bytes.
 fn gid(raw: [u8; 16]) -> ibv_gid {
     ibv_gid { raw }
 }
@@ -27,7 +27,7 @@ fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
 /// `ibv_copy_ah_attr_from_kern`.
 ///
 /// # Safety
-/// Null, or the structs.
+/// The pointers are null or point to their structs.
 pub(super) unsafe extern "C" fn ah_attr_from_kern(
     to: *mut ibv_ah_attr,
     from: *const ib_uverbs_ah_attr,
@@ -41,7 +41,7 @@ pub(super) unsafe extern "C" fn ah_attr_from_kern(
 /// `ibv_copy_qp_attr_from_kern`.
 ///
 /// # Safety
-/// Null, or the structs.
+/// The pointers are null or point to their structs.
 pub(super) unsafe extern "C" fn qp_attr_from_kern(
     to: *mut ibv_qp_attr,
     from: *const ib_uverbs_qp_attr,
@@ -83,7 +83,7 @@ pub(super) unsafe extern "C" fn qp_attr_from_kern(
 /// `ibv_copy_path_rec_from_kern`.
 ///
 /// # Safety
-/// Null, or the structs.
+/// The pointers are null or point to their structs.
 pub(super) unsafe extern "C" fn path_rec_from_kern(
     to: *mut ibv_sa_path_rec,
     from: *const ib_user_path_rec,
@@ -116,7 +116,7 @@ pub(super) unsafe extern "C" fn path_rec_from_kern(
 /// `ibv_copy_path_rec_to_kern`.
 ///
 /// # Safety
-/// Null, or the structs.
+/// The pointers are null or point to their structs.
 pub(super) unsafe extern "C" fn path_rec_to_kern(
     to: *mut ib_user_path_rec,
     from: *const ibv_sa_path_rec,

@@ -1,4 +1,4 @@
-//! Completion queues: making, arming, changing and ending them.
+//! Completion queues: creating, arming, changing and destroying them.
 //!
 //! | symbol or place | function |
 //! |---|---|
@@ -27,7 +27,7 @@ use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, acknowledge, number, or_n
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
-/// What a completion queue is made with.
+/// The parameters of a new completion queue.
 pub(crate) struct CqInit {
     pub(crate) context: *mut ibv_context,
     pub(crate) entries: i64,
@@ -56,7 +56,8 @@ pub extern "C" fn create_cq(
     or_null(create(&init, ibv_cq_ex::zeroed()).map(|cq| cq.c().cast()))
 }
 
-/// Entries as the card gives them: a power of two, as cards do, which some programs count on.
+/// The entries that the card makes: rounded up to a power of two, as hardware does and some
+/// programs rely on.
 fn capacity(entries: i64) -> Result<usize> {
     if !(1..=i64::from(i32::MAX)).contains(&entries) {
         return Err(EINVAL);
@@ -64,14 +65,14 @@ fn capacity(entries: i64) -> Result<usize> {
     Ok((entries as usize).next_power_of_two())
 }
 
-/// Makes a completion queue; `c` has the functions of an extended one.
+/// Makes a completion queue; `c` holds the functions of an extended one.
 pub(crate) fn create(init: &CqInit, mut c: ibv_cq_ex) -> Result<&'static Slot<Cq>> {
     let context = context::find(init.context)?;
     let channel = match init.channel.is_null() {
         true => None,
         false => Some(handles::get::<Channel>(init.channel)?),
     };
-    // SAFETY: the context's handle is good.
+    // SAFETY: the context's handle is valid.
     let vectors = unsafe { (*init.context).num_comp_vectors };
     if !(0..i64::from(vectors)).contains(&init.vector) {
         return Err(EINVAL);
@@ -109,7 +110,7 @@ pub(crate) fn create(init: &CqInit, mut c: ibv_cq_ex) -> Result<&'static Slot<Cq
     Ok(made)
 }
 
-/// The completion queue behind a handle.
+/// Looks up a completion queue.
 pub fn find(cq: *const ibv_cq) -> Result<&'static Slot<Cq>> {
     Ok(handles::get::<Cq>(cq.cast())?)
 }
@@ -131,8 +132,8 @@ fn destroy(handle: *mut ibv_cq) -> Result<()> {
         events.withdraw(|event| itself(event.c()));
     }
     cq.context.events.withdraw(|e| matches!(e.subject, Subject::Cq(cq) if itself(cq.c())));
-    // SAFETY: the object lives until the end of this function, which alone has destroyed it on the
-    // card.
+    // SAFETY: the object lives until the end of this function: no other call destroys it, since
+    // this one has removed it from the card.
     unsafe {
         completions(cq).wait(cq.comp_got.load(Ordering::Relaxed));
         errors(cq).wait(cq.async_got.load(Ordering::Relaxed));
@@ -145,9 +146,9 @@ fn destroy(handle: *mut ibv_cq) -> Result<()> {
     Ok(())
 }
 
-/// Where acknowledged asynchronous events are counted.
+/// The counter of acknowledged asynchronous events.
 fn errors(cq: &Slot<Cq>) -> acknowledge::Place {
-    // SAFETY: in bounds of a slot in use.
+    // SAFETY: the fields are within the struct of a slot in use.
     let completed = unsafe { addr_of_mut!((*cq.c()).async_events_completed) };
     acknowledge::Place { completed, ..completions(cq) }
 }
@@ -166,7 +167,7 @@ fn resize(handle: *mut ibv_cq, entries: c_int) -> Result<()> {
     Ok(())
 }
 
-/// `ibv_modify_cq`: how often an armed queue tells.
+/// `ibv_modify_cq`: sets how often an armed queue reports entries.
 ///
 /// # Safety
 /// `attr` can be read.
@@ -191,14 +192,14 @@ fn modify(cq: &Slot<Cq>, attr: ibv_modify_cq_attr) -> Result<()> {
 /// `ibv_req_notify_cq`.
 ///
 /// # Safety
-/// The handle was one of a completion queue once.
+/// The handle was once one of a completion queue.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: by promise of the caller.
     let Ok(cq) = (unsafe { handles::get_fast::<Cq>(cq.cast()) }) else { return libc::EINVAL };
     let mut card = cq.context.card.lock();
     let armed = card.nic().req_notify_cq(cq.number, solicited_only != 0);
-    // Whoever arms a queue is about to sleep: what was kept back is sent, and the background thread
-    // drives from here on.
+    // A program that arms a queue is about to sleep: what was kept back is sent, and the background
+    // thread drives the card from here on.
     card.kick();
     card.take_over();
     number(armed.map_err(|_| Errno(libc::EINVAL)))

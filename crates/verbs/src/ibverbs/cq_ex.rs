@@ -1,7 +1,8 @@
-//! Extended completion queues: polled by functions that stand in the object itself.
+//! Extended completion queues: polled by functions in the object itself.
 //!
-//! The readers look at one completion, which `start_poll` and `next_poll` have taken from the card.
-//! So a batch that ends early leaves the rest where `ibv_poll_cq` too would find them.
+//! The readers look at one completion, which `start_poll` or `next_poll` has taken from the card.
+//! So a batch that ends early leaves the other completions in the queue, where `ibv_poll_cq` finds
+//! them too.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr::addr_of_mut;
@@ -16,8 +17,7 @@ use super::{EINVAL, EOPNOTSUPP, Result, or_null};
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
-/// What a reader may be asked for. A RoCE card without offloads has no VLAN, flow tag or tag
-/// matching to tell of.
+/// The fields that a reader can be asked for. This card has no VLAN, flow tag or tag matching.
 const WC_FLAGS: u64 = (IBV_WC_STANDARD_FLAGS
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
@@ -43,7 +43,7 @@ fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Result<*mut 
         return Err(EOPNOTSUPP);
     }
     let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
-    // A queue that overflows loses what does not fit, whether that is an error or not.
+    // A queue that overflows loses entries in any case, so ignoring overruns changes nothing.
     let known = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     if flags & !known != 0 {
         return Err(EOPNOTSUPP);
@@ -67,7 +67,7 @@ fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Result<*mut 
     c.read_opcode = Some(read_opcode);
     c.read_vendor_err = Some(read_vendor_err);
     c.read_wc_flags = Some(read_wc_flags);
-    // The cheap ones are there whether asked for or not: some programs do not ask.
+    // The cheap readers are set even if not asked for: some programs do not ask.
     c.read_byte_len = Some(read_byte_len);
     c.read_imm_data = Some(read_imm_data);
     c.read_qp_num = Some(read_qp_num);
@@ -84,10 +84,10 @@ fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Result<*mut 
     Ok(cq::create(&init, c)?.c())
 }
 
-/// Makes `completion` the one that is read.
+/// Makes `completion` the one that the readers see.
 fn stand_at(cq: &Slot<Cq>, completion: Completion) {
     let c = cq.c();
-    // SAFETY: whoever polls holds the gate, or is the only one; the slot is in use.
+    // SAFETY: the thread that polls holds the gate, or is the only one to poll; the slot is in use.
     unsafe {
         *cq.current.get() = completion;
         addr_of_mut!((*c).wr_id).write(completion.wr_id);
@@ -96,8 +96,8 @@ fn stand_at(cq: &Slot<Cq>, completion: Completion) {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the function stands in the object, and so the handle was one; the attributes can be
-    // read if there are any.
+    // SAFETY: the program took this function from the object, so the handle was once valid; the
+    // attributes are null or can be read.
     let (found, attr) = unsafe { (handles::get_fast::<Cq>(cq), attr.as_ref()) };
     let Ok(cq) = found else { return libc::EINVAL };
     if attr.is_some_and(|attr| attr.comp_mask != 0) {
@@ -123,7 +123,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the function stands in the object, and so the handle was one.
+    // SAFETY: the program took this function from the object, so the handle was once valid.
     let Ok(cq) = (unsafe { handles::get_fast::<Cq>(cq) }) else { return libc::EINVAL };
     let mut one = [Completion::default()];
     let taken = take(&mut cq.context.card.lock(), cq, &mut one);
@@ -138,18 +138,18 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the function stands in the object, and so the handle was one.
+    // SAFETY: the program took this function from the object, so the handle was once valid.
     let Ok(cq) = (unsafe { handles::get_fast::<Cq>(cq) }) else { return };
     if !cq.single_threaded {
         cq.gate.leave();
     }
 }
 
-/// The completion that the poll stands at; of a handle that is none, an empty one.
+/// The completion at which the poll stands; an empty one if the handle is bad.
 #[inline]
 fn current(cq: *mut ibv_cq_ex) -> Completion {
-    // SAFETY: the readers stand in the object, and so the handle was one; whoever reads is between
-    // the start and the end of a poll.
+    // SAFETY: the program took the reader from the object, so the handle was once valid; the
+    // contract of `ibv_create_cq_ex(3)` is to read only between the start and the end of a poll.
     unsafe { handles::get_fast::<Cq>(cq).map(|cq| *cq.current.get()).unwrap_or_default() }
 }
 
@@ -186,7 +186,7 @@ unsafe extern "C" fn read_slid(_: *mut ibv_cq_ex) -> u32 {
 }
 
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
-    // SAFETY: the caller polls this queue, which is then one.
+    // SAFETY: the program polls this queue, so the handle was once valid.
     unsafe { handles::get_fast::<Cq>(cq) }.map_or(0, |slot| poll::sl(slot, &current(cq)))
 }
 
@@ -194,7 +194,7 @@ unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u8 {
     0
 }
 
-/// In units of the card's clock, which are nanoseconds: see `hca_core_clock`.
+/// In units of the card's clock, nanoseconds: see `hca_core_clock`.
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     current(cq).at.0
 }

@@ -1,4 +1,4 @@
-//! The list of devices, and what can be asked of one that is not open.
+//! The list of devices, and the calls on a device that is not open.
 
 use core::ffi::{c_char, c_int};
 use std::ptr;
@@ -10,7 +10,7 @@ use crate::handles::{self, Object, Slot};
 use crate::process;
 use crate::sysfs;
 
-/// A device: a card of this process. There is one handle for each, which is never freed.
+/// A device: a card of this process. Each has one handle, which is never freed.
 #[derive(Debug)]
 pub struct Device {
     /// The card.
@@ -22,7 +22,7 @@ impl Object for Device {
     const KIND: handles::Kind = handles::Kind::Device;
 }
 
-/// Every device's handle, in the order of the cards.
+/// The handle of each device, in the order of the cards.
 #[derive(Debug, Default)]
 struct Devices(std::sync::OnceLock<Vec<&'static Slot<Device>>>);
 
@@ -45,7 +45,7 @@ fn describe(card: &'static Card) -> Option<&'static Slot<Device>> {
     handles::create(c, Device { card })
 }
 
-/// Copies what fits, and a zero byte at the end.
+/// Copies as much as fits, and a zero byte at the end.
 pub(crate) fn copy_name(to: &mut [c_char], from: &str) {
     let Some((last, room)) = to.split_last_mut() else { return };
     room.fill(0);
@@ -65,20 +65,20 @@ pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     if let Some(count) = unsafe { count.as_mut() } {
         *count = devices.len() as c_int;
     }
-    // SAFETY: the size is that of the list with its null.
+    // SAFETY: allocates the list and a null at its end; no pointers are passed.
     let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) };
     let list = list.cast::<*mut ibv_device>();
     if list.is_null() {
         return or_null(Err(ENOMEM));
     }
     for (at, device) in devices.iter().enumerate() {
-        // SAFETY: within what was just allocated.
+        // SAFETY: within the list that was just allocated.
         unsafe { list.add(at).write(device.c()) };
     }
     list
 }
 
-/// `ibv_free_device_list`. Devices stay: opened or not.
+/// `ibv_free_device_list`. The devices stay valid, open or not.
 ///
 /// # Safety
 /// `list` is null or from [`get_device_list`].
@@ -99,7 +99,7 @@ pub extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
     }
 }
 
-/// `ibv_get_device_index`: the number that rdma netlink would know it by.
+/// `ibv_get_device_index`: a kernel device's number in rdma netlink; here the index of the card.
 pub extern "C" fn get_device_index(device: *mut ibv_device) -> c_int {
     handles::get::<Device>(device).map_or(-1, |device| device.card.index as c_int)
 }

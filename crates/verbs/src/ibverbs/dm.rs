@@ -1,4 +1,4 @@
-//! Device memory: a part of the card's own.
+//! Device memory: pieces of the card's own memory.
 
 use core::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,13 +14,13 @@ use crate::handles::{self, Object, Slot};
 /// A piece of device memory.
 #[derive(Debug)]
 pub struct Dm {
-    /// Whose it is.
+    /// The context on which it was allocated.
     pub context: &'static Slot<Context>,
-    /// What the card gave out, and where in it the piece begins, to be aligned.
+    /// The bus address that the card gave out, for freeing it; `addr` is the same, aligned.
     given: u64,
     addr: u64,
     len: u64,
-    /// Regions in it.
+    /// The number of regions in it.
     pub regions: AtomicUsize,
 }
 
@@ -39,18 +39,18 @@ impl Dm {
     }
 }
 
-/// The device memory behind a handle.
+/// Looks up a piece of device memory.
 pub fn find(dm: *const ibv_dm) -> Result<&'static Slot<Dm>> {
     Ok(handles::get::<Dm>(dm)?)
 }
 
-/// The card gives out memory at multiples of this.
+/// The alignment of the memory that the card gives out.
 const GRANULE: u64 = 64;
 
 /// `verbs_context.alloc_dm`.
 ///
 /// # Safety
-/// `attr` is null or the struct.
+/// `attr` is null or points to the struct.
 pub unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
@@ -102,7 +102,7 @@ pub extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })())
 }
 
-/// Offsets and lengths of copies are multiples of this.
+/// Offsets and lengths of copies must be multiples of this.
 const WORD: u64 = 4;
 /// Bytes copied at once while the card is locked.
 const CHUNK: usize = 4096;
@@ -110,7 +110,7 @@ const CHUNK: usize = 4096;
 /// `ibv_dm.memcpy_to_dm`.
 ///
 /// # Safety
-/// `host` has `len` bytes.
+/// `len` bytes can be read at `host`.
 unsafe extern "C" fn memcpy_to_dm(
     dm: *mut ibv_dm,
     offset: u64,
@@ -123,7 +123,7 @@ unsafe extern "C" fn memcpy_to_dm(
 /// `ibv_dm.memcpy_from_dm`.
 ///
 /// # Safety
-/// `host` has room for `len` bytes.
+/// `len` bytes can be written at `host`.
 unsafe extern "C" fn memcpy_from_dm(
     host: *mut c_void,
     dm: *mut ibv_dm,
@@ -133,10 +133,11 @@ unsafe extern "C" fn memcpy_from_dm(
     number(copy(dm, offset, host as u64, len, false))
 }
 
-/// Copies as the card does: bytes that peers may write meanwhile are nobody's Rust slice.
+/// Copies with the card's own accesses, since peers may write the bytes meanwhile: no Rust slice
+/// may cover them.
 fn copy(dm: *mut ibv_dm, offset: u64, host: u64, len: usize, to_device: bool) -> Result<()> {
     let dm = find(dm)?;
-    // As of cards of hardware, so that who tries a program here finds out here.
+    // The rule of hardware, so that a program that breaks it fails here too.
     if !offset.is_multiple_of(WORD) || !(len as u64).is_multiple_of(WORD) {
         return Err(EINVAL);
     }

@@ -1,8 +1,8 @@
 //! A queue of events behind a descriptor that programs poll, make non-blocking, and sleep on.
 //!
-//! The descriptor is a counting one (`eventfd` as a semaphore): one count an event. Taking an event
-//! reads a count, so whether that waits is for the kernel to know: it is a property of the
-//! descriptor, which programs change by `fcntl`.
+//! The descriptor is an `eventfd` that works as a semaphore: its count is the number of events.
+//! Taking an event reads one count, so the kernel decides whether that waits: blocking is a
+//! property of the descriptor, which programs change by `fcntl`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Result;
 
-/// Events, oldest first, and the descriptor that tells of them.
+/// Events, oldest first, and the descriptor that is readable while there are any.
 pub struct EventQueue<E> {
     fd: OwnedFd,
     events: Mutex<VecDeque<E>>,
@@ -21,14 +21,14 @@ impl<E> EventQueue<E> {
     /// An empty queue.
     ///
     /// # Errors
-    /// Too many open files.
+    /// The system's: too many open files.
     pub fn new() -> io::Result<EventQueue<E>> {
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made, and nobody else has it.
+        // SAFETY: the descriptor was just made and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(EventQueue { fd, events: Mutex::default() })
     }
@@ -43,28 +43,28 @@ impl<E> EventQueue<E> {
         self.lock().is_empty()
     }
 
-    /// Adds an event, and wakes one who waits.
+    /// Adds an event, and wakes a thread that waits.
     pub fn push(&self, event: E) {
         let mut events = self.lock();
         events.push_back(event);
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the descriptor is ours and open, and the buffer has 8 bytes. The counter never
-        // comes near its limit, so that the write does not wait.
+        // SAFETY: the descriptor is open and the buffer has 8 bytes. The counter never comes near
+        // its limit, so the write does not wait.
         let wrote = unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
         if wrote != 8 {
-            tracing::error!("cannot wake who waits for events");
+            tracing::error!("cannot wake the threads that wait for events");
         }
     }
 
-    /// Takes the oldest event, when `note` has seen it under the lock; waits for one, if
-    /// the descriptor is a blocking one.
+    /// Takes the oldest event, after `note` has seen it under the lock. If there is none, waits for
+    /// one if the descriptor is blocking.
     ///
     /// # Errors
-    /// What the system says of the descriptor: `EAGAIN`, `EINTR`.
+    /// The system's error of reading the descriptor: `EAGAIN`, `EINTR`.
     pub fn take<R>(&self, note: impl Fn(E) -> R) -> Result<R> {
         loop {
             let mut count = [0u8; 8];
-            // SAFETY: the descriptor is ours and open, and the buffer has 8 bytes.
+            // SAFETY: the descriptor is open and the buffer has 8 bytes.
             let read = unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
             if read < 0 {
                 return Err(io::Error::last_os_error().into());
@@ -73,11 +73,11 @@ impl<E> EventQueue<E> {
             if let Some(event) = events.pop_front() {
                 return Ok(note(event));
             }
-            // The event was withdrawn after its count was read.
+            // The event was withdrawn after this thread had read its count.
         }
     }
 
-    /// Withdraws events.
+    /// Withdraws the events that `which` selects.
     pub fn withdraw(&self, which: impl Fn(&E) -> bool) {
         let mut events = self.lock();
         let before = events.len();
@@ -87,13 +87,13 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Takes back a count without waiting. Somebody else may have read it and find no event: see
-    /// [`EventQueue::take`]. Where the kernel cannot do that, the descriptor may tell of an event
-    /// that is none; taking then waits for the next.
+    /// Takes one count back without waiting. If another thread has read it already, that thread
+    /// finds no event: see [`EventQueue::take`]. If the kernel cannot read without waiting, the
+    /// descriptor may stay readable without an event; taking then waits for the next one.
     fn uncount(&self) {
         let mut count = [0u8; 8];
         let into = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-        // SAFETY: one buffer of 8 bytes, which lives through the call.
+        // SAFETY: the one buffer of 8 bytes lives through the call.
         unsafe { libc::preadv2(self.fd(), &into, 1, -1, libc::RWF_NOWAIT) };
     }
 
@@ -115,7 +115,7 @@ mod tests {
 
     fn is_readable<E>(queue: &EventQueue<E>) -> bool {
         let mut poll = libc::pollfd { fd: queue.fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which lives through the call.
+        // SAFETY: the one entry lives through the call.
         unsafe { libc::poll(&mut poll, 1, 0) == 1 }
     }
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_descriptor_tells_of_each_event() {
+    fn the_descriptor_is_readable_while_there_are_events() {
         let queue = EventQueue::new().unwrap();
         make_nonblocking(&queue);
         assert_eq!(queue.take(|e: u32| e), Err(Errno(libc::EAGAIN)));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withdrawn_is_not_told() {
+    fn a_withdrawn_event_is_never_fetched() {
         let queue = EventQueue::new().unwrap();
         make_nonblocking(&queue);
         for event in [1, 2, 1] {

@@ -1,5 +1,5 @@
-//! Forks are safe without any preparation: see [`crate::process`]. Nothing is pinned, so no page
-//! has to be kept from being copied.
+//! Fork support. Forks are safe without preparation: see [`crate::process`]. Memory is not pinned,
+//! so no page must be kept from being copied.
 
 use core::ffi::{c_int, c_void};
 

@@ -9,7 +9,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Waits until nobody holds it. It is held shortly, so there is no queue to stand in.
+    /// Waits until the gate is free, spinning, as programs hold it only for a short time.
     #[inline]
     pub(crate) fn enter(&self) {
         let mut tries = 0u32;
@@ -23,13 +23,13 @@ impl Gate {
         }
     }
 
-    /// Lets the next one in.
+    /// Opens the gate.
     #[inline]
     pub(crate) fn leave(&self) {
         self.closed.store(false, Ordering::Release);
     }
 
-    /// Does anybody hold it?
+    /// Does a thread hold it?
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.closed.load(Ordering::Relaxed)

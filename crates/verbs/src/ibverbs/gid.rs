@@ -29,7 +29,7 @@ fn entry(card: &Card, port: u32, index: u32) -> Result<ibv_gid_entry> {
 /// `ibv_query_gid`: -1 on failure.
 ///
 /// # Safety
-/// `gid` is null or has room for one.
+/// `gid` is null or has room for a GID.
 pub unsafe extern "C" fn query_gid(
     context: *mut ibv_context,
     port: u8,
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn query_gid_ex(
     })())
 }
 
-/// `_ibv_query_gid_table`: how many entries there are, or the negative error number.
+/// `_ibv_query_gid_table`: the number of entries, or the negative error number.
 ///
 /// # Safety
 /// `to` has room for `max` entries of `size` bytes.
@@ -90,7 +90,8 @@ pub unsafe extern "C" fn query_gid_table(
         }
         for index in 0..GID_TABLE_LEN {
             let place = to.wrapping_byte_add(index as usize * size);
-            // SAFETY: one of the entries that there is room for, by promise of the caller.
+            // SAFETY: the place is one of the entries that there is room for, by promise of the
+            // caller.
             unsafe { port::answer(&entry(context.card, 1, index)?, place, size) }?;
         }
         Ok(GID_TABLE_LEN as isize)
@@ -101,10 +102,10 @@ pub unsafe extern "C" fn query_gid_table(
     })
 }
 
-/// `ibv_query_gid_type`, of the private node: 0 is InfiniBand and RoCE v1, 1 is RoCE v2.
+/// `ibv_query_gid_type`, of the private version node: 0 is InfiniBand and RoCE v1, 1 is RoCE v2.
 ///
 /// # Safety
-/// `kind` is null or has room for an enum.
+/// `kind` is null or has room for the enum.
 pub unsafe extern "C" fn query_gid_type(
     context: *mut ibv_context,
     port: u8,
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn query_gid_type(
 /// `ibv_query_pkey`: -1 on failure.
 ///
 /// # Safety
-/// `pkey` is null or has room for one.
+/// `pkey` is null or has room for a P_Key.
 pub unsafe extern "C" fn query_pkey(
     context: *mut ibv_context,
     port: u8,
@@ -142,7 +143,7 @@ pub unsafe extern "C" fn query_pkey(
     })())
 }
 
-/// `ibv_get_pkey_index`: -1 on failure. A limited member is of the same partition.
+/// `ibv_get_pkey_index`: -1 on failure. The P_Key of a limited member names the same partition.
 pub extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     or_minus_one((|| {
         context::find(context)?;

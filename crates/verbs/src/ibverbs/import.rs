@@ -1,4 +1,5 @@
-//! Sharing objects between processes by a device's descriptor, which needs a kernel's device.
+//! Sharing objects between processes by a device's descriptor: refused, as it needs a kernel
+//! device.
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
@@ -17,5 +18,5 @@ pub(super) extern "C" fn import(_from: *mut c_void, _handle: u32) -> *mut c_void
     ptr::null_mut()
 }
 
-/// `ibv_unimport_pd`, `ibv_unimport_mr`, `ibv_unimport_dm`: of what was never imported.
+/// `ibv_unimport_pd`, `ibv_unimport_mr`, `ibv_unimport_dm`: do nothing, as no object was imported.
 pub(super) extern "C" fn unimport(_object: *mut c_void) {}

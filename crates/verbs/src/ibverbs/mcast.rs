@@ -1,4 +1,4 @@
-//! Multicast groups.
+//! Attaching datagram queue pairs to multicast groups.
 
 use core::ffi::c_int;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use remora::nic::nic::McastError;
 use super::{EINVAL, ENOMEM, Errno, Result, number, qp};
 use crate::abi::*;
 
-/// `ibv_attach_mcast`. The LID means nothing on Ethernet.
+/// `ibv_attach_mcast`. The LID has no meaning on Ethernet.
 ///
 /// # Safety
 /// `gid` can be read.
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid
 /// # Safety
 /// `gid` is null or can be read.
 unsafe fn group(gid: *const ibv_gid) -> Result<IpAddr> {
-    // SAFETY: by promise of the caller; every byte of the union belongs to `raw`.
+    // SAFETY: by promise of the caller; `raw` covers every byte of the union.
     let gid = unsafe { gid.as_ref().ok_or(EINVAL)?.raw };
     Ok(IpAddr::from(gid))
 }

@@ -1,12 +1,11 @@
 //! `libibverbs.so.1`.
 //!
-//! [`objects`] are what handles stand for. Each other module has the calls of one kind of object,
-//! under the names of verbs without `ibv_`. They are `extern "C"` functions, called by programs
-//! through `symbols` or the tables that `open` fills, and by `rdmacm` as what they are.
+//! [`objects`] holds the state behind handles. Each other module holds the calls of one kind of
+//! object, named as in verbs without `ibv_`. They are `extern "C"` functions: programs call them
+//! through `symbols` or through the tables that `open` fills, and `rdmacm` calls them directly.
 //!
-//! How calls report errors is each one's own: those that return a pointer set `errno` and return
-//! null; those that return an integer return the error number itself, and not -1, unless their
-//! manual page says so.
+//! Each call reports errors as its manual page says. Most that return a pointer set `errno` and
+//! return null; most that return an integer return the error number itself, and not -1.
 
 use core::ffi::c_int;
 use std::io;
@@ -58,16 +57,16 @@ pub mod xrc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub c_int);
 
-/// What a call comes to, before it is told in C.
+/// The result of a call before it is translated to C.
 pub type Result<T> = core::result::Result<T, Errno>;
 
-/// A call's or an attribute's bad argument.
+/// An argument or attribute is bad.
 pub const EINVAL: Errno = Errno(libc::EINVAL);
-/// What this library does not do.
+/// This library does not do that.
 pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 /// No memory, or no room on the card.
 pub const ENOMEM: Errno = Errno(libc::ENOMEM);
-/// Others still use it.
+/// Other objects still use it.
 pub const EBUSY: Errno = Errno(libc::EBUSY);
 
 impl From<BadHandle> for Errno {
@@ -120,11 +119,11 @@ impl From<PostError> for Errno {
 
 /// Sets `errno`.
 pub fn set_errno(Errno(number): Errno) {
-    // SAFETY: the C library's own variable, of this thread.
+    // SAFETY: it is the C library's variable of this thread.
     unsafe { *libc::__errno_location() = number };
 }
 
-/// The result of a call that returns a pointer: null, and `errno` set, on failure.
+/// The C result of a call that returns a pointer: on failure null, with `errno` set.
 pub fn or_null<T>(result: Result<*mut T>) -> *mut T {
     result.unwrap_or_else(|error| {
         set_errno(error);
@@ -132,8 +131,8 @@ pub fn or_null<T>(result: Result<*mut T>) -> *mut T {
     })
 }
 
-/// The result of a call that returns an error number: zero is success. `errno` is set too, for
-/// programs that look there.
+/// The C result of a call that returns an error number; zero is success. `errno` is set too, for
+/// programs that read it.
 pub fn number(result: Result<()>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -144,7 +143,7 @@ pub fn number(result: Result<()>) -> c_int {
     }
 }
 
-/// The result of a call that returns -1 on failure, with the reason in `errno`.
+/// The C result of a call that returns -1 on failure, with the reason in `errno`.
 pub fn or_minus_one(result: Result<c_int>) -> c_int {
     result.unwrap_or_else(|error| {
         set_errno(error);

@@ -1,9 +1,9 @@
 //! Memory regions.
 //!
-//! Memory is not pinned: the card is in this process and reaches it by the program's own
-//! addresses. But a registration fails where pinning would, with `EFAULT`, and brings the pages in.
-//! Regions on demand are reached by checked copies, so that a page that is not there is an error
-//! of the access and not the end of the process.
+//! Memory is not pinned: the card is in this process and reaches memory by the program's own
+//! addresses. But a registration fails with `EFAULT` where pinning would fail, and faults the pages
+//! in. Regions on demand are accessed by checked copies, so that an access to a missing page fails
+//! without ending the process.
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
@@ -28,36 +28,36 @@ use crate::handles::{self, Object, Slot};
 /// A memory region.
 #[derive(Debug)]
 pub struct Mr {
-    /// The card's key; zero if it could not be registered again.
+    /// The card's key; zero if a re-registration has failed.
     pub key: Key,
-    /// What a program may change.
+    /// The part that `ibv_rereg_mr` changes.
     changing: Mutex<Changing>,
     backing: Backing,
 }
 
-/// What `ibv_rereg_mr` changes.
+/// The part that `ibv_rereg_mr` changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Changing {
-    /// Whose it is.
+    /// Its protection domain.
     pub pd: &'static Slot<Pd>,
-    /// The first byte, in this process.
+    /// The address of its first byte in this process.
     pub addr: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
     /// `ibv_access_flags`.
     pub access: u32,
 }
 
-/// What is behind a region.
+/// The memory behind a region.
 #[derive(Debug)]
 pub(crate) enum Backing {
-    /// The program's memory.
+    /// Memory of the program.
     Program,
-    /// Nothing.
+    /// None: a null region.
     Null,
     /// Device memory.
     Device(&'static Slot<super::dm::Dm>),
-    /// A mapping of our own, of a descriptor's memory.
+    /// A mapping that this library made of a descriptor's memory.
     Mapping { start: usize, len: usize },
 }
 
@@ -67,21 +67,21 @@ impl Object for Mr {
 }
 
 impl Mr {
-    /// What may change, as it is now.
+    /// The current values of the part that may change.
     pub fn now(&self) -> Changing {
         *self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A range that is not all there.
+/// Part of the range is not mapped.
 const EFAULT: Errno = Errno(libc::EFAULT);
 
-/// The region behind a handle.
+/// Looks up a region.
 pub fn find(mr: *const ibv_mr) -> Result<&'static Slot<Mr>> {
     Ok(handles::get::<Mr>(mr)?)
 }
 
-/// Flags that say what may be done.
+/// The access flags that this library knows.
 const KNOWN: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
@@ -92,14 +92,14 @@ const KNOWN: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_HUGETLB
     | IBV_ACCESS_FLUSH_GLOBAL;
 
-/// With these, the memory itself is written.
+/// Flags that let the memory itself be written.
 const WRITES: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// The card's word for access flags, after a look at whether they go together. Flags of the
-/// optional range may be ignored, and are.
+/// Translates access flags for the card, and refuses combinations that are not allowed. Flags of
+/// the optional range are ignored, as `ibv_reg_mr(3)` permits.
 pub(crate) fn access_of(flags: u32) -> Result<Access> {
     let flags = flags & !IBV_ACCESS_OPTIONAL_RANGE;
-    // Nothing says of memory that it survives a loss of power, nor does the device claim it.
+    // Whether memory survives a loss of power is not known, and the device does not claim it.
     if flags & IBV_ACCESS_FLUSH_PERSISTENT != 0 {
         return Err(EOPNOTSUPP);
     }
@@ -118,7 +118,7 @@ pub(crate) fn access_of(flags: u32) -> Result<Access> {
     Ok(pairs.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, access)| access).collect())
 }
 
-/// What is to be registered: bytes of this process, and the address that they have for others.
+/// The bytes to be registered, and the address by which peers name them.
 #[derive(Clone, Copy)]
 struct Range {
     addr: u64,
@@ -126,7 +126,7 @@ struct Range {
     iova: u64,
 }
 
-/// The page table of a range: one page as long as the address space. The card's pages need not be
+/// The page table of a range: one page as large as the address space. The card's pages need not be
 /// the machine's, as bus addresses are this process's own.
 fn table(range: Range, access: u32) -> Result<PageTable> {
     let end = range.addr.checked_add(range.len).ok_or(EINVAL)?;
@@ -138,12 +138,12 @@ fn table(range: Range, access: u32) -> Result<PageTable> {
     Ok(PageTable::new(MAX_REGION.trailing_zeros(), range.addr, [base]))
 }
 
-/// Is this the request for a region of everything that the process has or will have?
+/// Is this a request for an implicit region: everything that the process maps or will map?
 fn is_implicit(range: Range, access: u32) -> bool {
     access & IBV_ACCESS_ON_DEMAND != 0 && range.addr == 0 && range.len >= MAX_REGION
 }
 
-/// Looks at a range as pinning would, and brings its pages in.
+/// Checks a range as pinning would, and faults its pages in.
 fn bring_in(range: Range, access: u32) -> Result<()> {
     if access & IBV_ACCESS_ON_DEMAND != 0 {
         return Ok(());
@@ -151,9 +151,9 @@ fn bring_in(range: Range, access: u32) -> Result<()> {
     populate(range.addr, range.len, access & WRITES != 0)
 }
 
-/// Brings pages in. Fails with `EFAULT` where a processor's access would.
+/// Faults pages in. Fails with `EFAULT` if the processor's access would fault.
 pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
-    // SAFETY: asks the C library for a number.
+    // SAFETY: passes no pointers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
     let start = addr & !(page - 1);
     let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
@@ -163,13 +163,14 @@ pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
     }
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     loop {
-        // SAFETY: this changes no bytes, and the system refuses what is not mapped.
+        // SAFETY: the call changes no bytes, and the system refuses ranges that are not mapped.
         if unsafe { libc::madvise(start as *mut c_void, len as usize, advice) } == 0 {
             return Ok(());
         }
         match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::EINTR | libc::EAGAIN) => {}
-            // Not permitted; or a mapping of a device; or a kernel before 5.14.
+            // The access is not permitted, or the mapping is a device's, or the kernel is older
+            // than 5.14.
             Some(libc::EINVAL) => break,
             _ => return Err(EFAULT),
         }
@@ -177,7 +178,8 @@ pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
     if maps_permit(start, start + len, write) { Ok(()) } else { Err(EFAULT) }
 }
 
-/// May all bytes from `start` to `end` be accessed, as the system lists this process's mappings?
+/// Do the system's list of mappings and their permissions allow access to all bytes from `start` to
+/// `end`?
 fn maps_permit(start: u64, end: u64, write: bool) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
     let mut reached = start;
@@ -198,7 +200,7 @@ fn maps_permit(start: u64, end: u64, write: bool) -> bool {
     false
 }
 
-/// `from-to permissions …`
+/// Parses a line of the list: `from-to permissions …`
 fn mapping(line: &str) -> Option<(u64, u64, &str)> {
     let (range, rest) = line.split_once(' ')?;
     let (from, to) = range.split_once('-')?;
@@ -241,7 +243,7 @@ pub extern "C" fn reg_mr_iova2(
 /// `ibv_reg_mr_ex`, of v59.
 ///
 /// # Safety
-/// `attr` is null or the struct.
+/// `attr` is null or points to the struct.
 pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *const ibv_mr_init_attr) -> *mut ibv_mr {
     or_null((|| {
         // SAFETY: by promise of the caller.
@@ -305,7 +307,7 @@ fn make(pd: &'static Slot<Pd>, range: Range, access: u32, backing: Backing) -> R
     keep(pd, key, range, access, backing)
 }
 
-/// Makes the handle of what the card has registered.
+/// Makes the handle of a region that the card has registered.
 fn keep(
     pd: &'static Slot<Pd>,
     key: Key,
@@ -313,7 +315,8 @@ fn keep(
     access: u32,
     backing: Backing,
 ) -> Result<*mut ibv_mr> {
-    /// What the kernel would number regions by; programs hand it to others, to import.
+    /// The numbers that the kernel would give to regions; programs pass them to other processes for
+    /// import.
     static HANDLES: AtomicU32 = AtomicU32::new(1);
     let addr = match backing {
         Backing::Program => range.addr as usize as *mut c_void,
@@ -350,7 +353,7 @@ pub fn deregister(handle: *mut ibv_mr) -> Result<()> {
     let context = slot.now().pd.context;
     {
         let mut card = context.card.lock();
-        // Packets that are ready refer to their payload: they leave first.
+        // Packets that are ready to leave refer to their payload: they leave first.
         card.kick();
         card.nic().dereg_mr(slot.key)?;
     }
@@ -362,7 +365,7 @@ pub fn deregister(handle: *mut ibv_mr) -> Result<()> {
         Backing::Device(dm) => {
             dm.regions.fetch_sub(1, Ordering::AcqRel);
         }
-        // SAFETY: our own mapping, which nothing but the region pointed into.
+        // SAFETY: this library's own mapping, to which nothing but the region referred.
         Backing::Mapping { start, len } => unsafe {
             libc::munmap(start as *mut c_void, len);
         },
@@ -388,7 +391,7 @@ pub extern "C" fn rereg_mr(
     }
 }
 
-/// Everything is judged before anything changes: a failure leaves the region as it was.
+/// All checks come before any change: a failure leaves the region as it was.
 fn reregister(
     handle: *mut ibv_mr,
     flags: u32,
@@ -427,7 +430,7 @@ fn reregister(
     }
     let pages = table(range, new.access)?;
     bring_in(range, new.access)?;
-    // A change between pinned and on demand changes how the bytes are reached.
+    // Changing to or from on demand changes how the bytes are accessed.
     let translate = moved || (old.access ^ new.access) & IBV_ACCESS_ON_DEMAND != 0;
     let change = MrChange {
         pd: (flags & IBV_REREG_MR_CHANGE_PD != 0).then_some(new.pd.pd),
@@ -441,14 +444,14 @@ fn reregister(
     new.pd.enter();
     old.pd.leave();
     *changing = new;
-    // SAFETY: the slot's own struct; the program must not use the region meanwhile.
+    // SAFETY: the slot's own struct; the program must not use the region during this call.
     let c = unsafe { &mut *slot.c() };
     (c.pd, c.addr, c.length) = (new.pd.c(), new.addr as usize as *mut c_void, new.len as usize);
     (c.lkey, c.rkey) = (key, key);
     Ok(())
 }
 
-/// `verbs_context.alloc_null_mr`: reads as zero, swallows what is written.
+/// `verbs_context.alloc_null_mr`: reads give zeros, writes are discarded.
 pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     or_null((|| {
         let pd = pd::find(pd)?;
@@ -458,7 +461,7 @@ pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     })())
 }
 
-/// `verbs_context.reg_dm_mr`: the flags must say that addresses begin at zero.
+/// `verbs_context.reg_dm_mr`: the flags must include `IBV_ACCESS_ZERO_BASED`.
 pub extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -497,8 +500,8 @@ pub extern "C" fn reg_dmabuf_mr(
     or_null(register_fd(pd, offset, len as u64, iova, fd, access as u32))
 }
 
-/// Maps a descriptor's memory and registers the mapping. What cannot be mapped into a process, as
-/// the memory of some accelerators, is not supported.
+/// Maps a descriptor's memory and registers the mapping. Memory that cannot be mapped into a
+/// process, such as that of some accelerators, is not supported.
 fn register_fd(
     pd: *mut ibv_pd,
     offset: u64,
@@ -512,7 +515,7 @@ fn register_fd(
     if access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_ZERO_BASED) != 0 || len == 0 {
         return Err(EINVAL);
     }
-    // SAFETY: asks the C library for a number.
+    // SAFETY: passes no pointers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
     let within = offset % page;
     let size = len.checked_add(within).ok_or(EINVAL)?;
@@ -522,7 +525,7 @@ fn register_fd(
     );
     let write = if access & WRITES != 0 { libc::PROT_WRITE } else { 0 };
     let flags = libc::MAP_SHARED;
-    // SAFETY: a new mapping, where the system likes.
+    // SAFETY: a new mapping, at an address that the system chooses.
     let start =
         unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ | write, flags, fd, from) };
     if start == libc::MAP_FAILED {
@@ -535,11 +538,11 @@ fn register_fd(
     }
     let mapping = Backing::Mapping { start: start as usize, len: size };
     let range = Range { addr: start as u64 + within, len, iova };
-    // Beyond the end of a file there is nothing to bring in.
+    // Beyond the end of a file there are no pages to fault in.
     let made =
         populate(range.addr, len, write != 0).and_then(|()| make(pd, range, access, mapping));
     made.inspect_err(|_| {
-        // SAFETY: our own mapping, of which nobody knows.
+        // SAFETY: this library's own mapping, which no other code knows.
         unsafe { libc::munmap(start, size) };
     })
 }
@@ -568,7 +571,7 @@ pub unsafe extern "C" fn advise_mr(
             // SAFETY: by promise of the caller.
             let sge = unsafe { *list.add(at) };
             let range = prefetchable(pd, sge, write)?;
-            // Without faults, nothing can be fetched: all is where it can be.
+            // A prefetch without faults has nothing to do: what is present needs no fetching.
             if advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
                 populate(range.0, range.1, write)?;
             }
@@ -577,7 +580,7 @@ pub unsafe extern "C" fn advise_mr(
     })())
 }
 
-/// The bytes of an entry, if its region may be prefetched.
+/// The address and length of an entry, if its region may be prefetched.
 fn prefetchable(pd: &'static Slot<Pd>, sge: ibv_sge, write: bool) -> Result<(u64, u64)> {
     let mut found = None;
     handles::for_each::<Mr>(|mr| {

@@ -1,7 +1,7 @@
 //! Memory windows.
 //!
-//! Those of type 1 are bound by `ibv_bind_mw`, those of type 2 by a work request; both are a
-//! request in a send queue to the card.
+//! Windows of type 1 are bound by `ibv_bind_mw`, those of type 2 by a work request; to the card,
+//! both are requests in a send queue.
 
 use core::ffi::c_int;
 
@@ -20,9 +20,9 @@ use crate::handles::{self, Object, Slot};
 /// A memory window.
 #[derive(Debug)]
 pub struct Mw {
-    /// Whose it is.
+    /// Its protection domain.
     pub pd: &'static Slot<Pd>,
-    /// The key that it was made with; any later one differs in the low 8 bits only.
+    /// The key that it was created with; later keys differ in the low 8 bits only.
     key: u32,
     /// Its type.
     pub kind: MwType,
@@ -33,7 +33,7 @@ impl Object for Mw {
     const KIND: handles::Kind = handles::Kind::Mw;
 }
 
-/// The window behind a handle.
+/// Looks up a window.
 pub fn find(mw: *const ibv_mw) -> Result<&'static Slot<Mw>> {
     Ok(handles::get::<Mw>(mw)?)
 }
@@ -71,7 +71,7 @@ pub extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })())
 }
 
-/// The window that a work request is to bind, which is one of type 2.
+/// The window that a work request is to bind, which must be of type 2.
 pub(crate) fn find_for_type_2(mw: *const ibv_mw) -> Result<&'static Slot<Mw>> {
     let mw = find(mw)?;
     if mw.kind == MwType::Type2 { Ok(mw) } else { Err(EINVAL) }
@@ -79,7 +79,7 @@ pub(crate) fn find_for_type_2(mw: *const ibv_mw) -> Result<&'static Slot<Mw>> {
 
 /// The request that binds a window, so that `key` opens it.
 pub(crate) fn request(mw: &Slot<Mw>, key: u32, info: &ibv_mw_bind_info) -> Result<SendOp> {
-    // Writing from this side needs no window; programs pass the flag all the same.
+    // Local writing needs no window, but programs pass the flag.
     let known = IBV_ACCESS_LOCAL_WRITE
         | IBV_ACCESS_REMOTE_WRITE
         | IBV_ACCESS_REMOTE_READ

@@ -1,4 +1,4 @@
-//! What stands behind each handle. The calls of a kind of object are in the file of its name.
+//! The state behind each handle. The calls of a kind of object are in the file of its name.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -22,13 +22,13 @@ use crate::handles::{self, Object, Slot};
 pub struct Context {
     /// The card.
     pub card: &'static Card,
-    /// What `async_fd` stands for.
+    /// The events that `async_fd` reports.
     pub events: Events,
-    /// How many objects belong to it, and [`CLOSED`].
+    /// The number of objects made on it, plus [`CLOSED`] once it is closed.
     pub(super) users: AtomicUsize,
 }
 
-/// What an asynchronous event is about.
+/// The object that an asynchronous event is about.
 #[derive(Clone, Copy)]
 pub enum Subject {
     /// A completion queue.
@@ -46,50 +46,50 @@ pub enum Subject {
 pub struct AsyncEvent {
     /// What happened.
     pub event_type: ibv_event_type,
-    /// To what.
+    /// The object that it happened to.
     pub subject: Subject,
 }
 
 /// The asynchronous events of a context.
 pub type Events = EventQueue<AsyncEvent>;
 
-/// Completion queues that have got an entry.
+/// Completion queues that have received an entry.
 pub(crate) type ChannelEvents = Arc<EventQueue<&'static Slot<Cq>>>;
 
 /// A completion channel.
 #[derive(Debug)]
 pub struct Channel {
-    /// Whose it is.
+    /// The context on which it was made.
     pub context: &'static Slot<Context>,
-    /// What it has to tell.
+    /// Its events.
     pub(crate) events: ChannelEvents,
-    /// Completion queues that tell of entries here.
+    /// The number of completion queues that report to it.
     pub(crate) users: AtomicUsize,
 }
 
 /// A completion queue, extended or not.
 pub struct Cq {
-    /// Whose it is.
+    /// The context on which it was made.
     pub context: &'static Slot<Context>,
     /// The card's number for it.
     pub number: u32,
-    /// Where it tells of entries.
+    /// The channel to which it reports entries.
     pub(crate) channel: Option<&'static Slot<Channel>>,
-    /// The same, for the card's events.
+    /// The events of that channel, for the card's callback.
     pub(crate) channel_events: Option<ChannelEvents>,
-    /// Completion events that the program has fetched.
+    /// The number of completion events that the program has fetched.
     pub(crate) comp_got: AtomicU32,
-    /// Asynchronous events that the program has fetched.
+    /// The number of asynchronous events that the program has fetched.
     pub(crate) async_got: AtomicU32,
     /// Held from `ibv_start_poll` to `ibv_end_poll`.
     pub(crate) gate: Gate,
-    /// One thread only polls it, by the program's promise: nobody needs the gate.
+    /// The program promises to poll from one thread only, so the gate is not needed.
     pub(crate) single_threaded: bool,
-    /// The completion that an extended poll stands at. Whoever holds the gate may reach it.
+    /// The completion at which an extended poll stands. Only the holder of the gate may access it.
     pub(crate) current: UnsafeCell<Completion>,
 }
 
-// SAFETY: `current` is reached by who holds the gate only, or by the one thread that polls.
+// SAFETY: only the holder of the gate, or the one thread that polls, accesses `current`.
 unsafe impl Sync for Cq {}
 
 impl std::fmt::Debug for Cq {
@@ -106,32 +106,32 @@ impl Object for Cq {
 /// A protection domain, or a parent domain, which stands for one.
 #[derive(Debug)]
 pub struct Pd {
-    /// Whose it is.
+    /// The context on which it was made.
     pub context: &'static Slot<Context>,
     /// The card's number for it.
     pub pd: nic::Pd,
-    /// What a parent domain is made of.
+    /// The parts of a parent domain.
     pub parent: Option<Parent>,
-    /// How many objects were made on this handle.
+    /// The number of objects made on this handle.
     pub(crate) users: AtomicUsize,
 }
 
-/// What a parent domain is made of.
+/// The parts of a parent domain.
 #[derive(Clone, Copy, Debug)]
 pub struct Parent {
-    /// The domain that it stands for.
+    /// The protection domain that it stands for.
     pub whole: &'static Slot<Pd>,
-    /// The threads that use it.
+    /// Its thread domain.
     pub td: Option<&'static Slot<Td>>,
 }
 
 impl Pd {
-    /// An object was made on the domain.
+    /// Counts an object that is made on the domain.
     pub fn enter(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// An object of the domain is gone.
+    /// Counts an object of the domain as gone.
     pub fn leave(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
@@ -145,9 +145,9 @@ impl Object for Pd {
 /// A thread domain.
 #[derive(Debug)]
 pub struct Td {
-    /// Whose it is.
+    /// The context on which it was made.
     pub context: &'static Slot<Context>,
-    /// Parent domains that name it.
+    /// The number of parent domains that name it.
     pub(super) users: AtomicUsize,
 }
 
@@ -157,7 +157,7 @@ impl Object for Td {
 }
 
 impl Td {
-    /// A parent domain that names it is gone.
+    /// Counts a parent domain that names it as gone.
     pub(crate) fn leave(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
@@ -166,19 +166,19 @@ impl Td {
 /// A shared receive queue.
 #[derive(Debug)]
 pub struct Srq {
-    /// Whose it is.
+    /// The context on which it was made.
     pub context: &'static Slot<Context>,
-    /// Where its memory is.
+    /// Its protection domain.
     pub pd: &'static Slot<Pd>,
     /// The XRC domain whose peers may name it.
     pub(super) xrcd: Option<&'static Slot<Xrcd>>,
     /// The card's number for it.
     pub number: u32,
-    /// Entries of a request.
+    /// The most scatter/gather entries of a request.
     pub(crate) max_sge: u32,
-    /// Asynchronous events that the program has fetched.
+    /// The number of asynchronous events that the program has fetched.
     pub(crate) async_got: AtomicU32,
-    /// Kept until the queue is gone from the card, which reads it.
+    /// The memory of its ring, freed only after the card has dropped the queue.
     pub(super) ring: Mutex<Buffer>,
 }
 
@@ -190,11 +190,11 @@ impl Object for Srq {
 /// An opened XRC domain.
 #[derive(Debug)]
 pub struct Xrcd {
-    /// Whose it is.
+    /// The context on which it was opened.
     pub context: &'static Slot<Context>,
     /// The domain itself.
     pub(crate) domain: Arc<Domain>,
-    /// Shared receive queues and queue pairs made with this handle.
+    /// The number of shared receive queues and queue pairs made with this handle.
     pub(super) users: AtomicUsize,
 }
 
@@ -204,12 +204,12 @@ impl Object for Xrcd {
 }
 
 impl Xrcd {
-    /// An object was made with the handle.
+    /// Counts an object that is made with the handle.
     pub(crate) fn enter(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Such an object is gone.
+    /// Counts an object of the handle as gone.
     pub(crate) fn leave(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
@@ -219,47 +219,47 @@ impl Xrcd {
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(crate) xrcd: nic::Xrcd,
-    /// The card's place in the list.
+    /// The card's index in the list of devices.
     pub(super) card: usize,
     pub(super) file: Option<File>,
 }
 
-/// What names a file: device and inode.
+/// The identity of a file: device and inode.
 pub(super) type File = (u64, u64);
 
 /// A queue pair.
 pub struct Qp {
-    /// Whose it is.
+    /// The context on which it was made.
     pub context: &'static Slot<Context>,
-    /// Where its memory is; a receiving XRC queue pair has none.
+    /// Its protection domain; a receiving XRC queue pair has none.
     pub pd: Option<&'static Slot<Pd>>,
-    /// The XRC domain of a receiving one.
+    /// The XRC domain of a receiving XRC queue pair.
     pub(crate) xrcd: Option<&'static Slot<Xrcd>>,
     /// The card's number for it, which is also the one on the wire.
     pub number: u32,
-    /// Multicast groups that it is attached to.
+    /// The number of multicast groups that it is attached to.
     pub groups: AtomicU32,
     pub(crate) service: Service,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) takes_no_receives: bool,
     pub(super) signal_all: bool,
-    /// What a program has set, for `ibv_query_qp`.
+    /// The attributes that the program has set, for `ibv_query_qp`.
     pub(super) kept: Mutex<ibv_qp_attr>,
     pub(super) qkey: AtomicU32,
     pub(super) tells_drained: AtomicBool,
-    /// Asynchronous events that the program has fetched.
+    /// The number of asynchronous events that the program has fetched.
     pub(crate) async_got: AtomicU32,
-    /// Which requests may be made by functions in the object.
+    /// The requests that `ibv_wr_*` functions of the object may make.
     pub(crate) send_ops: u64,
     /// Held from `ibv_wr_start` to `ibv_wr_complete`.
     pub(crate) gate: Gate,
-    /// What was made between these. Whoever holds the gate may reach it.
+    /// The requests made between these two. Only the holder of the gate may access them.
     pub(crate) batch: UnsafeCell<Batch>,
-    /// Kept until the queue pair is gone from the card, which reads it.
+    /// The memory of its rings, freed only after the card has dropped the queue pair.
     pub(super) _rings: Option<Buffer>,
 }
 
-// SAFETY: `batch` is reached by who holds the gate only.
+// SAFETY: only the holder of the gate accesses `batch`.
 unsafe impl Sync for Qp {}
 
 impl std::fmt::Debug for Qp {
@@ -274,7 +274,7 @@ impl Object for Qp {
 }
 
 impl Qp {
-    /// One that has and can nothing yet.
+    /// A queue pair without queues or attributes.
     pub(super) fn bare(context: &'static Slot<Context>, number: u32, service: Service) -> Qp {
         Qp {
             context,
@@ -297,18 +297,18 @@ impl Qp {
         }
     }
 
-    /// Inline bytes that a request may have.
+    /// The most inline bytes of a request.
     #[inline]
     pub(crate) fn inline(&self) -> usize {
         self.cap.max_inline_data as usize
     }
 
-    /// The key of datagrams that name none.
+    /// The key of datagrams that do not name one.
     pub(crate) fn qkey(&self) -> u32 {
         self.qkey.load(Ordering::Relaxed)
     }
 
-    /// Has the program asked to be told when the send queue is drained?
+    /// Has the program asked for an event when the send queue is drained?
     pub(crate) fn tells_drained(&self) -> bool {
         self.tells_drained.load(Ordering::Relaxed)
     }
@@ -319,13 +319,13 @@ impl Qp {
 }
 
 impl Slot<Qp> {
-    /// The handle that programs have of it.
+    /// The program's handle of it.
     pub fn handle(&self) -> *mut ibv_qp {
         self.c().cast()
     }
 }
 
-/// Requests between start and end.
+/// The requests made between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(super) works: Vec<Work>,
@@ -341,9 +341,9 @@ pub(super) struct Work {
     pub(super) op: SendOp,
     pub(super) flags: SendFlags,
     pub(super) inline: bool,
-    /// Where an XRC peer receives it.
+    /// The shared receive queue of an XRC peer that receives it.
     pub(super) srqn: u32,
-    /// Where its entries, or its bytes, begin, and how many there are.
+    /// The start and the number of its entries, or of its inline bytes.
     pub(super) start: usize,
     pub(super) len: usize,
 }

@@ -22,14 +22,14 @@ pub fn open(device: *mut ibv_device) -> Result<*mut ibv_context> {
     let mut c = functions();
     c.context.device = device;
     c.context.async_fd = events.fd();
-    // There are no commands to write to it, but programs duplicate it.
+    // The library writes no commands to it, but programs duplicate the descriptor.
     c.context.cmd_fd = events.fd();
     let slot = handles::create(c, Context { card, events, users: AtomicUsize::new(0) });
     Ok(context::inner(slot.ok_or(ENOMEM)?))
 }
 
-/// The tables, without a device. What is missing in them, callers' inline functions answer with
-/// `EOPNOTSUPP`: work queues, flow steering, counters, rate limits.
+/// The tables, without a device. Programs' inline functions answer `EOPNOTSUPP` for functions that
+/// are missing: work queues, flow steering, counters, rate limits.
 fn functions() -> verbs_context {
     let mut c = verbs_context::zeroed();
     c.query_port = Some(port::query_port_sized);

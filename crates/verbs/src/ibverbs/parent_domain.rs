@@ -1,9 +1,10 @@
 //! Thread domains and parent domains.
 //!
-//! A program promises by them which threads use an object. There is nothing to gain from that
-//! here: the card has one lock, which is short. So they are accepted and change nothing, and a
-//! parent domain stands for the protection domain that it was made of. Its allocators are not
-//! called: nothing that a device would write lies in memory of their kind.
+//! By these, a program promises which threads use an object, so that a device can do without locks.
+//! That saves nothing here, as the card has one lock that is held briefly. So both are accepted and
+//! change nothing: a parent domain stands for the protection domain that it was made of. Its
+//! allocators are never called, because this library keeps no queues in memory that a program
+//! allocates.
 
 use core::ffi::c_int;
 use std::ptr;
@@ -19,7 +20,7 @@ use crate::handles::{self};
 /// `verbs_context.alloc_td`.
 ///
 /// # Safety
-/// `attr` is null or the struct.
+/// `attr` is null or points to the struct.
 pub unsafe extern "C" fn alloc_td(
     handle: *mut ibv_context,
     attr: *mut ibv_td_init_attr,
@@ -51,7 +52,7 @@ pub extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
 /// `verbs_context.alloc_parent_domain`.
 ///
 /// # Safety
-/// `attr` is null or the struct.
+/// `attr` is null or points to the struct.
 pub unsafe extern "C" fn alloc_parent_domain(
     handle: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -67,7 +68,7 @@ fn alloc(handle: *mut ibv_context, attr: &ibv_parent_domain_init_attr) -> Result
         return Err(EINVAL);
     }
     let whole = pd::find(attr.pd)?;
-    // A parent domain of a parent domain is none.
+    // A parent domain cannot be made of a parent domain.
     if !ptr::eq(whole.context, context) || whole.parent.is_some() {
         return Err(EINVAL);
     }

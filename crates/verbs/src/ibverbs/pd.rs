@@ -9,7 +9,7 @@ use super::{EBUSY, ENOMEM, Result, number, or_null};
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
-/// The protection domain behind a handle.
+/// Looks up a protection domain.
 pub fn find(pd: *const ibv_pd) -> Result<&'static Slot<Pd>> {
     Ok(handles::get::<Pd>(pd)?)
 }
@@ -42,7 +42,7 @@ fn dealloc(handle: *mut ibv_pd) -> Result<()> {
     if slot.users.load(Ordering::Acquire) > 0 {
         return Err(EBUSY);
     }
-    // The card counts what it has itself, made on a parent domain or not.
+    // The card counts the objects on its own domain, including those made through a parent domain.
     if slot.parent.is_none() {
         slot.context.card.lock().nic().dealloc_pd(slot.pd)?;
     }

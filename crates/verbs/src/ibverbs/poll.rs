@@ -1,7 +1,7 @@
-//! Taking completions.
+//! Taking completions: `ibv_poll_cq`.
 //!
-//! Polling drives the card: what was kept back is sent, and if the queue is empty, what has come is
-//! received, before it is looked at once more.
+//! Polling drives the card: the card sends what was kept back, and if the queue is empty, it
+//! receives what has arrived, and the queue is looked at again.
 
 use std::ffi::c_int;
 
@@ -15,10 +15,11 @@ use crate::handles::{self, Slot};
 /// Completions taken at a time.
 const BATCH: usize = 16;
 
-/// `ibv_poll_cq`: how many completions were found; negative if the queue is lost.
+/// `ibv_poll_cq`: the number of completions found; negative if the handle is bad or the queue has
+/// overflowed.
 ///
 /// # Safety
-/// The handle was one of a completion queue once; `wc` has room for `entries`.
+/// The handle was once one of a completion queue; `wc` has room for `entries`.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: by promise of the caller.
     let Ok(cq) = (unsafe { handles::get_fast::<Cq>(cq.cast()) }) else { return -libc::EINVAL };
@@ -26,7 +27,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_w
     let mut card = cq.context.card.lock();
     let mut found = 0;
     if entries == 1 {
-        // Most programs poll for one, over and over.
+        // Most programs poll for one completion at a time.
         let mut one = [Completion::default()];
         match look(&mut card, cq, &mut one) {
             // SAFETY: by promise of the caller, there is room for one.
@@ -76,7 +77,8 @@ pub(crate) fn look(
     take(card, cq, out)
 }
 
-/// Takes completions that are there. A queue that has overflowed is an error once it is empty.
+/// Takes completions that are in the queue. A queue that has overflowed is an error once it is
+/// empty.
 #[inline]
 pub(crate) fn take(
     card: &mut raw::Card<'_>,
@@ -86,7 +88,7 @@ pub(crate) fn take(
     card.nic().poll_cq(cq.number, out).map_err(|_| libc::EOVERFLOW)
 }
 
-/// A completion, as verbs tell it.
+/// A completion as verbs report it.
 #[inline]
 fn to_wc(cq: &Cq, completion: &Completion) -> ibv_wc {
     ibv_wc {
@@ -106,9 +108,9 @@ fn to_wc(cq: &Cq, completion: &Completion) -> ibv_wc {
     }
 }
 
-/// The service level, which means nothing on Ethernet. Of a datagram, cards say here what its GRH
-/// is: 1 an IPv6 header, 2 an IPv4 header in the second half. (RoCE v2's annex wants it told, and
-/// verbs has no other field; UCX reads it.)
+/// The service level of a completion. It has no meaning on Ethernet; for a datagram, RoCE v2
+/// devices report the kind of its GRH here: 1 an IPv6 header, 2 an IPv4 header in the second half.
+/// UCX reads it.
 #[inline]
 pub(crate) fn sl(cq: &Cq, completion: &Completion) -> u8 {
     match completion.flags.contains(CompletionFlags::GRH) {
@@ -147,12 +149,13 @@ pub(crate) fn opcode(kind: WorkKind) -> ibv_wc_opcode {
         WorkKind::Send(Opcode::LocalInvalidate) => IBV_WC_LOCAL_INV,
         WorkKind::Send(Opcode::AtomicWrite) => IBV_WC_ATOMIC_WRITE,
         WorkKind::Send(Opcode::Flush) => newer::IBV_WC_FLUSH,
-        // What a request asked for that was flushed unread is not known, and means nothing.
+        // For a request that was flushed unread, its operation is not known and has no meaning.
         WorkKind::Send(_) | WorkKind::Unread => IBV_WC_SEND,
     }
 }
 
-/// Our number for why a request failed: that of the status. The log has the rest.
+/// The vendor's error code of a failed request: Remora's status as a number. The log has the
+/// details.
 pub(crate) fn vendor_err(completion: &Completion) -> u32 {
     match completion.status {
         Status::Success => 0,

@@ -1,4 +1,4 @@
-//! What can be asked of an open device: its limits, its port, its clock.
+//! The answers about an open device: its limits, its port, its clock.
 
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -14,14 +14,14 @@ use crate::abi::newer::*;
 use crate::abi::*;
 use crate::card::{CAPABILITIES, Card, FIRMWARE, GID_TABLE_LEN};
 
-/// READs and atomics of a queue pair, each way.
+/// The READs and atomics that a queue pair may have outstanding, each way.
 const MAX_READS: c_int = 16;
 /// The longest work queue.
 const MAX_WORK: c_int = 1 << 16;
-/// Remora's regions may be as long as the address space of a process.
+/// The longest region, in bytes: as long as the address space of a process.
 pub(crate) const MAX_REGION: u64 = 1 << 47;
 
-/// Fails unless `port` is the one that there is.
+/// Fails unless `port` is 1, the only port.
 pub(crate) fn check(port: u32) -> Result<()> {
     if port == 1 { Ok(()) } else { Err(EINVAL) }
 }
@@ -37,7 +37,7 @@ pub(crate) fn mtu_of(mtu: Mtu) -> ibv_mtu {
     }
 }
 
-/// Copies as much of an answer as a caller has room for. What he has more is zeroed.
+/// Copies as much of an answer as the caller has room for, and zeroes the room beyond it.
 ///
 /// # Safety
 /// `to` has room for `room` bytes.
@@ -66,7 +66,7 @@ fn port_of(card: &Card) -> ibv_port_attr_v57 {
     attr.pkey_tbl_len = 1;
     attr.lid = card.lid();
     attr.max_vl_num = 1;
-    // Four lanes of 25 Gb/s: the codes are those of the InfiniBand specification.
+    // Four lanes of 25 Gb/s, as codes of the InfiniBand specification.
     attr.active_width = 2;
     attr.active_speed = 32;
     attr.phys_state = 5;
@@ -92,10 +92,11 @@ pub unsafe extern "C" fn query_port_sized(
     })())
 }
 
-/// `ibv_query_port`: programs of old call it, with room for the struct up to `flags`.
+/// `ibv_query_port`, the function that old programs call: they have room for the struct up to
+/// `flags`.
 ///
 /// # Safety
-/// `attr` has that room.
+/// `attr` has room for those fields.
 pub unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn query_port_speed(
     })())
 }
 
-/// A limit, as far as a C `int` reaches.
+/// A limit, capped to a C `int`.
 fn int(limit: usize) -> c_int {
     c_int::try_from(limit).unwrap_or(c_int::MAX)
 }
@@ -135,7 +136,8 @@ pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
     copy_name(&mut attr.fw_ver, FIRMWARE);
     attr.node_guid = card.guid.to_be();
     attr.sys_image_guid = card.guid.to_be();
-    // Nobody's, as of the kernel's soft-RoCE card: some programs take 0 for "unknown".
+    // The number that soft-RoCE gives: no vendor's, and not 0, which some programs take for
+    // "unknown".
     attr.vendor_id = 0xff_ffff;
     attr.max_mr_size = MAX_REGION;
     attr.page_size_cap = 0xffff_f000;
@@ -159,7 +161,7 @@ pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
     attr.max_qp_rd_atom = MAX_READS;
     attr.max_res_rd_atom = int(limits.max_qps.saturating_mul(MAX_READS as usize));
     attr.max_qp_init_rd_atom = MAX_READS;
-    // The processor's own atomics: whole towards everything that reaches the memory.
+    // The processor's own atomics are used: atomic towards every access to the memory.
     attr.atomic_cap = IBV_ATOMIC_GLOB;
     attr.max_mw = int(limits.max_mws);
     attr.max_ah = int(limits.max_ahs);
@@ -189,7 +191,7 @@ pub unsafe extern "C" fn query_device(
 /// `verbs_context.query_device_ex`.
 ///
 /// # Safety
-/// `input` is null or the struct, `attr` has room for `len` bytes.
+/// `input` is null or points to the struct; `attr` has room for `len` bytes.
 pub unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -215,7 +217,7 @@ pub unsafe extern "C" fn query_device_ex(
         all.xrc_odp_caps = caps.uc_odp_caps | answered;
         let newer = IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE;
         caps.rc_odp_caps = caps.uc_odp_caps | answered | newer;
-        // The card's clock counts nanoseconds; this field counts kHz.
+        // The card's clock counts nanoseconds; this field is in kHz.
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = 1_000_000;
         all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags)
@@ -234,7 +236,7 @@ pub unsafe extern "C" fn query_device_ex(
 /// `verbs_context.query_rt_values`: the clock that completions are stamped by.
 ///
 /// # Safety
-/// `values` is null or the struct.
+/// `values` is null or points to the struct.
 pub unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
@@ -245,7 +247,7 @@ pub unsafe extern "C" fn query_rt_values(
         let values = unsafe { values.as_mut() }.ok_or(EINVAL)?;
         if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
             let now = context.card.device.now().0;
-            // As mlx5 does: the counter's value is in the nanoseconds.
+            // As mlx5 does: `tv_nsec` holds the counter's whole value.
             values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: now as i64 };
         }
         values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;

@@ -23,14 +23,15 @@ use super::{EINVAL, Errno, Result, mw};
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
-/// A datagram's key with this bit set stands for the key of the sending queue pair (C10-15).
+/// A Q_Key with this bit set in a datagram's request (`wr.ud.remote_qkey`, see `ibv_post_send(3)`)
+/// stands for the Q_Key of the sending queue pair, as the InfiniBand specification has it.
 const OWN_QKEY: u32 = 1 << 31;
 
 /// `ibv_post_send`.
 ///
 /// # Safety
-/// The handle was one of a queue pair once; the list can be read; `bad_wr` is null or can be
-/// written; inline data can be read.
+/// The handle was once one of a queue pair; the list and its inline data can be read; `bad_wr` is
+/// null or can be written.
 pub unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     mut wr: *mut ibv_send_wr,
@@ -67,16 +68,16 @@ pub unsafe extern "C" fn post_send(
     outcome
 }
 
-/// Posts one request; returns how many bytes it moves.
+/// Posts one request; returns the number of bytes that it moves.
 ///
 /// # Safety
-/// The request's list, and inline data, can be read.
+/// The request's list and inline data can be read.
 #[inline]
 unsafe fn post(card: &mut raw::Card<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Result<u64> {
     // SAFETY: by promise of the caller: the op-code says which member of a union was written.
     let op = unsafe { operation(qp, wr) }?;
     let srqn = match qp.service {
-        // SAFETY: of such queue pairs, that member was written.
+        // SAFETY: for such a queue pair, the program has written that member.
         Service::XrcSend => unsafe { wr.qp_type.xrc.remote_srqn },
         _ => 0,
     };
@@ -95,7 +96,7 @@ unsafe fn post(card: &mut raw::Card<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Res
                 room.copy(sge.addr as usize as *const c_void, sge.length as usize)?;
             }
         }
-        // SAFETY: so many bytes were written.
+        // SAFETY: that many bytes were written.
         let data = Data::Inline(unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), room.len) });
         return send(card, qp, srqn, &SendRequest { wr_id: wr.wr_id, op, data, flags });
     }
@@ -106,8 +107,8 @@ unsafe fn post(card: &mut raw::Card<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Res
     send(card, qp, srqn, &SendRequest { wr_id: wr.wr_id, op, data, flags })
 }
 
-/// Writes a request into the ring; `srqn` is where an XRC peer receives it. Returns how many bytes
-/// it moves.
+/// Writes a request into the ring; `srqn` names the shared receive queue of an XRC peer. Returns
+/// the number of bytes that the request moves.
 #[inline]
 pub(crate) fn send(
     card: &mut raw::Card<'_>,
@@ -123,7 +124,7 @@ pub(crate) fn send(
     })
 }
 
-/// Where inline data is gathered.
+/// The place where inline data is gathered.
 pub(crate) struct Room {
     pub(crate) at: *mut u8,
     pub(crate) len: usize,
@@ -139,14 +140,14 @@ impl Room {
         if len > self.most - self.len {
             return Err(EINVAL);
         }
-        // SAFETY: by promise of the caller; there is room, and it is ours.
+        // SAFETY: by promise of the caller; there is room left, and this call owns it.
         unsafe { ptr::copy_nonoverlapping(from.cast(), self.at.add(self.len), len) };
         self.len += len;
         Ok(())
     }
 }
 
-/// Does the operation send data of ours?
+/// Does the operation send data of this side?
 pub(crate) fn takes_inline(op: SendOp) -> bool {
     matches!(
         op,
@@ -162,7 +163,7 @@ pub(crate) fn takes_inline(op: SendOp) -> bool {
 pub(crate) fn flags(qp: &Qp, flags: c_uint, op: SendOp) -> Result<SendFlags> {
     let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
     if flags & !known != 0 {
-        // Checksums of packets are what Ethernet queue pairs have.
+        // Checksum offload is for Ethernet queue pairs.
         return Err(EINVAL);
     }
     let mut all = SendFlags::empty();
@@ -173,7 +174,7 @@ pub(crate) fn flags(qp: &Qp, flags: c_uint, op: SendOp) -> Result<SendFlags> {
     Ok(all)
 }
 
-/// What a work request asks for, if the service can do that.
+/// The operation of a work request, if the service supports it.
 ///
 /// # Safety
 /// The op-code says which member of a union was written.
@@ -190,7 +191,7 @@ unsafe fn operation(qp: &Qp, wr: &ibv_send_wr) -> Result<SendOp> {
         Service::Ud => {
             // SAFETY: as above.
             let ud = unsafe { wr.wr.ud };
-            // SAFETY: the handle was one of an address handle once.
+            // SAFETY: the handle was once one of an address handle.
             unsafe { destination(qp, ud.ah, ud.remote_qpn, ud.remote_qkey) }.map(Some)
         }
         _ => Ok(None),
@@ -220,10 +221,10 @@ unsafe fn operation(qp: &Qp, wr: &ibv_send_wr) -> Result<SendOp> {
     if qp.service.does(op) { Ok(op) } else { Err(EINVAL) }
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 ///
 /// # Safety
-/// The handle was one of an address handle once.
+/// The handle was once one of an address handle.
 #[inline]
 pub(crate) unsafe fn destination(
     qp: &Qp,
@@ -238,12 +239,12 @@ pub(crate) unsafe fn destination(
 }
 
 impl Service {
-    /// Are requests acknowledged?
+    /// Does the service acknowledge requests?
     pub(crate) fn is_reliable(self) -> bool {
         !matches!(self, Service::Uc | Service::Ud)
     }
 
-    /// Can the service carry such a request?
+    /// Can the service carry this request?
     #[inline]
     pub(crate) fn does(self, op: SendOp) -> bool {
         match self {

@@ -1,54 +1,54 @@
-//! The functions by which drivers of vendors talk to the kernel, and register themselves.
+//! Functions by which vendors' drivers talk to the kernel and register themselves.
 //!
-//! Libraries of vendors (libmlx5, libefa…) are linked to programs that never see such a device, and
-//! do not load unless each symbol is there. There is no kernel device here, so nothing else needs
-//! them: what is called answers `ENOSYS`.
+//! Libraries of vendors (libmlx5, libefa, …) are linked to programs that never see such a device,
+//! and do not load unless each symbol exists. This library has no kernel device, so nothing else
+//! needs these functions: they answer `ENOSYS`.
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
 
 use super::{EOPNOTSUPP, Errno, number, or_minus_one, set_errno};
 
-/// What the kernel would say.
+/// The kernel's answer to an unknown call.
 const ENOSYS: Errno = Errno(libc::ENOSYS);
 
-/// For what returns an error number.
+/// Refuses a call that returns an error number.
 pub(super) extern "C" fn refused() -> c_int {
     number(Err(ENOSYS))
 }
 
-/// For what returns a pointer.
+/// Refuses a call that returns a pointer.
 pub(super) extern "C" fn no_object() -> *mut c_void {
     set_errno(ENOSYS);
     ptr::null_mut()
 }
 
-/// For what returns nothing, and for drivers that register: no device is theirs.
+/// Ignores a call that returns nothing, and the registration of a driver, which has no device here.
 pub(super) extern "C" fn ignored() {}
 
-/// For what returns a count.
+/// Answers zero to a call that returns a count.
 pub(super) extern "C" fn none() -> u32 {
     0
 }
 
-/// For `ibv_get_device_guid` of old: zero.
+/// Answers zero to the old version of `ibv_get_device_guid`.
 pub(super) extern "C" fn no_guid() -> u64 {
     set_errno(ENOSYS);
     0
 }
 
-/// For calls of later releases that return an error number.
+/// Refuses a call of a later release that returns an error number.
 pub(super) extern "C" fn unsupported() -> c_int {
     number(Err(EOPNOTSUPP))
 }
 
-/// For calls of later releases that return a pointer.
+/// Refuses a call of a later release that returns a pointer.
 pub(super) extern "C" fn unsupported_object() -> *mut c_void {
     set_errno(EOPNOTSUPP);
     ptr::null_mut()
 }
 
-/// For calls of later releases that return a descriptor.
+/// Refuses a call of a later release that returns a descriptor.
 pub(super) extern "C" fn unsupported_descriptor() -> c_int {
     or_minus_one(Err(EOPNOTSUPP))
 }

@@ -1,4 +1,4 @@
-//! The names of the private nodes: see [`super::private`].
+//! The symbols of the private version nodes: see [`super::private`].
 
 use super::*;
 use crate::export::export;
@@ -328,7 +328,7 @@ export! {
     "verbs_uninit_context@IBVERBS_PRIVATE_64" = private::ignored;
 }
 
-// A flag that drivers read: may objects be destroyed although the kernel said no?
+// A flag that drivers read: may objects be destroyed although the kernel refuses?
 core::arch::global_asm!(
     ".pushsection .bss,\"aw\",@nobits",
     ".globl \"verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34\"",

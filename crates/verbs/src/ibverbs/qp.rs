@@ -1,4 +1,4 @@
-//! Queue pairs: making, changing, asking and ending them.
+//! Queue pairs: creating, modifying, querying and destroying them.
 //!
 //! | symbol or place | function |
 //! |---|---|
@@ -33,7 +33,7 @@ use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, ah, cq, numb
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
-/// The queue pair behind a handle.
+/// Looks up a queue pair.
 pub fn find(qp: *const ibv_qp) -> Result<&'static Slot<Qp>> {
     Ok(handles::get::<Qp>(qp.cast())?)
 }
@@ -81,8 +81,8 @@ fn create_ex(
     if init.comp_mask & !known != 0 || !given(owner) {
         return Err(EINVAL);
     }
-    // A card that delivers a datagram to its own groups can be asked not to; what else there is
-    // concerns Ethernet frames.
+    // The only flag that concerns this card is the one against delivering a datagram to its
+    // sender's own groups; the others are for Ethernet frames.
     let flags = if given(IBV_QP_INIT_ATTR_CREATE_FLAGS) { init.create_flags } else { 0 };
     let segments = given(IBV_QP_INIT_ATTR_MAX_TSO_HEADER) && init.max_tso_header > 0;
     let spreads = given(IBV_QP_INIT_ATTR_IND_TABLE) && !init.rwq_ind_tbl.is_null()
@@ -118,14 +118,14 @@ fn create_ex(
     Ok(made)
 }
 
-/// The card's transport for a service.
+/// The card's transport of a service.
 fn transport(service: Service) -> Result<Transport> {
     match service {
         Service::Rc => Ok(Transport::Rc),
         Service::Uc => Ok(Transport::Uc),
         Service::Ud => Ok(Transport::Ud),
         Service::XrcSend => Ok(Transport::Xrc),
-        // Made with a domain, by `ibv_create_qp_ex`.
+        // `ibv_create_qp_ex` makes these, with an XRC domain.
         Service::XrcRecv => Err(EINVAL),
     }
 }
@@ -139,7 +139,7 @@ fn ring(depth: u32, sges: u32, inline: u32) -> RingInit {
     RingInit { addr: 0, depth: depth.next_power_of_two(), stride }
 }
 
-/// Makes a queue pair, and writes to `init` what it can do.
+/// Makes a queue pair, and writes its capabilities to `init`.
 fn create(
     pd_handle: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
@@ -188,7 +188,8 @@ fn create(
         ..Qp::bare(context, number, service)
     };
     let c = shown(pd_handle, init, number, send_ops);
-    // Without memory for the object the rings are gone; the card is locked until it knows.
+    // If there is no memory for the object, the rings are freed: the card stays locked until it has
+    // dropped the queue pair.
     let Some(made) = handles::create(c, state) else {
         card.nic().destroy_qp(number).ok();
         return Err(ENOMEM);
@@ -201,8 +202,8 @@ fn create(
     Ok(made)
 }
 
-/// What a program wants of the queues. Receives that the queue pair cannot have are, as the manual
-/// says, ignored.
+/// The queue sizes that a program asks for. Receive sizes are ignored for a queue pair without a
+/// receive queue, as `ibv_create_qp(3)` says.
 fn wanted_cap(init: &ibv_qp_init_attr, without_receives: bool) -> ibv_qp_cap {
     match without_receives {
         true => ibv_qp_cap { max_recv_wr: 0, max_recv_sge: 0, ..init.cap },
@@ -210,7 +211,8 @@ fn wanted_cap(init: &ibv_qp_init_attr, without_receives: bool) -> ibv_qp_cap {
     }
 }
 
-/// Memory for the queues, if they need any; the queues in it; and what there is room for.
+/// Allocates the queues, if there are any; returns their memory, both rings, and the sizes that
+/// fit.
 fn make_rings(cap: &ibv_qp_cap) -> Result<(Option<Buffer>, RingInit, RingInit, ibv_qp_cap)> {
     let (send_sge, recv_sge) = (cap.max_send_sge.max(1), cap.max_recv_sge.max(1));
     let (mut sq, mut rq) =
@@ -233,7 +235,7 @@ fn make_rings(cap: &ibv_qp_cap) -> Result<(Option<Buffer>, RingInit, RingInit, i
     Ok((rings, sq, rq, granted))
 }
 
-/// What the program sees of a queue pair that is just made. The domain's handle is good.
+/// The struct that the program sees of a new queue pair. The domain's handle is valid.
 fn shown(
     pd: *mut ibv_pd,
     init: &ibv_qp_init_attr,
@@ -242,7 +244,7 @@ fn shown(
 ) -> newer::ibv_qp_ex_v46 {
     let mut c = qp_ex::functions(send_ops);
     let base = &mut c.base.qp_base;
-    // SAFETY: the handle is good.
+    // SAFETY: the handle is valid.
     base.context = unsafe { (*pd).context };
     base.qp_context = init.qp_context;
     base.pd = pd;
@@ -256,7 +258,7 @@ fn shown(
     c
 }
 
-/// Makes a handle of a receiving XRC queue pair that is on the card already.
+/// Makes another handle of a receiving XRC queue pair that is on the card already.
 pub(crate) fn adopt_target(
     context_handle: *mut ibv_context,
     xrcd: &'static Slot<Xrcd>,
@@ -301,7 +303,8 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
         0 => None,
         _ => Some(ah::path_of(card, &attr.ah_attr, qp.number)?),
     };
-    // One who changes attributes at a time: what is kept is what the card has.
+    // The lock lets one thread modify at a time, so the kept attributes are those that the card
+    // has.
     let mut kept = qp.kept();
     let mut locked = card.lock();
     let from = qp_attr::state_of(locked.nic().query_qp(qp.number).ok_or(EINVAL)?.state);
@@ -331,7 +334,7 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
     Ok(())
 }
 
-/// `ibv_query_qp`: everything, whatever is asked for.
+/// `ibv_query_qp`: returns every attribute, whichever the mask asks for.
 ///
 /// # Safety
 /// `attr` and `init` can be written.
@@ -395,13 +398,13 @@ pub fn destroy(handle: *mut ibv_qp) -> Result<()> {
     }
     let routes = routes(qp.context.card);
     let mut card = qp.context.card.lock();
-    // What was posted, and acknowledges that are due, leave before the queue pair does.
+    // Posted requests and due acknowledges leave before the queue pair does.
     card.settle();
     let shared = qp.xrcd.is_some() && !xrc::leave_target(qp.context.card.index, qp.number);
     if !shared {
         card.nic().destroy_qp(qp.number)?;
     }
-    // Of a shared one, another handle is told of events from here on.
+    // If other handles share the queue pair, one of them receives its events from here on.
     let mut heir = None;
     if shared {
         handles::for_each::<Qp>(|other| {
@@ -419,7 +422,8 @@ pub fn destroy(handle: *mut ibv_qp) -> Result<()> {
         .events
         .withdraw(|e| matches!(e.subject, Subject::Qp(other) if ptr::eq(other.c(), qp.c())));
     let c = qp.handle();
-    // SAFETY: in bounds of a slot in use, which lives until the end of this function.
+    // SAFETY: the fields are within the struct of a slot, which is in use until the end of this
+    // function.
     unsafe {
         acknowledge::Place {
             mutex: addr_of_mut!((*c).mutex),
@@ -439,7 +443,7 @@ pub fn destroy(handle: *mut ibv_qp) -> Result<()> {
     Ok(())
 }
 
-/// `ibv_qp_to_qp_ex`: null for a queue pair that was made without functions to post with.
+/// `ibv_qp_to_qp_ex`: null for a queue pair that was created without functions to post with.
 pub extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     or_null(find(qp).and_then(|qp| match qp.send_ops & qp_ex::IS_EXTENDED {
         0 => Err(EOPNOTSUPP),
@@ -447,7 +451,7 @@ pub extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     }))
 }
 
-/// `ibv_query_ece`: this card has no enhancements of connections to agree on.
+/// `ibv_query_ece`: this card has no enhanced connection options.
 ///
 /// # Safety
 /// `ece` can be written.
@@ -458,7 +462,7 @@ pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int 
     }))
 }
 
-/// `ibv_set_ece`: none is fine, any other is not known.
+/// `ibv_set_ece`: accepts empty options only.
 ///
 /// # Safety
 /// `ece` can be read.
@@ -470,8 +474,8 @@ pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     }))
 }
 
-/// `ibv_query_qp_data_in_order`: no promise is made of the order in which bytes of a message
-/// appear.
+/// `ibv_query_qp_data_in_order`: the order in which bytes of a message become visible is not
+/// guaranteed.
 pub extern "C" fn query_qp_data_in_order(
     _qp: *mut ibv_qp,
     _op: ibv_wr_opcode,
@@ -480,7 +484,7 @@ pub extern "C" fn query_qp_data_in_order(
     0
 }
 
-/// `ibv_open_qp`: another handle of a receiving queue pair.
+/// `ibv_open_qp`: another handle of a receiving XRC queue pair.
 ///
 /// # Safety
 /// `attr` can be read.

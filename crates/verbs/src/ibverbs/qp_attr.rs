@@ -1,8 +1,8 @@
-//! Attributes of queue pairs: which transition takes which, and what they are to the card.
+//! Attributes of queue pairs: which transition takes which, and how the card names them.
 //!
-//! The table is that of the InfiniBand specification ("QP state transition properties"), as the
-//! manual of `ibv_modify_qp` and programs know it. The card has a table of its own; this one is
-//! about what a program must and may name in its mask.
+//! The table is that of the InfiniBand specification ("QP state transition properties"), as
+//! `ibv_modify_qp(3)` repeats it. The card checks transitions by a table of its own; this one says
+//! which attributes a program must and may name in its mask.
 
 use std::ffi::c_uint;
 
@@ -12,7 +12,7 @@ use remora::nic::{Access, Path, Psn};
 use super::{EINVAL, EOPNOTSUPP, Result};
 use crate::abi::*;
 
-/// Work requests that a queue holds at most.
+/// The most work requests of a queue.
 pub(super) const MAX_WR: u32 = 1 << 15;
 
 /// The services, as columns of the table.
@@ -41,7 +41,7 @@ impl Service {
 /// Attributes by service: RC, UC, UD, XRC send, XRC receive.
 type PerService = [c_uint; 5];
 
-/// One transition: what it needs, and what else it takes.
+/// One transition: the attributes that it needs, and those that it also takes.
 struct Row {
     from: ibv_qp_state,
     to: ibv_qp_state,
@@ -60,10 +60,10 @@ const RETRIES: c_uint =
 const CHANGES: c_uint = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
 const RUNNING: c_uint =
     IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
-/// Half of an XRC connection needs half of what RC needs. The other half is taken, and means
-/// nothing: perftest gives both halves all of it.
+/// Each half of an XRC connection needs half of the attributes that RC needs. The other half's
+/// attributes are accepted and ignored, because perftest gives each half all of them.
 const EITHER_HALF: c_uint = ANSWERS | RETRIES;
-/// What a queue pair that sends takes while it runs.
+/// The attributes that a queue pair takes while it sends, in RTS.
 const WHILE_RUNNING: PerService = [
     RUNNING | IBV_QP_MIN_RNR_TIMER,
     RUNNING,
@@ -129,7 +129,8 @@ const TABLE: [Row; 11] = [
     Row { from: IBV_QPS_ERR, to: IBV_QPS_ERR, must: NONE, may: NONE },
 ];
 
-/// May a queue pair in `from` take the attributes that `mask` names? Returns the state it goes to.
+/// Checks that a queue pair in `from` takes the attributes that `mask` names. Returns the state it
+/// goes to.
 pub(crate) fn check_mask(
     service: Service,
     from: ibv_qp_state,
@@ -158,12 +159,12 @@ pub(crate) fn check_mask(
     Ok(to)
 }
 
-/// The most READs and atomics that any peer's device says it answers at a time: soft-RoCE's.
-/// Programs pass on what the peer's program told them (perftest's do), so it is taken, though we
-/// have fewer outstanding.
+/// The most READs and atomics at a time that a peer's device may announce: soft-RoCE's limit.
+/// Programs such as perftest pass on what the peer's program announces, so this is accepted
+/// although the card has fewer outstanding.
 const MAX_PEER_RD_ATOMIC: u8 = 128;
 
-/// Are the named values in range, and the path MTU one of at most `most`?
+/// Checks that the named values are in range, and the path MTU is at most `most`.
 pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, most: Mtu) -> Result<()> {
     let given = |bit: c_uint| mask & bit != 0;
     if given(IBV_QP_ALT_PATH) {
@@ -183,7 +184,7 @@ pub(crate) fn check_values(attr: &ibv_qp_attr, mask: c_uint, most: Mtu) -> Resul
     if bad { Err(EINVAL) } else { Ok(()) }
 }
 
-/// The attributes as the card takes them; `path` is that of `ah_attr`.
+/// The attributes in the card's form; `path` is that of `ah_attr`.
 pub(crate) fn to_card(
     service: Service,
     (from, to): (ibv_qp_state, ibv_qp_state),
@@ -216,14 +217,14 @@ pub(crate) fn to_card(
     if service == Service::XrcRecv {
         (card.max_rd_atomic, card.retry_cnt, card.rnr_retry) = (None, None, None);
     }
-    // A datagram queue pair has no path of its own: its packets are as long as the port's.
+    // A datagram queue pair has no path of its own: its path MTU is the port's.
     if service == Service::Ud && from == IBV_QPS_INIT && to == IBV_QPS_RTR {
         card.path_mtu = Some(port_mtu);
     }
     card
 }
 
-/// Remembers what was set, for `ibv_query_qp`.
+/// Stores the attributes that were set, for `ibv_query_qp`.
 pub(crate) fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) {
     macro_rules! keep {
         ($($bit:ident: $($field:ident)*;)*) => {
@@ -251,7 +252,7 @@ pub(crate) fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) 
     kept.max_rd_atomic = kept.max_rd_atomic.min(MAX_RD_ATOMIC);
 }
 
-/// A state as the card names it; those that a mask was checked with only.
+/// The card's name of a state; the mask check has refused all others.
 fn state(state: ibv_qp_state) -> State {
     match state {
         IBV_QPS_RESET => State::Reset,
@@ -264,7 +265,7 @@ fn state(state: ibv_qp_state) -> State {
     }
 }
 
-/// A state as verbs name it.
+/// The verbs' name of a state.
 pub(crate) fn state_of(state: State) -> ibv_qp_state {
     match state {
         State::Reset => IBV_QPS_RESET,
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manuals_minimal_masks_are_enough_and_none_may_lack() {
+    fn the_manuals_required_masks_are_enough_and_no_attribute_may_be_missing() {
         let rc = [
             (IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
             (
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transition_that_is_none_or_an_attribute_too_much_is_refused() {
+    fn an_undefined_transition_or_an_extra_attribute_is_refused() {
         let identity = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
         let refused = Err(EINVAL);
         assert_eq!(check(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_RTR, identity), refused);
@@ -358,8 +359,8 @@ mod tests {
     }
 
     #[test]
-    fn the_peers_limit_of_reads_is_taken_and_ours_is_kept() {
-        // As perftest passes it on from a program on soft-RoCE.
+    fn the_peers_limit_of_reads_is_accepted_and_this_cards_limit_is_kept() {
+        // perftest passes this on from a program on soft-RoCE.
         let mask = IBV_QP_MAX_QP_RD_ATOMIC;
         let most = Mtu::B4096;
         let mut attr = ibv_qp_attr { max_rd_atomic: 128, ..ibv_qp_attr::zeroed() };
@@ -372,7 +373,7 @@ mod tests {
         assert_eq!(kept.max_rd_atomic, MAX_RD_ATOMIC);
         attr.max_rd_atomic = 129;
         assert_eq!(check_values(&attr, mask, most), Err(EINVAL));
-        // What we promise to answer, we must.
+        // A value that this side promises to answer must be within its limit.
         attr.max_dest_rd_atomic = MAX_RD_ATOMIC + 1;
         assert_eq!(check_values(&attr, IBV_QP_MAX_DEST_RD_ATOMIC, most), Err(EINVAL));
     }

@@ -1,7 +1,7 @@
-//! Posting by functions that stand in the queue pair: `ibv_wr_start` to `ibv_wr_complete`.
+//! Posting by functions in the queue pair: `ibv_wr_start` to `ibv_wr_complete`.
 //!
-//! Between these two, requests gather in a batch, of which the card learns at the end: all or none.
-//! The functions in between say nothing of errors; the first one is what `ibv_wr_complete` returns.
+//! Between these two calls, requests gather in a batch, which goes to the card at the end: all of
+//! it or nothing. The functions in between return no errors; `ibv_wr_complete` returns the first.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -17,7 +17,7 @@ use crate::abi::newer::*;
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
-/// Set in a queue pair's operations if it was made with any, or with an empty set of them.
+/// Set in a queue pair's operations if it was created with a set of operations, even an empty one.
 pub(crate) const IS_EXTENDED: u64 = 1 << 63;
 
 const SENDS: u64 = (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM) as u64;
@@ -30,7 +30,7 @@ const WINDOWS: u64 = (IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV) as u64;
 const PLACES: u64 = (IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH) as u64;
 
 impl Service {
-    /// Which requests can be made of the service.
+    /// The requests that the service supports.
     pub(crate) fn send_ops(self) -> u64 {
         match self {
             Service::Rc => SENDS | WRITES | RELIABLE | WINDOWS | PLACES,
@@ -42,7 +42,7 @@ impl Service {
     }
 }
 
-/// The functions of a queue pair made for `ops`, in an object with nothing else.
+/// The functions of a queue pair created for `ops`, in an otherwise empty object.
 pub(crate) fn functions(ops: u64) -> ibv_qp_ex_v46 {
     let mut whole = ibv_qp_ex_v46 { base: ibv_qp_ex::zeroed(), wr_flush: None };
     if ops & IS_EXTENDED == 0 {
@@ -83,13 +83,14 @@ pub(crate) fn functions(ops: u64) -> ibv_qp_ex_v46 {
     whole
 }
 
-/// The queue pair, if a batch is open on it, with the batch.
+/// The queue pair and its batch, if a batch is open.
 ///
 /// # Safety
-/// The functions stand in the object, and so the handle was one; whoever calls has begun the batch.
+/// The program took the function from the object, so the handle was once valid; the caller's thread
+/// has begun the batch.
 #[inline]
 unsafe fn open<'a>(qp: *mut ibv_qp_ex) -> Option<(&'static Slot<Qp>, &'a mut Batch)> {
-    // SAFETY: by promise of the caller: who holds the gate has the batch alone.
+    // SAFETY: by promise of the caller: its thread holds the gate, so it has the batch alone.
     unsafe {
         let qp = handles::get_fast::<Qp>(qp.cast()).ok()?;
         qp.gate.is_held().then(|| (qp, &mut *qp.batch.get()))
@@ -97,7 +98,7 @@ unsafe fn open<'a>(qp: *mut ibv_qp_ex) -> Option<(&'static Slot<Qp>, &'a mut Bat
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the function stands in the object, and so the handle was one.
+    // SAFETY: the program took this function from the object, so the handle was once valid.
     let Ok(qp) = (unsafe { handles::get_fast::<Qp>(qp.cast()) }) else { return };
     qp.gate.enter();
     // SAFETY: the gate is held.
@@ -105,14 +106,14 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: as for the builders.
+    // SAFETY: the program took this function from the object, and calls it after `wr_start`.
     if let Some((qp, _)) = unsafe { open(qp) } {
         qp.gate.leave();
     }
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: as for the builders.
+    // SAFETY: the program took this function from the object, and calls it after `wr_start`.
     let Some((qp, batch)) = (unsafe { open(qp) }) else { return libc::EINVAL };
     let outcome = match batch.error {
         Some(error) => Err(error),
@@ -123,7 +124,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     outcome.map_or_else(|Errno(errno)| errno, |()| 0)
 }
 
-/// Posts a whole batch, or nothing of it.
+/// Posts a whole batch, or none of it.
 fn commit(card: &mut raw::Card<'_>, qp: &Slot<Qp>, batch: &Batch) -> Result<()> {
     for work in &batch.works {
         if matches!(work.op, SendOp::Send { to: None, .. }) && qp.service == Service::Ud {
@@ -131,7 +132,7 @@ fn commit(card: &mut raw::Card<'_>, qp: &Slot<Qp>, batch: &Batch) -> Result<()> 
         }
     }
     if batch.works.len() > 1 {
-        // Once the first is posted the others must not fail.
+        // After the first is posted the others must not fail, so room is checked before.
         let info = card.nic().query_qp(qp.number).ok_or(EINVAL)?;
         if matches!(info.state, State::Reset | State::Init | State::Rtr) {
             return Err(EINVAL);
@@ -158,7 +159,7 @@ unsafe fn begin(handle: *mut ibv_qp_ex, op: SendOp) {
     let (opened, wr_id, wr_flags): (_, u64, c_uint) =
         unsafe { (open(handle), (*handle).wr_id, (*handle).wr_flags) };
     let Some((qp, batch)) = opened else { return };
-    // Inline is a matter of the setter.
+    // The functions that set the data decide about inline.
     match post::flags(qp, wr_flags & !IBV_SEND_INLINE, op) {
         Ok(flags) => {
             let start = batch.sges.len();
@@ -198,7 +199,7 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     swap: u64,
 ) {
     let at = Remote { addr: remote_addr, rkey };
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::CompareSwap { at, compare, swap }) };
 }
 
@@ -209,18 +210,18 @@ unsafe extern "C" fn wr_atomic_fetch_add(
     add: u64,
 ) {
     let at = Remote { addr: remote_addr, rkey };
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::FetchAdd { at, add }) };
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Read { from: Remote { addr: remote_addr, rkey } }) };
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let to = Remote { addr: remote_addr, rkey };
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Write { to, imm: None }) };
 }
 
@@ -231,22 +232,22 @@ unsafe extern "C" fn wr_rdma_write_imm(
     imm_data: u32,
 ) {
     let to = Remote { addr: remote_addr, rkey };
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Write { to, imm: Some(u32::from_be(imm_data)) }) };
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Send { imm: None, to: None }) };
 }
 
 unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Send { imm: Some(u32::from_be(imm_data)), to: None }) };
 }
 
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::SendInvalidate { rkey: invalidate_rkey }) };
 }
 
@@ -256,7 +257,7 @@ unsafe extern "C" fn wr_set_ud_addr(
     remote_qpn: u32,
     remote_qkey: u32,
 ) {
-    // SAFETY: the function stands in the object; the handle was one of an address handle once.
+    // SAFETY: the program took this function from the object; `ah` was once an address handle.
     unsafe {
         change(qp, |qp, work, _, _| match &mut work.op {
             SendOp::Send { to, .. } if qp.service == Service::Ud => {
@@ -269,7 +270,7 @@ unsafe extern "C" fn wr_set_ud_addr(
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe {
         change(qp, |_, work, _, _| {
             work.srqn = remote_srqn;
@@ -284,7 +285,7 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     bind_info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the function stands in the object; the attributes can be read.
+    // SAFETY: the program took this function from the object; the attributes can be read.
     unsafe {
         match mw::find_for_type_2(window).and_then(|found| mw::request(found, rkey, &*bind_info)) {
             Ok(op) => begin(qp, op),
@@ -294,7 +295,7 @@ unsafe extern "C" fn wr_bind_mw(
 }
 
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::LocalInvalidate { key: invalidate_rkey }) };
 }
 
@@ -305,7 +306,7 @@ unsafe extern "C" fn wr_atomic_write(
     word: *const c_void,
 ) {
     let one = ibv_data_buf { addr: word.cast_mut(), length: 8 };
-    // SAFETY: the function stands in the object; the word can be read.
+    // SAFETY: the program took this function from the object; the word can be read.
     unsafe {
         begin(qp, SendOp::AtomicWrite { to: Remote { addr: remote_addr, rkey } });
         put_inline(qp, 8, 1, &one);
@@ -327,7 +328,7 @@ unsafe extern "C" fn wr_flush(
         whole_region: level == IBV_FLUSH_MR,
     };
     let known = kind & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) == 0 && level <= IBV_FLUSH_MR;
-    // SAFETY: the function stands in the object.
+    // SAFETY: the program took this function from the object.
     unsafe {
         match u32::try_from(len) {
             Ok(len) if known && kind != 0 => begin(qp, SendOp::Flush { at, len, kind: kind_of }),
@@ -336,7 +337,7 @@ unsafe extern "C" fn wr_flush(
     }
 }
 
-/// A request was refused before it was begun.
+/// Records that a request was refused before it was begun.
 ///
 /// # Safety
 /// As for [`open`].
@@ -349,7 +350,7 @@ unsafe fn fail(qp: *mut ibv_qp_ex, error: Errno) {
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let one = ibv_data_buf { addr, length };
-    // SAFETY: as for a list of one.
+    // SAFETY: by promise of the caller, for a list of one.
     unsafe { wr_set_inline_data_list(qp, 1, &one) };
 }
 
@@ -362,11 +363,11 @@ unsafe extern "C" fn wr_set_inline_data_list(
     unsafe { put_inline(qp, 0, num_buf, buf_list) };
 }
 
-/// Copies inline data into the request that was begun last; it may have `at_least` bytes of it
-/// whatever the queue pair was made for.
+/// Copies inline data into the request that was begun last. It may have `at_least` bytes even if
+/// the queue pair was created for fewer.
 ///
 /// # Safety
-/// As for [`open`]; the list has so many entries, which can be read.
+/// As for [`open`]; the list has `count` entries, whose bytes can be read.
 unsafe fn put_inline(
     qp: *mut ibv_qp_ex,
     at_least: usize,
@@ -396,12 +397,12 @@ unsafe fn put_inline(
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let one = ibv_sge { addr, length, lkey };
-    // SAFETY: as for a list of one.
+    // SAFETY: by promise of the caller, for a list of one.
     unsafe { wr_set_sge_list(qp, 1, &one) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
-    // SAFETY: the function stands in the object; the list has so many entries, which can be read.
+    // SAFETY: the program took this function from the object; the list can be read.
     unsafe {
         change(qp, |qp, work, sges, _| {
             if num_sge > MAX_SGE || num_sge > qp.cap.max_send_sge as usize {

@@ -15,7 +15,7 @@ use super::{EINVAL, Errno, Result};
 use crate::abi::*;
 use crate::handles;
 
-/// Copies a program's scatter/gather list, and returns how much of `room` it needs.
+/// Copies a program's scatter/gather list into `room`, and returns the number of entries.
 ///
 /// # Safety
 /// `list` has `count` entries.
@@ -37,8 +37,8 @@ pub(crate) unsafe fn copy_sges(
     Ok(count)
 }
 
-/// Posts a list of requests, each by `post`; returns 0, or the error of the first that was refused,
-/// which `bad` then names.
+/// Posts a list of requests, each by `post`; returns 0, or the error of the first refused request,
+/// to which `bad` then points.
 ///
 /// # Safety
 /// The list and its entries can be read; `bad` is null or can be written.
@@ -70,7 +70,7 @@ unsafe fn post_list(
     0
 }
 
-/// What a call with a handle that is none comes to.
+/// The result of a call whose handle is bad: the first request is refused.
 ///
 /// # Safety
 /// `bad` is null or can be written.
@@ -85,7 +85,7 @@ pub(crate) unsafe fn refuse<W>(wr: *mut W, bad: *mut *mut W) -> c_int {
 /// `ibv_post_recv`.
 ///
 /// # Safety
-/// The handle was one of a queue pair once; the list can be read; `bad_wr` is null or can be
+/// The handle was once one of a queue pair; the list can be read; `bad_wr` is null or can be
 /// written.
 pub unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
@@ -111,8 +111,8 @@ pub unsafe extern "C" fn post_recv(
         })
     };
     if !busy && nic.wants_transmit() {
-        // The queue pair is in ERROR: the requests are to be flushed. (If the card was busy before,
-        // somebody sees to it already.)
+        // The queue pair is in ERROR, so the card must flush the requests. (If the card was busy
+        // before, the thread that made it so drives it already.)
         card.kick();
     }
     outcome
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn post_recv(
 /// `ibv_post_srq_recv`.
 ///
 /// # Safety
-/// The handle was one of a shared receive queue once; the list can be read; `bad_wr` is null or can
+/// The handle was once one of a shared receive queue; the list can be read; `bad_wr` is null or can
 /// be written.
 pub unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,

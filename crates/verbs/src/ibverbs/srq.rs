@@ -100,12 +100,12 @@ fn create(
         ring: Mutex::new(ring),
     };
     let mut c = ibv_srq::zeroed();
-    // SAFETY: the handle is good.
+    // SAFETY: the handle is valid.
     c.context = unsafe { (*pd_handle).context };
     c.srq_context = srq_context;
     c.pd = pd_handle;
     c.handle = number;
-    // The ring goes with the state that is not kept, and so only after the queue.
+    // On failure the state and its ring are dropped; the card has dropped the queue before.
     let Some(made) = handles::create(c, state) else {
         card.nic().destroy_srq(number).ok();
         return Err(ENOMEM);
@@ -130,7 +130,7 @@ fn ring(max_wr: u32, max_sge: u32) -> Result<(Buffer, RingInit)> {
     Ok((ring, RingInit { addr, ..init }))
 }
 
-/// The shared receive queue behind a handle.
+/// Looks up a shared receive queue.
 pub fn find(srq: *const ibv_srq) -> Result<&'static Slot<Srq>> {
     Ok(handles::get::<Srq>(srq)?)
 }
@@ -177,7 +177,7 @@ fn modify(srq: &Slot<Srq>, attr: &ibv_srq_attr, mask: u32) -> Result<()> {
     Ok(())
 }
 
-/// `ibv_query_srq`: a limit of zero also says that its event has been.
+/// `ibv_query_srq`: a limit of zero also means that the event of the limit has been sent.
 ///
 /// # Safety
 /// `attr` can be written.
@@ -192,7 +192,7 @@ fn query(handle: *mut ibv_srq) -> Result<ibv_srq_attr> {
     Ok(ibv_srq_attr { max_wr: info.depth, max_sge: srq.max_sge, srq_limit: info.limit })
 }
 
-/// `ibv_get_srq_num`: what an XRC peer names the queue by.
+/// `ibv_get_srq_num`: the number by which an XRC peer names the queue.
 ///
 /// # Safety
 /// `srq_num` can be written.
@@ -221,7 +221,8 @@ fn destroy(handle: *mut ibv_srq) -> Result<()> {
         .events
         .withdraw(|e| matches!(e.subject, Subject::Srq(other) if ptr::eq(other.c(), srq.c())));
     let c = srq.c();
-    // SAFETY: in bounds of a slot in use, which lives until the end of this function.
+    // SAFETY: the fields are within the struct of a slot, which is in use until the end of this
+    // function.
     unsafe {
         acknowledge::Place {
             mutex: addr_of_mut!((*c).mutex),

@@ -1,11 +1,11 @@
-//! Names of numbers, and rates.
+//! Names of enum values, and conversions of rates.
 
 use core::ffi::{CStr, c_char, c_int};
 
 use crate::abi::newer::IBV_WR_FLUSH;
 use crate::abi::*;
 
-/// The name that belongs to `number`.
+/// The name of `number`.
 fn name(table: &[(c_int, &'static CStr)], number: c_int) -> *const c_char {
     let found = table.iter().find(|(known, _)| *known == number);
     found.map_or(c"unknown", |(_, name)| *name).as_ptr()
@@ -92,7 +92,7 @@ pub(super) extern "C" fn wc_status_str(status: ibv_wc_status) -> *const c_char {
     NAMES.get(status as usize).copied().unwrap_or(c"unknown").as_ptr()
 }
 
-/// `ibv_wr_opcode_str`, of later private nodes.
+/// `ibv_wr_opcode_str`, of a later private version node.
 pub(super) extern "C" fn wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
     const NAMES: [&CStr; 11] = [
         c"RDMA_WRITE",
@@ -114,7 +114,7 @@ pub(super) extern "C" fn wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
     }
 }
 
-/// A rate: its code, the multiple of 2.5 Gb/s that it is (if one), and Mb/s.
+/// A rate: its code, the multiple of 2.5 Gb/s that it is (if any), and Mb/s.
 const RATES: [(ibv_rate, c_int, c_int); 23] = [
     (IBV_RATE_2_5_GBPS, 1, 2500),
     (IBV_RATE_5_GBPS, 2, 5000),
@@ -141,7 +141,7 @@ const RATES: [(ibv_rate, c_int, c_int); 23] = [
     (IBV_RATE_300_GBPS, -1, 309_375),
 ];
 
-/// `ibv_rate_to_mult`: -1 for what is no multiple.
+/// `ibv_rate_to_mult`: -1 for a rate that is no multiple.
 pub(super) extern "C" fn rate_to_mult(rate: ibv_rate) -> c_int {
     RATES.iter().find(|row| row.0 == rate).map_or(-1, |row| row.1)
 }
@@ -152,7 +152,7 @@ pub(super) extern "C" fn mult_to_rate(mult: c_int) -> ibv_rate {
     found.map_or(IBV_RATE_MAX, |row| row.0)
 }
 
-/// `ibv_rate_to_mbps`: -1 for what is no rate.
+/// `ibv_rate_to_mbps`: -1 for an unknown rate.
 pub(super) extern "C" fn rate_to_mbps(rate: ibv_rate) -> c_int {
     RATES.iter().find(|row| row.0 == rate).map_or(-1, |row| row.2)
 }

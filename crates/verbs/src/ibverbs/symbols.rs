@@ -1,7 +1,7 @@
-//! Which function answers to which name, and since which version.
+//! The exported symbols: name, version and function of each.
 //!
-//! The list is that of the distribution's library and of later releases. Of version 1.0, before
-//! 2006, the structs were others: only what does not touch them works.
+//! The list is that of the distribution's library and of later releases. Version 1.0, before 2006,
+//! has other structs: only functions that do not touch those structs work for it.
 
 use super::*;
 use crate::export::export;
@@ -64,7 +64,7 @@ export! {
     "mult_to_ibv_rate@@IBVERBS_1.0" = strings::mult_to_rate;
 }
 
-// Of queues.
+// Queues.
 export! {
     "ibv_ack_async_event@@IBVERBS_1.1" = async_event::ack_async_event;
     "ibv_ack_cq_events@@IBVERBS_1.1" = channel::ack_cq_events;
@@ -89,7 +89,7 @@ export! {
     "ibv_set_ece@@IBVERBS_1.10" = qp::set_ece;
 }
 
-// Of releases after the distribution's.
+// Of releases later than the distribution's.
 export! {
     "ibv_alloc_dmah@@IBVERBS_1.15" = private::unsupported_object;
     "ibv_dealloc_dmah@@IBVERBS_1.15" = private::unsupported;
@@ -112,7 +112,7 @@ export! {
     "ibv_set_err_comp_cntr@@IBVERBS_1.18" = private::unsupported;
 }
 
-// Of another time.
+// Of version 1.0.
 export! {
     "ibv_ack_async_event@IBVERBS_1.0" = private::ignored;
     "ibv_ack_cq_events@IBVERBS_1.0" = private::ignored;

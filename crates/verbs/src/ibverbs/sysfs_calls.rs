@@ -1,4 +1,4 @@
-//! What programs ask the library to read from `/sys` for them.
+//! The calls by which programs read `/sys` through the library.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
@@ -10,22 +10,22 @@ use crate::{process, sysfs};
 #[derive(Debug, Default)]
 struct RootPath(OnceLock<Vec<c_char>>);
 
-/// `ibv_get_sysfs_path`: what stands for `/sys`.
+/// `ibv_get_sysfs_path`: the directory that stands for `/sys`.
 pub(super) extern "C" fn get_sysfs_path() -> *const c_char {
     let shared = process::current().shared::<RootPath>();
     let path = shared.0.get_or_init(|| {
-        // The directory is made with the cards.
+        // Opening the cards makes the directory.
         process::current().cards();
         let path = sysfs::directory().unwrap_or_else(|| "/sys".into());
         let mut chars = vec![0; 256];
         copy_name(&mut chars, &path.to_string_lossy());
         chars
     });
-    // It lives as long as the process's state, which is never freed.
+    // The text lives as long as the process's state, which is never freed.
     path.as_ptr()
 }
 
-/// `ibv_read_sysfs_file`: how many bytes the file has, without the end of the line; -1 on failure.
+/// `ibv_read_sysfs_file`: the length of the file without the final newline; -1 on failure.
 ///
 /// # Safety
 /// The names are strings, and `to` has room for `size` bytes.
@@ -42,8 +42,8 @@ pub(super) unsafe extern "C" fn read_sysfs_file(
     )
 }
 
-/// `ibv_read_ibdev_sysfs_file`, of the private node, without the arguments behind its format: the
-/// files that have any are not here.
+/// `ibv_read_ibdev_sysfs_file`, of a private version node. It ignores the arguments of its format:
+/// no file here needs any.
 ///
 /// # Safety
 /// `file` is a string, and `to` has room for `size` bytes.
@@ -53,13 +53,13 @@ pub(super) unsafe extern "C" fn read_ibdev_sysfs_file(
     sysfs_device: *mut core::ffi::c_void,
     _format: *const c_char,
 ) -> c_int {
-    // The struct is a driver's, and drivers are refused: nobody has one.
+    // Only drivers have such a struct, and no driver is registered: every call fails.
     let _ = (to, size, sysfs_device);
     or_minus_one(Err(Errno(libc::ENOENT)))
 }
 
 /// # Safety
-/// Null, or a string that lives as long as the call.
+/// `text` is null, or a string that lives as long as the call.
 unsafe fn string<'a>(text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
         return Err(EINVAL);
@@ -76,7 +76,7 @@ unsafe fn read(directory: &str, file: &str, to: *mut c_char, size: usize) -> Res
     }
     let text = sysfs::read(directory, file)?;
     let len = text.len().min(size);
-    // SAFETY: by promise of the caller, and the text is as long.
+    // SAFETY: by promise of the caller, and the text is at most that long.
     unsafe {
         to.copy_from_nonoverlapping(text.as_ptr().cast(), len);
         if len < size {

@@ -1,4 +1,4 @@
-//! XRC: domains, and the receiving queue pairs that belong to them and to nobody else.
+//! XRC: domains, and the receiving queue pairs that belong to a domain and to no protection domain.
 //!
 //! | place | function |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `verbs_context.close_xrcd` | [`close_xrcd`] |
 //! | `verbs_context.open_qp` | [`super::qp::open_qp`] |
 //!
-//! A domain may have a file's name. Whoever opens the same file in this process gets the same
+//! A domain may be named by a file. Each open of the same file in this process gives the same
 //! domain; another process has another card, and so a domain of its own.
 
 use std::collections::HashMap;
@@ -22,11 +22,11 @@ use crate::abi::*;
 use crate::handles::{self, Slot};
 use crate::process;
 
-/// What the handles of a process share.
+/// The state that all handles of a process share.
 #[derive(Default)]
 struct Shared {
     named: Mutex<HashMap<(usize, File), Arc<Domain>>>,
-    /// How many handles there are of a receiving queue pair, by card and number.
+    /// The handles of each receiving queue pair, by card and number.
     targets: Mutex<HashMap<(usize, u32), Target>>,
 }
 
@@ -44,7 +44,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The domain behind a handle.
+/// Looks up a domain.
 pub(crate) fn find(xrcd: *const ibv_xrcd) -> Result<&'static Slot<Xrcd>> {
     Ok(handles::get::<Xrcd>(xrcd)?)
 }
@@ -100,11 +100,11 @@ fn open(handle: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv_
 
 fn file_of(fd: c_int) -> Result<File> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: there is room for what is written.
+    // SAFETY: there is room for the struct.
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
         return Err(std::io::Error::last_os_error().into());
     }
-    // SAFETY: it was written.
+    // SAFETY: the call has succeeded, so it has filled the struct.
     let stat = unsafe { stat.assume_init() };
     Ok((stat.st_dev, stat.st_ino))
 }
@@ -122,7 +122,7 @@ fn close(handle: *mut ibv_xrcd) -> Result<()> {
     let shared = shared();
     let mut named = lock(&shared.named);
     let Xrcd { context, domain, .. } = handles::destroy::<Xrcd>(handle)?;
-    // This one, and the one in the table.
+    // References other than this one and the table's.
     let others = Arc::strong_count(&domain) - 1 - usize::from(domain.file.is_some());
     if others == 0 {
         if let Some(file) = domain.file {
@@ -136,7 +136,7 @@ fn close(handle: *mut ibv_xrcd) -> Result<()> {
     Ok(())
 }
 
-/// Makes a receiving queue pair on the card; it has one handle.
+/// Makes a receiving queue pair on the card, with one handle.
 pub(crate) fn make_target(xrcd: &Slot<Xrcd>) -> Result<u32> {
     let card = xrcd.context.card;
     let number = card.lock().nic().create_xrc_target(xrcd.domain.xrcd)?;
@@ -145,7 +145,7 @@ pub(crate) fn make_target(xrcd: &Slot<Xrcd>) -> Result<u32> {
     Ok(number)
 }
 
-/// Another handle of a receiving queue pair of the domain is made.
+/// Counts another handle of a receiving queue pair of the domain.
 pub(crate) fn join_target(xrcd: &Slot<Xrcd>, card: usize, number: u32) -> Result<()> {
     let shared = shared();
     let mut targets = lock(&shared.targets);
@@ -157,7 +157,7 @@ pub(crate) fn join_target(xrcd: &Slot<Xrcd>, card: usize, number: u32) -> Result
     Ok(())
 }
 
-/// A handle of a receiving queue pair is gone: was it the last?
+/// Counts a handle of a receiving queue pair as gone: was it the last?
 pub(crate) fn leave_target(card: usize, number: u32) -> bool {
     let shared = shared();
     let mut targets = lock(&shared.targets);

@@ -1,4 +1,5 @@
-//! Addresses: in C and here, bound and resolved.
+//! Addresses of ids: binding them and resolving the peer's. [`super::c_address`] translates them
+//! from and to C.
 
 use core::ffi::c_int;
 use core::mem::size_of;
@@ -19,7 +20,7 @@ use crate::card;
 use crate::card::Card;
 use crate::process;
 
-/// How long the address is in C.
+/// The length of the address in C.
 pub(crate) fn c_len(address: SocketAddr) -> usize {
     match address {
         SocketAddr::V4(_) => size_of::<sockaddr_in>(),
@@ -27,7 +28,7 @@ pub(crate) fn c_len(address: SocketAddr) -> usize {
     }
 }
 
-/// The card that has `ip`, or serves it: any card serves addresses of this machine.
+/// The card that has `ip` or that serves it: any card serves the addresses of this machine.
 fn card_for(ip: IpAddr) -> Result<&'static Card> {
     let cards = process::current().cards();
     let exact = cards.iter().find(|card| card.address == ip.to_canonical());
@@ -45,7 +46,7 @@ fn card_towards(peer: IpAddr) -> Result<&'static Card> {
     best.or_else(|| cards.iter().find(family)).or_else(|| cards.first()).ok_or(ENODEV)
 }
 
-/// The largest path MTU, as a code, that both ends have.
+/// The largest path MTU that both ends support, as a code.
 fn path_mtu(card: &Card, peer: IpAddr) -> u8 {
     let theirs = match peer.is_loopback() {
         true => None,
@@ -87,7 +88,7 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
-/// A port that nobody has.
+/// A port that no process of this machine holds.
 fn free_port(space: rdma_port_space, scope: Scope) -> Result<(u16, std::os::fd::OwnedFd)> {
     for _ in 0..1000 {
         let port = manager::some_port();
@@ -98,7 +99,7 @@ fn free_port(space: rdma_port_space, scope: Scope) -> Result<(u16, std::os::fd::
     Err(Errno(libc::EADDRNOTAVAIL))
 }
 
-/// Finds the way to `remote`: the first half of `rdma_resolve_addr`.
+/// Finds the path to `remote`: the first half of `rdma_resolve_addr`.
 fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()> {
     let (stage, bound) = {
         let state = id.lock();
@@ -114,7 +115,7 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
     let mut remote = remote;
     remote.set_ip(directory::loopback_if_unspecified(remote.ip()));
     let place = match remote.ip().to_canonical() {
-        // A group is wherever its members are.
+        // Any card can reach a multicast group.
         group if group.is_multicast() => Place::Card(group),
         _ => directory::locate(id.space, remote),
     };
@@ -141,7 +142,7 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
     Ok(())
 }
 
-/// Keeps what was resolved: where the peer's card is, and the addresses of both ends.
+/// Stores the resolution: the address of the peer's card, and the addresses of both ends.
 fn keep(
     id: &Id,
     card: &Card,
@@ -150,7 +151,8 @@ fn keep(
 ) {
     let mut state = id.lock();
     let known = known.or(state.local).filter(|local| !local.ip().is_unspecified());
-    // As the system picks a source: a local address speaks for itself.
+    // As the kernel chooses a source address: to reach an address of this machine, that address
+    // itself.
     let source = match (known, place) {
         (Some(known), _) => known.ip(),
         (None, Place::Elsewhere(_)) => card.address,
@@ -170,7 +172,7 @@ fn keep(
     state.stage = Stage::AddressResolved;
 }
 
-/// A source without a port needs none that other processes know of.
+/// Binds to a source address. One without a port needs no port that other processes know of.
 fn bind_to_source(id: &Id, local: SocketAddr) -> Result<()> {
     if local.port() != 0 {
         return bind(id, local);
@@ -181,9 +183,9 @@ fn bind_to_source(id: &Id, local: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// The card of a listener of this machine. One that has just answered, and does not listen now,
-/// may be about to listen again: some programs (perftest) do so for each connection, and go by it
-/// that a kernel takes longer to ask than they.
+/// The card of a listener on this machine. A listener that has just answered and is gone may be
+/// about to listen again, so this waits for it: some programs (perftest) listen anew for each
+/// connection, and rely on a kernel's clients taking longer than that to ask.
 fn await_listener(space: rdma_port_space, remote: SocketAddr) -> Option<IpAddr> {
     loop {
         let found = directory::listener(space, remote);
@@ -194,8 +196,8 @@ fn await_listener(space: rdma_port_space, remote: SocketAddr) -> Option<IpAddr> 
     }
 }
 
-/// Is there still, or is there now, a card that serves what was resolved? Where a listener came or
-/// went since, the way is another.
+/// Resolves the peer's card again: since the resolution, its listener may have gone, or another may
+/// have come.
 pub(super) fn look_again(id: &Id) -> Result<Option<Route>> {
     let remote = id.lock().remote.ok_or(EINVAL)?;
     let listener = await_listener(id.space, remote);
@@ -210,12 +212,12 @@ pub(super) fn look_again(id: &Id) -> Result<Option<Route>> {
     Ok(Some(route))
 }
 
-/// What the path is called in InfiniBand.
+/// The route as an InfiniBand path record.
 fn path_record(id: &Id) -> Result<ibv_sa_path_rec> {
     let card = id.card()?;
     let state = id.lock();
     let route = state.route.ok_or(EINVAL)?;
-    /// Selectors of the record: exactly this much.
+    /// Selector of the record: exactly this value.
     const EXACTLY: u8 = 2;
     Ok(ibv_sa_path_rec {
         dgid: ibv_gid { raw: card::gid_of(route.peer) },
@@ -228,7 +230,7 @@ fn path_record(id: &Id) -> Result<ibv_sa_path_rec> {
         mtu_selector: EXACTLY,
         mtu: route.mtu,
         rate_selector: EXACTLY,
-        // 10 Gb/s: a software device has no rate of its own.
+        // The code of 10 Gb/s: a software device has no rate of its own.
         rate: 3,
         packet_life_time_selector: EXACTLY,
         packet_life_time: state.ack_timeout.unwrap_or(ACK_TIMEOUT).saturating_sub(1),
@@ -236,7 +238,7 @@ fn path_record(id: &Id) -> Result<ibv_sa_path_rec> {
     })
 }
 
-/// Resolves the route, which needs nobody's help.
+/// Resolves the route, which takes no message to any other host.
 pub(super) fn route(id: &Id) -> Result<()> {
     if id.lock().stage != Stage::AddressResolved {
         return Err(EINVAL);
@@ -257,7 +259,7 @@ pub(super) fn route(id: &Id) -> Result<()> {
     Ok(())
 }
 
-/// Tells what became of a resolution, as an event, and waits for it on a synchronous id.
+/// Reports the outcome of a resolution as an event, and on a synchronous id waits for it.
 fn tell(id: &std::sync::Arc<Id>, kind: rdma_cm_event_type, status: c_int) -> Result<()> {
     let channel = id.channel().ok_or(EINVAL)?;
     channel.push(News { status, ..News::new(id, kind) });
@@ -300,7 +302,7 @@ pub(crate) extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_
     })
 }
 
-/// A route that the program gives itself stands for the resolution of one.
+/// A route that the program sets stands for the resolution of one.
 pub(super) fn route_given(id: &std::sync::Arc<Id>) -> Result<()> {
     route(id)?;
     let channel = id.channel().ok_or(EINVAL)?;
@@ -328,7 +330,7 @@ fn port_of(id: *mut rdma_cm_id, address: impl FnOnce(&rdma_cm_id) -> any_address
     })
 }
 
-/// Binds an id that listens without having been bound: to all, and any port.
+/// Binds an id that listens without having been bound: to all addresses, and any port.
 pub(super) fn bind_if_idle(id: &Id) -> Result<()> {
     match id.lock().stage {
         Stage::Idle => {}
@@ -338,7 +340,7 @@ pub(super) fn bind_if_idle(id: &Id) -> Result<()> {
     bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
 }
 
-/// Says that a bound id listens now, on these cards.
+/// Announces to this machine's processes that a bound id listens on these cards.
 pub(super) fn announce(id: &Id, cards: &[&Card]) -> Result<()> {
     let (local, v6_only) = {
         let state = id.lock();
@@ -349,7 +351,7 @@ pub(super) fn announce(id: &Id, cards: &[&Card]) -> Result<()> {
     for (n, card) in cards.iter().enumerate() {
         match directory::announce(id.space, local.port(), scope, card.address) {
             Ok(fd) => said.push(fd),
-            // The others of several cards of one process are found by their own addresses.
+            // Of several cards of one process, the others are found by their own addresses.
             Err(_) if n > 0 => {}
             Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
                 return Err(EADDRINUSE);

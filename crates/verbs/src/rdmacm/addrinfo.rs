@@ -1,4 +1,4 @@
-//! `rdma_getaddrinfo`: names to addresses, with what an endpoint needs beside them.
+//! `rdma_getaddrinfo`: names to addresses, with the parameters of an endpoint.
 
 use core::ffi::{c_char, c_int};
 use std::net::SocketAddr;
@@ -11,11 +11,11 @@ use super::c_address;
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
-/// What the resolver says when memory is short, or the call makes no sense.
+/// The resolver's errors for missing memory and for a bad call.
 const EAI_MEMORY: c_int = libc::EAI_MEMORY;
 const EAI_NONAME: c_int = libc::EAI_NONAME;
 
-/// Which kind of queue pair goes with which port space; each is found from the other.
+/// The type of queue pair and the port space, which belong together; each is found from the other.
 fn kinds(hints: Option<&rdma_addrinfo>) -> (c_int, c_int) {
     let (qp_type, space) = hints.map_or((0, 0), |hints| (hints.ai_qp_type, hints.ai_port_space));
     let qp_type = match (qp_type, space as rdma_port_space) {
@@ -58,14 +58,14 @@ unsafe fn resolve(
         _ => libc::SOCK_STREAM,
     };
     let mut list: *mut addrinfo = ptr::null_mut();
-    // SAFETY: strings by promise of the caller; the rest is ours.
+    // SAFETY: the strings by promise of the caller; the other pointers are to local values.
     let failed = unsafe { libc::getaddrinfo(node, service, &wanted, &mut list) };
     if failed != 0 {
         return Err(failed);
     }
     let mut found = Vec::new();
     let mut next = list;
-    // SAFETY: each pointer is of the list, which lives until it is freed below.
+    // SAFETY: each pointer belongs to the list, which lives until it is freed below.
     while let Some(entry) = unsafe { next.as_ref() } {
         // SAFETY: an address as long as its family says, or null.
         if let Ok(Some(address)) = unsafe { c_address::from_c(entry.ai_addr) } {
@@ -80,16 +80,16 @@ unsafe fn resolve(
         }
         next = entry.ai_next;
     }
-    // SAFETY: the list is the resolver's, is freed once, and nothing borrows from it.
+    // SAFETY: the list comes from the resolver, is freed once, and nothing borrows from it.
     unsafe { libc::freeaddrinfo(list) };
     Ok(found)
 }
 
-/// A copy of an address that `rdma_freeaddrinfo` gives back.
+/// A copy of an address that `rdma_freeaddrinfo` frees.
 fn copy(address: SocketAddr) -> Result<(*mut sockaddr, socklen_t), c_int> {
     let any_address(bytes) = c_address::to_c(address);
     let len = address::c_len(address);
-    // SAFETY: room for the bytes, or null; the bytes are as many.
+    // SAFETY: the allocation is null or has room for the bytes, and the address has as many.
     unsafe {
         let to = libc::calloc(1, bytes.len()).cast::<u8>();
         if to.is_null() {
@@ -138,7 +138,7 @@ unsafe fn look_up(
         info.ai_flags = hints.map_or(0, |hints| hints.ai_flags);
         (info.ai_qp_type, info.ai_port_space) = (qp_type, space);
         info.ai_next = first;
-        // SAFETY: room for one, or null.
+        // SAFETY: the allocation is null or has room for one.
         unsafe {
             let place = libc::calloc(1, size_of::<rdma_addrinfo>()).cast::<rdma_addrinfo>();
             if place.is_null() {
@@ -154,7 +154,7 @@ unsafe fn look_up(
 /// A source and a destination, of which one may be missing, and a name.
 type Pair = (Option<SocketAddr>, Option<SocketAddr>, Option<std::ffi::CString>);
 
-/// One result, as far as its addresses say.
+/// A result with the fields that follow from its addresses.
 fn described((from, to, name): Pair, passive: bool) -> Result<rdma_addrinfo, c_int> {
     let family = match from.or(to) {
         Some(SocketAddr::V6(_)) => libc::AF_INET6,
@@ -199,11 +199,11 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
 
 pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     let mut next = res;
-    // SAFETY: the caller gives a list of `rdma_getaddrinfo`, all parts of which are of the C
-    // library's allocator or null.
+    // SAFETY: the caller gives a list of `rdma_getaddrinfo`, each part of which is null or from the
+    // C library's allocator.
     while let Some(info) = unsafe { next.as_ref() } {
         let info = *info;
-        // SAFETY: as above, each freed once.
+        // SAFETY: as above; each part is freed once.
         unsafe {
             libc::free(info.ai_src_addr.cast());
             libc::free(info.ai_dst_addr.cast());

@@ -1,4 +1,4 @@
-//! What the ends of a connection agree on, and how they are named to each other.
+//! The parameters on which the ends of a connection agree, and the names they have for each other.
 
 use std::net::SocketAddr;
 
@@ -11,11 +11,11 @@ use super::objects::{Agreement, Id, Request};
 use super::{EINVAL, Result};
 use crate::abi::rdma_cma::*;
 
-/// How long a queue pair waits for an acknowledge if nobody says: 4.096 µs · 2^16, 0.27 s.
+/// The acknowledge timeout if the program sets none: 4.096 µs · 2^16, 0.27 s.
 pub(super) const ACK_TIMEOUT: u8 = 16;
 
 impl Request {
-    /// What the card is asked, with packets of this size.
+    /// The request to the card, with this path MTU.
     pub(super) fn with_mtu(&self, mtu: Mtu) -> ConnectRequest<'_> {
         ConnectRequest {
             remote: self.remote,
@@ -39,7 +39,8 @@ impl Request {
     }
 }
 
-/// The port space's number in service ids. That of IPoIB has no services of its own.
+/// The service id of a port in a port space. IPoIB's space has no services of its own and uses
+/// UDP's.
 pub(super) fn service(space: rdma_port_space, port: u16) -> ServiceId {
     let space = match space {
         RDMA_PS_TCP => PortSpace::Tcp,
@@ -49,15 +50,15 @@ pub(super) fn service(space: rdma_port_space, port: u16) -> ServiceId {
     space.service_id(port)
 }
 
-/// A first packet number that a late packet of another connection will not have.
+/// A random first packet number, so that a late packet of an earlier connection does not match.
 pub(super) fn random_psn() -> u32 {
     let mut random = [0; 4];
-    // Without randomness any will do.
+    // If the system gives no randomness, zero works too.
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
     u32::from_ne_bytes(random) & 0xff_ffff
 }
 
-/// What a program is told of an agreement.
+/// An agreement as the program sees it.
 pub(super) fn param_of(agreement: &Agreement) -> rdma_conn_param {
     rdma_conn_param {
         responder_resources: agreement.responder_resources,

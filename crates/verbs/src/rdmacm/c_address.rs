@@ -1,4 +1,4 @@
-//! Addresses as C has them.
+//! Addresses in their C form.
 
 use core::ffi::c_int;
 use core::mem::size_of;
@@ -24,7 +24,7 @@ struct SockaddrIb {
     scope_id: u64,
 }
 
-/// An address of a program; `None` for a null pointer.
+/// An address that a program gives; `None` for a null pointer.
 ///
 /// # Safety
 /// `addr` is null, or points to an address as long as its family says.

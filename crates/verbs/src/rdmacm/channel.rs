@@ -1,4 +1,4 @@
-//! Event channels: queues of news, with a descriptor that is readable while there is any.
+//! Event channels: queues of events, with a descriptor that is readable while there are any.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
@@ -36,7 +36,8 @@ impl News {
         }
     }
 
-    /// Whose events are counted: a request is the listener's until it is acknowledged.
+    /// The id whose count of events includes this one: a request counts for the listener until it
+    /// is acknowledged.
     pub(super) fn owner(&self) -> &Arc<Id> {
         self.listener.as_ref().unwrap_or(&self.id)
     }
@@ -47,7 +48,7 @@ impl Channel {
     pub(crate) fn create() -> Result<Arc<Channel>> {
         let ready = Wake::new()?;
         let flags = rustix::fs::fcntl_getfl(&ready)?;
-        // Programs may make it non-blocking; it begins blocking.
+        // The descriptor starts blocking, as in rdma-core; programs may make it non-blocking.
         rustix::fs::fcntl_setfl(&ready, flags - OFlags::NONBLOCK)?;
         let fd = ready.as_fd().as_raw_fd();
         let channel = Arc::new(Channel { c: AtomicUsize::new(0), ready, queue: Mutex::default() });
@@ -73,7 +74,7 @@ impl Channel {
         self.c.load(Ordering::Acquire) as *mut rdma_event_channel
     }
 
-    /// Has it no events?
+    /// Is the queue empty?
     pub(crate) fn is_empty(&self) -> bool {
         self.queue().is_empty()
     }
@@ -93,7 +94,7 @@ impl Channel {
         }
     }
 
-    /// Takes the events that `which` names out.
+    /// Removes and returns the events that `which` selects.
     pub(crate) fn take(&self, which: impl Fn(&News) -> bool) -> Vec<News> {
         let mut queue = self.queue();
         let all = std::mem::take(&mut *queue);
@@ -103,14 +104,15 @@ impl Channel {
         taken
     }
 
-    /// Makes the descriptor say whether there is anything.
+    /// Makes the descriptor readable if there are events, else unreadable.
     fn settle(&self, queue: &VecDeque<News>) {
         if queue.is_empty() {
             self.drain();
         }
     }
 
-    /// Makes the descriptor unreadable. It may be a blocking one, so it is asked first.
+    /// Makes the descriptor unreadable. The descriptor may be blocking, so it is polled before it
+    /// is read.
     fn drain(&self) {
         let mut fds = [PollFd::new(&self.ready, PollFlags::IN)];
         let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -129,8 +131,8 @@ impl Channel {
         Some(news)
     }
 
-    /// The next event. As a read of the descriptor would, it waits if that is blocking, and is
-    /// interrupted by signals.
+    /// Takes the next event. Like a read of the descriptor, this waits if the descriptor is
+    /// blocking, and a signal interrupts it.
     pub(super) fn wait(&self) -> Result<News> {
         loop {
             if let Some(news) = self.pop() {
@@ -139,7 +141,7 @@ impl Channel {
             if rustix::fs::fcntl_getfl(&self.ready)?.contains(OFlags::NONBLOCK) {
                 return Err(Errno(libc::EAGAIN));
             }
-            // Nobody may poll the cards while this thread sleeps.
+            // While this thread sleeps, perhaps no other polls the cards.
             for card in process::current().cards() {
                 card.lock().take_over();
             }

@@ -1,11 +1,12 @@
-//! Ids, and connections: listen, connect, accept, part.
+//! Ids and their connections: creating, listening, connecting, accepting, disconnecting,
+//! destroying.
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
 use remora::nic::Psn;
-use remora::nic::cm::message::RejectReason;
+use remora::nic::cm::message::{Rej, RejectReason, Rep, Req, SidrRep, SidrReq};
 use remora::nic::cm::{AcceptParams, ConnectError, ListenError};
 use remora::nic::qp::Mtu;
 
@@ -21,12 +22,8 @@ use crate::abi::*;
 use crate::card::Card;
 use crate::process;
 
-/// Requests that may wait at a listener, at most, and if nobody says.
+/// The most requests that may wait at a listener, also used where the program gives no backlog.
 const BACKLOG_MAX: usize = 1024;
-/// Private data that fits a request, a reply, a refusal.
-const REQUEST_DATA: usize = 56;
-const REPLY_DATA: usize = 196;
-const REJECT_DATA: usize = 148;
 
 impl From<ConnectError> for Errno {
     fn from(error: ConnectError) -> Errno {
@@ -37,10 +34,10 @@ impl From<ConnectError> for Errno {
     }
 }
 
-/// The parameters of a call, with defaults where there are none.
+/// The parameters of a call; `default` if the program gives none.
 ///
 /// # Safety
-/// `param` is null or points to parameters, whose private data is as long as they say.
+/// `param` is null or points to parameters whose private data is as long as they say.
 unsafe fn read_param(
     param: *const rdma_conn_param,
     default: rdma_conn_param,
@@ -53,7 +50,7 @@ unsafe fn read_param(
     Ok((*param, data))
 }
 
-/// Private data that a program gives.
+/// Copies the private data that a program gives; `EINVAL` if it is longer than `max`.
 ///
 /// # Safety
 /// `data` is null or points to `len` bytes.
@@ -69,7 +66,7 @@ pub(crate) unsafe fn read_data(data: *const c_void, len: u8, max: usize) -> Resu
     Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) }.to_vec())
 }
 
-/// The type of queue pair that a port space is for.
+/// The type of queue pair of a port space.
 fn default_type(space: rdma_port_space) -> ibv_qp_type {
     match space {
         RDMA_PS_UDP | RDMA_PS_IPOIB => IBV_QPT_UD,
@@ -77,7 +74,7 @@ fn default_type(space: rdma_port_space) -> ibv_qp_type {
     }
 }
 
-/// Makes an id; without a channel, a synchronous one.
+/// Makes an id, which is synchronous if there is no channel.
 pub(super) fn create(
     channel: Option<Arc<Channel>>,
     context: *mut c_void,
@@ -101,7 +98,7 @@ pub(super) fn create(
     Ok(id)
 }
 
-/// Parameters as the card can have them.
+/// The READs and atomics of the parameters, limited to what the card supports.
 fn bounded(param: &rdma_conn_param) -> (u8, u8) {
     let most = remora::nic::qp::MAX_RD_ATOMIC;
     (param.responder_resources.min(most), param.initiator_depth.min(most))
@@ -115,7 +112,7 @@ fn connect(id: &Arc<Id>, param: &rdma_conn_param, private_data: &[u8]) -> Result
     let (responder_resources, initiator_depth) = bounded(param);
     let (qpn, srq) = queue_pair::number(id, param);
     let told = told(id)?;
-    let Some(route) = address::look_again(id)? else { return nobody_listens(id) };
+    let Some(route) = address::look_again(id)? else { return no_listener(id) };
     let mut state = id.lock();
     let agreement = Agreement {
         local_psn: random_psn(),
@@ -159,13 +156,14 @@ fn connect(id: &Arc<Id>, param: &rdma_conn_param, private_data: &[u8]) -> Result
     Ok(())
 }
 
-/// On this machine, nobody listens and no card would say so: the answer a card would give.
-fn nobody_listens(id: &Arc<Id>) -> Result<()> {
+/// On this machine no process listens for the service and no card would refuse the request: reports
+/// the refusal that a card would send.
+fn no_listener(id: &Arc<Id>) -> Result<()> {
     id.lock().stage = Stage::Connecting;
     manager::push(id, RDMA_CM_EVENT_REJECTED, |news| {
         news.status = i32::from(RejectReason::INVALID_SERVICE_ID.0);
         news.param = Param::Conn(rdma_conn_param::zeroed());
-        news.private_data = vec![0; REJECT_DATA];
+        news.private_data = vec![0; Rej::PRIVATE_DATA];
     });
     Ok(())
 }
@@ -185,7 +183,7 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<()> {
     };
     state.stage = Stage::Listening;
     drop(state);
-    // Who finds it announced finds it listening.
+    // The cards listen before the announcement, so that a client that finds it is served.
     let listening = cards.iter().try_for_each(|card| listen_on(id, card, port));
     listening.and_then(|()| address::announce(id, &cards)).inspect_err(|_| {
         stop_listening(id);
@@ -220,7 +218,7 @@ fn accept(id: &Arc<Id>, param: Option<(rdma_conn_param, Vec<u8>)>) -> Result<()>
     let stage = id.lock().stage;
     match (stage, &param) {
         (Stage::Connecting, _) => {}
-        // The active side of a connection without a queue pair here.
+        // The active side of a connection whose queue pair the program keeps elsewhere.
         (Stage::Replied, None) => return establish(id),
         _ => return Err(EINVAL),
     }
@@ -259,13 +257,13 @@ fn disconnect(id: &Arc<Id>) -> Result<()> {
     }
     queue_pair::fail(id);
     match with_connection(id, |cm, now, conn| cm.disconnect(now, conn, &[])) {
-        // It is over already, or never was: there is nobody to tell.
+        // The connection is over already, or never was: there is no peer to tell.
         Ok(()) | Err(EINVAL) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Ends an id: its events, its connection, its port.
+/// Destroys an id: its events, its connection, its port.
 pub(super) fn destroy(id: &Arc<Id>) -> Result<()> {
     groups::leave_all(id);
     stop_listening(id);
@@ -339,7 +337,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
             ..rdma_conn_param::zeroed()
         };
         let before = id.lock().connect_data.len();
-        let most = if id.is_datagram() { sidr::QUESTION_DATA } else { REQUEST_DATA };
+        let most = if id.is_datagram() { SidrReq::USER_DATA } else { Req::USER_DATA };
         let most = most.saturating_sub(before);
         // SAFETY: the caller gives parameters, or none.
         let (param, data) = unsafe { read_param(conn_param, default, most) }?;
@@ -357,7 +355,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
 ) -> c_int {
     status(|| {
         let id = Id::find(id)?;
-        let most = if id.is_datagram() { sidr::ANSWER_DATA } else { REPLY_DATA };
+        let most = if id.is_datagram() { SidrRep::PRIVATE_DATA } else { Rep::PRIVATE_DATA };
         // SAFETY: the caller gives parameters, or none.
         let (param, data) = unsafe { read_param(conn_param, rdma_conn_param::zeroed(), most) }?;
         if id.is_datagram() {
@@ -376,7 +374,7 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     status(|| {
         let id = Id::find(id)?;
         // SAFETY: the caller gives as many bytes as it says.
-        let data = unsafe { read_data(private_data, private_data_len, REJECT_DATA) }?;
+        let data = unsafe { read_data(private_data, private_data_len, Rej::PRIVATE_DATA) }?;
         match id.is_datagram() {
             true => sidr::reject(&id, &data),
             false => refuse(&id, RejectReason::CONSUMER_DEFINED, &data),
@@ -384,7 +382,7 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     })
 }
 
-/// As [`rdma_reject`], with the reason that the vendors' options do not agree.
+/// As [`rdma_reject`], with the reason that the vendor options do not match.
 pub(crate) unsafe extern "C" fn rdma_reject_ece(
     id: *mut rdma_cm_id,
     private_data: *const c_void,
@@ -395,7 +393,7 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
     status(|| {
         let id = Id::find(id)?;
         // SAFETY: the caller gives as many bytes as it says.
-        let data = unsafe { read_data(private_data, private_data_len, REJECT_DATA) }?;
+        let data = unsafe { read_data(private_data, private_data_len, Rej::PRIVATE_DATA) }?;
         refuse(&id, OPTION_NOT_SUPPORTED, &data)
     })
 }
@@ -472,7 +470,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
             unsafe { num_devices.write(c_int::try_from(cards).unwrap_or(c_int::MAX)) };
         }
         contexts.push(ptr::null_mut());
-        // SAFETY: room for all of them, which `rdma_free_devices` gives back.
+        // SAFETY: the list has room for all of them; `rdma_free_devices` frees it.
         unsafe {
             let list = libc::calloc(contexts.len(), size_of::<*mut ibv_context>());
             let list = list.cast::<*mut ibv_context>();
@@ -486,7 +484,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
 }
 
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: the list is one of `rdma_get_devices`, or null.
+    // SAFETY: the list is null or from `rdma_get_devices`.
     unsafe { libc::free(list.cast()) };
 }
 

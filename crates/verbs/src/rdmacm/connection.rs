@@ -1,4 +1,4 @@
-//! What is done with the connection of an id, under the card's lock; and how connections end.
+//! The connection behind an id: calls on it under the card's lock, and the ways in which it ends.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::objects::{Id, Stage};
 use super::{EINVAL, Errno, Result, manager};
 use crate::abi::rdma_cma::*;
 
-/// Does something with the connection of an id, under the card's lock.
+/// Calls `act` with the id's connection, under the card's lock.
 pub(super) fn with_connection<R>(
     id: &Arc<Id>,
     act: impl FnOnce(&mut cm::Cm, Time, ConnId) -> core::result::Result<R, CommandError>,
@@ -32,7 +32,7 @@ pub(super) fn establish(id: &Arc<Id>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses; the card forgets the connection.
+/// Refuses a request; the card forgets the connection.
 pub(super) fn refuse(id: &Arc<Id>, reason: RejectReason, data: &[u8]) -> Result<()> {
     let conn = id.lock().conn;
     with_connection(id, |cm, now, conn| cm.reject(now, conn, reason, data))?;
@@ -44,7 +44,7 @@ pub(super) fn refuse(id: &Arc<Id>, reason: RejectReason, data: &[u8]) -> Result<
     Ok(())
 }
 
-/// The card's part of the end of an id.
+/// Ends the connection of an id on the card.
 pub(super) fn end_connection(id: &Arc<Id>) {
     let Ok(card) = id.card() else { return };
     let mut locked = card.lock();
@@ -66,8 +66,8 @@ pub(super) fn end_connection(id: &Arc<Id>) {
     locked.kick();
 }
 
-/// The peer's card is gone, with its process: its connections end as if it had said so, and those
-/// that were asked for will not come about.
+/// Handles the end of a peer's process, and with it of its card: its connections end as if the peer
+/// had disconnected, and requests to it fail.
 pub(super) fn peer_is_gone(peer: IpAddr) {
     let manager = manager::current();
     let ids: Vec<Arc<Id>> = manager.tables().connections.values().cloned().collect();
@@ -83,7 +83,7 @@ pub(super) fn peer_is_gone(peer: IpAddr) {
                 tracing::warn!(%peer, "the process at the other end of a connection is gone");
                 manager::push(&id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
             }
-            // The side that asks.
+            // This side has asked for the connection.
             Stage::Connecting if state.request.is_some() => {
                 drop(state);
                 end_connection(&id);
@@ -106,7 +106,7 @@ pub(super) fn end_all() {
     }
 }
 
-/// Forgets a question of ours, or refuses a peer's.
+/// Forgets a question that this side has asked, or refuses one that a peer has asked.
 pub(super) fn drop_question(cm: &mut Cm, now: Time, question: SidrId) {
     if cm.cancel_sidr(question).is_ok() {
         return;

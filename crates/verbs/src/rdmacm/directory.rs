@@ -1,17 +1,17 @@
 //! How programs on one machine find each other's listeners.
 //!
-//! Each process has a card, and without configuration a card has an address of its own in
-//! 127.0.0.0/8. Yet a client asks for 127.0.0.1, or for the machine's own address, and a port. So
-//! a listener binds abstract Unix sockets, whose names say where it is:
+//! Each process has a card, and without configuration each card has an address of its own in
+//! 127.0.0.0/8. Yet a client asks for a port of 127.0.0.1, or of the machine's own address. So a
+//! listener binds abstract Unix sockets, whose names say on which card it listens:
 //!
 //! ```text
-//! @remora/cm/<port space>/<port>/<address>          held by who has bound the port
-//! @remora/cm/<port space>/<port>/<address>/<card>   somebody listens there, on that card
+//! @remora/cm/<port space>/<port>/<address>          held by the process that has bound the port
+//! @remora/cm/<port space>/<port>/<address>/<card>   held by a listener, with its card's address
 //! ```
 //!
-//! Clients read the names in `/proc/net/unix`. They vanish with the process, belong to a network
-//! namespace as addresses do, and need neither files nor a daemon. An address of all is written
-//! `*`, or `*4` and `*6` if it is so for one family only.
+//! Clients read the names in `/proc/net/unix`. The names vanish with the process, belong to a
+//! network namespace as addresses do, and need neither files nor a daemon. An id bound to all
+//! addresses has `*` there, or `*4` or `*6` if it is bound to those of one family.
 
 use std::fs;
 use std::io;
@@ -25,14 +25,14 @@ use crate::abi::rdma_cma::rdma_port_space;
 /// The UDP port of RoCE v2.
 const ROCE_PORT: u16 = 4791;
 
-/// What a listener or a bound id has for an address.
+/// The addresses that a listener or a bound id covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scope {
     /// All addresses.
     All,
     /// All of IPv4, or of IPv6.
     Family { v6: bool },
-    /// This one.
+    /// This address only.
     One(IpAddr),
 }
 
@@ -55,7 +55,7 @@ impl Scope {
         })
     }
 
-    /// Is there an address in both?
+    /// Do both contain some address?
     fn overlaps(self, other: Scope) -> bool {
         match (self, other) {
             (Scope::All, _) | (_, Scope::All) => true,
@@ -82,9 +82,9 @@ impl std::fmt::Display for Scope {
 /// A name in the directory.
 struct Entry {
     scope: Scope,
-    /// Where somebody listens; `None` if the port is only held.
+    /// The card of the listener; `None` if the port is only held.
     card: Option<IpAddr>,
-    /// Others may hold the port too.
+    /// Other ids may hold the port too.
     shared: bool,
 }
 
@@ -92,7 +92,7 @@ fn prefix(space: rdma_port_space, port: u16) -> String {
     format!("remora/cm/{space:04x}/{port}/")
 }
 
-/// All names that begin with `prefix`, without it.
+/// The rest of each name that begins with `prefix`.
 fn names(prefix: &str) -> Vec<String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot read /proc/net/unix: listeners of other processes are \
@@ -122,7 +122,7 @@ fn bind(name: &str) -> io::Result<OwnedFd> {
     Ok(UnixDatagram::bind_addr(&address)?.into())
 }
 
-/// Holds a port. With `shared`, others may hold it too, if they also say so.
+/// Holds a port. With `shared`, other ids may hold it too, if they also give `shared`.
 ///
 /// # Errors
 /// `EADDRINUSE`: another process, or this one, holds it.
@@ -135,7 +135,7 @@ pub(super) fn hold(
     let in_use = || io::Error::from_raw_os_error(libc::EADDRINUSE);
     let name = match shared {
         false => format!("{}{scope}", prefix(space, port)),
-        // Names cannot be had twice, so that each who shares has one of its own.
+        // A name can be bound only once, so each id that shares the port has a name of its own.
         true => {
             let mut seed = [0; 8];
             rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
@@ -153,10 +153,10 @@ pub(super) fn hold(
     }
 }
 
-/// Says that somebody listens on `card`.
+/// Announces a listener on `card`.
 ///
 /// # Errors
-/// `EADDRINUSE`: another does already.
+/// `EADDRINUSE`: another listener is announced there already.
 pub(super) fn announce(
     space: rdma_port_space,
     port: u16,
@@ -170,18 +170,18 @@ pub(super) fn announce(
     bind(&format!("{}{scope}/{card}", prefix(space, port)))
 }
 
-/// Where a card is that serves an address.
+/// The card that serves an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// At that address: there is a listener, or a card that will say that there is none.
+    /// At that address: it has a listener, or will answer that it has none.
     Card(IpAddr),
-    /// On this machine, where nobody listens for it.
+    /// On this machine, where no process listens for it.
     Nowhere,
     /// On another machine.
     Elsewhere(IpAddr),
 }
 
-/// The card of a process of this machine that listens at an address of it.
+/// The card of this machine's process that listens at `address`.
 pub(super) fn listener(space: rdma_port_space, address: SocketAddr) -> Option<IpAddr> {
     let ip = loopback_if_unspecified(address.ip().to_canonical());
     let asked = Scope::One(ip);
@@ -189,7 +189,7 @@ pub(super) fn listener(space: rdma_port_space, address: SocketAddr) -> Option<Ip
         .into_iter()
         .filter(|entry| entry.card.is_some() && entry.scope.overlaps(asked))
         .collect();
-    // Best the card that has the address itself, then who asked for that address, then any.
+    // Prefer the card that has the address itself, then a listener for just that address, then any.
     let best = listeners.iter().min_by_key(|entry| (entry.card != Some(ip), entry.scope != asked));
     best.and_then(|entry| entry.card)
 }
@@ -199,7 +199,7 @@ pub(super) fn locate(space: rdma_port_space, address: SocketAddr) -> Place {
     place(address, listener(space, address))
 }
 
-/// As [`locate`], where it is known on which card somebody listens.
+/// As [`locate`], where the listener's card is known.
 pub(super) fn place(address: SocketAddr, listener: Option<IpAddr>) -> Place {
     let ip = loopback_if_unspecified(address.ip().to_canonical());
     let local = is_local(ip);
@@ -211,7 +211,8 @@ pub(super) fn place(address: SocketAddr, listener: Option<IpAddr>) -> Place {
     }
 }
 
-/// What a program means that connects to the address of all: as TCP has it, this machine.
+/// The address that a program means by connecting to the unspecified address: as with TCP, this
+/// machine.
 pub(crate) fn loopback_if_unspecified(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(v4) if v4.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
@@ -225,8 +226,8 @@ pub(crate) fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || remora::interface::Interface::find(&ip.to_string()).is_ok()
 }
 
-/// Does anything of this machine take RoCE packets at the address? The table of UDP sockets says;
-/// the kernel's own card has one at the address of all.
+/// Does a card on this machine receive RoCE packets at the address? The table of UDP sockets tells;
+/// the kernel's own card has a socket at the unspecified address.
 pub(super) fn has_card(ip: IpAddr) -> bool {
     let bound = |table: &str| {
         let text = fs::read_to_string(table).unwrap_or_default();
@@ -237,8 +238,8 @@ pub(super) fn has_card(ip: IpAddr) -> bool {
     bound("/proc/net/udp") || bound("/proc/net/udp6")
 }
 
-/// The address in a line of `/proc/net/udp`: words of the address as this machine has them, and
-/// the port.
+/// The address in a line of `/proc/net/udp`: the words of the address in this machine's byte order,
+/// and the port.
 fn udp_socket(line: &str) -> Option<SocketAddr> {
     let (words, port) = line.split_whitespace().nth(1)?.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -261,7 +262,7 @@ fn udp_socket(line: &str) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    /// A port space of the tests' own, so that no real listener is in the way.
+    /// A port space that only the tests use, so that no real listener interferes.
     const SPACE: rdma_port_space = 0x7e57;
 
     #[test]
@@ -289,7 +290,7 @@ mod tests {
         let port = (std::process::id() as u16).wrapping_add(1);
         let asked = |ip: &str| SocketAddr::new(ip.parse().unwrap(), port);
         let card = "127.9.8.7".parse().unwrap();
-        // (Where there is a card, it would be asked.)
+        // (If there were a card at the address, it would be asked.)
         assert_eq!(locate(SPACE, asked("127.9.8.6")), Place::Nowhere);
         let said = announce(SPACE, port, Scope::All, card).unwrap();
         assert!(announce(SPACE, port, Scope::All, card).is_err());

@@ -1,18 +1,20 @@
-//! Endpoints: an id with all that a simple program wants, and what a listener receives.
+//! Endpoints: an id with all that a simple program needs, and the ids that a listener returns.
 
 use core::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
+
+use remora::nic::cm::message::Req;
 
 use super::objects::{Id, Template};
 use super::{EINVAL, Errno, Result, address, connect, events, queue_pair, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
-/// Makes an endpoint from what `rdma_getaddrinfo` found.
+/// Makes an endpoint from a result of `rdma_getaddrinfo`.
 ///
 /// # Safety
-/// The addresses in `res` are as long as their families say, the rest as long as it says.
+/// The addresses in `res` are as long as their families say, its other parts as long as it says.
 unsafe fn create(
     res: &rdma_addrinfo,
     pd: *mut ibv_pd,
@@ -27,7 +29,7 @@ unsafe fn create(
         Err(error) => {
             queue_pair::destroy(&id);
             if connect::destroy(&id).is_err() {
-                tracing::debug!("an endpoint that was not made stays");
+                tracing::debug!("a half-made endpoint cannot be destroyed");
             }
             Err(error)
         }
@@ -71,7 +73,8 @@ unsafe fn fill(
     if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
         let len = u8::try_from(res.ai_connect_len).map_err(|_| EINVAL)?;
         // SAFETY: by promise of the caller.
-        id.lock().connect_data = unsafe { connect::read_data(res.ai_connect, len, 92) }?;
+        let data = unsafe { connect::read_data(res.ai_connect, len, Req::PRIVATE_DATA) }?;
+        id.lock().connect_data = data;
     }
     Ok(())
 }
@@ -86,9 +89,9 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         if id.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: the caller gives what `rdma_getaddrinfo` found, or the like of it.
+        // SAFETY: the caller gives a result of `rdma_getaddrinfo`, or an equivalent of its own.
         let res = unsafe { res.as_ref() }.ok_or(EINVAL)?;
-        // SAFETY: as above, and attributes or none.
+        // SAFETY: as above; the attributes are null or valid.
         let made = unsafe { create(res, pd, qp_init_attr.as_mut()) }?;
         // SAFETY: the caller gives a place for the id.
         unsafe { id.write(made.c()) };
@@ -105,7 +108,7 @@ pub(crate) extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// Waits for a request.
+/// Waits for a connection request.
 fn request(listener: &Arc<Id>) -> Result<Arc<Id>> {
     if !listener.lock().sync {
         return Err(EINVAL);
@@ -113,7 +116,7 @@ fn request(listener: &Arc<Id>) -> Result<Arc<Id>> {
     events::forget_event(listener);
     let on = listener.channel().ok_or(EINVAL)?;
     let event = events::next_event(&on)?;
-    // SAFETY: the event was just made, and nobody else knows it yet.
+    // SAFETY: the event was just made, and no other thread knows it yet.
     let (kind, status, id) = unsafe { ((*event).event, (*event).status, (*event).id) };
     if kind != RDMA_CM_EVENT_CONNECT_REQUEST || status != 0 {
         events::acknowledge(event)?;

@@ -1,4 +1,4 @@
-//! Events as a program takes them, with all that the library does on its own before.
+//! Events as a program takes them, and what the library does before the program sees one.
 
 use core::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -15,17 +15,17 @@ use super::{EINVAL, ENOMEM, Errno, Result, groups, queue_pair, status};
 use crate::abi::rdma_cma::*;
 use crate::handles::{self, Kind, Object};
 
-/// How long who asks for events of a channel that is gone waits to be told so. A thread may still
-/// be on its way here when another destroys the channel and is about to end the process: had it
-/// come a moment earlier, it would sleep until then. Told at once, it ends the process with an
-/// error, as rping does on a busy machine (linux-rdma/rdma-core#1622).
+/// How long a call for events of a destroyed channel waits before it fails. A thread may still be
+/// on its way into the call while another destroys the channel and is about to end the process: had
+/// it come a moment earlier, it would sleep until the end. An immediate failure would make the
+/// program end with an error, as rping does on a busy machine (linux-rdma/rdma-core#1622).
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The object of an event's handle.
 pub(crate) struct CmEvent {
-    /// Whose events are to be acknowledged.
+    /// The id whose count of events includes this one.
     owner: Arc<Id>,
-    /// Where `private_data` points.
+    /// The memory to which `private_data` points.
     _private_data: Box<[u8]>,
 }
 
@@ -34,7 +34,7 @@ impl Object for CmEvent {
     const KIND: Kind = Kind::CmEvent;
 }
 
-/// Fetches the next event, with all that the library does on its own before a program sees it.
+/// Fetches the next event that the program is to see.
 pub(crate) fn next_event(channel: &Channel) -> Result<*mut rdma_cm_event> {
     loop {
         let news = channel.wait()?;
@@ -83,14 +83,13 @@ fn deliver(news: News) -> Result<*mut rdma_cm_event> {
     Ok(handles::create(event, object).ok_or(ENOMEM)?.c())
 }
 
-/// Gives an event back.
+/// Acknowledges an event.
 pub(crate) fn acknowledge(event: *mut rdma_cm_event) -> Result<()> {
     handles::destroy::<CmEvent>(event)?.owner.uncount_event();
     Ok(())
 }
 
-/// What the library does on its own before a program sees an event. `None`: the program is not to
-/// see it.
+/// Does the library's part before a program sees an event. `None`: the program is not to see it.
 fn before_delivery(mut news: News) -> Option<News> {
     let id = news.id.clone();
     match news.kind {
@@ -125,7 +124,7 @@ fn before_delivery(mut news: News) -> Option<News> {
     Some(news)
 }
 
-/// Makes the id of a request one that a program can use.
+/// Makes the id of a request usable for a program.
 fn welcome(request: &News) -> Result<()> {
     let id = &request.id;
     if let Some(listener) = &request.listener {
@@ -135,22 +134,23 @@ fn welcome(request: &News) -> Result<()> {
     id.attach(card)?;
     id.show_addresses();
     if request.listener.as_ref().is_some_and(|listener| listener.lock().sync) {
-        // A synchronous listener's connections are synchronous, each with a channel.
+        // The connections of a synchronous listener are synchronous, each with a channel of its
+        // own.
         show_channel(id, &Channel::create()?);
         id.lock().sync = true;
     }
     Ok(())
 }
 
-/// Ends a request that the program never saw.
+/// Destroys the id of a request that the program never saw.
 pub(super) fn drop_request(id: &Arc<Id>) {
     end_connection(id);
     if id.end_handle().is_err() {
-        tracing::debug!("the id of a request was gone before it");
+        tracing::debug!("the id of a request was destroyed before the request");
     }
 }
 
-/// A synchronous call waits for its event, which the program then finds on the id.
+/// Ends a synchronous call: waits for its event, which the program then finds on the id.
 pub(super) fn complete(id: &Arc<Id>) -> Result<()> {
     if !id.lock().sync {
         return Ok(());
@@ -162,7 +162,7 @@ pub(super) fn complete(id: &Arc<Id>) -> Result<()> {
         // SAFETY: `set` gives the C struct, and this is a plain field of it.
         unsafe { (*c).event = event };
     });
-    // SAFETY: the event was just made, and nobody else knows it yet.
+    // SAFETY: the event was just made, and no other thread knows it yet.
     let (kind, status) = unsafe { ((*event).event, (*event).status) };
     match (kind, status) {
         (_, 0) => Ok(()),
@@ -171,7 +171,7 @@ pub(super) fn complete(id: &Arc<Id>) -> Result<()> {
     }
 }
 
-/// Acknowledges the event that a synchronous id shows.
+/// Acknowledges the event that a synchronous id holds.
 pub(super) fn forget_event(id: &Id) {
     let event = id.get(|c| c.event);
     id.set(|c| {
@@ -179,7 +179,9 @@ pub(super) fn forget_event(id: &Id) {
         unsafe { (*c).event = ptr::null_mut() };
     });
     if !event.is_null() && acknowledge(event).is_err() {
-        tracing::debug!("a program has acknowledged an event that was not its own");
+        tracing::debug!(
+            "a program has acknowledged an event of a synchronous id, which belongs to the library"
+        );
     }
 }
 
@@ -239,7 +241,8 @@ mod tests {
     use super::*;
     use crate::abi::IBV_QPT_RC;
 
-    /// Or the id could be destroyed between the two, and the program get an event of nobody.
+    /// Otherwise the id could be destroyed between the two steps, and the program would get an
+    /// event of an id that no longer exists.
     #[test]
     fn an_event_that_leaves_the_queue_is_counted_at_once() {
         let channel = Channel::create().unwrap();

@@ -1,4 +1,5 @@
-//! The multicast groups of an id: attached when the program sees that it has joined, and left.
+//! The multicast groups of an id: attaching its queue pair when the program sees the join, and
+//! leaving.
 
 use std::net::SocketAddr;
 
@@ -11,7 +12,7 @@ pub(super) fn gid(address: SocketAddr) -> [u8; 16] {
     card::gid_of(address.ip().to_canonical())
 }
 
-/// The queue pair is attached when the program sees the event.
+/// Attaches the queue pair when the program sees the event of the join.
 pub(super) fn before_delivery(id: &Id, news: &mut News) {
     let Param::Datagram(param) = &news.param else { return };
     // SAFETY: GIDs are plain bytes.
@@ -34,11 +35,11 @@ pub(super) fn detach(id: &Id, group: &Group) {
         && group.attached == qp as usize
         && let Err(error) = verbs::detach_mcast(qp, gid(group.address))
     {
-        tracing::debug!(?error, "a queue pair was not in a group that it leaves");
+        tracing::debug!(?error, "cannot detach a queue pair from a multicast group");
     }
 }
 
-/// An id goes, and its groups with it.
+/// Leaves all groups of an id that is being destroyed.
 pub(super) fn leave_all(id: &Id) {
     let groups = std::mem::take(&mut id.lock().groups);
     groups.iter().for_each(|group| detach(id, group));

@@ -1,4 +1,4 @@
-//! What stands behind a `struct rdma_cm_id`.
+//! The object behind a `struct rdma_cm_id`. Its state is in [`super::objects`].
 
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,12 +44,12 @@ impl Id {
         Ok(id)
     }
 
-    /// The id of a handle.
+    /// Looks up an id by its handle.
     pub(crate) fn find(handle: *mut rdma_cm_id) -> Result<Arc<Id>> {
         Table::find(handle as usize)
     }
 
-    /// Ends the handle; whoever calls first may go on.
+    /// Destroys the handle; of several callers, only the first gets `Ok`.
     pub(crate) fn end_handle(&self) -> Result<()> {
         let handle = self.c();
         Table::<Id>::remove(handle as usize)?;
@@ -63,17 +63,17 @@ impl Id {
         self.c.load(Ordering::Acquire) as *mut rdma_cm_id
     }
 
-    /// A field of the C struct as the program sees it now.
+    /// Reads a field of the C struct, which the program may have changed.
     pub(crate) fn get<T>(&self, read: impl FnOnce(&rdma_cm_id) -> T) -> T {
         match self.c() {
             c if c.is_null() => read(&rdma_cm_id::zeroed()),
-            // SAFETY: a slot of ids, which is never freed. It is copied, so that no reference
-            // lives while the program writes.
+            // SAFETY: a slot of ids is never freed. The struct is copied, so that no reference to
+            // it lives while the program writes.
             c => read(&unsafe { c.read() }),
         }
     }
 
-    /// Changes the C struct. `write` must not call the program.
+    /// Changes the C struct. `write` must not call back into the program.
     pub(crate) fn set(&self, write: impl FnOnce(*mut rdma_cm_id)) {
         let c = self.c();
         if !c.is_null() {
@@ -85,18 +85,18 @@ impl Id {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A listener's request does not wait any more: there is room for another.
+    /// A waiting request of this listener is done with: there is room for another.
     pub(super) fn admitted(&self) {
         let mut state = self.lock();
         state.waiting = state.waiting.saturating_sub(1);
     }
 
-    /// An event of the id's leaves the queue. Called with the queue locked.
+    /// Counts an event of the id that leaves the queue. Called with the queue locked.
     pub(super) fn count_event(&self) {
         self.unacknowledged.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The program is done with an event, or is not to see it.
+    /// The program has acknowledged an event, or is not to see it.
     pub(super) fn uncount_event(&self) {
         let state = self.lock();
         self.unacknowledged.fetch_sub(1, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Id {
         self.acknowledged.notify_all();
     }
 
-    /// How many events the program has not acknowledged yet.
+    /// The number of events that the program has not acknowledged yet.
     #[cfg(test)]
     pub(super) fn unacknowledged(&self) -> usize {
         self.unacknowledged.load(Ordering::Relaxed)
@@ -126,7 +126,7 @@ impl Id {
         self.lock().channel.clone()
     }
 
-    /// Binds to a card: from now on the program has a context.
+    /// Binds the id to a card, which gives the program a context.
     pub(crate) fn attach(&self, card: usize) -> Result<()> {
         let context = super::verbs::context(card)?;
         self.lock().card = Some(card);
@@ -146,13 +146,13 @@ impl Id {
         Ok(())
     }
 
-    /// The card it is bound to.
+    /// The card to which it is bound.
     pub(crate) fn card(&self) -> Result<&'static Card> {
         let index = self.lock().card.ok_or(super::EINVAL)?;
         process::current().cards().get(index).ok_or(super::ENODEV)
     }
 
-    /// Tells the program its addresses.
+    /// Shows the program its addresses.
     pub(crate) fn show_addresses(&self) {
         let state = self.lock();
         let (local, remote, route) = (state.local, state.remote, state.route);
@@ -173,7 +173,7 @@ impl Id {
         });
     }
 
-    /// The number of the queue pair on it, if there is one.
+    /// The id's queue pair; null if there is none.
     pub(crate) fn queue_pair(&self) -> *mut ibv_qp {
         self.get(|c| c.qp)
     }

@@ -1,4 +1,4 @@
-//! What the process's ids are on its cards.
+//! The ids of the process by the numbers that its cards have for their connections.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,19 +13,19 @@ use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::process;
 
-/// Ports for who does not ask for one.
+/// Ports for ids whose program asks for none in particular.
 const PORTS: std::ops::Range<u32> = 32_768..61_000;
 
-/// The ids by what the cards call them, and the ports they have.
+/// Ids by the cards' numbers, and the ports in use.
 #[derive(Debug, Default)]
 pub(super) struct Manager {
     tables: Mutex<Tables>,
     pub(super) started: Mutex<bool>,
-    /// Listeners of this machine that have answered, and when.
+    /// Listeners of this machine that have answered, and the time of the last answer.
     answered: Mutex<HashMap<SocketAddr, Instant>>,
 }
 
-/// How long a listener that has answered may be away.
+/// How long a listener that has answered may be gone before it listens again.
 const MAY_BE_AWAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -42,12 +42,12 @@ impl Manager {
     }
 }
 
-/// This process's.
+/// The manager of this process.
 pub(super) fn current() -> Arc<Manager> {
     process::current().shared::<Manager>()
 }
 
-/// A connection with a listener stands.
+/// Records that a connection with a listener is established.
 pub(super) fn has_answered(id: &Id) {
     let (remote, announced) = {
         let state = id.lock();
@@ -61,14 +61,14 @@ pub(super) fn has_answered(id: &Id) {
     }
 }
 
-/// Has a listener of this machine answered lately, in whatever port space?
+/// Has a listener of this machine answered recently, in any port space?
 pub(super) fn has_just_answered(remote: SocketAddr) -> bool {
     let manager = current();
     let answered = manager.answered.lock().unwrap_or_else(PoisonError::into_inner);
     answered.get(&remote).is_some_and(|at| at.elapsed() < MAY_BE_AWAY)
 }
 
-/// A port to try for an id that other processes are to find.
+/// A port to try for an id that other processes must find.
 pub(super) fn some_port() -> u16 {
     let mut random = [0; 4];
     if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
@@ -77,7 +77,8 @@ pub(super) fn some_port() -> u16 {
     (PORTS.start + u32::from_ne_bytes(random) % (PORTS.end - PORTS.start)) as u16
 }
 
-/// A port for an id that connects. Other processes have other cards, so it need not be theirs.
+/// A port for an id that connects. Only this process uses it: other processes have cards of their
+/// own.
 pub(super) fn own_port() -> u16 {
     let manager = current();
     let mut tables = manager.tables();
@@ -97,7 +98,7 @@ pub(super) fn push(id: &Arc<Id>, kind: rdma_cm_event_type, fill: impl FnOnce(&mu
     }
 }
 
-/// What kind of connection a type of queue pair asks for.
+/// The transport service of a type of queue pair.
 pub(super) fn transport(qp_type: ibv_qp_type) -> TransportService {
     match qp_type {
         IBV_QPT_UC => TransportService::Uc,

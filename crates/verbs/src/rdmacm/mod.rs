@@ -1,19 +1,20 @@
 //! `librdmacm.so.1`: connections by address, on the card's communication manager.
 //!
 //! Read in this order:
-//! - [`objects`] is what stands behind ids and event channels; [`id`] and [`channel`] are what they
-//!   do by themselves.
-//! - [`manager`] knows the process's ids by their connections; [`sink`] turns the card's news of
-//!   these into events of ids, and [`events`] is how a program takes them.
-//! - [`address`] binds and resolves; [`directory`] is how processes of one machine find each
-//!   other's listeners though each has a card, and so an address, of its own.
-//! - [`connect`] is listening, connecting and parting, by [`connection`] and in the terms of
-//!   [`agreement`]; [`sidr`] the same for datagrams. [`watch`] sees that peers are gone.
+//! - [`objects`] is the state behind ids and event channels; [`id`] and [`channel`] are their own
+//!   operations.
+//! - [`manager`] finds the process's ids by their connections; [`sink`] turns the card's events of
+//!   connections into events of ids, and [`events`] hands these to the program.
+//! - [`address`] binds and resolves; [`directory`] lets processes of one machine find each other's
+//!   listeners, although each process has a card, and so an address, of its own.
+//! - [`connect`] listens, connects and disconnects, with the help of [`connection`] and
+//!   [`agreement`]; [`sidr`] does the same for datagrams. [`watch`] notices that a peer's process
+//!   has ended.
 //! - [`queue_pair`] makes queue pairs and moves them through their states.
-//! - [`endpoint`], [`addrinfo`], [`options`] and [`multicast`] are what they say.
+//! - [`endpoint`], [`addrinfo`], [`options`] and [`multicast`] are the calls of those names.
 //!
-//! Locks are taken in this order: the card, the manager's tables, an id's state, a channel's
-//! queue. A call never holds one of them while it calls a verb, which takes the card's.
+//! Locks are taken in this order: the card, the manager's tables, an id's state, a channel's queue.
+//! A call holds none of them while it calls a verb, because verbs lock the card.
 
 pub(crate) mod address;
 mod addrinfo;
@@ -57,12 +58,12 @@ pub(crate) const EADDRINUSE: Errno = Errno(libc::EADDRINUSE);
 pub(crate) const ENODEV: Errno = Errno(libc::ENODEV);
 
 impl Errno {
-    /// What the system said last.
+    /// The number of the system's last error in this thread.
     pub(crate) fn last() -> Errno {
         Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// What a call that returns an error number returned.
+    /// Checks the result of a call that returns an error number.
     pub(crate) fn check(returned: c_int) -> Result<()> {
         match returned {
             0 => Ok(()),
@@ -90,8 +91,8 @@ impl From<crate::handles::BadHandle> for Errno {
     }
 }
 
-/// The objects of a kind, by their handles. A handle is looked up and its object kept in one step,
-/// so that another thread may end it meanwhile: programs do that to threads that wait for events.
+/// The objects of a kind, by their handles. A handle is looked up and its object kept alive in one
+/// step, because programs destroy objects while other threads wait for their events.
 #[derive(Debug)]
 pub(crate) struct Table<T>(Mutex<HashMap<usize, Arc<T>>>);
 
@@ -116,7 +117,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         Table::with(|objects| objects.get(&handle).cloned()).ok_or(EINVAL)
     }
 
-    /// Whoever calls first gets the object.
+    /// Removes an object; of several callers, the first gets it.
     pub(crate) fn remove(handle: usize) -> Result<Arc<T>> {
         Table::with(|objects| objects.remove(&handle)).ok_or(EINVAL)
     }
@@ -124,11 +125,11 @@ impl<T: Send + Sync + 'static> Table<T> {
 
 /// Sets `errno`.
 pub(crate) fn set_errno(Errno(code): Errno) {
-    // SAFETY: the C library's pointer to this thread's own variable.
+    // SAFETY: it is the C library's variable of this thread.
     unsafe { *libc::__errno_location() = code };
 }
 
-/// Does a call of a program: its error goes to `errno`, and no panic goes further.
+/// Runs a call of a program: an error goes to `errno`, and no panic reaches the program.
 pub(crate) fn call<T>(on_error: T, act: impl FnOnce() -> Result<T>) -> T {
     let done = catch_unwind(AssertUnwindSafe(act)).unwrap_or(Err(Errno(libc::EIO)));
     done.unwrap_or_else(|error| {
@@ -137,7 +138,7 @@ pub(crate) fn call<T>(on_error: T, act: impl FnOnce() -> Result<T>) -> T {
     })
 }
 
-/// As [`call`], for those that return 0 or -1.
+/// As [`call`], for calls that return 0 or -1.
 pub(crate) fn status(act: impl FnOnce() -> Result<()>) -> c_int {
     call(-1, || act().map(|()| 0))
 }

@@ -1,7 +1,7 @@
-//! Multicast groups.
+//! Multicast groups: `rdma_join_multicast` and its relatives.
 //!
-//! On RoCE v2 a group is an IP multicast address, and nobody has to be asked to join it: the card
-//! takes what is sent there for the queue pairs that are attached.
+//! On RoCE v2 a group is an IP multicast address, and joining takes no message to any other host:
+//! the card receives what is sent to the address, for the queue pairs that are attached.
 
 use core::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use super::objects::{Group, Id, Param};
 use super::{EINVAL, Errno, Result, c_address, events, manager, queue_pair, status};
 use crate::abi::rdma_cma::*;
 
-/// The destination queue pair of datagrams to groups.
+/// The queue pair number to which datagrams to groups are sent.
 const GROUP_QPN: u32 = 0xff_ffff;
 
 fn join(id: &Arc<Id>, address: SocketAddr, receives: bool, context: *mut c_void) -> Result<()> {
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
         let at = state.groups.iter().position(|group| group.address.ip() == address.ip());
         let group = state.groups.remove(at.ok_or(Errno(libc::EADDRNOTAVAIL))?);
         drop(state);
-        // An event of the join that the program has not fetched is none any more.
+        // If the program has not fetched the event of the join, the event is withdrawn.
         if let Some(channel) = id.channel() {
             channel.take(|news| {
                 let kind = news.kind == RDMA_CM_EVENT_MULTICAST_JOIN;

@@ -1,4 +1,4 @@
-//! What stands behind ids and event channels. What is done with them is in the other files.
+//! The state behind ids and event channels. [`super::id`] and [`super::channel`] work on it.
 
 use core::ffi::c_int;
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ pub(crate) struct Channel {
     pub(super) queue: Mutex<VecDeque<News>>,
 }
 
-/// What an event says beside its kind.
+/// The parameters of an event, by its kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Param {
     None,
@@ -34,37 +34,38 @@ pub(crate) enum Param {
 /// An event that the program has not fetched.
 #[derive(Debug)]
 pub(crate) struct News {
-    /// Whom it is about.
+    /// The id that it is about.
     pub(crate) id: Arc<Id>,
-    /// Who listened, for requests.
+    /// For a request, the listener.
     pub(crate) listener: Option<Arc<Id>>,
     pub(crate) kind: rdma_cm_event_type,
     pub(crate) status: c_int,
     pub(crate) param: Param,
     pub(crate) private_data: Vec<u8>,
-    /// What the program gave with a multicast group: it stands where private data would.
+    /// The program's context of a multicast group; the event shows it where others have private
+    /// data.
     pub(crate) context: usize,
 }
 
 // SAFETY: the pointers within `param` are null until the event is delivered.
 unsafe impl Send for News {}
 
-/// An id, as threads of this library share it.
+/// An id, shared by the threads of this library.
 #[derive(Debug)]
 pub(crate) struct Id {
-    /// The C struct's address; zero before there is one and after it is destroyed.
+    /// The address of the C struct; zero before it is made and after it is destroyed.
     pub(super) c: AtomicUsize,
     pub(crate) space: rdma_port_space,
     pub(crate) qp_type: ibv_qp_type,
     pub(super) state: Mutex<IdState>,
-    /// Events that were taken from the channel's queue and not acknowledged. Raised under the
-    /// queue's lock, so that none is in neither place.
+    /// Events that have left the channel's queue and are not acknowledged. Raised under the queue's
+    /// lock, so that each event is always either in the queue or in this count.
     pub(super) unacknowledged: AtomicUsize,
     /// Signalled when an event is acknowledged.
     pub(super) acknowledged: Condvar,
 }
 
-/// How far an id has come; each call needs one of these.
+/// The stage that an id has reached; each call requires certain stages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Stage {
     #[default]
@@ -73,33 +74,34 @@ pub(crate) enum Stage {
     AddressResolved,
     RouteResolved,
     Listening,
-    /// A request was sent, or has come.
+    /// A request was sent or received.
     Connecting,
-    /// The peer has replied, and there is no queue pair here that could be made ready.
+    /// The peer has replied, and this library has no queue pair to make ready.
     Replied,
     Connected,
     Disconnected,
 }
 
-/// The card that an id is bound to, and who is at the other end.
+/// The path to the peer of an id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
-    /// Where the peer's card is.
+    /// The address of the peer's card.
     pub(crate) peer: IpAddr,
     /// The code of the path MTU.
     pub(crate) mtu: u8,
 }
 
-/// What the ends of a connection tell each other, as this end's queue pair needs it.
+/// The parameters that the ends of a connection exchange, as this end's queue pair needs them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Agreement {
     pub(crate) remote_qpn: u32,
-    /// The first that we send, chosen by the peer, and the first that it sends, by us.
+    /// The PSN of this side's first packet, which the peer has chosen, and of the peer's first
+    /// packet, which this side has chosen.
     pub(crate) remote_psn: u32,
     pub(crate) local_psn: u32,
-    /// Reads and atomics that the peer may have under way here.
+    /// READs and atomics that the peer may have outstanding here.
     pub(crate) responder_resources: u8,
-    /// Those that we may have there.
+    /// READs and atomics that this side may have outstanding at the peer.
     pub(crate) initiator_depth: u8,
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry_count: u8,
@@ -109,36 +111,37 @@ pub(crate) struct Agreement {
     pub(crate) srq: bool,
 }
 
-/// What a listener that was made by `rdma_create_ep` gives each of its connections.
+/// The attributes that a listener made by `rdma_create_ep` gives to the queue pair of each
+/// connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Template {
     pub(crate) pd: *mut ibv_pd,
     pub(crate) init: ibv_qp_init_attr,
 }
 
-/// What changes in an id.
+/// The state of an id that changes, under its lock.
 #[derive(Debug, Default)]
 pub(crate) struct IdState {
     pub(crate) stage: Stage,
     pub(crate) sync: bool,
     pub(crate) channel: Option<Arc<Channel>>,
-    /// Which of the process's cards; `None` if bound to all or none.
+    /// The index of the card; `None` if it is bound to all cards or none.
     pub(crate) card: Option<usize>,
-    /// As the program sees them.
+    /// The addresses that the program sees.
     pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) route: Option<Route>,
-    /// The listener that it asks was announced on this machine.
+    /// The requested listener was announced on this machine.
     pub(crate) announced: bool,
-    /// The port, held against other processes.
+    /// The port, held against the ids of other processes.
     pub(crate) port_lock: Option<OwnedFd>,
-    /// What tells other processes of the listener.
+    /// The names by which other processes find the listener.
     pub(crate) announcements: Vec<OwnedFd>,
-    /// A port of this process that nobody else holds.
+    /// The port, if only this process knows it.
     pub(crate) own_port: Option<u16>,
     pub(crate) conn: Option<ConnId>,
     pub(crate) listeners: Vec<(usize, ListenerId)>,
-    /// Events of the listener that wait, and how many may.
+    /// Requests that wait at the listener, and their limit.
     pub(crate) waiting: usize,
     pub(crate) backlog: usize,
     pub(crate) sidr: Option<SidrId>,
@@ -147,16 +150,16 @@ pub(crate) struct IdState {
     pub(crate) ack_timeout: Option<u8>,
     pub(crate) reuse: bool,
     pub(crate) v6_only: bool,
-    /// Goes before private data of the program.
+    /// Data that goes before the program's private data.
     pub(crate) connect_data: Vec<u8>,
-    /// Where `route.path_rec` points.
+    /// The record to which `route.path_rec` points.
     pub(crate) path: Option<Box<PathRecord>>,
     pub(crate) template: Option<Template>,
     pub(crate) groups: Vec<Group>,
-    /// Objects that were made for the program, to go with the queue pair.
+    /// The library has made these for the program, and destroys them with the queue pair.
     pub(crate) own_send_cq: bool,
     pub(crate) own_recv_cq: bool,
-    /// The card's connection ended while a request of another MTU was prepared.
+    /// The request, kept in case it must be sent again with a smaller MTU.
     pub(crate) request: Option<Request>,
 }
 
@@ -164,10 +167,10 @@ pub(crate) struct IdState {
 #[derive(Debug)]
 pub(crate) struct PathRecord(pub(crate) ibv_sa_path_rec);
 
-// SAFETY: the pointers are handles, which are looked up before they are believed.
+// SAFETY: the pointers are handles, which each call looks up before it uses them.
 unsafe impl Send for Template {}
 
-/// A request for a connection, for when it has to be made again.
+/// A request for a connection, kept to be sent again.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(super) remote: IpAddr,
@@ -184,7 +187,7 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(super) address: SocketAddr,
-    /// The queue pair is to be attached, and not to send only.
+    /// The queue pair is attached; otherwise it only sends to the group.
     pub(super) receives: bool,
     /// The handle of the queue pair that was attached.
     pub(super) attached: usize,

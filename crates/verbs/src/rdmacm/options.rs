@@ -1,4 +1,4 @@
-//! Options of ids, and the vendors' options of connections.
+//! Options of ids, and the vendor options (ECE) of connections.
 
 use core::ffi::{c_int, c_void};
 
@@ -7,7 +7,7 @@ use super::{EINVAL, Errno, Result, address, events, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
-/// The value of an option.
+/// Reads the value of an option.
 ///
 /// # Safety
 /// `value` points to `len` bytes.
@@ -15,7 +15,7 @@ unsafe fn read<T: Copy>(value: *const c_void, len: usize) -> Result<T> {
     if len != size_of::<T>() || value.is_null() {
         return Err(EINVAL);
     }
-    // SAFETY: by promise of the caller; only integers are asked for.
+    // SAFETY: by promise of the caller; callers ask for integers only.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
             if !whole || !optlen.is_multiple_of(size_of::<ibv_path_data>()) || optval.is_null() {
                 return Err(EINVAL);
             }
-            // On Ethernet a path says nothing that the addresses do not.
+            // On Ethernet a path record adds nothing to the addresses.
             address::route_given(&id)?;
             return events::complete(&id);
         }
@@ -73,7 +73,7 @@ fn before_binding(id: &Id) -> Result<()> {
     if id.lock().stage == Stage::Idle { Ok(()) } else { Err(EINVAL) }
 }
 
-/// This card has no options of a vendor: what is set is kept from nobody, and nothing is received.
+/// This card has no vendor options: those that a program sets are ignored, and a peer's are empty.
 pub(crate) unsafe extern "C" fn rdma_set_local_ece(
     id: *mut rdma_cm_id,
     ece: *mut ibv_ece,

@@ -1,4 +1,4 @@
-//! Queue pairs on ids: made with what they need, and moved through their states.
+//! Queue pairs of ids: made with the objects they need, and moved through their states.
 
 use core::ffi::c_int;
 use std::ptr;
@@ -9,17 +9,17 @@ use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::card;
 
-/// A queue pair's number and whether it shares its receive queue: those of the queue pair on the
-/// id, or those that the program says.
+/// A queue pair's number, and whether it uses a shared receive queue: of the id's queue pair, or as
+/// the program says.
 pub(super) fn number(id: &Id, param: &rdma_conn_param) -> (u32, bool) {
     match id.queue_pair() {
         qp if qp.is_null() => (param.qp_num, param.srq != 0),
-        // SAFETY: the id's queue pair, which the program keeps while it is there.
+        // SAFETY: the id's queue pair, which the program keeps alive while it is set.
         qp => unsafe { ((*qp).qp_num, !(*qp).srq.is_null()) },
     }
 }
 
-/// What a state takes, by the agreement: the attributes and their mask.
+/// The attributes and the mask that a state takes, by the agreement.
 fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, c_int)> {
     let guard = id.lock();
     let (agreement, route) = (guard.agreement, guard.route);
@@ -46,13 +46,13 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, c_int)> {
             attr.ah_attr = address_vector(route.peer, agreement.traffic_class);
             attr.path_mtu = agreement.path_mtu.into();
             attr.dest_qp_num = agreement.remote_qpn;
-            // In connection management the receiver chooses where the sender begins.
+            // In connection management the receiver chooses the first PSN of the sender.
             attr.rq_psn = agreement.local_psn;
             mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
             if reliable && id.qp_type != IBV_QPT_XRC_SEND {
                 attr.max_dest_rd_atomic = agreement.responder_resources;
-                // 0 is the longest wait, 0.66 s, as the manual has it; a program that is not ready
-                // yet is rarely that slow.
+                // 0 would mean the longest wait, 0.66 s (`ibv_modify_qp(3)`); a program that is not
+                // ready yet rarely needs that long.
                 attr.min_rnr_timer = 12;
                 mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
             }
@@ -64,7 +64,7 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, c_int)> {
                 attr.timeout = agreement.ack_timeout;
                 mask |= IBV_QP_TIMEOUT;
             }
-            // The target of an XRC connection sends nothing but answers.
+            // The target of an XRC connection sends nothing but responses.
             if reliable && id.qp_type != IBV_QPT_XRC_RECV {
                 attr.max_rd_atomic = agreement.initiator_depth;
                 attr.retry_cnt = agreement.retry_count.min(7);
@@ -77,7 +77,7 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, c_int)> {
     Ok((attr, mask as c_int))
 }
 
-/// What the peer may do: nothing before there is one.
+/// What the peer may do: nothing until there is a peer.
 fn access(id: &Id, connecting: bool, agreement: &Agreement) -> u32 {
     if !connecting || id.is_datagram() {
         return 0;
@@ -86,7 +86,7 @@ fn access(id: &Id, connecting: bool, agreement: &Agreement) -> u32 {
     IBV_ACCESS_REMOTE_WRITE | if agreement.responder_resources > 0 { reads } else { 0 }
 }
 
-/// The way to a card.
+/// The address vector of a card.
 pub(crate) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -102,7 +102,8 @@ pub(crate) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_a
     }
 }
 
-/// Binds an id to a card, at no address: for who only wants a queue pair on it.
+/// Binds an id to a card without an address, for a program that only wants a queue pair on the
+/// card.
 pub(crate) fn bind_to_card(id: *mut rdma_cm_id, card: usize) -> Result<()> {
     Id::find(id)?.attach(card)
 }
@@ -115,13 +116,13 @@ fn go(id: &Id, state: ibv_qp_state) -> Result<()> {
 
 /// Makes a connected queue pair ready to receive, then to send.
 pub(super) fn make_ready(id: &Id) -> Result<()> {
-    // Only now it is known what the peer may do.
+    // The peer's rights are known only now.
     go(id, IBV_QPS_INIT)?;
     go(id, IBV_QPS_RTR)?;
     go(id, IBV_QPS_RTS)
 }
 
-/// Puts a queue pair into the error state, if there is one.
+/// Puts the id's queue pair, if there is one, into the error state.
 pub(super) fn fail(id: &Id) {
     let qp = id.queue_pair();
     if qp.is_null() || id.is_datagram() {
@@ -133,7 +134,7 @@ pub(super) fn fail(id: &Id) {
     }
 }
 
-/// Makes the completion queues that the program has not given.
+/// Makes the completion queues that the program does not provide.
 fn make_queues(id: &Id, send: u32, recv: u32) -> Result<()> {
     let context = id.get(|c| c.verbs);
     if recv > 0 && id.get(|c| c.recv_cq).is_null() {
@@ -155,7 +156,7 @@ fn make_queues(id: &Id, send: u32, recv: u32) -> Result<()> {
     Ok(())
 }
 
-/// Gives back the completion queues that were made for the program.
+/// Destroys the completion queues that the library made for the program.
 fn drop_queues(id: &Id) {
     let (own_send, own_recv) = {
         let mut state = id.lock();
@@ -238,7 +239,7 @@ pub(super) fn create(id: &Id, init: &mut ibv_qp_init_attr_ex) -> Result<()> {
     ready
 }
 
-/// Destroys the queue pair of an id, and what was made for it.
+/// Destroys the queue pair of an id, and the objects made for it.
 pub(super) fn destroy(id: &Id) {
     let qp = id.queue_pair();
     if qp.is_null() {
@@ -252,7 +253,7 @@ pub(super) fn destroy(id: &Id) {
     drop_queues(id);
 }
 
-/// Makes a queue pair from the older attributes, and writes back what it came to.
+/// Makes a queue pair from the older attributes, and writes the resulting sizes back.
 pub(super) fn create_old(id: &Id, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<()> {
     let mut attr = ibv_qp_init_attr_ex {
         qp_context: init.qp_context,
@@ -286,7 +287,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
 ) -> c_int {
     status(|| {
         let id = Id::find(id)?;
-        // SAFETY: the caller gives attributes, which nobody else touches meanwhile.
+        // SAFETY: the caller gives attributes, which no other thread accesses meanwhile.
         create_old(&id, pd, unsafe { qp_init_attr.as_mut() }.ok_or(EINVAL)?)
     })
 }
@@ -297,7 +298,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
 ) -> c_int {
     status(|| {
         let id = Id::find(id)?;
-        // SAFETY: the caller gives attributes, which nobody else touches meanwhile.
+        // SAFETY: the caller gives attributes, which no other thread accesses meanwhile.
         create(&id, unsafe { qp_init_attr.as_mut() }.ok_or(EINVAL)?)
     })
 }
@@ -319,7 +320,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
         if qp_attr.is_null() || qp_attr_mask.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: the caller gives attributes, of which the state is filled in.
+        // SAFETY: the caller gives attributes whose state is set.
         let state = unsafe { (*qp_attr).qp_state };
         let (attr, mask) = attributes(&id, state)?;
         // SAFETY: the caller gives places for both.
@@ -368,13 +369,13 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
 ) -> c_int {
     status(|| {
         let id = Id::find(id)?;
-        // SAFETY: the caller gives attributes, which nobody else touches meanwhile.
+        // SAFETY: the caller gives attributes, which no other thread accesses meanwhile.
         let attr = unsafe { attr.as_mut() }.ok_or(EINVAL)?;
         let mut init = ibv_srq_init_attr_ex {
             srq_context: attr.srq_context,
             attr: attr.attr,
             comp_mask: IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE,
-            // What these attributes cannot say, the id does.
+            // The old attributes have no type; the id's type decides.
             srq_type: match id.qp_type {
                 IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
                 _ => IBV_SRQT_BASIC,
@@ -394,7 +395,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
 ) -> c_int {
     status(|| {
         let id = Id::find(id)?;
-        // SAFETY: the caller gives attributes, which nobody else touches meanwhile.
+        // SAFETY: the caller gives attributes, which no other thread accesses meanwhile.
         create_srq(&id, unsafe { attr.as_mut() }.ok_or(EINVAL)?)
     })
 }
@@ -428,9 +429,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_receiver_has_chosen_the_first_psn() {
-        // As the Linux manager has it. Two ends that both had it the other way round would not
-        // notice; against a standard peer nothing would get through.
+    fn each_side_sends_from_the_psn_that_the_peer_has_chosen() {
+        // As Linux does. Two ends that both had it the other way round would work with each other,
+        // but with no standard peer.
         let id = Id::create(Channel::create().unwrap(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
         let mut state = id.lock();
         state.route = Some(Route { peer: [127, 0, 0, 1].into(), mtu: 5 });

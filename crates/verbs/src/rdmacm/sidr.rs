@@ -1,18 +1,14 @@
-//! Datagram services: a question for a queue pair, and its answer.
+//! Datagram services: asking which queue pair serves, and answering (SIDR, service id resolution).
 
 use std::sync::Arc;
 
-use remora::nic::cm::message::SidrStatus;
+use remora::nic::cm::message::{SidrRep, SidrStatus};
 use remora::nic::cm::{Resolution, ResolveError, ResolveRequest, SidrAnswer, SidrError};
 
 use super::agreement::{service, told};
 use super::objects::{Id, Param, Stage};
 use super::{EINVAL, ENOMEM, Errno, Result, address, manager, queue_pair};
 use crate::abi::rdma_cma::*;
-
-/// Private data of a program that fits a question and an answer.
-pub(super) const QUESTION_DATA: usize = 180;
-pub(super) const ANSWER_DATA: usize = 136;
 
 impl From<ResolveError> for Errno {
     fn from(error: ResolveError) -> Errno {
@@ -29,7 +25,7 @@ impl From<SidrError> for Errno {
     }
 }
 
-/// Asks the peer which queue pair speaks for the service.
+/// Asks the peer which queue pair serves the service.
 pub(super) fn ask(id: &Arc<Id>, private_data: &[u8]) -> Result<()> {
     if id.lock().stage != Stage::RouteResolved {
         return Err(EINVAL);
@@ -64,7 +60,7 @@ pub(super) fn ask(id: &Arc<Id>, private_data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The answer came.
+/// Handles the peer's answer.
 pub(super) fn on_answer(id: &Arc<Id>, answer: &Resolution) {
     let mut state = id.lock();
     state.sidr = None;
@@ -91,7 +87,7 @@ pub(super) fn on_answer(id: &Arc<Id>, answer: &Resolution) {
     });
 }
 
-/// The number of a status in the message.
+/// The status's number in the message.
 fn status_code(status: SidrStatus) -> i32 {
     i32::from(status.code())
 }
@@ -106,7 +102,7 @@ fn reply(id: &Arc<Id>, answer: &SidrAnswer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Answers with the queue pair of the id, or the one that the program names.
+/// Answers with the id's queue pair, or with the one that the program names.
 pub(super) fn accept(id: &Arc<Id>, param: &rdma_conn_param, data: &[u8]) -> Result<()> {
     if id.lock().stage != Stage::Connecting {
         return Err(EINVAL);
@@ -118,9 +114,9 @@ pub(super) fn accept(id: &Arc<Id>, param: &rdma_conn_param, data: &[u8]) -> Resu
     Ok(())
 }
 
-/// Refuses.
+/// Refuses a question.
 pub(super) fn reject(id: &Arc<Id>, data: &[u8]) -> Result<()> {
-    let data = data.get(..data.len().min(ANSWER_DATA)).unwrap_or_default();
+    let data = data.get(..data.len().min(SidrRep::PRIVATE_DATA)).unwrap_or_default();
     let status = SidrStatus::Rejected;
     reply(id, &SidrAnswer { status, qpn: 0, qkey: 0, private_data: data })
 }

@@ -1,4 +1,4 @@
-//! What the card tells of connections, turned into events of ids.
+//! The sink of the card's connection events: turns them into events of ids.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};
@@ -17,7 +17,7 @@ use super::{ENODEV, Result, sidr, watch};
 use crate::abi::rdma_cma::*;
 use crate::process;
 
-/// Opens the process's cards, if this is the first call, and listens to their news.
+/// Opens the process's cards, if this is the first call, and connects their events to the sink.
 pub(super) fn start() -> Result<()> {
     let manager = current();
     let mut started = manager.started.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +40,7 @@ pub(super) fn start() -> Result<()> {
     Ok(())
 }
 
-/// One piece of news being taken: under the card's lock.
+/// The sink while it handles one event, under the card's lock.
 struct Sink<'a> {
     manager: &'a Manager,
     card: usize,
@@ -97,7 +97,7 @@ impl Sink<'_> {
         let listener = self.manager.tables().listeners.get(&key).cloned();
         let refusal = match &listener {
             None => Some(RejectReason::INVALID_SERVICE_ID),
-            // Only the side that asks names an MTU; it will ask again with less.
+            // Only a client names an MTU; refused, it asks again with a smaller one.
             Some(_) if request.path_mtu > self.mtu.code() => Some(RejectReason::INVALID_MTU),
             Some(listener) => {
                 let mut state = listener.lock();
@@ -139,7 +139,7 @@ impl Sink<'_> {
         self.announce(listener, &child, Param::Conn(param), request.private_data);
     }
 
-    /// An id for a request, which the listener has counted.
+    /// Makes the id of a request, which the listener has counted already.
     fn child(&self, listener: &Arc<Id>, told: Option<(SocketAddr, SocketAddr)>) -> Option<Arc<Id>> {
         let made = listener
             .channel()
@@ -212,7 +212,7 @@ impl Sink<'_> {
         });
     }
 
-    /// The peer's link carries only smaller packets: asks again.
+    /// Asks again with a smaller MTU, because the peer's link carries only smaller packets.
     fn ask_for_less(&mut self, id: &Arc<Id>, conn: ConnId) -> bool {
         let mut state = id.lock();
         let Some(mtu) = Mtu::from_code(state.agreement.path_mtu.wrapping_sub(1)) else {
@@ -263,7 +263,7 @@ impl Sink<'_> {
     }
 }
 
-/// Who calls whom, as the program is to see it: ours, then the peer's.
+/// The addresses of a request as the program sees them: this side's, then the peer's.
 trait Told {
     fn told_addresses(&self) -> Option<(SocketAddr, SocketAddr)>;
 }

@@ -1,4 +1,4 @@
-//! The names and versions that programs are linked to.
+//! The exported symbols of `librdmacm`: name, version and function of each.
 
 use super::{address, addrinfo, connect, endpoint, events, multicast, options, queue_pair};
 use crate::export::export;

@@ -1,4 +1,4 @@
-//! The verbs that this library calls, as functions with results.
+//! The verbs that this library calls, with Rust results.
 
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
@@ -9,10 +9,10 @@ use crate::abi::*;
 use crate::ibverbs::{channel, cq, device, mcast, open, pd, qp, srq, xrc};
 use crate::process;
 
-/// The entry of the port's table with the card's RoCE v2 GID.
+/// The index in the GID table of the card's RoCE v2 GID.
 pub(super) const GID_INDEX: u8 = 0;
 
-/// What is opened once for each card and serves all ids.
+/// Objects that are made once for each card and serve all ids.
 #[derive(Debug, Default)]
 struct Opened {
     cards: Mutex<HashMap<usize, One>>,
@@ -32,12 +32,12 @@ fn with<R>(card: usize, act: impl FnOnce(&mut One) -> Result<R>) -> Result<R> {
     act(cards.entry(card).or_default())
 }
 
-/// What a verb that returns a pointer returned.
+/// Checks the result of a verb that returns a pointer.
 fn made<T>(pointer: *mut T) -> Result<*mut T> {
     if pointer.is_null() { Err(Errno::last()) } else { Ok(pointer) }
 }
 
-/// The context that ids on a card have.
+/// The context of the ids on a card.
 pub(super) fn context(card: usize) -> Result<*mut ibv_context> {
     with(card, |one| {
         if one.context == 0 {
@@ -48,7 +48,7 @@ pub(super) fn context(card: usize) -> Result<*mut ibv_context> {
     })
 }
 
-/// The protection domain of those who bring none.
+/// The protection domain of ids whose program gives none.
 pub(super) fn default_pd(card: usize) -> Result<*mut ibv_pd> {
     let context = context(card)?;
     with(card, |one| {
@@ -59,9 +59,9 @@ pub(super) fn default_pd(card: usize) -> Result<*mut ibv_pd> {
     })
 }
 
-/// The XRC domain of those who bring none.
+/// The XRC domain of ids whose program gives none.
 pub(super) fn default_xrcd(card: usize) -> Result<*mut ibv_xrcd> {
-    /// `comp_mask`: both fields are given.
+    /// `comp_mask`: both fields are set.
     const FD_AND_FLAGS: u32 = 3;
     let context = context(card)?;
     with(card, |one| {
@@ -92,7 +92,7 @@ pub(super) fn make_cq(
     }
 }
 
-/// Gives back what [`make_cq`] made.
+/// Destroys what [`make_cq`] has made.
 pub(super) fn drop_cq(queue: *mut ibv_cq, on: *mut ibv_comp_channel) {
     if !queue.is_null() {
         note("completion queue", cq::destroy_cq(queue));
@@ -104,7 +104,7 @@ pub(super) fn drop_cq(queue: *mut ibv_cq, on: *mut ibv_comp_channel) {
 
 fn note(what: &str, returned: c_int) {
     if returned != 0 {
-        tracing::debug!(errno = returned, "a {what} of an id stays");
+        tracing::debug!(errno = returned, "cannot destroy a {what} of an id");
     }
 }
 

@@ -1,9 +1,9 @@
-//! When a process ends, its peers are to learn of it.
+//! Lets processes on one machine notice that a peer's process has ended.
 //!
-//! Hardware outlives a process, and its driver disconnects what the process leaves behind. Here
-//! the card goes with the process. One that exits says goodbye; for one that is killed, each
-//! process has a Unix socket named after its card, and the processes of the same machine that are
-//! connected with it hold a connection to that: the kernel tells them when it is gone.
+//! Hardware outlives a process, and its driver disconnects what the process leaves open. Here the
+//! card ends with the process. A process that exits tells its peers. For one that is killed, each
+//! process has a Unix socket named after its card; connected processes of the same machine hold a
+//! connection to that socket, which the kernel closes when the process ends.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -19,14 +19,14 @@ use super::objects::Id;
 use super::{connection, directory};
 use crate::process;
 
-/// What this process watches, and lets others watch.
+/// The peers that this process watches, and the sockets by which others watch it.
 #[derive(Debug, Default)]
 struct Watch {
     followed: Mutex<HashSet<IpAddr>>,
     /// Peers that wait for the thread to watch them.
     new: Mutex<Vec<(IpAddr, UnixStream)>>,
     wake: OnceLock<remora::event::Event>,
-    /// Ours, for as long as the process lives.
+    /// The sockets of this process's cards, open for as long as the process lives.
     listeners: Mutex<Vec<UnixListener>>,
 }
 
@@ -34,13 +34,13 @@ fn name(card: IpAddr) -> String {
     format!("remora/card/{card}")
 }
 
-/// Where others may watch for the end of this process.
+/// Opens the socket by which others notice the end of this process.
 fn be_watched(card: IpAddr) -> std::io::Result<UnixListener> {
     UnixListener::bind_addr(&UnixAddr::from_abstract_name(name(card))?)
 }
 
-/// A connection with the process that has a card. Nobody accepts it; where the queue for that is
-/// full, one would wait for ever: so it is not waited for.
+/// Connects to the process that has a card. No process accepts such connections, and a full queue
+/// would make the connect wait for ever, so it is non-blocking.
 fn reach(card: IpAddr) -> rustix::io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -48,11 +48,11 @@ fn reach(card: IpAddr) -> rustix::io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// The process has cards now: others may watch them, and are told when it exits.
+/// Once the process has cards: lets others watch them, and says goodbye to peers at exit.
 pub(super) fn at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the function stays loaded: this library is never unloaded.
+        // SAFETY: the function stays loaded, because this library is never unloaded.
         unsafe { libc::atexit(say_goodbye) };
     });
     let watch = process::current().shared::<Watch>();
@@ -60,7 +60,9 @@ pub(super) fn at_exit() {
     for card in process::current().cards() {
         match be_watched(card.address) {
             Ok(listener) => listeners.push(listener),
-            Err(error) => tracing::debug!(%error, "others will not see this process end"),
+            Err(error) => {
+                tracing::debug!(%error, "other processes will not notice if this one is killed")
+            }
         }
     }
 }
@@ -72,8 +74,8 @@ extern "C" fn say_goodbye() {
     });
 }
 
-/// A connection stands, or is asked for: its peer's process is watched, if it is on this machine.
-/// It may be gone already.
+/// Watches the peer's process of a connection that is established or requested, if it is on this
+/// machine. The peer may be gone already.
 pub(super) fn follow(id: &Id) {
     let route = id.lock().route;
     if let Some(route) = route
@@ -83,7 +85,7 @@ pub(super) fn follow(id: &Id) {
     }
 }
 
-/// Watches the peer's process. Returns whether it is gone already.
+/// Starts to watch the peer's process. Returns whether it is gone already.
 fn begin(id: &Id) -> bool {
     let Some(route) = id.lock().route else { return false };
     let own = process::current().cards().iter().any(|card| card.address == route.peer);
@@ -92,7 +94,7 @@ fn begin(id: &Id) -> bool {
     if own || followed.contains(&route.peer) {
         return false;
     }
-    // On another machine, or one that is not Remora's: nothing to watch.
+    // The peer is on another machine, or is not Remora: there is nothing to watch.
     let Ok(stream) = reach(route.peer) else {
         return directory::is_local(route.peer) && !directory::has_card(route.peer);
     };
@@ -108,7 +110,7 @@ fn begin(id: &Id) -> bool {
         let watch = watch.clone();
         let named = thread::Builder::new().name("remora-watch".into());
         if let Err(error) = named.spawn(move || run(&watch)) {
-            tracing::warn!(%error, "nobody watches for peers that are killed");
+            tracing::warn!(%error, "cannot watch for the end of peers' processes");
         }
     }
     watch.new.lock().unwrap_or_else(PoisonError::into_inner).push((route.peer, stream));
@@ -118,7 +120,7 @@ fn begin(id: &Id) -> bool {
     false
 }
 
-/// Waits for peers to be gone.
+/// Waits for the end of peers, and handles each.
 fn run(watch: &Arc<Watch>) {
     let mut peers: Vec<(IpAddr, UnixStream)> = Vec::new();
     let Some(wake) = watch.wake.get() else { return };
@@ -149,9 +151,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_waits_in_a_full_queue() {
+    fn a_full_queue_refuses_instead_of_blocking() {
         let nowhere = IpAddr::from([192, 0, 2, (std::process::id() % 250) as u8]);
-        assert!(reach(nowhere).is_err(), "nobody is there");
+        assert!(reach(nowhere).is_err(), "no socket is bound yet");
         let listener = be_watched(nowhere).unwrap();
         rustix::net::listen(&listener, 1).unwrap();
         let reached: Vec<_> = (0..4).map(|_| reach(nowhere)).collect();
@@ -159,6 +161,6 @@ mod tests {
         assert_eq!(reached[3].as_ref().err(), Some(&rustix::io::Errno::AGAIN));
         drop(listener);
         let mut fds = [PollFd::new(reached[0].as_ref().unwrap(), PollFlags::IN)];
-        assert_eq!(poll(&mut fds, None), Ok(1), "it is gone, which is seen");
+        assert_eq!(poll(&mut fds, None), Ok(1), "the end of the listener shows at the connection");
     }
 }

@@ -1,6 +1,6 @@
-//! The calls of `rdma/rsocket.h`, but those that wait for many sockets.
+//! The calls of `rdma/rsocket.h`, except those that wait for several sockets (see `poll`).
 //!
-//! What a datagram socket is called and has for options, is its UDP socket's.
+//! The name and most options of a datagram socket are those of its UDP socket.
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
@@ -16,7 +16,7 @@ use crate::rdmacm::{EINVAL, Errno, Result, address, c_address, call, connect, ev
 
 const EAGAIN: Errno = Errno(libc::EAGAIN);
 
-/// What a call of the kernel's returned.
+/// Checks the result of a kernel call; its error is in `errno`.
 fn passed_on<T: PartialOrd + Default>(returned: T) -> Result<T> {
     if returned < T::default() { Err(Errno::last()) } else { Ok(returned) }
 }
@@ -68,7 +68,7 @@ pub(super) extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
         }
         Errno::check(connect::rdma_listen(inner.id, backlog))?;
         inner.phase = Phase::Listening;
-        // The channel's descriptor is the socket's, so that anybody may poll it.
+        // The channel's descriptor is the socket's, so that any `poll` works on it.
         Ok(())
     })
 }
@@ -94,14 +94,14 @@ pub(super) unsafe extern "C" fn raccept(
                 socket::sleep(&mut fds, -1)?;
                 continue;
             };
-            // SAFETY: an event that was just fetched.
+            // SAFETY: the event was just fetched.
             if unsafe { (*event).event } != RDMA_CM_EVENT_CONNECT_REQUEST {
                 events::rdma_ack_cm_event(event);
                 continue;
             }
             let made = match socket::accept(&inner, event) {
                 Ok(made) => made,
-                // That client's fault, or its bad luck.
+                // The fault of that client, or the end of it: the next one is served.
                 Err(error) => {
                     tracing::warn!(?error, "a connection to an rsocket is refused");
                     continue;
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn raccept(
             };
             drop(inner);
             if !addr.is_null() {
-                // SAFETY: the caller gives room for an address, as much as it says.
+                // SAFETY: the caller gives room for an address of the length that it says.
                 unsafe { rgetpeername(made, addr, len) };
             }
             return Ok(made);
@@ -174,10 +174,11 @@ unsafe fn begin(inner: &mut Inner, addr: *const sockaddr) -> Result<()> {
     Ok(())
 }
 
-/// Addresses and routes are resolved at once here, and the event tells how.
+/// Expects an event of this kind. This library resolves addresses and routes at once, so the event
+/// is there and holds the outcome.
 fn expect(inner: &mut Inner, kind: rdma_cm_event_type) -> Result<()> {
     let event = inner.next_event().ok_or(Errno(libc::EHOSTUNREACH))?;
-    // SAFETY: an event that was just fetched.
+    // SAFETY: the event was just fetched.
     let (was, status) = unsafe { ((*event).event, (*event).status) };
     events::rdma_ack_cm_event(event);
     match status {
@@ -187,7 +188,7 @@ fn expect(inner: &mut Inner, kind: rdma_cm_event_type) -> Result<()> {
     }
 }
 
-/// Ends the sending of data, or the connection.
+/// Shuts down one direction, or both and with them the connection.
 fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     let mut inner = socket.lock();
     if inner.stream.is_none() || inner.phase != Phase::Open {
@@ -217,7 +218,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     let stream = inner.stream()?;
     stream.writable = false;
     stream.readable &= !whole;
-    // What was sent is to arrive, as after a close of TCP's.
+    // Waits until the sent data has arrived, as TCP delivers it even after a close.
     inner = socket.wait(inner, false, |inner| {
         over(inner) || inner.stream().is_ok_and(|stream| stream.all_sent())
     })?;
@@ -252,7 +253,7 @@ pub(super) extern "C" fn rclose(fd: c_int) -> c_int {
         let mut inner = socket.lock();
         inner.maps.clear();
         if inner.stream.is_some() {
-            // While the queue pair still answers: what the peer sends meanwhile is acknowledged.
+            // The queue pair still answers here, so what the peer sends meanwhile is acknowledged.
             connect::rdma_disconnect(inner.id);
         }
         inner.stream = None;
@@ -272,7 +273,7 @@ fn receive(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize> {
     let mut done = 0;
     loop {
         let mut inner = socket.lock();
-        // A small look before the locks of completion queues: data may wait already.
+        // A cheap look that takes no lock of a completion queue: data may be there already.
         inner.stream()?;
         let at_once = inner.options.nonblocking || flags & libc::MSG_DONTWAIT != 0;
         if !inner.stream()?.has_data() {
@@ -287,7 +288,8 @@ fn receive(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize> {
         }
         let stream = inner.stream()?;
         if !stream.has_data() {
-            // An end; that of a failed connection is an error, once the peer did not say goodbye.
+            // The end of the stream; an error if the connection failed before the peer has shut it
+            // down.
             let broken = stream.failed && stream.readable;
             return if broken && done == 0 { Err(Errno(libc::ECONNRESET)) } else { Ok(done) };
         }
@@ -300,7 +302,7 @@ fn receive(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize> {
     }
 }
 
-/// Takes the first `len` bytes off buffers.
+/// Removes the first `len` bytes from the buffers.
 fn skip(buffers: &mut Vec<iovec>, mut len: usize) {
     buffers.retain_mut(|buffer| {
         let part = len.min(buffer.iov_len);
@@ -311,7 +313,7 @@ fn skip(buffers: &mut Vec<iovec>, mut len: usize) {
     });
 }
 
-/// Sends all of the program's buffers, or what goes at once.
+/// Sends all of the program's buffers, or as much as fits if the call must not wait.
 ///
 /// # Safety
 /// The buffers point to as many bytes as they say.
@@ -348,17 +350,17 @@ unsafe fn send(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize
     Ok(done)
 }
 
-/// Receives a datagram; returns what the call does, and the rest.
+/// Receives a datagram; returns the call's result, and the rest.
 fn receive_datagram(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<(usize, Received)> {
     let received = messages::receive(socket, buffers, flags)?;
     let whole = flags & libc::MSG_TRUNC != 0;
     Ok((if whole { received.whole } else { received.written }, received))
 }
 
-/// Sends a datagram, to where the socket is connected if no address is given.
+/// Sends a datagram; without an address, to the peer of the connected socket.
 ///
 /// # Safety
-/// The buffers point to as many bytes as they say, `addr` to an address or nowhere.
+/// The buffers point to as many bytes as they say; `addr` is null or points to an address.
 unsafe fn send_datagram(
     socket: &Socket,
     buffers: &[iovec],
@@ -384,7 +386,7 @@ unsafe fn send_datagram(
     messages::send(socket, &data, flags, to)
 }
 
-/// A count as the calls return it.
+/// A length as the calls return it.
 fn count(done: usize) -> ssize_t {
     ssize_t::try_from(done).unwrap_or(ssize_t::MAX)
 }
@@ -421,14 +423,14 @@ pub(super) unsafe extern "C" fn rrecvfrom(
         if socket.datagram {
             let (done, received) = receive_datagram(&socket, &one(buf, len), flags)?;
             if !addr.is_null() {
-                // SAFETY: the caller gives room for an address, as much as it says.
+                // SAFETY: the caller gives room for an address of the length that it says.
                 unsafe { give(&c_address::to_c(received.from), addr, addrlen) }?;
             }
             return Ok(count(done));
         }
         let done = receive(&socket, &one(buf, len), flags)?;
         if !addr.is_null() {
-            // SAFETY: the caller gives room for an address, as much as it says.
+            // SAFETY: the caller gives room for an address of the length that it says.
             unsafe { rgetpeername(fd, addr, addrlen) };
         }
         Ok(count(done))
@@ -442,12 +444,12 @@ pub(super) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_i
         let buffers = unsafe { buffers_of(msg) }?;
         if socket.datagram {
             let (done, received) = receive_datagram(&socket, buffers, flags)?;
-            // SAFETY: as above, and it was looked at.
+            // SAFETY: as above; `buffers_of` has found it not null.
             let msg = unsafe { &mut *msg };
             msg.msg_flags = if received.written < received.whole { libc::MSG_TRUNC } else { 0 };
             if !msg.msg_name.is_null() {
                 let (from, to) = (c_address::to_c(received.from), msg.msg_name.cast());
-                // SAFETY: room for an address, as much as the message says.
+                // SAFETY: the message has room for an address of the length that it says.
                 unsafe { give(&from, to, &mut msg.msg_namelen) }?;
             }
             return Ok(count(done));
@@ -575,10 +577,10 @@ pub(super) unsafe extern "C" fn rwritev(fd: c_int, iov: *const iovec, len: c_int
     })
 }
 
-/// Gives an address to a program, as much of it as there is room for.
+/// Copies an address to the program, as much as it has room for.
 ///
 /// # Safety
-/// `addr` has room for as much as `len` says.
+/// `addr` has room for the length that `len` says.
 unsafe fn give(from: &any_address, addr: *mut sockaddr, len: *mut socklen_t) -> Result<()> {
     if addr.is_null() || len.is_null() {
         return Err(Errno(libc::EFAULT));
@@ -605,12 +607,12 @@ pub(super) unsafe extern "C" fn rgetpeername(
     status(|| {
         let socket = socket::find(fd)?;
         if socket.datagram {
-            // SAFETY: the caller gives room for as much as it says.
+            // SAFETY: the caller gives room for the length that it says.
             return passed_on(unsafe { libc::getpeername(fd, addr, len) }).map(|_| ());
         }
         let mut inner = socket.lock();
         inner.stream()?;
-        // SAFETY: an id of ours; room as above.
+        // SAFETY: the socket's own id; room as above.
         unsafe { give(&(*inner.id).route.addr.dst, addr, len) }
     })
 }
@@ -623,11 +625,11 @@ pub(super) unsafe extern "C" fn rgetsockname(
     status(|| {
         let socket = socket::find(fd)?;
         if socket.datagram {
-            // SAFETY: the caller gives room for as much as it says.
+            // SAFETY: the caller gives room for the length that it says.
             return passed_on(unsafe { libc::getsockname(fd, addr, len) }).map(|_| ());
         }
         let inner = socket.lock();
-        // SAFETY: an id of ours; room as above.
+        // SAFETY: the socket's own id; room as above.
         unsafe { give(&(*inner.id).route.addr.src, addr, len) }
     })
 }
@@ -649,7 +651,7 @@ pub(super) unsafe extern "C" fn rsetsockopt(
             }
             let size = matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
             if level == SOL_RDMA as c_int || (level == libc::SOL_SOCKET && size) {
-                // The queue pair's, too.
+                // The queue pair's sizes change with the socket's.
                 sockopt::set_size(&mut inner, level, name, value, len)?;
             }
             match level == SOL_RDMA as c_int {
@@ -670,7 +672,7 @@ pub(super) unsafe extern "C" fn rgetsockopt(
     status(|| {
         let socket = socket::find(fd)?;
         if socket.datagram {
-            // SAFETY: the caller gives room for as much as it says.
+            // SAFETY: the caller gives room for the length that it says.
             let got = unsafe { libc::getsockopt(fd, level, name, value, len) };
             return passed_on(got).map(|_| ());
         }
@@ -680,7 +682,7 @@ pub(super) unsafe extern "C" fn rgetsockopt(
         if value.is_null() || len.is_null() {
             return Err(Errno(libc::EFAULT));
         }
-        // SAFETY: the caller gives room for as much as it says.
+        // SAFETY: the caller gives room for the length that it says.
         unsafe {
             let room = bytes.len().min(len.read() as usize);
             ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), room);
@@ -690,8 +692,8 @@ pub(super) unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// The third argument of `fcntl` is an integer where it is there at all; on the architectures that
-/// this library is for, it is passed as one of a function with three is.
+/// `fcntl` is variadic; its third argument, if there is one, is an integer. On the architectures of
+/// this library it is passed just as the third of three fixed arguments.
 pub(super) extern "C" fn rfcntl(fd: c_int, command: c_int, value: c_int) -> c_int {
     call(-1, || {
         let socket = socket::find(fd)?;

@@ -1,11 +1,12 @@
 //! Datagram sockets.
 //!
-//! As rdma-core's, they find each other by the kernel's UDP, and carry datagrams over queue pairs.
-//! The first datagram to an address goes by UDP, after a header that says which queue pair of
-//! which card sent it. The receiver answers with a header of its own, and from then on both know.
-//! What finds no card, and what is larger than a packet of the card, stays with UDP.
+//! As in rdma-core, these sockets find each other through the kernel's UDP, and carry datagrams
+//! over queue pairs. The first datagram to an address goes by UDP, after a header that names the
+//! sender's card and queue pair. The receiver answers with a header of its own, and then both sides
+//! know each other. A datagram goes by UDP if no card is found for it, or if it is larger than a
+//! packet of the card.
 //!
-//! There is no thread: what comes by UDP is looked at by the calls that receive or wait.
+//! There is no thread: the calls that receive or wait read what has come by UDP.
 
 use core::ffi::c_int;
 use core::mem::size_of;
@@ -22,21 +23,21 @@ use super::wire::{self, Operation, SLOT, UdpHeader};
 use crate::process;
 use crate::rdmacm::{EINVAL, Errno, Result, address, c_address, directory};
 
-/// So long a queue pair is believed to be its peer's: then a datagram goes by UDP, which finds out
-/// whether it still is. A program that was started again at its port has another.
+/// How long a peer's queue pair number is trusted. After that a datagram goes by UDP, and the
+/// answer confirms it: a program that has restarted at the same port has another queue pair.
 const BELIEVE: Duration = Duration::from_secs(1);
-/// Peers whose queue pairs are remembered, at most: anybody can claim to be one.
+/// The most peers whose queue pairs are remembered; limited because any host can claim to be one.
 const PEERS: usize = 4096;
-/// Datagrams that wait for the program while there is no queue pair.
+/// Datagrams that wait for the program if there is no queue pair.
 const WAITING: usize = 64;
-/// Taken from the kernel at a time.
+/// Datagrams taken from the kernel at a time.
 const BATCH: usize = 16;
 
 /// A peer whose queue pair is known.
 #[derive(Debug)]
 pub(super) struct Peer {
     way: Way,
-    /// Who we are to it.
+    /// The address of this socket that the peer sees.
     source: SocketAddr,
     heard: Instant,
 }
@@ -48,19 +49,20 @@ pub(super) struct Datagram {
     fd: c_int,
     pub(super) connected: Option<SocketAddr>,
     endpoint: Option<Endpoint>,
-    /// There was no card for it, and will be none.
+    /// No card serves this socket, and none will.
     no_card: bool,
     pub(super) peers: HashMap<SocketAddr, Peer>,
     pub(super) arrived: VecDeque<(SocketAddr, Vec<u8>)>,
     looks: u8,
-    /// What the kernel has to say: that nobody has the port, for example. Calls that send or sleep
-    /// return it; who only looks for datagrams, over and over, is not to see errors instead.
+    /// An error from the kernel, for example that no process has the port. Calls that send or sleep
+    /// return it; a call that only polls for datagrams does not, so that it does not see errors
+    /// instead of data.
     pub(super) error: c_int,
 }
 
-/// An address of the kernel's, as a call of its own wrote it.
+/// Reads an address that a kernel call writes.
 fn name(ask: impl FnOnce(*mut sockaddr, *mut socklen_t) -> c_int) -> Result<SocketAddr> {
-    // SAFETY: an address of zeros is one of no family.
+    // SAFETY: an address of zeros is valid, of no family.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = size_of::<sockaddr_storage>() as socklen_t;
     Errno::check(ask((&raw mut storage).cast(), &mut len))?;
@@ -82,16 +84,16 @@ impl Datagram {
         }
     }
 
-    /// The kernel has connected the socket, or dissolved that.
+    /// The kernel has connected the socket, or disconnected it.
     pub(super) fn on_connect(&mut self) {
-        // SAFETY: room for an address, as long as said.
+        // SAFETY: room for an address, of the length given.
         self.connected = name(|addr, len| unsafe { libc::getpeername(self.fd, addr, len) }).ok();
         if let Some(peer) = self.connected {
             self.arrived.retain(|(from, _)| *from == peer);
         }
     }
 
-    /// Makes the queue pair, on the card that is most like an address.
+    /// Makes the queue pair, on the card that best matches the address.
     pub(super) fn start(&mut self, towards: IpAddr, sizes: Sizes) {
         if self.endpoint.is_some() || self.no_card {
             return;
@@ -109,9 +111,9 @@ impl Datagram {
         }
     }
 
-    /// Who we are to a peer: the kernel's choice.
+    /// The address of this socket that a peer sees: the kernel's choice.
     fn source(&self, peer: SocketAddr) -> Result<SocketAddr> {
-        // SAFETY: room for an address, as long as said.
+        // SAFETY: room for an address, of the length given.
         let own = name(|addr, len| unsafe { libc::getsockname(self.fd, addr, len) })?;
         if !own.ip().is_unspecified() {
             return Ok(own);
@@ -120,10 +122,10 @@ impl Datagram {
         Ok(SocketAddr::new(source.ip(), own.port()))
     }
 
-    /// A peer says which queue pair it has.
+    /// Learns which queue pair a peer has.
     fn learn(&mut self, from: SocketAddr, header: &UdpHeader) {
-        // Where a card may be: at the address that the kernel has seen, or, as processes of one
-        // machine have cards of their own, anywhere on this one.
+        // The peer's card may be at the address that the kernel has seen, or, as processes of one
+        // machine have cards of their own, at any address of this machine.
         let ip = from.ip().to_canonical();
         let card = match directory::is_local(ip) {
             true if !directory::is_local(header.card) => return,
@@ -147,7 +149,7 @@ impl Datagram {
         self.peers.insert(from, Peer { way, source, heard: Instant::now() });
     }
 
-    /// Sends by UDP: data, or only word of our queue pair.
+    /// Sends by UDP: a datagram, or only the header that names this side's queue pair.
     pub(super) fn send_udp(
         &self,
         to: SocketAddr,
@@ -165,7 +167,7 @@ impl Datagram {
         let message = [&header.emit(), data].concat();
         let flags = if at_once { libc::MSG_DONTWAIT } else { 0 } | libc::MSG_NOSIGNAL;
         let (address, len) = (c_address::to_c(to), address::c_len(to));
-        // SAFETY: the message and the address live through the call, and are as long as said.
+        // SAFETY: the message and the address live through the call, and have the lengths given.
         let sent = unsafe {
             let (at, to) = (message.as_ptr().cast(), (&raw const address).cast());
             libc::sendto(self.fd, at, message.len(), flags, to, len as socklen_t)
@@ -173,12 +175,12 @@ impl Datagram {
         if sent < 0 { Err(Errno::last()) } else { Ok(()) }
     }
 
-    /// How many datagrams may wait for the program.
+    /// The number of datagrams that may still wait for the program.
     fn room(&self) -> usize {
         self.endpoint.as_ref().map_or(WAITING, Endpoint::slots).saturating_sub(self.arrived.len())
     }
 
-    /// Takes what has come, by queue pair and by UDP.
+    /// Takes datagrams that have come, by queue pair and by UDP.
     pub(super) fn progress(&mut self, sizes: Sizes) {
         let room = self.room();
         if let Some(endpoint) = &mut self.endpoint {
@@ -188,7 +190,7 @@ impl Datagram {
                     arrived.push_back((from, data));
                 }
             });
-            // While queue pairs bring datagrams, the kernel need not be asked for each.
+            // While the queue pair brings datagrams, the kernel is asked only now and then.
             self.looks = self.looks.wrapping_add(1);
             if taken > 0 && !self.looks.is_multiple_of(16) {
                 return;
@@ -197,14 +199,14 @@ impl Datagram {
         self.take_udp(sizes);
     }
 
-    /// Takes what has come by UDP.
+    /// Takes datagrams that have come by UDP.
     pub(super) fn take_udp(&mut self, sizes: Sizes) {
         let mut buffer = [0; SLOT + UdpHeader::MAX];
         for _ in 0..self.room().min(BATCH) {
             let mut len = 0;
             let from = name(|addr, addr_len| {
                 let (at, flags) = (buffer.as_mut_ptr().cast(), libc::MSG_DONTWAIT);
-                // SAFETY: room for as much as is said.
+                // SAFETY: room for the length given.
                 let got =
                     unsafe { libc::recvfrom(self.fd, at, buffer.len(), flags, addr, addr_len) };
                 len = usize::try_from(got).unwrap_or(0);
@@ -223,14 +225,14 @@ impl Datagram {
 
     fn on_udp(&mut self, from: SocketAddr, message: &[u8], sizes: Sizes) {
         let Some((header, data)) = UdpHeader::parse(message) else {
-            return tracing::debug!(%from, "a UDP datagram that is none of an rsocket's");
+            return tracing::debug!(%from, "a UDP datagram without the header of an rsocket");
         };
         self.start(from.ip().to_canonical(), sizes);
         self.learn(from, &header);
         if header.what == Operation::Data {
-            // Lost, it is said again with the next one's answer.
+            // If this answer is lost, the peer's next datagram by UDP is answered again.
             if let Err(error) = self.send_udp(from, Operation::Control, &[], true) {
-                tracing::debug!(?error, %from, "cannot tell a peer of a queue pair");
+                tracing::debug!(?error, %from, "cannot tell a peer of this queue pair");
             }
             self.arrived.push_back((from, data.to_vec()));
         }
@@ -241,7 +243,7 @@ impl Datagram {
         !self.arrived.is_empty()
     }
 
-    /// Would a datagram be sent at once?
+    /// Could a datagram be sent at once?
     pub(super) fn can_send(&self) -> bool {
         self.endpoint.as_ref().is_none_or(Endpoint::can_send)
     }
@@ -252,7 +254,7 @@ impl Datagram {
         }
     }
 
-    /// The descriptors that tell of news.
+    /// The descriptors to wait on.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = c_int> {
         [self.fd].into_iter().chain(self.endpoint.as_ref().map(|endpoint| endpoint.comp_fd))
     }
@@ -264,7 +266,7 @@ impl Datagram {
         }
     }
 
-    /// Sends by queue pair, if the peer's is known and the datagram is small enough.
+    /// Sends by queue pair, if the peer's is known and the datagram fits a packet.
     pub(super) fn send_ud(&mut self, to: SocketAddr, data: &[u8]) -> Option<Result<()>> {
         let (peer, endpoint) = (self.peers.get(&to)?, self.endpoint.as_mut()?);
         let fits = endpoint.carries(wire::datagram_header(peer.source).len() + data.len());

@@ -60,7 +60,7 @@ pub(super) fn unmap(socket: &Socket, buf: *mut c_void, len: usize) -> Result<()>
         inner = socket.wait(inner, false, |inner| {
             inner.stream().map_or(true, |stream| stream.can_map() || stream.failed)
         })?;
-        // The peer may be gone.
+        // The peer may be gone, which is no error here.
         if let Ok(stream) = inner.stream()
             && stream.can_map()
         {

@@ -1,4 +1,4 @@
-//! Buffers of a program that the peer may write to directly.
+//! Buffers of a program to which the peer may write directly.
 
 use crate::abi::*;
 use crate::ibverbs::mr;

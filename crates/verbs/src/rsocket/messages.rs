@@ -1,4 +1,4 @@
-//! Sending and receiving by datagram sockets.
+//! Sending and receiving on datagram sockets.
 
 use core::ffi::c_int;
 use std::net::SocketAddr;
@@ -27,13 +27,13 @@ pub(super) fn send(
     datagram.take_error()?;
     let mut to = to.or(datagram.connected).ok_or(Errno(libc::EDESTADDRREQ))?;
     to.set_ip(directory::loopback_if_unspecified(to.ip()));
-    // As large as rdma-core's, whichever way it goes.
+    // The limit of rdma-core's sockets, whether it goes by queue pair or by UDP.
     if data.len() + wire::datagram_header(to).len() > SLOT {
         return Err(Errno(libc::EMSGSIZE));
     }
     datagram.start(to.ip().to_canonical(), sizes);
     if !datagram.peers.contains_key(&to) {
-        // Its answer may be waiting.
+        // The answer that names the peer's queue pair may be waiting.
         datagram.take_udp(sizes);
     }
     if datagram.peers.contains_key(&to) && !datagram.can_send() {
@@ -49,8 +49,7 @@ pub(super) fn send(
     Ok(data.len())
 }
 
-/// A datagram as a program receives it: from whom, how long it is, and how much of that was
-/// written.
+/// A received datagram: its sender, its length, and the number of bytes written to the buffers.
 pub(super) struct Received {
     pub(super) from: SocketAddr,
     pub(super) whole: usize,

@@ -1,13 +1,13 @@
-//! rsockets: the calls of sockets, over queue pairs.
+//! rsockets: the socket calls over queue pairs.
 //!
 //! A stream socket is an id of the connection manager with a reliable queue pair, and speaks
-//! rdma-core's protocol of rsockets: see `wire`. Its number is the descriptor of its event channel.
-//! A datagram socket is a UDP socket of the kernel's, with a queue pair beside it that takes its
-//! place as soon as peers know each other's: see `datagram`.
+//! rdma-core's rsocket protocol: see `wire`. Its descriptor is that of its event channel. A
+//! datagram socket is a UDP socket of the kernel's with a queue pair beside it, which carries the
+//! datagrams once peers know each other's: see `datagram`.
 //!
-//! - `wire` is the protocol's bytes, `stream` one connection that speaks it, `map` what peers may
-//!   write to directly.
-//! - `datagram` is what datagram sockets have, `ud` their queue pairs.
+//! - `wire` is the protocol's bytes, `stream` a connection that speaks it, `map` the buffers to
+//!   which a peer may write directly.
+//! - `datagram` is the state of datagram sockets, `ud` their queue pairs.
 //! - `socket` is a socket's state and how calls wait; `calls`, `messages`, `iomap`, `sockopt` and
 //!   `poll` are the calls.
 

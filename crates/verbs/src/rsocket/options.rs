@@ -1,4 +1,4 @@
-//! Options of rsockets.
+//! Options of rsockets, and their sizes.
 
 use core::ffi::c_int;
 use std::fs;
@@ -6,10 +6,10 @@ use std::fs;
 use super::wire;
 use crate::rdmacm::Errno;
 
-/// Where an administrator's defaults are.
+/// The directory of the administrator's defaults, as in rdma-core.
 const DIRECTORY: &str = "/etc/rdma/rsocket";
 
-/// How large everything is.
+/// The sizes of a socket's buffers and queues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) send_queue: u32,
@@ -40,21 +40,21 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Sizes that work.
+    /// These sizes, changed to values that work.
     pub(super) fn bounded(self) -> Sizes {
         Sizes {
             send_queue: self.send_queue.clamp(16, 8192),
             recv_queue: self.recv_queue.clamp(16, 8192),
             inline: self.inline.clamp(wire::MAPPING as u32, 256),
             send_buffer: self.send_buffer.clamp(4096, 1 << 28),
-            // Two halves.
+            // The peer is given the buffer in two halves.
             recv_buffer: self.recv_buffer.clamp(8192, 1 << 28).next_multiple_of(4096),
             mappings: self.mappings.min(128),
         }
     }
 }
 
-/// Options that are kept, as the program set them.
+/// Options as the program has set them, for reading back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     pub(super) sizes: Sizes,
@@ -86,5 +86,5 @@ impl Default for Options {
     }
 }
 
-/// Not an option of rsockets.
+/// The option is not known to rsockets.
 pub(super) const UNKNOWN: Errno = Errno(libc::ENOPROTOOPT);

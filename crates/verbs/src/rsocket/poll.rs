@@ -10,12 +10,13 @@ use libc::{fd_set, nfds_t, pollfd, timeval};
 use super::socket::{self, Inner, Phase, Socket, sleep};
 use crate::rdmacm::{EINVAL, Errno, Result, call};
 
-/// How long to look before sleeping.
+/// How long to poll before sleeping.
 const SPIN: Duration = Duration::from_micros(20);
-/// The longest sleep: another thread may have taken a socket's news away.
+/// The longest sleep: another thread may have taken a socket's events, so that its descriptor stays
+/// silent.
 const SLEEP_MS: c_int = 100;
 
-/// What a socket is ready for.
+/// The events for which a socket is ready.
 fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
     let mut ready = 0;
     if let Some(datagram) = &inner.datagram {
@@ -28,7 +29,7 @@ fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
         return ready;
     }
     match inner.phase {
-        // Its channel's descriptor says it.
+        // The descriptor of its channel tells.
         Phase::Listening => {}
         Phase::Idle | Phase::Bound => ready |= libc::POLLHUP,
         Phase::Connecting => {}
@@ -41,7 +42,7 @@ fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
             if wanted & libc::POLLOUT != 0 && stream.writable && stream.can_send() {
                 ready |= libc::POLLOUT;
             }
-            // Not before all is read: who sees a hang-up may look no further.
+            // Only after all data is read, because a program may stop reading at a hang-up.
             if !stream.readable && !stream.writable && !stream.has_data() {
                 ready |= libc::POLLHUP;
             }
@@ -53,13 +54,13 @@ fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
     ready
 }
 
-/// Looks at all once; returns how many are ready.
+/// Polls every entry once; returns the number that are ready.
 fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> Result<c_int> {
     let mut count = 0;
     for (fd, socket) in fds.iter_mut().zip(sockets) {
         fd.revents = 0;
         let plain = |fd: &mut pollfd| {
-            // SAFETY: one entry.
+            // SAFETY: a valid entry.
             unsafe { libc::poll(fd, 1, 0) }
         };
         match socket {
@@ -88,7 +89,7 @@ fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> Resul
     Ok(count)
 }
 
-/// Waits until one of them is ready.
+/// Waits until an entry is ready.
 pub(super) fn wait(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
     let sockets: Vec<Option<Arc<Socket>>> = fds.iter().map(|fd| socket::look(fd.fd)).collect();
     let start = Instant::now();
@@ -164,13 +165,14 @@ pub(super) unsafe extern "C" fn rselect(
             if set.is_null() {
                 continue;
             }
-            // Who reads or writes learns of an end, or an error, by doing so.
+            // `select` has no set for an end or an error: the program notices them by reading or
+            // writing.
             let event = match event {
                 libc::POLLIN => event | libc::POLLHUP | libc::POLLERR,
                 libc::POLLOUT => event | libc::POLLERR,
                 event => event,
             };
-            // SAFETY: the caller gives a set that is its own.
+            // SAFETY: the caller gives a set that no other thread uses.
             unsafe {
                 let asked = set.read();
                 libc::FD_ZERO(set);
@@ -186,7 +188,7 @@ pub(super) unsafe extern "C" fn rselect(
     })
 }
 
-/// What a program asks for, descriptor by descriptor.
+/// The entries for `poll` that the sets ask for.
 ///
 /// # Safety
 /// Each set is null, or can be read.

@@ -1,4 +1,4 @@
-//! An rsocket: its state, and how calls wait for it to change.
+//! The state of an rsocket, and the way in which calls wait for a change of it.
 
 use core::ffi::c_int;
 use std::collections::HashMap;
@@ -16,22 +16,22 @@ use crate::process;
 use crate::rdmacm::objects::Channel;
 use crate::rdmacm::{EINVAL, Errno, Result, connect, events};
 
-/// How long a call that waits looks for itself before it sleeps.
+/// How long a call polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long one thread relies on another that waits for the same socket.
+/// How long a thread waits for another that sleeps on the same socket, before it checks for itself.
 const RELY: Duration = Duration::from_millis(20);
 
-/// How far a socket has come.
+/// The phase of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     Idle,
     Bound,
     Listening,
-    /// The request was sent.
+    /// The connection request was sent.
     Connecting,
     /// Data may flow.
     Open,
-    /// A connection did not come about.
+    /// The connection failed.
     Failed,
 }
 
@@ -39,13 +39,13 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) fd: c_int,
-    /// Not a stream.
+    /// A datagram socket, not a stream.
     pub(super) datagram: bool,
     inner: Mutex<Inner>,
     changed: Condvar,
 }
 
-/// What changes in it.
+/// The state of a socket that changes, under its lock.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) options: Options,
@@ -63,7 +63,7 @@ pub(super) struct Inner {
     waited_on: bool,
 }
 
-// SAFETY: the handles are looked up before they are believed.
+// SAFETY: the pointers are handles, which each call looks up before it uses them.
 unsafe impl Send for Inner {}
 
 /// The sockets of a process, by descriptor.
@@ -76,7 +76,7 @@ pub(super) fn find(fd: c_int) -> Result<Arc<Socket>> {
     look(fd).ok_or(Errno(libc::EBADF))
 }
 
-/// The socket of a descriptor, if it is one of ours.
+/// The socket of a descriptor, if it is an rsocket.
 pub(super) fn look(fd: c_int) -> Option<Arc<Socket>> {
     let sockets = process::current().shared::<Sockets>();
     let all = sockets.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,27 +91,27 @@ fn insert(socket: Socket) -> c_int {
     fd
 }
 
-/// Takes a socket out; its descriptor is no longer ours.
+/// Removes a socket from the table.
 pub(super) fn remove(fd: c_int) -> Result<Arc<Socket>> {
     let sockets = process::current().shared::<Sockets>();
     let mut all = sockets.all.lock().unwrap_or_else(PoisonError::into_inner);
     all.remove(&fd).ok_or(Errno(libc::EBADF))
 }
 
-/// A channel that does not block.
+/// Makes a channel that does not block.
 fn new_channel() -> Result<*mut rdma_event_channel> {
     let channel = connect::rdma_create_event_channel();
     if channel.is_null() {
         return Err(Errno::last());
     }
-    // SAFETY: just made.
+    // SAFETY: the channel was just made.
     set_nonblocking(unsafe { (*channel).fd })?;
     Ok(channel)
 }
 
 fn with_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel, options: Options) -> Socket {
     Socket {
-        // SAFETY: a channel of ours.
+        // SAFETY: the socket's own channel.
         fd: unsafe { (*channel).fd },
         datagram: false,
         inner: Mutex::new(Inner {
@@ -134,7 +134,7 @@ fn with_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel, options: Optio
 pub(super) fn create_stream() -> Result<c_int> {
     let channel = new_channel()?;
     let mut id = ptr::null_mut();
-    // SAFETY: a place for the id.
+    // SAFETY: `id` has room for the handle.
     let made = unsafe { connect::rdma_create_id(channel, &mut id, ptr::null_mut(), RDMA_PS_TCP) };
     if let Err(error) = Errno::check(made) {
         connect::rdma_destroy_event_channel(channel);
@@ -143,7 +143,7 @@ pub(super) fn create_stream() -> Result<c_int> {
     Ok(insert(with_id(id, channel, Options::default())))
 }
 
-/// Makes a datagram socket of the kernel's one.
+/// Makes a datagram socket around a UDP socket of the kernel.
 pub(super) fn create_datagram(fd: c_int) -> c_int {
     insert(Socket {
         fd,
@@ -166,14 +166,14 @@ pub(super) fn create_datagram(fd: c_int) -> c_int {
 
 /// Makes the socket of a request that was accepted on `listener`.
 pub(super) fn accept(listener: &Inner, request: *mut rdma_cm_event) -> Result<c_int> {
-    // SAFETY: an event that was just fetched, with its id and private data.
+    // SAFETY: the event was just fetched, with its id and private data.
     let (id, hello) = unsafe {
         let param = (*request).param.conn;
         let data = connect::read_data(param.private_data, param.private_data_len, 255)?;
         ((*request).id, Hello::parse(&data))
     };
     let refuse = |error| {
-        // SAFETY: no private data.
+        // SAFETY: passes no private data.
         unsafe { connect::rdma_reject(id, ptr::null(), 0) };
         events::rdma_ack_cm_event(request);
         connect::rdma_destroy_id(id);
@@ -226,19 +226,19 @@ pub(super) fn conn_param(hello: &[u8; HELLO]) -> rdma_conn_param {
 }
 
 impl Inner {
-    /// The next event of the id, if there is one.
+    /// Takes the next event of the id, if there is one.
     pub(super) fn next_event(&mut self) -> Option<*mut rdma_cm_event> {
-        // Most looks find nothing, and should cost nothing.
+        // Most calls find no event, and should cost little.
         if self.news.as_ref().is_none_or(|news| news.is_empty()) {
             return None;
         }
         let mut event = ptr::null_mut();
-        // SAFETY: a place for the event; the channel does not block.
+        // SAFETY: `event` has room for the handle; the channel does not block.
         let got = unsafe { events::rdma_get_cm_event(self.channel, &mut event) };
         (got == 0).then_some(event)
     }
 
-    /// Takes news of the connection and of data.
+    /// Handles events of the connection, and of data.
     pub(super) fn progress(&mut self) {
         if let Some(datagram) = &mut self.datagram {
             return datagram.progress(self.options.sizes);
@@ -256,12 +256,12 @@ impl Inner {
     }
 
     fn on_event(&mut self, event: *mut rdma_cm_event) {
-        // SAFETY: an event that was just fetched.
+        // SAFETY: the event was just fetched.
         let (kind, status, param) =
             unsafe { ((*event).event, (*event).status, (*event).param.conn) };
         match (kind, self.phase) {
             (RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => {
-                // SAFETY: the event's private data.
+                // SAFETY: the event's own private data.
                 let data =
                     unsafe { connect::read_data(param.private_data, param.private_data_len, 255) };
                 let hello = data.ok().and_then(|data| Hello::parse(&data));
@@ -270,7 +270,7 @@ impl Inner {
                         stream.meet(&hello);
                         self.phase = Phase::Open;
                     }
-                    // The peer speaks something else.
+                    // The peer does not speak this protocol.
                     _ => self.give_up(libc::EPROTO),
                 }
             }
@@ -279,7 +279,7 @@ impl Inner {
             (RDMA_CM_EVENT_CONNECT_ERROR, _) => self.give_up(status.abs().max(1)),
             (RDMA_CM_EVENT_DISCONNECTED, _) => {
                 if let Some(stream) = &mut self.stream {
-                    // What came before it is to be read.
+                    // Data that came before the end can still be read.
                     stream.progress();
                     stream.readable = false;
                     stream.writable = false;
@@ -294,7 +294,7 @@ impl Inner {
         self.phase = Phase::Failed;
     }
 
-    /// The stream, if there is a connection or was one.
+    /// The stream, if the socket is or was connected.
     pub(super) fn stream(&mut self) -> Result<&mut Stream> {
         let phase = self.phase;
         match &mut self.stream {
@@ -303,12 +303,12 @@ impl Inner {
         }
     }
 
-    /// What a datagram socket has.
+    /// The state of a datagram socket.
     pub(super) fn datagram(&mut self) -> Result<&mut Datagram> {
         self.datagram.as_mut().ok_or(EINVAL)
     }
 
-    /// Makes the descriptors tell of the next change.
+    /// Makes the descriptors readable at the next change.
     pub(super) fn arm(&mut self) {
         if let Some(datagram) = &mut self.datagram {
             datagram.arm();
@@ -325,7 +325,7 @@ impl Inner {
         if let Some(datagram) = &self.datagram {
             return datagram.descriptors().map(entry).collect();
         }
-        // SAFETY: a channel of ours.
+        // SAFETY: the socket's own channel.
         let mut all = vec![entry(unsafe { (*self.channel).fd })];
         all.extend(self.stream.as_ref().map(|stream| entry(stream.comp_fd)));
         all
@@ -337,7 +337,7 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `ready`, or not at all if `at_once`.
+    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting.
     pub(super) fn wait<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
@@ -378,7 +378,7 @@ impl Socket {
     }
 }
 
-/// Sleeps until a descriptor has news. Nobody may poll the cards meanwhile.
+/// Sleeps until a descriptor is ready. Perhaps no other thread polls the cards meanwhile.
 pub(super) fn sleep(fds: &mut [libc::pollfd], timeout_ms: c_int) -> Result<c_int> {
     for card in process::current().cards() {
         card.lock().take_over();

@@ -26,7 +26,7 @@ pub(super) unsafe fn set(
     let pass_on = |option: rdma_options| -> Result<c_int> {
         let mut on = int()?;
         let (at, len) = ((&raw mut on).cast(), size_of::<c_int>());
-        // SAFETY: an id of ours, and a value that lives through the call.
+        // SAFETY: the socket's own id, and a value that lives through the call.
         let set = unsafe {
             let level = RDMA_OPTION_ID as c_int;
             crate::rdmacm::options::rdma_set_option(id, level, option as c_int, at, len)
@@ -41,11 +41,11 @@ pub(super) unsafe fn set(
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => {
             options.reuse = pass_on(RDMA_OPTION_ID_REUSEADDR)?;
         }
-        // After the connection, as for TCP, nothing shrinks.
+        // As with TCP, a connected socket's buffers do not shrink.
         (libc::SOL_SOCKET, libc::SO_RCVBUF) if !before => {}
         (libc::SOL_SOCKET, libc::SO_SNDBUF) if !before => {}
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
-            // As for TCP, twice what is asked; and the peer is given halves.
+            // As with TCP, twice the size asked for; the peer is given it in halves.
             options.sizes.recv_buffer = 2 * sized()? as usize;
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => options.sizes.send_buffer = 2 * sized()? as usize,
@@ -68,7 +68,7 @@ pub(super) unsafe fn set(
     Ok(())
 }
 
-/// Sets an option that rsockets have and TCP has not.
+/// Sets an option that only rsockets have.
 fn set_of_rdma(
     sizes: &mut Sizes,
     name: rsocket_options,
@@ -79,17 +79,17 @@ fn set_of_rdma(
         RDMA_RQSIZE => sizes.recv_queue = value()?,
         RDMA_INLINE => sizes.inline = value()?,
         RDMA_IOMAPSIZE => sizes.mappings = value()? as usize,
-        // A path says nothing that the addresses do not.
+        // A path record adds nothing to the addresses.
         RDMA_ROUTE => {}
         _ => return Err(UNKNOWN),
     }
     Ok(())
 }
 
-/// The value that a program gives for an option.
+/// Reads the value that a program gives for an option.
 ///
 /// # Safety
-/// `value` points to `len` bytes; any bytes are a `T`.
+/// `value` points to `len` bytes; any bytes are a valid `T`.
 unsafe fn given<T>(value: *const c_void, len: socklen_t) -> Result<T> {
     if value.is_null() || (len as usize) < size_of::<T>() {
         return Err(EINVAL);
@@ -98,8 +98,8 @@ unsafe fn given<T>(value: *const c_void, len: socklen_t) -> Result<T> {
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
-/// Sets an option of a datagram socket that its queue pair has a part in: as for a stream that is
-/// not connected, until the queue pair is there.
+/// Sets a size of a datagram socket that its queue pair shares. As for a stream before it is
+/// connected, that is possible until the queue pair is made.
 ///
 /// # Safety
 /// As for [`set`].

@@ -1,4 +1,4 @@
-//! A connected stream: its memory, its queue pair, and what goes over it.
+//! A connected stream: its memory, its queue pair, and the messages it exchanges.
 
 use core::ffi::c_int;
 use core::mem::size_of;
@@ -14,20 +14,20 @@ use crate::ibverbs::{channel, cq, mr, poll, post, recv};
 use crate::rdmacm::queue_pair;
 use crate::rdmacm::{EINVAL, ENOMEM, Errno, Result};
 
-/// Messages that are not data and may be under way.
+/// The most control messages under way at a time.
 const CONTROLS: u32 = 4;
-/// The first data message of a call is at most so large, and each later one twice that: the peer
-/// reads the first while the second travels.
+/// The largest first data message of a call; each later one may be twice as large as the one
+/// before. So the peer reads the first while the second travels.
 const FIRST_TRANSFER: usize = 2048;
 const MAX_TRANSFER: usize = 65_536;
-/// Sending waits for this much room, or half of a smaller buffer.
+/// A socket is writable if there is this much room, or half of a smaller buffer.
 const LOW_WATER: usize = 2048;
-/// The work request is a receive.
+/// Marks a work request as a receive.
 const RECV: u64 = 1 << 63;
 /// Completions taken at a time.
 const BATCH: usize = 32;
 
-/// Memory of a stream, registered.
+/// Registered memory of a stream.
 #[derive(Debug)]
 pub(super) struct Buffer {
     at: NonNull<u8>,
@@ -35,19 +35,19 @@ pub(super) struct Buffer {
     mr: *mut ibv_mr,
 }
 
-// SAFETY: reached by raw pointers only; the handle is looked up by verbs.
+// SAFETY: the memory is accessed by raw pointers only; verbs check the handle.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
     pub(super) fn new(pd: *mut ibv_pd, len: usize, access: ibv_access_flags) -> Result<Buffer> {
         let layout = Layout::from_size_align(len.max(1), 4096).map_err(|_| ENOMEM)?;
-        // SAFETY: the layout is not of size zero.
+        // SAFETY: the layout's size is not zero.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(ENOMEM)?;
-        // The memory stays until the region is gone, see `drop`.
+        // The memory is freed only after the region is deregistered: see `drop`.
         let mr = mr::reg_mr(pd, at.as_ptr().cast(), len, access as c_int);
         if mr.is_null() {
             let error = Errno::last();
-            // SAFETY: just allocated with this layout.
+            // SAFETY: allocated above with this layout.
             unsafe { dealloc(at.as_ptr(), layout) };
             return Err(error);
         }
@@ -62,13 +62,13 @@ impl Buffer {
         self.at.as_ptr() as u64
     }
 
-    /// The local key, and the remote one.
+    /// The local and the remote key.
     pub(super) fn keys(&self) -> (u32, u32) {
-        // SAFETY: the region lives as long as this.
+        // SAFETY: the region lives as long as this value.
         unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
     }
 
-    /// The address of a byte.
+    /// The address of the byte at `offset`.
     pub(super) fn byte(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= self.len());
         self.at.as_ptr().wrapping_add(offset)
@@ -78,7 +78,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         mr::dereg_mr(self.mr);
-        // SAFETY: allocated with this layout, and no region refers to it any more.
+        // SAFETY: allocated with this layout; the region was just deregistered.
         unsafe { dealloc(self.at.as_ptr(), self.layout) };
     }
 }
@@ -98,26 +98,26 @@ pub(super) struct Stream {
     send: Buffer,
     send_at: usize,
     send_room: usize,
-    /// Work requests that the send queue has room for, data and control messages apart.
+    /// Room in the send queue: for data messages, and for control messages.
     requests_room: u32,
     controls_room: u32,
-    /// Data messages sent, and the number of them that may be.
+    /// The number of data messages sent, and the number that may be sent.
     sent: u16,
     may_send: u16,
-    /// Where the next data goes.
+    /// The entry of the table of receive buffers that takes the next data.
     target: usize,
 
     recv: Buffer,
     recv_at: usize,
-    /// Bytes that were read since a half was last given to the peer.
+    /// Bytes that were read since a half of the buffer was last given to the peer.
     recv_free: usize,
     recv_free_at: usize,
-    /// Data messages read, and at which number more credits are due.
+    /// The number of data messages read, and the number at which the peer gets more credits.
     read: u16,
     credits_due_at: u16,
     arrived: VecDeque<usize>,
 
-    /// Receive buffers of the peer, then its mapped buffers; the peer writes here.
+    /// The receive buffers of the peer, then its mapped buffers; the peer writes this table.
     table: Buffer,
     mappings: usize,
     /// The peer's table.
@@ -126,25 +126,25 @@ pub(super) struct Stream {
     pub(super) peer_mappings: usize,
     swap: bool,
 
-    /// The peer has said hello.
+    /// The peer's hello has arrived.
     pub(super) up: bool,
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) failed: bool,
 }
 
-// SAFETY: the handles are looked up by verbs.
+// SAFETY: verbs check the handles.
 unsafe impl Send for Stream {}
 
 impl Stream {
-    /// Makes the queue pair of an id, with all that a stream needs.
+    /// Makes the queue pair of an id, and everything else that a stream needs.
     pub(super) fn new(id: *mut rdma_cm_id, sizes: Sizes) -> Result<Stream> {
-        // SAFETY: an id of ours, bound to a card.
+        // SAFETY: the socket's own id, bound to a card.
         let (context, pd) = unsafe { ((*id).verbs, (*id).pd) };
         let entries = (sizes.send_queue + sizes.recv_queue) as c_int;
         let queues = Queues::new(context, entries)?;
         let Queues { cq, events } = queues;
-        // SAFETY: just made.
+        // SAFETY: the channel was just made.
         let comp_fd = unsafe { (*events).fd };
         set_nonblocking(comp_fd)?;
         let write = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
@@ -155,7 +155,7 @@ impl Stream {
         let mut init = queue_pair_of(cq, sizes);
         // SAFETY: the attributes live through the call.
         Errno::check(unsafe { queue_pair::rdma_create_qp(id, pd, &mut init) })?;
-        // SAFETY: an id of ours, with a queue pair now.
+        // SAFETY: the socket's own id, which has a queue pair now.
         let qp = unsafe { (*id).qp };
         std::mem::forget(queues);
         let half = recv.len() / 2;
@@ -199,7 +199,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// What the peer is told of our memory.
+    /// What the peer is told of this side's memory.
     pub(super) fn hello(&self) -> Hello {
         Hello {
             big_endian: wire::OURS_IS_BIG_ENDIAN,
@@ -218,7 +218,7 @@ impl Stream {
         }
     }
 
-    /// What the peer told of its memory: data may go there.
+    /// Takes the peer's description of its memory; data can be sent from here on.
     pub(super) fn meet(&mut self, peer: &Hello) {
         self.swap = peer.big_endian != wire::OURS_IS_BIG_ENDIAN;
         self.peer_table = peer.table;
@@ -230,12 +230,12 @@ impl Stream {
     }
 
     fn target(&self, at: usize) -> Piece {
-        // SAFETY: an entry of our table, which the peer may be writing: read once.
+        // SAFETY: an entry of the table, which the peer may be writing, so it is read once.
         unsafe { self.table.byte(at * wire::PIECE).cast::<Piece>().read_volatile() }
     }
 
     fn set_target(&mut self, at: usize, piece: Piece) {
-        // SAFETY: an entry of our table.
+        // SAFETY: an entry of the table.
         unsafe { self.table.byte(at * wire::PIECE).cast::<Piece>().write_volatile(piece) };
     }
 
@@ -246,7 +246,7 @@ impl Stream {
         Errno::check(unsafe { recv::post_recv(self.qp, &mut request, &mut bad) })
     }
 
-    /// Posts a write of `pieces` of our memory, with a message or without.
+    /// Posts a write of `pieces` of this side's memory, with or without a message.
     fn post_write(
         &mut self,
         pieces: &mut [ibv_sge],
@@ -267,16 +267,16 @@ impl Stream {
             ..ibv_send_wr::zeroed()
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the request and its pieces live through the call; what the pieces refer to stays
+        // SAFETY: the request and its pieces live through the call; the memory of the pieces stays
         // until the completion.
         Errno::check(unsafe { post::post_send(self.qp, &mut request, &mut bad) })
     }
 
-    /// Takes what has completed, and gives the peer credits if they are due.
+    /// Handles completions, and gives the peer credits if they are due.
     pub(super) fn progress(&mut self) {
         let mut done = [ibv_wc::zeroed(); BATCH];
         loop {
-            // SAFETY: a queue of ours, and as many entries as it is told.
+            // SAFETY: the stream's own queue, and as many entries as the call is told.
             let count = unsafe { poll::poll_cq(self.cq, BATCH as c_int, done.as_mut_ptr()) };
             let Ok(count) = usize::try_from(count) else { return self.fail() };
             for wc in done.iter().take(count) {
@@ -303,7 +303,7 @@ impl Stream {
         }
         if wc.wr_id & RECV != 0 {
             if success {
-                // SAFETY: a message with immediate data, as all are.
+                // SAFETY: every message has immediate data.
                 let message = u32::from_be(unsafe { wc.imm.imm_data });
                 self.on_message(message);
                 if self.post_recv().is_err() {
@@ -337,7 +337,7 @@ impl Stream {
             (wire::OP_CONTROL, wire::CONTROL_SHUTDOWN) => self.readable = false,
             (wire::OP_CONTROL, _) => {}
             (wire::OP_DATA, length) => self.arrived.push_back(length as usize),
-            (other, _) => tracing::debug!(other, "a message of a kind that is not known"),
+            (other, _) => tracing::debug!(other, "a message of an unknown kind"),
         }
     }
 
@@ -346,7 +346,7 @@ impl Stream {
             || (self.read.wrapping_sub(self.credits_due_at) as i16) >= 0
     }
 
-    /// Tells the peer how many messages it may send, and which half of the buffer is free.
+    /// Tells the peer how many messages it may send, and which half of the buffer is free again.
     fn give_credits(&mut self) {
         self.credits_due_at = self.read.wrapping_add((self.sizes.recv_queue / 2) as u16);
         let number = self.read.wrapping_add(self.sizes.recv_queue as u16);
@@ -380,15 +380,15 @@ impl Stream {
         !self.arrived.is_empty()
     }
 
-    /// Will there never be data again?
+    /// Has the peer ended its data, and is all of it read?
     pub(super) fn is_at_end(&self) -> bool {
         !self.has_data() && (!self.readable || self.failed)
     }
 
-    /// Copies data out, and takes it unless `peek`.
+    /// Copies data to the buffers, and consumes it unless `peek`.
     pub(super) fn read(&mut self, buffers: &[libc::iovec], peek: bool) -> usize {
         let (mut at, mut done) = (self.recv_at, 0);
-        // Messages read to their end, and bytes of the next.
+        // Messages that are read completely, and bytes read of the one after them.
         let (mut whole, mut within) = (0, 0);
         'all: for buffer in buffers {
             let mut filled = 0;
@@ -397,8 +397,9 @@ impl Stream {
                 let part = (length - within).min(buffer.iov_len - filled);
                 let part = part.min(self.recv.len() - at);
                 let to = buffer.iov_base.cast::<u8>().wrapping_add(filled);
-                // SAFETY: the caller's buffer has room; the other range is in ours, where the peer
-                // writes only what it was given, and otherwise garbles its own data.
+                // SAFETY: the caller's buffer has room. The other range is in the receive buffer,
+                // where a peer that keeps the protocol does not write now; one that does not keep
+                // it spoils its own data only.
                 unsafe { ptr::copy_nonoverlapping(self.recv.byte(at), to, part) };
                 at = (at + part) % self.recv.len();
                 (filled, within, done) = (filled + part, within + part, done + part);
@@ -427,7 +428,7 @@ impl Stream {
         }
     }
 
-    /// May data be sent now?
+    /// Can data be sent now?
     pub(super) fn can_send(&self) -> bool {
         self.up
             && self.requests_room > 0
@@ -440,7 +441,7 @@ impl Stream {
         self.target(self.target)
     }
 
-    /// Copies `from` into the send buffer; returns the pieces that it became.
+    /// Copies `from` into the send buffer; returns the pieces of memory that hold it.
     fn stage(&mut self, from: &[u8]) -> ([ibv_sge; 2], usize) {
         let first = from.len().min(self.send.len() - self.send_at);
         let lkey = self.send.keys().0;
@@ -451,8 +452,7 @@ impl Stream {
             if part.is_empty() {
                 continue;
             }
-            // SAFETY: `part` fits there: the buffer has room for all of `from`, and what is in use
-            // lies elsewhere.
+            // SAFETY: the buffer has room for all of `from`, and bytes in use lie elsewhere.
             unsafe { ptr::copy_nonoverlapping(part.as_ptr(), self.send.byte(at), part.len()) };
             let addr = self.send.addr() + at as u64;
             pieces[count] = ibv_sge { addr, length: part.len() as u32, lkey };
@@ -468,8 +468,8 @@ impl Stream {
         if len <= self.inline as usize { IBV_SEND_INLINE } else { 0 }
     }
 
-    /// Sends the beginning of `data`; `so_far` is what the same call has sent before. Returns how
-    /// much it was; call it only if [`Stream::can_send`].
+    /// Sends the beginning of `data` and returns its length; `so_far` is what the same call has
+    /// sent before. Call it only if [`Stream::can_send`].
     pub(super) fn write(&mut self, data: &[u8], so_far: usize) -> Result<usize> {
         let mut target = self.next_target();
         let step = (FIRST_TRANSFER + so_far).next_power_of_two().min(MAX_TRANSFER);
@@ -488,7 +488,7 @@ impl Stream {
         Ok(len)
     }
 
-    /// Says that no more data will come, or that the connection ends.
+    /// Tells the peer that no more data will come, or that the connection ends.
     pub(super) fn say(&mut self, control: u32) -> Result<()> {
         self.controls_room = self.controls_room.checked_sub(1).ok_or(Errno(libc::EAGAIN))?;
         self.post_write(&mut [], wire::message(wire::OP_CONTROL, control), (0, 0), 0)
@@ -498,17 +498,17 @@ impl Stream {
         self.controls_room > 0
     }
 
-    /// Is everything that was sent acknowledged?
+    /// Has the peer acknowledged everything that was sent?
     pub(super) fn all_sent(&self) -> bool {
         self.requests_room == self.sizes.send_queue - CONTROLS && self.controls_room == CONTROLS
     }
 
-    /// Room for a message of a mapping?
+    /// Is there room for a message about a mapping?
     pub(super) fn can_map(&self) -> bool {
         self.up && self.requests_room > 0 && self.send_room >= wire::MAPPING
     }
 
-    /// Tells the peer of a mapped buffer of ours: entry `at` of its table.
+    /// Tells the peer of a mapped buffer: writes entry `at` of the peer's table.
     pub(super) fn tell_mapping(&mut self, at: usize, mapping: Mapping) -> Result<()> {
         let swap =
             |m: Mapping| Mapping { offset: m.offset.swap_bytes(), piece: wire::swapped(m.piece) };
@@ -531,7 +531,7 @@ impl Stream {
     pub(super) fn peer_mapping(&self, offset: u64) -> Option<Mapping> {
         let entry = |at: usize| {
             let at = wire::TARGETS * wire::PIECE + at * wire::MAPPING;
-            // SAFETY: an entry of our table, which the peer may be writing: read once.
+            // SAFETY: an entry of the table, which the peer may be writing, so it is read once.
             unsafe { self.table.byte(at).cast::<Mapping>().read_volatile() }
         };
         (0..self.mappings)
@@ -539,7 +539,7 @@ impl Stream {
             .find(|m| m.offset <= offset && offset - m.offset < u64::from(m.piece.length))
     }
 
-    /// Writes the beginning of `data` into a mapped buffer of the peer; returns how much.
+    /// Writes the beginning of `data` into a mapped buffer of the peer; returns its length.
     pub(super) fn write_mapped(&mut self, data: &[u8], offset: u64) -> Result<usize> {
         let mapping = self.peer_mapping(offset).ok_or(EINVAL)?;
         let skip = offset - mapping.offset;
@@ -552,17 +552,17 @@ impl Stream {
         Ok(len)
     }
 
-    /// Room for a write into a mapped buffer?
+    /// Is there room for a write into a mapped buffer?
     pub(super) fn can_write_mapped(&self) -> bool {
         self.up && self.requests_room > 0 && self.send_room >= LOW_WATER.min(self.send.len() / 2)
     }
 
-    /// Makes the descriptor of the completion channel tell of the next completion. What completed
-    /// before has to be looked for once more.
+    /// Arms the completion channel for the next completion. The caller must then check once more
+    /// for completions that came before.
     pub(super) fn arm(&mut self) {
         self.drain_events();
         if !self.armed {
-            // SAFETY: a queue of ours.
+            // SAFETY: the stream's own queue.
             if unsafe { cq::req_notify_cq(self.cq, 0) } != 0 {
                 self.fail();
             }
@@ -570,19 +570,19 @@ impl Stream {
         }
     }
 
-    /// Takes the news that the completion channel has.
+    /// Takes the events of the completion channel.
     pub(super) fn drain_events(&mut self) {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: a channel of ours, and places for what it gives. It does not block.
+        // SAFETY: the stream's own channel, and room for the results. It does not block.
         while unsafe { channel::get_cq_event(self.events, &mut cq, &mut context) } == 0 {
             channel::ack_cq_events(cq, 1);
             self.armed = false;
         }
     }
 
-    /// The memory that the program maps is of the same domain.
+    /// The protection domain, to which buffers that the program maps belong too.
     pub(super) fn pd(&self) -> *mut ibv_pd {
-        // SAFETY: an id of ours.
+        // SAFETY: the socket's own id.
         unsafe { (*self.id).pd }
     }
 }
@@ -594,7 +594,7 @@ impl Drop for Stream {
     }
 }
 
-/// A completion queue and its channel, to be given back.
+/// A completion queue and its channel, destroyed on drop.
 struct Queues {
     cq: *mut ibv_cq,
     events: *mut ibv_comp_channel,
@@ -616,7 +616,7 @@ impl Queues {
     }
 }
 
-/// What a stream's queue pair is made with.
+/// The attributes of a stream's queue pair.
 fn queue_pair_of(cq: *mut ibv_cq, sizes: Sizes) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
         send_cq: cq,
@@ -642,7 +642,7 @@ impl Drop for Queues {
 }
 
 pub(super) fn set_nonblocking(fd: c_int) -> Result<()> {
-    // SAFETY: no pointers are passed.
+    // SAFETY: passes no pointers.
     let set = unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);
         libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)

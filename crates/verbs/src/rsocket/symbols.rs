@@ -1,4 +1,4 @@
-//! The names and versions that programs are linked to.
+//! The exported symbols of rsockets: name, version and function of each.
 
 use super::{calls, poll};
 use crate::export::export;

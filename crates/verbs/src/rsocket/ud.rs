@@ -13,14 +13,14 @@ use crate::card::Card;
 use crate::ibverbs::{ah, channel, cq, poll, post, recv};
 use crate::rdmacm::{EINVAL, Errno, Result, connect, queue_pair};
 
-/// The work request is a receive.
+/// Marks a work request as a receive.
 const RECV: u64 = 1 << 63;
-/// What stands before a received datagram.
+/// Bytes of the header (GRH) before a received datagram.
 const GRH: usize = 40;
 /// Completions taken at a time.
 const BATCH: usize = 16;
 
-/// A way to a queue pair of a peer.
+/// The path to a queue pair of a peer.
 #[derive(Debug)]
 pub(super) struct Way {
     ah: *mut ibv_ah,
@@ -28,7 +28,7 @@ pub(super) struct Way {
     pub(super) qpn: u32,
 }
 
-// SAFETY: the handle is looked up by verbs.
+// SAFETY: verbs check the handle.
 unsafe impl Send for Way {}
 
 impl Drop for Way {
@@ -46,19 +46,19 @@ pub(super) struct Endpoint {
     recv_cq: *mut ibv_cq,
     events: *mut ibv_comp_channel,
     pub(super) comp_fd: c_int,
-    /// Which of the two queues will tell of a completion: that of sends, that of receives.
+    /// Is the completion queue armed: that of sends, that of receives?
     armed: [bool; 2],
     send: Option<Buffer>,
     recv: Option<Buffer>,
     free: Vec<usize>,
     slots: usize,
     inline: usize,
-    /// Whose the queue pair is, and the most that one of its packets carries.
+    /// The address of the queue pair's card, and the most that one of its packets carries.
     pub(super) card: IpAddr,
     mtu: usize,
 }
 
-// SAFETY: the handles are looked up by verbs.
+// SAFETY: verbs check the handles.
 unsafe impl Send for Endpoint {}
 
 fn made<T>(pointer: *mut T) -> Result<*mut T> {
@@ -69,12 +69,12 @@ impl Endpoint {
     /// Makes a queue pair on a card.
     pub(super) fn new(card: &Card, sizes: Sizes) -> Result<Endpoint> {
         let mut id = ptr::null_mut();
-        // SAFETY: a place for the id.
+        // SAFETY: the id has room for the handle.
         let created = unsafe {
             connect::rdma_create_id(ptr::null_mut(), &mut id, ptr::null_mut(), RDMA_PS_UDP)
         };
         Errno::check(created)?;
-        // What fails from here on is given back when this is dropped.
+        // From here on, a failure drops this value, which destroys what was made.
         let mut endpoint = Endpoint {
             id,
             qp: ptr::null_mut(),
@@ -97,10 +97,10 @@ impl Endpoint {
 
     fn fill(&mut self, card: usize, sizes: Sizes) -> Result<()> {
         queue_pair::bind_to_card(self.id, card)?;
-        // SAFETY: an id of ours, bound to a card.
+        // SAFETY: the socket's own id, bound to a card.
         let (context, pd) = unsafe { ((*self.id).verbs, (*self.id).pd) };
         self.events = made(channel::create_comp_channel(context))?;
-        // SAFETY: just made.
+        // SAFETY: the channel was just made.
         self.comp_fd = unsafe { (*self.events).fd };
         set_nonblocking(self.comp_fd)?;
         let bounded = |queue: u32, buffer: usize| (queue as usize).min(buffer / SLOT).max(4);
@@ -129,31 +129,31 @@ impl Endpoint {
         };
         // SAFETY: the attributes live through the call.
         Errno::check(unsafe { queue_pair::rdma_create_qp(self.id, pd, &mut init) })?;
-        // SAFETY: an id of ours, with a queue pair now.
+        // SAFETY: the socket's own id, which has a queue pair now.
         self.qp = unsafe { (*self.id).qp };
         self.inline = init.cap.max_inline_data.min(sizes.inline) as usize;
         (0..self.slots).try_for_each(|slot| self.post_recv(slot))
     }
 
     pub(super) fn qpn(&self) -> u32 {
-        // SAFETY: the queue pair is there as long as this.
+        // SAFETY: the queue pair lives as long as this value.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Finds the way to a peer's queue pair, if a card of its kind can be reached from ours.
+    /// The path to a peer's queue pair, if this card can reach the peer's card.
     pub(super) fn way(&self, card: IpAddr, qpn: u32) -> Option<Way> {
         let alike =
             card.is_ipv4() == self.card.is_ipv4() && card.is_loopback() == self.card.is_loopback();
         if !alike || qpn == 0 {
             return None;
         }
-        // SAFETY: an id of ours.
+        // SAFETY: the socket's own id.
         let pd = unsafe { (*self.id).pd };
         let ah = ah::create(pd, &queue_pair::address_vector(card, 0)).ok()?;
         Some(Way { ah, card, qpn })
     }
 
-    /// Does a message of this length fit a packet?
+    /// Does a message of this length fit into a packet?
     pub(super) fn carries(&self, len: usize) -> bool {
         len <= self.mtu.min(SLOT)
     }
@@ -174,7 +174,7 @@ impl Endpoint {
             return Err(Errno(libc::EMSGSIZE));
         }
         let at = send.byte(slot * SLOT);
-        // SAFETY: the slot is ours, nothing of it is under way, and it has room for both.
+        // SAFETY: the slot belongs to this endpoint, is not under way, and has room for both.
         unsafe {
             ptr::copy_nonoverlapping(head.as_ptr(), at, head.len());
             ptr::copy_nonoverlapping(data.as_ptr(), at.add(head.len()), data.len());
@@ -191,7 +191,7 @@ impl Endpoint {
             ..ibv_send_wr::zeroed()
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the request lives through the call, what it refers to until its completion.
+        // SAFETY: the request lives through the call, its memory until its completion.
         let posted = Errno::check(unsafe { post::post_send(self.qp, &mut request, &mut bad) });
         if posted.is_err() {
             self.free.push(slot);
@@ -214,7 +214,7 @@ impl Endpoint {
         Errno::check(unsafe { recv::post_recv(self.qp, &mut request, &mut bad) })
     }
 
-    /// Takes what was sent, and up to `room` datagrams; tells how many those were.
+    /// Handles completed sends, and takes up to `room` datagrams; returns their number.
     pub(super) fn progress(
         &mut self,
         room: usize,
@@ -222,7 +222,7 @@ impl Endpoint {
     ) -> usize {
         let mut done = [ibv_wc::zeroed(); BATCH];
         let mut poll = |cq, most: usize| -> Vec<ibv_wc> {
-            // SAFETY: a queue of ours, and no more entries than it is told.
+            // SAFETY: the endpoint's own queue, and no more entries than the call is told.
             let count = unsafe { poll::poll_cq(cq, most.min(BATCH) as c_int, done.as_mut_ptr()) };
             done[..usize::try_from(count).unwrap_or(0).min(BATCH)].to_vec()
         };
@@ -233,7 +233,7 @@ impl Endpoint {
             let (Some(recv), IBV_WC_SUCCESS) = (&self.recv, wc.status) else { continue };
             let len = (wc.byte_len as usize).clamp(GRH, GRH + SLOT) - GRH;
             let mut bytes = vec![0; len];
-            // SAFETY: the slot is complete, so that the card writes there no more.
+            // SAFETY: the receive is complete, so the card no longer writes to the slot.
             unsafe {
                 let from = recv.byte(slot * (GRH + SLOT) + GRH);
                 ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len);
@@ -244,31 +244,31 @@ impl Endpoint {
                     arrived(from, bytes);
                     count += 1;
                 }
-                None => tracing::debug!("a datagram that is none of an rsocket's"),
+                None => tracing::debug!("a datagram without the header of an rsocket"),
             }
             if let Err(error) = self.post_recv(slot) {
-                tracing::debug!(?error, "a buffer for datagrams is lost");
+                tracing::debug!(?error, "cannot post a receive buffer for datagrams again");
             }
         }
         count
     }
 
-    /// Makes the descriptor of the completion channel tell of the next completion. What completed
-    /// before has to be looked for once more.
+    /// Arms the completion channel for the next completion. The caller must then check once more
+    /// for completions that came before.
     pub(super) fn arm(&mut self) {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: a channel of ours, and places for what it gives. It does not block.
+        // SAFETY: the endpoint's own channel, and room for the results. It does not block.
         while unsafe { channel::get_cq_event(self.events, &mut cq, &mut context) } == 0 {
             channel::ack_cq_events(cq, 1);
             self.armed[usize::from(cq == self.recv_cq)] = false;
         }
         for (armed, cq) in self.armed.iter_mut().zip([self.send_cq, self.recv_cq]) {
-            // SAFETY: a queue of ours.
+            // SAFETY: the endpoint's own queue.
             *armed = *armed || unsafe { cq::req_notify_cq(cq, 0) } == 0;
         }
     }
 
-    /// How many datagrams may wait for the program.
+    /// The number of datagrams that may wait for the program.
     pub(super) fn slots(&self) -> usize {
         self.slots
     }

@@ -1,27 +1,27 @@
-//! What two rsockets tell each other, as rdma-core's documentation of the protocol has it.
+//! The messages of two rsockets, as rdma-core documents the protocol.
 //!
-//! Each side has a receive buffer and a small table, both of which the peer writes to. Data goes
-//! by RDMA WRITE into the peer's buffer, with immediate data that says how much it was. A side
-//! that has emptied half of its buffer writes that half's address into the peer's table, so the
-//! sender always knows where to write next. Immediate data is an operation and 29 bits:
+//! Each side has a receive buffer and a small table, both of which the peer writes. Data goes by
+//! RDMA WRITE into the peer's buffer, with immediate data that says how long it is. A side that has
+//! emptied half of its buffer writes that half's address into the peer's table, so the sender
+//! always knows where to write next. Immediate data is an operation and 29 bits:
 
 use core::mem::size_of;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::card::gid_of;
 
-/// So many bytes of data have arrived.
+/// This many bytes of data have arrived.
 pub(super) const OP_DATA: u32 = 0;
-/// Not sent: a write into a mapped buffer of the peer, on our own send queue.
+/// Never sent: marks a write into a mapped buffer of the peer in the own send queue.
 pub(super) const OP_WRITE: u32 = 2;
-/// More data messages may be sent, up to this number; perhaps the table has a new half.
+/// The peer may send data messages up to this number; the table may have a new half.
 pub(super) const OP_CREDITS: u32 = 4;
 /// The table of mapped buffers has a new entry.
 pub(super) const OP_MAP: u32 = 6;
-/// One of the values below.
+/// A control message: one of the values below.
 pub(super) const OP_CONTROL: u32 = 7;
 
-/// The connection is at its end.
+/// The connection ends.
 pub(super) const CONTROL_DISCONNECT: u32 = 0;
 /// No more data will come.
 pub(super) const CONTROL_SHUTDOWN: u32 = 2;
@@ -41,7 +41,7 @@ pub(super) fn split(message: u32) -> (u32, u32) {
 /// Entries of the table of receive buffers.
 pub(super) const TARGETS: usize = 2;
 
-/// A piece of the writer's peer's memory, in the byte order of who wrote it.
+/// A piece of memory to write to, in the byte order of the side that describes it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Piece {
@@ -50,7 +50,7 @@ pub(super) struct Piece {
     pub(super) length: u32,
 }
 
-/// A mapped buffer, as the table has it.
+/// A mapped buffer, as in the table.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Mapping {
@@ -58,26 +58,26 @@ pub(super) struct Mapping {
     pub(super) piece: Piece,
 }
 
-/// Bytes of a piece and of a mapping.
+/// The size of a piece and of a mapping.
 pub(super) const PIECE: usize = size_of::<Piece>();
 pub(super) const MAPPING: usize = size_of::<Mapping>();
 
-/// What each side says when it connects or accepts.
+/// The private data of each side's connect or accept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hello {
     /// The tables are in network byte order.
     pub(super) big_endian: bool,
-    /// There is a table for mapped buffers, behind that for receive buffers.
+    /// The number of entries for mapped buffers, behind those for receive buffers.
     pub(super) mappings: u8,
     /// Data messages that may be sent before the first credits.
     pub(super) credits: u16,
-    /// The table: `length` counts entries.
+    /// The table: its `length` is a number of entries.
     pub(super) table: Piece,
-    /// Where to write first.
+    /// The buffer to write first.
     pub(super) buffer: Piece,
 }
 
-/// Bytes of a [`Hello`].
+/// The size of a [`Hello`].
 pub(super) const HELLO: usize = 8 + 2 * PIECE;
 
 const VERSION: u8 = 1;
@@ -99,7 +99,7 @@ impl Hello {
         bytes
     }
 
-    /// `None`: that is no rsocket, or one that speaks another version.
+    /// `None`: the peer is not an rsocket, or speaks another version.
     pub(super) fn parse(bytes: &[u8]) -> Option<Hello> {
         let bytes: &[u8; HELLO] = bytes.first_chunk()?;
         if bytes[0] != VERSION {
@@ -127,7 +127,7 @@ impl Hello {
     }
 }
 
-/// Is this machine's byte order that of the network?
+/// Is this machine big-endian?
 pub(super) const OURS_IS_BIG_ENDIAN: bool = cfg!(target_endian = "big");
 
 /// A piece in the other byte order.
@@ -139,20 +139,20 @@ pub(super) fn swapped(piece: Piece) -> Piece {
     }
 }
 
-/// Bytes of a datagram with its header, at most.
+/// The most bytes of a datagram with its header.
 pub(super) const SLOT: usize = 2048;
 
-/// What stands before a datagram that a queue pair carries: the address of who sent it.
+/// The header of a datagram that a queue pair carries: the address of its sender.
 pub(super) fn datagram_header(source: SocketAddr) -> Vec<u8> {
     let port = source.port().to_be_bytes();
     match source {
         SocketAddr::V4(v4) => [&[4, 8], &port[..], &v4.ip().octets()].concat(),
-        // Between them, the flow label.
+        // The four zeros are the flow label.
         SocketAddr::V6(v6) => [&[6, 24], &port[..], &[0; 4], &v6.ip().octets()].concat(),
     }
 }
 
-/// The address of a header, and how long the header is.
+/// The address in a header, and the header's length.
 pub(super) fn parse_datagram(bytes: &[u8]) -> Option<(SocketAddr, usize)> {
     let (version, length) = (*bytes.first()?, *bytes.get(1)?);
     let port = u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]);
@@ -164,22 +164,22 @@ pub(super) fn parse_datagram(bytes: &[u8]) -> Option<(SocketAddr, usize)> {
     Some((SocketAddr::new(ip, port), length.into()))
 }
 
-/// What a UDP datagram is for.
+/// The purpose of a UDP datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     /// Data follows.
     Data,
-    /// It only tells of a queue pair.
+    /// It only names a queue pair.
     Control,
 }
 
-/// What stands before a datagram that goes by UDP: the queue pair of who sent it.
+/// The header of a datagram that goes by UDP: the queue pair of its sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct UdpHeader {
     pub(super) what: Operation,
-    /// The two sockets speak IPv6, whatever the card does.
+    /// The two sockets use IPv6, whatever the card uses.
     pub(super) v6: bool,
-    /// Zero: there is none.
+    /// Zero if there is none.
     pub(super) qpn: u32,
     pub(super) card: IpAddr,
 }
@@ -188,7 +188,7 @@ pub(super) struct UdpHeader {
 const TAG: [u8; 4] = [0x55; 4];
 
 impl UdpHeader {
-    /// The length of the longer one.
+    /// The size of the longer form.
     pub(super) const MAX: usize = 28;
 
     pub(super) fn emit(&self) -> Vec<u8> {
@@ -196,7 +196,7 @@ impl UdpHeader {
             Operation::Data => OP_DATA,
             Operation::Control => OP_CONTROL,
         };
-        // A card of IPv6 cannot be named between sockets of IPv4.
+        // A header between IPv4 sockets has no room for a card of IPv6.
         let (card, qpn) = match (self.v6, self.card) {
             (false, IpAddr::V4(card)) => (card.octets().to_vec(), self.qpn),
             (false, IpAddr::V6(_)) => (vec![0; 4], 0),
@@ -206,7 +206,7 @@ impl UdpHeader {
         [&TAG, &[version, what as u8, length, 0][..], &qpn.to_be_bytes(), &card].concat()
     }
 
-    /// The header, and what follows.
+    /// Splits a datagram into the header and what follows.
     pub(super) fn parse(bytes: &[u8]) -> Option<(UdpHeader, &[u8])> {
         let (tag, rest) = bytes.split_first_chunk::<4>()?;
         let ([version, what, length, _], rest) = rest.split_first_chunk::<4>()?;

@@ -1,4 +1,4 @@
-/* What rdma_cm's manual pages promise, in one process: a server and a client of one card. */
+/* The promises of rdma_cm's manual pages, in one process: a server and a client on one card. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -86,7 +86,7 @@ static void refused(struct rdma_cm_id *listener, int port)
 	FAILS(rdma_disconnect(id), EINVAL);
 }
 
-/* Without queue pairs on the ids, the program has its own part in it. */
+/* Ids without queue pairs: the program makes its own part of the connection. */
 static void without_queue_pairs(int port)
 {
 	struct rdma_conn_param param = { .qp_num = 0x1234, .responder_resources = 3,
@@ -138,7 +138,7 @@ static void getaddrinfo_and_endpoints(void)
 	hints.ai_port_space = RDMA_PS_TCP;
 	CHECK(!rdma_getaddrinfo("127.0.0.1", "1", &hints, &res));
 	CHECK(!rdma_create_ep(&id, res, NULL, NULL));
-	/* Synchronous, so the answer is the call's. */
+	/* A synchronous id: the call returns the peer's answer. */
 	FAILS(rdma_connect(id, NULL), ECONNREFUSED);
 	CHECK(id->event && id->event->event == RDMA_CM_EVENT_REJECTED && id->event->status == 8);
 	rdma_destroy_ep(id);
@@ -211,11 +211,11 @@ int main(void)
 	CHECK(!rdma_destroy_id(listener));
 	rdma_destroy_event_channel(server_channel);
 	rdma_destroy_event_channel(client_channel);
-	/* A thread that was on its way there when the channel went has time to see the process end. */
+	/* A call on a destroyed channel fails late, so that the process can end meanwhile. */
 	clock_gettime(CLOCK_MONOTONIC, &before);
 	FAILS(rdma_get_cm_event(server_channel, &event), EINVAL);
 	clock_gettime(CLOCK_MONOTONIC, &after);
 	CHECK((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000 >= 100);
-	printf("all is as promised\n");
+	printf("all promises hold\n");
 	return 0;
 }

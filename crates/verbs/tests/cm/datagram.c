@@ -20,13 +20,13 @@ static struct sockaddr *to(struct sockaddr_storage *addr)
 	return (struct sockaddr *) addr;
 }
 
-/* What the kernel's socket holds: nothing, where queue pairs carried it. */
+/* The bytes that the kernel's socket holds: none if queue pairs carried the datagram. */
 static ssize_t in_the_kernel(int fd)
 {
 	return recv(fd, buf, sizeof(buf), MSG_PEEK | MSG_DONTWAIT);
 }
 
-/* Once in a second UDP is asked whether it is still so: on a slow machine, that may be now. */
+/* Once a second a datagram goes by UDP to confirm the queue pair; that may be now. */
 static void queue_pairs_carry(int from, int at, struct sockaddr *to, socklen_t len)
 {
 	int tries, n, seen, by_udp = 1;
@@ -75,7 +75,7 @@ static void between(int family)
 	FAILS(rrecv(one, buf, sizeof(buf), 0), EAGAIN);
 	CHECK(!rfcntl(one, F_SETFL, 0));
 
-	/* The first goes by UDP. */
+	/* The first datagram goes by UDP. */
 	fd = (struct pollfd) { .fd = one, .events = POLLIN };
 	CHECK(rpoll(&fd, 1, 0) == 0);
 	CHECK(rsendto(two, "first", 6, 0, to(&at), len) == 6);
@@ -91,13 +91,13 @@ static void between(int family)
 	queue_pairs_carry(one, two, to(&from), room);
 	CHECK(rsendto(one, data, most, 0, to(&from), room) == most);
 	CHECK(rrecv(two, buf, sizeof(buf), 0) == most);
-	/* What does not fit is lost; so is an empty one not. */
+	/* Bytes that do not fit are lost; an empty datagram is not lost. */
 	CHECK(rsendto(two, "0123456789", 10, 0, to(&at), len) == 10);
 	CHECK(rrecvmsg(one, &msg, 0) == 5 && msg.msg_flags == MSG_TRUNC);
 	CHECK(!memcmp(buf, "012", 3) && !memcmp(buf + 100, "34", 2));
 	CHECK(rsendto(two, data, 0, 0, to(&at), len) == 0);
 	CHECK(rrecv(one, buf, sizeof(buf), 0) == 0);
-	/* A connected one has one peer. */
+	/* A connected socket has one peer. */
 	CHECK(!rconnect(one, to(&from), room));
 	CHECK(rwrite(one, "to you", 7) == 7 && rread(two, buf, sizeof(buf)) == 7);
 	CHECK(rsend(two, "x", 1, 0) == -1 && errno == EDESTADDRREQ);

@@ -1,4 +1,4 @@
-/* What rdma_cm's manual pages promise of events, channels and private data, in one process. */
+/* The promises of rdma_cm's manual pages on events, channels and private data, in one process. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -119,7 +119,7 @@ static void disconnect_twice(void)
 	end(server);
 }
 
-/* Private data: as much as fits, and no more; the peer sees all of the field. */
+/* Private data: as much as fits, and no more; the peer sees the whole field. */
 static void private_data(void)
 {
 	char most[197];
@@ -148,11 +148,11 @@ static void private_data(void)
 	event = expect(servers, RDMA_CM_EVENT_ESTABLISHED);
 	CHECK(event->status == 0 && event->id == server && !event->listen_id);
 	CHECK(!rdma_ack_cm_event(event));
-	/* An id goes with its connection, and its peer is told. */
+	/* Destroying an id ends its connection, and its peer gets an event. */
 	end(client);
 	passes(servers, RDMA_CM_EVENT_DISCONNECTED);
 	end(server);
-	/* A refusal takes 148. */
+	/* A refusal has room for 148 bytes. */
 	client = resolved(port);
 	make_qp(client);
 	CHECK(!rdma_connect(client, NULL));
@@ -169,7 +169,7 @@ static void private_data(void)
 	end(client);
 }
 
-/* Datagram services have other limits, and tell of the queue pair to send to. */
+/* Datagram services have other limits, and their answer names the queue pair to send to. */
 static void datagram_services(void)
 {
 	char most[181];
@@ -222,7 +222,7 @@ static void datagram_services(void)
 	CHECK(!rdma_destroy_id(service));
 }
 
-/* The statuses of what went wrong: a reason of the CM's, or a negative errno. */
+/* The statuses of failures: a reason of the CM, or a negative errno. */
 static void statuses(void)
 {
 	struct rdma_cm_event *event;
@@ -253,7 +253,7 @@ static void nonblocking(void)
 	FAILS(rdma_get_cm_event(NULL, &event), EINVAL);
 }
 
-/* Events that wait move with their id, and later ones go where it went. */
+/* Waiting events move with their id, and later ones go to its new channel. */
 static void migrate(void)
 {
 	struct rdma_cm_id *id, *left;
@@ -268,7 +268,7 @@ static void migrate(void)
 	CHECK(!rdma_resolve_route(id, 2000));
 	CHECK(!readable(ours));
 	CHECK(passes(other, RDMA_CM_EVENT_ROUTE_RESOLVED) == id);
-	/* Without a channel it becomes synchronous. */
+	/* Without a channel the id becomes synchronous. */
 	CHECK(!rdma_migrate_id(id, NULL));
 	CHECK(id->channel && id->channel != other);
 	FAILS(rdma_migrate_id(id, NULL), EINVAL);
@@ -286,7 +286,7 @@ static void *acknowledge(void *event)
 	return NULL;
 }
 
-/* To destroy an id waits until its events are acknowledged, and takes those that wait along. */
+/* Destroying an id waits until its events are acknowledged, and withdraws those that wait. */
 static void destroy(void)
 {
 	struct rdma_cm_id *id = resolved(port), *child;
@@ -299,7 +299,7 @@ static void destroy(void)
 	CHECK(!rdma_destroy_id(child));
 	CHECK(__atomic_load_n(&acknowledged, __ATOMIC_SEQ_CST));
 	CHECK(!pthread_join(thread, NULL));
-	/* The request that nobody fetched is refused when its listener goes. */
+	/* A request that was not fetched is refused when its listener is destroyed. */
 	CHECK(!rdma_connect(id, NULL));
 	while (readable(servers) == 0)
 		;

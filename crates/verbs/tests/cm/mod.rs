@@ -13,16 +13,16 @@ use std::{env, thread};
 /// How long a program may take. Only a hang takes that long: nothing is concluded from time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One pair after the other: each process spins, and machines that test have few cores.
+/// Pairs run one after the other: each process spins, and test machines have few cores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A directory in which the library has the names that programs look for.
+/// A directory that holds the library under the names that programs look for.
 pub(crate) fn links() -> PathBuf {
     let links = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cm-{}", process::id()));
     fs::create_dir_all(&links).unwrap();
     let library = env::current_exe().unwrap().with_file_name("libremora_verbs.so");
     for name in ["libibverbs.so.1", "librdmacm.so.1"] {
-        // Another test's thread may be making it, too.
+        // Another test's thread may have made it already.
         if let Err(error) = symlink(&library, links.join(name)) {
             assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
         }
@@ -30,19 +30,19 @@ pub(crate) fn links() -> PathBuf {
     links
 }
 
-/// Is the program installed? If not, that is said.
+/// Is the program installed? If not, prints that the test is skipped.
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&path).any(|dir| dir.join(program).exists());
     if !there {
         println!("skipped: {program} is not installed; `./ci.sh setup` does it");
-        assert!(env::var_os("CI").is_none(), "CI is no place to skip this");
+        assert!(env::var_os("CI").is_none(), "CI must have it installed");
     }
     there
 }
 
-/// A port that no other test, and no other run of the tests, has. Listeners have Unix sockets with
-/// the port in their names, so who has one can be seen.
+/// A port that no other test, and no other run of the tests, uses. Listeners have Unix sockets with
+/// the port in their names, which shows the ports in use.
 pub(crate) fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (process::id() % 1000) as u16 * 20;
@@ -55,7 +55,7 @@ pub(crate) fn port() -> u16 {
     }
 }
 
-/// A program that runs.
+/// A running program.
 pub(crate) struct Program {
     child: Child,
     output: PathBuf,
@@ -67,7 +67,7 @@ impl Program {
         Program::start_with(command, |_| ())
     }
 
-    /// As [`Program::start`], with more to say about how.
+    /// As [`Program::start`], with `how` to change the command first.
     pub(crate) fn start_with(command: &str, how: impl FnOnce(&mut Command)) -> Program {
         static NUMBER: AtomicU16 = AtomicU16::new(0);
         let links = links();
@@ -90,7 +90,7 @@ impl Program {
         Program { child, output, command: command.to_owned() }
     }
 
-    /// Waits for its end; returns the exit code, if it ended by itself, and what it said.
+    /// Waits for its end; returns the exit code, if it ended by itself, and its output.
     pub(crate) fn end(&mut self) -> (Option<i32>, String) {
         let start = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
@@ -103,7 +103,7 @@ impl Program {
         (self.child.wait().unwrap().code(), self.said())
     }
 
-    /// Waits until somebody listens on the port, which is a server's.
+    /// Waits until a process listens on the port of rdma_cm.
     pub(crate) fn listens(&mut self, port: u16) {
         let start = Instant::now();
         loop {
@@ -122,7 +122,7 @@ impl Program {
         }
     }
 
-    /// Waits until somebody has the port of TCP or UDP, which is a server's.
+    /// Waits until a process has the TCP or UDP port.
     pub(crate) fn holds(&mut self, protocol: &str, port: u16) {
         let start = Instant::now();
         loop {
@@ -142,7 +142,7 @@ impl Program {
         }
     }
 
-    /// Waits until a table of the kernel's says something that this program brings about.
+    /// Waits until a table of the kernel holds these words.
     pub(crate) fn appears(&mut self, table: &str, words: &str) {
         let start = Instant::now();
         while !fs::read_to_string(table).unwrap().contains(words) {
@@ -157,7 +157,7 @@ impl Program {
         self.child.id()
     }
 
-    /// Waits until it says something.
+    /// Waits until its output holds these words.
     pub(crate) fn says(&mut self, words: &str) {
         let start = Instant::now();
         while !self.said().contains(words) {
@@ -171,7 +171,7 @@ impl Program {
         }
     }
 
-    /// Waits until it has said more than so many lines.
+    /// Waits until its output has more than `lines` lines.
     pub(crate) fn goes_on(&mut self, lines: usize) {
         let start = Instant::now();
         while self.said().lines().count() <= lines {
@@ -192,20 +192,20 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended; if not, nothing of it is to stay.
+        // It may have ended; if not, it is killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_file(Path::new(&self.output));
     }
 }
 
-/// Keeps other pairs of this process waiting.
+/// Makes other pairs of this process wait.
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a server and a client to their ends; both must succeed. `PORT` in the commands is a port,
-/// which has to be `port` where a program has no option for it. Returns what the client said.
+/// Runs a server and a client to their ends; both must succeed. `PORT` in the commands stands for
+/// `port`, which is fixed for programs that have no option for it. Returns the client's output.
 pub(crate) fn pair_at(port: u16, server: &str, client: &str) -> String {
     let _alone = alone();
     let command = |words: &str| words.replace("PORT", &port.to_string());

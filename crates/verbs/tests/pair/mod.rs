@@ -13,14 +13,14 @@ use std::{env, process, thread};
 /// How long a pair may take. Only a hang takes that long: nothing is concluded from time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Pairs run one after the other: each process spins, and machines that test have few cores.
+/// Pairs run one after the other: each process spins, and test machines have few cores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A directory in which the library has the names that programs look for.
+/// A directory that holds the library under the names that programs look for.
 fn links() -> PathBuf {
     let links = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("links-{}", process::id()));
     fs::create_dir_all(&links).unwrap();
-    // Cargo puts it beside the tests.
+    // Cargo puts the library beside the tests.
     let library = env::current_exe().unwrap().with_file_name("libremora_verbs.so");
     for name in NAMES {
         let link = links.join(name);
@@ -31,16 +31,16 @@ fn links() -> PathBuf {
     links
 }
 
-/// The names that the library goes by.
+/// The names under which programs look for the library.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// Is the program installed? If not, that is said.
+/// Is the program installed? If not, prints that the test is skipped.
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&path).any(|dir| dir.join(program).exists());
     if !there {
         println!("skipped: {program} is not installed; `./ci.sh setup` does it");
-        assert!(env::var_os("CI").is_none(), "CI is no place to skip this");
+        assert!(env::var_os("CI").is_none(), "CI must have it installed");
     }
     there
 }
@@ -89,7 +89,7 @@ fn free_port() -> u16 {
     TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Does anybody listen on the TCP port?
+/// Does a process listen on the TCP port?
 fn is_listening(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         let table = fs::read_to_string(table).unwrap_or_default();
@@ -102,8 +102,8 @@ fn is_listening(port: u16) -> bool {
     })
 }
 
-/// Runs a program that takes `-p PORT`, and as the client the server's address after everything.
-/// Returns what the client and the server said; panics with both if one fails or hangs.
+/// Runs a program that takes `-p PORT`, and, as the client, the server's address as its last
+/// argument. Returns the output of client and server; panics with both if one fails or hangs.
 pub(crate) fn run(command: &str) -> (String, String) {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let links = links();
@@ -134,7 +134,7 @@ pub(crate) fn run(command: &str) -> (String, String) {
     (client.said(), server.said())
 }
 
-/// Runs a program alone until it has said `wanted`, then ends it.
+/// Runs a program until its output holds `wanted`, then ends it.
 pub(crate) fn run_until(command: &str, wanted: &str) {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let words: Vec<String> = command.split(' ').map(str::to_owned).collect();

@@ -1,17 +1,17 @@
-//! How much is measured: in full, or quickly.
+//! How much is measured: in full, or with `--quick`.
 
 use std::time::Duration;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
-    /// Runs of everything, in turn.
+    /// Runs of each measurement, in turn with those that it is compared with.
     pub(super) runs: usize,
-    /// Calls of a run, of which the median is taken.
+    /// Calls of a run whose median is taken.
     pub(super) calls: usize,
-    /// Calls of a run, of which the 99th percentile is taken.
+    /// Calls of a run whose 99th percentile is taken.
     pub(super) tail: usize,
-    /// Such a run ends after this, as a server that waits for its turn is slow.
+    /// Such a run ends after this time, because a server that waits for a busy processor is slow.
     pub(super) patience: Duration,
     /// Constructs, or verbs, of a run.
     pub(super) rate: usize,

@@ -1,5 +1,5 @@
 //! Gets from a hash table: by the size of the value (Figure 10), under collision (Figure 11), and
-//! how many a second (Table 4).
+//! gets a second (Table 4).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -29,26 +29,26 @@ const BUCKETS: usize = 1024;
 const NEIGHBOURS: u64 = 6;
 const NEIGHBOURHOOD: u32 = (NEIGHBOURS * SLOT) as u32;
 
-/// The same keys and values in several tables.
+/// Tables that hold the same keys and values in different places.
 pub(super) struct Tables {
     sizes: Vec<OfSize>,
 }
 
-/// Those with values of one size.
+/// The tables whose values have one size.
 struct OfSize {
     len: usize,
     values: Vec<(u64, Vec<u8>)>,
-    /// Where the values lie.
+    /// The addresses of the values.
     addresses: Vec<u64>,
-    /// Every key in its first bucket, and every key in its second.
+    /// A table with every key in its first bucket, and one with every key in its second.
     first: (u64, Table),
     second: (u64, Table),
-    /// FaRM's: every key at the beginning of its neighbourhood.
+    /// FaRM's table, with every key at the beginning of its neighbourhood.
     farm: u64,
     kernel: RemoteTable,
 }
 
-/// Where a key is.
+/// The bucket that holds a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bucket {
     First,
@@ -58,9 +58,9 @@ pub(super) enum Bucket {
 /// A way to get a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Get {
-    /// A chain that looks at one bucket.
+    /// A chain that examines one bucket.
     Chain,
-    /// Chains that look at two, one after the other and at the same time.
+    /// Chains that examine two buckets, one after the other and at the same time.
     Sequential(Bucket),
     Parallel(Bucket),
     /// READ of a neighbourhood, READ of the value.
@@ -68,12 +68,12 @@ pub(super) enum Get {
     /// SEND to the peer's CPU.
     TwoSided(Bucket),
     Kernel,
-    /// READ of the value alone: what is ideal.
+    /// READ of the value alone: the ideal.
     Read,
 }
 
 impl Tables {
-    /// Puts them where they will lie at the peer.
+    /// Puts the tables into the image of the peer's memory.
     pub(super) fn put(image: &mut Image) -> Result<Tables> {
         let mut draws = Draws::new(17);
         let sizes = SIZES.iter().map(|len| OfSize::put(image, *len, &mut draws));
@@ -84,7 +84,7 @@ impl Tables {
         self.sizes.iter().find(|sized| sized.len == len).unwrap_or(&self.sizes[0])
     }
 
-    /// Gets every value in every way.
+    /// Gets every value in every way, and compares.
     pub(super) fn verify(&self, client: &Client) -> Result<()> {
         use Bucket::{First, Second};
         let ways = [
@@ -117,7 +117,7 @@ impl Tables {
         })
     }
 
-    /// How long it takes to get a value of `len` bytes.
+    /// The latency of getting a value of `len` bytes.
     pub(super) fn latency<'a>(
         &'a self,
         client: &'a Client,
@@ -129,7 +129,7 @@ impl Tables {
         Box::new(move || median_us(calls, |_| get()))
     }
 
-    /// Gets values of keys that are drawn.
+    /// Gets the values of randomly drawn keys.
     pub(super) fn getter<'a>(
         &'a self,
         client: &'a Client,
@@ -154,7 +154,7 @@ impl OfSize {
         let (mut values, mut addresses, mut used) = (Vec::new(), Vec::new(), HashSet::new());
         while values.len() < KEYS {
             let key = draws.next() & KEY_MAX | 1;
-            // No key is in another's way.
+            // No key collides with another.
             if first.buckets(key).iter().any(|bucket| used.contains(bucket)) {
                 continue;
             }
@@ -181,7 +181,7 @@ impl OfSize {
         })
     }
 
-    /// What is sent for each key: a client knows it before it asks.
+    /// The message of each key; a client computes it before it measures.
     fn prepare(&self, way: Get) -> Vec<Vec<u8>> {
         let message = |lookup: Lookup, bucket: Bucket, key: u64| {
             let (at, table) = match bucket {
@@ -202,7 +202,7 @@ impl OfSize {
         .collect()
     }
 
-    /// Gets one value; it stays where it came to.
+    /// Gets one value, which stays in the receive buffer.
     fn get(
         &self,
         client: &Client,
@@ -256,7 +256,7 @@ fn slot(bytes: &[u8; SLOT as usize]) -> [u64; 3] {
     [0, 1, 2].map(|i| u64::from_le_bytes(words[i]))
 }
 
-/// Whom a way asks.
+/// The connection that a way uses.
 fn asker(client: &Client, way: Get) -> Result<Option<&Asker>> {
     let askers = client.askers()?;
     Ok(match way {
@@ -308,7 +308,7 @@ pub(super) fn cases<'a>(
     ])
 }
 
-/// While the peer's host sleeps.
+/// The same, while the peer's host sleeps.
 fn asleep<'a>(client: &'a Client, mut run: Run<'a>) -> Run<'a> {
     Box::new(move || client.asleep(&mut run))
 }
@@ -344,11 +344,11 @@ pub(super) fn sizes(client: &Client, tables: &Tables, extent: Extent) -> Result<
         id: "fig10",
         origin: "RedN’s Figure 10",
         title: "Hash get",
-        about: "A value is got by its key of 48 bits, which is in its first bucket. The chain is \
-                the paper’s Fig. 9: one SEND, one answer. One-sided is FaRM’s way: READ the \
+        about: "A value is fetched by its key of 48 bits, which is in its first bucket. The chain \
+                is the paper’s Fig. 9: one SEND, one answer. One-sided is FaRM’s way: READ the \
                 neighbourhood of 6, READ the value. Two-sided is a SEND to the peer’s CPU, which \
-                polls or sleeps until it is told. The kernel is Remora’s own GET. READ fetches the \
-                value alone: one round trip.",
+                polls, or sleeps until a request arrives. The kernel is Remora’s own GET. READ \
+                fetches the value alone: one round trip.",
         x: "size of the value",
         y: "latency",
         unit: "µs",
@@ -388,7 +388,7 @@ pub(super) fn collisions(client: &Client, tables: &Tables, extent: Extent) -> Re
     }
     let more = |way: usize| points[0].median(way) - points[0].median(2);
     let here = format!(
-        "looking at two buckets adds {:.2} µs in parallel and {:.2} µs one after the other (64 B): \
+        "examining two buckets adds {:.2} µs in parallel and {:.2} µs one after the other (64 B): \
          this card has one processor, so both are work, but none waits",
         more(0),
         more(1)
@@ -397,7 +397,7 @@ pub(super) fn collisions(client: &Client, tables: &Tables, extent: Extent) -> Re
         id: "fig11",
         origin: "RedN’s Figure 11",
         title: "Hash get under collision",
-        about: "As before, but every key is in its second bucket. Chains look at both buckets, one \
+        about: "As before, but every key is in its second bucket. Chains examine both buckets, one \
                 after the other in one queue, or in two queues. One-sided READs find the key in \
                 the same neighbourhood as before.",
         x: "size of the value",

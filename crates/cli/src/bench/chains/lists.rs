@@ -13,12 +13,12 @@ use crate::ways::lookup::{Way, expect_found};
 use crate::ways::served::NODES;
 use crate::ways::{Client, Image, List};
 
-/// Places in which the key may be.
+/// The numbers of nodes among which the key is drawn.
 const RANGES: [usize; 4] = [1, 2, 4, 8];
 /// Bytes of values.
 const VALUE: usize = 64;
 
-/// The same list, for chains and READs, and for the kernel.
+/// The same list in two forms: for chains and READs, and for the kernel.
 pub(super) struct Lists {
     first: u64,
     kernel: List,
@@ -58,7 +58,7 @@ impl Lists {
         Ok(Lists { first, kernel: image.list(&by_ref)?, values })
     }
 
-    /// Finds every key in every way.
+    /// Finds every key in every way, and compares.
     pub(super) fn verify(&self, client: &Client) -> Result<()> {
         for (walk, _) in WALKS {
             for (key, value) in &self.values {
@@ -128,7 +128,7 @@ impl Lists {
             origin: "RedN’s Figure 13",
             title: "Linked lists",
             about: "A value of 64 bytes is found in a list of 8 by its key of 48 bits, which is \
-                    drawn from the first so many. Without break the chain looks at all 8 nodes. \
+                    drawn from the first few. Without break the chain examines all 8 nodes. \
                     READs follow each pointer by a round trip.",
             x: "range in which the key may be",
             y: "latency",

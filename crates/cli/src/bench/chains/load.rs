@@ -10,22 +10,22 @@ use super::extent::Extent;
 use super::gets::{Bucket, Get, Tables};
 use crate::ways::Client;
 
-/// Threads that write.
+/// The numbers of threads that write.
 const WRITERS: [u64; 6] = [0, 1, 2, 4, 8, 16];
 const VALUE: usize = 64;
 
-/// Who serves, while the writers write.
+/// What serves gets while the writers write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Server {
-    /// The card: its host's own thread sleeps.
+    /// The card, while its host's own thread sleeps.
     Card(Get),
     /// A thread that polls.
     Polling,
-    /// A thread that sleeps until it is told.
+    /// A thread that sleeps until a request arrives.
     Event,
 }
 
-/// What is asked of a run.
+/// The figure that is taken of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Of {
     Mean,
@@ -44,7 +44,7 @@ const WAYS: [(Server, Of, &str); 8] = [
     (Server::Card(Get::Read), Of::Tail, "READ, p99"),
 ];
 
-/// A run of gets beside so many writers.
+/// A run of gets beside this many writers.
 fn gets<'a>(
     client: &'a Client,
     tables: &'a Tables,
@@ -74,7 +74,7 @@ fn gets<'a>(
     })
 }
 
-/// `samples` is not empty.
+/// The figure of the samples, of which there is at least one.
 fn summary(of: Of, mut samples: Vec<f64>) -> f64 {
     match of {
         Of::Mean => samples.iter().sum::<f64>() / samples.len() as f64,
@@ -137,13 +137,13 @@ pub(super) fn writers(client: &Client, tables: &Tables, extent: Extent) -> Resul
         id: "fig15",
         origin: "RedN’s Figure 15",
         title: "Gets beside writers",
-        about: "Values of 64 bytes are got, one after the other, while threads of the serving \
+        about: "Values of 64 bytes are fetched, one after the other, while threads of the serving \
                 process write values of their own, each to its own 10,000 keys, on the core that \
                 also has the card. The card’s own thread serves chains, kernels and READs, before \
                 all other threads (real-time priority, where the system allows it), while the \
                 host’s thread sleeps; two-sided gets need the host’s thread. (The paper’s \
                 writers are clients whose RPCs load the process’s CPU; its card has processors \
-                that nobody else uses.)",
+                that no other work uses.)",
         x: "writers",
         y: "latency",
         unit: "µs",

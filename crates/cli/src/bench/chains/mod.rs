@@ -1,9 +1,9 @@
-//! `remora bench chains`: RedN's experiments (§5), live, each beside its baselines, and the rows of
-//! chains; as tables, as JSON, and as a page with plots.
+//! `remora bench chains`: RedN's experiments (§5), run live, each beside its baselines, and the
+//! rows of chains; as tables, as JSON, and as a page with plots.
 //!
-//! What a card does by itself ([`rates`]) is measured in this process. For the rest this process
-//! asks, pinned to a core, and another ([`crate::ways::server`]) serves, on a second core: by its
-//! card, with a chain for each connection, and by its CPU, for the two-sided way.
+//! The card's own rates ([`rates`]) are measured within this process. For the rest, this process
+//! asks, pinned to a core, and another process ([`crate::ways::server`]) serves on a second core:
+//! by its card, with a chain for each connection, and by its CPU, for the two-sided way.
 
 mod extent;
 mod gets;
@@ -26,7 +26,7 @@ use extent::{Extent, FULL, QUICK};
 
 /// Bytes of the peer's memory, for all structures.
 const MEMORY: u64 = 32 << 20;
-/// Bytes of local memory: a place for what is READ, and for what is WRITTEN to fill the peer's.
+/// Bytes of local memory, for the results of READs and for the WRITEs that fill the peer's memory.
 const LOCAL: u64 = 1 << 20;
 
 /// Measures chains.
@@ -40,7 +40,7 @@ pub(super) struct ChainBench {
     /// Only the rows and figures whose names contain this: `fig15`, `rate`
     #[arg(long, value_name = "WORD", default_value = "")]
     only: String,
-    /// Leave both processes where the system puts them
+    /// Let the system choose the cores of both processes
     #[arg(long)]
     no_pin: bool,
 }
@@ -50,14 +50,14 @@ const WORDS: page::Words = page::Words {
     about: "The experiments of RedN (NSDI 2022) on Remora’s software card: programs of work \
             requests, posted in advance, that change each other. Two processes on this machine, a \
             core each, over loopback. Points are medians, whiskers the lowest and highest of \
-            several runs in turn. The paper’s card is a ConnectX-5 behind PCIe, ours a core of \
-            this machine: compare shapes and ratios, not microseconds.",
+            several runs in turn. The paper’s card is a ConnectX-5 behind PCIe, Remora’s a core \
+            of this machine: compare shapes and ratios, not microseconds.",
     rows: "What a chain costs",
     ours: "chain",
     command: "remora bench chains",
 };
 
-/// What figures are measured on.
+/// The connections and tables on which figures are measured.
 struct Bed<'a> {
     client: &'a Client,
     tables: &'a gets::Tables,
@@ -68,7 +68,7 @@ struct Bed<'a> {
 /// Measures a figure.
 type Make = fn(&Bed<'_>, Extent) -> Result<Figure>;
 
-/// The figures of the paper and its tables, in its order.
+/// The figures of the paper, and its tables, in the paper's order.
 const FIGURES: [(&str, Make); 7] = [
     ("fig8", |bed, extent| bed.rates.orders(extent)),
     ("table3", |bed, extent| bed.rates.verbs(extent)),
@@ -108,7 +108,7 @@ impl ChainBench {
         let bed = Bed { client: &client, tables: &tables, lists: &lists, rates: &bench };
         let mut figures = Vec::new();
         for (id, make) in FIGURES.into_iter().filter(|(id, _)| id.contains(&self.only)) {
-            let figure = make(&bed, extent).with_context(|| format!("{id} was not measured"))?;
+            let figure = make(&bed, extent).with_context(|| format!("cannot measure {id}"))?;
             figure.show();
             figures.push(figure);
         }

@@ -1,5 +1,5 @@
 //! What the card does by itself: chains by their order (Figure 8), rates of verbs and constructs
-//! (Table 3). One thread drives it; nothing leaves it.
+//! (Table 3). One thread drives the card, and no packet leaves it.
 
 use std::time::{Duration, Instant};
 
@@ -17,18 +17,19 @@ use super::super::figure::{Figure, Point, Style, median_us};
 use super::super::row::{Case, Run, Target};
 use super::extent::Extent;
 
-/// How long a chain may take.
+/// The longest that a chain may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Verbs of a chain of Figure 8.
+/// The numbers of verbs in the chains of Figure 8.
 const LENGTHS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Bytes of a READ or WRITE, as in the paper.
 const IO: u32 = 64;
-/// Slots of a queue of one verb, which is rung again and again.
+/// Slots of a queue of one verb, whose doorbell is rung again and again.
 const VERBS: u32 = 256;
-/// Polls before a program starts. The device's background thread, which wakes while nobody polls,
-/// then leaves the card to the thread that measures; else the two change places as it starts.
+/// Polls before a program starts. The device's background thread wakes while no other thread polls;
+/// after these polls it leaves the card to the measuring thread. Otherwise the two would change
+/// places while the program starts.
 const POLLS: u32 = 64;
-/// Constructs of a program that is written out.
+/// The constructs of a program without a loop.
 const WRITTEN_OUT: usize = 256;
 
 /// The paper's rates, in millions a second (Table 3): a port of a ConnectX-5.
@@ -43,13 +44,13 @@ const PAPER: [(&str, f64); 8] = [
     ("while, recycled", 0.3),
 ];
 
-/// A device of our own.
+/// A device of the benchmark's own.
 pub(super) struct Bench {
     device: Device,
     pd: ProtectionDomain,
 }
 
-/// A program that is loaded, and the queue whose completions tell how far it is.
+/// A loaded program, and the queue whose completions show its progress.
 struct Loaded<'a> {
     bench: &'a Bench,
     chain: Chain,
@@ -87,7 +88,8 @@ impl Bench {
         ]
     }
 
-    /// `if`s that hold, each a compare-and-swap that switches a WRITE on, in doorbell order.
+    /// `if`s whose condition holds, each a compare-and-swap that switches a WRITE on, in doorbell
+    /// order.
     fn ifs(&self, extent: Extent, unrolled: bool) -> Run<'_> {
         let mut program = Program::new();
         let [from, to] = ["from", "to"].map(|name| program.word(name, 7));
@@ -111,14 +113,14 @@ impl Bench {
         Box::new(move || {
             let mut time = Duration::ZERO;
             for _ in 0..programs {
-                // Each runs once: what a test has switched on stays on.
+                // Each program runs once, because what a test has switched on stays on.
                 time += self.load(&program, queue)?.run(end)?;
             }
             Ok(millions(programs * WRITTEN_OUT, time))
         })
     }
 
-    /// A loop that counts: a test, an ADD, and what it takes to go round.
+    /// A loop that counts: a test, an ADD, and the requests that start the next round.
     fn recycled(&self, extent: Extent) -> Run<'_> {
         let rounds = extent.rate as u64;
         let mut program = Program::new();
@@ -133,7 +135,7 @@ impl Bench {
         writer.while_(more, |w| {
             w.push(Request::calc(Verb::Add, counter.at, Word::Number(1)).silent());
         });
-        // Behind the loop.
+        // The request after the loop.
         writer.push(Request::noop());
         let after = writer.queue();
         writer.finish();
@@ -143,7 +145,7 @@ impl Bench {
         })
     }
 
-    /// One verb, 64 bytes where it has bytes, again and again in a plain queue.
+    /// One verb, on 64 bytes if it moves bytes, again and again in a plain queue.
     fn verb(&self, verb: Verb, extent: Extent) -> Result<Run<'_>> {
         let mut program = Program::new();
         let [here, there] = ["here", "there"].map(|name| program.bytes(name, &[0; IO as usize]));
@@ -197,12 +199,12 @@ impl Bench {
             id: "table3",
             origin: "RedN’s Table 3",
             title: "Verbs and constructs",
-            about: "How many a second one core carries out, of 64 bytes where a verb has bytes. \
+            about: "The number that one core executes a second, on 64 bytes if a verb moves bytes. \
                     Verbs run in a queue pair that is connected to itself; the paper’s cross a \
                     network, on 8 processing units. An if is a compare-and-swap, WAIT, ENABLE, \
                     the WRITE that it switches on, and WAIT (1C + 1A + 3E, as in Table 2). The \
-                    recycled while counts to a number: a copy, a test, what leaves the loop, the \
-                    ENABLE that goes on, an ADD, and a READ and an ADD that put the ring back.",
+                    recycled while counts to a number: a copy, a test, the exit from the loop, the \
+                    ENABLE of the next round, an ADD, and a READ and an ADD that restore the ring.",
             x: "verb or construct",
             y: "rate",
             unit: "M/s",
@@ -255,7 +257,7 @@ impl Bench {
         })
     }
 
-    /// The chain stands in its queue again and again, and is rung once for each call.
+    /// The chain is in its queue many times, and each call rings the doorbell for one of them.
     fn chain_of(&self, order: Ordered, length: u32, extent: Extent) -> Run<'_> {
         let mut program = Program::new();
         let managed = order == Ordered::Doorbell;
@@ -278,7 +280,7 @@ impl Bench {
             rings.push(if managed { start + piece(length - 1) } else { end_of(&program, queue) });
         }
         Box::new(move || {
-            // Anew: WAITs count from the queue's creation.
+            // Loaded anew, because WAITs count from the queue's creation.
             let loaded = self.load(&program, queue)?;
             let mut done = 0;
             median_us(rings.len(), |i| {
@@ -293,13 +295,13 @@ fn end_of(program: &Program, queue: QueueId) -> u32 {
     program.queues()[queue.index()].labels().len() as u32
 }
 
-/// Elements that one ENABLE lets run: a NOOP, and the WAIT and ENABLE behind it if any NOOPs are
-/// left.
+/// The elements that one ENABLE releases: a NOOP, and, if any NOOPs are left, the WAIT and ENABLE
+/// after it.
 fn piece(left: u32) -> u32 {
     if left > 0 { 3 } else { 1 }
 }
 
-/// The orders of §3.1.
+/// The orders of RedN's §3.1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ordered {
     Queue,
@@ -308,7 +310,8 @@ enum Ordered {
 }
 
 impl Loaded<'_> {
-    /// Starts the program and waits until its queue has completed so many; says how long it took.
+    /// Starts the program and waits until its queue has completed this many requests; returns the
+    /// time it took.
     fn run(&self, completions: u64) -> Result<Duration> {
         let start = Instant::now();
         self.chain.start()?;
@@ -316,7 +319,7 @@ impl Loaded<'_> {
         Ok(start.elapsed())
     }
 
-    /// Rings its queue, and waits until it has completed so many.
+    /// Rings its queue, and waits until it has completed this many requests.
     fn ring(&self, index: u32, completions: u64) -> Result<()> {
         let mut queues = self.chain.queue_pairs();
         let qp = queues.nth(self.queue.index()).context("a program has its queues")?;

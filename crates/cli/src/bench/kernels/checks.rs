@@ -1,5 +1,5 @@
-//! Consistent reading: CRC64 on the peer's card, beside a READ that is checked here and one that is
-//! not, by the size of the object (Figure 9) and by how often a check fails (Figure 10).
+//! Consistent reading: CRC64 on the peer's card, beside a READ that this side checks and one that
+//! is not checked, by the size of the object (Figure 9) and by the rate of failures (Figure 10).
 
 use anyhow::{Result, ensure};
 
@@ -9,7 +9,7 @@ use super::lookups::{SIZES, Structures};
 use crate::draws::Draws;
 use crate::ways::Client;
 
-/// How often the first reading is inconsistent.
+/// The probabilities that the first reading is inconsistent.
 const RATES: [(f64, &str); 6] =
     [(0.0, "0"), (0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (0.5, "50 %"), (1.0, "100 %")];
 /// Bytes of the objects of Figure 10.
@@ -19,7 +19,7 @@ fn place(size: usize) -> usize {
     SIZES.iter().position(|s| *s == size).unwrap_or(0)
 }
 
-/// Fetches an object by the kernel that checks it.
+/// Fetches an object through the kernel that checks it.
 pub(super) fn checked<'a>(
     client: &'a Client,
     structures: &'a Structures,
@@ -41,7 +41,10 @@ pub(super) fn sizes(client: &Client, structures: &Structures, extent: Extent) ->
             Box::new(move || {
                 each_us(extent.calls, |_| {
                     out.clear();
-                    ensure!(client.fetch_checked(object, len, &mut out)?, "an object is broken");
+                    ensure!(
+                        client.fetch_checked(object, len, &mut out)?,
+                        "an object does not fit its checksum"
+                    );
                     Ok(())
                 })
             }),
@@ -121,7 +124,7 @@ pub(super) fn failures(client: &Client, structures: &Structures, extent: Extent)
     })
 }
 
-/// An object whose first reading fails with probability `rate`: by the kernel, and by READs.
+/// An object whose first reading fails with probability `rate`: through the kernel, and by READs.
 fn failing<'a>(
     client: &'a Client,
     structures: &'a Structures,
@@ -145,9 +148,12 @@ fn failing<'a>(
             out.clear();
             if draws.happens(rate) {
                 let consistent = client.fetch_checked(wrong, len, &mut out)?;
-                ensure!(!consistent, "a broken object was taken for a sound one");
+                ensure!(!consistent, "a check accepted an object with a wrong checksum");
             }
-            ensure!(client.fetch_checked(right, len, &mut out)?, "an object is broken");
+            ensure!(
+                client.fetch_checked(right, len, &mut out)?,
+                "an object does not fit its checksum"
+            );
             Ok(())
         })
     });

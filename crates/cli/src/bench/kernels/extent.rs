@@ -1,19 +1,20 @@
-//! How much is measured, in full or quickly, and where in memory.
+//! How much is measured, in full or with `--quick`, and where in memory.
 
 use crate::output;
 
-/// Local memory: first a place for what is READ, then data to be sent, then as much again.
+/// The size of the first part of local memory, for the results of READs. Data to be sent follows,
+/// then as much again.
 pub(super) const SCRATCH: u64 = 1 << 20;
 
-/// The peer's memory: first structures, then partitions.
+/// The size of the first part of the peer's memory, for structures. Partitions follow.
 pub(super) const STRUCTURES: u64 = 16 << 20;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
-    /// Runs of everything, in turn.
+    /// Runs of each measurement, in turn with those that it is compared with.
     pub(super) runs: usize,
-    /// Calls of a run, of which the median is taken.
+    /// Calls of a run whose median is taken.
     pub(super) calls: usize,
     /// Bytes of the longest input.
     pub(super) input: u64,
@@ -29,7 +30,7 @@ pub(super) const FULL: Extent =
 pub(super) const QUICK: Extent =
     Extent { runs: 3, calls: 20, input: 1 << 20, stream: 2 << 20, loaded: 8 };
 
-/// Bytes as an axis says them.
+/// A number of bytes as the label of an axis.
 pub(super) fn size_label(bytes: u64) -> String {
     output::bytes(bytes)
 }

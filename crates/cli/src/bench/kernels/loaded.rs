@@ -1,4 +1,4 @@
-//! Kernels loaded as WebAssembly, beside native ones: end to end, a bare call, and many of them.
+//! Kernels loaded as WebAssembly, beside native ones: end to end, as a bare call, and many at once.
 
 use std::hint::black_box;
 use std::task::{self, Poll};
@@ -21,10 +21,10 @@ const EMPTY: &[u8] = &[
     0, b'a', b's', b'm', 1, 0, 0, 0, 1, 5, 1, 0x60, 0, 1, 0x7F, 3, 2, 1, 0, 7, 10, 1, 6, b'k',
     b'e', b'r', b'n', b'e', b'l', 0, 0, 10, 6, 1, 4, 0, 0x41, 0, 0x0B,
 ];
-/// Op-codes of the empty kernels, on this side's own card.
+/// The op-codes of the empty kernels, on this side's own card.
 const LOADED: u64 = 1;
 const NATIVE: u64 = 2;
-/// Bare calls for each call that is measured otherwise.
+/// Bare calls for each call of another measurement.
 const BARE: usize = 20;
 
 /// A native function pointer as a kernel.
@@ -85,7 +85,7 @@ pub(super) fn cases<'a>(
     ])
 }
 
-/// Looks values of 64 bytes up, by so many loaded kernels in turn.
+/// Looks up values of 64 bytes by this many loaded kernels in turn.
 fn get<'a>(client: &'a Client, structures: &'a Structures, calls: usize, kernels: u64) -> Run<'a> {
     let (table, keys) = structures.table(64);
     let (mut draws, mut out) = (Draws::new(3), Vec::new());
@@ -100,7 +100,8 @@ fn get<'a>(client: &'a Client, structures: &'a Structures, calls: usize, kernels
     })
 }
 
-/// A call by the host itself: no packets, so that little is left beside the call. The mean, in ns.
+/// The mean time, in ns, of a call by the host itself: without packets, so that little but the call
+/// remains.
 fn bare(client: &Client, opcode: u64, calls: usize) -> Run<'_> {
     let call = Header::default().to_bytes();
     Box::new(move || {

@@ -1,5 +1,5 @@
-//! Looking things up: linked lists by length (Figure 7) and a hash table by the size of its values
-//! (Figure 8), by a kernel, by READs, and by an RPC over TCP.
+//! Look-ups in linked lists by length (Figure 7) and in a hash table by the size of its values
+//! (Figure 8): by a kernel, by READs, and by an RPC over TCP.
 
 use anyhow::{Result, ensure};
 use remora::kernel::builtin::RemoteTable;
@@ -11,7 +11,7 @@ use crate::draws::Draws;
 use crate::ways::lookup::{Way, expect_found};
 use crate::ways::{Client, Image, List};
 
-/// Lengths of lists.
+/// The lengths of the lists.
 const LENGTHS: [usize; 4] = [4, 8, 16, 32];
 /// Bytes of a list's values.
 const LIST_VALUE: usize = 64;
@@ -22,17 +22,17 @@ const KEYS: usize = 256;
 const WAYS: [(Way, &str); 3] =
     [(Way::Kernel, "kernel"), (Way::Reads, "one-sided READs"), (Way::Rpc, "RPC over TCP")];
 
-/// What the peer's memory holds.
+/// The structures in the peer's memory.
 #[derive(Debug)]
 pub(super) struct Structures {
     lists: Vec<List>,
     tables: Vec<(RemoteTable, Vec<u64>)>,
-    /// Objects: one that fits its checksum and one that does not.
+    /// Objects: one with a right checksum and one with a wrong one.
     pub(super) objects: Vec<(u64, u64)>,
 }
 
 impl Structures {
-    /// Makes them, and WRITEs them to the peer.
+    /// Makes the structures, and WRITEs them to the peer.
     pub(super) fn load(client: &Client) -> Result<Structures> {
         let mut draws = Draws::new(7);
         let mut image = Image::new(client.ready.memory.addr, STRUCTURES as usize);
@@ -71,7 +71,7 @@ impl Structures {
         &self.tables[at]
     }
 
-    /// Looks every key up, in every way.
+    /// Looks up every key in every way, and compares.
     fn verify(&self, client: &Client, values: &[Vec<(u64, Vec<u8>)>]) -> Result<()> {
         let mut out = Vec::new();
         let mut all = |way: Way| {
@@ -86,7 +86,7 @@ impl Structures {
                         client.table_value(way, table, *key, &mut out)?
                     }
                 };
-                ensure!(found && out == *value, "{way:?} fetched wrong bytes for key {key:#x}");
+                ensure!(found && out == *value, "{way:?} fetched wrong bytes for the key {key:#x}");
             }
             Ok(())
         };
@@ -96,7 +96,7 @@ impl Structures {
     }
 }
 
-/// RPCs are measured while the peer's CPU serves them.
+/// Measures a way; RPCs while the peer's CPU serves them.
 fn measured<'a>(
     client: &'a Client,
     way: Way,
@@ -125,7 +125,7 @@ pub(super) fn last_of_eight<'a>(
     median_of(measured(client, way, calls, move |out| client.list_value(way, list, key, out)))
 }
 
-/// A run whose figure is the median of its calls.
+/// A run whose result is the median of its calls.
 pub(super) fn median_of(mut calls: Calls<'_>) -> Run<'_> {
     Box::new(move || calls().map(|calls| median(&calls)))
 }

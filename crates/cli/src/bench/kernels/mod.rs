@@ -1,8 +1,8 @@
-//! `remora bench kernels`: StRoM's experiments (§6, §7.2), live, each beside its baselines, and the
-//! kernels' own rows; as tables, as JSON, and as a page with plots.
+//! `remora bench kernels`: StRoM's experiments (§6, §7.2), run live, each beside its baselines, and
+//! the rows of kernels; as tables, as JSON, and as a page with plots.
 //!
-//! One process asks, pinned to a core; another ([`crate::ways::server`]) has the memory, the card
-//! with its kernels, and an application, on a second core.
+//! This process asks, pinned to a core; another one ([`crate::ways::server`]) has the memory, the
+//! card with its kernels, and an application, on a second core.
 
 mod checks;
 mod extent;
@@ -35,7 +35,7 @@ pub(super) struct KernelBench {
     /// Only the rows and figures whose names contain this: `fig7`, `stream`
     #[arg(long, value_name = "WORD", default_value = "")]
     only: String,
-    /// Leave both processes where the system puts them
+    /// Let the system choose the cores of both processes
     #[arg(long)]
     no_pin: bool,
 }
@@ -55,7 +55,7 @@ const WORDS: page::Words = page::Words {
 /// Measures a figure.
 type Make = fn(&Client, &lookups::Structures, &streams::Input, Extent) -> Result<Figure>;
 
-/// The figures of the paper, in its order.
+/// The figures of the paper, in the paper's order.
 const FIGURES: [(&str, Make); 7] = [
     ("fig7", |client, structures, _, extent| lookups::lists(client, structures, extent)),
     ("fig8", |client, structures, _, extent| lookups::tables(client, structures, extent)),
@@ -88,7 +88,7 @@ impl KernelBench {
         let mut figures = Vec::new();
         for (id, make) in FIGURES.into_iter().filter(|(id, _)| id.contains(&self.only)) {
             let figure = make(&client, &structures, &input, extent)
-                .with_context(|| format!("{id} could not be measured"))?;
+                .with_context(|| format!("cannot measure {id}"))?;
             figure.show();
             figures.push(figure);
         }
@@ -96,7 +96,7 @@ impl KernelBench {
     }
 }
 
-/// The rows that have a bound, and how many runs each side of them gets.
+/// The rows that have a target, and how many runs each side of them gets.
 fn cases<'a>(
     client: &'a Client,
     structures: &'a lookups::Structures,
@@ -110,8 +110,9 @@ fn cases<'a>(
     Ok(latencies.into_iter().chain(streams).chain(loaded).collect())
 }
 
-/// Latencies are measured in so many times more runs, which are so much shorter: some ms. When the
-/// host changes its pace in the midst of them, as many of ours as of the peer's are then before it.
+/// Latencies are measured in this many times more runs, which are shorter by the same factor: some
+/// ms. If the host's speed changes during them, as many of Remora's runs as of the peer's come
+/// before the change.
 const SHORTER: usize = 6;
 
 fn latencies<'a>(

@@ -1,5 +1,5 @@
-//! Streams: values that are partitioned as they arrive (Figure 11), counted as they arrive
-//! (Figure 13), and filtered, beside plain WRITEs and beside the same work on a CPU.
+//! Streams: values partitioned as they arrive (Figure 11), counted as they arrive (Figure 13), and
+//! filtered, beside plain WRITEs and beside the same work on a CPU.
 
 use std::time::{Duration, Instant};
 
@@ -16,26 +16,26 @@ use crate::ways::Client;
 use crate::ways::agreed::{FILTER_BELOW, PRECISION, Place, STREAMED_MAX};
 use crate::ways::client::{Stream, remote};
 
-/// Low bits that choose a partition: 256 of them.
+/// The low bits that choose one of 256 partitions.
 const BITS: u8 = 8;
 const MASK: u64 = (1 << BITS) - 1;
-/// Bytes of a WRITE of a long stream.
+/// Bytes of each WRITE of a long stream.
 const MESSAGE: u32 = 1 << 20;
-/// Bytes that the rows of streams send at a time.
+/// Bytes that the rows of streams send in a run.
 const ROW: u64 = 8 << 20;
 /// Inputs of Figure 11, in MiB.
 const INPUTS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Payload of the WRITEs of Figure 13.
 const PAYLOADS: [u32; 8] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// Values to be sent. They lie in registered memory, too, from [`SCRATCH`] on.
+/// The values to send, which also lie in registered memory from [`SCRATCH`] on.
 #[derive(Debug)]
 pub(super) struct Input {
     values: Vec<u64>,
 }
 
 impl Input {
-    /// Draws values, and sees to it that each kernel does what the CPU does.
+    /// Draws values, and checks that each kernel does what the CPU does.
     pub(super) fn prepare(client: &Client, extent: Extent) -> Result<Input> {
         let mut draws = Draws::new(11);
         let count = extent.input.max(extent.stream) / 8;
@@ -65,12 +65,12 @@ impl Input {
         plan.by_kernel(client)?;
         ensure!(
             read_all(client, client.ready.memory, plan.base, MESSAGE)? == expected,
-            "the shuffle kernel put values elsewhere than they belong"
+            "the shuffle kernel put values into wrong places"
         );
         plan.by_software(client, self.of(MESSAGE.into()))?;
         ensure!(
             read_all(client, client.ready.memory, plan.base, MESSAGE)? == expected,
-            "partitions that were written are not those that were made"
+            "the partitions at the peer differ from those written"
         );
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Input {
         let kept = self.of(MESSAGE.into()).iter().filter(|value| **value < FILTER_BELOW);
         let kept: Vec<u8> = kept.flat_map(|value| value.to_le_bytes()).collect();
         let got = read_all(client, to, to.addr, kept.len() as u32)?;
-        ensure!(got == kept, "the filter kernel kept other values than it should");
+        ensure!(got == kept, "the filter kernel kept wrong values");
         Ok(())
     }
 }
@@ -93,9 +93,9 @@ fn read_all(client: &Client, place: Place, addr: u64, len: u32) -> Result<Vec<u8
     Ok(out)
 }
 
-/// Where values go.
+/// The destinations of values.
 struct Plan {
-    /// Where the partitions begin, at the peer.
+    /// The address of the partitions at the peer.
     base: u64,
     sizes: Vec<u64>,
     bytes: u64,
@@ -109,7 +109,7 @@ impl Plan {
         Plan { base, sizes, bytes: values.len() as u64 * 8 }
     }
 
-    /// StRoM: the histogram by RPC, then WRITEs through the receive kernel.
+    /// StRoM's way: the histogram by RPC, then WRITEs through the receive kernel.
     fn by_kernel(&self, client: &Client) -> Result<Duration> {
         let start = Instant::now();
         let histogram = shuffle::Partition::histogram(self.base, &self.sizes);
@@ -120,8 +120,8 @@ impl Plan {
         Ok(start.elapsed())
     }
 
-    /// Barthels et al.: partition here, in a pass through buffers of 16 values, then WRITE each
-    /// partition to its place.
+    /// Barthels et al.'s way: partition here, in a pass through buffers of 16 values, then WRITE
+    /// each partition to its place.
     fn by_software(&self, client: &Client, values: &[u64]) -> Result<Duration> {
         let own = SCRATCH + client.local.len().saturating_sub(SCRATCH) / 2;
         let start = Instant::now();
@@ -138,7 +138,7 @@ impl Plan {
         Ok(start.elapsed())
     }
 
-    /// Hands 16 values of a partition at a time to `write`, with where they belong.
+    /// Passes 16 values of a partition at a time to `write`, with their place.
     fn partition(
         &self,
         values: &[u64],
@@ -170,7 +170,7 @@ impl Plan {
     }
 }
 
-/// A partition in WRITEs of at most a megabyte.
+/// Splits a partition into WRITEs of at most a megabyte.
 fn pieces(
     from: u64,
     to: Remote,
@@ -187,7 +187,7 @@ fn long_stream(to: Place, bytes: u64) -> Stream {
     Stream { to, size, count: (bytes / u64::from(size)) as usize, told: false }
 }
 
-/// Gb/s of a stream.
+/// The rate of a stream in Gb/s.
 fn gbps(stream: Stream, time: Duration) -> f64 {
     stream.count as f64 * f64::from(stream.size) * 8.0 / time.as_secs_f64() / 1e9
 }
@@ -261,7 +261,7 @@ pub(super) fn shuffles(client: &Client, input: &Input, extent: Extent) -> Result
     })
 }
 
-/// Figure 13a: the receiving CPU, with as many threads as there are cores.
+/// Figure 13a: counting by the receiving CPU, by number of threads up to the number of cores.
 pub(super) fn threads(client: &Client, input: &Input, extent: Extent) -> Result<Figure> {
     let count = (extent.stream / u64::from(MESSAGE)) as usize;
     let mut points = Vec::new();
@@ -290,8 +290,8 @@ pub(super) fn threads(client: &Client, input: &Input, extent: Extent) -> Result<
         origin: "StRoM’s Figure 13a",
         title: "HyperLogLog on the CPU",
         about: "WRITEs of 1 MiB are counted by threads of the peer's application, each message by \
-                one of them as soon as it is there. The first thread drives the card, too, and \
-                shares its core with it; the others run where the system puts them, beside the \
+                one of them as soon as it arrives. The first thread drives the card, too, and \
+                shares its core with it; the system chooses the cores of the others, beside the \
                 asking process. The kernel and a plain WRITE for comparison.",
         x: "threads of the application",
         y: "bandwidth",
@@ -304,7 +304,7 @@ pub(super) fn threads(client: &Client, input: &Input, extent: Extent) -> Result<
     })
 }
 
-/// Gb/s of a stream that the peer's card counts.
+/// The rate in Gb/s of a stream that the peer's card counts.
 fn by_kernel(client: &Client, size: u32, count: usize) -> Run<'_> {
     let stream = Stream { to: client.ready.hyperloglog, size, count, told: false };
     Box::new(move || {
@@ -315,7 +315,7 @@ fn by_kernel(client: &Client, size: u32, count: usize) -> Run<'_> {
     })
 }
 
-/// Gb/s of a stream that the peer's application counts.
+/// The rate in Gb/s of a stream that the peer's application counts.
 fn by_application(client: &Client, size: u32, count: usize) -> Result<f64> {
     let stream = Stream { to: client.ready.plain, size, count, told: true };
     let start = Instant::now();
@@ -324,7 +324,7 @@ fn by_application(client: &Client, size: u32, count: usize) -> Result<f64> {
     Ok(gbps(stream, start.elapsed()))
 }
 
-/// Values of a stream: all that are drawn differ.
+/// The number of distinct values of a stream: all drawn values differ.
 fn distinct(stream: Stream) -> u64 {
     stream.count as u64 * u64::from(stream.size) / 8
 }
@@ -356,8 +356,8 @@ pub(super) fn sketches(client: &Client, input: &Input, extent: Extent) -> Result
         origin: "StRoM’s Figure 13b",
         title: "HyperLogLog",
         about: "Distinct values are counted while they are written: by the peer's card, or by the \
-                peer's application, which is told of each message (WRITE WITH IMMEDIATE) and looks \
-                at it as soon as it is there. Every estimate is checked. Card and application \
+                peer's application, which gets a completion for each message (WRITE WITH \
+                IMMEDIATE) and reads it at once. Every estimate is checked. Card and application \
                 share one core at the peer.",
         x: "payload of a WRITE",
         y: "bandwidth",
@@ -384,7 +384,7 @@ fn estimate(client: &Client) -> Result<f64> {
     ask(client, hyperloglog::Ask::Add).map(|report| report.estimate)
 }
 
-/// Within five standard errors of the truth.
+/// Checks that an estimate is within five standard errors of the truth.
 fn close(estimate: f64, distinct: u64) -> Result<()> {
     let error = 5.0 * 1.04 / f64::from(1u32 << PRECISION).sqrt();
     let off = (estimate / distinct as f64 - 1.0).abs();

@@ -15,8 +15,8 @@ use remora::nic::Access;
 use remora_cli::node::KERNELS_DOCUMENT;
 use remora_cli::node::address::{NodeAddress, RegionAddress};
 use remora_cli::node::client::RemoteRegion;
+use remora_cli::node::kernel_permit;
 use remora_cli::node::kernels::{self, GrantRow, KernelRow, Request, TapRow, manage};
-use remora_cli::node::permit;
 use remora_cli::node::protocol::Token;
 use remora_cli::node::spec::parse_size;
 use serde::Serialize;
@@ -120,7 +120,7 @@ impl PermitArgs {
     fn token(&self, node: &NodeAddress) -> Result<Option<Token>> {
         match self.kernel_token {
             Some(token) => Ok(Some(token)),
-            None => permit::find(node).context("cannot use the node's permit for this user"),
+            None => kernel_permit::find(node).context("cannot use the node's permit for this user"),
         }
     }
 }

@@ -60,6 +60,7 @@
 #![warn(missing_debug_implementations)]
 
 mod background;
+mod block_on;
 pub mod chain;
 pub mod channel;
 pub mod completion;
@@ -75,7 +76,7 @@ mod live;
 pub mod memory;
 pub mod multicast;
 pub mod options;
-mod park;
+
 pub mod pcap;
 pub mod prelude;
 pub mod queue_pair;

@@ -7,10 +7,12 @@
 //!
 //! - [`spec`] and [`address`] parse what a person types; [`protocol`] and [`document`] parse what a
 //!   peer sends: pure functions of bytes.
-//! - [`serve`] is the command, [`start`] its options and errors; [`server`] is the node, `clients`
-//!   the clients that are connected to it, `regions` the regions that it serves.
+//! - [`serve`] is the command, [`start`] its options and errors; [`server`] is the node, and admits
+//!   clients; `clients` has the clients that are connected to it, `regions` the regions that it
+//!   serves.
 //! - [`client`] connects to a region; [`transfer`] moves bytes, [`reader`] reads documents.
-//! - [`kernels`] loads kernels into the node's card, for clients that show a [`permit`].
+//! - [`kernels`] loads kernels into the node's card, for clients that show a permit
+//!   ([`kernel_permit`]).
 //!
 //! The queue pairs of a region's clients live in a protection domain of that region's own, so a key
 //! that leaks opens nothing to the clients of another region. Clients that call kernels live in the
@@ -21,8 +23,8 @@ pub mod address;
 pub mod client;
 mod clients;
 pub mod document;
+pub mod kernel_permit;
 pub mod kernels;
-pub mod permit;
 pub mod protocol;
 pub mod reader;
 mod regions;

@@ -1,4 +1,4 @@
-//! The regions that a node serves.
+//! The regions that a node serves, and what a client may do to each ([`Served::access`]).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

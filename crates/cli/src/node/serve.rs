@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::DEFAULT_PORT;
 use super::address::NodeAddress;
-use super::permit::Permit;
+use super::kernel_permit::Permit;
 use super::protocol::Token;
 use super::server::Node;
 use super::spec::RegionSpec;

@@ -108,7 +108,7 @@ impl ChainCall<'_> {
     /// See [`CallError`].
     pub fn wait(mut self, timeout: Duration) -> Result<Vec<u8>, CallError> {
         let late = CallError::Wait(WaitError::Timeout(timeout));
-        crate::park::until(deadline(timeout), &mut self).unwrap_or(Err(late))
+        crate::block_on::until(deadline(timeout), &mut self).unwrap_or(Err(late))
     }
 }
 

@@ -89,7 +89,7 @@ impl<'a, T> Handshake<'a, T> {
     /// See [`ConnectFailure`].
     pub fn wait(mut self, timeout: Duration) -> Result<T, ConnectFailure> {
         let end = deadline(timeout);
-        crate::park::until(end, &mut self).unwrap_or(Err(ConnectFailure::Timeout(timeout)))
+        crate::block_on::until(end, &mut self).unwrap_or(Err(ConnectFailure::Timeout(timeout)))
     }
 }
 

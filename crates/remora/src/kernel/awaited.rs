@@ -312,7 +312,7 @@ impl Call {
     /// See [`CallFailure`].
     pub fn wait(mut self, timeout: Duration) -> Result<Vec<u8>, CallFailure> {
         let end = deadline(timeout);
-        crate::park::until(end, &mut self).unwrap_or(Err(CallFailure::Timeout(timeout)))
+        crate::block_on::until(end, &mut self).unwrap_or(Err(CallFailure::Timeout(timeout)))
     }
 
     fn step(

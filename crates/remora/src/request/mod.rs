@@ -235,7 +235,7 @@ impl<T: Outcome> Request<T> {
             }
         }
         let end = deadline(timeout);
-        crate::park::until(end, &mut self).unwrap_or(Err(RequestError::Timeout(timeout)))
+        crate::block_on::until(end, &mut self).unwrap_or(Err(RequestError::Timeout(timeout)))
     }
 
     /// Takes a step: posts the request if there is room, and drives the device. With a waker, the

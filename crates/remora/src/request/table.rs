@@ -4,6 +4,9 @@
 //! taken, and its future has seen the completion or was dropped. The slot's number and generation
 //! are the work request's id: a completion finds its slot by it, and a completion of other work
 //! finds none. Slots are used again, so a table that is warm allocates nothing.
+//!
+//! When a queue pair fails, the card flushes its work (`qp/flush.rs` of `remora-nic`), and each
+//! request ends by its completion, as any other does.
 
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};

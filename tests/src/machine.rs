@@ -1,6 +1,6 @@
 //! The virtual machine: boots it, runs commands in it, and kills it on drop.
 //!
-//! Whether this computer can have one is for `scripts/rxe-vm.sh` to say (exit status 77: it cannot).
+//! `scripts/rxe-vm.sh` says whether this computer can have one (exit status 77: it cannot), and
 //! `stage_rxe` in `ci.sh` makes a skipped stage of that, or a failed one under CI.
 
 use std::io::{self, Read, Write};

@@ -2,8 +2,8 @@
 //!
 //! - [`Memory`] is the trait by which the card reaches the driver's bytes.
 //! - [`key`] says what a key permits; [`region`] says which bytes it opens, and ends keys.
-//! - [`window`] has the kinds of memory window; `binding` binds windows to regions, unbinds them and
-//!   checks accesses through them.
+//! - [`window`] has the kinds of memory window; `binding` binds windows to regions, unbinds them
+//!   and checks accesses through them.
 //! - `through_key` reads, writes and fetches bytes through a key.
 //! - [`translate`] says where on the bus those bytes are.
 //!

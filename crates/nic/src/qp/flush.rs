@@ -1,5 +1,5 @@
-//! The end of a queue pair's work: on the way to ERROR, and in SQE, what is posted or outstanding is
-//! completed with [`Status::Flushed`].
+//! The end of a queue pair's work: in ERROR, and in SQE, what is posted or outstanding is completed
+//! with [`Status::Flushed`].
 
 use super::{Qp, State};
 use crate::env::Env;

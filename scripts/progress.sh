@@ -12,7 +12,7 @@ build_shown() {
 
 # Per cent of a cold build's time that have passed when 0, 1, ... 10 tenths of its crates are built:
 # small crates come first. Measured with `cargo build --release --timings` on two cores.
-shares=(0 5 6 9 20 39 47 52 63 74 100)
+shares=(0 4 5 8 15 32 42 55 72 76 100)
 
 # share DONE TOTAL: the share of the time, by the table, in tenths of a per cent.
 share() {
@@ -25,7 +25,7 @@ share() {
 show_progress() {
     local chunk line shown=-100 first_share="" start=$SECONDS
     local bar='^ +Building .* ([0-9]+)/([0-9]+): *(.*[^ ])? *$'
-    local news='^ +(Compiling|Finished|Updating|Locking|Adding|Downloading|Downloaded|Fetching) '
+    local news='^ +(Compiling|Finished|Updating|Locking|Adding|Downloading|Downloaded|Fetch|Fetching|Blocking) '
     while IFS= read -r -d $'\r' chunk || [[ -n $chunk ]]; do
         while IFS= read -r line; do
             if [[ $line =~ $bar ]]; then

@@ -25,7 +25,7 @@ share() {
 show_progress() {
     local chunk line shown=-100 first_share="" start=$SECONDS
     local bar='^ +Building .* ([0-9]+)/([0-9]+): *(.*[^ ])? *$'
-    local news='^ +(Compiling|Finished|Updating|Locking|Adding|Downloading|Downloaded|Fetch|Fetching|Blocking) '
+    local news='^ +(Compiling|Finished|Updating|Locking|Adding|Download|Fetch|Blocking)'
     while IFS= read -r -d $'\r' chunk || [[ -n $chunk ]]; do
         while IFS= read -r line; do
             if [[ $line =~ $bar ]]; then

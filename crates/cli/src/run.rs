@@ -7,7 +7,8 @@
 //! does not for one with an RPATH, nor for one that brings a renamed libibverbs along (Python
 //! wheels do), perhaps in a library that it loads later. So the library is always preloaded too,
 //! and its symbols go before those of any other copy. A program without verbs does not notice,
-//! because no code of the library runs until it is called.
+//! because no code of the library runs until it is called. [`crate::verbs::environment`] makes the
+//! variables.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;

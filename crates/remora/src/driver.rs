@@ -1,7 +1,8 @@
 //! The driver: one card, its socket and its clock, moved forward a step at a time.
 //!
 //! The thread that holds the driver's lock drives: an application's thread that polls, or the
-//! background thread ([`background`](crate::background) says which, and when).
+//! background thread, whose loop is in [`background`](crate::background) (it says which of them drives,
+//! and when).
 //!
 //! A step sends first and receives last. So an acknowledge that a received packet makes due can
 //! leave with the data that the application posts next, in one system call. That matters: half of

@@ -128,8 +128,8 @@ fn prefetch(word: &AtomicU64) {
 mod tests {
     use super::*;
     use crate::memory::MemoryFault;
+    use crate::memory::page_table::PageTable;
     use crate::memory::region::MrInit;
-    use crate::memory::translate::PageTable;
     use rand_chacha::ChaCha8Rng;
     use rand_core::SeedableRng;
 

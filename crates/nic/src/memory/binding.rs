@@ -157,8 +157,8 @@ mod tests {
     use rand_core::SeedableRng;
 
     use super::*;
+    use crate::memory::page_table::PageTable;
     use crate::memory::region::MrInit;
-    use crate::memory::translate::PageTable;
     use crate::memory::window::next_key;
 
     const OURS: Scope = Scope { pd: Pd(1), qpn: 10 };

@@ -1,11 +1,12 @@
 //! Memory, as the card sees it: foreign, translated and checked.
 //!
 //! - [`Memory`] is the trait by which the card reaches the driver's bytes.
-//! - [`key`] says what a key permits; [`region`] says which bytes it opens, and ends keys.
+//! - [`key`] says what a key permits; [`region`] says which bytes it opens, checks every access,
+//!   and ends keys.
 //! - [`window`] has the kinds of memory window; `binding` binds windows to regions, unbinds them
 //!   and checks accesses through them.
 //! - `through_key` reads, writes and fetches bytes through a key.
-//! - [`translate`] says where on the bus those bytes are.
+//! - [`page_table`] says where on the bus those bytes are.
 //!
 //! The rules of keys, regions and windows are those of InfiniBand volume 1, chapter 10 (Software
 //! Transport Interface).
@@ -13,9 +14,9 @@
 mod binding;
 pub(crate) mod device;
 pub mod key;
+pub mod page_table;
 pub mod region;
 mod through_key;
-pub mod translate;
 pub mod window;
 
 use core::sync::atomic::AtomicU64;

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use super::Memory;
 use super::key::{Access, AccessError, Key, OWNER_BITS, Pd, Scope};
-use super::translate::PageTable;
+use super::page_table::PageTable;
 use super::window::MemoryWindow;
 use crate::transmit::Segment;
 

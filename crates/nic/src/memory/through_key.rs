@@ -1,4 +1,5 @@
-//! Reading and writing memory through a key.
+//! Reading and writing memory through a key, which [`super::region`] checks first
+//! (`Regions::check`, by key, range and rights).
 
 use super::key::{Access, AccessError, Scope};
 use super::region::Regions;

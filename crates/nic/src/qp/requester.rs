@@ -3,7 +3,7 @@
 //! An element is fetched and checked once. Its copy is in the card's Multi-Queue until it is
 //! acknowledged, and packets are always made from that copy, both the first time and again. Going
 //! back N (InfiniBand volume 1, chapter 9, Transport Layer) means to set the cursor back. Answers,
-//! NAKs and the waits that they ask for are taken by [`super::completer`], which sets it back.
+//! NAKs, time-outs and retries are in [`super::completer`], which sets it back.
 
 use super::limits::OverLimit;
 use super::refusal::Failure;

@@ -1,4 +1,6 @@
 //! Symbolic addresses and values: how a program names memory before it is linked.
+//!
+//! [`Program::link`](super::program::Program::link) turns them into addresses.
 
 use super::element::{Field, Label, OPERAND_BITS};
 use super::verb::Verb;

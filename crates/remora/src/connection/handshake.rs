@@ -1,4 +1,7 @@
 //! The steps of connection management that wait for the peer, and why they fail.
+//!
+//! What the two sides tell each other (queue pair numbers, PSNs, private data) is in
+//! [`connect`](super::connect) and [`listen`](super::listen).
 
 use std::fmt;
 use std::future::poll_fn;

@@ -1,6 +1,9 @@
 //! The built-in kernels: those of StRoM with the parameters of the paper, and others that the
 //! paper only names.
 //!
+//! A new kernel has a module and an op-code here. Its name, its budget and how the command deploys
+//! it are in the list `Kind` of the crate `remora` (`kernel/builtin.rs`).
+//!
 //! Parameters come from peers. So each parser takes any bytes, and refuses invalid ones with
 //! [`CallStatus::BAD_PARAMS`](super::CallStatus::BAD_PARAMS). All fields are little-endian.
 

@@ -1,7 +1,8 @@
 //! The built-in kernels by name ([`Kind`]), how they are deployed, and their clients: functions
 //! that make the parameters of a call and read its answer.
 //!
-//! Each client borrows a [`KernelClient`] and uses the op-code that its kernel is usually deployed under.
+//! Each client borrows a [`KernelClient`] and uses the op-code that its kernel is usually deployed
+//! under.
 
 use remora_nic::queue::Sge;
 use remora_offload::kernel::builtin::{

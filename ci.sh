@@ -75,7 +75,9 @@ stage_setup() {
     need_command fi_pingpong "programs over libfabric, over verbs" libfabric-bin
     need_command ucx_perftest "programs over UCX, over verbs" ucx-utils
     need_command mpirun "MPI, over both" openmpi-bin
-    need_command mpicc "a compiler of MPI programs" libopenmpi-dev
+    # (The compiler's command comes with mpirun, but its header does not.)
+    compgen -G '/usr/lib/*/openmpi/include/mpi.h' >/dev/null ||
+        apt_install "the header of MPI, to build a program of it" libopenmpi-dev
     need_command patchelf "a tool that renames libraries, as packagers do" patchelf
     need_command nm "a list of symbols, to compare libraries" binutils
     local judges_start=$SECONDS

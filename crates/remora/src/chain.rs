@@ -16,8 +16,9 @@ use remora_nic::{
     Access, ChainError, ChainLimits, ChainStep, CreateError, PostError, QpFlags, Queue,
 };
 use remora_offload::chain::element::QueueId;
+use remora_offload::chain::link::{Layout, LinkError, RegionAt};
 use remora_offload::chain::load::{Loaded, Made, Target, Wanted, load};
-use remora_offload::chain::program::{Layout, LinkError, Program, RegionAt};
+use remora_offload::chain::program::Program;
 use thiserror::Error;
 
 pub use awaited::{AsyncChainClient, ChainCall};

@@ -5,8 +5,9 @@ use remora_nic::queue::RingInit;
 use remora_nic::wire::Transport;
 use remora_nic::{Access, MrInit, PageTable, Pd, QpFlags, Queue};
 use remora_offload::chain::element::QueueId;
+use remora_offload::chain::link::{Layout, LinkError, RegionAt};
 use remora_offload::chain::load::{self, Loaded, Made, Target, Wanted};
-use remora_offload::chain::program::{Layout, LinkError, Program, RegionAt};
+use remora_offload::chain::program::Program;
 
 use crate::endpoint::{Endpoint, Half};
 use crate::world::{Host, World};

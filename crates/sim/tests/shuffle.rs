@@ -3,7 +3,7 @@
 use remora_nic::kernel::{Bound, CallStatus};
 use remora_nic::queue::Status;
 use remora_nic::{Access, Memory, MrChange};
-use remora_offload::chain::program::RegionAt;
+use remora_offload::chain::link::RegionAt;
 use remora_offload::kernel::builtin::shuffle::{Ask, PARTITION_LEN, Params, Partition, Shuffles};
 use remora_offload::kernel::{AsyncProgram, Deployment, Grant, Limits};
 use remora_sim::chain::register;

@@ -16,9 +16,10 @@ use remora_nic::{
 use thiserror::Error;
 
 use super::element::{Label, QueueId, sge};
+use super::link::{Layout, LinkError, RegionAt};
 use super::load::{Made, Target, Wanted, load};
 use super::plan::{Piece, Plan};
-use super::program::{Kind, Layout, LinkError, Program, RegionAt};
+use super::program::{Kind, Program};
 use super::verb::{Class, Verb};
 
 /// Messages of the client that may be under way, in each direction.

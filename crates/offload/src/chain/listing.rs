@@ -2,8 +2,9 @@
 
 use super::card::{Change, End, Step};
 use super::element::{Field, Label, QueueId};
+use super::link::Layout;
 use super::place::{Base, Place, Span, Word};
-use super::program::{Layout, Program};
+use super::program::Program;
 use super::request::{Count, Request};
 use super::verb::Verb;
 
@@ -186,7 +187,7 @@ impl Program {
         format!("{} {operands}", verb.name()).trim_end().to_owned()
     }
 
-    fn queue_of(&self, layout: &Layout, is_it: impl Fn(&super::program::QueueAt) -> bool) -> &str {
+    fn queue_of(&self, layout: &Layout, is_it: impl Fn(&super::link::QueueAt) -> bool) -> &str {
         let found = layout.queues.iter().position(is_it);
         found.map_or("?", |i| &self.queues()[i].name)
     }

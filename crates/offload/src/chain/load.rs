@@ -3,7 +3,8 @@
 use remora_nic::Queue;
 
 use super::element::QueueId;
-use super::program::{Kind, Layout, LinkError, Program, QueueAt, RegionAt};
+use super::link::{Layout, LinkError, QueueAt, RegionAt};
+use super::program::{Kind, Program};
 
 /// A card that programs can be loaded into: what loading needs of it.
 pub trait Target {

@@ -7,8 +7,9 @@
 //! move and continue, and into the row's address.
 
 use super::element::{Field, Label, QueueId};
+use super::link::Layout;
 use super::place::{Place, Span, Word};
-use super::program::{Layout, Program, Start};
+use super::program::{Program, Start};
 use super::request::{Count, Request};
 use super::verb::Verb;
 use thiserror::Error;

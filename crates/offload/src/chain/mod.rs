@@ -5,8 +5,8 @@
 //! element) until it is linked for the memory and queues that it gets. Where to read on, in this
 //! order:
 //!
-//! 1. [`verb`], [`element`], [`place`], [`request`], [`program`]: the assembler; [`load`] puts a
-//!    program on a card.
+//! 1. [`verb`], [`element`], [`place`], [`request`], [`program`]: the assembler; [`link`] gives a
+//!    program its addresses and encodes its elements, [`load`] puts it on a card.
 //! 2. [`construct`] and `recycle`: tests, blocks and loops, and [`mov`].
 //! 3. `text` (with the feature `chain-text`): the same as a language; docs/chain-language.md is its
 //!    reference.
@@ -16,6 +16,7 @@
 pub mod card;
 pub mod construct;
 pub mod element;
+pub mod link;
 mod listing;
 pub mod load;
 pub mod machine;

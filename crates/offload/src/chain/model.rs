@@ -5,8 +5,9 @@
 //! try any order.
 
 use super::element::{Field, QueueId, sge};
+use super::link::{Layout, LinkError, QueueAt, RegionAt};
 use super::plan::{Piece, Plan};
-use super::program::{Kind, Layout, LinkError, Program, QueueAt, RegionAt};
+use super::program::{Kind, Program};
 use super::verb::Verb;
 
 /// Elements of a plain queue that are fetched at once, as a card that prefetches does.

@@ -2,7 +2,8 @@
 //! without a host.
 
 use super::element::QueueId;
-use super::program::{Image, LinkError, Program};
+use super::link::{Image, LinkError};
+use super::program::Program;
 
 /// Address of the first piece. Address 0 stays unused.
 const FIRST: u64 = 0x1_0000;

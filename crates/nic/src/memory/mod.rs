@@ -3,7 +3,7 @@
 //! - [`Memory`] is the trait by which the card reaches the driver's bytes.
 //! - [`key`] says what a key permits; [`region`] says which bytes it opens, checks every access,
 //!   and ends keys.
-//! - [`window`] has the kinds of memory window; `binding` binds windows to regions, unbinds them
+//! - [`window`] has the kinds of memory window; `window/bind.rs` binds windows to regions, unbinds them
 //!   and checks accesses through them.
 //! - `through_key` reads, writes and fetches bytes through a key.
 //! - [`page_table`] says where on the bus those bytes are.
@@ -11,7 +11,6 @@
 //! The rules of keys, regions and windows are those of InfiniBand volume 1, chapter 10 (Software
 //! Transport Interface).
 
-mod binding;
 pub(crate) mod device;
 pub mod key;
 pub mod page_table;

@@ -1,7 +1,7 @@
 //! Memory regions: which bytes a key opens, to which queue pairs, and for which kinds of access.
 //!
 //! Every access by a peer or by an element goes through `Regions::find` or, for a window's key,
-//! through `find_through` in `binding.rs`.
+//! through `find_through` in `window/bind.rs`.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -2,9 +2,9 @@
 
 use rand_chacha::ChaCha8Rng;
 
-use super::key::{Access, AccessError, Key, Pd, Scope};
-use super::region::{KeySlot, Named, RegMrError, Region, Regions};
-use super::window::{Binding, MemoryWindow, MwBinding, MwType};
+use super::{Binding, MemoryWindow, MwBinding, MwType};
+use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
+use crate::memory::region::{KeySlot, Named, RegMrError, Region, Regions};
 
 impl Regions {
     /// Makes a window that is not bound, and so opens nothing.
@@ -120,7 +120,7 @@ impl Regions {
     /// As `find`, through a window: checks the window's rules, then where the bytes are in its
     /// region.
     #[inline(never)]
-    pub(super) fn find_through(
+    pub(in crate::memory) fn find_through(
         &self,
         window: &MemoryWindow,
         scope: Scope,

@@ -3,8 +3,9 @@
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::memory::Memory;
+use crate::memory::check::Opened;
 use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
-use crate::memory::region::{Opened, Regions};
+use crate::memory::region::Regions;
 
 /// How many regions are kept open at most.
 const OPEN: usize = 4;

@@ -1,16 +1,18 @@
 //! Memory, as the card sees it: foreign, translated and checked.
 //!
-//! - [`Memory`] is the trait by which the card reaches the driver's bytes.
-//! - [`key`] says what a key permits; [`region`] says which bytes it opens, checks every access,
-//!   and ends keys.
-//! - [`window`] has the kinds of memory window; `window/bind.rs` binds windows to regions, unbinds them
-//!   and checks accesses through them.
-//! - `through_key` reads, writes and fetches bytes through a key.
-//! - [`page_table`] says where on the bus those bytes are.
+//! - [`Memory`], here, is the trait by which the card reaches the driver's bytes.
+//! - [`key`]: protection domains, keys, and the kinds of access that they permit.
+//! - [`region`]: memory regions (MRs): registers and changes them, and ends their keys.
+//! - [`window`]: memory windows (MWs); `window/bind.rs` binds them to regions and unbinds them.
+//! - [`page_table`]: where on the bus a region's bytes are.
+//! - `check`: decides whether an access is allowed, and which bus address it becomes.
+//! - `through_key`: reads and writes bytes through a key, once the check allows it.
+//! - `device`: device memory, which lives on the card.
 //!
 //! The rules of keys, regions and windows are those of InfiniBand volume 1, chapter 10 (Software
 //! Transport Interface).
 
+pub(crate) mod check;
 pub(crate) mod device;
 pub mod key;
 pub mod page_table;

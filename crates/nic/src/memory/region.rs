@@ -1,21 +1,17 @@
 //! Memory regions: which bytes a key opens, to which queue pairs, and for which kinds of access.
 //!
-//! Every access by a peer or by an element goes through `Regions::find` or, for a window's key,
-//! through `find_through` in `window/bind.rs`.
+//! `memory/check.rs` holds each access against them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::AtomicU64;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 use thiserror::Error;
 
-use super::Memory;
 use super::key::{Access, AccessError, Key, OWNER_BITS, Pd, Scope};
 use super::page_table::PageTable;
 use super::window::MemoryWindow;
-use crate::transmit::Segment;
 
 /// What to register.
 #[derive(Clone, Debug)]
@@ -120,7 +116,7 @@ pub(super) struct Region {
     pub(super) null: bool,
     /// The kernel that WRITEs into the region pass; zero for none.
     tap: u32,
-    pages: PageTable,
+    pub(super) pages: PageTable,
 }
 
 impl Region {
@@ -139,32 +135,6 @@ impl Region {
             tap: 0,
             pages,
         }
-    }
-}
-
-/// A region that lies on the bus in one piece, as it is at this moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Opened {
-    iova: u64,
-    len: u64,
-    start: u64,
-}
-
-impl Opened {
-    /// The bus address of `len` bytes at `addr`, if they lie within.
-    #[inline]
-    pub(crate) fn bus(&self, addr: u64, len: usize) -> Option<u64> {
-        let from = addr.checked_sub(self.iova)?;
-        (from <= self.len && self.len - from >= len as u64).then(|| self.start + from)
-    }
-
-    /// The address of the first aligned word, and all aligned words, if the memory lends them.
-    pub(crate) fn words<'m>(&self, mem: &'m dyn Memory) -> (u64, &'m [AtomicU64]) {
-        let skip = self.start.wrapping_neg() % 8;
-        let count = self.len.saturating_sub(skip) / 8;
-        let first = self.start.wrapping_add(skip);
-        let words = (count > 0).then(|| mem.words(first, count)).flatten();
-        (self.iova.wrapping_add(skip), words.unwrap_or_default())
     }
 }
 
@@ -257,12 +227,18 @@ impl Regions {
         self.slots.remove(&(key >> OWNER_BITS))
     }
 
+    /// What a key names. All its bits count: a window's old key differs from its new one in the
+    /// owner's.
+    #[inline(always)]
+    pub(super) fn named(&self, key: Key) -> Option<&Named> {
+        let slot = self.slots.get(&(key >> OWNER_BITS))?;
+        (slot.key == key).then_some(&slot.named)
+    }
+
     pub(super) fn region(&self, key: Key) -> Option<&Region> {
-        match self.slots.get(&(key >> OWNER_BITS)) {
-            Some(KeySlot { key: whole, named: Named::Region(region) }) if *whole == key => {
-                Some(region)
-            }
-            _ => None,
+        match self.named(key)? {
+            Named::Region(region) => Some(region),
+            Named::Window(_) => None,
         }
     }
 
@@ -277,12 +253,9 @@ impl Regions {
 
     /// The first address and the length of the range that a key opens to peers.
     pub(crate) fn extent(&self, key: Key, scope: Scope) -> Option<(u64, u64)> {
-        match self.slots.get(&(key >> OWNER_BITS)) {
-            Some(KeySlot { key: whole, named }) if *whole == key => match named {
-                Named::Region(region) => Some((region.iova, region.len)),
-                Named::Window(window) => window.extent(scope),
-            },
-            _ => None,
+        match self.named(key)? {
+            Named::Region(region) => Some((region.iova, region.len)),
+            Named::Window(window) => window.extent(scope),
         }
     }
 
@@ -355,99 +328,6 @@ impl Regions {
         Ok(())
     }
 
-    /// May `len` bytes at `addr` be used through `key` in the way `need` says?
-    pub(crate) fn check(
-        &self,
-        key: Key,
-        scope: Scope,
-        addr: u64,
-        len: u64,
-        need: Access,
-    ) -> Result<(), AccessError> {
-        self.find(key, scope, addr, len, need).map(|_| ())
-    }
-
-    /// As [`Regions::check`]. Returns the bus address of the range, if it is in one piece.
-    #[inline]
-    pub(crate) fn locate(
-        &self,
-        key: Key,
-        scope: Scope,
-        addr: u64,
-        len: u64,
-        need: Access,
-    ) -> Result<Option<u64>, AccessError> {
-        let (region, from) = self.find(key, scope, addr, len, need)?;
-        Ok(region.pages.start().filter(|_| !region.null).map(|start| start + from))
-    }
-
-    /// As [`Regions::check`], and calls `each` with the pieces of memory in order.
-    #[inline]
-    pub(crate) fn translate(
-        &self,
-        key: Key,
-        scope: Scope,
-        addr: u64,
-        len: u32,
-        need: Access,
-        each: impl FnMut(Segment),
-    ) -> Result<(), AccessError> {
-        let (region, from) = self.find(key, scope, addr, u64::from(len), need)?;
-        if region.null {
-            let mut each = each;
-            each(Segment { addr: Segment::NOWHERE, len });
-            return Ok(());
-        }
-        region.pages.split(from, len, each);
-        Ok(())
-    }
-
-    /// Opens a whole region for many accesses in a row, if it lies in one piece, is of this
-    /// protection domain, and permits the card itself this kind of access.
-    pub(crate) fn open(&self, key: Key, pd: Pd, need: Access) -> Option<Opened> {
-        let region = self.region(key).filter(|region| region.valid && region.pd == pd)?;
-        let start = region.pages.start().filter(|_| region.access.contains(need))?;
-        Some(Opened { iova: region.iova, len: region.len, start })
-    }
-
-    /// The region that a key opens, and where in it the range begins.
-    ///
-    /// The key must exist and be valid, be of the user's protection domain, hold the whole range,
-    /// and permit the kind of access (soft-RoCE's `lookup_mr` and `mr_check_range`).
-    #[inline(always)]
-    fn find(
-        &self,
-        key: Key,
-        scope: Scope,
-        addr: u64,
-        len: u64,
-        need: Access,
-    ) -> Result<(&Region, u64), AccessError> {
-        // All bits of the key count: a window's old key differs from its new one in the owner's.
-        let region = match self.slots.get(&(key >> OWNER_BITS)) {
-            Some(KeySlot { key: whole, named }) if *whole == key => match named {
-                Named::Region(region) if region.valid => region,
-                Named::Window(window) => return self.find_through(window, scope, addr, len, need),
-                Named::Region(_) => return Err(AccessError::Key),
-            },
-            _ => return Err(AccessError::Key),
-        };
-        // The key must be of the user's protection domain.
-        if region.pd != scope.pd {
-            return Err(AccessError::Domain);
-        }
-        // The whole range must lie within the region.
-        let from = addr.checked_sub(region.iova).ok_or(AccessError::Bounds)?;
-        if from.checked_add(len).is_none_or(|end| end > region.len) {
-            return Err(AccessError::Bounds);
-        }
-        // The region must permit this kind of access.
-        if !region.access.contains(need) {
-            return Err(AccessError::Permission);
-        }
-        Ok((region, from))
-    }
-
     /// The first address that a key opens, and how many bytes it opens.
     pub(crate) fn range(&self, key: Key, pd: Pd) -> Option<(u64, u64)> {
         let region = self.region(key).filter(|r| r.valid && r.pd == pd)?;
@@ -511,21 +391,6 @@ mod tests {
 
     fn init(access: Access) -> MrInit {
         MrInit { iova: 0x1000, len: 100, access, pages: PageTable::contiguous(21, 0, 100) }
-    }
-
-    #[test]
-    fn bounds_domain_and_permission_are_checked() {
-        let (mut regions, mut rng) = regions();
-        let key = regions.register(Pd(1), init(Access::REMOTE_READ), &mut rng).unwrap();
-        let check = |pd, addr, len, need| regions.check(key, of(pd), addr, len, need);
-        let read = Access::REMOTE_READ;
-        assert_eq!(check(1, 0x1000, 100, read), Ok(()));
-        assert_eq!(check(1, 0x1064, 0, read), Ok(()));
-        assert_eq!(check(1, 0x1000, 101, read), Err(AccessError::Bounds));
-        assert_eq!(check(1, 0xfff, 1, read), Err(AccessError::Bounds));
-        assert_eq!(check(1, 0x1001, u64::MAX, read), Err(AccessError::Bounds));
-        assert_eq!(check(2, 0x1000, 1, read), Err(AccessError::Domain));
-        assert_eq!(check(1, 0x1000, 1, Access::REMOTE_WRITE), Err(AccessError::Permission));
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Reading and writing memory through a key, which [`super::region`] checks first
-//! (`Regions::check`, by key, range and rights).
+//! Reading and writing memory through a key, once [`super::check`] allows it.
 
 use super::key::{Access, AccessError, Scope};
 use super::region::Regions;

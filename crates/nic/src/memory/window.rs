@@ -5,8 +5,9 @@
 //! bound again at any time. A window of type 2 opens to the queue pair that bound it, and must be
 //! invalidated before it is bound again (type 2B of the InfiniBand specification).
 //!
-//! The types are here. `bind` binds, unbinds and checks; a SEND that invalidates a key, and a
-//! local INVALIDATE, come in at `Regions::invalidate` ([`super::region`]).
+//! The types are here; `window/bind.rs` makes, binds and unbinds windows, and `memory/check.rs`
+//! checks accesses through them. A SEND that invalidates a key, and a local INVALIDATE, come in at
+//! `Regions::invalidate` ([`super::region`]).
 
 mod bind;
 

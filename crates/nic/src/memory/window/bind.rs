@@ -1,10 +1,10 @@
-//! Binding memory windows to regions, ending a binding, and accesses through a window.
+//! Making memory windows, binding them to regions, and ending a binding.
 
 use rand_chacha::ChaCha8Rng;
 
 use super::{Binding, MemoryWindow, MwBinding, MwType};
 use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
-use crate::memory::region::{KeySlot, Named, RegMrError, Region, Regions};
+use crate::memory::region::{KeySlot, Named, RegMrError, Regions};
 
 impl Regions {
     /// Makes a window that is not bound, and so opens nothing.
@@ -115,40 +115,6 @@ impl Regions {
         if let Some(region) = bound.and_then(|b| self.region_mut(b.to.lkey)) {
             region.windows -= 1;
         }
-    }
-
-    /// As `find`, through a window: checks the window's rules, then where the bytes are in its
-    /// region.
-    #[inline(never)]
-    pub(in crate::memory) fn find_through(
-        &self,
-        window: &MemoryWindow,
-        scope: Scope,
-        addr: u64,
-        len: u64,
-        need: Access,
-    ) -> Result<(&Region, u64), AccessError> {
-        // A window opens only while it is bound, and only to peers: its key is no local key.
-        let bound = window.bound.filter(|_| need.intersects(Access::REMOTE));
-        let bound = bound.ok_or(AccessError::Key)?;
-        // It opens in its protection domain; a window of type 2, to the queue pair that bound it.
-        if !window.is_open_to(&bound, scope) {
-            return Err(AccessError::Domain);
-        }
-        // The range must lie within the bytes that the window opens, and the binding must permit
-        // this kind of access.
-        let start = if bound.to.zero_based { 0 } else { bound.to.addr };
-        let within = addr.checked_sub(start).ok_or(AccessError::Bounds)?;
-        if within.checked_add(len).is_none_or(|end| end > bound.to.len) {
-            return Err(AccessError::Bounds);
-        }
-        if !bound.to.access.contains(need) {
-            return Err(AccessError::Permission);
-        }
-        // The region behind the window must still be valid.
-        let region = self.region(bound.to.lkey).filter(|r| r.valid).ok_or(AccessError::Key)?;
-        let from = (bound.to.addr - region.iova) + within;
-        Ok((region, from))
     }
 }
 

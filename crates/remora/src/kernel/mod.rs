@@ -4,7 +4,13 @@
 //! that agreed to StRoM's op-codes ([`ConnectionParams::kernels`]) call it by
 //! [`QueuePair::post_rpc`] and [`QueuePair::post_rpc_write`]. [`KernelClient`] and
 //! [`AsyncKernelClient`] do the rest of a call: they make the header, have room for the results,
-//! and wait for them. [`builtin`] has the parameters of the built-in kernels.
+//! and wait for them.
+//!
+//! - Here: deploying, binding and posting calls, as methods of the device and the queue pair.
+//! - [`builtin`]: the catalogue of the built-in kernels; `builtin/calls.rs` calls them.
+//! - `client`: calls by polling; `awaited`: calls as futures; `places`: the registered memory of
+//!   both; `failure`: why a call has no result.
+//! - `fallback`: calls that no kernel is deployed for, answered by the host.
 //!
 //! `docs/kernels.md` says how to write and load kernels.
 //!

@@ -1,8 +1,9 @@
-//! Conditionals and loops, made of work requests that change each other (RedN §3.3, §3.4).
+//! Conditionals, made of work requests that change each other (RedN §3.3), and the [`Writer`] that
+//! puts constructs into a program.
 //!
 //! A test is a compare-and-swap on the first word of another element. That word holds the op-code
 //! beside a 48-bit operand, so one compare-and-swap compares the operand and changes the op-code.
-//! Loops of recycled rings are in `recycle.rs`.
+//! Loops are in `loops.rs`, moves of data in [`super::mov`].
 
 use super::element::{Field, Label, QueueId};
 use super::place::{Place, Span, Word};
@@ -387,21 +388,6 @@ impl<'p> Writer<'p> {
         }
         self.put(switch, if wanted { request.off() } else { request });
         Test { left: tested(0).field(Field::Id), right: tests[0].field(Field::CompareId) }
-    }
-
-    /// Runs `body` in up to `times` rounds, each an `if` on the condition. Every round evaluates
-    /// the condition, even after it was false once.
-    pub fn unrolled_while(
-        &mut self,
-        times: u32,
-        condition: Condition,
-        mut body: impl FnMut(&mut Self, u32),
-    ) {
-        self.construct("unrolled while", |w| {
-            for round in 0..times {
-                w.if_(condition, |w| body(w, round));
-            }
-        });
     }
 }
 

@@ -5,20 +5,25 @@
 //! element) until it is linked for the memory and queues that it gets. Where to read on, in this
 //! order:
 //!
-//! 1. [`verb`], [`element`], [`place`], [`request`], [`program`]: the assembler; [`link`] gives a
-//!    program its addresses and encodes its elements, [`load`] puts it on a card.
-//! 2. [`construct`] and `recycle`: tests, blocks and loops, and [`mov`].
+//! 1. The assembler:
+//!    - [`verb`]: the verbs of work requests; [`element`]: the fields of an element.
+//!    - [`place`]: symbolic addresses and values; [`request`]: work requests with such operands.
+//!    - [`program`]: queues, data and imports; [`link`]: gives them addresses, encodes elements.
+//!    - [`load`]: puts a program on any kind of card.
+//! 2. The constructs: [`construct`]: conditionals; `loops`: loops; [`mov`]: loads and stores.
 //! 3. `text` (with the feature `chain-text`): the same as a language; docs/chain-language.md is its
 //!    reference.
-//! 4. [`offload`]: look-ups and lists for clients; [`machine`]: Turing machines.
-//! 5. [`model`]: a plain interpreter, and [`card`]: the card without a host. Tests compare one with
-//!    the other. [`picture`] draws a chain, and `listing` puts it into words.
+//! 4. Whole programs: [`offload`]: look-ups and lists for clients; [`machine`]: Turing machines.
+//! 5. What runs them without a host: [`model`]: a plain interpreter; [`card`]: the card. Tests
+//!    compare one with the other. `plan` says where a program lies in their memory.
+//! 6. What shows them: `listing`: in words; [`picture`]: drawn.
 pub mod card;
 pub mod construct;
 pub mod element;
 pub mod link;
 mod listing;
 pub mod load;
+mod loops;
 pub mod machine;
 pub mod model;
 pub mod mov;
@@ -27,7 +32,6 @@ pub mod picture;
 pub mod place;
 mod plan;
 pub mod program;
-mod recycle;
 pub mod request;
 #[cfg(feature = "chain-text")]
 pub mod text;

@@ -79,6 +79,21 @@ impl<'p> Writer<'p> {
         self.queue = after;
     }
 
+    /// Runs `body` in up to `times` rounds, each an `if` on the condition. Every round evaluates
+    /// the condition, even after it was false once.
+    pub fn unrolled_while(
+        &mut self,
+        times: u32,
+        condition: Condition,
+        mut body: impl FnMut(&mut Self, u32),
+    ) {
+        self.construct("unrolled while", |w| {
+            for round in 0..times {
+                w.if_(condition, |w| body(w, round));
+            }
+        });
+    }
+
     /// Leaves the innermost loop once the enclosing blocks have ended.
     ///
     /// # Panics

@@ -21,17 +21,24 @@
 //! Futures are replaced in place, so an invocation allocates nothing once the pools are warm. A
 //! kernel that is bound to a stream ([`Tap`]) sees every payload in place as it passes.
 //!
-//! [`builtin`] holds the kernels of the paper; `wasm` (with the feature of that name) runs kernels
-//! that are loaded at run time. To read on: `kernels` is the executor, `turn` what it lends to a
-//! poll, and `context` what a kernel's future does with it.
+//! Where to read on:
+//!
+//! - Written by a kernel: `context`: what a kernel uses; `port`: what it may do while it looks at
+//!   payload; `scatter`: writes in many places; `tap`: kernels bound to streams.
+//! - Deployed: `deploy`: a program under an op-code; `grant`: the memory that it may use;
+//!   `fallback`: calls whose op-code has no kernel.
+//! - Run: `executor`: which invocation runs ([`Kernels`]); `invocation`: what is kept of a call;
+//!   `turn`: what a poll is lent; `timing`: what memory takes in a simulation.
+//! - [`builtin`]: the kernels of the paper; `wasm` (with the feature of that name): kernels that
+//!   are loaded at run time.
 
 pub mod builtin;
 mod context;
 mod deploy;
+mod executor;
 mod fallback;
 mod grant;
 mod invocation;
-mod kernels;
 mod port;
 mod scatter;
 mod tap;
@@ -42,9 +49,9 @@ pub mod wasm;
 
 pub use context::Context;
 pub use deploy::{AsyncProgram, DeployError, Deployment, KernelInfo, Program};
+pub use executor::{Kernels, Limits};
 pub use fallback::FallbackCall;
 pub use grant::Grant;
-pub use kernels::{Kernels, Limits};
 pub use port::Port;
 pub use scatter::Scatter;
 pub use tap::{Tap, TapInfo, TapIo};

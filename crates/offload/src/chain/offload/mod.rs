@@ -1,6 +1,8 @@
-//! Services that a server sets up once and that clients use with one SEND each. The server's CPU
-//! takes no part in a call (RedN §5), and no client has a key to the server's memory (RedN §3.5,
-//! Security).
+//! Offloads: services that a server sets up once and that clients use with one SEND each. The
+//! server's CPU takes no part in a call (RedN §5), and no client has a key to the server's memory
+//! (RedN §3.5, Security).
+//!
+//! - [`lookup`]: in a hash table, which [`table`] lays out; [`list`]: in a linked list.
 //!
 //! Each connection has a copy of the program. The client's message is scattered into the program's
 //! requests; the answer is one SEND with the value, which is empty if there is none. Then the

@@ -21,8 +21,10 @@
 //! }
 //! ```
 //!
-//! docs/chain-language.md is the reference. `token` cuts the text into words, `parse` makes
-//! [`syntax`] of them, and `lower` makes the program.
+//! docs/chain-language.md is the reference.
+//!
+//! - `token` cuts the text into words, `parse` makes `syntax` of them, and `lower` the program.
+//! - `source` is the result; `diagnostic` is what is wrong in a text, shown to a person.
 
 mod diagnostic;
 mod lower;

@@ -1,5 +1,8 @@
 //! The parts of the command `remora` that other programs can use too: memory nodes, and the options
 //! and output that all commands share.
+//!
+//! - [`node`]: memory nodes. [`device`]: options of every command that opens a device.
+//! - [`output`]: tables and JSON. [`stop`]: how a command that serves is ended.
 #![warn(missing_debug_implementations)]
 
 pub mod device;

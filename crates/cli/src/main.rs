@@ -1,4 +1,8 @@
 //! `remora`: a software RDMA card, from the command line.
+//!
+//! A command is the module of its name. The others: `verbs` is shared by `run`, `doctor` and
+//! `bench verbs`, and `ways` by `demo` and `bench`; `remote` has the options of commands that
+//! connect to a node, `child` starts other processes of this program, `draws` makes random numbers.
 
 mod bench;
 mod chain;

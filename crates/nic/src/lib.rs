@@ -3,16 +3,23 @@
 //! [`Nic`] is the card. It has no clock, socket, thread, file or random source. Its doc comment
 //! says how to drive it. Read the modules in this order:
 //!
-//! 1. [`wire`]: the bytes of a packet, and the table of op-codes.
-//! 2. [`memory`]: keys, regions, page tables, and the trait by which the card reaches bytes.
+//! 1. [`wire`]: the bytes of a packet, and the table of op-codes. [`psn`]: packet sequence numbers.
+//! 2. [`memory`]: keys, regions, windows, page tables, the check of each access, and the trait by
+//!    which the card reaches bytes.
 //! 3. [`queue`]: work-queue elements in rings in memory, completions in queues on the card.
 //! 4. `card` and `env`: what all queue pairs share, and how it is lent to one of them; `scheduler`:
-//!    which of them has the next turn.
+//!    which of them has the next turn; `timers`: their timers; `multi_queue`: their outstanding
+//!    messages. `table` and `handles`: the card's objects, and what names them.
 //! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder.
 //! 6. [`nic`]: the card as its driver sees it: commands, events, and the loop of turns.
-//! 7. [`kernel`]: code on the data path, how it is invoked, and what it may do.
+//!    [`transmit`]: what it hands to the driver to send.
+//! 7. [`kernel`]: code on the data path, how it is invoked, and what it may do; `buffer`: bytes on
+//!    the card, which kernels send.
 //! 8. [`chain`]: programs of work requests, with managed queues, WAIT, ENABLE and loop-back.
-//! 9. [`cm`]: communication management, by which queue pairs find each other.
+//! 9. [`cm`]: communication management, by which queue pairs find each other; `management`: queue
+//!    pair 1, which carries it.
+//! 10. What its driver sets and learns: [`config`], [`time`], [`event`], [`counters`] and
+//!     [`incident`], which says why a request was refused or failed.
 //!
 //! No source files import each other in a circle, and no file below the queue pair names a queue
 //! pair or [`Nic`].

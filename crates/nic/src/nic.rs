@@ -1,4 +1,11 @@
 //! [`Nic`]: the card as a value.
+//!
+//! Here are the commands on queue pairs, and the loop that gives ready ones their turns. The rest:
+//!
+//! - `receive`: judges what arrives, and hands it on.
+//! - Commands: `memory` (domains, regions, windows, address handles), `queues` (completion queues,
+//!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`.
+//! - `error`: errors that several commands share.
 
 mod chains;
 mod error;

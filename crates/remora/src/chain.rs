@@ -5,6 +5,8 @@
 //! [`ProtectionDomain::load_chain`] gives it its queues and links it. If the program serves a
 //! client, its queue pair is connected like any other. Then [`Chain::start`] lets the program run.
 //! [`Chain::serve`] connects and starts, for a [`ChainClient`] or a client that acts like one.
+//!
+//! `chain/client.rs` is the client's side, and `chain/awaited.rs` its calls as futures.
 
 mod awaited;
 mod client;

@@ -4,6 +4,9 @@
 //! [`wait`](Handshake::wait) for it in an ordinary thread. The device's background thread sends and
 //! receives the messages.
 //!
+//! `connection/listen.rs` is the passive side, `connect.rs` the active one; `handshake.rs` has the
+//! steps that wait for the peer, and `offer.rs` the offer of kernels.
+//!
 //! ```
 //! use std::net::SocketAddr;
 //! use std::time::Duration;

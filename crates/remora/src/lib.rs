@@ -52,11 +52,23 @@
 //! | `tokio` | completion channels and asynchronous events in tokio's reactor (futures need none) |
 //! | `wasm` | kernels that are loaded at run time, as WebAssembly, over wasmtime |
 //!
-//! # Below the device
-//! [`socket`] and [`egress`] carry packets, [`memory`] reaches registered bytes, [`interface`]
-//! finds the address of the card, and [`pcap`] captures packets. `docs/architecture.md` says in
-//! which order to read the code. A table in CONTRIBUTING.md says where `unsafe` stands and what
-//! for; the checks compare it with the code.
+//! # Where things are
+//! - The device: [`device`] opens and queries it, `live` is what its threads share, and
+//!   [`device_events`](DeviceEvents) what no completion reports. `driver` takes a step of the card,
+//!   `background` drives it while no application thread does; `wakes` wakes tasks, `scheduling`
+//!   asks for priorities, [`event`] wakes a thread.
+//! - Memory: [`region`] has protection domains, regions and address handles; [`slice`] names parts
+//!   of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes.
+//! - Queues: [`options`], [`queue_pair`], [`completion`], [`channel`], [`shared_receive`],
+//!   [`multicast`]; [`request`] makes futures of requests, `block_on` waits for one.
+//! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].
+//! - Packets: [`egress`] and [`socket`] carry them, [`pcap`] captures them, [`interface`] finds the
+//!   address of the card.
+//! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
+//!   files for it.
+//!
+//! `docs/architecture.md` says in which order to read the code. A table in CONTRIBUTING.md says
+//! where `unsafe` stands and what for; the checks compare it with the code.
 #![warn(missing_debug_implementations)]
 
 mod background;
@@ -76,7 +88,6 @@ mod live;
 pub mod memory;
 pub mod multicast;
 pub mod options;
-
 pub mod pcap;
 pub mod prelude;
 pub mod queue_pair;

@@ -5,11 +5,15 @@
 //!   the checkers in [`check`] judge what happened. This is the main test of the card.
 //! - [`Pair`] is the smallest world, two hosts and a connection, for directed tests with
 //!   [`Rule`]s that drop, delay or damage chosen packets.
-//! - [`chain`] sets up programs of work requests.
+//! - [`chain`] sets up programs of work requests, [`kernel`] kernels and their callers.
 //! - [`goodput()`] measures a connection at a given loss.
 //!
-//! The reading order is [`dice`], [`memory`], [`packet`], [`faults`], [`network`], [`world`],
-//! [`endpoint`].
+//! The reading order:
+//!
+//! 1. [`dice`]: the source of chance. [`memory`]: a host's memory.
+//! 2. [`packet`]: packets as bytes. [`faults`]: what goes wrong on a link. [`network`]: links.
+//! 3. [`world`]: hosts, the network and the clock. [`endpoint`]: queue pairs, and connecting them.
+//! 4. [`options`]: a random world's options. `traffic`: its applications. [`check`]: its judges.
 #![forbid(unsafe_code)]
 
 pub mod chain;

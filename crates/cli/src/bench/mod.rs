@@ -2,6 +2,11 @@
 //!
 //! A benchmark is a list of [`row::Case`]s. [`row::measure`] runs Remora's way and the peer's in
 //! turn, and makes a [`row::Row`] of each case; [`report`] prints the rows and writes them.
+//!
+//! - The benchmarks: [`transport`], [`verbs`], [`kernels`], [`chains`]; [`peers`]: plain sockets,
+//!   to compare with.
+//! - The output: [`figure`]: the same work by size; [`plot`]: a figure drawn; [`page`]: all in one
+//!   file.
 
 mod chains;
 mod figure;

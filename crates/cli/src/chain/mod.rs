@@ -1,4 +1,7 @@
 //! `remora chain`: programs of work requests.
+//!
+//! - [`run`], [`trace`], [`automaton`], [`machine`]: its commands.
+//! - [`source`]: a program's text, and the card that runs it; [`outcome`]: how it ended.
 
 mod automaton;
 mod machine;

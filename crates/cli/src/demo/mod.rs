@@ -3,6 +3,9 @@
 //! A memory node in one process serves a real file; this process READs and WRITEs it one-sided,
 //! compares every byte, measures, and does the same over TCP with a third process. Finally, a
 //! catalogue of this machine's files in the memory of a fourth process is looked up in three ways.
+//!
+//! - [`data`]: the file. [`roce`]: moves it one-sided. [`tcp`]: moves it over TCP.
+//! - [`catalogue`]: the look-ups. [`figures`]: the measurements.
 
 mod catalogue;
 mod data;

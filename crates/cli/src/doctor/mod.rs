@@ -3,6 +3,8 @@
 //! It makes a list of [`check::Check`]s, each of which examines one thing, and says what it found,
 //! whether that is well, and if not what to do. The checks change nothing and need no privilege;
 //! where a check cannot see something, it says so.
+//!
+//! [`library`], [`machine`], [`network`] and [`peer`] have the checks of what they are named after.
 
 mod check;
 mod library;

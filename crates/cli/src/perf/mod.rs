@@ -3,7 +3,8 @@
 //! A client connects to `remora perf serve` by RDMA CM ([`session`]), with the test's [`plan`] as
 //! private data. Queue pair numbers go over a control connection ([`control`]), so that a thousand
 //! queue pairs cost two messages. Then [`latency`] or [`bandwidth`] runs, and [`verify`] compares
-//! what has arrived with the [`pattern`].
+//! what has arrived with the [`pattern`],
+//! and [`report`] prints the outcome. [`serve`] is the other end.
 
 mod bandwidth;
 mod control;

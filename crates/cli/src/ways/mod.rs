@@ -5,7 +5,8 @@
 //! [`server`] is the far end: a process with a card, memory, the built-in kernels, and an
 //! application that answers RPCs; [`agreed`] is what both ends know in advance. [`client`] fills
 //! that memory by WRITEs ([`image`]) and looks things up in it ([`lookup`]); [`sketchers`] counts
-//! what is streamed. [`served`] and [`asker`] are the two ends of chains. `remora bench kernels`
+//! what is streamed; [`rpc`] is the way over TCP, and [`loaded`] that of kernels as WebAssembly.
+//! [`served`] and [`asker`] are the two ends of chains. `remora bench kernels`
 //! and `remora bench chains` measure with these, and `remora demo` shows them.
 
 pub(crate) mod agreed;

@@ -8,8 +8,9 @@
 //!
 //! - [`mad`] and [`message`] are the bytes; [`service`] maps ports to service ids.
 //! - `state` is the table of states. `receive` acts on the peer's messages, `command` on the
-//!   caller's wishes, `sidr` on both for datagram services.
-//! - `connection` is what the manager remembers of one connection.
+//!   caller's wishes, `sidr` on both for datagram services. `event` is what the caller is told.
+//! - The manager remembers `connection`s, `listener`s, and `resolution`s of datagram services.
+//! - `config` has the settings and limits, `counters` what was refused, dropped or repeated.
 //!
 //! A connection, from both sides:
 //!

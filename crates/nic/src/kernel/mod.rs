@@ -11,7 +11,11 @@
 //! Everything here has a limit. A packet for which there is no room is refused with an RNR NAK, the
 //! flow control of reliable connections.
 //!
-//! The header of a call is in `call`, and the queue pair's side in `qp/kernel.rs`.
+//! - `call`: the header of a call, and the status word. `message`: messages that kernels send.
+//! - `io`: what a kernel may do on the card ([`KernelIo`]); `writer`: many small writes in a row.
+//! - `runner`: holds the implementation and calls it; `state`: the card's state of messages and
+//!   bindings.
+//! - The queue pair's side is `qp/kernel.rs`; the commands are `nic/kernels.rs`.
 
 mod call;
 mod io;

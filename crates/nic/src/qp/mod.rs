@@ -1,12 +1,17 @@
 //! The queue pair, in its parts.
 //!
-//! - Sending: [`post`](mod@post) writes elements into the rings, [`requester`] turns them into
-//!   packets, and [`window`] says how many packets may be outstanding.
-//! - Receiving: [`incoming`] hands a packet to the part that it is for. [`completer`] takes the
-//!   answers, and [`responder`] carries out a peer's requests. [`answers`] sends the answers to
-//!   READs and atomics, and [`acknowledge`] acknowledges the rest. [`datagram`] receives for the
-//!   unreliable services.
-//! - [`state`] is the table of states, and [`flush`](mod@flush) how work ends in ERROR.
+//! - Here: the state of a queue pair, and its turn. [`state`]: the table of its states; `info`:
+//!   what it is made with, and its present properties.
+//! - Sending: `post` writes elements into the rings; `judge` checks them, `requester` turns them
+//!   into packets, `window` says how many packets may be outstanding.
+//! - Receiving: `incoming` hands a packet to the part that it is for. `completer` takes the answers
+//!   of the peer; `responder` carries out its requests, `receive` fills receive elements, `answers`
+//!   answers READs and atomics, `acknowledge` acknowledges the rest.
+//! - Other services: `datagram` receives for UC and UD, `xrc` is what XRC does besides.
+//! - What goes wrong: `refusal` says why something is not carried out, `flush` how work ends in
+//!   ERROR, `congestion` what ECN does.
+//! - Chains: `order` has WAIT and ENABLE, `loop_back` a peer on the same card, `limits` the limits
+//!   of a send queue. Kernels: `kernel` takes calls and sends results.
 //!
 //! The state that every packet needs is at most 256 bytes ([`Qp`]; a test checks it). The rest is
 //! in a box ([`Cold`]) or in pools that the whole card shares.

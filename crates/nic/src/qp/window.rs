@@ -1,4 +1,4 @@
-//! How many packets a requester may have outstanding.
+//! The congestion window: how many packets a requester may have outstanding.
 
 use crate::psn::Psn;
 

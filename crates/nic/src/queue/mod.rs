@@ -1,9 +1,11 @@
 //! Queues: work-queue elements in rings in memory, completion queues on the card.
 //!
-//! - [`element`] is a work request in memory, and `ring` the queue of such elements.
-//! - [`completion`] reports how a request ended.
-//! - `outstanding` is the card's copy of a request that it has issued, with `sgl` for longer
-//!   scatter/gather lists; `answer` is its copy of a peer's READ or atomic.
+//! - [`element`]: a work request in memory, 64 bytes; `opcode`: the op-codes of elements.
+//! - `ring`: the queue of such elements; `shared_receive`: a ring that queue pairs share.
+//! - [`completion`]: completions, which report how a request ended, and their queues.
+//! - `outstanding`: the card's copy of a request that it has issued; `sgl`: its scatter/gather
+//!   list.
+//! - `answer`: the card's copy of a peer's READ or atomic.
 
 pub(crate) mod answer;
 pub mod completion;

@@ -1,8 +1,8 @@
 //! Registered memory of a live process.
 //!
-//! The card reaches registered memory through [`HostMemory`]. A [`Buffer`] is memory that is made
-//! to be registered. `copy.rs` copies memory that others change meanwhile, and `checked.rs` memory
-//! that may not be mapped.
+//! The card reaches registered memory through [`HostMemory`], here. `buffer.rs` makes memory to be
+//! registered ([`Buffer`]). `copy.rs` copies memory that others change meanwhile, and `checked.rs`
+//! memory that may not be mapped.
 
 mod buffer;
 mod checked;

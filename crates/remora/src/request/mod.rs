@@ -69,8 +69,9 @@
 //! future is polled and there is room. If the future is dropped before, it is not posted.
 //!
 //! # Where to read on
-//! `verbs.rs` has the methods, `table.rs` the requests in flight, and `queue.rs` the completion
-//! queue that they share. `wakes.rs` says how a waiting task is woken.
+//! `verbs.rs` has the methods, `source.rs` where their bytes come from, `outcome.rs` and `error.rs`
+//! how they end. `table.rs` has the requests in flight, and `queue.rs` the completion queue that
+//! they share. `wakes.rs` says how a waiting task is woken.
 
 mod error;
 mod outcome;

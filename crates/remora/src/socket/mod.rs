@@ -5,8 +5,11 @@
 //! for a single datagram, and *i* for the *i*-th datagram of one call with `UDP_SEGMENT`. Both
 //! directions move many datagrams in one call, if the kernel can.
 //!
-//! `sys.rs` has the system calls, `batch.rs` what arrives, `segmentation.rs` the groups that leave
-//! together.
+//! - `sys.rs`: the system calls; `control.rs`: the control messages beside a datagram.
+//! - `bind.rs`: takes an address; `destination.rs`: where datagrams go; `usual.rs`: what holds for
+//!   datagrams without a control message.
+//! - `segmentation.rs`: the groups that leave together; `batch.rs`: what arrives together.
+//! - `failure.rs`: what errors mean; `queue.rs`: how full another process's socket is.
 
 mod batch;
 mod bind;

@@ -1,5 +1,9 @@
 //! The checkers. Each is a file of its own, and says what must hold in every world without knowing
 //! how the card does it.
+//!
+//! - [`memory`]: every byte is what the completed operations have made it.
+//! - [`order`]: the order of completions. [`atomics`]: atomics happen exactly once.
+//! - [`counters`]: counters match what the network did, and nothing leaks.
 
 pub mod atomics;
 pub mod counters;

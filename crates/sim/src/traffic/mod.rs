@@ -1,5 +1,11 @@
 //! The applications of a random world: they post work, take completions, and tell the checkers
 //! what they know.
+//!
+//! - `setup` creates and destroys what they use; `records` is what they remember of it, and `spans`
+//!   which parts of a region are in use.
+//! - `post` posts send requests, `complete` takes their completions; `receives` has receive buffers
+//!   and the messages that arrive in them.
+//! - `calls`: calls of kernels. `groups`: multicast. `xrc`: shared receive queues that peers name.
 
 mod calls;
 mod complete;

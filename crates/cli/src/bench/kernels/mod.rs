@@ -3,6 +3,9 @@
 //!
 //! This process asks, pinned to a core; another one ([`crate::ways::server`]) has the memory, the
 //! card with its kernels, and an application, on a second core.
+//!
+//! [`lookups`]: in lists and tables. [`checks`]: consistent reading. [`streams`]: values as they
+//! arrive. [`loaded`]: kernels as WebAssembly. [`extent`]: how much is measured.
 
 mod checks;
 mod extent;

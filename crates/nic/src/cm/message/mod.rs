@@ -1,5 +1,8 @@
 //! The messages of communication management: InfiniBand volume 1, chapter 12.
 //!
+//! - `request`: REQ. `connect`: MRA, REP, RTU. `reject`: REJ. `release`: DREQ, DREP.
+//! - `sidr`: SIDR_REQ, SIDR_REP. `bits`: fields of a message.
+//!
 //! Each message is a struct with its meaningful fields, `parse` and `emit`. Any 232 bytes are a
 //! message of any kind, so parsing does not fail; whether a value makes sense is checked by the
 //! handler of the message. Reserved fields, and those of end-to-end contexts and reliable

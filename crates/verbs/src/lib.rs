@@ -10,6 +10,8 @@
 //! - [`process`] holds the state of a process and says what `fork` does to it; [`cards`] opens its
 //!   cards.
 //! - [`ibverbs`] and [`rdmacm`] are the two libraries; [`rsocket`] is built on [`rdmacm`].
+//! - `card` is one card, `pool` the memory behind handles, and `log` what the library logs.
+//! - `sysfs` makes the files that stand for `/sys/class/infiniband`; `preload` says where they are.
 //!
 //! Handles are pointers to structs that begin with the C struct of the header; programs read its
 //! fields and, by inline functions, call the functions in it. Each call checks a handle before it

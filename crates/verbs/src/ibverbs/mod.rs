@@ -4,6 +4,13 @@
 //! object, named as in verbs without `ibv_`. They are `extern "C"` functions: programs call them
 //! through `symbols` or through the tables that `open` fills, and `rdmacm` calls them directly.
 //!
+//! - Devices: `device`, `open`, `context`, `port`, `gid`, `parent_domain`, `pd`, `import`, `fork`.
+//! - Memory: `mr`, `mw`, `bind_mw`, `dm`. Addresses: `ah`, `mcast`.
+//! - Queue pairs: `qp`, `qp_attr`, `srq`, `xrc`. Posting: `post`, `recv`, `qp_ex`.
+//! - Completions: `cq`, `cq_ex`, `poll`, `channel`. Events: `async_event`, `acknowledge`, and the
+//!   `event_queue` behind both kinds. `gate` is the lock from one call to the next.
+//! - Beside the verbs: `strings`, `copy`, `sysfs_calls`, `private` and `private_symbols`.
+//!
 //! Each call reports errors as its manual page says. Most that return a pointer set `errno` and
 //! return null; most that return an integer return the error number itself, and not -1.
 

@@ -1,8 +1,8 @@
 //! The built-in kernels: those of StRoM with the parameters of the paper, and others that the
 //! paper only names.
 //!
-//! - Look-ups: [`get`]: in a hash table; [`traversal`]: in linked structures; [`consistency`]: of an
-//!   object with a checksum.
+//! - Look-ups: [`get`]: in a hash table; [`traversal`]: in linked structures; [`consistency`]: of
+//!   an object with a checksum.
 //! - Streams: [`shuffle`] and [`shuffle_send`]: partitioning, on arrival and before sending;
 //!   [`hyperloglog`]: distinct values; [`filter`]: rows that match; [`aggregate`]: sums of columns.
 //! - Shared: [`column`]: rows and their columns; `reader`: parsing of parameters.

@@ -57,8 +57,8 @@
 //!   [`device_events`](DeviceEvents) what no completion reports. `driver` takes a step of the card,
 //!   `background` drives it while no application thread does; `wakes` wakes tasks, `scheduling`
 //!   asks for priorities, [`event`] wakes a thread.
-//! - Memory: [`region`] has protection domains, regions and address handles; [`slice`] names parts
-//!   of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes.
+//! - Memory: [`region`] has protection domains, regions and address handles; [`slice`](mod@slice)
+//!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes.
 //! - Queues: [`options`], [`queue_pair`], [`completion`], [`channel`], [`shared_receive`],
 //!   [`multicast`]; [`request`] makes futures of requests, `block_on` waits for one.
 //! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].

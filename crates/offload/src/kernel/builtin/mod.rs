@@ -5,7 +5,7 @@
 //!   an object with a checksum.
 //! - Streams: [`shuffle`] and [`shuffle_send`]: partitioning, on arrival and before sending;
 //!   [`hyperloglog`]: distinct values; [`filter`]: rows that match; [`aggregate`]: sums of columns.
-//! - Shared: [`column`]: rows and their columns; `reader`: parsing of parameters.
+//! - Shared: [`column`](mod@column): rows and their columns; `reader`: parsing of parameters.
 //!
 //! A new kernel has a module and an op-code here. Its name, its budget and how the command deploys
 //! it are in the list `Kind` of the crate `remora` (`kernel/builtin.rs`).

@@ -1,4 +1,5 @@
 //! The live card: RoCE v2 over UDP sockets, embedded in a process, without hardware or root.
+//! (“Where things are”, below, is the map of its files.)
 //!
 //! ```
 //! use std::time::Duration;

@@ -1,4 +1,8 @@
 //! Elements that order others: NOOP, WAIT and ENABLE (RedN §3.1).
+//!
+//! A WAIT that blocks is listed at its completion queue (`queue/completion.rs`). The completion
+//! that reaches the count wakes it: `Card` notes an errand (`card.rs`), which `nic/chains.rs`
+//! carries out.
 
 use super::refusal::Failure;
 use super::requester::Stop;

@@ -1,8 +1,9 @@
 //! Attributes of queue pairs: which transition takes which, and how the card names them.
 //!
 //! The table is that of the InfiniBand specification ("QP state transition properties"), as
-//! `ibv_modify_qp(3)` repeats it. The card checks transitions by a table of its own, in `remora-nic`'s
-//! `qp/state.rs`; this one says which attributes a program must and may name in its mask.
+//! `ibv_modify_qp(3)` repeats it. The card checks transitions by a table of its own
+//! (`qp/state.rs` of `remora-nic`); this one says which attributes a program must and may name in
+//! its mask.
 
 use std::ffi::c_uint;
 

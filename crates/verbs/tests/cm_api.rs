@@ -20,3 +20,8 @@ fn events_are_as_the_manual_says() {
 fn datagram_sockets_are_as_udp_ones() {
     runs("cm/datagram", "rsocket.h");
 }
+
+#[test]
+fn calls_of_later_releases_do_what_their_manuals_say() {
+    runs("cm/newer", "rsocket.h");
+}

@@ -19,6 +19,7 @@ mod acknowledge;
 pub mod ah;
 pub mod async_event;
 pub mod bind_mw;
+pub mod buf;
 pub mod channel;
 pub mod context;
 mod copy;

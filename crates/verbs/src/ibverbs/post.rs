@@ -137,7 +137,7 @@ impl Room {
     /// # Safety
     /// `from` can be read; `at` has room for `most` bytes.
     pub(crate) unsafe fn copy(&mut self, from: *const c_void, len: usize) -> Result<()> {
-        if len > self.most - self.len {
+        if len > self.most - self.len || from.is_null() && len > 0 {
             return Err(EINVAL);
         }
         // SAFETY: by promise of the caller; there is room left, and this call owns it.
@@ -191,8 +191,7 @@ unsafe fn operation(qp: &Qp, wr: &ibv_send_wr) -> Result<SendOp> {
         Service::Ud => {
             // SAFETY: as above.
             let ud = unsafe { wr.wr.ud };
-            // SAFETY: the handle was once one of an address handle.
-            unsafe { destination(qp, ud.ah, ud.remote_qpn, ud.remote_qkey) }.map(Some)
+            destination(qp, ud.ah, ud.remote_qpn, ud.remote_qkey).map(Some)
         }
         _ => Ok(None),
     };
@@ -222,18 +221,9 @@ unsafe fn operation(qp: &Qp, wr: &ibv_send_wr) -> Result<SendOp> {
 }
 
 /// The destination of a datagram.
-///
-/// # Safety
-/// The handle was once one of an address handle.
 #[inline]
-pub(crate) unsafe fn destination(
-    qp: &Qp,
-    ah: *mut ibv_ah,
-    qpn: u32,
-    qkey: u32,
-) -> Result<UdDestination> {
-    // SAFETY: by promise of the caller.
-    let ah = unsafe { handles::get_fast::<Ah>(ah) }?;
+pub(crate) fn destination(qp: &Qp, ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<UdDestination> {
+    let ah = handles::get::<Ah>(ah)?;
     let qkey = if qkey & OWN_QKEY != 0 { qp.qkey() } else { qkey };
     Ok(UdDestination { ah: ah.number, qpn: qpn & 0xFF_FFFF, qkey })
 }

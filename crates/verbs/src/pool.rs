@@ -83,13 +83,11 @@ pub(crate) struct Slabs {
 
 impl Default for Slabs {
     fn default() -> Slabs {
-        Slabs { count: AtomicUsize::new(0), places: [const { Slabs::NONE }; SLABS_MAX] }
+        Slabs { count: AtomicUsize::new(0), places: std::array::from_fn(|_| Default::default()) }
     }
 }
 
 impl Slabs {
-    const NONE: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
-
     /// Start and end address of each slab. The last ones come first, as they have most slots.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, usize)> {

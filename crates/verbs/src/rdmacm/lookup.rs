@@ -1,7 +1,7 @@
 //! `rdma_resolve_addrinfo` and `rdma_query_addrinfo`, of v60: `rdma_getaddrinfo` without waiting.
 //!
-//! The system's resolver may wait for a name server. So a thread asks it, and tells the id's channel
-//! when it has the answer, which stays with the id until the program takes it.
+//! The system's resolver may wait for a name server. So a thread asks it, and tells the id's
+//! channel when it has the answer, which stays with the id until the program takes it.
 
 use core::ffi::{c_char, c_int};
 use std::ffi::{CStr, CString};

@@ -142,7 +142,7 @@ stage_symbols() {
     cargo test "${locked[@]}" --quiet -p remora-verbs --test library symbols ||
         fail "the verbs library lacks symbols: they stand above" \
             "Export them in crates/verbs/src/*/symbols.rs."
-    say "$(sed -n 's/^# \(Release .*\)\.$/\1/p' "$list"): all $(grep -vc '^#' "$list") symbols"
+    say "$(sed -n 's/^# \(Release .*\)\.$/\1/p' "$list") and what follows it: all $(grep -vc "^#" "$list") symbols"
 }
 
 # Only the libraries: the command `remora` and the library `remora` would share a page.

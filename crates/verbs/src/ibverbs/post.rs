@@ -8,6 +8,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
 use std::{ptr, slice};
 
 use remora::nic::queue::{
@@ -220,10 +221,21 @@ unsafe fn operation(qp: &Qp, wr: &ibv_send_wr) -> Result<SendOp> {
     if qp.service.does(op) { Ok(op) } else { Err(EINVAL) }
 }
 
+/// The address handle of a datagram, which may be any pointer.
+fn look_up(qp: &Qp, ah: *mut ibv_ah) -> Result<&'static Slot<Ah>> {
+    let found = handles::get::<Ah>(ah)?;
+    qp.last_ah.store(ah, Ordering::Relaxed);
+    Ok(found)
+}
+
 /// The destination of a datagram.
 #[inline]
 pub(crate) fn destination(qp: &Qp, ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<UdDestination> {
-    let ah = handles::get::<Ah>(ah)?;
+    let ah = match qp.last_ah.load(Ordering::Relaxed) == ah {
+        // SAFETY: it was a handle, and its memory stays one's.
+        true => unsafe { handles::get_fast::<Ah>(ah) }?,
+        false => look_up(qp, ah)?,
+    };
     let qkey = if qkey & OWN_QKEY != 0 { qp.qkey() } else { qkey };
     Ok(UdDestination { ah: ah.number, qpn: qpn & 0xFF_FFFF, qkey })
 }

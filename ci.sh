@@ -21,6 +21,7 @@ usage() {
   deny     licences and sources of what we depend on, by cargo-deny
   doc      rustdoc; warnings are errors
   test     every test, with overflow checks
+  symbols  the verbs library has each symbol of rdma-core's newest release, and of the installed one
   fuzz     every fuzz target over its corpus and random inputs
   sim      random worlds
   rxe      traffic with Linux soft-RoCE in a virtual machine (docs/testing.md)
@@ -39,7 +40,7 @@ usage() {
 USAGE
 }
 
-all_stages=(setup tidy circles fmt clippy features core deny doc test fuzz sim rxe)
+all_stages=(setup tidy circles fmt clippy features core deny doc test symbols fuzz sim rxe)
 skipped=77 # the status of a stage whose tools this machine lacks
 
 # CI builds a clone once: what an incremental build would keep only costs disk.
@@ -133,6 +134,15 @@ stage_check() {
 stage_test() {
     cargo test "${locked[@]}" --quiet --no-fail-fast --workspace ||
         fail "a test failed" "Run one alone: cargo test -p CRATE NAME -- --nocapture"
+}
+
+# A program that needs a symbol that is not there does not load.
+stage_symbols() {
+    local list=crates/verbs/tests/symbols/rdma-core.txt
+    cargo test "${locked[@]}" --quiet -p remora-verbs --test library symbols ||
+        fail "the verbs library lacks symbols: they stand above" \
+            "Export them in crates/verbs/src/*/symbols.rs."
+    say "$(sed -n 's/^# \(Release .*\)\.$/\1/p' "$list") and what follows it: all $(grep -vc "^#" "$list") symbols"
 }
 
 # Only the libraries: the command `remora` and the library `remora` would share a page.

@@ -31,6 +31,7 @@ use crate::pcap::Capture;
 use crate::region::ProtectionDomain;
 use crate::scheduling;
 use crate::socket::{self, BindError, RecvCounters, Socket};
+use crate::threads::without_signals;
 use crate::wakes::Wakes;
 
 /// The environment variable that names a capture file for any process; `%p` in it becomes the
@@ -312,7 +313,8 @@ impl Device {
                 background::run(&of_thread, real_time);
             }
         };
-        let thread = thread::Builder::new().name("remora".into()).spawn(run)?;
+        let named = thread::Builder::new().name("remora".into());
+        let thread = without_signals(|| named.spawn(run))?;
         if real_time {
             // Without real time, this does not wait: a library may open a device while it is
             // loaded, and no thread begins before the loading ends.

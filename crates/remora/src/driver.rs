@@ -497,6 +497,15 @@ impl Driver {
         self.blocked
     }
 
+    /// For the end of the device or of the process: packets that are ready leave (a last
+    /// acknowledge, a disconnect), and the capture file is completed.
+    pub(crate) fn finish(&mut self) {
+        self.settle();
+        if let Err(error) = self.flush_capture() {
+            tracing::warn!(%error, "cannot write to the capture file");
+        }
+    }
+
     /// Writes what was captured to its file.
     pub(crate) fn flush_capture(&mut self) -> io::Result<()> {
         self.capture.as_mut().map_or(Ok(()), Capture::flush)

@@ -101,6 +101,7 @@ mod scheduling;
 pub mod shared_receive;
 pub mod slice;
 pub mod socket;
+pub mod threads;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod wakes;

@@ -43,16 +43,12 @@ impl Device {
         Card { live: &self.live, driver: self.live.lock() }
     }
 
-    /// Call this when the process ends without dropping the device: packets that are ready leave,
-    /// and the capture file is completed. Returns false if the card is locked, perhaps by the
-    /// thread that ends the process from a signal's handler.
-    pub fn finish(&self) -> bool {
-        let Some(mut driver) = self.live.try_lock() else { return false };
-        driver.settle();
-        if let Err(error) = driver.flush_capture() {
-            tracing::warn!(%error, "cannot write to the capture file");
-        }
-        true
+    /// As [`Device::card`], for a caller that must not wait: `None` if a thread has the card.
+    ///
+    /// # Safety
+    /// As for [`Device::card`].
+    pub unsafe fn try_card(&self) -> Option<Card<'_>> {
+        Some(Card { live: &self.live, driver: self.live.try_lock()? })
     }
 
     /// Hands all events of connection management to `sink` from now on. This crate's listeners and
@@ -126,6 +122,12 @@ impl Card<'_> {
     /// queue pair is destroyed or reset, since what the queue pair owes is lost then.
     pub fn settle(&mut self) {
         self.driver.settle();
+    }
+
+    /// Call this when the process ends without dropping the device: packets that are ready leave,
+    /// and the capture file is completed.
+    pub fn finish(&mut self) {
+        self.driver.finish();
     }
 
     pub(crate) fn driver(&mut self) -> &mut Driver {

@@ -124,7 +124,7 @@ fn sends_are_received_in_order_with_their_immediate_data() {
         a.qp.post_send(&signaled(0, op, Data::Inline(text.as_bytes()))).unwrap();
     }
     for i in 0..16u32 {
-        let got = b.cq.spin(PATIENCE).unwrap();
+        let got = b.cq.spin(PATIENCE).unwrap().ok().unwrap();
         let text = format!("message {i}");
         assert_eq!((got.wr_id, got.kind, got.imm_or_key), (u64::from(i), WorkKind::Recv, i));
         assert_eq!(got.len as usize, text.len());
@@ -216,7 +216,7 @@ fn a_channel_wakes_who_waits() {
     let op = SendOp::Send { imm: None, to: None };
     a.qp.post_send(&signaled(0, op, Data::Inline(b"wake"))).unwrap();
     assert_eq!(channel.wait(PATIENCE).unwrap(), cq.handle());
-    assert_eq!(cq.spin(PATIENCE).unwrap().wr_id, 5);
+    assert_eq!(cq.spin(PATIENCE).unwrap().ok().unwrap().wr_id, 5);
 }
 
 #[test]
@@ -239,8 +239,8 @@ fn datagrams_carry_their_route() {
     let to = UdDestination { ah: ah.handle(), qpn: qp2.qpn(), qkey: 0x1111 };
     let op = SendOp::Send { imm: None, to: Some(to) };
     qp.post_send(&signaled(2, op, Data::Inline(b"datagram"))).unwrap();
-    assert_eq!(cq.spin(PATIENCE).unwrap().wr_id, 2);
-    let got = cq2.spin(PATIENCE).unwrap();
+    assert_eq!(cq.spin(PATIENCE).unwrap().ok().unwrap().wr_id, 2);
+    let got = cq2.spin(PATIENCE).unwrap().ok().unwrap();
     assert_eq!((got.len, got.src_qp), (40 + 8, qp.qpn()));
     let mut bytes = [0; 48];
     room.read_at(0, &mut bytes).unwrap();
@@ -263,7 +263,7 @@ fn connections_are_made_used_and_parted() {
         let connection =
             request.accept(server.qp.clone(), b"welcome", &params).wait(PATIENCE).unwrap();
         connection.queue_pair().post_recv(&RecvRequest { wr_id: 3, sges: &sges }).unwrap();
-        assert_eq!(server.cq.spin(PATIENCE).unwrap().wr_id, 3);
+        assert_eq!(server.cq.spin(PATIENCE).unwrap().ok().unwrap().wr_id, 3);
         assert_eq!(connection.wait_for_end(PATIENCE), ConnectionEnd::Disconnected);
     });
     let connection =

@@ -1,6 +1,9 @@
 //! A card of this process, and its address in the forms that verbs use: GID, LID, interface.
 
 use std::net::IpAddr;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use remora::nic::qp::Mtu;
 use remora::{Device, raw};
@@ -14,6 +17,9 @@ pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 pub(crate) const GID_TABLE_LEN: u32 = 4;
 /// The port's capability mask.
 pub(crate) const CAPABILITIES: u32 = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+
+/// How long the end of the process waits for a card. Other threads have it only briefly.
+const AT_END: Duration = Duration::from_millis(100);
 
 /// A card of this process.
 #[derive(Debug)]
@@ -36,6 +42,8 @@ pub struct Card {
     pub ifname: String,
     /// The directory that stands for `/sys/class/infiniband/NAME`; empty if it could not be made.
     pub directory: String,
+    /// When the end of the process first asked for the card.
+    pub(crate) ends_since: OnceLock<Instant>,
 }
 
 impl Card {
@@ -45,6 +53,21 @@ impl Card {
         // them. Regions are memory of the program, which by the contract of `ibv_reg_mr` keeps it
         // mapped until `ibv_dereg_mr`; no Rust reference to it is ever made.
         unsafe { self.device.card() }
+    }
+
+    /// As [`Card::lock`], for a process that ends: the thread that has the card may be the one that
+    /// ends the process, in a signal's handler. `None` if the card is not free within [`AT_END`]
+    /// of the first such call.
+    pub fn lock_at_end(&self) -> Option<raw::Card<'_>> {
+        let start = *self.ends_since.get_or_init(Instant::now);
+        loop {
+            // SAFETY: as in `lock`.
+            let card = unsafe { self.device.try_card() };
+            if card.is_some() || start.elapsed() >= AT_END {
+                return card;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The port's local identifier (LID). Ethernet has none; but on loopback the low half of the

@@ -1,53 +1,38 @@
 //! The cards of this process: opened when the program first asks for devices, finished at exit.
 
 use std::env;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::OnceLock;
 
 use remora::socket::BindError;
 use remora::{Device, DeviceOptions, OpenError};
 
 use crate::card::Card;
 use crate::process::{self, Process};
-use crate::sysfs;
+use crate::{farewell, sysfs};
 
 /// The environment variable that names the addresses of the cards.
 pub const ADDR_VARIABLE: &str = "REMORA_ADDR";
-
-/// Set once the exit handler is registered.
-static AT_EXIT: AtomicBool = AtomicBool::new(false);
 
 impl Process {
     /// The cards, opened if this is the first call.
     pub fn cards(&self) -> &[Card] {
         self.cards.get_or_init(|| {
-            if !AT_EXIT.swap(true, Ordering::Relaxed) {
-                // SAFETY: the handler is a function without captures, and the library stays
-                // loaded: it is linked with `-z nodelete`.
-                unsafe { libc::atexit(at_exit) };
-            }
+            farewell::at_exit(finish);
             open_cards()
         })
     }
 }
 
 /// Runs at the end of the process, which does not drop its cards. Other threads may still run.
-extern "C" fn at_exit() {
+fn finish() {
     let Some(process) = process::existing() else { return };
+    sysfs::remove(process);
     for card in process.cards.get().into_iter().flatten() {
-        // Another thread holds the card only briefly, so a few attempts suffice.
-        let done = (0..100).any(|_| {
-            let done = card.device.finish();
-            if !done {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            done
-        });
-        if !done {
-            tracing::warn!("the process ends while the card {} is busy", card.name);
+        match card.lock_at_end() {
+            Some(mut locked) => locked.finish(),
+            None => tracing::warn!("the process ends while the card {} is busy", card.name),
         }
     }
-    sysfs::remove(process);
 }
 
 /// Opens the cards that the environment names. A card that cannot be opened is left out: the
@@ -90,6 +75,7 @@ fn card(index: usize, device: Device) -> Card {
         ifindex,
         ifname,
         directory: String::new(),
+        ends_since: OnceLock::new(),
     };
     match sysfs::publish(&card) {
         Ok(directory) => card.directory = directory,

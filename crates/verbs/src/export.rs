@@ -5,11 +5,9 @@
 //! to the linker, but an assembler can define it. So each exported symbol is a jump to the Rust
 //! function. `versions.map` declares the versions themselves.
 
-/// Exports functions: `"ibv_open_device@@IBVERBS_1.1" = device::open_device;`
-///
-/// `@@` marks the version that new programs are linked to, `@` an older one.
-macro_rules! export {
-    ($($symbol:literal = $function:path;)*) => { $(
+/// Exports one function under a name with a version.
+macro_rules! symbol {
+    ($symbol:expr, $function:path) => {
         core::arch::global_asm!(
             concat!(".pushsection \".text.", $symbol, "\",\"ax\",@progbits"),
             concat!(".globl \"", $symbol, "\""),
@@ -23,7 +21,14 @@ macro_rules! export {
             ".popsection",
             function = sym $function,
         );
-    )* };
+    };
 }
 
-pub(crate) use export;
+/// Exports functions: `"ibv_open_device@@IBVERBS_1.1" = device::open_device;`
+///
+/// `@@` marks the version that new programs are linked to, `@` an older one.
+macro_rules! export {
+    ($($symbol:literal = $function:path;)*) => { $($crate::export::symbol!($symbol, $function);)* };
+}
+
+pub(crate) use {export, symbol};

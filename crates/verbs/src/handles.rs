@@ -6,8 +6,9 @@
 //! that it is free. So a program's mistake is `EINVAL` and not a crash. A pool reuses the slot that
 //! has been free for longest.
 //!
-//! Calls off the data path use [`get`], which first checks that the pointer is a slot at all. Calls
-//! on the data path use [`get_fast`], which trusts the pointer and checks only the tag.
+//! Most calls use [`get`], which first checks that the pointer is a slot at all. Calls on the data
+//! path use [`get_fast`] for the object that they are made on: it trusts the pointer, which has led
+//! the program into the call, and checks only the tag.
 //!
 //! After a `fork` the child has pools of its own, to which the parent's handles do not belong. A
 //! tag includes the process generation (see [`process`]), so that [`get_fast`] rejects those
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 
 pub use crate::pool::Kind;
-use crate::pool::Pool;
+use crate::pool::{Pool, Slots};
 use crate::process;
 
 /// The state behind a handle. It synchronises by itself what threads share of it.
@@ -82,19 +83,24 @@ fn tag_of(kind: Kind) -> u64 {
     MAGIC ^ (u64::from(process::generation()) << 16) ^ u64::from(kind as u8)
 }
 
-fn pool(kind: Kind) -> MutexGuard<'static, Pool> {
-    let pools = &process::current().pools.pools;
-    pools[kind as usize].lock().unwrap_or_else(PoisonError::into_inner)
+#[inline]
+fn pool(kind: Kind) -> &'static Pool {
+    &process::current().pools.pools[kind as usize]
+}
+
+fn slots(kind: Kind) -> MutexGuard<'static, Slots> {
+    pool(kind).slots.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How many objects of a kind exist.
 pub fn count(kind: Kind) -> usize {
-    pool(kind).used
+    slots(kind).used
 }
 
 /// Makes an object. `None`: no memory.
 pub fn create<T: Object>(c: T::C, state: T) -> Option<&'static Slot<T>> {
-    let slot = pool(T::KIND).take(Layout::new::<Slot<T>>())? as *mut Slot<T>;
+    let slabs = &pool(T::KIND).slabs;
+    let slot = slots(T::KIND).take(slabs, Layout::new::<Slot<T>>())? as *mut Slot<T>;
     // SAFETY: the slot is unused, owned by this call alone, of the right layout, and never freed.
     // Its bytes are zero or those of an earlier object of the same kind.
     unsafe {
@@ -106,13 +112,14 @@ pub fn create<T: Object>(c: T::C, state: T) -> Option<&'static Slot<T>> {
     }
 }
 
-/// Looks up a handle, which may be any pointer.
+/// Looks up a handle, which may be any pointer. This takes no lock.
 ///
 /// The result lives until the object is destroyed, which a program must not do while another of its
 /// threads uses the object.
 #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "only a pointer known to be a slot is read")]
+#[inline]
 pub fn get<T: Object>(handle: *const T::C) -> Result<&'static Slot<T>, BadHandle> {
-    if !pool(T::KIND).holds(handle as usize, size_of::<Slot<T>>()) {
+    if !pool(T::KIND).slabs.holds(handle as usize, size_of::<Slot<T>>()) {
         return Err(BadHandle);
     }
     // SAFETY: the pool holds it, so it is a slot of this kind.
@@ -146,17 +153,17 @@ pub fn destroy<T: Object>(handle: *const T::C) -> Result<T, BadHandle> {
     }
     // SAFETY: the slot was in use, and the exchange above lets only one caller through.
     let state = unsafe { slot.state.assume_init_read() };
-    let mut pool = pool(T::KIND);
-    pool.used -= 1;
-    pool.free.push_back(handle as usize);
+    let mut slots = slots(T::KIND);
+    slots.used -= 1;
+    slots.free.push_back(handle as usize);
     Ok(state)
 }
 
 /// Calls `each` with every live object of a kind. `each` must neither create nor destroy any of
 /// them.
 pub fn for_each<T: Object>(mut each: impl FnMut(&'static Slot<T>)) {
-    let pool = pool(T::KIND);
-    for &(start, end) in &pool.slabs {
+    let _no_slot_comes_or_goes = slots(T::KIND);
+    for (start, end) in pool(T::KIND).slabs.iter() {
         for addr in (start..end).step_by(size_of::<Slot<T>>()) {
             // SAFETY: a slab holds nothing but slots of this kind.
             if let Ok(slot) = unsafe { get_fast::<T>(addr as *const T::C) } {

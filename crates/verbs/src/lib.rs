@@ -21,6 +21,7 @@ pub mod abi;
 pub mod card;
 pub mod cards;
 mod export;
+mod farewell;
 pub mod handles;
 pub mod ibverbs;
 pub mod log;

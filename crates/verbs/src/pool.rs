@@ -3,9 +3,12 @@
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Slots in a pool's first slab; each later slab doubles the number.
 const FIRST_SLAB: usize = 16;
+/// The most slabs of a pool: more than fit an address space.
+const SLABS_MAX: usize = 40;
 
 /// The kinds of objects; each has a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +26,8 @@ pub enum Kind {
     Mw,
     /// `ibv_dm`.
     Dm,
+    /// `ibv_buf`.
+    Buf,
     /// `ibv_ah`.
     Ah,
     /// `ibv_td`.
@@ -51,42 +56,80 @@ const KINDS: usize = Kind::CmEvent as usize + 1;
 /// All pools of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
-    pub(crate) pools: [Mutex<Pool>; KINDS],
+    pub(crate) pools: [Pool; KINDS],
 }
 
 /// The slots of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    /// Start and end address of each slab.
-    pub(crate) slabs: Vec<(usize, usize)>,
+    pub(crate) slabs: Slabs,
+    pub(crate) slots: Mutex<Slots>,
+}
+
+/// Which slots are free.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
     pub(crate) free: VecDeque<usize>,
     pub(crate) used: usize,
 }
 
-impl Pool {
-    /// An unused slot of `layout`.
-    pub(crate) fn take(&mut self, layout: Layout) -> Option<usize> {
+/// Where the slabs lie, for readers that take no lock: slabs are added, and never change.
+#[derive(Debug)]
+pub(crate) struct Slabs {
+    count: AtomicUsize,
+    /// Start and end address of each.
+    places: [(AtomicUsize, AtomicUsize); SLABS_MAX],
+}
+
+impl Default for Slabs {
+    fn default() -> Slabs {
+        Slabs { count: AtomicUsize::new(0), places: std::array::from_fn(|_| Default::default()) }
+    }
+}
+
+impl Slabs {
+    /// Start and end address of each slab. The last ones come first, as they have most slots.
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
+        let places = self.places.iter().take(self.count.load(Ordering::Acquire));
+        let read = |place: &AtomicUsize| place.load(Ordering::Relaxed);
+        places.rev().map(move |(start, end)| (read(start), read(end)))
+    }
+
+    /// Is `addr` the start of a slot of `size` bytes?
+    #[inline]
+    pub(crate) fn holds(&self, addr: usize, size: usize) -> bool {
+        self.iter()
+            .any(|(start, end)| start <= addr && addr < end && (addr - start).is_multiple_of(size))
+    }
+
+    /// Allocates a slab that has as many slots as all the others. The caller holds the pool's lock.
+    fn add(&self, layout: Layout) -> Option<(usize, usize)> {
+        let slots: usize = self.iter().map(|(start, end)| (end - start) / layout.size()).sum();
+        let slab = Layout::from_size_align(layout.size().checked_mul(slots.max(FIRST_SLAB))?, 64);
+        let slab = slab.ok()?;
+        let at = self.count.load(Ordering::Relaxed);
+        let place = self.places.get(at)?;
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc_zeroed(slab) } as usize;
+        if start == 0 {
+            return None;
+        }
+        place.0.store(start, Ordering::Relaxed);
+        place.1.store(start + slab.size(), Ordering::Relaxed);
+        self.count.store(at + 1, Ordering::Release);
+        Some((start, start + slab.size()))
+    }
+}
+
+impl Slots {
+    /// An unused slot of `layout`; `slabs` are those of the same pool.
+    pub(crate) fn take(&mut self, slabs: &Slabs, layout: Layout) -> Option<usize> {
         if self.free.is_empty() {
-            let count = self.slabs.iter().map(|(start, end)| (end - start) / layout.size()).sum();
-            let count = Ord::max(count, FIRST_SLAB);
-            let slab = Layout::from_size_align(layout.size().checked_mul(count)?, 64).ok()?;
-            // SAFETY: the layout's size is not zero.
-            let start = unsafe { alloc_zeroed(slab) } as usize;
-            if start == 0 {
-                return None;
-            }
-            let end = start + slab.size();
-            self.slabs.push((start, end));
+            let (start, end) = slabs.add(layout)?;
             self.free.extend((start..end).step_by(layout.size()));
         }
         self.used += 1;
         self.free.pop_front()
-    }
-
-    /// Is `addr` the start of a slot of `size` bytes?
-    pub(crate) fn holds(&self, addr: usize, size: usize) -> bool {
-        self.slabs
-            .iter()
-            .any(|&(start, end)| start <= addr && addr < end && (addr - start).is_multiple_of(size))
     }
 }

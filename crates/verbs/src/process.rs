@@ -47,16 +47,20 @@ pub fn generation() -> u32 {
 }
 
 /// The state of this process, if there is any yet.
+#[inline]
 pub(crate) fn existing() -> Option<&'static Process> {
     // SAFETY: no state that the pointer was ever set to is freed.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
 /// The state of this process, made if need be.
+#[inline]
 pub fn current() -> &'static Process {
-    if let Some(process) = existing() {
-        return process;
-    }
+    existing().unwrap_or_else(make)
+}
+
+#[cold]
+fn make() -> &'static Process {
     if !AT_FORK.swap(true, Ordering::Relaxed) {
         // SAFETY: the handler is a function without captures, and the library stays loaded: it is
         // linked with `-z nodelete`.

@@ -1,7 +1,7 @@
 //! Devices, domains, memory and address handles, as a C program calls them.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "what is passed lives on the stack")]
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::io;
 use std::ptr::{null, null_mut};
 
@@ -24,6 +24,11 @@ fn open() -> *mut ibv_context {
     let name = unsafe { CStr::from_ptr(device::get_device_name(first)) };
     assert_eq!(name, c"remora0");
     assert_ne!(device::get_device_guid(first), 0);
+    assert_eq!(device::get_device_index(first), -1, "the kernel knows no such device");
+    let mut copy = unsafe { *first };
+    copy.name[..3].copy_from_slice(&[b'm' as c_char, b'y' as c_char, 0]);
+    assert_eq!(unsafe { CStr::from_ptr(device::get_device_name(&mut copy)) }, c"my");
+    assert!(device::get_device_name(null_mut()).is_null());
     let opened = open::open_device(first);
     unsafe { device::free_device_list(list) };
     outcome(opened).unwrap()
@@ -83,6 +88,9 @@ fn limits_fit_the_struct_of_any_release() {
     assert_eq!(unsafe { ask(context, null(), &mut attr, all) }, 0);
     assert!(attr.max_dm_size > 0 && attr.completion_timestamp_mask != 0);
     assert_eq!((attr.orig_attr.vendor_id, attr.orig_attr.phys_port_cnt), (0xff_ffff, 1));
+    let groups = attr.orig_attr;
+    assert_eq!((groups.max_mcast_grp, groups.max_mcast_qp_attach), (1024, 1024));
+    assert_eq!(groups.max_total_mcast_qp_attach, 1024 * 1024);
     let mut room = [0xaa_u8; 1024];
     assert_eq!(unsafe { ask(context, null(), room.as_mut_ptr().cast(), 1024) }, 0);
     assert_eq!(room[all..], vec![0; 1024 - all], "what the library does not know is zero");
@@ -226,6 +234,9 @@ fn parent_domains_stand_for_others() {
     let make = table.alloc_parent_domain.unwrap();
     assert_eq!(outcome(unsafe { make(context, &mut attr) }), Err(libc::EINVAL));
     (attr.pd, attr.td) = (domain, threads);
+    attr.comp_mask = 1 << 9;
+    assert_eq!(outcome(unsafe { make(context, &mut attr) }), Err(libc::EINVAL), "unknown");
+    attr.comp_mask = newer::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     let parent = outcome(unsafe { make(context, &mut attr) }).unwrap();
     let mut byte = 0u64;
     let region = outcome(mr::reg_mr(parent, (&raw mut byte).cast(), 8, ALL)).unwrap();

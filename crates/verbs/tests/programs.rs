@@ -97,6 +97,14 @@ fn bandwidth_of_sends() {
     );
 }
 
+/// perftest's own group is an IPv6 one, which it refuses on a card with an IPv4 address.
+#[test]
+fn multicast() {
+    let group = "-M 0:0:0:0:0:0:0:0:0:0:255:255:239:9:9:9";
+    variants("ib_send_bw", &[&format!("-n 200 -c UD -g {group}")]);
+    variants("ib_send_lat", &[&format!("-n 200 -c UD -g {group}")]);
+}
+
 #[test]
 fn bandwidth_of_writes() {
     variants(

@@ -1,6 +1,7 @@
 //! Access of peers to regions and windows, between two connected queue pairs of one card.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "what is passed lives on the stack")]
 
+use std::ffi::c_void;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
 use remora_verbs::abi::*;
@@ -256,5 +257,51 @@ fn a_window_of_type_2_is_bound_and_invalidated_by_requests() {
     assert_eq!((wc.status, wc.opcode), (IBV_WC_SUCCESS, IBV_WC_LOCAL_INV));
     assert_eq!(two.ask(IBV_WR_RDMA_WRITE, 8, rkey), IBV_WC_REM_ACCESS_ERR);
     assert_eq!(mw::dealloc_mw(window), 0);
+    two.end();
+}
+
+/// Two huge pages at `addr`, or wherever the kernel likes; `None` if the machine has none.
+fn huge(flags: i32, fd: i32) -> Option<*mut c_void> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let at = unsafe { libc::mmap(null_mut(), 4 << 20, protection, flags, fd, 0) };
+    (at != libc::MAP_FAILED).then_some(at)
+}
+
+/// Pages of 2 MB: anonymous, of a file in memory, or merged by the kernel.
+#[test]
+fn huge_pages_are_registered_and_reached() {
+    let two = Two::new();
+    let file =
+        unsafe { libc::memfd_create(c"huge".as_ptr(), libc::MFD_HUGETLB | libc::MFD_CLOEXEC) };
+    if file >= 0 {
+        assert_eq!(unsafe { libc::ftruncate(file, 4 << 20) }, 0);
+    }
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let merged = huge(anonymous, -1).unwrap();
+    unsafe { libc::madvise(merged, 4 << 20, libc::MADV_HUGEPAGE) };
+    let kinds = [
+        ("anonymous", huge(anonymous | libc::MAP_HUGETLB, -1)),
+        ("a file's", if file >= 0 { huge(libc::MAP_SHARED, file) } else { None }),
+        ("merged", Some(merged)),
+    ];
+    for (kind, at) in kinds {
+        let Some(at) = at else {
+            println!("skipped: this machine has no huge pages (vm.nr_hugepages), {kind} ones");
+            continue;
+        };
+        for access in [ALL, ALL | IBV_ACCESS_HUGETLB, ALL | IBV_ACCESS_ON_DEMAND] {
+            // All of them, and a part that begins and ends within one.
+            for (from, len) in [(0, 4 << 20), (5000, 3 << 20)] {
+                let start = at.wrapping_byte_add(from);
+                let region = mr::reg_mr(two.pd, start, len, access as i32);
+                assert!(!region.is_null(), "{kind}: {}", std::io::Error::last_os_error());
+                let rkey = unsafe { (*region).rkey };
+                let last = start as u64 + len as u64 - 8;
+                assert_eq!(two.ask(IBV_WR_RDMA_WRITE, last, rkey), IBV_WC_SUCCESS, "{kind}");
+                assert_eq!(mr::dereg_mr(region), 0);
+            }
+        }
+        assert_eq!(unsafe { libc::munmap(at, 4 << 20) }, 0);
+    }
     two.end();
 }

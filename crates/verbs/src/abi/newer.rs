@@ -47,10 +47,21 @@ pub struct ibv_qp_ex_v46 {
     >,
 }
 
+/// Since v64.
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC: u32 = 1 << 2;
+
 pub const IBV_REG_MR_MASK_IOVA: u64 = 1 << 0;
 pub const IBV_REG_MR_MASK_ADDR: u64 = 1 << 1;
 pub const IBV_REG_MR_MASK_FD: u64 = 1 << 2;
 pub const IBV_REG_MR_MASK_FD_OFFSET: u64 = 1 << 3;
+pub const IBV_REG_MR_MASK_BUF: u64 = 1 << 5;
+
+/// `struct ibv_buf`, since v64: programs know it by its address only.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_buf {
+    pub pd: *mut ibv_pd,
+}
 
 /// `struct ibv_mr_init_attr`, since v59.
 #[repr(C)]
@@ -64,5 +75,15 @@ pub struct ibv_mr_init_attr {
     pub fd: c_int,
     pub fd_offset: u64,
     pub dmah: *mut c_void,
-    pub buf: *mut c_void,
+    pub buf: *mut ibv_buf,
 }
+
+/// Since v60, as the events and flags below.
+pub const RDMA_CM_EVENT_ADDRINFO_RESOLVED: rdma_cma::rdma_cm_event_type = 16;
+pub const RDMA_CM_EVENT_ADDRINFO_ERROR: rdma_cma::rdma_cm_event_type = 17;
+/// An event of the program's own.
+pub const RDMA_CM_EVENT_USER: rdma_cma::rdma_cm_event_type = 18;
+/// The subnet administrator is to be asked.
+pub const RAI_SA: c_int = 0x10;
+/// The system's resolver is to be asked.
+pub const RAI_DNS: c_int = 0x20;

@@ -1,6 +1,7 @@
 //! The list of devices, and the calls on a device that is not open.
 
 use core::ffi::{c_char, c_int};
+use core::mem::offset_of;
 use std::ptr;
 
 use super::{EINVAL, ENOMEM, Result, or_null, set_errno};
@@ -87,21 +88,19 @@ pub unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     unsafe { libc::free(list.cast()) };
 }
 
-/// `ibv_get_device_name`.
+/// `ibv_get_device_name`: the name in the struct, which may be a program's copy of it.
 pub extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
-    match handles::get::<Device>(device) {
-        // SAFETY: the slot's own struct.
-        Ok(slot) => unsafe { ptr::addr_of!((*slot.c()).name).cast() },
-        Err(error) => {
-            set_errno(error.into());
-            ptr::null()
-        }
+    if device.is_null() {
+        set_errno(EINVAL);
+        return ptr::null();
     }
+    device.wrapping_byte_add(offset_of!(ibv_device, name)).cast()
 }
 
-/// `ibv_get_device_index`: a kernel device's number in rdma netlink; here the index of the card.
-pub extern "C" fn get_device_index(device: *mut ibv_device) -> c_int {
-    handles::get::<Device>(device).map_or(-1, |device| device.card.index as c_int)
+/// `ibv_get_device_index`: a device's number in the kernel's rdma netlink. The kernel knows no such
+/// device, and -1 says so.
+pub extern "C" fn get_device_index(_device: *mut ibv_device) -> c_int {
+    -1
 }
 
 /// `ibv_get_device_guid`: in network byte order.

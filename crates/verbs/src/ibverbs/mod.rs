@@ -26,6 +26,7 @@ mod acknowledge;
 pub mod ah;
 pub mod async_event;
 pub mod bind_mw;
+pub mod buf;
 pub mod channel;
 pub mod context;
 mod copy;

@@ -8,19 +8,21 @@
 use core::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use remora::memory::CHECKED;
+use remora::memory::{Buffer, CHECKED};
 use remora::nic::memory::region::{MrChange, Translation};
 use remora::nic::{Access, Key, MrInit, PageTable};
 
+use super::buf;
 use super::objects::Pd;
 use super::pd;
 use super::port::MAX_REGION;
 use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
 use crate::abi::newer::{
-    IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_FD,
-    IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA, ibv_mr_init_attr,
+    IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_REG_MR_MASK_ADDR,
+    IBV_REG_MR_MASK_BUF, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA,
+    ibv_buf, ibv_mr_init_attr,
 };
 use crate::abi::*;
 use crate::handles::{self, Object, Slot};
@@ -57,6 +59,8 @@ pub(crate) enum Backing {
     Null,
     /// Device memory.
     Device(&'static Slot<super::dm::Dm>),
+    /// Memory that this library allocated for the program.
+    Buffer(Arc<Buffer>),
     /// A mapping that this library made of a descriptor's memory.
     Mapping { start: usize, len: usize },
 }
@@ -119,8 +123,8 @@ pub(crate) fn access_of(flags: u32) -> Result<Access> {
 }
 
 /// The bytes to be registered, and the address by which peers name them.
-#[derive(Clone, Copy)]
-struct Range {
+#[derive(Clone, Copy, Debug)]
+struct Place {
     addr: u64,
     len: u64,
     iova: u64,
@@ -128,7 +132,7 @@ struct Range {
 
 /// The page table of a range: one page as large as the address space. The card's pages need not be
 /// the machine's, as bus addresses are this process's own.
-fn table(range: Range, access: u32) -> Result<PageTable> {
+fn table(range: Place, access: u32) -> Result<PageTable> {
     let end = range.addr.checked_add(range.len).ok_or(EINVAL)?;
     if end > MAX_REGION {
         return Err(EFAULT);
@@ -139,12 +143,12 @@ fn table(range: Range, access: u32) -> Result<PageTable> {
 }
 
 /// Is this a request for an implicit region: everything that the process maps or will map?
-fn is_implicit(range: Range, access: u32) -> bool {
+fn is_implicit(range: Place, access: u32) -> bool {
     access & IBV_ACCESS_ON_DEMAND != 0 && range.addr == 0 && range.len >= MAX_REGION
 }
 
 /// Checks a range as pinning would, and faults its pages in.
-fn bring_in(range: Range, access: u32) -> Result<()> {
+fn bring_in(range: Place, access: u32) -> Result<()> {
     if access & IBV_ACCESS_ON_DEMAND != 0 {
         return Ok(());
     }
@@ -252,11 +256,15 @@ pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *const ibv_mr_init_att
         let known = IBV_REG_MR_MASK_IOVA
             | IBV_REG_MR_MASK_ADDR
             | IBV_REG_MR_MASK_FD
-            | IBV_REG_MR_MASK_FD_OFFSET;
+            | IBV_REG_MR_MASK_FD_OFFSET
+            | IBV_REG_MR_MASK_BUF;
         if has(!known) {
             return Err(EOPNOTSUPP);
         }
         let (addr, len) = (attr.addr as u64, attr.length as u64);
+        if has(IBV_REG_MR_MASK_BUF) && has(IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET) {
+            return Err(EINVAL);
+        }
         if has(IBV_REG_MR_MASK_FD) {
             if has(IBV_REG_MR_MASK_ADDR) || !has(IBV_REG_MR_MASK_FD_OFFSET) {
                 return Err(EINVAL);
@@ -268,8 +276,34 @@ pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *const ibv_mr_init_att
             return Err(EINVAL);
         }
         let iova = if has(IBV_REG_MR_MASK_IOVA) { attr.iova } else { addr };
+        if has(IBV_REG_MR_MASK_BUF) {
+            return register_buf(pd, attr.buf, Place { addr, len, iova }, attr.access as u32);
+        }
         register(pd, addr, len, iova, attr.access as u32)
     })())
+}
+
+/// `ibv_reg_buf_mr`, of v64.
+pub extern "C" fn reg_buf_mr(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    let (addr, len) = (addr as u64, len as u64);
+    or_null(register_buf(pd, buf, Place { addr, len, iova: addr }, access as u32))
+}
+
+/// Registers part of a buffer that this library has allocated.
+fn register_buf(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    place: Place,
+    access: u32,
+) -> Result<*mut ibv_mr> {
+    let memory = buf::memory(pd, buf, place.addr, place.len)?;
+    register_as(pd, place, access, Backing::Buffer(memory))
 }
 
 /// Registers memory of the program.
@@ -280,9 +314,19 @@ pub fn register(
     iova: u64,
     access: u32,
 ) -> Result<*mut ibv_mr> {
+    register_as(pd, Place { addr, len, iova }, access, Backing::Program)
+}
+
+fn register_as(
+    pd: *mut ibv_pd,
+    mut range: Place,
+    access: u32,
+    backing: Backing,
+) -> Result<*mut ibv_mr> {
     let pd = pd::find(pd)?;
-    let iova = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
-    let mut range = Range { addr, len, iova };
+    if access & IBV_ACCESS_ZERO_BASED != 0 {
+        range.iova = 0;
+    }
     if is_implicit(range, access) {
         range.len = MAX_REGION;
     }
@@ -292,11 +336,11 @@ pub fn register(
     access_of(access)?;
     table(range, access)?;
     bring_in(range, access)?;
-    make(pd, range, access, Backing::Program)
+    make(pd, range, access, backing)
 }
 
 /// Registers a range with the card and makes the handle.
-fn make(pd: &'static Slot<Pd>, range: Range, access: u32, backing: Backing) -> Result<*mut ibv_mr> {
+fn make(pd: &'static Slot<Pd>, range: Place, access: u32, backing: Backing) -> Result<*mut ibv_mr> {
     let init = MrInit {
         iova: range.iova,
         len: range.len,
@@ -311,7 +355,7 @@ fn make(pd: &'static Slot<Pd>, range: Range, access: u32, backing: Backing) -> R
 fn keep(
     pd: &'static Slot<Pd>,
     key: Key,
-    range: Range,
+    range: Place,
     access: u32,
     backing: Backing,
 ) -> Result<*mut ibv_mr> {
@@ -319,7 +363,7 @@ fn keep(
     /// import.
     static HANDLES: AtomicU32 = AtomicU32::new(1);
     let addr = match backing {
-        Backing::Program => range.addr as usize as *mut c_void,
+        Backing::Program | Backing::Buffer(_) => range.addr as usize as *mut c_void,
         _ => ptr::null_mut(),
     };
     let c = ibv_mr {
@@ -362,6 +406,7 @@ pub fn deregister(handle: *mut ibv_mr) -> Result<()> {
     context.leave();
     match backing {
         Backing::Program | Backing::Null => {}
+        Backing::Buffer(memory) => drop(memory),
         Backing::Device(dm) => {
             dm.regions.fetch_sub(1, Ordering::AcqRel);
         }
@@ -404,7 +449,7 @@ fn reregister(
     if flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 || flags == 0 {
         return Err(EINVAL);
     }
-    if !matches!(slot.backing, Backing::Program) {
+    if !matches!(slot.backing, Backing::Program | Backing::Buffer(_)) {
         return Err(EOPNOTSUPP);
     }
     let mut changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -423,7 +468,7 @@ fn reregister(
     if moved {
         (new.addr, new.len) = (addr, len);
     }
-    let range = Range { addr: new.addr, len: new.len, iova: new.addr };
+    let range = Place { addr: new.addr, len: new.len, iova: new.addr };
     let rights = access_of(new.access)?;
     if new.len == 0 {
         return Err(EINVAL);
@@ -456,7 +501,7 @@ pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     or_null((|| {
         let pd = pd::find(pd)?;
         let key = pd.context.card.lock().nic().alloc_null_mr(pd.pd)?;
-        let range = Range { addr: 0, len: u64::MAX, iova: 0 };
+        let range = Place { addr: 0, len: u64::MAX, iova: 0 };
         keep(pd, key, range, IBV_ACCESS_LOCAL_WRITE, Backing::Null)
     })())
 }
@@ -480,7 +525,7 @@ pub extern "C" fn reg_dm_mr(
         if !ptr::eq(dm.context.card, pd.context.card) {
             return Err(EINVAL);
         }
-        let range = Range { addr, len: len as u64, iova: 0 };
+        let range = Place { addr, len: len as u64, iova: 0 };
         dm.regions.fetch_add(1, Ordering::AcqRel);
         make(pd, range, flags, Backing::Device(dm)).inspect_err(|_| {
             dm.regions.fetch_sub(1, Ordering::AcqRel);
@@ -537,7 +582,7 @@ fn register_fd(
         });
     }
     let mapping = Backing::Mapping { start: start as usize, len: size };
-    let range = Range { addr: start as u64 + within, len, iova };
+    let range = Place { addr: start as u64 + within, len, iova };
     // Beyond the end of a file there are no pages to fault in.
     let made =
         populate(range.addr, len, write != 0).and_then(|()| make(pd, range, access, mapping));

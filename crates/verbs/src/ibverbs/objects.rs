@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora::memory::Buffer;
@@ -247,6 +247,8 @@ pub struct Qp {
     pub(super) kept: Mutex<ibv_qp_attr>,
     pub(super) qkey: AtomicU32,
     pub(super) tells_drained: AtomicBool,
+    /// The address handle of the last datagram.
+    pub(super) last_ah: AtomicPtr<ibv_ah>,
     /// The number of asynchronous events that the program has fetched.
     pub(crate) async_got: AtomicU32,
     /// The requests that `ibv_wr_*` functions of the object may make.
@@ -289,6 +291,7 @@ impl Qp {
             kept: Mutex::new(ibv_qp_attr::zeroed()),
             qkey: AtomicU32::new(0),
             tells_drained: AtomicBool::new(false),
+            last_ah: AtomicPtr::default(),
             async_got: AtomicU32::new(0),
             send_ops: 0,
             gate: Gate::default(),

@@ -4,7 +4,8 @@
 //! That saves nothing here, as the card has one lock that is held briefly. So both are accepted and
 //! change nothing: a parent domain stands for the protection domain that it was made of. Its
 //! allocators are never called, because this library keeps no queues in memory that a program
-//! allocates.
+//! allocates. Its leave to use memory that is not protected, where a machine protects memory from
+//! its devices, is not needed.
 
 use core::ffi::c_int;
 use std::ptr;
@@ -14,6 +15,7 @@ use super::context;
 use super::objects::{Parent, Pd, Td};
 use super::pd;
 use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Result, number, or_null};
+use crate::abi::newer::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
 use crate::abi::*;
 use crate::handles::{self};
 
@@ -63,7 +65,9 @@ pub unsafe extern "C" fn alloc_parent_domain(
 
 fn alloc(handle: *mut ibv_context, attr: &ibv_parent_domain_init_attr) -> Result<*mut ibv_pd> {
     let context = context::find(handle)?;
-    let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+        | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+        | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     if attr.comp_mask & !known != 0 {
         return Err(EINVAL);
     }

@@ -164,6 +164,10 @@ pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
     // The processor's own atomics are used: atomic towards every access to the memory.
     attr.atomic_cap = IBV_ATOMIC_GLOB;
     attr.max_mw = int(limits.max_mws);
+    // The card limits groups, and members of each.
+    attr.max_mcast_grp = int(limits.max_mcast);
+    attr.max_mcast_qp_attach = int(limits.max_mcast);
+    attr.max_total_mcast_qp_attach = int(limits.max_mcast.saturating_mul(limits.max_mcast));
     attr.max_ah = int(limits.max_ahs);
     attr.max_srq = int(limits.max_srqs);
     attr.max_srq_wr = MAX_WORK;

@@ -8,6 +8,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
 use std::{ptr, slice};
 
 use remora::nic::queue::{
@@ -137,7 +138,7 @@ impl Room {
     /// # Safety
     /// `from` can be read; `at` has room for `most` bytes.
     pub(crate) unsafe fn copy(&mut self, from: *const c_void, len: usize) -> Result<()> {
-        if len > self.most - self.len {
+        if len > self.most - self.len || from.is_null() && len > 0 {
             return Err(EINVAL);
         }
         // SAFETY: by promise of the caller; there is room left, and this call owns it.
@@ -191,8 +192,7 @@ unsafe fn operation(qp: &Qp, wr: &ibv_send_wr) -> Result<SendOp> {
         Service::Ud => {
             // SAFETY: as above.
             let ud = unsafe { wr.wr.ud };
-            // SAFETY: the handle was once one of an address handle.
-            unsafe { destination(qp, ud.ah, ud.remote_qpn, ud.remote_qkey) }.map(Some)
+            destination(qp, ud.ah, ud.remote_qpn, ud.remote_qkey).map(Some)
         }
         _ => Ok(None),
     };
@@ -221,19 +221,21 @@ unsafe fn operation(qp: &Qp, wr: &ibv_send_wr) -> Result<SendOp> {
     if qp.service.does(op) { Ok(op) } else { Err(EINVAL) }
 }
 
+/// The address handle of a datagram, which may be any pointer.
+fn look_up(qp: &Qp, ah: *mut ibv_ah) -> Result<&'static Slot<Ah>> {
+    let found = handles::get::<Ah>(ah)?;
+    qp.last_ah.store(ah, Ordering::Relaxed);
+    Ok(found)
+}
+
 /// The destination of a datagram.
-///
-/// # Safety
-/// The handle was once one of an address handle.
 #[inline]
-pub(crate) unsafe fn destination(
-    qp: &Qp,
-    ah: *mut ibv_ah,
-    qpn: u32,
-    qkey: u32,
-) -> Result<UdDestination> {
-    // SAFETY: by promise of the caller.
-    let ah = unsafe { handles::get_fast::<Ah>(ah) }?;
+pub(crate) fn destination(qp: &Qp, ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<UdDestination> {
+    let ah = match qp.last_ah.load(Ordering::Relaxed) == ah {
+        // SAFETY: it was a handle, and its memory stays one's.
+        true => unsafe { handles::get_fast::<Ah>(ah) }?,
+        false => look_up(qp, ah)?,
+    };
     let qkey = if qkey & OWN_QKEY != 0 { qp.qkey() } else { qkey };
     Ok(UdDestination { ah: ah.number, qpn: qpn & 0xFF_FFFF, qkey })
 }

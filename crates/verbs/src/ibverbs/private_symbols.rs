@@ -1,355 +1,90 @@
 //! The symbols of the private version nodes: see [`super::private`].
 
 use super::*;
-use crate::export::export;
+use crate::export::symbol;
 
-export! {
-    "__ioctl_final_num_attrs@@IBVERBS_PRIVATE_34" = private::none;
-    "__verbs_log@@IBVERBS_PRIVATE_34" = private::ignored;
-    "_verbs_init_and_alloc_context@@IBVERBS_PRIVATE_34" = private::no_object;
-    "execute_ioctl@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_advise_mr@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_alloc_dm@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_alloc_mw@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_alloc_pd@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_attach_mcast@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_close_xrcd@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_ah@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_counters@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_cq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_cq_ex@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_cq_ex2@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_flow@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_flow_action_esp@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_qp@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_qp_ex@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_qp_ex2@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_rwq_ind_table@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_srq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_srq_ex@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_create_wq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_dealloc_mw@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_dealloc_pd@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_dereg_mr@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_destroy_ah@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_destroy_counters@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_destroy_cq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_destroy_flow@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_destroy_flow_action@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_destroy_qp@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_destroy_rwq_ind_table@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_destroy_srq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_destroy_wq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_detach_mcast@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_free_dm@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_get_context@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_modify_cq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_modify_flow_action_esp@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_modify_qp@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_modify_qp_ex@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_modify_srq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_modify_wq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_open_qp@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_open_xrcd@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_poll_cq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_post_recv@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_post_send@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_post_srq_recv@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_query_context@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_query_device@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_query_device_any@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_query_mr@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_query_port@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_query_qp@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_query_srq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_read_counters@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_reg_dm_mr@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_reg_dmabuf_mr@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_reg_mr@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_req_notify_cq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_rereg_mr@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_cmd_resize_cq@@IBVERBS_PRIVATE_34" = private::refused;
-    "ibv_query_gid_type@@IBVERBS_PRIVATE_34" = gid::query_gid_type;
-    "ibv_read_ibdev_sysfs_file@@IBVERBS_PRIVATE_34" = sysfs_calls::read_ibdev_sysfs_file;
-    "ibv_wr_opcode_str@@IBVERBS_PRIVATE_34" = strings::wr_opcode_str;
-    "verbs_init_cq@@IBVERBS_PRIVATE_34" = private::ignored;
-    "verbs_open_device@@IBVERBS_PRIVATE_34" = private::no_object;
-    "verbs_register_driver_34@@IBVERBS_PRIVATE_34" = private::ignored;
-    "verbs_set_ops@@IBVERBS_PRIVATE_34" = private::ignored;
-    "verbs_uninit_context@@IBVERBS_PRIVATE_34" = private::ignored;
+/// Exports each name in each of the nodes: `[34 57] private::refused: [ibv_cmd_alloc_pd …];`
+macro_rules! private {
+    (@all [$($node:tt)*] $function:path, $names:tt) => {
+        $(private!(@node $node $function, $names);)*
+    };
+    (@node $node:tt $function:path, [$($name:ident)*]) => {
+        $(symbol!(concat!(stringify!($name), private!(@version $node)), $function);)*
+    };
+    // New drivers are linked to the oldest version, which most releases have.
+    (@version 34) => { "@@IBVERBS_PRIVATE_34" };
+    (@version $node:tt) => { concat!("@IBVERBS_PRIVATE_", $node) };
+    ($($nodes:tt $function:path: $names:tt;)*) => { $(private!(@all $nodes $function, $names);)* };
 }
 
-export! {
-    "__ioctl_final_num_attrs@IBVERBS_PRIVATE_57" = private::none;
-    "__verbs_log@IBVERBS_PRIVATE_57" = private::ignored;
-    "_verbs_init_and_alloc_context@IBVERBS_PRIVATE_57" = private::no_object;
-    "execute_ioctl@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_advise_mr@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_alloc_dm@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_alloc_mw@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_alloc_pd@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_attach_mcast@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_close_xrcd@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_ah@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_counters@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_cq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_cq_ex@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_cq_ex2@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_flow@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_flow_action_esp@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_qp@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_qp_ex@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_qp_ex2@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_rwq_ind_table@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_srq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_srq_ex@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_create_wq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_dealloc_mw@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_dealloc_pd@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_dereg_mr@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_destroy_ah@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_destroy_counters@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_destroy_cq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_destroy_flow@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_destroy_flow_action@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_destroy_qp@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_destroy_rwq_ind_table@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_destroy_srq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_destroy_wq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_detach_mcast@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_free_dm@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_get_context@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_modify_cq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_modify_flow_action_esp@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_modify_qp@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_modify_qp_ex@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_modify_srq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_modify_wq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_open_qp@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_open_xrcd@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_poll_cq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_post_recv@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_post_send@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_post_srq_recv@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_query_context@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_query_device_any@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_query_mr@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_query_port@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_query_qp@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_query_srq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_read_counters@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_reg_dm_mr@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_reg_dmabuf_mr@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_reg_mr@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_req_notify_cq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_rereg_mr@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_cmd_resize_cq@IBVERBS_PRIVATE_57" = private::refused;
-    "ibv_query_gid_type@IBVERBS_PRIVATE_57" = gid::query_gid_type;
-    "ibv_read_ibdev_sysfs_file@IBVERBS_PRIVATE_57" = sysfs_calls::read_ibdev_sysfs_file;
-    "ibv_wr_opcode_str@IBVERBS_PRIVATE_57" = strings::wr_opcode_str;
-    "verbs_init_cq@IBVERBS_PRIVATE_57" = private::ignored;
-    "verbs_open_device@IBVERBS_PRIVATE_57" = private::no_object;
-    "verbs_register_driver_57@IBVERBS_PRIVATE_57" = private::ignored;
-    "verbs_set_ops@IBVERBS_PRIVATE_57" = private::ignored;
-    "verbs_uninit_context@IBVERBS_PRIVATE_57" = private::ignored;
+private! {
+    [34 57 59 64 65] private::none: [__ioctl_final_num_attrs];
+    [34 57 59 64 65] private::ignored: [
+        __verbs_log verbs_init_cq verbs_set_ops verbs_uninit_context
+    ];
+    [34 57 59 64 65] private::no_object: [_verbs_init_and_alloc_context verbs_open_device];
+    [34 57 59 64 65] private::refused: [
+        execute_ioctl ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_mw ibv_cmd_alloc_pd
+        ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_counters
+        ibv_cmd_create_cq ibv_cmd_create_cq_ex ibv_cmd_create_cq_ex2 ibv_cmd_create_flow
+        ibv_cmd_create_flow_action_esp ibv_cmd_create_qp ibv_cmd_create_qp_ex ibv_cmd_create_qp_ex2
+        ibv_cmd_create_rwq_ind_table ibv_cmd_create_srq ibv_cmd_create_srq_ex ibv_cmd_create_wq
+        ibv_cmd_dealloc_mw ibv_cmd_dealloc_pd ibv_cmd_dereg_mr ibv_cmd_destroy_ah
+        ibv_cmd_destroy_counters ibv_cmd_destroy_cq ibv_cmd_destroy_flow ibv_cmd_destroy_flow_action
+        ibv_cmd_destroy_qp ibv_cmd_destroy_rwq_ind_table ibv_cmd_destroy_srq ibv_cmd_destroy_wq
+        ibv_cmd_detach_mcast ibv_cmd_free_dm ibv_cmd_get_context ibv_cmd_modify_cq
+        ibv_cmd_modify_flow_action_esp ibv_cmd_modify_qp ibv_cmd_modify_qp_ex ibv_cmd_modify_srq
+        ibv_cmd_modify_wq ibv_cmd_open_qp ibv_cmd_open_xrcd ibv_cmd_poll_cq ibv_cmd_post_recv
+        ibv_cmd_post_send ibv_cmd_post_srq_recv ibv_cmd_query_context ibv_cmd_query_device_any
+        ibv_cmd_query_mr ibv_cmd_query_port ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_read_counters
+        ibv_cmd_reg_dm_mr ibv_cmd_reg_dmabuf_mr ibv_cmd_reg_mr ibv_cmd_req_notify_cq
+        ibv_cmd_rereg_mr ibv_cmd_resize_cq
+    ];
+    [34 57 59 64 65] gid::query_gid_type: [ibv_query_gid_type];
+    [34 57 59 64 65] sysfs_calls::read_ibdev_sysfs_file: [ibv_read_ibdev_sysfs_file];
+    [34 57 59 64 65] strings::wr_opcode_str: [ibv_wr_opcode_str];
+    [59 64 65] private::refused: [
+        ibv_cmd_alloc_dmah ibv_cmd_export_dmabuf_fd ibv_cmd_free_dmah ibv_cmd_query_port_speed
+        ibv_cmd_reg_mr_ex
+    ];
+    [64 65] private::refused: [
+        ibv_cmd_create_comp_cntr ibv_cmd_destroy_comp_cntr ibv_cmd_inc_comp_cntr
+        ibv_cmd_inc_err_comp_cntr ibv_cmd_qp_attach_comp_cntr ibv_cmd_query_comp_cntr_caps
+        ibv_cmd_read_comp_cntr ibv_cmd_read_err_comp_cntr ibv_cmd_set_comp_cntr
+        ibv_cmd_set_err_comp_cntr ibv_dmabuf_heap_cc_shared_init ibv_dmabuf_heap_destroy
+        ibv_dmabuf_heap_free
+    ];
+    [64 65] private::no_object: [ibv_dmabuf_heap_alloc];
+    [34] private::refused: [ibv_cmd_query_device];
+    [34] private::ignored: [verbs_register_driver_34];
+    [57] private::ignored: [verbs_register_driver_57];
+    [59] private::ignored: [verbs_register_driver_59];
+    [64] private::ignored: [verbs_register_driver_64];
+    [65] private::ignored: [verbs_register_driver_65];
 }
 
-export! {
-    "__ioctl_final_num_attrs@IBVERBS_PRIVATE_59" = private::none;
-    "__verbs_log@IBVERBS_PRIVATE_59" = private::ignored;
-    "_verbs_init_and_alloc_context@IBVERBS_PRIVATE_59" = private::no_object;
-    "execute_ioctl@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_advise_mr@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_alloc_dm@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_alloc_dmah@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_alloc_mw@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_alloc_pd@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_attach_mcast@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_close_xrcd@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_ah@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_counters@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_cq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_cq_ex@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_cq_ex2@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_flow@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_flow_action_esp@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_qp@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_qp_ex@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_qp_ex2@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_rwq_ind_table@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_srq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_srq_ex@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_create_wq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_dealloc_mw@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_dealloc_pd@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_dereg_mr@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_destroy_ah@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_destroy_counters@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_destroy_cq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_destroy_flow@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_destroy_flow_action@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_destroy_qp@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_destroy_rwq_ind_table@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_destroy_srq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_destroy_wq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_detach_mcast@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_export_dmabuf_fd@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_free_dm@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_free_dmah@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_get_context@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_modify_cq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_modify_flow_action_esp@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_modify_qp@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_modify_qp_ex@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_modify_srq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_modify_wq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_open_qp@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_open_xrcd@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_poll_cq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_post_recv@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_post_send@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_post_srq_recv@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_query_context@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_query_device_any@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_query_mr@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_query_port@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_query_port_speed@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_query_qp@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_query_srq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_read_counters@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_reg_dm_mr@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_reg_dmabuf_mr@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_reg_mr@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_reg_mr_ex@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_req_notify_cq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_rereg_mr@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_cmd_resize_cq@IBVERBS_PRIVATE_59" = private::refused;
-    "ibv_query_gid_type@IBVERBS_PRIVATE_59" = gid::query_gid_type;
-    "ibv_read_ibdev_sysfs_file@IBVERBS_PRIVATE_59" = sysfs_calls::read_ibdev_sysfs_file;
-    "ibv_wr_opcode_str@IBVERBS_PRIVATE_59" = strings::wr_opcode_str;
-    "verbs_init_cq@IBVERBS_PRIVATE_59" = private::ignored;
-    "verbs_open_device@IBVERBS_PRIVATE_59" = private::no_object;
-    "verbs_register_driver_59@IBVERBS_PRIVATE_59" = private::ignored;
-    "verbs_set_ops@IBVERBS_PRIVATE_59" = private::ignored;
-    "verbs_uninit_context@IBVERBS_PRIVATE_59" = private::ignored;
+/// A flag that drivers read, in each of the nodes: may objects be destroyed although the kernel
+/// refuses?
+macro_rules! flag {
+    ($($name:literal)*) => {
+        core::arch::global_asm!(
+            ".pushsection .bss,\"aw\",@nobits",
+            $(
+                concat!(".globl \"", $name, "\""),
+                concat!(".type \"", $name, "\", @object"),
+                concat!("\"", $name, "\":"),
+                ".zero 1",
+                concat!(".size \"", $name, "\", 1"),
+            )*
+            ".popsection",
+        );
+    };
 }
 
-export! {
-    "__ioctl_final_num_attrs@IBVERBS_PRIVATE_64" = private::none;
-    "__verbs_log@IBVERBS_PRIVATE_64" = private::ignored;
-    "_verbs_init_and_alloc_context@IBVERBS_PRIVATE_64" = private::no_object;
-    "execute_ioctl@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_advise_mr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_alloc_dm@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_alloc_dmah@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_alloc_mw@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_alloc_pd@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_attach_mcast@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_close_xrcd@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_ah@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_comp_cntr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_counters@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_cq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_cq_ex@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_cq_ex2@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_flow@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_flow_action_esp@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_qp@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_qp_ex@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_qp_ex2@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_rwq_ind_table@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_srq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_srq_ex@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_create_wq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_dealloc_mw@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_dealloc_pd@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_dereg_mr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_destroy_ah@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_destroy_comp_cntr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_destroy_counters@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_destroy_cq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_destroy_flow@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_destroy_flow_action@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_destroy_qp@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_destroy_rwq_ind_table@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_destroy_srq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_destroy_wq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_detach_mcast@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_export_dmabuf_fd@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_free_dm@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_free_dmah@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_get_context@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_inc_comp_cntr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_inc_err_comp_cntr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_modify_cq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_modify_flow_action_esp@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_modify_qp@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_modify_qp_ex@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_modify_srq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_modify_wq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_open_qp@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_open_xrcd@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_poll_cq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_post_recv@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_post_send@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_post_srq_recv@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_qp_attach_comp_cntr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_query_comp_cntr_caps@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_query_context@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_query_device_any@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_query_mr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_query_port@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_query_port_speed@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_query_qp@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_query_srq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_read_comp_cntr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_read_counters@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_read_err_comp_cntr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_reg_dm_mr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_reg_dmabuf_mr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_reg_mr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_reg_mr_ex@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_req_notify_cq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_rereg_mr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_resize_cq@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_set_comp_cntr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_cmd_set_err_comp_cntr@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_dmabuf_heap_alloc@IBVERBS_PRIVATE_64" = private::no_object;
-    "ibv_dmabuf_heap_cc_shared_init@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_dmabuf_heap_destroy@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_dmabuf_heap_free@IBVERBS_PRIVATE_64" = private::refused;
-    "ibv_query_gid_type@IBVERBS_PRIVATE_64" = gid::query_gid_type;
-    "ibv_read_ibdev_sysfs_file@IBVERBS_PRIVATE_64" = sysfs_calls::read_ibdev_sysfs_file;
-    "ibv_wr_opcode_str@IBVERBS_PRIVATE_64" = strings::wr_opcode_str;
-    "verbs_init_cq@IBVERBS_PRIVATE_64" = private::ignored;
-    "verbs_open_device@IBVERBS_PRIVATE_64" = private::no_object;
-    "verbs_register_driver_64@IBVERBS_PRIVATE_64" = private::ignored;
-    "verbs_set_ops@IBVERBS_PRIVATE_64" = private::ignored;
-    "verbs_uninit_context@IBVERBS_PRIVATE_64" = private::ignored;
+flag! {
+    "verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34"
+    "verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_57"
+    "verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_59"
+    "verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_64"
+    "verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_65"
 }
-
-// A flag that drivers read: may objects be destroyed although the kernel refuses?
-core::arch::global_asm!(
-    ".pushsection .bss,\"aw\",@nobits",
-    ".globl \"verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34\"",
-    ".type \"verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34\", @object",
-    "\"verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34\":",
-    ".zero 1",
-    ".size \"verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34\", 1",
-    ".globl \"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_57\"",
-    ".type \"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_57\", @object",
-    "\"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_57\":",
-    ".zero 1",
-    ".size \"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_57\", 1",
-    ".globl \"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_59\"",
-    ".type \"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_59\", @object",
-    "\"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_59\":",
-    ".zero 1",
-    ".size \"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_59\", 1",
-    ".globl \"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_64\"",
-    ".type \"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_64\", @object",
-    "\"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_64\":",
-    ".zero 1",
-    ".size \"verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_64\", 1",
-    ".popsection",
-);

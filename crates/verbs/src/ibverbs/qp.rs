@@ -329,24 +329,31 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
     }
     qp_attr::remember(&mut kept, attr, mask);
     qp.qkey.store(kept.qkey, Ordering::Relaxed);
-    // SAFETY: the slot's own struct.
-    unsafe { (*qp.handle()).state = to };
+    if mask & IBV_QP_STATE != 0 {
+        // SAFETY: the slot's own struct.
+        unsafe { (*qp.handle()).state = to };
+    }
     Ok(())
 }
 
-/// `ibv_query_qp`: returns every attribute, whichever the mask asks for.
+/// `ibv_query_qp`: returns every attribute, whichever the mask asks for. The program's struct shows
+/// the state that it has last asked for, or set: so the call updates it only if the mask asks for
+/// the state.
 ///
 /// # Safety
 /// `attr` and `init` can be written.
 pub unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
-    _mask: c_int,
+    mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     number(query(qp).map(|(asked, made)| {
-        // SAFETY: by promise of the caller.
+        // SAFETY: by promise of the caller; the handle is valid, as the query has succeeded.
         unsafe {
+            if mask as c_uint & IBV_QP_STATE != 0 {
+                (*qp).state = asked.qp_state;
+            }
             attr.write(asked);
             init.write(made);
         }
@@ -369,10 +376,7 @@ pub fn query(handle: *mut ibv_qp) -> Result<(ibv_qp_attr, ibv_qp_init_attr)> {
         attr.path_mtu = mtu.code().into();
     }
     // SAFETY: the slot's own struct.
-    let c = unsafe {
-        (*qp.handle()).state = attr.qp_state;
-        &*qp.handle()
-    };
+    let c = unsafe { &*qp.handle() };
     let init = ibv_qp_init_attr {
         qp_context: c.qp_context,
         send_cq: c.send_cq,

@@ -11,6 +11,7 @@ use remora::nic::qp::{MAX_RD_ATOMIC, Mtu, QpAttr, State};
 use remora::nic::{Access, Path, Psn};
 
 use super::{EINVAL, EOPNOTSUPP, Result};
+use crate::abi::newer::{IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT};
 use crate::abi::*;
 
 /// The most work requests of a queue.
@@ -289,10 +290,14 @@ fn access(flags: c_uint) -> Access {
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        (IBV_ACCESS_FLUSH_GLOBAL, Access::FLUSH_GLOBAL),
+        // No region has it, but programs ask for both.
+        (IBV_ACCESS_FLUSH_PERSISTENT, Access::FLUSH_PERSISTENT),
     ]
     .into_iter()
     .filter(|(flag, _)| flags & flag != 0)
-    .fold(Access::empty(), |all, (_, access)| all | access)
+    .map(|(_, access)| access)
+    .collect()
 }
 
 #[cfg(test)]

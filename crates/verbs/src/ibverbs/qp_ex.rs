@@ -12,6 +12,7 @@ use remora::raw;
 use super::objects::{Batch, Qp, Work};
 use super::post::{self, Room, destination, send, takes_inline};
 use super::qp_attr::Service;
+use super::recv::copy_sges;
 use super::{EINVAL, ENOMEM, Errno, Result, mw};
 use crate::abi::newer::*;
 use crate::abi::*;
@@ -257,7 +258,7 @@ unsafe extern "C" fn wr_set_ud_addr(
     remote_qpn: u32,
     remote_qkey: u32,
 ) {
-    // SAFETY: the program took this function from the object; `ah` was once an address handle.
+    // SAFETY: the program took this function from the object.
     unsafe {
         change(qp, |qp, work, _, _| match &mut work.op {
             SendOp::Send { to, .. } if qp.service == Service::Ud => {
@@ -285,9 +286,10 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     bind_info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the program took this function from the object; the attributes can be read.
+    // SAFETY: the program took this function from the object; the attributes can be read, if any.
     unsafe {
-        match mw::find_for_type_2(window).and_then(|found| mw::request(found, rkey, &*bind_info)) {
+        let request = |found| mw::request(found, rkey, bind_info.as_ref().ok_or(EINVAL)?);
+        match mw::find_for_type_2(window).and_then(request) {
             Ok(op) => begin(qp, op),
             Err(error) => fail(qp, error),
         }
@@ -380,6 +382,9 @@ unsafe fn put_inline(
             if !takes_inline(work.op) {
                 return Err(EINVAL);
             }
+            if buf_list.is_null() && num_buf > 0 {
+                return Err(EINVAL);
+            }
             let start = inline.len();
             inline.reserve(MAX_INLINE);
             let at = inline.as_mut_ptr().add(start);
@@ -405,14 +410,10 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *
     // SAFETY: the program took this function from the object; the list can be read.
     unsafe {
         change(qp, |qp, work, sges, _| {
-            if num_sge > MAX_SGE || num_sge > qp.cap.max_send_sge as usize {
-                return Err(EINVAL);
-            }
-            (work.inline, work.start, work.len) = (false, sges.len(), num_sge);
-            for at in 0..num_sge {
-                let sge = list.add(at).read();
-                sges.push(Sge { addr: sge.addr, len: sge.length, lkey: sge.lkey });
-            }
+            let mut copies = [Sge::default(); MAX_SGE];
+            let count = copy_sges(list, num_sge, qp.cap.max_send_sge, &mut copies)?;
+            (work.inline, work.start, work.len) = (false, sges.len(), count);
+            sges.extend_from_slice(&copies[..count]);
             Ok(())
         });
     }

@@ -18,7 +18,7 @@ use crate::handles;
 /// Copies a program's scatter/gather list into `room`, and returns the number of entries.
 ///
 /// # Safety
-/// `list` has `count` entries.
+/// `list` is null or has `count` entries.
 #[inline]
 pub(crate) unsafe fn copy_sges(
     list: *const ibv_sge,
@@ -26,7 +26,7 @@ pub(crate) unsafe fn copy_sges(
     most: u32,
     room: &mut [Sge; MAX_SGE],
 ) -> Result<usize> {
-    if count > most as usize || count > MAX_SGE {
+    if count > most as usize || count > MAX_SGE || list.is_null() && count > 0 {
         return Err(EINVAL);
     }
     for (at, to) in room.iter_mut().take(count).enumerate() {

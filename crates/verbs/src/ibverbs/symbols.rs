@@ -96,13 +96,13 @@ export! {
     "ibv_reg_mr_ex@@IBVERBS_1.15" = mr::reg_mr_ex;
     "ibv_dm_export_dmabuf_fd@@IBVERBS_1.16" = private::unsupported_descriptor;
     "ibv_query_port_speed@@IBVERBS_1.16" = port::query_port_speed;
-    "ibv_alloc_buf@@IBVERBS_1.17" = private::unsupported_object;
-    "ibv_free_buf@@IBVERBS_1.17" = private::ignored;
-    "ibv_reg_buf_mr@@IBVERBS_1.17" = private::unsupported_object;
+    "ibv_alloc_buf@@IBVERBS_1.17" = buf::alloc_buf;
+    "ibv_free_buf@@IBVERBS_1.17" = buf::free_buf;
+    "ibv_reg_buf_mr@@IBVERBS_1.17" = mr::reg_buf_mr;
     "_ibv_query_comp_cntr_caps@@IBVERBS_1.18" = private::unsupported;
     "ibv_create_comp_cntr@@IBVERBS_1.18" = private::unsupported_object;
     "ibv_destroy_comp_cntr@@IBVERBS_1.18" = private::unsupported;
-    "ibv_export_buf_dmabuf_fd@@IBVERBS_1.18" = private::unsupported_descriptor;
+    "ibv_export_buf_dmabuf_fd@@IBVERBS_1.18" = buf::export_buf_dmabuf_fd;
     "ibv_inc_comp_cntr@@IBVERBS_1.18" = private::unsupported;
     "ibv_inc_err_comp_cntr@@IBVERBS_1.18" = private::unsupported;
     "ibv_qp_attach_comp_cntr@@IBVERBS_1.18" = private::unsupported;

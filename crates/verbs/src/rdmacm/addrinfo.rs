@@ -100,9 +100,20 @@ fn copy(address: SocketAddr) -> Result<(*mut sockaddr, socklen_t), c_int> {
     }
 }
 
+/// A copy of hints, for a thread that looks up later.
+pub(super) fn copy_hints(hints: &rdma_addrinfo) -> Result<*mut rdma_addrinfo, c_int> {
+    // SAFETY: without names, the hints alone are described; the reference is valid.
+    let copied = unsafe { look_up(ptr::null(), ptr::null(), hints) }?;
+    // SAFETY: a list of one, which was just made.
+    let one = unsafe { &mut *copied };
+    (one.ai_family, one.ai_qp_type, one.ai_port_space) =
+        (hints.ai_family, hints.ai_qp_type, hints.ai_port_space);
+    Ok(copied)
+}
+
 /// # Safety
 /// As for `rdma_getaddrinfo`.
-unsafe fn look_up(
+pub(super) unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
@@ -195,24 +206,4 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
             Err(failed) => failed,
         })
     })
-}
-
-pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
-    let mut next = res;
-    // SAFETY: the caller gives a list of `rdma_getaddrinfo`, each part of which is null or from the
-    // C library's allocator.
-    while let Some(info) = unsafe { next.as_ref() } {
-        let info = *info;
-        // SAFETY: as above; each part is freed once.
-        unsafe {
-            libc::free(info.ai_src_addr.cast());
-            libc::free(info.ai_dst_addr.cast());
-            libc::free(info.ai_src_canonname.cast());
-            libc::free(info.ai_dst_canonname.cast());
-            libc::free(info.ai_route);
-            libc::free(info.ai_connect);
-            libc::free(next.cast());
-        }
-        next = info.ai_next;
-    }
 }

@@ -10,6 +10,7 @@ use remora::nic::cm::message::{Rej, RejectReason, Rep, Req, SidrRep, SidrReq};
 use remora::nic::cm::{AcceptParams, ConnectError, ListenError};
 use remora::nic::qp::Mtu;
 
+use super::address_list::Lookup;
 use super::agreement::{ACK_TIMEOUT, param_of, random_psn, service, told};
 use super::connection::{end_connection, establish, refuse, with_connection};
 use super::events::{complete, drop_request, forget_event, show_channel};
@@ -265,6 +266,8 @@ fn disconnect(id: &Arc<Id>) -> Result<()> {
 
 /// Destroys an id: its events, its connection, its port.
 pub(super) fn destroy(id: &Arc<Id>) -> Result<()> {
+    // Before its events are dropped: a look-up that ends later tells nobody.
+    id.lock().lookup = Lookup::None;
     groups::leave_all(id);
     stop_listening(id);
     end_connection(id);

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use remora::nic::cm::message::{RejectReason, SidrStatus};
 use remora::nic::cm::{Cm, CommandError, ConnId, SidrAnswer, SidrId};
 use remora::nic::{Time, cm};
+use remora::raw;
 
 use super::objects::{Id, Stage};
 use super::{EINVAL, Errno, Result, manager};
 use crate::abi::rdma_cma::*;
+use crate::card::Card;
 
 /// Calls `act` with the id's connection, under the card's lock.
 pub(super) fn with_connection<R>(
@@ -46,8 +48,12 @@ pub(super) fn refuse(id: &Arc<Id>, reason: RejectReason, data: &[u8]) -> Result<
 
 /// Ends the connection of an id on the card.
 pub(super) fn end_connection(id: &Arc<Id>) {
-    let Ok(card) = id.card() else { return };
-    let mut locked = card.lock();
+    if let Ok(card) = id.card() {
+        end_on(card, &mut card.lock(), id);
+    }
+}
+
+fn end_on(card: &Card, locked: &mut raw::Card<'_>, id: &Id) {
     let mut state = id.lock();
     let (conn, question) = (state.conn.take(), state.sidr.take());
     drop(state);
@@ -102,7 +108,9 @@ pub(super) fn end_all() {
     let manager = manager::current();
     let ids: Vec<Arc<Id>> = manager.tables().connections.values().cloned().collect();
     for id in ids {
-        end_connection(&id);
+        let Ok(card) = id.card() else { continue };
+        let Some(mut locked) = card.lock_at_end() else { return };
+        end_on(card, &mut locked, &id);
     }
 }
 

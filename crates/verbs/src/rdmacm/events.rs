@@ -12,6 +12,9 @@ use super::connection::{end_connection, establish, refuse};
 use super::objects::{Channel, Id, News, Param};
 use super::watch::follow;
 use super::{EINVAL, ENOMEM, Errno, Result, groups, queue_pair, status};
+use crate::abi::newer::{
+    RDMA_CM_EVENT_ADDRINFO_ERROR, RDMA_CM_EVENT_ADDRINFO_RESOLVED, RDMA_CM_EVENT_USER,
+};
 use crate::abi::rdma_cma::*;
 use crate::handles::{self, Kind, Object};
 
@@ -66,6 +69,8 @@ fn deliver(news: News) -> Result<*mut rdma_cm_event> {
         Param::Conn(conn) => {
             param.conn = rdma_conn_param { private_data: at, private_data_len: len, ..conn };
         }
+        // SAFETY: C has the argument at the beginning of the union, which is larger.
+        Param::Arg(arg) => unsafe { ptr::from_mut(&mut param).cast::<u64>().write(arg) },
         Param::None => {
             param.conn.private_data = at;
             param.conn.private_data_len = len;
@@ -213,6 +218,24 @@ pub(crate) extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     status(|| acknowledge(event))
 }
 
+/// `rdma_write_cm_event`, of v60: an event of the program's own.
+pub(crate) extern "C" fn rdma_write_cm_event(
+    id: *mut rdma_cm_id,
+    event: rdma_cm_event_type,
+    status: c_int,
+    arg: u64,
+) -> c_int {
+    super::status(|| {
+        let id = Id::find(id)?;
+        if event != RDMA_CM_EVENT_USER {
+            return Err(EINVAL);
+        }
+        let channel = id.channel().ok_or(EINVAL)?;
+        channel.push(News { status, param: Param::Arg(arg), ..News::new(&id, event) });
+        Ok(())
+    })
+}
+
 pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
     let name = match event {
         RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",
@@ -231,6 +254,9 @@ pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_c
         RDMA_CM_EVENT_MULTICAST_ERROR => c"RDMA_CM_EVENT_MULTICAST_ERROR",
         RDMA_CM_EVENT_ADDR_CHANGE => c"RDMA_CM_EVENT_ADDR_CHANGE",
         RDMA_CM_EVENT_TIMEWAIT_EXIT => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        RDMA_CM_EVENT_ADDRINFO_RESOLVED => c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        RDMA_CM_EVENT_ADDRINFO_ERROR => c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+        RDMA_CM_EVENT_USER => c"RDMA_CM_EVENT_USER",
         _ => c"UNKNOWN EVENT",
     };
     name.as_ptr()

@@ -11,12 +11,14 @@
 //!   [`agreement`]; [`sidr`] does the same for datagrams. [`watch`] notices that a peer's process
 //!   has ended.
 //! - [`queue_pair`] makes queue pairs and moves them through their states.
-//! - [`endpoint`], [`addrinfo`], [`options`] and [`multicast`] are the calls of those names.
+//! - [`endpoint`], [`addrinfo`], [`options`] and [`multicast`] are the calls of those names;
+//!   [`lookup`] is `addrinfo` without waiting.
 //!
 //! Locks are taken in this order: the card, the manager's tables, an id's state, a channel's queue.
 //! A call holds none of them while it calls a verb, because verbs lock the card.
 
 pub(crate) mod address;
+mod address_list;
 mod addrinfo;
 mod agreement;
 pub(crate) mod c_address;
@@ -28,6 +30,7 @@ mod endpoint;
 pub(crate) mod events;
 mod groups;
 mod id;
+mod lookup;
 mod manager;
 mod multicast;
 pub(crate) mod objects;

@@ -12,6 +12,7 @@ use remora::nic::cm::message::TransportService;
 use remora::nic::cm::service::{CmaHeader, ServiceId};
 use remora::nic::cm::{ConnId, ListenerId, SidrId};
 
+use super::address_list::Lookup;
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
@@ -27,6 +28,8 @@ pub(crate) struct Channel {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Param {
     None,
+    /// What the program has passed to `rdma_write_cm_event`.
+    Arg(u64),
     Conn(rdma_conn_param),
     Datagram(rdma_ud_param),
 }
@@ -161,6 +164,8 @@ pub(crate) struct IdState {
     pub(crate) own_recv_cq: bool,
     /// The request, kept in case it must be sent again with a smaller MTU.
     pub(crate) request: Option<Request>,
+    /// What `rdma_resolve_addrinfo` looks up.
+    pub(crate) lookup: Lookup,
 }
 
 /// A path record that a program may point to.

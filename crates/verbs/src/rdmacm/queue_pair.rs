@@ -5,6 +5,7 @@ use std::ptr;
 
 use super::objects::{Agreement, Id, Stage};
 use super::{EINVAL, Result, status, verbs};
+use crate::abi::newer::IBV_ACCESS_FLUSH_GLOBAL;
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::card;
@@ -82,7 +83,8 @@ fn access(id: &Id, connecting: bool, agreement: &Agreement) -> u32 {
     if !connecting || id.is_datagram() {
         return 0;
     }
-    let reads = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    // As the kernel does for devices that can flush: a FLUSH is answered as a READ is.
+    let reads = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_FLUSH_GLOBAL;
     IBV_ACCESS_REMOTE_WRITE | if agreement.responder_resources > 0 { reads } else { 0 }
 }
 

@@ -1,6 +1,9 @@
 //! The exported symbols of `librdmacm`: name, version and function of each.
 
-use super::{address, addrinfo, connect, endpoint, events, multicast, options, queue_pair};
+use super::{
+    address, address_list, addrinfo, connect, endpoint, events, lookup, multicast, options,
+    queue_pair,
+};
 use crate::export::export;
 
 export! {
@@ -24,7 +27,7 @@ export! {
     "rdma_establish@@RDMACM_1.2" = connect::rdma_establish;
     "rdma_event_str@@RDMACM_1.0" = events::rdma_event_str;
     "rdma_free_devices@@RDMACM_1.0" = connect::rdma_free_devices;
-    "rdma_freeaddrinfo@@RDMACM_1.0" = addrinfo::rdma_freeaddrinfo;
+    "rdma_freeaddrinfo@@RDMACM_1.0" = address_list::rdma_freeaddrinfo;
     "rdma_get_cm_event@@RDMACM_1.0" = events::rdma_get_cm_event;
     "rdma_get_devices@@RDMACM_1.0" = connect::rdma_get_devices;
     "rdma_get_dst_port@@RDMACM_1.0" = address::rdma_get_dst_port;
@@ -39,10 +42,13 @@ export! {
     "rdma_listen@@RDMACM_1.0" = connect::rdma_listen;
     "rdma_migrate_id@@RDMACM_1.0" = connect::rdma_migrate_id;
     "rdma_notify@@RDMACM_1.0" = connect::rdma_notify;
+    "rdma_query_addrinfo@@RDMACM_1.4" = lookup::rdma_query_addrinfo;
     "rdma_reject@@RDMACM_1.0" = connect::rdma_reject;
     "rdma_reject_ece@@RDMACM_1.3" = connect::rdma_reject_ece;
     "rdma_resolve_addr@@RDMACM_1.0" = address::rdma_resolve_addr;
+    "rdma_resolve_addrinfo@@RDMACM_1.4" = lookup::rdma_resolve_addrinfo;
     "rdma_resolve_route@@RDMACM_1.0" = address::rdma_resolve_route;
     "rdma_set_local_ece@@RDMACM_1.3" = options::rdma_set_local_ece;
     "rdma_set_option@@RDMACM_1.0" = options::rdma_set_option;
+    "rdma_write_cm_event@@RDMACM_1.4" = events::rdma_write_cm_event;
 }

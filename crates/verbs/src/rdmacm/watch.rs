@@ -9,15 +9,16 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
+use remora::threads::without_signals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::objects::Id;
 use super::{connection, directory};
-use crate::process;
+use crate::{farewell, process};
 
 /// The peers that this process watches, and the sockets by which others watch it.
 #[derive(Debug, Default)]
@@ -50,11 +51,7 @@ fn reach(card: IpAddr) -> rustix::io::Result<UnixStream> {
 
 /// Once the process has cards: lets others watch them, and says goodbye to peers at exit.
 pub(super) fn at_exit() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the function stays loaded, because this library is never unloaded.
-        unsafe { libc::atexit(say_goodbye) };
-    });
+    farewell::at_exit(connection::end_all);
     let watch = process::current().shared::<Watch>();
     let mut listeners = watch.listeners.lock().unwrap_or_else(PoisonError::into_inner);
     for card in process::current().cards() {
@@ -65,13 +62,6 @@ pub(super) fn at_exit() {
             }
         }
     }
-}
-
-extern "C" fn say_goodbye() {
-    super::status(|| {
-        connection::end_all();
-        Ok(())
-    });
 }
 
 /// Watches the peer's process of a connection that is established or requested, if it is on this
@@ -109,7 +99,7 @@ fn begin(id: &Id) -> bool {
     if first {
         let watch = watch.clone();
         let named = thread::Builder::new().name("remora-watch".into());
-        if let Err(error) = named.spawn(move || run(&watch)) {
+        if let Err(error) = without_signals(|| named.spawn(move || run(&watch))) {
             tracing::warn!(%error, "cannot watch for the end of peers' processes");
         }
     }

@@ -10,7 +10,7 @@ use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use super::messages::{self, Received};
 use super::socket::{self, Inner, Phase, Socket, conn_param};
 use super::stream::Stream;
-use super::{iomap, sockopt, wire};
+use super::{iomap, repoll, sockopt, wire};
 use crate::abi::rdma_cma::*;
 use crate::rdmacm::{EINVAL, Errno, Result, address, c_address, call, connect, events, status};
 
@@ -239,6 +239,9 @@ pub(super) extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
 
 pub(super) extern "C" fn rclose(fd: c_int) -> c_int {
     status(|| {
+        if repoll::close(fd) {
+            return Ok(());
+        }
         let socket = socket::find(fd)?;
         if socket.datagram {
             socket::remove(fd)?;

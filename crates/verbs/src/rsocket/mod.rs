@@ -9,7 +9,7 @@
 //!   which a peer may write directly.
 //! - `datagram` is the state of datagram sockets, `ud` their queue pairs.
 //! - `socket` is a socket's state and how calls wait; `calls`, `messages`, `iomap`, `sockopt` and
-//!   `poll` are the calls.
+//!   `poll` are the calls, and `repoll` what rdma-core has added to them.
 
 mod calls;
 mod datagram;
@@ -18,6 +18,7 @@ mod map;
 mod messages;
 mod options;
 mod poll;
+mod repoll;
 mod socket;
 mod sockopt;
 mod stream;

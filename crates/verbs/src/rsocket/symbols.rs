@@ -1,6 +1,6 @@
 //! The exported symbols of rsockets: name, version and function of each.
 
-use super::{calls, poll};
+use super::{calls, poll, repoll};
 use crate::export::export;
 
 export! {
@@ -8,6 +8,9 @@ export! {
     "rbind@@RDMACM_1.0" = calls::rbind;
     "rclose@@RDMACM_1.0" = calls::rclose;
     "rconnect@@RDMACM_1.0" = calls::rconnect;
+    "repoll_create@@RDMACM_1.5" = repoll::repoll_create;
+    "repoll_ctl@@RDMACM_1.5" = repoll::repoll_ctl;
+    "repoll_wait@@RDMACM_1.5" = repoll::repoll_wait;
     "rfcntl@@RDMACM_1.0" = calls::rfcntl;
     "rgetpeername@@RDMACM_1.0" = calls::rgetpeername;
     "rgetsockname@@RDMACM_1.0" = calls::rgetsockname;

@@ -223,3 +223,28 @@ pub(crate) fn pair_at(port: u16, server: &str, client: &str) -> String {
 pub(crate) fn pair(server: &str, client: &str) -> String {
     pair_at(port(), server, client)
 }
+
+/// Compiles one of the C programs of the tests and runs it. It exits with 0 if all its checks hold.
+pub(crate) fn runs(source: &str, header: &str) {
+    if !fs::exists(format!("/usr/include/rdma/{header}")).unwrap_or(false) {
+        println!("skipped: rdma/{header} is not there (./ci.sh setup brings it)");
+        assert!(env::var_os("CI").is_none(), "CI must have it installed");
+        return;
+    }
+    let links = links();
+    let name = format!("{}-{}", source.replace('/', "-"), process::id());
+    let program = links.join(name);
+    // The libraries' symbols are resolved at run time: by these names, with their versions.
+    let built = Command::new("cc")
+        .args(["-Wall", "-o"])
+        .arg(&program)
+        .arg(format!("{}/tests/{source}.c", env!("CARGO_MANIFEST_DIR")))
+        .args([links.join("librdmacm.so.1"), links.join("libibverbs.so.1")])
+        .arg("-lpthread")
+        .status()
+        .expect("a C compiler");
+    assert!(built.success());
+    let mut program = Program::start(program.to_str().unwrap());
+    let (code, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+}

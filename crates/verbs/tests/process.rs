@@ -1,0 +1,14 @@
+//! The library in the life of a process: its signals, and its end.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod cm;
+
+#[test]
+fn exit_in_a_signals_handler_ends_the_process() {
+    cm::runs("process/exit", "rdma_cma.h");
+}
+
+#[test]
+fn no_thread_of_the_library_takes_a_signal_of_the_program() {
+    cm::runs("process/signals", "rdma_cma.h");
+}

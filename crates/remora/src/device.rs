@@ -226,6 +226,8 @@ pub struct SocketInfo {
 pub struct DeviceCounters {
     /// The card's counters.
     pub card: Counters,
+    /// Those of its connection management.
+    pub management: CmCounters,
     /// Counters of the sending side of the socket.
     pub egress: EgressCounters,
     /// Counters of the receiving side of the socket.
@@ -247,7 +249,8 @@ impl DeviceCounters {
             ("socket_rx_truncated", self.ingress.truncated),
             ("socket_icmp_errors", self.egress.icmp_errors + self.ingress.icmp_errors),
         ];
-        self.card.iter().map(|(name, value, _)| (name, value)).chain(socket)
+        let card = self.card.iter().map(|(name, value, _)| (name, value));
+        card.chain(self.management.named()).chain(socket)
     }
 }
 
@@ -356,6 +359,7 @@ impl Device {
         let driver = self.live.lock();
         DeviceCounters {
             card: *driver.nic.counters(),
+            management: *driver.nic.cm().counters(),
             egress: driver.egress.counters(),
             ingress: driver.received.counters(),
         }

@@ -71,9 +71,7 @@ impl Drop for Live {
         // Packets that are ready still leave: a last acknowledge, a disconnect.
         let mut driver = self.shared.lock();
         driver.settle();
-        if let Err(error) = driver.flush_capture() {
-            tracing::warn!(%error, "cannot write to the capture file");
-        }
+        driver.recorder.flush();
     }
 }
 

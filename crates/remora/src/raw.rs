@@ -49,9 +49,7 @@ impl Device {
     pub fn finish(&self) -> bool {
         let Some(mut driver) = self.live.try_lock() else { return false };
         driver.settle();
-        if let Err(error) = driver.flush_capture() {
-            tracing::warn!(%error, "cannot write to the capture file");
-        }
+        driver.recorder.flush();
         true
     }
 

@@ -7,7 +7,6 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -200,7 +199,7 @@ fn tcp_sink(buffer: usize, read: usize) -> Result<()> {
 fn udp_source(to: SocketAddr, mut other: Helper) -> Result<f64> {
     let socket = udp(false)?;
     socket.connect(to)?;
-    let told = thread::spawn(move || other.line());
+    let told = crate::thread::spawn("figure", move || other.line())?;
     while !told.is_finished() {
         for _ in 0..ROUNDS {
             send(&socket, &[7; MESSAGE])?;

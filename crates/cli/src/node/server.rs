@@ -239,8 +239,8 @@ impl Node {
         // Before the first client is admitted, or a client that calls at once would be told that
         // there is no such kernel.
         let calls = self.kernels.calls();
+        let changed = || self.list_kernels(false);
         thread::scope(|scope| {
-            let changed = || self.list_kernels(false);
             let started = spawn_scoped(scope, "house", || self.keep_house(&stopped)).and_then(|_| {
                 spawn_scoped(scope, "kernels", || self.kernels.serve(&calls, &stopped, &changed))
             });

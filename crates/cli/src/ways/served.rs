@@ -117,7 +117,7 @@ impl Served {
             let stop = self.stop.clone();
             let name = format!("writer {which}");
             let write = move || write(which, &stop);
-            self.writers.push(std::thread::Builder::new().name(name).spawn(write)?);
+            self.writers.push(crate::thread::spawn(&name, write)?);
         }
         Ok(())
     }

@@ -110,8 +110,7 @@ impl Worker {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("sketcher".into());
-        thread.spawn(work).context("cannot start a thread")?;
+        crate::thread::spawn("sketcher", work)?;
         Ok(Worker { asks, reports })
     }
 

@@ -377,8 +377,7 @@ impl Arena {
         deploy(opcode::GET, Box::new(AsyncProgram::new(builtin::get::get)));
         deploy(opcode::TRAVERSAL, Box::new(AsyncProgram::new(builtin::traversal::traversal)));
         deploy(opcode::CONSISTENCY, Box::new(AsyncProgram::new(builtin::consistency::consistency)));
-        let shuffle = builtin::shuffle::Shuffles::new();
-        deploy(opcode::SHUFFLE, Box::new(AsyncProgram::new(move |c| shuffle.clone().run(c))));
+        deploy(opcode::SHUFFLE, builtin::shuffle::Shuffles::new().program());
         let send = AsyncProgram::new(builtin::shuffle_send::shuffle_send);
         deploy(opcode::SHUFFLE_SEND, Box::new(send));
         let sketch = builtin::hyperloglog::HyperLogLog::new(4);

@@ -6,12 +6,12 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use remora::threads::without_signals;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::de::DeserializeOwned;
+
+use crate::thread;
 
 /// This program, running as a child until it is dropped.
 #[derive(Debug)]
@@ -96,8 +96,7 @@ pub(crate) fn end_with_stdin() -> Result<()> {
         while std::io::stdin().read(&mut byte).is_ok_and(|n| n > 0) {}
         std::process::exit(0);
     };
-    let named = thread::Builder::new().name("parent".into());
-    without_signals(|| named.spawn(watch)).context("cannot start a thread")?;
+    thread::spawn("parent", watch)?;
     Ok(())
 }
 

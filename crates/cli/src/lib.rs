@@ -6,6 +6,9 @@
 #![warn(missing_debug_implementations)]
 
 pub mod device;
+pub mod failure;
+pub mod foreign;
 pub mod node;
 pub mod output;
 pub mod stop;
+pub mod thread;

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use remora_cli::device::DeviceArgs;
 use remora_cli::node::serve::Serve;
-use remora_cli::{output, stop};
+use remora_cli::{failure, output, stop, thread};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -121,7 +121,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => command.run().map(succeeded),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("remora: {error:#}");
+        eprintln!("remora: {}", failure::told(&error));
         ExitCode::FAILURE
     })
 }

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Folder, Node, command, fail, region_of, succeed};
+use support::{Folder, Node, command, fail, region_of, run, succeed};
 
 #[test]
 fn a_file_that_shrinks_is_withdrawn() {
@@ -144,4 +144,58 @@ fn clients_that_are_killed_do_not_stay() {
         }
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
+}
+
+/// Between two looks of the node the file shrinks and is as long again. Its bytes are those of a
+/// file that was rewritten in place; who reads meanwhile gets them whole, or a reason.
+#[test]
+fn a_file_that_shrinks_and_grows_again_within_a_tick() {
+    const LEN: usize = 1 << 20;
+    let folder = Folder::new();
+    let data = folder.file("data", LEN);
+    let node = Node::start(["--region", &region_of("data", &data), "--region", "m=1M"]);
+    let copy = folder.path("copy");
+    let file = File::options().write(true).open(&data).unwrap();
+    for _ in 0..20 {
+        let mut reader = command(["mem", "read", &node.region("data"), "--out"])
+            .arg(&copy)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        while reader.try_wait().unwrap().is_none() {
+            file.set_len(1000).unwrap();
+            file.set_len(LEN as u64).unwrap();
+        }
+        let output = reader.wait_with_output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!errors.contains("panicked"), "{errors}");
+        if output.status.success() {
+            assert_eq!(fs::metadata(&copy).unwrap().len(), LEN as u64);
+        } else {
+            assert!(errors.contains("READ of") || errors.contains("shrank"), "{errors}");
+        }
+    }
+    // The node serves on, and the file too unless a look found it shrunk.
+    succeed(["mem", "read", &node.region("m"), "--out", "-"]);
+    let output = run(["mem", "read", &node.region("data"), "--out", copy.to_str().unwrap()]);
+    if output.status.success() {
+        assert_eq!(fs::read(&copy).unwrap(), fs::read(&data).unwrap());
+    } else {
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(errors.contains("its file shrank"), "{errors}");
+    }
+}
+
+/// The capture ends with one warning, the node goes on, and what the capture lacks is counted.
+#[test]
+fn a_full_disk_ends_the_capture_only() {
+    let node = Node::start_with(["--region", "m=8M", "--stats"], |command| {
+        command.env("REMORA_PCAP", "/dev/full");
+    });
+    succeed(["mem", "read", &node.region("m"), "--out", "-"]);
+    let (stats, said) = node.finish();
+    assert_eq!(said.matches("the capture ends").count(), 1, "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let stats: Value = serde_json::from_str(&stats).unwrap();
+    assert!(stats["counters"]["capture_missed"].as_u64() > Some(1000), "{stats}");
 }

@@ -110,7 +110,7 @@ fn kernels_that_cannot_be_bound_are_refused_with_a_reason() {
             &[&*sum, "--opcode", "1", "--tap", "file"],
             "the WRITEs of region `file`: it is read-only",
         ),
-        (&["--builtin", "get", "--tap", "stream"], "only shuffle and hyperloglog can be bound"),
+        (&["--builtin", "get", "--tap", "stream"], "only hyperloglog can be bound"),
         (&["--builtin", "nothing"], "possible values: get, traversal, consistency"),
         (&["--builtin", "shuffle_send"], "possible values: get, traversal, consistency"),
         (&["--builtin", "get", &*sum], "cannot be used with"),

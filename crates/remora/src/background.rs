@@ -228,9 +228,7 @@ fn linger(shared: &Shared) {
 fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     let (socket_wants, timeout, groups) = {
         let (mut driver, settled) = take_steps(shared, attended, stay);
-        if let Err(error) = driver.flush_capture() {
-            tracing::warn!(%error, "cannot write to the capture file");
-        }
+        driver.recorder.flush();
         // The last step may have found nothing to move and yet made work: see `has_more`.
         if !settled || driver.has_more() && !driver.is_blocked() {
             drop(driver);

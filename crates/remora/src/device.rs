@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use std::{env, io, thread};
 
+use remora_nic::cm::CmCounters;
 use remora_nic::nic::InUse;
 use remora_nic::qp::Mtu;
 use remora_nic::{Counters, CreateError, Nic, Time};
@@ -27,7 +28,7 @@ use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::memory::HostMemory;
-use crate::pcap::Capture;
+use crate::pcap::{Capture, Recorder};
 use crate::region::ProtectionDomain;
 use crate::scheduling;
 use crate::socket::{self, BindError, RecvCounters, Socket};
@@ -91,7 +92,13 @@ pub enum OpenError {
          or raise its limit (ulimit -r 1)"
     )]
     RealTime(#[source] io::Error),
-    /// The system is short of descriptors, threads or memory.
+    /// The card's thread cannot be started.
+    #[error(
+        "cannot start the card’s thread: {0}; if there is a limit on processes (ulimit -u, or the \
+         container’s), raise it"
+    )]
+    Thread(#[source] io::Error),
+    /// The system is short of descriptors or memory.
     #[error("cannot set up the card: {0}")]
     System(#[from] io::Error),
     /// There is no memory for the card's own memory.
@@ -190,7 +197,8 @@ impl DeviceOptions {
         nic.set_kernels(Box::new(Kernels::new(Limits::default())));
         let wake = Arc::new(Event::new()?);
         let wakes = Arc::new(Wakes::new(wake.clone()));
-        let driver = Driver::new(nic, memory, socket, capture, async_ready, wakes);
+        let recorder = Recorder::new(capture);
+        let driver = Driver::new(nic, memory, socket, recorder, async_ready, wakes);
         Device::start(driver, wake, own_memory, info, self.real_time)
     }
 }
@@ -227,10 +235,14 @@ pub struct SocketInfo {
 pub struct DeviceCounters {
     /// The card's counters.
     pub card: Counters,
+    /// Those of its connection management.
+    pub management: CmCounters,
     /// Counters of the sending side of the socket.
     pub egress: EgressCounters,
     /// Counters of the receiving side of the socket.
     pub ingress: RecvCounters,
+    /// Packets that are missing from the capture, because its file could not be written.
+    pub capture_missed: u64,
 }
 
 impl DeviceCounters {
@@ -247,8 +259,10 @@ impl DeviceCounters {
             ("socket_rx_overflowed", u64::from(self.ingress.overflowed)),
             ("socket_rx_truncated", self.ingress.truncated),
             ("socket_icmp_errors", self.egress.icmp_errors + self.ingress.icmp_errors),
+            ("capture_missed", self.capture_missed),
         ];
-        self.card.iter().map(|(name, value, _)| (name, value)).chain(socket)
+        let card = self.card.iter().map(|(name, value, _)| (name, value));
+        card.chain(self.management.named()).chain(socket)
     }
 }
 
@@ -314,7 +328,7 @@ impl Device {
             }
         };
         let named = thread::Builder::new().name("remora".into());
-        let thread = without_signals(|| named.spawn(run))?;
+        let thread = without_signals(|| named.spawn(run)).map_err(OpenError::Thread)?;
         if real_time {
             // Without real time, this does not wait: a library may open a device while it is
             // loaded, and no thread begins before the loading ends.
@@ -358,8 +372,10 @@ impl Device {
         let driver = self.live.lock();
         DeviceCounters {
             card: *driver.nic.counters(),
+            management: *driver.nic.cm().counters(),
             egress: driver.egress.counters(),
             ingress: driver.received.counters(),
+            capture_missed: driver.recorder.missed(),
         }
     }
 

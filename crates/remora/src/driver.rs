@@ -9,10 +9,8 @@
 //! the cost of an 8-byte ping-pong is system calls.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::File;
-use std::io::{self, BufWriter};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use remora_nic::cm::message::RejectReason;
 use remora_nic::cm::{Cm, CmEvent, ConnId, ListenerId};
@@ -23,7 +21,7 @@ use crate::channel::Notify;
 use crate::egress::{Egress, Sent};
 use crate::event::Event;
 use crate::memory::HostMemory;
-use crate::pcap::Capture;
+use crate::pcap::Recorder;
 use crate::socket::{RecvBatch, Socket};
 use crate::wakes::Wakes;
 
@@ -77,7 +75,7 @@ pub(crate) struct Driver {
     packets: usize,
     /// Packets that have arrived so far.
     arrived: u64,
-    capture: Option<Capture<BufWriter<File>>>,
+    pub(crate) recorder: Recorder,
     /// Where a completion queue's notifications go.
     pub(crate) channels: HashMap<u32, Arc<dyn Notify>>,
     pub(crate) async_events: VecDeque<CardEvent>,
@@ -140,7 +138,7 @@ impl Driver {
         nic: Nic,
         memory: HostMemory,
         socket: Socket,
-        capture: Option<Capture<BufWriter<File>>>,
+        recorder: Recorder,
         async_ready: Arc<Event>,
         wakes: Arc<Wakes>,
     ) -> Driver {
@@ -157,7 +155,7 @@ impl Driver {
             idle: 0,
             packets: 0,
             arrived: 0,
-            capture,
+            recorder,
             channels: HashMap::new(),
             async_events: VecDeque::new(),
             async_ready,
@@ -285,13 +283,9 @@ impl Driver {
 
     /// Hands the batch, or what is left of it, to the socket; returns whether any packet left.
     fn send_batch(&mut self) -> bool {
-        let capture = &mut self.capture;
+        let recorder = &mut self.recorder;
         let was_blocked = self.blocked;
-        let note = |group: Sent<'_>| {
-            if let Some(capture) = capture {
-                note_capture(capture.sent(wall_clock(), &group));
-            }
-        };
+        let note = |group: Sent<'_>| recorder.sent(&group);
         let progress = self.egress.send(&self.batch, &mut self.memory, &mut self.socket, note);
         self.blocked = progress.blocked;
         if !self.egress.faults().is_empty() || self.blocked {
@@ -384,12 +378,7 @@ impl Driver {
 
     fn handle_received(&mut self) {
         let now = self.now();
-        if let Some(capture) = &mut self.capture {
-            let (at, port) = (wall_clock(), self.socket.port());
-            for datagram in self.received.datagrams() {
-                note_capture(capture.received(at, &datagram, port));
-            }
-        }
+        self.recorder.received(self.received.datagrams(), self.socket.port());
         self.nic.handle_packets(now, &mut self.memory, self.received.datagrams());
     }
 
@@ -501,14 +490,7 @@ impl Driver {
     /// acknowledge, a disconnect), and the capture file is completed.
     pub(crate) fn finish(&mut self) {
         self.settle();
-        if let Err(error) = self.flush_capture() {
-            tracing::warn!(%error, "cannot write to the capture file");
-        }
-    }
-
-    /// Writes what was captured to its file.
-    pub(crate) fn flush_capture(&mut self) -> io::Result<()> {
-        self.capture.as_mut().map_or(Ok(()), Capture::flush)
+        self.recorder.flush();
     }
 }
 
@@ -516,18 +498,6 @@ impl Driver {
 fn keep<E>(events: &mut VecDeque<E>, event: E) -> Option<E> {
     events.push_back(event);
     if events.len() > EVENTS_MAX { events.pop_front() } else { None }
-}
-
-/// Warns of a capture that cannot be written; the card goes on.
-fn note_capture(written: io::Result<()>) {
-    if let Err(error) = written {
-        tracing::warn!(%error, "cannot write to the capture file");
-    }
-}
-
-/// Nanoseconds since 1970.
-fn wall_clock() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
 impl std::fmt::Debug for Driver {

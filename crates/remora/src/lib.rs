@@ -101,15 +101,19 @@ mod scheduling;
 pub mod shared_receive;
 pub mod slice;
 pub mod socket;
+mod text;
 pub mod threads;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod wakes;
 
+pub use block_on::wait_for;
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
 pub use channel::{Channel, WaitError};
 pub use completion::CompletionQueue;
-pub use connection::{ConnectFailure, Connection, ConnectionEnd, IncomingConnection, Listener};
+pub use connection::{
+    ConnectFailure, Connection, ConnectionEnd, Handshake, IncomingConnection, Listener,
+};
 pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError, SocketInfo};
 pub use device_events::DeviceEvents;
 pub use options::{ConnectionParams, Peer, QueuePairOptions};
@@ -121,6 +125,7 @@ pub use remote::{Remote, RemoteError};
 pub use request::{Request, RequestError};
 pub use shared_receive::{CreateQpError, SharedReceiveQueue};
 pub use slice::MemorySlice;
+pub use text::printable;
 
 /// The Rust of the README is compiled by the tests.
 #[cfg(doctest)]

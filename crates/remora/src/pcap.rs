@@ -5,6 +5,8 @@
 //! packets. A UDP socket does not show the outer headers of packets that arrive, so their unknown
 //! fields are made up (IPv4 identification 0, time to live 64).
 
+mod recorder;
+
 use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
@@ -13,6 +15,7 @@ use std::path::{Path, PathBuf};
 use remora_nic::Datagram;
 use remora_nic::wire::ip::{Flow, Ipv4, Ipv6, Udp};
 
+pub(crate) use self::recorder::Recorder;
 use crate::egress::Sent;
 
 const SECTION_HEADER: u32 = 0x0A0D_0D0A;

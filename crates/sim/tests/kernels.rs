@@ -629,8 +629,7 @@ fn hyperloglog_counts_by_rpc_write_and_as_a_bump_in_the_wire() {
 fn shuffle_partitions_by_rpc_write_and_by_plain_write() {
     let mut t = pair();
     let kernel = shuffle::Shuffles::new();
-    let make = kernel.clone();
-    t.deploy(B, OP, move |context| make.clone().run(context)).unwrap();
+    t.deploy_program(B, OP, kernel.program()).unwrap();
     let (numbers, bytes) = values(10_000);
     let address = t.remote(B, 0).addr;
     let mut sizes = vec![0; 1024];

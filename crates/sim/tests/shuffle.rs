@@ -5,7 +5,7 @@ use remora_nic::queue::Status;
 use remora_nic::{Access, Memory, MrChange};
 use remora_offload::chain::link::RegionAt;
 use remora_offload::kernel::builtin::shuffle::{Ask, PARTITION_LEN, Params, Partition, Shuffles};
-use remora_offload::kernel::{AsyncProgram, Deployment, Grant, Limits};
+use remora_offload::kernel::{Deployment, Grant, Limits};
 use remora_sim::chain::register;
 use remora_sim::kernel::kernel_pair;
 use remora_sim::pair::{A, B, Pair, PairOptions};
@@ -36,10 +36,8 @@ impl World {
         let grants: Vec<_> = regions.iter().map(|r| Grant { key: r.key, write: true }).collect();
         let kernel = Shuffles::new();
         let tap = t.kernels(B, |kernels, _| {
-            let make = kernel.clone();
-            let program = AsyncProgram::new(move |context| make.clone().run(context));
             let deployment = Deployment::new("shuffle", &*grants);
-            kernels.deploy(OP, deployment, Box::new(program)).unwrap();
+            kernels.deploy(OP, deployment, kernel.program()).unwrap();
             kernels.add_tap(grants, kernel.tap(SESSION))
         });
         let qpn = t.ends[B].qpn;

@@ -7,12 +7,10 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
-use remora::threads::without_signals;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use serde::{Deserialize, Serialize};
 
@@ -201,7 +199,7 @@ fn tcp_sink(buffer: usize, read: usize) -> Result<()> {
 fn udp_source(to: SocketAddr, mut other: Helper) -> Result<f64> {
     let socket = udp(false)?;
     socket.connect(to)?;
-    let told = without_signals(|| thread::spawn(move || other.line()));
+    let told = crate::thread::spawn("figure", move || other.line())?;
     while !told.is_finished() {
         for _ in 0..ROUNDS {
             send(&socket, &[7; MESSAGE])?;

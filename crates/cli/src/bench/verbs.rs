@@ -183,7 +183,7 @@ fn tcp_connections() -> Result<f64> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen over TCP")?;
     let to = listener.local_addr()?;
     let start = Instant::now();
-    let serving = thread::spawn(move || -> std::io::Result<()> {
+    let serve = move || -> std::io::Result<()> {
         for _ in 0..count {
             let (mut stream, _) = listener.accept()?;
             let mut byte = [0];
@@ -191,7 +191,8 @@ fn tcp_connections() -> Result<f64> {
             stream.write_all(&byte)?;
         }
         Ok(())
-    });
+    };
+    let serving = crate::thread::spawn("tcp server", serve)?;
     for _ in 0..count {
         let mut stream = TcpStream::connect(to).context("cannot connect over TCP")?;
         stream.write_all(&[1])?;

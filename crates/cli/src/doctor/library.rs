@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::check::{Check, Status};
+use crate::failure::told;
 use crate::verbs::elf;
 use crate::verbs::environment::{LIBRARY_PATH, PRELOAD, Variables, Wishes};
 use crate::verbs::libraries::{Libraries, SYSFS, VERBS};
@@ -31,7 +32,7 @@ pub(super) fn look(program: &[OsString]) -> Vec<Check> {
         Ok(libraries) => libraries,
         Err(error) => {
             let advice = "build it or name its folder: programs cannot run on Remora without it";
-            return vec![Check::fail("library", format!("{error:#}"), advice)];
+            return vec![Check::fail("library", told(&error), advice)];
         }
     };
     let mut checks = vec![nodes(&libraries.verbs)];
@@ -50,7 +51,7 @@ pub(super) fn look(program: &[OsString]) -> Vec<Check> {
         },
         Err(error) => checks.push(Check::fail(
             "links",
-            format!("{error:#}"),
+            told(&error),
             "`remora run` needs a folder of yours for the names of the libraries",
         )),
     }

@@ -12,6 +12,7 @@ use remora::{ConnectFailure, ConnectionParams, QueuePairOptions};
 
 use super::check::Check;
 use super::network::OpenCard;
+use crate::failure::told;
 
 /// How long the peer has to answer. RDMA CM repeats its request within that time.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -26,7 +27,7 @@ pub(super) fn look(peer: &str, card: Option<&OpenCard>, checks: &mut Vec<Check>)
     let to = match resolve(peer) {
         Ok(to) => to,
         Err(error) => {
-            let found = format!("{error:#}");
+            let found = told(&error);
             return checks.push(Check::fail("peer", found, "give the peer's IP address"));
         }
     };
@@ -135,7 +136,7 @@ fn answer(card: &OpenCard, to: IpAddr) -> Check {
                 };
                 Check::fail("peer", found, advice)
             }
-            _ => Check::warn("peer", format!("cannot ask {to}: {error:#}"), "try again"),
+            _ => Check::warn("peer", format!("cannot ask {to}: {}", told(&error)), "try again"),
         },
     }
 }

@@ -9,7 +9,7 @@ use remora::nic::cm::message::RejectReason;
 use remora::nic::queue::Remote;
 use remora::{
     CompletionQueue, ConnectFailure, Connection, ConnectionParams, CreateQpError, Device,
-    ProtectionDomain, QueuePair, QueuePairOptions, RegisterError,
+    ProtectionDomain, QueuePair, QueuePairOptions, RegisterError, printable,
 };
 use thiserror::Error;
 
@@ -193,20 +193,5 @@ fn describe(failure: ConnectFailure, node: NodeAddress, device: &Device) -> Open
             OpenRegionError::Refused { node, words: printable(&message) }
         }
         source => OpenRegionError::Connect { node, source },
-    }
-}
-
-/// A peer's words may hold any bytes; only text may reach the terminal.
-fn printable(words: &str) -> String {
-    words.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peers_words_cannot_steer_a_terminal() {
-        assert_eq!(printable("no\x1b[2J way"), "no?[2J way");
     }
 }

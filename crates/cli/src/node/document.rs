@@ -16,6 +16,9 @@ use thiserror::Error;
 /// Bytes before the text.
 pub const HEADER_LEN: usize = 20;
 
+/// The longest document, with its header. A client reads no more, whatever a node promises.
+pub const DOCUMENT_MAX: u64 = 1 << 20;
+
 const MAGIC: &[u8; 4] = b"RDoc";
 
 /// A document that was read completely.

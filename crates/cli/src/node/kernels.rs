@@ -23,6 +23,7 @@ use thiserror::Error;
 
 use super::client::RemoteRegion;
 use super::protocol::Token;
+use crate::foreign::parse_json;
 
 /// The op-code by which kernels are loaded and unloaded. Higher op-codes belong to the node, too.
 pub const MANAGE: u64 = 1 << 63;
@@ -152,8 +153,8 @@ enum Refusal {
     #[error("there is no built-in kernel `{0}`; choose one of {all}", all = served().join(", "))]
     Builtin(String),
     #[error(
-        "the built-in kernel `{0}` is for calls: of those, only shuffle and hyperloglog can be \
-         bound to a region's WRITEs"
+        "the built-in kernel `{0}` is for calls: of those, only hyperloglog can be bound to a \
+         region's WRITEs"
     )]
     NoTap(&'static str),
     #[error("cannot bind a kernel to the WRITEs of region `{0}`: it is read-only")]
@@ -452,7 +453,12 @@ fn code(load: &Load, module: &[u8]) -> Result<Code, Refusal> {
         let kind = kind.ok_or_else(|| Refusal::Builtin(name.clone()))?;
         let shared = Builtin::new();
         let tap = match tap {
-            Some(_) => Some(shared.tap(kind).ok_or(Refusal::NoTap(kind.name()))?),
+            // (A histogram belongs to the queue pair that it came by, and a region's clients call no
+            // kernels.)
+            Some(_) => match shared.tap(kind).filter(|_| kind != Kind::Shuffle) {
+                Some(tap) => Some(tap),
+                None => return Err(Refusal::NoTap(kind.name())),
+            },
             None => None,
         };
         return Ok(Code { program: shared.program(kind), tap, memory: 0 });
@@ -487,7 +493,7 @@ fn parse(bytes: &[u8]) -> Option<(Request, &[u8])> {
 
 /// A request's bytes.
 fn emit(request: &Request, module: &[u8]) -> Result<Vec<u8>, ManageError> {
-    let text = serde_json::to_vec(request).map_err(ManageError::Json)?;
+    let text = serde_json::to_vec(request).map_err(ManageError::Request)?;
     let len = u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes();
     let bytes = [&len, &text[..], module].concat();
     if bytes.len() > REQUEST_MAX { Err(ManageError::TooLong(module.len())) } else { Ok(bytes) }
@@ -506,9 +512,12 @@ pub enum ManageError {
     /// The module is too long.
     #[error("the module has {0} bytes; a node takes less than {REQUEST_MAX}")]
     TooLong(usize),
-    /// The request or the answer is not valid JSON.
+    /// The request cannot be written as JSON.
+    #[error("cannot write the request as JSON: {0}")]
+    Request(serde_json::Error),
+    /// The answer is not what a node answers.
     #[error("the node does not answer as it should (is it of another version?): {0}")]
-    Json(serde_json::Error),
+    Answer(String),
     /// The memory of the call cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -543,7 +552,7 @@ pub fn manage(
     let mut answer = Vec::new();
     let payload = payload.sge(0, bytes.len() as u32);
     client.call_with(MANAGE, &shown, payload, &mut answer)?;
-    let answer: Answer = serde_json::from_slice(&answer).map_err(ManageError::Json)?;
+    let answer: Answer = parse_json(&answer).map_err(ManageError::Answer)?;
     answer.map_err(ManageError::Refused)
 }
 

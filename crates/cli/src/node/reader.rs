@@ -8,8 +8,9 @@ use thiserror::Error;
 
 use super::address::RegionAddress;
 use super::client::RemoteRegion;
-use super::document::{self, DocumentError};
+use super::document::{self, DOCUMENT_MAX, DocumentError};
 use super::transfer::{Transfer, TransferError};
+use crate::foreign::parse_json;
 
 /// How often a document is read again because it was being written.
 const DOCUMENT_TRIES: usize = 100;
@@ -28,23 +29,38 @@ pub enum ReadDocumentError {
         /// The reason.
         source: DocumentError,
     },
+    /// It is longer than a node's documents are.
+    #[error(
+        "cannot read {region}: the node says that it has {bytes} bytes, and no document of a node \
+         has more than {DOCUMENT_MAX}"
+    )]
+    TooLong {
+        /// The document's region.
+        region: RegionAddress,
+        /// Its length.
+        bytes: u64,
+    },
     /// Its text does not have the expected form.
-    #[error("cannot understand {region} (is the node of another version?): {source}")]
+    #[error("cannot understand {region} (is the node of another version?): {reason}")]
     Json {
         /// The document's region.
         region: RegionAddress,
         /// The reason.
-        source: serde_json::Error,
+        reason: String,
     },
 }
 
 impl RemoteRegion {
-    /// Reads a document of the node. Tries again while the document is being written.
+    /// Reads a document of the node. Tries again while the document is being written. Texts in it
+    /// are printable, whatever the node has written.
     ///
     /// # Errors
     /// See [`ReadDocumentError`].
     pub fn read_document<T: DeserializeOwned>(&self) -> Result<T, ReadDocumentError> {
         let region = || self.address().clone();
+        if self.len() > DOCUMENT_MAX {
+            return Err(ReadDocumentError::TooLong { region: region(), bytes: self.len() });
+        }
         let mut transfer = Transfer::new(self)?;
         let mut torn = DocumentError::Torn;
         for _ in 0..DOCUMENT_TRIES {
@@ -55,8 +71,8 @@ impl RemoteRegion {
             })?;
             match document::parse(&bytes) {
                 Ok(document) => {
-                    return serde_json::from_str(document.text)
-                        .map_err(|source| ReadDocumentError::Json { region: region(), source });
+                    return parse_json(document.text.as_bytes())
+                        .map_err(|reason| ReadDocumentError::Json { region: region(), reason });
                 }
                 // A document that was never written will be written soon, too.
                 Err(error) => torn = error,

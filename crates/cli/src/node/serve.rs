@@ -115,7 +115,7 @@ impl Serve {
         if self.until_eof {
             stop::on_end_of_input(stop.clone())?;
         }
-        node.serve(&stop);
+        node.serve(&stop)?;
         if !self.json {
             println!("Stopped.");
         }

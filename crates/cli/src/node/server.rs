@@ -1,11 +1,14 @@
 //! The node: admits clients to regions, and keeps its lists and counters.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use remora::nic::Access;
 use remora::nic::queue::Completion;
 use remora::{
@@ -16,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::address::NodeAddress;
+use super::arrivals::{Arrivals, Ended, HalfOpen};
 use super::clients::{Departure, Roster};
 use super::document::{HEADER_LEN, Publisher};
 use super::kernels::{KernelRow, LIST_BYTES, NodeKernels};
@@ -24,13 +28,10 @@ pub use super::regions::RegionInfo;
 use super::regions::Served;
 use super::start::{NodeOptions, StartError};
 use super::{CLIENTS_MAX, KERNELS_DOCUMENT, REGIONS_DOCUMENT, REGIONS_MAX, STATS_DOCUMENT};
+use crate::thread::spawn_scoped;
 
 /// How often the node checks connections and files, and publishes its counters.
 const TICK: Duration = Duration::from_millis(250);
-/// How long a client may take to complete its connection.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that may be under way at a time.
-const HANDSHAKES_MAX: usize = 32;
 /// How often the accepting thread checks whether to stop.
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(100);
 /// The length of the region of counters, in bytes.
@@ -132,7 +133,6 @@ pub struct Node {
     token: Option<Token>,
     regions: Mutex<BTreeMap<String, Served>>,
     roster: Mutex<Roster>,
-    handshakes: AtomicUsize,
     events: Events,
     words: AtomicU64,
     cq: CompletionQueue,
@@ -188,7 +188,6 @@ impl Node {
             token: options.token,
             regions: Mutex::new(regions),
             roster: Mutex::default(),
-            handshakes: AtomicUsize::new(0),
             events: Events::default(),
             words: AtomicU64::new(0),
             cq,
@@ -231,43 +230,71 @@ impl Node {
     }
 
     /// Serves until `stop` is true.
-    pub fn serve(&self, stop: &AtomicBool) {
-        let stopped = || stop.load(Ordering::Relaxed);
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn serve(&self, stop: &AtomicBool) -> Result<()> {
+        let ended = AtomicBool::new(false);
+        let stopped = || stop.load(Ordering::Relaxed) || ended.load(Ordering::Relaxed);
         // Before the first client is admitted, or a client that calls at once would be told that
         // there is no such kernel.
         let calls = self.kernels.calls();
+        let changed = || self.list_kernels(false);
         thread::scope(|scope| {
-            scope.spawn(|| self.keep_house(&stopped));
-            scope.spawn(|| self.kernels.serve(&calls, &stopped, &|| self.list_kernels(false)));
-            while !stopped() {
-                let Ok(incoming) = self.listener.accept().wait(ACCEPT_PATIENCE) else { continue };
-                if self.handshakes.load(Ordering::Relaxed) >= HANDSHAKES_MAX {
-                    self.refuse(incoming, &Refusal::Busy);
-                    continue;
-                }
-                self.handshakes.fetch_add(1, Ordering::Relaxed);
-                scope.spawn(|| {
-                    self.answer(incoming);
-                    self.handshakes.fetch_sub(1, Ordering::Relaxed);
+            let started =
+                spawn_scoped(scope, "house", || self.keep_house(&stopped)).and_then(|_| {
+                    spawn_scoped(scope, "kernels", || {
+                        self.kernels.serve(&calls, &stopped, &changed)
+                    })
                 });
+            if started.is_ok() {
+                self.admit_clients(&stopped);
             }
-        });
+            // A thread that did start has to end.
+            ended.store(true, Ordering::Relaxed);
+            started.map(drop)
+        })
     }
 
-    fn answer(&self, incoming: IncomingConnection) {
-        let (name, reply, queue_pair, access) = match self.admit(&incoming) {
+    /// Answers clients until told to stop.
+    fn admit_clients(&self, stopped: &dyn Fn() -> bool) {
+        let mut arrivals = Arrivals::new(&self.listener);
+        while !stopped() {
+            let mut ended = Vec::new();
+            let step = poll_fn(|context| {
+                let room = CLIENTS_MAX.saturating_sub(lock(&self.roster).len());
+                let more = arrivals.poll(context, room, |client| self.answer(client), &mut ended);
+                ended.drain(..).for_each(|end| self.note_arrival(end));
+                if stopped() { Poll::Ready(()) } else { more }
+            });
+            remora::wait_for(step, ACCEPT_PATIENCE);
+        }
+    }
+
+    /// Answers a client; `None` if it is refused.
+    fn answer(&self, incoming: IncomingConnection) -> Option<HalfOpen> {
+        let (region, reply, queue_pair, access) = match self.admit(&incoming) {
             Ok(admitted) => admitted,
-            Err(refusal) => return self.refuse(incoming, &refusal),
+            Err(refusal) => {
+                self.refuse(incoming, &refusal);
+                return None;
+            }
         };
         let params = ConnectionParams::new(self.device.info().mtu)
             .access(access)
             .timeout(ACK_TIMEOUT)
-            .kernels(name == KERNELS_DOCUMENT);
+            .kernels(region == KERNELS_DOCUMENT);
         let peer = incoming.peer();
-        match incoming.accept(queue_pair, &reply.emit(), &params).wait(HANDSHAKE_PATIENCE) {
+        let step = incoming.accept(queue_pair, &reply.emit(), &params);
+        Some(HalfOpen { peer, region, step })
+    }
+
+    /// A client has arrived, or has not completed its connection.
+    fn note_arrival(&self, Ended { peer, region, connection }: Ended) {
+        match connection {
             Ok(connection) => {
                 add(&self.events.admitted);
-                lock(&self.roster).add(connection, &name);
+                lock(&self.roster).add(connection, &region);
             }
             Err(error) => {
                 add(&self.events.incomplete);
@@ -285,9 +312,7 @@ impl Node {
         if self.token.is_some_and(|token| !token.matches(request.token.as_ref())) {
             return Err(Refusal::Token);
         }
-        // This client's own handshake is among those under way.
-        let under_way = self.handshakes.load(Ordering::Relaxed);
-        if lock(&self.roster).len() + under_way > CLIENTS_MAX {
+        if lock(&self.roster).len() >= CLIENTS_MAX {
             return Err(Refusal::Busy);
         }
         let mut regions = lock(&self.regions);

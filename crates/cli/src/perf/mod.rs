@@ -157,7 +157,9 @@ impl Test {
         };
         let one = self.mode == Mode::Bw || self.qps == 1;
         ensure!(one, "latency is measured on one queue pair: leave out --qps");
-        Ok(Plan { verb, mode: self.mode, size, qps: self.qps, depth: self.depth })
+        let plan = Plan { verb, mode: self.mode, size, qps: self.qps, depth: self.depth };
+        plan.judge()?;
+        Ok(plan)
     }
 
     fn until(&self) -> Until {

@@ -28,6 +28,8 @@ pub(super) enum Until {
 const MAGIC: [u8; 5] = *b"perf\x01";
 /// The longest message.
 const SIZE_MAX: u32 = 1 << 30;
+/// The most messages in flight on all queue pairs, as their rings take memory.
+const IN_FLIGHT_MAX: u64 = 1 << 20;
 /// The most memory for messages in each direction; beyond it, queue pairs share slots.
 const SLOTS_BYTES: u64 = 64 << 20;
 
@@ -94,7 +96,21 @@ impl Plan {
         ensure!((1..=SIZE_MAX).contains(&plan.size), "message size out of range");
         ensure!((1..=16_384).contains(&plan.qps), "number of queue pairs out of range");
         ensure!((1..=8192).contains(&plan.depth), "depth out of range");
+        plan.judge()?;
         Ok(plan)
+    }
+
+    /// Refuses a plan for which either end would need too much memory.
+    pub(super) fn judge(&self) -> Result<()> {
+        let in_flight = u64::from(self.qps) * u64::from(self.depth.next_power_of_two());
+        ensure!(
+            in_flight <= IN_FLIGHT_MAX,
+            "{} queue pairs with {} messages in flight each are too many: at most {IN_FLIGHT_MAX} \
+             in all",
+            self.qps,
+            self.depth
+        );
+        Ok(())
     }
 
     /// Bytes from one slot to the next.
@@ -181,6 +197,15 @@ mod tests {
         assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);
         for bad in [&b""[..], b"perf\x02", &[0; 56], &Plan { qps: 0, ..plan }.encode()] {
             assert!(Plan::decode(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn a_huge_plan_is_refused() {
+        let plan = Plan { verb: Verb::Send, mode: Mode::Bw, size: 8, qps: 16_384, depth: 64 };
+        assert!(Plan::decode(&plan.encode()).is_ok());
+        for (qps, depth) in [(16_384, 8192), (16_384, 65), (129, 8192), (u32::MAX, u32::MAX)] {
+            assert!(Plan::decode(&Plan { qps, depth, ..plan }.encode()).is_err());
         }
     }
 

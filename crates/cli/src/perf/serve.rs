@@ -12,6 +12,7 @@ use super::session::Session;
 use super::{bandwidth, latency, verify};
 use crate::DeviceArgs;
 use crate::child;
+use crate::failure::told;
 
 /// The port, in RDMA CM's TCP port space, on which `remora perf serve` listens by default:
 /// perftest's.
@@ -58,7 +59,7 @@ impl Serve {
                     writeln!(std::io::stdout(), "{client}: {}: done", plan.name()).ok();
                 }
                 Ok(_) => {}
-                Err(error) => eprintln!("remora perf: {client}: {error:#}"),
+                Err(error) => eprintln!("remora perf: {client}: {}", told(&error)),
             }
             self.device.finish(&device);
         }
@@ -68,7 +69,7 @@ impl Serve {
         let plan = match Plan::decode(incoming.private_data()) {
             Ok(plan) => plan,
             Err(error) => {
-                incoming.reject(&format!("{error:#}"));
+                incoming.reject(&told(&error));
                 return Err(error);
             }
         };

@@ -13,6 +13,7 @@ use remora::{
 use super::control::{Control, PATIENCE};
 use super::pattern;
 use super::plan::{Mode, Plan, Verb};
+use crate::failure::told;
 
 /// The longest message that is sent inline.
 const INLINE_MAX: u32 = 64;
@@ -66,7 +67,7 @@ impl Session {
         let half = match Half::new(device, plan) {
             Ok(half) => half,
             Err(error) => {
-                incoming.reject(&format!("{error:#}"));
+                incoming.reject(&told(&error));
                 return Err(error);
             }
         };

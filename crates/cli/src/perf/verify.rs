@@ -28,7 +28,8 @@ pub(super) fn client(session: &mut Session, messages: u64) -> Result<()> {
     session.control.send(&messages.to_be_bytes(), patience())?;
     let verdict = session.control.receive(patience())?;
     if !verdict.is_empty() {
-        bail!("the server has found an error: {}", String::from_utf8_lossy(&verdict));
+        let words = remora::printable(&String::from_utf8_lossy(&verdict));
+        bail!("the server has found an error: {words}");
     }
     Ok(())
 }

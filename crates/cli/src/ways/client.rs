@@ -49,6 +49,8 @@ pub(crate) struct Client {
     /// Registered memory for bytes to send and for the results of READs.
     pub(crate) local: MemoryRegion,
     pub(crate) kernels: RefCell<KernelClient>,
+    /// Calls on the queue pair of the streams.
+    pub(crate) stream_kernels: RefCell<KernelClient>,
     pub(crate) rpc: RefCell<rpc::Client>,
     pauses: RefCell<Pauses>,
     askers: Option<Askers>,
@@ -101,11 +103,13 @@ impl Client {
         let askers = setup.chains.then(askers).transpose()?;
         let rpc = rpc::Client::connect(ready.tcp)?;
         let kernels = KernelClient::new(&pd, &calls.qp, &calls.recv_cq, 8, RESULT_LEN)?;
+        let stream_kernels = KernelClient::new(&pd, &streams.qp, &streams.recv_cq, 1, RESULT_LEN)?;
         Ok(Client {
             ready,
             device,
             local,
             kernels: kernels.into(),
+            stream_kernels: stream_kernels.into(),
             rpc: rpc.into(),
             pauses: Pauses::new(2).into(),
             askers,

@@ -126,10 +126,10 @@ impl Cm {
         if request.transport == TransportService::Rd {
             return Err(ConnectError::Transport(request.transport));
         }
-        if self.connections.len() >= self.config.max_connections {
+        let data = self.request_data(request)?;
+        if !self.has_room(now) {
             return Err(ConnectError::TooManyConnections);
         }
-        let data = self.request_data(request)?;
         let id = self.free_id();
         let mut conn = Connection::new(
             State::ReqSent,
@@ -211,6 +211,9 @@ impl Cm {
         self.command(now, conn, Input::Accept)?;
         let Some(connection) = self.connections.get_mut(&conn.0) else { return Ok(()) };
         connection.local_qpn = low_24(params.qpn);
+        if let Side::Passive(listener) = connection.side {
+            self.listeners.accept(listener, now, conn.0);
+        }
         let rep = Rep {
             local_comm_id: conn.0,
             remote_comm_id: connection.remote_id.unwrap_or(0),
@@ -260,11 +263,10 @@ impl Cm {
     ) -> Result<(), CommandError> {
         let private_data = private_data(data)?;
         let rejected = self.owned(conn).ok_or(CommandError::UnknownConnection)?.unanswered();
-        self.refusing(conn.0);
         self.command(now, conn, Input::Reject)?;
         let (local, remote) = self.ids(conn.0);
         self.say(conn.0, Rej { private_data, ..rejection(local, remote, rejected, reason) });
-        self.release(conn.0);
+        self.release(now, conn.0);
         Ok(())
     }
 
@@ -315,19 +317,20 @@ impl Cm {
         let (state, unanswered) = (before.state, before.unanswered());
         match state {
             State::ReqSent | State::MraReqReceived => self.say_timeout(conn.0),
-            State::ReqReceived | State::MraReqSent => {
-                self.refusing(conn.0);
-                self.reject_from(conn.0, unanswered, RejectReason::CONSUMER_DEFINED);
-            }
-            State::RepReceived | State::MraRepSent | State::RepSent | State::MraRepReceived => {
+            State::ReqReceived
+            | State::MraReqSent
+            | State::RepReceived
+            | State::MraRepSent
+            | State::RepSent
+            | State::MraRepReceived => {
                 self.reject_from(conn.0, unanswered, RejectReason::CONSUMER_DEFINED);
             }
             State::Established => self.say_dreq(now, conn.0, [0; 220]),
             State::DreqReceived => self.say_drep(conn.0, [0; Drep::PRIVATE_DATA]),
             State::DreqSent | State::TimeWait | State::Closed => {}
         }
-        self.release(conn.0);
         self.step(now, conn.0, Input::Destroy);
+        self.release(now, conn.0);
         Ok(())
     }
 
@@ -337,21 +340,12 @@ impl Cm {
         self.step(now, conn.0, input).ok_or(CommandError::WrongState(state))
     }
 
-    fn release(&mut self, id: u32) {
-        if let Some(conn) = self.connections.get_mut(&id) {
-            conn.released = true;
-        }
-    }
-
-    /// Prepares to refuse a request. Its queue pair never was connected, so it may ask again at
-    /// once. Time-wait lasts as long as repetitions of the request may come, so that they are
-    /// answered.
-    fn refusing(&mut self, id: u32) {
+    /// The caller is done with a connection. What is left of it serves the peer only.
+    fn release(&mut self, now: Time, id: u32) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        if matches!(conn.state, State::ReqReceived | State::MraReqSent) {
-            conn.time_wait += conn.first_wait;
-            self.forget_qpn(id);
-        }
+        conn.released = true;
+        self.released.add(now, id);
+        self.drop_if_done(id);
     }
 
     /// This side's and the peer's id of a connection; 0 if the peer's is not known.

@@ -11,7 +11,8 @@ pub struct CmConfig {
     pub ca_guid: u64,
     /// Connections that may exist, those in time-wait included.
     pub max_connections: usize,
-    /// Requests that may wait at one listener until they are connections.
+    /// Requests that may wait at one listener until they are connections. One peer's may take half
+    /// of what the others leave.
     pub max_pending: usize,
     /// Listeners that may exist.
     pub max_listeners: usize,
@@ -27,8 +28,11 @@ pub struct CmConfig {
     /// The time that this side asks for when the peer repeats a message before the caller has
     /// answered it. At most 31.
     pub service_timeout: u8,
-    /// The longest time that a peer may ask for. At most 31.
+    /// The longest time that a peer may ask for by an MRA. At most 31.
     pub max_service_timeout: u8,
+    /// The longest time that a peer may choose in its request: for answers, and for time-wait. At
+    /// most 31.
+    pub max_requested_timeout: u8,
     /// How many times a message is repeated. At most 15.
     pub max_retries: u8,
     /// Hop limit of the path.
@@ -51,6 +55,7 @@ impl CmConfig {
             response_timeout: 20,
             service_timeout: 24,
             max_service_timeout: 24,
+            max_requested_timeout: 20,
             max_retries: 15,
             hop_limit: 64,
             pkey: 0xffff,

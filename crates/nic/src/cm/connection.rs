@@ -49,6 +49,8 @@ pub(super) struct Connection {
     pub(super) deadline: Time,
     /// The caller has destroyed it: there are no more events, and it is removed once it is closed.
     pub(super) released: bool,
+    /// It takes a place in its listener's backlog.
+    pub(super) waits: bool,
 }
 
 /// What a connection begins with.
@@ -83,6 +85,7 @@ impl Connection {
             time_wait,
             deadline: Time::NEVER,
             released: false,
+            waits: false,
         }
     }
 

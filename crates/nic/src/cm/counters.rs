@@ -8,9 +8,9 @@ macro_rules! counters {
         pub struct CmCounters { $($(#[$doc])* pub $name: u64,)* }
 
         impl CmCounters {
-            /// Every counter with its name.
+            /// Every counter with its name, which begins with `cm_`.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-                [$((stringify!($name), self.$name)),*].into_iter()
+                [$((concat!("cm_", stringify!($name)), self.$name)),*].into_iter()
             }
         }
     };
@@ -41,8 +41,17 @@ counters! {
     stale_connection,
     /// Requests refused because as many connections exist as are allowed.
     too_many_connections,
-    /// Requests refused because as many wait at the listener as are allowed.
+    /// Requests refused because as many wait at the listener, or wait there from one peer, as are
+    /// allowed. (The peer asks again by itself.)
     backlog_full,
+    /// Accepted requests that were given up, because their peers did not complete them and others
+    /// needed the room.
+    half_open_dropped,
+    /// Connections that the application had destroyed, forgotten before late messages of the peer
+    /// could no longer come, because others needed the room.
+    forgotten_early,
+    /// Requests sent again because the peer had no room for another connection.
+    asked_again,
     /// Service id resolutions refused because as many exist as are allowed.
     too_many_resolutions,
     /// Messages not sent because the queue of messages was full.

@@ -1,8 +1,11 @@
 //! The listeners: which services are offered, and how many requests wait at each.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 
+use super::order::Order;
 use super::service::ServiceId;
+use crate::Time;
 
 /// A listener.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -31,8 +34,16 @@ pub(super) struct Listeners {
 #[derive(Debug)]
 struct Listener {
     service: ServiceId,
-    /// Requests that are neither established nor refused.
+    backlog: Backlog,
+}
+
+/// The requests at a listener that are neither established nor refused.
+#[derive(Debug, Default)]
+struct Backlog {
     pending: usize,
+    by_peer: BTreeMap<IpAddr, usize>,
+    /// Those that this side has accepted.
+    accepted: Order,
 }
 
 impl Listeners {
@@ -49,7 +60,7 @@ impl Listeners {
         }
         let id = self.free_id();
         self.services.insert(service, id);
-        self.entries.insert(id, Listener { service, pending: 0 });
+        self.entries.insert(id, Listener { service, backlog: Backlog::default() });
         Ok(id)
     }
 
@@ -73,20 +84,43 @@ impl Listeners {
         self.services.get(&service).copied()
     }
 
-    pub(super) fn pending(&self, id: ListenerId) -> usize {
-        self.entries.get(&id).map_or(0, |listener| listener.pending)
+    /// Is there room for a request of this peer, if `max` may wait? A peer gets half of what the
+    /// others leave, so that one alone never fills the backlog.
+    pub(super) fn has_room(&self, id: ListenerId, peer: IpAddr, max: usize) -> bool {
+        self.entries.get(&id).is_some_and(|Listener { backlog, .. }| {
+            let of_peer = backlog.by_peer.get(&peer).copied().unwrap_or(0);
+            of_peer < max.saturating_sub(backlog.pending)
+        })
     }
 
-    pub(super) fn begin(&mut self, id: ListenerId) {
+    /// The request that was accepted first among those that are not established, and when.
+    pub(super) fn first_accepted(&self, id: ListenerId) -> Option<(Time, u32)> {
+        self.entries.get(&id)?.backlog.accepted.first()
+    }
+
+    pub(super) fn begin(&mut self, id: ListenerId, peer: IpAddr) {
+        if let Some(Listener { backlog, .. }) = self.entries.get_mut(&id) {
+            backlog.pending += 1;
+            *backlog.by_peer.entry(peer).or_default() += 1;
+        }
+    }
+
+    pub(super) fn accept(&mut self, id: ListenerId, now: Time, request: u32) {
         if let Some(listener) = self.entries.get_mut(&id) {
-            listener.pending += 1;
+            listener.backlog.accepted.add(now, request);
         }
     }
 
     /// Notes that a request no longer waits. Its listener may be gone by now.
-    pub(super) fn end(&mut self, id: ListenerId) {
-        if let Some(listener) = self.entries.get_mut(&id) {
-            listener.pending = listener.pending.saturating_sub(1);
+    pub(super) fn end(&mut self, id: ListenerId, peer: IpAddr, request: u32) {
+        let Some(Listener { backlog, .. }) = self.entries.get_mut(&id) else { return };
+        backlog.accepted.remove(request);
+        backlog.pending = backlog.pending.saturating_sub(1);
+        if let Some(of_peer) = backlog.by_peer.get_mut(&peer) {
+            *of_peer -= 1;
+            if *of_peer == 0 {
+                backlog.by_peer.remove(&peer);
+            }
         }
     }
 }

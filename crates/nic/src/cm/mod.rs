@@ -36,6 +36,7 @@ mod event;
 mod listener;
 pub mod mad;
 pub mod message;
+mod order;
 mod receive;
 mod resolution;
 pub mod service;
@@ -65,6 +66,7 @@ use connection::{Connection, Side};
 use listener::Listeners;
 use mad::{CM_QPN, MAD_LEN};
 use message::{Attribute, Message};
+use order::Order;
 use resolution::Resolutions;
 use service::ServiceId;
 use state::{Input, Next};
@@ -116,6 +118,8 @@ pub struct Cm {
     by_peer: BTreeMap<(IpAddr, u32), u32>,
     /// Live connections by the peer's queue pair.
     by_qpn: BTreeMap<(IpAddr, u32), u32>,
+    /// Connections that the caller has destroyed, and that are kept for the peer's sake.
+    released: Order,
     resolutions: Resolutions,
     timers: BTreeSet<(Time, Timed)>,
     outgoing: VecDeque<OutgoingMad>,
@@ -134,6 +138,7 @@ impl Cm {
             connections: BTreeMap::new(),
             by_peer: BTreeMap::new(),
             by_qpn: BTreeMap::new(),
+            released: Order::default(),
             resolutions: Resolutions::default(),
             timers: BTreeSet::new(),
             outgoing: VecDeque::new(),
@@ -282,17 +287,13 @@ impl Cm {
         if before == state {
             return self.drop_if_done(id);
         }
-        if let Side::Passive(listener) = conn.side
-            && before.is_pending()
-            && !state.is_pending()
-        {
-            self.listeners.end(listener);
+        let until = now + conn.time_wait;
+        // A request that the peer takes back waits on, until the caller has seen it.
+        if !state.is_pending() && (state != State::Closed || conn.released) {
+            self.leave_backlog(id);
         }
         match state {
-            State::TimeWait => {
-                let until = now + conn.time_wait;
-                self.set_deadline(id, until);
-            }
+            State::TimeWait => self.set_deadline(id, until),
             State::Closed => {
                 self.forget_peer(id);
                 self.set_deadline(id, Time::NEVER);
@@ -305,8 +306,32 @@ impl Cm {
 
     fn drop_if_done(&mut self, id: u32) {
         if self.connections.get(&id).is_some_and(|c| c.released && c.state == State::Closed) {
+            self.leave_backlog(id);
             self.connections.remove(&id);
+            self.released.remove(id);
         }
+    }
+
+    /// A connection no longer takes a place among the requests that wait at its listener.
+    fn leave_backlog(&mut self, id: u32) {
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        if let Side::Passive(listener) = conn.side
+            && core::mem::take(&mut conn.waits)
+        {
+            self.listeners.end(listener, conn.peer, id);
+        }
+    }
+
+    /// Is there room for another connection? What is kept only for the sake of peers, who may send
+    /// late messages, makes room for it.
+    fn has_room(&mut self, now: Time) -> bool {
+        if self.connections.len() >= self.config.max_connections
+            && let Some((_, oldest)) = self.released.first()
+        {
+            self.counters.forgotten_early += 1;
+            self.enter(now, oldest, State::Closed);
+        }
+        self.connections.len() < self.config.max_connections
     }
 
     /// From now on the peer's ids may name another connection.

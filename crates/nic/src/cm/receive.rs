@@ -8,6 +8,8 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
+use rand_core::Rng;
+
 use super::connection::{Beginning, Connection, Side, rejection, standard_time};
 use super::message::{
     Answered, Attribute, Drep, Dreq, Message, Mra, Rej, RejectReason, Rep, Req, Rtu,
@@ -26,6 +28,13 @@ pub(super) struct Admission {
     pub(super) private_data: Vec<u8>,
 }
 
+/// How long an accepted request keeps its place, though others need it: many times what a peer on
+/// a busy machine takes to complete it.
+const HALF_OPEN_GRACE: Duration = Duration::from_secs(1);
+/// The first wait before a peer without room is asked again; each further one is twice as long.
+const FIRST_BACKOFF: Duration = Duration::from_millis(8);
+/// The longest such wait.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// The largest code of a path MTU: 4096 bytes.
 pub(super) const MAX_MTU_CODE: u8 = 5;
 /// The code of XRC among the extended transports.
@@ -64,7 +73,7 @@ impl Cm {
                 self.end_stale(now, old);
                 Err(RejectReason::STALE_CONNECTION)
             }
-            None => self.admit(src, req),
+            None => self.admit(now, src, req),
         };
         match verdict {
             Ok(admission) => self.begin(src, tid, req, admission),
@@ -94,7 +103,7 @@ impl Cm {
     }
 
     /// May this request become a connection? If not, the reason goes to the peer in a REJ.
-    fn admit(&mut self, src: IpAddr, req: &Req) -> Result<Admission, RejectReason> {
+    fn admit(&mut self, now: Time, src: IpAddr, req: &Req) -> Result<Admission, RejectReason> {
         // A service without a listener is not offered here.
         let Some(listener) = self.listeners.find(req.service_id) else {
             self.counters.invalid_service += 1;
@@ -115,29 +124,43 @@ impl Cm {
             self.counters.invalid_mtu += 1;
             return Err(RejectReason::INVALID_MTU);
         }
-        // A peer must not make the manager remember more than its limits: connections in all, and
-        // requests that a listener's caller has not answered.
-        if self.connections.len() >= self.config.max_connections {
-            self.counters.too_many_connections += 1;
-            return Err(RejectReason::NO_RESOURCES);
-        }
-        if self.listeners.pending(listener) >= self.config.max_pending {
-            self.counters.backlog_full += 1;
-            return Err(RejectReason::NO_RESOURCES);
-        }
         // A service of a port space needs the address header (annex A11).
         let Some((peer, told, data)) = who_asks(src, req.service_id, &req.private_data) else {
             self.counters.invalid_cma_header += 1;
             return Err(RejectReason::UNSUPPORTED);
         };
+        // A peer must not make the manager remember more than its limits: connections in all, and
+        // requests that wait at a listener.
+        if !self.has_room(now) {
+            self.counters.too_many_connections += 1;
+            return Err(RejectReason::NO_RESOURCES);
+        }
+        if !self.has_backlog(now, listener, src) {
+            self.counters.backlog_full += 1;
+            return Err(RejectReason::NO_RESOURCES);
+        }
         Ok(Admission { listener, peer, told, private_data: data.to_vec() })
+    }
+
+    /// Is there room at a listener for a request of this peer? If not, the request that was
+    /// accepted first makes room, unless its peer may still be about to complete it.
+    fn has_backlog(&mut self, now: Time, listener: ListenerId, src: IpAddr) -> bool {
+        let max = self.config.max_pending;
+        if !self.listeners.has_room(listener, src, max)
+            && let Some((since, oldest)) = self.listeners.first_accepted(listener)
+            && now >= since + HALF_OPEN_GRACE
+        {
+            self.counters.half_open_dropped += 1;
+            self.give_up(now, oldest);
+        }
+        self.listeners.has_room(listener, src, max)
     }
 
     /// Begins the passive side of a connection. The peer's times and retries are cut to the
     /// manager's limits.
     fn begin(&mut self, src: IpAddr, tid: u64, req: &Req, admission: Admission) {
         let id = self.free_id();
-        let limit = self.config.max_service_timeout;
+        let limit = self.config.max_requested_timeout;
         let mut conn = Connection::new(
             State::ReqReceived,
             Beginning {
@@ -153,10 +176,11 @@ impl Cm {
         conn.remote_id = Some(req.local_comm_id);
         conn.remote_qpn = Some(req.local_qpn);
         conn.extended = req.transport == TransportService::Extended;
+        conn.waits = true;
         self.connections.insert(id, conn);
         self.by_peer.insert((src, req.local_comm_id), id);
         self.by_qpn.insert((src, req.local_qpn), id);
-        self.listeners.begin(admission.listener);
+        self.listeners.begin(admission.listener, src);
         self.events.push_back(CmEvent::ConnectRequest(Box::new(incoming(id, req, admission))));
     }
 
@@ -197,6 +221,9 @@ impl Cm {
             id => id,
         };
         let Some(id) = self.find(src, ours, rej.local_comm_id) else { return };
+        if rej.reason == RejectReason::NO_RESOURCES && self.asks_again(now, id) {
+            return;
+        }
         let before = self.connections.get(&id).map(|conn| conn.state);
         // "Stale connection" means that the peer still remembers this queue pair: it rests in
         // time-wait before it is used again.
@@ -219,6 +246,25 @@ impl Cm {
                 private_data: rej.private_data.to_vec(),
             }),
         }
+    }
+
+    /// The peer has no room for a connection yet. Its request is repeated after a wait, which is
+    /// partly random so that many who were refused together do not come back together. Returns
+    /// whether that is done: it is not if the request has been repeated as often as allowed.
+    fn asks_again(&mut self, now: Time, id: u32) -> bool {
+        let random = self.rng.next_u32();
+        let Some(conn) = self.connections.get_mut(&id) else { return false };
+        let asks = matches!(conn.state, State::ReqSent | State::MraReqReceived);
+        if !asks || conn.retries_left == 0 {
+            return false;
+        }
+        let tried = u32::from(conn.max_retries - conn.retries_left);
+        let wait = FIRST_BACKOFF.saturating_mul(1 << tried.min(10)).min(LONGEST_BACKOFF);
+        let half = wait.as_nanos() as u64 / 2;
+        conn.wait = conn.first_wait;
+        self.counters.asked_again += 1;
+        self.set_deadline(id, Time(now.0 + half + (half * u64::from(random) >> 32)));
+        true
     }
 
     fn on_rep(&mut self, now: Time, src: IpAddr, tid: u64, rep: &Rep) {

@@ -103,8 +103,8 @@ impl State {
             (ReqReceived, DuplicateReq | Mra) => To(MraReqSent),
             (MraReqSent, DuplicateReq) => Resend,
             (ReqReceived | MraReqSent, Accept) => To(RepSent),
-            (ReqReceived | MraReqSent, Rej | RejStale) => To(Closed),
-            (ReqReceived | MraReqSent, Reject | Destroy) => To(TimeWait),
+            // A refused request leaves nothing behind, as in Linux: a repetition is a new request.
+            (ReqReceived | MraReqSent, Rej | RejStale | Reject | Destroy) => To(Closed),
             (RepSent, MraOfRep) => To(MraRepReceived),
             (RepSent | MraRepReceived, DuplicateReq) => Resend,
             (RepSent | MraRepReceived, Rtu | NotifyEstablished) => To(Established),

@@ -18,6 +18,7 @@ use thiserror::Error;
 use crate::channel::deadline;
 use crate::driver::Driver;
 use crate::live::Live;
+use crate::text::printable;
 
 /// Why a connection did not come about.
 #[derive(Debug, Error)]
@@ -36,7 +37,7 @@ pub enum ConnectFailure {
     Rejected {
         /// The peer's reason.
         reason: RejectReason,
-        /// The peer's message, if it sent any.
+        /// The peer's message, if it sent any. It may hold any characters; see [`printable`].
         message: String,
     },
     /// The peer does not answer.
@@ -56,7 +57,7 @@ pub enum ConnectFailure {
 }
 
 fn describe(message: &str) -> String {
-    if message.is_empty() { String::new() } else { format!(": {message}") }
+    if message.is_empty() { String::new() } else { format!(": {}", printable(message)) }
 }
 
 /// A step of connection management that waits for a message of the peer: a future. It begins when

@@ -129,10 +129,7 @@ impl Builtin {
             Kind::Get => Box::new(AsyncProgram::new(get::get)),
             Kind::Traversal => Box::new(AsyncProgram::new(traversal::traversal)),
             Kind::Consistency => Box::new(AsyncProgram::new(consistency::consistency)),
-            Kind::Shuffle => {
-                let make = self.shuffle.clone();
-                Box::new(AsyncProgram::new(move |context| make.clone().run(context)))
-            }
+            Kind::Shuffle => self.shuffle.program(),
             Kind::ShuffleSend => Box::new(AsyncProgram::new(shuffle_send::shuffle_send)),
             Kind::HyperLogLog => {
                 let make = self.hyperloglog.clone();

@@ -103,3 +103,28 @@ fn a_number_stands_before_the_extension() {
         assert_eq!(numbered(Path::new(name), 1), Path::new(name));
     }
 }
+
+/// A full disk: the capture ends at the first error, and what it lacks is counted.
+#[test]
+fn a_file_that_cannot_be_written_ends_the_capture() {
+    let capture = Capture::create("/dev/full", "remora0").unwrap();
+    let mut recorder = Recorder::new(Some(capture));
+    let one = datagram("10.0.0.1", "10.0.0.2");
+    let mut before = 0;
+    let mut records = |missed_each: u64| {
+        for _ in 0..1000 {
+            recorder.received(std::iter::once(one), 4791);
+        }
+        let missed = recorder.missed() - before;
+        before = recorder.missed();
+        assert!(missed >= missed_each, "{missed}");
+        missed
+    };
+    assert!(records(1) < 1000, "the first packets were buffered");
+    assert_eq!(records(1000), 1000);
+    let mut small = Recorder::new(Some(Capture::create("/dev/full", "remora0").unwrap()));
+    small.flush();
+    small.received(std::iter::once(one), 4791);
+    assert_eq!(small.missed(), 1);
+    assert_eq!(Recorder::new(None).missed(), 0);
+}

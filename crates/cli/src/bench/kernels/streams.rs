@@ -115,7 +115,7 @@ impl Plan {
         let histogram = shuffle::Partition::histogram(self.base, &self.sizes);
         client.local.write_at(0, &histogram)?;
         let sge = client.local.sge(0, histogram.len() as u32);
-        shuffle_histogram(&mut client.kernels.borrow_mut(), 0, BITS, sge)?;
+        shuffle_histogram(&mut client.stream_kernels.borrow_mut(), 0, BITS, sge)?;
         client.stream(SCRATCH, long_stream(client.ready.shuffle, self.bytes))?;
         Ok(start.elapsed())
     }

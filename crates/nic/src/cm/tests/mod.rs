@@ -1,5 +1,6 @@
 //! Two managers and a link between them.
 
+mod crowds;
 mod directed;
 mod hostile;
 mod lossy;

@@ -7,11 +7,15 @@
 //! message writes out what the buffers hold. Where the card can store values directly, the
 //! processor's cache lines gather them, and a buffer would only add a copy.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use core::task::{self, Poll};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::column::Rows;
 use super::reader::{Reader, require};
-use crate::kernel::{CallStatus, Context, Passing, Scatter, Tap, TapIo, Verdict};
+use crate::kernel::{
+    AsyncProgram, CallStatus, Context, Passing, Program, Scatter, Tap, TapIo, Verdict,
+};
 
 /// The most low bits of a value that choose its partition: 1,024 partitions.
 pub const BITS_MAX: u8 = 10;
@@ -41,7 +45,7 @@ pub struct Params {
     pub ask: Ask,
     /// For a histogram: the number of low bits that choose a partition.
     pub bits: u8,
-    /// The histogram that the call uses; several may be in use at once.
+    /// The histogram that the call uses; [`SESSIONS_EACH`] may be in use at once on a queue pair.
     pub session: u32,
 }
 
@@ -241,13 +245,18 @@ fn sum_of_next(slots: &[Slot]) -> u64 {
     slots.iter().fold(0, |sum, slot| sum.wrapping_add(slot.next))
 }
 
-/// The most histograms in use at once.
-const SESSIONS_MAX: usize = 64;
+/// The most histograms of one queue pair in use at once.
+pub const SESSIONS_EACH: usize = 4;
+/// The most histograms of all queue pairs in use at once.
+pub const SESSIONS_MAX: usize = 1024;
 
 /// The kernel, called by RPC WRITE and as a receive kernel. Its clones share their histograms.
+///
+/// A histogram belongs to the queue pair that it came by: no other uses it, and it ends with it.
 #[derive(Clone, Debug, Default)]
 pub struct Shuffles {
-    sessions: Arc<Mutex<Vec<(u32, Shuffle)>>>,
+    /// By queue pair, and by the number that its requester has given.
+    sessions: Arc<Mutex<BTreeMap<(u32, u32), Shuffle>>>,
 }
 
 impl Shuffles {
@@ -256,24 +265,50 @@ impl Shuffles {
         Shuffles::default()
     }
 
-    /// Calls `act` with a session's shuffle; `None` if the session has no histogram.
-    pub fn with<R>(&self, session: u32, act: impl FnOnce(&mut Shuffle) -> R) -> Option<R> {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.iter_mut().find(|(id, _)| *id == session).map(|(_, shuffle)| act(shuffle))
+    fn sessions(&self) -> MutexGuard<'_, BTreeMap<(u32, u32), Shuffle>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets a session's shuffle, and replaces an earlier one.
+    /// Calls `act` with the shuffle of a queue pair's session; `None` if the session has no
+    /// histogram.
+    pub fn with<R>(
+        &self,
+        qpn: u32,
+        session: u32,
+        act: impl FnOnce(&mut Shuffle) -> R,
+    ) -> Option<R> {
+        self.sessions().get_mut(&(qpn, session)).map(act)
+    }
+
+    /// Sets the shuffle of a queue pair's session, and replaces an earlier one.
     ///
     /// # Errors
-    /// [`CallStatus::MEMORY`] if too many sessions have a histogram.
-    pub fn begin(&self, session: u32, shuffle: Shuffle) -> Result<(), CallStatus> {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        match sessions.iter().position(|(id, _)| *id == session) {
-            Some(at) => sessions[at].1 = shuffle,
-            None if sessions.len() < SESSIONS_MAX => sessions.push((session, shuffle)),
-            None => return Err(CallStatus::MEMORY),
+    /// [`CallStatus::MEMORY`] if the queue pair has [`SESSIONS_EACH`] other histograms, or all have
+    /// [`SESSIONS_MAX`].
+    pub fn begin(&self, qpn: u32, session: u32, shuffle: Shuffle) -> Result<(), CallStatus> {
+        let mut sessions = self.sessions();
+        let of_queue_pair = sessions.range((qpn, 0)..=(qpn, u32::MAX)).count();
+        let full = of_queue_pair >= SESSIONS_EACH || sessions.len() >= SESSIONS_MAX;
+        if full && !sessions.contains_key(&(qpn, session)) {
+            return Err(CallStatus::MEMORY);
         }
+        sessions.insert((qpn, session), shuffle);
         Ok(())
+    }
+
+    /// Forgets the histograms of a queue pair that is gone.
+    fn end(&self, qpn: u32) {
+        let mut sessions = self.sessions();
+        while let Some((&key, _)) = sessions.range((qpn, 0)..=(qpn, u32::MAX)).next() {
+            sessions.remove(&key);
+        }
+    }
+
+    /// The kernel's program. It ends the histograms of queue pairs that are gone.
+    pub fn program(&self) -> Box<dyn Program> {
+        let make = self.clone();
+        let calls = AsyncProgram::new(move |context| make.clone().run(context));
+        Box::new(ShuffleProgram { calls, shuffles: self.clone() })
     }
 
     /// Runs one invocation. The result counts values since the histogram: values written u64,
@@ -282,15 +317,15 @@ impl Shuffles {
     /// # Errors
     /// [`CallStatus::NOT_FOUND`] if the session has no histogram, [`CallStatus::TOO_LONG`] if
     /// values did not fit their partitions.
-    pub async fn run(self, context: Context) -> Result<(), CallStatus> {
+    async fn run(self, context: Context) -> Result<(), CallStatus> {
         let Params { ask, bits, session } = context.params(Params::parse).await?;
         match ask {
             Ask::Histogram => self.histogram(context, session, bits).await?,
             Ask::Values => self.values(context, session).await?,
             Ask::Report => {}
         }
-        let (written, overflowed) =
-            self.with(session, |shuffle| shuffle.counts()).ok_or(CallStatus::NOT_FOUND)?;
+        let counts = self.with(context.qpn(), session, |shuffle| shuffle.counts());
+        let (written, overflowed) = counts.ok_or(CallStatus::NOT_FOUND)?;
         if overflowed > 0 && ask == Ask::Values {
             return Err(CallStatus::TOO_LONG);
         }
@@ -310,15 +345,15 @@ impl Shuffles {
         while context.payload(|piece, _| add(&mut histogram, piece)).await?.is_some() {
             require(histogram.len() <= most)?;
         }
-        self.begin(session, Shuffle::new(bits, &histogram)?)
+        self.begin(context.qpn(), session, Shuffle::new(bits, &histogram)?)
     }
 
     async fn values(&self, context: Context, session: u32) -> Result<(), CallStatus> {
-        let mut rows = Rows::new(8);
+        let (qpn, mut rows) = (context.qpn(), Rows::new(8));
         loop {
             let more = context.payload(|piece, port| {
                 let (mut result, mut out) = (Ok(()), port.scatter());
-                let known = self.with(session, |shuffle| {
+                let known = self.with(qpn, session, |shuffle| {
                     rows.push(piece, |values| {
                         if result.is_ok() {
                             result = shuffle.push(values, &mut out);
@@ -334,17 +369,40 @@ impl Shuffles {
             }
         }
         require(rows.end() == 0)?;
-        let rest: Option<Vec<Block>> = self.with(session, |shuffle| shuffle.rest().collect());
+        let rest: Option<Vec<Block>> = self.with(qpn, session, |shuffle| shuffle.rest().collect());
         for block in rest.ok_or(CallStatus::NOT_FOUND)? {
             context.write(block.to, block.bytes()).await?;
         }
         Ok(())
     }
 
-    /// The receive kernel: values of plain WRITEs go to their partitions in place of the WRITE's
-    /// address.
+    /// The receive kernel: values of plain WRITEs go to the partitions that a call on the same
+    /// queue pair has set, in place of the WRITE's address.
     pub fn tap(&self, session: u32) -> Box<dyn Tap> {
         Box::new(ShuffleTap { shuffles: self.clone(), session })
+    }
+}
+
+struct ShuffleProgram<P> {
+    calls: P,
+    shuffles: Shuffles,
+}
+
+impl<P: Program> Program for ShuffleProgram<P> {
+    fn start(&mut self, context: Context) -> u32 {
+        self.calls.start(context)
+    }
+
+    fn poll(&mut self, cell: u32, cx: &mut task::Context<'_>) -> Poll<Result<(), CallStatus>> {
+        self.calls.poll(cell, cx)
+    }
+
+    fn stop(&mut self, cell: u32) {
+        self.calls.stop(cell);
+    }
+
+    fn closed(&mut self, qpn: u32) {
+        self.shuffles.end(qpn);
     }
 }
 
@@ -363,7 +421,7 @@ impl Tap for ShuffleTap {
         _: &mut Vec<u8>,
     ) -> Verdict {
         let mut out = io.scatter();
-        let taken = self.shuffles.with(self.session, |shuffle| {
+        let taken = self.shuffles.with(passing.qpn, self.session, |shuffle| {
             shuffle.push(bytes, &mut out)?;
             if !passing.ends(bytes.len()) {
                 return Ok(());
@@ -435,6 +493,27 @@ mod tests {
             let begins: Vec<u64> = written.iter().skip(1).map(|block| block.to).collect();
             assert_eq!(ends.take(begins.len()).collect::<Vec<_>>(), begins);
         }
+    }
+
+    #[test]
+    fn histograms_belong_to_queue_pairs() {
+        let shuffles = Shuffles::new();
+        let one = || Shuffle::new(0, &Partition::histogram(0, &[1])).unwrap();
+        let refused = Err(CallStatus::MEMORY);
+        for session in 0..SESSIONS_EACH as u32 {
+            assert_eq!(shuffles.begin(7, session, one()), Ok(()));
+        }
+        assert_eq!(shuffles.begin(7, 99, one()), refused);
+        assert_eq!(shuffles.begin(7, 0, one()), Ok(()), "one that is replaced takes no more room");
+        assert_eq!(shuffles.with(8, 0, |_| ()), None, "another's");
+        for qpn in 8..8 + (SESSIONS_MAX - SESSIONS_EACH) as u32 {
+            assert_eq!(shuffles.begin(qpn, 0, one()), Ok(()));
+        }
+        assert_eq!(shuffles.begin(u32::MAX, 0, one()), refused);
+        shuffles.end(7);
+        assert_eq!(shuffles.with(7, 0, |_| ()), None);
+        assert_eq!(shuffles.with(8, 0, |_| ()), Some(()));
+        assert_eq!(shuffles.begin(u32::MAX, 0, one()), Ok(()));
     }
 
     proptest! {

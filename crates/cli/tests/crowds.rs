@@ -1,0 +1,206 @@
+//! Many clients at once at one node, honest and hostile.
+
+mod support;
+
+use std::net::{IpAddr, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use remora::Device;
+use remora::nic::cm::mad::{CM_QKEY, CM_QPN};
+use remora::nic::cm::message::{Message, Req, TransportService};
+use remora::nic::cm::service::PortSpace;
+use remora::nic::cm::{Cm, CmConfig, ConnectRequest};
+use remora::nic::wire::icrc::IcrcMaker;
+use remora::nic::wire::ip::Flow;
+use remora::nic::wire::{
+    Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Packet, ROCE_PORT, Transport,
+};
+use remora::nic::{Psn, Time};
+use remora_cli::node::address::{NodeAddress, RegionAddress};
+use remora_cli::node::client::{OpenRegionError, RemoteRegion};
+use remora_cli::node::protocol::{Request, Token};
+use serde_json::Value;
+use support::{Folder, Node, succeed};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const TOKEN: &str = "00112233445566778899aabbccddeeff";
+
+fn open(device: &Device, node: NodeAddress) -> Result<RemoteRegion, OpenRegionError> {
+    let address = RegionAddress { node, name: "m".into() };
+    RemoteRegion::open(device, &address, TOKEN.parse().ok(), PATIENCE)
+}
+
+fn address_of(node: &Node) -> NodeAddress {
+    node.address().parse().unwrap()
+}
+
+fn stats(node: &Node) -> Value {
+    let stats = succeed(["stats", &node.address(), "--token", TOKEN, "--json"]);
+    serde_json::from_str(&stats).unwrap()
+}
+
+/// A card that asks for connections and says no more: a plain socket at an address of its own.
+struct Hostile {
+    socket: UdpSocket,
+    flow: Flow,
+    icrc: IcrcMaker,
+    like: Req,
+    asked: u32,
+}
+
+impl Hostile {
+    fn new(ip: [u8; 4], node: NodeAddress, token: Option<Token>) -> Hostile {
+        let socket = UdpSocket::bind((IpAddr::from(ip), ROCE_PORT)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let data = Request { name: "m", token }.emit().unwrap();
+        let request = ConnectRequest {
+            remote: node.ip,
+            service: PortSpace::Tcp.service_id(node.port),
+            local_port: 0,
+            told: None,
+            transport: TransportService::Rc,
+            local_qpn: 1,
+            starting_psn: Psn::new(0),
+            responder_resources: 1,
+            initiator_depth: 1,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            srq: false,
+            flow_control: false,
+            path_mtu: 3,
+            ack_timeout: 24,
+            traffic_class: 0,
+            private_data: &data,
+        };
+        let mut cm = Cm::new(CmConfig::new(ip.into(), 66), 66);
+        cm.connect(Time::ZERO, &request).unwrap();
+        let mad = cm.poll_mad().unwrap();
+        let (_, Message::Req(mut like)) = Message::from_mad(&mad.bytes[..]).unwrap() else {
+            panic!()
+        };
+        like.local_response_timeout = 31;
+        let flow = Flow { src: ip.into(), dst: node.ip, src_port: ROCE_PORT, dst_port: ROCE_PORT };
+        Hostile { socket, flow, icrc: IcrcMaker::new(), like, asked: 0 }
+    }
+
+    /// Sends a request, each time from another queue pair.
+    fn ask(&mut self) {
+        self.asked += 1;
+        (self.like.local_comm_id, self.like.local_qpn) = (self.asked, self.asked);
+        let mad = Message::Req(self.like.clone()).to_mad(self.asked.into());
+        let op = Op::lookup(0x64, Dialect::Standard).filter(|op| op.transport == Transport::Ud);
+        let op = op.expect("UD SEND ONLY");
+        let bth = Bth { opcode: 0x64, dest_qp: CM_QPN, ..Bth::ours() };
+        let deth = Deth { qkey: CM_QKEY, src_qp: CM_QPN };
+        let ext = Extensions { deth, ..Extensions::default() };
+        let mut headers = [0; MAX_HEADER];
+        let len = Packet::emit_headers(&bth, op, &ext, &mut headers);
+        let mut packet = [&headers[..len], &mad].concat();
+        let icrc = self.icrc.make(&self.flow, 0, &packet);
+        packet.extend_from_slice(&icrc);
+        self.socket.send_to(&packet, (self.flow.dst, ROCE_PORT)).unwrap();
+    }
+
+    /// Takes up to `count` answers; stops when none comes for a while.
+    fn answers(&self, count: usize) -> usize {
+        (0..count).take_while(|_| self.socket.recv(&mut [0; 512]).is_ok()).count()
+    }
+}
+
+#[test]
+fn two_hundred_clients_at_once_are_served() {
+    let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
+    let at = address_of(&node);
+    let devices: Vec<Device> = (0..20).map(|_| Device::open().unwrap()).collect();
+    let begun = Instant::now();
+    let served = thread::scope(|scope| {
+        let open = |device: &Device| open(device, at).map(|region| (begun.elapsed(), region));
+        let clients: Vec<_> = (0..200)
+            .map(|n| (&devices[n % 20], open))
+            .map(|(device, open)| scope.spawn(move || open(device)))
+            .collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    let refused: Vec<_> = served.iter().filter_map(|end| end.as_ref().err()).collect();
+    assert!(refused.is_empty(), "{} of 200: {}", refused.len(), refused[0]);
+    let last = served.iter().flatten().map(|(after, _)| *after).max().unwrap();
+    println!("200 clients at once: the last is served after {} ms", last.as_millis());
+    // (The node publishes its counters now and then.)
+    while stats(&node)["events"]["clients_admitted"].as_u64() < Some(200) {}
+}
+
+#[test]
+fn seventy_thousand_refused_requests_keep_nobody_out() {
+    let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
+    let at = address_of(&node);
+    let mut hostile = Hostile::new([127, 66, 0, 1], at, None);
+    let begun = Instant::now();
+    let mut answered = 0;
+    while hostile.asked < 70_000 {
+        (0..64).for_each(|_| hostile.ask());
+        answered += hostile.answers(64);
+    }
+    println!("{answered} of 70000 requests refused in {} ms", begun.elapsed().as_millis());
+    assert!(answered > 35_000, "the requests reach the node: {answered}");
+    let begun = Instant::now();
+    open(&Device::open().unwrap(), at).unwrap();
+    println!("then an honest client is served after {} ms", begun.elapsed().as_millis());
+    while stats(&node)["events"]["refused_token"].as_u64() < Some(35_000) {}
+}
+
+#[test]
+fn half_open_requests_keep_nobody_out() {
+    let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
+    let at = address_of(&node);
+    let device = Device::open().unwrap();
+    let mut hostile = Hostile::new([127, 66, 0, 2], at, TOKEN.parse().ok());
+    // More than the node keeps half-open, and then eight with each honest client.
+    for _ in 0..300 {
+        hostile.ask();
+        hostile.answers(1);
+    }
+    let mut regions = Vec::new();
+    for n in 0..50 {
+        (0..8).for_each(|_| hostile.ask());
+        regions.push(open(&device, at).unwrap_or_else(|error| panic!("client {n}: {error}")));
+    }
+    while stats(&node)["events"]["clients_incomplete"].as_u64() < Some(44) {}
+}
+
+/// A node that may start too few threads says so and ends, and one that may start enough serves.
+#[test]
+fn a_thread_that_cannot_be_started_is_told() {
+    let folder = Folder::new();
+    let program = folder.path("remora");
+    std::fs::copy(env!("CARGO_BIN_EXE_remora"), &program).unwrap();
+    let root = rustix::process::geteuid().is_root();
+    // The limit is for all processes of a user; so as root, be one who has none. (Another user has
+    // some already, and may start none with the least limit.)
+    for limit in 1..=if root { 5 } else { 1 } {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nproc={limit}")).arg("--").arg(&program);
+        command.args(["node", "--json", "--until-eof", "--region", "m=1M"]);
+        command.stdin(Stdio::null());
+        if root {
+            command.uid(70_000 + std::process::id() % 100_000);
+        }
+        let output = command.output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!errors.contains("panicked"), "{limit}: {errors}");
+        assert_eq!(output.status.success(), limit == 5, "{limit}: {errors}");
+        assert!(limit == 5 || errors.contains("raise it"), "{limit}: {errors}");
+    }
+}
+
+/// Twice the backlog from one peer, without a pause.
+#[test]
+fn a_client_behind_a_flood_is_served() {
+    let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
+    let at = address_of(&node);
+    let mut hostile = Hostile::new([127, 66, 0, 3], at, TOKEN.parse().ok());
+    (0..2048).for_each(|_| hostile.ask());
+    open(&Device::open().unwrap(), at).unwrap();
+}

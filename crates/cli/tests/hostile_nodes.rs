@@ -1,0 +1,119 @@
+//! A client is safe from the node that it connects to.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use remora::nic::Access;
+use remora::{Connection, ConnectionParams, Device, QueuePairOptions};
+use remora_cli::node::document;
+use remora_cli::node::protocol::Reply;
+use remora_cli::node::{DEFAULT_PORT, KERNELS_DOCUMENT};
+use serde_json::Value;
+use support::{fail, succeed};
+
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Answers every client with this document, and says that it has `len` bytes, while `act` runs.
+fn as_node(text: &str, len: Option<u64>, act: impl FnOnce(&str)) {
+    let device = Device::open().unwrap();
+    let listener = device.listen(DEFAULT_PORT).unwrap();
+    let pd = device.alloc_pd().unwrap();
+    let bytes = document::emit(1, text);
+    let region = pd.alloc(bytes.len(), Access::REMOTE_READ).unwrap();
+    region.write_at(0, &bytes).unwrap();
+    let remote = region.remote(0);
+    let (addr, rkey, len) = (remote.addr, remote.rkey, len.unwrap_or(region.len()));
+    let reply = Reply { addr, len, rkey, writable: false, file: false }.emit();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut clients: Vec<Connection> = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                let Ok(incoming) = listener.accept().wait(PATIENCE) else { continue };
+                let kernels =
+                    incoming.private_data()[24..].starts_with(KERNELS_DOCUMENT.as_bytes());
+                let qp = pd.create_qp(&QueuePairOptions::new()).unwrap();
+                let params = ConnectionParams::new(device.info().mtu).kernels(kernels);
+                clients.extend(incoming.accept(qp, &reply, &params).wait(100 * PATIENCE));
+            }
+        });
+        act(&device.info().address.to_string());
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn the_length_that_a_node_promises_is_bounded() {
+    for len in [(1 << 20) + 1, 1 << 40, u64::MAX >> 1] {
+        as_node("[]", Some(len), |node| {
+            for command in [&["mem", "ls", node][..], &["stats", node], &["kernel", "list", node]] {
+                let why = fail(command);
+                assert!(why.contains(&format!("it has {len} bytes")), "{command:?}: {why}");
+            }
+        });
+    }
+}
+
+/// What a terminal would obey.
+const STEERING: [char; 4] = ['\x1b', '\u{202e}', '\u{9b}', '\u{200b}'];
+/// The same as JSON writes it.
+const ESCAPED: &str = r"\u001b]0;x\u0007\u202e\u009b\u200b";
+
+fn harmless(printed: &str) {
+    let found = printed.chars().find(|c| STEERING.contains(c));
+    assert!(found.is_none() && !printed.contains(r"\u001b"), "{found:?} in {printed:?}");
+    assert!(printed.contains("?]0;x????"), "{printed:?}");
+}
+
+fn is_json(printed: &str) {
+    assert!(serde_json::from_str::<Value>(printed).is_ok(), "{printed:?}");
+}
+
+#[test]
+fn a_nodes_names_do_not_steer_a_terminal() {
+    let regions = format!(
+        r#"[{{"name":"{ESCAPED}","bytes":1,"writable":false,"file":false,"withdrawn":"{ESCAPED}"}}]"#
+    );
+    as_node(&regions, None, |node| {
+        harmless(&succeed(["mem", "ls", node]));
+        let json = succeed(["mem", "ls", node, "--json"]);
+        harmless(&json);
+        is_json(&json);
+    });
+    let stats = format!(
+        r#"{{"node":"{ESCAPED}","uptime_ms":1,"clients":1,"events":{{"{ESCAPED}":1}},"counters":{{}}}}"#
+    );
+    as_node(&stats, None, |node| {
+        harmless(&succeed(["stats", node]));
+        let json = succeed(["stats", node, "--json"]);
+        harmless(&json);
+        is_json(&json);
+    });
+    let kernels = format!(
+        r#"[{{"opcode":1,"name":"{ESCAPED}","budget":1,"memory":1,"calls":1,"failed":1,"running":1,
+        "grants":[{{"region":"{ESCAPED}","addr":1,"bytes":1,"writable":true}}],
+        "tap":{{"region":"{ESCAPED}","payloads":1,"stopped":"{ESCAPED}"}}}}]"#
+    );
+    as_node(&kernels, None, |node| {
+        harmless(&succeed(["kernel", "list", node]));
+        is_json(&succeed(["kernel", "list", node, "--json"]));
+    });
+    // What is not understood is told, without what steers.
+    as_node(&format!(r#""{ESCAPED}""#), None, |node| harmless(&fail(["mem", "ls", node])));
+}
+
+#[test]
+fn a_refusals_words_do_not_steer_a_terminal() {
+    let device = Device::open().unwrap();
+    let listener = device.listen(DEFAULT_PORT).unwrap();
+    let client = thread::spawn({
+        let node = device.info().address.to_string();
+        move || fail(["mem", "ls", &node])
+    });
+    let words = "no \x1b]0;x\x07\u{202e}\u{9b}\u{200b}";
+    listener.accept().wait(100 * PATIENCE).unwrap().reject(words);
+    harmless(&client.join().unwrap());
+}

@@ -9,7 +9,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use remora::threads::without_signals;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::de::DeserializeOwned;
 
@@ -96,8 +95,7 @@ pub(crate) fn end_with_stdin() -> Result<()> {
         while std::io::stdin().read(&mut byte).is_ok_and(|n| n > 0) {}
         std::process::exit(0);
     };
-    let named = thread::Builder::new().name("parent".into());
-    without_signals(|| named.spawn(watch)).context("cannot start a thread")?;
+    thread::Builder::new().name("parent".into()).spawn(watch).context("cannot start a thread")?;
     Ok(())
 }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
-use remora::threads::without_signals;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// A flag that becomes true at SIGINT or SIGTERM. A second signal ends the process at once.
@@ -29,7 +28,6 @@ pub fn on_end_of_input(stop: Arc<AtomicBool>) -> Result<()> {
         while std::io::stdin().read(&mut byte).is_ok_and(|n| n > 0) {}
         stop.store(true, Ordering::Relaxed);
     };
-    let named = thread::Builder::new().name("parent".into());
-    without_signals(|| named.spawn(watch)).context("cannot start a thread")?;
+    thread::Builder::new().name("parent".into()).spawn(watch).context("cannot start a thread")?;
     Ok(())
 }

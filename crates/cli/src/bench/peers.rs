@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
-use remora::threads::without_signals;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use serde::{Deserialize, Serialize};
 
@@ -201,7 +200,7 @@ fn tcp_sink(buffer: usize, read: usize) -> Result<()> {
 fn udp_source(to: SocketAddr, mut other: Helper) -> Result<f64> {
     let socket = udp(false)?;
     socket.connect(to)?;
-    let told = without_signals(|| thread::spawn(move || other.line()));
+    let told = thread::spawn(move || other.line());
     while !told.is_finished() {
         for _ in 0..ROUNDS {
             send(&socket, &[7; MESSAGE])?;

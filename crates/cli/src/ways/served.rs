@@ -15,7 +15,6 @@ use remora::offload::chain::offload::list::{self, NODE};
 use remora::offload::chain::offload::lookup::Lookup;
 use remora::offload::chain::offload::table::{KEY_MAX, SLOT, Table, Value};
 use remora::offload::chain::program::Program;
-use remora::threads::without_signals;
 use remora::{
     Chain, Channel, CompletionQueue, Connection, ConnectionParams, Device, Listener, MemoryRegion,
     ProtectionDomain, QueuePair, QueuePairOptions,
@@ -118,8 +117,7 @@ impl Served {
             let stop = self.stop.clone();
             let name = format!("writer {which}");
             let write = move || write(which, &stop);
-            let named = std::thread::Builder::new().name(name);
-            self.writers.push(without_signals(|| named.spawn(write))?);
+            self.writers.push(std::thread::Builder::new().name(name).spawn(write)?);
         }
         Ok(())
     }

@@ -6,7 +6,6 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use anyhow::{Context, Result, ensure};
 use remora::MemoryRegion;
 use remora::offload::kernel::builtin::hyperloglog::Sketch;
-use remora::threads::without_signals;
 
 use super::agreed::PRECISION;
 
@@ -111,8 +110,8 @@ impl Worker {
                 }
             }
         };
-        let named = std::thread::Builder::new().name("sketcher".into());
-        without_signals(|| named.spawn(work)).context("cannot start a thread")?;
+        let thread = std::thread::Builder::new().name("sketcher".into());
+        thread.spawn(work).context("cannot start a thread")?;
         Ok(Worker { asks, reports })
     }
 

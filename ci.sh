@@ -142,7 +142,8 @@ stage_symbols() {
     cargo test "${locked[@]}" --quiet -p remora-verbs --test library symbols ||
         fail "the verbs library lacks symbols: they stand above" \
             "Export them in crates/verbs/src/*/symbols.rs."
-    say "$(sed -n 's/^# \(Release .*\)\.$/\1/p' "$list") and what follows it: all $(grep -vc "^#" "$list") symbols"
+    say "all $(grep -vc '^#' "$list") symbols; the list is that of"
+    sed -n 's/^# \(Release .*\|What has been added .*\)/  \1/p' "$list"
 }
 
 # Only the libraries: the command `remora` and the library `remora` would share a page.

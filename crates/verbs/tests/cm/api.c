@@ -108,6 +108,11 @@ static void without_queue_pairs(int port)
 	CHECK(!rdma_ack_cm_event(event));
 	CHECK(!rdma_init_qp_attr(id, &attr, &mask));
 	CHECK(attr.dest_qp_num == 0x5678 && (mask & IBV_QP_DEST_QPN) && (mask & IBV_QP_AV));
+	attr.qp_state = IBV_QPS_INIT;
+	CHECK(!rdma_init_qp_attr(id, &attr, &mask));
+	/* The last is IBV_ACCESS_FLUSH_GLOBAL, which older headers lack. */
+	CHECK(attr.qp_access_flags == (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+				       IBV_ACCESS_REMOTE_ATOMIC | 1 << 8));
 	CHECK(!rdma_establish(id));
 	passes(server_channel, RDMA_CM_EVENT_ESTABLISHED);
 	CHECK(!rdma_disconnect(child));

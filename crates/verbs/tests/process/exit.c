@@ -1,5 +1,6 @@
-/* A program may call exit() in a signal's handler, wherever the signal has interrupted it: while it
- * posts and polls, and so inside the library, in most tries here. The process must end. */
+/* A program may call exit() in a signal's handler, wherever the signal has interrupted it: here while
+ * it posts and polls, or makes and destroys objects, and so mostly inside the library or the
+ * allocator. The process must end. */
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -7,7 +8,7 @@
 #include <unistd.h>
 #include "connected.h"
 
-#define TRIES 40
+#define TRIES 60
 #define PATIENCE_MS 30000
 
 static void leave(int signal)
@@ -15,14 +16,23 @@ static void leave(int signal)
 	exit(signal == SIGTERM ? 7 : 8);
 }
 
-static void work(int told)
+static void make_and_destroy(struct ends *ends)
+{
+	struct rdma_cm_id *id;
+	struct ibv_mr *region = ibv_reg_mr(ends->client->pd, ends->bytes, 100, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_cq *cq = ibv_create_cq(ends->client->verbs, 8, NULL, NULL, 0);
+	CHECK(region && cq && !rdma_create_id(ends->client->channel, &id, NULL, RDMA_PS_TCP));
+	CHECK(!ibv_dereg_mr(region) && !ibv_destroy_cq(cq) && !rdma_destroy_id(id));
+}
+
+static void work(int told, int posts)
 {
 	static struct ends ends;
 	connect_ends(&ends);
 	signal(SIGTERM, leave);
 	CHECK(write(told, "x", 1) == 1);
 	for (;;)
-		write_once(&ends);
+		posts ? write_once(&ends) : make_and_destroy(&ends);
 }
 
 /* Waits for the end of a child; it alone holds the other end of the pipe. */
@@ -51,7 +61,7 @@ int main(void)
 		CHECK(child >= 0);
 		if (!child) {
 			close(fds[0]);
-			work(fds[1]);
+			work(fds[1], i % 2);
 		}
 		close(fds[1]);
 		CHECK(read(fds[0], &byte, 1) == 1);

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::limits::MODULE_MAX;
+use super::limits::{COMPILE_MAX, MODULE_MAX};
 use crate::kernel::CallStatus;
 
 /// Why a module cannot be loaded.
@@ -11,9 +11,30 @@ pub enum LoadError {
     /// The module is too long.
     #[error("the module has {0} bytes; a kernel may have {MODULE_MAX}")]
     TooBig(usize),
-    /// The bytes are no module, or use a feature that is not offered, such as bulk memory.
+    /// The bytes are no module, or use a feature that is not offered, such as threads.
     #[error("this is not a WebAssembly module that can run here: {0}")]
     Invalid(String),
+    /// The module has an instruction that is not offered.
+    #[error(
+        "its function {function} has the instruction `{name}`, which is not offered, since it may \
+         do any amount of work"
+    )]
+    Instruction {
+        /// The instruction.
+        name: &'static str,
+        /// The function's index.
+        function: u32,
+    },
+    /// The module would take too long to compile.
+    #[error(
+        "the module would take too long to compile: up to its function {function}, branches, times \
+         the values that are alive there, come to more than {COMPILE_MAX}; \
+         use shorter functions with fewer locals"
+    )]
+    Compile {
+        /// The index of the function at which the limit was reached.
+        function: u32,
+    },
     /// The module imports something that the card does not offer.
     #[error("the module imports `{0}`, which the card does not offer")]
     Import(String),

@@ -6,6 +6,11 @@ pub const MODULE_MAX: usize = 1 << 20;
 /// The most memory that a module's limits can allow an instance, in bytes.
 pub(super) const MEMORY_MAX: usize = 16 << 20;
 
+/// What it may cost to compile a module; `survey` counts it.
+pub(super) const COMPILE_MAX: u64 = u64::MAX;
+/// What a function costs, whatever is in it.
+pub(super) const FUNCTION_COST: u64 = 100;
+
 /// Instructions that a guest may run before other invocations get their turn.
 pub const TURN_INSTRUCTIONS: u64 = 1 << 16;
 /// Instructions for each step of the budget.

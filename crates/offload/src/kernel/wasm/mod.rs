@@ -27,6 +27,7 @@
 //!
 //! No limit depends on the machine's speed: the same calls end in the same way on every machine.
 
+mod bulk;
 mod engine;
 mod error;
 mod guest;
@@ -37,6 +38,7 @@ mod linked;
 mod loan;
 mod module;
 mod program;
+mod survey;
 mod tap;
 
 pub use error::LoadError;

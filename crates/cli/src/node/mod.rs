@@ -20,6 +20,7 @@
 //! second time, for the card alone.
 
 pub mod address;
+mod beside;
 pub mod client;
 mod clients;
 pub mod document;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::limits::{COMPILE_MAX, MODULE_MAX};
+use super::limits::MODULE_MAX;
 use crate::kernel::CallStatus;
 
 /// Why a module cannot be loaded.
@@ -25,16 +25,9 @@ pub enum LoadError {
         /// The function's index.
         function: u32,
     },
-    /// The module would take too long to compile.
-    #[error(
-        "the module would take too long to compile: up to its function {function}, branches, times \
-         the values that are alive there, come to more than {COMPILE_MAX}; \
-         use shorter functions with fewer locals"
-    )]
-    Compile {
-        /// The index of the function at which the limit was reached.
-        function: u32,
-    },
+    /// The module would take too long to compile, and what makes it so.
+    #[error("the module would take too long to compile: {0}")]
+    Compile(String),
     /// The module imports something that the card does not offer.
     #[error("the module imports `{0}`, which the card does not offer")]
     Import(String),

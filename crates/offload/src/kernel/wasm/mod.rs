@@ -28,6 +28,7 @@
 //! No limit depends on the machine's speed: the same calls end in the same way on every machine.
 
 mod bulk;
+mod cost;
 mod engine;
 mod error;
 mod guest;

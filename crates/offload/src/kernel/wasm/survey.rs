@@ -1,22 +1,18 @@
 //! What is known of a module before it is compiled: that it is valid, that the card offers its
-//! instructions, and that a node can afford to compile it.
-//!
-//! The time that compiling takes grows faster than the code: where control flow branches or meets,
-//! the compiler looks at every value that is alive. So an instruction costs one, and a place of
-//! control flow also as much as the function has locals and operands there. What compilers emit
-//! stays far below the limit; a module that is made to take minutes does not.
+//! instructions, and that a node can afford to compile it. `cost` says what that is.
 
 use std::collections::BTreeSet;
 
 use wasmparser::types::Types;
 use wasmparser::{
-    BinaryReaderError, FuncToValidate, FuncValidatorAllocations, FunctionBody, Operator, Parser,
-    ValidPayload, Validator, ValidatorResources, WasmFeatures,
+    BinaryReaderError, FuncToValidate, FuncValidatorAllocations, FunctionBody, Operator,
+    OperatorsReader, Parser, Payload, ValidPayload, Validator, ValidatorResources, WasmFeatures,
 };
 
 use super::bulk::{Bulk, Counted};
+use super::cost::{self, FunctionCost};
 use super::error::LoadError;
-use super::limits::{COMPILE_MAX, FUNCTION_COST};
+use super::limits::COMPILE_MAX;
 
 /// Examines a module. Returns what is needed to count its bulk instructions, if it has any.
 ///
@@ -27,6 +23,12 @@ pub(super) fn survey(module: &[u8]) -> Result<Option<Counted>, LoadError> {
     let mut survey = Survey::default();
     for payload in Parser::new(0).parse_all(module) {
         let payload = payload.map_err(invalid)?;
+        if let Payload::TypeSection(types) = &payload {
+            survey.cost = cost::types(types.clone()).map_err(invalid)?;
+            if survey.cost > COMPILE_MAX {
+                return Err(LoadError::Compile("its types have too many parameters".into()));
+            }
+        }
         match validator.payload(&payload).map_err(invalid)? {
             ValidPayload::Func(function, body) => survey.examine(function, &body)?,
             ValidPayload::End(types) => return Ok(survey.counted(&types)),
@@ -50,41 +52,58 @@ fn features() -> WasmFeatures {
 #[derive(Default)]
 struct Survey {
     cost: u64,
+    /// The function that costs most.
+    dearest: Option<FunctionCost>,
     bulk: BTreeSet<Bulk>,
     allocations: FuncValidatorAllocations,
 }
 
 impl Survey {
-    /// Examines a function.
+    /// Examines a function, until it turns out to be too much.
     fn examine(
         &mut self,
         function: FuncToValidate<ValidatorResources>,
         body: &FunctionBody<'_>,
     ) -> Result<(), LoadError> {
         let mut validator = function.into_validator(core::mem::take(&mut self.allocations));
-        let index = validator.index();
         let mut reader = body.get_binary_reader();
         validator.read_locals(&mut reader).map_err(invalid)?;
-        let mut operators = wasmparser::OperatorsReader::new(reader);
-        self.pay(FUNCTION_COST, index)?;
+        let mut operators = OperatorsReader::new(reader);
+        let mut cost = FunctionCost::new(validator.index(), validator.len_locals());
         while !operators.eof() {
             let (operator, offset) = operators.read_with_offset().map_err(invalid)?;
             if let Some(name) = refused(&operator) {
-                return Err(LoadError::Instruction { name, function: index });
+                return Err(LoadError::Instruction { name, function: validator.index() });
             }
-            let alive = u64::from(validator.len_locals() + validator.operand_stack_height());
-            self.pay(1 + ways(&operator) * alive, index)?;
-            self.bulk.extend(Bulk::of(&operator));
+            let (takes, gives) = operator.operator_arity(&validator).unwrap_or_default();
+            cost.add(&operator, takes + gives, validator.operand_stack_height());
+            if self.cost.saturating_add(cost.total()) > COMPILE_MAX {
+                self.note(cost);
+                return Err(self.too_much());
+            }
+            if Bulk::of(&operator).is_some_and(|bulk| self.bulk.insert(bulk)) {
+                self.cost += cost::COUNTED;
+            }
             validator.op(offset, &operator).map_err(invalid)?;
         }
         operators.finish().map_err(invalid)?;
         self.allocations = validator.into_allocations();
+        self.note(cost);
         Ok(())
     }
 
-    fn pay(&mut self, cost: u64, function: u32) -> Result<(), LoadError> {
-        self.cost = self.cost.saturating_add(cost);
-        if self.cost > COMPILE_MAX { Err(LoadError::Compile { function }) } else { Ok(()) }
+    /// Notes what a function costs.
+    fn note(&mut self, cost: FunctionCost) {
+        self.cost = self.cost.saturating_add(cost.total());
+        if self.dearest.as_ref().is_none_or(|dearest| dearest.total() < cost.total()) {
+            self.dearest = Some(cost);
+        }
+    }
+
+    fn too_much(&self) -> LoadError {
+        let dearest = self.dearest.as_ref().map(ToString::to_string).unwrap_or_default();
+        let many = format!("it counts more than {COMPILE_MAX}, and {dearest}");
+        LoadError::Compile(many)
     }
 
     fn counted(self, types: &Types) -> Option<Counted> {
@@ -92,24 +111,6 @@ impl Survey {
         let (type_index, first) = (types.core_type_count_in_module(), types.function_count());
         let bulk: Vec<Bulk> = self.bulk.into_iter().collect();
         (!bulk.is_empty()).then_some(Counted { bulk, type_index, first })
-    }
-}
-
-/// How many ways control flow may take at an operator, or 0 if it just goes on.
-fn ways(operator: &Operator<'_>) -> u64 {
-    match operator {
-        Operator::Block { .. }
-        | Operator::Loop { .. }
-        | Operator::If { .. }
-        | Operator::Else
-        | Operator::End
-        | Operator::Br { .. }
-        | Operator::BrIf { .. }
-        | Operator::Return
-        | Operator::Call { .. }
-        | Operator::CallIndirect { .. } => 1,
-        Operator::BrTable { targets } => u64::from(targets.len()) + 1,
-        _ => 0,
     }
 }
 

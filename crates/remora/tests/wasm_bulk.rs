@@ -118,7 +118,8 @@ fn budget(body: &str) -> u64 {
     let (_a, b, mut client) = pair();
     let module = load(&format!(
         r#"(module (memory 32) (data $segment "{}")
-            (func (export "kernel") (result i32) (i32.const 0) (i32.const 0) {body} (i32.const 0)))"#,
+            (func (export "kernel") (result i32)
+                (i32.const 0) (i32.const 0) {body} (i32.const 0)))"#,
         "x".repeat(1 << 16),
     ));
     let module = module.unwrap();

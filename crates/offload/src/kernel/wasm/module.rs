@@ -26,8 +26,8 @@ pub struct Module {
 impl Module {
     /// Loads a module with the default [`ModuleLimits`].
     ///
-    /// This compiles the module, which takes milliseconds: do not call it on the thread that
-    /// drives a card.
+    /// This compiles the module, which takes milliseconds, or seconds for a long one: do not call
+    /// it on the thread that drives a card.
     ///
     /// # Errors
     /// See [`LoadError`].

@@ -107,6 +107,9 @@ stage_setup() {
         say "  adding the target wasm32-unknown-unknown to Rust, for guest/rust and the stage core"
         rustup target add wasm32-unknown-unknown >/dev/null 2>&1 || say "  (it could not be had)"
     fi
+    have npm || (apt_install "npm, which installs the compiler of AssemblyScript" npm) || true
+    scripts/assemblyscript.sh ||
+        say "  going on without AssemblyScript: its kernel in guest/ is tested as built in the tree"
     say "Rust $(rustc --version | cut -d' ' -f2), $(tshark --version 2>/dev/null | head -n1)"
 }
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Builds the examples of loaded kernels, from Rust and from C, and prints the files.
+# Builds the examples of loaded kernels, from Rust, C and AssemblyScript, and prints the files.
 #
 #   scripts/guests.sh [FOLDER]      puts them into FOLDER, by default target/guests
 #
-# Exits with 77 if a compiler for WebAssembly is missing.
+# No compiler is told which features of WebAssembly to use. Exits with 77 if Rust's or C's is
+# missing; without AssemblyScript's, its example is left out.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/toolchain.sh
@@ -24,7 +25,7 @@ use_rust || missing "Rust"
 have clang || missing "clang"
 have wasm-ld || missing "wasm-ld (package lld)"
 
-# Cargo runs in the crate's own folder, for the flags in its .cargo/config.toml. Flags that the
+# Cargo runs in the crate's own folder, for the target in its .cargo/config.toml. Flags that the
 # caller has set are for this machine, not for WebAssembly.
 (
     cd guest/rust
@@ -35,7 +36,15 @@ for example in get sum; do
     cp "$folder/rust/wasm32-unknown-unknown/release/examples/$example.wasm" "$folder/"
 done
 
-clang --target=wasm32 -mcpu=mvp -std=c11 -Wall -Wextra -Werror -O2 -ffreestanding -nostdlib \
-    -Wl,--no-entry -Wl,-z,stack-size=16384 -Wl,--strip-all \
-    -o "$folder/lines.wasm" guest/c/lines.c
+clang --target=wasm32 -std=c11 -Wall -Wextra -Werror -O2 -ffreestanding -nostdlib \
+    -Wl,--no-entry -Wl,--strip-all -o "$folder/lines.wasm" guest/c/lines.c
 printf '%s\n' "$folder"/{get,sum,lines}.wasm
+
+asc=target/assemblyscript/node_modules/.bin/asc
+[[ -x $asc ]] || asc=asc
+if have "$asc"; then
+    "$asc" guest/assemblyscript/tail.ts -O -o "$folder/tail.wasm"
+    printf '%s\n' "$folder/tail.wasm"
+else
+    printf 'left out: tail.wasm, for lack of asc; scripts/assemblyscript.sh installs it\n' >&2
+fi

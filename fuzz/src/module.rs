@@ -52,6 +52,7 @@ pub fn modules() -> Vec<Seed> {
     vec![
         seed("get", include_bytes!("../../guest/built/get.wasm")),
         seed("sum", include_bytes!("../../guest/built/sum.wasm")),
+        seed("tail", include_bytes!("../../guest/built/tail.wasm")),
         seed("lines", include_bytes!("../../guest/built/lines.wasm")),
         // A tap that replaces the payload: (i32.const 1)
         seed("tap", &tap(&[0x41, 1])),
@@ -67,6 +68,20 @@ pub fn modules() -> Vec<Seed> {
         seed("grow", &around(&[0x41, 0x3F, 0x40, 0])),
         // (call 0)
         seed("recursion", &around(&[0x10, 0])),
+        // (memory.fill (i32.const 9) (i32.const 5) (i32.const 60000)) (i32.const 0)
+        seed("fill", &around(&[0x41, 9, 0x41, 5, 0x41, 0xE0, 0xD4, 3, 0xFC, 11, 0, 0x41, 0])),
+        // (memory.copy (i32.const 1) (i32.const 0) (i32.const 60000)) (i32.const 0)
+        seed("copy", &around(&[0x41, 1, 0x41, 0, 0x41, 0xE0, 0xD4, 3, 0xFC, 10, 0, 0, 0x41, 0])),
+        // (memory.copy (i32.const 0) (i32.const -1) (i32.const 300)) (i32.const 0)
+        seed("wild_copy", &around(&[0x41, 0, 0x41, 0x7F, 0x41, 0xAC, 2, 0xFC, 10, 0, 0, 0x41, 0])),
+        // (loop (memory.fill (i32.const 0) (i32.const 0) (i32.const 65536)) (br 0)) (i32.const 0)
+        seed(
+            "endless_fill",
+            &around(&[
+                0x03, 0x40, 0x41, 0, 0x41, 0, 0x41, 0x80, 0x80, 4, 0xFC, 11, 0, 0x0C, 0, 0x0B,
+                0x41, 0,
+            ]),
+        ),
         // (i32.load (i32.const -4))
         seed("wild", &around(&[0x41, 0x7C, 0x28, 2, 0])),
     ]

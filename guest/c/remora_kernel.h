@@ -5,11 +5,9 @@
  * registered memory, and the way back to the requester. No function here blocks the card: a kernel
  * that has to wait is suspended.
  *
- *     clang --target=wasm32 -mcpu=mvp -O2 -ffreestanding -nostdlib \
- *         -Wl,--no-entry -Wl,-z,stack-size=16384 -Wl,--strip-all -o lines.wasm lines.c
+ *     clang --target=wasm32 -O2 -ffreestanding -nostdlib -Wl,--no-entry -Wl,--strip-all \
+ *         -o lines.wasm lines.c
  *     remora kernel load NODE lines.wasm --opcode 0x100
- *
- * (-mcpu=mvp: the card does not offer bulk memory.)
  *
  * At the start of a call, the globals and the memory of a module are either as the last call on the
  * same queue pair left them, or as the module defines them. State that must last belongs into

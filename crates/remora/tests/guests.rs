@@ -1,4 +1,5 @@
-//! The examples of loaded kernels, in Rust and in C: as they are built in the tree, and built anew.
+//! The examples of loaded kernels, in Rust, C and AssemblyScript: as they are built in the tree,
+//! and built anew.
 
 mod support;
 
@@ -81,6 +82,31 @@ fn lines_works(module: &Module) {
     assert_eq!(refusal(select(&"x".repeat(20_000), "x")), CallStatus::TOO_LONG);
 }
 
+/// Keeps the last lines of a text.
+fn tail_works(module: &Module) {
+    let (a, b, mut client) = pair();
+    b.device.load_kernel(9, Deployment::new("tail", []), module).unwrap();
+    let text: String = (0..30_000).map(|i| format!("{i} green bottles\n")).collect();
+    let mut tail = |text: &str, lines: &[u8]| {
+        a.memory.write_at(0, text.as_bytes()).unwrap();
+        let mut out = Vec::new();
+        let payload = a.memory.sge(0, text.len() as u32);
+        match client.call_with(9, lines, payload, &mut out) {
+            Ok(_) => Ok(String::from_utf8(out).unwrap()),
+            Err(CallFailure::Status(status)) => Err(status),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    for lines in [0, 1, 2, 100, 1_000] {
+        let last: String = text.lines().skip(30_000 - lines).flat_map(|l| [l, "\n"]).collect();
+        assert_eq!(tail(&text, &(lines as u32).to_le_bytes()), Ok(last), "{lines}");
+    }
+    assert_eq!(tail("one\ntwo", &1u32.to_le_bytes()).unwrap(), "two");
+    assert_eq!(tail("one\ntwo\n", &9u32.to_le_bytes()).unwrap(), "one\ntwo\n");
+    assert_eq!(tail(&text, &20_000u32.to_le_bytes()), Err(CallStatus::TOO_LONG));
+    assert_eq!(tail("", b"?"), Err(CallStatus::BAD_PARAMS));
+}
+
 /// Adds up the numbers of WRITEs as they pass.
 fn sum_works(module: &Module) {
     let (a, b, mut client) = pair();
@@ -113,6 +139,7 @@ fn the_examples_in_the_tree_work() {
     get_works(&load(&built, "get.wasm"));
     lines_works(&load(&built, "lines.wasm"));
     sum_works(&load(&built, "sum.wasm"));
+    tail_works(&load(&built, "tail.wasm"));
 }
 
 #[test]
@@ -129,4 +156,9 @@ fn the_examples_are_built_and_work() {
     get_works(&load(&folder, "get.wasm"));
     lines_works(&load(&folder, "lines.wasm"));
     sum_works(&load(&folder, "sum.wasm"));
+    if folder.join("tail.wasm").exists() {
+        tail_works(&load(&folder, "tail.wasm"));
+    } else {
+        eprintln!("{errors}");
+    }
 }

@@ -15,7 +15,7 @@ fn add() -> Result<Verdict> {
     let mut kept = [0; LEN];
     read(place, &mut kept)?;
     let (mut sum, mut count) = (number(&kept[..8]), number(&kept[8..]));
-    let mut piece = [0; 64];
+    let mut piece = [0; 1024];
     loop {
         let len = payload(&mut piece)?;
         if len == 0 {

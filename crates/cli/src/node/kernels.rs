@@ -7,8 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{io, thread};
 
 use remora::kernel::builtin::{Builtin, Kind};
 use remora::kernel::wasm::{Module, ModuleLimits};
@@ -21,6 +23,7 @@ use remora::{Device, MemoryRegion, ProtectionDomain, RegisterError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::beside::beside;
 use super::client::RemoteRegion;
 use super::protocol::Token;
 use crate::foreign::parse_json;
@@ -35,6 +38,8 @@ pub const KERNELS_MAX: usize = 256;
 pub const GRANTS_MAX: usize = 8;
 /// The length of the region that lists the kernels, in bytes.
 pub(crate) const LIST_BYTES: u64 = 512 << 10;
+/// The most modules that wait to be compiled; one more is refused.
+const WAITING_MAX: usize = 4;
 /// The longest name of a kernel, in bytes.
 const NAME_MAX: usize = 64;
 /// The distance of the addresses at which files are registered for kernels.
@@ -146,6 +151,15 @@ enum Refusal {
     Grants,
     #[error("the node runs {KERNELS_MAX} kernels already: unload one")]
     Full,
+    #[error("{WAITING_MAX} modules wait to be compiled already: try again in a few seconds")]
+    Busy,
+    #[error("the node cannot start a thread to compile the module: {0}")]
+    Thread(#[from] io::Error),
+    #[error(
+        "the module was not compiled: the node is stopping, has no thread for it, or its compiler \
+         failed"
+    )]
+    Unfinished,
     #[error("the node has no region `{0}`, or has withdrawn it")]
     Region(String),
     #[error("region `{0}` is read-only: the node serves it without ,rw")]
@@ -210,6 +224,32 @@ struct Code {
     tap: Option<Box<dyn Tap>>,
     /// Bytes of memory that an instance may have.
     memory: u64,
+}
+
+/// A module that waits to be compiled, and the call that brought it.
+struct Waiting {
+    call: FallbackCall,
+    load: Load,
+    module: Vec<u8>,
+}
+
+/// What serves calls for the host.
+struct Serving<'a> {
+    fallback: &'a Fallback,
+    stopped: &'a (dyn Fn() -> bool + Sync),
+    /// Says that the list of kernels may have changed.
+    changed: &'a (dyn Fn() + Sync),
+}
+
+impl Serving<'_> {
+    fn answer(&self, call: &FallbackCall, answer: Result<KernelRow, Refusal>) {
+        (self.changed)();
+        let answer: Answer = answer.map_err(|refusal| refusal.to_string());
+        match serde_json::to_vec(&answer) {
+            Ok(text) => self.fallback.answer(call, CallStatus::OK, &text),
+            Err(_) => self.fallback.answer(call, CallStatus::TRAP, &[]),
+        }
+    }
 }
 
 /// A region as kernels see it.
@@ -311,29 +351,69 @@ impl NodeKernels {
         self.device.serve_fallback()
     }
 
-    /// Answers calls for the host until told to stop; calls `changed` after each change.
+    /// Answers calls for the host until told to stop; calls `changed` after each change. Modules
+    /// are compiled one at a time, while other calls are answered.
     pub(crate) fn serve(
         &self,
         fallback: &Fallback,
-        stopped: &dyn Fn() -> bool,
-        changed: &dyn Fn(),
+        stopped: &(dyn Fn() -> bool + Sync),
+        changed: &(dyn Fn() + Sync),
     ) {
-        while !stopped() {
-            let Some(call) = fallback.next(Duration::from_millis(100)) else { continue };
+        let serving = Serving { fallback, stopped, changed };
+        let (modules, waiting) = mpsc::sync_channel(WAITING_MAX);
+        thread::scope(|scope| {
+            let load = || self.load_modules(waiting, &serving);
+            if let Err(error) =
+                thread::Builder::new().name("loader".into()).spawn_scoped(scope, load)
+            {
+                tracing::error!(%error, "modules cannot be loaded: no thread can be started");
+            }
+            self.answer_calls(&serving, modules);
+        });
+    }
+
+    fn answer_calls(&self, serving: &Serving<'_>, modules: SyncSender<Waiting>) {
+        while !(serving.stopped)() {
+            let Some(call) = serving.fallback.next(Duration::from_millis(100)) else { continue };
             if call.opcode != MANAGE {
-                fallback.answer(&call, CallStatus::NO_KERNEL, &[]);
+                serving.fallback.answer(&call, CallStatus::NO_KERNEL, &[]);
                 continue;
             }
-            let answer: Answer = self.answer(&call).map_err(|refusal| refusal.to_string());
-            changed();
-            match serde_json::to_vec(&answer) {
-                Ok(text) => fallback.answer(&call, CallStatus::OK, &text),
-                Err(_) => fallback.answer(&call, CallStatus::TRAP, &[]),
-            }
+            let row = match self.request(&call) {
+                Ok((Request::Load(load), module)) if load.builtin.is_none() => {
+                    let module = module.to_vec();
+                    match modules.try_send(Waiting { call, load, module }) {
+                        Ok(()) => {}
+                        Err(TrySendError::Full(Waiting { call, .. })) => {
+                            serving.answer(&call, Err(Refusal::Busy));
+                        }
+                        Err(TrySendError::Disconnected(Waiting { call, .. })) => {
+                            serving.answer(&call, Err(Refusal::Unfinished));
+                        }
+                    }
+                    continue;
+                }
+                Ok((Request::Load(load), _)) => self.load(&load, || built_in(&load)),
+                Ok((Request::Unload { opcode }, _)) => self.unload(opcode),
+                Err(refusal) => Err(refusal),
+            };
+            serving.answer(&call, row);
         }
     }
 
-    fn answer(&self, call: &FallbackCall) -> Result<KernelRow, Refusal> {
+    /// Loads modules, in their order, until told to stop.
+    fn load_modules(&self, waiting: Receiver<Waiting>, serving: &Serving<'_>) {
+        for Waiting { call, load, module } in waiting {
+            if (serving.stopped)() {
+                return;
+            }
+            let row = self.load(&load, || compiled(&load, module, serving.stopped));
+            serving.answer(&call, row);
+        }
+    }
+
+    /// What a call asks for, and the module that comes with it.
+    fn request<'a>(&self, call: &'a FallbackCall) -> Result<(Request, &'a [u8]), Refusal> {
         let shown = call.params.first_chunk().and_then(|bytes| Token::new(*bytes));
         // (Compares with all of them, so that the time does not tell how many match.)
         let permits = self.permits.iter().filter(|token| token.matches(shown.as_ref())).count();
@@ -341,11 +421,7 @@ impl NodeKernels {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::Permit);
         }
-        let (request, module) = parse(&call.payload).ok_or(Refusal::Malformed)?;
-        match request {
-            Request::Unload { opcode } => self.unload(opcode),
-            Request::Load(load) => self.load(&load, module),
-        }
+        parse(&call.payload).ok_or(Refusal::Malformed)
     }
 
     fn unload(&self, opcode: u64) -> Result<KernelRow, Refusal> {
@@ -356,11 +432,15 @@ impl NodeKernels {
         Ok(row)
     }
 
-    fn load(&self, load: &Load, module: &[u8]) -> Result<KernelRow, Refusal> {
+    fn load(
+        &self,
+        load: &Load,
+        code: impl FnOnce() -> Result<Code, Refusal>,
+    ) -> Result<KernelRow, Refusal> {
         judge(load)?;
         let opcode = load.opcode;
         let (grants, rows) = self.grants(&load.grants)?;
-        let Code { program, tap, memory } = code(load, module)?;
+        let Code { program, tap, memory } = code()?;
         let deployment = Deployment::new(&load.name, grants).budget(load.budget);
         let mut loaded = lock(&self.loaded);
         let old = loaded.get(&opcode).filter(|_| load.replace);
@@ -445,31 +525,36 @@ pub fn served() -> Vec<&'static str> {
     kinds.map(Kind::name).collect()
 }
 
-/// Makes a kernel's code, with a tap if it is to be bound.
-fn code(load: &Load, module: &[u8]) -> Result<Code, Refusal> {
-    let Load { memory, budget, builtin, tap, .. } = load;
-    if let Some(name) = builtin {
-        let kind = Kind::named(name).filter(|kind| served().contains(&kind.name()));
-        let kind = kind.ok_or_else(|| Refusal::Builtin(name.clone()))?;
-        let shared = Builtin::new();
-        let tap = match tap {
-            // (A histogram belongs to the queue pair that it came by, and a region's clients call no
-            // kernels.)
-            Some(_) => match shared.tap(kind).filter(|_| kind != Kind::Shuffle) {
-                Some(tap) => Some(tap),
-                None => return Err(Refusal::NoTap(kind.name())),
-            },
-            None => None,
-        };
-        return Ok(Code { program: shared.program(kind), tap, memory: 0 });
-    }
-    let memory = usize::try_from(*memory).unwrap_or(usize::MAX);
-    let module = Module::load_with(module, ModuleLimits { memory, ..ModuleLimits::default() })?;
-    let tap: Option<Box<dyn Tap>> = match tap {
-        Some(_) => Some(Box::new(module.tap(*budget)?)),
+/// The code of a built-in kernel, with a tap if it is to be bound.
+fn built_in(Load { builtin, tap, .. }: &Load) -> Result<Code, Refusal> {
+    let name = builtin.as_deref().unwrap_or_default();
+    let kind = Kind::named(name).filter(|kind| served().contains(&kind.name()));
+    let kind = kind.ok_or_else(|| Refusal::Builtin(name.into()))?;
+    let shared = Builtin::new();
+    // (A histogram belongs to the queue pair that it came by, and a region's clients call no
+    // kernels.)
+    let offered = || shared.tap(kind).filter(|_| kind != Kind::Shuffle);
+    let tap = match tap {
+        Some(_) => Some(offered().ok_or(Refusal::NoTap(kind.name()))?),
         None => None,
     };
+    Ok(Code { program: shared.program(kind), tap, memory: 0 })
+}
+
+/// The code of a module, with a tap if it is to be bound.
+fn compiled(load: &Load, module: Vec<u8>, stopped: &dyn Fn() -> bool) -> Result<Code, Refusal> {
+    let (budget, tapped) = (load.budget, load.tap.is_some());
+    let memory = usize::try_from(load.memory).unwrap_or(usize::MAX);
+    let compile = move || {
+        let limits = ModuleLimits { memory, ..ModuleLimits::default() };
+        let module = Module::load_with(&module, limits)?;
+        let tap = tapped.then(|| module.tap(budget)).transpose()?;
+        Ok((module, tap))
+    };
+    let made = beside("compiler", stopped, compile)?.ok_or(Refusal::Unfinished)?;
+    let (module, tap) = made.map_err(Refusal::Module)?;
     let memory = module.limits().memory as u64;
+    let tap = tap.map(|tap| Box::new(tap) as Box<dyn Tap>);
     Ok(Code { program: Box::new(module.program()), tap, memory })
 }
 

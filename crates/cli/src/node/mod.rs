@@ -21,6 +21,7 @@
 
 pub mod address;
 mod arrivals;
+mod beside;
 pub mod client;
 mod clients;
 pub mod document;

@@ -70,7 +70,7 @@ pub(super) fn cases<'a>(
             name: "wasm_call_ns",
             unit: "ns",
             peer: "a native function pointer",
-            target: Target::AtMostMore(60.0),
+            target: Target::AtMostMore(40.0),
             ours: bare(client, LOADED, calls * BARE),
             theirs: bare(client, NATIVE, calls * BARE),
         },

@@ -54,8 +54,6 @@ fn config() -> Config {
     // Reserves the whole address range of a memory at once, so that growth copies nothing.
     config.memory_reservation(MEMORY_MAX as u64).memory_reservation_for_growth(0);
     config.memory_guard_size(0).memory_init_cow(false).memory_may_move(false);
-    // One bulk instruction may do any amount of work but counts as one.
-    config.wasm_bulk_memory(false);
     config.wasm_memory64(false).wasm_multi_memory(false);
     // Results are the same on every machine.
     config.wasm_relaxed_simd(false).cranelift_nan_canonicalization(true);

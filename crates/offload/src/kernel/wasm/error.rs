@@ -11,9 +11,23 @@ pub enum LoadError {
     /// The module is too long.
     #[error("the module has {0} bytes; a kernel may have {MODULE_MAX}")]
     TooBig(usize),
-    /// The bytes are no module, or use a feature that is not offered, such as bulk memory.
+    /// The bytes are no module, or use a feature that is not offered, such as threads.
     #[error("this is not a WebAssembly module that can run here: {0}")]
     Invalid(String),
+    /// The module has an instruction that is not offered.
+    #[error(
+        "its function {function} has the instruction `{name}`, which is not offered, since it may \
+         do any amount of work"
+    )]
+    Instruction {
+        /// The instruction.
+        name: &'static str,
+        /// The function's index.
+        function: u32,
+    },
+    /// The module would take too long to compile, and what makes it so.
+    #[error("the module would take too long to compile: {0}")]
+    Compile(String),
     /// The module imports something that the card does not offer.
     #[error("the module imports `{0}`, which the card does not offer")]
     Import(String),

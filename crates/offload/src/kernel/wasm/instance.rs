@@ -47,8 +47,7 @@ pub(super) fn cause(error: &wasmtime::Error) -> CallStatus {
         (Some(Ended(status)), _) => *status,
         (_, Some(Trap::OutOfFuel)) => CallStatus::BUDGET,
         (_, Some(_)) => CallStatus::TRAP,
-        // There is no room for a memory or a stack, or the module's data lies outside of its
-        // memory.
+        // There is no room for a memory or a stack.
         (None, None) => CallStatus::MEMORY,
     }
 }

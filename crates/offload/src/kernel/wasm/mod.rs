@@ -10,9 +10,9 @@
 //! **Streams.** A module that also exports `tap: () -> i32` can be bound to a stream of WRITEs:
 //! see `tap`.
 //!
-//! **Speed.** Loading compiles a module to machine code. An invocation begins as a plain call. It
-//! begins again on a stack of its own only if it has to wait, has an effect that could not be
-//! undone, or takes long: see `instance`.
+//! **Speed.** Loading compiles a module to machine code, and `cost` bounds how long that takes. An
+//! invocation begins as a plain call. It begins again on a stack of its own only if it has to wait,
+//! has an effect that could not be undone, or takes long: see `instance`.
 //!
 //! **Isolation.** An instance serves one queue pair. A guest finds its globals and its memory
 //! either as an earlier invocation of the *same* queue pair left them, or fresh from the module.
@@ -21,12 +21,14 @@
 //!
 //! **Bounds.** Host calls cost steps as in any kernel. Instructions are counted as well: 64 for
 //! each step of the budget, and [`TURN_INSTRUCTIONS`] before other invocations get their turn.
-//! Instructions that may do any amount of work (bulk memory) are not offered. Memory and tables
+//! Those of bulk memory become loops, whose instructions are counted: see `bulk`. Memory and tables
 //! have limits for each module, and memory has one for all of them ([`TOTAL_MEMORY`]). Traps are
 //! explicit checks in the code: no signal handler is installed in the process.
 //!
 //! No limit depends on the machine's speed: the same calls end in the same way on every machine.
 
+mod bulk;
+mod cost;
 mod engine;
 mod error;
 mod guest;
@@ -37,6 +39,7 @@ mod linked;
 mod loan;
 mod module;
 mod program;
+mod survey;
 mod tap;
 
 pub use error::LoadError;

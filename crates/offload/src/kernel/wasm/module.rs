@@ -11,6 +11,7 @@ use super::imports;
 use super::limits::{MEMORY_MAX, MODULE_MAX, ModuleLimits};
 use super::linked::Linked;
 use super::program::ModuleProgram;
+use super::survey::survey;
 use super::tap::ModuleTap;
 
 /// Bytes of a page of a guest's memory.
@@ -25,8 +26,8 @@ pub struct Module {
 impl Module {
     /// Loads a module with the default [`ModuleLimits`].
     ///
-    /// This compiles the module, which takes milliseconds: do not call it on the thread that
-    /// drives a card.
+    /// This compiles the module, which takes milliseconds, or seconds for a long one: do not call
+    /// it on the thread that drives a card.
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -44,7 +45,10 @@ impl Module {
         }
         let host = Host::get()?;
         let limits = ModuleLimits { memory: limits.memory.min(MEMORY_MAX), ..limits };
-        let module = wasmtime::Module::from_binary(&host.engine, bytes)
+        let counted = survey(bytes)?.map(|counted| counted.rewrite(bytes)).transpose();
+        let counted = counted.map_err(|error| LoadError::Invalid(error.to_string()))?;
+        let module = counted.as_deref().unwrap_or(bytes);
+        let module = wasmtime::Module::from_binary(&host.engine, module)
             .map_err(|error| LoadError::Invalid(format!("{error:#}")))?;
         judge_imports(&module)?;
         judge_exports(&module)?;

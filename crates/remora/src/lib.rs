@@ -88,6 +88,7 @@ pub mod runtime;
 mod scheduling;
 pub mod shared_receive;
 pub mod slice;
+pub mod sock_diag;
 pub mod socket;
 #[cfg(feature = "tokio")]
 pub mod tokio;

@@ -15,6 +15,7 @@ use crate::incident::Incidents;
 use crate::kernel::KernelState;
 use crate::memory::region::Regions;
 use crate::multi_queue::MultiQueue;
+use crate::numbered::Numbered;
 use crate::psn::Psn;
 use crate::queue::answer::Answer;
 use crate::queue::completion::{CompletionQueue, Pushed};
@@ -23,7 +24,6 @@ use crate::queue::sgl::SglPool;
 use crate::queue::shared_receive::SharedReceiveQueue;
 use crate::queue::{Completion, Status};
 use crate::scheduler::Scheduler;
-use crate::table::Table;
 use crate::time::Time;
 use crate::timers::Timers;
 
@@ -37,7 +37,7 @@ pub(crate) struct Card {
     pub(crate) srqs: Handles<SharedReceiveQueue>,
     pub(crate) xrcds: Handles<Domain>,
     /// The shared receive queues that XRC requests may name, by their numbers on the wire.
-    pub(crate) xrc_srqs: Table<u32, 16, 24>,
+    pub(crate) xrc_srqs: Numbered<u32>,
     pub(crate) ahs: Handles<AddressHandle>,
     pub(crate) outstanding: MultiQueue<Outstanding>,
     pub(crate) answers: MultiQueue<Answer>,

@@ -13,6 +13,10 @@ use crate::wire::ip::gid;
 pub struct Config {
     /// The card's own address, from which its GID follows.
     pub address: IpAddr,
+    /// The addresses, besides those of loopback, that the machine of this card has itself. Whoever
+    /// holds the RoCE port of such an address is the card there; every process of the machine can
+    /// send from other ports of it, so packets from those are dropped.
+    pub neighbours: Vec<IpAddr>,
     /// Queue pairs, at most 65,536.
     pub max_qps: usize,
     /// Completion queues.
@@ -69,6 +73,7 @@ impl Config {
     pub fn new(address: IpAddr) -> Config {
         Config {
             address,
+            neighbours: Vec::new(),
             max_qps: 1 << 16,
             max_cqs: 1 << 16,
             max_cqe: 1 << 20,

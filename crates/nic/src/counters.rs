@@ -57,6 +57,9 @@ counters! {
     rx_out_of_sequence,
     /// Dropped: malformed (too short, truncated, wrong padding).
     drop_malformed,
+    /// Dropped: from an address of this machine, but not from the port of the card there. Another
+    /// process of the machine pretends to be that card.
+    drop_source_port,
     /// Dropped: the ICRC does not fit the bytes.
     drop_icrc,
     /// Dropped: header version other than 0.

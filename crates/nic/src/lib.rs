@@ -40,6 +40,7 @@ mod management;
 pub mod memory;
 mod multi_queue;
 pub mod nic;
+mod numbered;
 pub mod psn;
 pub mod qp;
 pub mod queue;

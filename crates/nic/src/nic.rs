@@ -45,6 +45,7 @@ use crate::memory::device::DeviceMemory;
 use crate::memory::key::{Access, Pd};
 use crate::memory::region::Regions;
 use crate::multi_queue::MultiQueue;
+use crate::numbered::Numbered;
 use crate::psn::Psn;
 use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
 use crate::qp::{Cold, Qp, Qps, Requester, Responder, loop_back_turn, post};
@@ -101,13 +102,13 @@ impl Nic {
     pub fn new(config: Config, seed: [u8; 32]) -> Nic {
         let answers = config.max_qps.saturating_mul(usize::from(crate::qp::MAX_RD_ATOMIC));
         let mut rng = ChaCha8Rng::from_seed(seed);
-        // These numbers are drawn, and are not bytes of the seed: peers see them, and must not
-        // learn from them what the keys come from.
-        let (salt, cm_seed, srq_salt) = (rng.next_u32(), rng.next_u64(), rng.next_u32());
+        // What peers see of these numbers must not tell them what the keys come from: each kind has
+        // a generator of its own.
+        let cm_seed = rng.next_u64();
+        let mut numbers = || ChaCha8Rng::from_rng(&mut rng);
+        let (qpns, srqns) = (numbers(), numbers());
         Nic {
-            // Peers may still know the queue pairs of an earlier process (time-wait), so the
-            // numbers begin elsewhere in each.
-            qps: Table::salted(config.max_qps, salt),
+            qps: Numbered::new(config.max_qps, qpns),
             device_memory: DeviceMemory::new(config.device_memory.clone()),
             icrc: IcrcChecker::new(),
             cm: Cm::new(config.cm, cm_seed),
@@ -119,7 +120,7 @@ impl Nic {
                 cqs: Table::new(config.max_cqs),
                 srqs: Table::new(config.max_srqs),
                 xrcds: Table::new(config.max_xrcds),
-                xrc_srqs: Table::salted(config.max_srqs, srq_salt),
+                xrc_srqs: Numbered::new(config.max_srqs, srqns),
                 ahs: Table::new(config.max_ahs),
                 outstanding: MultiQueue::new(config.max_outstanding),
                 answers: MultiQueue::new(answers),
@@ -242,14 +243,7 @@ impl Nic {
             signal_all,
             cold: Box::new(Cold::new()),
         });
-        match made.ok_or(CreateError::Full { limit })? {
-            // This number stands for all members of a multicast group: the slot's next one is used.
-            MULTICAST_QPN => {
-                self.qps.remove(MULTICAST_QPN);
-                self.insert_qp(init)
-            }
-            qpn => Ok(qpn),
-        }
+        made.ok_or(CreateError::Full { limit })
     }
 
     /// Destroys a queue pair, which must not be attached to a multicast group. Its work is

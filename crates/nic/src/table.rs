@@ -10,10 +10,6 @@ pub(crate) struct Table<T, const INDEX: u32, const BITS: u32> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
     limit: usize,
-    /// A number that is XORed into the index of every handle.
-    salt: u32,
-    /// The generation of a slot's first object.
-    first: u32,
 }
 
 #[derive(Debug)]
@@ -25,15 +21,7 @@ struct Slot<T> {
 impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
     /// An empty table for at most `limit` values (and at most 2^`INDEX`).
     pub(crate) fn new(limit: usize) -> Self {
-        Table::salted(limit, 1 << INDEX)
-    }
-
-    /// As [`Table::new`], with handles that begin at a place that depends on `salt`. So a process
-    /// that is started again does not use the handles of the last one, which peers may still know.
-    pub(crate) fn salted(limit: usize, salt: u32) -> Self {
-        let first = (salt >> INDEX & Self::GENERATIONS).max(1);
-        let salt = salt & ((1 << INDEX) - 1);
-        Table { slots: Vec::new(), free: Vec::new(), limit: limit.min(1 << INDEX), salt, first }
+        Table { slots: Vec::new(), free: Vec::new(), limit: limit.min(1 << INDEX) }
     }
 
     /// The highest generation.
@@ -48,19 +36,19 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() < self.limit => {
-                self.slots.push(Slot { generation: self.first, value: None });
+                self.slots.push(Slot { generation: 1, value: None });
                 self.slots.len() as u32 - 1
             }
             None => return None,
         };
         let slot = &mut self.slots[index as usize];
-        let handle = slot.generation << INDEX | (index ^ self.salt);
+        let handle = slot.generation << INDEX | index;
         slot.value = Some(make(handle));
         Some(handle)
     }
 
     pub(crate) fn remove(&mut self, handle: u32) -> Option<T> {
-        let index = self.index(handle);
+        let index = Self::index(handle);
         let slot =
             self.slots.get_mut(index as usize).filter(|s| s.generation == handle >> INDEX)?;
         let value = slot.value.take()?;
@@ -72,37 +60,26 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
 
     #[inline]
     pub(crate) fn get(&self, handle: u32) -> Option<&T> {
-        let slot = self.slots.get(self.index(handle) as usize)?;
+        let slot = self.slots.get(Self::index(handle) as usize)?;
         if slot.generation == handle >> INDEX { slot.value.as_ref() } else { None }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, handle: u32) -> Option<&mut T> {
-        let index = self.index(handle);
+        let index = Self::index(handle);
         let slot = self.slots.get_mut(index as usize)?;
         if slot.generation == handle >> INDEX { slot.value.as_mut() } else { None }
     }
 
     #[inline]
-    const fn index(&self, handle: u32) -> u32 {
-        (handle ^ self.salt) & ((1 << INDEX) - 1)
+    const fn index(handle: u32) -> u32 {
+        handle & ((1 << INDEX) - 1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_salt_moves_all_handles() {
-        let mut t: Table<u32, 4, 8> = Table::salted(16, 0xA7);
-        let handles: Vec<u32> = (0..16).map(|i| t.insert_with(|_| i).unwrap()).collect();
-        assert_eq!(handles[..3], [0xA7, 0xA6, 0xA5]);
-        assert!(handles.iter().zip(0..).all(|(h, i)| t.get(*h) == Some(&i)));
-        assert_eq!(t.remove(0xA6), Some(1));
-        assert_eq!(t.get(0xA6), None);
-        assert_eq!(t.insert_with(|_| 99), Some(0xB6));
-    }
 
     #[test]
     fn a_handle_goes_stale() {

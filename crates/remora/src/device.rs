@@ -23,7 +23,7 @@ use crate::device_events::DeviceEvents;
 use crate::driver::Driver;
 use crate::egress::EgressCounters;
 use crate::event::Event;
-use crate::interface::{Interface, InterfaceError};
+use crate::interface::{self, Interface, InterfaceError};
 use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
@@ -181,6 +181,11 @@ impl DeviceOptions {
         let own_memory = crate::memory::Buffer::new(DEVICE_MEMORY)?;
         let mut config = remora_nic::Config::new(socket.addr());
         config.device_memory = own_memory.addr()..own_memory.addr() + DEVICE_MEMORY as u64;
+        config.neighbours = interface::addresses().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot list this machine's addresses: another process may \
+                pretend to be the card at one of them");
+            Vec::new()
+        });
         config.min_ack_timeout = MIN_ACK_TIMEOUT;
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
         let mut seed = [0; 32];

@@ -91,6 +91,14 @@ impl Interface {
     }
 }
 
+/// The addresses of this machine.
+///
+/// # Errors
+/// The system would not list its interfaces.
+pub(crate) fn addresses() -> io::Result<Vec<IpAddr>> {
+    Ok(sys::addresses()?.into_iter().map(|(_, addr)| addr.ip().to_canonical()).collect())
+}
+
 /// A UDP socket connected to `peer`, which tells the system's route to it: its local address is the
 /// address that packets to `peer` leave from. Nothing is sent.
 ///

@@ -100,6 +100,7 @@ pub mod runtime;
 mod scheduling;
 pub mod shared_receive;
 pub mod slice;
+pub mod sock_diag;
 pub mod socket;
 mod text;
 pub mod threads;

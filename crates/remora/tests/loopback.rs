@@ -1,15 +1,20 @@
 //! Two devices of one process, over real sockets on loopback.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use remora::nic::cm::ConnectRequest;
+use remora::nic::cm::message::TransportService;
+use remora::nic::cm::service::PortSpace;
 use remora::nic::qp::{Mtu, QpAttr, State};
 use remora::nic::queue::{
     Data, Opcode, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Status, UdDestination,
     WorkKind,
 };
-use remora::nic::wire::Transport;
-use remora::nic::{Access, Path};
+use remora::nic::transmit::PayloadRef;
+use remora::nic::wire::icrc::{Flow, Icrc};
+use remora::nic::wire::{ROCE_PORT, Transport};
+use remora::nic::{Access, Config, Nic, Path, Psn, Time, TransmitBatch};
 use remora::{
     Channel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams, Device,
     DeviceOptions, OpenError, Peer, ProtectionDomain, QueuePair, QueuePairOptions,
@@ -274,6 +279,67 @@ fn connections_are_made_used_and_parted() {
     assert_eq!(client.cq.spin(PATIENCE).unwrap().status, Status::Success);
     drop(connection);
     passive.join().unwrap();
+}
+
+/// Every process can bind the address of another one's card, with another port. What it sends from
+/// there is not the card's word: here, that the card has forgotten its connection.
+#[test]
+fn another_port_of_an_address_is_not_the_card_there() {
+    let (server, client) = (end(), end());
+    let (here, there) = (client.device.info().address, server.device.info().address);
+    let listener = server.device.listen(7471).unwrap();
+    let to = SocketAddr::new(there, 7471);
+    let params = ConnectionParams::new(server.device.info().mtu);
+    let qp = server.qp.clone();
+    let passive = std::thread::spawn(move || {
+        let request = listener.accept().wait(PATIENCE).expect("a request");
+        request.accept(qp, b"", &params).wait(PATIENCE).unwrap()
+    });
+    let active = client.device.connect(client.qp.clone(), to, b"", &params).wait(PATIENCE).unwrap();
+    let passive = passive.join().unwrap();
+
+    let pretender = UdpSocket::bind((here, 0)).unwrap();
+    let request = ConnectRequest {
+        remote: there,
+        service: PortSpace::Tcp.service_id(7471),
+        local_port: 1,
+        told: None,
+        transport: TransportService::Rc,
+        local_qpn: client.qp.qpn(),
+        starting_psn: Psn::new(0),
+        responder_resources: 1,
+        initiator_depth: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: false,
+        flow_control: false,
+        path_mtu: 3,
+        ack_timeout: 14,
+        traffic_class: 0,
+        private_data: b"",
+    };
+    let mut card = Nic::new(Config::new(here), [1; 32]);
+    card.cm_mut().connect(Time(0), &request).unwrap();
+    let mut batch = TransmitBatch::new();
+    // SAFETY: no memory is registered.
+    let memory = &mut unsafe { remora::memory::HostMemory::new() };
+    card.poll_transmit(Time(0), memory, &mut batch, 1);
+    let [packet] = batch.packets() else { panic!("one request") };
+    let PayloadRef::Bytes(payload) = batch.payload(packet) else { panic!("on the card") };
+    let src_port = pretender.local_addr().unwrap().port();
+    let flow = Flow { src: here, dst: there, src_port, dst_port: ROCE_PORT };
+    let mut icrc = Icrc::start(&flow, 0, packet.datagram_len(), packet.header());
+    icrc.update(payload);
+    let bytes = [packet.header(), payload, &icrc.finish()].concat();
+    let received = || server.device.counters().card.rx_packets;
+    let before = received();
+    pretender.send_to(&bytes, (there, ROCE_PORT)).unwrap();
+    while received() == before {
+        std::thread::yield_now();
+    }
+    assert_eq!(passive.end(), ConnectionEnd::Alive);
+    assert_eq!(server.device.counters().card.drop_source_port, 1);
+    drop((active, passive));
 }
 
 #[test]

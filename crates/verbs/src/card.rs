@@ -32,6 +32,8 @@ pub struct Card {
     pub device: Device,
     /// Its address, from which its GID follows.
     pub address: IpAddr,
+    /// Its user has named the address; otherwise it is a free one of loopback.
+    pub is_named: bool,
     /// The largest path MTU.
     pub mtu: Mtu,
     /// Its GUID; never zero.

@@ -41,12 +41,13 @@ fn open_cards() -> Vec<Card> {
     let wanted = env::var(ADDR_VARIABLE).unwrap_or_default();
     let mut cards: Vec<Card> = Vec::new();
     for bind in wanted.split(',').map(str::trim) {
-        let options = match bind {
-            "" | "auto" => DeviceOptions::new(),
-            bind => DeviceOptions::new().bind(bind),
+        let is_named = !matches!(bind, "" | "auto");
+        let options = match is_named {
+            false => DeviceOptions::new(),
+            true => DeviceOptions::new().bind(bind),
         };
         match options.open() {
-            Ok(device) => cards.push(card(cards.len(), device)),
+            Ok(device) => cards.push(card(cards.len(), is_named, device)),
             Err(error) => {
                 tracing::error!(address = bind, %error, "no RDMA device");
                 if matches!(error, OpenError::Bind(BindError::InUse { .. })) {
@@ -62,13 +63,14 @@ fn open_cards() -> Vec<Card> {
     cards
 }
 
-fn card(index: usize, device: Device) -> Card {
+fn card(index: usize, is_named: bool, device: Device) -> Card {
     let info = device.info();
     let (ifindex, ifname) = sysfs::interface_of(info.address);
     let mut card = Card {
         index,
         name: format!("remora{index}"),
         address: info.address,
+        is_named,
         mtu: info.mtu,
         guid: device.limits().cm.ca_guid,
         device,

@@ -4,6 +4,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use std::{io, thread};
 
+use remora::threads::without_signals;
+
 /// How often a thread that waits checks whether to stop.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -19,7 +21,8 @@ pub(super) fn beside<R: Send + 'static>(
 ) -> io::Result<Option<R>> {
     let (done, result) = mpsc::sync_channel(1);
     let run = move || drop(done.send(work()));
-    thread::Builder::new().name(name.into()).spawn(run)?;
+    let named = thread::Builder::new().name(name.into());
+    without_signals(|| named.spawn(run))?;
     loop {
         match result.recv_timeout(PATIENCE) {
             Ok(result) => return Ok(Some(result)),
@@ -36,7 +39,7 @@ mod tests {
     #[test]
     fn what_takes_for_ever_keeps_nobody_from_stopping() {
         let (hold, held) = mpsc::channel::<()>();
-        let endless = move || drop(held.recv());
+        let endless = move || held.recv().is_ok();
         assert_eq!(beside("endless", &|| true, endless).unwrap(), None);
         drop(hold);
     }

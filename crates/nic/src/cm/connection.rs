@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
+use super::Card;
 use super::listener::ListenerId;
 use super::mad::MAD_LEN;
 use super::message::{Answered, Attribute, INFO_LEN, Rej, RejectReason, Req};
@@ -25,6 +26,8 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) side: Side,
     pub(super) peer: IpAddr,
+    /// The GUID of the peer's card, once it is known; until then 0.
+    pub(super) guid: u64,
     /// The peer's communication id, once it is known.
     pub(super) remote_id: Option<u32>,
     pub(super) local_qpn: u32,
@@ -72,6 +75,7 @@ impl Connection {
             state,
             side,
             peer,
+            guid: 0,
             remote_id: None,
             local_qpn,
             extended: false,
@@ -87,6 +91,11 @@ impl Connection {
             released: false,
             waits: false,
         }
+    }
+
+    /// The peer's card.
+    pub(super) fn card(&self) -> Card {
+        (self.peer, self.guid)
     }
 
     /// Is `req` the request that this connection began with? A request with its ids but another

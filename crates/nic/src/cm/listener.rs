@@ -4,6 +4,7 @@ use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use super::order::Order;
+use super::scope::AddressScope;
 use super::service::ServiceId;
 use crate::Time;
 
@@ -14,7 +15,7 @@ pub struct ListenerId(u32);
 /// Why a listener cannot be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another listener has the service id.
+    /// Another listener has the service id, at one of the same addresses.
     #[error("service id {0:?} is in use")]
     InUse(ServiceId),
     /// There are as many listeners as [`CmConfig`](super::CmConfig) allows.
@@ -22,18 +23,19 @@ pub enum ListenError {
     TooMany,
 }
 
-/// The listeners, by id and by service. The number of listeners is bounded, and so is the number of
+/// The listeners, by id, and by service and addresses. The number of listeners is bounded, and so is the number of
 /// requests that wait at each.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    services: BTreeMap<ServiceId, ListenerId>,
+    /// No two scopes of a service overlap.
+    services: BTreeMap<(ServiceId, AddressScope), ListenerId>,
     entries: BTreeMap<ListenerId, Listener>,
     last_id: u32,
 }
 
 #[derive(Debug)]
 struct Listener {
-    service: ServiceId,
+    key: (ServiceId, AddressScope),
     backlog: Backlog,
 }
 
@@ -50,17 +52,19 @@ impl Listeners {
     pub(super) fn add(
         &mut self,
         service: ServiceId,
+        scope: AddressScope,
         max: usize,
     ) -> Result<ListenerId, ListenError> {
-        if self.services.contains_key(&service) {
+        if self.of(service).any(|(other, _)| other.overlaps(scope)) {
             return Err(ListenError::InUse(service));
         }
         if self.entries.len() >= max {
             return Err(ListenError::TooMany);
         }
         let id = self.free_id();
-        self.services.insert(service, id);
-        self.entries.insert(id, Listener { service, backlog: Backlog::default() });
+        let key = (service, scope);
+        self.services.insert(key, id);
+        self.entries.insert(id, Listener { key, backlog: Backlog::default() });
         Ok(id)
     }
 
@@ -76,12 +80,26 @@ impl Listeners {
     /// Removes a listener. Returns whether there was one.
     pub(super) fn remove(&mut self, id: ListenerId) -> bool {
         let Some(listener) = self.entries.remove(&id) else { return false };
-        self.services.remove(&listener.service);
+        self.services.remove(&listener.key);
         true
     }
 
-    pub(super) fn find(&self, service: ServiceId) -> Option<ListenerId> {
-        self.services.get(&service).copied()
+    /// The listeners of a service.
+    fn of(&self, service: ServiceId) -> impl Iterator<Item = (AddressScope, ListenerId)> {
+        let from = self.services.range((service, AddressScope::FIRST)..);
+        let of_it = from.take_while(move |((other, _), _)| *other == service);
+        of_it.map(|((_, scope), id)| (*scope, *id))
+    }
+
+    /// The listener for a service at an address.
+    pub(super) fn find(&self, service: ServiceId, asked: IpAddr) -> Option<ListenerId> {
+        let scopes = AddressScope::containing(asked).into_iter();
+        scopes.filter_map(|scope| self.services.get(&(service, scope)).copied()).next()
+    }
+
+    /// A listener for a service, at whatever address.
+    pub(super) fn any(&self, service: ServiceId) -> Option<ListenerId> {
+        self.of(service).next().map(|(_, id)| id)
     }
 
     /// Is there room for a request of this peer, if `max` may wait? A peer gets half of what the

@@ -39,6 +39,7 @@ pub mod message;
 mod order;
 mod receive;
 mod resolution;
+mod scope;
 pub mod service;
 mod sidr;
 mod state;
@@ -58,6 +59,7 @@ pub use counters::CmCounters;
 pub use event::{CmEvent, IncomingRequest, IncomingResolution, Reply, Resolution};
 pub use listener::{ListenError, ListenerId};
 pub use resolution::SidrId;
+pub use scope::AddressScope;
 pub use sidr::{ResolveError, ResolveRequest, SidrAnswer, SidrError};
 pub use state::State;
 
@@ -68,7 +70,7 @@ use mad::{CM_QPN, MAD_LEN};
 use message::{Attribute, Message};
 use order::Order;
 use resolution::Resolutions;
-use service::ServiceId;
+use service::{CmaHeader, ServiceId};
 use state::{Input, Next};
 
 /// A MAD to be sent, from queue pair 1 with the queue key [`CM_QKEY`](mad::CM_QKEY).
@@ -81,6 +83,9 @@ pub struct OutgoingMad {
     /// The payload.
     pub bytes: Box<[u8; MAD_LEN]>,
 }
+
+/// A peer's card: its address, and its GUID. Two cards may have one address, one after the other.
+type Card = (IpAddr, u64);
 
 /// The owner of a timer, by its id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -115,9 +120,9 @@ pub struct Cm {
     /// runs differ.
     connections: BTreeMap<u32, Connection>,
     /// Live connections by the peer's communication id.
-    by_peer: BTreeMap<(IpAddr, u32), u32>,
+    by_peer: BTreeMap<(Card, u32), u32>,
     /// Live connections by the peer's queue pair.
-    by_qpn: BTreeMap<(IpAddr, u32), u32>,
+    by_qpn: BTreeMap<(Card, u32), u32>,
     /// Connections that the caller has destroyed, and that are kept for the peer's sake.
     released: Order,
     resolutions: Resolutions,
@@ -162,12 +167,34 @@ impl Cm {
         self.connections.len()
     }
 
-    /// Takes requests for a service from now on.
+    /// Takes requests for a service from now on, at whatever address the peer asks for.
     ///
     /// # Errors
     /// If the service has a listener already, or there are too many listeners.
     pub fn listen(&mut self, service: ServiceId) -> Result<ListenerId, ListenError> {
-        self.listeners.add(service, self.config.max_listeners)
+        self.listen_at(service, AddressScope::All)
+    }
+
+    /// As [`Cm::listen`], at the addresses of a scope. A request says in its CMA header which
+    /// address it asks for. One for this side's own address ([`CmConfig::local`]), or without a
+    /// header, may go to any listener of the service.
+    ///
+    /// # Errors
+    /// If the service has a listener at one of the addresses, or there are too many listeners.
+    pub fn listen_at(
+        &mut self,
+        service: ServiceId,
+        scope: AddressScope,
+    ) -> Result<ListenerId, ListenError> {
+        self.listeners.add(service, scope, self.config.max_listeners)
+    }
+
+    /// The listener for a service at the address that a peer asks for, if it says one.
+    fn listener(&self, service: ServiceId, asked: Option<&CmaHeader>) -> Option<ListenerId> {
+        let asked = asked.map(|told| told.destination.to_canonical());
+        let own = asked.is_none_or(|asked| asked == self.config.local);
+        let at_asked = asked.and_then(|asked| self.listeners.find(service, asked));
+        at_asked.or_else(|| self.listeners.any(service).filter(|_| own))
     }
 
     /// Takes no more requests. Requests that the caller knows of stay. Returns whether there was
@@ -339,7 +366,7 @@ impl Cm {
         self.forget_qpn(id);
         let Some(conn) = self.connections.get(&id) else { return };
         if let Some(remote_id) = conn.remote_id {
-            remove_if(&mut self.by_peer, (conn.peer, remote_id), id);
+            remove_if(&mut self.by_peer, (conn.card(), remote_id), id);
         }
     }
 
@@ -348,7 +375,7 @@ impl Cm {
     fn forget_qpn(&mut self, id: u32) {
         let Some(conn) = self.connections.get(&id) else { return };
         if let Some(qpn) = conn.remote_qpn {
-            remove_if(&mut self.by_qpn, (conn.peer, qpn), id);
+            remove_if(&mut self.by_qpn, (conn.card(), qpn), id);
         }
     }
 
@@ -417,7 +444,7 @@ impl Cm {
 }
 
 /// Removes an entry if it still belongs to `id`.
-fn remove_if(map: &mut BTreeMap<(IpAddr, u32), u32>, key: (IpAddr, u32), id: u32) {
+fn remove_if(map: &mut BTreeMap<(Card, u32), u32>, key: (Card, u32), id: u32) {
     if map.get(&key) == Some(&id) {
         map.remove(&key);
     }

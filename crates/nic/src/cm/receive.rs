@@ -56,7 +56,8 @@ impl Cm {
     }
 
     fn on_req(&mut self, now: Time, src: IpAddr, tid: u64, req: &Req) {
-        let known = self.by_peer.get(&(src, req.local_comm_id)).copied();
+        let card = (src, req.local_ca_guid);
+        let known = self.by_peer.get(&(card, req.local_comm_id)).copied();
         let begun = known.and_then(|id| Some((id, self.connections.get(&id)?)));
         // The request that began a connection, once more, is a duplicate: no second connection
         // begins.
@@ -66,8 +67,9 @@ impl Cm {
             return self.on_duplicate_req(now, id);
         }
         // A new request with the id or queue pair of a known connection shows that the peer has
-        // forgotten that connection: it is stale and ends, and the request is rejected.
-        let stale = known.or_else(|| self.by_qpn.get(&(src, req.local_qpn)).copied());
+        // forgotten that connection: it is stale and ends, and the request is rejected. Only the
+        // card that has the connection can show that, and not another one at its address.
+        let stale = known.or_else(|| self.by_qpn.get(&(card, req.local_qpn)).copied());
         let verdict = match stale {
             Some(old) => {
                 self.end_stale(now, old);
@@ -104,8 +106,13 @@ impl Cm {
 
     /// May this request become a connection? If not, the reason goes to the peer in a REJ.
     fn admit(&mut self, now: Time, src: IpAddr, req: &Req) -> Result<Admission, RejectReason> {
-        // A service without a listener is not offered here.
-        let Some(listener) = self.listeners.find(req.service_id) else {
+        // A service of a port space needs the address header (annex A11).
+        let Some((peer, told, data)) = who_asks(src, req.service_id, &req.private_data) else {
+            self.counters.invalid_cma_header += 1;
+            return Err(RejectReason::UNSUPPORTED);
+        };
+        // A service without a listener at this address is not offered here.
+        let Some(listener) = self.listener(req.service_id, told.as_ref()) else {
             self.counters.invalid_service += 1;
             return Err(RejectReason::INVALID_SERVICE_ID);
         };
@@ -124,11 +131,6 @@ impl Cm {
             self.counters.invalid_mtu += 1;
             return Err(RejectReason::INVALID_MTU);
         }
-        // A service of a port space needs the address header (annex A11).
-        let Some((peer, told, data)) = who_asks(src, req.service_id, &req.private_data) else {
-            self.counters.invalid_cma_header += 1;
-            return Err(RejectReason::UNSUPPORTED);
-        };
         // A peer must not make the manager remember more than its limits: connections in all, and
         // requests that wait at a listener.
         if !self.has_room(now) {
@@ -173,13 +175,15 @@ impl Cm {
                 time_wait: standard_time(req.primary.ack_timeout.min(limit)),
             },
         );
+        conn.guid = req.local_ca_guid;
         conn.remote_id = Some(req.local_comm_id);
         conn.remote_qpn = Some(req.local_qpn);
         conn.extended = req.transport == TransportService::Extended;
         conn.waits = true;
+        let card = conn.card();
         self.connections.insert(id, conn);
-        self.by_peer.insert((src, req.local_comm_id), id);
-        self.by_qpn.insert((src, req.local_qpn), id);
+        self.by_peer.insert((card, req.local_comm_id), id);
+        self.by_qpn.insert((card, req.local_qpn), id);
         self.listeners.begin(admission.listener, src);
         self.events.push_back(CmEvent::ConnectRequest(Box::new(incoming(id, req, admission))));
     }
@@ -215,10 +219,13 @@ impl Cm {
 
     fn on_rej(&mut self, now: Time, src: IpAddr, rej: &Rej) {
         // A peer that has given up waiting for the first answer does not know this side's id, and
-        // sends 0. Its own id names the connection then.
-        let ours = match rej.remote_comm_id {
-            0 => self.by_peer.get(&(src, rej.local_comm_id)).copied().unwrap_or(0),
-            id => id,
+        // sends 0. Its own id, and the GUID that such a rejection carries, name the connection then.
+        let ours = match (rej.remote_comm_id, rej.info.first_chunk()) {
+            (0, Some(guid)) => {
+                let card = (src, u64::from_be_bytes(*guid));
+                self.by_peer.get(&(card, rej.local_comm_id)).copied().unwrap_or(0)
+            }
+            (id, _) => id,
         };
         let Some(id) = self.find(src, ours, rej.local_comm_id) else { return };
         if rej.reason == RejectReason::NO_RESOURCES && self.asks_again(now, id) {
@@ -286,7 +293,7 @@ impl Cm {
             return self.refuse_stale_reply(now, id, src, tid, rep);
         }
         match self.step(now, id, Input::Rep) {
-            Some(Next::To(State::RepReceived)) => self.on_first_rep(id, src, rep),
+            Some(Next::To(State::RepReceived)) => self.on_first_rep(id, rep),
             // A duplicate, and the caller has not established the connection yet: the peer is asked
             // for more time.
             Some(Next::To(_)) => {
@@ -311,28 +318,32 @@ impl Cm {
 
     /// Does another connection already have the peer's id or queue pair?
     fn is_taken(&self, src: IpAddr, rep: &Rep, id: u32) -> bool {
+        let card = (src, rep.local_ca_guid);
         let others = |found: Option<&u32>| found.is_some_and(|other| *other != id);
-        others(self.by_qpn.get(&(src, rep.local_qpn)))
-            || others(self.by_peer.get(&(src, rep.local_comm_id)))
+        others(self.by_qpn.get(&(card, rep.local_qpn)))
+            || others(self.by_peer.get(&(card, rep.local_comm_id)))
     }
 
     fn refuse_stale_reply(&mut self, now: Time, id: u32, src: IpAddr, tid: u64, rep: &Rep) {
         let reason = RejectReason::STALE_CONNECTION;
         let rej = rejection(id, rep.local_comm_id, Answered::Rep, reason);
         self.answer(src, tid, rej);
-        if let Some(old) = self.by_qpn.get(&(src, rep.local_qpn)).copied() {
+        let card = (src, rep.local_ca_guid);
+        if let Some(old) = self.by_qpn.get(&(card, rep.local_qpn)).copied() {
             self.end_stale(now, old);
         }
         self.step(now, id, Input::RejStale);
         self.tell(id, |conn| CmEvent::Rejected { conn, reason, private_data: Vec::new() });
     }
 
-    fn on_first_rep(&mut self, id: u32, src: IpAddr, rep: &Rep) {
+    fn on_first_rep(&mut self, id: u32, rep: &Rep) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
+        conn.guid = rep.local_ca_guid;
         conn.remote_id = Some(rep.local_comm_id);
         conn.remote_qpn = Some(rep.local_qpn);
-        self.by_peer.insert((src, rep.local_comm_id), id);
-        self.by_qpn.insert((src, rep.local_qpn), id);
+        let card = conn.card();
+        self.by_peer.insert((card, rep.local_comm_id), id);
+        self.by_qpn.insert((card, rep.local_qpn), id);
         self.tell(id, |conn| {
             CmEvent::Replied(Box::new(Reply {
                 conn,

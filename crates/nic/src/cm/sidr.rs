@@ -172,8 +172,13 @@ impl Cm {
 
     /// May this request become a resolution? If not, the status says why.
     fn admit_sidr(&mut self, src: IpAddr, req: &SidrReq) -> Result<Admission, SidrStatus> {
-        // A service without a listener is not offered here.
-        let Some(listener) = self.listeners.find(req.service_id) else {
+        // A service of a port space needs the address header (annex A11).
+        let Some((peer, told, data)) = who_asks(src, req.service_id, &req.private_data) else {
+            self.counters.invalid_cma_header += 1;
+            return Err(SidrStatus::Rejected);
+        };
+        // A service without a listener at this address is not offered here.
+        let Some(listener) = self.listener(req.service_id, told.as_ref()) else {
             self.counters.invalid_service += 1;
             return Err(SidrStatus::Unsupported);
         };
@@ -182,11 +187,6 @@ impl Cm {
             self.counters.too_many_resolutions += 1;
             return Err(SidrStatus::NoQp);
         }
-        // A service of a port space needs the address header (annex A11).
-        let Some((peer, told, data)) = who_asks(src, req.service_id, &req.private_data) else {
-            self.counters.invalid_cma_header += 1;
-            return Err(SidrStatus::Rejected);
-        };
         Ok(Admission { listener, peer, told, private_data: data.to_vec() })
     }
 

@@ -6,8 +6,11 @@
 //! one is dropped without an answer: nothing in it can be relied on, not even its sender. What a
 //! queue pair checks then is in `qp/incoming.rs`.
 
+use core::net::IpAddr;
+
 use super::Nic;
 use crate::cm::mad::CM_QPN;
+use crate::config::Config;
 use crate::env::Env;
 use crate::management;
 use crate::memory::Memory;
@@ -77,6 +80,11 @@ impl Nic {
     fn judge_packet(&mut self, datagram: &Datagram<'_>) -> Option<Bth> {
         let counters = &mut self.card.counters;
         counters.rx_packets += 1;
+        // A card of this machine sends from the port that only it can hold (`Config::neighbours`).
+        if datagram.src_port != ROCE_PORT && is_neighbour(&self.card.config, datagram.src) {
+            counters.drop_source_port += 1;
+            return None;
+        }
         // A packet is at least a BTH and an ICRC long (`rxe_rcv`).
         let Ok(bth) = Packet::bth(datagram.bytes) else {
             counters.drop_malformed += 1;
@@ -106,5 +114,56 @@ impl Nic {
             return None;
         }
         Some(bth)
+    }
+}
+
+/// Is it an address of this card's own machine?
+#[cold]
+fn is_neighbour(config: &Config, src: IpAddr) -> bool {
+    src.is_loopback() || config.neighbours.contains(&src)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryFault;
+
+    /// No packet of these tests reaches memory.
+    struct Nowhere;
+
+    impl Memory for Nowhere {
+        fn read(&mut self, addr: u64, _: &mut [u8]) -> Result<(), MemoryFault> {
+            Err(MemoryFault { addr })
+        }
+        fn write(&mut self, addr: u64, _: &[u8]) -> Result<(), MemoryFault> {
+            Err(MemoryFault { addr })
+        }
+        fn compare_swap(&mut self, addr: u64, _: u64, _: u64) -> Result<u64, MemoryFault> {
+            Err(MemoryFault { addr })
+        }
+        fn fetch_add(&mut self, addr: u64, _: u64) -> Result<u64, MemoryFault> {
+            Err(MemoryFault { addr })
+        }
+    }
+
+    #[test]
+    fn a_card_of_this_machine_sends_from_its_port() {
+        let own = "192.0.2.1".parse().unwrap();
+        let neighbours = vec![own, "2001:db8::1".parse().unwrap()];
+        let mut nic = Nic::new(Config { neighbours, ..Config::new(own) }, [1; 32]);
+        let mut dropped_at_once = |src: &str, src_port| {
+            let src = src.parse().unwrap();
+            let bytes = &[0; 64];
+            let datagram = Datagram { src, src_port, dst: own, ip_id: None, tos: 0, bytes };
+            let before = nic.counters().drop_source_port;
+            nic.handle_packets(Time(0), &mut Nowhere, [datagram]);
+            nic.counters().drop_source_port > before
+        };
+        for near in ["127.0.0.94", "::1", "192.0.2.1", "2001:db8::1"] {
+            assert!(dropped_at_once(near, 50_000), "{near}");
+            assert!(!dropped_at_once(near, ROCE_PORT), "{near}");
+        }
+        // A card of another machine sends from any port (RoCE v2).
+        assert!(!dropped_at_once("192.0.2.2", 50_000));
     }
 }

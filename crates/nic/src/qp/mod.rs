@@ -58,11 +58,11 @@ use crate::handles::Xrcd;
 use crate::incident::{Blame, Cause, Incident, Outcome};
 use crate::kernel::{Posted, Runner};
 use crate::memory::key::{Access, Pd, Scope};
+use crate::numbered::Numbered;
 use crate::psn::Psn;
 use crate::queue::Status;
 use crate::queue::ring::Ring;
 use crate::scheduler::Budget;
-use crate::table::Table;
 use crate::time::Time;
 use crate::transmit::{Path, TransmitBatch};
 use crate::wire::{Bth, Dialect, Nak, Op, Transport};
@@ -73,7 +73,7 @@ pub(crate) use responder::Responder;
 pub const MAX_RD_ATOMIC: u8 = 16;
 
 /// All queue pairs of a card.
-pub(crate) type Qps = Table<Qp, 16, 24>;
+pub(crate) type Qps = Numbered<Qp>;
 
 /// A queue pair's hot state.
 #[derive(Debug)]

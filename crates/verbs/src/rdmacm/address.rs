@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6};
 use remora::interface::Interface;
+use remora::nic::cm::AddressScope;
 
 use super::agreement::ACK_TIMEOUT;
-use super::directory::{self, Place, Scope};
+use super::directory::{self, Hold, Place};
 use super::objects::{Id, News, PathRecord, Route, Stage};
-use super::{EADDRINUSE, EINVAL, ENODEV, Errno, Result, c_address, events, manager, status};
+use super::{EINVAL, ENODEV, Errno, Result, c_address, events, manager, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::card;
@@ -66,7 +67,7 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Result<()> {
     }
     let ip = address.ip();
     let card = if ip.is_unspecified() { None } else { Some(card_for(ip)?) };
-    let scope = Scope::of(ip, v6_only);
+    let scope = directory::scope_of(ip, v6_only);
     let (port, lock) = match address.port() {
         0 => free_port(id.space, scope)?,
         port => (port, directory::hold(id.space, port, scope, shared)?),
@@ -89,7 +90,7 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
 }
 
 /// A port that no process of this machine holds.
-fn free_port(space: rdma_port_space, scope: Scope) -> Result<(u16, std::os::fd::OwnedFd)> {
+fn free_port(space: rdma_port_space, scope: AddressScope) -> Result<(u16, Hold)> {
     for _ in 0..1000 {
         let port = manager::some_port();
         if let Ok(lock) = directory::hold(space, port, scope, false) {
@@ -151,12 +152,14 @@ fn keep(
 ) {
     let mut state = id.lock();
     let known = known.or(state.local).filter(|local| !local.ip().is_unspecified());
-    // As the kernel chooses a source address: to reach an address of this machine, that address
-    // itself.
+    let same_family = card.address.is_ipv4() == remote.ip().to_canonical().is_ipv4();
     let source = match (known, place) {
         (Some(known), _) => known.ip(),
         (None, Place::Elsewhere(_)) => card.address,
         (None, _) if remote.ip().is_multicast() => card.address,
+        (None, _) if card.is_named && same_family => card.address,
+        // As the kernel chooses a source address: to reach an address of this machine, that address
+        // itself.
         (None, _) => remote.ip(),
     };
     let port = match state.local.map_or(0, |local| local.port()) {
@@ -340,25 +343,25 @@ pub(super) fn bind_if_idle(id: &Id) -> Result<()> {
     bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
 }
 
+/// The addresses that a bound id covers.
+pub(super) fn scope(id: &Id) -> Result<AddressScope> {
+    let state = id.lock();
+    Ok(directory::scope_of(state.local.ok_or(EINVAL)?.ip(), state.v6_only))
+}
+
 /// Announces to this machine's processes that a bound id listens on these cards.
 pub(super) fn announce(id: &Id, cards: &[&Card]) -> Result<()> {
-    let (local, v6_only) = {
-        let state = id.lock();
-        (state.local.ok_or(EINVAL)?, state.v6_only)
-    };
-    let scope = Scope::of(local.ip(), v6_only);
+    let mut state = id.lock();
+    let held = state.port_lock.as_mut().ok_or(EINVAL)?;
     let mut said = Vec::new();
     for (n, card) in cards.iter().enumerate() {
-        match directory::announce(id.space, local.port(), scope, card.address) {
+        match held.announce(card.address) {
             Ok(fd) => said.push(fd),
             // Of several cards of one process, the others are found by their own addresses.
             Err(_) if n > 0 => {}
-            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
-                return Err(EADDRINUSE);
-            }
             Err(error) => return Err(error.into()),
         }
     }
-    id.lock().announcements = said;
+    state.announcements = said;
     Ok(())
 }

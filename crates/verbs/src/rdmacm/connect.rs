@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use remora::nic::Psn;
 use remora::nic::cm::message::{Rej, RejectReason, Rep, Req, SidrRep, SidrReq};
-use remora::nic::cm::{AcceptParams, ConnectError, ListenError};
+use remora::nic::cm::{AcceptParams, AddressScope, ConnectError, ListenError};
 use remora::nic::qp::Mtu;
 
 use super::address_list::Lookup;
@@ -172,6 +172,7 @@ fn no_listener(id: &Arc<Id>) -> Result<()> {
 fn listen(id: &Arc<Id>, backlog: c_int) -> Result<()> {
     address::bind_if_idle(id)?;
     let port = id.lock().local.map_or(0, |local| local.port());
+    let scope = address::scope(id)?;
     let cards = match id.lock().card {
         Some(index) => process::current().cards().get(index..=index),
         None => process::current().cards().get(..),
@@ -185,20 +186,20 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<()> {
     state.stage = Stage::Listening;
     drop(state);
     // The cards listen before the announcement, so that a client that finds it is served.
-    let listening = cards.iter().try_for_each(|card| listen_on(id, card, port));
+    let listening = cards.iter().try_for_each(|card| listen_on(id, card, port, scope));
     listening.and_then(|()| address::announce(id, &cards)).inspect_err(|_| {
         stop_listening(id);
         id.lock().stage = Stage::Bound;
     })
 }
 
-fn listen_on(id: &Arc<Id>, card: &Card, port: u16) -> Result<()> {
+fn listen_on(id: &Arc<Id>, card: &Card, port: u16, scope: AddressScope) -> Result<()> {
     let mut locked = card.lock();
-    let listener =
-        locked.nic().cm_mut().listen(service(id.space, port)).map_err(|error| match error {
-            ListenError::InUse(_) => EADDRINUSE,
-            ListenError::TooMany => ENOMEM,
-        })?;
+    let listening = locked.nic().cm_mut().listen_at(service(id.space, port), scope);
+    let listener = listening.map_err(|error| match error {
+        ListenError::InUse(_) => EADDRINUSE,
+        ListenError::TooMany => ENOMEM,
+    })?;
     manager::current().tables().listeners.insert((card.index, listener), id.clone());
     id.lock().listeners.push((card.index, listener));
     Ok(())

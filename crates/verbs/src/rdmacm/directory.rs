@@ -12,6 +12,15 @@
 //! Clients read the names in `/proc/net/unix`. The names vanish with the process, belong to a
 //! network namespace as addresses do, and need neither files nor a daemon. An id bound to all
 //! addresses has `*` there, or `*4` or `*6` if it is bound to those of one family.
+//!
+//! Every process can bind names, so names alone would let one user take the clients of another's
+//! server. Therefore a port belongs to a user while it is held: whoever holds it first binds one
+//! more name, which only one process can have, and other users' names for this port count for
+//! nothing. The kernel tells who owns a socket.
+//!
+//! ```text
+//! @remora/cm/<port space>/<port>                    held by the process that was the first to hold it
+//! ```
 
 use std::fs;
 use std::io;
@@ -20,63 +29,40 @@ use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
+use remora::nic::cm::AddressScope as Scope;
+use remora::sock_diag::unix_owner;
+
 use crate::abi::rdma_cma::rdma_port_space;
 
 /// The UDP port of RoCE v2.
 const ROCE_PORT: u16 = 4791;
 
-/// The addresses that a listener or a bound id covers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Scope {
-    /// All addresses.
-    All,
-    /// All of IPv4, or of IPv6.
-    Family { v6: bool },
-    /// This address only.
-    One(IpAddr),
-}
-
-impl Scope {
-    /// The scope of an address to bind to.
-    pub(super) fn of(ip: IpAddr, v6_only: bool) -> Scope {
-        match ip {
-            ip if !ip.is_unspecified() => Scope::One(ip.to_canonical()),
-            IpAddr::V6(_) if !v6_only => Scope::All,
-            ip => Scope::Family { v6: ip.is_ipv6() },
-        }
-    }
-
-    fn parse(text: &str) -> Option<Scope> {
-        Some(match text {
-            "*" => Scope::All,
-            "*4" => Scope::Family { v6: false },
-            "*6" => Scope::Family { v6: true },
-            ip => Scope::One(ip.parse().ok()?),
-        })
-    }
-
-    /// Do both contain some address?
-    fn overlaps(self, other: Scope) -> bool {
-        match (self, other) {
-            (Scope::All, _) | (_, Scope::All) => true,
-            (Scope::Family { v6 }, Scope::Family { v6: other }) => v6 == other,
-            (Scope::Family { v6 }, Scope::One(ip)) | (Scope::One(ip), Scope::Family { v6 }) => {
-                ip.is_ipv6() == v6
-            }
-            (Scope::One(ip), Scope::One(other)) => ip == other,
-        }
+/// The scope of an address to bind to.
+pub(super) fn scope_of(ip: IpAddr, v6_only: bool) -> Scope {
+    match ip {
+        ip if !ip.is_unspecified() => Scope::One(ip.to_canonical()),
+        IpAddr::V6(_) if !v6_only => Scope::All,
+        ip => Scope::Family { v6: ip.is_ipv6() },
     }
 }
 
-impl std::fmt::Display for Scope {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Scope::All => f.write_str("*"),
-            Scope::Family { v6: false } => f.write_str("*4"),
-            Scope::Family { v6: true } => f.write_str("*6"),
-            Scope::One(ip) => ip.fmt(f),
-        }
+/// A scope as names have it.
+fn text_of(scope: Scope) -> String {
+    match scope {
+        Scope::All => "*".into(),
+        Scope::Family { v6: false } => "*4".into(),
+        Scope::Family { v6: true } => "*6".into(),
+        Scope::One(ip) => ip.to_string(),
     }
+}
+
+fn parse_scope(text: &str) -> Option<Scope> {
+    Some(match text {
+        "*" => Scope::All,
+        "*4" => Scope::Family { v6: false },
+        "*6" => Scope::Family { v6: true },
+        ip => Scope::One(ip.parse().ok()?),
+    })
 }
 
 /// A name in the directory.
@@ -86,35 +72,54 @@ struct Entry {
     card: Option<IpAddr>,
     /// Other ids may hold the port too.
     shared: bool,
+    inode: u32,
 }
 
-fn prefix(space: rdma_port_space, port: u16) -> String {
-    format!("remora/cm/{space:04x}/{port}/")
-}
-
-/// The rest of each name that begins with `prefix`.
-fn names(prefix: &str) -> Vec<String> {
-    let table = fs::read_to_string("/proc/net/unix").unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot read /proc/net/unix: listeners of other processes are \
-             found by their cards' addresses only");
-        String::new()
-    });
-    let named = |line: &str| Some(line.split_once(" @")?.1.strip_prefix(prefix)?.to_owned());
-    table.lines().filter_map(named).collect()
-}
-
-fn entries(space: rdma_port_space, port: u16) -> Vec<Entry> {
-    let parse = |name: String| {
-        let mut parts = name.split('/');
-        let scope = Scope::parse(parts.next()?)?;
+impl Entry {
+    /// The entry of a name, from what follows the port in it.
+    fn parse(inode: u32, rest: &str) -> Option<Entry> {
+        let mut parts = rest.split('/');
+        let scope = parse_scope(parts.next()?)?;
         let (card, shared) = match parts.next() {
             None => (None, false),
             Some("shared") => (None, true),
             Some(card) => (Some(card.parse().ok()?), false),
         };
-        Some(Entry { scope, card, shared })
+        Some(Entry { scope, card, shared, inode })
+    }
+}
+
+/// The name that only the first holder of a port has, which other names of the port begin with.
+fn first_name(space: rdma_port_space, port: u16) -> String {
+    format!("remora/cm/{space:04x}/{port}")
+}
+
+/// The inode, and what follows `prefix`, of each socket whose name begins with it.
+fn names(prefix: &str) -> Vec<(u32, String)> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot read /proc/net/unix: listeners of other processes are \
+             found by their cards' addresses only");
+        String::new()
+    });
+    let named = |line: &str| {
+        let (socket, name) = line.split_once(" @")?;
+        let inode = socket.split_whitespace().nth(6)?.parse().ok()?;
+        Some((inode, name.strip_prefix(prefix)?.to_owned()))
     };
-    names(&prefix(space, port)).into_iter().filter_map(parse).collect()
+    table.lines().filter_map(named).collect()
+}
+
+/// The names of a port that count: if a user holds the port, those of that user.
+fn entries(space: rdma_port_space, port: u16) -> Vec<Entry> {
+    let names = names(&first_name(space, port));
+    let first = names.iter().find(|(_, rest)| rest.is_empty());
+    let holder = first.and_then(|(inode, _)| unix_owner(*inode));
+    let of_port = names.iter().filter_map(|(inode, rest)| Some((*inode, rest.strip_prefix('/')?)));
+    let counts = |inode: u32| holder.is_none_or(|holder| unix_owner(inode) == Some(holder));
+    of_port
+        .filter(|(inode, _)| counts(*inode))
+        .filter_map(|(inode, rest)| Entry::parse(inode, rest))
+        .collect()
 }
 
 fn bind(name: &str) -> io::Result<OwnedFd> {
@@ -122,52 +127,98 @@ fn bind(name: &str) -> io::Result<OwnedFd> {
     Ok(UnixDatagram::bind_addr(&address)?.into())
 }
 
-/// Holds a port. With `shared`, other ids may hold it too, if they also give `shared`.
+fn inode(socket: &OwnedFd) -> io::Result<u32> {
+    Ok(rustix::fs::fstat(socket)?.st_ino as u32)
+}
+
+fn in_use() -> io::Error {
+    io::Error::from_raw_os_error(libc::EADDRINUSE)
+}
+
+/// A port that this process holds.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    space: rdma_port_space,
+    port: u16,
+    scope: Scope,
+    /// The name that says that the port is held.
+    _name: OwnedFd,
+    /// The name of the first holder, if it is this one.
+    first: Option<OwnedFd>,
+}
+
+/// Holds a port. With `shared`, other ids may hold it too, if they also give `shared` and none of
+/// them listens.
 ///
 /// # Errors
-/// `EADDRINUSE`: another process, or this one, holds it.
+/// As rdma_cm has them, if another process, or this one, holds the port at one of the addresses, or
+/// if another user holds it at any: `EADDRINUSE`, or `EADDRNOTAVAIL` if one of the two would have
+/// all addresses of a family.
 pub(super) fn hold(
     space: rdma_port_space,
     port: u16,
     scope: Scope,
     shared: bool,
-) -> io::Result<OwnedFd> {
-    let in_use = || io::Error::from_raw_os_error(libc::EADDRINUSE);
+) -> io::Result<Hold> {
+    let refused = |wildcard: bool| match wildcard {
+        true => io::Error::from_raw_os_error(libc::EADDRNOTAVAIL),
+        false => in_use(),
+    };
+    // It may have another holder, whose user is judged below.
+    let first = bind(&first_name(space, port)).ok();
+    let plain = format!("{}/{}", first_name(space, port), text_of(scope));
     let name = match shared {
-        false => format!("{}{scope}", prefix(space, port)),
+        false => plain,
         // A name can be bound only once, so each id that shares the port has a name of its own.
         true => {
             let mut seed = [0; 8];
             rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
-            format!("{}{scope}/shared/{:016x}", prefix(space, port), u64::from_ne_bytes(seed))
+            format!("{plain}/shared/{:016x}", u64::from_ne_bytes(seed))
         }
     };
-    let held = bind(&name)?;
-    let clashes = |entry: &Entry| {
-        let mine = entry.scope == scope && entry.shared == shared && !shared;
-        entry.card.is_none() && entry.scope.overlaps(scope) && !(shared && entry.shared) && !mine
+    let name = bind(&name).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => refused(scope.is_wildcard()),
+        _ => error,
+    })?;
+    let mine = inode(&name)?;
+    let all = entries(space, port);
+    if !all.iter().any(|entry| entry.inode == mine) {
+        tracing::warn!(port, "another user's program holds this port of rdma_cm");
+        return Err(refused(scope.is_wildcard()));
+    }
+    let clashes = |entry: &&Entry| {
+        let both_share = shared && entry.shared;
+        entry.inode != mine && entry.scope.overlaps(scope) && !both_share
     };
-    match entries(space, port).iter().any(clashes) {
-        true => Err(in_use()),
-        false => Ok(held),
+    match all.iter().find(clashes) {
+        Some(other) => Err(refused(scope.is_wildcard() || other.scope.is_wildcard())),
+        None => Ok(Hold { space, port, scope, _name: name, first }),
     }
 }
 
-/// Announces a listener on `card`.
-///
-/// # Errors
-/// `EADDRINUSE`: another listener is announced there already.
-pub(super) fn announce(
-    space: rdma_port_space,
-    port: u16,
-    scope: Scope,
-    card: IpAddr,
-) -> io::Result<OwnedFd> {
-    let taken = entries(space, port).iter().any(|e| e.card.is_some() && e.scope.overlaps(scope));
-    if taken {
-        return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+impl Hold {
+    /// Announces a listener at the port on `card`.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: another listener is announced at one of the addresses, or another user has
+    /// come to hold the port.
+    pub(super) fn announce(&mut self, card: IpAddr) -> io::Result<OwnedFd> {
+        let Hold { space, port, scope, .. } = *self;
+        let first_name = first_name(space, port);
+        let announced = |entry: &Entry| entry.card.is_some() && entry.scope.overlaps(scope);
+        if entries(space, port).iter().any(announced) {
+            return Err(in_use());
+        }
+        let name = bind(&format!("{first_name}/{}/{card}", text_of(scope)))?;
+        let mine = inode(&name)?;
+        let counts = || entries(space, port).iter().any(|entry| entry.inode == mine);
+        // A process may have changed its user since it bound the port: a server that began as root.
+        if self.first.is_none() || !counts() {
+            self.first = None;
+            self.first = bind(&first_name).ok();
+        }
+        if counts() { Ok(name) } else { Err(in_use()) }
     }
-    bind(&format!("{}{scope}/{card}", prefix(space, port)))
 }
 
 /// The card that serves an address.
@@ -265,35 +316,66 @@ mod tests {
     /// A port space that only the tests use, so that no real listener interferes.
     const SPACE: rdma_port_space = 0x7e57;
 
+    /// A port that no other test uses.
+    fn port(number: u16) -> u16 {
+        (std::process::id() as u16).wrapping_mul(8).wrapping_add(number)
+    }
+
+    const V4: Scope = Scope::Family { v6: false };
+    const V6: Scope = Scope::Family { v6: true };
+
+    fn one(ip: &str) -> Scope {
+        Scope::One(ip.parse().unwrap())
+    }
+
+    /// The error of binding to a port that is held, as Linux's rdma_cm has it.
+    fn refusal(port: u16, scope: Scope, shared: bool) -> Option<i32> {
+        hold(SPACE, port, scope, shared).unwrap_err().raw_os_error()
+    }
+
     #[test]
     fn a_port_is_held_once() {
-        let port = std::process::id() as u16;
-        let one = Scope::One("127.0.0.1".parse().unwrap());
-        let all = Scope::Family { v6: false };
-        let held = hold(SPACE, port, one, false).unwrap();
-        for (scope, shared) in [(one, false), (all, false), (all, true), (Scope::All, false)] {
-            let error = hold(SPACE, port, scope, shared).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(libc::EADDRINUSE), "{scope:?} {shared}");
+        let port = port(0);
+        let held = hold(SPACE, port, one("127.0.0.1"), false).unwrap();
+        assert_eq!(refusal(port, one("127.0.0.1"), false), Some(libc::EADDRINUSE));
+        assert_eq!(refusal(port, one("127.0.0.1"), true), Some(libc::EADDRINUSE));
+        for (scope, shared) in [(V4, false), (V4, true), (Scope::All, false)] {
+            let error = refusal(port, scope, shared);
+            assert_eq!(error, Some(libc::EADDRNOTAVAIL), "{scope:?} {shared}");
         }
-        let other = Scope::One("127.0.0.2".parse().unwrap());
-        drop(hold(SPACE, port, other, false).unwrap());
-        drop(hold(SPACE, port, Scope::Family { v6: true }, false).unwrap());
+        drop(hold(SPACE, port, one("127.0.0.2"), false).unwrap());
+        drop(hold(SPACE, port, V6, false).unwrap());
         drop(held);
-        let first = hold(SPACE, port, all, true).unwrap();
-        let second = hold(SPACE, port, all, true).unwrap();
-        assert!(hold(SPACE, port, one, false).is_err());
-        drop((first, second));
+        let both = [hold(SPACE, port, V4, false).unwrap(), hold(SPACE, port, V6, false).unwrap()];
+        for scope in [V4, V6, Scope::All, one("127.0.0.1"), one("::1")] {
+            assert_eq!(refusal(port, scope, false), Some(libc::EADDRNOTAVAIL), "{scope:?}");
+        }
+        drop(both);
+    }
+
+    #[test]
+    fn a_shared_port_has_one_listener() {
+        let (port, card) = (port(1), "127.9.8.7".parse().unwrap());
+        let mut first = hold(SPACE, port, V4, true).unwrap();
+        let mut second = hold(SPACE, port, V4, true).unwrap();
+        assert_eq!(refusal(port, one("127.0.0.1"), false), Some(libc::EADDRNOTAVAIL));
+        let listens = first.announce(card).unwrap();
+        assert!(second.announce(card).is_err());
+        assert_eq!(refusal(port, V4, true), Some(libc::EADDRNOTAVAIL), "one listens");
+        drop((first, listens));
+        second.announce(card).unwrap();
     }
 
     #[test]
     fn a_listener_is_found_by_any_address_of_its_scope() {
-        let port = (std::process::id() as u16).wrapping_add(1);
+        let port = port(2);
         let asked = |ip: &str| SocketAddr::new(ip.parse().unwrap(), port);
         let card = "127.9.8.7".parse().unwrap();
         // (If there were a card at the address, it would be asked.)
         assert_eq!(locate(SPACE, asked("127.9.8.6")), Place::Nowhere);
-        let said = announce(SPACE, port, Scope::All, card).unwrap();
-        assert!(announce(SPACE, port, Scope::All, card).is_err());
+        let mut held = hold(SPACE, port, Scope::All, false).unwrap();
+        let said = held.announce(card).unwrap();
+        assert!(held.announce(card).is_err());
         for ip in ["127.0.0.1", "127.9.8.7", "::1", "0.0.0.0"] {
             assert_eq!(locate(SPACE, asked(ip)), Place::Card(card), "{ip}");
         }
@@ -301,6 +383,59 @@ mod tests {
         assert_eq!(locate(SPACE, asked("192.0.2.7")), Place::Elsewhere(elsewhere));
         drop(said);
         assert_eq!(locate(SPACE, asked("127.9.8.6")), Place::Nowhere);
+    }
+
+    /// Does something in a thread whose sockets belong to another user. `None` without the right to
+    /// change users, or if the kernel does not tell whose a socket is.
+    fn as_stranger<T: Send>(act: impl FnOnce() -> T + Send) -> Option<T> {
+        const STRANGER: u32 = 61_184;
+        let run = || {
+            // SAFETY: this changes the user of this thread only, and of its sockets and files.
+            unsafe { libc::setfsuid(STRANGER) };
+            let socket = OwnedFd::from(UnixDatagram::unbound().unwrap());
+            (unix_owner(inode(&socket).unwrap()) == Some(STRANGER)).then(act)
+        };
+        let done = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+        if done.is_none() {
+            println!("skipped: cannot become another user, or the kernel tells no owners");
+        }
+        done
+    }
+
+    /// A name for a part of another user's port leads nowhere, whatever comes first in the search.
+    #[test]
+    fn another_user_does_not_take_a_listeners_clients() {
+        let port = port(3);
+        let asked = SocketAddr::new("127.9.8.5".parse().unwrap(), port);
+        let (card, thiefs) = ("127.9.8.7".parse().unwrap(), "127.9.8.6");
+        let mut held = hold(SPACE, port, V4, false).unwrap();
+        let thief = as_stranger(|| {
+            let first = first_name(SPACE, port);
+            let name = bind(&format!("{first}/127.9.8.5/{thiefs}")).unwrap();
+            assert_eq!(refusal(port, one("127.9.8.5"), false), Some(libc::EADDRINUSE));
+            assert_eq!(refusal(port, V6, false), Some(libc::EADDRNOTAVAIL));
+            name
+        });
+        let Some(name) = thief else { return };
+        // Neither while the server only holds its port (perftest's listen anew for each client).
+        assert_eq!(locate(SPACE, asked), Place::Nowhere);
+        let said = held.announce(card).unwrap();
+        assert_eq!(locate(SPACE, asked), Place::Card(card));
+        drop((said, held));
+        assert_eq!(locate(SPACE, asked), Place::Card(thiefs.parse().unwrap()), "it is free");
+        drop(name);
+    }
+
+    /// A server binds its port as root, gives up its rights, and listens.
+    #[test]
+    fn a_server_may_change_its_user() {
+        let port = port(4);
+        let mut held = hold(SPACE, port, V4, false).unwrap();
+        let card = "127.9.8.7".parse().unwrap();
+        let Some(said) = as_stranger(|| held.announce(card).unwrap()) else { return };
+        let asked = SocketAddr::new("127.0.0.1".parse().unwrap(), port);
+        assert_eq!(locate(SPACE, asked), Place::Card(card));
+        drop((said, held));
     }
 
     #[test]

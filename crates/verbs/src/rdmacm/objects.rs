@@ -13,6 +13,7 @@ use remora::nic::cm::service::{CmaHeader, ServiceId};
 use remora::nic::cm::{ConnId, ListenerId, SidrId};
 
 use super::address_list::Lookup;
+use super::directory::Hold;
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
@@ -137,7 +138,7 @@ pub(crate) struct IdState {
     /// The requested listener was announced on this machine.
     pub(crate) announced: bool,
     /// The port, held against the ids of other processes.
-    pub(crate) port_lock: Option<OwnedFd>,
+    pub(crate) port_lock: Option<Hold>,
     /// The names by which other processes find the listener.
     pub(crate) announcements: Vec<OwnedFd>,
     /// The port, if only this process knows it.

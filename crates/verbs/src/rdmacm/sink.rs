@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use remora::nic::Time;
 use remora::nic::cm::message::{RejectReason, SidrStatus};
+use remora::nic::cm::service::{CmaHeader, ServiceId};
 use remora::nic::cm::{
     Cm, CmEvent, ConnId, IncomingRequest, IncomingResolution, Reply, Resolution, SidrAnswer,
 };
@@ -31,8 +32,10 @@ pub(super) fn start() -> Result<()> {
     for card in cards {
         let to = manager.clone();
         let (index, mtu) = (card.index, card.mtu);
+        let neighbours = card.device.limits().neighbours;
         card.device.set_cm_sink(Box::new(move |cm, now, event| {
-            Sink { manager: &to, card: index, mtu, cm, now }.take(event);
+            let neighbours = &neighbours;
+            Sink { manager: &to, card: index, mtu, neighbours, cm, now }.take(event);
         }));
     }
     *started = true;
@@ -45,6 +48,8 @@ struct Sink<'a> {
     manager: &'a Manager,
     card: usize,
     mtu: Mtu,
+    /// The addresses of this machine besides those of loopback.
+    neighbours: &'a [IpAddr],
     cm: &'a mut Cm,
     now: Time,
 }
@@ -107,7 +112,9 @@ impl Sink<'_> {
             }
         };
         let child = match (&listener, refusal) {
-            (Some(listener), None) => self.child(listener, request.told_addresses()),
+            (Some(listener), None) => {
+                self.child(listener, self.addresses(request.service, request.peer, request.told))
+            }
             _ => None,
         };
         let (Some(listener), Some(child)) = (listener, child) else {
@@ -137,6 +144,19 @@ impl Sink<'_> {
         let mut param = param_of(&agreement);
         param.flow_control = request.flow_control.into();
         self.announce(listener, &child, Param::Conn(param), request.private_data);
+    }
+
+    /// The addresses of a request as the program sees them: this side's, then the peer's.
+    fn addresses(
+        &self,
+        service: ServiceId,
+        peer: SocketAddr,
+        told: Option<CmaHeader>,
+    ) -> Option<(SocketAddr, SocketAddr)> {
+        let told = told?;
+        let port = service.port().map_or(0, |(_, port)| port);
+        let local = SocketAddr::new(told.destination.to_canonical(), port);
+        Some((local, source(told.source, peer.ip(), self.neighbours)))
     }
 
     /// Makes the id of a request, which the listener has counted already.
@@ -241,7 +261,8 @@ impl Sink<'_> {
             state.waiting += usize::from(room);
             room
         });
-        let child = admitted.as_ref().and_then(|l| self.child(l, question.told_addresses()));
+        let told = self.addresses(question.service, question.peer, question.told);
+        let child = admitted.as_ref().and_then(|l| self.child(l, told));
         let (Some(listener), Some(child)) = (admitted, child) else {
             let status = SidrStatus::NoQp;
             let no = SidrAnswer { status, qpn: 0, qkey: 0, private_data: &[] };
@@ -263,31 +284,39 @@ impl Sink<'_> {
     }
 }
 
-/// The addresses of a request as the program sees them: this side's, then the peer's.
-trait Told {
-    fn told_addresses(&self) -> Option<(SocketAddr, SocketAddr)>;
+/// The address that a program sees as the peer's. The peer says it; but a peer on another machine
+/// has none but the one that its packets come from, or access lists would let in whoever claims to
+/// be somebody else.
+fn source(told: SocketAddr, peer: IpAddr, neighbours: &[IpAddr]) -> SocketAddr {
+    let is_here = |ip: &IpAddr| ip.is_loopback() || neighbours.contains(ip);
+    let (ip, peer) = (told.ip().to_canonical(), peer.to_canonical());
+    let believed = ip == peer || is_here(&ip) && is_here(&peer);
+    SocketAddr::new(if believed { ip } else { peer }, told.port())
 }
 
-impl Told for IncomingRequest {
-    fn told_addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        let told = self.told?;
-        let port = self.service.port().map_or(0, |(_, port)| port);
-        Some((SocketAddr::new(plain(told.destination), port), plain_socket(told.source)))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_does_not_choose_who_it_is() {
+        let neighbours = ["10.0.0.1".parse().unwrap()];
+        let seen = |told: &str, peer: &str| {
+            let told = SocketAddr::new(told.parse().unwrap(), 7);
+            let source = source(told, peer.parse().unwrap(), &neighbours);
+            assert_eq!(source.port(), 7);
+            source.ip().to_string()
+        };
+        // One program on this machine, whose card has an address of its own, reaches another by
+        // any address of the machine.
+        assert_eq!(seen("127.0.0.1", "127.0.0.94"), "127.0.0.1");
+        assert_eq!(seen("10.0.0.1", "127.0.0.94"), "10.0.0.1");
+        assert_eq!(seen("::1", "10.0.0.1"), "::1");
+        assert_eq!(seen("::ffff:10.0.0.9", "10.0.0.9"), "10.0.0.9");
+        // One on another machine is at the address that its packets come from.
+        assert_eq!(seen("127.0.0.1", "10.0.0.9"), "10.0.0.9");
+        assert_eq!(seen("10.0.0.1", "10.0.0.9"), "10.0.0.9");
+        assert_eq!(seen("10.0.0.8", "10.0.0.9"), "10.0.0.9");
+        assert_eq!(seen("10.0.0.9", "127.0.0.94"), "127.0.0.94");
     }
-}
-
-impl Told for IncomingResolution {
-    fn told_addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        let told = self.told?;
-        let port = self.service.port().map_or(0, |(_, port)| port);
-        Some((SocketAddr::new(plain(told.destination), port), plain_socket(told.source)))
-    }
-}
-
-fn plain(ip: IpAddr) -> IpAddr {
-    ip.to_canonical()
-}
-
-fn plain_socket(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(plain(address.ip()), address.port())
 }

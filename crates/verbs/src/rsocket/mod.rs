@@ -23,5 +23,7 @@ mod socket;
 mod sockopt;
 mod stream;
 mod symbols;
+#[cfg(test)]
+mod tests;
 mod ud;
 mod wire;

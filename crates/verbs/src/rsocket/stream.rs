@@ -272,6 +272,16 @@ impl Stream {
         Errno::check(unsafe { post::post_send(self.qp, &mut request, &mut bad) })
     }
 
+    /// Says that data was written, although none was: what a peer may do that does not keep the
+    /// protocol.
+    #[cfg(test)]
+    pub(super) fn pretend_to_send(&mut self, length: u32) -> Result<()> {
+        self.post_write(&mut [], wire::message(wire::OP_DATA, length), (0, 0), 0)?;
+        self.requests_room -= 1;
+        self.send_room -= length as usize;
+        Ok(())
+    }
+
     /// Handles completions, and gives the peer credits if they are due.
     pub(super) fn progress(&mut self) {
         let mut done = [ibv_wc::zeroed(); BATCH];
@@ -336,8 +346,22 @@ impl Stream {
             }
             (wire::OP_CONTROL, wire::CONTROL_SHUTDOWN) => self.readable = false,
             (wire::OP_CONTROL, _) => {}
-            (wire::OP_DATA, length) => self.arrived.push_back(length as usize),
+            (wire::OP_DATA, length) => self.on_data(length as usize),
             (other, _) => tracing::debug!(other, "a message of an unknown kind"),
+        }
+    }
+
+    /// Notes data that has arrived. A message without any uses up a credit like others; to keep it
+    /// would look like the end of the stream.
+    fn on_data(&mut self, length: usize) {
+        let most = self.recv.len();
+        if length > most || self.arrived.len() >= self.sizes.recv_queue as usize {
+            tracing::warn!(length, "a stream fails: its peer has sent more than it may");
+            return self.fail();
+        }
+        match length {
+            0 => self.read = self.read.wrapping_add(1),
+            length => self.arrived.push_back(length),
         }
     }
 

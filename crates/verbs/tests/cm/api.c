@@ -180,6 +180,67 @@ static void options(void)
 	FAILS(rdma_create_id(server_channel, &one, NULL, 77), EINVAL);
 }
 
+static struct rdma_cm_id *bound(int family, int port, int error)
+{
+	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(port) };
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
+	struct sockaddr *addr = family == AF_INET ? (struct sockaddr *) &v4 : (struct sockaddr *) &v6;
+	struct rdma_cm_id *id;
+	int on = 1;
+	CHECK(!rdma_create_id(server_channel, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)));
+	if (!error) {
+		CHECK(!rdma_bind_addr(id, addr));
+		return id;
+	}
+	FAILS(rdma_bind_addr(id, addr), error);
+	CHECK(!rdma_destroy_id(id));
+	return NULL;
+}
+
+/* Which listener gets the request of a client that asks for an address. */
+static struct rdma_cm_id *asked(const char *address, int port)
+{
+	struct addrinfo *to, hints = { .ai_flags = AI_NUMERICHOST };
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id, *listener;
+	char service[8];
+	snprintf(service, sizeof(service), "%d", port);
+	CHECK(!getaddrinfo(address, service, &hints, &to));
+	CHECK(!rdma_create_id(client_channel, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_resolve_addr(id, NULL, to->ai_addr, 2000));
+	freeaddrinfo(to);
+	passes(client_channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!rdma_resolve_route(id, 2000));
+	passes(client_channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	CHECK(!rdma_connect(id, NULL));
+	event = expect(server_channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	listener = event->listen_id;
+	CHECK(!rdma_reject(event->id, NULL, 0));
+	CHECK(!rdma_destroy_id(event->id));
+	CHECK(!rdma_ack_cm_event(event));
+	passes(client_channel, RDMA_CM_EVENT_REJECTED);
+	CHECK(!rdma_destroy_id(id));
+	return listener;
+}
+
+/* One port serves both families by two ids; a second id for all addresses of one finds none left. */
+static void both_families(void)
+{
+	struct rdma_cm_id *four = bound(AF_INET, 0, 0), *six;
+	int port = ntohs(rdma_get_src_port(four));
+	CHECK(!rdma_listen(four, 1));
+	bound(AF_INET, port, EADDRNOTAVAIL);
+	six = bound(AF_INET6, port, 0);
+	CHECK(!rdma_listen(six, 1));
+	bound(AF_INET6, port, EADDRNOTAVAIL);
+	CHECK(asked("127.0.0.1", port) == four);
+	CHECK(asked("::1", port) == six);
+	CHECK(!rdma_destroy_id(four));
+	CHECK(asked("::1", port) == six);
+	CHECK(!rdma_destroy_id(six));
+}
+
 int main(void)
 {
 	struct timespec before, after;
@@ -209,6 +270,7 @@ int main(void)
 	without_queue_pairs(port);
 	getaddrinfo_and_endpoints();
 	options();
+	both_families();
 
 	FAILS(rdma_get_cm_event((void *) &fd, &event), EINVAL);
 	FAILS(rdma_destroy_id((void *) &fd), EINVAL);

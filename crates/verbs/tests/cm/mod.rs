@@ -224,12 +224,12 @@ pub(crate) fn pair(server: &str, client: &str) -> String {
     pair_at(port(), server, client)
 }
 
-/// Compiles one of the C programs of the tests and runs it. It exits with 0 if all its checks hold.
-pub(crate) fn runs(source: &str, header: &str) {
+/// Compiles one of the C programs of the tests; `None` if the header is not there.
+pub(crate) fn built(source: &str, header: &str) -> Option<PathBuf> {
     if !fs::exists(format!("/usr/include/rdma/{header}")).unwrap_or(false) {
         println!("skipped: rdma/{header} is not there (./ci.sh setup brings it)");
         assert!(env::var_os("CI").is_none(), "CI must have it installed");
-        return;
+        return None;
     }
     let links = links();
     let name = format!("{}-{}", source.replace('/', "-"), process::id());
@@ -244,6 +244,12 @@ pub(crate) fn runs(source: &str, header: &str) {
         .status()
         .expect("a C compiler");
     assert!(built.success());
+    Some(program)
+}
+
+/// Runs one of the C programs of the tests. It exits with 0 if all its checks hold.
+pub(crate) fn runs(source: &str, header: &str) {
+    let Some(program) = built(source, header) else { return };
     let mut program = Program::start(program.to_str().unwrap());
     let (code, said) = program.end();
     assert_eq!(code, Some(0), "{said}");

@@ -137,6 +137,7 @@ fn a_flood_of_requests_fills_no_queue_without_end() {
         let mut rej = [0; mad::DATA_LEN];
         rej[..4].copy_from_slice(&n.to_be_bytes());
         rej[11] = 4;
+        rej[12..20].copy_from_slice(&data[16..24]);
         let header = Header { transaction_id: u64::from(n), attribute_id: 0x12 };
         pair.b.handle_mad(pair.now, ip(1), CM_QPN, &mad::emit(header, &rej));
         sent(&mut pair.b);

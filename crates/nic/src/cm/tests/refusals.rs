@@ -121,6 +121,93 @@ fn a_peer_that_forgot_its_connection_is_stale() {
     pair.requested();
 }
 
+/// Another card at the peer's address says nothing about the peer's connections, whatever numbers
+/// it names: its request is judged like any other.
+#[test]
+fn another_card_at_the_address_ends_no_connection() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established();
+    let mut other = Cm::new(CmConfig { ca_guid: 77, ..config(1) }, 99);
+    other.connect(pair.now, &to_port(ip(2), PORT, A_QPN)).unwrap();
+    let mad = other.poll_mad().unwrap();
+    let (tid, Message::Req(mut req)) = Message::from_mad(mad.bytes.as_slice()).unwrap() else {
+        panic!()
+    };
+    req.local_comm_id = a.0;
+    pair.b.handle_mad(pair.now, ip(1), 1, &Message::Req(req).to_mad(tid));
+    assert_eq!((sent(&mut pair.b), pair.b.counters().stale_connection), (vec![], 0));
+    assert_eq!(pair.b.state(b), Some(State::Established));
+    assert!(matches!(events(&mut pair.b)[..], [CmEvent::ConnectRequest(_)]));
+
+    // Nor does its word that it waits no longer.
+    let (a, b) = {
+        pair.a.connect(pair.now, &to_port(ip(2), PORT, A_QPN + 1)).unwrap();
+        let Message::Req(req) = pair.a_to_b() else { panic!() };
+        let [CmEvent::ConnectRequest(asked)] = &events(&mut pair.b)[..] else { panic!() };
+        (req.local_comm_id, asked.conn)
+    };
+    let mut rej = Rej {
+        local_comm_id: a,
+        remote_comm_id: 0,
+        rejected: Answered::Other,
+        info_len: 8,
+        reason: RejectReason::TIMEOUT,
+        info: [0; 72],
+        private_data: [0; Rej::PRIVATE_DATA],
+    };
+    for (guid, state) in [(77_u64, State::ReqReceived), (1, State::Closed)] {
+        rej.info[..8].copy_from_slice(&guid.to_be_bytes());
+        pair.b.handle_mad(pair.now, ip(1), 1, &Message::Rej(rej.clone()).to_mad(5));
+        assert_eq!(pair.b.state(b), Some(state));
+    }
+}
+
+/// A request goes to the listener at the address that it asks for.
+#[test]
+fn one_port_has_a_listener_for_each_family_or_address() {
+    let scope = |ip: &str| AddressScope::One(ip.parse().unwrap());
+    let (v4, v6) = (AddressScope::Family { v6: false }, AddressScope::Family { v6: true });
+    let service = PortSpace::Tcp.service_id(7);
+    let mut pair = Pair::new();
+    let mut asks = |b: &mut Cm, destination: &str| {
+        let source = "10.0.0.1:1".parse().unwrap();
+        let told = CmaHeader { source, destination: destination.parse().unwrap() };
+        let request = ConnectRequest { told: Some(told), ..to_port(ip(2), 7, A_QPN) };
+        let conn = pair.a.connect(pair.now, &request).unwrap();
+        let mad = pair.a.poll_mad().unwrap();
+        b.handle_mad(pair.now, ip(1), 1, mad.bytes.as_slice());
+        pair.a.destroy(pair.now, conn).unwrap();
+        let withdrawn = pair.a.poll_mad().unwrap();
+        let to = match b.poll_event() {
+            Some(CmEvent::ConnectRequest(request)) => Some(request.listener),
+            _ => None,
+        };
+        b.handle_mad(pair.now, ip(1), 1, withdrawn.bytes.as_slice());
+        while b.poll_event().is_some() {}
+        to
+    };
+    let mut b = Cm::new(config(2), 2);
+    let four = b.listen_at(service, v4).unwrap();
+    let six = b.listen_at(service, v6).unwrap();
+    for taken in [v4, v6, AddressScope::All, scope("10.0.0.9"), scope("::1")] {
+        assert_eq!(b.listen_at(service, taken), Err(ListenError::InUse(service)), "{taken:?}");
+    }
+    assert_eq!(asks(&mut b, "10.0.0.2"), Some(four));
+    assert_eq!(asks(&mut b, "127.0.0.1"), Some(four));
+    assert_eq!(asks(&mut b, "::1"), Some(six));
+
+    assert!(b.unlisten(four));
+    let (one, other) = (scope("10.0.0.8"), scope("10.0.0.9"));
+    let one = b.listen_at(service, one).unwrap();
+    let other = b.listen_at(service, other).unwrap();
+    assert_eq!(asks(&mut b, "10.0.0.8"), Some(one));
+    assert_eq!(asks(&mut b, "::ffff:10.0.0.9"), Some(other));
+    assert_eq!(asks(&mut b, "10.0.0.7"), None);
+    assert_eq!(b.counters().invalid_service, 1);
+    // A peer that knows the card only by its own address reaches what there is.
+    assert!(asks(&mut b, "10.0.0.2").is_some());
+}
+
 #[test]
 fn a_comm_id_used_anew_is_stale() {
     let mut pair = Pair::new();

@@ -1,0 +1,113 @@
+//! Streams whose peer does not keep to the protocol: two sockets of this process.
+
+use core::ffi::c_int;
+use std::net::SocketAddr;
+use std::thread;
+
+use super::{calls, socket};
+use crate::abi::rdma_cma::any_address;
+use crate::rdmacm::c_address;
+
+const LEN: u32 = size_of::<any_address>() as u32;
+
+/// Two ends of a connection.
+fn pair() -> (c_int, c_int) {
+    let stream = || match calls::rsocket(libc::AF_INET, libc::SOCK_STREAM, 0) {
+        -1 => panic!("{}", std::io::Error::last_os_error()),
+        fd => fd,
+    };
+    let (listener, client) = (stream(), stream());
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let (mut at, mut len) = (c_address::to_c(any), LEN);
+    let place = (&raw mut at).cast::<libc::sockaddr>();
+    // SAFETY: the address lives through the calls, and has as many bytes as they are told.
+    unsafe {
+        assert_eq!(calls::rbind(listener, place, LEN), 0);
+        assert_eq!(calls::rlisten(listener, 1), 0);
+        assert_eq!(calls::rgetsockname(listener, place, &mut len), 0);
+    }
+    let accepted = thread::spawn(move || {
+        // SAFETY: no address is asked for.
+        unsafe { calls::raccept(listener, std::ptr::null_mut(), std::ptr::null_mut()) }
+    });
+    // SAFETY: as above.
+    assert_eq!(unsafe { calls::rconnect(client, place, len) }, 0);
+    let server = accepted.join().unwrap();
+    assert!(server >= 0);
+    assert_eq!(calls::rclose(listener), 0);
+    (client, server)
+}
+
+/// Sends messages of data, each with `length` bytes as it says, and with none in fact. The peer
+/// takes them all.
+fn send_empty(from: c_int, to: c_int, count: usize, length: u32) {
+    let (from, to) = (socket::find(from).unwrap(), socket::find(to).unwrap());
+    for _ in 0..count {
+        loop {
+            let mut inner = from.lock();
+            let stream = inner.stream().unwrap();
+            let sent = stream.pretend_to_send(length);
+            stream.progress();
+            drop(inner);
+            to.lock().progress();
+            if sent.is_ok() {
+                break;
+            }
+        }
+    }
+}
+
+fn send(fd: c_int, data: &[u8]) {
+    // SAFETY: the data lives through the call.
+    let sent = unsafe { calls::rsend(fd, data.as_ptr().cast(), data.len(), 0) };
+    assert_eq!(sent, data.len() as isize);
+}
+
+fn receive(fd: c_int) -> Result<Vec<u8>, Option<i32>> {
+    let mut room = [0; 64];
+    // SAFETY: there is as much room as the call is told.
+    match unsafe { calls::rrecv(fd, room.as_mut_ptr().cast(), room.len(), 0) } {
+        -1 => Err(std::io::Error::last_os_error().raw_os_error()),
+        len => Ok(room[..len as usize].to_vec()),
+    }
+}
+
+/// A call that receives nothing says that the stream has ended.
+#[test]
+fn a_message_without_data_is_not_the_end_of_the_stream() {
+    let (client, server) = pair();
+    send_empty(client, server, 3, 0);
+    send(client, b"hello");
+    assert_eq!(receive(server), Ok(b"hello".to_vec()));
+    // They count as read, so that the peer may go on sending.
+    send_empty(client, server, 1000, 0);
+    send(client, b"still there");
+    assert_eq!(receive(server), Ok(b"still there".to_vec()));
+    assert_eq!(calls::rclose(client), 0);
+    assert_eq!(receive(server), Ok(Vec::new()));
+    assert_eq!(calls::rclose(server), 0);
+}
+
+/// What a peer sends beyond its credits is not remembered without end.
+#[test]
+fn a_peer_that_sends_more_than_it_may_loses_the_stream() {
+    let (client, server) = pair();
+    let credits = {
+        let socket = socket::find(server).unwrap();
+        let inner = socket.lock();
+        inner.options.sizes.recv_queue as usize
+    };
+    send_empty(client, server, credits + 1, 1);
+    let socket = socket::find(server).unwrap();
+    drop(socket.wait(socket.lock(), false, |inner| inner.stream().unwrap().failed).unwrap());
+    // What came before is still read; then the stream is at its end.
+    let mut got = 0;
+    let end = loop {
+        match receive(server) {
+            Ok(data) if !data.is_empty() => got += data.len(),
+            end => break end,
+        }
+    };
+    assert_eq!((got, end), (credits, Err(Some(libc::ECONNRESET))));
+    assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
+}

@@ -4,6 +4,7 @@
 //! turn, and makes a [`row::Row`] of each case; [`report`] prints the rows and writes them.
 
 mod chains;
+mod event_server;
 mod figure;
 mod kernels;
 mod page;
@@ -11,6 +12,7 @@ mod peers;
 mod plot;
 mod report;
 mod row;
+mod running;
 mod transport;
 mod verbs;
 

@@ -8,7 +8,7 @@
  * completion queue and a channel of its own, as key-value stores have it. The client is one process
  * with all connections, and keeps DEPTH requests in flight on each. It prints the replies that it
  * got a second. Requests and replies have 64 bytes, of which the first 8 are the request's number
- * on its connection.
+ * on its connection. What has arrived together is answered together, by one write or one SEND.
  *
  * Queue pairs tell each other their numbers over TCP connections, whose end is the end of the run.
  */
@@ -49,7 +49,7 @@ struct connection {
     struct ibv_cq *cq;
     struct ibv_qp *qp;
     struct ibv_mr *mr;
-    uint32_t sends;
+    uint64_t sends;
 };
 
 /* What two queue pairs tell each other. */
@@ -83,23 +83,27 @@ static void watch(int fd, int place, int channel)
     CHECK(epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event) == 0);
 }
 
-/* Turns a message that has arrived into the one that answers it; returns 0 if there is none. */
-static int answer(struct connection *c, char *bytes)
+/* Turns requests into their replies, or replies into the next requests; returns how many bytes are
+ * to be sent. */
+static size_t answer(struct connection *c, char *bytes, size_t len)
 {
-    uint64_t number;
-    memcpy(&number, bytes, sizeof number);
-    if (!is_client) {
-        CHECK(number == c->requests);
+    size_t answers = 0;
+    for (size_t at = 0; at < len; at += BYTES) {
+        uint64_t number;
+        memcpy(&number, bytes + at, sizeof number);
+        if (is_client) {
+            CHECK(number == c->replies);
+            c->replies++;
+            if (ending)
+                continue;
+            memcpy(bytes + at, &c->requests, sizeof c->requests);
+        } else {
+            CHECK(number == c->requests);
+        }
         c->requests++;
-        return 1;
+        answers += BYTES;
     }
-    CHECK(number == c->replies);
-    c->replies++;
-    if (ending)
-        return 0;
-    memcpy(bytes, &c->requests, sizeof c->requests);
-    c->requests++;
-    return 1;
+    return answers;
 }
 
 static void close_connection(struct connection *c)
@@ -114,29 +118,46 @@ static void read_tcp(struct connection *c)
     if (got == 0 || (got < 0 && errno == ECONNRESET))
         return close_connection(c);
     CHECK(got > 0 && over_tcp);
-    size_t len = c->partial + got, answers = 0;
+    size_t len = c->partial + got;
     c->partial = len % BYTES;
-    for (size_t at = 0; at + BYTES <= len; at += BYTES)
-        answers += answer(c, c->bytes + at);
-    /* No more messages are under way than the socket's buffer holds. */
+    size_t answers = answer(c, c->bytes, len - c->partial);
+    /* No more is under way than the socket's buffer holds. */
     if (answers > 0)
-        CHECK(write(c->tcp, c->bytes, answers * BYTES) == (ssize_t)(answers * BYTES));
+        CHECK(write(c->tcp, c->bytes, answers) == (ssize_t)answers);
     memmove(c->bytes, c->bytes + len - c->partial, c->partial);
+}
+
+/* The place of a message that arrives; behind these places are those of messages to be sent. */
+static char *place_of(struct connection *c, uint64_t slot)
+{
+    return c->bytes + slot * depth * BYTES;
+}
+
+static int sends_max(void)
+{
+    return depth + 2 * SIGNAL_EVERY;
+}
+
+static size_t buffer_bytes(void)
+{
+    return (size_t)(depth + sends_max()) * depth * BYTES;
 }
 
 static void post_receive(struct connection *c, uint64_t id)
 {
-    char *bytes = c->bytes + (id % depth) * BYTES;
-    struct ibv_sge sge = {.addr = (uintptr_t)bytes, .length = BYTES, .lkey = c->mr->lkey};
+    struct ibv_sge sge = {.length = depth * BYTES, .lkey = c->mr->lkey};
+    sge.addr = (uintptr_t)place_of(c, id % depth);
     struct ibv_recv_wr wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1}, *bad;
     CHECK(ibv_post_recv(c->qp, &wr, &bad) == 0);
 }
 
-static void post_send(struct connection *c, const char *bytes)
+static void post_send(struct connection *c, const char *bytes, size_t len)
 {
-    struct ibv_sge sge = {.addr = (uintptr_t)bytes, .length = BYTES};
+    char *place = place_of(c, depth + c->sends % sends_max());
+    memcpy(place, bytes, len);
+    struct ibv_sge sge = {.addr = (uintptr_t)place, .length = len, .lkey = c->mr->lkey};
     struct ibv_send_wr wr = {.opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1}, *bad;
-    wr.send_flags = IBV_SEND_INLINE | (++c->sends % SIGNAL_EVERY ? 0 : IBV_SEND_SIGNALED);
+    wr.send_flags = ++c->sends % SIGNAL_EVERY ? 0 : IBV_SEND_SIGNALED;
     CHECK(ibv_post_send(c->qp, &wr, &bad) == 0);
 }
 
@@ -145,13 +166,13 @@ static void handle_completion(const struct ibv_wc *wc)
     CHECK(wc->status == IBV_WC_SUCCESS);
     if (!(wc->opcode & IBV_WC_RECV))
         return;
-    /* A receive is named by its connection and its slot. */
+    /* A receive is named by its connection and its place. */
     struct connection *c = &connections[wc->wr_id / depth];
-    char message[BYTES];
-    memcpy(message, c->bytes + (wc->wr_id % depth) * BYTES, BYTES);
+    char *bytes = place_of(c, wc->wr_id % depth);
+    size_t answers = answer(c, bytes, wc->byte_len);
+    if (answers > 0)
+        post_send(c, bytes, answers);
     post_receive(c, wc->wr_id);
-    if (answer(c, message))
-        post_send(c, message);
 }
 
 static void read_channel(struct ibv_comp_channel *channel)
@@ -193,18 +214,17 @@ static void make_channel(struct connection *c, int entries)
 
 static void make_queue_pair(struct connection *c)
 {
-    int place = c - connections, sends = depth + 2 * SIGNAL_EVERY;
+    int place = c - connections;
     if (one_channel && place > 0)
         c->cq = connections[0].cq;
     else
-        make_channel(c, (depth + sends) * (one_channel ? connections_max : 1));
-    c->mr = ibv_reg_mr(pd, c->bytes, depth * BYTES, IBV_ACCESS_LOCAL_WRITE);
+        make_channel(c, (depth + sends_max()) * (one_channel ? connections_max : 1));
+    c->mr = ibv_reg_mr(pd, c->bytes, buffer_bytes(), IBV_ACCESS_LOCAL_WRITE);
     CHECK(c->mr);
     struct ibv_qp_init_attr init = {.send_cq = c->cq, .recv_cq = c->cq, .qp_type = IBV_QPT_RC};
-    init.cap.max_send_wr = sends;
+    init.cap.max_send_wr = sends_max();
     init.cap.max_recv_wr = depth;
     init.cap.max_send_sge = init.cap.max_recv_sge = 1;
-    init.cap.max_inline_data = BYTES;
     c->qp = ibv_create_qp(pd, &init);
     CHECK(c->qp);
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
@@ -245,7 +265,7 @@ static void join(int place, int tcp)
 {
     struct connection *c = &connections[place];
     c->tcp = tcp;
-    c->bytes = calloc(depth, BYTES);
+    c->bytes = calloc(1, buffer_bytes());
     CHECK(c->bytes);
     if (over_tcp) {
         int on = 1;
@@ -307,14 +327,14 @@ static double load(double time)
     double start = seconds(), end;
     for (int place = 0; place < connections_max; place++) {
         struct connection *c = &connections[place];
-        for (; c->requests < (uint64_t)depth; c->requests++) {
-            char message[BYTES] = {0};
-            memcpy(message, &c->requests, sizeof c->requests);
-            if (over_tcp)
-                CHECK(write(c->tcp, message, BYTES) == BYTES);
-            else
-                post_send(c, message);
-        }
+        char messages[depth * BYTES];
+        memset(messages, 0, sizeof messages);
+        for (; c->requests < (uint64_t)depth; c->requests++)
+            memcpy(messages + c->requests * BYTES, &c->requests, sizeof c->requests);
+        if (over_tcp)
+            CHECK(write(c->tcp, messages, sizeof messages) == (ssize_t)sizeof messages);
+        else
+            post_send(c, messages, sizeof messages);
     }
     while ((end = seconds()) < start + time)
         turn();

@@ -1,10 +1,11 @@
 //! The background thread: drives the card while no application thread does.
 //!
 //! Two busy processes on two cores must not compete with their own background threads. So as long
-//! as an application thread polls, the background thread only looks in, every millisecond or so.
-//! When it finds that no thread has polled, it sleeps on the socket and handles packets as they
-//! come, until a thread polls again. After each packet it keeps looking for a while, since another
-//! often follows, unless other threads want its core.
+//! as an application thread polls, or an [event loop](crate::event_loop) drives the card, the
+//! background thread only looks in, every millisecond or so. When it finds that no thread has
+//! polled, it sleeps on the socket and handles packets as they come, until a thread polls again.
+//! After each packet it keeps looking for a while, since another often follows, unless other threads
+//! want its core.
 //!
 //! `signals.rs` has what the threads tell each other. Tasks that wait for requests are woken as
 //! [`crate::wakes`] says.
@@ -24,11 +25,22 @@
 //! - *Leaving the work to the application* (`RESTING`). Signals to it may get lost then (`doing`,
 //!   `attention` and `wakes_at` are written without the lock). But it is back within
 //!   [`LOOK_IN_MAX`] in any case, and then drives unless application threads have polled eight
-//!   times in that time, or moved as many packets as count for eight polls.
+//!   times in that time, or moved as many packets as count for eight polls, or an event loop has
+//!   taken a turn.
 //! - *At work*, or on its way between these: it looks at everything before it sleeps.
 //!
 //! So a card that no thread polls any more is late by twice [`LOOK_IN_MAX`] at most. This holds if
 //! each thread that changes the card polls or calls `after_command` before it unlocks the driver.
+//!
+//! An event loop that drives the card sleeps with the sockets behind its door, so packets wake it.
+//! Two more things are to be done while it sleeps. What it has posted and not sent: it is known to
+//! come back for other events, or its door is rung. Timers: this thread, whose naps end with the
+//! next one ([`serve_timers`]); the loop wakes it for an earlier one when a turn has found nothing.
+//! A loop that takes no turn is idle, or busy elsewhere. So this thread takes steps in its place,
+//! and after [`ATTENDED`] takes the card from it: the sockets leave the door, and the thread sleeps
+//! on them. Both happen under the driver's lock, and steps follow, so no packet is overlooked in
+//! between. What the thread then announces rings the bells of doors, as it did before there was a
+//! loop.
 
 pub(crate) mod signals;
 
@@ -68,7 +80,8 @@ const STAY: Duration = Duration::from_micros(100);
 /// turn.
 const CROWDED: Duration = Duration::from_secs(1);
 
-/// How long after its last poll a program is taken for one that polls.
+/// How long after its last poll, or its last turn, a program is taken for one that polls, or for an
+/// event loop that is at work.
 const ATTENDED: Duration = Duration::from_millis(10);
 
 /// The thread's life; it ends when the device is closed.
@@ -76,20 +89,22 @@ pub(crate) fn run(shared: &Shared, real_time: bool) {
     let mut look_in = LOOK_IN_MIN;
     let mut kept = Kept::default();
     let mut last_polled: Option<Instant> = None;
+    let mut watched = Watched::default();
     let mut stay = Stay { streams_only: real_time, ..Stay::default() };
     let _here = shared.wakes.here();
     while !shared.background.stop.load(Ordering::Acquire) {
         shared.wakes.deliver();
-        if shared.background.others_poll() {
+        let by_loop = shared.background.by_loop();
+        let quiet = watched.quiet(shared);
+        let loop_ended = by_loop && quiet.is_none();
+        if shared.background.others_poll() && !loop_ended {
             last_polled = Some(Instant::now());
             look_in = (look_in * 2).min(LOOK_IN_MAX);
-            let (start, mut left) = (Instant::now(), look_in);
-            while !left.is_zero() {
-                let nap = if kept.look(shared) { UNSENT_FOR } else { left };
-                shared.wakes.deliver();
-                let woken = rest(shared, nap.min(left));
-                left = if woken { Duration::ZERO } else { look_in.saturating_sub(start.elapsed()) };
-            }
+            leave_to_others(shared, look_in, &mut kept);
+            continue;
+        }
+        if quiet.is_some_and(|quiet| stand_in(shared, quiet)) {
+            leave_to_others(shared, LOOK_IN_MAX, &mut kept);
             continue;
         }
         look_in = LOOK_IN_MIN;
@@ -151,6 +166,78 @@ impl Kept {
         }
         more || self.now
     }
+}
+
+/// What the thread knows of the event loop that drives the card.
+#[derive(Default)]
+struct Watched {
+    /// [`Background::turns`] at the last look, and when they had changed.
+    turns: u32,
+    at: Option<Instant>,
+}
+
+impl Watched {
+    /// For how long the event loop that has the card has taken no turn; nothing if no loop has it.
+    /// A loop that is idle loses it, and so does one beside which another thread sleeps.
+    fn quiet(&mut self, shared: &Shared) -> Option<Duration> {
+        let asked = shared.background.was_asked();
+        if !shared.background.by_loop() {
+            return None;
+        }
+        let turns = shared.background.turns();
+        if std::mem::replace(&mut self.turns, turns) != turns {
+            self.at = Some(Instant::now());
+        }
+        let quiet = self.at.map_or(ATTENDED, |at| at.elapsed());
+        if asked || quiet >= ATTENDED {
+            shared.end_loop(&mut shared.lock());
+            return None;
+        }
+        Some(quiet)
+    }
+}
+
+/// Takes steps in the place of the event loop that has the card. It has taken no turn for the time
+/// `quiet`, since it sleeps, or is busy elsewhere. Returns whether it keeps the card.
+fn stand_in(shared: &Shared, quiet: Duration) -> bool {
+    if quiet < LOOK_IN_MIN {
+        return true;
+    }
+    let mut driver = shared.lock();
+    let moves = (0..STEPS).all(|_| driver.progress() && !shared.is_wanted());
+    if moves || driver.is_blocked() || !driver.event_loop.drives() {
+        // Too much for naps, or what it waits for is room.
+        shared.end_loop(&mut driver);
+    }
+    drop(driver);
+    shared.wakes.deliver();
+    shared.background.by_loop()
+}
+
+/// Leaves the driving to the threads that poll, or to an event loop, for `time` or until woken.
+fn leave_to_others(shared: &Shared, time: Duration, kept: &mut Kept) {
+    let (start, mut left) = (Instant::now(), time);
+    while !left.is_zero() {
+        let mut nap = if kept.look(shared) { UNSENT_FOR } else { left };
+        if shared.background.by_loop() {
+            nap = nap.min(serve_timers(shared));
+        }
+        shared.wakes.deliver();
+        let woken = rest(shared, nap.min(left));
+        left = if woken { Duration::ZERO } else { time.saturating_sub(start.elapsed()) };
+    }
+}
+
+/// Does what is due while an event loop sleeps; returns how long nothing else will be.
+fn serve_timers(shared: &Shared) -> Duration {
+    // If another thread has the lock, the loop is at work, and looks at the timers itself.
+    let Some(mut driver) = shared.try_lock() else { return LOOK_IN_MAX };
+    let now = driver.now();
+    let kept_back = driver.unsent.posts > 0 && now >= driver.unsent.since + UNSENT_FOR;
+    if kept_back || driver.nic.poll_timeout() <= now {
+        driver.progress();
+    }
+    driver.nic.poll_timeout().since(now).max(UNSENT_FOR)
 }
 
 /// Leaves the driving to the thread that polls; returns whether the background thread was woken.

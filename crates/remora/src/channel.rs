@@ -1,17 +1,16 @@
 //! Completion channels: they wake a thread that waits for an entry of a completion queue.
 
-use std::collections::VecDeque;
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use remora_nic::queue::PollCqError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
 
-use crate::event::Event;
+use crate::event_queue::EventQueue;
+use crate::live::Live;
 
 /// Why waiting for a completion ended without one.
 #[derive(Debug, Error)]
@@ -27,7 +26,8 @@ pub enum WaitError {
     System(#[from] io::Error),
 }
 
-/// A completion channel: its descriptor is readable when an armed completion queue got an entry.
+/// A completion channel: its descriptor is readable when an armed completion queue got an entry, or
+/// when packets have arrived that may bring one.
 ///
 /// A thread can sleep on it ([`wait`](Channel::wait)), and so can any reactor: it is [`AsFd`].
 ///
@@ -51,47 +51,27 @@ pub enum WaitError {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Channel {
-    queue: Arc<ChannelQueue>,
-}
-
-/// The completion queues that have an entry, in the order in which they got it.
-#[derive(Debug)]
-pub(crate) struct ChannelQueue {
-    ready: Event,
-    queues: Mutex<VecDeque<u32>>,
-}
-
-/// Learns of the next entry of an armed completion queue, under the driver's lock.
-pub(crate) trait Notify: fmt::Debug + Send + Sync {
-    /// Completion queue `cq` has an entry.
-    fn push(&self, cq: u32);
-}
-
-impl Notify for ChannelQueue {
-    fn push(&self, cq: u32) {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner).push_back(cq);
-        crate::event::wake(&self.ready);
-    }
+    queue: Arc<EventQueue<u32>>,
+    live: Arc<Live>,
 }
 
 impl Channel {
-    pub(crate) fn new() -> io::Result<Channel> {
-        let queue = ChannelQueue { ready: Event::new()?, queues: Mutex::default() };
-        Ok(Channel { queue: Arc::new(queue) })
+    pub(crate) fn new(live: Arc<Live>) -> io::Result<Channel> {
+        Ok(Channel { queue: Arc::new(EventQueue::new()?), live })
     }
 
-    pub(crate) fn queue(&self) -> Arc<ChannelQueue> {
+    pub(crate) fn queue(&self) -> Arc<EventQueue<u32>> {
         self.queue.clone()
     }
 
-    /// The next notification, if there is one: the handle of a completion queue.
+    /// The next notification, if there is one: the handle of a completion queue. Call this until
+    /// there is none, and then sleep on the descriptor, which may be readable though no
+    /// notification has come.
+    ///
+    /// A thread that does so is an event loop: packets wake it, and it drives the device here. If
+    /// it is busy elsewhere, the background thread does so in its place, a millisecond later.
     pub fn try_next(&self) -> Option<u32> {
-        let mut queues = self.queue.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = queues.pop_front();
-        if queues.is_empty() && self.queue.ready.drain().is_err() {
-            tracing::error!("cannot reset a completion channel's descriptor");
-        }
-        next
+        self.queue.pop(|cq| cq).or_else(|| self.live.look_for(&self.queue, |cq| cq))
     }
 
     /// Sleeps until there is a notification.
@@ -110,8 +90,7 @@ impl Channel {
             }
             let left =
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            let fd = PollFd::new(&self.queue.ready, PollFlags::IN);
-            match poll(&mut [fd], Some(&left)) {
+            match poll(&mut [PollFd::new(self, PollFlags::IN)], Some(&left)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(WaitError::System(error.into())),
             }
@@ -133,6 +112,6 @@ impl AsRawFd for Channel {
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.queue.ready.as_fd()
+        self.queue.as_fd()
     }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use remora_nic::CreateError;
 use remora_nic::queue::{Completion, PollCqError};
 
-use crate::channel::{Notify, WaitError};
+use crate::channel::WaitError;
+use crate::event_queue::Notify;
 use crate::live::Live;
 
 /// A completion queue.
@@ -92,9 +93,10 @@ impl CompletionQueue {
         let mut driver = live.lock();
         let found = driver.nic.poll_cq(self.inner.handle, out)?;
         if found > 0 || out.is_empty() {
+            live.found(&mut driver, self.inner.handle);
             return Ok(found);
         }
-        live.progress(&mut driver);
+        live.progress_for_poll(&mut driver);
         driver.nic.poll_cq(self.inner.handle, out)
     }
 
@@ -157,8 +159,9 @@ impl CompletionQueue {
     /// None that can be expected while the queue lives.
     pub fn arm(&self, solicited_only: bool) -> Result<(), PollCqError> {
         let live = &self.inner.live;
-        let armed = live.command(|d| d.nic.req_notify_cq(self.inner.handle, solicited_only));
-        live.background.take_over();
+        let mut driver = live.lock();
+        let armed = driver.nic.req_notify_cq(self.inner.handle, solicited_only);
+        live.armed(&mut driver);
         armed
     }
 }

@@ -320,6 +320,7 @@ impl Device {
             background: Background::new(wake),
             socket,
             info,
+            real_time,
             _own_memory: own_memory,
         });
         let of_thread = shared.clone();
@@ -426,7 +427,7 @@ impl Device {
     /// # Errors
     /// Too many open files.
     pub fn create_channel(&self) -> io::Result<Channel> {
-        Channel::new()
+        Channel::new(self.live.clone())
     }
 
     /// The device's asynchronous events: errors and limits that no completion reports.

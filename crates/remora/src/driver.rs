@@ -9,6 +9,7 @@
 //! the cost of an 8-byte ping-pong is system calls.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,9 +18,11 @@ use remora_nic::cm::{Cm, CmEvent, ConnId, ListenerId};
 use remora_nic::qp::{QpAttr, State as QpState};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
-use crate::channel::Notify;
+use crate::door::Door;
 use crate::egress::{Egress, Sent};
 use crate::event::Event;
+use crate::event_loop::{EventLoop, Look};
+use crate::event_queue::Notify;
 use crate::memory::HostMemory;
 use crate::pcap::Recorder;
 use crate::socket::{RecvBatch, Socket};
@@ -27,6 +30,8 @@ use crate::wakes::Wakes;
 
 /// Packets asked of the card at a time.
 const BATCH: usize = 128;
+/// System calls that receive in a turn of an event loop.
+const RECEIVES: usize = 16;
 /// Batches sent in one step, before receiving gets its turn.
 const ROUNDS: usize = 2;
 /// Rounds of sending before a queue pair ends: other queue pairs may have work without end.
@@ -91,6 +96,7 @@ pub(crate) struct Driver {
     pub(crate) follows: HashMap<ConnId, u32>,
     pub(crate) unsent: Unsent,
     pub(crate) groups: Groups,
+    pub(crate) event_loop: EventLoop,
 }
 
 /// The card's clock. (`Instant` keeps seconds and fractions apart; to subtract those takes longer
@@ -166,6 +172,7 @@ impl Driver {
             follows: HashMap::new(),
             unsent: Unsent::default(),
             groups: Groups::default(),
+            event_loop: EventLoop::default(),
         }
     }
 
@@ -195,6 +202,29 @@ impl Driver {
         let received = self.receive() | self.receive_multicast();
         self.dispatch_events();
         due || sent || received
+    }
+
+    /// A turn of an event loop: timers, what the loop has posted, and all that has arrived. If that
+    /// announces events, acknowledges wait for what the loop posts in return. Returns whether there
+    /// is still anything to do.
+    pub(crate) fn turn(&mut self) -> bool {
+        let now = self.now();
+        let due = self.nic.poll_timeout() <= now;
+        if due {
+            self.nic.handle_timeout(now, &mut self.memory);
+        }
+        self.batch.set_serving(true);
+        self.batch.set_answering(true);
+        self.transmit_from(now);
+        let more = (0..RECEIVES).all(|_| self.receive() | self.receive_multicast());
+        self.dispatch_events();
+        if !self.event_loop.expects_more() {
+            self.nic.release_acknowledges();
+            self.batch.set_answering(false);
+            self.transmit_from(self.now());
+            self.dispatch_events();
+        }
+        more || self.has_more() && !self.event_loop.expects_more()
     }
 
     /// As [`Driver::progress`], for a thread that spins. Most of its steps find nothing, and an
@@ -396,6 +426,9 @@ impl Driver {
             tracing::info!(target: "remora::incident", "{incident}");
         }
         while let Some(event) = self.nic.poll_event() {
+            if let CardEvent::CompletionQueueNotify(_) = event {
+                self.event_loop.announced();
+            }
             match event {
                 event if self.event_sink.is_some() && !matches!(event, CardEvent::Cm(_)) => {
                     if let Some(sink) = &mut self.event_sink {
@@ -481,6 +514,24 @@ impl Driver {
         self.cm_events.remove(at)
     }
 
+    /// The calling thread looks for events behind `door`: see [`EventLoop::look`].
+    pub(crate) fn look(&mut self, door: &Arc<Door>) -> Look {
+        let Driver { socket, groups, event_loop, .. } = self;
+        event_loop.look(door, sockets(socket, groups))
+    }
+
+    /// The calling thread sleeps until an event comes: see [`EventLoop::sleeps`].
+    pub(crate) fn sleeps(&mut self) {
+        let Driver { socket, groups, event_loop, .. } = self;
+        event_loop.sleeps(sockets(socket, groups));
+    }
+
+    /// Takes the card from the event loop that drives it, if one does.
+    pub(crate) fn end_loop(&mut self) {
+        let Driver { socket, groups, event_loop, .. } = self;
+        event_loop.end(sockets(socket, groups));
+    }
+
     /// Does the socket have to become writable before the driver can go on?
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked
@@ -492,6 +543,14 @@ impl Driver {
         self.settle();
         self.recorder.flush();
     }
+}
+
+/// The sockets that the card receives from.
+fn sockets<'a>(
+    socket: &'a Socket,
+    groups: &'a Groups,
+) -> impl Iterator<Item = BorrowedFd<'a>> + Clone {
+    std::iter::once(socket.as_fd()).chain(groups.iter().map(|socket| socket.as_fd()))
 }
 
 /// Adds an event. If there are too many, drops the oldest and returns it.

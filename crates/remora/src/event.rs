@@ -1,8 +1,10 @@
 //! A counter in the kernel that wakes a sleeping thread or a reactor.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{self, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 /// A counter in the kernel. Its descriptor is readable while the counter is not zero.
 ///
@@ -18,8 +20,17 @@ impl Event {
     /// # Errors
     /// The process or the system has too many open files.
     pub fn new() -> io::Result<Event> {
+        Event::with(libc::EFD_NONBLOCK)
+    }
+
+    /// As [`Event::new`], for threads that [wait](Event::wait).
+    pub(crate) fn blocking() -> io::Result<Event> {
+        Event::with(0)
+    }
+
+    fn with(flags: libc::c_int) -> io::Result<Event> {
         // SAFETY: no pointers are passed.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -50,6 +61,32 @@ impl Event {
             Err(e) => Err(e),
             Ok(_) => Ok(u64::from_ne_bytes(count)),
         }
+    }
+
+    /// As [`Event::drain`], for an event that [blocks](Event::blocking), and whose counter another
+    /// thread may read meanwhile.
+    pub(crate) fn drain_without_waiting(&self) -> io::Result<()> {
+        let mut count = [0; 8];
+        let mut into = [IoSliceMut::new(&mut count)];
+        match preadv2(&self.file, &mut into, u64::MAX, ReadWriteFlags::NOWAIT) {
+            // Linux before 5.8 cannot say for such descriptors that a read would wait.
+            Err(Errno::OPNOTSUPP) => self.drain().map(drop),
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Sleeps until the counter of an event that [blocks](Event::blocking) is not zero, and sets it
+    /// to zero. A thread may be cancelled here, as in `read`.
+    ///
+    /// # Errors
+    /// `EINTR`, where the handler of a signal does not let reads go on.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        let mut count = [0u8; 8];
+        let (fd, into) = (self.file.as_raw_fd(), count.as_mut_ptr().cast());
+        // SAFETY: the descriptor is open, and the buffer lives through the call and has 8 bytes.
+        let read = unsafe { libc::read(fd, into, count.len()) };
+        if read < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 

@@ -3,6 +3,7 @@
 //! The thread that polls takes steps of [`driver`](crate::driver); when none polls, the thread of
 //! [`background`](crate::background) does.
 
+use std::io;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,6 +15,8 @@ use remora_nic::qp::Mtu;
 
 use crate::background::signals::Background;
 use crate::driver::{Clock, Driver};
+use crate::event_loop::Look;
+use crate::event_queue::EventQueue;
 use crate::memory::Buffer;
 use crate::wakes::Wakes;
 
@@ -48,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) socket: OwnedFd,
     pub(crate) info: DeviceInfo,
+    /// The background thread goes before all others, and so leaves the card to no event loop.
+    pub(crate) real_time: bool,
     /// Device memory; the card gives out its parts. Dropped after the driver.
     pub(crate) _own_memory: Buffer,
 }
@@ -117,6 +122,136 @@ impl Shared {
         moved
     }
 
+    /// Drives the card one step, after a poll that found nothing, in the place of the event loop
+    /// that has just done so if one drives the card; returns whether there was anything to do.
+    #[inline(always)]
+    pub(crate) fn progress_for_poll(&self, driver: &mut Driver) -> bool {
+        driver.unsent.streak = 0;
+        if !driver.event_loop.found_nothing() {
+            return self.progress(driver);
+        }
+        if !driver.event_loop.expects_more() && (driver.unsent.posts > 0 || driver.has_more()) {
+            self.after_command(driver);
+        }
+        false
+    }
+
+    /// A poll has taken entries from completion queue `cq`.
+    #[inline]
+    pub(crate) fn found(&self, driver: &mut Driver, cq: u32) {
+        if driver.event_loop.drives() {
+            driver.event_loop.found(driver.nic.cq_len(cq).is_some_and(|left| left > 0));
+            self.flush_for_loop(driver);
+        }
+    }
+
+    /// Sends what the event loop has posted, unless it is known to come back with more.
+    pub(crate) fn flush_for_loop(&self, driver: &mut Driver) {
+        if driver.unsent.posts > 0 && !driver.event_loop.expects_more() {
+            self.after_command(driver);
+        }
+    }
+
+    /// A completion queue was armed. Unless an event loop drives the card, the thread that armed is
+    /// about to sleep: what was kept back is sent, and the background thread works at once.
+    pub(crate) fn armed(&self, driver: &mut Driver) {
+        if driver.event_loop.drives() {
+            driver.event_loop.armed();
+            self.flush_for_loop(driver);
+            driver.dispatch_events();
+        } else {
+            self.after_command(driver);
+            self.background.take_over();
+        }
+    }
+
+    /// Waits for an event of `events`: `note` sees it under the queue's lock. The background thread
+    /// drives the card meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`EventQueue::wait`].
+    pub(crate) fn wait_for<E, R>(
+        &self,
+        events: &EventQueue<E>,
+        note: impl Fn(E) -> R,
+    ) -> io::Result<R> {
+        let mut driver = self.lock();
+        driver.sleeps();
+        self.leave(&mut driver);
+        drop(driver);
+        let event = events.wait(note);
+        self.lock().event_loop.wakes();
+        event
+    }
+
+    /// The calling thread is about to sleep, and not to poll: what was kept back is sent, and the
+    /// background thread works at once.
+    fn leave(&self, driver: &mut Driver) {
+        self.background.set_by_loop(false);
+        if driver.unsent.posts > 0 {
+            self.after_command(driver);
+        }
+        self.background.take_over();
+    }
+
+    /// Takes an event of `events`, which had none at the last look: `note` sees it under the
+    /// queue's lock. An event loop drives the card here: see [`event_loop`](crate::event_loop).
+    pub(crate) fn look_for<E, R>(
+        &self,
+        events: &EventQueue<E>,
+        note: impl FnOnce(E) -> R,
+    ) -> Option<R> {
+        let mut driver = self.lock();
+        let look = if self.real_time { Look::Leave } else { driver.look(events.door()) };
+        match look {
+            Look::Drive => self.background.set_by_loop(true),
+            Look::GoOn => {
+                self.flush_for_loop(&mut driver);
+                return None;
+            }
+            Look::Leave => {
+                self.leave(&mut driver);
+                return None;
+            }
+        }
+        let looking = events.looking();
+        let more = self.turn(&mut driver);
+        driver.event_loop.end_turn(!events.is_empty());
+        drop(driver);
+        let event = events.pop(note);
+        drop(looking);
+        if more {
+            events.door().ring();
+        }
+        event
+    }
+
+    /// Takes the card from the event loop that drives it, if one does.
+    pub(crate) fn end_loop(&self, driver: &mut Driver) {
+        driver.end_loop();
+        self.background.set_by_loop(false);
+    }
+
+    /// A turn of the event loop that drives the card. Returns whether the loop has to come back
+    /// without being woken.
+    fn turn(&self, driver: &mut Driver) -> bool {
+        let before = driver.packets_moved();
+        driver.event_loop.begin_turn();
+        let more = driver.turn();
+        self.background.note_turn(driver, driver.packets_moved() - before);
+        if driver.is_blocked() {
+            // An event loop does not wait until a socket has room.
+            self.end_loop(driver);
+            self.background.take_over();
+            return false;
+        }
+        if driver.packets_moved() == before {
+            // The loop sleeps now.
+            self.background.due(driver.nic.poll_timeout());
+        }
+        more
+    }
+
     /// Sends what became due, and wakes the background thread for what is left or comes later.
     pub(crate) fn after_command(&self, driver: &mut Driver) {
         let before = driver.packets_moved();
@@ -125,7 +260,7 @@ impl Shared {
         self.background.note_attention(0, driver.packets_moved() - before);
         if driver.has_more() {
             self.background.more_to_do();
-        } else {
+        } else if !driver.event_loop.drives() {
             self.background.due(driver.nic.poll_timeout());
         }
     }

@@ -40,6 +40,8 @@ impl Driver {
         }
         match self.socket.join(group) {
             Ok(socket) => {
+                // An event loop is given the card again, with the new socket.
+                self.end_loop();
                 let others = self.groups.iter().cloned();
                 self.groups = others.chain([Arc::new(socket)]).collect();
                 Ok(())
@@ -55,6 +57,7 @@ impl Driver {
     pub(crate) fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
         self.nic.detach_mcast(qpn, gid)?;
         let wanted: Vec<IpAddr> = self.nic.mcast_groups().collect();
+        self.end_loop();
         let joined = self.groups.iter().filter(|socket| wanted.contains(&socket.addr()));
         self.groups = joined.cloned().collect();
         Ok(())

@@ -4,17 +4,19 @@
 //! with owners of its own locks the card, and gives it commands directly.
 
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
 use std::sync::MutexGuard;
+use std::time::Duration;
 
 use remora_nic::nic::McastError;
 use remora_nic::{Nic, Time};
 
 use crate::background::signals::UNSENT_FOR;
-use crate::channel::Channel;
 use crate::device::Device;
 use crate::driver::Driver;
 pub use crate::driver::{CmSink, EventSink};
+pub use crate::event_queue::EventQueue;
 use crate::live::Live;
 use crate::memory::HostMemory;
 use crate::multicast::JoinError;
@@ -23,6 +25,9 @@ use crate::socket::GROUP_MAX;
 /// Posts in a row that are sent one by one, so that a program that posts a message or two and then
 /// waits does not wait longer.
 const PROMPT_POSTS: u32 = 2;
+/// How long an event loop's posts are kept back while it deals with other events. Meanwhile the
+/// peers of the first ones have nothing to do.
+const LOOP_KEEPS_FOR: Duration = Duration::from_micros(20);
 /// The most posts that are kept back.
 const UNSENT_MAX: u32 = 64;
 
@@ -49,6 +54,21 @@ impl Device {
     /// As for [`Device::card`].
     pub unsafe fn try_card(&self) -> Option<Card<'_>> {
         Some(Card { live: &self.live, driver: self.live.try_lock()? })
+    }
+
+    /// Takes an event of `events`, which had none at the last look: `note` sees it under the
+    /// queue's lock. Call it where the program has made the queue's descriptor non-blocking. The
+    /// calling thread may drive the card here.
+    pub fn look_for<E, R>(&self, events: &EventQueue<E>, note: impl FnOnce(E) -> R) -> Option<R> {
+        self.live.look_for(events, note)
+    }
+
+    /// Waits for an event of `events`: `note` sees it under the queue's lock.
+    ///
+    /// # Errors
+    /// Those of [`EventQueue::wait`].
+    pub fn wait_for<E, R>(&self, events: &EventQueue<E>, note: impl Fn(E) -> R) -> io::Result<R> {
+        self.live.wait_for(events, note)
     }
 
     /// Hands all events of connection management to `sink` from now on. This crate's listeners and
@@ -101,21 +121,43 @@ impl Card<'_> {
         unsent.streak = unsent.streak.saturating_add(1);
         unsent.bytes = unsent.bytes.saturating_add(bytes);
         let batch = unsent.posts + requests >= UNSENT_MAX || unsent.bytes >= GROUP_MAX as u64;
-        if unsent.streak <= PROMPT_POSTS || batch {
+        let expects_more = driver.event_loop.expects_more();
+        if batch || unsent.streak <= PROMPT_POSTS && !expects_more {
             return self.live.after_command(driver);
         }
-        if driver.unsent.posts == 0 {
+        let first = unsent.posts == 0;
+        unsent.posts += requests;
+        if first {
             driver.unsent.since = driver.now();
-            self.live.background.keep_back(driver.unsent.since + UNSENT_FOR);
+        } else if expects_more && driver.now() >= driver.unsent.since + LOOP_KEEPS_FOR {
+            return self.live.after_command(driver);
         }
-        driver.unsent.posts += requests;
+        match driver.event_loop.door() {
+            _ if expects_more => {}
+            Some(door) => door.ring(),
+            None if first => self.live.background.keep_back(driver.unsent.since + UNSENT_FOR),
+            None => {}
+        }
     }
 
-    /// Sends what [`Card::posted`] kept back.
+    /// Sends what [`Card::posted`] kept back, before a poll. An event loop's posts may wait until
+    /// the poll has found nothing.
+    #[inline]
     pub fn flush(&mut self) {
-        if self.driver.unsent.posts > 0 {
+        if self.driver.unsent.posts > 0 && !self.driver.event_loop.drives() {
             self.kick();
         }
+    }
+
+    /// A poll has taken entries from completion queue `cq`.
+    #[inline]
+    pub fn found(&mut self, cq: u32) {
+        self.live.found(&mut self.driver, cq);
+    }
+
+    /// A completion queue was armed: sends what was kept back, if the program is about to sleep.
+    pub fn armed(&mut self) {
+        self.live.armed(&mut self.driver);
     }
 
     /// Sends all that is owed, including acknowledges that have stayed behind. Call it before a
@@ -141,17 +183,7 @@ impl Card<'_> {
     /// Drives the device one step, after a poll that found nothing; returns whether there was
     /// anything to do.
     pub fn progress(&mut self) -> bool {
-        self.driver.unsent.streak = 0;
-        self.live.progress(&mut self.driver)
-    }
-
-    /// Has completion queue `cq`, when it is armed, announce its next entry on `channel`; on none,
-    /// if there is no channel.
-    pub fn set_channel(&mut self, cq: u32, channel: Option<&Channel>) {
-        match channel {
-            Some(channel) => self.driver.channels.insert(cq, channel.queue()),
-            None => self.driver.channels.remove(&cq),
-        };
+        self.live.progress_for_poll(&mut self.driver)
     }
 
     /// Call this before a thread sleeps until the card has an event: the background thread then

@@ -9,6 +9,7 @@
 //!   file.
 
 mod chains;
+mod event_server;
 mod figure;
 mod kernels;
 mod page;
@@ -16,6 +17,7 @@ mod peers;
 mod plot;
 mod report;
 mod row;
+mod running;
 mod transport;
 mod verbs;
 

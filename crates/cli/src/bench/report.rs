@@ -23,6 +23,9 @@ pub(super) struct Options {
     /// Fewer and shorter runs: a test that it works, without meaningful figures
     #[arg(long)]
     pub(super) quick: bool,
+    /// Only the rows and figures whose names contain this: `fig15`, `rate`
+    #[arg(long, value_name = "WORD", default_value = "")]
+    pub(super) only: String,
 }
 
 /// Prints the rows, and writes them if the options ask for it.

@@ -8,7 +8,7 @@ use remora_sim::goodput::{LOSSES, goodput};
 
 use super::peers::Figure;
 use super::report::{Options, report};
-use super::row::{Case, Target, measure};
+use super::row::{Case, Run, Target, measure};
 use crate::child;
 
 /// TCP's settings to choose from: bytes of its buffers (0: the system's choice), and bytes of a
@@ -32,19 +32,19 @@ pub(super) struct Transport {
 impl Transport {
     pub(super) fn run(&self) -> Result<()> {
         let (runs, seconds) = if self.options.quick { (3, "0.1") } else { (9, "0.4") };
-        let tcp = fastest_tcp(seconds)?;
+        let is_wanted = |name: &str| name.contains(&self.options.only);
         let mut rows = Vec::new();
-        for case in cases(seconds, &tcp) {
+        for case in cases(seconds).into_iter().filter(|case| is_wanted(case.name)) {
             rows.push(measure(case, runs)?);
         }
-        for (name, loss) in GOODPUT.into_iter().zip(LOSSES) {
+        for (name, loss) in GOODPUT.into_iter().zip(LOSSES).filter(|(name, _)| is_wanted(name)) {
             rows.push(measure(simulated(name, loss), 1)?);
         }
         report(&rows, &self.options)
     }
 }
 
-fn cases(seconds: &str, tcp: &str) -> [Case<'static>; 3] {
+fn cases(seconds: &'static str) -> [Case<'static>; 3] {
     [
         Case {
             name: "write_latency_8B",
@@ -60,7 +60,7 @@ fn cases(seconds: &str, tcp: &str) -> [Case<'static>; 3] {
             peer: "TCP, one stream",
             target: Target::AtLeast(1.0),
             ours: ours("bw --size 1M --mtu 4096 --qps 1 --depth 16", seconds, "gbps"),
-            theirs: peer(tcp, seconds),
+            theirs: tuned_tcp(seconds),
         },
         Case {
             name: "write_rate_64B",
@@ -74,11 +74,7 @@ fn cases(seconds: &str, tcp: &str) -> [Case<'static>; 3] {
 }
 
 /// The field `figure` of the JSON that `remora perf write …` prints.
-pub(super) fn ours(
-    test: &'static str,
-    seconds: &str,
-    figure: &'static str,
-) -> Box<dyn FnMut() -> Result<f64>> {
+pub(super) fn ours(test: &'static str, seconds: &str, figure: &'static str) -> Run<'static> {
     let args = format!("perf write {test} --duration {seconds} --json");
     Box::new(move || {
         let args: Vec<&str> = args.split(' ').collect();
@@ -101,11 +97,20 @@ fn simulated(name: &'static str, loss: f64) -> Case<'static> {
 }
 
 /// The figure of a peer.
-pub(super) fn peer(kind: &str, seconds: &str) -> Box<dyn FnMut() -> Result<f64>> {
+pub(super) fn peer(kind: &str, seconds: &str) -> Run<'static> {
     let args = format!("bench peer {kind} --seconds {seconds}");
     Box::new(move || {
         let args: Vec<&str> = args.split(' ').collect();
         Ok(child::run_for_json::<Figure>(&args)?.value)
+    })
+}
+
+/// The figure of the TCP peer, whose fastest settings are found before its first run.
+fn tuned_tcp(seconds: &'static str) -> Run<'static> {
+    let mut fastest: Option<Run<'static>> = None;
+    Box::new(move || match &mut fastest {
+        Some(run) => run(),
+        none => none.insert(peer(&fastest_tcp(seconds)?, seconds))(),
     })
 }
 

@@ -1,28 +1,23 @@
-//! `remora bench verbs`: perftest and rdmacm-utils, unmodified, on Remora's card, beside Remora's
-//! own measurements and beside plain sockets.
+//! `remora bench verbs`: perftest and rdmacm-utils, unmodified, and an event-driven server, on
+//! Remora's card, beside Remora's own measurements and beside plain sockets.
 //!
 //! Each program is started by `remora run`, both ends pinned to a core each, as the peers are.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
+use super::event_server::EventServer;
 use super::report::{Options, report};
-use super::row::{Case, Target, measure};
+use super::row::{Case, Run, Target, measure};
+use super::running::{Program, free_tcp_port, has_tcp_listener};
 use super::transport::{ours, peer};
 use crate::verbs::libraries::Libraries;
 use crate::verbs::program;
 
-/// The longest that one run may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The pause between two looks for an event that takes milliseconds.
-const LOOK: Duration = Duration::from_millis(2);
 /// The programs that must be installed, and their packages.
 const PROGRAMS: [(&str, &str); 4] = [
     ("ib_write_lat", "perftest"),
@@ -44,11 +39,14 @@ impl Verbs {
     pub(super) fn run(&self) -> Result<()> {
         all_is_there()?;
         let quick = self.options.quick;
+        let event_server = EventServer::compile()?;
+        let of_events = event_server.cases(if quick { "0.1" } else { "0.5" });
+        let cases = cases(quick).into_iter().chain(of_events.map(|case| (case, 9)));
+        let cases = cases.chain([(connections(), 3)]);
         let mut rows = Vec::new();
-        for (case, runs) in cases(quick) {
-            rows.push(measure(case, if quick { 3 } else { runs })?);
+        for (case, runs) in cases.filter(|(case, _)| case.name.contains(&self.options.only)) {
+            rows.push(measure(case, if quick { runs.min(3) } else { runs })?);
         }
-        rows.push(measure(connections(), if quick { 1 } else { 3 })?);
         report(&rows, &self.options)
     }
 }
@@ -111,11 +109,7 @@ fn cases(quick: bool) -> [(Case<'static>, usize); 3] {
 
 /// The figure in `column` of the last line of numbers that a perftest client prints; the server is
 /// the same program.
-fn perftest(
-    test: &'static str,
-    iterations: &'static str,
-    column: usize,
-) -> Box<dyn FnMut() -> Result<f64>> {
+fn perftest(test: &'static str, iterations: &'static str, column: usize) -> Run<'static> {
     Box::new(move || {
         let port = free_tcp_port()?;
         let mut args: Vec<String> = test.split(' ').map(String::from).collect();
@@ -202,96 +196,6 @@ fn tcp_connections() -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// A program under `remora run`, which is killed when this value is dropped.
-struct Program {
-    name: String,
-    child: Option<Child>,
-}
-
-impl Program {
-    /// Starts it on the `core`-th core.
-    fn start(core: usize, args: &[String]) -> Result<Program> {
-        let ourselves: PathBuf =
-            std::env::current_exe().context("cannot find this program's own file")?;
-        let mut command = Command::new(ourselves);
-        command.args(["run", "--pin", &core.to_string()]);
-        command.arg("--").args(args);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let name = args.join(" ");
-        let child = command.spawn().with_context(|| format!("cannot start `{name}`"))?;
-        Ok(Program { name, child: Some(child) })
-    }
-
-    fn wait_until(&mut self, what: &str, done: impl Fn() -> bool) -> Result<()> {
-        let start = Instant::now();
-        while !done() {
-            ensure!(start.elapsed() < PATIENCE, "`{}` never {what}", self.name);
-            if !self.is_running()? {
-                return self.output().and_then(|out| bail!(self.complaint(&out)));
-            }
-            thread::sleep(LOOK);
-        }
-        Ok(())
-    }
-
-    fn is_running(&mut self) -> Result<bool> {
-        let child = self.child.as_mut().context("it has ended")?;
-        Ok(child.try_wait().context("cannot wait for a program")?.is_none())
-    }
-
-    fn output(&mut self) -> Result<Output> {
-        let child = self.child.take().context("it has ended")?;
-        child.wait_with_output().context("cannot wait for a program")
-    }
-
-    fn complaint(&self, out: &Output) -> String {
-        let text = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
-        let (printed, errors) = (text(&out.stdout), text(&out.stderr));
-        format!("`{}` failed ({}):\n{errors}\n{printed}", self.name, out.status)
-    }
-
-    /// Waits for its successful end; returns its output. A verbs program's output fits into the
-    /// pipe, so the program does not wait for this process.
-    fn succeed(mut self) -> Result<String> {
-        let start = Instant::now();
-        while self.is_running()? {
-            ensure!(start.elapsed() < PATIENCE, "`{}` does not end", self.name);
-            thread::sleep(LOOK);
-        }
-        let output = self.output()?;
-        ensure!(output.status.success(), self.complaint(&output));
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            // Both calls fail only if it has ended already.
-            child.kill().ok();
-            child.wait().ok();
-        }
-    }
-}
-
-fn free_tcp_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port")?;
-    Ok(listener.local_addr()?.port())
-}
-
-/// Does a process listen on this port? Not tested by connecting: perftest's servers would take that
-/// for their client.
-fn has_tcp_listener(port: u16) -> bool {
-    let wanted = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
-            let mut fields = line.split_ascii_whitespace().skip(1);
-            fields.next().is_some_and(|local| local.ends_with(&wanted))
-                && fields.nth(1) == Some("0A")
-        })
-    })
-}
-
 /// Does a process listen on this port of rdma_cm?
 fn has_cm_listener(port: &str) -> bool {
     fs::read_to_string("/proc/net/unix").unwrap_or_default().lines().any(|line| {
@@ -314,9 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_found_without_connecting_to_them() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(has_tcp_listener(listener.local_addr().unwrap().port()));
+    fn a_port_without_a_listener_is_told() {
         assert!(!has_cm_listener("no port"));
     }
 

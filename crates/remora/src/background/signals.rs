@@ -42,6 +42,12 @@ pub(crate) struct Background {
     pub(super) wakes_at: AtomicU64,
     /// Wakes it earlier.
     pub(super) wake: Arc<Event>,
+    /// An event loop drives the card. Written under the driver's lock.
+    by_loop: AtomicBool,
+    /// A thread has said that it sleeps: see [`Background::take_over`].
+    asked: AtomicBool,
+    /// Turns of event loops so far. Only an estimate: increments may be lost.
+    turns: AtomicU32,
     /// How often posts began to be kept back.
     pub(super) kept_back: AtomicU32,
     /// The device is closed.
@@ -56,6 +62,9 @@ impl Background {
             doing: AtomicU32::new(RESTING),
             wakes_at: AtomicU64::new(0),
             wake,
+            by_loop: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            turns: AtomicU32::new(0),
             kept_back: AtomicU32::new(0),
             stop: AtomicBool::new(false),
         }
@@ -67,6 +76,23 @@ impl Background {
     /// After enough polls it is woken to leave the work to the application and look in later.
     #[inline(always)]
     pub(crate) fn note_poll(&self, driver: &Driver, moved: u64) {
+        self.tell(driver);
+        self.note_attention(1, moved);
+    }
+
+    /// As [`Background::note_poll`], for a turn of an event loop, which counts as many polls: the
+    /// loop sleeps where others poll.
+    pub(crate) fn note_turn(&self, driver: &Driver, moved: u64) {
+        self.tell(driver);
+        let turns = self.turns.load(Ordering::Relaxed);
+        self.turns.store(turns.wrapping_add(1), Ordering::Relaxed);
+        self.note_attention(POLLS, moved);
+    }
+
+    /// Wakes the thread, if it sleeps on the socket, for what is left over or comes earlier than it
+    /// knows.
+    #[inline(always)]
+    fn tell(&self, driver: &Driver) {
         if !self.rests() {
             if driver.has_more() {
                 self.wake();
@@ -74,7 +100,30 @@ impl Background {
                 self.due(driver.nic.poll_timeout());
             }
         }
-        self.note_attention(1, moved);
+    }
+
+    /// Does an event loop drive the card?
+    pub(crate) fn by_loop(&self) -> bool {
+        self.by_loop.load(Ordering::Relaxed)
+    }
+
+    /// Whether an event loop drives the card from now on.
+    pub(crate) fn set_by_loop(&self, by_loop: bool) {
+        if by_loop && !self.by_loop() {
+            // By the loop itself, before it was given the card.
+            self.asked.store(false, Ordering::Relaxed);
+        }
+        self.by_loop.store(by_loop, Ordering::Relaxed);
+    }
+
+    /// Has a thread asked since the last call that the card be driven while it sleeps?
+    pub(super) fn was_asked(&self) -> bool {
+        self.asked.swap(false, Ordering::Relaxed)
+    }
+
+    /// How many turns event loops have taken so far.
+    pub(super) fn turns(&self) -> u32 {
+        self.turns.load(Ordering::Relaxed)
     }
 
     /// Notes `polls` empty-handed polls, and `moved` packets that an application thread has moved
@@ -95,6 +144,7 @@ impl Background {
     /// A thread that polled is about to sleep: the background thread is to work at once.
     pub(crate) fn take_over(&self) {
         self.attention.store(0, Ordering::Relaxed);
+        self.asked.store(true, Ordering::Relaxed);
         if self.doing.load(Ordering::Relaxed) == RESTING {
             self.wake();
         }

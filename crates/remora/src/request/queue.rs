@@ -12,8 +12,8 @@ use remora_nic::CreateError;
 use remora_nic::queue::Completion;
 
 use super::table::{Freed, Table};
-use crate::channel::Notify;
 use crate::completion::CompletionQueue;
+use crate::event_queue::Notify;
 use crate::live::Live;
 use crate::region::MemoryRegion;
 use crate::wakes::{Concerned, Wakes};

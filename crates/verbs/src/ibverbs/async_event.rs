@@ -146,7 +146,7 @@ fn take(context: *mut ibv_context) -> Result<ibv_async_event> {
         told
     });
     context.leave();
-    taken
+    Ok(taken?)
 }
 
 /// `ibv_ack_async_event`.

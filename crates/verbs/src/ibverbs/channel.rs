@@ -8,14 +8,16 @@
 //! | `ibv_ack_cq_events@@IBVERBS_1.1` | [`ack_cq_events`] |
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::AsRawFd;
 use std::ptr::addr_of_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use remora::raw::EventQueue;
+
 use super::context;
-use super::event_queue::EventQueue;
 use super::objects::{Channel, Cq};
-use super::{EBUSY, ENOMEM, Result, acknowledge, number, or_minus_one, or_null};
+use super::{EBUSY, ENOMEM, Errno, Result, acknowledge, number, or_minus_one, or_null};
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
@@ -27,7 +29,7 @@ pub extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_com
 fn create(handle: *mut ibv_context) -> Result<*mut ibv_comp_channel> {
     let context = context::find(handle)?;
     let events = Arc::new(EventQueue::new()?);
-    let c = ibv_comp_channel { context: handle, fd: events.fd(), refcnt: 0 };
+    let c = ibv_comp_channel { context: handle, fd: events.as_raw_fd(), refcnt: 0 };
     let made = handles::create(c, Channel { context, events, users: AtomicUsize::new(0) });
     let made = made.ok_or(ENOMEM)?;
     context.enter();
@@ -79,20 +81,22 @@ pub unsafe extern "C" fn get_cq_event(
 
 fn take(channel: *mut ibv_comp_channel) -> Result<&'static Slot<Cq>> {
     let channel = handles::get::<Channel>(channel)?;
-    if channel.events.is_empty() {
-        // This thread is about to sleep and not to poll, so what was posted last is sent now.
-        let mut card = channel.context.card.lock();
-        card.flush();
-        card.take_over();
-    }
     // The descriptor stays open while a thread sleeps here, even if another destroys the channel.
     let events = channel.events.clone();
     // Counted under the queue's lock: a completion queue is destroyed only after its last event was
     // withdrawn, or fetched and acknowledged.
-    events.take(|cq| {
+    let count = |cq: &'static Slot<Cq>| {
         cq.comp_got.fetch_add(1, Ordering::Relaxed);
         cq
-    })
+    };
+    if let Some(cq) = events.pop(count) {
+        return Ok(cq);
+    }
+    let card = channel.context.card;
+    if events.is_nonblocking()? {
+        return card.device.look_for(&events, count).ok_or(Errno(libc::EAGAIN));
+    }
+    Ok(card.device.wait_for(&events, count)?)
 }
 
 /// `ibv_ack_cq_events`.

@@ -198,9 +198,6 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     let Ok(cq) = (unsafe { handles::get_fast::<Cq>(cq.cast()) }) else { return libc::EINVAL };
     let mut card = cq.context.card.lock();
     let armed = card.nic().req_notify_cq(cq.number, solicited_only != 0);
-    // A program that arms a queue is about to sleep: what was kept back is sent, and the background
-    // thread drives the card from here on.
-    card.kick();
-    card.take_over();
+    card.armed();
     number(armed.map_err(|_| Errno(libc::EINVAL)))
 }

@@ -34,7 +34,6 @@ pub mod cq;
 pub mod cq_ex;
 pub mod device;
 pub mod dm;
-pub mod event_queue;
 mod fork;
 mod gate;
 pub mod gid;

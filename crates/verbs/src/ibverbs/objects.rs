@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use remora::memory::Buffer;
 use remora::nic;
 use remora::nic::queue::{Completion, Data, SendFlags, SendOp, SendRequest, Sge};
+use remora::raw::EventQueue;
 
 use super::Errno;
-use super::event_queue::EventQueue;
 use super::gate::Gate;
 use super::qp_attr::Service;
 use crate::abi::*;

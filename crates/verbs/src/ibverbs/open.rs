@@ -1,5 +1,6 @@
 //! Opening a device, and the tables of functions that programs call inline.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicUsize;
 
 use super::objects::{Context, Events};
@@ -21,9 +22,9 @@ pub fn open(device: *mut ibv_device) -> Result<*mut ibv_context> {
     let events = Events::new()?;
     let mut c = functions();
     c.context.device = device;
-    c.context.async_fd = events.fd();
+    c.context.async_fd = events.as_raw_fd();
     // The library writes no commands to it, but programs duplicate the descriptor.
-    c.context.cmd_fd = events.fd();
+    c.context.cmd_fd = events.as_raw_fd();
     let slot = handles::create(c, Context { card, events, users: AtomicUsize::new(0) });
     Ok(context::inner(slot.ok_or(ENOMEM)?))
 }

@@ -71,6 +71,7 @@ pub(crate) fn look(
     card.flush();
     let found = take(card, cq, out)?;
     if found > 0 {
+        card.found(cq.number);
         return Ok(found);
     }
     card.progress();

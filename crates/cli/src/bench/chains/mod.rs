@@ -40,9 +40,6 @@ pub(super) struct ChainBench {
     /// Write the page with the plots here
     #[arg(long, value_name = "FILE", default_value = "remora-chains.html")]
     html: PathBuf,
-    /// Only the rows and figures whose names contain this: `fig15`, `rate`
-    #[arg(long, value_name = "WORD", default_value = "")]
-    only: String,
     /// Let the system choose the cores of both processes
     #[arg(long)]
     no_pin: bool,
@@ -104,13 +101,13 @@ impl ChainBench {
         let cases = bench.cases(extent).into_iter();
         let cases = cases.chain(gets::cases(&client, &tables, extent)?);
         let cases = cases.chain(load::cases(&client, &tables, extent)?);
-        for case in cases.filter(|case| case.name.contains(&self.only)) {
+        for case in cases.filter(|case| case.name.contains(&self.options.only)) {
             rows.push(measure(case, extent.runs)?);
         }
         show(&rows);
         let bed = Bed { client: &client, tables: &tables, lists: &lists, rates: &bench };
         let mut figures = Vec::new();
-        for (id, make) in FIGURES.into_iter().filter(|(id, _)| id.contains(&self.only)) {
+        for (id, make) in FIGURES.into_iter().filter(|(id, _)| id.contains(&self.options.only)) {
             let figure = make(&bed, extent).with_context(|| format!("cannot measure {id}"))?;
             figure.show();
             figures.push(figure);

@@ -35,9 +35,6 @@ pub(super) struct KernelBench {
     /// Write the page with the plots here
     #[arg(long, value_name = "FILE", default_value = "remora-kernels.html")]
     html: PathBuf,
-    /// Only the rows and figures whose names contain this: `fig7`, `stream`
-    #[arg(long, value_name = "WORD", default_value = "")]
-    only: String,
     /// Let the system choose the cores of both processes
     #[arg(long)]
     no_pin: bool,
@@ -84,12 +81,13 @@ impl KernelBench {
         let input = streams::Input::prepare(&client, extent)?;
         let mut rows = Vec::new();
         let cases = cases(&client, &structures, &input, extent)?;
-        for (case, runs) in cases.into_iter().filter(|(case, _)| case.name.contains(&self.only)) {
+        let is_wanted = |name: &str| name.contains(&self.options.only);
+        for (case, runs) in cases.into_iter().filter(|(case, _)| is_wanted(case.name)) {
             rows.push(measure(case, runs)?);
         }
         show(&rows);
         let mut figures = Vec::new();
-        for (id, make) in FIGURES.into_iter().filter(|(id, _)| id.contains(&self.only)) {
+        for (id, make) in FIGURES.into_iter().filter(|(id, _)| is_wanted(id)) {
             let figure = make(&client, &structures, &input, extent)
                 .with_context(|| format!("cannot measure {id}"))?;
             figure.show();

@@ -112,7 +112,9 @@ impl Sink<'_> {
             }
         };
         let child = match (&listener, refusal) {
-            (Some(listener), None) => self.child(listener, self.addresses(request.service, request.peer, request.told)),
+            (Some(listener), None) => {
+                self.child(listener, self.addresses(request.service, request.peer, request.told))
+            }
             _ => None,
         };
         let (Some(listener), Some(child)) = (listener, child) else {

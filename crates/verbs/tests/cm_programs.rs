@@ -7,6 +7,7 @@ use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::nic::cm::CmEvent;
@@ -306,6 +307,40 @@ fn a_server_is_killed_before_it_answers() {
     assert!(said.contains("RDMA_CM_EVENT_UNREACHABLE, error -110"), "{said}");
     // Without being told, the client would repeat its request for more than a minute.
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+}
+
+fn signal(program: &Program, signal: &str) {
+    let sent = Command::new("kill").args([signal, &program.pid().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// A peer's process may be stopped (a debugger, a snapshot) for as long as the program has said
+/// that acknowledges may take, with all retries: eight times its timeout. A transfer then goes on.
+#[test]
+fn a_peer_is_stopped() {
+    if !is_installed("ib_write_bw") {
+        return;
+    }
+    // 4.096 µs · 2^20 and 2^10, with seven retries: 34 s and 34 ms.
+    for (timeout, survives) in [(20, true), (10, false)] {
+        let (_alone, port) = (alone(), port());
+        // perftest's output would stay in a buffer.
+        let command = format!("stdbuf -oL ib_write_bw -F -D 6 -u {timeout} -p {port}");
+        let mut server = Program::start(&command);
+        server.holds("tcp", port);
+        let mut client = Program::start(&format!("{command} 127.0.0.1"));
+        client.says("BW average");
+        signal(&server, "-STOP");
+        if survives {
+            // Longer than the timeout that rdma_cm gives those who ask for none: 2.1 s.
+            thread::sleep(Duration::from_secs(3));
+            signal(&server, "-CONT");
+        }
+        let (code, said) = client.end();
+        assert_eq!(code == Some(0), survives, "{said}\nserver:\n{}", server.said());
+        assert!(survives || said.contains("status 12"), "{said}");
+        server.kill();
+    }
 }
 
 /// Two processes cannot have one address and port: the log says so to the second, and what to do.

@@ -219,7 +219,7 @@ impl Cm {
 
     fn on_rej(&mut self, now: Time, src: IpAddr, rej: &Rej) {
         // A peer that has given up waiting for the first answer does not know this side's id, and
-        // sends 0. Its own id, and the GUID that such a rejection carries, name the connection then.
+        // sends 0. Its own id and the GUID that such a rejection carries name the connection then.
         let ours = match (rej.remote_comm_id, rej.info.first_chunk()) {
             (0, Some(guid)) => {
                 let card = (src, u64::from_be_bytes(*guid));

@@ -19,7 +19,7 @@
 //! nothing. The kernel tells who owns a socket.
 //!
 //! ```text
-//! @remora/cm/<port space>/<port>                    held by the process that was the first to hold it
+//! @remora/cm/<port space>/<port>        held by the process that was the first to hold it
 //! ```
 
 use std::fs;

@@ -585,9 +585,12 @@ pub(super) unsafe extern "C" fn rwritev(fd: c_int, iov: *const iovec, len: c_int
 /// # Safety
 /// `addr` has room for the length that `len` says.
 unsafe fn give(from: &any_address, addr: *mut sockaddr, len: *mut socklen_t) -> Result<()> {
-    if addr.is_null() || len.is_null() {
+    // SAFETY: by promise of the caller.
+    let room = unsafe { len.as_ref() }.map(|len| *len as usize);
+    // Some programs ask for the length only.
+    let Some(room) = room.filter(|room| *room == 0 || !addr.is_null()) else {
         return Err(Errno(libc::EFAULT));
-    }
+    };
     let any_address(bytes) = from;
     let whole = match c_int::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
@@ -595,8 +598,7 @@ unsafe fn give(from: &any_address, addr: *mut sockaddr, len: *mut socklen_t) -> 
     };
     // SAFETY: by promise of the caller.
     unsafe {
-        let room = whole.min(len.read() as usize);
-        ptr::copy_nonoverlapping(bytes.as_ptr(), addr.cast::<u8>(), room);
+        ptr::copy_nonoverlapping(bytes.as_ptr(), addr.cast::<u8>(), whole.min(room));
         len.write(whole as socklen_t);
     }
     Ok(())

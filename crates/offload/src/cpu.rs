@@ -21,7 +21,6 @@ pub const VARIABLE: &str = "REMORA_CPU";
 pub struct Level(Tier);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "tiers of x86-64"))]
 enum Tier {
     Plain,
     Avx2,
@@ -37,7 +36,10 @@ const TIERS: &[(Tier, &str)] = &[(Tier::Plain, "plain")];
 
 /// [`VARIABLE`] names no level.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{VARIABLE}={named} names no level of this kind of processor: say {}, or unset it", names())]
+#[error(
+    "{VARIABLE}={named} names no level of this kind of processor: say {}, or unset it",
+    names()
+)]
 pub struct UnknownLevel {
     /// What it names.
     pub named: String,

@@ -4,6 +4,7 @@
 //! turn, and makes a [`row::Row`] of each case; [`report`] prints the rows and writes them.
 
 mod chains;
+mod cost;
 mod figure;
 mod kernels;
 mod page;
@@ -42,6 +43,9 @@ enum What {
     Kernels(kernels::KernelBench),
     /// Chains on the card: RedN's experiments beside their baselines, and a page with plots
     Chains(chains::ChainBench),
+    /// A hot path of two cards in one thread, for valgrind to count its instructions
+    #[command(hide = true)]
+    Cost(cost::Cost),
     #[command(hide = true)]
     Peer(peers::Peer),
 }
@@ -54,6 +58,7 @@ impl Bench {
             What::Verbs(verbs) => verbs.run(),
             What::Kernels(kernels) => kernels.run(),
             What::Chains(chains) => chains.run(),
+            What::Cost(cost) => cost.run(),
             What::Peer(peer) => peer.run(),
         }
     }

@@ -9,6 +9,7 @@ mod extent;
 mod gets;
 mod lists;
 mod load;
+pub(super) mod programs;
 mod rates;
 
 use std::path::PathBuf;

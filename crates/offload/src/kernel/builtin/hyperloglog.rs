@@ -43,6 +43,8 @@ const LANES: usize = 32;
 /// If more of these are above the floor, all are looked at: branches that are hard to predict cost
 /// more.
 const MANY: u32 = LANES as u32 / 3;
+/// Those above the floor are added so many at a time: where the last one is, is as hard to predict.
+const AT_ONCE: usize = 6;
 
 /// A hash of which every high bit depends on every bit of the value (SplitMix64 without its last
 /// step, which only changes low bits). The first factor has 32 bits, since vectors without
@@ -82,8 +84,12 @@ impl Work for Adding<'_> {
             }
             if marks.count_ones() <= MANY {
                 while marks != 0 {
-                    raise(registers, precision, hashes[marks.trailing_zeros() as usize % LANES]);
-                    marks &= marks - 1;
+                    // Behind the last mark the first hash is added again, which changes nothing.
+                    for _ in 0..AT_ONCE {
+                        let marked = marks.trailing_zeros() as usize % LANES;
+                        raise(registers, precision, hashes[marked]);
+                        marks &= marks.wrapping_sub(1);
+                    }
                 }
             } else if level.has_avx512() {
                 raise_all(registers, precision, &hashes);

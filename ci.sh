@@ -21,6 +21,7 @@ usage() {
   deny     licences and sources of what we depend on, by cargo-deny
   doc      rustdoc; warnings are errors
   test     every test, with overflow checks
+  cost     the instructions of hot paths, beside those of scripts/cost.json
   fuzz     every fuzz target over its corpus and random inputs
   sim      random worlds
   rxe      traffic with Linux soft-RoCE in a virtual machine (docs/testing.md)
@@ -28,6 +29,7 @@ usage() {
 
   CI            set: Cargo.lock must be up to date
   CI_DENY=1     deny: install cargo-deny if it is missing, and look for security advisories too
+  COST_WRITE=1  cost: write the table anew
   FUZZ_ROUNDS   fuzz: random inputs a target (default 200000)
   FUZZ_SEED     fuzz: where they begin (default 1)
   FUZZ_SECONDS  fuzz: seconds a target under nightly Rust's cargo-fuzz (default 0: not at all)
@@ -39,7 +41,7 @@ usage() {
 USAGE
 }
 
-all_stages=(setup tidy circles fmt clippy features core deny doc test fuzz sim rxe)
+all_stages=(setup tidy circles fmt clippy features core deny doc test cost fuzz sim rxe)
 skipped=77 # the status of a stage whose tools this machine lacks
 
 # CI builds a clone once: what an incremental build would keep only costs disk.
@@ -78,6 +80,7 @@ stage_setup() {
     # (The compiler's command comes with mpirun, but its header does not.)
     compgen -G '/usr/lib/*/openmpi/include/mpi.h' >/dev/null ||
         apt_install "the header of MPI, to build a program of it" libopenmpi-dev
+    need_command valgrind "a counter of instructions, for the stage cost" valgrind
     need_command patchelf "a tool that renames libraries, as packagers do" patchelf
     need_command nm "a list of symbols, to compare libraries" binutils
     local judges_start=$SECONDS
@@ -133,6 +136,19 @@ stage_check() {
 stage_test() {
     cargo test "${locked[@]}" --quiet --no-fail-fast --workspace ||
         fail "a test failed" "Run one alone: cargo test -p CRATE NAME -- --nocapture"
+}
+
+# Counts do not depend on the pace of the machine, as times do. The build is that of the stage sim.
+stage_cost() {
+    local write=()
+    if ! have valgrind; then
+        say "valgrind is not installed; ./ci.sh setup installs it"
+        return "$skipped"
+    fi
+    [[ ${COST_WRITE:-} != 1 ]] || write=(--write)
+    cargo build "${locked[@]}" --quiet --release -p remora-cli || fail "the build failed"
+    python3 scripts/cost.py "$(target_dir)/release/remora" "${write[@]}" ||
+        fail "hot paths take more instructions"
 }
 
 # Only the libraries: the command `remora` and the library `remora` would share a page.

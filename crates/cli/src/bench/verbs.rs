@@ -37,7 +37,7 @@ const CONNECTIONS: &str = "1000";
 #[derive(Debug, Args)]
 pub(super) struct Verbs {
     #[command(flatten)]
-    options: Options,
+    pub(super) options: Options,
 }
 
 impl Verbs {

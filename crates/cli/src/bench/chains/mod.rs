@@ -34,7 +34,7 @@ const LOCAL: u64 = 1 << 20;
 #[derive(Debug, Args)]
 pub(super) struct ChainBench {
     #[command(flatten)]
-    options: Options,
+    pub(super) options: Options,
     /// Write the page with the plots here
     #[arg(long, value_name = "FILE", default_value = "remora-chains.html")]
     html: PathBuf,

@@ -8,14 +8,15 @@ use remora::offload::chain::request::Request;
 use remora::offload::chain::verb::Verb;
 
 /// Elements of an `if`: a compare-and-swap, WAIT, ENABLE, the WRITE that it switches on, and WAIT.
-pub(crate) const IF: usize = 5;
-/// Elements that a round of the recycled `while` runs.
-pub(crate) const ROUND: usize = 7;
+pub(in crate::bench) const IF: usize = 5;
+/// Elements that a round of the recycled `while` runs: a copy, a compare-and-swap, the exit from the
+/// loop, the ENABLE of the next round, an ADD, and a READ and two ADDs that restore the ring.
+pub(in crate::bench) const ROUND: usize = 8;
 
 /// `if`s whose condition holds, each a compare-and-swap that switches a WRITE on, in doorbell
 /// order; or the rounds of an unrolled `while`. With the queue, all of whose completions show the
 /// end.
-pub(crate) fn ifs(count: usize, unrolled: bool) -> (Program, QueueId) {
+pub(in crate::bench) fn ifs(count: usize, unrolled: bool) -> (Program, QueueId) {
     let mut program = Program::new();
     let [from, to] = ["from", "to"].map(|name| program.word(name, 7));
     let queue = program.managed("ifs", Start::Running);
@@ -38,7 +39,7 @@ pub(crate) fn ifs(count: usize, unrolled: bool) -> (Program, QueueId) {
 
 /// A loop that counts to `rounds`: a test, an ADD, and the requests that start the next round. With
 /// the queue whose first completion shows the end.
-pub(crate) fn recycled(rounds: u64) -> (Program, QueueId) {
+pub(in crate::bench) fn recycled(rounds: u64) -> (Program, QueueId) {
     let mut program = Program::new();
     let counter = program.word("counter", 0);
     let start = program.managed("start", Start::Running);
@@ -57,7 +58,7 @@ pub(crate) fn recycled(rounds: u64) -> (Program, QueueId) {
 
 /// NOOPs in a managed queue, which the card fetches one by one, as it does the elements of
 /// constructs.
-pub(crate) fn noops(count: usize) -> (Program, QueueId) {
+pub(in crate::bench) fn noops(count: usize) -> (Program, QueueId) {
     let mut program = Program::new();
     let queue = program.managed("noops", Start::Running);
     (0..count).for_each(|_| {

@@ -22,6 +22,7 @@ usage() {
   doc      rustdoc; warnings are errors
   test     every test, with overflow checks
   symbols  the verbs library has each symbol of rdma-core's newest release, and of the installed one
+  cost     the instructions of hot paths, beside those of scripts/cost.json
   fuzz     every fuzz target over its corpus and random inputs
   sim      random worlds
   rxe      traffic with Linux soft-RoCE in a virtual machine (docs/testing.md)
@@ -29,6 +30,7 @@ usage() {
 
   CI            set: Cargo.lock must be up to date
   CI_DENY=1     deny: install cargo-deny if it is missing, and look for security advisories too
+  COST_WRITE=1  cost: write the table anew
   FUZZ_ROUNDS   fuzz: random inputs a target (default 200000)
   FUZZ_SEED     fuzz: where they begin (default 1)
   FUZZ_SECONDS  fuzz: seconds a target under nightly Rust's cargo-fuzz (default 0: not at all)
@@ -40,7 +42,7 @@ usage() {
 USAGE
 }
 
-all_stages=(setup tidy circles fmt clippy features core deny doc test symbols fuzz sim rxe)
+all_stages=(setup tidy circles fmt clippy features core deny doc test symbols cost fuzz sim rxe)
 skipped=77 # the status of a stage whose tools this machine lacks
 
 # CI builds a clone once: what an incremental build would keep only costs disk.
@@ -79,6 +81,7 @@ stage_setup() {
     # (The compiler's command comes with mpirun, but its header does not.)
     compgen -G '/usr/lib/*/openmpi/include/mpi.h' >/dev/null ||
         apt_install "the header of MPI, to build a program of it" libopenmpi-dev
+    need_command valgrind "a counter of instructions, for the stage cost" valgrind
     need_command patchelf "a tool that renames libraries, as packagers do" patchelf
     need_command nm "a list of symbols, to compare libraries" binutils
     local judges_start=$SECONDS
@@ -147,6 +150,19 @@ stage_symbols() {
             "Export them in crates/verbs/src/*/symbols.rs."
     say "all $(grep -vc '^#' "$list") symbols; the list is that of"
     sed -n 's/^# \(Release .*\|What has been added .*\)/  \1/p' "$list"
+}
+
+# Counts do not depend on the pace of the machine, as times do. The build is that of the stage sim.
+stage_cost() {
+    local write=()
+    if ! have valgrind; then
+        say "valgrind is not installed; ./ci.sh setup installs it"
+        return "$skipped"
+    fi
+    [[ ${COST_WRITE:-} != 1 ]] || write=(--write)
+    cargo build "${locked[@]}" --quiet --release -p remora-cli || fail "the build failed"
+    python3 scripts/cost.py "$(target_dir)/release/remora" "${write[@]}" ||
+        fail "hot paths take more instructions"
 }
 
 # Only the libraries: the command `remora` and the library `remora` would share a page.

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
+use remora::offload::cpu::{self, Level};
 use serde_json::Value;
 
 fn remora(args: &str) -> Command {
@@ -177,7 +178,9 @@ const GOODPUT: [&str; 4] =
 #[test]
 fn the_bench_prints_and_writes_its_rows() {
     let file = std::env::temp_dir().join(format!("remora-bench-{}.json", std::process::id()));
-    let output = remora("bench transport --quick --json").arg(&file).output().unwrap();
+    let level = Level::all().next().unwrap().name();
+    let mut command = remora(&format!("bench transport --quick --cpu {level} --json"));
+    let output = command.arg(&file).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rows: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     std::fs::remove_file(&file).unwrap();
@@ -190,13 +193,27 @@ fn the_bench_prints_and_writes_its_rows() {
             row["ours"]["median"].as_f64().unwrap() / row["peer"]["median"].as_f64().unwrap();
         assert!((row["ratio"].as_f64().unwrap() - ratio).abs() < 1e-9 * ratio);
         assert!(row["peer"]["name"].is_string() && row["unit"].is_string());
+        assert_eq!(row["cpu"], level);
     }
-    assert!(String::from_utf8(output.stdout).unwrap().contains("write_rate_64B"));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("write_rate_64B") && printed.contains(&format!("processor: {level}")));
+}
+
+#[test]
+fn a_level_of_processor_that_there_is_none_of_is_refused() {
+    for arguments in ["devinfo", "bench transport --quick"] {
+        let output = remora(arguments).env(cpu::VARIABLE, "v9").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && said.contains("REMORA_CPU=v9 names no level"),
+            "{said}"
+        );
+    }
 }
 
 const CHAIN_ROWS: [&str; 9] = [
-    "if_rate",
-    "while_recycled_rate",
+    "if_elements",
+    "while_elements",
     "hash_get_64B",
     "hash_get_collision",
     "hash_get_sequential",

@@ -13,6 +13,7 @@ use remora_nic::cm::CmCounters;
 use remora_nic::nic::InUse;
 use remora_nic::qp::Mtu;
 use remora_nic::{Counters, CreateError, Nic, Time};
+use remora_offload::cpu;
 use thiserror::Error;
 
 use crate::background;
@@ -72,6 +73,9 @@ pub struct DeviceOptions {
 /// Why a device could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
+    /// The environment names a level of processor that there is none of.
+    #[error(transparent)]
+    Cpu(#[from] cpu::UnknownLevel),
     /// The address or interface to bind to does not exist.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
@@ -159,6 +163,7 @@ impl DeviceOptions {
     /// # Errors
     /// See [`OpenError`]; each says what to do.
     pub fn open(self) -> Result<Device, OpenError> {
+        cpu::check()?;
         let tos = remora_nic::Config::default().ecn as u8;
         // Nothing on the loopback interface marks packets.
         let with = |marks| socket::Config { tos, marks, ..socket::Config::default() };

@@ -16,6 +16,7 @@ use remora_nic::{Memory, MemoryFault, PayloadRef, Transmit, TransmitBatch};
 
 use self::ahead::Ahead;
 use self::pace::Pace;
+use crate::memory::PageAligned;
 use crate::socket::segmentation::{Group, Segmentation};
 use crate::socket::{Destination, GROUP_MAX, SendFailure, Socket};
 
@@ -26,7 +27,7 @@ const STALE_MAX: u32 = 3;
 
 /// Sends batches of packets. When the socket is full, it remembers how far it got.
 pub struct Egress {
-    staging: Box<[u8]>,
+    staging: PageAligned,
     ahead: Ahead,
     /// The first packet of the batch that is neither sent nor staged.
     next: usize,
@@ -106,7 +107,7 @@ impl Egress {
     /// An egress with nothing to send.
     pub fn new() -> Egress {
         Egress {
-            staging: vec![0; GROUP_MAX + LINE].into(),
+            staging: PageAligned::new(GROUP_MAX + LINE),
             ahead: Ahead::default(),
             next: 0,
             segmentation: Segmentation::new(),

@@ -9,6 +9,7 @@
 //!   file.
 
 mod chains;
+mod cost;
 mod event_server;
 mod figure;
 mod kernels;
@@ -21,8 +22,11 @@ mod running;
 mod transport;
 mod verbs;
 
-use anyhow::Result;
+use std::os::unix::process::CommandExt;
+
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use remora::offload::cpu;
 
 /// `remora bench`.
 #[derive(Debug, Args)]
@@ -32,6 +36,7 @@ Examples:
   remora bench transport --quick                  a short test that the benchmark works
   remora bench kernels --html kernels.html        a page with plots
   remora bench chains --only fig10 --json rows.json
+  remora bench kernels --cpu v3                   as on a processor without AVX-512
 
 Compare runs of one machine only, and leave it idle otherwise.")]
 pub(crate) struct Bench {
@@ -49,6 +54,9 @@ enum What {
     Kernels(kernels::KernelBench),
     /// Chains on the card: RedN's experiments beside their baselines, and a page with plots
     Chains(chains::ChainBench),
+    /// A hot path of two cards in one thread, for valgrind to count its instructions
+    #[command(hide = true)]
+    Cost(cost::Cost),
     #[command(hide = true)]
     Peer(peers::Peer),
 }
@@ -56,12 +64,33 @@ enum What {
 impl Bench {
     /// Runs the command.
     pub(crate) fn run(self) -> Result<()> {
+        self.take_level()?;
         match self.what {
             What::Transport(transport) => transport.run(),
             What::Verbs(verbs) => verbs.run(),
             What::Kernels(kernels) => kernels.run(),
             What::Chains(chains) => chains.run(),
+            What::Cost(cost) => cost.run(),
             What::Peer(peer) => peer.run(),
         }
+    }
+
+    /// If another level of processor is asked for than this process would use, the command takes
+    /// this one's place with [`cpu::VARIABLE`] set, for itself and for the processes that it starts.
+    fn take_level(&self) -> Result<()> {
+        let options = match &self.what {
+            What::Transport(transport) => &transport.options,
+            What::Verbs(verbs) => &verbs.options,
+            What::Kernels(kernels) => &kernels.options,
+            What::Chains(chains) => &chains.options,
+            What::Cost(_) | What::Peer(_) => return Ok(()),
+        };
+        let Some(asked) = options.cpu.filter(|asked| *asked != cpu::level()) else {
+            return Ok(());
+        };
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut again = std::process::Command::new(program);
+        again.args(std::env::args_os().skip(1)).env(cpu::VARIABLE, asked.name());
+        Err(again.exec()).context("cannot start this program again")
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
+use remora::memory::PageAligned;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use serde::{Deserialize, Serialize};
 
@@ -167,7 +168,8 @@ fn tcp_buffers(stream: &TcpStream, bytes: usize) -> Result<()> {
 fn tcp_source(to: SocketAddr, time: Duration, buffer: usize, write: usize) -> Result<f64> {
     let mut stream = TcpStream::connect(to).context("cannot connect over TCP")?;
     tcp_buffers(&stream, buffer)?;
-    let bytes = vec![7; write];
+    let mut bytes = PageAligned::new(write);
+    bytes.fill(7);
     let mut sent = 0u64;
     let start = Instant::now();
     while start.elapsed() < time {
@@ -189,7 +191,7 @@ fn tcp_sink(buffer: usize, read: usize) -> Result<()> {
     announce(listener.local_addr()?)?;
     let (mut stream, _) = listener.accept().context("cannot accept over TCP")?;
     tcp_buffers(&stream, buffer)?;
-    let mut bytes = vec![0; read];
+    let mut bytes = PageAligned::new(read);
     while stream.read(&mut bytes).context("cannot receive over TCP")? > 0 {}
     stream.write_all(&[1])?;
     wait_for_the_end()

@@ -1,13 +1,15 @@
 //! The output of rows: a table, a page with plots, and JSON.
 //!
 //! The JSON of every `remora bench …` is a list of `{"name", "unit", "ours": {"min", "median",
-//! "max"}, "peer": {"name", "min", "median", "max"}, "ratio"}`. `ratio` is Remora's median over the
-//! peer's.
+//! "max"}, "peer": {"name", "min", "median", "max"}, "ratio", "cpu"}`. `ratio` is Remora's median
+//! over the peer's; `cpu` is the level of processor that ran.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use remora::offload::cpu::{self, Level};
+use serde::Serialize;
 
 use super::figure::Figure;
 use super::page;
@@ -26,6 +28,17 @@ pub(super) struct Options {
     /// Only the rows and figures whose names contain this: `fig15`, `rate`
     #[arg(long, value_name = "WORD", default_value = "")]
     pub(super) only: String,
+    /// Use the instructions of a lesser processor: v2, v3 (AVX2) or v4 (AVX-512)
+    #[arg(long, value_name = "LEVEL", env = cpu::VARIABLE, value_parser = Level::named)]
+    pub(super) cpu: Option<Level>,
+}
+
+/// A row as it is written.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(flatten)]
+    row: &'a Row,
+    cpu: &'static str,
 }
 
 /// Prints the rows, and writes them if the options ask for it.
@@ -52,6 +65,15 @@ pub(super) fn show(rows: &[Row]) {
     }
     output::align_right(&mut table, [2, 4, 5, 6]);
     println!("{table}\nmedian (lowest–highest) of several runs in turn; ratio = ours / peer's");
+    println!("processor: {}", levels());
+}
+
+/// The level of processor that runs, and the highest, if that is another.
+pub(super) fn levels() -> String {
+    match (cpu::level(), Level::highest()) {
+        (level, highest) if level == highest => level.to_string(),
+        (level, highest) => format!("{level} (this one has {highest})"),
+    }
 }
 
 /// Writes the page of rows and figures, and the rows of both if the options ask for it.
@@ -72,7 +94,11 @@ pub(super) fn publish(
 /// Writes the rows to the file that the options name.
 fn write(rows: &[Row], options: &Options) -> Result<()> {
     match &options.json {
-        Some(path) => output::write_json(path, &rows),
+        Some(path) => {
+            let cpu = cpu::level().name();
+            let rows: Vec<_> = rows.iter().map(|row| Written { row, cpu }).collect();
+            output::write_json(path, &rows)
+        }
         None => Ok(()),
     }
 }

@@ -39,8 +39,6 @@ pub(super) enum Target {
     AtLeast(f64),
     /// At most this much more than the peer's figure, in the row's unit.
     AtMostMore(f64),
-    /// Remora's figure is at least this, in the row's unit, whatever the peer's.
-    Reaches(f64),
     /// No target.
     Any,
 }
@@ -52,7 +50,6 @@ impl Target {
             Target::AtMost(limit) => Some(ratio <= limit),
             Target::AtLeast(limit) => Some(ratio >= limit),
             Target::AtMostMore(limit) => Some(ours <= peer + limit),
-            Target::Reaches(limit) => Some(ours >= limit),
             Target::Any => None,
         }
     }
@@ -64,7 +61,6 @@ impl std::fmt::Display for Target {
             Target::AtMost(limit) => write!(f, "≤ {limit} ×"),
             Target::AtLeast(limit) => write!(f, "≥ {limit} ×"),
             Target::AtMostMore(limit) => write!(f, "≤ {limit} more"),
-            Target::Reaches(limit) => write!(f, "ours ≥ {limit}"),
             Target::Any => write!(f, "–"),
         }
     }

@@ -26,7 +26,7 @@ const GOODPUT: [&str; LOSSES.len()] =
 #[derive(Debug, Args)]
 pub(super) struct Transport {
     #[command(flatten)]
-    options: Options,
+    pub(super) options: Options,
 }
 
 impl Transport {

@@ -32,7 +32,7 @@ const CONNECTIONS: &str = "1000";
 #[derive(Debug, Args)]
 pub(super) struct Verbs {
     #[command(flatten)]
-    options: Options,
+    pub(super) options: Options,
 }
 
 impl Verbs {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use remora::memory::PageAligned;
 use serde_json::json;
 
 use super::figures::{Bandwidth, Figures, Latency, ROUNDS, SAMPLES, SAMPLING_TIME, WARM_UP};
@@ -42,8 +43,8 @@ impl TcpServer {
 }
 
 fn serve(file: &File, mut stream: TcpStream) -> Result<()> {
-    let mut buffer = vec![0; PIECE];
-    let mut written = Vec::new();
+    let mut buffer = PageAligned::new(PIECE);
+    let mut written = PageAligned::new(0);
     loop {
         let mut request = [0; 9];
         if let Err(error) = stream.read_exact(&mut request) {
@@ -65,7 +66,9 @@ fn serve(file: &File, mut stream: TcpStream) -> Result<()> {
                 }
             }
             b'W' => {
-                written.resize(number as usize, 0);
+                if written.len() != number as usize {
+                    written = PageAligned::new(number as usize);
+                }
                 stream.read_exact(&mut written)?;
                 stream.write_all(&[1])?;
             }
@@ -84,9 +87,9 @@ fn serve(file: &File, mut stream: TcpStream) -> Result<()> {
 pub(super) fn run(server: SocketAddr, file: &File, bytes: u64) -> Result<Figures> {
     let mut stream = TcpStream::connect(server).context("cannot connect to the TCP copy")?;
     stream.set_nodelay(true)?;
-    let mut expected = vec![0; bytes as usize];
+    let mut expected = PageAligned::new(bytes as usize);
     file.read_exact_at(&mut expected, 0).context("cannot read the file")?;
-    let mut copy = vec![0; bytes as usize];
+    let mut copy = PageAligned::new(bytes as usize);
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         copy.fill(0);
@@ -94,7 +97,7 @@ pub(super) fn run(server: SocketAddr, file: &File, bytes: u64) -> Result<Figures
         request(&mut stream, b'R', bytes)?;
         stream.read_exact(&mut copy)?;
         reads.push(start.elapsed());
-        ensure!(copy == expected, "the bytes that came over TCP differ from the file");
+        ensure!(*copy == *expected, "the bytes that came over TCP differ from the file");
     }
     for _ in 0..ROUNDS {
         let start = Instant::now();

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use remora::memory::PageAligned;
 use remora::nic::queue::{Completion, Data, PollCqError, SendFlags, SendOp, SendRequest, Status};
 use remora::nic::{Access, PostError};
 use remora::{MemoryRegion, RegisterError, WaitError};
@@ -94,7 +95,7 @@ pub enum TransferError {
 pub struct Transfer<'a> {
     remote: &'a RemoteRegion,
     staging: MemoryRegion,
-    buffer: Vec<u8>,
+    buffer: PageAligned,
     stop: Option<&'a AtomicBool>,
 }
 
@@ -132,7 +133,7 @@ impl<'a> Transfer<'a> {
     /// The staging memory cannot be registered.
     pub fn new(remote: &'a RemoteRegion) -> Result<Transfer<'a>, TransferError> {
         let staging = remote.pd().alloc(WINDOW * CHUNK, Access::LOCAL_WRITE)?;
-        Ok(Transfer { remote, staging, buffer: vec![0; CHUNK], stop: None })
+        Ok(Transfer { remote, staging, buffer: PageAligned::new(CHUNK), stop: None })
     }
 
     /// Makes the transfer end early, with [`TransferError::Stopped`], once `stop` is true.

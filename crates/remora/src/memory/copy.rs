@@ -8,8 +8,18 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
+use remora_offload::cpu::{self, Level};
+
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{__m128i, __m256i};
+use std::arch::x86_64::__m256i;
+
+/// The widest that any processor of this kind moves at once.
+#[cfg(target_arch = "aarch64")]
+type Lane = std::arch::aarch64::uint8x16_t;
+#[cfg(target_arch = "x86_64")]
+type Lane = std::arch::x86_64::__m128i;
+#[cfg(not(any(target_arch = "aarch64", target_arch = "x86_64")))]
+type Lane = u64;
 
 const WORD: usize = size_of::<u64>();
 /// Lanes that are moved in one turn of the main loop.
@@ -18,7 +28,6 @@ const UNROLL: usize = 4;
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 /// From how many bytes on wider lanes are worth the check for them.
-#[cfg(target_arch = "x86_64")]
 const WIDE: usize = 256;
 
 /// Copies foreign bytes from `src` to `dst`, which need not be initialised.
@@ -34,16 +43,13 @@ pub(super) unsafe fn copy_in(src: *const u8, dst: *mut [u8]) {
         unsafe { dst.cast::<u64>().write_unaligned(src.cast::<u64>().read_volatile()) };
         return fence(Ordering::Acquire);
     }
-    // SAFETY: by the caller's promise; AVX only where it is found.
+    // SAFETY: by the caller's promise.
     unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if dst.len() >= WIDE && is_x86_feature_detected!("avx") {
-            copy_in_avx(src, dst);
+        if dst.len() >= WIDE {
+            copy_in_wide(cpu::level(), src, dst);
         } else {
-            copy_in_by::<__m128i>(src, dst);
+            copy_in_by::<Lane>(src, dst);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        copy_in_by::<u64>(src, dst);
     }
     // Bytes that are read after this are at least as new as those that were copied.
     fence(Ordering::Acquire);
@@ -65,18 +71,16 @@ pub(super) unsafe fn copy_out(src: &[u8], dst: *mut u8) {
         // SAFETY: by the caller's promise; aligned.
         return unsafe { store_word(src.as_ptr(), dst) };
     }
-    // SAFETY: by the caller's promise; AVX only where it is found.
+    // SAFETY: by the caller's promise.
     unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if src.len() >= WIDE && is_x86_feature_detected!("avx") {
-            copy_out_avx(src, dst);
-        } else if src.len().is_multiple_of(LINE) && dst.addr().is_multiple_of(LINE) {
-            copy_out_lines(src, dst);
-        } else {
-            copy_out_by::<__m128i>(src, dst);
+        if src.len() >= WIDE {
+            return copy_out_wide(cpu::level(), src, dst);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        copy_out_by::<u64>(src, dst);
+        #[cfg(target_arch = "x86_64")]
+        if src.len().is_multiple_of(LINE) && dst.addr().is_multiple_of(LINE) {
+            return copy_out_lines(src, dst);
+        }
+        copy_out_by::<Lane>(src, dst);
     }
 }
 
@@ -97,6 +101,38 @@ pub(super) fn prefetch(to: *const u8, len: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (to, len);
+}
+
+/// [`copy_in`] by the widest lanes of a level.
+///
+/// # Safety
+/// As for [`copy_in`].
+#[inline]
+unsafe fn copy_in_wide(level: Level, src: *const u8, dst: *mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if level.has_avx2() {
+        // SAFETY: by the caller's promise; AVX2 includes AVX.
+        return unsafe { copy_in_avx(src, dst) };
+    }
+    let _ = level;
+    // SAFETY: by the caller's promise.
+    unsafe { copy_in_by::<Lane>(src, dst) }
+}
+
+/// [`copy_out`] by the widest lanes of a level.
+///
+/// # Safety
+/// As for [`copy_out`].
+#[inline]
+unsafe fn copy_out_wide(level: Level, src: &[u8], dst: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    if level.has_avx2() {
+        // SAFETY: by the caller's promise; AVX2 includes AVX.
+        return unsafe { copy_out_avx(src, dst) };
+    }
+    let _ = level;
+    // SAFETY: by the caller's promise.
+    unsafe { copy_out_by::<Lane>(src, dst) }
 }
 
 /// # Safety
@@ -228,11 +264,11 @@ unsafe fn copy_out_by<L: Copy>(src: &[u8], dst: *mut u8) {
 #[inline(always)]
 unsafe fn copy_out_lines(src: &[u8], dst: *mut u8) {
     for (line, at) in src.as_chunks::<LINE>().0.iter().zip((0..).step_by(LINE)) {
-        let from = line.as_ptr().cast::<__m128i>();
+        let from = line.as_ptr().cast::<Lane>();
         // SAFETY: a line of each side is moved, of four lanes; by the caller's promise the foreign
         // side is aligned.
         unsafe {
-            let to = dst.add(at).cast::<__m128i>();
+            let to = dst.add(at).cast::<Lane>();
             let (a, b) = (from.read_unaligned(), from.add(1).read_unaligned());
             let (c, d) = (from.add(2).read_unaligned(), from.add(3).read_unaligned());
             to.write_volatile(a);
@@ -281,6 +317,27 @@ mod tests {
                 // SAFETY: as above.
                 unsafe { copy_in(there.as_ptr().add(offset), &mut *back) };
                 assert_eq!(back, src, "{len} bytes at {offset}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_level_at_every_alignment() {
+        let pattern: Vec<u8> = (0..1200).map(|i| (i % 253) as u8).collect();
+        for level in Level::all() {
+            for (offset, len) in
+                (0..33).flat_map(|at| (0..70).map(move |more| (at, 250 + 13 * more)))
+            {
+                let src = &pattern[offset / 2..][..len];
+                let mut there = vec![0xffu8; 1300];
+                // SAFETY: both ranges are within their vectors.
+                unsafe { copy_out_wide(level, src, there.as_mut_ptr().add(offset)) };
+                assert_eq!(&there[offset..offset + len], src, "{level}: {len} bytes at {offset}");
+                assert!(there[..offset].iter().chain(&there[offset + len..]).all(|b| *b == 0xff));
+                let mut back = vec![0; len];
+                // SAFETY: as above.
+                unsafe { copy_in_wide(level, there.as_ptr().add(offset), &mut *back) };
+                assert_eq!(back, src, "{level}: {len} bytes at {offset}");
             }
         }
     }

@@ -1,12 +1,13 @@
 //! Registered memory of a live process.
 //!
 //! The card reaches registered memory through [`HostMemory`], here. `buffer.rs` makes memory to be
-//! registered ([`Buffer`]). `copy.rs` copies memory that others change meanwhile, and `checked.rs`
-//! memory that may not be mapped.
+//! registered ([`Buffer`]), and large memory that is not ([`PageAligned`]). `copy.rs` copies memory
+//! that others change meanwhile, and `checked.rs` memory that may not be mapped.
 
 mod buffer;
 mod checked;
 mod copy;
+mod page_aligned;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,6 +20,7 @@ use remora_nic::{Memory, MemoryFault};
 use thiserror::Error;
 
 pub use buffer::{AccessError, AllocError, Buffer};
+pub use page_aligned::PageAligned;
 
 /// Set in bus addresses that name a place in a file; no virtual address of a process has it.
 const FILE_BIT: u64 = 1 << 63;

@@ -10,6 +10,7 @@ use remora_nic::Datagram;
 use super::control::Received;
 use super::failure::is_icmp_error;
 use super::sys::{self, SLOTS_MAX, Slot};
+use crate::memory::PageAligned;
 
 /// Bytes that one slot receives at most: the longest UDP payload, or many datagrams of one sender
 /// that the kernel has put into one piece (`UDP_GRO`).
@@ -17,7 +18,7 @@ const SLOT_LEN: usize = 65_536;
 
 /// A reusable set of buffers that [`super::Socket::recv`] fills with datagrams.
 pub struct RecvBatch {
-    bytes: Box<[u8]>,
+    bytes: PageAligned,
     slots: Box<[Slot]>,
     heads: Box<[Head]>,
     used: usize,
@@ -64,7 +65,7 @@ impl RecvBatch {
     pub fn new(slots: usize) -> RecvBatch {
         let slots = slots.clamp(1, SLOTS_MAX);
         RecvBatch {
-            bytes: vec![0; slots * SLOT_LEN].into(),
+            bytes: PageAligned::new(slots * SLOT_LEN),
             slots: vec![Slot::EMPTY; slots].into(),
             heads: vec![NO_HEAD; slots].into(),
             used: 0,

@@ -12,6 +12,7 @@ mod extent;
 mod gets;
 mod lists;
 mod load;
+pub(super) mod programs;
 mod rates;
 
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ const LOCAL: u64 = 1 << 20;
 #[derive(Debug, Args)]
 pub(super) struct ChainBench {
     #[command(flatten)]
-    options: Options,
+    pub(super) options: Options,
     /// Write the page with the plots here
     #[arg(long, value_name = "FILE", default_value = "remora-chains.html")]
     html: PathBuf,

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use remora::nic::Queue;
-use remora::offload::chain::construct::{Condition, Operand, Order, Relation, Writer};
 use remora::offload::chain::element::QueueId;
 use remora::offload::chain::place::Word;
 use remora::offload::chain::program::{Kind, Program, Start};
@@ -16,6 +15,7 @@ use remora::{Chain, Device, ProtectionDomain};
 use super::super::figure::{Figure, Point, Style, median_us};
 use super::super::row::{Case, Run, Target};
 use super::extent::Extent;
+use super::programs;
 
 /// The longest that a chain may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -72,77 +72,60 @@ impl Bench {
         Ok(Loaded { bench: self, chain, queue })
     }
 
-    /// The rows of constructs.
-    pub(super) fn cases(&self, extent: Extent) -> [Case<'_>; 2] {
-        let case = |name, paper: usize, least, ours| Case {
+    /// The rows of constructs: their elements a second, beside plain ones in the same kind of queue.
+    pub(super) fn cases<'a>(&'a self, extent: Extent) -> [Case<'a>; 2] {
+        let case = |name, elements: usize, mut ours: Run<'a>| Case {
             name,
-            unit: "M/s",
-            peer: "ConnectX-5, as the paper says",
-            target: Target::Reaches(least),
-            ours,
-            theirs: Box::new(move || Ok(PAPER[paper].1)),
+            unit: "M elements/s",
+            peer: "NOOPs in a managed queue",
+            target: Target::AtLeast(0.7),
+            ours: Box::new(move || Ok(ours()? * elements as f64)),
+            theirs: self.noops(extent),
         };
         [
-            case("if_rate", 5, 5.0, self.ifs(extent, false)),
-            case("while_recycled_rate", 7, 2.0, self.recycled(extent)),
+            case("if_elements", programs::IF, self.ifs(extent, false)),
+            case("while_elements", programs::ROUND, self.recycled(extent)),
         ]
     }
 
-    /// `if`s whose condition holds, each a compare-and-swap that switches a WRITE on, in doorbell
-    /// order.
+    /// `if`s whose condition holds, or rounds of an unrolled `while`.
     fn ifs(&self, extent: Extent, unrolled: bool) -> Run<'_> {
-        let mut program = Program::new();
-        let [from, to] = ["from", "to"].map(|name| program.word(name, 7));
-        let queue = program.managed("ifs", Start::Running);
-        let mut writer = Writer::new(&mut program, queue, Order::Doorbell);
-        let five = Operand::Number(5);
-        let holds = Condition::Compare(five, Relation::Equal, five);
-        let body = |w: &mut Writer<'_>| {
-            w.push(Request::write(&[from], to.at));
-        };
-        if unrolled {
-            writer.unrolled_while(WRITTEN_OUT as u32, holds, |w, _| body(w));
-        } else {
-            (0..WRITTEN_OUT).for_each(|_| {
-                writer.if_(holds, body);
-            });
-        }
-        writer.finish();
+        let (program, queue) = programs::ifs(WRITTEN_OUT, unrolled);
+        self.again_and_again(program, queue, WRITTEN_OUT, extent)
+    }
+
+    /// NOOPs in a managed queue.
+    fn noops(&self, extent: Extent) -> Run<'_> {
+        let count = WRITTEN_OUT * programs::IF;
+        let (program, queue) = programs::noops(count);
+        self.again_and_again(program, queue, count, extent)
+    }
+
+    /// Programs of `each` constructs without a loop: their constructs a second, in millions.
+    fn again_and_again(
+        &self,
+        program: Program,
+        queue: QueueId,
+        each: usize,
+        extent: Extent,
+    ) -> Run<'_> {
         let end = program.completions(queue, end_of(&program, queue));
-        let programs = (extent.rate / WRITTEN_OUT).max(1);
+        let programs = (extent.rate / each).max(1);
         Box::new(move || {
             let mut time = Duration::ZERO;
             for _ in 0..programs {
                 // Each program runs once, because what a test has switched on stays on.
                 time += self.load(&program, queue)?.run(end)?;
             }
-            Ok(millions(programs * WRITTEN_OUT, time))
+            Ok(millions(programs * each, time))
         })
     }
 
-    /// A loop that counts: a test, an ADD, and the requests that start the next round.
+    /// Rounds of a loop.
     fn recycled(&self, extent: Extent) -> Run<'_> {
-        let rounds = extent.rate as u64;
-        let mut program = Program::new();
-        let counter = program.word("counter", 0);
-        let start = program.managed("start", Start::Running);
-        let mut writer = Writer::new(&mut program, start, Order::Fetch);
-        let more = Condition::Compare(
-            Operand::Cell(counter.at),
-            Relation::NotEqual,
-            Operand::Number(rounds),
-        );
-        writer.while_(more, |w| {
-            w.push(Request::calc(Verb::Add, counter.at, Word::Number(1)).silent());
-        });
-        // The request after the loop.
-        writer.push(Request::noop());
-        let after = writer.queue();
-        writer.finish();
-        Box::new(move || {
-            let time = self.load(&program, after)?.run(1)?;
-            Ok(millions(rounds as usize, time))
-        })
+        let rounds = extent.rate;
+        let (program, after) = programs::recycled(rounds as u64);
+        Box::new(move || Ok(millions(rounds, self.load(&program, after)?.run(1)?)))
     }
 
     /// One verb, on 64 bytes if it moves bytes, again and again in a plain queue.

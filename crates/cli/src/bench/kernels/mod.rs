@@ -31,7 +31,7 @@ use extent::{Extent, FULL, QUICK, SCRATCH, STRUCTURES};
 #[derive(Debug, Args)]
 pub(super) struct KernelBench {
     #[command(flatten)]
-    options: Options,
+    pub(super) options: Options,
     /// Write the page with the plots here
     #[arg(long, value_name = "FILE", default_value = "remora-kernels.html")]
     html: PathBuf,

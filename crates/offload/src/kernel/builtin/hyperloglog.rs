@@ -5,11 +5,11 @@
 //! estimation algorithms for HyperLogLog sketches", 2017), which needs no corrections for small or
 //! large numbers. Its standard error is 1.04/√m for m registers.
 
-use multiversion::multiversion;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::column::Rows;
 use super::reader::{Reader, require};
+use crate::cpu::{self, Level, Work};
 use crate::kernel::{CallStatus, Context, Passing, Tap, TapIo, Verdict};
 
 /// The fewest bits of a hash that choose a register.
@@ -22,12 +22,16 @@ pub const PARAMS_LEN: usize = 16;
 pub const REPORT_LEN: usize = 24;
 
 /// A sketch: the registers, and the number of values seen.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Sketch {
     /// As many registers as any precision needs, so that an index needs no check. The first
     /// 2^`precision` are used.
     registers: Box<[u8; REGISTERS]>,
     precision: u8,
+    /// No register is lower.
+    floor: u8,
+    /// Values until the floor is looked at again.
+    unlooked: usize,
     /// The number of values seen.
     count: u64,
 }
@@ -35,33 +39,102 @@ pub struct Sketch {
 /// The most registers of a sketch.
 const REGISTERS: usize = 1 << PRECISION_MAX;
 /// The number of values that are hashed at a time.
-const LANES: usize = 128;
+const LANES: usize = 32;
+/// If more of these are above the floor, all are looked at: branches that are hard to predict cost
+/// more.
+const MANY: u32 = LANES as u32 / 3;
+/// Those above the floor are added so many at a time: where the last one is, is as hard to predict.
+const AT_ONCE: usize = 6;
 
-/// Computes each value's register and rank.
-///
-/// The loop has no branches and no other memory, so the compiler vectorises it: eight values at a
-/// time on processors that have such vectors, which the program finds out at run time.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512cd+avx512bw", "x86_64+avx2"))]
-fn place(values: &[[u8; 8]], precision: u8, places: &mut [u16], ranks: &mut [u8]) {
-    let (end, mask) = (1 << (64 - precision), (1 << precision) - 1);
-    for ((value, place), rank) in values.iter().zip(places).zip(ranks) {
-        let hash = hash(u64::from_le_bytes(*value).wrapping_add(0x9E37_79B9_7F4A_7C15));
-        // The low bits choose the register, and the rank counts the zeroes at the low end of the
-        // others. The bit `end` stops the count if all of them are zero. The lowest set bit is
-        // isolated because vectors can count only leading zeroes.
-        let rest = (hash >> precision) | end;
-        let lowest = rest & rest.wrapping_neg();
-        *place = (hash & mask) as u16;
-        *rank = 64 - lowest.leading_zeros() as u8;
+/// A hash of which every high bit depends on every bit of the value (SplitMix64 without its last
+/// step, which only changes low bits). The first factor has 32 bits, since vectors without
+/// AVX-512 multiply only such.
+#[inline(always)]
+fn hash(value: [u8; 8]) -> u64 {
+    let value = u64::from_le_bytes(value).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mixed = (value ^ value >> 32).wrapping_mul(0x9E37_79B1);
+    (mixed ^ mixed >> 29).wrapping_mul(0x94D0_49BB_1331_11EB)
+}
+
+/// The values to add to a sketch.
+struct Adding<'a> {
+    registers: &'a mut [u8; REGISTERS],
+    precision: u8,
+    floor: u8,
+    values: &'a [[u8; 8]],
+}
+
+impl Work for Adding<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self, level: Level) {
+        let Adding { registers, precision, floor, values } = self;
+        // Vectors of 128 bits are no faster at hashes than scalars.
+        let lanes = if level.has_avx2() { values } else { &[] };
+        let (chunks, rest) = lanes.as_chunks::<LANES>();
+        let rest = if level.has_avx2() { rest } else { values };
+        // The bits that are zero in each hash whose rank is above the floor.
+        let above = !(u64::MAX >> floor) >> precision;
+        for chunk in chunks {
+            let (mut hashes, mut marks) = ([0; LANES], 0u64);
+            for (i, (hash_of, value)) in hashes.iter_mut().zip(chunk).enumerate() {
+                *hash_of = hash(*value);
+                marks |= if *hash_of & above == 0 { 1 << i } else { 0 };
+            }
+            if marks.count_ones() <= MANY {
+                while marks != 0 {
+                    // Behind the last mark the first hash is added again, which changes nothing.
+                    for _ in 0..AT_ONCE {
+                        let marked = marks.trailing_zeros() as usize % LANES;
+                        raise(registers, precision, hashes[marked]);
+                        marks &= marks.wrapping_sub(1);
+                    }
+                }
+            } else if level.has_avx512() {
+                raise_all(registers, precision, &hashes);
+            } else {
+                hashes.iter().for_each(|hash| raise(registers, precision, *hash));
+            }
+        }
+        rest.iter().for_each(|value| raise(registers, precision, hash(*value)));
     }
 }
 
-/// A hash in which every bit depends on every bit of the value (the finaliser of SplitMix64).
+/// A hash's register: its high bits.
 #[inline(always)]
-fn hash(value: u64) -> u64 {
-    let a = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let b = (a ^ a >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    b ^ b >> 31
+fn place(hash: u64, precision: u8) -> u16 {
+    (hash >> (64 - precision)) as u16
+}
+
+/// A hash's rank: the zeroes before the first one behind the bits that choose the register, and
+/// that one. A guard stops the count if there is none.
+#[inline(always)]
+fn rank(hash: u64, precision: u8) -> u8 {
+    (hash << precision | 1 << (precision - 1)).leading_zeros() as u8 + 1
+}
+
+#[inline(always)]
+fn raise(registers: &mut [u8; REGISTERS], precision: u8, hash: u64) {
+    let register = &mut registers[usize::from(place(hash, precision))];
+    let rank = rank(hash, precision);
+    // The branch is rare once the sketch has seen some values.
+    if *register < rank {
+        *register = rank;
+    }
+}
+
+/// [`raise`] by each hash, if vectors can count zeroes.
+#[inline(always)]
+fn raise_all(registers: &mut [u8; REGISTERS], precision: u8, hashes: &[u64; LANES]) {
+    let places = hashes.map(|hash| place(hash, precision));
+    let ranks = hashes.map(|hash| rank(hash, precision));
+    for (place, rank) in places.into_iter().zip(ranks) {
+        let register = &mut registers[usize::from(place)];
+        if *register < rank {
+            *register = rank;
+        }
+    }
 }
 
 impl Sketch {
@@ -69,7 +142,8 @@ impl Sketch {
     /// [`PRECISION_MAX`] becomes the nearest one inside.
     pub fn new(precision: u8) -> Sketch {
         let precision = precision.clamp(PRECISION_MIN, PRECISION_MAX);
-        Sketch { registers: Box::new([0; REGISTERS]), precision, count: 0 }
+        let registers = Box::new([0; REGISTERS]);
+        Sketch { registers, precision, floor: 0, unlooked: 0, count: 0 }
     }
 
     /// Adds a value.
@@ -80,20 +154,25 @@ impl Sketch {
     /// Adds 8-byte little-endian values that lie one after the other. Ignores an incomplete last
     /// value.
     pub fn add_all(&mut self, values: &[u8]) {
+        self.add_at(cpu::level(), values);
+    }
+
+    fn add_at(&mut self, level: Level, values: &[u8]) {
         let (values, _) = values.as_chunks::<8>();
         self.count += values.len() as u64;
-        let (mut places, mut ranks) = ([0; LANES], [0; LANES]);
-        for values in values.chunks(LANES) {
-            let (places, ranks) = (&mut places[..values.len()], &mut ranks[..values.len()]);
-            place(values, self.precision, places, ranks);
-            for (place, rank) in places.iter().zip(ranks) {
-                let register = &mut self.registers[usize::from(*place)];
-                // The branch is rare once the sketch has seen some values.
-                if *register < *rank {
-                    *register = *rank;
-                }
-            }
+        let (precision, floor) = (self.precision, self.floor);
+        level.run(Adding { registers: &mut self.registers, precision, floor, values });
+        self.unlooked = self.unlooked.saturating_sub(values.len());
+        if self.unlooked == 0 {
+            self.look_at_floor();
         }
+    }
+
+    /// Finds the floor again. A look at each register takes a fraction of the time in which as many
+    /// values are added, and so is made once in that time.
+    fn look_at_floor(&mut self) {
+        self.floor = self.registers().iter().fold(u8::MAX, |floor, rank| floor.min(*rank));
+        self.unlooked = self.registers().len();
     }
 
     /// Adds what another sketch of the same precision has seen. Returns false, and changes
@@ -107,6 +186,7 @@ impl Sketch {
             for (mine, theirs) in self.registers.iter_mut().zip(registers) {
                 *mine = (*mine).max(*theirs);
             }
+            self.look_at_floor();
         }
         fits
     }
@@ -400,6 +480,78 @@ mod tests {
             }
         }
         assert!(within * 10 >= all * 6, "{within} of {all}");
+    }
+
+    /// Values of the kinds that columns hold: numbers in a row, with zeroes below or above, floating
+    /// point, texts.
+    const KINDS: [fn(u64) -> u64; 8] = [
+        |i| i,
+        |i| i << 12,
+        |i| i << 40,
+        |i| i * 1000,
+        u64::swap_bytes,
+        |i| (i as f64 / 100.0).to_bits(),
+        |i| i & 1023 | (i >> 10) << 32,
+        |i| u64::from_le_bytes(format!("{i:08}").into_bytes().try_into().unwrap()),
+    ];
+
+    #[test]
+    fn every_kind_of_value_is_hashed_well() {
+        for (kind, value) in KINDS.into_iter().enumerate() {
+            // Expect: the mean square of the error in 30 sketches is that of the theory.
+            let mut squares = 0.0;
+            for start in 0..30u64 {
+                let mut sketch = Sketch::new(10);
+                (0..20_000).for_each(|i| sketch.add(value(start * 100_003 + i)));
+                let off = (sketch.estimate() / 20_000.0 - 1.0) / sketch.error();
+                squares += off * off / 30.0;
+            }
+            assert!(squares < 2.0, "kind {kind}: {squares}");
+        }
+    }
+
+    /// [`Sketch::add_all`] by its definition.
+    fn plain(precision: u8, values: &[u64]) -> Vec<u8> {
+        let mut registers = vec![0; 1 << precision];
+        for value in values {
+            let hash = hash(value.to_le_bytes());
+            let rest = hash << precision;
+            let rank = if rest == 0 { 65 - precision } else { rest.leading_zeros() as u8 + 1 };
+            let register = &mut registers[(hash >> (64 - precision)) as usize];
+            *register = rank.max(*register);
+        }
+        registers
+    }
+
+    #[test]
+    fn all_levels_count_alike() {
+        for precision in [PRECISION_MIN, 5, 8, 12, PRECISION_MAX] {
+            // Long enough for floors of every height at the small precisions.
+            let values: Vec<u64> = (0..60_000u64).map(|i| i.wrapping_mul(i | 1)).collect();
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let expected = plain(precision, &values);
+            for level in Level::all() {
+                for piece in [8, 8 * 31, 8 * 33, 4096, bytes.len()] {
+                    let mut sketch = Sketch::new(precision);
+                    bytes.chunks(piece).for_each(|piece| sketch.add_at(level, piece));
+                    assert!(sketch.registers() == expected, "{level} {precision} {piece}");
+                    assert_eq!(sketch.count(), values.len() as u64);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_floor_that_a_merge_raised_hides_nothing() {
+        for level in Level::all() {
+            let (mut sketch, high) = (Sketch::new(4), [9; 16]);
+            assert!(sketch.merge(&high, 1));
+            let bytes: Vec<u8> = (0..100_000u64).flat_map(u64::to_le_bytes).collect();
+            sketch.add_at(level, &bytes);
+            let values: Vec<u64> = (0..100_000).collect();
+            let expected: Vec<u8> = plain(4, &values).into_iter().map(|rank| rank.max(9)).collect();
+            assert_eq!(sketch.registers(), expected);
+        }
     }
 
     #[test]

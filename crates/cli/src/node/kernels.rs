@@ -453,8 +453,8 @@ fn code(load: &Load, module: &[u8]) -> Result<Code, Refusal> {
         let kind = kind.ok_or_else(|| Refusal::Builtin(name.clone()))?;
         let shared = Builtin::new();
         let tap = match tap {
-            // (A histogram belongs to the queue pair that it came by, and a region's clients call no
-            // kernels.)
+            // (A histogram belongs to the queue pair that it came by, and a region's clients call
+            // no kernels.)
             Some(_) => match shared.tap(kind).filter(|_| kind != Kind::Shuffle) {
                 Some(tap) => Some(tap),
                 None => return Err(Refusal::NoTap(kind.name())),

@@ -279,8 +279,8 @@ fn start_functions_have_the_bounds_of_an_invocation() {
         ("(func $start unreachable)", Err(CallStatus::TRAP)),
         ("(memory 1) (data (i32.const 65535) \"ab\") (func $start)", Err(CallStatus::MEMORY)),
         // The limit of tables is for all of them together, and for their growth.
-        ("(table 2000 funcref) (table 2000 externref) (func $start)", Ok(Vec::new())),
-        ("(table 3000 funcref) (table 3000 externref) (func $start)", Err(CallStatus::MEMORY)),
+        ("(table 2000 funcref) (table 2000 funcref) (func $start)", Ok(Vec::new())),
+        ("(table 3000 funcref) (table 3000 funcref) (func $start)", Err(CallStatus::MEMORY)),
         (
             "(table $t 1 funcref)
              (func $start (drop (table.grow $t (ref.null func) (i32.const 4096))))",

@@ -11,7 +11,7 @@ use remora::{Connection, ConnectionParams, Device, QueuePairOptions};
 use remora_cli::node::document;
 use remora_cli::node::protocol::Reply;
 use remora_cli::node::{DEFAULT_PORT, KERNELS_DOCUMENT};
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{fail, succeed};
 
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -58,9 +58,8 @@ fn the_length_that_a_node_promises_is_bounded() {
 }
 
 /// What a terminal would obey.
-const STEERING: [char; 4] = ['\x1b', '\u{202e}', '\u{9b}', '\u{200b}'];
-/// The same as JSON writes it.
-const ESCAPED: &str = r"\u001b]0;x\u0007\u202e\u009b\u200b";
+const STEERING: [char; 5] = ['\x1b', '\x07', '\u{202e}', '\u{9b}', '\u{200b}'];
+const HOSTILE: &str = "\x1b]0;x\x07\u{202e}\u{9b}\u{200b}";
 
 fn harmless(printed: &str) {
     let found = printed.chars().find(|c| STEERING.contains(c));
@@ -68,41 +67,39 @@ fn harmless(printed: &str) {
     assert!(printed.contains("?]0;x????"), "{printed:?}");
 }
 
-fn is_json(printed: &str) {
+fn harmless_json(printed: &str) {
+    harmless(printed);
     assert!(serde_json::from_str::<Value>(printed).is_ok(), "{printed:?}");
 }
 
 #[test]
 fn a_nodes_names_do_not_steer_a_terminal() {
-    let regions = format!(
-        r#"[{{"name":"{ESCAPED}","bytes":1,"writable":false,"file":false,"withdrawn":"{ESCAPED}"}}]"#
-    );
-    as_node(&regions, None, |node| {
+    let region = json!({
+        "name": HOSTILE, "bytes": 1, "writable": false, "file": false, "withdrawn": HOSTILE,
+    });
+    as_node(&json!([region]).to_string(), None, |node| {
         harmless(&succeed(["mem", "ls", node]));
-        let json = succeed(["mem", "ls", node, "--json"]);
-        harmless(&json);
-        is_json(&json);
+        harmless_json(&succeed(["mem", "ls", node, "--json"]));
     });
-    let stats = format!(
-        r#"{{"node":"{ESCAPED}","uptime_ms":1,"clients":1,"events":{{"{ESCAPED}":1}},"counters":{{}}}}"#
-    );
-    as_node(&stats, None, |node| {
+    let stats = json!({
+        "node": HOSTILE, "uptime_ms": 1, "clients": 1, "events": {HOSTILE: 1}, "counters": {},
+    });
+    as_node(&stats.to_string(), None, |node| {
         harmless(&succeed(["stats", node]));
-        let json = succeed(["stats", node, "--json"]);
-        harmless(&json);
-        is_json(&json);
+        harmless_json(&succeed(["stats", node, "--json"]));
     });
-    let kernels = format!(
-        r#"[{{"opcode":1,"name":"{ESCAPED}","budget":1,"memory":1,"calls":1,"failed":1,"running":1,
-        "grants":[{{"region":"{ESCAPED}","addr":1,"bytes":1,"writable":true}}],
-        "tap":{{"region":"{ESCAPED}","payloads":1,"stopped":"{ESCAPED}"}}}}]"#
-    );
-    as_node(&kernels, None, |node| {
+    let kernel = json!({
+        "opcode": 1, "name": HOSTILE, "budget": 1, "memory": 1,
+        "grants": [{"region": HOSTILE, "addr": 1, "bytes": 1, "writable": true}],
+        "tap": {"region": HOSTILE, "payloads": 1, "stopped": HOSTILE},
+        "calls": 1, "failed": 1, "running": 1,
+    });
+    as_node(&json!([kernel]).to_string(), None, |node| {
         harmless(&succeed(["kernel", "list", node]));
-        is_json(&succeed(["kernel", "list", node, "--json"]));
+        harmless_json(&succeed(["kernel", "list", node, "--json"]));
     });
     // What is not understood is told, without what steers.
-    as_node(&format!(r#""{ESCAPED}""#), None, |node| harmless(&fail(["mem", "ls", node])));
+    as_node(&json!(HOSTILE).to_string(), None, |node| harmless(&fail(["mem", "ls", node])));
 }
 
 #[test]
@@ -113,7 +110,6 @@ fn a_refusals_words_do_not_steer_a_terminal() {
         let node = device.info().address.to_string();
         move || fail(["mem", "ls", &node])
     });
-    let words = "no \x1b]0;x\x07\u{202e}\u{9b}\u{200b}";
-    listener.accept().wait(100 * PATIENCE).unwrap().reject(words);
+    listener.accept().wait(100 * PATIENCE).unwrap().reject(HOSTILE);
     harmless(&client.join().unwrap());
 }

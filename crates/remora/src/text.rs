@@ -25,25 +25,9 @@ mod tests {
 
     #[test]
     fn what_steers_a_terminal_is_replaced() {
-        let steering = [
-            '\0',
-            '\n',
-            '\r',
-            '\t',
-            '\x1b',
-            '\x7f',
-            '\u{9b}',
-            '\u{ad}',
-            '\u{200b}',
-            '\u{200e}',
-            '\u{2028}',
-            '\u{202e}',
-            '\u{2066}',
-            '\u{feff}',
-            '\u{e0041}',
-            '\u{e000}',
-        ];
-        for c in steering {
+        let ascii = "\0\n\r\t\x1b\x7f";
+        let wide = "\u{9b}\u{ad}\u{200b}\u{200e}\u{2028}\u{202e}\u{2066}\u{feff}\u{e0041}\u{e000}";
+        for c in ascii.chars().chain(wide.chars()) {
             assert_eq!(printable(&format!("a{c}b")), "a?b", "{c:?}");
         }
     }

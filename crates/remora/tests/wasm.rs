@@ -276,6 +276,14 @@ fn start_functions_have_the_bounds_of_an_invocation() {
         ("(func $start (loop $again (br $again)))", Err(CallStatus::BUDGET)),
         ("(func $start unreachable)", Err(CallStatus::TRAP)),
         ("(memory 1) (data (i32.const 65535) \"ab\") (func $start)", Err(CallStatus::TRAP)),
+        // The limit of tables is for all of them together, and for their growth.
+        ("(table 2000 funcref) (table 2000 funcref) (func $start)", Ok(Vec::new())),
+        ("(table 3000 funcref) (table 3000 funcref) (func $start)", Err(CallStatus::MEMORY)),
+        (
+            "(table $t 1 funcref)
+             (func $start (drop (table.grow $t (ref.null func) (i32.const 4096))))",
+            Err(CallStatus::MEMORY),
+        ),
     ] {
         load(&b, &module(&format!("(module {start} (start $start) {entry})")), &[]);
         assert_eq!(call(&mut client, &[]), expected, "{start}");

@@ -5,7 +5,7 @@
 //! key and changes nothing. If the client's card does not acknowledge it, the client is gone.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use remora::nic::qp::State;
@@ -55,6 +55,11 @@ impl Roster {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.clients.len()
+    }
+
+    /// How many there are from an address.
+    pub(crate) fn len_of(&self, address: IpAddr) -> usize {
+        self.clients.values().filter(|client| client.connection.peer().ip() == address).count()
     }
 
     /// Handles the completion of a probe.

@@ -40,7 +40,8 @@ pub mod transfer;
 /// perftest's. (Packets go to UDP port 4791, as in all of RoCE v2.)
 pub const DEFAULT_PORT: u16 = 18_516;
 
-/// The most clients that a node serves at a time. One more is refused with a reason.
+/// The most clients that a node serves at a time, and those of one address at most half of what
+/// others leave. One more is refused with a reason.
 pub const CLIENTS_MAX: usize = 1024;
 
 /// The most regions that a node serves, besides its own.

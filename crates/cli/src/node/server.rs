@@ -21,7 +21,7 @@ use thiserror::Error;
 use super::address::NodeAddress;
 use super::arrivals::{Arrivals, Ended, HalfOpen};
 use super::clients::{Departure, Roster};
-use super::document::{HEADER_LEN, Publisher};
+use super::document::{DOCUMENT_MAX, HEADER_LEN, Publisher};
 use super::kernels::{KernelRow, LIST_BYTES, NodeKernels};
 use super::protocol::{ACK_TIMEOUT, Reply, Request, RequestError, Token};
 pub use super::regions::RegionInfo;
@@ -54,6 +54,8 @@ enum Refusal {
     Withdrawn(String, String),
     #[error("it serves {CLIENTS_MAX} clients already; try again later")]
     Busy,
+    #[error("it serves {0} clients from your address, and keeps room for others; try again later")]
+    Share(usize),
     #[error("it has no room for another connection: {0}")]
     Card(String),
 }
@@ -115,7 +117,7 @@ impl Events {
             Refusal::Token => &self.refused_token,
             Refusal::Region(_) => &self.refused_region,
             Refusal::Withdrawn(..) => &self.refused_withdrawn,
-            Refusal::Busy | Refusal::Card(_) => &self.refused_busy,
+            Refusal::Busy | Refusal::Share(_) | Refusal::Card(_) => &self.refused_busy,
         });
     }
 }
@@ -161,8 +163,7 @@ impl Node {
                 return Err(StartError::Twice(spec.name.clone()));
             }
         }
-        // Each line of the list has room for the reason of a withdrawal.
-        let list_bytes = HEADER_LEN as u64 + 512 * (1 + regions.len() as u64);
+        let list_bytes = regions_list_bytes(regions.len());
         let documents = [
             (REGIONS_DOCUMENT, list_bytes),
             (STATS_DOCUMENT, STATS_BYTES),
@@ -312,8 +313,16 @@ impl Node {
         if self.token.is_some_and(|token| !token.matches(request.token.as_ref())) {
             return Err(Refusal::Token);
         }
-        if lock(&self.roster).len() >= CLIENTS_MAX {
+        let (all, of_address) = {
+            let roster = lock(&self.roster);
+            (roster.len(), roster.len_of(incoming.peer().ip()))
+        };
+        if all >= CLIENTS_MAX {
             return Err(Refusal::Busy);
+        }
+        // So that those of one address never take all places.
+        if of_address >= CLIENTS_MAX - all {
+            return Err(Refusal::Share(of_address));
         }
         let mut regions = lock(&self.regions);
         let region =
@@ -407,6 +416,16 @@ impl Node {
     }
 }
 
+/// The length of the region that lists so many regions, in bytes. Each line has room for the reason
+/// of a withdrawal.
+const fn regions_list_bytes(regions: usize) -> u64 {
+    HEADER_LEN as u64 + 512 * (1 + regions as u64)
+}
+
+// Clients read no longer ones.
+const _: () = assert!(regions_list_bytes(REGIONS_MAX) <= DOCUMENT_MAX);
+const _: () = assert!(STATS_BYTES <= DOCUMENT_MAX && LIST_BYTES <= DOCUMENT_MAX);
+
 fn publish(publisher: &mut Option<Publisher>, document: &impl Serialize) {
     let Some(publisher) = publisher else { return };
     let written = serde_json::to_string(document)
@@ -436,6 +455,7 @@ mod tests {
             Refusal::Region(name.clone()),
             Refusal::Withdrawn(name, fault),
             Refusal::Busy,
+            Refusal::Share(CLIENTS_MAX),
         ] {
             assert!(refusal.to_string().len() <= 148, "{refusal}");
         }

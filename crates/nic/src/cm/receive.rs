@@ -270,7 +270,7 @@ impl Cm {
         let half = wait.as_nanos() as u64 / 2;
         conn.wait = conn.first_wait;
         self.counters.asked_again += 1;
-        self.set_deadline(id, Time(now.0 + half + (half * u64::from(random) >> 32)));
+        self.set_deadline(id, Time(now.0 + half + ((half * u64::from(random)) >> 32)));
         true
     }
 

@@ -31,14 +31,26 @@ pub(super) struct Guest {
     /// How host functions find the context that a plain call was polled with.
     pub(super) loan: Arc<Loan>,
     limits: ModuleLimits,
+    /// Bytes of its memory and tables.
     bytes: usize,
+    /// Elements of its tables.
+    elements: usize,
 }
 
 impl Guest {
     pub(super) fn new(context: Context, limits: ModuleLimits) -> Guest {
         let (payload, loan) = (Rest::default(), Arc::default());
         let (passing, replaced) = (None, Vec::new());
-        Guest { context, memory: None, payload, passing, replaced, loan, limits, bytes: 0 }
+        let (memory, bytes, elements) = (None, 0, 0);
+        Guest { context, memory, payload, passing, replaced, loan, limits, bytes, elements }
+    }
+
+    /// Takes bytes of what all instances have together. Returns whether there are so many; dropping
+    /// the guest gives them back in any case.
+    fn take(&mut self, bytes: usize) -> bool {
+        let taken = TAKEN.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+        taken.saturating_add(bytes) <= TOTAL_MEMORY
     }
 
     /// Starts an invocation.
@@ -133,25 +145,22 @@ impl ResourceLimiter for Guest {
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let more = desired.saturating_sub(current);
-        let taken = TAKEN.fetch_add(more, Ordering::Relaxed);
-        self.bytes += more;
-        if desired > self.limits.memory || taken.saturating_add(more) > TOTAL_MEMORY {
-            return Err(Ended(CallStatus::MEMORY).into());
-        }
-        Ok(true)
+        let fits = self.take(desired.saturating_sub(current)) && desired <= self.limits.memory;
+        if fits { Ok(true) } else { Err(Ended(CallStatus::MEMORY).into()) }
     }
 
     fn table_growing(
         &mut self,
-        _current: usize,
+        current: usize,
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        if desired > self.limits.table {
-            return Err(Ended(CallStatus::MEMORY).into());
-        }
-        Ok(true)
+        let more = desired.saturating_sub(current);
+        // A module may have many tables, so the limit is for all of them together.
+        self.elements = self.elements.saturating_add(more);
+        let fits = self.elements <= self.limits.table
+            && self.take(more.saturating_mul(size_of::<usize>()));
+        if fits { Ok(true) } else { Err(Ended(CallStatus::MEMORY).into()) }
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) const STEP_INSTRUCTIONS: u64 = 64;
 pub struct ModuleLimits {
     /// Bytes of memory; more than 16 MiB count as 16 MiB.
     pub memory: usize,
-    /// Elements of its table of functions.
+    /// Elements of all its tables together.
     pub table: usize,
     /// The most instances that are kept: those of the queue pairs that called last.
     pub instances: usize,

@@ -1,8 +1,8 @@
 //! Registered memory of a live process.
 //!
 //! The card reaches registered memory through [`HostMemory`]. A [`Buffer`] is memory that is made
-//! to be registered; [`PageAligned`] is large memory that is not. `copy.rs` copies memory that others change meanwhile, and `checked.rs` memory
-//! that may not be mapped.
+//! to be registered; [`PageAligned`] is large memory that is not. `copy.rs` copies memory that
+//! others change meanwhile, and `checked.rs` memory that may not be mapped.
 
 mod buffer;
 mod checked;

@@ -39,14 +39,14 @@ ROWS = [
 
 
 def said(*command):
-    """The first line that a command prints."""
+    """The words of the first line that a command prints."""
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return out.splitlines()[0]
+    return out.splitlines()[0].split()
 
 
 def makers():
     """The programs that decide on instructions."""
-    return {"rustc": said("rustc", "--version"), "libc": said("ldd", "--version")}
+    return {"rustc": said("rustc", "--version")[1], "libc": said("ldd", "--version")[-1]}
 
 
 def count(command, row, times, level):
@@ -106,7 +106,7 @@ def main():
     print(f"  More instructions than the table has: {', '.join(grown)}.")
     for maker, version in here.items():
         if table[maker] != version:
-            print(f"  But the table was made with {table[maker]}, and here is {version}, which")
+            print(f"  But the table was made with {maker} {table[maker]}, and here is {version}, which")
             print("  chooses other instructions: no failure. COST_WRITE=1 writes the table anew.")
             return
     print("  Find out why (callgrind_annotate shows where); if it is worth it, COST_WRITE=1 writes")

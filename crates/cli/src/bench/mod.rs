@@ -76,7 +76,7 @@ impl Bench {
     }
 
     /// If another level of processor is asked for than this process would use, the command takes
-    /// this one's place with [`cpu::VARIABLE`] set, for itself and for the processes that it starts.
+    /// this one's place with [`cpu::VARIABLE`] set, for itself and for processes that it starts.
     fn take_level(&self) -> Result<()> {
         let options = match &self.what {
             What::Transport(transport) => &transport.options,

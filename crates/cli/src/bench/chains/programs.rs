@@ -9,8 +9,8 @@ use remora::offload::chain::verb::Verb;
 
 /// Elements of an `if`: a compare-and-swap, WAIT, ENABLE, the WRITE that it switches on, and WAIT.
 pub(in crate::bench) const IF: usize = 5;
-/// Elements that a round of the recycled `while` runs: a copy, a compare-and-swap, the exit from the
-/// loop, the ENABLE of the next round, an ADD, and a READ and two ADDs that restore the ring.
+/// Elements that a round of the recycled `while` runs: a copy, a compare-and-swap, the exit from
+/// the loop, the ENABLE of the next round, an ADD, and what restores the ring.
 pub(in crate::bench) const ROUND: usize = 8;
 
 /// `if`s whose condition holds, each a compare-and-swap that switches a WRITE on, in doorbell

@@ -72,7 +72,7 @@ impl Bench {
         Ok(Loaded { bench: self, chain, queue })
     }
 
-    /// The rows of constructs: their elements a second, beside plain ones in the same kind of queue.
+    /// The rows of constructs: their elements a second, beside plain ones in such a queue.
     pub(super) fn cases<'a>(&'a self, extent: Extent) -> [Case<'a>; 2] {
         let case = |name, elements: usize, mut ours: Run<'a>| Case {
             name,

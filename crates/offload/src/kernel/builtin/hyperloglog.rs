@@ -482,8 +482,8 @@ mod tests {
         assert!(within * 10 >= all * 6, "{within} of {all}");
     }
 
-    /// Values of the kinds that columns hold: numbers in a row, with zeroes below or above, floating
-    /// point, texts.
+    /// Values of the kinds that columns hold: numbers in a row, with zeroes below or above, numbers
+    /// with fractions, texts.
     const KINDS: [fn(u64) -> u64; 8] = [
         |i| i,
         |i| i << 12,

@@ -95,6 +95,7 @@ pub mod socket;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod wakes;
+mod yielding;
 
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
 pub use channel::{Channel, WaitError};

@@ -63,6 +63,13 @@ impl Device {
         self.live.wait_for(events, note)
     }
 
+    /// A poll has found nothing, and the card is unlocked again: the calling thread gives its core
+    /// away, if another thread that polls has none.
+    #[inline]
+    pub fn found_nothing(&self) {
+        self.live.found_nothing();
+    }
+
     /// Call this when the process ends without dropping the device: packets that are ready leave,
     /// and the capture file is completed. Returns false if the card is locked, perhaps by the
     /// thread that ends the process from a signal's handler.

@@ -100,6 +100,15 @@ pub(crate) fn end_with_stdin() -> Result<()> {
     Ok(())
 }
 
+/// Runs `act` with the calling thread, and the processes that it starts, on one core only.
+pub(crate) fn on_one_core<R>(act: impl FnOnce() -> Result<R>) -> Result<R> {
+    let allowed = sched_getaffinity(None).context("cannot read which cores may be used")?;
+    pin(0)?;
+    let result = act();
+    sched_setaffinity(None, &allowed).context("cannot use all cores again")?;
+    result
+}
+
 /// Pins the calling thread, and threads that it starts later, to the `which`-th core that the
 /// process may use. Returns the core; `None` if there are fewer.
 pub(crate) fn pin(which: usize) -> Result<Option<usize>> {

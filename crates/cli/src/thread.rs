@@ -1,4 +1,5 @@
-//! Starting threads, which leave signals to the main thread. Containers and users have limits on them, so each start may fail.
+//! Starting threads, which leave signals to the main thread. Containers and users have limits on
+//! them, so each start may fail.
 
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 

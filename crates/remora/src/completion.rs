@@ -97,7 +97,12 @@ impl CompletionQueue {
             return Ok(found);
         }
         live.progress_for_poll(&mut driver);
-        driver.nic.poll_cq(self.inner.handle, out)
+        let found = driver.nic.poll_cq(self.inner.handle, out)?;
+        drop(driver);
+        if found == 0 {
+            live.found_nothing();
+        }
+        Ok(found)
     }
 
     /// Takes entries, as [`CompletionQueue::poll`] does. With `drive`, drives the device if there

@@ -35,6 +35,7 @@ use crate::scheduling;
 use crate::socket::{self, BindError, RecvCounters, Socket};
 use crate::threads::without_signals;
 use crate::wakes::Wakes;
+use crate::yielding::Yielding;
 
 /// The environment variable that names a capture file for any process; `%p` in it becomes the
 /// process id. Cards beyond the first write to `FILE-2`, `FILE-3` and so on.
@@ -325,6 +326,7 @@ impl Device {
             background: Background::new(wake),
             socket,
             info,
+            yielding: Yielding::default(),
             real_time,
             _own_memory: own_memory,
         });
@@ -395,7 +397,11 @@ impl Device {
     /// drives the device too.
     #[inline]
     pub fn progress(&self) -> bool {
-        self.live.progress(&mut self.live.lock())
+        let moved = self.live.progress(&mut self.live.lock());
+        if !moved {
+            self.live.found_nothing();
+        }
+        moved
     }
 
     /// Makes a protection domain.

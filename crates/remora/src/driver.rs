@@ -349,6 +349,12 @@ impl Driver {
         self.arrived + self.egress.counters().packets
     }
 
+    /// How many steps have found no packet since one came.
+    #[inline(always)]
+    pub(crate) fn idle(&self) -> u32 {
+        self.idle
+    }
+
     /// How many packets the last step received.
     pub(crate) fn received_last(&self) -> usize {
         self.packets

@@ -110,6 +110,7 @@ pub mod threads;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod wakes;
+mod yielding;
 
 pub use block_on::wait_for;
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};

@@ -19,6 +19,7 @@ use crate::event_loop::Look;
 use crate::event_queue::EventQueue;
 use crate::memory::Buffer;
 use crate::wakes::Wakes;
+use crate::yielding::Yielding;
 
 /// A device's address, port and path MTU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) socket: OwnedFd,
     pub(crate) info: DeviceInfo,
+    pub(crate) yielding: Yielding,
     /// The background thread goes before all others, and so leaves the card to no event loop.
     pub(crate) real_time: bool,
     /// Device memory; the card gives out its parts. Dropped after the driver.
@@ -118,8 +120,20 @@ impl Shared {
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
         let before = driver.packets_moved();
         let moved = driver.spin();
+        self.yielding.note(driver.idle());
         self.background.note_poll(driver, driver.packets_moved() - before);
         moved
+    }
+
+    /// The calling thread's poll has found nothing. It gives its core away, if that pays. The caller
+    /// holds no lock.
+    #[inline]
+    pub(crate) fn found_nothing(&self) {
+        self.yielding.found_nothing(|| {
+            let before = self.clock.now();
+            thread::yield_now();
+            self.clock.now().since(before)
+        });
     }
 
     /// Drives the card one step, after a poll that found nothing, in the place of the event loop
@@ -130,6 +144,7 @@ impl Shared {
         if !driver.event_loop.found_nothing() {
             return self.progress(driver);
         }
+        self.yielding.note(0);
         if !driver.event_loop.expects_more() && (driver.unsent.posts > 0 || driver.has_more()) {
             self.after_command(driver);
         }

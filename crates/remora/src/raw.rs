@@ -71,6 +71,13 @@ impl Device {
         self.live.wait_for(events, note)
     }
 
+    /// A poll has found nothing, and the card is unlocked again: the calling thread gives its core
+    /// away, if another thread that polls has none.
+    #[inline]
+    pub fn found_nothing(&self) {
+        self.live.found_nothing();
+    }
+
     /// Hands all events of connection management to `sink` from now on. This crate's listeners and
     /// connections get none from then on.
     pub fn set_cm_sink(&self, sink: CmSink) {

@@ -29,6 +29,10 @@ const MESSAGE: usize = 64;
 pub(super) enum Kind {
     /// 8 bytes back and forth over UDP: half a round trip in µs
     UdpLatency,
+    /// Messages back and forth over TCP: half a round trip in µs
+    TcpLatency,
+    /// As `tcp-latency`, by threads that sleep
+    TcpSleeping,
     /// One TCP stream: Gb/s
     TcpBandwidth,
     /// 64-byte datagrams, one system call each: millions received a second
@@ -67,6 +71,8 @@ impl Peer {
             child::pin(1)?;
             return match self.kind {
                 Kind::UdpLatency => udp_echo(),
+                Kind::TcpLatency => tcp_echo(self.write, true),
+                Kind::TcpSleeping => tcp_echo(self.write, false),
                 Kind::TcpBandwidth => tcp_sink(self.buffer, self.write),
                 Kind::UdpRate => udp_sink(Duration::from_secs_f64(self.seconds)),
             };
@@ -84,6 +90,8 @@ impl Peer {
         let time = Duration::from_secs_f64(self.seconds);
         let value = match self.kind {
             Kind::UdpLatency => udp_ping(to, time)?,
+            Kind::TcpLatency => tcp_ping(to, time, self.write, true)?,
+            Kind::TcpSleeping => tcp_ping(to, time, self.write, false)?,
             Kind::TcpBandwidth => tcp_source(to, time, self.buffer, self.write)?,
             Kind::UdpRate => udp_source(to, other)?,
         };
@@ -163,6 +171,74 @@ fn tcp_buffers(stream: &TcpStream, bytes: usize) -> Result<()> {
         set_socket_recv_buffer_size(stream, bytes)?;
     }
     Ok(())
+}
+
+/// A stream that waits in one of two ways: a spinning one tries again and again.
+struct Waiting {
+    stream: TcpStream,
+}
+
+impl Waiting {
+    fn new(stream: TcpStream, spins: bool) -> Result<Waiting> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(spins)?;
+        Ok(Waiting { stream })
+    }
+}
+
+impl Read for Waiting {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.stream.read(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+impl Write for Waiting {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        loop {
+            match self.stream.write(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn tcp_ping(to: SocketAddr, time: Duration, bytes: usize, spins: bool) -> Result<f64> {
+    let stream = TcpStream::connect(to).context("cannot connect over TCP")?;
+    let mut stream = Waiting::new(stream, spins)?;
+    let mut bytes = vec![7; bytes];
+    let mut samples = Vec::new();
+    let start = Instant::now();
+    while start.elapsed() < time {
+        let before = Instant::now();
+        stream.write_all(&bytes).context("cannot send over TCP")?;
+        stream.read_exact(&mut bytes).context("cannot receive over TCP")?;
+        samples.push(before.elapsed().as_nanos() as u64 / 2);
+    }
+    samples.sort_unstable();
+    Ok(samples[samples.len() / 2] as f64 / 1e3)
+}
+
+fn tcp_echo(bytes: usize, spins: bool) -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen over TCP")?;
+    announce(listener.local_addr()?)?;
+    let (stream, _) = listener.accept().context("cannot accept over TCP")?;
+    let mut stream = Waiting::new(stream, spins)?;
+    let mut bytes = vec![0; bytes];
+    // The end of the stream is the end of the test.
+    while stream.read_exact(&mut bytes).is_ok() {
+        stream.write_all(&bytes).context("cannot send over TCP")?;
+    }
+    wait_for_the_end()
 }
 
 fn tcp_source(to: SocketAddr, time: Duration, buffer: usize, write: usize) -> Result<f64> {

@@ -44,14 +44,14 @@ impl Transport {
     }
 }
 
-fn cases(seconds: &'static str) -> [Case<'static>; 3] {
+fn cases(seconds: &'static str) -> [Case<'static>; 6] {
     [
         Case {
             name: "write_latency_8B",
             unit: "µs",
             peer: "UDP ping-pong, busy polling",
             target: Target::AtMost(1.3),
-            ours: ours("lat --size 8", seconds, "median_us"),
+            ours: writes("lat --size 8", seconds, "median_us"),
             theirs: peer("udp-latency", seconds),
         },
         Case {
@@ -59,7 +59,7 @@ fn cases(seconds: &'static str) -> [Case<'static>; 3] {
             unit: "Gb/s",
             peer: "TCP, one stream",
             target: Target::AtLeast(1.0),
-            ours: ours("bw --size 1M --mtu 4096 --qps 1 --depth 16", seconds, "gbps"),
+            ours: writes("bw --size 1M --mtu 4096 --qps 1 --depth 16", seconds, "gbps"),
             theirs: tuned_tcp(seconds),
         },
         Case {
@@ -67,15 +67,46 @@ fn cases(seconds: &'static str) -> [Case<'static>; 3] {
             unit: "Mmsg/s",
             peer: "UDP, a packet a call",
             target: Target::AtLeast(6.0),
-            ours: ours("bw --size 64 --qps 64", seconds, "mmsgps"),
+            ours: writes("bw --size 64 --qps 64", seconds, "mmsgps"),
             theirs: peer("udp-rate", seconds),
         },
+        Case::latency(
+            "oversubscribed_send_64KB",
+            "TCP that polls, on one core",
+            Target::AtMost(0.5),
+            crowded(ours("send", "lat --size 64K", seconds, "median_us")),
+            crowded(peer("tcp-latency --write 65536", seconds)),
+        ),
+        Case::latency(
+            "oversubscribed_send_64KB_sleep",
+            "TCP that sleeps, on one core",
+            Target::Any,
+            crowded(ours("send", "lat --size 64K", seconds, "median_us")),
+            crowded(peer("tcp-sleeping --write 65536", seconds)),
+        ),
+        Case::latency(
+            "oversubscribed_send_8B_sleep",
+            "TCP that sleeps, on one core",
+            Target::Any,
+            crowded(ours("send", "lat --size 8", seconds, "median_us")),
+            crowded(peer("tcp-sleeping --write 8", seconds)),
+        ),
     ]
 }
 
+/// The run, with all its processes on one core.
+fn crowded(mut run: Run<'static>) -> Run<'static> {
+    Box::new(move || child::on_one_core(&mut run))
+}
+
 /// The field `figure` of the JSON that `remora perf write …` prints.
-pub(super) fn ours(test: &'static str, seconds: &str, figure: &'static str) -> Run<'static> {
-    let args = format!("perf write {test} --duration {seconds} --json");
+pub(super) fn writes(test: &str, seconds: &str, figure: &'static str) -> Run<'static> {
+    ours("write", test, seconds, figure)
+}
+
+/// The field `figure` of the JSON that `remora perf VERB …` prints.
+fn ours(verb: &str, test: &str, seconds: &str, figure: &'static str) -> Run<'static> {
+    let args = format!("perf {verb} {test} --duration {seconds} --json");
     Box::new(move || {
         let args: Vec<&str> = args.split(' ').collect();
         let result: serde_json::Value = child::run_for_json(&args)?;

@@ -14,7 +14,7 @@ use super::event_server::EventServer;
 use super::report::{Options, report};
 use super::row::{Case, Run, Target, measure};
 use super::running::{Program, free_tcp_port, has_tcp_listener};
-use super::transport::{ours, peer};
+use super::transport::{peer, writes};
 use crate::verbs::libraries::Libraries;
 use crate::verbs::program;
 
@@ -80,7 +80,7 @@ fn cases(quick: bool) -> [(Case<'static>, usize); 3] {
         target: Target::AtMost(1.1),
         // The columns: bytes, iterations, least, most, typical (the median) …
         ours: perftest("ib_write_lat -F -s 8 -n", iterations("20000", "2000"), 4),
-        theirs: ours("lat --size 8", seconds, "median_us"),
+        theirs: writes("lat --size 8", seconds, "median_us"),
     };
     let bandwidth = Case {
         name: "ib_write_bw_1MiB",
@@ -89,7 +89,7 @@ fn cases(quick: bool) -> [(Case<'static>, usize); 3] {
         target: Target::AtLeast(0.95),
         // The columns: bytes, iterations, peak, average, messages a second.
         ours: perftest("ib_write_bw -F --report_gbits -s 1048576 -n", iterations("2000", "400"), 3),
-        theirs: ours("bw --size 1M --mtu 4096 --qps 1 --depth 128", seconds, "gbps"),
+        theirs: writes("bw --size 1M --mtu 4096 --qps 1 --depth 128", seconds, "gbps"),
     };
     let rate = Case {
         name: "ib_send_bw_64B_16qp",

@@ -119,6 +119,9 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if !cq.single_threaded {
         cq.gate.leave();
     }
+    if outcome == libc::ENOENT {
+        cq.context.card.device.found_nothing();
+    }
     outcome
 }
 

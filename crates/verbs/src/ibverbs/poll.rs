@@ -24,6 +24,20 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_w
     // SAFETY: by promise of the caller.
     let Ok(cq) = (unsafe { handles::get_fast::<Cq>(cq.cast()) }) else { return -libc::EINVAL };
     let Ok(entries) = usize::try_from(entries) else { return -libc::EINVAL };
+    // SAFETY: by promise of the caller.
+    let found = unsafe { poll(cq, entries, wc) };
+    if found == 0 {
+        cq.context.card.device.found_nothing();
+    }
+    found
+}
+
+/// As [`poll_cq`].
+///
+/// # Safety
+/// `wc` has room for `entries`.
+#[inline]
+unsafe fn poll(cq: &Slot<Cq>, entries: usize, wc: *mut ibv_wc) -> c_int {
     let mut card = cq.context.card.lock();
     let mut found = 0;
     if entries == 1 {

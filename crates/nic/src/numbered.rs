@@ -222,7 +222,8 @@ mod tests {
         let mut table = table(100);
         assert_eq!(table.get(0), None, "in an empty table");
         let numbers: Vec<u32> = (0..100).map(|n| table.insert_with(|_| n).unwrap()).collect();
-        let wrong = numbers.iter().map(|number| number ^ 0x80_0000).chain([0, 1, MULTICAST_QPN, !0]);
+        let wrong =
+            numbers.iter().map(|number| number ^ 0x80_0000).chain([0, 1, MULTICAST_QPN, !0]);
         for number in wrong.filter(|number| !numbers.contains(number)) {
             assert!(table.get(number).is_none() && table.remove(number).is_none(), "{number:#x}");
         }

@@ -19,6 +19,9 @@ pub struct Config {
     pub neighbours: Vec<IpAddr>,
     /// Queue pairs, at most 65,536.
     pub max_qps: usize,
+    /// Bits of queue pair numbers, which are random: 24. With fewer (at least 10) there is room for
+    /// fewer queue pairs, an eighth of the numbers, and the numbers soon come again: for tests.
+    pub qpn_bits: u32,
     /// Completion queues.
     pub max_cqs: usize,
     /// Entries of one completion queue.
@@ -75,6 +78,7 @@ impl Config {
             address,
             neighbours: Vec::new(),
             max_qps: 1 << 16,
+            qpn_bits: crate::numbered::BITS,
             max_cqs: 1 << 16,
             max_cqe: 1 << 20,
             max_srqs: 1 << 16,

@@ -45,7 +45,7 @@ use crate::memory::device::DeviceMemory;
 use crate::memory::key::{Access, Pd};
 use crate::memory::region::Regions;
 use crate::multi_queue::MultiQueue;
-use crate::numbered::Numbered;
+use crate::numbered::{self, Numbered};
 use crate::psn::Psn;
 use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
 use crate::qp::{Cold, Qp, Qps, Requester, Responder, loop_back_turn, post};
@@ -108,7 +108,7 @@ impl Nic {
         let mut numbers = || ChaCha8Rng::from_rng(&mut rng);
         let (qpns, srqns) = (numbers(), numbers());
         Nic {
-            qps: Numbered::new(config.max_qps, qpns),
+            qps: Numbered::new(config.max_qps, config.qpn_bits, qpns),
             device_memory: DeviceMemory::new(config.device_memory.clone()),
             icrc: IcrcChecker::new(),
             cm: Cm::new(config.cm, cm_seed),
@@ -120,7 +120,7 @@ impl Nic {
                 cqs: Table::new(config.max_cqs),
                 srqs: Table::new(config.max_srqs),
                 xrcds: Table::new(config.max_xrcds),
-                xrc_srqs: Numbered::new(config.max_srqs, srqns),
+                xrc_srqs: Numbered::new(config.max_srqs, numbered::BITS, srqns),
                 ahs: Table::new(config.max_ahs),
                 outstanding: MultiQueue::new(config.max_outstanding),
                 answers: MultiQueue::new(answers),

@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 
-/// Numbers have 24 bits.
-const BITS: u32 = 24;
+use crate::wire::multicast::MULTICAST_QPN;
+
+/// The most bits of a number, and the fewest.
+pub(crate) const BITS: u32 = 24;
+const FEWEST_BITS: u32 = 10;
 /// Numbers below this one have meanings of their own (queue pairs 0 and 1) or are left to them.
 const FIRST: u32 = 256;
-/// The highest number stands for all queue pairs of a multicast group.
-const LAST: u32 = (1 << BITS) - 2;
 /// So many numbers of removed objects rest before they are drawn again, since peers may still know
-/// them (time-wait).
+/// them (time-wait), or an eighth of all, if there are fewer.
 const RESTING: usize = 4096;
 /// A place without a slot.
 const VACANT: u32 = u32::MAX;
@@ -31,6 +32,7 @@ pub(crate) struct Numbered<T> {
     free: Vec<u32>,
     resting: VecDeque<u32>,
     limit: usize,
+    bits: u32,
     random: ChaCha8Rng,
 }
 
@@ -41,10 +43,13 @@ struct Slot<T> {
 }
 
 impl<T> Numbered<T> {
-    /// An empty table for at most `limit` values (and at most 65,536), with numbers from `random`.
-    pub(crate) fn new(limit: usize, random: ChaCha8Rng) -> Self {
+    /// An empty table for at most `limit` values (65,536, and an eighth of the numbers), with
+    /// numbers of `bits` bits (10 to 24) from `random`.
+    pub(crate) fn new(limit: usize, bits: u32, random: ChaCha8Rng) -> Self {
+        let bits = bits.clamp(FEWEST_BITS, BITS);
+        let limit = limit.min(1 << 16).min(1 << (bits - 3));
         let (places, slots, free, resting) = (Vec::new(), Vec::new(), Vec::new(), VecDeque::new());
-        Numbered { places, slots, free, resting, limit: limit.min(1 << 16), random }
+        Numbered { places, slots, free, resting, limit, bits, random }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -80,9 +85,10 @@ impl<T> Numbered<T> {
             self.grow();
         }
         loop {
-            let number = self.random.next_u32() >> (u32::BITS - BITS);
+            let number = self.random.next_u32() >> (u32::BITS - self.bits);
             let vacant = self.places[self.place(number)] == VACANT;
-            if vacant && (FIRST..=LAST).contains(&number) {
+            // The highest number of all stands for all queue pairs of a multicast group.
+            if vacant && (FIRST..MULTICAST_QPN).contains(&number) {
                 return number;
             }
         }
@@ -105,7 +111,7 @@ impl<T> Numbered<T> {
         let value = slot.value.take()?;
         self.free.push(index);
         self.resting.push_back(number);
-        if self.resting.len() > RESTING
+        if self.resting.len() > RESTING.min(1 << (self.bits - 3))
             && let Some(rested) = self.resting.pop_front()
         {
             let place = self.place(rested);
@@ -149,7 +155,7 @@ mod tests {
     use super::*;
 
     fn table(limit: usize) -> Numbered<u32> {
-        Numbered::new(limit, ChaCha8Rng::seed_from_u64(7))
+        Numbered::new(limit, BITS, ChaCha8Rng::seed_from_u64(7))
     }
 
     #[test]
@@ -158,7 +164,7 @@ mod tests {
         let numbers: Vec<u32> = (0..10_000).map(|n| table.insert_with(|_| n).unwrap()).collect();
         assert_eq!(table.insert_with(|_| 0), None, "the limit holds");
         assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len(), 10_000, "none comes twice");
-        assert!(numbers.iter().all(|number| (FIRST..=LAST).contains(number)));
+        assert!(numbers.iter().all(|number| (FIRST..MULTICAST_QPN).contains(number)));
         for (number, n) in numbers.iter().zip(0..) {
             assert_eq!(table.get(*number), Some(&n));
             assert_eq!(table.get_mut(*number), Some(&mut n.clone()));
@@ -177,7 +183,7 @@ mod tests {
 
     #[test]
     fn another_seed_gives_other_numbers() {
-        let mut other = Numbered::new(8, ChaCha8Rng::seed_from_u64(8));
+        let mut other = Numbered::new(8, BITS, ChaCha8Rng::seed_from_u64(8));
         assert_ne!(table(8).insert_with(|_| 1), other.insert_with(|_| 1));
         assert_eq!(table(8).insert_with(|_| 1), table(8).insert_with(|_| 1), "seeded");
     }
@@ -201,11 +207,23 @@ mod tests {
     }
 
     #[test]
+    fn few_bits_are_enough_for_few_objects() {
+        let mut table = Numbered::new(1000, 0, ChaCha8Rng::seed_from_u64(7));
+        for _ in 0..100 {
+            let all: Vec<u32> = std::iter::from_fn(|| table.insert_with(|_| 0)).collect();
+            assert_eq!(all.len(), 128);
+            assert!(all.iter().all(|number| (FIRST..1024).contains(number)));
+            assert!(all.iter().all(|number| table.remove(*number).is_some()));
+        }
+    }
+
+    #[test]
     fn what_is_no_number_is_not_found() {
         let mut table = table(100);
         assert_eq!(table.get(0), None, "in an empty table");
         let numbers: Vec<u32> = (0..100).map(|n| table.insert_with(|_| n).unwrap()).collect();
-        let wrong = numbers.iter().map(|number| number ^ 0x80_0000).chain([0, 1, LAST + 1, !0]);
+        let wrong =
+            numbers.iter().map(|number| number ^ 0x80_0000).chain([0, 1, MULTICAST_QPN, !0]);
         for number in wrong.filter(|number| !numbers.contains(number)) {
             assert!(table.get(number).is_none() && table.remove(number).is_none(), "{number:#x}");
         }

@@ -59,7 +59,8 @@ async fn sends(context: Context) -> Result<(), CallStatus> {
 /// A pair whose memory takes time, so that a queue pair can be closed while a kernel waits.
 fn pair() -> Pair {
     let timing = Timing { round_trip: Duration::from_micros(50), byte_ps: 80 };
-    let mut t = kernel_pair(PairOptions::default(), Limits::default(), Some(timing));
+    let options = PairOptions { config: |config| config.qpn_bits = 10, ..PairOptions::default() };
+    let mut t = kernel_pair(options, Limits::default(), Some(timing));
     t.deploy(B, READS, reads).unwrap();
     t.deploy(B, TAKES, takes).unwrap();
     t.deploy(B, SENDS, sends).unwrap();
@@ -84,8 +85,8 @@ fn renew(t: &mut Pair, of: usize, wanted: impl Fn(u32) -> bool) {
         signal_all: queues.signal_all,
         flags: QpFlags::empty(),
     };
-    // The generation in a queue pair's number has 8 bits, so every number repeats within 256.
-    for _ in 0..256 {
+    // Numbers are random. Of ten bits, every number comes again within some thousand.
+    for _ in 0..100_000 {
         t.ends[of].qpn = t.world.hosts[of].nic.create_qp(init).unwrap();
         if wanted(t.ends[of].qpn) {
             return;

@@ -188,7 +188,7 @@ mod tests {
     struct Dummy(u32);
     impl Object for Dummy {
         type C = [u32; 5];
-        const KIND: Kind = Kind::CmEvent;
+        const KIND: Kind = Kind::Xrcd;
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
         assert!(get::<Dummy>(handle).is_err());
         // SAFETY: it was a handle of this kind.
         assert!(unsafe { get_fast::<Dummy>(handle) }.is_err());
-        assert_eq!(count(Kind::CmEvent), 0);
+        assert_eq!(count(Kind::Xrcd), 0);
         let others: Vec<_> = (0..100).map(|n| create([0; 5], Dummy(n)).unwrap().c()).collect();
         assert_ne!(others[0], handle, "the slot that was freed last is reused last");
         let mut sum = 0;

@@ -23,8 +23,8 @@ pub enum ListenError {
     TooMany,
 }
 
-/// The listeners, by id, and by service and addresses. There is a limit to their number, and to
-/// that of the requests that wait at each.
+/// The listeners, by id, and by service and addresses. There is a limit to their number, and to the
+/// number of requests that wait at each.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     /// No two scopes of a service overlap.

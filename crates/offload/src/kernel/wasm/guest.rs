@@ -13,6 +13,9 @@ use crate::kernel::{CallStatus, Context, Passing};
 /// The most bytes of memory that all instances of the process have together.
 pub const TOTAL_MEMORY: usize = 4 << 30;
 
+/// Bytes of an element of a table.
+const ELEMENT: usize = size_of::<usize>();
+
 /// The bytes of memory that all instances have now.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -126,32 +129,45 @@ pub(super) fn range(memory: &mut [u8], at: u32, len: u32) -> wasmtime::Result<&m
     Ok(range.ok_or(Ended(CallStatus::TRAP))?)
 }
 
+impl Guest {
+    /// Takes so many more bytes, for a memory or a table.
+    fn take(&mut self, more: usize) -> wasmtime::Result<bool> {
+        let taken = TAKEN.fetch_add(more, Ordering::Relaxed);
+        self.bytes += more;
+        if self.bytes > self.limits.memory || taken.saturating_add(more) > TOTAL_MEMORY {
+            return Err(Ended(CallStatus::MEMORY).into());
+        }
+        Ok(true)
+    }
+}
+
 impl ResourceLimiter for Guest {
     fn memory_growing(
         &mut self,
         current: usize,
         desired: usize,
-        _maximum: Option<usize>,
+        maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let more = desired.saturating_sub(current);
-        let taken = TAKEN.fetch_add(more, Ordering::Relaxed);
-        self.bytes += more;
-        if desired > self.limits.memory || taken.saturating_add(more) > TOTAL_MEMORY {
-            return Err(Ended(CallStatus::MEMORY).into());
+        // Growth beyond the module's own limit fails in the guest, and takes nothing.
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
         }
-        Ok(true)
+        self.take(desired.saturating_sub(current))
     }
 
     fn table_growing(
         &mut self,
-        _current: usize,
+        current: usize,
         desired: usize,
-        _maximum: Option<usize>,
+        maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
         if desired > self.limits.table {
             return Err(Ended(CallStatus::MEMORY).into());
         }
-        Ok(true)
+        self.take(desired.saturating_sub(current).saturating_mul(ELEMENT))
     }
 }
 

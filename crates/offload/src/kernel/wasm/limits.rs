@@ -17,9 +17,9 @@ pub(super) const STEP_INSTRUCTIONS: u64 = 64;
 /// What instances of a module may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ModuleLimits {
-    /// Bytes of memory; more than 16 MiB count as 16 MiB.
+    /// Bytes of memory and of tables, together; more than 16 MiB count as 16 MiB.
     pub memory: usize,
-    /// Elements of its table of functions.
+    /// Elements of each of its tables of functions.
     pub table: usize,
     /// The most instances that are kept: those of the queue pairs that called last.
     pub instances: usize,

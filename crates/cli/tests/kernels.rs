@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use serde_json::Value;
 use support::{Folder, Node, command, fail, run, succeed};
@@ -202,5 +203,47 @@ fn modules_that_are_not_kernels_are_refused_with_a_reason() {
     let small = fail(["kernel", "load", &at, &lines, "--opcode", "1", "--memory", "4K"]);
     assert!(small.contains("this kernel may have 4096"), "{small}");
     assert!(list(&at).is_empty());
+    node.finish();
+}
+
+/// A module that a compiler spends much time on.
+fn slow_module() -> Vec<u8> {
+    let turn = "(loop (br_if 0 (local.tee 1 (i32.add (local.get 2) (i32.const 3)))))";
+    let locals = "i32 ".repeat(400);
+    let text = format!(
+        r#"(module (func (export "kernel") (result i32) (i32.const 0))
+            (func (local {locals}) {}))"#,
+        turn.repeat(4_000),
+    );
+    wat::parse_str(text).unwrap()
+}
+
+#[test]
+fn others_are_served_while_a_module_is_compiled() {
+    let folder = Folder::new();
+    let node = Node::start(["--region", "m=1M"]);
+    let at = node.address();
+    let slow = folder.path("slow.wasm");
+    fs::write(&slow, slow_module()).unwrap();
+    let load = ["kernel", "load", &at, slow.to_str().unwrap(), "--opcode", "1"];
+    let mut compiling = command(load).stdout(Stdio::null()).spawn().unwrap();
+    let mut served = 0;
+    while compiling.try_wait().unwrap().is_none() {
+        succeed(["kernel", "load", &at, "--builtin", "get", "--opcode", "2"]);
+        succeed(["kernel", "unload", &at, "--opcode", "2"]);
+        served += 1;
+    }
+    assert!(compiling.wait().unwrap().success());
+    // Two of them may fall before and behind the time in which the module is compiled.
+    assert!(served > 2, "{served} others were served");
+    // A refusal for its cost says which function is too much.
+    let nested = format!(
+        r#"(module (func (export "kernel") (result i32) (i32.const 0)) (func {} {}))"#,
+        "(loop ".repeat(5_000),
+        ")".repeat(5_000),
+    );
+    fs::write(&slow, wat::parse_str(nested).unwrap()).unwrap();
+    let why = fail(["kernel", "load", &at, slow.to_str().unwrap(), "--opcode", "3"]);
+    assert!(why.contains("too long to compile") && why.contains("function 1"), "{why}");
     node.finish();
 }

@@ -352,3 +352,28 @@ fn results_of_a_trial_that_is_undone_are_not_sent_twice() {
     // The kernel puts out more than fits the requester's buffer.
     assert_eq!(run(&body.replace("10)", "20)"), &[]), Err(CallStatus::TOO_LONG));
 }
+
+#[test]
+fn tables_count_as_memory_and_growth_that_fails_does_not() {
+    let (_a, b, mut client) = pair();
+    let table = "(table 500 funcref)";
+    let fails = "(local $i i32)
+        (loop $again
+            (drop (memory.grow (i32.const 60)))
+            (local.set $i (i32.add (local.get $i) (i32.const 1)))
+            (br_if $again (i32.lt_u (local.get $i) (i32.const 3000))))";
+    for (parts, body, expected) in [
+        ("(memory 1 50)".to_owned(), fails, Ok(Vec::new())),
+        (format!("(memory 31) {}", table.repeat(8)), "", Ok(Vec::new())),
+        (format!("(memory 32) {table}"), "", Err(CallStatus::MEMORY)),
+    ] {
+        let text = format!(
+            r#"(module {parts} (func (export "kernel") (result i32) {body} (i32.const 0)))"#
+        );
+        let limits = ModuleLimits { memory: 2 << 20, ..ModuleLimits::default() };
+        let module = Module::load_with(&wat::parse_str(text).unwrap(), limits).unwrap();
+        load(&b, &module, &[]);
+        assert_eq!(call(&mut client, &[]), expected, "{parts:.30}");
+        b.device.undeploy(OPCODE).unwrap();
+    }
+}

@@ -13,6 +13,9 @@ use crate::kernel::{CallStatus, Context, Passing};
 /// The most bytes of memory that all instances of the process have together.
 pub const TOTAL_MEMORY: usize = 4 << 30;
 
+/// Bytes of an element of a table.
+const ELEMENT: usize = size_of::<usize>();
+
 /// The bytes of memory that all instances have now.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -45,12 +48,15 @@ impl Guest {
         Guest { context, memory, payload, passing, replaced, loan, limits, bytes, elements }
     }
 
-    /// Takes bytes of what all instances have together. Returns whether there are so many; dropping
-    /// the guest gives them back in any case.
-    fn take(&mut self, bytes: usize) -> bool {
-        let taken = TAKEN.fetch_add(bytes, Ordering::Relaxed);
-        self.bytes += bytes;
-        taken.saturating_add(bytes) <= TOTAL_MEMORY
+    /// Takes so many more bytes, for a memory or a table, of what this instance and what all of them
+    /// together may have. (Dropping the guest gives them back.)
+    fn take(&mut self, more: usize) -> wasmtime::Result<bool> {
+        let taken = TAKEN.fetch_add(more, Ordering::Relaxed);
+        self.bytes += more;
+        if self.bytes > self.limits.memory || taken.saturating_add(more) > TOTAL_MEMORY {
+            return Err(Ended(CallStatus::MEMORY).into());
+        }
+        Ok(true)
     }
 
     /// Starts an invocation.
@@ -143,24 +149,31 @@ impl ResourceLimiter for Guest {
         &mut self,
         current: usize,
         desired: usize,
-        _maximum: Option<usize>,
+        maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let fits = self.take(desired.saturating_sub(current)) && desired <= self.limits.memory;
-        if fits { Ok(true) } else { Err(Ended(CallStatus::MEMORY).into()) }
+        // Growth beyond the module's own limit fails in the guest, and takes nothing.
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        self.take(desired.saturating_sub(current))
     }
 
     fn table_growing(
         &mut self,
         current: usize,
         desired: usize,
-        _maximum: Option<usize>,
+        maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
         let more = desired.saturating_sub(current);
         // A module may have many tables, so the limit is for all of them together.
         self.elements = self.elements.saturating_add(more);
-        let fits = self.elements <= self.limits.table
-            && self.take(more.saturating_mul(size_of::<usize>()));
-        if fits { Ok(true) } else { Err(Ended(CallStatus::MEMORY).into()) }
+        if self.elements > self.limits.table {
+            return Err(Ended(CallStatus::MEMORY).into());
+        }
+        self.take(more.saturating_mul(ELEMENT))
     }
 }
 

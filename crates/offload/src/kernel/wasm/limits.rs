@@ -17,7 +17,7 @@ pub(super) const STEP_INSTRUCTIONS: u64 = 64;
 /// What instances of a module may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ModuleLimits {
-    /// Bytes of memory; more than 16 MiB count as 16 MiB.
+    /// Bytes of memory and of tables, together; more than 16 MiB count as 16 MiB.
     pub memory: usize,
     /// Elements of all its tables together.
     pub table: usize,

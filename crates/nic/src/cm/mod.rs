@@ -8,7 +8,8 @@
 //!
 //! - [`mad`] and [`message`] are the bytes; [`service`] maps ports to service ids.
 //! - `state` is the table of states. `receive` acts on the peer's messages, `command` on the
-//!   caller's wishes, `sidr` on both for datagram services. `event` is what the caller is told.
+//!   caller's wishes, `sidr` on both for datagram services. `repeat` has the timers: a message
+//!   without an answer is sent again, and at last given up. `event` is what the caller is told.
 //! - The manager remembers `connection`s, `listener`s, and `resolution`s of datagram services.
 //! - `config` has the settings and limits, `counters` what was refused, dropped or repeated.
 //!
@@ -38,6 +39,7 @@ pub mod mad;
 pub mod message;
 mod order;
 mod receive;
+mod repeat;
 mod resolution;
 mod scope;
 pub mod service;
@@ -67,7 +69,7 @@ use crate::Time;
 use connection::{Connection, Side};
 use listener::Listeners;
 use mad::{CM_QPN, MAD_LEN};
-use message::{Attribute, Message};
+use message::Message;
 use order::Order;
 use resolution::Resolutions;
 use service::{CmaHeader, ServiceId};
@@ -277,25 +279,6 @@ impl Cm {
         id
     }
 
-    fn on_connection_timer(&mut self, now: Time, id: u32) {
-        let Some(conn) = self.connections.get_mut(&id) else { return };
-        if conn.state == State::TimeWait {
-            self.tell(id, |conn| CmEvent::TimewaitExit { conn });
-            self.step(now, id, Input::TimeWaitOver);
-        } else if conn.retries_left == 0 {
-            self.give_up(now, id);
-        } else {
-            conn.retries_left -= 1;
-            let (peer, again) = (conn.peer, now + conn.wait);
-            let last = conn.last.as_ref().map(|(_, bytes)| bytes.clone());
-            self.counters.retransmissions += 1;
-            self.set_deadline(id, again);
-            if let Some(bytes) = last {
-                self.transmit(peer, bytes);
-            }
-        }
-    }
-
     /// Moves a connection as the table says of `input`. `None` if the table refuses the input.
     fn step(&mut self, now: Time, id: u32, input: Input) -> Option<Next> {
         let next = self.connections.get(&id)?.state.on(input);
@@ -379,16 +362,6 @@ impl Cm {
         }
     }
 
-    fn set_deadline(&mut self, id: u32, at: Time) {
-        let Some(conn) = self.connections.get_mut(&id) else { return };
-        let timer = Timed::Connection(id);
-        self.timers.remove(&(conn.deadline, timer));
-        conn.deadline = at;
-        if at != Time::NEVER {
-            self.timers.insert((at, timer));
-        }
-    }
-
     /// Sends a message of a connection once, and keeps it in case the peer has not received it.
     fn say(&mut self, id: u32, message: impl Into<Message>) {
         let message = message.into();
@@ -397,29 +370,6 @@ impl Cm {
         conn.last = Some((message.attribute(), bytes.clone()));
         let peer = conn.peer;
         self.transmit(peer, bytes);
-    }
-
-    /// Sends a message of a connection, and repeats it until the connection moves on.
-    fn ask(&mut self, now: Time, id: u32, message: impl Into<Message>) {
-        self.say(id, message);
-        let Some(conn) = self.connections.get_mut(&id) else { return };
-        conn.retries_left = conn.max_retries;
-        conn.wait = conn.first_wait;
-        let again = now + conn.wait;
-        self.set_deadline(id, again);
-    }
-
-    /// Sends the last message again if it is one of `answers`. Returns whether it was.
-    fn repeat_answer(&mut self, id: u32, answers: &[Attribute]) -> bool {
-        let Some(conn) = self.connections.get(&id) else { return false };
-        let Some((attribute, bytes)) = &conn.last else { return false };
-        if !answers.contains(attribute) {
-            return false;
-        }
-        let (peer, bytes) = (conn.peer, bytes.clone());
-        self.counters.duplicates += 1;
-        self.transmit(peer, bytes);
-        true
     }
 
     /// Sends a message that no connection remembers.

@@ -8,8 +8,6 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use rand_core::Rng;
-
 use super::connection::{Beginning, Connection, Side, rejection, standard_time};
 use super::message::{
     Answered, Attribute, Drep, Dreq, Message, Mra, Rej, RejectReason, Rep, Req, Rtu,
@@ -31,10 +29,6 @@ pub(super) struct Admission {
 /// How long an accepted request keeps its place, though others need it: many times what a peer on
 /// a busy machine takes to complete it.
 const HALF_OPEN_GRACE: Duration = Duration::from_secs(1);
-/// The first wait before a peer without room is asked again; each further one is twice as long.
-const FIRST_BACKOFF: Duration = Duration::from_millis(8);
-/// The longest such wait.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// The largest code of a path MTU: 4096 bytes.
 pub(super) const MAX_MTU_CODE: u8 = 5;
 /// The code of XRC among the extended transports.
@@ -255,25 +249,6 @@ impl Cm {
         }
     }
 
-    /// The peer has no room for a connection yet. Its request is repeated after a wait, which is
-    /// partly random so that many who were refused together do not come back together. Returns
-    /// whether that is done: it is not if the request has been repeated as often as allowed.
-    fn asks_again(&mut self, now: Time, id: u32) -> bool {
-        let random = self.rng.next_u32();
-        let Some(conn) = self.connections.get_mut(&id) else { return false };
-        let asks = matches!(conn.state, State::ReqSent | State::MraReqReceived);
-        if !asks || conn.retries_left == 0 {
-            return false;
-        }
-        let tried = u32::from(conn.max_retries - conn.retries_left);
-        let wait = FIRST_BACKOFF.saturating_mul(1 << tried.min(10)).min(LONGEST_BACKOFF);
-        let half = wait.as_nanos() as u64 / 2;
-        conn.wait = conn.first_wait;
-        self.counters.asked_again += 1;
-        self.set_deadline(id, Time(now.0 + half + ((half * u64::from(random)) >> 32)));
-        true
-    }
-
     fn on_rep(&mut self, now: Time, src: IpAddr, tid: u64, rep: &Rep) {
         let Some(id) = self.find(src, rep.remote_comm_id, rep.local_comm_id) else {
             // A REP for a connection that does not exist is rejected, so that the peer does not
@@ -429,19 +404,6 @@ impl Cm {
             // A second DREP, or one that no DREQ asked for.
             None => self.counters.out_of_place += 1,
         }
-    }
-
-    /// Ends a connection whose message has been repeated without an answer as often as allowed.
-    pub(super) fn give_up(&mut self, now: Time, id: u32) {
-        let Some(conn) = self.connections.get(&id) else { return };
-        if conn.state == State::DreqSent {
-            self.tell(id, |conn| CmEvent::Disconnected { conn, private_data: Vec::new() });
-        } else {
-            self.counters.unreachable += 1;
-            self.say_timeout(id);
-            self.tell(id, |conn| CmEvent::Unreachable { conn });
-        }
-        self.step(now, id, Input::RetriesExhausted);
     }
 
     /// The connection that a message names. It must be one with this peer and not closed; its id

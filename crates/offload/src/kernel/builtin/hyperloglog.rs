@@ -36,6 +36,15 @@ pub struct Sketch {
     count: u64,
 }
 
+/// Sketches are equal if they have seen as many values and say the same of them.
+impl PartialEq for Sketch {
+    fn eq(&self, other: &Sketch) -> bool {
+        self.registers() == other.registers() && self.count == other.count
+    }
+}
+
+impl Eq for Sketch {}
+
 /// The most registers of a sketch.
 const REGISTERS: usize = 1 << PRECISION_MAX;
 /// The number of values that are hashed at a time.

@@ -55,7 +55,7 @@ impl Yielding {
             self.judge(empty <= judged);
         }
         let every = self.every.load(Ordering::Relaxed);
-        if empty == 0 || empty % every != 0 {
+        if empty == 0 || !empty.is_multiple_of(every) {
             return;
         }
         let took = pause();

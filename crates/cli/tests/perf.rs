@@ -175,6 +175,15 @@ fn kernels_are_measured_beside_their_baselines() {
 const GOODPUT: [&str; 4] =
     ["goodput_loss_0", "goodput_loss_0.01%", "goodput_loss_0.1%", "goodput_loss_1%"];
 
+const TRANSPORT_ROWS: [&str; 6] = [
+    "write_latency_8B",
+    "write_bandwidth_1MiB",
+    "write_rate_64B",
+    "oversubscribed_send_64KB",
+    "oversubscribed_send_64KB_sleep",
+    "oversubscribed_send_8B_sleep",
+];
+
 #[test]
 fn the_bench_prints_and_writes_its_rows() {
     let file = std::env::temp_dir().join(format!("remora-bench-{}.json", std::process::id()));
@@ -186,8 +195,8 @@ fn the_bench_prints_and_writes_its_rows() {
     std::fs::remove_file(&file).unwrap();
     let names: Vec<&str> =
         rows.as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
-    assert_eq!(names[..3], ["write_latency_8B", "write_bandwidth_1MiB", "write_rate_64B"]);
-    assert_eq!(names[3..], GOODPUT);
+    assert_eq!(names[..6], TRANSPORT_ROWS);
+    assert_eq!(names[6..], GOODPUT);
     for row in rows.as_array().unwrap() {
         let ratio =
             row["ours"]["median"].as_f64().unwrap() / row["peer"]["median"].as_f64().unwrap();

@@ -4,8 +4,8 @@
 //! as an application thread polls, or an [event loop](crate::event_loop) drives the card, the
 //! background thread only looks in, every millisecond or so. When it finds that no thread has
 //! polled, it sleeps on the socket and handles packets as they come, until a thread polls again.
-//! After each packet it keeps looking for a while, since another often follows, unless other threads
-//! want its core.
+//! After each packet it keeps looking for a while, since another often follows, unless other
+//! threads want its core.
 //!
 //! `signals.rs` has what the threads tell each other. Tasks that wait for requests are woken as
 //! [`crate::wakes`] says.

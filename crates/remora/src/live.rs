@@ -125,8 +125,8 @@ impl Shared {
         moved
     }
 
-    /// The calling thread's poll has found nothing. It gives its core away, if that pays. The caller
-    /// holds no lock.
+    /// The calling thread's poll has found nothing. It gives its core away, if that pays. It holds
+    /// no lock.
     #[inline]
     pub(crate) fn found_nothing(&self) {
         self.yielding.found_nothing(|| {

@@ -9,8 +9,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Empty polls from one yield to the next, where it pays, at first, and where it does not. (A run of
-/// 64 takes some 20 µs, longer than a peer on a core of its own needs for its answer.)
+/// Empty polls from one yield to the next, where it pays, at first, and where it does not. (A run
+/// of 64 takes some 20 µs, longer than a peer on a core of its own needs for its answer.)
 const OFTEN: u32 = 4;
 const FIRST: u32 = 64;
 const SELDOM: u32 = 1024;
@@ -55,7 +55,7 @@ impl Yielding {
             self.judge(empty <= judged);
         }
         let every = self.every.load(Ordering::Relaxed);
-        if empty == 0 || empty % every != 0 {
+        if empty == 0 || !empty.is_multiple_of(every) {
             return;
         }
         let took = pause();

@@ -42,7 +42,7 @@ impl EventServer {
         let program = EventServer { path };
         ensure!(
             out.status.success(),
-            "cannot compile a verbs program; install libibverbs-dev if its headers are missing:\n{}",
+            "cannot compile a verbs program; install libibverbs-dev if headers are missing:\n{}",
             String::from_utf8_lossy(&out.stderr)
         );
         Ok(program)

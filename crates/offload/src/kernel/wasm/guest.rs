@@ -48,7 +48,7 @@ impl Guest {
         Guest { context, memory, payload, passing, replaced, loan, limits, bytes, elements }
     }
 
-    /// Takes so many more bytes, for a memory or a table, of what this instance and what all of them
+    /// Takes so many more bytes, for a memory or a table, of what this instance and all of them
     /// together may have. (Dropping the guest gives them back.)
     fn take(&mut self, more: usize) -> wasmtime::Result<bool> {
         let taken = TAKEN.fetch_add(more, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Timers of queue pairs, and the transport's two codings of durations.
+//! Timers of queue pairs, and the transport's two codings of durations: the local ACK timeout and
+//! the RNR timer.
 
 use core::cmp::Reverse;
 use core::time::Duration;

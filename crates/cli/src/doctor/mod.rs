@@ -4,7 +4,10 @@
 //! whether that is well, and if not what to do. The checks change nothing and need no privilege;
 //! where a check cannot see something, it says so.
 //!
-//! [`library`], [`machine`], [`network`] and [`peer`] have the checks of what they are named after.
+//! - [`library`]: whether a program loads this verbs library.
+//! - [`machine`]: the firewall, what confines programs, and who listens.
+//! - [`network`]: the card's address, port, GID, MTU and socket buffer.
+//! - [`peer`]: whether a peer answers.
 
 mod check;
 mod library;

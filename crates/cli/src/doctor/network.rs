@@ -1,5 +1,5 @@
-//! Checks of the card's address, its UDP port, its GID and MTU, and of other users of UDP port
-//! 4791.
+//! Checks of the card's address, its UDP port, its GID and MTU, its socket's buffer (`rmem_max`),
+//! and of other users of UDP port 4791.
 
 use std::env;
 use std::fs;

@@ -176,7 +176,8 @@ impl Qp {
         self.retry(env, self.tx.una, LossSign::Timeout);
     }
 
-    /// Sends again from `psn` on (go-back-N), or gives up.
+    /// Sends again from `psn` on (go-back-N), or gives up. The wait is the same at every retry, as
+    /// the application has set it; only the window shrinks.
     fn retry(&mut self, env: &mut Env<'_>, psn: Psn, sign: LossSign) {
         if self.tx.retries_left == self.cold.retry_cnt {
             self.cold.trouble_since = env.now;

@@ -36,8 +36,9 @@ impl Qp {
             return Ok(receive);
         }
         let ring = env.card.srqs.get(self.srq).map_or(&self.rq, |srq| &srq.ring);
-        // Without a receive element the receiver is not ready: an RNR NAK on a reliable connection,
-        // a drop on the unreliable services (soft-RoCE's `check_resource`).
+        // Without a receive element the receiver is not ready: an RNR NAK on a reliable connection
+        // (`responder` owes it, with the queue pair's timer), a drop on the unreliable services
+        // (soft-RoCE's `check_resource`).
         if ring.waiting() == 0 {
             return Err(Refusal::NotReady);
         }

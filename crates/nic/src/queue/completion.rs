@@ -337,9 +337,10 @@ impl CompletionQueue {
     }
 
     /// Adds an entry. Returns whether and when its owner is notified. A full queue loses the entry
-    /// and all further ones, and reports the overflow once.
+    /// and all further ones, and reports the overflow once. The queue pairs that report here go on:
+    /// the event tells the application, which has to replace the queue.
     pub(crate) fn push(&mut self, entry: Completion) -> Pushed {
-        if self.ring.len() >= self.capacity {
+        if self.overrun || self.ring.len() >= self.capacity {
             let first = !self.overrun;
             self.overrun = true;
             return if first { Pushed::Overflow } else { Pushed::Lost };
@@ -471,6 +472,9 @@ mod tests {
         let mut out = [Completion::default(); 4];
         assert_eq!(cq.poll(&mut out), Ok(2));
         assert_eq!((out[0].wr_id, out[1].wr_id), (0, 1));
+        assert_eq!(cq.poll(&mut out), Err(PollCqError::Overrun));
+        let lost = cq.push(entry(4, CompletionFlags::empty()));
+        assert_eq!(lost, Pushed::Lost, "room comes too late: entries would be missing in between");
         assert_eq!(cq.poll(&mut out), Err(PollCqError::Overrun));
     }
 

@@ -27,8 +27,9 @@
 //!   payload; `scatter`: writes in many places; `tap`: kernels bound to streams.
 //! - Deployed: `deploy`: a program under an op-code; `grant`: the memory that it may use;
 //!   `fallback`: calls whose op-code has no kernel.
-//! - Run: `executor`: which invocation runs ([`Kernels`]); `invocation`: what is kept of a call;
-//!   `turn`: what a poll is lent; `timing`: what memory takes in a simulation.
+//! - Run: `executor`: which invocation runs, and how it ends ([`Kernels`]); `invocation`: what is
+//!   kept of a call; `turn`: what a poll is lent, and pays for each step of its budget; `timing`:
+//!   what memory takes in a simulation.
 //! - [`builtin`]: the kernels of the paper; `wasm` (with the feature of that name): kernels that
 //!   are loaded at run time.
 

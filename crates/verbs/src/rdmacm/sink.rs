@@ -1,4 +1,7 @@
 //! The sink of the card's connection events: turns them into events of ids.
+//!
+//! `events` may change their kind before the program sees them. Events without a packet are made in
+//! `connect`, `connection` and `sidr`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};

@@ -20,7 +20,8 @@
 //! granted memory. An instance is kept only if its invocation ended regularly.
 //!
 //! **Bounds.** Host calls cost steps as in any kernel. Instructions are counted as well: 64 for
-//! each step of the budget, and [`TURN_INSTRUCTIONS`] before other invocations get their turn.
+//! each step of the budget, and [`TURN_INSTRUCTIONS`] before other invocations get their turn;
+//! `instance` ends an invocation that has spent them.
 //! Those of bulk memory become loops, whose instructions are counted: see `bulk`. Memory and tables
 //! have limits for each module, and memory has one for all of them ([`TOTAL_MEMORY`]). Traps are
 //! explicit checks in the code: no signal handler is installed in the process.

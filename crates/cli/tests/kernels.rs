@@ -7,6 +7,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use support::{Folder, Node, command, fail, run, succeed};
@@ -232,6 +234,7 @@ fn others_are_served_while_a_module_is_compiled() {
         succeed(["kernel", "load", &at, "--builtin", "get", "--opcode", "2"]);
         succeed(["kernel", "unload", &at, "--opcode", "2"]);
         served += 1;
+        thread::sleep(Duration::from_millis(20));
     }
     assert!(compiling.wait().unwrap().success());
     // Two of them may fall before and behind the time in which the module is compiled.

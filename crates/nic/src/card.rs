@@ -84,8 +84,7 @@ impl Card {
     /// Notes that an element of a shared receive queue was taken and `waiting` are left.
     pub(crate) fn srq_taken(&mut self, handle: u32, waiting: u32) {
         let Some(srq) = self.srqs.get_mut(handle) else { return };
-        if waiting < srq.limit {
-            srq.limit = 0;
+        if srq.falls_below_limit(waiting) {
             self.events.push_back(Event::SrqLimitReached(handle));
         }
     }

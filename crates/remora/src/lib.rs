@@ -57,16 +57,18 @@
 //! - The device: [`device`] opens and queries it, `live` is what its threads share, and
 //!   [`device_events`](DeviceEvents) what no completion reports. `driver` takes a step of the card,
 //!   `background` drives it while no application thread does; `wakes` wakes tasks, `scheduling`
-//!   asks for priorities, [`event`] wakes a thread.
+//!   asks for priorities, `yielding` gives a core away, [`event`] wakes a thread, and [`threads`]
+//!   starts one.
 //! - Memory: [`region`] has protection domains, regions and address handles; [`slice`](mod@slice)
 //!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes.
-//! - Queues: [`options`], [`queue_pair`], [`completion`], [`channel`], [`shared_receive`],
-//!   [`multicast`]; [`request`] makes futures of requests, `block_on` waits for one.
+//! - Queues: [`options`], [`queue_pair`], [`completion`], [`shared_receive`], [`multicast`].
+//!   Waiting for completions: [`channel`]; `event_queue` is what it holds, `door` its descriptor, and
+//!   `event_loop` says when packets make that readable, too. [`request`] makes futures of requests, `block_on` waits for one.
 //! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].
 //! - Packets: [`egress`] and [`socket`] carry them, [`pcap`] captures them, [`interface`] finds the
 //!   address of the card.
 //! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
-//!   files for it.
+//!   files for it; [`sock_diag`], who owns a socket.
 //!
 //! `docs/architecture.md` says in which order to read the code. A table in CONTRIBUTING.md says
 //! where `unsafe` stands and what for; the checks compare it with the code.

@@ -14,6 +14,7 @@
 //! 2. [`packet`]: packets as bytes. [`faults`]: what goes wrong on a link. [`network`]: links.
 //! 3. [`world`]: hosts, the network and the clock. [`endpoint`]: queue pairs, and connecting them.
 //! 4. [`options`]: a random world's options. `traffic`: its applications. [`check`]: its judges.
+//! 5. `run`: the phases of a random world, and how long a healed one may take.
 #![forbid(unsafe_code)]
 
 pub mod chain;

@@ -1,6 +1,8 @@
 //! The check of an access to memory: is it allowed, and where on the bus are its bytes?
 //!
-//! Every access through a key, by a peer, by an element or by a kernel, comes through here.
+//! Every access through a key, by a peer, by an element or by a kernel, comes through here. What a
+//! queue pair permits its peer, whatever the key permits, is `Qp::check_remote` in
+//! `qp/responder.rs`.
 
 use std::sync::atomic::AtomicU64;
 

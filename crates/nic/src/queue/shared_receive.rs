@@ -9,10 +9,23 @@ use crate::memory::key::Pd;
 pub(crate) struct SharedReceiveQueue {
     pub(crate) pd: Pd,
     pub(crate) ring: Ring,
-    /// An event is raised when fewer elements than this are posted. Zero: none is.
+    /// An event is raised, once, when fewer elements than this are left: see
+    /// [`falls_below_limit`](Self::falls_below_limit). Zero: none is.
     pub(crate) limit: u32,
     pub(crate) users: u32,
     pub(crate) xrc: Option<XrcSrq>,
+}
+
+impl SharedReceiveQueue {
+    /// An element was taken and `waiting` are left: is that the first time that they are below the
+    /// limit? The application then has to set a limit anew.
+    pub(crate) fn falls_below_limit(&mut self, waiting: u32) -> bool {
+        let falls = waiting < self.limit;
+        if falls {
+            self.limit = 0;
+        }
+        falls
+    }
 }
 
 /// The further properties of an XRC shared receive queue.

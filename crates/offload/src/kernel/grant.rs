@@ -1,4 +1,5 @@
-//! The memory that a kernel may use, and finding the grant that covers an address.
+//! The memory that a kernel may use, and finding the grant that covers an address. (`scatter` opens
+//! grants to be written beforehand, and writes to nothing else.)
 
 use remora_nic::{AccessError, Key};
 

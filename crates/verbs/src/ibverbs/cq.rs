@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use remora::nic::queue::Moderation;
 
-use super::async_event::routes;
 use super::channel::completions;
 use super::context;
 use super::gate::Gate;
 use super::objects::{Channel, Cq, Subject};
+use super::routes::routes;
 use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, acknowledge, number, or_null};
 use crate::abi::*;
 use crate::handles::{self, Slot};

@@ -7,8 +7,9 @@
 //! - Devices: `device`, `open`, `context`, `port`, `gid`, `parent_domain`, `pd`, `import`, `fork`.
 //! - Memory: `mr`, `mw`, `bind_mw`, `dm`. Addresses: `ah`, `mcast`.
 //! - Queue pairs: `qp`, `qp_attr`, `srq`, `xrc`. Posting: `post`, `recv`, `qp_ex`.
-//! - Completions: `cq`, `cq_ex`, `poll`, `channel`. Events: `async_event`, `acknowledge`, and the
-//!   `event_queue` behind both kinds. `gate` is the lock from one call to the next.
+//! - Completions: `cq`, `cq_ex`, `poll`, `channel`. Events: `routes` finds whom one is for;
+//!   `async_event`, `acknowledge`. (`EventQueue` of `remora::raw` is behind channels and contexts.)
+//!   `gate` is the lock from one call to the next.
 //! - Beside the verbs: `strings`, `copy`, `sysfs_calls`, `private` and `private_symbols`.
 //!
 //! Each call reports errors as its manual page says. Most that return a pointer set `errno` and
@@ -54,6 +55,7 @@ pub mod qp;
 mod qp_attr;
 pub mod qp_ex;
 pub mod recv;
+mod routes;
 pub mod srq;
 mod strings;
 mod symbols;

@@ -22,12 +22,12 @@ use remora::nic::QpInit;
 use remora::nic::queue::{MAX_INLINE, MAX_SGE, RingInit};
 use remora::nic::wire::Transport;
 
-use super::async_event::routes;
 use super::context;
 use super::objects::{Context, Qp, Subject, Xrcd};
 use super::pd;
 use super::qp_attr::{self, MAX_WR, Service};
 use super::qp_ex;
+use super::routes::routes;
 use super::xrc;
 use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, ah, cq, number, or_null, srq};
 use crate::abi::*;

@@ -18,12 +18,12 @@ use std::sync::{Mutex, PoisonError};
 use remora::memory::Buffer;
 use remora::nic::queue::{MAX_SGE, RingInit};
 
-use super::async_event::routes;
 use super::context;
 use super::cq;
 use super::objects::{Cq, Srq, Subject, Xrcd};
 use super::pd;
 use super::qp_attr::MAX_WR;
+use super::routes::routes;
 use super::xrc;
 use super::{EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, number, or_null};
 use crate::abi::*;

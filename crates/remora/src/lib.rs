@@ -62,9 +62,9 @@
 //! - Memory: [`region`] has protection domains, regions and address handles; [`slice`](mod@slice)
 //!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes.
 //! - Queues: [`options`], [`queue_pair`], [`completion`], [`shared_receive`], [`multicast`].
-//!   Waiting for completions: [`channel`]; `event_queue` is what it holds, `door` its descriptor, and
-//!   `event_loop` says when packets make that readable, too. [`request`] makes futures of requests,
-//!   `block_on` waits for one.
+//!   Waiting for completions: [`channel`]; `event_queue` is what it holds, `door` its descriptor,
+//!   and `event_loop` says when packets make that readable, too. [`request`] makes futures of
+//!   requests, `block_on` waits for one.
 //! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].
 //! - Packets: [`egress`] and [`socket`] carry them, [`pcap`] captures them, [`interface`] finds the
 //!   address of the card.

@@ -52,6 +52,8 @@ const LANES: usize = 32;
 /// If more of these are above the floor, all are looked at: branches that are hard to predict cost
 /// more.
 const MANY: u32 = LANES as u32 / 3;
+/// A lower floor than this leaves more than [`MANY`] above it.
+const FILTERS: u8 = 2;
 /// Those above the floor are added so many at a time: where the last one is, is as hard to predict.
 const AT_ONCE: usize = 6;
 
@@ -86,6 +88,10 @@ impl Work for Adding<'_> {
         // The bits that are zero in each hash whose rank is above the floor.
         let above = !(u64::MAX >> floor) >> precision;
         for chunk in chunks {
+            if floor < FILTERS {
+                chunk.map(hash).iter().for_each(|hash| raise(registers, precision, *hash));
+                continue;
+            }
             let (mut hashes, mut marks) = ([0; LANES], 0u64);
             for (i, (hash_of, value)) in hashes.iter_mut().zip(chunk).enumerate() {
                 *hash_of = hash(*value);
@@ -100,8 +106,6 @@ impl Work for Adding<'_> {
                         marks &= marks.wrapping_sub(1);
                     }
                 }
-            } else if level.has_avx512() {
-                raise_all(registers, precision, &hashes);
             } else {
                 hashes.iter().for_each(|hash| raise(registers, precision, *hash));
             }
@@ -130,19 +134,6 @@ fn raise(registers: &mut [u8; REGISTERS], precision: u8, hash: u64) {
     // The branch is rare once the sketch has seen some values.
     if *register < rank {
         *register = rank;
-    }
-}
-
-/// [`raise`] by each hash, if vectors can count zeroes.
-#[inline(always)]
-fn raise_all(registers: &mut [u8; REGISTERS], precision: u8, hashes: &[u64; LANES]) {
-    let places = hashes.map(|hash| place(hash, precision));
-    let ranks = hashes.map(|hash| rank(hash, precision));
-    for (place, rank) in places.into_iter().zip(ranks) {
-        let register = &mut registers[usize::from(place)];
-        if *register < rank {
-            *register = rank;
-        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A group is packets that leave by one system call (`socket/segmentation.rs`). Their bytes are
 //! copied once, from registered memory to a staging buffer that stays in the cache, and checksummed
-//! there. `ahead.rs` reads served files, `pace.rs` holds unreliable packets back.
+//! there. The packets of a group that the socket refuses leave one by one. `ahead.rs` reads served
+//! files, `pace.rs` holds unreliable packets back.
 
 mod ahead;
 mod pace;

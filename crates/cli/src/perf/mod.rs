@@ -4,7 +4,7 @@
 //! private data. Queue pair numbers go over a control connection ([`control`]), so that a thousand
 //! queue pairs cost two messages. Then [`latency`] or [`bandwidth`] runs, and [`verify`] compares
 //! what has arrived with the [`pattern`],
-//! and [`report`] prints the outcome. [`serve`] is the other end.
+//! and [`report`] makes the figures (median, p99) and prints them. [`serve`] is the other end.
 
 mod bandwidth;
 mod control;

@@ -1,4 +1,4 @@
-//! The outcome of a measurement, as a table or as JSON.
+//! The figures of a measurement (median, p99, rates), as a table or as JSON.
 
 use anyhow::Result;
 use serde::Serialize;

@@ -1,4 +1,5 @@
-//! [`Runner`]: holds what runs the card's kernels, and calls it.
+//! [`Runner`]: holds what runs the card's kernels, and calls it. It answers a call for which there
+//! is no kernel.
 
 use super::call::{Call, CallStatus};
 use super::io::{KernelIo, Reply};

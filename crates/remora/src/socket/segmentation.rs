@@ -1,6 +1,9 @@
 //! Segmentation offload: successive packets of one length to one peer leave as a group, by one
 //! system call (`UDP_SEGMENT`), and the kernel or the network device cuts them apart. The last
 //! packet of a group may be shorter.
+//!
+//! Which of the system's errors means that a group was refused is in `failure.rs`; the egress then
+//! sends its packets one by one.
 
 use std::net::IpAddr;
 

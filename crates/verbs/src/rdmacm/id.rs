@@ -1,4 +1,5 @@
-//! The object behind a `struct rdma_cm_id`. Its state is in [`super::objects`].
+//! The object behind a `struct rdma_cm_id`, and the wait for its acknowledges. Its state is in
+//! [`super::objects`]; programs create and destroy it in [`super::connect`].
 
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};

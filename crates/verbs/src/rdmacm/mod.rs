@@ -7,8 +7,8 @@
 //!   connections into events of ids, and [`events`] hands these to the program.
 //! - [`address`] binds and resolves; [`directory`] lets processes of one machine find each other's
 //!   listeners, although each process has a card, and so an address, of its own.
-//! - [`connect`] listens, connects and disconnects, with the help of [`connection`] and
-//!   [`agreement`]; [`sidr`] does the same for datagrams. [`watch`] notices that a peer's process
+//! - [`connect`] creates and destroys ids, listens, connects and disconnects, with the help of
+//!   [`connection`] and [`agreement`]; [`sidr`] does the same for datagrams. [`watch`] notices that a peer's process
 //!   has ended.
 //! - [`queue_pair`] makes queue pairs and moves them through their states.
 //! - [`endpoint`], [`addrinfo`], [`options`] and [`multicast`] are the calls of those names;

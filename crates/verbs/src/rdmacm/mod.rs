@@ -8,8 +8,8 @@
 //! - [`address`] binds and resolves; [`directory`] lets processes of one machine find each other's
 //!   listeners, although each process has a card, and so an address, of its own.
 //! - [`connect`] creates and destroys ids, listens, connects and disconnects, with the help of
-//!   [`connection`] and [`agreement`]; [`sidr`] does the same for datagrams. [`watch`] notices that a peer's process
-//!   has ended.
+//!   [`connection`] and [`agreement`]; [`sidr`] does the same for datagrams. [`watch`] notices that
+//!   a peer's process has ended.
 //! - [`queue_pair`] makes queue pairs and moves them through their states.
 //! - [`endpoint`], [`addrinfo`], [`options`] and [`multicast`] are the calls of those names;
 //!   [`lookup`] is `addrinfo` without waiting.

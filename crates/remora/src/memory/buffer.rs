@@ -32,6 +32,8 @@ use super::copy;
 pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
+    /// The mapping ends with the buffer. Otherwise somebody else keeps it.
+    owned: bool,
 }
 
 // SAFETY: the memory is reached only by volatile and atomic accesses, which any thread may make,
@@ -86,7 +88,7 @@ impl Buffer {
             return Err(AllocError { len, source: io::Error::last_os_error() });
         }
         let base = NonNull::new(base.cast()).expect("the kernel maps nothing at 0 unasked");
-        Ok(Buffer { base, len })
+        Ok(Buffer { base, len, owned: true })
     }
 
     /// As [`Buffer::new`], and advises the kernel to use huge pages, since large buffers are walked
@@ -99,6 +101,16 @@ impl Buffer {
         // SAFETY: the range is our own mapping; advice does not change its bytes.
         unsafe { libc::madvise(buffer.base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         Ok(buffer)
+    }
+
+    /// The `len` bytes from `addr` on as a buffer that does not own them; `None` if there are none.
+    ///
+    /// # Safety
+    /// The bytes stay mapped as long as the buffer is used, and are reached by raw pointers and
+    /// atomics only.
+    pub(crate) unsafe fn view(addr: u64, len: usize) -> Option<Buffer> {
+        let base = NonNull::new(ptr::with_exposed_provenance_mut(addr as usize))?;
+        (len > 0).then_some(Buffer { base, len, owned: false })
     }
 
     /// Length in bytes, never zero.
@@ -192,6 +204,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }

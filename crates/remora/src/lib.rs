@@ -81,6 +81,7 @@ pub mod chain;
 pub mod channel;
 pub mod completion;
 pub mod connection;
+mod daemon;
 pub mod device;
 mod device_events;
 mod door;

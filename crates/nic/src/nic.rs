@@ -539,6 +539,7 @@ impl Nic {
 
 /// How much of the card is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct InUse {
     /// Queue pairs.

@@ -34,8 +34,10 @@ use super::copy;
 pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
-    /// The buffer that this one is a part of, and that unmaps it. `None`: it is a mapping itself.
-    whole: Option<Arc<Buffer>>,
+    /// The mapping ends with the buffer. Otherwise somebody else keeps it.
+    owned: bool,
+    /// The buffer that this one is a part of, if it is one: kept, so that it stays mapped.
+    _whole: Option<Arc<Buffer>>,
 }
 
 // SAFETY: the memory is reached only by volatile and atomic accesses, which any thread may make,
@@ -108,7 +110,7 @@ impl Buffer {
             return Err(AllocError { len, source: io::Error::last_os_error() });
         }
         let base = NonNull::new(base.cast()).expect("the kernel maps nothing at 0 unasked");
-        Ok(Buffer { base, len, whole: None })
+        Ok(Buffer { base, len, owned: true, _whole: None })
     }
 
     /// The `len` bytes at `offset` as a buffer of their own. The whole stays mapped as long as any
@@ -118,7 +120,7 @@ impl Buffer {
     /// Some of the bytes are not within the buffer.
     pub fn part(this: &Arc<Buffer>, offset: usize, len: usize) -> Result<Buffer, AccessError> {
         let base = NonNull::new(this.range(offset, len)?).expect("behind a mapping's base");
-        Ok(Buffer { base, len, whole: Some(this.clone()) })
+        Ok(Buffer { base, len, owned: false, _whole: Some(this.clone()) })
     }
 
     /// As [`Buffer::new`], and advises the kernel to use huge pages, since large buffers are walked
@@ -131,6 +133,16 @@ impl Buffer {
         // SAFETY: the range is our own mapping; advice does not change its bytes.
         unsafe { libc::madvise(buffer.base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         Ok(buffer)
+    }
+
+    /// The `len` bytes from `addr` on as a buffer that does not own them; `None` if there are none.
+    ///
+    /// # Safety
+    /// The bytes stay mapped as long as the buffer is used, and are reached by raw pointers and
+    /// atomics only.
+    pub(crate) unsafe fn view(addr: u64, len: usize) -> Option<Buffer> {
+        let base = NonNull::new(ptr::with_exposed_provenance_mut(addr as usize))?;
+        (len > 0).then_some(Buffer { base, len, owned: false, _whole: None })
     }
 
     /// Length in bytes, never zero.
@@ -243,10 +255,11 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.whole.is_none() {
-            // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        if !self.owned {
+            return;
         }
+        // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

@@ -22,7 +22,7 @@ use remora_nic::nic::{BindError, CallError, InUse, McastError, ResizeSrqError, S
 use remora_nic::qp::{ModifyQpError, QpAttr};
 use remora_nic::queue::{Moderation, PollCqError, ResizeCqError, RingInit};
 use remora_nic::{
-    Access, ChainError, ChainLimits, ChainStep, Counters, CreateError, DestroyError, Key,
+    Access, ChainError, ChainLimits, ChainStep, Config, Counters, CreateError, DestroyError, Key,
     MemoryFault, MwType, Path, Pd, Psn, QpInfo, QpInit, RegMrError, Xrcd,
 };
 use serde::de::DeserializeOwned;
@@ -161,7 +161,7 @@ macro_rules! gone_by_default {
     };
 }
 
-gone_by_default!((), bool, InUse, CardCounters);
+gone_by_default!((), bool, Config, InUse, CardCounters);
 
 /// A way to the card of another process: takes a command's bytes there, and brings its result's
 /// back.
@@ -343,6 +343,8 @@ macro_rules! for_each_command {
 
             // The card as a whole.
 
+            /// The card's settings and limits.
+            config = ConfigNow() -> Config;
             /// How many objects are in use.
             in_use = InUseNow() -> InUse;
             /// What has happened so far.

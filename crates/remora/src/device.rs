@@ -375,7 +375,7 @@ impl Device {
 
     /// The configuration of the device's card: its limits.
     pub fn limits(&self) -> remora_nic::Config {
-        self.live.lock().limits().clone()
+        self.live.lock().config()
     }
 
     /// How many of the card's objects are in use.

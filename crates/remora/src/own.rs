@@ -17,7 +17,7 @@ use remora_nic::queue::{
     Completion, Moderation, PollCqError, RecvRequest, ResizeCqError, RingInit, SendRequest,
 };
 use remora_nic::{
-    Access, ChainError, ChainLimits, ChainStep, CreateError, DestroyError, Key, Memory,
+    Access, ChainError, ChainLimits, ChainStep, Config, CreateError, DestroyError, Key, Memory,
     MemoryFault, MrChange, MrInit, MwType, PageTable, Path, Pd, PostError, QpInfo, QpInit, Queue,
     RegMrError, Time, Translation, Xrcd,
 };
@@ -161,11 +161,6 @@ impl Own {
             self.memory.remove_file(base);
         }
     }
-
-    /// The card's settings and limits.
-    pub(crate) fn limits(&self) -> &remora_nic::Config {
-        self.nic.config()
-    }
 }
 
 /// Commands on rings that the caller has made.
@@ -226,7 +221,7 @@ impl Own {
     /// The page table of a range of the bus. It is refused before it is made where it would be too
     /// large: a sparse file may be as long as the bus.
     fn pages(&self, bus: u64, len: u64) -> Result<PageTable, RegMrError> {
-        let limit = self.limits().translation_entries;
+        let limit = self.nic.config().translation_entries;
         let needed = PageTable::entries_for(PAGE_SHIFT, bus, len) as usize;
         if needed > limit {
             return Err(RegMrError::TranslationFull { needed, used: 0, limit });
@@ -588,6 +583,10 @@ impl Commands for Own {
 
     fn cancel_sidr(&mut self, sidr: SidrId) -> Result<(), SidrError> {
         self.nic.cm_mut().cancel_sidr(sidr)
+    }
+
+    fn config(&mut self) -> Config {
+        self.nic.config().clone()
     }
 
     fn in_use(&mut self) -> InUse {

@@ -118,6 +118,7 @@ impl QueuePair {
             rq,
             signal_all: options.signal_all,
             flags: options.flags,
+            client: 0,
         };
         let (qpn, psn) = {
             let mut driver = pd.live().lock();

@@ -177,6 +177,7 @@ fn create(
         rq,
         signal_all: init.sq_sig_all != 0,
         flags: remora::nic::QpFlags::empty(),
+        client: 0,
     })?;
     let state = Qp {
         pd: Some(pd),

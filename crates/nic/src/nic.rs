@@ -5,10 +5,11 @@
 //! - `receive`: judges what arrives, and hands it on.
 //! - `shared`: doorbells, and what else an owner needs who writes and reads queues himself.
 //! - Commands: `memory` (domains, regions, windows, address handles), `queues` (completion queues,
-//!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`.
+//!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`, `clients`.
 //! - `error`: errors that several commands share.
 
 mod chains;
+mod clients;
 mod error;
 mod kernels;
 mod memory;
@@ -34,6 +35,7 @@ use rand_core::{Rng, SeedableRng};
 
 use crate::card::Card;
 use crate::chain::{ChainState, Mode, Queue};
+use crate::clients::Clients;
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -55,7 +57,7 @@ use crate::queue::element::{self, RecvRequest, SendRequest};
 use crate::queue::ring::Ring;
 use crate::queue::sgl::SglPool;
 use crate::queue::shared_receive::SharedReceiveQueue;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Budget, Scheduler};
 use crate::table::Table;
 use crate::time::Time;
 use crate::timers::Timers;
@@ -128,7 +130,7 @@ impl Nic {
                 outstanding: MultiQueue::new(config.max_outstanding),
                 answers: MultiQueue::new(answers),
                 sgls: SglPool::default(),
-                scheduler: Scheduler::default(),
+                scheduler: Scheduler::new(&config),
                 late: Vec::new(),
                 unsettled: None,
                 timers: Timers::default(),
@@ -140,6 +142,7 @@ impl Nic {
                 fetched: Vec::new(),
                 kernel: KernelState::new(),
                 chains: ChainState::new(config.max_budgets),
+                clients: Clients::default(),
                 config,
             },
         }
@@ -220,7 +223,11 @@ impl Nic {
 
     /// Gives a queue pair a number.
     fn insert_qp(&mut self, init: QpInit) -> Result<u32, CreateError> {
-        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags } = init;
+        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags, client } =
+            init;
+        if client != 0 {
+            self.card.scheduler.share();
+        }
         let limit = self.card.config.max_qps;
         let config = &self.card.config;
         let made = self.qps.insert_with(|qpn| Qp {
@@ -244,9 +251,14 @@ impl Nic {
             mode: Mode::from_bits_truncate(flags.bits()),
             queued: false,
             signal_all,
+            client,
             cold: Box::new(Cold::new()),
         });
-        made.ok_or(CreateError::Full { limit })
+        let qpn = made.ok_or(CreateError::Full { limit })?;
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.note_limits(&self.card);
+        }
+        Ok(qpn)
     }
 
     /// Destroys a queue pair, which must not be attached to a multicast group. Its work is
@@ -410,6 +422,7 @@ impl Nic {
         }
         self.handle_cq_timeouts(now);
         self.handle_chain_timeouts(now);
+        self.wake_clients(now);
         self.turn_kernels(now, mem);
     }
 
@@ -446,6 +459,7 @@ impl Nic {
         self.turn_kernels(now, mem);
         let more = management::transmit(&mut self.cm, &mut self.card.counters, batch, limit);
         let mut round = self.card.scheduler.round(limit);
+        let whole = Budget::turn(&self.card.config);
         self.run_errands(now, mem);
         while batch.len() < limit
             && let Some(qpn) = round.next(&mut self.card.scheduler)
@@ -453,17 +467,17 @@ impl Nic {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
             let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
-            if qp.mode.contains(Mode::LOOP_BACK) {
-                let (again, ran) = loop_back_turn(&mut self.qps, &mut env, qpn);
-                round.spend_in_card(ran);
-                if let Some(qp) = self.qps.get_mut(qpn).filter(|_| again) {
-                    qp.schedule(&mut self.card);
-                }
+            let (again, left) = if qp.mode.contains(Mode::LOOP_BACK) {
+                let (again, left) = loop_back_turn(&mut self.qps, &mut env, qpn);
+                round.spend_in_card(whole.elements - left.elements);
+                (again, left)
             } else {
                 batch.set_sender(qpn);
-                if qp.turn(&mut env, batch) {
-                    qp.schedule(&mut self.card);
-                }
+                qp.turn(&mut env, batch)
+            };
+            self.card.scheduler.end_turn(whole, left);
+            if again && let Some(qp) = self.qps.get_mut(qpn) {
+                qp.schedule(&mut self.card);
             }
             self.run_errands(now, mem);
         }
@@ -524,15 +538,16 @@ impl Nic {
         let quiet = |qpn: u32| {
             self.qps.get(qpn).is_none_or(|qp| qp.rx.pending == 0 && qp.sq.waiting() == 0)
         };
-        let mut ready = self.card.scheduler.ready();
-        (1..=FEW).contains(&ready.len()) && !self.has_other_work() && ready.all(quiet)
+        let scheduler = &self.card.scheduler;
+        let few = (1..=FEW).contains(&scheduler.ready_len());
+        few && !self.has_other_work() && scheduler.ready().all(quiet)
     }
 
     /// When to call [`Nic::handle_timeout`] next: [`Time::NEVER`] if nothing waits. The time may be
     /// earlier than necessary.
     pub fn poll_timeout(&self) -> Time {
         let timers = self.card.timers.next().min(self.card.cq_timers.next());
-        let timers = timers.min(self.card.chains.timers.next());
+        let timers = timers.min(self.card.chains.timers.next()).min(self.card.clients.next());
         timers.min(self.cm.poll_timeout()).min(self.kernels.due())
     }
 }

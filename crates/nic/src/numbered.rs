@@ -133,6 +133,11 @@ impl<T> Numbered<T> {
         if slot.number == number { slot.value.as_mut() } else { None }
     }
 
+    /// The objects, in no order.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|slot| slot.value.as_mut())
+    }
+
     /// Where a number's place is. (There are places.)
     #[inline]
     fn place(&self, number: u32) -> usize {

@@ -119,6 +119,7 @@ impl QueuePair {
             rq,
             signal_all: options.signal_all,
             flags: options.flags,
+            client: 0,
         };
         let QpMade { qpn, psn, sq, rq } = pd.live().lock().create_qp(init)?;
         // SAFETY: the card's owner keeps the rings until the queue pair is destroyed, which is when

@@ -13,12 +13,14 @@
 //! it reads of the other, it reads once and checks. A ring in which something cannot be is
 //! [`Broken`].
 
+use std::io;
 use std::sync::atomic::{Ordering, fence};
 
 use remora_nic::wire::MAX_DATAGRAM;
 use thiserror::Error;
 
 use crate::memory::SharedMemory;
+use crate::memory::shared::sealed_file;
 
 /// Bytes of a cache line, and of the smallest record.
 const LINE: usize = 64;
@@ -62,6 +64,20 @@ pub enum Broken {
     },
 }
 
+/// Both ends of a ring with `data` bytes of data, within this process, and the memory between them:
+/// for tests, which write there what a hostile process may.
+///
+/// # Errors
+/// The system has no memory or no descriptors left.
+///
+/// # Panics
+/// `data` is not a power of two of whole pages.
+pub fn pair(data: usize) -> io::Result<(Producer, Consumer, SharedMemory)> {
+    let file = sealed_file(1, data)?;
+    let map = || SharedMemory::map(&file, 0, data);
+    Ok((Producer::new(map()?), Consumer::new(map()?), map()?))
+}
+
 /// The stamp of a record that begins at `at`.
 fn stamp(at: u64) -> u64 {
     ((at / LINE as u64 + 1) & 0xffff_ffff) << 32
@@ -97,7 +113,11 @@ pub struct Place {
 
 impl Producer {
     /// The writer's end of a ring of zeroes.
+    ///
+    /// # Panics
+    /// The bytes of data are not a power of two.
     pub fn new(memory: SharedMemory) -> Producer {
+        assert!(memory.data_len().is_power_of_two(), "places are positions without their high bits");
         Producer { memory, next: 0, read: 0, shown: false }
     }
 
@@ -202,7 +222,11 @@ pub struct Taken {
 
 impl Consumer {
     /// The reader's end of a ring of zeroes.
+    ///
+    /// # Panics
+    /// The bytes of data are not a power of two.
     pub fn new(memory: SharedMemory) -> Consumer {
+        assert!(memory.data_len().is_power_of_two(), "places are positions without their high bits");
         Consumer { memory, next: 0, looked: 0 }
     }
 
@@ -272,15 +296,13 @@ impl Consumer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::shared::{CONTROL, sealed_file};
+    use crate::memory::shared::CONTROL;
 
     const DATA: usize = CONTROL;
 
     /// Both ends of a ring, and the memory between them.
     fn ends() -> (Producer, Consumer, SharedMemory) {
-        let file = sealed_file(1, DATA).unwrap();
-        let map = || SharedMemory::map(&file, 0, DATA).unwrap();
-        (Producer::new(map()), Consumer::new(map()), map())
+        pair(DATA).unwrap()
     }
 
     /// Whether there was room for the packet.

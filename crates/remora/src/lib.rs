@@ -66,8 +66,9 @@
 //!   and `event_loop` says when packets make that readable, too. [`request`] makes futures of
 //!   requests, `block_on` waits for one.
 //! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].
-//! - Packets: [`egress`] and [`socket`] carry them, [`pcap`] captures them, [`interface`] finds the
-//!   address of the card.
+//! - Packets: [`fabric`] carries them, by [`socket`] or, within a machine, by shared memory;
+//!   [`egress`] hands them to it, [`loss`] loses some on request, [`pcap`] captures them, and
+//!   [`interface`] finds the address of the card.
 //! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
 //!   files for it; [`sock_diag`], who owns a socket.
 //!
@@ -91,9 +92,11 @@ pub mod egress;
 pub mod event;
 mod event_loop;
 mod event_queue;
+pub mod fabric;
 pub mod interface;
 pub mod kernel;
 mod live;
+pub mod loss;
 pub mod memory;
 pub mod message;
 pub mod multicast;

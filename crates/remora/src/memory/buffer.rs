@@ -1,12 +1,14 @@
 //! Memory to register that the program owns.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
-use super::copy;
+use super::memfd::{self, MapError};
+use super::{across, copy};
 
 /// Page-aligned memory, zero at first, that a card and its peers may change at any time.
 ///
@@ -77,11 +79,33 @@ impl Buffer {
     /// # Errors
     /// `len` is zero, or the system has no more memory.
     pub fn new(len: usize) -> Result<Buffer, AllocError> {
+        Buffer::mmap(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    /// Maps `len` bytes of shared memory from `offset` on, a multiple of the page size. Whatever
+    /// the buffer's owner or others write there, all see. The mapping keeps the memory alive when
+    /// the descriptor is closed.
+    ///
+    /// # Errors
+    /// The file is not memory of [sealed](memfd::sealed) length, or is shorter, or the system
+    /// refuses.
+    pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Buffer, MapError> {
+        memfd::check(file, offset, len as u64)?;
+        let at = offset as libc::off_t;
+        Buffer::mmap(len, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd(), at)
+            .map_err(|AllocError { len, source }| MapError::Refused { len, source })
+    }
+
+    fn mmap(
+        len: usize,
+        flags: libc::c_int,
+        file: libc::c_int,
+        at: libc::off_t,
+    ) -> Result<Buffer, AllocError> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping, at a place of the kernel's choice, changes no memory
-        // that this process has.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        // SAFETY: a new mapping, at a place of the kernel's choice, changes no memory that this
+        // process has.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, at) };
         if base == libc::MAP_FAILED {
             return Err(AllocError { len, source: io::Error::last_os_error() });
         }
@@ -99,6 +123,21 @@ impl Buffer {
         // SAFETY: the range is our own mapping; advice does not change its bytes.
         unsafe { libc::madvise(buffer.base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         Ok(buffer)
+    }
+
+    /// Asks for huge pages in this part of the buffer, and for all its pages at once. Returns
+    /// whether the system has made the pages; without that they come with the first touch.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the buffer.
+    pub fn populate(&self, offset: usize, len: usize) -> Result<bool, AccessError> {
+        let start = self.range(offset, len)?.cast();
+        // SAFETY: the range is our own mapping; advice does not change its bytes.
+        let made = unsafe {
+            libc::madvise(start, len, libc::MADV_HUGEPAGE);
+            libc::madvise(start, len, libc::MADV_POPULATE_WRITE)
+        };
+        Ok(made == 0)
     }
 
     /// Length in bytes, never zero.
@@ -136,6 +175,25 @@ impl Buffer {
         let dst = self.range(offset, src.len())?;
         // SAFETY: the range is within our mapping, of which no slice exists.
         unsafe { copy::copy_out(src, dst) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes of `src` from `from` on to the bytes from `offset` on. Where both are the
+    /// same memory and the ranges overlap, the destination has bytes of either.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the one buffer or the other.
+    #[inline]
+    pub fn copy_at(
+        &self,
+        offset: usize,
+        src: &Buffer,
+        from: usize,
+        len: usize,
+    ) -> Result<(), AccessError> {
+        let (src, dst) = (src.range(from, len)?, self.range(offset, len)?);
+        // SAFETY: the ranges are within mappings of buffers, of which no slices exist.
+        unsafe { across::copy(src, dst, len) };
         Ok(())
     }
 
@@ -180,9 +238,9 @@ impl Buffer {
         Ok(unsafe { AtomicU64::from_ptr(ptr) })
     }
 
-    /// Where `len` bytes at `offset` lie.
+    /// Where `len` bytes at `offset` lie, for system calls: no reference to them may be made.
     #[inline]
-    fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
+    pub(crate) fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),
             _ => Err(AccessError::OutOfRange { offset, len, buffer: self.len }),

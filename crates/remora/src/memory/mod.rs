@@ -1,12 +1,15 @@
 //! Registered memory of a live process.
 //!
 //! The card reaches registered memory through [`HostMemory`], here. `buffer.rs` makes memory to be
-//! registered ([`Buffer`]), and large memory that is not ([`PageAligned`]). `copy.rs` copies memory
-//! that others change meanwhile, and `checked.rs` memory that may not be mapped.
+//! registered ([`Buffer`]), and large memory that is not ([`PageAligned`]); [`memfd`] makes memory
+//! that processes share. `copy.rs` copies memory that others change meanwhile, `across.rs` from one
+//! such memory to another, and `checked.rs` memory that may not be mapped.
 
+mod across;
 mod buffer;
 mod checked;
 mod copy;
+pub mod memfd;
 mod page_aligned;
 
 use std::fs::File;

@@ -60,7 +60,8 @@
 //!   asks for priorities, `yielding` gives a core away, [`event`] wakes a thread, and [`threads`]
 //!   starts one.
 //! - Memory: [`region`] has protection domains, regions and address handles; [`slice`](mod@slice)
-//!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes.
+//!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes;
+//!   [`dma`] has the card's own memory, and the engine between it and applications'.
 //! - Queues: [`options`], [`queue_pair`], [`completion`], [`shared_receive`], [`multicast`].
 //!   Waiting for completions: [`channel`]; `event_queue` is what it holds, `door` its descriptor,
 //!   and `event_loop` says when packets make that readable, too. [`request`] makes futures of
@@ -86,6 +87,7 @@ pub mod connection;
 mod daemon;
 pub mod device;
 mod device_events;
+pub mod dma;
 mod door;
 mod driver;
 pub mod egress;

@@ -28,7 +28,7 @@ use rustix::event::{Timespec, epoll};
 use super::rendezvous::{self, Heard, Hello};
 use super::ring::{Broken, Consumer, PACKET_MAX, Producer, ROOM};
 use super::{FabricCounters, Sleep};
-use crate::memory::shared::{SharedMemory, check_sealed, sealed_file};
+use crate::memory::circle::{SharedMemory, check_sealed, sealed_file};
 use crate::memory::{Gather, PageAligned};
 
 /// Bytes of a ring's data: two or three rounds of sending, and little enough to stay in a cache.

@@ -20,7 +20,7 @@ use remora_nic::wire::MAX_DATAGRAM;
 use thiserror::Error;
 
 use crate::memory::SharedMemory;
-use crate::memory::shared::sealed_file;
+use crate::memory::circle::sealed_file;
 
 /// Bytes of a cache line, and of the smallest record.
 const LINE: usize = 64;
@@ -296,7 +296,7 @@ impl Consumer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::shared::CONTROL;
+    use crate::memory::circle::CONTROL;
 
     const DATA: usize = CONTROL;
 

@@ -1,16 +1,19 @@
 //! Registered memory of a live process.
 //!
 //! The card reaches registered memory through [`HostMemory`], here. `buffer.rs` makes memory to be
-//! registered ([`Buffer`]), and large memory that is not ([`PageAligned`]). `copy.rs` copies memory
-//! that others change meanwhile, `checked.rs` memory that may not be mapped, `process.rs` that of
-//! other processes, and `shared.rs` memory that two processes share.
+//! registered ([`Buffer`]), and large memory that is not ([`PageAligned`]); [`memfd`] makes memory
+//! that processes share. `copy.rs` copies memory that others change meanwhile, `across.rs` from one
+//! such memory to another, `checked.rs` memory that may not be mapped, `process.rs` that of other
+//! processes. `circle.rs` is shared memory in which the first byte follows the last.
 
+mod across;
 mod buffer;
 mod checked;
+pub(crate) mod circle;
 mod copy;
+pub mod memfd;
 mod page_aligned;
 mod process;
-pub(crate) mod shared;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,9 +26,9 @@ use remora_nic::{Memory, MemoryFault};
 use thiserror::Error;
 
 pub use buffer::{AccessError, AllocError, Buffer};
+pub use circle::SharedMemory;
 pub use page_aligned::PageAligned;
 pub use process::Process;
-pub use shared::SharedMemory;
 
 /// Set in bus addresses that name a place in a file; no virtual address of a process has it.
 const FILE_BIT: u64 = 1 << 63;

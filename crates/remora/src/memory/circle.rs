@@ -10,15 +10,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
-
-use super::copy;
+use super::{copy, memfd};
 
 /// Bytes of words before the data: the largest page of any processor that Linux runs on here, so
 /// that the data can be mapped by itself.
 pub(crate) const CONTROL: usize = 65_536;
-/// The seals that the file must have.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// A mapping of some words, and of data in a circle: behind the last byte of the data comes the
 /// first one again, as it is mapped twice in a row. So nothing that begins in the data is cut.
@@ -39,11 +35,7 @@ unsafe impl Sync for SharedMemory {}
 /// # Errors
 /// The system has no memory or no descriptors left.
 pub(crate) fn sealed_file(count: usize, data: usize) -> io::Result<OwnedFd> {
-    let file =
-        rustix::fs::memfd_create(c"remora-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&file, file_len(count, data))?;
-    fcntl_add_seals(&file, SEALS | SealFlags::SEAL)?;
-    Ok(file)
+    memfd::sealed("remora-ring", file_len(count, data))
 }
 
 /// Checks that a file which another process passed is what [`sealed_file`] makes.
@@ -51,15 +43,12 @@ pub(crate) fn sealed_file(count: usize, data: usize) -> io::Result<OwnedFd> {
 /// # Errors
 /// It is another kind of file, is not sealed, or has another length.
 pub(crate) fn check_sealed(file: BorrowedFd<'_>, count: usize, data: usize) -> io::Result<()> {
-    let seals = fcntl_get_seals(file)?;
-    if !seals.contains(SEALS) {
-        return Err(io::Error::other("it is not sealed"));
+    let len = file_len(count, data);
+    memfd::check(file, 0, len).map_err(io::Error::other)?;
+    match memfd::len_of(file)? == len {
+        true => Ok(()),
+        false => Err(io::Error::other("it has another length")),
     }
-    // Sealed first: the length cannot change behind this look.
-    if u64::try_from(fstat(file)?.st_size) != Ok(file_len(count, data)) {
-        return Err(io::Error::other("it has another length"));
-    }
-    Ok(())
 }
 
 fn file_len(count: usize, data: usize) -> u64 {
@@ -188,6 +177,8 @@ impl Drop for SharedMemory {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate};
+
     use super::*;
 
     const DATA: usize = CONTROL;
@@ -220,9 +211,7 @@ mod tests {
         let file = rustix::fs::memfd_create(c"open", flags).unwrap();
         ftruncate(&file, file_len(1, DATA)).unwrap();
         assert!(refused(&file), "not sealed");
-        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-        assert!(refused(&file), "it may grow");
-        fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
         assert!(!refused(&file));
         assert!(refused(&sealed_file(2, DATA).unwrap()), "another length");
         assert!(refused(&sealed_file(1, 2 * DATA).unwrap()), "another length");
@@ -239,7 +228,7 @@ mod tests {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let closed = rustix::fs::memfd_create(c"closed", flags).unwrap();
         ftruncate(&closed, file_len(1, DATA)).unwrap();
-        fcntl_add_seals(&closed, SEALS | SealFlags::WRITE).unwrap();
+        fcntl_add_seals(&closed, SealFlags::SHRINK | SealFlags::WRITE).unwrap();
         check_sealed(closed.as_fd(), 1, DATA).unwrap();
         assert!(SharedMemory::map(&closed, 0, DATA).is_err());
     }

@@ -117,7 +117,10 @@ impl Producer {
     /// # Panics
     /// The bytes of data are not a power of two.
     pub fn new(memory: SharedMemory) -> Producer {
-        assert!(memory.data_len().is_power_of_two(), "places are positions without their high bits");
+        assert!(
+            memory.data_len().is_power_of_two(),
+            "places are positions without their high bits"
+        );
         Producer { memory, next: 0, read: 0, shown: false }
     }
 
@@ -226,7 +229,10 @@ impl Consumer {
     /// # Panics
     /// The bytes of data are not a power of two.
     pub fn new(memory: SharedMemory) -> Consumer {
-        assert!(memory.data_len().is_power_of_two(), "places are positions without their high bits");
+        assert!(
+            memory.data_len().is_power_of_two(),
+            "places are positions without their high bits"
+        );
         Consumer { memory, next: 0, looked: 0 }
     }
 

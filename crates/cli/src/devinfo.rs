@@ -60,7 +60,7 @@ struct Field {
 
 /// What carries packets.
 fn fabric(device: &Device) -> &'static str {
-    match device.rings() {
+    match device.ring_peers() {
         Some(_) => "UDP, and shared memory to cards of this machine and user",
         None => "UDP",
     }

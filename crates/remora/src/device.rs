@@ -413,7 +413,7 @@ impl Device {
 
     /// How many cards of this machine the device shares rings with now; `None` if all its packets
     /// go by UDP.
-    pub fn rings(&self) -> Option<usize> {
+    pub fn ring_peers(&self) -> Option<usize> {
         self.live.lock().fabric.rings()
     }
 

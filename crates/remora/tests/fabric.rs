@@ -180,7 +180,7 @@ fn two_processes_meet_and_share_a_ring() {
     let server = Server::start("plain", &[]);
     let client = Client::connect(&Device::open().unwrap(), &server);
     client.until_by_ring();
-    assert_eq!(client.device.rings(), Some(1));
+    assert_eq!(client.device.ring_peers(), Some(1));
     let by_udp = client.by_udp();
     for (seed, len) in [1, 7, 8, 64, 4095, 4096, 4097, 65_536, 1_000_003, SIZE].iter().enumerate() {
         client.exchange(*len, seed as u8);
@@ -216,7 +216,7 @@ fn udp_alone_where_one_of_the_cards_asks_for_it() {
         let device = DeviceOptions::new().fabric(choice).open().unwrap();
         let client = Client::connect(&device, &server);
         (0..20).for_each(|seed| client.exchange(100_000, seed));
-        assert_eq!(device.rings(), (!ours).then_some(0));
+        assert_eq!(device.ring_peers(), (!ours).then_some(0));
         assert_eq!(device.counters().fabric, remora::fabric::FabricCounters::default());
     }
 }
@@ -246,7 +246,7 @@ fn a_killed_peer_is_missed_and_the_next_one_found() {
     assert!(failed > 0, "requests to a process that is gone fail");
     client.until("the ring is closed", || {
         device.progress();
-        device.rings() == Some(0)
+        device.ring_peers() == Some(0)
     });
 
     let next = Server::start("plain", &[(ADDRESS, &address)]);
@@ -254,7 +254,7 @@ fn a_killed_peer_is_missed_and_the_next_one_found() {
     let client = Client::connect(&device, &next);
     client.until("a ring to the next process", || {
         client.exchange(1000, 3);
-        device.rings() == Some(1)
+        device.ring_peers() == Some(1)
     });
     client.exchange(SIZE, 4);
 }
@@ -271,7 +271,7 @@ fn a_killed_peer_is_missed_although_its_forked_child_lives() {
     server.kill();
     client.until("the ring is closed", || {
         device.progress();
-        device.rings() == Some(0)
+        device.ring_peers() == Some(0)
     });
 }
 
@@ -285,7 +285,7 @@ fn a_stopped_peer_does_not_hold_up_others() {
     second.until_by_ring();
     second.until("both rings", || {
         second.exchange(10, 1);
-        device.rings() == Some(2)
+        device.ring_peers() == Some(2)
     });
     stopped.signal(libc::SIGSTOP);
     let qp = first.connection.queue_pair();

@@ -82,7 +82,7 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
     ));
     checks.extend(gid_variables(|name| env::var(name).ok()));
     checks.push(mtu(&interface));
-    checks.push(same_machine(device.rings().is_some()));
+    checks.push(same_machine(device.ring_peers().is_some()));
     checks.extend(buffers(&device));
     Some(OpenCard { device, link_mtu: interface.link_mtu })
 }

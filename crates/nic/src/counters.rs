@@ -6,6 +6,7 @@ macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// The card's counters. Each only ever rises.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         #[non_exhaustive]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+

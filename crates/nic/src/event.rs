@@ -5,6 +5,7 @@ use crate::cm::CmEvent;
 /// What has happened on the card, in order. A number is that of the object: a completion queue, a
 /// queue pair or a shared receive queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Event {
     /// The armed completion queue got an entry.

@@ -8,6 +8,7 @@ const NS_PER_S: u128 = 1_000_000_000;
 
 /// The fastest that something may go: elements, or bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Rate {
     /// Elements or bytes a second; not zero.
     pub per_second: u64,
@@ -28,6 +29,7 @@ impl Rate {
 /// byte is left, so that a message longer than a burst is possible; what it takes too much is
 /// waited for behind it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RateLimits {
     /// The rate of elements.
     pub elements: Option<Rate>,

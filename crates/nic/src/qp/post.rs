@@ -27,6 +27,9 @@ pub enum PostError {
     /// The queue's memory cannot be written.
     #[error(transparent)]
     Memory(#[from] MemoryFault),
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 impl Qp {

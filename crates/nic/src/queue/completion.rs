@@ -12,6 +12,7 @@ use crate::timers::Timer;
 
 /// How a work request ended (the verbs' completion statuses).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Status {
     /// The request was carried out.
     #[error("success")]
@@ -143,6 +144,7 @@ pub struct CompletionError {
 
 /// How often the owner of an armed queue is notified (`ibv_modify_cq`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Moderation {
     /// How many entries cause one notification; 0 and 1 mean that each entry does.
     pub count: u16,
@@ -153,6 +155,7 @@ pub struct Moderation {
 
 /// Why a completion queue could not be resized. Everything is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ResizeCqError {
     /// No such queue.
     #[error("no such completion queue")]
@@ -169,10 +172,14 @@ pub enum ResizeCqError {
         /// How many entries wait.
         waiting: usize,
     },
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Why a completion queue cannot be polled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PollCqError {
     /// No such queue.
     #[error("no such completion queue")]
@@ -180,6 +187,9 @@ pub enum PollCqError {
     /// The queue overflowed: completions were lost.
     #[error("the completion queue overflowed: create it with more entries than work in flight")]
     Overrun,
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Which entries a queue's owner wants to be notified of.

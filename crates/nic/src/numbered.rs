@@ -125,6 +125,11 @@ impl<T> Numbered<T> {
         if place.number == number { place.value.as_deref_mut() } else { None }
     }
 
+    /// The objects, in no order.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().filter_map(|place| place.value.as_deref_mut())
+    }
+
     /// The index of the only place that may have a number. (Without places it is out of range.)
     #[inline]
     fn at(&self, number: u32) -> usize {

@@ -85,13 +85,13 @@ struct Fetched<'f> {
     left: u32,
 }
 
-/// Gives a loop-back queue pair its turn. Returns whether it needs another, and how many elements
-/// it ran.
+/// Gives a loop-back queue pair its turn. Returns whether it needs another, and what is left of
+/// this one.
 #[inline(never)]
-pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
+pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, Budget) {
     let mut budget = Budget::turn(&env.card.config);
     let Budget { elements, bytes } = budget;
-    let Some(qp) = qps.get_mut(qpn) else { return (false, 0) };
+    let Some(qp) = qps.get_mut(qpn) else { return (false, budget) };
     match qp.state {
         State::Rts | State::Sqd => {
             // The buffers are lent out of the card, so that the card can be used meanwhile.
@@ -102,14 +102,14 @@ pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
             let mut turn = Turn { qps, env, qpn, dest, scope, bytes, ran: 0 };
             let ahead = Fetched { bytes: &mut fetched, at: 0, end: 0, left: elements };
             let again = turn.run(ahead, &mut scratch);
-            let ran = turn.ran;
+            let (ran, bytes) = (turn.ran, turn.bytes);
             env.card.counters.chain_elements += u64::from(ran);
             env.card.fetched = fetched;
             env.card.chains.scratch = scratch;
-            (again, ran)
+            (again, Budget { elements: elements.saturating_sub(ran), bytes })
         }
-        State::Error => (qp.flush(env, &mut budget), 1),
-        _ => (false, 0),
+        State::Error => (qp.flush(env, &mut budget), budget),
+        _ => (false, budget),
     }
 }
 
@@ -197,12 +197,12 @@ impl Turn<'_, '_> {
             }
             Ok(Progress::Begun) => {
                 self.ran += 1;
-                qp.note_run(self.env);
+                qp.note_run(self.env, element);
                 self.go_on(scratch)
             }
             Ok(Progress::Done) => {
                 self.ran += 1;
-                qp.note_run(self.env);
+                qp.note_run(self.env, element);
                 qp.sq.retired = qp.sq.fetched;
                 qp.report_done(self.env, element);
                 // When the turn's bytes are spent, the driver or the next queue pair comes first.

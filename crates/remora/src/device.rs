@@ -216,11 +216,8 @@ impl DeviceOptions {
         let (neighbours, captures) = (config.neighbours.clone(), capture.is_some());
         config.min_ack_timeout = MIN_ACK_TIMEOUT;
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
-        let mut seed = [0; 32];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(io::Error::from)?;
-        let loss =
-            Loss::from_environment(u64::from_ne_bytes(*seed.first_chunk().expect("8 of 32")))?;
+        config.set_guid(u64::from_ne_bytes(random()?));
+        let loss = Loss::from_environment(u64::from_ne_bytes(random()?))?;
         let info = DeviceInfo { address: socket.addr(), port: socket.port(), mtu };
         let async_ready = Arc::new(Event::new()?);
         // SAFETY: the card passes only addresses of its own memory, of rings and of registered
@@ -228,7 +225,7 @@ impl DeviceOptions {
         // that their owners keep until they are destroyed on the card, or ranges for which the
         // caller of `ProtectionDomain::register_raw` has promised the same.
         let memory = unsafe { HostMemory::new() };
-        let mut nic = Nic::new(config, seed);
+        let mut nic = Nic::new(config, random()?);
         nic.set_kernels(Box::new(Kernels::new(Limits::default())));
         let wake = Arc::new(Event::new()?);
         let wakes = Arc::new(Wakes::new(wake.clone()));
@@ -241,6 +238,12 @@ impl DeviceOptions {
         driver.egress.set_loss(loss);
         Device::start(driver, wake, own_memory, info, self.real_time)
     }
+}
+
+fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes)
 }
 
 /// The window in packets: a quarter of the socket's buffer, so that one queue pair alone does not

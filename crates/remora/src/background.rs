@@ -325,6 +325,9 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
             }
             return;
         }
+        if driver.engine.as_ref().is_some_and(|engine| !engine.will_sleep()) {
+            return;
+        }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);
         let due = driver.poll_timeout();
         shared.background.wakes_at.store(due.0, Ordering::Release);

@@ -19,6 +19,7 @@ use remora_nic::qp::{QpAttr, State as QpState};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
 use crate::commands::Commands;
+use crate::daemon::engine::Engine;
 use crate::door::Door;
 use crate::egress::{Egress, Sent};
 use crate::event::Event;
@@ -68,6 +69,8 @@ pub(crate) struct Driver {
     pub(crate) nic: Nic,
     pub(crate) memory: HostMemory,
     pub(crate) rings: Rings,
+    /// The sessions of other processes, if this card serves any.
+    pub(crate) engine: Option<Box<Engine>>,
     pub(crate) socket: Socket,
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
@@ -155,6 +158,7 @@ impl Driver {
             nic,
             memory,
             rings: Rings::new(),
+            engine: None,
             socket,
             egress: Egress::new(),
             received: RecvBatch::new(RECV_SLOTS),
@@ -202,10 +206,41 @@ impl Driver {
             self.nic.handle_timeout(now, &mut self.memory);
         }
         self.batch.set_answering(false);
+        let rung = self.take_doorbells(now);
         let sent = self.transmit_from(now);
         let received = self.receive() | self.receive_multicast();
+        self.publish();
         self.dispatch_events();
-        due || sent || received
+        due || rung || sent || received
+    }
+
+    /// Takes what other processes have posted; returns whether there was anything.
+    #[inline]
+    fn take_doorbells(&mut self, now: Time) -> bool {
+        match &mut self.engine {
+            Some(engine) => engine.take_doorbells(now, &mut self.nic, &mut self.memory),
+            None => false,
+        }
+    }
+
+    /// Hands other processes their completions.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if let Some(engine) = &mut self.engine {
+            engine.publish(&mut self.nic);
+        }
+    }
+
+    /// Hands an event to the process whose object it is about; returns it if it is this process's.
+    fn tell_session(&mut self, event: CardEvent) -> Option<CardEvent> {
+        let Some(engine) = &mut self.engine else { return Some(event) };
+        let Some(session) = engine.session_of(&event) else { return Some(event) };
+        if engine.note(session, &event) {
+            engine.tell(session, &crate::message::encode(&event));
+        } else if let CardEvent::Cm(CmEvent::ConnectRequest(request)) = event {
+            self.refuse(request.conn, b"busy");
+        }
+        None
     }
 
     /// A turn of an event loop: timers, what the loop has posted, and all that has arrived. If that
@@ -269,7 +304,8 @@ impl Driver {
     /// Sends all that is owed, before a queue pair or the process ends. Otherwise a peer whose last
     /// message was received but not acknowledged would send it again, get no answer, and fail.
     pub(crate) fn settle(&mut self) {
-        let mut naps = SETTLE_NAPS;
+        // Other processes do not wait for one that ends a queue pair.
+        let mut naps = if self.engine.is_some() { 0 } else { SETTLE_NAPS };
         for _ in 0..SETTLE_ROUNDS {
             self.transmit();
             while self.is_paced() && naps > 0 {
@@ -439,6 +475,7 @@ impl Driver {
             if let CardEvent::CompletionQueueNotify(_) = event {
                 self.event_loop.announced();
             }
+            let Some(event) = self.tell_session(event) else { continue };
             match event {
                 event if self.event_sink.is_some() && !matches!(event, CardEvent::Cm(_)) => {
                     if let Some(sink) = &mut self.event_sink {

@@ -12,6 +12,8 @@ mod socket;
 
 use std::net::IpAddr;
 
+use remora_nic::cm::{ConnId, ListenerId, SidrId};
+use remora_nic::{Key, Pd, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -120,10 +122,10 @@ impl Default for Quotas {
 }
 
 /// Something that a session has made on the card.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Object {
     /// A protection domain.
-    Pd(u32),
+    Pd(Pd),
     /// A completion queue, by its handle.
     Cq(u32),
     /// A queue pair, by its number.
@@ -131,23 +133,23 @@ pub enum Object {
     /// A shared receive queue, by its handle.
     Srq(u32),
     /// An XRC domain.
-    Xrcd(u32),
+    Xrcd(Xrcd),
     /// A region, by its key.
-    Mr(u32),
-    /// A window, by its first key.
-    Mw(u32),
-    /// A piece of card memory, by its address.
+    Mr(Key),
+    /// A window, by its key without the low 8 bits, which change.
+    Mw(Key),
+    /// A piece of card memory, by its place in the arena.
     Dm(u64),
     /// An address handle.
     Ah(u32),
     /// A budget of chains.
     Budget(u32),
     /// A listener.
-    Listener(u32),
+    Listener(ListenerId),
     /// A connection.
-    Connection(u32),
+    Connection(ConnId),
     /// A resolution of a service's queue pair.
-    Sidr(u32),
+    Sidr(SidrId),
     /// Memory that the client lends, by its number.
     Lent(u32),
 }

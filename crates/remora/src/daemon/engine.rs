@@ -20,6 +20,7 @@ use remora_nic::queue::ResizeCqError;
 use remora_nic::{Event as CardEvent, Memory, Nic, Time};
 use rustix::event::epoll;
 
+use super::lent::Lent;
 use super::objects::{Ask, Objects, Usage};
 use super::session::{
     Completions, Of, Queue, Session, SessionCounters, Sides, Work, ring as ring_doorbell,
@@ -35,6 +36,8 @@ use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, 
 pub(crate) struct Engine {
     sessions: Vec<Option<Session>>,
     pub(crate) objects: Objects,
+    /// The last number that was given to lent memory.
+    last_lent: u32,
     /// Which session a completion queue of the card belongs to, and its record there.
     cqs: HashMap<u32, (u16, u32)>,
     /// Which session a queue pair belongs to.
@@ -56,6 +59,7 @@ impl Engine {
         Ok(Engine {
             sessions: Vec::new(),
             objects: Objects::default(),
+            last_lent: 0,
             cqs: HashMap::new(),
             qps: HashMap::new(),
             srqs: HashMap::new(),
@@ -367,6 +371,23 @@ impl Engine {
         }
     }
 
+    /// Adds memory that a session lends; returns its number, which no other session's has.
+    pub(crate) fn add_lent(&mut self, session: u16, lent: Lent) -> u32 {
+        let amount = lent.quota_bytes();
+        loop {
+            self.last_lent = self.last_lent.wrapping_add(1);
+            if self.objects.owner(Object::Lent(self.last_lent)).is_none() {
+                break;
+            }
+        }
+        let number = self.last_lent;
+        if let Some(of) = self.session(session) {
+            of.lent.insert(number, lent);
+        }
+        self.own(session, Object::Lent(number), (amount, None));
+        number
+    }
+
     /// The bus address of `len` bytes at `offset` in a session's arena, if they are data there.
     pub(crate) fn arena_bus(&mut self, session: u16, offset: u64, len: u64) -> Option<u64> {
         let memory = self.session(session)?.arena.memory();
@@ -423,6 +444,12 @@ fn subject(event: &CmEvent) -> Object {
 
 /// What the driver calls in each step.
 impl Engine {
+    /// Has any session rung a doorbell that was not taken?
+    #[inline]
+    pub(crate) fn is_rung(&self) -> bool {
+        self.sessions.iter().flatten().any(|session| session.doorbells.any(&session.arena))
+    }
+
     /// Hands the doorbells that were rung to the card; returns whether there were any.
     pub(crate) fn take_doorbells(
         &mut self,
@@ -457,9 +484,8 @@ impl Engine {
     /// Announces to all sessions that the background thread goes to sleep; returns false if it must
     /// not, because a doorbell was rung.
     pub(crate) fn will_sleep(&self) -> bool {
-        let sessions = || self.sessions.iter().flatten();
-        sessions().for_each(|session| session.arena.will_sleep());
-        let rung = sessions().any(|session| session.doorbells.any(&session.arena));
+        self.sessions.iter().flatten().for_each(|session| session.arena.will_sleep());
+        let rung = self.is_rung();
         if rung {
             self.woke();
         }

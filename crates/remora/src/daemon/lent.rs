@@ -125,6 +125,14 @@ impl Lent {
         }
     }
 
+    /// Bytes that count for the session's quota: those that the daemon maps, or a file's.
+    pub(crate) fn quota_bytes(&self) -> u64 {
+        match self.loan {
+            Loan::Sealed | Loan::File => self.len,
+            Loan::Process | Loan::ProcessFile => 0,
+        }
+    }
+
     /// The bus address of `len` bytes at `offset`, if they are within what is lent.
     pub(crate) fn bus(&self, offset: u64, len: u64) -> Option<u64> {
         (offset.checked_add(len)? <= self.len).then(|| self.base + offset)

@@ -44,6 +44,7 @@
 
 pub(crate) mod signals;
 
+use std::os::fd::AsFd;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -76,6 +77,9 @@ const STREAM: usize = 8;
 /// much, and costs the sender too, whose system call does the waking. (1,400 sleeps a second take a
 /// tenth of perftest's bandwidth, and make a READ of 8 bytes take 11 or 23 µs instead of 7.)
 const STAY: Duration = Duration::from_micros(100);
+/// As [`STAY`], for the next post of another process, where no other thread wants the core: the
+/// process's system call to wake this thread, and the waking, would cost more than all else.
+const STAY_SERVING: Duration = Duration::from_millis(20);
 /// How long the thread stays for streams only, after another thread has used the core meanwhile.
 /// That thread may be the one that waits for the next packet, and it has the core to the end of its
 /// turn.
@@ -131,6 +135,13 @@ impl Stay {
         if packets >= if single { 1 } else { STREAM } {
             self.until = now + STAY;
         }
+    }
+
+    /// Another process has posted something: it is at work, and does so without a system call only
+    /// while this thread looks.
+    fn served(&mut self, now: Time) {
+        let spare = !self.streams_only && now >= self.crowded_until;
+        self.until = now + if spare { STAY_SERVING } else { STAY };
     }
 
     /// Other threads used the core for `time`.
@@ -263,8 +274,11 @@ fn take_steps<'a>(
 ) -> (MutexGuard<'a, Driver>, bool) {
     let mut driver = shared.lock();
     for _ in 0..STEPS {
-        let moved = driver.progress();
-        if moved {
+        let served = driver.serve();
+        let moved = driver.progress() || served;
+        if served {
+            stay.served(driver.now());
+        } else if moved {
             stay.received(driver.received_last(), driver.now());
         }
         if shared.wakes.any() {
@@ -319,9 +333,11 @@ fn sleep_on(
     timeout: Option<Duration>,
 ) -> Result<usize, Errno> {
     let wake = PollFd::new(&*shared.background.wake, PollFlags::IN);
-    let mut fds = [wake.clone(), wake.clone(), wake];
+    let mut fds = [wake.clone(), wake.clone(), wake.clone(), wake];
     let mut count = 1;
-    for (fd, wants) in shared.fds().zip([socket_wants, PollFlags::IN]) {
+    let doorbells = shared.doorbells.get().map(AsFd::as_fd);
+    let wants = [socket_wants, PollFlags::IN, PollFlags::IN];
+    for (fd, wants) in shared.fds().chain(doorbells).zip(wants) {
         fds[count] = PollFd::from_borrowed_fd(fd, wants);
         count += 1;
     }
@@ -349,8 +365,14 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
             }
             return;
         }
+        if driver.engine.as_ref().is_some_and(|engine| !engine.will_sleep()) {
+            return;
+        }
         // Peers wake this thread from here on, and no packet of theirs was overlooked.
         if !driver.fabric.sleeps() {
+            if let Some(engine) = &driver.engine {
+                engine.woke();
+            }
             return;
         }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);
@@ -370,6 +392,11 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     let _ = sleep_on(shared, socket_wants, &groups, timeout);
     shared.sleep.ends();
     shared.background.wake.drain().ok();
+    if shared.doorbells.get().is_some()
+        && let Some(engine) = &shared.lock().engine
+    {
+        engine.woke();
+    }
 }
 
 fn spec(time: Duration) -> Timespec {

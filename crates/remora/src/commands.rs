@@ -439,6 +439,7 @@ mod tests {
             rq: ring,
             signal_all: false,
             flags: QpFlags::empty(),
+            client: 0,
         }
     }
 

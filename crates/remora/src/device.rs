@@ -5,7 +5,7 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 use std::{env, io, thread};
 
@@ -371,6 +371,7 @@ impl Device {
             sleep,
             info,
             yielding: Yielding::default(),
+            doorbells: OnceLock::new(),
             real_time,
             _own_memory: own_memory,
         });

@@ -84,7 +84,7 @@ pub mod channel;
 mod commands;
 pub mod completion;
 pub mod connection;
-mod daemon;
+pub mod daemon;
 pub mod device;
 mod device_events;
 pub mod dma;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 
 use remora_nic::qp::Mtu;
@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) sleep: Arc<Sleep>,
     pub(crate) info: DeviceInfo,
     pub(crate) yielding: Yielding,
+    /// Readable when another process has posted to a card that sleeps.
+    pub(crate) doorbells: OnceLock<OwnedFd>,
     /// The background thread goes before all others, and so leaves the card to no event loop.
     pub(crate) real_time: bool,
     /// Device memory; the card gives out its parts. Dropped after the driver.
@@ -276,6 +278,7 @@ impl Shared {
     pub(crate) fn after_command(&self, driver: &mut Driver) {
         let before = driver.packets_moved();
         driver.transmit_answer(self.background.rests());
+        driver.publish();
         driver.dispatch_events();
         self.background.note_attention(0, driver.packets_moved() - before);
         if driver.has_more() {

@@ -461,7 +461,7 @@ mod tests {
             let taken = consumer.take(&mut [0; ROOM]);
             assert_eq!(taken, Err(Broken::Record { len, start }));
         }
-        let (_, mut consumer, memory) = ends();
+        let (_, consumer, memory) = ends();
         memory.data_word(0).store(stamp(64) | 16 << 16 | 8 << 8, Ordering::Relaxed);
         assert!(consumer.is_empty(), "another place's stamp is none");
     }

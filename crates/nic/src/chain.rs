@@ -52,7 +52,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// The properties of a queue pair that every turn needs: [`QpFlags`], and two more.
+    /// The properties of a queue pair that every turn needs: [`QpFlags`], and more.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) struct Mode: u8 {
         const MANAGED_SEND = QpFlags::MANAGED_SEND.bits();
@@ -61,6 +61,10 @@ bitflags! {
         const LOOP_BACK = 1 << 2;
         /// The queue pair has [`ChainLimits`], or its client is held to rates.
         const LIMITED = 1 << 3;
+        /// Packets of the queue pair may be for the card itself, which hands them over.
+        const LOCAL = 1 << 4;
+        /// Turns of the queue pair may act within the card.
+        const IN_CARD = Mode::LOOP_BACK.bits() | Mode::LOCAL.bits();
     }
 }
 

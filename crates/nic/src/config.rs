@@ -68,6 +68,10 @@ pub struct Config {
     pub min_ack_timeout: Duration,
     /// ECN bits of data packets.
     pub ecn: Ecn,
+    /// The card hands packets to its own address over to its queue pairs itself. Without it they
+    /// leave like all others, so that the network can capture, delay or lose them.
+    /// [`crate::Nic::set_local_shortcut`] changes it.
+    pub local_shortcut: bool,
     /// The communication manager's settings.
     pub cm: CmConfig,
 }
@@ -101,6 +105,7 @@ impl Config {
             ack_every: 16,
             min_ack_timeout: Duration::ZERO,
             ecn: Ecn::Capable0,
+            local_shortcut: false,
             cm: CmConfig::new(address, guid(address)),
         }
     }

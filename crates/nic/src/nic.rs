@@ -6,12 +6,14 @@
 //! - `shared`: doorbells, and what else an owner needs who writes and reads queues himself.
 //! - Commands: `memory` (domains, regions, windows, address handles), `queues` (completion queues,
 //!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`, `clients`.
+//! - `local`: packets from the card to itself.
 //! - `error`: errors that several commands share.
 
 mod chains;
 mod clients;
 mod error;
 mod kernels;
+mod local;
 mod memory;
 mod multicast;
 mod queues;
@@ -26,6 +28,8 @@ pub use error::{CreateError, DestroyError};
 pub use kernels::{BindError, CallError};
 pub use multicast::McastError;
 pub use queues::{ResizeSrqError, SrqInfo};
+
+use local::HandOver;
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
@@ -52,7 +56,7 @@ use crate::multi_queue::MultiQueue;
 use crate::numbered::{self, Numbered};
 use crate::psn::Psn;
 use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
-use crate::qp::{Cold, Qp, Qps, Requester, Responder, loop_back_turn, post};
+use crate::qp::{Cold, Qp, Qps, Requester, Responder, post};
 use crate::queue::element::{self, RecvRequest, SendRequest};
 use crate::queue::ring::Ring;
 use crate::queue::sgl::SglPool;
@@ -95,6 +99,7 @@ pub struct Nic {
     device_memory: DeviceMemory,
     icrc: IcrcChecker,
     cm: Cm,
+    hand_over: HandOver,
     /// Multicast groups, by address, and the queue pairs attached to them.
     groups: BTreeMap<IpAddr, Vec<u32>>,
 }
@@ -118,6 +123,7 @@ impl Nic {
             cm: Cm::new(config.cm, cm_seed),
             groups: BTreeMap::new(),
             kernels: Runner::NONE,
+            hand_over: HandOver::default(),
             card: Card {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs, config.max_mws),
@@ -465,14 +471,11 @@ impl Nic {
         {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
-            let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
-            if qp.mode.contains(Mode::LOOP_BACK) {
-                let (again, ran) = loop_back_turn(&mut self.qps, &mut env, qpn);
-                round.spend_in_card(ran);
-                if let Some(qp) = self.qps.get_mut(qpn).filter(|_| again) {
-                    qp.schedule(&mut self.card);
-                }
+            if qp.mode.intersects(Mode::IN_CARD) {
+                self.turn_in_card((now, &mut *mem), qpn, &mut round, batch);
             } else {
+                let kernels = &mut self.kernels;
+                let mut env = Env { now, mem: &mut *mem, card: &mut self.card, kernels };
                 batch.set_sender(qpn);
                 if qp.turn(&mut env, batch) {
                     qp.schedule(&mut self.card);

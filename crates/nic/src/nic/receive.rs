@@ -62,6 +62,18 @@ impl Nic {
             self.settle(now, mem);
         }
         let Some(bth) = self.judge_packet(datagram, integrity) else { return };
+        self.route_packet(now, mem, bth, datagram);
+    }
+
+    /// Hands a packet to what it names.
+    #[inline(always)]
+    pub(super) fn route_packet(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        bth: Bth,
+        datagram: &Datagram<'_>,
+    ) {
         let counters = &mut self.card.counters;
         // Queue pair 1 is the communication manager's (InfiniBand volume 1, chapter 12).
         if bth.dest_qp == CM_QPN {

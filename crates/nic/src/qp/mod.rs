@@ -52,6 +52,7 @@ use std::collections::VecDeque;
 
 use crate::card::Card;
 use crate::chain::Mode;
+use crate::config::Config;
 use crate::env::Env;
 use crate::event::Event;
 use crate::handles::Xrcd;
@@ -250,6 +251,7 @@ impl Qp {
         self.access = attr.access.unwrap_or(self.access);
         self.qkey = attr.qkey.unwrap_or(self.qkey);
         self.path = attr.path.unwrap_or(self.path);
+        self.note_path(&env.card.config);
         self.mtu = attr.path_mtu.map_or(self.mtu, |mtu| mtu as u16);
         self.dest_qp = attr.dest_qp.unwrap_or(self.dest_qp);
         self.dialect = attr.dialect.unwrap_or(self.dialect);
@@ -285,6 +287,13 @@ impl Qp {
                 self.schedule(env.card);
             }
         }
+    }
+
+    /// Notes whether packets of the queue pair may be for the card itself. A datagram may go
+    /// anywhere.
+    pub(crate) fn note_path(&mut self, config: &Config) {
+        let may_be = self.transport == Transport::Ud || self.path.dst == config.address;
+        self.mode.set(Mode::LOCAL, config.local_shortcut && may_be);
     }
 
     /// The present properties of the queue pair.

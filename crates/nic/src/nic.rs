@@ -57,7 +57,7 @@ use crate::queue::element::{self, RecvRequest, SendRequest};
 use crate::queue::ring::Ring;
 use crate::queue::sgl::SglPool;
 use crate::queue::shared_receive::SharedReceiveQueue;
-use crate::scheduler::{Budget, Scheduler};
+use crate::scheduler::Scheduler;
 use crate::table::Table;
 use crate::time::Time;
 use crate::timers::Timers;
@@ -459,7 +459,6 @@ impl Nic {
         self.turn_kernels(now, mem);
         let more = management::transmit(&mut self.cm, &mut self.card.counters, batch, limit);
         let mut round = self.card.scheduler.round(limit);
-        let whole = Budget::turn(&self.card.config);
         self.run_errands(now, mem);
         while batch.len() < limit
             && let Some(qpn) = round.next(&mut self.card.scheduler)
@@ -467,17 +466,20 @@ impl Nic {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
             let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
-            let (again, left) = if qp.mode.contains(Mode::LOOP_BACK) {
-                let (again, left) = loop_back_turn(&mut self.qps, &mut env, qpn);
-                round.spend_in_card(whole.elements - left.elements);
-                (again, left)
+            if qp.mode.contains(Mode::LOOP_BACK) {
+                let (again, ran) = loop_back_turn(&mut self.qps, &mut env, qpn);
+                round.spend_in_card(ran);
+                if let Some(qp) = self.qps.get_mut(qpn).filter(|_| again) {
+                    qp.schedule(&mut self.card);
+                }
             } else {
                 batch.set_sender(qpn);
-                qp.turn(&mut env, batch)
-            };
-            self.card.scheduler.end_turn(whole, left);
-            if again && let Some(qp) = self.qps.get_mut(qpn) {
-                qp.schedule(&mut self.card);
+                if qp.turn(&mut env, batch) {
+                    qp.schedule(&mut self.card);
+                }
+            }
+            if self.card.scheduler.is_shared() {
+                self.card.scheduler.end_turn();
             }
             self.run_errands(now, mem);
         }

@@ -24,10 +24,10 @@ pub(crate) struct Scheduler {
     ready: VecDeque<u32>,
     /// What stands in the place of `ready` once clients share the card.
     shares: Option<Box<Shares>>,
-    /// What a client gets in a round of [`Shares`]: a turn's bytes.
-    credit: u32,
-    /// What an element costs of that: a turn's elements cost as much as its bytes.
-    element_cost: u32,
+    /// The budget of a whole turn. Its bytes are what a client gets in a round of [`Shares`].
+    turn: Budget,
+    /// What the last turn has left of its budget.
+    pub(crate) left: Budget,
     /// Queue pairs that found the pool of outstanding work full, by number and client.
     starved: Vec<(u32, u16)>,
     /// How many times the starved queue pairs were woken, so that none is listed twice.
@@ -36,16 +36,14 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     pub(crate) fn new(config: &Config) -> Scheduler {
-        let Budget { elements, bytes } = Budget::turn(config);
-        let element_cost = (bytes / elements.max(1)).max(1);
-        Scheduler { credit: bytes.max(1), element_cost, ..Scheduler::default() }
+        Scheduler { turn: Budget::turn(config), ..Scheduler::default() }
     }
 
     /// From now on clients share the card.
     pub(crate) fn share(&mut self) {
         if self.shares.is_none() {
             let mut shares = Shares::default();
-            self.ready.drain(..).for_each(|qpn| shares.push(0, qpn, self.credit));
+            self.ready.drain(..).for_each(|qpn| shares.push(0, qpn, self.turn.bytes));
             self.shares = Some(Box::new(shares));
         }
     }
@@ -58,7 +56,7 @@ impl Scheduler {
             *queued = true;
             match &mut self.shares {
                 None => self.ready.push_back(qpn),
-                Some(shares) => shares.push(client, qpn, self.credit),
+                Some(shares) => shares.push(client, qpn, self.turn.bytes),
             }
         }
     }
@@ -88,7 +86,7 @@ impl Scheduler {
         for (qpn, client) in self.starved.drain(..) {
             match &mut self.shares {
                 None => self.ready.push_back(qpn),
-                Some(shares) => shares.push(client, qpn, self.credit),
+                Some(shares) => shares.push(client, qpn, self.turn.bytes),
             }
         }
     }
@@ -96,7 +94,10 @@ impl Scheduler {
     /// How many queue pairs are ready.
     #[inline]
     pub(crate) fn ready_len(&self) -> usize {
-        self.ready.len() + self.shares.as_ref().map_or(0, |shares| shares.len())
+        match &self.shares {
+            None => self.ready.len(),
+            Some(shares) => shares.len(),
+        }
     }
 
     /// The queue pairs that are ready.
@@ -116,19 +117,27 @@ impl Scheduler {
     fn take(&mut self) -> Option<u32> {
         match &mut self.shares {
             None => self.ready.pop_front(),
-            Some(shares) => shares.pop(self.credit),
+            Some(shares) => shares.pop(self.turn.bytes),
         }
     }
 
-    /// Notes how much of a turn's budget `whole` the last turn has left over.
+    /// Do clients share the card?
     #[inline]
-    pub(crate) fn end_turn(&mut self, whole: Budget, left: Budget) {
-        if let Some(shares) = &mut self.shares {
-            // Every turn costs something, since acknowledges do, too.
-            let bytes = whole.bytes.saturating_sub(left.bytes).max(LEAST_COST);
-            let elements = whole.elements.saturating_sub(left.elements);
-            shares.charge(bytes.max(elements.saturating_mul(self.element_cost)));
-        }
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shares.is_some()
+    }
+
+    /// Has the client pay for the turn that has just ended, where clients share the card.
+    #[inline(never)]
+    pub(crate) fn end_turn(&mut self) {
+        let Some(shares) = &mut self.shares else { return };
+        let (Budget { elements, bytes }, left) = (self.turn, self.left);
+        // A turn's elements cost as much as its bytes. Every turn costs something, since
+        // acknowledges do, too.
+        let spent = u64::from(elements.saturating_sub(left.elements));
+        let by_elements = spent * u64::from(bytes) / u64::from(elements.max(1));
+        let by_bytes = bytes.saturating_sub(left.bytes).max(LEAST_COST);
+        shares.charge(by_bytes.max(by_elements as u32));
     }
 
     /// A round of turns, for a batch of at most `limit` packets.
@@ -168,7 +177,7 @@ impl Round {
 }
 
 /// What a turn, or a part of it, may still spend (SRNIC §4.3.1).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Budget {
     pub(crate) elements: u32,
     pub(crate) bytes: u32,

@@ -31,6 +31,7 @@ struct Client {
 
 impl Shares {
     /// Notes that a queue pair of `client` is ready. A client that comes into line gets `credit`.
+    #[inline(never)]
     pub(crate) fn push(&mut self, client: u16, qpn: u32, credit: u32) {
         let at = usize::from(client);
         if at >= self.clients.len() {
@@ -48,6 +49,7 @@ impl Shares {
 
     /// Takes the queue pair that has the next turn. `credit` is what a client gets each round; it
     /// is not zero.
+    #[inline(never)]
     pub(crate) fn pop(&mut self, credit: u32) -> Option<u32> {
         loop {
             let &client = self.line.front()?;

@@ -85,13 +85,14 @@ struct Fetched<'f> {
     left: u32,
 }
 
-/// Gives a loop-back queue pair its turn. Returns whether it needs another, and what is left of
-/// this one.
+/// Gives a loop-back queue pair its turn. Returns whether it needs another, and how many elements
+/// it ran.
 #[inline(never)]
-pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, Budget) {
+pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
     let mut budget = Budget::turn(&env.card.config);
     let Budget { elements, bytes } = budget;
-    let Some(qp) = qps.get_mut(qpn) else { return (false, budget) };
+    env.card.scheduler.left = budget;
+    let Some(qp) = qps.get_mut(qpn) else { return (false, 0) };
     match qp.state {
         State::Rts | State::Sqd => {
             // The buffers are lent out of the card, so that the card can be used meanwhile.
@@ -103,13 +104,14 @@ pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, Budget)
             let ahead = Fetched { bytes: &mut fetched, at: 0, end: 0, left: elements };
             let again = turn.run(ahead, &mut scratch);
             let (ran, bytes) = (turn.ran, turn.bytes);
+            env.card.scheduler.left = Budget { elements: elements.saturating_sub(ran), bytes };
             env.card.counters.chain_elements += u64::from(ran);
             env.card.fetched = fetched;
             env.card.chains.scratch = scratch;
-            (again, Budget { elements: elements.saturating_sub(ran), bytes })
+            (again, ran)
         }
-        State::Error => (qp.flush(env, &mut budget), budget),
-        _ => (false, budget),
+        State::Error => (qp.flush(env, &mut budget), 1),
+        _ => (false, 0),
     }
 }
 

@@ -325,14 +325,13 @@ impl Qp {
     }
 
     /// One turn: answers, requests, acknowledge, in this order, so that an acknowledge leaves
-    /// behind data. Returns whether the queue pair needs another turn, and what is left of this
-    /// one.
+    /// behind data. Returns whether the queue pair needs another turn.
     ///
     /// Functions that a WRITE or SEND of the host does not need are out of line. After a system
     /// call this code comes from a farther cache, and should not be mixed with code that is
     /// skipped.
     #[inline(never)]
-    pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> (bool, Budget) {
+    pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
         let kernel_answers = self.has_posted();
         let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0 || kernel_answers;
         let (mut answers, kept) = Budget::turn(&env.card.config).share(sends);
@@ -355,7 +354,8 @@ impl Qp {
         } else if !batch.is_answering(kernel_answers) || !self.hold_acknowledge(env.card) {
             self.send_acknowledge(env, batch);
         }
-        (again || self.rx.pending > 0, budget)
+        env.card.scheduler.left = budget;
+        again || self.rx.pending > 0
     }
 
     /// Do kernels have messages to send?

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use thiserror::Error;
 
-use super::copy;
+use super::memfd::{self, MapError};
+use super::{across, copy};
 
 /// Page-aligned memory, zero at first, that a card and its peers may change at any time.
 ///
@@ -91,29 +92,33 @@ impl Buffer {
     /// # Errors
     /// `len` is zero, or the system has no more memory.
     pub fn new(len: usize) -> Result<Buffer, AllocError> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping, at a place of the kernel's choice, changes no memory
-        // that this process has.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-        Buffer::of_mapping(base, len)
+        Buffer::mmap(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    /// Maps the first `len` bytes of a memory file, which its other holders may change at any time.
-    /// The file must be sealed against shrinking: an access behind its end would end the process.
+    /// Maps `len` bytes of shared memory from `offset` on, a multiple of the page size. Whatever
+    /// the buffer's owner or others write there, all see. The mapping keeps the memory alive when
+    /// the descriptor is closed.
     ///
     /// # Errors
-    /// `len` is zero, or the system cannot map the file.
-    pub(crate) fn map_shared(file: BorrowedFd<'_>, len: usize) -> Result<Buffer, AllocError> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let (flags, fd) = (libc::MAP_SHARED, file.as_raw_fd());
-        // SAFETY: a new mapping, at a place of the kernel's choice, changes no memory that this
-        // process has.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
-        Buffer::of_mapping(base, len)
+    /// The file is not memory of [sealed](memfd::sealed) length, or is shorter, or the system
+    /// refuses.
+    pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Buffer, MapError> {
+        memfd::check(file, offset, len as u64)?;
+        let at = offset as libc::off_t;
+        Buffer::mmap(len, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd(), at)
+            .map_err(|AllocError { len, source }| MapError::Refused { len, source })
     }
 
-    fn of_mapping(base: *mut libc::c_void, len: usize) -> Result<Buffer, AllocError> {
+    fn mmap(
+        len: usize,
+        flags: libc::c_int,
+        file: libc::c_int,
+        at: libc::off_t,
+    ) -> Result<Buffer, AllocError> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, at a place of the kernel's choice, changes no memory that this
+        // process has.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, at) };
         if base == libc::MAP_FAILED {
             return Err(AllocError { len, source: io::Error::last_os_error() });
         }
@@ -153,6 +158,21 @@ impl Buffer {
         (len > 0).then_some(Buffer { base, len, owner: Owner::Elsewhere })
     }
 
+    /// Asks for huge pages in this part of the buffer, and for all its pages at once. Returns
+    /// whether the system has made the pages; without that they come with the first touch.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the buffer.
+    pub fn populate(&self, offset: usize, len: usize) -> Result<bool, AccessError> {
+        let start = self.range(offset, len)?.cast();
+        // SAFETY: the range is our own mapping; advice does not change its bytes.
+        let made = unsafe {
+            libc::madvise(start, len, libc::MADV_HUGEPAGE);
+            libc::madvise(start, len, libc::MADV_POPULATE_WRITE)
+        };
+        Ok(made == 0)
+    }
+
     /// Length in bytes, never zero.
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
     #[inline]
@@ -188,6 +208,25 @@ impl Buffer {
         let dst = self.range(offset, src.len())?;
         // SAFETY: the range is within our mapping, of which no slice exists.
         unsafe { copy::copy_out(src, dst) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes of `src` from `from` on to the bytes from `offset` on. Where both are the
+    /// same memory and the ranges overlap, the destination has bytes of either.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the one buffer or the other.
+    #[inline]
+    pub fn copy_at(
+        &self,
+        offset: usize,
+        src: &Buffer,
+        from: usize,
+        len: usize,
+    ) -> Result<(), AccessError> {
+        let (src, dst) = (src.range(from, len)?, self.range(offset, len)?);
+        // SAFETY: the ranges are within mappings of buffers, of which no slices exist.
+        unsafe { across::copy(src, dst, len) };
         Ok(())
     }
 
@@ -251,9 +290,9 @@ impl Buffer {
         Ok(unsafe { AtomicU32::from_ptr(ptr) })
     }
 
-    /// Where `len` bytes at `offset` lie.
+    /// Where `len` bytes at `offset` lie, for system calls: no reference to them may be made.
     #[inline]
-    fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
+    pub(crate) fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),
             _ => Err(AccessError::OutOfRange { offset, len, buffer: self.len }),

@@ -1,7 +1,7 @@
 //! Percentiles of measurements, by one rule for all commands.
 
-/// The smallest value that at least `per_mille` thousandths of the values do not exceed (the nearest
-/// rank): 500 gives the median, 990 the 99th percentile. `None` of no values.
+/// The smallest value that at least `per_mille` thousandths of the values do not exceed (the
+/// nearest rank): 500 gives the median, 990 the 99th percentile. `None` of no values.
 ///
 /// `sorted` begins with the smallest value.
 pub(crate) fn percentile<T: Copy>(sorted: &[T], per_mille: usize) -> Option<T> {

@@ -326,8 +326,8 @@ fn another_port_of_an_address_is_not_the_card_there() {
     drop((active, passive));
 }
 
-/// A peer may still remember connections of the process that had the address before, and a queue pair
-/// of this one may have a number of its. The peer tells the two cards by their GUIDs.
+/// A peer may still remember connections of the process that had the address before, and a queue
+/// pair of this one may have a number of its. The peer tells the two cards by their GUIDs.
 #[test]
 fn each_card_at_an_address_has_a_guid_of_its_own() {
     let [.., high, low] = std::process::id().to_be_bytes();

@@ -4,7 +4,6 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use remora::nic::cm::ConnectRequest;
-use remora::nic::cm::message::TransportService;
 use remora::nic::cm::service::PortSpace;
 use remora::nic::qp::{Mtu, QpAttr, State};
 use remora::nic::queue::{
@@ -14,7 +13,7 @@ use remora::nic::queue::{
 use remora::nic::transmit::PayloadRef;
 use remora::nic::wire::icrc::{Flow, Icrc};
 use remora::nic::wire::{ROCE_PORT, Transport};
-use remora::nic::{Access, Config, Nic, Path, Psn, Time, TransmitBatch};
+use remora::nic::{Access, Config, Nic, Path, Time, TransmitBatch};
 use remora::{
     Channel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams, Device,
     DeviceOptions, OpenError, Peer, ProtectionDomain, QueuePair, QueuePairOptions,
@@ -299,25 +298,8 @@ fn another_port_of_an_address_is_not_the_card_there() {
     let passive = passive.join().unwrap();
 
     let pretender = UdpSocket::bind((here, 0)).unwrap();
-    let request = ConnectRequest {
-        remote: there,
-        service: PortSpace::Tcp.service_id(7471),
-        local_port: 1,
-        told: None,
-        transport: TransportService::Rc,
-        local_qpn: client.qp.qpn(),
-        starting_psn: Psn::new(0),
-        responder_resources: 1,
-        initiator_depth: 1,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: false,
-        flow_control: false,
-        path_mtu: 3,
-        ack_timeout: 14,
-        traffic_class: 0,
-        private_data: b"",
-    };
+    let service = PortSpace::Tcp.service_id(7471);
+    let request = ConnectRequest::new(there, service, client.qp.qpn());
     let mut config = Config::new(here);
     config.cm.ca_guid = client.device.limits().cm.ca_guid;
     let mut card = Nic::new(config, [1; 32]);
@@ -344,8 +326,8 @@ fn another_port_of_an_address_is_not_the_card_there() {
     drop((active, passive));
 }
 
-/// A peer may still remember connections of the process that had the address before, and a queue pair
-/// of this one may have a number of its. The peer tells the two cards by their GUIDs.
+/// A peer may still remember connections of the process that had the address before, and a queue
+/// pair of this one may have a number of its. The peer tells the two cards by their GUIDs.
 #[test]
 fn each_card_at_an_address_has_a_guid_of_its_own() {
     let [.., high, low] = std::process::id().to_be_bytes();

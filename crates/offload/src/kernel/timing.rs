@@ -1,4 +1,5 @@
-//! How long a kernel's memory accesses take in a simulation.
+//! How long a kernel's memory accesses take in a simulation. (`turn` lets the kernel wait for
+//! them.)
 
 use core::fmt;
 

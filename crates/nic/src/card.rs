@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use rand_chacha::ChaCha8Rng;
 
 use crate::chain::{ChainState, Errand};
+use crate::clients::Clients;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::event::Event;
@@ -34,6 +35,8 @@ pub(crate) struct Card {
     pub(crate) pds: Handles<Domain>,
     pub(crate) regions: Regions,
     pub(crate) cqs: Handles<CompletionQueue>,
+    /// The exported completion queues that have got entries, each once.
+    pub(crate) completed: VecDeque<u32>,
     pub(crate) srqs: Handles<SharedReceiveQueue>,
     pub(crate) xrcds: Handles<Domain>,
     /// The shared receive queues that XRC requests may name, by their numbers on the wire.
@@ -58,6 +61,7 @@ pub(crate) struct Card {
     pub(crate) fetched: Vec<u8>,
     pub(crate) kernel: KernelState,
     pub(crate) chains: ChainState,
+    pub(crate) clients: Clients,
 }
 
 /// An acknowledge that came with a request. The peer waits for the answer to the request, so the
@@ -96,6 +100,9 @@ impl Card {
         }
         let Some(queue) = self.cqs.get_mut(cq) else { return };
         let pushed = queue.push(Completion { at: now, ..entry });
+        if queue.list() {
+            self.completed.push_back(cq);
+        }
         self.tell_pushed(now, cq, pushed);
     }
 
@@ -111,6 +118,9 @@ impl Card {
             true => Pushed::Quietly,
             false => queue.push(Completion { at: now, ..entry() }),
         };
+        if queue.list() {
+            self.completed.push_back(cq);
+        }
         match pushed {
             Pushed::Quietly => self.counters.completions += 1,
             pushed => self.tell_pushed(now, cq, pushed),

@@ -3,17 +3,20 @@
 //! Here are the commands on queue pairs, and the loop that gives ready ones their turns. The rest:
 //!
 //! - `receive`: judges what arrives, and hands it on.
+//! - `shared`: doorbells, and what else an owner needs who writes and reads queues himself.
 //! - Commands: `memory` (domains, regions, windows, address handles), `queues` (completion queues,
-//!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`.
+//!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`, `clients`.
 //! - `error`: errors that several commands share.
 
 mod chains;
+mod clients;
 mod error;
 mod kernels;
 mod memory;
 mod multicast;
 mod queues;
 mod receive;
+mod shared;
 mod xrc;
 
 pub use crate::qp::PostError;
@@ -32,6 +35,7 @@ use rand_core::{Rng, SeedableRng};
 
 use crate::card::Card;
 use crate::chain::{ChainState, Mode, Queue};
+use crate::clients::Clients;
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -118,6 +122,7 @@ impl Nic {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs, config.max_mws),
                 cqs: Table::new(config.max_cqs),
+                completed: VecDeque::new(),
                 srqs: Table::new(config.max_srqs),
                 xrcds: Table::new(config.max_xrcds),
                 xrc_srqs: Numbered::new(config.max_srqs, numbered::BITS, srqns),
@@ -125,7 +130,7 @@ impl Nic {
                 outstanding: MultiQueue::new(config.max_outstanding),
                 answers: MultiQueue::new(answers),
                 sgls: SglPool::default(),
-                scheduler: Scheduler::default(),
+                scheduler: Scheduler::new(&config),
                 late: Vec::new(),
                 unsettled: None,
                 timers: Timers::default(),
@@ -137,6 +142,7 @@ impl Nic {
                 fetched: Vec::new(),
                 kernel: KernelState::new(),
                 chains: ChainState::new(config.max_budgets),
+                clients: Clients::default(),
                 config,
             },
         }
@@ -217,7 +223,11 @@ impl Nic {
 
     /// Gives a queue pair a number.
     fn insert_qp(&mut self, init: QpInit) -> Result<u32, CreateError> {
-        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags } = init;
+        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags, client } =
+            init;
+        if client != 0 {
+            self.card.scheduler.share();
+        }
         let limit = self.card.config.max_qps;
         let config = &self.card.config;
         let made = self.qps.insert_with(|qpn| Qp {
@@ -241,9 +251,14 @@ impl Nic {
             mode: Mode::from_bits_truncate(flags.bits()),
             queued: false,
             signal_all,
+            client,
             cold: Box::new(Cold::new()),
         });
-        made.ok_or(CreateError::Full { limit })
+        let qpn = made.ok_or(CreateError::Full { limit })?;
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.note_limits(&self.card);
+        }
+        Ok(qpn)
     }
 
     /// Destroys a queue pair, which must not be attached to a multicast group. Its work is
@@ -279,6 +294,25 @@ impl Nic {
             to,
             attr,
         );
+        Ok(())
+    }
+
+    /// Takes a queue pair to ERROR on behalf of a driver whose client breaks the rules of its
+    /// queues: its work is flushed, and [`Event::QpFatal`] is raised. In ERROR nothing happens.
+    ///
+    /// # Errors
+    /// Only [`ModifyQpError::UnknownQp`].
+    pub fn fail_qp(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        qpn: u32,
+    ) -> Result<(), ModifyQpError> {
+        let qp = self.qps.get_mut(qpn).ok_or(ModifyQpError::UnknownQp)?;
+        if qp.state != State::Error {
+            qp.fail(&mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels });
+            self.card.events.push_back(Event::QpFatal(qpn));
+        }
         Ok(())
     }
 
@@ -388,6 +422,7 @@ impl Nic {
         }
         self.handle_cq_timeouts(now);
         self.handle_chain_timeouts(now);
+        self.wake_clients(now);
         self.turn_kernels(now, mem);
     }
 
@@ -442,6 +477,9 @@ impl Nic {
                 if qp.turn(&mut env, batch) {
                     qp.schedule(&mut self.card);
                 }
+            }
+            if self.card.scheduler.is_shared() {
+                self.card.scheduler.end_turn();
             }
             self.run_errands(now, mem);
         }
@@ -502,21 +540,23 @@ impl Nic {
         let quiet = |qpn: u32| {
             self.qps.get(qpn).is_none_or(|qp| qp.rx.pending == 0 && qp.sq.waiting() == 0)
         };
-        let mut ready = self.card.scheduler.ready();
-        (1..=FEW).contains(&ready.len()) && !self.has_other_work() && ready.all(quiet)
+        let scheduler = &self.card.scheduler;
+        let few = (1..=FEW).contains(&scheduler.ready_len());
+        few && !self.has_other_work() && scheduler.ready().all(quiet)
     }
 
     /// When to call [`Nic::handle_timeout`] next: [`Time::NEVER`] if nothing waits. The time may be
     /// earlier than necessary.
     pub fn poll_timeout(&self) -> Time {
         let timers = self.card.timers.next().min(self.card.cq_timers.next());
-        let timers = timers.min(self.card.chains.timers.next());
+        let timers = timers.min(self.card.chains.timers.next()).min(self.card.clients.next());
         timers.min(self.cm.poll_timeout()).min(self.kernels.due())
     }
 }
 
 /// How much of the card is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct InUse {
     /// Queue pairs.

@@ -50,9 +50,10 @@ use std::time::{Duration, Instant};
 
 use remora_nic::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use self::signals::{RESTING, SLEEPING, UNSENT_FOR};
-use crate::driver::{Driver, PACE};
+use crate::driver::{Driver, Groups, PACE};
 use crate::live::Shared;
 
 /// How soon after the last poll the thread takes over, at least and at most.
@@ -234,10 +235,10 @@ fn serve_timers(shared: &Shared) -> Duration {
     let Some(mut driver) = shared.try_lock() else { return LOOK_IN_MAX };
     let now = driver.now();
     let kept_back = driver.unsent.posts > 0 && now >= driver.unsent.since + UNSENT_FOR;
-    if kept_back || driver.nic.poll_timeout() <= now {
+    if kept_back || driver.poll_timeout() <= now {
         driver.progress();
     }
-    driver.nic.poll_timeout().since(now).max(UNSENT_FOR)
+    driver.poll_timeout().since(now).max(UNSENT_FOR)
 }
 
 /// Leaves the driving to the thread that polls; returns whether the background thread was woken.
@@ -277,8 +278,12 @@ fn take_steps<'a>(
                 // acknowledge rides behind the answer. If it left alone, the peer's poll would get
                 // it without the answer. The peer would then watch memory too instead of polling,
                 // and both would wait for each other's background thread each time.
+                let may_sleep = driver.fabric.sleeps();
                 drop(driver);
-                linger(shared);
+                if may_sleep {
+                    linger(shared);
+                    shared.sleep.ends();
+                }
                 driver = shared.lock();
             }
         } else if driver.is_blocked() || driver.now() >= stay.until {
@@ -302,12 +307,31 @@ fn take_steps<'a>(
 /// Waits for [`LINGER`], or until a packet comes or the thread is woken. (The wake-up is not read
 /// here. It ends the next sleep at once, and the thread reads it there.)
 fn linger(shared: &Shared) {
-    let mut fds = [
-        PollFd::from_borrowed_fd(shared.socket_fd(), PollFlags::IN),
-        PollFd::new(&*shared.background.wake, PollFlags::IN),
-    ];
     // If this fails, the thread looks again at once.
-    let _ = poll(&mut fds, Some(&spec(LINGER)));
+    let _ = sleep_on(shared, PollFlags::IN, &Groups::default(), Some(LINGER));
+}
+
+/// Sleeps until packets come, the socket is as it is wanted, the thread is woken, or time is up.
+fn sleep_on(
+    shared: &Shared,
+    socket_wants: PollFlags,
+    groups: &Groups,
+    timeout: Option<Duration>,
+) -> Result<usize, Errno> {
+    let wake = PollFd::new(&*shared.background.wake, PollFlags::IN);
+    let mut fds = [wake.clone(), wake.clone(), wake];
+    let mut count = 1;
+    for (fd, wants) in shared.fds().zip([socket_wants, PollFlags::IN]) {
+        fds[count] = PollFd::from_borrowed_fd(fd, wants);
+        count += 1;
+    }
+    let timeout = timeout.map(spec);
+    if groups.is_empty() {
+        return poll(&mut fds[..count], timeout.as_ref());
+    }
+    let joined = groups.iter().map(|socket| PollFd::new(&**socket, PollFlags::IN));
+    let mut fds: Vec<PollFd<'_>> = fds[..count].iter().cloned().chain(joined).collect();
+    poll(&mut fds, timeout.as_ref())
 }
 
 /// Drives the card until nothing moves, then sleeps until something does. `attended` says that the
@@ -325,8 +349,12 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
             }
             return;
         }
+        // Peers wake this thread from here on, and no packet of theirs was overlooked.
+        if !driver.fabric.sleeps() {
+            return;
+        }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);
-        let due = driver.nic.poll_timeout();
+        let due = driver.poll_timeout();
         shared.background.wakes_at.store(due.0, Ordering::Release);
         let timeout = (due != Time::NEVER).then(|| due.since(driver.now()));
         // The kernel wakes the thread for room in this socket, but not for room in a peer's.
@@ -338,17 +366,9 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     };
     // From here on, a thread that notes news wakes this one.
     shared.wakes.deliver();
-    let fds = [
-        PollFd::from_borrowed_fd(shared.socket_fd(), socket_wants),
-        PollFd::new(&*shared.background.wake, PollFlags::IN),
-    ];
-    if groups.is_empty() {
-        let _ = poll(&mut { fds }, timeout.map(spec).as_ref());
-    } else {
-        let joined = groups.iter().map(|socket| PollFd::new(&**socket, PollFlags::IN));
-        let mut fds: Vec<PollFd<'_>> = fds.into_iter().chain(joined).collect();
-        let _ = poll(&mut fds, timeout.map(spec).as_ref());
-    }
+    // If this fails, the thread looks again at once.
+    let _ = sleep_on(shared, socket_wants, &groups, timeout);
+    shared.sleep.ends();
     shared.background.wake.drain().ok();
 }
 

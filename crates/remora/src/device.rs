@@ -19,16 +19,20 @@ use thiserror::Error;
 use crate::background;
 use crate::background::signals::Background;
 use crate::channel::Channel;
+use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
 use crate::device_events::DeviceEvents;
 use crate::driver::Driver;
 use crate::egress::EgressCounters;
 use crate::event::Event;
+use crate::fabric::{Fabric, FabricChoice, FabricCounters, UnknownFabric};
 use crate::interface::{self, Interface, InterfaceError};
 use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
+use crate::loss::{BadLoss, Loss};
 use crate::memory::HostMemory;
+use crate::own::PAGE_SHIFT;
 use crate::pcap::{Capture, Recorder};
 use crate::region::ProtectionDomain;
 use crate::scheduling;
@@ -69,6 +73,7 @@ pub struct DeviceOptions {
     window: Option<u16>,
     mtu: Option<Mtu>,
     real_time: bool,
+    fabric: Option<FabricChoice>,
 }
 
 /// Why a device could not be opened.
@@ -77,6 +82,12 @@ pub enum OpenError {
     /// The environment names a level of processor that there is none of.
     #[error(transparent)]
     Cpu(#[from] cpu::UnknownLevel),
+    /// The environment names a fabric that there is none of.
+    #[error(transparent)]
+    Fabric(#[from] UnknownFabric),
+    /// The environment asks for a loss that cannot be understood.
+    #[error(transparent)]
+    Loss(#[from] BadLoss),
     /// The address or interface to bind to does not exist.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
@@ -159,12 +170,21 @@ impl DeviceOptions {
         self
     }
 
+    /// Chooses what carries packets. Without this option, the environment variable
+    /// [`FABRIC_VARIABLE`](crate::fabric::FABRIC_VARIABLE) does.
+    #[must_use]
+    pub fn fabric(mut self, choice: FabricChoice) -> DeviceOptions {
+        self.fabric = Some(choice);
+        self
+    }
+
     /// Opens the device.
     ///
     /// # Errors
     /// See [`OpenError`]; each says what to do.
     pub fn open(self) -> Result<Device, OpenError> {
         cpu::check()?;
+        let choice = self.fabric.map_or_else(FabricChoice::from_environment, Ok)?;
         let tos = remora_nic::Config::default().ecn as u8;
         // Nothing on the loopback interface marks packets.
         let with = |marks| socket::Config { tos, marks, ..socket::Config::default() };
@@ -192,11 +212,12 @@ impl DeviceOptions {
                 pretend to be the card at one of them");
             Vec::new()
         });
+        config.page_shift = PAGE_SHIFT;
+        let (neighbours, captures) = (config.neighbours.clone(), capture.is_some());
         config.min_ack_timeout = MIN_ACK_TIMEOUT;
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
-        let mut seed = [0; 32];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(io::Error::from)?;
+        config.set_guid(u64::from_ne_bytes(random()?));
+        let loss = Loss::from_environment(u64::from_ne_bytes(random()?))?;
         let info = DeviceInfo { address: socket.addr(), port: socket.port(), mtu };
         let async_ready = Arc::new(Event::new()?);
         // SAFETY: the card passes only addresses of its own memory, of rings and of registered
@@ -204,14 +225,25 @@ impl DeviceOptions {
         // that their owners keep until they are destroyed on the card, or ranges for which the
         // caller of `ProtectionDomain::register_raw` has promised the same.
         let memory = unsafe { HostMemory::new() };
-        let mut nic = Nic::new(config, seed);
+        let mut nic = Nic::new(config, random()?);
         nic.set_kernels(Box::new(Kernels::new(Limits::default())));
         let wake = Arc::new(Event::new()?);
         let wakes = Arc::new(Wakes::new(wake.clone()));
         let recorder = Recorder::new(capture);
-        let driver = Driver::new(nic, memory, socket, recorder, async_ready, wakes);
+        let fabric = match choice {
+            FabricChoice::Auto => Fabric::with_rings(socket, neighbours, captures),
+            FabricChoice::Udp => Fabric::udp(socket),
+        };
+        let mut driver = Driver::new(nic, memory, fabric, recorder, async_ready, wakes);
+        driver.egress.set_loss(loss);
         Device::start(driver, wake, own_memory, info, self.real_time)
     }
+}
+
+fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes)
 }
 
 /// The window in packets: a quarter of the socket's buffer, so that one queue pair alone does not
@@ -252,6 +284,8 @@ pub struct DeviceCounters {
     pub egress: EgressCounters,
     /// Counters of the receiving side of the socket.
     pub ingress: RecvCounters,
+    /// Counters of shared-memory rings.
+    pub fabric: FabricCounters,
     /// Packets that are missing from the capture, because its file could not be written.
     pub capture_missed: u64,
 }
@@ -260,7 +294,7 @@ impl DeviceCounters {
     /// Names and values of all counters, the card's first.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let socket = [
-            ("socket_tx_packets", self.egress.packets),
+            ("socket_tx_packets", self.egress.packets - self.egress.by_ring),
             ("socket_tx_calls", self.egress.groups),
             ("socket_tx_full", self.egress.socket_full),
             ("peer_socket_full", self.egress.paced),
@@ -270,6 +304,13 @@ impl DeviceCounters {
             ("socket_rx_overflowed", u64::from(self.ingress.overflowed)),
             ("socket_rx_truncated", self.ingress.truncated),
             ("socket_icmp_errors", self.egress.icmp_errors + self.ingress.icmp_errors),
+            ("ring_tx_packets", self.fabric.tx_packets),
+            ("ring_rx_packets", self.fabric.rx_packets),
+            ("ring_tx_full", self.fabric.tx_full),
+            ("ring_tx_dropped", self.fabric.tx_dropped),
+            ("rings_opened", self.fabric.opened),
+            ("rings_broken", self.fabric.broken),
+            ("injected_losses", self.egress.injected_losses),
             ("capture_missed", self.capture_missed),
         ];
         let card = self.card.iter().map(|(name, value, _)| (name, value));
@@ -317,7 +358,8 @@ impl Device {
         info: DeviceInfo,
         real_time: bool,
     ) -> Result<Device, OpenError> {
-        let socket = driver.socket.as_fd().try_clone_to_owned()?;
+        let socket = driver.fabric.udp.as_fd().try_clone_to_owned()?;
+        let (links, sleep) = (driver.fabric.share_links_fd()?, driver.fabric.sleep());
         let shared = Arc::new(Shared {
             clock: driver.clock,
             wakes: driver.wakes.clone(),
@@ -325,6 +367,8 @@ impl Device {
             driver: Mutex::new(driver),
             background: Background::new(wake),
             socket,
+            links,
+            sleep,
             info,
             yielding: Yielding::default(),
             real_time,
@@ -361,7 +405,7 @@ impl Device {
     /// None that can be expected: the socket is open as long as the device.
     pub fn socket_info(&self) -> io::Result<SocketInfo> {
         let driver = self.live.lock();
-        let socket = &driver.socket;
+        let socket = &driver.fabric.udp;
         Ok(SocketInfo {
             segmentation: socket.segmentation(),
             coalescing: socket.coalescing(),
@@ -370,24 +414,32 @@ impl Device {
         })
     }
 
+    /// How many cards of this machine the device shares rings with now; `None` if all its packets
+    /// go by UDP.
+    pub fn ring_peers(&self) -> Option<usize> {
+        self.live.lock().fabric.rings()
+    }
+
     /// The configuration of the device's card: its limits.
     pub fn limits(&self) -> remora_nic::Config {
-        self.live.lock().nic.config().clone()
+        self.live.lock().config()
     }
 
     /// How many of the card's objects are in use.
     pub fn in_use(&self) -> InUse {
-        self.live.lock().nic.in_use()
+        self.live.lock().in_use()
     }
 
     /// All counters, which count from the opening of the device.
     pub fn counters(&self) -> DeviceCounters {
-        let driver = self.live.lock();
+        let mut driver = self.live.lock();
+        let CardCounters { card, management } = driver.card_counters();
         DeviceCounters {
-            card: *driver.nic.counters(),
-            management: *driver.nic.cm().counters(),
+            card,
+            management,
             egress: driver.egress.counters(),
             ingress: driver.received.counters(),
+            fabric: driver.fabric.counters(),
             capture_missed: driver.recorder.missed(),
         }
     }

@@ -1,4 +1,4 @@
-//! The driver: one card, its socket and its clock, moved forward a step at a time.
+//! The driver: one card, its fabric and its clock, moved forward a step at a time.
 //!
 //! The thread that holds the driver's lock drives: an application's thread that polls, or the
 //! background thread, whose loop is in [`background`](crate::background) (it says which of them drives,
@@ -14,16 +14,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora_nic::cm::message::RejectReason;
-use remora_nic::cm::{Cm, CmEvent, ConnId, ListenerId};
+use remora_nic::cm::{CmEvent, ConnId, ListenerId};
 use remora_nic::qp::{QpAttr, State as QpState};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
+use crate::commands::Commands;
 use crate::door::Door;
 use crate::egress::{Egress, Sent};
 use crate::event::Event;
 use crate::event_loop::{EventLoop, Look};
 use crate::event_queue::Notify;
+use crate::fabric::{Arrived, Fabric};
 use crate::memory::HostMemory;
+use crate::own::Rings;
 use crate::pcap::Recorder;
 use crate::socket::{RecvBatch, Socket};
 use crate::wakes::Wakes;
@@ -52,8 +55,8 @@ const EVENTS_MAX: usize = 65_536;
 
 /// Takes events of connection management. The thread that drives the device calls it, under the
 /// device's lock, so it must not call the device. Where an answer is due at once, the sink gives it
-/// to the manager in its first argument.
-pub type CmSink = Box<dyn FnMut(&mut Cm, Time, CmEvent) + Send>;
+/// to the card in its first argument.
+pub type CmSink = Box<dyn FnMut(&mut dyn Commands, CmEvent) + Send>;
 
 /// Takes all other events of the card, under the same rules as [`CmSink`].
 pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
@@ -65,7 +68,8 @@ pub(crate) type Groups = Arc<[Arc<Socket>]>;
 pub(crate) struct Driver {
     pub(crate) nic: Nic,
     pub(crate) memory: HostMemory,
-    pub(crate) socket: Socket,
+    pub(crate) rings: Rings,
+    pub(crate) fabric: Fabric,
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
     batch: TransmitBatch,
@@ -143,7 +147,7 @@ impl Driver {
     pub(crate) fn new(
         nic: Nic,
         memory: HostMemory,
-        socket: Socket,
+        fabric: Fabric,
         recorder: Recorder,
         async_ready: Arc<Event>,
         wakes: Arc<Wakes>,
@@ -151,7 +155,8 @@ impl Driver {
         Driver {
             nic,
             memory,
-            socket,
+            rings: Rings::new(),
+            fabric,
             egress: Egress::new(),
             received: RecvBatch::new(RECV_SLOTS),
             batch: TransmitBatch::new(),
@@ -186,6 +191,7 @@ impl Driver {
     pub(crate) fn progress(&mut self) -> bool {
         self.nic.release_acknowledges();
         self.batch.set_serving(false);
+        self.fabric.look_at_all();
         self.step()
     }
 
@@ -193,6 +199,7 @@ impl Driver {
     fn step(&mut self) -> bool {
         self.timeless = 0;
         let now = self.now();
+        self.fabric.tend(now, self.event_loop.drives());
         let due = self.nic.poll_timeout() <= now;
         if due {
             self.nic.handle_timeout(now, &mut self.memory);
@@ -209,6 +216,8 @@ impl Driver {
     /// is still anything to do.
     pub(crate) fn turn(&mut self) -> bool {
         let now = self.now();
+        self.fabric.tend_now(now, true);
+        self.fabric.look_at_all();
         let due = self.nic.poll_timeout() <= now;
         if due {
             self.nic.handle_timeout(now, &mut self.memory);
@@ -224,6 +233,8 @@ impl Driver {
             self.transmit_from(self.now());
             self.dispatch_events();
         }
+        // The loop may sleep after this.
+        let more = more || !self.fabric.arm();
         more || self.has_more() && !self.event_loop.expects_more()
     }
 
@@ -296,7 +307,8 @@ impl Driver {
                 if round > 0 {
                     now = self.now();
                 }
-                let more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, BATCH);
+                let most = self.fabric.packets_wanted(BATCH);
+                let more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, most);
                 if self.batch.is_empty() {
                     // The card may have done work without a packet: it may have flushed requests.
                     any |= more;
@@ -311,12 +323,12 @@ impl Driver {
         any
     }
 
-    /// Hands the batch, or what is left of it, to the socket; returns whether any packet left.
+    /// Hands the batch, or what is left of it, to the fabric; returns whether any packet left.
     fn send_batch(&mut self) -> bool {
         let recorder = &mut self.recorder;
         let was_blocked = self.blocked;
         let note = |group: Sent<'_>| recorder.sent(&group);
-        let progress = self.egress.send(&self.batch, &mut self.memory, &mut self.socket, note);
+        let progress = self.egress.send(&self.batch, &mut self.memory, &mut self.fabric, note);
         self.blocked = progress.blocked;
         if !self.egress.faults().is_empty() || self.blocked {
             self.tell_faults(was_blocked);
@@ -377,22 +389,26 @@ impl Driver {
     #[inline(always)]
     fn receive(&mut self) -> bool {
         self.packets = 0;
-        match self.socket.recv(&mut self.received) {
-            Ok(0) => {
+        let packets = match self.fabric.receive(&mut self.received) {
+            Ok(Arrived::Nothing) => {
                 self.idle = self.idle.saturating_add(1);
                 return false;
             }
-            Ok(packets) => {
-                self.idle = 0;
-                self.packets = packets;
-                self.arrived += packets as u64;
+            Ok(Arrived::Udp(packets)) => {
+                self.handle_received();
+                packets
+            }
+            Ok(Arrived::Ring { packets, sums }) => {
+                self.handle_from_ring(sums);
+                packets
             }
             Err(error) => {
                 tracing::error!(%error, "cannot receive on the card's socket");
                 return false;
             }
-        }
-        self.handle_received();
+        };
+        (self.idle, self.packets) = (0, packets);
+        self.arrived += packets as u64;
         true
     }
 
@@ -414,8 +430,19 @@ impl Driver {
 
     fn handle_received(&mut self) {
         let now = self.now();
-        self.recorder.received(self.received.datagrams(), self.socket.port());
+        self.recorder.received(self.received.datagrams(), self.fabric.udp.port());
         self.nic.handle_packets(now, &mut self.memory, self.received.datagrams());
+    }
+
+    /// Handles the packets that have come by a ring; `sums` says that they have an ICRC.
+    fn handle_from_ring(&mut self, sums: bool) {
+        let (now, packets) = (self.now(), self.fabric.datagrams());
+        if sums {
+            self.recorder.received(self.fabric.datagrams(), self.fabric.udp.port());
+            self.nic.handle_packets(now, &mut self.memory, packets);
+        } else {
+            self.nic.handle_packets_from_memory(now, &mut self.memory, packets);
+        }
     }
 
     /// Hands the card's events to the tasks, threads and sinks that wait for them.
@@ -447,9 +474,9 @@ impl Driver {
                     }
                 }
                 CardEvent::Cm(event) => {
-                    if let Some(sink) = &mut self.cm_sink {
-                        let now = self.clock.now();
-                        sink(self.nic.cm_mut(), now, event);
+                    if let Some(mut sink) = self.cm_sink.take() {
+                        sink(self, event);
+                        self.cm_sink = Some(sink);
                         continue;
                     }
                     if let CmEvent::Disconnected { conn, .. } = event {
@@ -473,9 +500,8 @@ impl Driver {
     /// error.
     pub(crate) fn end_requests(&mut self, conn: ConnId) {
         if let Some(qpn) = self.follows.remove(&conn) {
-            let (now, error) = (self.now(), Some(QpState::Error));
-            let attr = QpAttr { state: error, ..QpAttr::default() };
-            if let Err(error) = self.nic.modify_qp(now, &mut self.memory, qpn, &attr) {
+            let attr = QpAttr { state: Some(QpState::Error), ..QpAttr::default() };
+            if let Err(error) = self.modify_qp(qpn, attr) {
                 tracing::debug!(%error, "a queue pair was gone before its connection");
             }
         }
@@ -497,16 +523,14 @@ impl Driver {
     fn give_up(&mut self, event: &CmEvent) {
         tracing::warn!("more than {EVENTS_MAX} connection events wait: the oldest is dropped");
         if let CmEvent::ConnectRequest(request) = event {
-            let now = self.now();
-            self.refuse(now, request.conn, b"busy");
+            self.refuse(request.conn, b"busy");
         }
     }
 
     /// Refuses a connection request, or forgets one that has ended meanwhile.
-    pub(crate) fn refuse(&mut self, now: Time, conn: ConnId, message: &[u8]) {
-        let cm = self.nic.cm_mut();
-        if cm.reject(now, conn, RejectReason::CONSUMER_DEFINED, message).is_err()
-            && let Err(error) = cm.destroy(now, conn)
+    pub(crate) fn refuse(&mut self, conn: ConnId, message: &[u8]) {
+        if self.reject(conn, RejectReason::CONSUMER_DEFINED, message).is_err()
+            && let Err(error) = self.destroy_connection(conn)
         {
             tracing::debug!(%error, "a connection request was gone before it was refused");
         }
@@ -522,20 +546,20 @@ impl Driver {
 
     /// The calling thread looks for events behind `door`: see [`EventLoop::look`].
     pub(crate) fn look(&mut self, door: &Arc<Door>) -> Look {
-        let Driver { socket, groups, event_loop, .. } = self;
-        event_loop.look(door, sockets(socket, groups))
+        let Driver { fabric, groups, event_loop, .. } = self;
+        event_loop.look(door, sockets(fabric, groups))
     }
 
     /// The calling thread sleeps until an event comes: see [`EventLoop::sleeps`].
     pub(crate) fn sleeps(&mut self) {
-        let Driver { socket, groups, event_loop, .. } = self;
-        event_loop.sleeps(sockets(socket, groups));
+        let Driver { fabric, groups, event_loop, .. } = self;
+        event_loop.sleeps(sockets(fabric, groups));
     }
 
     /// Takes the card from the event loop that drives it, if one does.
     pub(crate) fn end_loop(&mut self) {
-        let Driver { socket, groups, event_loop, .. } = self;
-        event_loop.end(sockets(socket, groups));
+        let Driver { fabric, groups, event_loop, .. } = self;
+        event_loop.end(sockets(fabric, groups));
     }
 
     /// Does the socket have to become writable before the driver can go on?
@@ -551,12 +575,12 @@ impl Driver {
     }
 }
 
-/// The sockets that the card receives from.
+/// The descriptors that are readable when the card has something to receive.
 fn sockets<'a>(
-    socket: &'a Socket,
+    fabric: &'a Fabric,
     groups: &'a Groups,
 ) -> impl Iterator<Item = BorrowedFd<'a>> + Clone {
-    std::iter::once(socket.as_fd()).chain(groups.iter().map(|socket| socket.as_fd()))
+    fabric.fds().chain(groups.iter().map(|socket| socket.as_fd()))
 }
 
 /// Adds an event. If there are too many, drops the oldest and returns it.
@@ -567,6 +591,6 @@ fn keep<E>(events: &mut VecDeque<E>, event: E) -> Option<E> {
 
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driver").field("socket", &self.socket).finish_non_exhaustive()
+        f.debug_struct("Driver").field("fabric", &self.fabric).finish_non_exhaustive()
     }
 }

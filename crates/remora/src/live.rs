@@ -17,6 +17,7 @@ use crate::background::signals::Background;
 use crate::driver::{Clock, Driver};
 use crate::event_loop::Look;
 use crate::event_queue::EventQueue;
+use crate::fabric::Sleep;
 use crate::memory::Buffer;
 use crate::wakes::Wakes;
 use crate::yielding::Yielding;
@@ -51,6 +52,10 @@ pub(crate) struct Shared {
     /// News for tasks that wait.
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) socket: OwnedFd,
+    /// Readable when a card of this machine has something to say; see [`crate::fabric`].
+    pub(crate) links: Option<OwnedFd>,
+    /// For the thread that sleeps on `links`.
+    pub(crate) sleep: Arc<Sleep>,
     pub(crate) info: DeviceInfo,
     pub(crate) yielding: Yielding,
     /// The background thread goes before all others, and so leaves the card to no event loop.
@@ -155,7 +160,7 @@ impl Shared {
     #[inline]
     pub(crate) fn found(&self, driver: &mut Driver, cq: u32) {
         if driver.event_loop.drives() {
-            driver.event_loop.found(driver.nic.cq_len(cq).is_some_and(|left| left > 0));
+            driver.event_loop.found(driver.cq_len(cq).is_some_and(|left| left > 0));
             self.flush_for_loop(driver);
         }
     }
@@ -262,7 +267,7 @@ impl Shared {
         }
         if driver.packets_moved() == before {
             // The loop sleeps now.
-            self.background.due(driver.nic.poll_timeout());
+            self.background.due(driver.poll_timeout());
         }
         more
     }
@@ -276,11 +281,12 @@ impl Shared {
         if driver.has_more() {
             self.background.more_to_do();
         } else if !driver.event_loop.drives() {
-            self.background.due(driver.nic.poll_timeout());
+            self.background.due(driver.poll_timeout());
         }
     }
 
-    pub(crate) fn socket_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// The descriptors that are readable when packets have come, those of multicast groups apart.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.socket.as_fd()).chain(self.links.as_ref().map(|links| links.as_fd()))
     }
 }

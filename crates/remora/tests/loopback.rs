@@ -318,7 +318,9 @@ fn another_port_of_an_address_is_not_the_card_there() {
         traffic_class: 0,
         private_data: b"",
     };
-    let mut card = Nic::new(Config::new(here), [1; 32]);
+    let mut config = Config::new(here);
+    config.cm.ca_guid = client.device.limits().cm.ca_guid;
+    let mut card = Nic::new(config, [1; 32]);
     card.cm_mut().connect(Time(0), &request).unwrap();
     let mut batch = TransmitBatch::new();
     // SAFETY: no memory is registered.
@@ -340,6 +342,21 @@ fn another_port_of_an_address_is_not_the_card_there() {
     assert_eq!(passive.end(), ConnectionEnd::Alive);
     assert_eq!(server.device.counters().card.drop_source_port, 1);
     drop((active, passive));
+}
+
+/// A peer may still remember connections of the process that had the address before, and a queue pair
+/// of this one may have a number of its. The peer tells the two cards by their GUIDs.
+#[test]
+fn each_card_at_an_address_has_a_guid_of_its_own() {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address = format!("127.88.{high}.{}", low.clamp(1, 254));
+    let guid = || {
+        let device = DeviceOptions::new().bind(&address).open().unwrap();
+        device.limits().cm.ca_guid.to_be_bytes()
+    };
+    let (first, second) = (guid(), guid());
+    assert_ne!(first, second);
+    assert_eq!((first[0] & 3, second[0] & 3), (2, 2), "of one card, and not of a vendor's");
 }
 
 #[test]

@@ -26,6 +26,10 @@ pub struct QueueOptions {
     pub completions: usize,
     /// All send requests are signaled.
     pub signal_all: bool,
+    /// The card names the completion queues that have got entries.
+    pub exported: bool,
+    /// The client of the card that the queue pair belongs to.
+    pub client: u16,
 }
 
 impl Default for QueueOptions {
@@ -37,6 +41,8 @@ impl Default for QueueOptions {
             inline: 256,
             completions: 256,
             signal_all: false,
+            exported: false,
+            client: 0,
         }
     }
 }
@@ -133,17 +139,23 @@ impl Endpoint {
         srq: Option<u32>,
     ) -> Endpoint {
         let at = &mut world.hosts[host];
-        let send_cq = at.nic.create_cq(queues.completions).expect("room for a completion queue");
-        let recv_cq = at.nic.create_cq(queues.completions).expect("room for a completion queue");
+        let [send_cq, recv_cq] = [(); 2].map(|()| {
+            let made = match queues.exported {
+                true => at.nic.create_exported_cq(queues.completions),
+                false => at.nic.create_cq(queues.completions),
+            };
+            made.expect("room for a completion queue")
+        });
         let sq = ring(at, queues.sends, queues.sges, queues.inline);
         let half = if transport == Transport::Xrc { Half::Initiator } else { Half::Both };
         let rq = match srq {
             None if half == Half::Both => ring(at, queues.receives, queues.sges, 0),
             _ => RingInit::default(),
         };
-        let signal_all = queues.signal_all;
+        let (signal_all, client) = (queues.signal_all, queues.client);
         let flags = QpFlags::empty();
-        let init = QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags };
+        let init =
+            QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags, client };
         let qpn = at.nic.create_qp(init).expect("room for a queue pair");
         Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq, half }
     }

@@ -85,6 +85,7 @@ fn renew(t: &mut Pair, of: usize, wanted: impl Fn(u32) -> bool) {
         rq: ring(host, queues.receives, queues.sges, 0),
         signal_all: queues.signal_all,
         flags: QpFlags::empty(),
+        client: 0,
     };
     // Numbers are random. Of ten bits, every number comes again within some thousand.
     for _ in 0..100_000 {

@@ -100,6 +100,8 @@ pub(crate) struct Qp {
     /// It is in the schedule queue (the ready state of SRNIC §4.3.1).
     pub(crate) queued: bool,
     pub(crate) signal_all: bool,
+    /// The client that it belongs to.
+    pub(crate) client: u16,
     pub(crate) cold: Box<Cold>,
 }
 
@@ -139,6 +141,8 @@ pub(crate) struct Cold {
     /// Where the queue pair is listed to be woken, if a WAIT holds it.
     pub(crate) waiting: Option<order::Waiting>,
     pub(crate) limits: Option<Box<SendLimits>>,
+    /// The queue pair is listed among those that wait until their client may go on.
+    pub(crate) waits_for_client: bool,
 }
 
 impl Cold {
@@ -164,6 +168,7 @@ impl Cold {
             written: [0; 2],
             waiting: None,
             limits: None,
+            waits_for_client: false,
         }
     }
 }
@@ -183,7 +188,7 @@ impl Qp {
     /// Makes the queue pair ready: it has something to do, and will have a turn.
     #[inline]
     pub(crate) fn schedule(&mut self, card: &mut Card) {
-        card.scheduler.schedule(self.qpn, &mut self.queued);
+        card.scheduler.schedule(self.qpn, self.client, &mut self.queued);
     }
 
     /// This queue pair as a user of keys.
@@ -311,6 +316,7 @@ impl Qp {
             srq: (self.srq != 0).then_some(self.srq),
             depths: (self.sq.depth(), self.rq.depth()),
             signal_all: self.signal_all,
+            client: self.client,
             draining: self.state == State::Sqd && self.cold.drain_wanted,
             sends: self.sq.in_use(),
             outstanding: self.tx.outstanding.len(),
@@ -348,6 +354,7 @@ impl Qp {
         } else if !batch.is_answering(kernel_answers) || !self.hold_acknowledge(env.card) {
             self.send_acknowledge(env, batch);
         }
+        env.card.scheduler.left = budget;
         again || self.rx.pending > 0
     }
 

@@ -1,12 +1,15 @@
 //! Memory to register that the program owns.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use thiserror::Error;
 
-use super::copy;
+use super::memfd::{self, MapError};
+use super::{across, copy};
 
 /// Page-aligned memory, zero at first, that a card and its peers may change at any time.
 ///
@@ -32,6 +35,18 @@ use super::copy;
 pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
+    owner: Owner,
+}
+
+/// Who unmaps the bytes of a buffer.
+#[derive(Debug)]
+enum Owner {
+    /// The buffer itself: they are a mapping.
+    This,
+    /// The buffer that this one is a part of.
+    Whole(#[expect(dead_code, reason = "kept, so that it stays mapped")] Arc<Buffer>),
+    /// Neither.
+    Elsewhere,
 }
 
 // SAFETY: the memory is reached only by volatile and atomic accesses, which any thread may make,
@@ -63,8 +78,8 @@ pub enum AccessError {
         /// Length of the buffer.
         buffer: usize,
     },
-    /// A word at an offset that is not a multiple of 8.
-    #[error("offset {offset} is not a multiple of 8, as that of a 64-bit word must be")]
+    /// A word at an offset that is not a multiple of its length.
+    #[error("offset {offset} is not a multiple of the length of the word there")]
     Misaligned {
         /// First byte asked for.
         offset: usize,
@@ -77,16 +92,48 @@ impl Buffer {
     /// # Errors
     /// `len` is zero, or the system has no more memory.
     pub fn new(len: usize) -> Result<Buffer, AllocError> {
+        Buffer::mmap(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    /// Maps `len` bytes of shared memory from `offset` on, a multiple of the page size. Whatever
+    /// the buffer's owner or others write there, all see. The mapping keeps the memory alive when
+    /// the descriptor is closed.
+    ///
+    /// # Errors
+    /// The file is not memory of [sealed](memfd::sealed) length, or is shorter, or the system
+    /// refuses.
+    pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Buffer, MapError> {
+        memfd::check(file, offset, len as u64)?;
+        let at = offset as libc::off_t;
+        Buffer::mmap(len, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd(), at)
+            .map_err(|AllocError { len, source }| MapError::Refused { len, source })
+    }
+
+    fn mmap(
+        len: usize,
+        flags: libc::c_int,
+        file: libc::c_int,
+        at: libc::off_t,
+    ) -> Result<Buffer, AllocError> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping, at a place of the kernel's choice, changes no memory
-        // that this process has.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        // SAFETY: a new mapping, at a place of the kernel's choice, changes no memory that this
+        // process has.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, at) };
         if base == libc::MAP_FAILED {
             return Err(AllocError { len, source: io::Error::last_os_error() });
         }
         let base = NonNull::new(base.cast()).expect("the kernel maps nothing at 0 unasked");
-        Ok(Buffer { base, len })
+        Ok(Buffer { base, len, owner: Owner::This })
+    }
+
+    /// The `len` bytes at `offset` as a buffer of their own. The whole stays mapped as long as any
+    /// part of it is kept.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the buffer.
+    pub fn part(this: &Arc<Buffer>, offset: usize, len: usize) -> Result<Buffer, AccessError> {
+        let base = NonNull::new(this.range(offset, len)?).expect("behind a mapping's base");
+        Ok(Buffer { base, len, owner: Owner::Whole(this.clone()) })
     }
 
     /// As [`Buffer::new`], and advises the kernel to use huge pages, since large buffers are walked
@@ -99,6 +146,31 @@ impl Buffer {
         // SAFETY: the range is our own mapping; advice does not change its bytes.
         unsafe { libc::madvise(buffer.base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         Ok(buffer)
+    }
+
+    /// The `len` bytes from `addr` on as a buffer that does not own them; `None` if there are none.
+    ///
+    /// # Safety
+    /// The bytes stay mapped as long as the buffer is used, and are reached by raw pointers and
+    /// atomics only.
+    pub(crate) unsafe fn view(addr: u64, len: usize) -> Option<Buffer> {
+        let base = NonNull::new(ptr::with_exposed_provenance_mut(addr as usize))?;
+        (len > 0).then_some(Buffer { base, len, owner: Owner::Elsewhere })
+    }
+
+    /// Asks for huge pages in this part of the buffer, and for all its pages at once. Returns
+    /// whether the system has made the pages; without that they come with the first touch.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the buffer.
+    pub fn populate(&self, offset: usize, len: usize) -> Result<bool, AccessError> {
+        let start = self.range(offset, len)?.cast();
+        // SAFETY: the range is our own mapping; advice does not change its bytes.
+        let made = unsafe {
+            libc::madvise(start, len, libc::MADV_HUGEPAGE);
+            libc::madvise(start, len, libc::MADV_POPULATE_WRITE)
+        };
+        Ok(made == 0)
     }
 
     /// Length in bytes, never zero.
@@ -139,6 +211,25 @@ impl Buffer {
         Ok(())
     }
 
+    /// Copies `len` bytes of `src` from `from` on to the bytes from `offset` on. Where both are the
+    /// same memory and the ranges overlap, the destination has bytes of either.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the one buffer or the other.
+    #[inline]
+    pub fn copy_at(
+        &self,
+        offset: usize,
+        src: &Buffer,
+        from: usize,
+        len: usize,
+    ) -> Result<(), AccessError> {
+        let (src, dst) = (src.range(from, len)?, self.range(offset, len)?);
+        // SAFETY: the ranges are within mappings of buffers, of which no slices exist.
+        unsafe { across::copy(src, dst, len) };
+        Ok(())
+    }
+
     /// Sets every byte to `byte`.
     pub fn fill(&self, byte: u8) {
         let block = [byte; 4096];
@@ -169,8 +260,12 @@ impl Buffer {
         Ok(())
     }
 
+    /// The 64-bit word at `offset`, which others may change at any time.
+    ///
+    /// # Errors
+    /// The word is not within the buffer, or `offset` is not a multiple of 8.
     #[inline]
-    fn word(&self, offset: usize) -> Result<&AtomicU64, AccessError> {
+    pub fn word(&self, offset: usize) -> Result<&AtomicU64, AccessError> {
         let ptr = self.range(offset, 8)?.cast::<u64>();
         if !ptr.is_aligned() {
             return Err(AccessError::Misaligned { offset });
@@ -180,9 +275,24 @@ impl Buffer {
         Ok(unsafe { AtomicU64::from_ptr(ptr) })
     }
 
-    /// Where `len` bytes at `offset` lie.
+    /// The 32-bit word at `offset`, which others may change at any time.
+    ///
+    /// # Errors
+    /// The word is not within the buffer, or `offset` is not a multiple of 4.
     #[inline]
-    fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
+    pub fn word32(&self, offset: usize) -> Result<&AtomicU32, AccessError> {
+        let ptr = self.range(offset, 4)?.cast::<u32>();
+        if !ptr.is_aligned() {
+            return Err(AccessError::Misaligned { offset });
+        }
+        // SAFETY: aligned, within our mapping, which lives as long as `self`; an atomic may be
+        // changed by others.
+        Ok(unsafe { AtomicU32::from_ptr(ptr) })
+    }
+
+    /// Where `len` bytes at `offset` lie, for system calls: no reference to them may be made.
+    #[inline]
+    pub(crate) fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),
             _ => Err(AccessError::OutOfRange { offset, len, buffer: self.len }),
@@ -192,8 +302,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        if let Owner::This = self.owner {
+            // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        }
     }
 }
 
@@ -212,6 +324,23 @@ mod tests {
         assert_eq!(&tail, b"\x07\x07end");
         buffer.store_u64(16, 42).unwrap();
         assert_eq!(buffer.load_u64(16), Ok(42));
+    }
+
+    #[test]
+    fn a_part_is_a_buffer_and_keeps_the_whole() {
+        let whole = Arc::new(Buffer::new(8192).unwrap());
+        let part = Buffer::part(&whole, 4096, 64).unwrap();
+        part.write_at(0, b"part").unwrap();
+        assert_eq!(part.addr(), whole.addr() + 4096);
+        assert!(part.write_at(62, b"end").is_err(), "a part ends where it ends");
+        assert!(Buffer::part(&whole, 8192, 1).is_err());
+        whole.word32(4100).unwrap().store(7, Ordering::Relaxed);
+        drop(whole);
+        assert_eq!(part.word32(4).unwrap().load(Ordering::Relaxed), 7);
+        assert!(part.word32(2).is_err());
+        let mut bytes = [0; 4];
+        part.read_at(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"part");
     }
 
     #[test]

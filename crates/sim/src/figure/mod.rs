@@ -104,7 +104,7 @@ const fn figure(
     ways: &'static [(&'static str, Way)],
     words: &'static str,
 ) -> Figure {
-    let largest = if number == 8 { 1 << 20 } else { 16 << 20 };
+    let largest = if number == 8 { 1 << 20 } else { 8 << 20 };
     Figure { number, title, ways, largest, words }
 }
 

@@ -8,7 +8,7 @@ use super::calls;
 /// 1 MiB.
 const MIB: u64 = 1 << 20;
 /// A size at which the driver's work for each call no longer counts.
-const LARGE: u64 = 16 << 20;
+const LARGE: u64 = 8 << 20;
 
 /// The first prediction: BRAM's 7.54 GB/s at 1 MiB is the driver's work, spread over a small
 /// transfer. So DDR at 1 MiB should be as fast.
@@ -33,8 +33,8 @@ pub fn amortisation(direction: Direction) -> Amortisation {
     let free = at(&Machine { driver: false, ..bram }, direction, 1, MIB);
     Amortisation {
         direction,
-        call_us: runs[0].call_ps() as f64 / 1e6,
-        engine_us: runs[0].engine_call_ps() as f64 / 1e6,
+        call_us: runs[0].call_ps as f64 / 1e6,
+        engine_us: runs[0].engine_ps as f64 / 1e6,
         bandwidth: [0, 1].map(|i| runs[i].gigabytes_per_second()),
         without_driver: free.gigabytes_per_second(),
     }
@@ -51,7 +51,7 @@ pub struct Added {
 }
 
 /// The latencies that are tried, in ns: none, a crossbar's four cycles (PG059), and more.
-pub const ADDED_NS: [u64; 8] = [0, 16, 100, 226, 400, 600, 800, 1000];
+pub const ADDED_NS: [u64; 7] = [0, 16, 100, 226, 350, 500, 700];
 
 /// Tests the second prediction with one latency.
 pub fn added(ns: u64) -> Added {
@@ -85,7 +85,7 @@ pub fn alternatives() -> Vec<Alternative> {
         ("as it is", |_| {}),
         ("tags of each channel's own", |machine| machine.tags_shared = false),
         ("tags free when data has arrived", |machine| machine.tag_until_written = false),
-        ("4 reads of card memory in flight", |machine| machine.write_ids = 4),
+        ("8 reads of card memory in flight", |machine| machine.write_ids = 8),
     ];
     let alternative = |(name, change): (&'static str, Change)| {
         let run = |design| {

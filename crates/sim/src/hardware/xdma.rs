@@ -38,30 +38,22 @@ pub struct Load {
 }
 
 /// What the transfers took.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    load: Load,
-    /// The time of each channel's calls together, in picoseconds.
-    pub calls_ps: Vec<u64>,
-    /// The part of the first channel's in which its engine worked, in picoseconds.
+    /// Bytes that all channels have moved while calls of each counted.
+    pub bytes: u64,
+    /// That time, in picoseconds.
+    pub ps: u64,
+    /// The mean time of a call of the first channel, in picoseconds.
+    pub call_ps: u64,
+    /// The part of it in which its engine worked, in picoseconds.
     pub engine_ps: u64,
 }
 
 impl Outcome {
-    /// The sum of the channels' bandwidths, in 10⁹ bytes per second.
+    /// The bandwidth of all channels together, in 10⁹ bytes per second.
     pub fn gigabytes_per_second(&self) -> f64 {
-        let bytes = self.load.bytes as f64 * f64::from(self.load.calls);
-        self.calls_ps.iter().map(|ps| bytes * 1e3 / *ps as f64).sum()
-    }
-
-    /// The mean time of a call of the first channel, in picoseconds.
-    pub fn call_ps(&self) -> u64 {
-        self.calls_ps[0] / u64::from(self.load.calls)
-    }
-
-    /// The part of it in which the engine works, in picoseconds.
-    pub fn engine_call_ps(&self) -> u64 {
-        self.engine_ps / u64::from(self.load.calls)
+        self.bytes as f64 * 1e3 / self.ps as f64
     }
 }
 
@@ -73,8 +65,13 @@ pub fn run(machine: &Machine, load: Load) -> Outcome {
     assert!(load.channels > 0 && load.bytes > 0 && load.calls > 0, "nothing to transfer");
     let mut engine = Engine::new(machine, load);
     engine.run();
-    let calls_ps = engine.channels.iter().map(|channel| channel.ended - channel.began).collect();
-    Outcome { load, calls_ps, engine_ps: engine.channels[0].engine_ps }
+    let (first, calls) = (&engine.channels[0], u64::from(load.calls));
+    Outcome {
+        bytes: engine.moved,
+        ps: engine.circuit.now() - engine.counts_from,
+        call_ps: (first.ended - first.began) / calls,
+        engine_ps: first.engine_ps / calls,
+    }
 }
 
 /// What a transaction's end means.
@@ -86,8 +83,8 @@ enum Token {
     Ring(u32),
     /// Descriptors have arrived.
     Fetched(u32, u64),
-    /// A request's data is where it should be; whether it is a descriptor's last.
-    Moved(u32, bool),
+    /// A request's data is where it should be.
+    Moved { channel: u32, bytes: u64, last_of_descriptor: bool },
     /// The driver has served an interrupt, and the caller is awake.
     Awake(u32),
     /// A call is over.
@@ -138,7 +135,12 @@ struct Engine<'a> {
     channels: Vec<Channel>,
     /// The route of a whole request.
     whole: Route,
+    /// Channels whose first call is not over, and those that do not have enough calls.
+    starting: u32,
     running: u32,
+    /// Since when all channels' calls count, and the bytes moved since.
+    counts_from: u64,
+    moved: u64,
 }
 
 /// Descriptors that the engine has room for: a block that it processes, and the next.
@@ -152,9 +154,18 @@ impl<'a> Engine<'a> {
         let mut circuit = Circuit::default();
         let parts = Parts::new(&mut circuit, machine, load);
         let channels = (0..load.channels).map(|_| Channel::default()).collect();
-        let running = load.channels;
-        let whole = Arc::new([]);
-        let mut engine = Engine { machine, load, circuit, parts, channels, whole, running };
+        let mut engine = Engine {
+            machine,
+            load,
+            circuit,
+            parts,
+            channels,
+            whole: Arc::new([]),
+            starting: load.channels,
+            running: load.channels,
+            counts_from: 0,
+            moved: 0,
+        };
         // Of equal ids, all channels have the same routes but for the resource of their ids.
         engine.whole = engine.route(0, engine.piece());
         engine
@@ -181,7 +192,10 @@ impl<'a> Engine<'a> {
             Token::Call(channel) => self.call(channel),
             Token::Ring(channel) => self.ring(channel),
             Token::Fetched(channel, bytes) => self.split(channel, bytes),
-            Token::Moved(channel, last) => self.moved(channel, last),
+            Token::Moved { channel, bytes, last_of_descriptor } => {
+                self.moved += bytes;
+                self.arrived(channel, last_of_descriptor);
+            }
             Token::Awake(channel) => self.awake(channel),
             Token::Over(channel) => self.over(channel),
             Token::Kernel => self.access_of_kernel(self.machine.kernel_every_ps.unwrap_or(1)),
@@ -250,7 +264,9 @@ impl<'a> Engine<'a> {
                 let piece = page.min(self.piece());
                 page -= piece;
                 let route = self.route_of(channel, piece);
-                self.circuit.send(0, channel, route, Token::Moved(channel, page == 0));
+                let last_of_descriptor = page == 0;
+                let token = Token::Moved { channel, bytes: piece, last_of_descriptor };
+                self.circuit.send(0, channel, route, token);
                 let this = &mut self.channels[channel as usize];
                 // From bytes to requests.
                 this.moving = this.moving - piece + 1;
@@ -258,7 +274,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn moved(&mut self, channel: u32, last: bool) {
+    fn arrived(&mut self, channel: u32, last: bool) {
         let now = self.circuit.now();
         let this = &mut self.channels[channel as usize];
         this.moving -= 1;
@@ -296,6 +312,12 @@ impl<'a> Engine<'a> {
         let now = self.circuit.now();
         let this = &mut self.channels[channel as usize];
         this.calls += 1;
+        if this.calls == 1 {
+            self.starting -= 1;
+            if self.starting == 0 {
+                (self.counts_from, self.moved) = (now, 0);
+            }
+        }
         if this.calls == self.load.calls + 1 {
             this.ended = now;
             self.running -= 1;

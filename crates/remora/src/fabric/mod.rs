@@ -40,7 +40,7 @@ pub const FABRIC_VARIABLE: &str = "REMORA_FABRIC";
 
 /// Looks into the rings for each look at the socket, which takes a system call, while packets come
 /// by rings.
-const RING_LOOKS: u32 = 16;
+const RING_LOOKS: u32 = 32;
 /// Looks that find the socket not empty before a new ring is looked into all the same.
 const FRESH_LOOKS: u32 = 64;
 /// The fewest packets that the card is asked for at a time.

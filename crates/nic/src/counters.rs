@@ -154,6 +154,8 @@ counters! {
     kernel_failed,
     /// Invocations dropped because their queue pair ended.
     kernel_dropped,
+    /// Doorbells refused: an index that does not fit its ring, or a queue pair in the wrong state.
+    doorbells_refused,
     /// Work-queue elements fetched.
     elements_fetched,
     /// Work-queue elements refused: unknown op-code, too many entries, wrong length or state.

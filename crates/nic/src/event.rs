@@ -16,6 +16,8 @@ pub enum Event {
     QpAccessError(u32),
     /// The peer of a queue pair sent an invalid request; the queue pair is in ERROR.
     QpRequestError(u32),
+    /// The driver has taken the queue pair to ERROR: see [`crate::Nic::fail_qp`].
+    QpFatal(u32),
     /// The first packet has come while the queue pair was in RTR: the peer is ready, even if the
     /// connection manager does not know it yet.
     CommunicationEstablished(u32),

@@ -88,6 +88,9 @@ impl Nic {
             return Err(DestroyError::Busy { users: queue.users() });
         }
         if let Some(mut queue) = self.card.cqs.remove(cq) {
+            if queue.is_listed() {
+                self.card.completed.retain(|listed| *listed != cq);
+            }
             // The WAITs on it run again, and fail, as they find no completion queue.
             self.card.chains.errands.extend(queue.wake().map(Errand::Wake));
         }

@@ -221,12 +221,23 @@ enum Reporters {
     Several,
 }
 
+/// Is the card to name a queue that has got entries (an *exported* one)?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Export {
+    No,
+    /// It is exported, and has got no entries since it was named last.
+    Quiet,
+    /// It is exported, and in the list of queues to be named.
+    Listed,
+}
+
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     ring: VecDeque<Completion>,
     capacity: usize,
     armed: Armed,
     overrun: bool,
+    export: Export,
     moderation: Moderation,
     /// How many entries that the owner wants to be notified of have come since the queue was armed.
     untold: u16,
@@ -254,6 +265,7 @@ impl CompletionQueue {
             capacity,
             armed: Armed::No,
             overrun: false,
+            export: Export::No,
             moderation: Moderation::default(),
             untold: 0,
             timer: Timer::IDLE,
@@ -270,6 +282,31 @@ impl CompletionQueue {
     /// A queue that keeps errors only, for chains that are not polled.
     pub(crate) fn counting(capacity: usize) -> CompletionQueue {
         CompletionQueue { counts_only: true, ..CompletionQueue::new(capacity) }
+    }
+
+    /// A queue that the card names when it has got entries.
+    pub(crate) fn exported(capacity: usize) -> CompletionQueue {
+        CompletionQueue { export: Export::Quiet, ..CompletionQueue::new(capacity) }
+    }
+
+    /// Notes that the queue has got an entry. Must it be added to the list of queues to be named?
+    #[inline]
+    pub(crate) fn list(&mut self) -> bool {
+        let lists = self.export == Export::Quiet;
+        if lists {
+            self.export = Export::Listed;
+        }
+        lists
+    }
+
+    /// Notes that the queue has left the list of queues to be named.
+    pub(crate) fn unlist(&mut self) {
+        self.export = Export::Quiet;
+    }
+
+    /// Is the queue in the list of queues to be named?
+    pub(crate) fn is_listed(&self) -> bool {
+        self.export == Export::Listed
     }
 
     /// How many queue pairs and XRC shared receive queues report here.

@@ -2,7 +2,7 @@
 //!
 //! `live.rs` has what its threads share, and `driver.rs` the steps that move it forward.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, mpsc};
@@ -16,20 +16,23 @@ use remora_nic::{Counters, CreateError, Nic, Time};
 use remora_offload::cpu;
 use thiserror::Error;
 
+use crate::attach::{AttachError, watch};
 use crate::background;
 use crate::background::signals::Background;
 use crate::channel::Channel;
 use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
 use crate::device_events::DeviceEvents;
-use crate::driver::Driver;
+use crate::driver::{Clock, Own};
 use crate::egress::EgressCounters;
+use crate::either::Driver;
 use crate::event::Event;
 use crate::interface::{self, Interface, InterfaceError};
 use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::memory::HostMemory;
+use crate::news::{Concerned, News};
 use crate::own::PAGE_SHIFT;
 use crate::pcap::{Capture, Recorder};
 use crate::region::ProtectionDomain;
@@ -108,6 +111,9 @@ pub enum OpenError {
     /// The system is short of descriptors or memory.
     #[error("cannot set up the card: {0}")]
     System(#[from] io::Error),
+    /// The card of another process cannot be used.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
     /// There is no memory for the card's own memory.
     #[error(transparent)]
     Memory(#[from] crate::memory::AllocError),
@@ -212,8 +218,12 @@ impl DeviceOptions {
         let wake = Arc::new(Event::new()?);
         let wakes = Arc::new(Wakes::new(wake.clone()));
         let recorder = Recorder::new(capture);
-        let driver = Driver::new(nic, memory, socket, recorder, async_ready, wakes);
-        Device::start(driver, wake, own_memory, info, self.real_time)
+        let news = News::new(async_ready, wakes);
+        let own = Own::new(nic, memory, socket, recorder, news);
+        let socket = own.socket.as_fd().try_clone_to_owned()?;
+        let clock = own.clock;
+        let parts = Parts { driver: Driver::Own(own), clock, wake, socket, info };
+        Device::start(parts, Some(own_memory), self.real_time)
     }
 }
 
@@ -229,6 +239,15 @@ fn window_for(socket: &Socket, mtu: Mtu) -> u16 {
 fn capture_from_environment() -> Option<PathBuf> {
     let name = env::var(PCAP_VARIABLE).ok().filter(|name| !name.is_empty())?;
     Some(name.replace("%p", &std::process::id().to_string()).into())
+}
+
+/// What a device is made of.
+struct Parts {
+    driver: Driver,
+    clock: Clock,
+    wake: Arc<Event>,
+    socket: OwnedFd,
+    info: DeviceInfo,
 }
 
 /// What the system granted the device's socket.
@@ -314,16 +333,15 @@ impl Device {
     }
 
     fn start(
-        driver: Driver,
-        wake: Arc<Event>,
-        own_memory: crate::memory::Buffer,
-        info: DeviceInfo,
+        parts: Parts,
+        own_memory: Option<crate::memory::Buffer>,
         real_time: bool,
     ) -> Result<Device, OpenError> {
-        let socket = driver.socket.as_fd().try_clone_to_owned()?;
+        let Parts { mut driver, clock, wake, socket, info } = parts;
+        let attached = driver.as_own().is_none();
         let shared = Arc::new(Shared {
-            clock: driver.clock,
-            wakes: driver.wakes.clone(),
+            clock,
+            wakes: driver.news().wakes.clone(),
             waiting: AtomicU32::new(0),
             driver: Mutex::new(driver),
             background: Background::new(wake),
@@ -339,7 +357,9 @@ impl Device {
             let asked = scheduling::ask(real_time);
             let may_run = asked.is_ok();
             tell.send(asked).ok();
-            if may_run {
+            if may_run && attached {
+                watch::run(&of_thread);
+            } else if may_run {
                 background::run(&of_thread, real_time);
             }
         };
@@ -361,10 +381,11 @@ impl Device {
     /// What the system has granted the device's socket.
     ///
     /// # Errors
-    /// None that can be expected: the socket is open as long as the device.
+    /// `Unsupported`: the socket is another process's, to which the device is attached.
     pub fn socket_info(&self) -> io::Result<SocketInfo> {
-        let driver = self.live.lock();
-        let socket = &driver.socket;
+        let mut driver = self.live.lock();
+        let own = driver.as_own().ok_or(io::ErrorKind::Unsupported)?;
+        let socket = &own.socket;
         Ok(SocketInfo {
             segmentation: socket.segmentation(),
             coalescing: socket.coalescing(),
@@ -387,12 +408,16 @@ impl Device {
     pub fn counters(&self) -> DeviceCounters {
         let mut driver = self.live.lock();
         let CardCounters { card, management } = driver.card_counters();
+        let Some(own) = driver.as_own() else {
+            let (egress, ingress) = Default::default();
+            return DeviceCounters { card, management, egress, ingress, capture_missed: 0 };
+        };
         DeviceCounters {
             card,
             management,
-            egress: driver.egress.counters(),
-            ingress: driver.received.counters(),
-            capture_missed: driver.recorder.missed(),
+            egress: own.egress.counters(),
+            ingress: own.received.counters(),
+            capture_missed: own.recorder.missed(),
         }
     }
 

@@ -44,6 +44,7 @@
 
 pub(crate) mod signals;
 
+use std::os::fd::AsFd;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -76,6 +77,9 @@ const STREAM: usize = 8;
 /// much, and costs the sender too, whose system call does the waking. (1,400 sleeps a second take a
 /// tenth of perftest's bandwidth, and make a READ of 8 bytes take 11 or 23 µs instead of 7.)
 const STAY: Duration = Duration::from_micros(100);
+/// As [`STAY`], for the next post of another process, where no other thread wants the core: the
+/// process's system call to wake this thread, and the waking, would cost more than all else.
+const STAY_SERVING: Duration = Duration::from_millis(20);
 /// How long the thread stays for streams only, after another thread has used the core meanwhile.
 /// That thread may be the one that waits for the next packet, and it has the core to the end of its
 /// turn.
@@ -131,6 +135,13 @@ impl Stay {
         if packets >= if single { 1 } else { STREAM } {
             self.until = now + STAY;
         }
+    }
+
+    /// Another process has posted something: it is at work, and does so without a system call only
+    /// while this thread looks.
+    fn served(&mut self, now: Time) {
+        let spare = !self.streams_only && now >= self.crowded_until;
+        self.until = now + if spare { STAY_SERVING } else { STAY };
     }
 
     /// Other threads used the core for `time`.
@@ -265,8 +276,11 @@ fn take_steps<'a>(
 ) -> (MutexGuard<'a, Driver>, bool) {
     let mut driver = shared.lock();
     for _ in 0..STEPS {
-        let moved = driver.own().progress();
-        if moved {
+        let served = driver.own().serve();
+        let moved = driver.own().progress() || served;
+        if served {
+            stay.served(driver.now());
+        } else if moved {
             stay.received(driver.own().received_last(), driver.now());
         }
         if shared.wakes.any() {
@@ -328,6 +342,9 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
             }
             return;
         }
+        if driver.own().engine.as_ref().is_some_and(|engine| !engine.will_sleep()) {
+            return;
+        }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);
         let due = driver.own().poll_timeout();
         shared.background.wakes_at.store(due.0, Ordering::Release);
@@ -341,9 +358,13 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     };
     // From here on, a thread that notes news wakes this one.
     shared.wakes.deliver();
+    let wake = shared.background.wake.as_fd();
+    let doorbells = shared.doorbells.get().map(AsFd::as_fd);
     let fds = [
         PollFd::from_borrowed_fd(shared.socket_fd(), socket_wants),
-        PollFd::new(&*shared.background.wake, PollFlags::IN),
+        PollFd::from_borrowed_fd(wake, PollFlags::IN),
+        // A card without sessions has one descriptor twice.
+        PollFd::from_borrowed_fd(doorbells.unwrap_or(wake), PollFlags::IN),
     ];
     if groups.is_empty() {
         let _ = poll(&mut { fds }, timeout.map(spec).as_ref());
@@ -353,6 +374,11 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
         let _ = poll(&mut fds, timeout.map(spec).as_ref());
     }
     shared.background.wake.drain().ok();
+    if doorbells.is_some()
+        && let Some(engine) = &shared.lock().own().engine
+    {
+        engine.woke();
+    }
 }
 
 fn spec(time: Duration) -> Timespec {

@@ -389,6 +389,7 @@ macro_rules! declare {
             }
         }
 
+        #[cfg(test)]
         #[allow(clippy::extra_unused_lifetimes, reason = "one form does for all commands")]
         impl<W: Wire> Commands for Stubs<W> {
             $(
@@ -401,9 +402,9 @@ macro_rules! declare {
     };
 }
 
-/// The commands of a card behind a wire.
-#[derive(Debug)]
-pub(crate) struct Stubs<W>(pub(crate) W);
+/// The commands of a card behind a wire, as they are.
+#[cfg(test)]
+struct Stubs<W>(W);
 
 for_each_command!(declare);
 

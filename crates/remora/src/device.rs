@@ -3,9 +3,9 @@
 //! `live.rs` has what its threads share, and `driver.rs` the steps that move it forward.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 use std::{env, io, thread};
 
@@ -16,7 +16,7 @@ use remora_nic::{Counters, CreateError, Nic, Time};
 use remora_offload::cpu;
 use thiserror::Error;
 
-use crate::attach::{AttachError, watch};
+use crate::attach::{AttachError, Attached, Begun, watch};
 use crate::background;
 use crate::background::signals::Background;
 use crate::channel::Channel;
@@ -32,6 +32,7 @@ use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::memory::HostMemory;
+use crate::message::{Hello, Place, place};
 use crate::news::{Concerned, News};
 use crate::own::PAGE_SHIFT;
 use crate::pcap::{Capture, Recorder};
@@ -74,6 +75,20 @@ pub struct DeviceOptions {
     window: Option<u16>,
     mtu: Option<Mtu>,
     real_time: bool,
+    card: Card,
+}
+
+/// Whose card a device uses.
+#[derive(Clone, Debug, Default)]
+enum Card {
+    /// That of the process that serves one, if the environment names it or it is at the usual
+    /// place; else one of this process's own.
+    #[default]
+    Any,
+    /// One of this process's own.
+    Own,
+    /// That of the process that listens at this socket.
+    At(PathBuf),
 }
 
 /// Why a device could not be opened.
@@ -167,12 +182,92 @@ impl DeviceOptions {
         self
     }
 
+    /// The device has a card of its own, in this process, even where another process serves one.
+    #[must_use]
+    pub fn embedded(mut self) -> DeviceOptions {
+        self.card = Card::Own;
+        self
+    }
+
+    /// The device uses the card of the process that listens at `socket` (`remora nic`). The card's
+    /// own properties (address, capture, window, MTU) are that process's.
+    #[must_use]
+    pub fn attach(mut self, socket: impl Into<PathBuf>) -> DeviceOptions {
+        self.card = Card::At(socket.into());
+        self
+    }
+
     /// Opens the device.
+    ///
+    /// Where the environment names the socket of a process that serves a card
+    /// ([`SOCKET_VARIABLE`](crate::message::SOCKET_VARIABLE)), or one serves its card at the usual
+    /// place, the device uses that card, unless the options ask for another address.
     ///
     /// # Errors
     /// See [`OpenError`]; each says what to do.
     pub fn open(self) -> Result<Device, OpenError> {
         cpu::check()?;
+        match self.attached()? {
+            Some(device) => Ok(device),
+            None => self.open_own(),
+        }
+    }
+
+    /// The device on the card of another process, if it is to use one.
+    fn attached(&self) -> Result<Option<Device>, OpenError> {
+        let sockets = match &self.card {
+            Card::Own => return Ok(None),
+            Card::At(path) => return self.attach_at(path),
+            Card::Any => match place() {
+                Place::Off => return Ok(None),
+                Place::Named(path) => return self.attach_at(&path),
+                Place::Usual(sockets) => sockets,
+            },
+        };
+        let own = self.capture.is_some() || self.window.is_some() || self.mtu.is_some();
+        if own || self.real_time {
+            return Ok(None);
+        }
+        for socket in sockets.iter().filter(|socket| socket.exists()) {
+            match self.attach_at(socket) {
+                Ok(attached) => return Ok(attached),
+                // The file of a process that has ended, or one that serves others only.
+                Err(OpenError::Attach(error)) => {
+                    tracing::info!(%error, "the device has a card of its own");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Attaches to the card that is served at `socket`; `None` if it has another address than the
+    /// one that is asked for.
+    fn attach_at(&self, socket: &Path) -> Result<Option<Device>, OpenError> {
+        let hello = Hello::default();
+        let mut begun = Begun::at(socket, &hello)?;
+        let address = begun.welcome.card.address;
+        if let Some(wanted) = &self.bind
+            && Interface::find(wanted)?.addr != address
+        {
+            tracing::info!(%wanted, %address, "the device has a card of its own, since the one at \
+                {} has another address", socket.display());
+            return Ok(None);
+        }
+        let info = begun.info()?;
+        let config = begun.config()?;
+        let wake = Arc::new(Event::new()?);
+        let wakes = Arc::new(Wakes::new(wake.clone()));
+        let news = News::new(Arc::new(Event::new()?), wakes);
+        let attached = Attached::new(begun, config, news);
+        let (clock, fd) = (attached.clock(), attached.wake_fd().try_clone_to_owned()?);
+        let driver = Driver::Attached(Box::new(attached));
+        let parts = Parts { driver, clock, wake, socket: fd, info };
+        Device::start(parts, None, false).map(Some)
+    }
+
+    /// Opens a device with a card of its own.
+    fn open_own(self) -> Result<Device, OpenError> {
         let tos = remora_nic::Config::default().ecn as u8;
         // Nothing on the loopback interface marks packets.
         let with = |marks| socket::Config { tos, marks, ..socket::Config::default() };
@@ -348,6 +443,7 @@ impl Device {
             socket,
             info,
             yielding: Yielding::default(),
+            doorbells: OnceLock::new(),
             real_time,
             _own_memory: own_memory,
         });
@@ -371,6 +467,11 @@ impl Device {
             told.recv().expect("the thread tells before it ends").map_err(OpenError::RealTime)?;
         }
         Ok(Device { live: Arc::new(Live { shared, thread: Some(thread) }) })
+    }
+
+    /// Is the card that of another process?
+    pub fn is_attached(&self) -> bool {
+        self.live.lock().as_own().is_none()
     }
 
     /// The device's address, port and path MTU.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
+use crate::daemon::engine::Engine;
 use crate::door::Door;
 use crate::egress::{Egress, Sent};
 use crate::event_loop::{EventLoop, Look};
@@ -42,6 +43,8 @@ const TIMELESS_MAX: u32 = 16;
 /// Steps in a row without a packet until acknowledges that stayed behind leave: some 7 µs, twice
 /// the time that a peer needs for its next message in a ping-pong.
 const IDLE_MAX: u32 = 20;
+/// Looks at the doorbells of other processes for each look at the socket.
+const LOOKS: usize = 16;
 
 /// A socket for each multicast group. The background thread shares them, to sleep on them.
 pub(crate) type Groups = Arc<[Arc<Socket>]>;
@@ -51,6 +54,8 @@ pub(crate) struct Own {
     pub(crate) nic: Nic,
     pub(crate) memory: HostMemory,
     pub(crate) rings: Rings,
+    /// The sessions of other processes, if this card serves any.
+    pub(crate) engine: Option<Box<Engine>>,
     pub(crate) socket: Socket,
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
@@ -96,6 +101,11 @@ impl Clock {
         Time(Clock::monotonic().saturating_sub(self.start))
     }
 
+    /// Nanoseconds on the system's monotonic clock at which the card's time was zero.
+    pub(crate) fn start_ns(self) -> u64 {
+        self.start
+    }
+
     #[inline]
     fn monotonic() -> u64 {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -130,6 +140,7 @@ impl Own {
             nic,
             memory,
             rings: Rings::new(),
+            engine: None,
             socket,
             egress: Egress::new(),
             received: RecvBatch::new(RECV_SLOTS),
@@ -170,10 +181,57 @@ impl Own {
             self.nic.handle_timeout(now, &mut self.memory);
         }
         self.batch.set_answering(false);
+        let rung = self.take_doorbells(now);
         let sent = self.transmit_from(now);
         let received = self.receive() | self.receive_multicast();
+        self.publish();
         self.dispatch_events();
-        due || sent || received
+        due || rung || sent || received
+    }
+
+    /// Looks for posts of other processes, some times in a row, since a look takes a fraction of a
+    /// step; returns whether there were any, and moves what they made due.
+    pub(crate) fn serve(&mut self) -> bool {
+        let Some(engine) = &self.engine else { return false };
+        if !(0..LOOKS).any(|_| engine.is_rung()) {
+            return false;
+        }
+        let now = self.now();
+        self.take_doorbells(now);
+        self.batch.set_answering(false);
+        self.transmit_from(now);
+        self.publish();
+        self.dispatch_events();
+        true
+    }
+
+    /// Takes what other processes have posted; returns whether there was anything.
+    #[inline]
+    fn take_doorbells(&mut self, now: Time) -> bool {
+        match &mut self.engine {
+            Some(engine) => engine.take_doorbells(now, &mut self.nic, &mut self.memory),
+            None => false,
+        }
+    }
+
+    /// Hands other processes their completions.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if let Some(engine) = &mut self.engine {
+            engine.publish(&mut self.nic);
+        }
+    }
+
+    /// Hands an event to the process whose object it is about; returns it if it is this process's.
+    fn tell_session(&mut self, event: CardEvent) -> Option<CardEvent> {
+        let Some(engine) = &mut self.engine else { return Some(event) };
+        let Some(session) = engine.session_of(&event) else { return Some(event) };
+        if engine.note(session, &event) {
+            engine.tell(session, &crate::message::encode(&event));
+        } else if let CardEvent::Cm(remora_nic::cm::CmEvent::ConnectRequest(request)) = event {
+            self.refuse(request.conn, b"busy");
+        }
+        None
     }
 
     /// A turn of an event loop: timers, what the loop has posted, and all that has arrived. If that
@@ -237,7 +295,8 @@ impl Own {
     /// Sends all that is owed, before a queue pair or the process ends. Otherwise a peer whose last
     /// message was received but not acknowledged would send it again, get no answer, and fail.
     pub(crate) fn settle(&mut self) {
-        let mut naps = SETTLE_NAPS;
+        // Other processes do not wait for one that ends a queue pair.
+        let mut naps = if self.engine.is_some() { 0 } else { SETTLE_NAPS };
         for _ in 0..SETTLE_ROUNDS {
             self.transmit();
             while self.is_paced() && naps > 0 {
@@ -407,7 +466,9 @@ impl Own {
             if let CardEvent::CompletionQueueNotify(_) = event {
                 self.event_loop.announced();
             }
-            self.pass_on(event);
+            if let Some(event) = self.tell_session(event) {
+                self.pass_on(event);
+            }
         }
     }
 

@@ -84,7 +84,7 @@ pub mod chain;
 pub mod channel;
 pub mod completion;
 pub mod connection;
-mod daemon;
+pub mod daemon;
 pub mod device;
 mod device_events;
 mod door;
@@ -124,6 +124,7 @@ pub mod tokio;
 mod wakes;
 mod yielding;
 
+pub use attach::AttachError;
 pub use block_on::wait_for;
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
 pub use channel::{Channel, WaitError};

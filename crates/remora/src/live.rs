@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 
 use remora_nic::qp::Mtu;
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) socket: OwnedFd,
     pub(crate) info: DeviceInfo,
     pub(crate) yielding: Yielding,
+    /// Readable when another process has posted to a card that sleeps.
+    pub(crate) doorbells: OnceLock<OwnedFd>,
     /// The background thread goes before all others, and so leaves the card to no event loop.
     pub(crate) real_time: bool,
     /// Device memory; the card gives out its parts. Dropped after the driver.
@@ -115,6 +117,11 @@ impl Shared {
         let result = act(&mut driver);
         self.after_command(&mut driver);
         result
+    }
+
+    /// As [`Shared::command`], for what only the process's own card does.
+    pub(crate) fn command_own<R>(&self, act: impl FnOnce(&mut Own) -> R) -> R {
+        self.command(|driver| act(driver.own()))
     }
 
     /// Drives the card one step in the calling thread; returns whether there was anything to do.
@@ -306,6 +313,7 @@ impl Shared {
     pub(crate) fn after_command_of(&self, driver: &mut Own) {
         let before = driver.packets_moved();
         driver.transmit_answer(self.background.rests());
+        driver.publish();
         driver.dispatch_events();
         self.background.note_attention(0, driver.packets_moved() - before);
         if driver.has_more() {

@@ -46,17 +46,7 @@ pub(crate) type Rings = HashMap<RingsOf, Buffer>;
 
 /// What is fast: it takes no command.
 impl Own {
-    /// Posts a send request.
-    #[inline]
-    pub(crate) fn post_send(
-        &mut self,
-        qpn: u32,
-        request: &SendRequest<'_>,
-    ) -> Result<(), PostError> {
-        self.nic.post_send(&mut self.memory, qpn, request)
-    }
-
-    /// As [`Own::post_send`]; `srqn` names the shared receive queue of an XRC peer.
+    /// Posts a send request; `srqn` names the shared receive queue of an XRC peer.
     #[inline]
     pub(crate) fn post_xrc_send(
         &mut self,

@@ -5,10 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use remora_nic::Config;
+use remora_nic::qp::Mtu;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::commands::{Command, Wire};
+use crate::live::DeviceInfo;
 use crate::message::{
     Answer, CompletionQueuePlace, Hello, Loan, MessageError, MessageSocket, Request, Welcome,
     decode, encode, greeting,
@@ -71,9 +74,23 @@ pub(crate) struct Begun {
     pub(crate) wake: OwnedFd,
 }
 
-impl Session {
+impl Begun {
+    /// The card's address, port and path MTU.
+    pub(crate) fn info(&self) -> Result<DeviceInfo, AttachError> {
+        let card = &self.welcome.card;
+        let mtu = Mtu::from_code(card.mtu).ok_or(MessageError::Malformed)?;
+        Ok(DeviceInfo { address: card.address, port: card.port, mtu })
+    }
+
+    /// The card's settings and limits.
+    pub(crate) fn config(&mut self) -> Result<Config, AttachError> {
+        let config = self.session.call(&Command::ConfigNow {});
+        let over = || self.session.over().unwrap_or("it does not tell its limits").to_owned();
+        config.ok_or_else(|| AttachError::Refused(over()))
+    }
+
     /// Asks the daemon at `path` for a session.
-    pub(crate) fn begin(path: &Path, hello: &Hello) -> Result<Begun, AttachError> {
+    pub(crate) fn at(path: &Path, hello: &Hello) -> Result<Begun, AttachError> {
         let refused = |source| AttachError::Connect { path: path.into(), source };
         let silent = |reason: String| AttachError::Greeting { path: path.into(), reason };
         let socket = MessageSocket::connect(path).map_err(refused)?;
@@ -98,7 +115,9 @@ impl Session {
         let session = Session { socket, over: None };
         Ok(Begun { session, welcome, arena, doorbell, wake })
     }
+}
 
+impl Session {
     /// The process of the daemon, which may have to be let at this process's memory.
     pub(crate) fn daemon(&self) -> Option<i32> {
         let peer = rustix::net::sockopt::socket_peercred(&self.socket).ok()?;

@@ -36,7 +36,7 @@ pub struct Buffer {
     len: usize,
     /// The mapping ends with the buffer. Otherwise somebody else keeps it.
     owned: bool,
-    /// The buffer that this one is a part of, if somebody keeps it so.
+    /// The buffer that this one is a part of, if it is one: kept, so that it stays mapped.
     _whole: Option<Arc<Buffer>>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! byte    0  magic u64, version u32, data u32      written once, by the daemon
-//!        64  need_wake u32                         the daemon sleeps: write to the doorbell
+//!        64  need_wake u32, epoch u32              the daemon sleeps: write to the doorbell
 //!       128  events consumed u32, client sleeps u32          written by the client
 //!       192  events wait u32                                 written by the daemon
 //!       512  summary u64, then the bits of queues 0 to 447   one line: set by the client,
@@ -57,6 +57,7 @@ pub(super) const AT_CLIENT_SLEEPS: usize = 132;
 pub(super) const AT_EVENTS_WAIT: usize = 192;
 pub(super) const AT_EVENTS: usize = AT_RECORDS + QUEUES_MAX as usize * RECORD;
 const AT_NEED_WAKE: usize = 64;
+const AT_EPOCH: usize = 68;
 const AT_SUMMARY: usize = 512;
 const AT_NEAR: usize = AT_SUMMARY + 8;
 const AT_FAR: usize = 2048;
@@ -181,6 +182,18 @@ impl Arena {
     /// Daemon: it is awake.
     pub fn woke(&self) {
         self.word32(AT_NEED_WAKE).store(0, Ordering::Relaxed);
+    }
+
+    /// How many clients the session has had. One that was told of fewer has lost it to another, and
+    /// must not post any more.
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        self.word32(AT_EPOCH).load(Ordering::Acquire)
+    }
+
+    /// Daemon: another client has the session now.
+    pub fn set_epoch(&self, epoch: u32) {
+        self.word32(AT_EPOCH).store(epoch, Ordering::Release);
     }
 
     /// The 32-bit word at `at`, one of the layout's.

@@ -75,11 +75,13 @@
 //! where `unsafe` stands and what for; the checks compare it with the code.
 #![warn(missing_debug_implementations)]
 
+#[macro_use]
+mod commands;
+mod attach;
 mod background;
 mod block_on;
 pub mod chain;
 pub mod channel;
-mod commands;
 pub mod completion;
 pub mod connection;
 pub mod daemon;
@@ -88,6 +90,7 @@ mod device_events;
 mod door;
 mod driver;
 pub mod egress;
+mod either;
 pub mod event;
 mod event_loop;
 mod event_queue;
@@ -97,6 +100,7 @@ mod live;
 pub mod memory;
 pub mod message;
 pub mod multicast;
+mod news;
 pub mod options;
 mod own;
 pub mod pcap;
@@ -120,6 +124,7 @@ pub mod tokio;
 mod wakes;
 mod yielding;
 
+pub use attach::AttachError;
 pub use block_on::wait_for;
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
 pub use channel::{Channel, WaitError};

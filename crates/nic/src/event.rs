@@ -30,6 +30,8 @@ pub enum Event {
     SrqLimitReached(u32),
     /// The chain that the queue pair is part of has used up its budget; the queue pair is in ERROR.
     ChainStopped(u32),
+    /// The card is another process's, and that process has ended: nothing on it is left.
+    DeviceFatal,
     /// An event of the communication manager.
     Cm(CmEvent),
 }

@@ -54,7 +54,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use self::signals::{RESTING, SLEEPING, UNSENT_FOR};
-use crate::driver::{Driver, Groups, PACE};
+use crate::driver::{Groups, PACE};
+use crate::either::Driver;
 use crate::live::Shared;
 
 /// How soon after the last poll the thread takes over, at least and at most.
@@ -171,10 +172,12 @@ impl Kept {
         let more = std::mem::replace(&mut self.times, times) != times;
         if more || self.now {
             let mut driver = shared.lock();
-            if driver.unsent.posts > 0 && driver.now() >= driver.unsent.since + UNSENT_FOR {
+            if driver.own().unsent.posts > 0
+                && driver.now() >= driver.own().unsent.since + UNSENT_FOR
+            {
                 shared.after_command(&mut driver);
             }
-            self.now = driver.unsent.posts > 0;
+            self.now = driver.own().unsent.posts > 0;
         }
         more || self.now
     }
@@ -202,7 +205,7 @@ impl Watched {
         }
         let quiet = self.at.map_or(ATTENDED, |at| at.elapsed());
         if asked || quiet >= ATTENDED {
-            shared.end_loop(&mut shared.lock());
+            shared.end_loop(shared.lock().own());
             return None;
         }
         Some(quiet)
@@ -216,10 +219,10 @@ fn stand_in(shared: &Shared, quiet: Duration) -> bool {
         return true;
     }
     let mut driver = shared.lock();
-    let moves = (0..STEPS).all(|_| driver.progress() && !shared.is_wanted());
-    if moves || driver.is_blocked() || !driver.event_loop.drives() {
+    let moves = (0..STEPS).all(|_| driver.own().progress() && !shared.is_wanted());
+    if moves || driver.own().is_blocked() || !driver.own().event_loop.drives() {
         // Too much for naps, or what it waits for is room.
-        shared.end_loop(&mut driver);
+        shared.end_loop(driver.own());
     }
     drop(driver);
     shared.wakes.deliver();
@@ -245,11 +248,11 @@ fn serve_timers(shared: &Shared) -> Duration {
     // If another thread has the lock, the loop is at work, and looks at the timers itself.
     let Some(mut driver) = shared.try_lock() else { return LOOK_IN_MAX };
     let now = driver.now();
-    let kept_back = driver.unsent.posts > 0 && now >= driver.unsent.since + UNSENT_FOR;
-    if kept_back || driver.poll_timeout() <= now {
-        driver.progress();
+    let kept_back = driver.own().unsent.posts > 0 && now >= driver.own().unsent.since + UNSENT_FOR;
+    if kept_back || driver.own().poll_timeout() <= now {
+        driver.own().progress();
     }
-    driver.poll_timeout().since(now).max(UNSENT_FOR)
+    driver.own().poll_timeout().since(now).max(UNSENT_FOR)
 }
 
 /// Leaves the driving to the thread that polls; returns whether the background thread was woken.
@@ -274,12 +277,12 @@ fn take_steps<'a>(
 ) -> (MutexGuard<'a, Driver>, bool) {
     let mut driver = shared.lock();
     for _ in 0..STEPS {
-        let served = driver.serve();
-        let moved = driver.progress() || served;
+        let served = driver.own().serve();
+        let moved = driver.own().progress() || served;
         if served {
             stay.served(driver.now());
         } else if moved {
-            stay.received(driver.received_last(), driver.now());
+            stay.received(driver.own().received_last(), driver.now());
         }
         if shared.wakes.any() {
             drop(driver);
@@ -287,12 +290,12 @@ fn take_steps<'a>(
             driver = shared.lock();
         }
         if moved {
-            if attended && driver.owes_acknowledge_only() {
+            if attended && driver.own().owes_acknowledge_only() {
                 // A program that watches memory for this message will answer it, and then the
                 // acknowledge rides behind the answer. If it left alone, the peer's poll would get
                 // it without the answer. The peer would then watch memory too instead of polling,
                 // and both would wait for each other's background thread each time.
-                let may_sleep = driver.fabric.sleeps();
+                let may_sleep = driver.own().fabric.sleeps();
                 drop(driver);
                 if may_sleep {
                     linger(shared);
@@ -300,7 +303,7 @@ fn take_steps<'a>(
                 }
                 driver = shared.lock();
             }
-        } else if driver.is_blocked() || driver.now() >= stay.until {
+        } else if driver.own().is_blocked() || driver.now() >= stay.until {
             return (driver, true);
         } else {
             // Other threads that want this core, or the card, go first.
@@ -355,9 +358,9 @@ fn sleep_on(
 fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     let (socket_wants, timeout, groups) = {
         let (mut driver, settled) = take_steps(shared, attended, stay);
-        driver.recorder.flush();
+        driver.own().recorder.flush();
         // The last step may have found nothing to move and yet made work: see `has_more`.
-        if !settled || driver.has_more() && !driver.is_blocked() {
+        if !settled || driver.own().has_more() && !driver.own().is_blocked() {
             drop(driver);
             if shared.is_wanted() {
                 // Otherwise this thread would get the lock again, where both have one core.
@@ -365,26 +368,26 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
             }
             return;
         }
-        if driver.engine.as_ref().is_some_and(|engine| !engine.will_sleep()) {
+        if driver.own().engine.as_ref().is_some_and(|engine| !engine.will_sleep()) {
             return;
         }
         // Peers wake this thread from here on, and no packet of theirs was overlooked.
-        if !driver.fabric.sleeps() {
-            if let Some(engine) = &driver.engine {
+        if !driver.own().fabric.sleeps() {
+            if let Some(engine) = &driver.own().engine {
                 engine.woke();
             }
             return;
         }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);
-        let due = driver.poll_timeout();
+        let due = driver.own().poll_timeout();
         shared.background.wakes_at.store(due.0, Ordering::Release);
         let timeout = (due != Time::NEVER).then(|| due.since(driver.now()));
         // The kernel wakes the thread for room in this socket, but not for room in a peer's.
-        let paced = driver.is_paced();
+        let paced = driver.own().is_paced();
         let timeout = if paced { Some(timeout.map_or(PACE, |t| t.min(PACE))) } else { timeout };
-        let full = driver.is_blocked() && !paced;
+        let full = driver.own().is_blocked() && !paced;
         let wants = if full { PollFlags::OUT } else { PollFlags::empty() };
-        (PollFlags::IN | wants, timeout, driver.groups.clone())
+        (PollFlags::IN | wants, timeout, driver.own().groups.clone())
     };
     // From here on, a thread that notes news wakes this one.
     shared.wakes.deliver();
@@ -393,7 +396,7 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     shared.sleep.ends();
     shared.background.wake.drain().ok();
     if shared.doorbells.get().is_some()
-        && let Some(engine) = &shared.lock().engine
+        && let Some(engine) = &shared.lock().own().engine
     {
         engine.woke();
     }

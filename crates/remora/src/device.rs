@@ -2,8 +2,8 @@
 //!
 //! `live.rs` has what its threads share, and `driver.rs` the steps that move it forward.
 
-use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
@@ -16,14 +16,16 @@ use remora_nic::{Counters, CreateError, Nic, Time};
 use remora_offload::cpu;
 use thiserror::Error;
 
+use crate::attach::{AttachError, Attached, Begun, watch};
 use crate::background;
 use crate::background::signals::Background;
 use crate::channel::Channel;
 use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
 use crate::device_events::DeviceEvents;
-use crate::driver::Driver;
+use crate::driver::{Clock, Own};
 use crate::egress::EgressCounters;
+use crate::either::Driver;
 use crate::event::Event;
 use crate::fabric::{Fabric, FabricChoice, FabricCounters, UnknownFabric};
 use crate::interface::{self, Interface, InterfaceError};
@@ -32,6 +34,8 @@ pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::loss::{BadLoss, Loss};
 use crate::memory::HostMemory;
+use crate::message::{Hello, Place, place};
+use crate::news::{Concerned, News};
 use crate::own::PAGE_SHIFT;
 use crate::pcap::{Capture, Recorder};
 use crate::region::ProtectionDomain;
@@ -74,6 +78,20 @@ pub struct DeviceOptions {
     mtu: Option<Mtu>,
     real_time: bool,
     fabric: Option<FabricChoice>,
+    card: Card,
+}
+
+/// Whose card a device uses.
+#[derive(Clone, Debug, Default)]
+enum Card {
+    /// That of the process that serves one, if the environment names it or it is at the usual
+    /// place; else one of this process's own.
+    #[default]
+    Any,
+    /// One of this process's own.
+    Own,
+    /// That of the process that listens at this socket.
+    At(PathBuf),
 }
 
 /// Why a device could not be opened.
@@ -117,6 +135,9 @@ pub enum OpenError {
     /// The system is short of descriptors or memory.
     #[error("cannot set up the card: {0}")]
     System(#[from] io::Error),
+    /// The card of another process cannot be used.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
     /// There is no memory for the card's own memory.
     #[error(transparent)]
     Memory(#[from] crate::memory::AllocError),
@@ -178,12 +199,92 @@ impl DeviceOptions {
         self
     }
 
+    /// The device has a card of its own, in this process, even where another process serves one.
+    #[must_use]
+    pub fn embedded(mut self) -> DeviceOptions {
+        self.card = Card::Own;
+        self
+    }
+
+    /// The device uses the card of the process that listens at `socket` (`remora nic`). The card's
+    /// own properties (address, capture, window, MTU) are that process's.
+    #[must_use]
+    pub fn attach(mut self, socket: impl Into<PathBuf>) -> DeviceOptions {
+        self.card = Card::At(socket.into());
+        self
+    }
+
     /// Opens the device.
+    ///
+    /// Where the environment names the socket of a process that serves a card
+    /// ([`SOCKET_VARIABLE`](crate::message::SOCKET_VARIABLE)), or one serves its card at the usual
+    /// place, the device uses that card, unless the options ask for another address.
     ///
     /// # Errors
     /// See [`OpenError`]; each says what to do.
     pub fn open(self) -> Result<Device, OpenError> {
         cpu::check()?;
+        match self.attached()? {
+            Some(device) => Ok(device),
+            None => self.open_own(),
+        }
+    }
+
+    /// The device on the card of another process, if it is to use one.
+    fn attached(&self) -> Result<Option<Device>, OpenError> {
+        let sockets = match &self.card {
+            Card::Own => return Ok(None),
+            Card::At(path) => return self.attach_at(path),
+            Card::Any => match place() {
+                Place::Off => return Ok(None),
+                Place::Named(path) => return self.attach_at(&path),
+                Place::Usual(sockets) => sockets,
+            },
+        };
+        let own = self.capture.is_some() || self.window.is_some() || self.mtu.is_some();
+        if own || self.real_time {
+            return Ok(None);
+        }
+        for socket in sockets.iter().filter(|socket| socket.exists()) {
+            match self.attach_at(socket) {
+                Ok(attached) => return Ok(attached),
+                // The file of a process that has ended, or one that serves others only.
+                Err(OpenError::Attach(error)) => {
+                    tracing::info!(%error, "the device has a card of its own");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Attaches to the card that is served at `socket`; `None` if it has another address than the
+    /// one that is asked for.
+    fn attach_at(&self, socket: &Path) -> Result<Option<Device>, OpenError> {
+        let hello = Hello::default();
+        let mut begun = Begun::at(socket, &hello)?;
+        let address = begun.welcome.card.address;
+        if let Some(wanted) = &self.bind
+            && Interface::find(wanted)?.addr != address
+        {
+            tracing::info!(%wanted, %address, "the device has a card of its own, since the one at \
+                {} has another address", socket.display());
+            return Ok(None);
+        }
+        let info = begun.info()?;
+        let config = begun.config()?;
+        let wake = Arc::new(Event::new()?);
+        let wakes = Arc::new(Wakes::new(wake.clone()));
+        let news = News::new(Arc::new(Event::new()?), wakes);
+        let attached = Attached::new(begun, config, news);
+        let (clock, fd) = (attached.clock(), attached.wake_fd().try_clone_to_owned()?);
+        let driver = Driver::Attached(Box::new(attached));
+        let parts = Parts { driver, clock, wake, socket: fd, info };
+        Device::start(parts, None, false).map(Some)
+    }
+
+    /// Opens a device with a card of its own.
+    fn open_own(self) -> Result<Device, OpenError> {
         let choice = self.fabric.map_or_else(FabricChoice::from_environment, Ok)?;
         let tos = remora_nic::Config::default().ecn as u8;
         // Nothing on the loopback interface marks packets.
@@ -230,13 +331,17 @@ impl DeviceOptions {
         let wake = Arc::new(Event::new()?);
         let wakes = Arc::new(Wakes::new(wake.clone()));
         let recorder = Recorder::new(capture);
+        let news = News::new(async_ready, wakes);
         let fabric = match choice {
             FabricChoice::Auto => Fabric::with_rings(socket, neighbours, captures),
             FabricChoice::Udp => Fabric::udp(socket),
         };
-        let mut driver = Driver::new(nic, memory, fabric, recorder, async_ready, wakes);
-        driver.egress.set_loss(loss);
-        Device::start(driver, wake, own_memory, info, self.real_time)
+        let mut own = Own::new(nic, memory, fabric, recorder, news);
+        own.egress.set_loss(loss);
+        let socket = own.fabric.udp.as_fd().try_clone_to_owned()?;
+        let clock = own.clock;
+        let parts = Parts { driver: Driver::Own(own), clock, wake, socket, info };
+        Device::start(parts, Some(own_memory), self.real_time)
     }
 }
 
@@ -258,6 +363,15 @@ fn window_for(socket: &Socket, mtu: Mtu) -> u16 {
 fn capture_from_environment() -> Option<PathBuf> {
     let name = env::var(PCAP_VARIABLE).ok().filter(|name| !name.is_empty())?;
     Some(name.replace("%p", &std::process::id().to_string()).into())
+}
+
+/// What a device is made of.
+struct Parts {
+    driver: Driver,
+    clock: Clock,
+    wake: Arc<Event>,
+    socket: OwnedFd,
+    info: DeviceInfo,
 }
 
 /// What the system granted the device's socket.
@@ -352,17 +466,19 @@ impl Device {
     }
 
     fn start(
-        driver: Driver,
-        wake: Arc<Event>,
-        own_memory: crate::memory::Buffer,
-        info: DeviceInfo,
+        parts: Parts,
+        own_memory: Option<crate::memory::Buffer>,
         real_time: bool,
     ) -> Result<Device, OpenError> {
-        let socket = driver.fabric.udp.as_fd().try_clone_to_owned()?;
-        let (links, sleep) = (driver.fabric.share_links_fd()?, driver.fabric.sleep());
+        let Parts { mut driver, clock, wake, socket, info } = parts;
+        let attached = driver.as_own().is_none();
+        let (links, sleep) = match driver.as_own() {
+            Some(own) => (own.fabric.share_links_fd()?, own.fabric.sleep()),
+            None => Default::default(),
+        };
         let shared = Arc::new(Shared {
-            clock: driver.clock,
-            wakes: driver.wakes.clone(),
+            clock,
+            wakes: driver.news().wakes.clone(),
             waiting: AtomicU32::new(0),
             driver: Mutex::new(driver),
             background: Background::new(wake),
@@ -381,7 +497,9 @@ impl Device {
             let asked = scheduling::ask(real_time);
             let may_run = asked.is_ok();
             tell.send(asked).ok();
-            if may_run {
+            if may_run && attached {
+                watch::run(&of_thread);
+            } else if may_run {
                 background::run(&of_thread, real_time);
             }
         };
@@ -395,6 +513,11 @@ impl Device {
         Ok(Device { live: Arc::new(Live { shared, thread: Some(thread) }) })
     }
 
+    /// Is the card that of another process?
+    pub fn is_attached(&self) -> bool {
+        self.live.lock().as_own().is_none()
+    }
+
     /// The device's address, port and path MTU.
     pub fn info(&self) -> DeviceInfo {
         self.live.info
@@ -403,10 +526,11 @@ impl Device {
     /// What the system has granted the device's socket.
     ///
     /// # Errors
-    /// None that can be expected: the socket is open as long as the device.
+    /// `Unsupported`: the socket is another process's, to which the device is attached.
     pub fn socket_info(&self) -> io::Result<SocketInfo> {
-        let driver = self.live.lock();
-        let socket = &driver.fabric.udp;
+        let mut driver = self.live.lock();
+        let own = driver.as_own().ok_or(io::ErrorKind::Unsupported)?;
+        let socket = &own.fabric.udp;
         Ok(SocketInfo {
             segmentation: socket.segmentation(),
             coalescing: socket.coalescing(),
@@ -418,7 +542,7 @@ impl Device {
     /// How many cards of this machine the device shares rings with now; `None` if all its packets
     /// go by UDP.
     pub fn ring_peers(&self) -> Option<usize> {
-        self.live.lock().fabric.rings()
+        self.live.lock().as_own()?.fabric.rings()
     }
 
     /// The configuration of the device's card: its limits.
@@ -435,13 +559,17 @@ impl Device {
     pub fn counters(&self) -> DeviceCounters {
         let mut driver = self.live.lock();
         let CardCounters { card, management } = driver.card_counters();
+        let Some(own) = driver.as_own() else {
+            let (egress, ingress, fabric) = Default::default();
+            return DeviceCounters { card, management, egress, ingress, fabric, capture_missed: 0 };
+        };
         DeviceCounters {
             card,
             management,
-            egress: driver.egress.counters(),
-            ingress: driver.received.counters(),
-            fabric: driver.fabric.counters(),
-            capture_missed: driver.recorder.missed(),
+            egress: own.egress.counters(),
+            ingress: own.received.counters(),
+            fabric: own.fabric.counters(),
+            capture_missed: own.recorder.missed(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! The driver: one card, its fabric and its clock, moved forward a step at a time.
+//! The driver of the card that this process has: one card, its fabric and its clock, moved forward
+//! a step at a time.
 //!
 //! The thread that holds the driver's lock drives: an application's thread that polls, or the
 //! background thread, whose loop is in [`background`](crate::background) (it says which of them drives,
@@ -8,29 +9,22 @@
 //! leave with the data that the application posts next, in one system call. That matters: half of
 //! the cost of an 8-byte ping-pong is system calls.
 
-use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use remora_nic::cm::message::RejectReason;
-use remora_nic::cm::{CmEvent, ConnId, ListenerId};
-use remora_nic::qp::{QpAttr, State as QpState};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
-use crate::commands::Commands;
 use crate::daemon::engine::Engine;
 use crate::door::Door;
 use crate::egress::{Egress, Sent};
-use crate::event::Event;
 use crate::event_loop::{EventLoop, Look};
-use crate::event_queue::Notify;
 use crate::fabric::{Arrived, Fabric};
 use crate::memory::HostMemory;
+use crate::news::{Concerned, News};
 use crate::own::Rings;
 use crate::pcap::Recorder;
 use crate::socket::{RecvBatch, Socket};
-use crate::wakes::Wakes;
 
 /// Packets asked of the card at a time.
 const BATCH: usize = 128;
@@ -53,22 +47,12 @@ const TIMELESS_MAX: u32 = 16;
 const IDLE_MAX: u32 = 20;
 /// Looks at the doorbells of other processes for each look at the socket.
 const LOOKS: usize = 16;
-/// Events kept for an application that does not fetch them.
-const EVENTS_MAX: usize = 65_536;
-
-/// Takes events of connection management. The thread that drives the device calls it, under the
-/// device's lock, so it must not call the device. Where an answer is due at once, the sink gives it
-/// to the card in its first argument.
-pub type CmSink = Box<dyn FnMut(&mut dyn Commands, CmEvent) + Send>;
-
-/// Takes all other events of the card, under the same rules as [`CmSink`].
-pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
 
 /// A socket for each multicast group. The background thread shares them, to sleep on them.
 pub(crate) type Groups = Arc<[Arc<Socket>]>;
 
 /// One card at work.
-pub(crate) struct Driver {
+pub(crate) struct Own {
     pub(crate) nic: Nic,
     pub(crate) memory: HostMemory,
     pub(crate) rings: Rings,
@@ -90,19 +74,7 @@ pub(crate) struct Driver {
     /// Packets that have arrived so far.
     arrived: u64,
     pub(crate) recorder: Recorder,
-    /// Where a completion queue's notifications go.
-    pub(crate) channels: HashMap<u32, Arc<dyn Notify>>,
-    pub(crate) async_events: VecDeque<CardEvent>,
-    pub(crate) async_ready: Arc<Event>,
-    cm_events: VecDeque<CmEvent>,
-    /// Takes events of connection management in the place of `cm_events`.
-    pub(crate) cm_sink: Option<CmSink>,
-    /// Takes all other events in the place of `channels` and `async_events`.
-    pub(crate) event_sink: Option<EventSink>,
-    /// Learns of completions and of events of connection management that tasks may wait for.
-    pub(crate) wakes: Arc<Wakes>,
-    /// Queue pairs that go to the error state when their connection ends.
-    pub(crate) follows: HashMap<ConnId, u32>,
+    pub(crate) news: News,
     pub(crate) unsent: Unsent,
     pub(crate) groups: Groups,
     pub(crate) event_loop: EventLoop,
@@ -118,12 +90,17 @@ pub(crate) struct Clock {
 
 impl Clock {
     fn start() -> Clock {
-        Clock { start: Clock::monotonic() }
+        Clock::from(Clock::monotonic())
+    }
+
+    /// The clock of a card that started `start` nanoseconds after the system.
+    pub(crate) fn from(start: u64) -> Clock {
+        Clock { start }
     }
 
     #[inline]
     pub(crate) fn now(self) -> Time {
-        Time(Clock::monotonic() - self.start)
+        Time(Clock::monotonic().saturating_sub(self.start))
     }
 
     /// Nanoseconds on the system's monotonic clock at which the card's time was zero.
@@ -153,16 +130,15 @@ pub(crate) struct Unsent {
     pub(crate) streak: u32,
 }
 
-impl Driver {
+impl Own {
     pub(crate) fn new(
         nic: Nic,
         memory: HostMemory,
         fabric: Fabric,
         recorder: Recorder,
-        async_ready: Arc<Event>,
-        wakes: Arc<Wakes>,
-    ) -> Driver {
-        Driver {
+        news: News,
+    ) -> Own {
+        Own {
             nic,
             memory,
             rings: Rings::new(),
@@ -178,14 +154,7 @@ impl Driver {
             packets: 0,
             arrived: 0,
             recorder,
-            channels: HashMap::new(),
-            async_events: VecDeque::new(),
-            async_ready,
-            cm_events: VecDeque::new(),
-            cm_sink: None,
-            event_sink: None,
-            wakes,
-            follows: HashMap::new(),
+            news,
             unsent: Unsent::default(),
             groups: Groups::default(),
             event_loop: EventLoop::default(),
@@ -206,7 +175,7 @@ impl Driver {
         self.step()
     }
 
-    /// As [`Driver::progress`], except that acknowledges that stayed behind may stay there.
+    /// As [`Own::progress`], except that acknowledges that stayed behind may stay there.
     fn step(&mut self) -> bool {
         self.timeless = 0;
         let now = self.now();
@@ -263,7 +232,7 @@ impl Driver {
         let Some(session) = engine.session_of(&event) else { return Some(event) };
         if engine.note(session, &event) {
             engine.tell(session, &crate::message::encode(&event));
-        } else if let CardEvent::Cm(CmEvent::ConnectRequest(request)) = event {
+        } else if let CardEvent::Cm(remora_nic::cm::CmEvent::ConnectRequest(request)) = event {
             self.refuse(request.conn, b"busy");
         }
         None
@@ -296,7 +265,7 @@ impl Driver {
         more || self.has_more() && !self.event_loop.expects_more()
     }
 
-    /// As [`Driver::progress`], for a thread that spins. Most of its steps find nothing, and an
+    /// As [`Own::progress`], for a thread that spins. Most of its steps find nothing, and an
     /// arriving packet waits for half an empty step on average. So these steps do not read the
     /// clock, which would take a quarter of their time.
     ///
@@ -319,7 +288,7 @@ impl Driver {
     }
 
     /// Sends a bounded amount of what the card has ready; returns whether there was anything.
-    /// [`Driver::has_more`] says whether there is more.
+    /// [`Own::has_more`] says whether there is more.
     pub(crate) fn transmit(&mut self) -> bool {
         self.nic.release_acknowledges();
         self.transmit_answer(false)
@@ -349,14 +318,14 @@ impl Driver {
         }
     }
 
-    /// As [`Driver::transmit`], for what an application has just posted. If the application polls,
+    /// As [`Own::transmit`], for what an application has just posted. If the application polls,
     /// acknowledges may stay behind: they would delay the answer that its peer waits for.
     pub(crate) fn transmit_answer(&mut self, polls: bool) -> bool {
         self.batch.set_answering(polls);
         self.transmit_from(self.now())
     }
 
-    /// As [`Driver::transmit`], for a caller that knows the time: to read the clock costs as much
+    /// As [`Own::transmit`], for a caller that knows the time: to read the clock costs as much
     /// as a quarter of an idle step.
     fn transmit_from(&mut self, mut now: Time) -> bool {
         (self.unsent.posts, self.unsent.bytes) = (0, 0);
@@ -471,7 +440,7 @@ impl Driver {
         true
     }
 
-    /// As [`Driver::receive`], from the sockets of multicast groups.
+    /// As [`Own::receive`], from the sockets of multicast groups.
     fn receive_multicast(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.groups.len() {
@@ -521,104 +490,27 @@ impl Driver {
             if let CardEvent::CompletionQueueNotify(_) = event {
                 self.event_loop.announced();
             }
-            let Some(event) = self.tell_session(event) else { continue };
-            match event {
-                event if self.event_sink.is_some() && !matches!(event, CardEvent::Cm(_)) => {
-                    if let Some(sink) = &mut self.event_sink {
-                        sink(event);
-                    }
-                }
-                CardEvent::CompletionQueueNotify(cq) => {
-                    if let Some(channel) = self.channels.get(&cq) {
-                        channel.push(cq);
-                    }
-                }
-                CardEvent::Cm(event) => {
-                    if let Some(mut sink) = self.cm_sink.take() {
-                        sink(self, event);
-                        self.cm_sink = Some(sink);
-                        continue;
-                    }
-                    if let CmEvent::Disconnected { conn, .. } = event {
-                        self.end_requests(conn);
-                    }
-                    if let Some(lost) = keep(&mut self.cm_events, event) {
-                        self.give_up(&lost);
-                    }
-                    self.wakes.note_cm();
-                }
-                event => {
-                    // Where the oldest of too many is dropped, the counters have counted it.
-                    keep(&mut self.async_events, event);
-                    crate::event::wake(&self.async_ready);
-                }
+            if let Some(event) = self.tell_session(event) {
+                self.pass_on(event);
             }
         }
-    }
-
-    /// The peer has gone: the requests that the connection's queue pair has in flight end with an
-    /// error.
-    pub(crate) fn end_requests(&mut self, conn: ConnId) {
-        if let Some(qpn) = self.follows.remove(&conn) {
-            let attr = QpAttr { state: Some(QpState::Error), ..QpAttr::default() };
-            if let Err(error) = self.modify_qp(qpn, attr) {
-                tracing::debug!(%error, "a queue pair was gone before its connection");
-            }
-        }
-    }
-
-    /// Forgets the events of a connection that the program has dropped.
-    pub(crate) fn forget_cm_events(&mut self, conn: ConnId) {
-        self.cm_events.retain(|event| event.conn() != Some(conn));
-    }
-
-    /// The oldest connection-management event that is about `conn`.
-    pub(crate) fn take_cm_event(&mut self, conn: ConnId) -> Option<CmEvent> {
-        let at = self.cm_events.iter().position(|e| e.conn() == Some(conn))?;
-        self.cm_events.remove(at)
-    }
-
-    /// Drops an event that the program did not fetch in time. A connection request is refused, so
-    /// that the peer does not wait.
-    fn give_up(&mut self, event: &CmEvent) {
-        tracing::warn!("more than {EVENTS_MAX} connection events wait: the oldest is dropped");
-        if let CmEvent::ConnectRequest(request) = event {
-            self.refuse(request.conn, b"busy");
-        }
-    }
-
-    /// Refuses a connection request, or forgets one that has ended meanwhile.
-    pub(crate) fn refuse(&mut self, conn: ConnId, message: &[u8]) {
-        if self.reject(conn, RejectReason::CONSUMER_DEFINED, message).is_err()
-            && let Err(error) = self.destroy_connection(conn)
-        {
-            tracing::debug!(%error, "a connection request was gone before it was refused");
-        }
-    }
-
-    /// The oldest connection request for `listener`.
-    pub(crate) fn take_cm_request(&mut self, listener: ListenerId) -> Option<CmEvent> {
-        let at = self.cm_events.iter().position(
-            |e| matches!(e, CmEvent::ConnectRequest(request) if request.listener == listener),
-        )?;
-        self.cm_events.remove(at)
     }
 
     /// The calling thread looks for events behind `door`: see [`EventLoop::look`].
     pub(crate) fn look(&mut self, door: &Arc<Door>) -> Look {
-        let Driver { fabric, groups, event_loop, .. } = self;
+        let Own { fabric, groups, event_loop, .. } = self;
         event_loop.look(door, sockets(fabric, groups))
     }
 
     /// The calling thread sleeps until an event comes: see [`EventLoop::sleeps`].
     pub(crate) fn sleeps(&mut self) {
-        let Driver { fabric, groups, event_loop, .. } = self;
+        let Own { fabric, groups, event_loop, .. } = self;
         event_loop.sleeps(sockets(fabric, groups));
     }
 
     /// Takes the card from the event loop that drives it, if one does.
     pub(crate) fn end_loop(&mut self) {
-        let Driver { fabric, groups, event_loop, .. } = self;
+        let Own { fabric, groups, event_loop, .. } = self;
         event_loop.end(sockets(fabric, groups));
     }
 
@@ -643,14 +535,8 @@ fn sockets<'a>(
     fabric.fds().chain(groups.iter().map(|socket| socket.as_fd()))
 }
 
-/// Adds an event. If there are too many, drops the oldest and returns it.
-fn keep<E>(events: &mut VecDeque<E>, event: E) -> Option<E> {
-    events.push_back(event);
-    if events.len() > EVENTS_MAX { events.pop_front() } else { None }
-}
-
-impl std::fmt::Debug for Driver {
+impl std::fmt::Debug for Own {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driver").field("fabric", &self.fabric).finish_non_exhaustive()
+        f.debug_struct("Own").field("fabric", &self.fabric).finish_non_exhaustive()
     }
 }

@@ -77,11 +77,13 @@
 //! where `unsafe` stands and what for; the checks compare it with the code.
 #![warn(missing_debug_implementations)]
 
+#[macro_use]
+mod commands;
+mod attach;
 mod background;
 mod block_on;
 pub mod chain;
 pub mod channel;
-mod commands;
 pub mod completion;
 pub mod connection;
 pub mod daemon;
@@ -91,6 +93,7 @@ pub mod dma;
 mod door;
 mod driver;
 pub mod egress;
+mod either;
 pub mod event;
 mod event_loop;
 mod event_queue;
@@ -102,6 +105,7 @@ pub mod loss;
 pub mod memory;
 pub mod message;
 pub mod multicast;
+mod news;
 pub mod options;
 mod own;
 pub mod pcap;
@@ -125,6 +129,7 @@ pub mod tokio;
 mod wakes;
 mod yielding;
 
+pub use attach::AttachError;
 pub use block_on::wait_for;
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
 pub use channel::{Channel, WaitError};

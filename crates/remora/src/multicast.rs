@@ -11,7 +11,7 @@ use remora_nic::nic::{McastError, group_address};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-use crate::driver::Driver;
+use crate::driver::Own;
 
 /// Why a queue pair was not attached to a group.
 #[derive(Debug, Error, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ mod as_number {
     }
 }
 
-impl Driver {
+impl Own {
     /// Attaches a queue pair; the first one of a group has the device join the group.
     pub(crate) fn join_group(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
         self.nic.attach_mcast(qpn, gid)?;

@@ -10,6 +10,7 @@ use remora_nic::{Access, CreateError, Key, Path, Pd, RegMrError};
 use thiserror::Error;
 
 use crate::commands::{Bytes, Commands, Place};
+use crate::either::Driver;
 use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer, FilesFull};
 
@@ -81,7 +82,14 @@ impl ProtectionDomain {
     /// # Errors
     /// `len` is zero, memory is short, or the card refuses.
     pub fn alloc(&self, len: usize, access: Access) -> Result<MemoryRegion, RegisterError> {
-        self.register(Buffer::with_huge_pages(len)?, access)
+        let shared = match &mut *self.inner.live.lock() {
+            Driver::Attached(attached) => attached.alloc(len)?,
+            Driver::Own(_) => None,
+        };
+        match shared {
+            Some(buffer) => self.register(buffer, access),
+            None => self.register(Buffer::with_huge_pages(len)?, access),
+        }
     }
 
     /// Registers a buffer. Peers and work requests use the buffer's addresses.
@@ -339,10 +347,15 @@ impl Drop for MrInner {
         if let Err(error) = driver.dereg_mr(self.key) {
             tracing::error!(%error, "a region's key was gone before the region");
         }
-        match self.backing {
+        match &self.backing {
             Backing::File => driver.remove_file(self.bytes.place),
-            Backing::Device(addr) => drop(driver.free_dm(addr)),
-            Backing::Buffer(_) | Backing::Ring(..) | Backing::Caller | Backing::Shared(_) => {}
+            Backing::Device(addr) => drop(driver.free_dm(*addr)),
+            Backing::Buffer(buffer) => {
+                if let Driver::Attached(attached) = &mut *driver {
+                    attached.end_loan(buffer.addr());
+                }
+            }
+            Backing::Ring(..) | Backing::Caller | Backing::Shared(_) => {}
         }
     }
 }

@@ -49,6 +49,9 @@ pub enum DeployError {
     /// The card has reached its limit of kernels.
     #[error("the card has no room for more than {0} kernels: undeploy one first")]
     Full(usize),
+    /// The card is another process's, and kernels run there.
+    #[error("the card is another process’s: kernels are deployed by the process that has it")]
+    Elsewhere,
 }
 
 /// A deployed kernel and its counters.

@@ -11,7 +11,7 @@ use super::objects::Ask;
 use super::server::Server;
 use super::table::Held;
 use crate::commands::{Command, dispatch};
-use crate::driver::Driver;
+use crate::driver::Own;
 use crate::event::Event;
 use crate::message::{
     Answer, CardInfo, Hello, Loan, NAME_MAX, Object, Request, SessionStatus, StatusPage, Token,
@@ -106,11 +106,16 @@ impl Server {
         {
             return Err("there are as many sessions as the daemon’s policy allows".into());
         }
+        let taken = |name: &str| self.sessions.values().any(|h| h.uid == uid && h.name == name);
         let name = match &hello.name {
             Some(name) => checked_name(name)?,
-            None => default_name(pid),
+            // A process may have several.
+            None => match default_name(pid) {
+                name if taken(&name) => format!("{name}.{}", self.last_session.wrapping_add(1)),
+                name => name,
+            },
         };
-        if self.sessions.values().any(|held| held.uid == uid && held.name == name) {
+        if taken(&name) {
             return Err(format!(
                 "a session of the name {name} is there: show its token to take it over, or end it \
                  (remora nic evict {name})"
@@ -124,7 +129,7 @@ impl Server {
         arena.set_epoch(1);
         let events = || Ok::<_, std::io::Error>((Event::new()?, Event::new()?));
         let events = events().map_err(|error| format!("the daemon has no descriptors: {error}"))?;
-        let attached = self.device.live.command(|driver| {
+        let attached = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
             Some(engine.attach(arena, file, events, rule.quotas))
         });
@@ -172,7 +177,7 @@ impl Server {
         let old = held.take_over(client, pid);
         held.keep = keep;
         let (session, slot, epoch) = (held.number, held.slot, held.epoch);
-        self.device.live.command(|driver| {
+        self.device.live.command_own(|driver| {
             if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
                 of.arena.set_epoch(epoch);
             }
@@ -189,7 +194,7 @@ impl Server {
         let Some(held) = self.sessions.get(&session) else { return Then::Stay };
         let slot = held.slot;
         let (token, epoch) = (held.token, held.epoch);
-        let gathered = self.device.live.command(|driver| gather(driver, slot));
+        let gathered = self.device.live.command_own(|driver| gather(driver, slot));
         let (quotas, objects, descriptors) = match gathered {
             Ok(gathered) => gathered,
             Err(refusal) => return Then::Drop(refusal),
@@ -251,10 +256,10 @@ impl Server {
     }
 
     /// Commands the card, for the client's session; `None` if it has none.
-    fn with<R>(&mut self, client: u32, act: impl FnOnce(&mut Driver, u16) -> R) -> Option<R> {
+    fn with<R>(&mut self, client: u32, act: impl FnOnce(&mut Own, u16) -> R) -> Option<R> {
         let session = self.held(client)?;
         let slot = self.sessions.get(&session)?.slot;
-        Some(self.device.live.command(|driver| act(driver, slot)))
+        Some(self.device.live.command_own(|driver| act(driver, slot)))
     }
 
     fn command(&mut self, number: u32, bytes: &[u8]) -> Then {
@@ -276,7 +281,7 @@ impl Server {
         let may_lend_process_file = self.policy.rule(uid).lend_process_memory;
         let lender = Lender { pid, uid, may_lend_process_file };
         let lent = self.with(number, |driver, slot| {
-            let Driver { engine: Some(engine), memory, .. } = driver else {
+            let Own { engine: Some(engine), memory, .. } = driver else {
                 return Err(NO_SESSION.to_owned());
             };
             let lent = Lent::take(loan, with, lender, memory).map_err(|error| error.to_string())?;
@@ -292,7 +297,7 @@ impl Server {
 
     fn take_back(&mut self, number: u32, lent: u32) -> Result<(), Refusal> {
         let done = self.with(number, |driver, slot| {
-            let Driver { engine: Some(engine), memory, .. } = driver else {
+            let Own { engine: Some(engine), memory, .. } = driver else {
                 return Err(NO_SESSION.to_owned());
             };
             let users = engine.objects.users_of(slot, lent);
@@ -331,7 +336,7 @@ impl Server {
         let (card, live) = (self.card(), &self.device.live);
         let seen = self.sessions.range(from..).map(|(_, held)| held);
         let mut seen = seen.filter(|held| may_see(uid, held.uid));
-        let sessions = live.command(|driver| {
+        let sessions = live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut();
             let Some(engine) = engine else { return Vec::new() };
             let page = seen.by_ref().take(PAGE);
@@ -351,7 +356,7 @@ fn may_see(uid: u32, of: u32) -> bool {
 /// A session's quotas, objects and descriptors.
 type Gathered = (crate::message::Quotas, Vec<Object>, [OwnedFd; 3]);
 
-fn gather(driver: &mut Driver, slot: u16) -> Result<Gathered, Refusal> {
+fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
     let engine = driver.engine.as_deref_mut().ok_or(NO_SESSION)?;
     let objects = engine.objects.of(slot);
     let of = engine.session(slot).ok_or(NO_SESSION)?;

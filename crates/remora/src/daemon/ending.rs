@@ -6,7 +6,7 @@
 use remora_nic::kernel::Bound;
 
 use crate::commands::Commands;
-use crate::driver::Driver;
+use crate::driver::Own;
 use crate::message::Object;
 
 /// Objects that are destroyed under one lock.
@@ -28,7 +28,7 @@ impl Ending {
     }
 
     /// Destroys some objects; returns whether the session has gone.
-    pub(crate) fn step(&mut self, driver: &mut Driver) -> bool {
+    pub(crate) fn step(&mut self, driver: &mut Own) -> bool {
         let Some(engine) = driver.engine.as_deref() else { return true };
         if self.left.is_empty() {
             self.left = engine.objects.of(self.session);
@@ -49,7 +49,7 @@ impl Ending {
         false
     }
 
-    fn destroy(&self, driver: &mut Driver, object: Object) {
+    fn destroy(&self, driver: &mut Own, object: Object) {
         let destroyed = destroy(driver, self.session, object);
         let Some(engine) = driver.engine.as_deref_mut() else { return };
         match destroyed {
@@ -66,7 +66,7 @@ impl Ending {
         }
     }
 
-    fn finish(&self, driver: &mut Driver) {
+    fn finish(&self, driver: &mut Own) {
         let Some(engine) = driver.engine.as_deref_mut() else { return };
         if let Some(of) = engine.session(self.session) {
             for (_, lent) in std::mem::take(&mut of.lent) {
@@ -81,7 +81,7 @@ impl Ending {
 }
 
 /// Destroys an object on the card; one that has gone already is no error.
-fn destroy(driver: &mut Driver, session: u16, object: Object) -> Result<(), String> {
+fn destroy(driver: &mut Own, session: u16, object: Object) -> Result<(), String> {
     use remora_nic::DestroyError::Unknown;
     let gone = |done: Result<(), remora_nic::DestroyError>| match done {
         Ok(()) | Err(Unknown) => Ok(()),

@@ -24,7 +24,7 @@ use remora_nic::{
 use super::engine::Engine;
 use super::objects::{Ask, window};
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
-use crate::driver::Driver;
+use crate::driver::Own;
 use crate::message::{Object, RingPlace};
 use crate::multicast::JoinError;
 use crate::shared::arena::DATA;
@@ -32,13 +32,13 @@ use crate::shared::completions::{DEPTH_MAX, depth_for};
 
 /// The card, for one session.
 pub(crate) struct Guarded<'a> {
-    driver: &'a mut Driver,
+    driver: &'a mut Own,
     session: u16,
 }
 
 impl<'a> Guarded<'a> {
     /// The card of `driver` for `session`; `None` if there is no such session.
-    pub(crate) fn new(driver: &'a mut Driver, session: u16) -> Option<Guarded<'a>> {
+    pub(crate) fn new(driver: &'a mut Own, session: u16) -> Option<Guarded<'a>> {
         driver.engine.as_deref_mut()?.session(session)?;
         Some(Guarded { driver, session })
     }
@@ -88,7 +88,7 @@ impl<'a> Guarded<'a> {
     /// Makes an object that counts as one of the others.
     fn make<T: Copy>(
         &mut self,
-        make: impl FnOnce(&mut Driver) -> Result<T, CreateError>,
+        make: impl FnOnce(&mut Own) -> Result<T, CreateError>,
         object: impl FnOnce(T) -> Object,
     ) -> Result<T, CreateError> {
         self.admits_object(Ask::Other)?;
@@ -100,7 +100,7 @@ impl<'a> Guarded<'a> {
     fn destroy(
         &mut self,
         object: Object,
-        destroy: impl FnOnce(&mut Driver) -> Result<(), DestroyError>,
+        destroy: impl FnOnce(&mut Own) -> Result<(), DestroyError>,
     ) -> Result<(), DestroyError> {
         if !self.has(object) {
             return Err(DestroyError::Unknown);
@@ -220,7 +220,7 @@ impl<'a> Guarded<'a> {
     fn conn<R>(
         &mut self,
         conn: ConnId,
-        act: impl FnOnce(&mut Driver) -> Result<R, CommandError>,
+        act: impl FnOnce(&mut Own) -> Result<R, CommandError>,
     ) -> Result<R, CommandError> {
         if !self.has(Object::Connection(conn)) {
             return Err(CommandError::UnknownConnection);
@@ -329,7 +329,7 @@ impl Commands for Guarded<'_> {
         let resets = attr.state == Some(State::Reset);
         self.driver.modify_qp(qpn, attr)?;
         let now = self.driver.now();
-        let Driver { engine: Some(engine), nic, memory, .. } = &mut *self.driver else {
+        let Own { engine: Some(engine), nic, memory, .. } = &mut *self.driver else {
             return Ok(());
         };
         if resets {
@@ -371,7 +371,7 @@ impl Commands for Guarded<'_> {
     }
 
     fn settle(&mut self) {
-        Driver::settle(self.driver);
+        Own::settle(self.driver);
     }
 
     fn create_srq(&mut self, pd: Pd, ring: RingInit) -> Result<SrqMade, CreateError> {

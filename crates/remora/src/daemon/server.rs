@@ -137,7 +137,7 @@ impl Server {
         if device.live.doorbells.set(doorbells).is_err() {
             return Err(ServeError::Serving);
         }
-        device.live.lock().engine = Some(Box::new(engine));
+        device.live.lock().own().engine = Some(Box::new(engine));
         device.live.background.wake();
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         watch(&poll, listener.as_fd(), LISTENER)?;
@@ -277,7 +277,7 @@ impl Server {
     /// Destroys some of what sessions have left.
     fn end_some(&mut self) {
         let device = &self.device;
-        self.endings.retain_mut(|ending| !device.live.command(|driver| ending.step(driver)));
+        self.endings.retain_mut(|ending| !device.live.command_own(|driver| ending.step(driver)));
     }
 
     /// Ends what has had its time.

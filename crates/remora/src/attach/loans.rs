@@ -4,14 +4,13 @@
 //! program's other memory is reached by system calls (`process_vm_readv`), which have no atomics.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::AsFd;
 
 use remora_nic::RegMrError;
 
 use super::session::Session;
 use crate::commands::{Bytes, Place};
-use crate::memory::{AllocError, Buffer, memfd};
+use crate::memory::{Buffer, memfd};
 use crate::message::Loan;
 use crate::shared::Arena;
 
@@ -25,21 +24,24 @@ pub(super) struct Loans {
 }
 
 impl Loans {
-    /// Makes memory that the card's process maps, too; `None` if it does not take it.
-    pub(super) fn alloc(
-        &mut self,
-        session: &mut Session,
-        len: usize,
-    ) -> Result<Option<Buffer>, AllocError> {
-        let failed = |source| AllocError { len, source };
-        let file = memfd::sealed("remora-region", len as u64).map_err(failed)?;
-        let buffer = Buffer::map(file.as_fd(), 0, len).map_err(|e| failed(io::Error::other(e)))?;
-        let Some(number) = session.lend(Loan::Sealed, Some(file.as_fd())) else { return Ok(None) };
-        self.files.insert(buffer.addr(), (len as u64, number));
-        Ok(Some(buffer))
+    /// Turns a buffer, which nobody writes meanwhile, into memory that the card's process maps,
+    /// too. Where that cannot be, the card reaches it like other memory.
+    pub(super) fn share(&mut self, session: &mut Session, buffer: &mut Buffer) {
+        let len = buffer.len();
+        let lent = memfd::sealed("remora-region", len as u64).and_then(|file| {
+            buffer.move_to(file.as_fd())?;
+            Ok(session.lend(Loan::Sealed, Some(file.as_fd())))
+        });
+        match lent {
+            Ok(Some(number)) => {
+                self.files.insert(buffer.addr(), (len as u64, number));
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, len, "memory is not shared with the card"),
+        }
     }
 
-    /// Ends the loan of memory that [`Loans::alloc`] has made, if it did.
+    /// Ends the loan of a buffer that [`Loans::share`] has shared, if it did.
     pub(super) fn end(&mut self, session: &mut Session, addr: u64) {
         if let Some((_, number)) = self.files.remove(&addr) {
             session.take_back(number);

@@ -48,12 +48,7 @@ fn cases(seconds: &'static str) -> [Case<'static>; 3] {
 }
 
 /// The field `figure` of the JSON that `remora perf write …` prints, on a fabric.
-fn writes(
-    fabric: &'static str,
-    test: &str,
-    seconds: &str,
-    figure: &'static str,
-) -> Run<'static> {
+fn writes(fabric: &'static str, test: &str, seconds: &str, figure: &'static str) -> Run<'static> {
     let args = format!("perf write {test} --duration {seconds} --json");
     Box::new(move || {
         let args: Vec<&str> = args.split(' ').collect();

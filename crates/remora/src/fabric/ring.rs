@@ -117,7 +117,10 @@ impl Producer {
     /// # Panics
     /// The bytes of data are not a power of two.
     pub fn new(memory: SharedMemory) -> Producer {
-        assert!(memory.data_len().is_power_of_two(), "places are positions without their high bits");
+        assert!(
+            memory.data_len().is_power_of_two(),
+            "places are positions without their high bits"
+        );
         Producer { memory, next: 0, read: 0, shown: false }
     }
 
@@ -226,7 +229,10 @@ impl Consumer {
     /// # Panics
     /// The bytes of data are not a power of two.
     pub fn new(memory: SharedMemory) -> Consumer {
-        assert!(memory.data_len().is_power_of_two(), "places are positions without their high bits");
+        assert!(
+            memory.data_len().is_power_of_two(),
+            "places are positions without their high bits"
+        );
         Consumer { memory, next: 0, looked: 0 }
     }
 
@@ -259,7 +265,7 @@ impl Consumer {
         let Some(word) = self.word() else { return Ok(None) };
         let (len, begins, tos) = ((word >> 16 & 0xffff) as usize, word >> 8 & 0xff, word as u8);
         let begins = begins as usize;
-        if len == 0 || len > PACKET_MAX || begins < HEAD || begins >= 2 * LINE {
+        if len == 0 || len > PACKET_MAX || !(HEAD..2 * LINE).contains(&begins) {
             return Err(Broken::Record { len, start: begins });
         }
         // As far from a line's start as in the ring, so that the payload begins with a line.

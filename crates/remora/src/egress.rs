@@ -17,7 +17,7 @@ use remora_nic::{MemoryFault, PayloadRef, Transmit, TransmitBatch};
 
 use self::ahead::Ahead;
 use self::pace::Pace;
-use crate::fabric::links::Put;
+use crate::fabric::link::Put;
 use crate::fabric::{Fabric, Went};
 use crate::loss::Loss;
 use crate::memory::{Gather, PageAligned};

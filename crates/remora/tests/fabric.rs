@@ -1,7 +1,10 @@
 //! Cards of several processes of this machine, by shared memory and by UDP.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -74,7 +77,11 @@ struct Server {
 
 impl Server {
     fn start(kind: &str, variables: &[(&str, &str)]) -> Server {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Server::run(Command::new(std::env::current_exe().unwrap()), kind, variables)
+    }
+
+    fn run(mut program: Command, kind: &str, variables: &[(&str, &str)]) -> Server {
+        let mut child = program
             .args(["--exact", "server_process", "--nocapture"])
             .env(SERVER, kind)
             .envs(variables.iter().copied())
@@ -219,6 +226,32 @@ fn udp_alone_where_one_of_the_cards_asks_for_it() {
         assert_eq!(device.ring_peers(), (!ours).then_some(0));
         assert_eq!(device.counters().fabric, remora::fabric::FabricCounters::default());
     }
+}
+
+/// The server's user is another one; only root can try it.
+#[test]
+fn users_do_not_share() {
+    // SAFETY: no pointers are passed.
+    if unsafe { libc::geteuid() } != 0 {
+        return println!("skipped: only root can start a program of another user");
+    }
+    let folder = std::env::temp_dir().join(format!("remora-fabric-user-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+    let program = folder.join("server");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(&program);
+    command.uid(61_185).gid(61_185).current_dir(&folder);
+    let server = Server::run(command, "plain", &[]);
+    let client = Client::connect(&Device::open().unwrap(), &server);
+    for seed in 0..20 {
+        client.exchange(100_000, seed);
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(client.device.ring_peers(), Some(0));
+    assert_eq!(client.device.counters().fabric.tx_packets, 0);
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// A process is killed while bytes flow, and another one takes its address.

@@ -7,8 +7,8 @@
 //!   leaves the machine.
 //! - *Rings* ([`ring`]) carry packets between two cards of one machine and one user, a hundred
 //!   times faster than a system call. Cards find each other by themselves (`rendezvous.rs`);
-//!   `links.rs` keeps the rings of a card, and says what becomes of packets when a ring comes or
-//!   goes. [`FABRIC_VARIABLE`] turns rings off.
+//!   `link.rs` is a ring each way; `links.rs` keeps those of a card, and says what becomes of packets
+//!   when one comes or goes. [`FABRIC_VARIABLE`] turns rings off.
 //!
 //! In a ring are the same packets as in a datagram. Where neither card captures them, their ICRC is
 //! left out, since bytes in memory are not damaged on their way.
@@ -17,6 +17,7 @@
 //! and out of it. The card that receives copies it to memory of its own first, which stays in its
 //! cache, and judges it there: the peer may change what is in the ring at any time.
 
+pub(crate) mod link;
 pub(crate) mod links;
 mod rendezvous;
 pub mod ring;
@@ -32,7 +33,8 @@ use remora_nic::{Datagram, Time};
 use thiserror::Error;
 
 use crate::socket::{Destination, RecvBatch, Socket};
-use links::{Links, Put};
+use link::Put;
+use links::Links;
 
 /// The environment variable that chooses what carries packets: `udp` for UDP alone, `auto` (or
 /// nothing) for shared memory where two cards of one user and one machine meet.

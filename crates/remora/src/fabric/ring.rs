@@ -265,7 +265,7 @@ impl Consumer {
         let Some(word) = self.word() else { return Ok(None) };
         let (len, begins, tos) = ((word >> 16 & 0xffff) as usize, word >> 8 & 0xff, word as u8);
         let begins = begins as usize;
-        if len == 0 || len > PACKET_MAX || begins < HEAD || begins >= 2 * LINE {
+        if len == 0 || len > PACKET_MAX || !(HEAD..2 * LINE).contains(&begins) {
             return Err(Broken::Record { len, start: begins });
         }
         // As far from a line's start as in the ring, so that the payload begins with a line.

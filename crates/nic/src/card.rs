@@ -34,6 +34,8 @@ pub(crate) struct Card {
     pub(crate) pds: Handles<Domain>,
     pub(crate) regions: Regions,
     pub(crate) cqs: Handles<CompletionQueue>,
+    /// The exported completion queues that have got entries, each once.
+    pub(crate) completed: VecDeque<u32>,
     pub(crate) srqs: Handles<SharedReceiveQueue>,
     pub(crate) xrcds: Handles<Domain>,
     /// The shared receive queues that XRC requests may name, by their numbers on the wire.
@@ -96,6 +98,9 @@ impl Card {
         }
         let Some(queue) = self.cqs.get_mut(cq) else { return };
         let pushed = queue.push(Completion { at: now, ..entry });
+        if queue.list() {
+            self.completed.push_back(cq);
+        }
         self.tell_pushed(now, cq, pushed);
     }
 
@@ -111,6 +116,9 @@ impl Card {
             true => Pushed::Quietly,
             false => queue.push(Completion { at: now, ..entry() }),
         };
+        if queue.list() {
+            self.completed.push_back(cq);
+        }
         match pushed {
             Pushed::Quietly => self.counters.completions += 1,
             pushed => self.tell_pushed(now, cq, pushed),

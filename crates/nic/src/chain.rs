@@ -41,6 +41,7 @@ use crate::timers::Timers;
 bitflags! {
     /// Special kinds of queues that a queue pair can have.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct QpFlags: u8 {
         /// The send queue is managed: posting rings no doorbell, and nothing runs before an ENABLE.
         const MANAGED_SEND = 1 << 0;
@@ -64,6 +65,7 @@ bitflags! {
 
 /// One of the two queues of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Queue {
     /// The send queue.
     Send,
@@ -73,6 +75,7 @@ pub enum Queue {
 
 /// The fastest that a send queue may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Rate {
     /// Elements a second; not zero.
     pub per_second: u32,
@@ -82,6 +85,7 @@ pub struct Rate {
 
 /// The limits of a send queue: see [`crate::Nic::set_chain_limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ChainLimits {
     /// The queue's rate. `None`: as fast as the card gives it turns.
     pub rate: Option<Rate>,
@@ -95,6 +99,7 @@ pub struct ChainLimits {
 
 /// Why a queue pair could not be given limits, or not be connected within the card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ChainError {
     /// No such queue pair.
     #[error("no such queue pair")]
@@ -108,6 +113,9 @@ pub enum ChainError {
     /// Loop-back is for reliable connections in RESET.
     #[error("only a fresh reliable connection, in RESET, can be looped back")]
     NotFresh,
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Why an ENABLE was refused.
@@ -129,6 +137,7 @@ pub enum EnableError {
 
 /// The outcome of an element at one step of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum StepEnd {
     /// The element was carried out. (A receive element was taken.)
     Done,
@@ -143,6 +152,7 @@ pub enum StepEnd {
 
 /// One step of a chain: see [`crate::Nic::trace_chains`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ChainStep {
     /// The time of the step.
     pub at: Time,
@@ -153,9 +163,38 @@ pub struct ChainStep {
     /// The element's index, counted from the queue's creation.
     pub index: u32,
     /// The first bytes of the element, as they were fetched.
+    #[cfg_attr(feature = "serde", serde(with = "in_halves"))]
     pub element: [u8; ELEMENT_LEN],
     /// The outcome.
     pub end: StepEnd,
+}
+
+/// Serializes an element's bytes. (serde knows arrays of 32 items at most.)
+#[cfg(feature = "serde")]
+mod in_halves {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::ELEMENT_LEN;
+
+    type Halves = [[u8; ELEMENT_LEN / 2]; 2];
+
+    pub(super) fn serialize<S: Serializer>(
+        element: &[u8; ELEMENT_LEN],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut halves = Halves::default();
+        halves.as_flattened_mut().copy_from_slice(element);
+        halves.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        source: D,
+    ) -> Result<[u8; ELEMENT_LEN], D::Error> {
+        let halves = Halves::deserialize(source)?;
+        let mut element = [0; ELEMENT_LEN];
+        element.copy_from_slice(halves.as_flattened());
+        Ok(element)
+    }
 }
 
 /// What one queue pair's turn wants another queue pair to do.

@@ -10,6 +10,7 @@ use crate::wire::ip::gid;
 
 /// The settings and limits of a card. Limits are exact: a command that would exceed one is refused.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Config {
     /// The card's own address, from which its GID follows.
     pub address: IpAddr,

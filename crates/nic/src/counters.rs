@@ -6,6 +6,7 @@ macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// The card's counters. Each only ever rises.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         #[non_exhaustive]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+
@@ -153,6 +154,8 @@ counters! {
     kernel_failed,
     /// Invocations dropped because their queue pair ended.
     kernel_dropped,
+    /// Doorbells refused: an index that does not fit its ring, or a queue pair in the wrong state.
+    doorbells_refused,
     /// Work-queue elements fetched.
     elements_fetched,
     /// Work-queue elements refused: unknown op-code, too many entries, wrong length or state.

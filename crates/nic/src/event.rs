@@ -5,6 +5,7 @@ use crate::cm::CmEvent;
 /// What has happened on the card, in order. A number is that of the object: a completion queue, a
 /// queue pair or a shared receive queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Event {
     /// The armed completion queue got an entry.
@@ -15,6 +16,8 @@ pub enum Event {
     QpAccessError(u32),
     /// The peer of a queue pair sent an invalid request; the queue pair is in ERROR.
     QpRequestError(u32),
+    /// The driver has taken the queue pair to ERROR: see [`crate::Nic::fail_qp`].
+    QpFatal(u32),
     /// The first packet has come while the queue pair was in RTR: the peer is ready, even if the
     /// connection manager does not know it yet.
     CommunicationEstablished(u32),

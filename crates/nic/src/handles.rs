@@ -10,6 +10,7 @@ pub(crate) type Handles<T> = Table<T, 20, 32>;
 
 /// An XRC domain's handle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Xrcd(pub(crate) u32);
 
 /// A protection domain, or an XRC domain.

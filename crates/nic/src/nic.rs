@@ -3,6 +3,7 @@
 //! Here are the commands on queue pairs, and the loop that gives ready ones their turns. The rest:
 //!
 //! - `receive`: judges what arrives, and hands it on.
+//! - `shared`: doorbells, and what else an owner needs who writes and reads queues himself.
 //! - Commands: `memory` (domains, regions, windows, address handles), `queues` (completion queues,
 //!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`.
 //! - `error`: errors that several commands share.
@@ -14,6 +15,7 @@ mod memory;
 mod multicast;
 mod queues;
 mod receive;
+mod shared;
 mod xrc;
 
 pub use crate::qp::PostError;
@@ -118,6 +120,7 @@ impl Nic {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs, config.max_mws),
                 cqs: Table::new(config.max_cqs),
+                completed: VecDeque::new(),
                 srqs: Table::new(config.max_srqs),
                 xrcds: Table::new(config.max_xrcds),
                 xrc_srqs: Numbered::new(config.max_srqs, numbered::BITS, srqns),
@@ -279,6 +282,25 @@ impl Nic {
             to,
             attr,
         );
+        Ok(())
+    }
+
+    /// Takes a queue pair to ERROR on behalf of a driver whose client breaks the rules of its
+    /// queues: its work is flushed, and [`Event::QpFatal`] is raised. In ERROR nothing happens.
+    ///
+    /// # Errors
+    /// Only [`ModifyQpError::UnknownQp`].
+    pub fn fail_qp(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        qpn: u32,
+    ) -> Result<(), ModifyQpError> {
+        let qp = self.qps.get_mut(qpn).ok_or(ModifyQpError::UnknownQp)?;
+        if qp.state != State::Error {
+            qp.fail(&mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels });
+            self.card.events.push_back(Event::QpFatal(qpn));
+        }
         Ok(())
     }
 
@@ -517,6 +539,7 @@ impl Nic {
 
 /// How much of the card is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct InUse {
     /// Queue pairs.

@@ -12,7 +12,21 @@ pub(crate) const HALF: u32 = 1 << (BITS - 1);
 /// Of two PSNs, the one less than half a circle (2²³) ahead of the other is the later one. The
 /// transport keeps every window far below that half, so the comparison is never ambiguous.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "u32", into = "u32"))]
 pub struct Psn(u32);
+
+impl From<u32> for Psn {
+    fn from(value: u32) -> Psn {
+        Psn::new(value)
+    }
+}
+
+impl From<Psn> for u32 {
+    fn from(psn: Psn) -> u32 {
+        psn.0
+    }
+}
 
 impl Psn {
     /// The low 24 bits of `value`.

@@ -8,6 +8,7 @@ use core::time::Duration;
 /// The card only compares moments and adds durations to them, so any monotonic clock will do.
 /// Addition saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Time(pub u64);
 
 impl Time {

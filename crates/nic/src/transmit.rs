@@ -9,6 +9,7 @@ use crate::wire::MAX_HEADER;
 
 /// Explicit congestion notification bits of an IP header (RFC 3168).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Ecn {
     /// The packet is not ECN-capable.
     #[default]
@@ -52,6 +53,7 @@ pub struct Datagram<'a> {
 
 /// The path of a queue pair's packets, as their outer headers have it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Path {
     /// Destination address.
     pub dst: IpAddr,

@@ -234,10 +234,10 @@ fn serve_timers(shared: &Shared) -> Duration {
     let Some(mut driver) = shared.try_lock() else { return LOOK_IN_MAX };
     let now = driver.now();
     let kept_back = driver.unsent.posts > 0 && now >= driver.unsent.since + UNSENT_FOR;
-    if kept_back || driver.nic.poll_timeout() <= now {
+    if kept_back || driver.poll_timeout() <= now {
         driver.progress();
     }
-    driver.nic.poll_timeout().since(now).max(UNSENT_FOR)
+    driver.poll_timeout().since(now).max(UNSENT_FOR)
 }
 
 /// Leaves the driving to the thread that polls; returns whether the background thread was woken.
@@ -326,7 +326,7 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
             return;
         }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);
-        let due = driver.nic.poll_timeout();
+        let due = driver.poll_timeout();
         shared.background.wakes_at.store(due.0, Ordering::Release);
         let timeout = (due != Time::NEVER).then(|| due.since(driver.now()));
         // The kernel wakes the thread for room in this socket, but not for room in a peer's.

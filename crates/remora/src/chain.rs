@@ -26,6 +26,7 @@ use thiserror::Error;
 pub use awaited::{AsyncChainClient, ChainCall};
 pub use client::{CallError, ChainClient, ChainClientError, MESSAGE_MAX, ServeError};
 
+use crate::commands::Commands;
 use crate::completion::CompletionQueue;
 use crate::device::Device;
 use crate::live::Live;
@@ -101,7 +102,7 @@ impl QueuePair {
     /// # Errors
     /// See [`ChainError`].
     pub fn loop_back(&self, other: &QueuePair, access: Access) -> Result<(), ChainError> {
-        self.live().command(|driver| driver.nic.loop_back(self.qpn(), other.qpn(), access))
+        self.live().command(|driver| driver.loop_back(self.qpn(), other.qpn(), access))
     }
 
     /// Registers one of the rings, so that work requests can change work requests.
@@ -121,12 +122,12 @@ impl QueuePair {
     /// # Errors
     /// See [`PostError`].
     pub fn post_element(&self, queue: Queue, raw: &[u8]) -> Result<u32, PostError> {
-        self.live().command(|d| d.nic.post_element(&mut d.memory, self.qpn(), queue, raw))
+        self.live().command(|d| d.post_element(self.qpn(), queue, raw))
     }
 
     /// The index of the element that is written next.
     pub fn next_index(&self, queue: Queue) -> u32 {
-        let index = self.live().lock().nic.next_index(self.qpn(), queue);
+        let index = self.live().lock().next_index(self.qpn(), queue);
         index.expect("a queue pair lives as long as its handle")
     }
 
@@ -136,10 +137,7 @@ impl QueuePair {
     /// # Errors
     /// See [`PostError`].
     pub fn doorbell(&self, queue: Queue, index: u32) -> Result<(), PostError> {
-        self.live().command(|driver| match queue {
-            Queue::Send => driver.nic.handle_send_doorbell(self.qpn(), index),
-            Queue::Recv => driver.nic.handle_recv_doorbell(self.qpn(), index),
-        })
+        self.live().command(|driver| driver.doorbell(self.qpn(), queue, index))
     }
 
     /// Sets the limits of the send queue, in the place of its earlier ones.
@@ -147,10 +145,7 @@ impl QueuePair {
     /// # Errors
     /// See [`ChainError`].
     pub fn set_chain_limits(&self, limits: ChainLimits) -> Result<(), ChainError> {
-        self.live().command(|driver| {
-            let now = driver.now();
-            driver.nic.set_chain_limits(now, self.qpn(), limits)
-        })
+        self.live().command(|driver| driver.set_chain_limits(self.qpn(), limits))
     }
 }
 
@@ -170,19 +165,19 @@ impl Device {
     /// # Errors
     /// The card has no more budgets.
     pub fn create_budget(&self, elements: u64) -> Result<ChainBudget, CreateError> {
-        let handle = self.live.lock().nic.create_budget(elements)?;
+        let handle = self.live.lock().create_budget(elements)?;
         let inner = BudgetInner { live: self.live.clone(), handle };
         Ok(ChainBudget { inner: Arc::new(inner) })
     }
 
     /// Keeps the last `most` steps of chains for [`Device::poll_chain_step`]; zero keeps none.
     pub fn trace_chains(&self, most: usize) {
-        self.live.lock().nic.trace_chains(most);
+        self.live.lock().trace_chains(most);
     }
 
     /// The next of the steps of chains that were kept, if there is one.
     pub fn poll_chain_step(&self) -> Option<ChainStep> {
-        self.live.lock().nic.poll_chain_step()
+        self.live.lock().poll_chain_step()
     }
 }
 
@@ -222,14 +217,14 @@ impl ChainBudget {
 
     /// Fills the budget.
     pub fn refill(&self) {
-        let refilled = self.inner.live.lock().nic.refill_budget(self.inner.handle);
+        let refilled = self.inner.live.lock().refill_budget(self.inner.handle);
         refilled.expect("a budget lives as long as its handle");
     }
 }
 
 impl Drop for BudgetInner {
     fn drop(&mut self) {
-        if let Err(error) = self.live.lock().nic.destroy_budget(self.handle) {
+        if let Err(error) = self.live.lock().destroy_budget(self.handle) {
             tracing::error!(%error, "a chain's budget was dropped while in use");
         }
     }

@@ -7,6 +7,7 @@ use remora_nic::CreateError;
 use remora_nic::queue::{Completion, PollCqError};
 
 use crate::channel::WaitError;
+use crate::commands::Commands;
 use crate::event_queue::Notify;
 use crate::live::Live;
 
@@ -55,7 +56,7 @@ impl CompletionQueue {
         notify: Option<Arc<dyn Notify>>,
     ) -> Result<CompletionQueue, CreateError> {
         let handle = live.command(|driver| {
-            let handle = driver.nic.create_cq(entries)?;
+            let handle = driver.create_cq(entries)?;
             if let Some(notify) = notify {
                 driver.channels.insert(handle, notify);
             }
@@ -67,13 +68,13 @@ impl CompletionQueue {
     /// A queue that only counts: see
     /// [`Device::create_counting_cq`](crate::Device::create_counting_cq).
     pub(crate) fn counting(live: Arc<Live>, errors: usize) -> Result<CompletionQueue, CreateError> {
-        let handle = live.lock().nic.create_counting_cq(errors)?;
+        let handle = live.lock().create_counting_cq(errors)?;
         Ok(CompletionQueue { inner: Arc::new(Inner { live, handle }) })
     }
 
     /// How many completions without an error the queue has had. A chain's WAIT compares with it.
     pub fn count(&self) -> u64 {
-        let count = self.inner.live.lock().nic.cq_count(self.inner.handle);
+        let count = self.inner.live.lock().cq_count(self.inner.handle);
         count.expect("a completion queue lives as long as its handle")
     }
 
@@ -91,13 +92,13 @@ impl CompletionQueue {
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, PollCqError> {
         let live = &self.inner.live;
         let mut driver = live.lock();
-        let found = driver.nic.poll_cq(self.inner.handle, out)?;
+        let found = driver.poll_cq(self.inner.handle, out)?;
         if found > 0 || out.is_empty() {
             live.found(&mut driver, self.inner.handle);
             return Ok(found);
         }
         live.progress_for_poll(&mut driver);
-        let found = driver.nic.poll_cq(self.inner.handle, out)?;
+        let found = driver.poll_cq(self.inner.handle, out)?;
         drop(driver);
         if found == 0 {
             live.found_nothing();
@@ -116,13 +117,13 @@ impl CompletionQueue {
     ) -> Result<usize, PollCqError> {
         let live = &self.inner.live;
         let mut driver = live.lock();
-        let mut found = driver.nic.poll_cq(self.inner.handle, out)?;
+        let mut found = driver.poll_cq(self.inner.handle, out)?;
         if found == 0 && drive {
             live.progress(&mut driver);
-            found = driver.nic.poll_cq(self.inner.handle, out)?;
+            found = driver.poll_cq(self.inner.handle, out)?;
         }
         if found == 0 && arm {
-            driver.nic.req_notify_cq(self.inner.handle, false)?;
+            driver.req_notify_cq(self.inner.handle, false)?;
         }
         Ok(found)
     }
@@ -165,7 +166,7 @@ impl CompletionQueue {
     pub fn arm(&self, solicited_only: bool) -> Result<(), PollCqError> {
         let live = &self.inner.live;
         let mut driver = live.lock();
-        let armed = driver.nic.req_notify_cq(self.inner.handle, solicited_only);
+        let armed = driver.req_notify_cq(self.inner.handle, solicited_only);
         live.armed(&mut driver);
         armed
     }
@@ -175,7 +176,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.live.command(|driver| {
             driver.channels.remove(&self.handle);
-            if let Err(error) = driver.nic.destroy_cq(self.handle) {
+            if let Err(error) = driver.destroy_cq(self.handle) {
                 tracing::error!(%error, "a completion queue was dropped while in use");
             }
         });

@@ -57,6 +57,7 @@ use remora_nic::cm::{ConnId, State};
 use self::handshake::news;
 pub use self::handshake::{ConnectFailure, Handshake};
 pub use self::listen::{IncomingConnection, Listener};
+use crate::commands::Commands;
 use crate::driver::Driver;
 use crate::live::Live;
 use crate::queue_pair::QueuePair;
@@ -135,7 +136,7 @@ impl Connection {
 
     /// Has the peer disconnected?
     pub fn end(&self) -> ConnectionEnd {
-        match is_alive(&self.live.lock(), self.conn) {
+        match is_alive(&mut self.live.lock(), self.conn) {
             true => ConnectionEnd::Alive,
             false => ConnectionEnd::Disconnected,
         }
@@ -189,14 +190,12 @@ impl Drop for Connection {
                 driver.settle();
                 driver.end_requests(self.conn);
             }
-            let now = driver.now();
-            let cm = driver.nic.cm_mut();
             // This fails if the connection is over already.
-            let told = cm.disconnect(now, self.conn, &[]);
+            let told = driver.disconnect(self.conn, &[]);
             if let Err(error) = told {
                 tracing::debug!(%error, "a connection was over before it was dropped");
             }
-            if let Err(error) = cm.destroy(now, self.conn) {
+            if let Err(error) = driver.destroy_connection(self.conn) {
                 tracing::debug!(%error, "a connection was gone before it was dropped");
             }
             driver.forget_cm_events(self.conn);
@@ -204,7 +203,7 @@ impl Drop for Connection {
     }
 }
 
-fn is_alive(driver: &Driver, conn: ConnId) -> bool {
+fn is_alive(driver: &mut Driver, conn: ConnId) -> bool {
     let alive = [State::Established, State::RepSent, State::MraRepReceived];
-    driver.nic.cm().state(conn).is_some_and(|state| alive.contains(&state))
+    driver.connection_state(conn).is_some_and(|state| alive.contains(&state))
 }

@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::background;
 use crate::background::signals::Background;
 use crate::channel::Channel;
+use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
 use crate::device_events::DeviceEvents;
 use crate::driver::Driver;
@@ -29,6 +30,7 @@ use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::memory::HostMemory;
+use crate::own::PAGE_SHIFT;
 use crate::pcap::{Capture, Recorder};
 use crate::region::ProtectionDomain;
 use crate::scheduling;
@@ -192,6 +194,7 @@ impl DeviceOptions {
                 pretend to be the card at one of them");
             Vec::new()
         });
+        config.page_shift = PAGE_SHIFT;
         config.min_ack_timeout = MIN_ACK_TIMEOUT;
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
         let mut seed = [0; 32];
@@ -372,20 +375,21 @@ impl Device {
 
     /// The configuration of the device's card: its limits.
     pub fn limits(&self) -> remora_nic::Config {
-        self.live.lock().nic.config().clone()
+        self.live.lock().config()
     }
 
     /// How many of the card's objects are in use.
     pub fn in_use(&self) -> InUse {
-        self.live.lock().nic.in_use()
+        self.live.lock().in_use()
     }
 
     /// All counters, which count from the opening of the device.
     pub fn counters(&self) -> DeviceCounters {
-        let driver = self.live.lock();
+        let mut driver = self.live.lock();
+        let CardCounters { card, management } = driver.card_counters();
         DeviceCounters {
-            card: *driver.nic.counters(),
-            management: *driver.nic.cm().counters(),
+            card,
+            management,
             egress: driver.egress.counters(),
             ingress: driver.received.counters(),
             capture_missed: driver.recorder.missed(),

@@ -14,16 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora_nic::cm::message::RejectReason;
-use remora_nic::cm::{Cm, CmEvent, ConnId, ListenerId};
+use remora_nic::cm::{CmEvent, ConnId, ListenerId};
 use remora_nic::qp::{QpAttr, State as QpState};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
+use crate::commands::Commands;
 use crate::door::Door;
 use crate::egress::{Egress, Sent};
 use crate::event::Event;
 use crate::event_loop::{EventLoop, Look};
 use crate::event_queue::Notify;
 use crate::memory::HostMemory;
+use crate::own::Rings;
 use crate::pcap::Recorder;
 use crate::socket::{RecvBatch, Socket};
 use crate::wakes::Wakes;
@@ -52,8 +54,8 @@ const EVENTS_MAX: usize = 65_536;
 
 /// Takes events of connection management. The thread that drives the device calls it, under the
 /// device's lock, so it must not call the device. Where an answer is due at once, the sink gives it
-/// to the manager in its first argument.
-pub type CmSink = Box<dyn FnMut(&mut Cm, Time, CmEvent) + Send>;
+/// to the card in its first argument.
+pub type CmSink = Box<dyn FnMut(&mut dyn Commands, CmEvent) + Send>;
 
 /// Takes all other events of the card, under the same rules as [`CmSink`].
 pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
@@ -65,6 +67,7 @@ pub(crate) type Groups = Arc<[Arc<Socket>]>;
 pub(crate) struct Driver {
     pub(crate) nic: Nic,
     pub(crate) memory: HostMemory,
+    pub(crate) rings: Rings,
     pub(crate) socket: Socket,
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
@@ -151,6 +154,7 @@ impl Driver {
         Driver {
             nic,
             memory,
+            rings: Rings::new(),
             socket,
             egress: Egress::new(),
             received: RecvBatch::new(RECV_SLOTS),
@@ -447,9 +451,9 @@ impl Driver {
                     }
                 }
                 CardEvent::Cm(event) => {
-                    if let Some(sink) = &mut self.cm_sink {
-                        let now = self.clock.now();
-                        sink(self.nic.cm_mut(), now, event);
+                    if let Some(mut sink) = self.cm_sink.take() {
+                        sink(self, event);
+                        self.cm_sink = Some(sink);
                         continue;
                     }
                     if let CmEvent::Disconnected { conn, .. } = event {
@@ -473,9 +477,8 @@ impl Driver {
     /// error.
     pub(crate) fn end_requests(&mut self, conn: ConnId) {
         if let Some(qpn) = self.follows.remove(&conn) {
-            let (now, error) = (self.now(), Some(QpState::Error));
-            let attr = QpAttr { state: error, ..QpAttr::default() };
-            if let Err(error) = self.nic.modify_qp(now, &mut self.memory, qpn, &attr) {
+            let attr = QpAttr { state: Some(QpState::Error), ..QpAttr::default() };
+            if let Err(error) = self.modify_qp(qpn, attr) {
                 tracing::debug!(%error, "a queue pair was gone before its connection");
             }
         }
@@ -497,16 +500,14 @@ impl Driver {
     fn give_up(&mut self, event: &CmEvent) {
         tracing::warn!("more than {EVENTS_MAX} connection events wait: the oldest is dropped");
         if let CmEvent::ConnectRequest(request) = event {
-            let now = self.now();
-            self.refuse(now, request.conn, b"busy");
+            self.refuse(request.conn, b"busy");
         }
     }
 
     /// Refuses a connection request, or forgets one that has ended meanwhile.
-    pub(crate) fn refuse(&mut self, now: Time, conn: ConnId, message: &[u8]) {
-        let cm = self.nic.cm_mut();
-        if cm.reject(now, conn, RejectReason::CONSUMER_DEFINED, message).is_err()
-            && let Err(error) = cm.destroy(now, conn)
+    pub(crate) fn refuse(&mut self, conn: ConnId, message: &[u8]) {
+        if self.reject(conn, RejectReason::CONSUMER_DEFINED, message).is_err()
+            && let Err(error) = self.destroy_connection(conn)
         {
             tracing::debug!(%error, "a connection request was gone before it was refused");
         }

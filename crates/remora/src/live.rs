@@ -155,7 +155,7 @@ impl Shared {
     #[inline]
     pub(crate) fn found(&self, driver: &mut Driver, cq: u32) {
         if driver.event_loop.drives() {
-            driver.event_loop.found(driver.nic.cq_len(cq).is_some_and(|left| left > 0));
+            driver.event_loop.found(driver.cq_len(cq).is_some_and(|left| left > 0));
             self.flush_for_loop(driver);
         }
     }
@@ -262,7 +262,7 @@ impl Shared {
         }
         if driver.packets_moved() == before {
             // The loop sleeps now.
-            self.background.due(driver.nic.poll_timeout());
+            self.background.due(driver.poll_timeout());
         }
         more
     }
@@ -276,7 +276,7 @@ impl Shared {
         if driver.has_more() {
             self.background.more_to_do();
         } else if !driver.event_loop.drives() {
-            self.background.due(driver.nic.poll_timeout());
+            self.background.due(driver.poll_timeout());
         }
     }
 

@@ -8,12 +8,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use remora_nic::nic::{McastError, group_address};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use crate::driver::Driver;
 
 /// Why a queue pair was not attached to a group.
-#[derive(Debug, Error)]
+#[derive(Debug, Error, Serialize, Deserialize)]
 pub enum JoinError {
     /// The card refuses.
     #[error(transparent)]
@@ -26,13 +27,27 @@ pub enum JoinError {
         /// The card's address.
         card: IpAddr,
         /// The system's reason.
+        #[serde(with = "as_number")]
         source: io::Error,
     },
 }
 
+/// Serializes the system's reason as its number.
+mod as_number {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(error: &io::Error, to: S) -> Result<S::Ok, S::Error> {
+        error.raw_os_error().unwrap_or(libc::EIO).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<io::Error, D::Error> {
+        i32::deserialize(from).map(io::Error::from_raw_os_error)
+    }
+}
+
 impl Driver {
     /// Attaches a queue pair; the first one of a group has the device join the group.
-    pub(crate) fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
+    pub(crate) fn join_group(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
         self.nic.attach_mcast(qpn, gid)?;
         let Some(group) = group_address(gid) else { return Ok(()) };
         if self.groups.iter().any(|socket| socket.addr() == group) {
@@ -54,7 +69,7 @@ impl Driver {
     }
 
     /// Detaches a queue pair; the last one of a group has the device leave the group.
-    pub(crate) fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
+    pub(crate) fn leave_group(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
         self.nic.detach_mcast(qpn, gid)?;
         let wanted: Vec<IpAddr> = self.nic.mcast_groups().collect();
         self.end_loop();
@@ -64,11 +79,11 @@ impl Driver {
     }
 
     /// Detaches a queue pair from all its groups.
-    pub(crate) fn detach_all(&mut self, qpn: u32) {
+    pub(crate) fn leave_all_groups(&mut self, qpn: u32) {
         let groups: Vec<IpAddr> = self.nic.mcast_groups().collect();
         for group in groups {
             // An error means that the queue pair was not attached to this group.
-            self.detach_mcast(qpn, group).ok();
+            self.leave_group(qpn, group).ok();
         }
     }
 }

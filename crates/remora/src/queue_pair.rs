@@ -10,6 +10,7 @@ use remora_nic::queue::{RecvRequest, RingInit, SendRequest};
 use remora_nic::wire::Dialect;
 use remora_nic::{Access, CreateError, Path, PostError, Psn, QpInfo, QpInit, Queue};
 
+use crate::commands::{Commands, QpMade};
 use crate::completion::CompletionQueue;
 use crate::live::Live;
 use crate::memory::Buffer;
@@ -66,7 +67,7 @@ struct QpInner {
     pd: ProtectionDomain,
     qpn: u32,
     psn: Psn,
-    /// Kept until the queue pair is destroyed, since the card reads them.
+    /// Views of memory that the card's owner keeps until the queue pair is destroyed.
     rings: [(Option<Buffer>, RingInit); 2],
     requests: Option<Arc<Requests>>,
     /// Which of the two queues have requests that are futures.
@@ -96,9 +97,9 @@ impl QueuePair {
         pd: ProtectionDomain,
         options: &QueuePairOptions<'_>,
     ) -> Result<QueuePair, CreateQpError> {
-        let (sq_memory, sq) = ring(options.send_depth, options.send_sges, options.inline)?;
+        let sq = ring(options.send_depth, options.send_sges, options.inline);
         let recv_depth = if options.srq.is_some() { 0 } else { options.recv_depth };
-        let (rq_memory, rq) = ring(recv_depth, options.recv_sges, 0)?;
+        let rq = ring(recv_depth, options.recv_sges, 0);
         if options.srq.is_some() && options.recv_cq.is_none() {
             return Err(CreateQpError::NoCompletionQueue);
         }
@@ -119,11 +120,10 @@ impl QueuePair {
             signal_all: options.signal_all,
             flags: options.flags,
         };
-        let (qpn, psn) = {
-            let mut driver = pd.live().lock();
-            (driver.nic.create_qp(init)?, driver.nic.random_psn())
-        };
-        let rings = [(sq_memory, sq), (rq_memory, rq)];
+        let QpMade { qpn, psn, sq, rq } = pd.live().lock().create_qp(init)?;
+        // SAFETY: the card's owner keeps the rings until the queue pair is destroyed, which is when
+        // the last handle is dropped; every user of a view has a handle.
+        let rings = [sq, rq].map(|ring| (unsafe { Buffer::view(ring.addr, ring.len()) }, ring));
         let awaited = [options.send_cq.is_none(), options.recv_cq.is_none()];
         let queues = (send_cq, recv_cq, options.srq.cloned());
         let inner = QpInner { pd, qpn, psn, rings, requests, awaited, _queues: queues };
@@ -182,13 +182,7 @@ impl QueuePair {
     /// # Errors
     /// See [`ModifyQpError`]; nothing was changed then.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
-        self.inner.pd.live().command(|driver| {
-            if attr.state == Some(State::Reset) {
-                driver.settle();
-            }
-            let now = driver.now();
-            driver.nic.modify_qp(now, &mut driver.memory, self.inner.qpn, attr)
-        })
+        self.inner.pd.live().command(|driver| driver.modify_qp(self.inner.qpn, attr.clone()))
     }
 
     /// Takes a connected queue pair from RESET to INIT: receive requests may be posted.
@@ -289,7 +283,7 @@ impl QueuePair {
 
     /// The queue pair's state and attributes.
     pub fn query(&self) -> QpInfo {
-        let info = self.inner.pd.live().lock().nic.query_qp(self.inner.qpn);
+        let info = self.inner.pd.live().lock().query_qp(self.inner.qpn);
         info.expect("a queue pair lives as long as its handle")
     }
 
@@ -299,10 +293,7 @@ impl QueuePair {
     /// See [`PostError`]; nothing was posted then.
     #[inline]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
-        self.inner
-            .pd
-            .live()
-            .command(|driver| driver.nic.post_send(&mut driver.memory, self.inner.qpn, request))
+        self.inner.pd.live().command(|driver| driver.post_send(self.inner.qpn, request))
     }
 
     /// Posts requests in turn and rings the doorbell once. Stops at the first request that is
@@ -314,7 +305,7 @@ impl QueuePair {
         self.inner.pd.live().command(|driver| {
             let mut posted = 0;
             for request in requests {
-                let post = driver.nic.post_send(&mut driver.memory, self.inner.qpn, &request);
+                let post = driver.post_send(self.inner.qpn, &request);
                 if post.is_err() {
                     return (posted, post);
                 }
@@ -333,8 +324,8 @@ impl QueuePair {
         let live = self.inner.pd.live();
         let mut guard = live.lock();
         let driver = &mut *guard;
-        driver.nic.post_recv(&mut driver.memory, self.inner.qpn, request)?;
-        if driver.nic.wants_transmit() {
+        driver.post_recv(self.inner.qpn, request)?;
+        if driver.wants_transmit() {
             // The queue pair is in ERROR: the card flushes the request.
             live.after_command(driver);
         }
@@ -355,9 +346,8 @@ impl RingMemory for RingOf {
 impl Drop for QpInner {
     fn drop(&mut self) {
         let mut driver = self.pd.live().lock();
-        driver.settle();
         driver.detach_all(self.qpn);
-        if let Err(error) = driver.nic.destroy_qp(self.qpn) {
+        if let Err(error) = driver.destroy_qp(self.qpn) {
             tracing::error!(%error, "a queue pair was gone before its handle");
         }
         // Unlocked before regions are dropped, since those take the lock.
@@ -416,8 +406,7 @@ impl PostBatch<'_> {
         qp: &QueuePair,
         request: &SendRequest<'_>,
     ) -> Result<(), PostError> {
-        let driver = &mut *self.driver;
-        driver.nic.post_send(&mut driver.memory, qp.qpn(), request)
+        self.driver.post_send(qp.qpn(), request)
     }
 
     /// Posts a receive request to a queue pair of this device.
@@ -430,8 +419,7 @@ impl PostBatch<'_> {
         qp: &QueuePair,
         request: &RecvRequest<'_>,
     ) -> Result<(), PostError> {
-        let driver = &mut *self.driver;
-        driver.nic.post_recv(&mut driver.memory, qp.qpn(), request)
+        self.driver.post_recv(qp.qpn(), request)
     }
 }
 

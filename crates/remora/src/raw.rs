@@ -9,16 +9,18 @@ use std::net::IpAddr;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use remora_nic::nic::McastError;
-use remora_nic::{Nic, Time};
+use remora_nic::PostError;
+use remora_nic::queue::{Completion, PollCqError, RecvRequest, SendRequest};
 
 use crate::background::signals::UNSENT_FOR;
+pub use crate::commands::{
+    Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade,
+};
 use crate::device::Device;
 use crate::driver::Driver;
 pub use crate::driver::{CmSink, EventSink};
 pub use crate::event_queue::EventQueue;
 use crate::live::Live;
-use crate::memory::HostMemory;
 use crate::multicast::JoinError;
 use crate::socket::GROUP_MAX;
 
@@ -92,22 +94,65 @@ impl Device {
 }
 
 impl Card<'_> {
-    /// The card.
-    pub fn nic(&mut self) -> &mut Nic {
-        &mut self.driver.nic
+    /// The card's slow commands.
+    pub fn commands(&mut self) -> &mut dyn Commands {
+        &mut *self.driver
     }
 
-    /// The card, the memory that its commands take, and the card's time.
-    pub fn parts(&mut self) -> (&mut Nic, &mut HostMemory, Time) {
-        let driver = &mut *self.driver;
-        let now = driver.now();
-        (&mut driver.nic, &mut driver.memory, now)
+    /// Posts a send request; `srqn` names the shared receive queue of an XRC peer.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    #[inline]
+    pub fn post_send(
+        &mut self,
+        qpn: u32,
+        srqn: u32,
+        request: &SendRequest<'_>,
+    ) -> Result<(), PostError> {
+        self.driver.post_xrc_send(qpn, srqn, request)
     }
 
-    /// As [`Card::parts`], without reading the clock.
-    pub fn timeless(&mut self) -> (&mut Nic, &mut HostMemory) {
-        let driver = &mut *self.driver;
-        (&mut driver.nic, &mut driver.memory)
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    #[inline]
+    pub fn post_recv(&mut self, qpn: u32, request: &RecvRequest<'_>) -> Result<(), PostError> {
+        self.driver.post_recv(qpn, request)
+    }
+
+    /// Posts a receive request to a shared receive queue.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    #[inline]
+    pub fn post_srq_recv(&mut self, srq: u32, request: &RecvRequest<'_>) -> Result<(), PostError> {
+        self.driver.post_srq_recv(srq, request)
+    }
+
+    /// Takes completions that are in the queue.
+    ///
+    /// # Errors
+    /// See [`PollCqError`].
+    #[inline]
+    pub fn poll_cq(&mut self, cq: u32, out: &mut [Completion]) -> Result<usize, PollCqError> {
+        self.driver.poll_cq(cq, out)
+    }
+
+    /// Arms a completion queue. [`Card::armed`] is to follow.
+    ///
+    /// # Errors
+    /// See [`PollCqError`].
+    #[inline]
+    pub fn req_notify_cq(&mut self, cq: u32, solicited_only: bool) -> Result<(), PollCqError> {
+        self.driver.req_notify_cq(cq, solicited_only)
+    }
+
+    /// Does the card want to send?
+    #[inline]
+    pub fn wants_transmit(&self) -> bool {
+        self.driver.wants_transmit()
     }
 
     /// Sends what became due by commands, and tells the background thread of what is left or comes
@@ -179,14 +224,6 @@ impl Card<'_> {
         self.driver.finish();
     }
 
-    pub(crate) fn driver(&mut self) -> &mut Driver {
-        &mut self.driver
-    }
-
-    pub(crate) fn wake_background(&self) {
-        self.live.background.wake();
-    }
-
     /// Drives the device one step, after a poll that found nothing; returns whether there was
     /// anything to do.
     pub fn progress(&mut self) -> bool {
@@ -213,17 +250,9 @@ impl Card<'_> {
     /// # Errors
     /// See [`JoinError`].
     pub fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
-        self.driver().attach_mcast(qpn, gid)?;
+        self.driver.attach_mcast(qpn, gid)?;
         // If the background thread sleeps, it must sleep on the new group's socket too.
-        self.wake_background();
+        self.live.background.wake();
         Ok(())
-    }
-
-    /// Ends what [`Card::attach_mcast`] began.
-    ///
-    /// # Errors
-    /// The queue pair was not attached to the group.
-    pub fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
-        self.driver().detach_mcast(qpn, gid)
     }
 }

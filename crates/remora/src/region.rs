@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use remora_nic::queue::{Remote, Sge};
-use remora_nic::{Access, CreateError, Key, MrInit, PageTable, Path, Pd, RegMrError};
+use remora_nic::{Access, CreateError, Key, Path, Pd, RegMrError};
 use thiserror::Error;
 
+use crate::commands::{Bytes, Commands, Place};
 use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer, FilesFull};
 
@@ -37,7 +38,7 @@ struct PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        if let Err(error) = self.live.lock().nic.dealloc_pd(self.pd) {
+        if let Err(error) = self.live.lock().dealloc_pd(self.pd) {
             tracing::error!(%error, "a protection domain was dropped while in use");
         }
     }
@@ -71,7 +72,7 @@ pub enum RegisterError {
 
 impl ProtectionDomain {
     pub(crate) fn new(live: Arc<Live>) -> Result<ProtectionDomain, CreateError> {
-        let pd = live.lock().nic.alloc_pd()?;
+        let pd = live.lock().alloc_pd()?;
         Ok(ProtectionDomain { inner: Arc::new(PdInner { live, pd }) })
     }
 
@@ -89,7 +90,7 @@ impl ProtectionDomain {
     /// The card refuses: see [`RegMrError`].
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, RegisterError> {
         let (addr, len) = (buffer.addr(), buffer.len() as u64);
-        self.add(addr, addr, len, access, Backing::Buffer(buffer))
+        self.add(at(addr, len), access, Backing::Buffer(buffer))
     }
 
     /// Registers memory that the caller owns.
@@ -107,7 +108,7 @@ impl ProtectionDomain {
         len: u64,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        self.add(addr, addr, len, access, Backing::Caller)
+        self.add(at(addr, len), access, Backing::Caller)
     }
 
     /// Registers a file, from its beginning to its present end. Peers and work requests use
@@ -121,9 +122,9 @@ impl ProtectionDomain {
         if len == 0 {
             return Err(RegisterError::EmptyFile);
         }
-        let base = self.inner.live.lock().memory.add_file(file)?;
-        self.add(base, 0, len, access, Backing::File(base)).inspect_err(|_| {
-            self.inner.live.lock().memory.remove_file(base);
+        let place = self.inner.live.lock().add_file(file)?;
+        self.add(Bytes { place, iova: 0, len }, access, Backing::File).inspect_err(|_| {
+            self.inner.live.lock().remove_file(place);
         })
     }
 
@@ -136,9 +137,10 @@ impl ProtectionDomain {
         len: u64,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        let taken = self.inner.live.lock().nic.alloc_dm(len);
+        let taken = self.inner.live.lock().alloc_dm(len);
         let addr = taken.map_err(RegisterError::DeviceMemory)?;
-        self.add(addr, addr, len, access, Backing::Device(addr))
+        let bytes = Bytes { place: Place::Device(addr), iova: addr, len };
+        self.add(bytes, access, Backing::Device(addr))
     }
 
     /// Registers the first `len` bytes of a queue's ring.
@@ -149,39 +151,27 @@ impl ProtectionDomain {
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
         let addr = ring.buffer().ok_or(RegisterError::NoRing)?.addr();
-        self.add(addr, addr, len, access, Backing::Ring(ring))
+        self.add(at(addr, len), access, Backing::Ring(ring))
     }
 
     fn add(
         &self,
-        bus: u64,
-        iova: u64,
-        len: u64,
+        bytes: Bytes,
         access: Access,
         backing: Backing,
     ) -> Result<MemoryRegion, RegisterError> {
         let mut driver = self.inner.live.lock();
-        let config = driver.nic.config();
-        let (shift, limit) = (config.page_shift, config.translation_entries);
-        let needed = PageTable::entries_for(shift, bus, len) as usize;
-        let registered = if needed > limit {
-            // Refused before the table is made: a sparse file may be as long as the bus.
-            Err(RegMrError::TranslationFull { needed, used: 0, limit })
-        } else {
-            let pages = PageTable::contiguous(shift, bus, len);
-            driver.nic.reg_mr(self.inner.pd, MrInit { iova, len, access, pages })
-        };
-        let key = match registered {
+        let key = match driver.reg_mr(self.inner.pd, bytes, access) {
             Ok(key) => key,
             Err(refused) => {
                 if let Backing::Device(addr) = backing {
-                    driver.nic.free_dm(addr).ok();
+                    driver.free_dm(addr).ok();
                 }
                 return Err(refused.into());
             }
         };
         drop(driver);
-        let inner = MrInner { pd: self.clone(), key, iova, len, backing };
+        let inner = MrInner { pd: self.clone(), key, bytes, backing };
         Ok(MemoryRegion { inner: Arc::new(inner) })
     }
 
@@ -191,7 +181,7 @@ impl ProtectionDomain {
     /// The card has no more address handles.
     pub fn create_ah(&self, address: IpAddr) -> Result<AddressHandle, CreateError> {
         let path = Path::new(address, 0);
-        let handle = self.inner.live.lock().nic.create_ah(self.inner.pd, path)?;
+        let handle = self.inner.live.lock().create_ah(self.inner.pd, path)?;
         Ok(AddressHandle { inner: Arc::new(AhInner { pd: self.clone(), handle }) })
     }
 
@@ -216,13 +206,15 @@ enum Backing {
     Buffer(Buffer),
     Ring(Box<dyn RingMemory>),
     Caller,
-    File(u64),
+    File,
     Device(u64),
-    /// The memory of another region, from this bus address on.
-    Shared {
-        bus: u64,
-        of: MemoryRegion,
-    },
+    /// The memory of another region.
+    Shared(MemoryRegion),
+}
+
+/// Bytes of this process, which are used by their own addresses.
+fn at(addr: u64, len: u64) -> Bytes {
+    Bytes { place: Place::Process(addr), iova: addr, len }
 }
 
 /// Registered memory. It is deregistered when the last handle is dropped; from then on, the card
@@ -250,8 +242,7 @@ pub struct MemoryRegion {
 struct MrInner {
     pd: ProtectionDomain,
     key: Key,
-    iova: u64,
-    len: u64,
+    bytes: Bytes,
     backing: Backing,
 }
 
@@ -268,28 +259,28 @@ impl MemoryRegion {
 
     /// The address of the first byte, for work requests and peers.
     pub fn addr(&self) -> u64 {
-        self.inner.iova
+        self.inner.bytes.iova
     }
 
     /// Length in bytes.
     pub fn len(&self) -> u64 {
-        self.inner.len
+        self.inner.bytes.len
     }
 
     /// Is the region empty?
     pub fn is_empty(&self) -> bool {
-        self.inner.len == 0
+        self.inner.bytes.len == 0
     }
 
     /// A scatter/gather entry for `len` bytes from `offset` on. The card checks the bounds when
     /// the entry is used.
     pub fn sge(&self, offset: u64, len: u32) -> Sge {
-        Sge { addr: self.inner.iova.wrapping_add(offset), len, lkey: self.inner.key }
+        Sge { addr: self.inner.bytes.iova.wrapping_add(offset), len, lkey: self.inner.key }
     }
 
     /// What a peer needs to reach the bytes from `offset` on.
     pub fn remote(&self, offset: u64) -> Remote {
-        Remote { addr: self.inner.iova.wrapping_add(offset), rkey: self.inner.key }
+        Remote { addr: self.inner.bytes.iova.wrapping_add(offset), rkey: self.inner.key }
     }
 
     /// Registers the same memory in another protection domain, at addresses from `iova` on. This
@@ -303,8 +294,8 @@ impl MemoryRegion {
         iova: u64,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        let shared = Backing::Shared { bus: self.inner.bus(), of: self.clone() };
-        domain.add(self.inner.bus(), iova, self.len(), access, shared)
+        let bytes = Bytes { iova, ..self.inner.bytes };
+        domain.add(bytes, access, Backing::Shared(self.clone()))
     }
 
     /// The buffer under the region, if it has one of its own.
@@ -312,7 +303,7 @@ impl MemoryRegion {
     pub fn buffer(&self) -> Option<&Buffer> {
         match &self.inner.backing {
             Backing::Buffer(buffer) => Some(buffer),
-            Backing::Shared { of, .. } => of.buffer(),
+            Backing::Shared(of) => of.buffer(),
             Backing::Ring(ring) => ring.buffer(),
             _ => None,
         }
@@ -342,29 +333,16 @@ impl MemoryRegion {
     }
 }
 
-impl MrInner {
-    /// Where the memory is on the card's bus.
-    fn bus(&self) -> u64 {
-        match &self.backing {
-            Backing::Buffer(buffer) => buffer.addr(),
-            // The elements of a ring lie where its region begins.
-            Backing::Ring(..) | Backing::Caller => self.iova,
-            Backing::File(base) | Backing::Device(base) => *base,
-            Backing::Shared { bus, .. } => *bus,
-        }
-    }
-}
-
 impl Drop for MrInner {
     fn drop(&mut self) {
         let mut driver = self.pd.live().lock();
-        if let Err(error) = driver.nic.dereg_mr(self.key) {
+        if let Err(error) = driver.dereg_mr(self.key) {
             tracing::error!(%error, "a region's key was gone before the region");
         }
         match self.backing {
-            Backing::File(base) => drop(driver.memory.remove_file(base)),
-            Backing::Device(addr) => drop(driver.nic.free_dm(addr)),
-            Backing::Buffer(_) | Backing::Ring(..) | Backing::Caller | Backing::Shared { .. } => {}
+            Backing::File => driver.remove_file(self.bytes.place),
+            Backing::Device(addr) => drop(driver.free_dm(addr)),
+            Backing::Buffer(_) | Backing::Ring(..) | Backing::Caller | Backing::Shared(_) => {}
         }
     }
 }
@@ -403,7 +381,7 @@ impl AddressHandle {
 
 impl Drop for AhInner {
     fn drop(&mut self) {
-        if let Err(error) = self.pd.live().lock().nic.destroy_ah(self.handle) {
+        if let Err(error) = self.pd.live().lock().destroy_ah(self.handle) {
             tracing::error!(%error, "an address handle was gone before its owner");
         }
     }

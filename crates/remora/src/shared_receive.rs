@@ -1,4 +1,4 @@
-//! Shared receive queues, and memory for the rings of all queues.
+//! Shared receive queues, and the shape of the rings of all queues.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use remora_nic::PostError;
 use remora_nic::queue::{RecvRequest, RingInit};
 use thiserror::Error;
 
-use crate::memory::{AllocError, Buffer};
+use crate::commands::Commands;
 use crate::region::ProtectionDomain;
 
 /// Why a queue was not made.
@@ -16,28 +16,18 @@ pub enum CreateQpError {
     /// The card refuses.
     #[error(transparent)]
     Card(#[from] CreateError),
-    /// There is no memory for the rings.
-    #[error(transparent)]
-    Alloc(#[from] AllocError),
     /// Receive requests of a shared receive queue cannot be futures.
     #[error("a queue pair with a shared receive queue needs a completion queue: set recv_cq")]
     NoCompletionQueue,
 }
 
-/// Memory for a ring of at least `depth` slots.
-pub(crate) fn ring(
-    depth: u32,
-    sges: usize,
-    inline: usize,
-) -> Result<(Option<Buffer>, RingInit), AllocError> {
+/// A ring of at least `depth` slots, which has no memory yet.
+pub(crate) fn ring(depth: u32, sges: usize, inline: usize) -> RingInit {
     if depth == 0 {
-        return Ok((None, RingInit::default()));
+        return RingInit::default();
     }
     let depth = depth.min(1 << 20).next_power_of_two();
-    let init = RingInit { addr: 0, depth, stride: RingInit::stride_for(sges, inline) };
-    let buffer = Buffer::new(init.len())?;
-    let init = RingInit { addr: buffer.addr(), ..init };
-    Ok((Some(buffer), init))
+    RingInit { addr: 0, depth, stride: RingInit::stride_for(sges, inline) }
 }
 
 impl ProtectionDomain {
@@ -82,7 +72,6 @@ pub struct SharedReceiveQueue {
 struct SrqInner {
     pd: ProtectionDomain,
     handle: u32,
-    _ring: Option<Buffer>,
 }
 
 impl SharedReceiveQueue {
@@ -91,9 +80,8 @@ impl SharedReceiveQueue {
         depth: u32,
         max_sge: usize,
     ) -> Result<SharedReceiveQueue, CreateQpError> {
-        let (memory, init) = ring(depth, max_sge, 0)?;
-        let handle = pd.live().lock().nic.create_srq(pd.pd(), init)?;
-        Ok(SharedReceiveQueue { inner: Arc::new(SrqInner { pd, handle, _ring: memory }) })
+        let made = pd.live().lock().create_srq(pd.pd(), ring(depth, max_sge, 0))?;
+        Ok(SharedReceiveQueue { inner: Arc::new(SrqInner { pd, handle: made.srq }) })
     }
 
     pub(crate) fn handle(&self) -> u32 {
@@ -106,21 +94,20 @@ impl SharedReceiveQueue {
     /// See [`PostError`]; nothing was posted then.
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         let mut driver = self.inner.pd.live().lock();
-        let driver = &mut *driver;
-        driver.nic.post_srq_recv(&mut driver.memory, self.inner.handle, request)
+        driver.post_srq_recv(self.inner.handle, request)
     }
 
     /// Asks for one asynchronous event when fewer than `limit` receive requests are left. (See
     /// [`Device::events`](crate::Device::events).)
     pub fn arm(&self, limit: u32) {
-        let armed = self.inner.pd.live().lock().nic.arm_srq(self.inner.handle, limit);
+        let armed = self.inner.pd.live().lock().arm_srq(self.inner.handle, limit);
         armed.expect("a shared receive queue lives as long as its handle");
     }
 }
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        if let Err(error) = self.pd.live().lock().nic.destroy_srq(self.handle) {
+        if let Err(error) = self.pd.live().lock().destroy_srq(self.handle) {
             tracing::error!(%error, "a shared receive queue was dropped while in use");
         }
     }

@@ -26,6 +26,8 @@ pub struct QueueOptions {
     pub completions: usize,
     /// All send requests are signaled.
     pub signal_all: bool,
+    /// The card names the completion queues that have got entries.
+    pub exported: bool,
 }
 
 impl Default for QueueOptions {
@@ -37,6 +39,7 @@ impl Default for QueueOptions {
             inline: 256,
             completions: 256,
             signal_all: false,
+            exported: false,
         }
     }
 }
@@ -133,8 +136,13 @@ impl Endpoint {
         srq: Option<u32>,
     ) -> Endpoint {
         let at = &mut world.hosts[host];
-        let send_cq = at.nic.create_cq(queues.completions).expect("room for a completion queue");
-        let recv_cq = at.nic.create_cq(queues.completions).expect("room for a completion queue");
+        let [send_cq, recv_cq] = [(); 2].map(|()| {
+            let made = match queues.exported {
+                true => at.nic.create_exported_cq(queues.completions),
+                false => at.nic.create_cq(queues.completions),
+            };
+            made.expect("room for a completion queue")
+        });
         let sq = ring(at, queues.sends, queues.sges, queues.inline);
         let half = if transport == Transport::Xrc { Half::Initiator } else { Half::Both };
         let rq = match srq {

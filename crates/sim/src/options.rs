@@ -403,6 +403,7 @@ fn connection(dice: &mut Dice, plan: &Plan) -> ConnectionOptions {
         inline: dice.pick(&[0, 24, 100, 400]),
         completions: 1024,
         signal_all: dice.chance(0.2),
+        exported: false,
     };
     let longest = if transport == Ud { u64::from(mtu.bytes()) } else { dice.scaled(64..=2 << 20) };
     let all = Verb::of(transport);

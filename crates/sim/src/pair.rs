@@ -289,6 +289,14 @@ impl Pair {
     /// # Panics
     /// If an object is left over on a card.
     pub fn tear_down(mut self) {
+        self.destroy();
+    }
+
+    /// As [`Pair::tear_down`], and keeps the world.
+    ///
+    /// # Panics
+    /// If an object is left over on a card.
+    pub fn destroy(&mut self) {
         for i in [A, B] {
             let Endpoint { qpn, send_cq, recv_cq, srq, pd, .. } = self.ends[i];
             let Host { nic, .. } = &mut self.world.hosts[i];

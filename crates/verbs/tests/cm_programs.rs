@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use remora::nic::cm::AddressScope;
 use remora::nic::cm::CmEvent;
 use remora::nic::cm::message::RejectReason;
 use remora::nic::cm::service::PortSpace;
@@ -373,18 +374,19 @@ fn a_peer_with_a_smaller_mtu() {
     let (_alone, port) = (alone(), port());
     let device = remora::Device::open().expect("a card");
     let (said, asked) = mpsc::channel();
-    device.set_cm_sink(Box::new(move |cm, now, event| {
+    device.set_cm_sink(Box::new(move |card, event| {
         let CmEvent::ConnectRequest(request) = event else { return };
         said.send(request.path_mtu).ok();
         let reason = match request.path_mtu {
             4.. => RejectReason::INVALID_MTU,
             _ => RejectReason::CONSUMER_DEFINED,
         };
-        cm.reject(now, request.conn, reason, &[]).expect("a request can be refused");
+        card.reject(request.conn, reason, &[]).expect("a request can be refused");
     }));
     // SAFETY: no memory is registered.
     let mut card = unsafe { device.card() };
-    card.nic().cm_mut().listen(PortSpace::Tcp.service_id(port)).expect("a free port");
+    let service = PortSpace::Tcp.service_id(port);
+    card.commands().listen(service, AddressScope::All).expect("a free port");
     drop(card);
     let address = device.info().address;
     let (code, said) = Program::start(&format!("rping -c -a {address} -C 1 -p {port}")).end();

@@ -3,8 +3,8 @@
 //! A benchmark is a list of [`row::Case`]s. [`row::measure`] runs Remora's way and the peer's in
 //! turn, and makes a [`row::Row`] of each case; [`report`] prints the rows and writes them.
 //!
-//! - The benchmarks: [`transport`], [`verbs`], [`kernels`], [`chains`]; [`peers`]: plain sockets,
-//!   to compare with.
+//! - The benchmarks: [`transport`], [`verbs`], [`kernels`], [`chains`], [`memory`]; [`peers`]:
+//!   plain sockets, to compare with.
 //! - The output: [`figure`]: the same work by size; [`plot`]: a figure drawn; [`page`]: all in one
 //!   file.
 
@@ -13,6 +13,7 @@ mod cost;
 mod event_server;
 mod figure;
 mod kernels;
+mod memory;
 mod page;
 mod peers;
 mod plot;
@@ -54,6 +55,8 @@ enum What {
     Kernels(kernels::KernelBench),
     /// Chains on the card: RedN's experiments beside their baselines, and a page with plots
     Chains(chains::ChainBench),
+    /// Paths between a host's memory and a card's, beside UCX's, and a page with plots
+    Memory(memory::MemoryBench),
     /// A hot path of two cards in one thread, for valgrind to count its instructions
     #[command(hide = true)]
     Cost(cost::Cost),
@@ -70,6 +73,7 @@ impl Bench {
             What::Verbs(verbs) => verbs.run(),
             What::Kernels(kernels) => kernels.run(),
             What::Chains(chains) => chains.run(),
+            What::Memory(memory) => memory.run(),
             What::Cost(cost) => cost.run(),
             What::Peer(peer) => peer.run(),
         }
@@ -83,6 +87,7 @@ impl Bench {
             What::Verbs(verbs) => &verbs.options,
             What::Kernels(kernels) => &kernels.options,
             What::Chains(chains) => &chains.options,
+            What::Memory(memory) => &memory.options,
             What::Cost(_) | What::Peer(_) => return Ok(()),
         };
         let Some(asked) = options.cpu.filter(|asked| *asked != cpu::level()) else {

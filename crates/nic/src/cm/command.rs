@@ -19,6 +19,7 @@ use crate::{Psn, Time};
 
 /// A connection to ask a peer for. Numbers wider than their field are cut to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ConnectRequest<'a> {
     /// The peer.
     pub remote: IpAddr,
@@ -60,6 +61,7 @@ pub struct ConnectRequest<'a> {
 
 /// The passive side's answer. Numbers wider than their field are cut to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AcceptParams<'a> {
     /// This side's queue pair.
     pub qpn: u32,
@@ -83,6 +85,7 @@ pub struct AcceptParams<'a> {
 
 /// Why a request for a connection cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ConnectError {
     /// There are as many connections as [`CmConfig`](super::CmConfig) allows.
     #[error("too many connections")]
@@ -96,10 +99,14 @@ pub enum ConnectError {
     /// There are no reliable datagrams.
     #[error("cannot connect {0:?} queue pairs")]
     Transport(TransportService),
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Why a command to a connection is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CommandError {
     /// There is no connection with this id, or the caller has destroyed it.
     #[error("unknown connection")]
@@ -110,6 +117,9 @@ pub enum CommandError {
     /// The private data does not fit.
     #[error(transparent)]
     PrivateData(#[from] TooLong),
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 impl Cm {

@@ -4,6 +4,7 @@ use core::net::IpAddr;
 
 /// The manager's settings and limits. A time is given as an exponent *n*: 4.096 µs · 2ⁿ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CmConfig {
     /// The address of this side.
     pub local: IpAddr,

@@ -12,6 +12,7 @@ use crate::Time;
 
 /// A connection, by the communication id that this side has given it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ConnId(pub(super) u32);
 
 /// Which side asked for the connection.

@@ -5,6 +5,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// How often the manager refused something, and why.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct CmCounters { $($(#[$doc])* pub $name: u64,)* }
 
         impl CmCounters {

@@ -12,6 +12,7 @@ use crate::Psn;
 /// What has happened. Private data is as long as its message's field, padded with zeros: its real
 /// length is not on the wire.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CmEvent {
     /// A peer asks for a connection. The caller must accept, reject or destroy it.
     ConnectRequest(Box<IncomingRequest>),
@@ -87,6 +88,7 @@ impl CmEvent {
 
 /// A request for a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct IncomingRequest {
     /// The connection that the request is for.
     pub conn: ConnId,
@@ -131,6 +133,7 @@ pub struct IncomingRequest {
 
 /// The peer's reply to a request of this side.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Reply {
     /// The connection.
     pub conn: ConnId,
@@ -156,6 +159,7 @@ pub struct Reply {
 
 /// A request to resolve a datagram service.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct IncomingResolution {
     /// The resolution, to be answered by [`sidr_reply`](super::Cm::sidr_reply).
     pub sidr: SidrId,
@@ -174,6 +178,7 @@ pub struct IncomingResolution {
 
 /// The peer's answer to a resolution that this side began.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Resolution {
     /// The resolution.
     pub sidr: SidrId,

@@ -10,10 +10,12 @@ use crate::Time;
 
 /// A listener.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListenerId(u32);
 
 /// Why a listener cannot be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ListenError {
     /// Another listener has the service id, at one of the same addresses.
     #[error("service id {0:?} is in use")]
@@ -21,6 +23,9 @@ pub enum ListenError {
     /// There are as many listeners as [`CmConfig`](super::CmConfig) allows.
     #[error("too many listeners")]
     TooMany,
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// The listeners, by id, and by service and addresses. There is a limit to their number, and to the

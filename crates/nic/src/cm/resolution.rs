@@ -10,6 +10,7 @@ use crate::Time;
 /// A resolution under way, begun by either side. One that a peer began is valid until the caller
 /// answers it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SidrId(pub(super) u32);
 
 /// The resolutions under way.

@@ -5,6 +5,7 @@ use core::net::IpAddr;
 /// The addresses that a listener, or an id bound to a port, covers. IPv6 addresses that stand for
 /// IPv4 ones count as IPv4.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AddressScope {
     /// All addresses.
     All,

@@ -13,6 +13,7 @@ use crate::wire::ip::gid;
 
 /// The id of a service that a listener offers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServiceId(pub u64);
 
 /// A space of port numbers, as in `rdma_create_id`.
@@ -66,6 +67,7 @@ const CMA_VERSION: u8 = 0;
 
 /// The header at the start of the private data of REQ and SIDR_REQ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CmaHeader {
     /// The active side's address and port.
     pub source: SocketAddr,

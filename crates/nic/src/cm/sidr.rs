@@ -17,6 +17,7 @@ use crate::Time;
 
 /// A datagram service to resolve.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ResolveRequest<'a> {
     /// The peer.
     pub remote: IpAddr,
@@ -33,6 +34,7 @@ pub struct ResolveRequest<'a> {
 
 /// The answer to a resolution.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SidrAnswer<'a> {
     /// Success, or why not.
     pub status: SidrStatus,
@@ -46,6 +48,7 @@ pub struct SidrAnswer<'a> {
 
 /// Why a resolution cannot begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ResolveError {
     /// As many resolutions as [`CmConfig`](super::CmConfig) allows are under way.
     #[error("too many resolutions")]
@@ -53,10 +56,14 @@ pub enum ResolveError {
     /// The private data does not fit.
     #[error(transparent)]
     PrivateData(#[from] TooLong),
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Why a resolution cannot be answered or cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SidrError {
     /// There is no resolution with this id, or it is not of the side or stage that this needs.
     #[error("unknown resolution")]
@@ -64,6 +71,9 @@ pub enum SidrError {
     /// The private data does not fit.
     #[error(transparent)]
     PrivateData(#[from] TooLong),
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 impl Cm {

@@ -7,6 +7,7 @@
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum State {
     /// Active: the request is sent, and is repeated until it is answered.
     ReqSent,

@@ -65,6 +65,7 @@ pub struct Header {
 
 /// Why bytes are not a legal header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum BadHeader {
     /// Fewer bytes than a header and its parameters take.
     #[error("the call is shorter than its header and parameters")]

@@ -160,6 +160,7 @@ pub trait Kernels: Any + Send + fmt::Debug {
 
 /// What a kernel is bound to: see [`crate::Nic::bind_kernel`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Bound {
     /// Payload of WRITEs that a queue pair receives.
     Receive(u32),

@@ -9,6 +9,7 @@ bitflags! {
     /// What a region, or a queue pair, permits. "It" is the region's memory, or all memory that is
     /// used on the queue pair.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct Access: u8 {
         /// The card may write it for its own host (receives, READ results).
         const LOCAL_WRITE = 1 << 0;
@@ -32,6 +33,7 @@ bitflags! {
 
 /// A protection domain's handle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Pd(pub(crate) u32);
 
 impl Access {

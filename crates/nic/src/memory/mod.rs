@@ -158,6 +158,7 @@ impl Calc {
 
 /// The driver could not reach memory that the page table names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[error("the memory at bus address {addr:#x} cannot be reached")]
 pub struct MemoryFault {
     /// The bus address.

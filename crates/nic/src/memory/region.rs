@@ -50,6 +50,7 @@ pub struct MrChange {
 
 /// Why a region could not be registered or changed. Everything is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RegMrError {
     /// No such protection domain.
     #[error("no such protection domain")]
@@ -85,6 +86,12 @@ pub enum RegMrError {
         /// Entries in all.
         limit: usize,
     },
+    /// The card cannot reach memory of this kind.
+    #[error("the card cannot reach memory of this kind")]
+    Place,
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// What a key names.

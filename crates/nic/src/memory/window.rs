@@ -15,6 +15,7 @@ use super::key::{Access, Key, OWNER_BITS, Pd, Scope};
 
 /// The kinds of memory window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum MwType {
     /// For all queue pairs of the protection domain.
     Type1,

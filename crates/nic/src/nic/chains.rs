@@ -1,4 +1,4 @@
-//! Commands on chains: doorbells and ENABLEs, loop-back, raw elements, limits, steps.
+//! Commands on chains: ENABLEs, loop-back, raw elements, limits, steps.
 
 use super::{CreateError, DestroyError, Nic, PostError};
 use crate::chain::{ChainBudget, ChainError, ChainLimits, ChainStep, Errand, Mode, Queue};
@@ -14,22 +14,8 @@ use crate::time::Time;
 use crate::transmit::Path;
 use crate::wire::{Dialect, Transport};
 
-/// Doorbells, and the errands of turns.
+/// The errands of turns.
 impl Nic {
-    /// Reports that the owner of a send ring has written elements up to `index`, counted from the
-    /// queue's creation. More than the ring holds is refused. For a managed queue this is the
-    /// owner's ENABLE: its elements may run up to `index`.
-    pub fn handle_send_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
-        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        qp.doorbell(&mut self.card, Queue::Send, index)
-    }
-
-    /// As [`Nic::handle_send_doorbell`], for the receive ring.
-    pub fn handle_recv_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
-        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue)?;
-        qp.doorbell(&mut self.card, Queue::Recv, index)
-    }
-
     /// Carries out the errands that queue pairs' turns have left for other queue pairs.
     #[inline]
     pub(super) fn run_errands(&mut self, now: Time, mem: &mut dyn Memory) {

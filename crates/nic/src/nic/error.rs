@@ -4,6 +4,7 @@ use thiserror::Error;
 
 /// Why an object could not be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CreateError {
     /// No such protection domain.
     #[error("no such protection domain")]
@@ -32,10 +33,20 @@ pub enum CreateError {
         /// The limit.
         limit: usize,
     },
+    /// There is no memory for the queue's ring.
+    #[error("no memory for a ring of {bytes} bytes")]
+    NoMemory {
+        /// The ring's bytes.
+        bytes: usize,
+    },
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Why an object could not be destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum DestroyError {
     /// No such object.
     #[error("no such object")]
@@ -46,4 +57,7 @@ pub enum DestroyError {
         /// How many objects use it.
         users: u32,
     },
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }

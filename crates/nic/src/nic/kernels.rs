@@ -14,6 +14,7 @@ use crate::wire::Transport;
 
 /// Why a call by the host itself could not begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CallError {
     /// No such queue pair.
     #[error("no such queue pair")]
@@ -27,10 +28,14 @@ pub enum CallError {
     /// There is no room for another invocation: the caller may try again later.
     #[error("no room for another invocation")]
     Busy,
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Why a kernel could not be bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum BindError {
     /// No such queue pair or region.
     #[error("no such queue pair or region")]
@@ -41,6 +46,9 @@ pub enum BindError {
     /// Kernels do not see datagrams.
     #[error("kernels are bound to connected queue pairs")]
     Datagrams,
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Kernels: see [`crate::kernel`].

@@ -15,6 +15,7 @@ use crate::wire::{Bth, Dialect, Op, Packet, Transport};
 
 /// Why a queue pair could not be attached to a group or detached from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum McastError {
     /// There is no such queue pair, or it is not a UD queue pair.
     #[error("no such UD queue pair")]
@@ -31,6 +32,9 @@ pub enum McastError {
         /// The limit.
         limit: usize,
     },
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Multicast.

@@ -15,6 +15,7 @@ use crate::time::Time;
 
 /// Why a shared receive queue could not be resized. Everything is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ResizeSrqError {
     /// No such shared receive queue.
     #[error("no such shared receive queue")]
@@ -31,10 +32,20 @@ pub enum ResizeSrqError {
     /// One of the rings cannot be reached.
     #[error(transparent)]
     Memory(#[from] MemoryFault),
+    /// There is no memory for the new ring.
+    #[error("no memory for a ring of {bytes} bytes")]
+    NoMemory {
+        /// The ring's bytes.
+        bytes: usize,
+    },
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// The present properties of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct SrqInfo {
     /// Protection domain.
@@ -77,6 +88,9 @@ impl Nic {
             return Err(DestroyError::Busy { users: queue.users() });
         }
         if let Some(mut queue) = self.card.cqs.remove(cq) {
+            if queue.is_listed() {
+                self.card.completed.retain(|listed| *listed != cq);
+            }
             // The WAITs on it run again, and fail, as they find no completion queue.
             self.card.chains.errands.extend(queue.wake().map(Errand::Wake));
         }

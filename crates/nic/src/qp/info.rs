@@ -8,6 +8,7 @@ use crate::wire::Transport;
 
 /// The properties that a queue pair is made with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpInit {
     /// Protection domain.
     pub pd: Pd,
@@ -31,6 +32,7 @@ pub struct QpInit {
 
 /// The present properties of a queue pair.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct QpInfo {
     /// State.

@@ -27,6 +27,9 @@ pub enum PostError {
     /// The queue's memory cannot be written.
     #[error(transparent)]
     Memory(#[from] MemoryFault),
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 impl Qp {
@@ -45,13 +48,7 @@ impl Qp {
             self.write(mem, queue, encode)?;
             return Ok(index);
         }
-        let takes_work = match queue {
-            Queue::Send => !matches!(self.state, State::Reset | State::Init | State::Rtr),
-            Queue::Recv => self.state != State::Reset,
-        };
-        if !takes_work {
-            return Err(PostError::State(self.state));
-        }
+        self.check_takes(queue)?;
         post(mem, self.ring_mut(queue), encode)?;
         self.rung(card, queue);
         Ok(index)
@@ -68,11 +65,27 @@ impl Qp {
         if self.mode.contains(managed(queue)) {
             return self.enable_by_owner(card, queue, index);
         }
+        self.check_takes(queue)?;
         if !self.ring_mut(queue).doorbell(index) {
             return Err(PostError::Full);
         }
         self.rung(card, queue);
         Ok(())
+    }
+
+    /// Does the queue pair take work of this kind in its state?
+    #[inline]
+    fn check_takes(&self, queue: Queue) -> Result<(), PostError> {
+        let takes = match queue {
+            Queue::Send => !matches!(self.state, State::Reset | State::Init | State::Rtr),
+            Queue::Recv => self.state != State::Reset,
+        };
+        if takes { Ok(()) } else { Err(PostError::State(self.state)) }
+    }
+
+    /// One past the last element of a queue whose slot its owner may use again.
+    pub(crate) fn retired(&self, queue: Queue) -> u32 {
+        self.ring(queue).retired
     }
 
     /// Notes that a queue has more elements.

@@ -10,6 +10,7 @@ use crate::wire::Dialect;
 
 /// A queue pair's state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum State {
     /// Just created, or taken back to the beginning.
     Reset,
@@ -29,6 +30,7 @@ pub enum State {
 
 /// The path MTU: bytes of payload in a full packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u16)]
 pub enum Mtu {
     /// 256 bytes.
@@ -90,6 +92,7 @@ impl Mtu {
 
 /// Attributes for [`crate::Nic::modify_qp`]. `None` leaves an attribute unchanged.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpAttr {
     /// The state to go to.
     pub state: Option<State>,
@@ -146,6 +149,7 @@ bitflags! {
 
 /// Why attributes were refused. Everything is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ModifyQpError {
     /// No such queue pair.
     #[error("no such queue pair")]
@@ -166,7 +170,8 @@ pub enum ModifyQpError {
         /// The state asked for.
         to: State,
         /// The names of the missing attributes.
-        missing: &'static str,
+        #[cfg_attr(feature = "serde", serde(deserialize_with = "by_name"))]
+        missing: Name,
     },
     /// An attribute is given that this transition does not take.
     #[error("going from {from:?} to {to:?} does not take {extra}")]
@@ -176,12 +181,19 @@ pub enum ModifyQpError {
         /// The state asked for.
         to: State,
         /// The name of an attribute that is not taken.
-        extra: &'static str,
+        #[cfg_attr(feature = "serde", serde(deserialize_with = "by_name"))]
+        extra: Name,
     },
     /// A value is out of range.
     #[error("{0} is out of range")]
-    Range(&'static str),
+    Range(#[cfg_attr(feature = "serde", serde(deserialize_with = "by_name"))] Name),
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
+
+/// The name of an attribute. (Serialized, it is not borrowed.)
+type Name = &'static str;
 
 impl QpAttr {
     fn mask(&self) -> Mask {
@@ -318,6 +330,13 @@ const TABLE: [Row; 11] = [
     Row { from: State::Reset, to: State::Reset, must: [NO; 5], may: [NO; 5] },
     Row { from: State::Error, to: State::Error, must: [NO; 5], may: [NO; 5] },
 ];
+
+/// The name of an attribute, as [`name`] has it, from its serialized form.
+#[cfg(feature = "serde")]
+fn by_name<'de, D: serde::Deserializer<'de>>(source: D) -> Result<&'static str, D::Error> {
+    let wanted: String = serde::Deserialize::deserialize(source)?;
+    Ok(Mask::all().iter().map(name).find(|known| *known == wanted).unwrap_or("an attribute"))
+}
 
 fn name(bit: Mask) -> &'static str {
     match bit {

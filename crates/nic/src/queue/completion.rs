@@ -12,6 +12,7 @@ use crate::timers::Timer;
 
 /// How a work request ended (the verbs' completion statuses).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Status {
     /// The request was carried out.
     #[error("success")]
@@ -143,6 +144,7 @@ pub struct CompletionError {
 
 /// How often the owner of an armed queue is notified (`ibv_modify_cq`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Moderation {
     /// How many entries cause one notification; 0 and 1 mean that each entry does.
     pub count: u16,
@@ -153,6 +155,7 @@ pub struct Moderation {
 
 /// Why a completion queue could not be resized. Everything is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ResizeCqError {
     /// No such queue.
     #[error("no such completion queue")]
@@ -169,10 +172,14 @@ pub enum ResizeCqError {
         /// How many entries wait.
         waiting: usize,
     },
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Why a completion queue cannot be polled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PollCqError {
     /// No such queue.
     #[error("no such completion queue")]
@@ -180,6 +187,9 @@ pub enum PollCqError {
     /// The queue overflowed: completions were lost.
     #[error("the completion queue overflowed: create it with more entries than work in flight")]
     Overrun,
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
 }
 
 /// Which entries a queue's owner wants to be notified of.
@@ -211,12 +221,23 @@ enum Reporters {
     Several,
 }
 
+/// Is the card to name a queue that has got entries (an *exported* one)?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Export {
+    No,
+    /// It is exported, and has got no entries since it was named last.
+    Quiet,
+    /// It is exported, and in the list of queues to be named.
+    Listed,
+}
+
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     ring: VecDeque<Completion>,
     capacity: usize,
     armed: Armed,
     overrun: bool,
+    export: Export,
     moderation: Moderation,
     /// How many entries that the owner wants to be notified of have come since the queue was armed.
     untold: u16,
@@ -244,6 +265,7 @@ impl CompletionQueue {
             capacity,
             armed: Armed::No,
             overrun: false,
+            export: Export::No,
             moderation: Moderation::default(),
             untold: 0,
             timer: Timer::IDLE,
@@ -260,6 +282,31 @@ impl CompletionQueue {
     /// A queue that keeps errors only, for chains that are not polled.
     pub(crate) fn counting(capacity: usize) -> CompletionQueue {
         CompletionQueue { counts_only: true, ..CompletionQueue::new(capacity) }
+    }
+
+    /// A queue that the card names when it has got entries.
+    pub(crate) fn exported(capacity: usize) -> CompletionQueue {
+        CompletionQueue { export: Export::Quiet, ..CompletionQueue::new(capacity) }
+    }
+
+    /// Notes that the queue has got an entry. Must it be added to the list of queues to be named?
+    #[inline]
+    pub(crate) fn list(&mut self) -> bool {
+        let lists = self.export == Export::Quiet;
+        if lists {
+            self.export = Export::Listed;
+        }
+        lists
+    }
+
+    /// Notes that the queue has left the list of queues to be named.
+    pub(crate) fn unlist(&mut self) {
+        self.export = Export::Quiet;
+    }
+
+    /// Is the queue in the list of queues to be named?
+    pub(crate) fn is_listed(&self) -> bool {
+        self.export == Export::Listed
     }
 
     /// How many queue pairs and XRC shared receive queues report here.

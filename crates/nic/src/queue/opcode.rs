@@ -59,7 +59,8 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    pub(crate) fn parse(code: u16) -> Option<Opcode> {
+    /// The op-code of this number, if it is one.
+    pub fn parse(code: u16) -> Option<Opcode> {
         Some(match code {
             1 => Opcode::Send,
             2 => Opcode::SendImm,

@@ -4,6 +4,7 @@ use super::element::ELEMENT_LEN;
 
 /// A work queue's ring, as its owner laid it out in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RingInit {
     /// Bus address of the first slot. The driver guarantees that the whole ring can be reached.
     pub addr: u64,
@@ -34,7 +35,8 @@ impl RingInit {
         self.depth == 0
     }
 
-    pub(crate) fn is_valid(&self) -> bool {
+    /// Can a card use it, or is it empty?
+    pub fn is_valid(&self) -> bool {
         self.depth == 0
             || self.depth.is_power_of_two()
                 && self.depth <= 1 << 20

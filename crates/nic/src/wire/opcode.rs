@@ -11,6 +11,7 @@ use bitflags::bitflags;
 
 /// The transport service an op-code belongs to (the top three bits of the op-code).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Transport {
     /// Reliable connection.
     Rc,
@@ -136,6 +137,7 @@ bitflags! {
 
 /// Which meaning an op-code has that both StRoM and the later standard define.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Dialect {
     /// RoCE v2 to the letter.
     #[default]

@@ -97,7 +97,7 @@ impl Background {
             if driver.has_more() {
                 self.wake();
             } else {
-                self.due(driver.nic.poll_timeout());
+                self.due(driver.poll_timeout());
             }
         }
     }

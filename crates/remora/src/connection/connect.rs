@@ -11,6 +11,7 @@ use remora_nic::qp::Mtu;
 use super::Connection;
 use super::handshake::{ConnectFailure, Handshake, news, text};
 use super::offer::{REPLY_DATA, REQUEST_DATA, take_offer, with_offer};
+use crate::commands::Commands;
 use crate::device::Device;
 use crate::live::Live;
 use crate::options::{ConnectionParams, Peer};
@@ -60,10 +61,7 @@ impl Asked {
     /// Sends the request once, and waits for the peer's answer.
     async fn connect(&self) -> Result<Connection, ConnectFailure> {
         self.queue_pair.to_init(self.params.access)?;
-        let conn = self.live.command(|driver| {
-            let now = driver.now();
-            driver.nic.cm_mut().connect(now, &self.request())
-        })?;
+        let conn = self.live.command(|driver| driver.connect(self.request()))?;
         // From here on, if the connection is dropped, the peer is told.
         let connection = Connection {
             live: self.live.clone(),
@@ -122,10 +120,7 @@ impl Asked {
         self.queue_pair.to_rtr(peer, &expects)?;
         self.queue_pair.to_rts_from(reply.starting_psn, &agreed)?;
         connection.follow();
-        self.live.command(|driver| {
-            let now = driver.now();
-            driver.nic.cm_mut().establish(now, connection.conn, &[])
-        })?;
+        self.live.command(|driver| driver.establish(connection.conn, &[]))?;
         connection.private_data = reply.private_data;
         Ok(connection)
     }

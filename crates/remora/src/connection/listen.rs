@@ -6,13 +6,14 @@ use std::sync::Arc;
 use remora_nic::cm::message::RejectReason;
 use remora_nic::cm::service::PortSpace;
 use remora_nic::cm::{
-    AcceptParams, CmEvent, CommandError, IncomingRequest, ListenError, ListenerId,
+    AcceptParams, AddressScope, CmEvent, CommandError, IncomingRequest, ListenError, ListenerId,
 };
 use remora_nic::qp::{ModifyQpError, Mtu};
 
 use super::Connection;
 use super::handshake::{ConnectFailure, Handshake, news, text};
 use super::offer::{REPLY_DATA, REQUEST_DATA, take_offer, with_offer};
+use crate::commands::Commands;
 use crate::device::Device;
 use crate::live::Live;
 use crate::options::{ConnectionParams, Peer};
@@ -83,7 +84,7 @@ impl Device {
     /// The port is taken on this device, or there are too many listeners.
     pub fn listen(&self, port: u16) -> Result<Listener, ListenError> {
         let service = PortSpace::Tcp.service_id(port);
-        let id = self.live.command(|driver| driver.nic.cm_mut().listen(service))?;
+        let id = self.live.command(|driver| driver.listen(service, AddressScope::All))?;
         Ok(Listener { live: self.live.clone(), id, port })
     }
 }
@@ -111,10 +112,9 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.live.command(|driver| {
-            driver.nic.cm_mut().unlisten(self.id);
-            let now = driver.now();
+            driver.unlisten(self.id);
             while let Some(CmEvent::ConnectRequest(request)) = driver.take_cm_request(self.id) {
-                driver.refuse(now, request.conn, b"the listener is gone");
+                driver.refuse(request.conn, b"the listener is gone");
             }
         });
     }
@@ -168,11 +168,8 @@ impl IncomingConnection {
         let asked = self.request.path_mtu;
         let Some(mtu) = Mtu::from_code(asked).filter(|mtu| *mtu <= ours.mtu) else {
             self.answered = true;
-            self.live.command(|driver| {
-                let now = driver.now();
-                let reason = RejectReason::INVALID_MTU;
-                driver.nic.cm_mut().reject(now, self.request.conn, reason, &[])
-            })?;
+            let reason = RejectReason::INVALID_MTU;
+            self.live.command(|driver| driver.reject(self.request.conn, reason, &[]))?;
             return Err(ConnectFailure::Mtu { asked, ours: ours.mtu });
         };
         Ok(ours
@@ -199,10 +196,7 @@ impl IncomingConnection {
     }
 
     fn answer(&mut self, answer: AcceptParams<'_>) -> Result<(), CommandError> {
-        self.live.command(|driver| {
-            let now = driver.now();
-            driver.nic.cm_mut().accept(now, self.request.conn, &answer)
-        })?;
+        self.live.command(|driver| driver.accept(self.request.conn, answer))?;
         self.answered = true;
         Ok(())
     }
@@ -238,10 +232,8 @@ impl IncomingConnection {
         while !message.is_char_boundary(end) {
             end -= 1;
         }
-        self.live.command(|driver| {
-            let now = driver.now();
-            driver.refuse(now, self.request.conn, &message.as_bytes()[..end]);
-        });
+        let message = &message.as_bytes()[..end];
+        self.live.command(|driver| driver.refuse(self.request.conn, message));
     }
 }
 

@@ -42,6 +42,7 @@ use remora_nic::kernel::KernelIo;
 use remora_nic::nic::{BindError, CallError};
 use remora_nic::queue::{Data, SendFlags, SendOp, SendRequest};
 
+use crate::commands::Commands;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::live::Live;
@@ -146,7 +147,7 @@ impl Device {
     ) -> Result<Binding, BindError> {
         let mut driver = self.live.lock();
         let number = driver.kernels(|kernels, _| kernels.add_tap(grants, tap));
-        if let Err(error) = driver.nic.bind_kernel(to, number) {
+        if let Err(error) = driver.bind_kernel(to, number) {
             driver.kernels(|kernels, _| kernels.remove_tap(number));
             return Err(error);
         }
@@ -201,8 +202,8 @@ impl Drop for Binding {
         let mut driver = self.live.lock();
         // The binding may have ended with its queue pair or region, and another may exist there
         // now.
-        if driver.nic.bound_kernel(self.to) == Some(self.number) {
-            driver.nic.unbind_kernel(self.to).ok();
+        if driver.bound_kernel(self.to) == Some(self.number) {
+            driver.unbind_kernel(self.to).ok();
         }
         driver.kernels(|kernels, _| kernels.remove_tap(self.number));
     }
@@ -257,9 +258,6 @@ impl QueuePair {
     /// # Errors
     /// See [`CallError`].
     pub fn call_kernel(&self, opcode: u64, call: &[u8]) -> Result<(), CallError> {
-        self.live().command(|driver| {
-            let now = driver.now();
-            driver.nic.call_kernel(now, &mut driver.memory, self.qpn(), opcode, call)
-        })
+        self.live().command(|driver| driver.call_kernel(self.qpn(), opcode, call))
     }
 }

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use thiserror::Error;
 
@@ -34,6 +35,18 @@ use super::{across, copy};
 pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
+    owner: Owner,
+}
+
+/// Who unmaps the bytes of a buffer.
+#[derive(Debug)]
+enum Owner {
+    /// The buffer itself: they are a mapping.
+    This,
+    /// The buffer that this one is a part of.
+    Whole(#[expect(dead_code, reason = "kept, so that it stays mapped")] Arc<Buffer>),
+    /// Neither.
+    Elsewhere,
 }
 
 // SAFETY: the memory is reached only by volatile and atomic accesses, which any thread may make,
@@ -65,8 +78,8 @@ pub enum AccessError {
         /// Length of the buffer.
         buffer: usize,
     },
-    /// A word at an offset that is not a multiple of 8.
-    #[error("offset {offset} is not a multiple of 8, as that of a 64-bit word must be")]
+    /// A word at an offset that is not a multiple of its length.
+    #[error("offset {offset} is not a multiple of the length of the word there")]
     Misaligned {
         /// First byte asked for.
         offset: usize,
@@ -110,7 +123,17 @@ impl Buffer {
             return Err(AllocError { len, source: io::Error::last_os_error() });
         }
         let base = NonNull::new(base.cast()).expect("the kernel maps nothing at 0 unasked");
-        Ok(Buffer { base, len })
+        Ok(Buffer { base, len, owner: Owner::This })
+    }
+
+    /// The `len` bytes at `offset` as a buffer of their own. The whole stays mapped as long as any
+    /// part of it is kept.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the buffer.
+    pub fn part(this: &Arc<Buffer>, offset: usize, len: usize) -> Result<Buffer, AccessError> {
+        let base = NonNull::new(this.range(offset, len)?).expect("behind a mapping's base");
+        Ok(Buffer { base, len, owner: Owner::Whole(this.clone()) })
     }
 
     /// As [`Buffer::new`], and advises the kernel to use huge pages, since large buffers are walked
@@ -138,6 +161,25 @@ impl Buffer {
             libc::madvise(start, len, libc::MADV_POPULATE_WRITE)
         };
         Ok(made == 0)
+    }
+
+    /// Maps the first `len` bytes of a memory file, which its other holders may change at any time.
+    /// The file must be sealed against shrinking: an access behind its end would end the process.
+    ///
+    /// # Errors
+    /// `len` is zero, or the system cannot map the file.
+    pub(crate) fn map_shared(file: BorrowedFd<'_>, len: usize) -> Result<Buffer, AllocError> {
+        Buffer::mmap(len, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    }
+
+    /// The `len` bytes from `addr` on as a buffer that does not own them; `None` if there are none.
+    ///
+    /// # Safety
+    /// The bytes stay mapped as long as the buffer is used, and are reached by raw pointers and
+    /// atomics only.
+    pub(crate) unsafe fn view(addr: u64, len: usize) -> Option<Buffer> {
+        let base = NonNull::new(ptr::with_exposed_provenance_mut(addr as usize))?;
+        (len > 0).then_some(Buffer { base, len, owner: Owner::Elsewhere })
     }
 
     /// Length in bytes, never zero.
@@ -227,8 +269,12 @@ impl Buffer {
         Ok(())
     }
 
+    /// The 64-bit word at `offset`, which others may change at any time.
+    ///
+    /// # Errors
+    /// The word is not within the buffer, or `offset` is not a multiple of 8.
     #[inline]
-    fn word(&self, offset: usize) -> Result<&AtomicU64, AccessError> {
+    pub fn word(&self, offset: usize) -> Result<&AtomicU64, AccessError> {
         let ptr = self.range(offset, 8)?.cast::<u64>();
         if !ptr.is_aligned() {
             return Err(AccessError::Misaligned { offset });
@@ -236,6 +282,21 @@ impl Buffer {
         // SAFETY: aligned, within our mapping, which lives as long as `self`; an atomic may be
         // changed by others.
         Ok(unsafe { AtomicU64::from_ptr(ptr) })
+    }
+
+    /// The 32-bit word at `offset`, which others may change at any time.
+    ///
+    /// # Errors
+    /// The word is not within the buffer, or `offset` is not a multiple of 4.
+    #[inline]
+    pub fn word32(&self, offset: usize) -> Result<&AtomicU32, AccessError> {
+        let ptr = self.range(offset, 4)?.cast::<u32>();
+        if !ptr.is_aligned() {
+            return Err(AccessError::Misaligned { offset });
+        }
+        // SAFETY: aligned, within our mapping, which lives as long as `self`; an atomic may be
+        // changed by others.
+        Ok(unsafe { AtomicU32::from_ptr(ptr) })
     }
 
     /// Where `len` bytes at `offset` lie, for system calls: no reference to them may be made.
@@ -250,8 +311,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        if let Owner::This = self.owner {
+            // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        }
     }
 }
 
@@ -270,6 +333,23 @@ mod tests {
         assert_eq!(&tail, b"\x07\x07end");
         buffer.store_u64(16, 42).unwrap();
         assert_eq!(buffer.load_u64(16), Ok(42));
+    }
+
+    #[test]
+    fn a_part_is_a_buffer_and_keeps_the_whole() {
+        let whole = Arc::new(Buffer::new(8192).unwrap());
+        let part = Buffer::part(&whole, 4096, 64).unwrap();
+        part.write_at(0, b"part").unwrap();
+        assert_eq!(part.addr(), whole.addr() + 4096);
+        assert!(part.write_at(62, b"end").is_err(), "a part ends where it ends");
+        assert!(Buffer::part(&whole, 8192, 1).is_err());
+        whole.word32(4100).unwrap().store(7, Ordering::Relaxed);
+        drop(whole);
+        assert_eq!(part.word32(4).unwrap().load(Ordering::Relaxed), 7);
+        assert!(part.word32(2).is_err());
+        let mut bytes = [0; 4];
+        part.read_at(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"part");
     }
 
     #[test]

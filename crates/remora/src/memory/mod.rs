@@ -3,7 +3,8 @@
 //! The card reaches registered memory through [`HostMemory`], here. `buffer.rs` makes memory to be
 //! registered ([`Buffer`]), and large memory that is not ([`PageAligned`]); [`memfd`] makes memory
 //! that processes share. `copy.rs` copies memory that others change meanwhile, `across.rs` from one
-//! such memory to another, and `checked.rs` memory that may not be mapped.
+//! such memory to another, `checked.rs` memory that may not be mapped, and `process.rs` that of
+//! other processes.
 
 mod across;
 mod buffer;
@@ -11,6 +12,7 @@ mod checked;
 mod copy;
 pub mod memfd;
 mod page_aligned;
+mod process;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -24,6 +26,7 @@ use thiserror::Error;
 
 pub use buffer::{AccessError, AllocError, Buffer};
 pub use page_aligned::PageAligned;
+pub use process::Process;
 
 /// Set in bus addresses that name a place in a file; no virtual address of a process has it.
 const FILE_BIT: u64 = 1 << 63;
@@ -39,19 +42,28 @@ const FILES_MAX: usize = 1 << 15;
 /// No memory is mapped below this address, so that null pointers are faults.
 const LOWEST_ADDR: u64 = 4096;
 
-/// The memory of this process, and files that are served as if they were memory.
+/// The memory of this process, and files and other processes that are served as if they were.
 ///
 /// A bus address below 2^62 is a virtual address of this process. With bit 62 set and bit 63 clear
 /// ([`CHECKED`]), it is a virtual address that may not be mapped. With bit 63 set, it names a place
 /// in a file: the file's number is in bits 48 to 62, the offset below. Files are read and written
 /// by system calls and not mapped, so that a file that shrinks while it is served makes a
-/// [`MemoryFault`], and does not end the process.
+/// [`MemoryFault`], and does not end the process. Other [processes](Process) have numbers as files
+/// do, and their virtual addresses are the offsets.
 #[derive(Debug)]
 pub struct HostMemory {
-    files: Vec<Option<File>>,
+    /// Files and processes, by their numbers.
+    sources: Vec<Option<Source>>,
 }
 
-/// No further file can be added to a [`HostMemory`].
+/// What system calls reach.
+#[derive(Debug)]
+enum Source {
+    File(File),
+    Process(Process),
+}
+
+/// No further file or process can be added to a [`HostMemory`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("cannot serve another file: {FILES_MAX} are served already; deregister one of them")]
 pub struct FilesFull;
@@ -64,7 +76,7 @@ impl HostMemory {
     /// reached by raw pointers and atomics only. A card keeps this promise if every range that is
     /// registered with it keeps it for as long as it is registered.
     pub const unsafe fn new() -> HostMemory {
-        HostMemory { files: Vec::new() }
+        HostMemory { sources: Vec::new() }
     }
 
     /// Makes `file` reachable, and returns the bus address of its first byte. The file can be
@@ -73,23 +85,49 @@ impl HostMemory {
     /// # Errors
     /// Too many files are served.
     pub fn add_file(&mut self, file: File) -> Result<u64, FilesFull> {
-        let free = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
+        self.add(Source::File(file))
+    }
+
+    /// Makes another process reachable, and returns the bus address of its address 0.
+    ///
+    /// # Errors
+    /// Too many files and processes are served.
+    pub fn add_process(&mut self, process: Process) -> Result<u64, FilesFull> {
+        self.add(Source::Process(process))
+    }
+
+    fn add(&mut self, source: Source) -> Result<u64, FilesFull> {
+        let free = self.sources.iter().position(Option::is_none).unwrap_or(self.sources.len());
         if free == FILES_MAX {
             return Err(FilesFull);
         }
-        if free == self.files.len() {
-            self.files.push(None);
+        if free == self.sources.len() {
+            self.sources.push(None);
         }
-        self.files[free] = Some(file);
+        self.sources[free] = Some(source);
         Ok(FILE_BIT | (free as u64) << FILE_SHIFT)
     }
 
     /// Removes and returns the file whose first byte has the bus address `base`, if there is one.
     pub fn remove_file(&mut self, base: u64) -> Option<File> {
-        if !is_file(base) {
+        let source = self.source_at(base)?;
+        if !matches!(source, Some(Source::File(_))) {
             return None;
         }
-        self.files.get_mut(file_number(base))?.take()
+        match source.take() {
+            Some(Source::File(file)) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Removes the file or process whose first byte has the bus address `base`; returns whether
+    /// there was one.
+    pub fn remove(&mut self, base: u64) -> bool {
+        self.source_at(base).and_then(Option::take).is_some()
+    }
+
+    fn source_at(&mut self, base: u64) -> Option<&mut Option<Source>> {
+        if is_file(base) { self.sources.get_mut(file_number(base)) } else { None }
     }
 
     /// The pointer to `len` bytes of the process, as nearly all addresses name; `None` for others.
@@ -106,6 +144,7 @@ impl HostMemory {
         match self.place(addr, dst.len()) {
             Some(Place::Checked(src)) => checked::read(src, dst).ok_or(fault),
             Some(Place::File(file, offset)) => file.read_exact_at(dst, offset).map_err(|_| fault),
+            Some(Place::Far(process, from)) => process.read(from, dst).ok_or(fault),
             Some(Place::Process(_)) | None => Err(fault),
         }
     }
@@ -116,6 +155,7 @@ impl HostMemory {
         match self.place(addr, src.len()) {
             Some(Place::Checked(dst)) => checked::write(src, dst).ok_or(fault),
             Some(Place::File(file, offset)) => overwrite(file, offset, src).ok_or(fault),
+            Some(Place::Far(process, to)) => process.write(to, src).ok_or(fault),
             Some(Place::Process(_)) | None => Err(fault),
         }
     }
@@ -131,8 +171,12 @@ impl HostMemory {
             return HostMemory::own(addr, len as usize).map(Place::Process);
         }
         let offset = addr & (FILE_LEN_MAX - 1);
-        let file = self.files.get(file_number(addr))?.as_ref()?;
-        (offset.checked_add(len)? <= FILE_LEN_MAX).then_some(Place::File(file, offset))
+        let source = self.sources.get(file_number(addr))?.as_ref()?;
+        let place = match source {
+            Source::File(file) => Place::File(file, offset),
+            Source::Process(process) => Place::Far(process, offset),
+        };
+        (offset.checked_add(len)? <= FILE_LEN_MAX).then_some(place)
     }
 
     fn word(&self, addr: u64) -> Result<&AtomicU64, MemoryFault> {
@@ -157,6 +201,7 @@ enum Place<'a> {
     Process(*mut u8),
     Checked(*mut u8),
     File(&'a File, u64),
+    Far(&'a Process, u64),
 }
 
 impl Memory for HostMemory {

@@ -94,10 +94,10 @@ pub fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     let pd = pd::find(pd)?;
     let card = pd.context.card;
     let path = path_of(card, attr, 0)?;
-    let number = card.lock().nic().create_ah(pd.pd, path)?;
+    let number = card.lock().commands().create_ah(pd.pd, path)?;
     let c = ibv_ah { context: context::inner(pd.context), pd: pd.c(), handle: number };
     let Some(slot) = handles::create(c, Ah { pd, number, path }) else {
-        card.lock().nic().destroy_ah(number).ok();
+        card.lock().commands().destroy_ah(number).ok();
         return Err(ENOMEM);
     };
     pd.enter();
@@ -113,7 +113,7 @@ pub extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
             let mut card = pd.context.card.lock();
             // Datagrams that are posted already leave first.
             card.kick();
-            card.nic().destroy_ah(number)?;
+            card.commands().destroy_ah(number)?;
         }
         pd.leave();
         pd.context.leave();

@@ -79,7 +79,7 @@ pub(crate) fn create(init: &CqInit, mut c: ibv_cq_ex) -> Result<&'static Slot<Cq
     }
     let capacity = capacity(init.entries)?;
     let routes = routes(context.card);
-    let number = context.card.lock().nic().create_cq(capacity)?;
+    let number = context.card.lock().commands().create_cq(capacity)?;
     c.context = init.context;
     c.channel = init.channel;
     c.cq_context = init.cq_context;
@@ -98,7 +98,7 @@ pub(crate) fn create(init: &CqInit, mut c: ibv_cq_ex) -> Result<&'static Slot<Cq
     };
     let mut card = context.card.lock();
     let Some(made) = handles::create(c, state) else {
-        card.nic().destroy_cq(number).ok();
+        card.commands().destroy_cq(number).ok();
         return Err(ENOMEM);
     };
     routes.lock().cqs.insert(number, made);
@@ -124,7 +124,7 @@ fn destroy(handle: *mut ibv_cq) -> Result<()> {
     let cq = find(handle)?;
     let routes = routes(cq.context.card);
     let mut card = cq.context.card.lock();
-    card.nic().destroy_cq(cq.number)?;
+    card.commands().destroy_cq(cq.number)?;
     routes.lock().cqs.remove(&cq.number);
     drop(card);
     let itself = |other: *mut ibv_cq_ex| other == cq.c();
@@ -161,7 +161,7 @@ pub extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 fn resize(handle: *mut ibv_cq, entries: c_int) -> Result<()> {
     let cq = find(handle)?;
     let capacity = capacity(entries.into())?;
-    cq.context.card.lock().nic().resize_cq(cq.number, capacity).map_err(|_| EINVAL)?;
+    cq.context.card.lock().commands().resize_cq(cq.number, capacity).map_err(|_| EINVAL)?;
     // SAFETY: the handle is good.
     unsafe { (*handle).cqe = capacity as c_int };
     Ok(())
@@ -184,7 +184,7 @@ fn modify(cq: &Slot<Cq>, attr: ibv_modify_cq_attr) -> Result<()> {
         let period = Duration::from_micros(attr.moderate.cq_period.into());
         let moderation = Moderation { count: attr.moderate.cq_count, period };
         let mut card = cq.context.card.lock();
-        card.nic().modify_cq(cq.number, moderation).map_err(|_| EINVAL)?;
+        card.commands().modify_cq(cq.number, moderation).map_err(|_| EINVAL)?;
     }
     Ok(())
 }
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     // SAFETY: by promise of the caller.
     let Ok(cq) = (unsafe { handles::get_fast::<Cq>(cq.cast()) }) else { return libc::EINVAL };
     let mut card = cq.context.card.lock();
-    let armed = card.nic().req_notify_cq(cq.number, solicited_only != 0);
+    let armed = card.req_notify_cq(cq.number, solicited_only != 0);
     card.armed();
     number(armed.map_err(|_| Errno(libc::EINVAL)))
 }

@@ -1,9 +1,11 @@
 //! Device memory: pieces of the card's own memory.
 
 use core::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use remora::nic::Memory;
+use remora::nic::MemoryFault;
+use remora::raw::DM_COPY_MAX;
 
 use super::context;
 use super::objects::Context;
@@ -70,7 +72,7 @@ fn alloc(handle: *mut ibv_context, attr: &ibv_alloc_dm_attr) -> Result<*mut ibv_
         true => len,
         false => len.checked_add(align).ok_or(ENOMEM)?,
     };
-    let given = context.card.lock().nic().alloc_dm(wanted).map_err(|_| ENOMEM)?;
+    let given = context.card.lock().commands().alloc_dm(wanted).map_err(|_| ENOMEM)?;
     let addr = given.next_multiple_of(align);
     let dm = Dm { context, given, addr, len, regions: AtomicUsize::new(0) };
     let c = ibv_dm {
@@ -81,7 +83,7 @@ fn alloc(handle: *mut ibv_context, attr: &ibv_alloc_dm_attr) -> Result<*mut ibv_
         handle: (addr & u64::from(u32::MAX)) as u32,
     };
     let Some(slot) = handles::create(c, dm) else {
-        context.card.lock().nic().free_dm(given).ok();
+        context.card.lock().commands().free_dm(given).ok();
         return Err(ENOMEM);
     };
     context.enter();
@@ -96,7 +98,7 @@ pub extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
             return Err(EBUSY);
         }
         let Dm { context, given, .. } = handles::destroy::<Dm>(dm)?;
-        context.card.lock().nic().free_dm(given)?;
+        context.card.lock().commands().free_dm(given)?;
         context.leave();
         Ok(())
     })())
@@ -104,8 +106,8 @@ pub extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 
 /// Offsets and lengths of copies must be multiples of this.
 const WORD: u64 = 4;
-/// Bytes copied at once while the card is locked.
-const CHUNK: usize = 4096;
+/// No program has memory below this address.
+const LOWEST_ADDR: u64 = 4096;
 
 /// `ibv_dm.memcpy_to_dm`.
 ///
@@ -133,8 +135,7 @@ unsafe extern "C" fn memcpy_from_dm(
     number(copy(dm, offset, host as u64, len, false))
 }
 
-/// Copies with the card's own accesses, since peers may write the bytes meanwhile: no Rust slice
-/// may cover them.
+/// Copies between the program's memory and the card's, of which the card makes its half.
 fn copy(dm: *mut ibv_dm, offset: u64, host: u64, len: usize, to_device: bool) -> Result<()> {
     let dm = find(dm)?;
     // The rule of hardware, so that a program that breaks it fails here too.
@@ -142,15 +143,24 @@ fn copy(dm: *mut ibv_dm, offset: u64, host: u64, len: usize, to_device: bool) ->
         return Err(EINVAL);
     }
     let device = dm.place(offset, len as u64)?;
-    let (from, to) = if to_device { (host, device) } else { (device, host) };
-    let fault = |_| Errno(libc::EFAULT);
-    let mut chunk = [0; CHUNK];
-    for at in (0..len).step_by(CHUNK) {
-        let chunk = &mut chunk[..CHUNK.min(len - at)];
+    let fault = |_: MemoryFault| Errno(libc::EFAULT);
+    if host < LOWEST_ADDR && len > 0 {
+        return Err(Errno(libc::EFAULT));
+    }
+    let mut chunk = [0; DM_COPY_MAX];
+    for at in (0..len).step_by(DM_COPY_MAX) {
+        let chunk = &mut chunk[..DM_COPY_MAX.min(len - at)];
+        let (host, device) = (host as usize + at, device + at as u64);
         let mut card = dm.context.card.lock();
-        let (_, memory) = card.timeless();
-        memory.read(from + at as u64, chunk).map_err(fault)?;
-        memory.write(to + at as u64, chunk).map_err(fault)?;
+        if to_device {
+            // SAFETY: by the promise of the program, the bytes can be read.
+            unsafe { ptr::copy_nonoverlapping(host as *const u8, chunk.as_mut_ptr(), chunk.len()) };
+            card.commands().write_dm(device, chunk).map_err(fault)?;
+        } else {
+            let read = card.commands().read_dm(device, chunk.len()).map_err(fault)?;
+            // SAFETY: by the promise of the program, the bytes can be written.
+            unsafe { ptr::copy_nonoverlapping(read.as_ptr(), host as *mut u8, read.len()) };
+        }
     }
     Ok(())
 }

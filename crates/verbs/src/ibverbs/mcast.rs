@@ -38,7 +38,7 @@ pub unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid
     // SAFETY: by promise of the caller.
     let detached = unsafe { group(gid) }.and_then(|group| {
         let qp = qp::find(qp)?;
-        qp.context.card.lock().detach_mcast(qp.number, group).map_err(|_| EINVAL)
+        qp.context.card.lock().commands().detach_mcast(qp.number, group).map_err(|_| EINVAL)
     });
     number(detached)
 }

@@ -77,6 +77,8 @@ pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 pub const ENOMEM: Errno = Errno(libc::ENOMEM);
 /// Other objects still use it.
 pub const EBUSY: Errno = Errno(libc::EBUSY);
+/// The process that has the card has ended.
+pub const EIO: Errno = Errno(libc::EIO);
 
 impl From<BadHandle> for Errno {
     fn from(_: BadHandle) -> Errno {
@@ -93,7 +95,8 @@ impl From<io::Error> for Errno {
 impl From<CreateError> for Errno {
     fn from(error: CreateError) -> Errno {
         match error {
-            CreateError::Full { .. } => ENOMEM,
+            CreateError::Full { .. } | CreateError::NoMemory { .. } => ENOMEM,
+            CreateError::Gone => EIO,
             _ => EINVAL,
         }
     }
@@ -104,6 +107,7 @@ impl From<DestroyError> for Errno {
         match error {
             DestroyError::Unknown => EINVAL,
             DestroyError::Busy { .. } => EBUSY,
+            DestroyError::Gone => EIO,
         }
     }
 }
@@ -112,6 +116,8 @@ impl From<RegMrError> for Errno {
     fn from(error: RegMrError) -> Errno {
         match error {
             RegMrError::Full { .. } | RegMrError::TranslationFull { .. } => ENOMEM,
+            RegMrError::Place => EOPNOTSUPP,
+            RegMrError::Gone => EIO,
             _ => EINVAL,
         }
     }
@@ -121,6 +127,7 @@ impl From<PostError> for Errno {
     fn from(error: PostError) -> Errno {
         match error {
             PostError::Full => ENOMEM,
+            PostError::Gone => EIO,
             _ => EINVAL,
         }
     }

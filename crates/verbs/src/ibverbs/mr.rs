@@ -10,9 +10,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use remora::memory::{Buffer, CHECKED};
-use remora::nic::memory::region::{MrChange, Translation};
-use remora::nic::{Access, Key, MrInit, PageTable};
+use remora::memory::Buffer;
+use remora::nic::{Access, Key};
+use remora::raw;
 
 use super::buf;
 use super::objects::Pd;
@@ -130,16 +130,18 @@ struct Place {
     iova: u64,
 }
 
-/// The page table of a range: one page as large as the address space. The card's pages need not be
-/// the machine's, as bus addresses are this process's own.
-fn table(range: Place, access: u32) -> Result<PageTable> {
+/// The range as the card takes it.
+fn bytes(range: Place, access: u32) -> Result<raw::Bytes> {
     let end = range.addr.checked_add(range.len).ok_or(EINVAL)?;
     if end > MAX_REGION {
         return Err(EFAULT);
     }
     range.iova.checked_add(end - range.addr).ok_or(EINVAL)?;
-    let base = if access & IBV_ACCESS_ON_DEMAND != 0 { CHECKED } else { 0 };
-    Ok(PageTable::new(MAX_REGION.trailing_zeros(), range.addr, [base]))
+    let place = match access & IBV_ACCESS_ON_DEMAND {
+        0 => raw::Place::Process(range.addr),
+        _ => raw::Place::Checked(range.addr),
+    };
+    Ok(raw::Bytes { place, iova: range.iova, len: range.len })
 }
 
 /// Is this a request for an implicit region: everything that the process maps or will map?
@@ -334,20 +336,18 @@ fn register_as(
         return Err(EINVAL);
     }
     access_of(access)?;
-    table(range, access)?;
+    bytes(range, access)?;
     bring_in(range, access)?;
     make(pd, range, access, backing)
 }
 
 /// Registers a range with the card and makes the handle.
 fn make(pd: &'static Slot<Pd>, range: Place, access: u32, backing: Backing) -> Result<*mut ibv_mr> {
-    let init = MrInit {
-        iova: range.iova,
-        len: range.len,
-        access: access_of(access)?,
-        pages: table(range, access)?,
-    };
-    let key = pd.context.card.lock().nic().reg_mr(pd.pd, init)?;
+    let mut bytes = bytes(range, access)?;
+    if let Backing::Device(_) = backing {
+        bytes.place = raw::Place::Device(range.addr);
+    }
+    let key = pd.context.card.lock().commands().reg_mr(pd.pd, bytes, access_of(access)?)?;
     keep(pd, key, range, access, backing)
 }
 
@@ -378,7 +378,7 @@ fn keep(
     let changing = Changing { pd, addr: range.addr, len: range.len, access };
     let mr = Mr { key, changing: Mutex::new(changing), backing };
     let Some(slot) = handles::create(c, mr) else {
-        pd.context.card.lock().nic().dereg_mr(key).ok();
+        pd.context.card.lock().commands().dereg_mr(key).ok();
         return Err(ENOMEM);
     };
     pd.enter();
@@ -399,7 +399,7 @@ pub fn deregister(handle: *mut ibv_mr) -> Result<()> {
         let mut card = context.card.lock();
         // Packets that are ready to leave refer to their payload: they leave first.
         card.kick();
-        card.nic().dereg_mr(slot.key)?;
+        card.commands().dereg_mr(slot.key)?;
     }
     let Mr { changing, backing, .. } = handles::destroy::<Mr>(handle)?;
     changing.into_inner().unwrap_or_else(PoisonError::into_inner).pd.leave();
@@ -473,18 +473,18 @@ fn reregister(
     if new.len == 0 {
         return Err(EINVAL);
     }
-    let pages = table(range, new.access)?;
+    let bytes = bytes(range, new.access)?;
     bring_in(range, new.access)?;
     // Changing to or from on demand changes how the bytes are accessed.
     let translate = moved || (old.access ^ new.access) & IBV_ACCESS_ON_DEMAND != 0;
-    let change = MrChange {
+    let change = raw::Change {
         pd: (flags & IBV_REREG_MR_CHANGE_PD != 0).then_some(new.pd.pd),
         access: Some(rights),
-        translation: translate.then_some(Translation { iova: new.addr, len: new.len, pages }),
+        bytes: translate.then_some(bytes),
     };
     let mut card = old.pd.context.card.lock();
     card.kick();
-    let key = card.nic().rereg_mr(slot.key, change)?;
+    let key = card.commands().rereg_mr(slot.key, change)?;
     drop(card);
     new.pd.enter();
     old.pd.leave();
@@ -500,7 +500,7 @@ fn reregister(
 pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     or_null((|| {
         let pd = pd::find(pd)?;
-        let key = pd.context.card.lock().nic().alloc_null_mr(pd.pd)?;
+        let key = pd.context.card.lock().commands().alloc_null_mr(pd.pd)?;
         let range = Place { addr: 0, len: u64::MAX, iova: 0 };
         keep(pd, key, range, IBV_ACCESS_LOCAL_WRITE, Backing::Null)
     })())

@@ -47,11 +47,11 @@ pub extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
             IBV_MW_TYPE_2 => MwType::Type2,
             _ => return Err(EINVAL),
         };
-        let key = pd.context.card.lock().nic().alloc_mw(pd.pd, mw)?;
+        let key = pd.context.card.lock().commands().alloc_mw(pd.pd, mw)?;
         let context = context::inner(pd.context);
         let c = ibv_mw { context, pd: pd.c(), rkey: key, handle: key >> 8, r#type: kind };
         let Some(slot) = handles::create(c, Mw { pd, key, kind: mw }) else {
-            pd.context.card.lock().nic().dealloc_mw(key).ok();
+            pd.context.card.lock().commands().dealloc_mw(key).ok();
             return Err(ENOMEM);
         };
         pd.enter();
@@ -64,7 +64,7 @@ pub extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
 pub extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     number((|| {
         let Mw { pd, key, .. } = handles::destroy::<Mw>(mw)?;
-        pd.context.card.lock().nic().dealloc_mw(key)?;
+        pd.context.card.lock().commands().dealloc_mw(key)?;
         pd.leave();
         pd.context.leave();
         Ok(())

@@ -5,7 +5,6 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remora::memory::Buffer;
 use remora::nic;
 use remora::nic::queue::{Completion, Data, SendFlags, SendOp, SendRequest, Sge};
 use remora::raw::EventQueue;
@@ -178,8 +177,6 @@ pub struct Srq {
     pub(crate) max_sge: u32,
     /// The number of asynchronous events that the program has fetched.
     pub(crate) async_got: AtomicU32,
-    /// The memory of its ring, freed only after the card has dropped the queue.
-    pub(super) ring: Mutex<Buffer>,
 }
 
 impl Object for Srq {
@@ -257,8 +254,6 @@ pub struct Qp {
     pub(crate) gate: Gate,
     /// The requests made between these two. Only the holder of the gate may access them.
     pub(crate) batch: UnsafeCell<Batch>,
-    /// The memory of its rings, freed only after the card has dropped the queue pair.
-    pub(super) _rings: Option<Buffer>,
 }
 
 // SAFETY: only the holder of the gate accesses `batch`.
@@ -296,7 +291,6 @@ impl Qp {
             send_ops: 0,
             gate: Gate::default(),
             batch: UnsafeCell::default(),
-            _rings: None,
         }
     }
 

@@ -21,11 +21,11 @@ pub extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 
 fn alloc(handle: *mut ibv_context) -> Result<*mut ibv_pd> {
     let context = context::find(handle)?;
-    let pd = context.card.lock().nic().alloc_pd()?;
+    let pd = context.card.lock().commands().alloc_pd()?;
     let c = ibv_pd { context: handle, handle: 0 };
     let made = handles::create(c, Pd { context, pd, parent: None, users: AtomicUsize::new(0) });
     let Some(made) = made else {
-        context.card.lock().nic().dealloc_pd(pd).ok();
+        context.card.lock().commands().dealloc_pd(pd).ok();
         return Err(ENOMEM);
     };
     context.enter();
@@ -44,7 +44,7 @@ fn dealloc(handle: *mut ibv_pd) -> Result<()> {
     }
     // The card counts the objects on its own domain, including those made through a parent domain.
     if slot.parent.is_none() {
-        slot.context.card.lock().nic().dealloc_pd(slot.pd)?;
+        slot.context.card.lock().commands().dealloc_pd(slot.pd)?;
     }
     let Pd { context, parent, .. } = handles::destroy::<Pd>(handle)?;
     if let Some(Parent { whole, td }) = parent {

@@ -100,7 +100,7 @@ pub(crate) fn take(
     cq: &Slot<Cq>,
     out: &mut [Completion],
 ) -> Result<usize, i32> {
-    card.nic().poll_cq(cq.number, out).map_err(|_| libc::EOVERFLOW)
+    card.poll_cq(cq.number, out).map_err(|_| libc::EOVERFLOW)
 }
 
 /// A completion as verbs report it.

@@ -117,8 +117,7 @@ pub(crate) fn send(
     srqn: u32,
     request: &SendRequest<'_>,
 ) -> Result<u64> {
-    let (nic, memory) = card.timeless();
-    nic.post_xrc_send(memory, qp.number, srqn, request)?;
+    card.post_send(qp.number, srqn, request)?;
     Ok(match request.data {
         Data::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
         Data::Inline(bytes) => bytes.len() as u64,

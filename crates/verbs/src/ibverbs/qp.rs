@@ -17,7 +17,6 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, addr_of_mut};
 use std::sync::atomic::Ordering;
 
-use remora::memory::Buffer;
 use remora::nic::QpInit;
 use remora::nic::queue::{MAX_INLINE, MAX_SGE, RingInit};
 use remora::nic::wire::Transport;
@@ -97,7 +96,7 @@ fn create_ex(
         init.cap = ibv_qp_cap::zeroed();
         return adopt_target(context, xrcd, number, init.qp_context).inspect_err(|_| {
             if xrc::leave_target(xrcd.context.card.index, number) {
-                xrcd.context.card.lock().nic().destroy_qp(number).ok();
+                xrcd.context.card.lock().commands().destroy_qp(number).ok();
             }
         });
     }
@@ -130,7 +129,7 @@ fn transport(service: Service) -> Result<Transport> {
     }
 }
 
-/// A ring without an address yet.
+/// A ring, which has no memory yet.
 fn ring(depth: u32, sges: u32, inline: u32) -> RingInit {
     if depth == 0 {
         return RingInit::default();
@@ -164,10 +163,10 @@ fn create(
     if bad {
         return Err(EINVAL);
     }
-    let (rings, sq, rq, granted) = make_rings(&cap)?;
+    let (sq, rq, granted) = rings(&cap);
     let routes = routes(context.card);
     let mut card = context.card.lock();
-    let number = card.nic().create_qp(QpInit {
+    let made = card.commands().create_qp(QpInit {
         pd: pd.pd,
         transport,
         send_cq: send_cq.number,
@@ -178,20 +177,18 @@ fn create(
         signal_all: init.sq_sig_all != 0,
         flags: remora::nic::QpFlags::empty(),
     })?;
+    let number = made.qpn;
     let state = Qp {
         pd: Some(pd),
         cap: granted,
         takes_no_receives: srq.is_some() || rq.depth == 0,
         signal_all: init.sq_sig_all != 0,
         send_ops,
-        _rings: rings,
         ..Qp::bare(context, number, service)
     };
     let c = shown(pd_handle, init, number, send_ops);
-    // If there is no memory for the object, the rings are freed: the card stays locked until it has
-    // dropped the queue pair.
     let Some(made) = handles::create(c, state) else {
-        card.nic().destroy_qp(number).ok();
+        card.commands().destroy_qp(number).ok();
         return Err(ENOMEM);
     };
     routes.lock().qps.insert(number, made);
@@ -211,20 +208,11 @@ fn wanted_cap(init: &ibv_qp_init_attr, without_receives: bool) -> ibv_qp_cap {
     }
 }
 
-/// Allocates the queues, if there are any; returns their memory, both rings, and the sizes that
-/// fit.
-fn make_rings(cap: &ibv_qp_cap) -> Result<(Option<Buffer>, RingInit, RingInit, ibv_qp_cap)> {
+/// The shapes of both rings, and the sizes that fit.
+fn rings(cap: &ibv_qp_cap) -> (RingInit, RingInit, ibv_qp_cap) {
     let (send_sge, recv_sge) = (cap.max_send_sge.max(1), cap.max_recv_sge.max(1));
-    let (mut sq, mut rq) =
-        (ring(cap.max_send_wr, send_sge, cap.max_inline_data), ring(cap.max_recv_wr, recv_sge, 0));
-    let rings = match sq.len() + rq.len() {
-        0 => None,
-        len => Some(Buffer::new(len).map_err(|_| ENOMEM)?),
-    };
-    if let Some(rings) = &rings {
-        sq.addr = rings.addr();
-        rq.addr = rings.addr() + sq.len() as u64;
-    }
+    let sq = ring(cap.max_send_wr, send_sge, cap.max_inline_data);
+    let rq = ring(cap.max_recv_wr, recv_sge, 0);
     let granted = ibv_qp_cap {
         max_send_wr: sq.depth,
         max_recv_wr: rq.depth,
@@ -232,7 +220,7 @@ fn make_rings(cap: &ibv_qp_cap) -> Result<(Option<Buffer>, RingInit, RingInit, i
         max_recv_sge: if rq.depth > 0 { recv_sge } else { 0 },
         max_inline_data: if sq.is_empty() { 0 } else { sq.inline_room() as u32 },
     };
-    Ok((rings, sq, rq, granted))
+    (sq, rq, granted)
 }
 
 /// The struct that the program sees of a new queue pair. The domain's handle is valid.
@@ -277,7 +265,8 @@ pub(crate) fn adopt_target(
     (base.handle, base.qp_num, base.qp_type) = (number, number, IBV_QPT_XRC_RECV);
     let routes = routes(context.card);
     let mut card = context.card.lock();
-    base.state = card.nic().query_qp(number).map_or(IBV_QPS_RESET, |i| qp_attr::state_of(i.state));
+    base.state =
+        card.commands().query_qp(number).map_or(IBV_QPS_RESET, |i| qp_attr::state_of(i.state));
     let made = handles::create(c, state).ok_or(ENOMEM)?;
     routes.lock().qps.insert(number, made);
     drop(card);
@@ -307,15 +296,11 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
     // has.
     let mut kept = qp.kept();
     let mut locked = card.lock();
-    let from = qp_attr::state_of(locked.nic().query_qp(qp.number).ok_or(EINVAL)?.state);
+    let from = qp_attr::state_of(locked.commands().query_qp(qp.number).ok_or(EINVAL)?.state);
     let to = qp_attr::check_mask(qp.service, from, attr, mask)?;
     qp_attr::check_values(attr, mask, card.mtu)?;
     let changes = qp_attr::to_card(qp.service, (from, to), attr, mask, (path, card.mtu));
-    if to == IBV_QPS_RESET {
-        locked.settle();
-    }
-    let (nic, memory, now) = locked.parts();
-    nic.modify_qp(now, memory, qp.number, &changes).map_err(|error| {
+    locked.commands().modify_qp(qp.number, changes).map_err(|error| {
         tracing::debug!(qpn = qp.number, %error, "a queue pair was not modified");
         EINVAL
     })?;
@@ -364,7 +349,7 @@ pub unsafe extern "C" fn query_qp(
 pub fn query(handle: *mut ibv_qp) -> Result<(ibv_qp_attr, ibv_qp_init_attr)> {
     let qp = find(handle)?;
     let mut attr = *qp.kept();
-    let info = qp.context.card.lock().nic().query_qp(qp.number).ok_or(EINVAL)?;
+    let info = qp.context.card.lock().commands().query_qp(qp.number).ok_or(EINVAL)?;
     attr.qp_state = qp_attr::state_of(info.state);
     attr.cur_qp_state = attr.qp_state;
     attr.cap = qp.cap;
@@ -402,11 +387,9 @@ pub fn destroy(handle: *mut ibv_qp) -> Result<()> {
     }
     let routes = routes(qp.context.card);
     let mut card = qp.context.card.lock();
-    // Posted requests and due acknowledges leave before the queue pair does.
-    card.settle();
     let shared = qp.xrcd.is_some() && !xrc::leave_target(qp.context.card.index, qp.number);
     if !shared {
-        card.nic().destroy_qp(qp.number)?;
+        card.commands().destroy_qp(qp.number)?;
     }
     // If other handles share the queue pair, one of them receives its events from here on.
     let mut heir = None;

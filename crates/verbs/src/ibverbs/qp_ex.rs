@@ -134,7 +134,7 @@ fn commit(card: &mut raw::Card<'_>, qp: &Slot<Qp>, batch: &Batch) -> Result<()> 
     }
     if batch.works.len() > 1 {
         // After the first is posted the others must not fail, so room is checked before.
-        let info = card.nic().query_qp(qp.number).ok_or(EINVAL)?;
+        let info = card.commands().query_qp(qp.number).ok_or(EINVAL)?;
         if matches!(info.state, State::Reset | State::Init | State::Rtr) {
             return Err(EINVAL);
         }

@@ -102,15 +102,12 @@ pub unsafe extern "C" fn post_recv(
         return unsafe { refuse(wr, bad_wr) };
     }
     let mut card = qp.context.card.lock();
-    let (nic, memory) = card.timeless();
-    let busy = nic.wants_transmit();
+    let busy = card.wants_transmit();
     // SAFETY: as above.
     let outcome = unsafe {
-        post_list(wr, bad_wr, qp.cap.max_recv_sge, |request| {
-            nic.post_recv(memory, qp.number, request)
-        })
+        post_list(wr, bad_wr, qp.cap.max_recv_sge, |request| card.post_recv(qp.number, request))
     };
-    if !busy && nic.wants_transmit() {
+    if !busy && card.wants_transmit() {
         // The queue pair is in ERROR, so the card must flush the requests. (If the card was busy
         // before, the thread that made it so drives it already.)
         card.kick();
@@ -134,9 +131,6 @@ pub unsafe extern "C" fn post_srq_recv(
         return unsafe { refuse(wr, bad_wr) };
     };
     let mut card = srq.context.card.lock();
-    let (nic, memory) = card.timeless();
     // SAFETY: as above.
-    unsafe {
-        post_list(wr, bad_wr, srq.max_sge, |request| nic.post_srq_recv(memory, srq.number, request))
-    }
+    unsafe { post_list(wr, bad_wr, srq.max_sge, |request| card.post_srq_recv(srq.number, request)) }
 }

@@ -13,9 +13,8 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, addr_of_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use remora::memory::Buffer;
+use remora::nic::nic::ResizeSrqError;
 use remora::nic::queue::{MAX_SGE, RingInit};
 
 use super::context;
@@ -83,12 +82,13 @@ fn create(
         return Err(EINVAL);
     }
     let max_sge = attr.max_sge.max(1);
-    let (ring, init) = ring(attr.max_wr, max_sge)?;
+    let ring = ring(attr.max_wr, max_sge);
     let routes = routes(context.card);
     let mut card = context.card.lock();
+    let commands = card.commands();
     let number = match xrc {
-        None => card.nic().create_srq(pd.pd, init)?,
-        Some((xrcd, cq)) => card.nic().create_xrc_srq(pd.pd, xrcd.domain.xrcd, cq.number, init)?,
+        None => commands.create_srq(pd.pd, ring)?.srq,
+        Some((xrcd, cq)) => commands.create_xrc_srq(pd.pd, xrcd.domain.xrcd, cq.number, ring)?.srq,
     };
     let state = Srq {
         context,
@@ -97,7 +97,6 @@ fn create(
         number,
         max_sge,
         async_got: AtomicU32::new(0),
-        ring: Mutex::new(ring),
     };
     let mut c = ibv_srq::zeroed();
     // SAFETY: the handle is valid.
@@ -105,9 +104,8 @@ fn create(
     c.srq_context = srq_context;
     c.pd = pd_handle;
     c.handle = number;
-    // On failure the state and its ring are dropped; the card has dropped the queue before.
     let Some(made) = handles::create(c, state) else {
-        card.nic().destroy_srq(number).ok();
+        card.commands().destroy_srq(number).ok();
         return Err(ENOMEM);
     };
     routes.lock().srqs.insert(number, made);
@@ -117,17 +115,14 @@ fn create(
     if let Some((xrcd, _)) = xrc {
         xrcd.enter();
     }
-    (attr.max_wr, attr.max_sge) = (init.depth, max_sge);
+    (attr.max_wr, attr.max_sge) = (ring.depth, max_sge);
     Ok(made.c())
 }
 
-/// A ring that holds at least `max_wr` requests.
-fn ring(max_wr: u32, max_sge: u32) -> Result<(Buffer, RingInit)> {
+/// A ring that holds at least `max_wr` requests, and has no memory yet.
+fn ring(max_wr: u32, max_sge: u32) -> RingInit {
     let stride = RingInit::stride_for(max_sge as usize, 0);
-    let init = RingInit { addr: 0, depth: max_wr.next_power_of_two(), stride };
-    let ring = Buffer::new(init.len()).map_err(|_| ENOMEM)?;
-    let addr = ring.addr();
-    Ok((ring, RingInit { addr, ..init }))
+    RingInit { addr: 0, depth: max_wr.next_power_of_two(), stride }
 }
 
 /// Looks up a shared receive queue.
@@ -156,23 +151,25 @@ fn modify(srq: &Slot<Srq>, attr: &ibv_srq_attr, mask: u32) -> Result<()> {
     if given(IBV_SRQ_MAX_WR) && !(1..=MAX_WR).contains(&attr.max_wr) {
         return Err(EINVAL);
     }
-    let mut kept = srq.ring.lock().unwrap_or_else(PoisonError::into_inner);
     let mut card = srq.context.card.lock();
-    let (nic, memory) = card.timeless();
+    let card = card.commands();
     let depth = match given(IBV_SRQ_MAX_WR) {
         true => attr.max_wr.next_power_of_two(),
-        false => nic.query_srq(srq.number).ok_or(EINVAL)?.depth,
+        false => card.query_srq(srq.number).ok_or(EINVAL)?.depth,
     };
     if given(IBV_SRQ_LIMIT) && attr.srq_limit > depth {
         return Err(EINVAL);
     }
     if given(IBV_SRQ_MAX_WR) {
-        let (larger, init) = ring(attr.max_wr, srq.max_sge)?;
-        nic.resize_srq(memory, srq.number, init).map_err(|_| EINVAL)?;
-        *kept = larger;
+        card.resize_srq(srq.number, ring(attr.max_wr, srq.max_sge)).map_err(
+            |error| match error {
+                ResizeSrqError::NoMemory { .. } => ENOMEM,
+                _ => EINVAL,
+            },
+        )?;
     }
     if given(IBV_SRQ_LIMIT) {
-        nic.arm_srq(srq.number, attr.srq_limit)?;
+        card.arm_srq(srq.number, attr.srq_limit)?;
     }
     Ok(())
 }
@@ -188,7 +185,7 @@ pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 
 fn query(handle: *mut ibv_srq) -> Result<ibv_srq_attr> {
     let srq = find(handle)?;
-    let info = srq.context.card.lock().nic().query_srq(srq.number).ok_or(EINVAL)?;
+    let info = srq.context.card.lock().commands().query_srq(srq.number).ok_or(EINVAL)?;
     Ok(ibv_srq_attr { max_wr: info.depth, max_sge: srq.max_sge, srq_limit: info.limit })
 }
 
@@ -198,7 +195,7 @@ fn query(handle: *mut ibv_srq) -> Result<ibv_srq_attr> {
 /// `srq_num` can be written.
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
     number(find(srq).and_then(|srq| {
-        let told = srq.context.card.lock().nic().srq_number(srq.number).ok_or(EOPNOTSUPP)?;
+        let told = srq.context.card.lock().commands().srq_number(srq.number).ok_or(EOPNOTSUPP)?;
         // SAFETY: by promise of the caller.
         unsafe { srq_num.write(told) };
         Ok(())
@@ -214,7 +211,7 @@ fn destroy(handle: *mut ibv_srq) -> Result<()> {
     let srq = find(handle)?;
     let routes = routes(srq.context.card);
     let mut card = srq.context.card.lock();
-    card.nic().destroy_srq(srq.number)?;
+    card.commands().destroy_srq(srq.number)?;
     routes.lock().srqs.remove(&srq.number);
     drop(card);
     srq.context

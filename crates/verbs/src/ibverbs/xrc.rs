@@ -79,7 +79,7 @@ fn open(handle: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv_
         Some(domain) => domain,
         None if !creates => return Err(if file.is_some() { Errno(libc::ENOENT) } else { EINVAL }),
         None => {
-            let xrcd = context.card.lock().nic().alloc_xrcd()?;
+            let xrcd = context.card.lock().commands().alloc_xrcd()?;
             Arc::new(Domain { xrcd, card, file })
         }
     };
@@ -87,7 +87,7 @@ fn open(handle: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv_
     let Some(made) = handles::create(ibv_xrcd { context: handle }, state) else {
         let last = Arc::try_unwrap(domain).map(|domain| domain.xrcd);
         if let Ok(xrcd) = last {
-            context.card.lock().nic().dealloc_xrcd(xrcd).ok();
+            context.card.lock().commands().dealloc_xrcd(xrcd).ok();
         }
         return Err(ENOMEM);
     };
@@ -128,7 +128,7 @@ fn close(handle: *mut ibv_xrcd) -> Result<()> {
         if let Some(file) = domain.file {
             named.remove(&(domain.card, file));
         }
-        if let Err(error) = context.card.lock().nic().dealloc_xrcd(domain.xrcd) {
+        if let Err(error) = context.card.lock().commands().dealloc_xrcd(domain.xrcd) {
             tracing::error!(%error, "an XRC domain was closed while in use");
         }
     }
@@ -139,7 +139,7 @@ fn close(handle: *mut ibv_xrcd) -> Result<()> {
 /// Makes a receiving queue pair on the card, with one handle.
 pub(crate) fn make_target(xrcd: &Slot<Xrcd>) -> Result<u32> {
     let card = xrcd.context.card;
-    let number = card.lock().nic().create_xrc_target(xrcd.domain.xrcd)?;
+    let number = card.lock().commands().create_xrc_target(xrcd.domain.xrcd)?;
     let target = Target { domain: xrcd.domain.clone(), handles: 1 };
     lock(&shared().targets).insert((card.index, number), target);
     Ok(number)

@@ -16,7 +16,9 @@ use super::connection::{end_connection, establish, refuse, with_connection};
 use super::events::{complete, drop_request, forget_event, show_channel};
 use super::objects::{Agreement, Channel, Id, Param, Request, Stage};
 use super::watch::follow;
-use super::{EADDRINUSE, EINVAL, ENOMEM, Errno, Result, call, manager, queue_pair, sidr, status};
+use super::{
+    EADDRINUSE, EINVAL, EIO, ENOMEM, Errno, Result, call, manager, queue_pair, sidr, status,
+};
 use super::{address, groups, sink};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
@@ -30,6 +32,7 @@ impl From<ConnectError> for Errno {
     fn from(error: ConnectError) -> Errno {
         match error {
             ConnectError::TooManyConnections => ENOMEM,
+            ConnectError::Gone => EIO,
             _ => EINVAL,
         }
     }
@@ -143,8 +146,7 @@ fn connect(id: &Arc<Id>, param: &rdma_conn_param, private_data: &[u8]) -> Result
     drop(state);
     let mtu = Mtu::from_code(route.mtu).ok_or(EINVAL)?;
     let mut locked = card.lock();
-    let (nic, _, now) = locked.parts();
-    let conn = nic.cm_mut().connect(now, &request.with_mtu(mtu))?;
+    let conn = locked.commands().connect(request.with_mtu(mtu))?;
     let mut state = id.lock();
     state.conn = Some(conn);
     state.stage = Stage::Connecting;
@@ -195,10 +197,11 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<()> {
 
 fn listen_on(id: &Arc<Id>, card: &Card, port: u16, scope: AddressScope) -> Result<()> {
     let mut locked = card.lock();
-    let listening = locked.nic().cm_mut().listen_at(service(id.space, port), scope);
+    let listening = locked.commands().listen(service(id.space, port), scope);
     let listener = listening.map_err(|error| match error {
         ListenError::InUse(_) => EADDRINUSE,
         ListenError::TooMany => ENOMEM,
+        ListenError::Gone => EIO,
     })?;
     manager::current().tables().listeners.insert((card.index, listener), id.clone());
     id.lock().listeners.push((card.index, listener));
@@ -210,7 +213,7 @@ fn stop_listening(id: &Id) {
     id.lock().announcements.clear();
     for (index, listener) in listeners {
         if let Some(card) = process::current().cards().get(index) {
-            card.lock().nic().cm_mut().unlisten(listener);
+            card.lock().commands().unlisten(listener);
         }
         manager::current().tables().listeners.remove(&(index, listener));
     }
@@ -250,7 +253,7 @@ fn accept(id: &Arc<Id>, param: Option<(rdma_conn_param, Vec<u8>)>) -> Result<()>
         flow_control: param.flow_control != 0,
         private_data: &data,
     };
-    with_connection(id, |cm, now, conn| cm.accept(now, conn, &answer))
+    with_connection(id, |card, conn| card.accept(conn, answer))
 }
 
 fn disconnect(id: &Arc<Id>) -> Result<()> {
@@ -258,7 +261,7 @@ fn disconnect(id: &Arc<Id>) -> Result<()> {
         return Err(EINVAL);
     }
     queue_pair::fail(id);
-    match with_connection(id, |cm, now, conn| cm.disconnect(now, conn, &[])) {
+    match with_connection(id, |card, conn| card.disconnect(conn, &[])) {
         // The connection is over already, or never was: there is no peer to tell.
         Ok(()) | Err(EINVAL) => Ok(()),
         Err(error) => Err(error),
@@ -418,7 +421,7 @@ pub(crate) extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type)
         if event != IBV_EVENT_COMM_EST {
             return Err(EINVAL);
         }
-        with_connection(&id, |cm, now, conn| cm.notify_established(now, conn))
+        with_connection(&id, |card, conn| card.notify_established(conn))
     })
 }
 

@@ -4,31 +4,30 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use remora::nic::cm::message::{RejectReason, SidrStatus};
-use remora::nic::cm::{Cm, CommandError, ConnId, SidrAnswer, SidrId};
-use remora::nic::{Time, cm};
+use remora::nic::cm::{CommandError, ConnId, SidrAnswer, SidrId};
 use remora::raw;
+use remora::raw::Commands;
 
 use super::objects::{Id, Stage};
-use super::{EINVAL, Errno, Result, manager};
+use super::{EINVAL, EIO, Errno, Result, manager};
 use crate::abi::rdma_cma::*;
 use crate::card::Card;
 
 /// Calls `act` with the id's connection, under the card's lock.
 pub(super) fn with_connection<R>(
     id: &Arc<Id>,
-    act: impl FnOnce(&mut cm::Cm, Time, ConnId) -> core::result::Result<R, CommandError>,
+    act: impl FnOnce(&mut dyn Commands, ConnId) -> core::result::Result<R, CommandError>,
 ) -> Result<R> {
     let card = id.card()?;
     let mut locked = card.lock();
     let conn = id.lock().conn.ok_or(EINVAL)?;
-    let (nic, _, now) = locked.parts();
-    let done = act(nic.cm_mut(), now, conn)?;
+    let done = act(locked.commands(), conn)?;
     locked.kick();
     Ok(done)
 }
 
 pub(super) fn establish(id: &Arc<Id>) -> Result<()> {
-    with_connection(id, |cm, now, conn| cm.establish(now, conn, &[]))?;
+    with_connection(id, |card, conn| card.establish(conn, &[]))?;
     id.lock().stage = Stage::Connected;
     manager::has_answered(id);
     Ok(())
@@ -37,7 +36,7 @@ pub(super) fn establish(id: &Arc<Id>) -> Result<()> {
 /// Refuses a request; the card forgets the connection.
 pub(super) fn refuse(id: &Arc<Id>, reason: RejectReason, data: &[u8]) -> Result<()> {
     let conn = id.lock().conn;
-    with_connection(id, |cm, now, conn| cm.reject(now, conn, reason, data))?;
+    with_connection(id, |card, conn| card.reject(conn, reason, data))?;
     let card = id.card()?;
     id.lock().conn = None;
     if let Some(conn) = conn {
@@ -58,16 +57,15 @@ fn end_on(card: &Card, locked: &mut raw::Card<'_>, id: &Id) {
     let (conn, question) = (state.conn.take(), state.sidr.take());
     drop(state);
     let manager = manager::current();
-    let (nic, _, now) = locked.parts();
     if let Some(conn) = conn {
         manager.tables().connections.remove(&(card.index, conn));
-        if let Err(error) = nic.cm_mut().destroy(now, conn) {
+        if let Err(error) = locked.commands().destroy_connection(conn) {
             tracing::debug!(%error, "a connection was gone before its id");
         }
     }
     if let Some(question) = question {
         manager.tables().questions.remove(&(card.index, question));
-        drop_question(nic.cm_mut(), now, question);
+        drop_question(locked.commands(), question);
     }
     locked.kick();
 }
@@ -115,19 +113,19 @@ pub(super) fn end_all() {
 }
 
 /// Forgets a question that this side has asked, or refuses one that a peer has asked.
-pub(super) fn drop_question(cm: &mut Cm, now: Time, question: SidrId) {
-    if cm.cancel_sidr(question).is_ok() {
+pub(super) fn drop_question(card: &mut dyn Commands, question: SidrId) {
+    if card.cancel_sidr(question).is_ok() {
         return;
     }
     let status = SidrStatus::Rejected;
     let no = SidrAnswer { status, qpn: 0, qkey: 0, private_data: &[] };
-    if let Err(error) = cm.sidr_reply(now, question, &no) {
+    if let Err(error) = card.sidr_reply(question, no) {
         tracing::debug!(%error, "a question was gone before its id");
     }
 }
 
 impl From<CommandError> for Errno {
-    fn from(_: CommandError) -> Errno {
-        EINVAL
+    fn from(error: CommandError) -> Errno {
+        if error == CommandError::Gone { EIO } else { EINVAL }
     }
 }

@@ -28,6 +28,7 @@ mod connection;
 pub(crate) mod directory;
 mod endpoint;
 pub(crate) mod events;
+mod found;
 mod groups;
 mod id;
 mod lookup;
@@ -58,6 +59,7 @@ pub(crate) type Result<T> = core::result::Result<T, Errno>;
 pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
 pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
 pub(crate) const EADDRINUSE: Errno = Errno(libc::EADDRINUSE);
+pub(crate) const EIO: Errno = Errno(libc::EIO);
 pub(crate) const ENODEV: Errno = Errno(libc::ENODEV);
 
 impl Errno {

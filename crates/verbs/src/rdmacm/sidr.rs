@@ -7,21 +7,22 @@ use remora::nic::cm::{Resolution, ResolveError, ResolveRequest, SidrAnswer, Sidr
 
 use super::agreement::{service, told};
 use super::objects::{Id, Param, Stage};
-use super::{EINVAL, ENOMEM, Errno, Result, address, manager, queue_pair};
+use super::{EINVAL, EIO, ENOMEM, Errno, Result, address, manager, queue_pair};
 use crate::abi::rdma_cma::*;
 
 impl From<ResolveError> for Errno {
     fn from(error: ResolveError) -> Errno {
         match error {
             ResolveError::TooMany => ENOMEM,
+            ResolveError::Gone => EIO,
             ResolveError::PrivateData(_) => EINVAL,
         }
     }
 }
 
 impl From<SidrError> for Errno {
-    fn from(_: SidrError) -> Errno {
-        EINVAL
+    fn from(error: SidrError) -> Errno {
+        if error == SidrError::Gone { EIO } else { EINVAL }
     }
 }
 
@@ -52,8 +53,7 @@ pub(super) fn ask(id: &Arc<Id>, private_data: &[u8]) -> Result<()> {
         private_data: &data,
     };
     let mut locked = card.lock();
-    let (nic, _, now) = locked.parts();
-    let question = nic.cm_mut().resolve_sidr(now, &request)?;
+    let question = locked.commands().resolve_sidr(request)?;
     id.lock().sidr = Some(question);
     manager::current().tables().questions.insert((card.index, question), id.clone());
     locked.kick();
@@ -92,12 +92,11 @@ fn status_code(status: SidrStatus) -> i32 {
     i32::from(status.code())
 }
 
-fn reply(id: &Arc<Id>, answer: &SidrAnswer<'_>) -> Result<()> {
+fn reply(id: &Arc<Id>, answer: SidrAnswer<'_>) -> Result<()> {
     let card = id.card()?;
     let mut locked = card.lock();
     let question = id.lock().sidr.take().ok_or(EINVAL)?;
-    let (nic, _, now) = locked.parts();
-    nic.cm_mut().sidr_reply(now, question, answer)?;
+    locked.commands().sidr_reply(question, answer)?;
     locked.kick();
     Ok(())
 }
@@ -109,7 +108,7 @@ pub(super) fn accept(id: &Arc<Id>, param: &rdma_conn_param, data: &[u8]) -> Resu
     }
     let (qpn, _) = queue_pair::number(id, param);
     let status = SidrStatus::Success;
-    reply(id, &SidrAnswer { status, qpn, qkey: RDMA_UDP_QKEY, private_data: data })?;
+    reply(id, SidrAnswer { status, qpn, qkey: RDMA_UDP_QKEY, private_data: data })?;
     id.lock().stage = Stage::Connected;
     Ok(())
 }
@@ -118,5 +117,5 @@ pub(super) fn accept(id: &Arc<Id>, param: &rdma_conn_param, data: &[u8]) -> Resu
 pub(super) fn reject(id: &Arc<Id>, data: &[u8]) -> Result<()> {
     let data = data.get(..data.len().min(SidrRep::PRIVATE_DATA)).unwrap_or_default();
     let status = SidrStatus::Rejected;
-    reply(id, &SidrAnswer { status, qpn: 0, qkey: 0, private_data: data })
+    reply(id, SidrAnswer { status, qpn: 0, qkey: 0, private_data: data })
 }

@@ -6,13 +6,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};
 
-use remora::nic::Time;
 use remora::nic::cm::message::{RejectReason, SidrStatus};
 use remora::nic::cm::service::{CmaHeader, ServiceId};
 use remora::nic::cm::{
-    Cm, CmEvent, ConnId, IncomingRequest, IncomingResolution, Reply, Resolution, SidrAnswer,
+    CmEvent, ConnId, IncomingRequest, IncomingResolution, Reply, Resolution, SidrAnswer,
 };
 use remora::nic::qp::Mtu;
+use remora::raw::Commands;
 
 use super::agreement::{param_of, random_psn};
 use super::manager::{Manager, current, push};
@@ -36,9 +36,9 @@ pub(super) fn start() -> Result<()> {
         let to = manager.clone();
         let (index, mtu) = (card.index, card.mtu);
         let neighbours = card.device.limits().neighbours;
-        card.device.set_cm_sink(Box::new(move |cm, now, event| {
+        card.device.set_cm_sink(Box::new(move |commands, event| {
             let neighbours = &neighbours;
-            Sink { manager: &to, card: index, mtu, neighbours, cm, now }.take(event);
+            Sink { manager: &to, card: index, mtu, neighbours, commands }.take(event);
         }));
     }
     *started = true;
@@ -53,8 +53,7 @@ struct Sink<'a> {
     mtu: Mtu,
     /// The addresses of this machine besides those of loopback.
     neighbours: &'a [IpAddr],
-    cm: &'a mut Cm,
-    now: Time,
+    commands: &'a mut dyn Commands,
 }
 
 impl Sink<'_> {
@@ -122,7 +121,7 @@ impl Sink<'_> {
         };
         let (Some(listener), Some(child)) = (listener, child) else {
             let reason = refusal.unwrap_or(RejectReason::NO_RESOURCES);
-            let refused = self.cm.reject(self.now, request.conn, reason, &[]);
+            let refused = self.commands.reject(request.conn, reason, &[]);
             return tracing::debug!(?reason, ?refused, "a connection request is refused");
         };
         let mut state = child.lock();
@@ -242,8 +241,8 @@ impl Sink<'_> {
             return false;
         };
         let Some(request) = state.request.clone() else { return false };
-        let Ok(again) = self.cm.connect(self.now, &request.with_mtu(mtu)) else { return false };
-        if let Err(error) = self.cm.destroy(self.now, conn) {
+        let Ok(again) = self.commands.connect(request.with_mtu(mtu)) else { return false };
+        if let Err(error) = self.commands.destroy_connection(conn) {
             tracing::debug!(%error, "a refused connection was gone already");
         }
         state.agreement.path_mtu = mtu.code();
@@ -269,7 +268,7 @@ impl Sink<'_> {
         let (Some(listener), Some(child)) = (admitted, child) else {
             let status = SidrStatus::NoQp;
             let no = SidrAnswer { status, qpn: 0, qkey: 0, private_data: &[] };
-            let answered = self.cm.sidr_reply(self.now, question.sidr, &no);
+            let answered = self.commands.sidr_reply(question.sidr, no);
             return tracing::debug!(?answered, "a resolution is refused");
         };
         let mut state = child.lock();

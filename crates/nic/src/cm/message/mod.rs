@@ -29,6 +29,7 @@ pub const INFO_LEN: usize = 72;
 
 /// Private data is too long for its message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[error("private data of {len} bytes, at most {max} fit")]
 pub struct TooLong {
     /// Bytes given.

@@ -8,6 +8,7 @@ use crate::cm::mad::Data;
 
 /// Why a connection was refused: the reasons of chapter 12 (Communication Management).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RejectReason(pub u16);
 
 /// Declares each reason once, for its constant and its text.

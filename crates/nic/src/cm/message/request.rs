@@ -10,6 +10,7 @@ use crate::wire::ip::gid;
 
 /// The kind of queue pair that a request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum TransportService {
     /// Reliable connection.
     Rc,

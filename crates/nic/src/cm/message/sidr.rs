@@ -45,6 +45,7 @@ impl SidrReq {
 
 /// The outcome of a service id resolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SidrStatus {
     /// The queue pair and its key are in the answer.
     Success,

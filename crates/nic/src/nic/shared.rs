@@ -1,0 +1,79 @@
+//! Queues that the card shares with their owner, who writes elements into the rings himself and
+//! copies entries of completion queues to where he needs them: doorbells, the slots that are free
+//! again, the completion queues with new entries.
+//!
+//! Any doorbell is safe. An index that the ring cannot hold, or that the queue pair's state does
+//! not take, is refused, is counted, and changes nothing.
+
+use super::{CreateError, Nic, PostError};
+use crate::chain::Queue;
+use crate::queue::completion::CompletionQueue;
+
+/// Queues that are shared with their owner.
+impl Nic {
+    /// Reports that the owner of a send ring has written elements up to `index`, counted from the
+    /// queue's creation or its last RESET.
+    ///
+    /// For a managed queue this is the owner's ENABLE: its elements may run up to `index`.
+    ///
+    /// # Errors
+    /// [`PostError::Full`] if the ring cannot hold so many elements, or if `index` is behind that
+    /// of an earlier doorbell; [`PostError::State`] in a state in which [`Nic::post_send`] is
+    /// refused, too.
+    pub fn handle_send_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
+        self.handle_doorbell(qpn, Queue::Send, index)
+    }
+
+    /// As [`Nic::handle_send_doorbell`], for the receive ring.
+    pub fn handle_recv_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
+        self.handle_doorbell(qpn, Queue::Recv, index)
+    }
+
+    fn handle_doorbell(&mut self, qpn: u32, queue: Queue, index: u32) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::UnknownQueue);
+        let rung = qp.and_then(|qp| qp.doorbell(&mut self.card, queue, index));
+        self.card.counters.doorbells_refused += u64::from(rung.is_err());
+        rung
+    }
+
+    /// As [`Nic::handle_send_doorbell`], for the ring of a shared receive queue.
+    pub fn handle_srq_doorbell(&mut self, srq: u32, index: u32) -> Result<(), PostError> {
+        let queue = self.card.srqs.get_mut(srq).ok_or(PostError::UnknownQueue);
+        let rung = queue.and_then(|queue| match queue.ring.doorbell(index) {
+            true => Ok(()),
+            false => Err(PostError::Full),
+        });
+        self.card.counters.doorbells_refused += u64::from(rung.is_err());
+        rung
+    }
+
+    /// The index up to which the owner of a ring may write its slots again, counted as in
+    /// doorbells. `None` if there is no such queue pair.
+    ///
+    /// Inline data is sent from its slot. So the driver may hand this index to the owner only when
+    /// it has gathered the payload of the packets that it was given before.
+    pub fn retired(&self, qpn: u32, queue: Queue) -> Option<u32> {
+        self.qps.get(qpn).map(|qp| qp.retired(queue))
+    }
+
+    /// As [`Nic::retired`], for a shared receive queue.
+    pub fn srq_retired(&self, srq: u32) -> Option<u32> {
+        self.card.srqs.get(srq).map(|queue| queue.ring.retired)
+    }
+
+    /// As [`Nic::create_cq`], for a completion queue that [`Nic::poll_completed`] names.
+    pub fn create_exported_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
+        self.insert_cq(capacity, CompletionQueue::exported)
+    }
+
+    /// The next exported completion queue that has got entries, or has overflowed, since it was
+    /// named last. The caller takes its entries with [`Nic::poll_cq`]. A queue that he does not
+    /// empty is not named again for the entries that he leaves.
+    pub fn poll_completed(&mut self) -> Option<u32> {
+        let cq = self.card.completed.pop_front()?;
+        if let Some(queue) = self.card.cqs.get_mut(cq) {
+            queue.unlist();
+        }
+        Some(cq)
+    }
+}

@@ -1,0 +1,350 @@
+//! What a client and the daemon say to each other over a Unix socket.
+//!
+//! One message is one packet: a request, and one answer to it. The first request is [`Hello`], in a
+//! form that every version can read ([`greeting`]); all others are [`Request`]s. A [`Farewell`]
+//! comes unasked, in the place of an answer or behind the last one, and ends the session.
+//!
+//! `socket.rs` sends messages and the descriptors that go with them; `place.rs` knows where a
+//! daemon listens.
+
+mod place;
+mod socket;
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use place::{Place, SOCKET_VARIABLE, place};
+pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
+
+/// The version of everything in this folder and of the arena's layout. Both ends must be of one.
+pub const VERSION: u16 = 1;
+/// What a greeting begins with.
+const MAGIC: [u8; 4] = *b"RMRA";
+/// The longest name of a session, in bytes.
+pub const NAME_MAX: usize = 64;
+
+/// The first request: a client wants a session.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Hello {
+    /// What the session is called, for people, and to take it over later. `None`: the program's
+    /// name and process number.
+    pub name: Option<String>,
+    /// The token of the session of this name, to take it over.
+    pub token: Option<Token>,
+    /// What becomes of the session when its client ends.
+    pub keep: Keep,
+    /// The session does not use the card: it asks, or commands the daemon (`remora nic status`).
+    pub observer: bool,
+}
+
+/// A secret that entitles to a session.
+pub type Token = [u8; 16];
+
+/// How long a session outlives its client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Keep {
+    /// Not at all: everything of it is destroyed.
+    #[default]
+    No,
+    /// So many seconds, unless another client takes it over.
+    Seconds(u32),
+    /// As long as the daemon.
+    Forever,
+}
+
+/// The answer to a [`Hello`]. With it come descriptors: the arena, the event that is the daemon's
+/// doorbell, and the event that wakes the client. (An observer gets none.)
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The number of the session.
+    pub session: u32,
+    /// Entitles to take the session over.
+    pub token: Token,
+    /// How many clients the session has had, this one included.
+    pub epoch: u32,
+    /// What the session may use.
+    pub quotas: Quotas,
+    /// The card.
+    pub card: CardInfo,
+    /// Nanoseconds on the system's monotonic clock at which the card's time was zero.
+    pub clock_start_ns: u64,
+    /// What the session has already, if it was taken over.
+    pub objects: Vec<Object>,
+}
+
+/// The daemon's card: see [`DeviceInfo`](crate::DeviceInfo).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CardInfo {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its UDP port.
+    pub port: u16,
+    /// The largest path MTU of its link, as its code ([`Mtu::code`](remora_nic::qp::Mtu::code)).
+    pub mtu: u8,
+}
+
+/// What a session may use. Further requests are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Quotas {
+    /// Bytes of the arena: rings, completion queues and card memory.
+    pub arena_bytes: u64,
+    /// Bytes of memory that is lent or registered.
+    pub memory_bytes: u64,
+    /// Regions and windows.
+    pub regions: u32,
+    /// Queue pairs, and shared receive queues.
+    pub queue_pairs: u32,
+    /// Completion queues.
+    pub completion_queues: u32,
+    /// Entries of all completion queues.
+    pub entries: u64,
+    /// Everything else that a session makes on the card: domains, address handles, listeners,
+    /// connections, budgets.
+    pub others: u32,
+}
+
+impl Default for Quotas {
+    fn default() -> Quotas {
+        Quotas {
+            arena_bytes: 1 << 30,
+            memory_bytes: 1 << 40,
+            regions: 65_536,
+            queue_pairs: 8_000,
+            completion_queues: 4_000,
+            entries: 1 << 22,
+            others: 65_536,
+        }
+    }
+}
+
+/// Something that a session has made on the card.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Object {
+    /// A protection domain.
+    Pd(u32),
+    /// A completion queue, by its handle.
+    Cq(u32),
+    /// A queue pair, by its number.
+    Qp(u32),
+    /// A shared receive queue, by its handle.
+    Srq(u32),
+    /// An XRC domain.
+    Xrcd(u32),
+    /// A region, by its key.
+    Mr(u32),
+    /// A window, by its first key.
+    Mw(u32),
+    /// A piece of card memory, by its address.
+    Dm(u64),
+    /// An address handle.
+    Ah(u32),
+    /// A budget of chains.
+    Budget(u32),
+    /// A listener.
+    Listener(u32),
+    /// A connection.
+    Connection(u32),
+    /// A resolution of a service's queue pair.
+    Sidr(u32),
+    /// Memory that the client lends, by its number.
+    Lent(u32),
+}
+
+/// A request of an attached client.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Request<'a> {
+    /// A command on the card, encoded. Answer: [`Answer::Result`].
+    Command(&'a [u8]),
+    /// Lends memory to the card. Answer: [`Answer::Lent`].
+    Lend(Loan),
+    /// Takes lent memory back, to which no region refers any more. Answer: [`Answer::Done`].
+    TakeBack(u32),
+    /// Where a completion queue lies in the arena. Answer: [`Answer::CompletionQueue`].
+    CompletionQueue(u32),
+    /// Changes what becomes of the session when its client ends. Answer: [`Answer::Done`].
+    Keep(Keep),
+    /// Asks for all sessions and the card's state. Answer: [`Answer::Status`].
+    Status,
+    /// Ends the session of this name, or number. Answer: [`Answer::Done`].
+    Evict(&'a str),
+}
+
+/// How memory is lent. All but [`Loan::Process`] come with a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Loan {
+    /// A memory file that is sealed against shrinking and growing: the daemon maps it.
+    Sealed,
+    /// A file that the daemon reads and writes by system calls. Offsets are those in the file.
+    File,
+    /// The client's memory, which the daemon reaches by `process_vm_readv`. Offsets are addresses.
+    Process,
+    /// As [`Loan::Process`], by `/proc/PID/mem`, which the client has opened.
+    ProcessFile,
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Answer<'a> {
+    /// To [`Hello`].
+    Welcome(Welcome),
+    /// The result of a command, encoded.
+    Result(&'a [u8]),
+    /// The number of memory that was lent.
+    Lent(u32),
+    /// A completion queue's place.
+    CompletionQueue(CompletionQueuePlace),
+    /// To [`Request::Status`]. It is a document, of which long ones take several answers.
+    Status {
+        /// This part of the document, which is JSON.
+        #[serde(borrow)]
+        part: &'a str,
+        /// Another part follows.
+        more: bool,
+    },
+    /// It is done.
+    Done,
+    /// It is not done, for this reason.
+    Refused(&'a str),
+    /// The session has ended, or there is none.
+    Farewell(&'a str),
+}
+
+/// Where a completion queue lies in the arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CompletionQueuePlace {
+    /// The number of its record.
+    pub number: u32,
+    /// Where its ring of entries begins.
+    pub ring: u64,
+    /// The ring's entries, a power of two.
+    pub depth: u32,
+}
+
+/// Where a work queue lies in the arena: as the *address* of a ring, in what commands of an
+/// attached card return.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingPlace {
+    /// The number of its record.
+    pub number: u32,
+    /// Where its ring of elements begins.
+    pub offset: u64,
+}
+
+/// The lowest bit of the record's number in a ring's address.
+const NUMBER_SHIFT: u32 = 48;
+
+impl RingPlace {
+    /// The place as an address.
+    pub fn to_addr(self) -> u64 {
+        u64::from(self.number) << NUMBER_SHIFT | self.offset
+    }
+
+    /// The place of an address.
+    pub fn of_addr(addr: u64) -> RingPlace {
+        let offset = addr & ((1 << NUMBER_SHIFT) - 1);
+        RingPlace { number: (addr >> NUMBER_SHIFT) as u32, offset }
+    }
+}
+
+/// Why bytes are not the message that was expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum MessageError {
+    /// They do not begin as a greeting does.
+    #[error("this is no client of a card: the first message is no greeting")]
+    NoGreeting,
+    /// Another version.
+    #[error(
+        "the client speaks version {0}, and this daemon version {VERSION}: start the daemon and \
+         the program from the same release of Remora"
+    )]
+    Version(u16),
+    /// They cannot be read.
+    #[error("the message cannot be read")]
+    Malformed,
+}
+
+/// The bytes of a [`Hello`]: a mark, the version, and the rest.
+pub fn greeting(hello: &Hello) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend(encode(hello));
+    bytes
+}
+
+/// The [`Hello`] of these bytes.
+///
+/// # Errors
+/// They are none, or of another version.
+pub fn parse_greeting(bytes: &[u8]) -> Result<Hello, MessageError> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(MessageError::NoGreeting)?;
+    let (version, rest) = rest.split_first_chunk().ok_or(MessageError::NoGreeting)?;
+    match u16::from_le_bytes(*version) {
+        VERSION => decode(rest),
+        other => Err(MessageError::Version(other)),
+    }
+}
+
+/// The bytes of a request or an answer.
+pub fn encode(message: &impl Serialize) -> Vec<u8> {
+    postcard::to_allocvec(message).expect("a vector has room for any message")
+}
+
+/// The request or answer of these bytes, which must have no others behind it.
+///
+/// # Errors
+/// They are none.
+pub fn decode<'a, M: Deserialize<'a>>(bytes: &'a [u8]) -> Result<M, MessageError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(MessageError::Malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_of_other_versions_are_told_apart() {
+        let hello = Hello { name: Some("rank 0".into()), ..Hello::default() };
+        let bytes = greeting(&hello);
+        assert_eq!(parse_greeting(&bytes), Ok(hello));
+        let mut newer = bytes.clone();
+        newer[4] = 9;
+        assert_eq!(parse_greeting(&newer[..6]), Err(MessageError::Version(9)));
+        assert_eq!(parse_greeting(&bytes[..5]), Err(MessageError::NoGreeting));
+        assert_eq!(parse_greeting(b"GET / HTTP/1.1"), Err(MessageError::NoGreeting));
+        assert_eq!(parse_greeting(&bytes[..bytes.len() - 1]), Err(MessageError::Malformed));
+        assert_eq!(parse_greeting(&[&bytes[..], b"x"].concat()), Err(MessageError::Malformed));
+    }
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let requests = [
+            Request::Command(b"bytes"),
+            Request::Lend(Loan::Process),
+            Request::TakeBack(7),
+            Request::CompletionQueue(1),
+            Request::Keep(Keep::Seconds(60)),
+            Request::Status,
+            Request::Evict("rank 0"),
+        ];
+        for request in requests {
+            assert_eq!(decode::<Request<'_>>(&encode(&request)), Ok(request));
+        }
+        let answers = [Answer::Done, Answer::Refused("no"), Answer::Result(&[1, 2])];
+        for answer in answers {
+            assert_eq!(decode::<Answer<'_>>(&encode(&answer)), Ok(answer));
+        }
+        assert_eq!(decode::<Request<'_>>(&[99]), Err(MessageError::Malformed));
+        assert_eq!(decode::<Request<'_>>(&[0, 0xff, 0xff, 0xff]), Err(MessageError::Malformed));
+    }
+
+    #[test]
+    fn a_ring_is_named_by_its_record_and_its_place() {
+        let place = RingPlace { number: 16_831, offset: (1 << 40) + 4096 };
+        assert_eq!(RingPlace::of_addr(place.to_addr()), place);
+    }
+}

@@ -1,0 +1,209 @@
+//! Messages over a Unix socket that keeps them apart (`SOCK_SEQPACKET`), with descriptors.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+/// The most bytes of a message.
+pub const MESSAGE_MAX: usize = 65_536;
+/// The most descriptors that come with a message.
+pub const DESCRIPTORS_MAX: usize = 16;
+
+/// One end of a connection. None of its calls blocks but [`MessageSocket::wait`].
+#[derive(Debug)]
+pub struct MessageSocket {
+    socket: OwnedFd,
+}
+
+impl MessageSocket {
+    /// Connects to the daemon that listens at `path`.
+    ///
+    /// # Errors
+    /// None listens there (`NotFound`, `ConnectionRefused`), or it may not be asked
+    /// (`PermissionDenied`).
+    pub fn connect(path: &Path) -> io::Result<MessageSocket> {
+        let socket = rustix::net::socket_with(FAMILY, KIND, FLAGS, None)?;
+        let address = SocketAddrUnix::new(path)?;
+        match rustix::net::connect(&socket, &address) {
+            // As many clients wait to be accepted as can.
+            Err(rustix::io::Errno::AGAIN) => Err(ErrorKind::ConnectionRefused.into()),
+            done => done.map(|()| MessageSocket { socket }).map_err(io::Error::from),
+        }
+    }
+
+    /// The end of a connection that a listener has accepted.
+    pub fn accepted(socket: OwnedFd) -> MessageSocket {
+        MessageSocket { socket }
+    }
+
+    /// Two ends that are connected to each other.
+    ///
+    /// # Errors
+    /// The process or the system has too many open files.
+    pub fn pair() -> io::Result<(MessageSocket, MessageSocket)> {
+        let (one, other) = rustix::net::socketpair(FAMILY, KIND, FLAGS, None)?;
+        Ok((MessageSocket { socket: one }, MessageSocket { socket: other }))
+    }
+
+    /// Sends a message, with descriptors, whole or not at all.
+    ///
+    /// # Errors
+    /// `WouldBlock`: the other end does not read. `BrokenPipe`: it has gone. `InvalidInput`: the
+    /// message is empty, or longer than [`MESSAGE_MAX`], or has too many descriptors.
+    pub fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let fits = (1..=MESSAGE_MAX).contains(&message.len());
+        if !fits || descriptors.len() > DESCRIPTORS_MAX {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "a message of this size"));
+        }
+        let mut room = [MaybeUninit::uninit(); CONTROL];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        if !descriptors.is_empty() {
+            let pushed = control.push(SendAncillaryMessage::ScmRights(descriptors));
+            debug_assert!(pushed, "there is room for the most descriptors");
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let bytes = [IoSlice::new(message)];
+        loop {
+            match rustix::net::sendmsg(&self.socket, &bytes, &mut control, flags) {
+                Err(rustix::io::Errno::INTR) => {}
+                // It has gone, and had not read everything.
+                Err(rustix::io::Errno::CONNRESET) => return Err(ErrorKind::BrokenPipe.into()),
+                sent => return sent.map(drop).map_err(io::Error::from),
+            }
+        }
+    }
+
+    /// Receives a message into `message`, and returns the descriptors that came with it; `None` if
+    /// the other end has gone.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is none. `InvalidData`: it was longer than [`MESSAGE_MAX`], or had more
+    /// descriptors than [`DESCRIPTORS_MAX`], or than this process may open; those that came are
+    /// closed.
+    pub fn receive(&self, message: &mut Vec<u8>) -> io::Result<Option<Vec<OwnedFd>>> {
+        message.resize(MESSAGE_MAX, 0);
+        let mut room = [MaybeUninit::uninit(); CONTROL];
+        let mut control = RecvAncillaryBuffer::new(&mut room);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let got = loop {
+            let mut bytes = [IoSliceMut::new(message)];
+            match rustix::net::recvmsg(&self.socket, &mut bytes, &mut control, flags) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+                got => break got?,
+            }
+        };
+        let mut descriptors = Vec::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(came) = part {
+                descriptors.extend(came);
+            }
+        }
+        message.truncate(got.bytes);
+        if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "too long, or too many descriptors",
+            ));
+        }
+        Ok((got.bytes > 0).then_some(descriptors))
+    }
+
+    /// Sleeps until there is a message, or the other end has gone, or `limit` is over. Returns
+    /// whether it was not the last.
+    ///
+    /// # Errors
+    /// None that can be expected.
+    pub fn wait(&self, limit: Option<Duration>) -> io::Result<bool> {
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        });
+        loop {
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], limit.as_ref()) {
+                Err(rustix::io::Errno::INTR) => {}
+                ready => return Ok(ready? > 0),
+            }
+        }
+    }
+}
+
+impl AsFd for MessageSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+const FAMILY: AddressFamily = AddressFamily::UNIX;
+pub(crate) const KIND: SocketType = SocketType::SEQPACKET;
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// Room for the descriptors of a message.
+const CONTROL: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_stay_apart_and_descriptors_come_with_them() {
+        let (a, b) = MessageSocket::pair().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        a.send(b"one", &[writer.as_fd(), writer.as_fd()]).unwrap();
+        a.send(&[2; MESSAGE_MAX], &[]).unwrap();
+        let mut message = Vec::new();
+        assert!(b.wait(None).unwrap());
+        let came = b.receive(&mut message).unwrap().unwrap();
+        assert_eq!((&message[..], came.len()), (&b"one"[..], 2));
+        assert_eq!(b.receive(&mut message).unwrap().unwrap().len(), 0);
+        assert!(message == [2; MESSAGE_MAX]);
+        assert_eq!(b.receive(&mut message).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert!(!b.wait(Some(Duration::ZERO)).unwrap());
+        drop((a, writer));
+        assert!(b.receive(&mut message).unwrap().is_none());
+        drop(came);
+        // All copies of the pipe's end are closed.
+        assert_eq!(io::Read::read(&mut reader, &mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_and_leaks_nothing() {
+        let (a, b) = MessageSocket::pair().unwrap();
+        assert!(a.send(&[], &[]).is_err());
+        assert!(a.send(&[0; MESSAGE_MAX + 1], &[]).is_err());
+        let (mut reader, writer) = io::pipe().unwrap();
+        assert!(a.send(b"x", &[writer.as_fd(); DESCRIPTORS_MAX + 1]).is_err());
+        // A client that does not keep to the limits.
+        let mut room = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(100))];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        let many = [writer.as_fd(); 100];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        let bytes = [IoSlice::new(b"many")];
+        rustix::net::sendmsg(&a, &bytes, &mut control, SendFlags::empty()).unwrap();
+        let long = vec![0; MESSAGE_MAX + 1];
+        let mut none = SendAncillaryBuffer::default();
+        rustix::net::sendmsg(&a, &[IoSlice::new(&long)], &mut none, SendFlags::empty()).unwrap();
+        let mut message = Vec::new();
+        assert_eq!(b.receive(&mut message).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(b.receive(&mut message).unwrap_err().kind(), ErrorKind::InvalidData);
+        drop(writer);
+        assert_eq!(io::Read::read(&mut reader, &mut [0]).unwrap(), 0, "all copies are closed");
+    }
+
+    #[test]
+    fn an_end_that_does_not_read_blocks_nobody() {
+        let (a, b) = MessageSocket::pair().unwrap();
+        let full = (0..100_000).find_map(|_| a.send(&[0; 1000], &[a.as_fd()]).err()).unwrap();
+        assert!(matches!(full.kind(), ErrorKind::WouldBlock | ErrorKind::Other), "{full}");
+        drop(b);
+        assert_eq!(a.send(b"x", &[]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+}

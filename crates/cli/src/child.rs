@@ -118,6 +118,14 @@ pub(crate) fn on_one_core<R>(act: impl FnOnce() -> Result<R>) -> Result<R> {
     result
 }
 
+/// All cores of the machine, for a thread that was pinned; the system leaves out those that the
+/// process may not use.
+pub(crate) fn all_cores() -> CpuSet {
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|core| all.set(core));
+    all
+}
+
 /// Pins the calling thread, and threads that it starts later, to the `which`-th core that the
 /// process may use. Returns the core; `None` if there are fewer.
 pub(crate) fn pin(which: usize) -> Result<Option<usize>> {

@@ -101,8 +101,7 @@ impl ChannelOptions {
 }
 
 /// What an engine's channels can do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "a list of capabilities, each of its own")]
 pub struct Capabilities {
     /// Copies of several segments to several segments.

@@ -50,7 +50,7 @@ pub enum NoPath {
 pub struct Cost {
     /// The time of one copy to the card in µs, the best of several.
     pub latency_us: f64,
-    /// Bytes that copies in a row move in a nanosecond, which are GB/s.
+    /// Bytes that the middle one of these copies moved in a nanosecond, which are GB/s.
     pub gb_per_s: f64,
 }
 
@@ -223,15 +223,14 @@ fn measure(bench: &Bench, kind: Kind) -> Measured {
 pub fn cost_of<E>(mut copy: impl FnMut() -> Result<(), E>, len: usize) -> Result<Cost, E> {
     copy()?;
     let start = Instant::now();
-    let (mut copies, mut best) = (0, f64::INFINITY);
-    while copies < COPIES || start.elapsed() < WINDOW {
+    let mut times = Vec::with_capacity(4096);
+    while times.len() < COPIES || start.elapsed() < WINDOW {
         let before = Instant::now();
         copy()?;
-        best = best.min(before.elapsed().as_nanos() as f64);
-        copies += 1;
+        times.push(before.elapsed().as_nanos().max(1) as f64);
     }
-    let gb_per_s = (copies * len) as f64 / start.elapsed().as_nanos() as f64;
-    Ok(Cost { latency_us: best / 1e3, gb_per_s })
+    times.sort_by(f64::total_cmp);
+    Ok(Cost { latency_us: times[0] / 1e3, gb_per_s: len as f64 / times[times.len() / 2] })
 }
 
 #[cfg(test)]

@@ -293,6 +293,8 @@ impl Drop for Buffer {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]

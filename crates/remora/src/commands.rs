@@ -404,7 +404,7 @@ macro_rules! declare {
 
 /// The commands of a card behind a wire, as they are.
 #[cfg(test)]
-struct Stubs<W>(W);
+pub(crate) struct Stubs<W>(pub(crate) W);
 
 for_each_command!(declare);
 
@@ -475,7 +475,7 @@ mod tests {
         assert!(card.write_dm(u64::MAX, b"x").is_err());
 
         card.destroy_qp(made.qpn).unwrap();
-        assert!(device.live.lock().rings.is_empty());
+        assert!(device.live.lock().own().rings.is_empty());
         card.destroy_cq(cq).unwrap();
         card.dealloc_pd(pd).unwrap();
     }

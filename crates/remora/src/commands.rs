@@ -415,7 +415,7 @@ mod tests {
     use remora_nic::{QpFlags, Queue};
 
     use super::*;
-    use crate::Device;
+    use crate::{Device, DeviceOptions};
 
     /// A card in this process, as if it were in another one; or none, if it has ended.
     struct Loop(Option<Device>);
@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn commands_and_their_results_cross_a_wire() {
-        let device = Device::open().unwrap();
+        let device = DeviceOptions::new().embedded().open().unwrap();
         let mut card = Stubs(Loop(Some(device.clone())));
         let (pd, cq) = (card.alloc_pd().unwrap(), card.create_cq(4).unwrap());
         let made = card.create_qp(init(pd, cq)).unwrap();

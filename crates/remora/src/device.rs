@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 use std::{env, io, thread};
@@ -244,7 +244,7 @@ impl DeviceOptions {
     /// Attaches to the card that is served at `socket`; `None` if it has another address than the
     /// one that is asked for.
     fn attach_at(&self, socket: &Path) -> Result<Option<Device>, OpenError> {
-        let hello = Hello::default();
+        let hello = Hello { name: Some(session_name()), ..Hello::default() };
         let mut begun = Begun::at(socket, &hello)?;
         let address = begun.welcome.card.address;
         if let Some(wanted) = &self.bind
@@ -319,6 +319,21 @@ impl DeviceOptions {
         let clock = own.clock;
         let parts = Parts { driver: Driver::Own(own), clock, wake, socket, info };
         Device::start(parts, Some(own_memory), self.real_time)
+    }
+}
+
+/// What the next session of this process is called: the program's name and process number, and
+/// from the second one on a number.
+fn session_name() -> String {
+    static SESSIONS: AtomicU32 = AtomicU32::new(1);
+    let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
+    let program = env::current_exe().ok();
+    let program = program.as_deref().and_then(Path::file_name).unwrap_or("program".as_ref());
+    let mut program = program.to_string_lossy().into_owned();
+    program.truncate((0..=32).rev().find(|at| program.is_char_boundary(*at)).unwrap_or(0));
+    match (std::process::id(), number) {
+        (pid, 1) => format!("{program}-{pid}"),
+        (pid, number) => format!("{program}-{pid}-{number}"),
     }
 }
 

@@ -82,23 +82,27 @@ impl ProtectionDomain {
     /// # Errors
     /// `len` is zero, memory is short, or the card refuses.
     pub fn alloc(&self, len: usize, access: Access) -> Result<MemoryRegion, RegisterError> {
-        let shared = match &mut *self.inner.live.lock() {
-            Driver::Attached(attached) => attached.alloc(len)?,
-            Driver::Own(_) => None,
-        };
-        match shared {
-            Some(buffer) => self.register(buffer, access),
-            None => self.register(Buffer::with_huge_pages(len)?, access),
-        }
+        self.register(Buffer::with_huge_pages(len)?, access)
     }
 
     /// Registers a buffer. Peers and work requests use the buffer's addresses.
     ///
     /// # Errors
     /// The card refuses: see [`RegMrError`].
-    pub fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, RegisterError> {
+    pub fn register(
+        &self,
+        mut buffer: Buffer,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
         let (addr, len) = (buffer.addr(), buffer.len() as u64);
-        self.add(at(addr, len), access, Backing::Buffer(buffer))
+        if let Driver::Attached(attached) = &mut *self.inner.live.lock() {
+            attached.share(&mut buffer);
+        }
+        let registered = self.add(at(addr, len), access, Backing::Buffer(buffer));
+        if let (Err(_), Driver::Attached(attached)) = (&registered, &mut *self.inner.live.lock()) {
+            attached.end_loan(addr);
+        }
+        registered
     }
 
     /// Registers memory that the caller owns.

@@ -1,8 +1,10 @@
 //! Devices that are attached to the card of a daemon: memory, queues, connections, channels, and
 //! the end of the daemon.
 
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
@@ -58,6 +60,60 @@ impl Drop for Daemon {
         self.end();
         std::fs::remove_file(&self.socket).ok();
     }
+}
+
+/// A daemon in a process of its own: this program, started again for one test.
+struct DaemonProcess {
+    child: Child,
+    socket: PathBuf,
+}
+
+/// Names the socket for a daemon in a process of its own.
+const SOCKET: &str = "REMORA_TEST_SOCKET";
+
+impl DaemonProcess {
+    fn start() -> DaemonProcess {
+        let name = format!("remora-attached-{}-process.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "serve", "--nocapture"]).env(SOCKET, &socket);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let serves = lines.map(Result::unwrap).any(|line| line.contains("serves"));
+        assert!(serves, "the daemon has not started");
+        DaemonProcess { child, socket }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for DaemonProcess {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        std::fs::remove_file(&self.socket).ok();
+    }
+}
+
+/// A daemon, for tests that start it as a process: until its standard input ends.
+#[test]
+#[ignore = "a program for other tests"]
+fn serve() {
+    let socket = Some(PathBuf::from(std::env::var_os(SOCKET).unwrap()));
+    let device = DeviceOptions::new().embedded().open().unwrap();
+    let options = ServerOptions { socket, ..ServerOptions::default() };
+    let mut server = Server::new(device, options).unwrap();
+    let stop = Arc::new(Event::new().unwrap());
+    let told = stop.clone();
+    thread::spawn(move || {
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        told.notify().unwrap();
+    });
+    println!("serves");
+    server.run(&stop).unwrap();
 }
 
 /// A queue pair with a completion queue that the test polls.
@@ -333,6 +389,31 @@ fn the_end_of_the_daemon_is_noticed() {
         thread::yield_now();
     }
     memory.write_at(0, b"still mapped").unwrap();
+}
+
+#[test]
+fn a_daemon_that_is_killed_takes_its_card_with_it() {
+    let mut daemon = DaemonProcess::start();
+    let device = DeviceOptions::new().attach(&daemon.socket).open().unwrap();
+    let (a, b) = (Side::on(&device), Side::on(&device));
+    connect(&a, &b, [&device, &device]);
+    talk(&a, &b);
+    // Memory of the program's own, in another process.
+    let memory = a.memory.domain().register(Buffer::new(4096).unwrap(), Access::all()).unwrap();
+    let room = [memory.sge(0, 64)];
+    a.qp.post_recv(&RecvRequest { wr_id: 17, sges: &room }).unwrap();
+    let listener = device.listen(7471).unwrap();
+    daemon.kill();
+    let flushed = a.cq.spin(LONG).unwrap();
+    assert_eq!((flushed.wr_id, flushed.status), (17, Status::Flushed));
+    let op = SendOp::NoOp;
+    let data = Data::Sges(&[]);
+    let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::SIGNALED };
+    assert_eq!(a.qp.post_send(&request), Err(PostError::Gone));
+    assert!(device.alloc_pd().is_err());
+    let error = DeviceOptions::new().attach(&daemon.socket).open().unwrap_err();
+    assert!(error.to_string().contains("remora nic"), "{error}");
+    drop((a, b, listener, device));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::session::Session;
 use crate::commands::{Bytes, Place};
-use crate::memory::{AllocError, Buffer};
+use crate::memory::Buffer;
 use crate::message::Loan;
 use crate::shared::Arena;
 
@@ -26,20 +26,24 @@ pub(super) struct Loans {
 }
 
 impl Loans {
-    /// Makes memory that the card's process maps, too; `None` if it does not take it.
-    pub(super) fn alloc(
-        &mut self,
-        session: &mut Session,
-        len: usize,
-    ) -> Result<Option<Buffer>, AllocError> {
-        let file = sealed(len).map_err(|source| AllocError { len, source })?;
-        let buffer = Buffer::map_shared(file.as_fd(), len)?;
-        let Some(number) = session.lend(Loan::Sealed, Some(file.as_fd())) else { return Ok(None) };
-        self.files.insert(buffer.addr(), (len as u64, number));
-        Ok(Some(buffer))
+    /// Turns a buffer, which nobody writes meanwhile, into memory that the card's process maps,
+    /// too. Where that cannot be, the card reaches it like other memory.
+    pub(super) fn share(&mut self, session: &mut Session, buffer: &mut Buffer) {
+        let len = buffer.len();
+        let lent = sealed(len).and_then(|file| {
+            buffer.move_to(file.as_fd())?;
+            Ok(session.lend(Loan::Sealed, Some(file.as_fd())))
+        });
+        match lent {
+            Ok(Some(number)) => {
+                self.files.insert(buffer.addr(), (len as u64, number));
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, len, "memory is not shared with the card"),
+        }
     }
 
-    /// Ends the loan of memory that [`Loans::alloc`] has made, if it did.
+    /// Ends the loan of a buffer that [`Loans::share`] has shared, if it did.
     pub(super) fn end(&mut self, session: &mut Session, addr: u64) {
         if let Some((_, number)) = self.files.remove(&addr) {
             session.take_back(number);

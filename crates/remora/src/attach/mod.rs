@@ -32,7 +32,7 @@ pub(crate) use self::session::Begun;
 use self::session::Session;
 use crate::commands::Place;
 use crate::driver::Clock;
-use crate::memory::{AllocError, Buffer, FilesFull};
+use crate::memory::{Buffer, FilesFull};
 use crate::message::{Loan, decode};
 use crate::news::{Concerned, News};
 use crate::shared::{Arena, CompletionConsumer, EventConsumer};
@@ -367,12 +367,13 @@ impl Attached {
         }
     }
 
-    /// Memory of `len` bytes that the card reaches without system calls, if it can be had.
-    pub(crate) fn alloc(&mut self, len: usize) -> Result<Option<Buffer>, AllocError> {
-        self.loans.alloc(&mut self.session, len)
+    /// Brings a buffer, which nobody writes meanwhile, within the card's reach, so that the card
+    /// needs no system calls.
+    pub(crate) fn share(&mut self, buffer: &mut Buffer) {
+        self.loans.share(&mut self.session, buffer);
     }
 
-    /// Ends what [`Attached::alloc`] began, for the memory at `addr`.
+    /// Ends what [`Attached::share`] began, for the buffer at `addr`.
     pub(crate) fn end_loan(&mut self, addr: u64) {
         self.loans.end(&mut self.session, addr);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use remora_nic::queue::element::TooLong;
-use remora_nic::queue::{ELEMENT_LEN, RingInit, with_room};
+use remora_nic::queue::{RingInit, with_room};
 use remora_nic::{MemoryFault, PostError};
 
 use crate::memory::Buffer;
@@ -21,6 +21,8 @@ pub(super) struct Posting {
     ring: usize,
     depth: u32,
     stride: u32,
+    /// The request number of the element in each slot, for those that the card's end leaves.
+    wr_ids: Box<[u64]>,
     /// The index of the element that is written next.
     written: u32,
     /// Nothing is published before an ENABLE.
@@ -38,7 +40,8 @@ impl Posting {
         let written = shared.posted();
         let RingInit { depth, stride, .. } = ring;
         let (memory, ring) = (arena.memory().clone(), place.offset as usize);
-        Some(Posting { memory, shared, ring, depth, stride, written, managed })
+        let wr_ids = vec![0; depth as usize].into();
+        Some(Posting { memory, shared, ring, depth, stride, wr_ids, written, managed })
     }
 
     /// The ring, by its address in this process.
@@ -75,11 +78,14 @@ impl Posting {
             return Err(PostError::Full);
         }
         let at = self.slot(index);
-        with_room(self.stride as usize, |raw| {
+        let wr_id = with_room(self.stride as usize, |raw| {
             let used = encode(raw)?;
             let written = self.memory.write_at(at, &raw[..used]);
-            written.map_err(|_| PostError::Memory(MemoryFault { addr: at as u64 }))
+            written.map_err(|_| PostError::Memory(MemoryFault { addr: at as u64 }))?;
+            let wr_id = raw[AT_WR_ID..].first_chunk();
+            Ok::<_, PostError>(wr_id.map_or(0, |bytes| u64::from_le_bytes(*bytes)))
         })?;
+        self.wr_ids[(index & (self.depth - 1)) as usize] = wr_id;
         self.written = index.wrapping_add(1);
         if !self.managed {
             self.shared.publish(self.written);
@@ -108,11 +114,7 @@ impl Posting {
     pub(super) fn left(&self) -> impl Iterator<Item = u64> {
         let (retired, posted) = (self.shared.retired(), self.shared.posted());
         let count = posted.wrapping_sub(retired).min(self.depth);
-        (0..count).filter_map(move |i| {
-            let mut raw = [0; ELEMENT_LEN];
-            self.memory.read_at(self.slot(retired.wrapping_add(i)), &mut raw).ok()?;
-            raw[AT_WR_ID..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
-        })
+        (0..count).map(move |i| self.wr_ids[(retired.wrapping_add(i) & (self.depth - 1)) as usize])
     }
 
     #[inline]

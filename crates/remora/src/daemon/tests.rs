@@ -17,7 +17,6 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use serde::de::DeserializeOwned;
 
 use super::*;
-use crate::Device;
 use crate::commands::{Bytes, Command, Commands, Place, QpMade, Stubs, Wire};
 use crate::event::Event;
 use crate::memory::Buffer;
@@ -26,6 +25,7 @@ use crate::message::{
     decode, encode, greeting,
 };
 use crate::shared::{Arena, CompletionConsumer, EventConsumer, WorkQueue, WorkQueueState};
+use crate::{Device, DeviceOptions};
 
 /// A daemon in a thread of this process.
 struct Daemon {
@@ -45,7 +45,7 @@ impl Daemon {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("remora-daemon-{}-{number}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let device = Device::open().unwrap();
+        let device = DeviceOptions::new().embedded().open().unwrap();
         let options = ServerOptions { socket: Some(path.clone()), policy };
         let mut server = Server::new(device.clone(), options).unwrap();
         let stop = Arc::new(Event::new().unwrap());
@@ -684,7 +684,7 @@ fn two_hundred_clients_come_and_go() {
 fn a_second_daemon_at_the_same_place_is_refused() {
     let daemon = Daemon::start();
     let options = ServerOptions { socket: Some(daemon.path.clone()), ..ServerOptions::default() };
-    let taken = Server::new(Device::open().unwrap(), options);
+    let taken = Server::new(DeviceOptions::new().embedded().open().unwrap(), options);
     assert!(matches!(taken, Err(ServeError::Taken(_))));
     let path = daemon.path.clone();
     drop(daemon);
@@ -693,6 +693,6 @@ fn a_second_daemon_at_the_same_place_is_refused() {
     let left = std::os::unix::net::UnixListener::bind(&path).unwrap();
     drop(left);
     let options = ServerOptions { socket: Some(path.clone()), ..ServerOptions::default() };
-    let server = Server::new(Device::open().unwrap(), options).unwrap();
+    let server = Server::new(DeviceOptions::new().embedded().open().unwrap(), options).unwrap();
     assert_eq!(server.path(), Some(path.as_path()));
 }

@@ -189,11 +189,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     use super::*;
-
-    fn memory() -> HostMemory {
-        // SAFETY: the tests reach what is lent only.
-        unsafe { HostMemory::new() }
-    }
+    use crate::memory::tests::memory;
 
     fn lender() -> Lender {
         let uid = rustix::process::geteuid().as_raw();

@@ -50,7 +50,8 @@ parameters! {
     /// Bytes of a descriptor.
     DESCRIPTOR = 32, Bytes, Document, "descriptor", "PG195; libxdma.h";
     /// Descriptors that are fetched at once.
-    ADJACENT = 64, Count, Document, "descriptors fetched at once", "libxdma.h, XDMA_MAX_ADJ_BLOCK_SIZE";
+    ADJACENT = 64, Count, Document, "descriptors fetched at once",
+        "libxdma.h, XDMA_MAX_ADJ_BLOCK_SIZE";
     /// Descriptors of a run.
     RUN = 2048, Count, Document, "descriptors of a run", "libxdma.h, XDMA_ENGINE_XFER_MAX_DESC";
     /// Bytes that a descriptor covers.

@@ -205,7 +205,10 @@ impl Links {
             }
         }
         for peer in due {
-            let is_asked = |pending: &Pending| matches!(&pending.stage, Stage::Asked { peer: of, .. } if *of == peer);
+            let is_asked = |pending: &Pending| match &pending.stage {
+                Stage::Asked { peer: of, .. } => *of == peer,
+                _ => false,
+            };
             if self.links.len() + self.pending.len() < LINKS_MAX
                 && !self.pending.iter().any(is_asked)
             {

@@ -9,10 +9,12 @@ mod chain;
 mod child;
 mod demo;
 mod devinfo;
+mod dma;
 mod doctor;
 mod draws;
 mod kernel;
 mod mem;
+mod percentile;
 mod perf;
 mod remote;
 mod run;
@@ -68,6 +70,8 @@ enum Command {
     Sim(sim::Sim),
     /// Run, trace and draw programs of work requests
     Chain(chain::Chain),
+    /// Move bytes between applications’ memory and a card’s, and measure the ways
+    Dma(dma::Dma),
     /// Measure latency and bandwidth, in the manner of perftest
     Perf(perf::Perf),
     /// Measure Remora beside plain sockets and other baselines, in one run
@@ -117,6 +121,7 @@ fn main() -> ExitCode {
         Command::Stats(command) => command.run().map(succeeded),
         Command::Sim(command) => command.run().map(succeeded),
         Command::Chain(command) => command.run().map(succeeded),
+        Command::Dma(command) => command.run().map(succeeded),
         Command::Perf(command) => command.run().map(succeeded),
         Command::Bench(command) => command.run().map(succeeded),
     };

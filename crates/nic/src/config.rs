@@ -109,13 +109,22 @@ impl Config {
             cm: CmConfig::new(address, guid(address)),
         }
     }
+
+    /// Gives the card a GUID of its own, from random bits. By its GUID a peer tells a card from the
+    /// one that had its address before, whose connections the peer may still remember.
+    pub fn set_guid(&mut self, random: u64) {
+        self.cm.ca_guid = random & !GROUP | LOCAL;
+    }
 }
 
-/// The card's GUID: never zero, and different for different addresses.
+/// The bits of a GUID's first byte that say "of a group" and "locally administered".
+const GROUP: u64 = 0x01 << 56;
+const LOCAL: u64 = 0x02 << 56;
+
+/// A GUID that is never zero, and different for different addresses.
 fn guid(address: IpAddr) -> u64 {
     let bits = gid(address).to_bits();
-    // The second bit of the first byte says "locally administered".
-    (bits as u64 ^ (bits >> 64) as u64) | 0x0200_0000_0000_0000
+    (bits as u64 ^ (bits >> 64) as u64) | LOCAL
 }
 
 impl Default for Config {

@@ -7,6 +7,8 @@
 //!   [`Rule`]s that drop, delay or damage chosen packets.
 //! - [`chain`] sets up programs of work requests, [`kernel`] kernels and their callers.
 //! - [`goodput()`] measures a connection at a given loss.
+//! - [`hardware`] is what a rate, a window and a latency make of links, buses, memories and
+//!   engines. [`figure`] are a paper's figures, simulated with it.
 //!
 //! The reading order:
 //!
@@ -23,8 +25,10 @@ pub mod check;
 pub mod dice;
 pub mod endpoint;
 pub mod faults;
+pub mod figure;
 pub mod goodput;
 pub mod guests;
+pub mod hardware;
 pub mod kernel;
 pub mod memory;
 pub mod network;

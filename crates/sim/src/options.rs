@@ -7,12 +7,15 @@ use core::time::Duration;
 use remora_nic::qp::Mtu;
 use remora_nic::wire::{Dialect, Transport};
 use remora_nic::{Ecn, Psn, Rate, RateLimits};
-use remora_offload::kernel::{Limits, Timing};
+use remora_offload::kernel::Limits;
 
 use crate::dice::Dice;
 use crate::endpoint::{ConnectOptions, QueueOptions};
 use crate::faults::Faults;
 use crate::guests::GuestOptions;
+use crate::hardware::pcie::{Generation, Lanes, Payload};
+use crate::hardware::port::Bus;
+use crate::hardware::{Link, PortTerms};
 use crate::memory::Layout;
 use crate::network::LinkOptions;
 use crate::world::DriverOptions;
@@ -191,7 +194,7 @@ pub struct KernelOptions {
     /// How much kernels may use of a card.
     pub limits: Limits,
     /// How long the kernels' memory accesses take; `None`: no time.
-    pub timing: Option<Timing>,
+    pub port: Option<PortTerms>,
 }
 
 impl Options {
@@ -314,11 +317,20 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         payload_patience: Duration::from_secs(1),
         ..Limits::default()
     };
-    let timing = dice.coin().then(|| Timing {
-        round_trip: Duration::from_nanos(dice.scaled(100..=10_000)),
-        byte_ps: dice.pick(&[0, 100]),
+    let port = dice.coin().then(|| {
+        let link = Link {
+            generation: dice.pick(&[Generation::Gen3, Generation::Gen4]),
+            lanes: dice.pick(&[Lanes::X8, Lanes::X16]),
+            payload: dice.pick(&[Payload::B128, Payload::B256, Payload::B512]),
+            read_request: dice.pick(&[128, 512, 4096]),
+        };
+        PortTerms {
+            round_trip: Duration::from_nanos(dice.scaled(100..=10_000)),
+            bus: dice.pick(&[Bus::Pcie(link), Bus::Bytes(0)]),
+            tags: dice.pick(&[1, 32, 256]),
+        }
     });
-    Some(KernelOptions { limits, timing })
+    Some(KernelOptions { limits, port })
 }
 
 /// XRC, in a third of all worlds: some reliable connections become XRC connections, often from
@@ -584,11 +596,11 @@ impl Options {
                 hosts[0], hosts[1], clients[0], clients[1]
             )?;
         }
-        if let Some(KernelOptions { limits, timing }) = &self.kernels {
+        if let Some(KernelOptions { limits, port }) = &self.kernels {
             writeln!(
                 f,
                 "  kernels {} invocations, {} bytes of results, turns of {} steps and {} \
-                 invocations, {timing:?}",
+                 invocations, {port:?}",
                 limits.invocations, limits.result_bytes, limits.turn_steps, limits.turn_invocations
             )?;
         }

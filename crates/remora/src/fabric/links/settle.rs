@@ -14,7 +14,7 @@ use super::super::rendezvous::{self, Heard, Hello};
 use super::super::ring::{Consumer, Producer};
 use super::{LISTENER, Links, Pending, Stage, Way};
 use crate::memory::SharedMemory;
-use crate::memory::shared::{check_sealed, sealed_file};
+use crate::memory::circle::{check_sealed, sealed_file};
 
 /// Bytes of a ring's data: two or three rounds of sending, and little enough to stay in a cache.
 pub(super) const DATA: usize = 1 << 20;

@@ -86,7 +86,7 @@ impl Stated {
         match self.at {
             At::Peak => points.max_by(|a, b| a.1.total_cmp(&b.1)),
             At::Size(bytes) => points.find(|(size, _)| *size == bytes),
-            At::End => points.last(),
+            At::End => points.next_back(),
         }
     }
 

@@ -182,7 +182,7 @@ impl<'a> Engine<'a> {
             self.access_of_kernel(every);
         }
         while self.running > 0 {
-            let token = self.circuit.next().expect("a transfer ends");
+            let token = self.circuit.next_end().expect("a transfer ends");
             self.follow(token);
         }
     }

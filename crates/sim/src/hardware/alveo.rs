@@ -127,6 +127,8 @@ pub enum Design {
 pub struct Machine {
     /// The link.
     pub link: Link,
+    /// From a read request to its data, in picoseconds.
+    pub round_trip_ps: u64,
     /// Read requests in flight.
     pub tags: u32,
     /// Whether all channels share them.
@@ -167,6 +169,7 @@ impl Machine {
                 payload: Payload::B512,
                 read_request: READ_REQUEST.value,
             },
+            round_trip_ps: ROUND_TRIP.value,
             tags: TAGS.value as u32,
             tags_shared: TAGS_SHARED.value == 1,
             tag_until_written: TAG_UNTIL_WRITTEN.value == 1,

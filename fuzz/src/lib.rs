@@ -20,6 +20,7 @@ mod kernel;
 mod mad;
 mod module;
 mod packet;
+mod ring;
 mod seeds;
 
 pub use card::{card, card_counters};
@@ -30,6 +31,7 @@ pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
 pub use module::{module, module_counters, modules};
 pub use packet::packet;
+pub use ring::{ring, ring_counters, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
 
 /// A fuzz target: its name, its function, and the inputs that its corpus must hold.
@@ -62,6 +64,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "chain", run: chain, seeds: chains, max_len: 640, cost: 1 },
     Target { name: "chain_text", run: chain_text, seeds: texts, max_len: 4096, cost: 1 },
     Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096, cost: 1 },
+    // A ring is memory of the system's, made for each input.
+    Target { name: "ring", run: ring, seeds: rings, max_len: 1024, cost: 4 },
     // Inputs that are modules get compiled.
     Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];

@@ -404,7 +404,7 @@ macro_rules! declare {
 
 /// The commands of a card behind a wire, as they are.
 #[cfg(test)]
-struct Stubs<W>(W);
+pub(crate) struct Stubs<W>(pub(crate) W);
 
 for_each_command!(declare);
 

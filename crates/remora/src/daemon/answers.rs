@@ -106,11 +106,16 @@ impl Server {
         {
             return Err("there are as many sessions as the daemon’s policy allows".into());
         }
+        let taken = |name: &str| self.sessions.values().any(|h| h.uid == uid && h.name == name);
         let name = match &hello.name {
             Some(name) => checked_name(name)?,
-            None => default_name(pid),
+            // A process may have several.
+            None => match default_name(pid) {
+                name if taken(&name) => format!("{name}.{}", self.last_session.wrapping_add(1)),
+                name => name,
+            },
         };
-        if self.sessions.values().any(|held| held.uid == uid && held.name == name) {
+        if taken(&name) {
             return Err(format!(
                 "a session of the name {name} is there: show its token to take it over, or end it \
                  (remora nic evict {name})"

@@ -29,7 +29,10 @@ impl Ending {
 
     /// Destroys some objects; returns whether the session has gone.
     pub(crate) fn step(&mut self, driver: &mut Own) -> bool {
-        let Some(engine) = driver.engine.as_deref() else { return true };
+        let Some(engine) = driver.engine.as_deref_mut() else { return true };
+        if let Some(of) = engine.session(self.session) {
+            of.ends = true;
+        }
         if self.left.is_empty() {
             self.left = engine.objects.of(self.session);
             self.left.reverse();

@@ -103,6 +103,7 @@ impl Engine {
             quotas,
             usage: Usage::default(),
             lent: BTreeMap::new(),
+            ends: false,
         });
         Ok(number)
     }

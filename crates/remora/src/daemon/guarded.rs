@@ -209,6 +209,15 @@ impl<'a> Guarded<'a> {
         self.engine().is_dm(session, addr, len)
     }
 
+    /// The queue pair has come to another state: it may take what was posted before.
+    fn ring_again(&mut self, qpn: u32) {
+        let now = self.driver.now();
+        let Own { engine, nic, memory, .. } = &mut *self.driver;
+        if let Some(engine) = engine {
+            engine.ring_again(qpn, now, nic, memory);
+        }
+    }
+
     fn bound_to(&mut self, to: Bound) -> Result<(), BindError> {
         let object = match to {
             Bound::Receive(qpn) | Bound::Send(qpn) => Object::Qp(qpn),
@@ -328,14 +337,10 @@ impl Commands for Guarded<'_> {
         }
         let resets = attr.state == Some(State::Reset);
         self.driver.modify_qp(qpn, attr)?;
-        let now = self.driver.now();
-        let Own { engine: Some(engine), nic, memory, .. } = &mut *self.driver else {
-            return Ok(());
-        };
         if resets {
-            engine.reset_qp(qpn);
+            self.engine().reset_qp(qpn);
         } else {
-            engine.ring_again(qpn, now, nic, memory);
+            self.ring_again(qpn);
         }
         Ok(())
     }
@@ -573,7 +578,10 @@ impl Commands for Guarded<'_> {
         if !self.has(Object::Qp(a)) || !self.has(Object::Qp(b)) {
             return Err(ChainError::UnknownQp);
         }
-        self.driver.loop_back(a, b, access)
+        self.driver.loop_back(a, b, access)?;
+        self.ring_again(a);
+        self.ring_again(b);
+        Ok(())
     }
 
     fn set_chain_limits(&mut self, qpn: u32, limits: ChainLimits) -> Result<(), ChainError> {

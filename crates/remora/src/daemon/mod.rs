@@ -26,3 +26,6 @@ mod table;
 
 pub use policy::{Policy, PolicyError};
 pub use server::{ServeError, Server, ServerOptions};
+
+#[cfg(test)]
+mod tests;

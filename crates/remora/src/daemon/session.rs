@@ -53,6 +53,9 @@ pub(crate) struct Session {
     pub(crate) usage: Usage,
     /// Memory that the client lends, by its numbers.
     pub(crate) lent: BTreeMap<u32, Lent>,
+    /// The session is being ended: its pages stay as they are, for a client that looks what became
+    /// of its requests, and go with the arena.
+    pub(crate) ends: bool,
 }
 
 /// What has happened in a session.
@@ -166,6 +169,9 @@ impl Session {
     /// Gives a part of the arena back, and its pages to the system.
     pub(crate) fn release(&mut self, at: usize, len: usize) {
         let pages = self.parts.give_back(at, len);
+        if self.ends {
+            return;
+        }
         let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let (from, bytes) = (pages.start as u64, pages.len() as u64);
         if let Err(error) = rustix::fs::fallocate(&self.file, flags, from, bytes) {

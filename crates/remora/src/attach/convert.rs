@@ -51,10 +51,15 @@ pub(super) fn convert(addr: u64, len: u64) -> io::Result<Option<Converted>> {
 /// Is the calling thread the only one that runs code of the program?
 fn is_alone() -> io::Result<bool> {
     let mut others = 0;
+    let first = std::process::id().to_string();
+    let first = std::ffi::OsStr::new(&first);
     for task in fs::read_dir("/proc/self/task")? {
-        let name = fs::read_to_string(task?.path().join("comm")).unwrap_or_default();
+        let task = task?;
+        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
         let name = name.trim_end().strip_prefix(OWN_THREAD);
-        others += usize::from(!name.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')));
+        let own = name.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+        // The first thread is the program's, whatever the program is called.
+        others += usize::from(!own || task.file_name() == *first);
     }
     Ok(others == 1)
 }

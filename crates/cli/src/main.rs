@@ -13,6 +13,7 @@ mod doctor;
 mod draws;
 mod kernel;
 mod mem;
+mod nic;
 mod perf;
 mod remote;
 mod run;
@@ -58,6 +59,8 @@ enum Command {
     Ways(ways::Server),
     /// Serve files and memory to other processes by one-sided READs and WRITEs
     Node(Serve),
+    /// Serve one card to all programs of this user or machine; show and end their sessions
+    Nic(nic::Nic),
     /// List the regions of a node, and read and write them by one-sided READs and WRITEs
     Mem(mem::Mem),
     /// Load kernels into a node's card while it runs, list, call and unload them
@@ -112,6 +115,7 @@ fn main() -> ExitCode {
         Command::DemoTcp(command) => command.run().map(succeeded),
         Command::Ways(command) => command.run().map(succeeded),
         Command::Node(command) => command.run().map(succeeded),
+        Command::Nic(command) => command.run().map(succeeded),
         Command::Mem(command) => command.run().map(succeeded),
         Command::Kernel(command) => command.run(),
         Command::Stats(command) => command.run().map(succeeded),

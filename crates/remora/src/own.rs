@@ -1,6 +1,5 @@
 //! The embedded card: carries commands out on the card that this process drives.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::net::IpAddr;
 
@@ -25,24 +24,13 @@ use remora_nic::{
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
 use crate::driver::Own;
 use crate::memory::{Buffer, CHECKED, FilesFull};
-use crate::multicast::JoinError;
+use crate::join::JoinError;
 use crate::news::{Concerned, News};
+use crate::rings::RingsOf;
 
 /// log2 of the bytes of a page of the card: one page holds what a process can map, so that a region
 /// takes one entry of the card's translation memory.
 pub(crate) const PAGE_SHIFT: u32 = 47;
-
-/// The queue, or the two queues, that memory holds the rings of.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum RingsOf {
-    /// A queue pair, by its number.
-    Qp(u32),
-    /// A shared receive queue, by its handle.
-    Srq(u32),
-}
-
-/// The memory of the rings that the card's owner has made, until the card has dropped the queues.
-pub(crate) type Rings = HashMap<RingsOf, Buffer>;
 
 /// What is fast: it takes no command.
 impl Own {

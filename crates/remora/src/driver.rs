@@ -1,4 +1,5 @@
-//! The driver of the card that this process has: one card, its socket and its clock, moved forward a step at a time.
+//! The driver of the card that this process has: one card, its socket and its clock, moved forward
+//! a step at a time.
 //!
 //! The thread that holds the driver's lock drives: an application's thread that polls, or the
 //! background thread, whose loop is in [`background`](crate::background) (it says which of them drives,

@@ -442,7 +442,7 @@ impl Commands for Own {
         Ok(bytes)
     }
 
-    fn write_dm<'a>(&mut self, addr: u64, data: &'a [u8]) -> Result<(), MemoryFault> {
+    fn write_dm(&mut self, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
         if !self.nic.is_dm(addr, data.len() as u64) {
             return Err(MemoryFault { addr });
         }
@@ -498,7 +498,7 @@ impl Commands for Own {
         self.nic.bound_kernel(to)
     }
 
-    fn call_kernel<'a>(&mut self, qpn: u32, opcode: u64, call: &'a [u8]) -> Result<(), CallError> {
+    fn call_kernel(&mut self, qpn: u32, opcode: u64, call: &[u8]) -> Result<(), CallError> {
         let now = self.now();
         self.nic.call_kernel(now, &mut self.memory, qpn, opcode, call)
     }
@@ -511,17 +511,17 @@ impl Commands for Own {
         self.nic.cm_mut().unlisten(listener)
     }
 
-    fn connect<'a>(&mut self, request: ConnectRequest<'a>) -> Result<ConnId, ConnectError> {
+    fn connect(&mut self, request: ConnectRequest<'_>) -> Result<ConnId, ConnectError> {
         let now = self.now();
         self.nic.cm_mut().connect(now, &request)
     }
 
-    fn accept<'a>(&mut self, conn: ConnId, params: AcceptParams<'a>) -> Result<(), CommandError> {
+    fn accept(&mut self, conn: ConnId, params: AcceptParams<'_>) -> Result<(), CommandError> {
         let now = self.now();
         self.nic.cm_mut().accept(now, conn, &params)
     }
 
-    fn establish<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+    fn establish(&mut self, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         let now = self.now();
         self.nic.cm_mut().establish(now, conn, data)
     }
@@ -531,11 +531,11 @@ impl Commands for Own {
         self.nic.cm_mut().notify_established(now, conn)
     }
 
-    fn reject<'a>(
+    fn reject(
         &mut self,
         conn: ConnId,
         reason: RejectReason,
-        data: &'a [u8],
+        data: &[u8],
     ) -> Result<(), CommandError> {
         let now = self.now();
         self.nic.cm_mut().reject(now, conn, reason, data)
@@ -546,12 +546,12 @@ impl Commands for Own {
         self.nic.cm_mut().mra(now, conn, service_timeout)
     }
 
-    fn disconnect<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+    fn disconnect(&mut self, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         let now = self.now();
         self.nic.cm_mut().disconnect(now, conn, data)
     }
 
-    fn disconnect_reply<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+    fn disconnect_reply(&mut self, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         let now = self.now();
         self.nic.cm_mut().disconnect_reply(now, conn, data)
     }
@@ -565,12 +565,12 @@ impl Commands for Own {
         self.nic.cm().state(conn)
     }
 
-    fn resolve_sidr<'a>(&mut self, request: ResolveRequest<'a>) -> Result<SidrId, ResolveError> {
+    fn resolve_sidr(&mut self, request: ResolveRequest<'_>) -> Result<SidrId, ResolveError> {
         let now = self.now();
         self.nic.cm_mut().resolve_sidr(now, &request)
     }
 
-    fn sidr_reply<'a>(&mut self, sidr: SidrId, answer: SidrAnswer<'a>) -> Result<(), SidrError> {
+    fn sidr_reply(&mut self, sidr: SidrId, answer: SidrAnswer<'_>) -> Result<(), SidrError> {
         let now = self.now();
         self.nic.cm_mut().sidr_reply(now, sidr, &answer)
     }

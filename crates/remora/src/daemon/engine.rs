@@ -99,6 +99,7 @@ impl Engine {
             queues: Vec::new(),
             sides: HashMap::new(),
             active: VecDeque::new(),
+            shared_receives: Vec::new(),
             counters: SessionCounters::default(),
             quotas,
             usage: Usage::default(),
@@ -228,6 +229,9 @@ impl Engine {
     /// Its elements up to the first of `indices` are posted, those up to the second retired.
     pub(crate) fn set_srq(&mut self, session: u16, srq: u32, number: u32, indices: (u32, u32)) {
         self.set_owner(session, Some(number), Of::Srq(srq));
+        if let Some(of) = self.session(session) {
+            of.shared_receives.push(number);
+        }
         if let Some(work) = self.work(session, number) {
             (work.rung, work.retired) = indices;
             work.shared.publish(indices.0);

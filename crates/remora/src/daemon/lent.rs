@@ -28,6 +28,8 @@ pub(crate) struct Lent {
     base: u64,
     /// Bytes from there on.
     pub(crate) len: u64,
+    /// Regions that are in it.
+    pub(crate) users: u32,
     /// What is mapped, as long as the loan.
     _mapping: Option<Buffer>,
 }
@@ -115,7 +117,7 @@ impl Lent {
             memory.remove(base);
             return Err(LentError::Empty);
         }
-        Ok(Lent { loan, base, len, _mapping: mapping })
+        Ok(Lent { loan, base, len, users: 0, _mapping: mapping })
     }
 
     /// Ends the loan; no region is in it any more.

@@ -17,6 +17,7 @@ mod clients;
 mod ending;
 pub(crate) mod engine;
 mod guarded;
+mod hostile;
 mod lent;
 mod objects;
 mod observer;
@@ -25,6 +26,8 @@ pub mod server;
 mod session;
 mod table;
 
+#[doc(hidden)]
+pub use hostile::hostile_arena;
 pub use observer::{ObserveError, Observer, Status};
 pub use policy::{Policy, PolicyError};
 pub use server::{ServeError, Server, ServerOptions};

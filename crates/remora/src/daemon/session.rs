@@ -55,6 +55,8 @@ pub(crate) struct Session {
     pub(crate) usage: Usage,
     /// Memory that the client lends, by its numbers.
     pub(crate) lent: BTreeMap<u32, Lent>,
+    /// Pieces of card memory, by where they begin, and their lengths.
+    pub(crate) dm: BTreeMap<u64, u64>,
     /// The session is being ended: its pages stay as they are, for a client that looks what became
     /// of its requests, and go with the arena.
     pub(crate) ends: bool,

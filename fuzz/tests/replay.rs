@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use remora_fuzz::{
-    Seed, TARGETS, Target, card_counters, chain_counters, element_counters, kernel_counters,
-    module_counters, ring_counters,
+    Seed, TARGETS, Target, card_counters, chain_counters, descriptor_counters, element_counters,
+    kernel_counters, module_counters,
 };
 use remora_nic::Counters;
 use remora_nic::wire::opcode::TABLE;
@@ -123,12 +123,14 @@ fn inputs_for_module_reach_every_end_of_a_guest() {
 }
 
 #[test]
-fn inputs_for_ring_reach_what_an_engine_does() {
-    let target = TARGETS.iter().find(|target| target.name == "ring").unwrap();
+fn inputs_for_descriptor_reach_what_an_engine_does() {
+    let target = TARGETS.iter().find(|target| target.name == "descriptor").unwrap();
     let corpus = corpus(target);
     let mut sums = BTreeMap::new();
     for seed in 1..20_000 / target.cost {
-        for (name, value) in ring_counters(&Random(seed).input(&corpus, target.max_len)).iter() {
+        for (name, value) in
+            descriptor_counters(&Random(seed).input(&corpus, target.max_len)).iter()
+        {
             *sums.entry(name).or_insert(0) += value;
         }
     }

@@ -73,8 +73,17 @@ impl Drop for Helper {
 
 /// Runs this program with `args` to its end and reads the JSON it prints.
 pub(crate) fn run_for_json<T: DeserializeOwned>(args: &[&str]) -> Result<T> {
+    run_for_json_with(&[], args)
+}
+
+/// As [`run_for_json`], with environment variables set.
+pub(crate) fn run_for_json_with<T: DeserializeOwned>(
+    variables: &[(&str, &str)],
+    args: &[&str],
+) -> Result<T> {
     let output = ourselves()?
         .args(args)
+        .envs(variables.iter().copied())
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()

@@ -14,6 +14,7 @@ mod doctor;
 mod draws;
 mod kernel;
 mod mem;
+mod percentile;
 mod perf;
 mod remote;
 mod run;

@@ -1,4 +1,5 @@
-//! The events by which the card tells its owner what has happened.
+//! The events by which the card tells its owner what has happened. Those of completion queues and
+//! shared receive queues are raised in `card.rs`, those of queue pairs in `qp/`.
 
 use crate::cm::CmEvent;
 
@@ -29,6 +30,8 @@ pub enum Event {
     SrqLimitReached(u32),
     /// The chain that the queue pair is part of has used up its budget; the queue pair is in ERROR.
     ChainStopped(u32),
+    /// The card is another process's, and that process has ended: nothing on it is left.
+    DeviceFatal,
     /// An event of the communication manager.
     Cm(CmEvent),
 }

@@ -44,15 +44,18 @@
 
 pub(crate) mod signals;
 
+use std::os::fd::AsFd;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use remora_nic::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use self::signals::{RESTING, SLEEPING, UNSENT_FOR};
-use crate::driver::{Driver, PACE};
+use crate::driver::{Groups, PACE};
+use crate::either::Driver;
 use crate::live::Shared;
 
 /// How soon after the last poll the thread takes over, at least and at most.
@@ -75,6 +78,9 @@ const STREAM: usize = 8;
 /// much, and costs the sender too, whose system call does the waking. (1,400 sleeps a second take a
 /// tenth of perftest's bandwidth, and make a READ of 8 bytes take 11 or 23 µs instead of 7.)
 const STAY: Duration = Duration::from_micros(100);
+/// As [`STAY`], for the next post of another process, where no other thread wants the core: the
+/// process's system call to wake this thread, and the waking, would cost more than all else.
+const STAY_SERVING: Duration = Duration::from_millis(20);
 /// How long the thread stays for streams only, after another thread has used the core meanwhile.
 /// That thread may be the one that waits for the next packet, and it has the core to the end of its
 /// turn.
@@ -132,6 +138,13 @@ impl Stay {
         }
     }
 
+    /// Another process has posted something: it is at work, and does so without a system call only
+    /// while this thread looks.
+    fn served(&mut self, now: Time) {
+        let spare = !self.streams_only && now >= self.crowded_until;
+        self.until = now + if spare { STAY_SERVING } else { STAY };
+    }
+
     /// Other threads used the core for `time`.
     fn gave_way(&mut self, time: Duration, now: Time) {
         if time >= STAY {
@@ -159,10 +172,12 @@ impl Kept {
         let more = std::mem::replace(&mut self.times, times) != times;
         if more || self.now {
             let mut driver = shared.lock();
-            if driver.unsent.posts > 0 && driver.now() >= driver.unsent.since + UNSENT_FOR {
+            if driver.own().unsent.posts > 0
+                && driver.now() >= driver.own().unsent.since + UNSENT_FOR
+            {
                 shared.after_command(&mut driver);
             }
-            self.now = driver.unsent.posts > 0;
+            self.now = driver.own().unsent.posts > 0;
         }
         more || self.now
     }
@@ -190,7 +205,7 @@ impl Watched {
         }
         let quiet = self.at.map_or(ATTENDED, |at| at.elapsed());
         if asked || quiet >= ATTENDED {
-            shared.end_loop(&mut shared.lock());
+            shared.end_loop(shared.lock().own());
             return None;
         }
         Some(quiet)
@@ -204,10 +219,10 @@ fn stand_in(shared: &Shared, quiet: Duration) -> bool {
         return true;
     }
     let mut driver = shared.lock();
-    let moves = (0..STEPS).all(|_| driver.progress() && !shared.is_wanted());
-    if moves || driver.is_blocked() || !driver.event_loop.drives() {
+    let moves = (0..STEPS).all(|_| driver.own().progress() && !shared.is_wanted());
+    if moves || driver.own().is_blocked() || !driver.own().event_loop.drives() {
         // Too much for naps, or what it waits for is room.
-        shared.end_loop(&mut driver);
+        shared.end_loop(driver.own());
     }
     drop(driver);
     shared.wakes.deliver();
@@ -233,11 +248,11 @@ fn serve_timers(shared: &Shared) -> Duration {
     // If another thread has the lock, the loop is at work, and looks at the timers itself.
     let Some(mut driver) = shared.try_lock() else { return LOOK_IN_MAX };
     let now = driver.now();
-    let kept_back = driver.unsent.posts > 0 && now >= driver.unsent.since + UNSENT_FOR;
-    if kept_back || driver.poll_timeout() <= now {
-        driver.progress();
+    let kept_back = driver.own().unsent.posts > 0 && now >= driver.own().unsent.since + UNSENT_FOR;
+    if kept_back || driver.own().poll_timeout() <= now {
+        driver.own().progress();
     }
-    driver.poll_timeout().since(now).max(UNSENT_FOR)
+    driver.own().poll_timeout().since(now).max(UNSENT_FOR)
 }
 
 /// Leaves the driving to the thread that polls; returns whether the background thread was woken.
@@ -262,9 +277,12 @@ fn take_steps<'a>(
 ) -> (MutexGuard<'a, Driver>, bool) {
     let mut driver = shared.lock();
     for _ in 0..STEPS {
-        let moved = driver.progress();
-        if moved {
-            stay.received(driver.received_last(), driver.now());
+        let served = driver.own().serve();
+        let moved = driver.own().progress() || served;
+        if served {
+            stay.served(driver.now());
+        } else if moved {
+            stay.received(driver.own().received_last(), driver.now());
         }
         if shared.wakes.any() {
             drop(driver);
@@ -272,16 +290,20 @@ fn take_steps<'a>(
             driver = shared.lock();
         }
         if moved {
-            if attended && driver.owes_acknowledge_only() {
+            if attended && driver.own().owes_acknowledge_only() {
                 // A program that watches memory for this message will answer it, and then the
                 // acknowledge rides behind the answer. If it left alone, the peer's poll would get
                 // it without the answer. The peer would then watch memory too instead of polling,
                 // and both would wait for each other's background thread each time.
+                let may_sleep = driver.own().fabric.sleeps();
                 drop(driver);
-                linger(shared);
+                if may_sleep {
+                    linger(shared);
+                    shared.sleep.ends();
+                }
                 driver = shared.lock();
             }
-        } else if driver.is_blocked() || driver.now() >= stay.until {
+        } else if driver.own().is_blocked() || driver.now() >= stay.until {
             return (driver, true);
         } else {
             // Other threads that want this core, or the card, go first.
@@ -302,12 +324,33 @@ fn take_steps<'a>(
 /// Waits for [`LINGER`], or until a packet comes or the thread is woken. (The wake-up is not read
 /// here. It ends the next sleep at once, and the thread reads it there.)
 fn linger(shared: &Shared) {
-    let mut fds = [
-        PollFd::from_borrowed_fd(shared.socket_fd(), PollFlags::IN),
-        PollFd::new(&*shared.background.wake, PollFlags::IN),
-    ];
     // If this fails, the thread looks again at once.
-    let _ = poll(&mut fds, Some(&spec(LINGER)));
+    let _ = sleep_on(shared, PollFlags::IN, &Groups::default(), Some(LINGER));
+}
+
+/// Sleeps until packets come, the socket is as it is wanted, the thread is woken, or time is up.
+fn sleep_on(
+    shared: &Shared,
+    socket_wants: PollFlags,
+    groups: &Groups,
+    timeout: Option<Duration>,
+) -> Result<usize, Errno> {
+    let wake = PollFd::new(&*shared.background.wake, PollFlags::IN);
+    let mut fds = [wake.clone(), wake.clone(), wake.clone(), wake];
+    let mut count = 1;
+    let doorbells = shared.doorbells.get().map(AsFd::as_fd);
+    let wants = [socket_wants, PollFlags::IN, PollFlags::IN];
+    for (fd, wants) in shared.fds().chain(doorbells).zip(wants) {
+        fds[count] = PollFd::from_borrowed_fd(fd, wants);
+        count += 1;
+    }
+    let timeout = timeout.map(spec);
+    if groups.is_empty() {
+        return poll(&mut fds[..count], timeout.as_ref());
+    }
+    let joined = groups.iter().map(|socket| PollFd::new(&**socket, PollFlags::IN));
+    let mut fds: Vec<PollFd<'_>> = fds[..count].iter().cloned().chain(joined).collect();
+    poll(&mut fds, timeout.as_ref())
 }
 
 /// Drives the card until nothing moves, then sleeps until something does. `attended` says that the
@@ -315,9 +358,9 @@ fn linger(shared: &Shared) {
 fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     let (socket_wants, timeout, groups) = {
         let (mut driver, settled) = take_steps(shared, attended, stay);
-        driver.recorder.flush();
+        driver.own().recorder.flush();
         // The last step may have found nothing to move and yet made work: see `has_more`.
-        if !settled || driver.has_more() && !driver.is_blocked() {
+        if !settled || driver.own().has_more() && !driver.own().is_blocked() {
             drop(driver);
             if shared.is_wanted() {
                 // Otherwise this thread would get the lock again, where both have one core.
@@ -325,31 +368,38 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
             }
             return;
         }
+        if driver.own().engine.as_ref().is_some_and(|engine| !engine.will_sleep()) {
+            return;
+        }
+        // Peers wake this thread from here on, and no packet of theirs was overlooked.
+        if !driver.own().fabric.sleeps() {
+            if let Some(engine) = &driver.own().engine {
+                engine.woke();
+            }
+            return;
+        }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);
-        let due = driver.poll_timeout();
+        let due = driver.own().poll_timeout();
         shared.background.wakes_at.store(due.0, Ordering::Release);
         let timeout = (due != Time::NEVER).then(|| due.since(driver.now()));
         // The kernel wakes the thread for room in this socket, but not for room in a peer's.
-        let paced = driver.is_paced();
+        let paced = driver.own().is_paced();
         let timeout = if paced { Some(timeout.map_or(PACE, |t| t.min(PACE))) } else { timeout };
-        let full = driver.is_blocked() && !paced;
+        let full = driver.own().is_blocked() && !paced;
         let wants = if full { PollFlags::OUT } else { PollFlags::empty() };
-        (PollFlags::IN | wants, timeout, driver.groups.clone())
+        (PollFlags::IN | wants, timeout, driver.own().groups.clone())
     };
     // From here on, a thread that notes news wakes this one.
     shared.wakes.deliver();
-    let fds = [
-        PollFd::from_borrowed_fd(shared.socket_fd(), socket_wants),
-        PollFd::new(&*shared.background.wake, PollFlags::IN),
-    ];
-    if groups.is_empty() {
-        let _ = poll(&mut { fds }, timeout.map(spec).as_ref());
-    } else {
-        let joined = groups.iter().map(|socket| PollFd::new(&**socket, PollFlags::IN));
-        let mut fds: Vec<PollFd<'_>> = fds.into_iter().chain(joined).collect();
-        let _ = poll(&mut fds, timeout.map(spec).as_ref());
-    }
+    // If this fails, the thread looks again at once.
+    let _ = sleep_on(shared, socket_wants, &groups, timeout);
+    shared.sleep.ends();
     shared.background.wake.drain().ok();
+    if shared.doorbells.get().is_some()
+        && let Some(engine) = &shared.lock().own().engine
+    {
+        engine.woke();
+    }
 }
 
 fn spec(time: Duration) -> Timespec {

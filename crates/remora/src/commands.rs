@@ -8,27 +8,35 @@
 //! Handles and numbers are the card's own. Memory is named by [`Place`], never by a bus address:
 //! the card's owner makes those.
 
-use std::net::IpAddr;
-
-use remora_nic::cm::message::RejectReason;
-use remora_nic::cm::service::ServiceId;
-use remora_nic::cm::{
-    AcceptParams, AddressScope, CmCounters, CommandError, ConnId, ConnectError, ConnectRequest,
-    ListenError, ListenerId, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId,
-    State as ConnState,
-};
-use remora_nic::kernel::Bound;
-use remora_nic::nic::{BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo};
-use remora_nic::qp::{ModifyQpError, QpAttr};
-use remora_nic::queue::{Moderation, PollCqError, ResizeCqError, RingInit};
-use remora_nic::{
-    Access, ChainError, ChainLimits, ChainStep, Config, Counters, CreateError, DestroyError, Key,
-    MemoryFault, MwType, Path, Pd, Psn, QpInfo, QpInit, RegMrError, Xrcd,
-};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::multicast::JoinError;
+use self::words::*;
+
+/// The types that commands speak of, for those who carry all of them out.
+pub(crate) mod words {
+    pub(crate) use std::net::IpAddr;
+
+    pub(crate) use remora_nic::cm::message::RejectReason;
+    pub(crate) use remora_nic::cm::service::ServiceId;
+    pub(crate) use remora_nic::cm::{
+        AcceptParams, AddressScope, CmCounters, CommandError, ConnId, ConnectError, ConnectRequest,
+        ListenError, ListenerId, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId,
+        State as ConnState,
+    };
+    pub(crate) use remora_nic::kernel::Bound;
+    pub(crate) use remora_nic::nic::{
+        BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo,
+    };
+    pub(crate) use remora_nic::qp::{ModifyQpError, QpAttr};
+    pub(crate) use remora_nic::queue::{Moderation, PollCqError, ResizeCqError, RingInit};
+    pub(crate) use remora_nic::{
+        Access, ChainError, ChainLimits, ChainStep, Config, Counters, CreateError, DestroyError,
+        Key, MemoryFault, MwType, Path, Pd, Psn, QpInfo, QpInit, RegMrError, Xrcd,
+    };
+
+    pub(crate) use crate::multicast::JoinError;
+}
 
 /// Where the bytes of a region are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -108,7 +116,6 @@ pub struct CardCounters {
 }
 
 /// What a command returns when the card's process has ended.
-#[cfg_attr(not(test), allow(dead_code))]
 pub(crate) trait OrGone {
     /// The result.
     fn gone() -> Self;
@@ -165,14 +172,12 @@ gone_by_default!((), bool, Config, InUse, CardCounters);
 
 /// A way to the card of another process: takes a command's bytes there, and brings its result's
 /// back.
-#[cfg_attr(not(test), allow(dead_code))]
 pub(crate) trait Wire {
     /// Carries a command out, and returns its result; `None` if the card's process has ended.
     fn call<R: DeserializeOwned>(&mut self, command: &Command<'_>) -> Option<R>;
 }
 
 /// A result as its bytes.
-#[cfg_attr(not(test), allow(dead_code))]
 fn encode<R: Serialize>(result: &R) -> Vec<u8> {
     postcard::to_allocvec(result).expect("a vector has room for any result")
 }
@@ -373,19 +378,18 @@ macro_rules! declare {
 
         /// A command as a value.
         #[derive(Clone, Debug, Serialize, Deserialize)]
-        #[cfg_attr(not(test), allow(dead_code))]
-        pub(crate) enum Command<'a> {
+                pub(crate) enum Command<'a> {
             $($variant { $($(#[$serde])? $arg: $type),* },)+
         }
 
         /// Carries a command out; returns the bytes of its result.
-        #[cfg_attr(not(test), allow(dead_code))]
-        pub(crate) fn dispatch(card: &mut dyn Commands, command: Command<'_>) -> Vec<u8> {
+                pub(crate) fn dispatch(card: &mut dyn Commands, command: Command<'_>) -> Vec<u8> {
             match command {
                 $(Command::$variant { $($arg),* } => encode(&card.$name($($arg),*)),)+
             }
         }
 
+        #[cfg(test)]
         #[allow(clippy::extra_unused_lifetimes, reason = "one form does for all commands")]
         impl<W: Wire> Commands for Stubs<W> {
             $(
@@ -398,9 +402,8 @@ macro_rules! declare {
     };
 }
 
-/// The commands of a card behind a wire.
-#[derive(Debug)]
-#[cfg_attr(not(test), allow(dead_code))]
+/// The commands of a card behind a wire, as they are.
+#[cfg(test)]
 pub(crate) struct Stubs<W>(pub(crate) W);
 
 for_each_command!(declare);
@@ -412,7 +415,7 @@ mod tests {
     use remora_nic::{QpFlags, Queue};
 
     use super::*;
-    use crate::Device;
+    use crate::{Device, DeviceOptions};
 
     /// A card in this process, as if it were in another one; or none, if it has ended.
     struct Loop(Option<Device>);
@@ -439,12 +442,13 @@ mod tests {
             rq: ring,
             signal_all: false,
             flags: QpFlags::empty(),
+            client: 0,
         }
     }
 
     #[test]
     fn commands_and_their_results_cross_a_wire() {
-        let device = Device::open().unwrap();
+        let device = DeviceOptions::new().embedded().open().unwrap();
         let mut card = Stubs(Loop(Some(device.clone())));
         let (pd, cq) = (card.alloc_pd().unwrap(), card.create_cq(4).unwrap());
         let made = card.create_qp(init(pd, cq)).unwrap();
@@ -472,7 +476,7 @@ mod tests {
         assert!(card.write_dm(u64::MAX, b"x").is_err());
 
         card.destroy_qp(made.qpn).unwrap();
-        assert!(device.live.lock().rings.is_empty());
+        assert!(device.live.lock().own().rings.is_empty());
         card.destroy_cq(cq).unwrap();
         card.dealloc_pd(pd).unwrap();
     }

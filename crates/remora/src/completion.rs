@@ -10,6 +10,7 @@ use crate::channel::WaitError;
 use crate::commands::Commands;
 use crate::event_queue::Notify;
 use crate::live::Live;
+use crate::news::Concerned;
 
 /// A completion queue.
 ///
@@ -58,7 +59,7 @@ impl CompletionQueue {
         let handle = live.command(|driver| {
             let handle = driver.create_cq(entries)?;
             if let Some(notify) = notify {
-                driver.channels.insert(handle, notify);
+                driver.news().channels.insert(handle, notify);
             }
             Ok::<_, CreateError>(handle)
         })?;
@@ -124,13 +125,17 @@ impl CompletionQueue {
         }
         if found == 0 && arm {
             driver.req_notify_cq(self.inner.handle, false)?;
+            if driver.as_own().is_none() {
+                // The card of another process may have added an entry in between.
+                found = driver.poll_cq(self.inner.handle, out)?;
+            }
         }
         Ok(found)
     }
 
     /// Sets what learns of the next entry when the queue is armed.
     pub(crate) fn set_notify(&self, notify: Arc<dyn Notify>) {
-        self.inner.live.lock().channels.insert(self.inner.handle, notify);
+        self.inner.live.lock().news().channels.insert(self.inner.handle, notify);
     }
 
     pub(crate) fn live(&self) -> &Live {
@@ -175,7 +180,7 @@ impl CompletionQueue {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.live.command(|driver| {
-            driver.channels.remove(&self.handle);
+            driver.news().channels.remove(&self.handle);
             if let Err(error) = driver.destroy_cq(self.handle) {
                 tracing::error!(%error, "a completion queue was dropped while in use");
             }

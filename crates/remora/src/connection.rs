@@ -58,8 +58,9 @@ use self::handshake::news;
 pub use self::handshake::{ConnectFailure, Handshake};
 pub use self::listen::{IncomingConnection, Listener};
 use crate::commands::Commands;
-use crate::driver::Driver;
+use crate::either::Driver;
 use crate::live::Live;
+use crate::news::Concerned;
 use crate::queue_pair::QueuePair;
 use crate::remote::Remote;
 use crate::request::Request;
@@ -177,7 +178,7 @@ impl Connection {
     /// receive request would wait without end.
     fn follow(&self) {
         if self.queue_pair.requests().is_some() {
-            self.live.lock().follows.insert(self.conn, self.queue_pair.qpn());
+            self.live.lock().news().follows.insert(self.conn, self.queue_pair.qpn());
         }
     }
 }
@@ -185,7 +186,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.live.command(|driver| {
-            if driver.follows.contains_key(&self.conn) {
+            if driver.news().follows.contains_key(&self.conn) {
                 // The last acknowledges leave before the queue pair goes to the error state.
                 driver.settle();
                 driver.end_requests(self.conn);
@@ -198,7 +199,7 @@ impl Drop for Connection {
             if let Err(error) = driver.destroy_connection(self.conn) {
                 tracing::debug!(%error, "a connection was gone before it was dropped");
             }
-            driver.forget_cm_events(self.conn);
+            driver.news().forget_cm_events(self.conn);
         });
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! `live.rs` has what its threads share, and `driver.rs` the steps that move it forward.
 
-use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, mpsc};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 use std::{env, io, thread};
 
@@ -16,21 +16,29 @@ use remora_nic::{Counters, CreateError, Nic, Time};
 use remora_offload::cpu;
 use thiserror::Error;
 
+use crate::attach::{AttachError, Attached, Begun, watch};
 use crate::background;
 use crate::background::signals::Background;
 use crate::channel::Channel;
 use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
 use crate::device_events::DeviceEvents;
-use crate::driver::Driver;
+use crate::dma::Piece;
+use crate::driver::{Clock, Own};
 use crate::egress::EgressCounters;
+use crate::either::Driver;
 use crate::event::Event;
+use crate::fabric::{Fabric, FabricChoice, FabricCounters, UnknownFabric};
 use crate::interface::{self, Interface, InterfaceError};
 use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
-use crate::memory::HostMemory;
+use crate::loss::{BadLoss, Loss};
+use crate::memory::{Buffer, HostMemory};
+use crate::message::{Hello, Place, place};
+use crate::news::{Concerned, News};
 use crate::own::PAGE_SHIFT;
+use crate::own_memory::OwnMemory;
 use crate::pcap::{Capture, Recorder};
 use crate::region::ProtectionDomain;
 use crate::scheduling;
@@ -71,6 +79,22 @@ pub struct DeviceOptions {
     window: Option<u16>,
     mtu: Option<Mtu>,
     real_time: bool,
+    fabric: Option<FabricChoice>,
+    card: Card,
+    device_memory: Option<Arc<Piece>>,
+}
+
+/// Whose card a device uses.
+#[derive(Clone, Debug, Default)]
+enum Card {
+    /// That of the process that serves one, if the environment names it or it is at the usual
+    /// place; else one of this process's own.
+    #[default]
+    Any,
+    /// One of this process's own.
+    Own,
+    /// That of the process that listens at this socket.
+    At(PathBuf),
 }
 
 /// Why a device could not be opened.
@@ -79,6 +103,12 @@ pub enum OpenError {
     /// The environment names a level of processor that there is none of.
     #[error(transparent)]
     Cpu(#[from] cpu::UnknownLevel),
+    /// The environment names a fabric that there is none of.
+    #[error(transparent)]
+    Fabric(#[from] UnknownFabric),
+    /// The environment asks for a loss that cannot be understood.
+    #[error(transparent)]
+    Loss(#[from] BadLoss),
     /// The address or interface to bind to does not exist.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
@@ -108,9 +138,15 @@ pub enum OpenError {
     /// The system is short of descriptors or memory.
     #[error("cannot set up the card: {0}")]
     System(#[from] io::Error),
+    /// The card of another process cannot be used.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
     /// There is no memory for the card's own memory.
     #[error(transparent)]
     Memory(#[from] crate::memory::AllocError),
+    /// The piece of card memory cannot be mapped.
+    #[error(transparent)]
+    DeviceMemory(#[from] crate::memory::memfd::MapError),
 }
 
 impl DeviceOptions {
@@ -161,12 +197,111 @@ impl DeviceOptions {
         self
     }
 
+    /// Chooses what carries packets. Without this option, the environment variable
+    /// [`FABRIC_VARIABLE`](crate::fabric::FABRIC_VARIABLE) does.
+    #[must_use]
+    pub fn fabric(mut self, choice: FabricChoice) -> DeviceOptions {
+        self.fabric = Some(choice);
+        self
+    }
+
+    /// The device has a card of its own, in this process, even where another process serves one.
+    #[must_use]
+    pub fn embedded(mut self) -> DeviceOptions {
+        self.card = Card::Own;
+        self
+    }
+
+    /// The device uses the card of the process that listens at `socket` (`remora nic`). The card's
+    /// own properties (address, capture, window, MTU) are that process's.
+    #[must_use]
+    pub fn attach(mut self, socket: impl Into<PathBuf>) -> DeviceOptions {
+        self.card = Card::At(socket.into());
+        self
+    }
+
+    /// Takes a piece of a [`CardMemory`](crate::dma::CardMemory) as the device's own memory, of
+    /// which [`alloc_device_memory`](ProtectionDomain::alloc_device_memory) and `ibv_alloc_dm` give
+    /// out parts. A DMA engine of that memory reaches the same bytes. Without this option, the
+    /// device has a megabyte of its own; a device that uses another process's card has that card's.
+    #[must_use]
+    pub fn device_memory(mut self, piece: Piece) -> DeviceOptions {
+        self.device_memory = Some(Arc::new(piece));
+        self
+    }
+
     /// Opens the device.
+    ///
+    /// Where the environment names the socket of a process that serves a card
+    /// ([`SOCKET_VARIABLE`](crate::message::SOCKET_VARIABLE)), or one serves its card at the usual
+    /// place, the device uses that card, unless the options ask for another address.
     ///
     /// # Errors
     /// See [`OpenError`]; each says what to do.
     pub fn open(self) -> Result<Device, OpenError> {
         cpu::check()?;
+        match self.attached()? {
+            Some(device) => Ok(device),
+            None => self.open_own(),
+        }
+    }
+
+    /// The device on the card of another process, if it is to use one.
+    fn attached(&self) -> Result<Option<Device>, OpenError> {
+        let sockets = match &self.card {
+            Card::Own => return Ok(None),
+            Card::At(path) => return self.attach_at(path),
+            Card::Any => match place() {
+                Place::Off => return Ok(None),
+                Place::Named(path) => return self.attach_at(&path),
+                Place::Usual(sockets) => sockets,
+            },
+        };
+        let own = self.capture.is_some() || self.window.is_some() || self.mtu.is_some();
+        if own || self.real_time {
+            return Ok(None);
+        }
+        for socket in sockets.iter().filter(|socket| socket.exists()) {
+            match self.attach_at(socket) {
+                Ok(attached) => return Ok(attached),
+                // The file of a process that has ended, or one that serves others only.
+                Err(OpenError::Attach(error)) => {
+                    tracing::info!(%error, "the device has a card of its own");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Attaches to the card that is served at `socket`; `None` if it has another address than the
+    /// one that is asked for.
+    fn attach_at(&self, socket: &Path) -> Result<Option<Device>, OpenError> {
+        let hello = Hello { name: Some(session_name()), ..Hello::default() };
+        let mut begun = Begun::at(socket, &hello)?;
+        let address = begun.welcome.card.address;
+        if let Some(wanted) = &self.bind
+            && Interface::find(wanted)?.addr != address
+        {
+            tracing::info!(%wanted, %address, "the device has a card of its own, since the one at \
+                {} has another address", socket.display());
+            return Ok(None);
+        }
+        let info = begun.info()?;
+        let config = begun.config()?;
+        let wake = Arc::new(Event::new()?);
+        let wakes = Arc::new(Wakes::new(wake.clone()));
+        let news = News::new(Arc::new(Event::new()?), wakes);
+        let attached = Attached::new(begun, config, news);
+        let (clock, fd) = (attached.clock(), attached.wake_fd().try_clone_to_owned()?);
+        let driver = Driver::Attached(Box::new(attached));
+        let parts = Parts { driver, clock, wake, socket: fd, info };
+        Device::start(parts, None, false).map(Some)
+    }
+
+    /// Opens a device with a card of its own.
+    fn open_own(self) -> Result<Device, OpenError> {
+        let choice = self.fabric.map_or_else(FabricChoice::from_environment, Ok)?;
         let tos = remora_nic::Config::default().ecn as u8;
         // Nothing on the loopback interface marks packets.
         let with = |marks| socket::Config { tos, marks, ..socket::Config::default() };
@@ -186,20 +321,24 @@ impl DeviceOptions {
         };
         let capture =
             capture.transpose().map_err(|(path, source)| OpenError::Capture { path, source })?;
-        let own_memory = crate::memory::Buffer::new(DEVICE_MEMORY)?;
+        let bytes = match &self.device_memory {
+            Some(piece) => piece.map()?,
+            None => Buffer::new(DEVICE_MEMORY)?,
+        };
+        let own_memory = OwnMemory { bytes, piece: self.device_memory };
         let mut config = remora_nic::Config::new(socket.addr());
-        config.device_memory = own_memory.addr()..own_memory.addr() + DEVICE_MEMORY as u64;
+        config.device_memory = own_memory.range();
         config.neighbours = interface::addresses().unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot list this machine's addresses: another process may \
                 pretend to be the card at one of them");
             Vec::new()
         });
         config.page_shift = PAGE_SHIFT;
+        let (neighbours, captures) = (config.neighbours.clone(), capture.is_some());
         config.min_ack_timeout = MIN_ACK_TIMEOUT;
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
-        let mut seed = [0; 32];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(io::Error::from)?;
+        config.set_guid(u64::from_ne_bytes(random()?));
+        let loss = Loss::from_environment(u64::from_ne_bytes(random()?))?;
         let info = DeviceInfo { address: socket.addr(), port: socket.port(), mtu };
         let async_ready = Arc::new(Event::new()?);
         // SAFETY: the card passes only addresses of its own memory, of rings and of registered
@@ -207,13 +346,43 @@ impl DeviceOptions {
         // that their owners keep until they are destroyed on the card, or ranges for which the
         // caller of `ProtectionDomain::register_raw` has promised the same.
         let memory = unsafe { HostMemory::new() };
-        let mut nic = Nic::new(config, seed);
+        let mut nic = Nic::new(config, random()?);
         nic.set_kernels(Box::new(Kernels::new(Limits::default())));
         let wake = Arc::new(Event::new()?);
         let wakes = Arc::new(Wakes::new(wake.clone()));
         let recorder = Recorder::new(capture);
-        let driver = Driver::new(nic, memory, socket, recorder, async_ready, wakes);
-        Device::start(driver, wake, own_memory, info, self.real_time)
+        let news = News::new(async_ready, wakes);
+        let fabric = match choice {
+            FabricChoice::Auto => Fabric::with_rings(socket, neighbours, captures),
+            FabricChoice::Udp => Fabric::udp(socket),
+        };
+        let mut own = Own::new(nic, memory, fabric, recorder, news);
+        own.egress.set_loss(loss);
+        let socket = own.fabric.udp.as_fd().try_clone_to_owned()?;
+        let clock = own.clock;
+        let parts = Parts { driver: Driver::Own(own), clock, wake, socket, info };
+        Device::start(parts, Some(own_memory), self.real_time)
+    }
+}
+
+fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes)
+}
+
+/// What the next session of this process is called: the program's name and process number, and
+/// from the second one on a number.
+fn session_name() -> String {
+    static SESSIONS: AtomicU32 = AtomicU32::new(1);
+    let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
+    let program = env::current_exe().ok();
+    let program = program.as_deref().and_then(Path::file_name).unwrap_or("program".as_ref());
+    let mut program = program.to_string_lossy().into_owned();
+    program.truncate((0..=32).rev().find(|at| program.is_char_boundary(*at)).unwrap_or(0));
+    match (std::process::id(), number) {
+        (pid, 1) => format!("{program}-{pid}"),
+        (pid, number) => format!("{program}-{pid}-{number}"),
     }
 }
 
@@ -229,6 +398,15 @@ fn window_for(socket: &Socket, mtu: Mtu) -> u16 {
 fn capture_from_environment() -> Option<PathBuf> {
     let name = env::var(PCAP_VARIABLE).ok().filter(|name| !name.is_empty())?;
     Some(name.replace("%p", &std::process::id().to_string()).into())
+}
+
+/// What a device is made of.
+struct Parts {
+    driver: Driver,
+    clock: Clock,
+    wake: Arc<Event>,
+    socket: OwnedFd,
+    info: DeviceInfo,
 }
 
 /// What the system granted the device's socket.
@@ -255,6 +433,8 @@ pub struct DeviceCounters {
     pub egress: EgressCounters,
     /// Counters of the receiving side of the socket.
     pub ingress: RecvCounters,
+    /// Counters of shared-memory rings.
+    pub fabric: FabricCounters,
     /// Packets that are missing from the capture, because its file could not be written.
     pub capture_missed: u64,
 }
@@ -263,7 +443,7 @@ impl DeviceCounters {
     /// Names and values of all counters, the card's first.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let socket = [
-            ("socket_tx_packets", self.egress.packets),
+            ("socket_tx_packets", self.egress.packets - self.egress.by_ring),
             ("socket_tx_calls", self.egress.groups),
             ("socket_tx_full", self.egress.socket_full),
             ("peer_socket_full", self.egress.paced),
@@ -273,6 +453,13 @@ impl DeviceCounters {
             ("socket_rx_overflowed", u64::from(self.ingress.overflowed)),
             ("socket_rx_truncated", self.ingress.truncated),
             ("socket_icmp_errors", self.egress.icmp_errors + self.ingress.icmp_errors),
+            ("ring_tx_packets", self.fabric.tx_packets),
+            ("ring_rx_packets", self.fabric.rx_packets),
+            ("ring_tx_full", self.fabric.tx_full),
+            ("ring_tx_dropped", self.fabric.tx_dropped),
+            ("rings_opened", self.fabric.opened),
+            ("rings_broken", self.fabric.broken),
+            ("injected_losses", self.egress.injected_losses),
             ("capture_missed", self.capture_missed),
         ];
         let card = self.card.iter().map(|(name, value, _)| (name, value));
@@ -314,22 +501,28 @@ impl Device {
     }
 
     fn start(
-        driver: Driver,
-        wake: Arc<Event>,
-        own_memory: crate::memory::Buffer,
-        info: DeviceInfo,
+        parts: Parts,
+        own_memory: Option<OwnMemory>,
         real_time: bool,
     ) -> Result<Device, OpenError> {
-        let socket = driver.socket.as_fd().try_clone_to_owned()?;
+        let Parts { mut driver, clock, wake, socket, info } = parts;
+        let attached = driver.as_own().is_none();
+        let (links, sleep) = match driver.as_own() {
+            Some(own) => (own.fabric.share_links_fd()?, own.fabric.sleep()),
+            None => Default::default(),
+        };
         let shared = Arc::new(Shared {
-            clock: driver.clock,
-            wakes: driver.wakes.clone(),
+            clock,
+            wakes: driver.news().wakes.clone(),
             waiting: AtomicU32::new(0),
             driver: Mutex::new(driver),
             background: Background::new(wake),
             socket,
+            links,
+            sleep,
             info,
             yielding: Yielding::default(),
+            doorbells: OnceLock::new(),
             real_time,
             _own_memory: own_memory,
         });
@@ -339,7 +532,9 @@ impl Device {
             let asked = scheduling::ask(real_time);
             let may_run = asked.is_ok();
             tell.send(asked).ok();
-            if may_run {
+            if may_run && attached {
+                watch::run(&of_thread);
+            } else if may_run {
                 background::run(&of_thread, real_time);
             }
         };
@@ -353,6 +548,11 @@ impl Device {
         Ok(Device { live: Arc::new(Live { shared, thread: Some(thread) }) })
     }
 
+    /// Is the card that of another process?
+    pub fn is_attached(&self) -> bool {
+        self.live.lock().as_own().is_none()
+    }
+
     /// The device's address, port and path MTU.
     pub fn info(&self) -> DeviceInfo {
         self.live.info
@@ -361,16 +561,23 @@ impl Device {
     /// What the system has granted the device's socket.
     ///
     /// # Errors
-    /// None that can be expected: the socket is open as long as the device.
+    /// `Unsupported`: the socket is another process's, to which the device is attached.
     pub fn socket_info(&self) -> io::Result<SocketInfo> {
-        let driver = self.live.lock();
-        let socket = &driver.socket;
+        let mut driver = self.live.lock();
+        let own = driver.as_own().ok_or(io::ErrorKind::Unsupported)?;
+        let socket = &own.fabric.udp;
         Ok(SocketInfo {
             segmentation: socket.segmentation(),
             coalescing: socket.coalescing(),
             recv_buffer: socket.recv_buffer()?,
             send_buffer: socket.send_buffer()?,
         })
+    }
+
+    /// How many cards of this machine the device shares rings with now; `None` if all its packets
+    /// go by UDP.
+    pub fn ring_peers(&self) -> Option<usize> {
+        self.live.lock().as_own()?.fabric.rings()
     }
 
     /// The configuration of the device's card: its limits.
@@ -387,12 +594,17 @@ impl Device {
     pub fn counters(&self) -> DeviceCounters {
         let mut driver = self.live.lock();
         let CardCounters { card, management } = driver.card_counters();
+        let Some(own) = driver.as_own() else {
+            let (egress, ingress, fabric) = Default::default();
+            return DeviceCounters { card, management, egress, ingress, fabric, capture_missed: 0 };
+        };
         DeviceCounters {
             card,
             management,
-            egress: driver.egress.counters(),
-            ingress: driver.received.counters(),
-            capture_missed: driver.recorder.missed(),
+            egress: own.egress.counters(),
+            ingress: own.received.counters(),
+            fabric: own.fabric.counters(),
+            capture_missed: own.recorder.missed(),
         }
     }
 

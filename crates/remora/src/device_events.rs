@@ -7,6 +7,7 @@ use remora_nic::Event as CardEvent;
 
 use crate::event::Event;
 use crate::live::Live;
+use crate::news::Concerned;
 
 /// A device's asynchronous events: errors and limits that no completion reports.
 ///
@@ -49,15 +50,15 @@ pub struct DeviceEvents {
 
 impl DeviceEvents {
     pub(crate) fn new(live: Arc<Live>) -> DeviceEvents {
-        let ready = live.lock().async_ready.clone();
+        let ready = live.lock().news().async_ready.clone();
         DeviceEvents { live, ready }
     }
 
     /// The next event, if there is one.
     pub fn try_next(&self) -> Option<CardEvent> {
         let mut driver = self.live.lock();
-        let event = driver.async_events.pop_front();
-        if driver.async_events.is_empty() && self.ready.drain().is_err() {
+        let event = driver.news().async_events.pop_front();
+        if driver.news().async_events.is_empty() && self.ready.drain().is_err() {
             tracing::error!("cannot reset the descriptor of asynchronous events");
         }
         event

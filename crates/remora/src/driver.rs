@@ -1,4 +1,5 @@
-//! The driver: one card, its socket and its clock, moved forward a step at a time.
+//! The driver of the card that this process has: one card, its fabric and its clock, moved forward
+//! a step at a time.
 //!
 //! The thread that holds the driver's lock drives: an application's thread that polls, or the
 //! background thread, whose loop is in [`background`](crate::background) (it says which of them drives,
@@ -8,27 +9,22 @@
 //! leave with the data that the application posts next, in one system call. That matters: half of
 //! the cost of an 8-byte ping-pong is system calls.
 
-use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use remora_nic::cm::message::RejectReason;
-use remora_nic::cm::{CmEvent, ConnId, ListenerId};
-use remora_nic::qp::{QpAttr, State as QpState};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
-use crate::commands::Commands;
+use crate::daemon::engine::Engine;
 use crate::door::Door;
 use crate::egress::{Egress, Sent};
-use crate::event::Event;
 use crate::event_loop::{EventLoop, Look};
-use crate::event_queue::Notify;
+use crate::fabric::{Arrived, Fabric};
 use crate::memory::HostMemory;
+use crate::news::{Concerned, News};
 use crate::own::Rings;
 use crate::pcap::Recorder;
 use crate::socket::{RecvBatch, Socket};
-use crate::wakes::Wakes;
 
 /// Packets asked of the card at a time.
 const BATCH: usize = 128;
@@ -49,26 +45,20 @@ const TIMELESS_MAX: u32 = 16;
 /// Steps in a row without a packet until acknowledges that stayed behind leave: some 7 µs, twice
 /// the time that a peer needs for its next message in a ping-pong.
 const IDLE_MAX: u32 = 20;
-/// Events kept for an application that does not fetch them.
-const EVENTS_MAX: usize = 65_536;
-
-/// Takes events of connection management. The thread that drives the device calls it, under the
-/// device's lock, so it must not call the device. Where an answer is due at once, the sink gives it
-/// to the card in its first argument.
-pub type CmSink = Box<dyn FnMut(&mut dyn Commands, CmEvent) + Send>;
-
-/// Takes all other events of the card, under the same rules as [`CmSink`].
-pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
+/// Looks at the doorbells of other processes for each look at the socket.
+const LOOKS: usize = 16;
 
 /// A socket for each multicast group. The background thread shares them, to sleep on them.
 pub(crate) type Groups = Arc<[Arc<Socket>]>;
 
 /// One card at work.
-pub(crate) struct Driver {
+pub(crate) struct Own {
     pub(crate) nic: Nic,
     pub(crate) memory: HostMemory,
     pub(crate) rings: Rings,
-    pub(crate) socket: Socket,
+    /// The sessions of other processes, if this card serves any.
+    pub(crate) engine: Option<Box<Engine>>,
+    pub(crate) fabric: Fabric,
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
     batch: TransmitBatch,
@@ -84,19 +74,7 @@ pub(crate) struct Driver {
     /// Packets that have arrived so far.
     arrived: u64,
     pub(crate) recorder: Recorder,
-    /// Where a completion queue's notifications go.
-    pub(crate) channels: HashMap<u32, Arc<dyn Notify>>,
-    pub(crate) async_events: VecDeque<CardEvent>,
-    pub(crate) async_ready: Arc<Event>,
-    cm_events: VecDeque<CmEvent>,
-    /// Takes events of connection management in the place of `cm_events`.
-    pub(crate) cm_sink: Option<CmSink>,
-    /// Takes all other events in the place of `channels` and `async_events`.
-    pub(crate) event_sink: Option<EventSink>,
-    /// Learns of completions and of events of connection management that tasks may wait for.
-    pub(crate) wakes: Arc<Wakes>,
-    /// Queue pairs that go to the error state when their connection ends.
-    pub(crate) follows: HashMap<ConnId, u32>,
+    pub(crate) news: News,
     pub(crate) unsent: Unsent,
     pub(crate) groups: Groups,
     pub(crate) event_loop: EventLoop,
@@ -112,12 +90,22 @@ pub(crate) struct Clock {
 
 impl Clock {
     fn start() -> Clock {
-        Clock { start: Clock::monotonic() }
+        Clock::from(Clock::monotonic())
+    }
+
+    /// The clock of a card that started `start` nanoseconds after the system.
+    pub(crate) fn from(start: u64) -> Clock {
+        Clock { start }
     }
 
     #[inline]
     pub(crate) fn now(self) -> Time {
-        Time(Clock::monotonic() - self.start)
+        Time(Clock::monotonic().saturating_sub(self.start))
+    }
+
+    /// Nanoseconds on the system's monotonic clock at which the card's time was zero.
+    pub(crate) fn start_ns(self) -> u64 {
+        self.start
     }
 
     #[inline]
@@ -142,20 +130,20 @@ pub(crate) struct Unsent {
     pub(crate) streak: u32,
 }
 
-impl Driver {
+impl Own {
     pub(crate) fn new(
         nic: Nic,
         memory: HostMemory,
-        socket: Socket,
+        fabric: Fabric,
         recorder: Recorder,
-        async_ready: Arc<Event>,
-        wakes: Arc<Wakes>,
-    ) -> Driver {
-        Driver {
+        news: News,
+    ) -> Own {
+        Own {
             nic,
             memory,
             rings: Rings::new(),
-            socket,
+            engine: None,
+            fabric,
             egress: Egress::new(),
             received: RecvBatch::new(RECV_SLOTS),
             batch: TransmitBatch::new(),
@@ -166,14 +154,7 @@ impl Driver {
             packets: 0,
             arrived: 0,
             recorder,
-            channels: HashMap::new(),
-            async_events: VecDeque::new(),
-            async_ready,
-            cm_events: VecDeque::new(),
-            cm_sink: None,
-            event_sink: None,
-            wakes,
-            follows: HashMap::new(),
+            news,
             unsent: Unsent::default(),
             groups: Groups::default(),
             event_loop: EventLoop::default(),
@@ -190,22 +171,71 @@ impl Driver {
     pub(crate) fn progress(&mut self) -> bool {
         self.nic.release_acknowledges();
         self.batch.set_serving(false);
+        self.fabric.look_at_all();
         self.step()
     }
 
-    /// As [`Driver::progress`], except that acknowledges that stayed behind may stay there.
+    /// As [`Own::progress`], except that acknowledges that stayed behind may stay there.
     fn step(&mut self) -> bool {
         self.timeless = 0;
         let now = self.now();
+        self.fabric.tend(now, self.event_loop.drives());
         let due = self.nic.poll_timeout() <= now;
         if due {
             self.nic.handle_timeout(now, &mut self.memory);
         }
         self.batch.set_answering(false);
+        let rung = self.take_doorbells(now);
         let sent = self.transmit_from(now);
         let received = self.receive() | self.receive_multicast();
+        self.publish();
         self.dispatch_events();
-        due || sent || received
+        due || rung || sent || received
+    }
+
+    /// Looks for posts of other processes, some times in a row, since a look takes a fraction of a
+    /// step; returns whether there were any, and moves what they made due.
+    pub(crate) fn serve(&mut self) -> bool {
+        let Some(engine) = &self.engine else { return false };
+        if !(0..LOOKS).any(|_| engine.is_rung()) {
+            return false;
+        }
+        let now = self.now();
+        self.take_doorbells(now);
+        self.batch.set_answering(false);
+        self.transmit_from(now);
+        self.publish();
+        self.dispatch_events();
+        true
+    }
+
+    /// Takes what other processes have posted; returns whether there was anything.
+    #[inline]
+    fn take_doorbells(&mut self, now: Time) -> bool {
+        match &mut self.engine {
+            Some(engine) => engine.take_doorbells(now, &mut self.nic, &mut self.memory),
+            None => false,
+        }
+    }
+
+    /// Hands other processes their completions.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if let Some(engine) = &mut self.engine {
+            engine.publish(&mut self.nic);
+        }
+    }
+
+    /// Hands an event to the process whose object it is about; returns it if it is this process's.
+    fn tell_session(&mut self, event: CardEvent) -> Option<CardEvent> {
+        let Some(engine) = &mut self.engine else { return Some(event) };
+        let Some(session) = engine.session_of(&event) else { return Some(event) };
+        if engine.note(session, &event) {
+            engine.tell(session, &crate::message::encode(&event));
+        } else if let CardEvent::Cm(remora_nic::cm::CmEvent::ConnectRequest(request)) = event {
+            self.refuse(request.conn, b"busy");
+        }
+        None
     }
 
     /// A turn of an event loop: timers, what the loop has posted, and all that has arrived. If that
@@ -213,6 +243,8 @@ impl Driver {
     /// is still anything to do.
     pub(crate) fn turn(&mut self) -> bool {
         let now = self.now();
+        self.fabric.tend_now(now, true);
+        self.fabric.look_at_all();
         let due = self.nic.poll_timeout() <= now;
         if due {
             self.nic.handle_timeout(now, &mut self.memory);
@@ -228,10 +260,12 @@ impl Driver {
             self.transmit_from(self.now());
             self.dispatch_events();
         }
+        // The loop may sleep after this.
+        let more = more || !self.fabric.arm();
         more || self.has_more() && !self.event_loop.expects_more()
     }
 
-    /// As [`Driver::progress`], for a thread that spins. Most of its steps find nothing, and an
+    /// As [`Own::progress`], for a thread that spins. Most of its steps find nothing, and an
     /// arriving packet waits for half an empty step on average. So these steps do not read the
     /// clock, which would take a quarter of their time.
     ///
@@ -254,7 +288,7 @@ impl Driver {
     }
 
     /// Sends a bounded amount of what the card has ready; returns whether there was anything.
-    /// [`Driver::has_more`] says whether there is more.
+    /// [`Own::has_more`] says whether there is more.
     pub(crate) fn transmit(&mut self) -> bool {
         self.nic.release_acknowledges();
         self.transmit_answer(false)
@@ -269,7 +303,8 @@ impl Driver {
     /// Sends all that is owed, before a queue pair or the process ends. Otherwise a peer whose last
     /// message was received but not acknowledged would send it again, get no answer, and fail.
     pub(crate) fn settle(&mut self) {
-        let mut naps = SETTLE_NAPS;
+        // Other processes do not wait for one that ends a queue pair.
+        let mut naps = if self.engine.is_some() { 0 } else { SETTLE_NAPS };
         for _ in 0..SETTLE_ROUNDS {
             self.transmit();
             while self.is_paced() && naps > 0 {
@@ -283,14 +318,14 @@ impl Driver {
         }
     }
 
-    /// As [`Driver::transmit`], for what an application has just posted. If the application polls,
+    /// As [`Own::transmit`], for what an application has just posted. If the application polls,
     /// acknowledges may stay behind: they would delay the answer that its peer waits for.
     pub(crate) fn transmit_answer(&mut self, polls: bool) -> bool {
         self.batch.set_answering(polls);
         self.transmit_from(self.now())
     }
 
-    /// As [`Driver::transmit`], for a caller that knows the time: to read the clock costs as much
+    /// As [`Own::transmit`], for a caller that knows the time: to read the clock costs as much
     /// as a quarter of an idle step.
     fn transmit_from(&mut self, mut now: Time) -> bool {
         (self.unsent.posts, self.unsent.bytes) = (0, 0);
@@ -300,7 +335,8 @@ impl Driver {
                 if round > 0 {
                     now = self.now();
                 }
-                let more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, BATCH);
+                let most = self.fabric.packets_wanted(BATCH);
+                let more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, most);
                 if self.batch.is_empty() {
                     // The card may have done work without a packet: it may have flushed requests.
                     any |= more;
@@ -315,12 +351,12 @@ impl Driver {
         any
     }
 
-    /// Hands the batch, or what is left of it, to the socket; returns whether any packet left.
+    /// Hands the batch, or what is left of it, to the fabric; returns whether any packet left.
     fn send_batch(&mut self) -> bool {
         let recorder = &mut self.recorder;
         let was_blocked = self.blocked;
         let note = |group: Sent<'_>| recorder.sent(&group);
-        let progress = self.egress.send(&self.batch, &mut self.memory, &mut self.socket, note);
+        let progress = self.egress.send(&self.batch, &mut self.memory, &mut self.fabric, note);
         self.blocked = progress.blocked;
         if !self.egress.faults().is_empty() || self.blocked {
             self.tell_faults(was_blocked);
@@ -381,26 +417,30 @@ impl Driver {
     #[inline(always)]
     fn receive(&mut self) -> bool {
         self.packets = 0;
-        match self.socket.recv(&mut self.received) {
-            Ok(0) => {
+        let packets = match self.fabric.receive(&mut self.received) {
+            Ok(Arrived::Nothing) => {
                 self.idle = self.idle.saturating_add(1);
                 return false;
             }
-            Ok(packets) => {
-                self.idle = 0;
-                self.packets = packets;
-                self.arrived += packets as u64;
+            Ok(Arrived::Udp(packets)) => {
+                self.handle_received();
+                packets
+            }
+            Ok(Arrived::Ring { packets, sums }) => {
+                self.handle_from_ring(sums);
+                packets
             }
             Err(error) => {
                 tracing::error!(%error, "cannot receive on the card's socket");
                 return false;
             }
-        }
-        self.handle_received();
+        };
+        (self.idle, self.packets) = (0, packets);
+        self.arrived += packets as u64;
         true
     }
 
-    /// As [`Driver::receive`], from the sockets of multicast groups.
+    /// As [`Own::receive`], from the sockets of multicast groups.
     fn receive_multicast(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.groups.len() {
@@ -418,8 +458,19 @@ impl Driver {
 
     fn handle_received(&mut self) {
         let now = self.now();
-        self.recorder.received(self.received.datagrams(), self.socket.port());
+        self.recorder.received(self.received.datagrams(), self.fabric.udp.port());
         self.nic.handle_packets(now, &mut self.memory, self.received.datagrams());
+    }
+
+    /// Handles the packets that have come by a ring; `sums` says that they have an ICRC.
+    fn handle_from_ring(&mut self, sums: bool) {
+        let (now, packets) = (self.now(), self.fabric.datagrams());
+        if sums {
+            self.recorder.received(self.fabric.datagrams(), self.fabric.udp.port());
+            self.nic.handle_packets(now, &mut self.memory, packets);
+        } else {
+            self.nic.handle_packets_from_memory(now, &mut self.memory, packets);
+        }
     }
 
     /// Hands the card's events to the tasks, threads and sinks that wait for them.
@@ -439,104 +490,28 @@ impl Driver {
             if let CardEvent::CompletionQueueNotify(_) = event {
                 self.event_loop.announced();
             }
-            match event {
-                event if self.event_sink.is_some() && !matches!(event, CardEvent::Cm(_)) => {
-                    if let Some(sink) = &mut self.event_sink {
-                        sink(event);
-                    }
-                }
-                CardEvent::CompletionQueueNotify(cq) => {
-                    if let Some(channel) = self.channels.get(&cq) {
-                        channel.push(cq);
-                    }
-                }
-                CardEvent::Cm(event) => {
-                    if let Some(mut sink) = self.cm_sink.take() {
-                        sink(self, event);
-                        self.cm_sink = Some(sink);
-                        continue;
-                    }
-                    if let CmEvent::Disconnected { conn, .. } = event {
-                        self.end_requests(conn);
-                    }
-                    if let Some(lost) = keep(&mut self.cm_events, event) {
-                        self.give_up(&lost);
-                    }
-                    self.wakes.note_cm();
-                }
-                event => {
-                    // Where the oldest of too many is dropped, the counters have counted it.
-                    keep(&mut self.async_events, event);
-                    crate::event::wake(&self.async_ready);
-                }
+            if let Some(event) = self.tell_session(event) {
+                self.pass_on(event);
             }
         }
-    }
-
-    /// The peer has gone: the requests that the connection's queue pair has in flight end with an
-    /// error.
-    pub(crate) fn end_requests(&mut self, conn: ConnId) {
-        if let Some(qpn) = self.follows.remove(&conn) {
-            let attr = QpAttr { state: Some(QpState::Error), ..QpAttr::default() };
-            if let Err(error) = self.modify_qp(qpn, attr) {
-                tracing::debug!(%error, "a queue pair was gone before its connection");
-            }
-        }
-    }
-
-    /// Forgets the events of a connection that the program has dropped.
-    pub(crate) fn forget_cm_events(&mut self, conn: ConnId) {
-        self.cm_events.retain(|event| event.conn() != Some(conn));
-    }
-
-    /// The oldest connection-management event that is about `conn`.
-    pub(crate) fn take_cm_event(&mut self, conn: ConnId) -> Option<CmEvent> {
-        let at = self.cm_events.iter().position(|e| e.conn() == Some(conn))?;
-        self.cm_events.remove(at)
-    }
-
-    /// Drops an event that the program did not fetch in time. A connection request is refused, so
-    /// that the peer does not wait.
-    fn give_up(&mut self, event: &CmEvent) {
-        tracing::warn!("more than {EVENTS_MAX} connection events wait: the oldest is dropped");
-        if let CmEvent::ConnectRequest(request) = event {
-            self.refuse(request.conn, b"busy");
-        }
-    }
-
-    /// Refuses a connection request, or forgets one that has ended meanwhile.
-    pub(crate) fn refuse(&mut self, conn: ConnId, message: &[u8]) {
-        if self.reject(conn, RejectReason::CONSUMER_DEFINED, message).is_err()
-            && let Err(error) = self.destroy_connection(conn)
-        {
-            tracing::debug!(%error, "a connection request was gone before it was refused");
-        }
-    }
-
-    /// The oldest connection request for `listener`.
-    pub(crate) fn take_cm_request(&mut self, listener: ListenerId) -> Option<CmEvent> {
-        let at = self.cm_events.iter().position(
-            |e| matches!(e, CmEvent::ConnectRequest(request) if request.listener == listener),
-        )?;
-        self.cm_events.remove(at)
     }
 
     /// The calling thread looks for events behind `door`: see [`EventLoop::look`].
     pub(crate) fn look(&mut self, door: &Arc<Door>) -> Look {
-        let Driver { socket, groups, event_loop, .. } = self;
-        event_loop.look(door, sockets(socket, groups))
+        let Own { fabric, groups, event_loop, .. } = self;
+        event_loop.look(door, sockets(fabric, groups))
     }
 
     /// The calling thread sleeps until an event comes: see [`EventLoop::sleeps`].
     pub(crate) fn sleeps(&mut self) {
-        let Driver { socket, groups, event_loop, .. } = self;
-        event_loop.sleeps(sockets(socket, groups));
+        let Own { fabric, groups, event_loop, .. } = self;
+        event_loop.sleeps(sockets(fabric, groups));
     }
 
     /// Takes the card from the event loop that drives it, if one does.
     pub(crate) fn end_loop(&mut self) {
-        let Driver { socket, groups, event_loop, .. } = self;
-        event_loop.end(sockets(socket, groups));
+        let Own { fabric, groups, event_loop, .. } = self;
+        event_loop.end(sockets(fabric, groups));
     }
 
     /// Does the socket have to become writable before the driver can go on?
@@ -552,22 +527,16 @@ impl Driver {
     }
 }
 
-/// The sockets that the card receives from.
+/// The descriptors that are readable when the card has something to receive.
 fn sockets<'a>(
-    socket: &'a Socket,
+    fabric: &'a Fabric,
     groups: &'a Groups,
 ) -> impl Iterator<Item = BorrowedFd<'a>> + Clone {
-    std::iter::once(socket.as_fd()).chain(groups.iter().map(|socket| socket.as_fd()))
+    fabric.fds().chain(groups.iter().map(|socket| socket.as_fd()))
 }
 
-/// Adds an event. If there are too many, drops the oldest and returns it.
-fn keep<E>(events: &mut VecDeque<E>, event: E) -> Option<E> {
-    events.push_back(event);
-    if events.len() > EVENTS_MAX { events.pop_front() } else { None }
-}
-
-impl std::fmt::Debug for Driver {
+impl std::fmt::Debug for Own {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driver").field("socket", &self.socket).finish_non_exhaustive()
+        f.debug_struct("Own").field("fabric", &self.fabric).finish_non_exhaustive()
     }
 }

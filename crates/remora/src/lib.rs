@@ -67,8 +67,9 @@
 //!   and `event_loop` says when packets make that readable, too. [`request`] makes futures of
 //!   requests, `block_on` waits for one.
 //! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].
-//! - Packets: [`egress`] and [`socket`] carry them, [`pcap`] captures them, [`interface`] finds the
-//!   address of the card.
+//! - Packets: [`fabric`] carries them, by [`socket`] or, within a machine, by shared memory;
+//!   [`egress`] hands them to it, [`loss`] loses some on request, [`pcap`] captures them, and
+//!   [`interface`] finds the address of the card.
 //! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
 //!   files for it; [`sock_diag`], who owns a socket.
 //!
@@ -76,31 +77,38 @@
 //! where `unsafe` stands and what for; the checks compare it with the code.
 #![warn(missing_debug_implementations)]
 
+#[macro_use]
+mod commands;
+mod attach;
 mod background;
 mod block_on;
 pub mod chain;
 pub mod channel;
-mod commands;
 pub mod completion;
 pub mod connection;
-mod daemon;
+pub mod daemon;
 pub mod device;
 mod device_events;
 pub mod dma;
 mod door;
 mod driver;
 pub mod egress;
+mod either;
 pub mod event;
 mod event_loop;
 mod event_queue;
+pub mod fabric;
 pub mod interface;
 pub mod kernel;
 mod live;
+pub mod loss;
 pub mod memory;
 pub mod message;
 pub mod multicast;
+mod news;
 pub mod options;
 mod own;
+mod own_memory;
 pub mod pcap;
 pub mod prelude;
 pub mod queue_pair;
@@ -122,6 +130,7 @@ pub mod tokio;
 mod wakes;
 mod yielding;
 
+pub use attach::AttachError;
 pub use block_on::wait_for;
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
 pub use channel::{Channel, WaitError};

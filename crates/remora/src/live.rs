@@ -8,16 +8,18 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 
 use remora_nic::qp::Mtu;
 
 use crate::background::signals::Background;
-use crate::driver::{Clock, Driver};
+use crate::driver::{Clock, Own};
+use crate::either::Driver;
 use crate::event_loop::Look;
 use crate::event_queue::EventQueue;
-use crate::memory::Buffer;
+use crate::fabric::Sleep;
+use crate::own_memory::OwnMemory;
 use crate::wakes::Wakes;
 use crate::yielding::Yielding;
 
@@ -50,13 +52,20 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     /// News for tasks that wait.
     pub(crate) wakes: Arc<Wakes>,
+    /// The card's socket, or the descriptor that wakes the client of another process's card.
     pub(crate) socket: OwnedFd,
+    /// Readable when a card of this machine has something to say; see [`crate::fabric`].
+    pub(crate) links: Option<OwnedFd>,
+    /// For the thread that sleeps on `links`.
+    pub(crate) sleep: Arc<Sleep>,
     pub(crate) info: DeviceInfo,
     pub(crate) yielding: Yielding,
+    /// Readable when another process has posted to a card that sleeps.
+    pub(crate) doorbells: OnceLock<OwnedFd>,
     /// The background thread goes before all others, and so leaves the card to no event loop.
     pub(crate) real_time: bool,
     /// Device memory; the card gives out its parts. Dropped after the driver.
-    pub(crate) _own_memory: Buffer,
+    pub(crate) _own_memory: Option<OwnMemory>,
 }
 
 impl Deref for Live {
@@ -115,9 +124,26 @@ impl Shared {
         result
     }
 
+    /// As [`Shared::command`], for what only the process's own card does.
+    pub(crate) fn command_own<R>(&self, act: impl FnOnce(&mut Own) -> R) -> R {
+        self.command(|driver| act(driver.own()))
+    }
+
     /// Drives the card one step in the calling thread; returns whether there was anything to do.
     #[inline(always)]
     pub(crate) fn progress(&self, driver: &mut Driver) -> bool {
+        match driver {
+            Driver::Own(own) => self.progress_of(own),
+            Driver::Attached(attached) => {
+                let found = attached.dispatch_events();
+                self.yielding.note(attached.idle());
+                found
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn progress_of(&self, driver: &mut Own) -> bool {
         let before = driver.packets_moved();
         let moved = driver.spin();
         self.yielding.note(driver.idle());
@@ -140,13 +166,14 @@ impl Shared {
     /// that has just done so if one drives the card; returns whether there was anything to do.
     #[inline(always)]
     pub(crate) fn progress_for_poll(&self, driver: &mut Driver) -> bool {
+        let Driver::Own(driver) = driver else { return self.progress(driver) };
         driver.unsent.streak = 0;
         if !driver.event_loop.found_nothing() {
-            return self.progress(driver);
+            return self.progress_of(driver);
         }
         self.yielding.note(0);
         if !driver.event_loop.expects_more() && (driver.unsent.posts > 0 || driver.has_more()) {
-            self.after_command(driver);
+            self.after_command_of(driver);
         }
         false
     }
@@ -154,6 +181,7 @@ impl Shared {
     /// A poll has taken entries from completion queue `cq`.
     #[inline]
     pub(crate) fn found(&self, driver: &mut Driver, cq: u32) {
+        let Driver::Own(driver) = driver else { return };
         if driver.event_loop.drives() {
             driver.event_loop.found(driver.cq_len(cq).is_some_and(|left| left > 0));
             self.flush_for_loop(driver);
@@ -161,21 +189,22 @@ impl Shared {
     }
 
     /// Sends what the event loop has posted, unless it is known to come back with more.
-    pub(crate) fn flush_for_loop(&self, driver: &mut Driver) {
+    fn flush_for_loop(&self, driver: &mut Own) {
         if driver.unsent.posts > 0 && !driver.event_loop.expects_more() {
-            self.after_command(driver);
+            self.after_command_of(driver);
         }
     }
 
     /// A completion queue was armed. Unless an event loop drives the card, the thread that armed is
     /// about to sleep: what was kept back is sent, and the background thread works at once.
     pub(crate) fn armed(&self, driver: &mut Driver) {
+        let Driver::Own(driver) = driver else { return self.after_command(driver) };
         if driver.event_loop.drives() {
             driver.event_loop.armed();
             self.flush_for_loop(driver);
             driver.dispatch_events();
         } else {
-            self.after_command(driver);
+            self.after_command_of(driver);
             self.background.take_over();
         }
     }
@@ -191,20 +220,24 @@ impl Shared {
         note: impl Fn(E) -> R,
     ) -> io::Result<R> {
         let mut driver = self.lock();
-        driver.sleeps();
-        self.leave(&mut driver);
+        let Some(own) = driver.as_own() else {
+            drop(driver);
+            return events.wait(note);
+        };
+        own.sleeps();
+        self.leave(own);
         drop(driver);
         let event = events.wait(note);
-        self.lock().event_loop.wakes();
+        self.lock().own().event_loop.wakes();
         event
     }
 
     /// The calling thread is about to sleep, and not to poll: what was kept back is sent, and the
     /// background thread works at once.
-    fn leave(&self, driver: &mut Driver) {
+    fn leave(&self, driver: &mut Own) {
         self.background.set_by_loop(false);
         if driver.unsent.posts > 0 {
-            self.after_command(driver);
+            self.after_command_of(driver);
         }
         self.background.take_over();
     }
@@ -216,23 +249,28 @@ impl Shared {
         events: &EventQueue<E>,
         note: impl FnOnce(E) -> R,
     ) -> Option<R> {
-        let mut driver = self.lock();
+        let mut guard = self.lock();
+        let Some(driver) = guard.as_own() else {
+            guard.dispatch_events();
+            drop(guard);
+            return events.pop(note);
+        };
         let look = if self.real_time { Look::Leave } else { driver.look(events.door()) };
         match look {
             Look::Drive => self.background.set_by_loop(true),
             Look::GoOn => {
-                self.flush_for_loop(&mut driver);
+                self.flush_for_loop(driver);
                 return None;
             }
             Look::Leave => {
-                self.leave(&mut driver);
+                self.leave(driver);
                 return None;
             }
         }
         let looking = events.looking();
-        let more = self.turn(&mut driver);
+        let more = self.turn(driver);
         driver.event_loop.end_turn(!events.is_empty());
-        drop(driver);
+        drop(guard);
         let event = events.pop(note);
         drop(looking);
         if more {
@@ -242,14 +280,14 @@ impl Shared {
     }
 
     /// Takes the card from the event loop that drives it, if one does.
-    pub(crate) fn end_loop(&self, driver: &mut Driver) {
+    pub(crate) fn end_loop(&self, driver: &mut Own) {
         driver.end_loop();
         self.background.set_by_loop(false);
     }
 
     /// A turn of the event loop that drives the card. Returns whether the loop has to come back
     /// without being woken.
-    fn turn(&self, driver: &mut Driver) -> bool {
+    fn turn(&self, driver: &mut Own) -> bool {
         let before = driver.packets_moved();
         driver.event_loop.begin_turn();
         let more = driver.turn();
@@ -268,9 +306,19 @@ impl Shared {
     }
 
     /// Sends what became due, and wakes the background thread for what is left or comes later.
+    #[inline]
     pub(crate) fn after_command(&self, driver: &mut Driver) {
+        match driver {
+            Driver::Own(own) => self.after_command_of(own),
+            Driver::Attached(attached) => attached.kick(),
+        }
+    }
+
+    /// As [`Shared::after_command`], for the process's own card.
+    pub(crate) fn after_command_of(&self, driver: &mut Own) {
         let before = driver.packets_moved();
         driver.transmit_answer(self.background.rests());
+        driver.publish();
         driver.dispatch_events();
         self.background.note_attention(0, driver.packets_moved() - before);
         if driver.has_more() {
@@ -280,7 +328,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn socket_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// The descriptors that are readable when packets have come, those of multicast groups apart.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.socket.as_fd()).chain(self.links.as_ref().map(|links| links.as_fd()))
     }
 }

@@ -12,9 +12,12 @@ mod socket;
 
 use std::net::IpAddr;
 
+use remora_nic::cm::{ConnId, ListenerId, SidrId};
+use remora_nic::{Key, Pd, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub(crate) use place::user_socket;
 pub use place::{Place, SOCKET_VARIABLE, place};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 
@@ -120,10 +123,10 @@ impl Default for Quotas {
 }
 
 /// Something that a session has made on the card.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Object {
     /// A protection domain.
-    Pd(u32),
+    Pd(Pd),
     /// A completion queue, by its handle.
     Cq(u32),
     /// A queue pair, by its number.
@@ -131,23 +134,23 @@ pub enum Object {
     /// A shared receive queue, by its handle.
     Srq(u32),
     /// An XRC domain.
-    Xrcd(u32),
+    Xrcd(Xrcd),
     /// A region, by its key.
-    Mr(u32),
-    /// A window, by its first key.
-    Mw(u32),
-    /// A piece of card memory, by its address.
+    Mr(Key),
+    /// A window, by its key without the low 8 bits, which change.
+    Mw(Key),
+    /// A piece of card memory, by its place in the arena.
     Dm(u64),
     /// An address handle.
     Ah(u32),
     /// A budget of chains.
     Budget(u32),
     /// A listener.
-    Listener(u32),
+    Listener(ListenerId),
     /// A connection.
-    Connection(u32),
+    Connection(ConnId),
     /// A resolution of a service's queue pair.
-    Sidr(u32),
+    Sidr(SidrId),
     /// Memory that the client lends, by its number.
     Lent(u32),
 }
@@ -165,8 +168,8 @@ pub enum Request<'a> {
     CompletionQueue(u32),
     /// Changes what becomes of the session when its client ends. Answer: [`Answer::Done`].
     Keep(Keep),
-    /// Asks for all sessions and the card's state. Answer: [`Answer::Status`].
-    Status,
+    /// Asks for the sessions from this number on. Answer: [`Answer::Status`].
+    Status(u32),
     /// Ends the session of this name, or number. Answer: [`Answer::Done`].
     Evict(&'a str),
 }
@@ -195,20 +198,68 @@ pub enum Answer<'a> {
     Lent(u32),
     /// A completion queue's place.
     CompletionQueue(CompletionQueuePlace),
-    /// To [`Request::Status`]. It is a document, of which long ones take several answers.
-    Status {
-        /// This part of the document, which is JSON.
-        #[serde(borrow)]
-        part: &'a str,
-        /// Another part follows.
-        more: bool,
-    },
+    /// To [`Request::Status`].
+    Status(StatusPage),
     /// It is done.
     Done,
     /// It is not done, for this reason.
     Refused(&'a str),
     /// The session has ended, or there is none.
     Farewell(&'a str),
+}
+
+/// Some of the sessions, in the order of their numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StatusPage {
+    /// The card.
+    pub card: CardInfo,
+    /// The sessions.
+    pub sessions: Vec<SessionStatus>,
+    /// There are others, with higher numbers.
+    pub more: bool,
+}
+
+/// What a person wants to know of a session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Its number.
+    pub session: u32,
+    /// Its name.
+    pub name: String,
+    /// The user's number.
+    pub uid: u32,
+    /// The process that made it, or took it over last.
+    pub pid: i32,
+    /// Does a client have it? Otherwise it is kept.
+    pub attached: bool,
+    /// What becomes of it when its client ends.
+    pub keep: Keep,
+    /// Seconds until it ends, if it is kept for a time and no client has it.
+    pub ends_in_s: Option<u32>,
+    /// How many clients it has had.
+    pub epoch: u32,
+    /// Queue pairs and shared receive queues.
+    pub queue_pairs: u32,
+    /// Completion queues.
+    pub completion_queues: u32,
+    /// Regions and windows.
+    pub regions: u32,
+    /// Bytes of its regions.
+    pub registered_bytes: u64,
+    /// Bytes of its arena that are given out.
+    pub arena_bytes: u64,
+    /// Memory that it lends: for each way, how many pieces.
+    pub lent: Vec<(Loan, u32)>,
+    /// Elements that it has posted.
+    pub posted: u64,
+    /// Completions that it has got.
+    pub completed: u64,
+    /// Bytes that its completed requests have moved.
+    pub bytes: u64,
+    /// Doorbells that were refused.
+    pub refused: u64,
+    /// What it may use.
+    pub quotas: Quotas,
 }
 
 /// Where a completion queue lies in the arena.
@@ -328,7 +379,7 @@ mod tests {
             Request::TakeBack(7),
             Request::CompletionQueue(1),
             Request::Keep(Keep::Seconds(60)),
-            Request::Status,
+            Request::Status(7),
             Request::Evict("rank 0"),
         ];
         for request in requests {

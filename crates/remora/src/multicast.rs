@@ -11,7 +11,7 @@ use remora_nic::nic::{McastError, group_address};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-use crate::driver::Driver;
+use crate::driver::Own;
 
 /// Why a queue pair was not attached to a group.
 #[derive(Debug, Error, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ mod as_number {
     }
 }
 
-impl Driver {
+impl Own {
     /// Attaches a queue pair; the first one of a group has the device join the group.
     pub(crate) fn join_group(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
         self.nic.attach_mcast(qpn, gid)?;
@@ -53,7 +53,7 @@ impl Driver {
         if self.groups.iter().any(|socket| socket.addr() == group) {
             return Ok(());
         }
-        match self.socket.join(group) {
+        match self.fabric.udp.join(group) {
             Ok(socket) => {
                 // An event loop is given the card again, with the new socket.
                 self.end_loop();
@@ -63,7 +63,7 @@ impl Driver {
             }
             Err(source) => {
                 self.nic.detach_mcast(qpn, gid)?;
-                Err(JoinError::System { group, card: self.socket.addr(), source })
+                Err(JoinError::System { group, card: self.fabric.udp.addr(), source })
             }
         }
     }

@@ -23,12 +23,10 @@ use remora_nic::{
 };
 
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
-use crate::driver::Driver;
+use crate::driver::Own;
 use crate::memory::{Buffer, CHECKED, FilesFull};
 use crate::multicast::JoinError;
-
-/// The card of this process, with all that drives it.
-pub(crate) type Own = Driver;
+use crate::news::{Concerned, News};
 
 /// log2 of the bytes of a page of the card: one page holds what a process can map, so that a region
 /// takes one entry of the card's translation memory.
@@ -48,17 +46,7 @@ pub(crate) type Rings = HashMap<RingsOf, Buffer>;
 
 /// What is fast: it takes no command.
 impl Own {
-    /// Posts a send request.
-    #[inline]
-    pub(crate) fn post_send(
-        &mut self,
-        qpn: u32,
-        request: &SendRequest<'_>,
-    ) -> Result<(), PostError> {
-        self.nic.post_send(&mut self.memory, qpn, request)
-    }
-
-    /// As [`Own::post_send`]; `srqn` names the shared receive queue of an XRC peer.
+    /// Posts a send request; `srqn` names the shared receive queue of an XRC peer.
     #[inline]
     pub(crate) fn post_xrc_send(
         &mut self,
@@ -272,6 +260,12 @@ fn bus(place: Place) -> Result<u64, RegMrError> {
         Place::Checked(addr) => Ok(addr | CHECKED),
         Place::File(base) => Ok(base),
         Place::Arena(_) | Place::Lent { .. } => Err(RegMrError::Place),
+    }
+}
+
+impl Concerned for Own {
+    fn news(&mut self) -> &mut News {
+        &mut self.news
     }
 }
 

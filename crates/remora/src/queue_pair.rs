@@ -119,11 +119,14 @@ impl QueuePair {
             rq,
             signal_all: options.signal_all,
             flags: options.flags,
+            client: 0,
         };
-        let QpMade { qpn, psn, sq, rq } = pd.live().lock().create_qp(init)?;
+        let mut driver = pd.live().lock();
+        let QpMade { qpn, psn, sq, rq } = driver.create_qp(init)?;
         // SAFETY: the card's owner keeps the rings until the queue pair is destroyed, which is when
         // the last handle is dropped; every user of a view has a handle.
-        let rings = [sq, rq].map(|ring| (unsafe { Buffer::view(ring.addr, ring.len()) }, ring));
+        let rings = [sq, rq].map(|ring| (unsafe { driver.ring_view(ring) }, ring));
+        drop(driver);
         let awaited = [options.send_cq.is_none(), options.recv_cq.is_none()];
         let queues = (send_cq, recv_cq, options.srq.cloned());
         let inner = QpInner { pd, qpn, psn, rings, requests, awaited, _queues: queues };
@@ -293,7 +296,7 @@ impl QueuePair {
     /// See [`PostError`]; nothing was posted then.
     #[inline]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
-        self.inner.pd.live().command(|driver| driver.post_send(self.inner.qpn, request))
+        self.inner.pd.live().command(|driver| driver.post_send(self.inner.qpn, 0, request))
     }
 
     /// Posts requests in turn and rings the doorbell once. Stops at the first request that is
@@ -305,7 +308,7 @@ impl QueuePair {
         self.inner.pd.live().command(|driver| {
             let mut posted = 0;
             for request in requests {
-                let post = driver.post_send(self.inner.qpn, &request);
+                let post = driver.post_send(self.inner.qpn, 0, &request);
                 if post.is_err() {
                     return (posted, post);
                 }
@@ -384,7 +387,7 @@ impl Drop for QpInner {
 #[derive(Debug)]
 pub struct PostBatch<'a> {
     live: &'a crate::live::Live,
-    driver: std::sync::MutexGuard<'a, crate::driver::Driver>,
+    driver: std::sync::MutexGuard<'a, crate::either::Driver>,
 }
 
 impl crate::device::Device {
@@ -406,7 +409,7 @@ impl PostBatch<'_> {
         qp: &QueuePair,
         request: &SendRequest<'_>,
     ) -> Result<(), PostError> {
-        self.driver.post_send(qp.qpn(), request)
+        self.driver.post_send(qp.qpn(), 0, request)
     }
 
     /// Posts a receive request to a queue pair of this device.

@@ -17,11 +17,12 @@ pub use crate::commands::{
     Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade,
 };
 use crate::device::Device;
-use crate::driver::Driver;
-pub use crate::driver::{CmSink, EventSink};
+use crate::either::Driver;
 pub use crate::event_queue::EventQueue;
 use crate::live::Live;
 use crate::multicast::JoinError;
+use crate::news::Concerned;
+pub use crate::news::{CmSink, EventSink};
 use crate::socket::GROUP_MAX;
 
 /// Posts in a row that are sent one by one, so that a program that posts a message or two and then
@@ -83,20 +84,20 @@ impl Device {
     /// Hands all events of connection management to `sink` from now on. This crate's listeners and
     /// connections get none from then on.
     pub fn set_cm_sink(&self, sink: CmSink) {
-        self.live.lock().cm_sink = Some(sink);
+        self.live.lock().news().cm_sink = Some(sink);
     }
 
     /// Hands all other events of the card to `sink` from now on. Completion channels and
     /// [`Device::events`] get none from then on.
     pub fn set_event_sink(&self, sink: EventSink) {
-        self.live.lock().event_sink = Some(sink);
+        self.live.lock().news().event_sink = Some(sink);
     }
 }
 
 impl Card<'_> {
     /// The card's slow commands.
     pub fn commands(&mut self) -> &mut dyn Commands {
-        &mut *self.driver
+        self.driver.commands()
     }
 
     /// Posts a send request; `srqn` names the shared receive queue of an XRC peer.
@@ -110,7 +111,7 @@ impl Card<'_> {
         srqn: u32,
         request: &SendRequest<'_>,
     ) -> Result<(), PostError> {
-        self.driver.post_xrc_send(qpn, srqn, request)
+        self.driver.post_send(qpn, srqn, request)
     }
 
     /// Posts a receive request.
@@ -168,26 +169,26 @@ impl Card<'_> {
     /// a batch by itself: keeping it back would save nothing, and the background thread would look
     /// in every 100 µs, and displace the program where both have one core.)
     pub fn posted(&mut self, requests: u32, bytes: u64) {
-        let driver = &mut *self.driver;
-        let unsent = &mut driver.unsent;
+        let Some(own) = self.driver.as_own() else { return self.kick() };
+        let unsent = &mut own.unsent;
         unsent.streak = unsent.streak.saturating_add(1);
         unsent.bytes = unsent.bytes.saturating_add(bytes);
         let batch = unsent.posts + requests >= UNSENT_MAX || unsent.bytes >= GROUP_MAX as u64;
-        let expects_more = driver.event_loop.expects_more();
+        let expects_more = own.event_loop.expects_more();
         if batch || unsent.streak <= PROMPT_POSTS && !expects_more {
-            return self.live.after_command(driver);
+            return self.live.after_command_of(own);
         }
         let first = unsent.posts == 0;
         unsent.posts += requests;
         if first {
-            driver.unsent.since = driver.now();
-        } else if expects_more && driver.now() >= driver.unsent.since + LOOP_KEEPS_FOR {
-            return self.live.after_command(driver);
+            own.unsent.since = own.now();
+        } else if expects_more && own.now() >= own.unsent.since + LOOP_KEEPS_FOR {
+            return self.live.after_command_of(own);
         }
-        match driver.event_loop.door() {
+        match own.event_loop.door() {
             _ if expects_more => {}
             Some(door) => door.ring(),
-            None if first => self.live.background.keep_back(driver.unsent.since + UNSENT_FOR),
+            None if first => self.live.background.keep_back(own.unsent.since + UNSENT_FOR),
             None => {}
         }
     }
@@ -196,8 +197,11 @@ impl Card<'_> {
     /// the poll has found nothing.
     #[inline]
     pub fn flush(&mut self) {
-        if self.driver.unsent.posts > 0 && !self.driver.event_loop.drives() {
-            self.kick();
+        if let Some(own) = self.driver.as_own()
+            && own.unsent.posts > 0
+            && !own.event_loop.drives()
+        {
+            self.live.after_command_of(own);
         }
     }
 
@@ -215,7 +219,7 @@ impl Card<'_> {
     /// Sends all that is owed, including acknowledges that have stayed behind. Call it before a
     /// queue pair is destroyed or reset, since what the queue pair owes is lost then.
     pub fn settle(&mut self) {
-        self.driver.settle();
+        Commands::settle(&mut *self.driver);
     }
 
     /// Call this when the process ends without dropping the device: packets that are ready leave,

@@ -10,6 +10,7 @@ use remora_nic::{Access, CreateError, Key, Path, Pd, RegMrError};
 use thiserror::Error;
 
 use crate::commands::{Bytes, Commands, Place};
+use crate::either::Driver;
 use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer, FilesFull};
 
@@ -88,9 +89,20 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// The card refuses: see [`RegMrError`].
-    pub fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, RegisterError> {
+    pub fn register(
+        &self,
+        mut buffer: Buffer,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
         let (addr, len) = (buffer.addr(), buffer.len() as u64);
-        self.add(at(addr, len), access, Backing::Buffer(buffer))
+        if let Driver::Attached(attached) = &mut *self.inner.live.lock() {
+            attached.share(&mut buffer);
+        }
+        let registered = self.add(at(addr, len), access, Backing::Buffer(buffer));
+        if let (Err(_), Driver::Attached(attached)) = (&registered, &mut *self.inner.live.lock()) {
+            attached.end_loan(addr);
+        }
+        registered
     }
 
     /// Registers memory that the caller owns.
@@ -339,10 +351,15 @@ impl Drop for MrInner {
         if let Err(error) = driver.dereg_mr(self.key) {
             tracing::error!(%error, "a region's key was gone before the region");
         }
-        match self.backing {
+        match &self.backing {
             Backing::File => driver.remove_file(self.bytes.place),
-            Backing::Device(addr) => drop(driver.free_dm(addr)),
-            Backing::Buffer(_) | Backing::Ring(..) | Backing::Caller | Backing::Shared(_) => {}
+            Backing::Device(addr) => drop(driver.free_dm(*addr)),
+            Backing::Buffer(buffer) => {
+                if let Driver::Attached(attached) = &mut *driver {
+                    attached.end_loan(buffer.addr());
+                }
+            }
+            Backing::Ring(..) | Backing::Caller | Backing::Shared(_) => {}
         }
     }
 }

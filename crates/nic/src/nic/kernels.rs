@@ -49,6 +49,9 @@ pub enum BindError {
     /// The card is another process's, and that process has ended.
     #[error("the process that has the card has ended: attach again")]
     Gone,
+    /// The card is another process's, and kernels run there.
+    #[error("the card is another process’s: kernels are bound by the process that has it")]
+    Elsewhere,
 }
 
 /// Kernels: see [`crate::kernel`].

@@ -449,12 +449,11 @@ pub struct TooLong;
 
 /// Writes a send request into a slot; returns how many bytes of it are used. `srqn` is the peer's
 /// shared receive queue, for XRC.
+///
+/// # Errors
+/// The request does not fit the slot.
 #[inline]
-pub(crate) fn encode_send(
-    request: &SendRequest<'_>,
-    srqn: u32,
-    raw: &mut [u8],
-) -> Result<usize, TooLong> {
+pub fn encode_send(request: &SendRequest<'_>, srqn: u32, raw: &mut [u8]) -> Result<usize, TooLong> {
     raw[..ELEMENT_LEN].fill(0);
     let mut flags = request.flags.difference(SendFlags::INLINE);
     let mut inline_len = 0;
@@ -548,7 +547,11 @@ impl FlushKind {
 }
 
 /// Writes a receive request into a slot; returns how many bytes of it are used.
-pub(crate) fn encode_recv(request: &RecvRequest<'_>, raw: &mut [u8]) -> Result<usize, TooLong> {
+///
+/// # Errors
+/// The request does not fit the slot.
+#[inline]
+pub fn encode_recv(request: &RecvRequest<'_>, raw: &mut [u8]) -> Result<usize, TooLong> {
     raw[..ELEMENT_LEN].fill(0);
     let used = put_sges(request.sges, raw)?;
     raw[32..40].copy_from_slice(&request.wr_id.to_le_bytes());

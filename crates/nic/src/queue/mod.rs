@@ -25,4 +25,4 @@ pub use element::{
     RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, UdDestination,
 };
 pub use opcode::Opcode;
-pub use ring::RingInit;
+pub use ring::{RingInit, with_room};

@@ -55,7 +55,7 @@ const SHORT_STRIDE: usize = 128;
 /// Lends zeroed room for one element of a ring with this stride. (The usual element is short, and
 /// zeroing room for the longest each time would cost more than everything else.)
 #[inline(always)]
-pub(crate) fn with_room<R>(stride: usize, act: impl FnOnce(&mut [u8]) -> R) -> R {
+pub fn with_room<R>(stride: usize, act: impl FnOnce(&mut [u8]) -> R) -> R {
     if stride <= SHORT_STRIDE {
         act(&mut [0; SHORT_STRIDE][..stride])
     } else {

@@ -1,4 +1,5 @@
-//! What is deployed for an op-code: a program, the memory it may use, and its budget.
+//! What is deployed for an op-code: a program, the memory it may use, and its budget. (`executor`
+//! deploys it.)
 
 use core::future::Future;
 use core::pin::Pin;
@@ -48,6 +49,9 @@ pub enum DeployError {
     /// The card has reached its limit of kernels.
     #[error("the card has no room for more than {0} kernels: undeploy one first")]
     Full(usize),
+    /// The card is another process's, and kernels run there.
+    #[error("the card is another process’s: kernels are deployed by the process that has it")]
+    Elsewhere,
 }
 
 /// A deployed kernel and its counters.

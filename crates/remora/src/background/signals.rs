@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use remora_nic::Time;
 
-use crate::driver::Driver;
+use crate::driver::Own;
 use crate::event::Event;
 
 /// This many polls between two looks of the background thread mean that the application polls. One
@@ -41,7 +41,7 @@ pub(crate) struct Background {
     /// When the thread wakes without being woken, in the card's time.
     pub(super) wakes_at: AtomicU64,
     /// Wakes it earlier.
-    pub(super) wake: Arc<Event>,
+    pub(crate) wake: Arc<Event>,
     /// An event loop drives the card. Written under the driver's lock.
     by_loop: AtomicBool,
     /// A thread has said that it sleeps: see [`Background::take_over`].
@@ -51,7 +51,7 @@ pub(crate) struct Background {
     /// How often posts began to be kept back.
     pub(super) kept_back: AtomicU32,
     /// The device is closed.
-    pub(super) stop: AtomicBool,
+    pub(crate) stop: AtomicBool,
 }
 
 impl Background {
@@ -75,14 +75,14 @@ impl Background {
     /// once for what is left over (an acknowledge to send, say), since another poll may not come.
     /// After enough polls it is woken to leave the work to the application and look in later.
     #[inline(always)]
-    pub(crate) fn note_poll(&self, driver: &Driver, moved: u64) {
+    pub(crate) fn note_poll(&self, driver: &Own, moved: u64) {
         self.tell(driver);
         self.note_attention(1, moved);
     }
 
     /// As [`Background::note_poll`], for a turn of an event loop, which counts as many polls: the
     /// loop sleeps where others poll.
-    pub(crate) fn note_turn(&self, driver: &Driver, moved: u64) {
+    pub(crate) fn note_turn(&self, driver: &Own, moved: u64) {
         self.tell(driver);
         let turns = self.turns.load(Ordering::Relaxed);
         self.turns.store(turns.wrapping_add(1), Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl Background {
     /// Wakes the thread, if it sleeps on the socket, for what is left over or comes earlier than it
     /// knows.
     #[inline(always)]
-    fn tell(&self, driver: &Driver) {
+    fn tell(&self, driver: &Own) {
         if !self.rests() {
             if driver.has_more() {
                 self.wake();

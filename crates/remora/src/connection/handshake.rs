@@ -16,7 +16,7 @@ use remora_nic::qp::{ModifyQpError, Mtu};
 use thiserror::Error;
 
 use crate::channel::deadline;
-use crate::driver::Driver;
+use crate::either::Driver;
 use crate::live::Live;
 use crate::text::printable;
 

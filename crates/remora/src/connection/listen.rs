@@ -16,6 +16,7 @@ use super::offer::{REPLY_DATA, REQUEST_DATA, take_offer, with_offer};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::live::Live;
+use crate::news::Concerned;
 use crate::options::{ConnectionParams, Peer};
 use crate::queue_pair::QueuePair;
 
@@ -99,7 +100,7 @@ impl Listener {
     pub fn accept(&self) -> Handshake<'_, IncomingConnection> {
         Handshake::new(async {
             loop {
-                let news = news(&self.live, |driver| driver.take_cm_request(self.id)).await;
+                let news = news(&self.live, |driver| driver.news().take_cm_request(self.id)).await;
                 let CmEvent::ConnectRequest(mut request) = news else { continue };
                 let offers = take_offer(&mut request.private_data, REQUEST_DATA);
                 let live = self.live.clone();
@@ -113,7 +114,9 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.live.command(|driver| {
             driver.unlisten(self.id);
-            while let Some(CmEvent::ConnectRequest(request)) = driver.take_cm_request(self.id) {
+            while let Some(CmEvent::ConnectRequest(request)) =
+                driver.news().take_cm_request(self.id)
+            {
                 driver.refuse(request.conn, b"the listener is gone");
             }
         });
@@ -212,7 +215,7 @@ impl IncomingConnection {
             peer: self.request.peer,
         };
         connection.follow();
-        match news(&self.live, |driver| driver.take_cm_event(conn)).await {
+        match news(&self.live, |driver| driver.news().take_cm_event(conn)).await {
             CmEvent::Established { .. } => Ok(connection),
             CmEvent::Rejected { reason, private_data, .. } => {
                 Err(ConnectFailure::Rejected { reason, message: text(&private_data) })

@@ -11,32 +11,33 @@
 //! which the thread sleeps. Sessions come and go under the driver's lock, and the thread that adds
 //! one wakes the background thread, which announces its next sleep to the new session, too.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use remora_nic::chain::Queue as Side;
-use remora_nic::queue::Completion;
-use remora_nic::{Event as CardEvent, Memory, Nic, PostError, Time};
+use remora_nic::cm::CmEvent;
+use remora_nic::queue::ResizeCqError;
+use remora_nic::{Event as CardEvent, Memory, Nic, Time};
 use rustix::event::epoll;
 
-use crate::event::Event;
-use crate::message::{CompletionQueuePlace, RingPlace};
-use crate::shared::arena::QUEUES_MAX;
-use crate::shared::completions::ring_len;
-use crate::shared::{
-    Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue, WorkQueueState,
+use super::lent::Lent;
+use super::objects::{Ask, Objects, Usage};
+use super::session::{
+    Completions, Of, Queue, Session, SessionCounters, Sides, Work, ring as ring_doorbell,
 };
-
-/// Completions that are moved at a time.
-const BATCH: usize = 16;
-/// Work queues of a session whose free slots are looked at in a step, besides those that complete.
-const ACTIVE: usize = 64;
+use crate::event::Event;
+use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
+use crate::shared::arena::DATA;
+use crate::shared::completions::ring_len;
+use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue};
 
 /// The queues of all sessions.
 #[derive(Debug)]
 pub(crate) struct Engine {
     sessions: Vec<Option<Session>>,
+    pub(crate) objects: Objects,
+    /// The last number that was given to lent memory.
+    last_lent: u32,
     /// Which session a completion queue of the card belongs to, and its record there.
     cqs: HashMap<u32, (u16, u32)>,
     /// Which session a queue pair belongs to.
@@ -45,83 +46,6 @@ pub(crate) struct Engine {
     srqs: HashMap<u32, (u16, u32)>,
     /// The doorbells of all sessions, to sleep on.
     doorbells: OwnedFd,
-}
-
-/// The records of a queue pair's send and receive queue.
-#[derive(Clone, Copy, Debug)]
-struct Sides {
-    send: Option<u32>,
-    recv: Option<u32>,
-}
-
-/// The shared part of a session.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) arena: Arena,
-    /// The arena's memory file, for clients that attach again.
-    pub(crate) file: OwnedFd,
-    pub(crate) parts: Parts,
-    doorbells: Doorbells,
-    pub(crate) events: EventProducer,
-    /// Wakes the daemon.
-    pub(crate) doorbell: Event,
-    /// Wakes the client.
-    pub(crate) wake: Event,
-    queues: Vec<Option<Queue>>,
-    sides: HashMap<u32, Sides>,
-    /// Work queues that hold elements which are not retired, as far as the client knows.
-    active: VecDeque<u32>,
-    pub(crate) counters: SessionCounters,
-}
-
-/// What has happened in a session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct SessionCounters {
-    /// Elements that were posted.
-    pub(crate) posted: u64,
-    /// Completions that were handed over.
-    pub(crate) completed: u64,
-    /// Bytes of successful completions.
-    pub(crate) bytes: u64,
-    /// Doorbells with an index that cannot be, or for a queue that is none.
-    pub(crate) refused: u64,
-}
-
-#[derive(Debug)]
-enum Queue {
-    Work(Work),
-    Completions(Completions),
-}
-
-#[derive(Debug)]
-struct Work {
-    of: Of,
-    shared: WorkQueue,
-    ring: (usize, usize),
-    /// The index that the card has been told.
-    rung: u32,
-    /// The index that the client has been told.
-    retired: u32,
-    /// It is in `Session::active`.
-    active: bool,
-}
-
-/// Whose work queue it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Of {
-    Send(u32),
-    Recv(u32),
-    Srq(u32),
-}
-
-#[derive(Debug)]
-struct Completions {
-    cq: u32,
-    producer: CompletionProducer,
-    ring: usize,
-    depth: u32,
-    /// Entries wait on the card for room.
-    waits: bool,
 }
 
 /// A session's arena has no room left, or no record.
@@ -134,6 +58,8 @@ impl Engine {
     pub(crate) fn new() -> io::Result<Engine> {
         Ok(Engine {
             sessions: Vec::new(),
+            objects: Objects::default(),
+            last_lent: 0,
             cqs: HashMap::new(),
             qps: HashMap::new(),
             srqs: HashMap::new(),
@@ -150,6 +76,7 @@ impl Engine {
         arena: Arena,
         file: OwnedFd,
         (doorbell, wake): (Event, Event),
+        quotas: Quotas,
     ) -> io::Result<u16> {
         let free = self.sessions.iter().position(Option::is_none).unwrap_or(self.sessions.len());
         let number = u16::try_from(free).map_err(|_| io::Error::other("too many sessions"))?;
@@ -173,6 +100,10 @@ impl Engine {
             sides: HashMap::new(),
             active: VecDeque::new(),
             counters: SessionCounters::default(),
+            quotas,
+            usage: Usage::default(),
+            lent: BTreeMap::new(),
+            ends: false,
         });
         Ok(number)
     }
@@ -223,18 +154,26 @@ impl Engine {
     ///
     /// # Errors
     /// The arena is full, or what waits does not fit.
-    pub(crate) fn resize_cq(&mut self, session: u16, cq: u32, depth: u32) -> Result<(), ArenaFull> {
-        let (_, number) = self.cqs.get(&cq).copied().ok_or(ArenaFull)?;
-        let of = self.session(session).ok_or(ArenaFull)?;
-        let ring = of.parts.take(ring_len(depth)).ok_or(ArenaFull)?;
+    pub(crate) fn resize_cq(
+        &mut self,
+        session: u16,
+        cq: u32,
+        depth: u32,
+    ) -> Result<(), ResizeCqError> {
+        let (_, number) = self.cqs.get(&cq).copied().ok_or(ResizeCqError::UnknownCq)?;
+        let of = self.session(session).ok_or(ResizeCqError::UnknownCq)?;
+        let limit = of.parts.capacity() / ring_len(1);
+        let taken = of.parts.take(ring_len(depth));
+        let ring = taken.ok_or(ResizeCqError::Size { limit })?;
         let Session { arena, queues, .. } = of;
         let Some(Some(Queue::Completions(queue))) = queues.get_mut(number as usize) else {
             of.release(ring, ring_len(depth));
-            return Err(ArenaFull);
+            return Err(ResizeCqError::UnknownCq);
         };
         if !queue.producer.move_to(arena, number, ring, depth) {
+            let waiting = queue.producer.waiting() as usize;
             of.release(ring, ring_len(depth));
-            return Err(ArenaFull);
+            return Err(ResizeCqError::Waiting { waiting });
         }
         let old = (queue.ring, ring_len(queue.depth));
         (queue.ring, queue.depth) = (ring, depth);
@@ -286,16 +225,24 @@ impl Engine {
     }
 
     /// The ring of shared receive queue `srq`, instead of another that it may have had.
-    pub(crate) fn set_srq(&mut self, session: u16, srq: u32, number: u32, index: u32) {
+    /// Its elements up to the first of `indices` are posted, those up to the second retired.
+    pub(crate) fn set_srq(&mut self, session: u16, srq: u32, number: u32, indices: (u32, u32)) {
         self.set_owner(session, Some(number), Of::Srq(srq));
         if let Some(work) = self.work(session, number) {
-            (work.rung, work.retired) = (index, index);
-            work.shared.publish(index);
-            work.shared.retire(index);
+            (work.rung, work.retired) = indices;
+            work.shared.publish(indices.0);
+            work.shared.retire(indices.1);
         }
         if let Some((session, old)) = self.srqs.insert(srq, (session, number)) {
             self.remove(session, old);
         }
+    }
+
+    /// How far a shared receive queue is posted and retired, as its session knows.
+    pub(crate) fn srq_indices(&mut self, srq: u32) -> (u32, u32) {
+        let place = self.srqs.get(&srq).copied();
+        let work = place.and_then(|(session, number)| self.work(session, number));
+        work.map_or((0, 0), |work| (work.rung, work.retired))
     }
 
     /// Removes a queue pair that was destroyed on the card.
@@ -343,7 +290,7 @@ impl Engine {
         for number in of.records(qpn) {
             let Session { queues, active, counters, .. } = &mut *of;
             if let Some(Some(Queue::Work(work))) = queues.get_mut(number as usize) {
-                ring(work, number, (now, nic, memory), active, counters);
+                ring_doorbell(work, number, (now, &mut *nic, &mut *memory), active, counters);
             }
         }
     }
@@ -362,8 +309,24 @@ impl Engine {
             | CardEvent::SendQueueDrained(qpn)
             | CardEvent::LastElementReached(qpn)
             | CardEvent::ChainStopped(qpn) => self.qps.get(&qpn).copied(),
+            CardEvent::Cm(ref event) => self.objects.owner(subject(event)),
             _ => None,
         }
+    }
+
+    /// Notes what an event brings to a session: a connection, or a resolution. Returns whether the
+    /// session's quotas admit it.
+    pub(crate) fn note(&mut self, session: u16, event: &CardEvent) -> bool {
+        let object = match event {
+            CardEvent::Cm(CmEvent::ConnectRequest(request)) => Object::Connection(request.conn),
+            CardEvent::Cm(CmEvent::SidrRequest(request)) => Object::Sidr(request.sidr),
+            _ => return true,
+        };
+        let admitted = self.admits(session, Ask::Other).is_ok();
+        if admitted {
+            self.own(session, object, (0, None));
+        }
+        admitted
     }
 
     fn set_owner(&mut self, session: u16, number: Option<u32>, owner: Of) {
@@ -386,8 +349,108 @@ impl Engine {
     }
 }
 
+/// Objects and parts of arenas.
+impl Engine {
+    /// May a session make what is asked for? Otherwise returns the limit.
+    pub(crate) fn admits(&mut self, session: u16, ask: Ask) -> Result<(), usize> {
+        self.session(session).map_or(Err(0), |of| of.usage.admits(ask, &of.quotas))
+    }
+
+    /// Notes an object that a session has made: see [`Objects::add`].
+    pub(crate) fn own(&mut self, session: u16, object: Object, details: (u64, Option<u32>)) {
+        if let Some(of) = self.sessions.get_mut(usize::from(session)).and_then(Option::as_mut) {
+            self.objects.add(session, &mut of.usage, object, details);
+        }
+    }
+
+    /// Notes that an object was destroyed.
+    pub(crate) fn disown(&mut self, object: Object) {
+        let of = self.objects.owner(object);
+        let of = of.and_then(|session| self.sessions.get_mut(usize::from(session)));
+        if let Some(of) = of.and_then(Option::as_mut) {
+            self.objects.remove(&mut of.usage, object);
+        }
+    }
+
+    /// Adds memory that a session lends; returns its number, which no other session's has.
+    pub(crate) fn add_lent(&mut self, session: u16, lent: Lent) -> u32 {
+        let amount = lent.quota_bytes();
+        loop {
+            self.last_lent = self.last_lent.wrapping_add(1);
+            if self.objects.owner(Object::Lent(self.last_lent)).is_none() {
+                break;
+            }
+        }
+        let number = self.last_lent;
+        if let Some(of) = self.session(session) {
+            of.lent.insert(number, lent);
+        }
+        self.own(session, Object::Lent(number), (amount, None));
+        number
+    }
+
+    /// The bus address of `len` bytes at `offset` in a session's arena, if they are data there.
+    pub(crate) fn arena_bus(&mut self, session: u16, offset: u64, len: u64) -> Option<u64> {
+        let memory = self.session(session)?.arena.memory();
+        let within = offset >= DATA as u64 && offset.checked_add(len)? <= memory.len() as u64;
+        within.then(|| memory.addr() + offset)
+    }
+
+    /// Are `len` bytes at `addr` within a piece of card memory of the session's?
+    pub(crate) fn is_dm(&self, session: u16, addr: u64, len: u64) -> bool {
+        // A piece begins at a page, and most accesses at its beginning.
+        let pieces = self.objects.of(session).into_iter();
+        pieces.into_iter().any(|object| match object {
+            Object::Dm(start) if start <= addr => {
+                let end = start + self.objects.amount(object);
+                addr.checked_add(len).is_some_and(|to| to <= end)
+            }
+            _ => false,
+        })
+    }
+
+    /// Bytes of a session's arena that are not given out.
+    pub(crate) fn arena_room(&mut self, session: u16) -> usize {
+        self.session(session).map_or(0, |of| of.parts.capacity() - of.parts.used())
+    }
+
+    /// Takes `bytes` bytes of a session's arena.
+    pub(crate) fn take_part(&mut self, session: u16, bytes: usize) -> Option<u64> {
+        self.session(session)?.parts.take(bytes).map(|at| at as u64)
+    }
+
+    /// Gives back what [`Engine::take_part`] gave out.
+    pub(crate) fn release_part(&mut self, session: u16, at: u64, len: u64) {
+        if let Some(of) = self.session(session) {
+            of.release(at as usize, len as usize);
+        }
+    }
+}
+
+/// What an event of connection management is about, as somebody owns it.
+fn subject(event: &CmEvent) -> Object {
+    match event {
+        CmEvent::ConnectRequest(request) => Object::Listener(request.listener),
+        CmEvent::SidrRequest(request) => Object::Listener(request.listener),
+        CmEvent::SidrReply(reply) => Object::Sidr(reply.sidr),
+        CmEvent::SidrUnreachable { sidr } => Object::Sidr(*sidr),
+        CmEvent::Replied(reply) => Object::Connection(reply.conn),
+        CmEvent::Established { conn, .. }
+        | CmEvent::Rejected { conn, .. }
+        | CmEvent::Unreachable { conn }
+        | CmEvent::Disconnected { conn, .. }
+        | CmEvent::TimewaitExit { conn } => Object::Connection(*conn),
+    }
+}
+
 /// What the driver calls in each step.
 impl Engine {
+    /// Has any session rung a doorbell that was not taken?
+    #[inline]
+    pub(crate) fn is_rung(&self) -> bool {
+        self.sessions.iter().flatten().any(|session| session.doorbells.any(&session.arena))
+    }
+
     /// Hands the doorbells that were rung to the card; returns whether there were any.
     pub(crate) fn take_doorbells(
         &mut self,
@@ -422,9 +485,8 @@ impl Engine {
     /// Announces to all sessions that the background thread goes to sleep; returns false if it must
     /// not, because a doorbell was rung.
     pub(crate) fn will_sleep(&self) -> bool {
-        let sessions = || self.sessions.iter().flatten();
-        sessions().for_each(|session| session.arena.will_sleep());
-        let rung = sessions().any(|session| session.doorbells.any(&session.arena));
+        self.sessions.iter().flatten().for_each(|session| session.arena.will_sleep());
+        let rung = self.is_rung();
         if rung {
             self.woke();
         }
@@ -455,221 +517,3 @@ impl Engine {
 }
 
 const NO_TIME: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-
-impl Work {
-    fn new(of: Of, shared: WorkQueue, ring: (usize, usize)) -> Work {
-        Work { of, shared, ring, rung: 0, retired: 0, active: false }
-    }
-
-    /// How far the card has retired the queue.
-    fn retired_on(&self, nic: &Nic) -> Option<u32> {
-        match self.of {
-            Of::Send(qpn) => nic.retired(qpn, Side::Send),
-            Of::Recv(qpn) => nic.retired(qpn, Side::Recv),
-            Of::Srq(srq) => nic.srq_retired(srq),
-        }
-    }
-
-    /// Tells the client which slots are free; returns whether all of them are.
-    fn publish(&mut self, nic: &Nic) -> bool {
-        let Some(retired) = self.retired_on(nic) else { return true };
-        if retired != self.retired {
-            self.retired = retired;
-            self.shared.retire(retired);
-        }
-        self.retired == self.rung
-    }
-}
-
-impl Session {
-    /// Tells the client an event, and wakes it if it sleeps.
-    pub(crate) fn tell(&mut self, event: &[u8]) {
-        if self.events.push(&self.arena, event) {
-            crate::event::wake(&self.wake);
-        }
-    }
-
-    fn free_record(&self) -> Option<u32> {
-        let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len()) as u32;
-        (free < QUEUES_MAX).then_some(free)
-    }
-
-    fn set(&mut self, number: u32, queue: Queue) {
-        let at = number as usize;
-        if at == self.queues.len() {
-            self.queues.push(None);
-        }
-        self.queues[at] = Some(queue);
-    }
-
-    fn remove(&mut self, number: u32) {
-        match self.queues.get_mut(number as usize).and_then(Option::take) {
-            Some(Queue::Work(work)) => {
-                work.shared.set_state(WorkQueueState::Gone);
-                self.active.retain(|active| *active != number);
-                self.release(work.ring.0, work.ring.1);
-            }
-            Some(Queue::Completions(queue)) => self.release(queue.ring, ring_len(queue.depth)),
-            None => {}
-        }
-    }
-
-    /// Gives a part of the arena back, and its pages to the system.
-    pub(crate) fn release(&mut self, at: usize, len: usize) {
-        let pages = self.parts.give_back(at, len);
-        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        let (from, bytes) = (pages.start as u64, pages.len() as u64);
-        if let Err(error) = rustix::fs::fallocate(&self.file, flags, from, bytes) {
-            tracing::error!(%error, "cannot give memory of an arena back");
-        }
-    }
-
-    fn take_doorbells(&mut self, now: Time, nic: &mut Nic, memory: &mut dyn Memory) {
-        let Session { arena, doorbells, queues, active, counters, .. } = self;
-        let mut read = Vec::new();
-        doorbells.take(arena, |number| match queues.get_mut(number as usize) {
-            Some(Some(Queue::Work(work))) => {
-                ring(work, number, (now, &mut *nic, &mut *memory), active, counters);
-            }
-            Some(Some(Queue::Completions(queue))) if queue.waits => read.push(number),
-            Some(Some(Queue::Completions(_))) => {}
-            // Number 0 is rung for room in the ring of events, too.
-            _ => counters.refused += u64::from(number != 0),
-        });
-        for number in read {
-            self.move_completions(nic, number);
-        }
-        if self.events.waits() && self.events.flush(&self.arena) {
-            crate::event::wake(&self.wake);
-        }
-    }
-
-    /// Moves entries from the card to the client, as far as there is room, and notifies it if it
-    /// has asked for that.
-    fn move_completions(&mut self, nic: &mut Nic, number: u32) {
-        let Some(Some(Queue::Completions(mut queue))) =
-            self.queues.get_mut(number as usize).map(Option::take)
-        else {
-            return;
-        };
-        loop {
-            self.fill(nic, &mut queue);
-            let waits = nic.cq_len(queue.cq).is_some_and(|left| left > 0);
-            if waits != queue.waits || waits {
-                queue.waits = waits;
-                queue.producer.set_waits(waits);
-            }
-            // Behind the flag, another look: see `arena`. A client that reads on and on rings.
-            if !waits || queue.producer.room() == 0 {
-                break;
-            }
-        }
-        let notify = queue.producer.takes_notice();
-        let cq = queue.cq;
-        self.queues[number as usize] = Some(Queue::Completions(queue));
-        if notify {
-            self.tell(&crate::message::encode(&CardEvent::CompletionQueueNotify(cq)));
-        }
-    }
-
-    /// Moves entries while there is room.
-    fn fill(&mut self, nic: &mut Nic, queue: &mut Completions) {
-        let mut entries = [Completion::default(); BATCH];
-        loop {
-            let room = (queue.producer.room() as usize).min(BATCH);
-            let moved = match nic.poll_cq(queue.cq, &mut entries[..room]) {
-                Ok(moved) => moved,
-                Err(_) => {
-                    queue.producer.set_overrun();
-                    return;
-                }
-            };
-            for entry in &entries[..moved] {
-                // A slot is free when its completion is seen.
-                self.publish_of(nic, entry.qpn);
-                self.counters.completed += 1;
-                self.counters.bytes += u64::from(entry.len);
-                queue.producer.push(entry);
-            }
-            if moved < BATCH {
-                return;
-            }
-        }
-    }
-}
-
-/// The work queues of a session, as its records name them.
-impl Session {
-    /// The records of a queue pair.
-    fn records(&self, qpn: u32) -> impl Iterator<Item = u32> + use<> {
-        let sides = self.sides.get(&qpn).copied();
-        sides.into_iter().flat_map(|sides| [sides.send, sides.recv]).flatten()
-    }
-
-    /// Tells the client which slots of a queue pair are free.
-    fn publish_of(&mut self, nic: &Nic, qpn: u32) {
-        for number in self.records(qpn) {
-            if let Some(Some(Queue::Work(work))) = self.queues.get_mut(number as usize) {
-                work.publish(nic);
-            }
-        }
-    }
-
-    /// Tells the client which slots of the next few busy queues are free. (A request that is not
-    /// signaled completes silently.)
-    fn publish_retired(&mut self, nic: &Nic) {
-        for _ in 0..self.active.len().min(ACTIVE) {
-            let Some(number) = self.active.pop_front() else { return };
-            let Some(Some(Queue::Work(work))) = self.queues.get_mut(number as usize) else {
-                continue;
-            };
-            work.active = !work.publish(nic);
-            if work.active {
-                self.active.push_back(number);
-            }
-        }
-    }
-}
-
-/// The card, and what its commands take.
-type Card<'a> = (Time, &'a mut Nic, &'a mut dyn Memory);
-
-/// Tells the card how far the client has posted. An index that the ring cannot hold takes the queue
-/// pair to the error state.
-fn ring(
-    work: &mut Work,
-    number: u32,
-    (now, nic, memory): Card<'_>,
-    active: &mut VecDeque<u32>,
-    counters: &mut SessionCounters,
-) {
-    let posted = work.shared.posted();
-    if posted == work.rung {
-        return;
-    }
-    let taken = match work.of {
-        Of::Send(qpn) => nic.handle_send_doorbell(qpn, posted),
-        Of::Recv(qpn) => nic.handle_recv_doorbell(qpn, posted),
-        Of::Srq(srq) => nic.handle_srq_doorbell(srq, posted),
-    };
-    match taken {
-        Ok(()) => {
-            counters.posted += u64::from(posted.wrapping_sub(work.rung));
-            work.rung = posted;
-            if !std::mem::replace(&mut work.active, true) {
-                active.push_back(number);
-            }
-        }
-        // It is posted once the queue pair comes to another state.
-        Err(PostError::State(_)) => {}
-        Err(_) => {
-            counters.refused += 1;
-            work.shared.set_state(WorkQueueState::Refused);
-            if let Of::Send(qpn) | Of::Recv(qpn) = work.of
-                && let Err(error) = nic.fail_qp(now, memory, qpn)
-            {
-                tracing::debug!(%error, "a doorbell of a queue pair that has gone");
-            }
-        }
-    }
-}

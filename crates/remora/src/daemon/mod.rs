@@ -5,6 +5,27 @@
 //! ([`message`](crate::message)).
 //!
 //! - `engine` moves doorbells, completions and events between the card and the sessions, in the
-//!   steps of the thread that drives the card;
+//!   steps of the thread that drives the card; `session` has the queues of one session;
+//! - `guarded` carries out a session's commands, on its own objects (`objects`, which knows the
+//!   quotas, too) and on memory that it lends (`lent`).
+//! - [`server`] accepts clients (`clients`) and gives them sessions (`table`), as far as the
+//!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
+//!   has left.
 
+mod answers;
+mod clients;
+mod ending;
 pub(crate) mod engine;
+mod guarded;
+mod lent;
+mod objects;
+pub mod policy;
+pub mod server;
+mod session;
+mod table;
+
+pub use policy::{Policy, PolicyError};
+pub use server::{ServeError, Server, ServerOptions};
+
+#[cfg(test)]
+mod tests;

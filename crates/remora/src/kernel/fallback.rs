@@ -57,7 +57,7 @@ impl Fallback {
     pub fn next(&self, timeout: Duration) -> Option<FallbackCall> {
         let end = Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 3600));
         loop {
-            let next = self.live.lock().kernels(|kernels, _| kernels.next_fallback());
+            let next = self.live.lock().kernels(|kernels, _| kernels.next_fallback()).flatten();
             if next.is_some() {
                 return next;
             }

@@ -44,12 +44,12 @@ use remora_nic::queue::{Data, SendFlags, SendOp, SendRequest};
 
 use crate::commands::Commands;
 use crate::device::Device;
-use crate::driver::Driver;
+use crate::driver::Own;
 use crate::live::Live;
 use crate::queue_pair::QueuePair;
 use crate::region::MemoryRegion;
 
-impl Driver {
+impl Own {
     /// Gives the card's kernels a command.
     pub(crate) fn kernels<R>(
         &mut self,
@@ -89,7 +89,10 @@ impl Device {
         deployment: Deployment,
         program: Box<dyn Program>,
     ) -> Result<(), DeployError> {
-        self.live.lock().kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
+        self.live
+            .lock()
+            .kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
+            .unwrap_or(Err(DeployError::Elsewhere))
     }
 
     /// Deploys a kernel that was loaded as WebAssembly. (To replace another kernel by it, hand
@@ -118,7 +121,10 @@ impl Device {
         deployment: Deployment,
         program: Box<dyn Program>,
     ) -> Result<(), DeployError> {
-        self.live.lock().kernels(|kernels, _| kernels.replace(opcode, deployment, program))
+        self.live
+            .lock()
+            .kernels(|kernels, _| kernels.replace(opcode, deployment, program))
+            .unwrap_or(Err(DeployError::Elsewhere))
     }
 
     /// Ends a kernel. Its invocations end with [`CallStatus::UNLOADED`].
@@ -126,12 +132,14 @@ impl Device {
     /// # Errors
     /// No kernel is deployed for the op-code.
     pub fn undeploy(&self, opcode: u64) -> Result<(), DeployError> {
-        self.live.command(|driver| driver.kernels(|kernels, io| kernels.undeploy(io, opcode)))
+        let undeployed =
+            self.live.command(|driver| driver.kernels(|kernels, io| kernels.undeploy(io, opcode)));
+        undeployed.unwrap_or(Err(DeployError::Elsewhere))
     }
 
     /// The deployed kernels, by op-code.
     pub fn kernels(&self) -> Vec<KernelInfo> {
-        self.live.lock().kernels(|kernels, _| kernels.list())
+        self.live.lock().kernels(|kernels, _| kernels.list()).unwrap_or_default()
     }
 
     /// Binds a kernel to a stream of WRITEs: a bump in the wire (StRoM §3.4). Dropping the binding
@@ -147,6 +155,7 @@ impl Device {
     ) -> Result<Binding, BindError> {
         let mut driver = self.live.lock();
         let number = driver.kernels(|kernels, _| kernels.add_tap(grants, tap));
+        let number = number.ok_or(BindError::Elsewhere)?;
         if let Err(error) = driver.bind_kernel(to, number) {
             driver.kernels(|kernels, _| kernels.remove_tap(number));
             return Err(error);
@@ -188,7 +197,7 @@ impl Binding {
     /// What the kernel has seen, and whether it was stopped.
     pub fn info(&self) -> TapInfo {
         let info = self.live.lock().kernels(|kernels, _| kernels.tap(self.number));
-        info.unwrap_or_default()
+        info.flatten().unwrap_or_default()
     }
 
     /// Puts another kernel in the place of the bound one; no payload passes unseen between them.

@@ -136,6 +136,34 @@ impl Buffer {
         Ok(Buffer { base, len, owner: Owner::Whole(this.clone()) })
     }
 
+    /// Moves the bytes to a file of memory of the same length, which takes the place of the
+    /// buffer's own mapping: the addresses stay. Nobody writes the bytes meanwhile.
+    ///
+    /// # Errors
+    /// The file is too short, or the system cannot map it. The buffer is as before then.
+    pub(crate) fn move_to(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let mut done = 0;
+        while done < self.len {
+            let (fd, left) = (file.as_raw_fd(), self.len - done);
+            // SAFETY: the bytes from `done` on are within our mapping; the call only reads them.
+            let put = unsafe {
+                libc::pwrite(fd, self.base.as_ptr().add(done).cast(), left, done as libc::off_t)
+            };
+            match put {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                put if put > 0 => done += put as usize,
+                _ => return Err(io::Error::last_os_error()),
+            }
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let (at, fd) = (self.base.as_ptr().cast(), file.as_raw_fd());
+        // SAFETY: the new mapping takes the place of our own one, of which no slice exists, and has
+        // the same bytes.
+        let mapped = unsafe { libc::mmap(at, self.len, protection, flags, fd, 0) };
+        if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
     /// As [`Buffer::new`], and advises the kernel to use huge pages, since large buffers are walked
     /// faster then. If the kernel has none, this is an ordinary buffer.
     ///
@@ -146,6 +174,16 @@ impl Buffer {
         // SAFETY: the range is our own mapping; advice does not change its bytes.
         unsafe { libc::madvise(buffer.base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         Ok(buffer)
+    }
+
+    /// The `len` bytes from `addr` on as a buffer that does not own them; `None` if there are none.
+    ///
+    /// # Safety
+    /// The bytes stay mapped as long as the buffer is used, and are reached by raw pointers and
+    /// atomics only.
+    pub(crate) unsafe fn view(addr: u64, len: usize) -> Option<Buffer> {
+        let base = NonNull::new(ptr::with_exposed_provenance_mut(addr as usize))?;
+        (len > 0).then_some(Buffer { base, len, owner: Owner::Elsewhere })
     }
 
     /// Asks for huge pages in this part of the buffer, and for all its pages at once. Returns
@@ -161,25 +199,6 @@ impl Buffer {
             libc::madvise(start, len, libc::MADV_POPULATE_WRITE)
         };
         Ok(made == 0)
-    }
-
-    /// Maps the first `len` bytes of a memory file, which its other holders may change at any time.
-    /// The file must be sealed against shrinking: an access behind its end would end the process.
-    ///
-    /// # Errors
-    /// `len` is zero, or the system cannot map the file.
-    pub(crate) fn map_shared(file: BorrowedFd<'_>, len: usize) -> Result<Buffer, AllocError> {
-        Buffer::mmap(len, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    }
-
-    /// The `len` bytes from `addr` on as a buffer that does not own them; `None` if there are none.
-    ///
-    /// # Safety
-    /// The bytes stay mapped as long as the buffer is used, and are reached by raw pointers and
-    /// atomics only.
-    pub(crate) unsafe fn view(addr: u64, len: usize) -> Option<Buffer> {
-        let base = NonNull::new(ptr::with_exposed_provenance_mut(addr as usize))?;
-        (len > 0).then_some(Buffer { base, len, owner: Owner::Elsewhere })
     }
 
     /// Length in bytes, never zero.
@@ -320,6 +339,8 @@ impl Drop for Buffer {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
@@ -333,6 +354,22 @@ mod tests {
         assert_eq!(&tail, b"\x07\x07end");
         buffer.store_u64(16, 42).unwrap();
         assert_eq!(buffer.load_u64(16), Ok(42));
+    }
+
+    #[test]
+    fn a_buffer_moves_to_a_file_and_stays_where_it_is() {
+        let mut buffer = Buffer::new(10_000).unwrap();
+        buffer.write_at(9_990, b"the bytes").unwrap();
+        let addr = buffer.addr();
+        let file = memfd::sealed("remora-test", 10_000).unwrap();
+        buffer.move_to(file.as_fd()).unwrap();
+        let other = Buffer::map(file.as_fd(), 0, 10_000).unwrap();
+        buffer.write_at(0, b"and more").unwrap();
+        let mut bytes = [0; 9];
+        other.read_at(9_990, &mut bytes).unwrap();
+        assert_eq!((&bytes, buffer.addr()), (b"the bytes", addr));
+        other.read_at(0, &mut bytes[..8]).unwrap();
+        assert_eq!(&bytes[..8], b"and more");
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub fn sealed(name: &str, len: u64) -> io::Result<OwnedFd> {
 }
 
 /// May these bytes of a file be mapped? Only where touching them cannot end the process.
-pub(super) fn check(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), MapError> {
+pub(crate) fn check(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), MapError> {
     let about = fstatfs(file).map_err(io::Error::from)?;
     // (The field's type differs from one processor to another.)
     #[allow(clippy::unnecessary_cast)]

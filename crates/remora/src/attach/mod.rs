@@ -1,0 +1,476 @@
+//! A device on the card of another process (`remora nic`): the client's side.
+//!
+//! - [`session`]: the socket, on which commands go to the card's process and results come back;
+//! - [`posting`]: work queues in memory that both processes share;
+//! - [`loans`]: how the program's memory comes within the card's reach;
+//! - [`commands`]: the commands that leave something here, too;
+//! - [`watch`]: the thread that waits for events and for the end of the card's process.
+//!
+//! Posting, polling and arming are accesses to shared memory ([`shared`](crate::shared)), without
+//! a system call, unless the card's process sleeps and has to be woken.
+
+mod commands;
+mod loans;
+mod posting;
+mod session;
+pub(crate) mod watch;
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use remora_nic::cm::{CmEvent, ConnId};
+use remora_nic::qp::State;
+use remora_nic::queue::element::{encode_recv, encode_send};
+use remora_nic::queue::{Completion, PollCqError, RecvRequest, SendRequest, Status, WorkKind};
+use remora_nic::{Config, Event as CardEvent, PostError, Queue, Time};
+
+use self::loans::Loans;
+use self::posting::Posting;
+pub use self::session::AttachError;
+pub(crate) use self::session::Begun;
+use self::session::Session;
+use crate::commands::Place;
+use crate::driver::Clock;
+use crate::memory::{Buffer, FilesFull};
+use crate::message::{Loan, decode};
+use crate::news::{Concerned, News};
+use crate::shared::{Arena, CompletionConsumer, EventConsumer};
+
+/// Polls in a row that find nothing, at most, as far as they are counted.
+const IDLE_MAX: u32 = 1 << 20;
+
+/// A client's end of the card of another process.
+pub(crate) struct Attached {
+    session: Session,
+    arena: Arena,
+    doorbell: OwnedFd,
+    wake: OwnedFd,
+    clock: Clock,
+    config: Config,
+    events: EventConsumer,
+    /// Room for an event's bytes.
+    event: Vec<u8>,
+    queue_pairs: HashMap<u32, QueuePair>,
+    shared_receives: HashMap<u32, Posting>,
+    completion_queues: HashMap<u32, Completions>,
+    /// The connections of this client, and whether they were established.
+    connections: HashMap<ConnId, bool>,
+    loans: Loans,
+    pub(crate) news: News,
+    /// The card's process sleeps, and something was posted.
+    wakes: bool,
+    /// The end of the card's process was told.
+    lost: bool,
+    /// Polls in a row that have found nothing.
+    idle: u32,
+}
+
+/// The queues of a queue pair.
+#[derive(Debug)]
+struct QueuePair {
+    /// The state that this client has last asked for.
+    state: State,
+    send: Option<Posting>,
+    recv: Option<Posting>,
+    cqs: [u32; 2],
+}
+
+/// A completion queue.
+#[derive(Debug)]
+struct Completions {
+    /// Its entries; a queue that counts only has none.
+    consumer: Option<CompletionConsumer>,
+    /// What was flushed when the card's process ended.
+    flushed: VecDeque<Completion>,
+}
+
+impl QueuePair {
+    fn queue(&mut self, queue: Queue) -> Option<&mut Posting> {
+        match queue {
+            Queue::Send => self.send.as_mut(),
+            Queue::Recv => self.recv.as_mut(),
+        }
+    }
+
+    /// Does the queue pair take work of this kind in its state?
+    fn check_takes(&self, queue: Queue) -> Result<(), PostError> {
+        let takes = match queue {
+            Queue::Send => !matches!(self.state, State::Reset | State::Init | State::Rtr),
+            Queue::Recv => self.state != State::Reset,
+        };
+        if takes { Ok(()) } else { Err(PostError::State(self.state)) }
+    }
+}
+
+impl Attached {
+    /// The client's end of a session that has begun.
+    pub(crate) fn new(begun: Begun, config: Config, news: News) -> Attached {
+        let Begun { session, welcome, arena, doorbell, wake } = begun;
+        Attached {
+            session,
+            events: EventConsumer::new(&arena),
+            arena,
+            doorbell,
+            wake,
+            clock: Clock::from(welcome.clock_start_ns),
+            config,
+            event: Vec::new(),
+            queue_pairs: HashMap::new(),
+            shared_receives: HashMap::new(),
+            completion_queues: HashMap::new(),
+            connections: HashMap::new(),
+            loans: Loans::default(),
+            news,
+            wakes: false,
+            lost: false,
+            idle: 0,
+        }
+    }
+
+    /// The card's clock.
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The card's time.
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// The descriptor that wakes this client.
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// The socket, which says when the card's process has ended.
+    pub(crate) fn socket_fd(&self) -> BorrowedFd<'_> {
+        self.session.as_fd()
+    }
+
+    /// How many polls in a row have found nothing.
+    #[inline]
+    pub(crate) fn idle(&self) -> u32 {
+        self.idle
+    }
+
+    /// Posts a send request; `srqn` names the shared receive queue of an XRC peer.
+    #[inline]
+    pub(crate) fn post_send(
+        &mut self,
+        qpn: u32,
+        srqn: u32,
+        request: &SendRequest<'_>,
+    ) -> Result<(), PostError> {
+        self.post(qpn, Queue::Send, |raw| encode_send(request, srqn, raw)).map(|_| ())
+    }
+
+    /// Posts a receive request.
+    #[inline]
+    pub(crate) fn post_recv(
+        &mut self,
+        qpn: u32,
+        request: &RecvRequest<'_>,
+    ) -> Result<(), PostError> {
+        self.post(qpn, Queue::Recv, |raw| encode_recv(request, raw)).map(|_| ())
+    }
+
+    /// Writes an element's bytes into the next slot of a ring; returns its index.
+    pub(crate) fn post_element(
+        &mut self,
+        qpn: u32,
+        queue: Queue,
+        element: &[u8],
+    ) -> Result<u32, PostError> {
+        self.post(qpn, queue, |raw| {
+            let room = raw.get_mut(..element.len());
+            room.ok_or(remora_nic::queue::element::TooLong)?.copy_from_slice(element);
+            Ok(element.len())
+        })
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        qpn: u32,
+        queue: Queue,
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, remora_nic::queue::element::TooLong>,
+    ) -> Result<u32, PostError> {
+        if self.lost {
+            return Err(PostError::Gone);
+        }
+        let qp = self.queue_pairs.get_mut(&qpn).ok_or(PostError::UnknownQueue)?;
+        let takes = qp.check_takes(queue);
+        // As on the card: a queue without a ring is full.
+        let posting = qp.queue(queue).ok_or(PostError::Full)?;
+        if !posting.is_managed() {
+            takes?;
+        }
+        let (index, rings) = posting.post(encode)?;
+        if rings {
+            self.wakes |= self.arena.ring(posting.number());
+        }
+        Ok(index)
+    }
+
+    /// Posts a receive request to a shared receive queue.
+    pub(crate) fn post_srq_recv(
+        &mut self,
+        srq: u32,
+        request: &RecvRequest<'_>,
+    ) -> Result<(), PostError> {
+        if self.lost {
+            return Err(PostError::Gone);
+        }
+        let posting = self.shared_receives.get_mut(&srq).ok_or(PostError::UnknownQueue)?;
+        posting.post(|raw| encode_recv(request, raw))?;
+        self.wakes |= self.arena.ring(posting.number());
+        self.kick();
+        Ok(())
+    }
+
+    /// The index of the element that is written next.
+    pub(crate) fn next_index(&self, qpn: u32, queue: Queue) -> Option<u32> {
+        let qp = self.queue_pairs.get(&qpn)?;
+        let posting = match queue {
+            Queue::Send => qp.send.as_ref(),
+            Queue::Recv => qp.recv.as_ref(),
+        };
+        Some(posting.map_or(0, Posting::next_index))
+    }
+
+    /// Lets a queue run up to `index`.
+    pub(crate) fn doorbell(&mut self, qpn: u32, queue: Queue, index: u32) -> Result<(), PostError> {
+        let qp = self.queue_pairs.get_mut(&qpn).ok_or(PostError::UnknownQueue)?;
+        qp.check_takes(queue)?;
+        let posting = qp.queue(queue).ok_or(PostError::Full)?;
+        posting.doorbell(index)?;
+        self.wakes |= self.arena.ring(posting.number());
+        Ok(())
+    }
+
+    /// Takes completions.
+    #[inline]
+    pub(crate) fn poll_cq(
+        &mut self,
+        cq: u32,
+        out: &mut [Completion],
+    ) -> Result<usize, PollCqError> {
+        let queue = self.completion_queues.get_mut(&cq).ok_or(PollCqError::UnknownCq)?;
+        let Some(consumer) = &mut queue.consumer else { return Ok(0) };
+        let (found, waits) = consumer.poll(out)?;
+        if waits && self.arena.ring(consumer.number()) {
+            self.wakes = true;
+        }
+        if found > 0 {
+            self.idle = 0;
+            self.kick();
+            return Ok(found);
+        }
+        if self.lost && !out.is_empty() {
+            return queue.take_flushed(out);
+        }
+        self.idle = (self.idle + 1).min(IDLE_MAX);
+        Ok(0)
+    }
+
+    /// Has the next completion announced.
+    pub(crate) fn req_notify_cq(
+        &mut self,
+        cq: u32,
+        solicited_only: bool,
+    ) -> Result<(), PollCqError> {
+        let queue = self.completion_queues.get(&cq).ok_or(PollCqError::UnknownCq)?;
+        if let Some(consumer) = &queue.consumer {
+            consumer.arm(solicited_only);
+        }
+        if self.lost {
+            // Nothing comes any more, and nobody is to sleep for it.
+            self.pass_on(CardEvent::CompletionQueueNotify(cq));
+        }
+        Ok(())
+    }
+
+    /// Was something posted of which the card's process, which sleeps, has to be told?
+    #[inline]
+    pub(crate) fn wants_kick(&self) -> bool {
+        self.wakes
+    }
+
+    /// Wakes the card's process, if it sleeps and something was posted.
+    #[inline]
+    pub(crate) fn kick(&mut self) {
+        if std::mem::take(&mut self.wakes) {
+            self.ring_doorbell();
+        }
+    }
+
+    #[cold]
+    fn ring_doorbell(&self) {
+        if let Err(error) = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes())
+            && error != rustix::io::Errno::AGAIN
+        {
+            tracing::error!(%error, "cannot wake the card’s process");
+        }
+    }
+
+    /// Hands the card's events to the tasks, threads and sinks that wait for them; returns whether
+    /// there were any.
+    #[inline]
+    pub(crate) fn dispatch_events(&mut self) -> bool {
+        self.events.any(&self.arena) && self.dispatch_each()
+    }
+
+    #[inline(never)]
+    fn dispatch_each(&mut self) -> bool {
+        let mut any = false;
+        while let Some(room) = self.events.next(&self.arena, &mut self.event) {
+            any = true;
+            if room && self.arena.ring(0) {
+                self.ring_doorbell();
+            }
+            match decode::<CardEvent>(&self.event) {
+                Ok(event) => {
+                    self.note(&event);
+                    self.pass_on(event);
+                }
+                Err(error) => tracing::error!(%error, "an event of the card’s process"),
+            }
+        }
+        any
+    }
+
+    /// Keeps what this client has to know of its connections.
+    fn note(&mut self, event: &CardEvent) {
+        let CardEvent::Cm(event) = event else { return };
+        match event {
+            CmEvent::ConnectRequest(request) => {
+                self.connections.insert(request.conn, false);
+            }
+            CmEvent::Established { conn, .. } => {
+                self.connections.insert(*conn, true);
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes a file reachable for the card, to be registered.
+    pub(crate) fn add_file(&mut self, file: File) -> Result<Place, FilesFull> {
+        let number = self.session.lend(Loan::File, Some(file.as_fd())).ok_or(FilesFull)?;
+        Ok(Place::Lent { number, offset: 0 })
+    }
+
+    /// Ends what [`Attached::add_file`] began.
+    pub(crate) fn remove_file(&mut self, place: Place) {
+        if let Place::Lent { number, .. } = place {
+            self.session.take_back(number);
+        }
+    }
+
+    /// Brings a buffer, which nobody writes meanwhile, within the card's reach, so that the card
+    /// needs no system calls.
+    pub(crate) fn share(&mut self, buffer: &mut Buffer) {
+        self.loans.share(&mut self.session, buffer);
+    }
+
+    /// Ends what [`Attached::share`] began, for the buffer at `addr`.
+    pub(crate) fn end_loan(&mut self, addr: u64) {
+        self.loans.end(&mut self.session, addr);
+    }
+
+    /// Announces that this client sleeps from now on; returns whether it may: there are no events.
+    pub(crate) fn will_sleep(&mut self) -> bool {
+        self.events.will_sleep(&self.arena);
+        !self.events.any(&self.arena)
+    }
+
+    /// This client is awake.
+    pub(crate) fn woke(&mut self) {
+        self.events.woke(&self.arena);
+    }
+
+    /// Was the end of the card's process told?
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Looks whether the card's process has ended, and if so tells all that wait for it.
+    pub(crate) fn look_for_end(&mut self) {
+        self.session.look();
+        self.tell_end();
+    }
+
+    /// If the session is over, and nobody knows yet: requests are flushed, connections end, those
+    /// that sleep are woken, and the device has a fatal event.
+    pub(crate) fn tell_end(&mut self) {
+        if self.lost {
+            return;
+        }
+        let Some(reason) = self.session.over().map(str::to_owned) else { return };
+        // What it said before it ended.
+        self.dispatch_events();
+        self.lost = true;
+        tracing::error!(
+            reason,
+            "the process that has the card is gone, and with it all connections"
+        );
+        self.flush();
+        for cq in self.completion_queues.keys().copied().collect::<Vec<_>>() {
+            self.pass_on(CardEvent::CompletionQueueNotify(cq));
+        }
+        for (conn, established) in std::mem::take(&mut self.connections) {
+            self.pass_on(CardEvent::Cm(match established {
+                true => CmEvent::Disconnected { conn, private_data: Vec::new() },
+                false => CmEvent::Unreachable { conn },
+            }));
+        }
+        self.pass_on(CardEvent::DeviceFatal);
+        self.news.wakes.note_cm();
+    }
+
+    /// The requests that are not done, as far as is known, complete as flushed ones.
+    fn flush(&mut self) {
+        for (qpn, qp) in &self.queue_pairs {
+            let sides = [(&qp.send, WorkKind::Unread), (&qp.recv, WorkKind::Recv)];
+            for ((posting, kind), cq) in sides.into_iter().zip(qp.cqs) {
+                let Some(queue) = self.completion_queues.get_mut(&cq) else { continue };
+                for wr_id in posting.iter().flat_map(Posting::left) {
+                    let (status, qpn) = (Status::Flushed, *qpn);
+                    let entry = Completion { wr_id, status, kind, qpn, ..Completion::default() };
+                    queue.flushed.push_back(entry);
+                }
+            }
+        }
+    }
+
+    /// For the end of the device: the card's process does the rest when the socket closes.
+    pub(crate) fn finish(&mut self) {
+        self.kick();
+    }
+}
+
+impl Completions {
+    /// Takes what was flushed. Behind that, the queue is of no more use.
+    fn take_flushed(&mut self, out: &mut [Completion]) -> Result<usize, PollCqError> {
+        let count = out.len().min(self.flushed.len());
+        if count == 0 {
+            return Err(PollCqError::Gone);
+        }
+        for (to, entry) in out.iter_mut().zip(self.flushed.drain(..count)) {
+            *to = entry;
+        }
+        Ok(count)
+    }
+}
+
+impl Concerned for Attached {
+    fn news(&mut self) -> &mut News {
+        &mut self.news
+    }
+}
+
+impl std::fmt::Debug for Attached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attached").field("session", &self.session).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,244 @@
+//! A client's session with the process that has the card: one request and one answer at a time.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use remora_nic::Config;
+use remora_nic::qp::Mtu;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+use crate::commands::{Command, Wire};
+use crate::live::DeviceInfo;
+use crate::message::{
+    Answer, CompletionQueuePlace, Hello, Loan, MessageError, MessageSocket, Request, Welcome,
+    decode, encode, greeting,
+};
+use crate::shared::{Arena, ArenaError};
+
+/// How long a daemon has for its welcome.
+const GREETING: Duration = Duration::from_secs(5);
+/// Between two attempts to send to a daemon that is slow to read.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Attempts to send.
+const ATTEMPTS: u32 = 5_000;
+
+/// Why a device could not be attached to the card of another process.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// No process listens at the socket, or this one may not ask it.
+    #[error("cannot attach to the card’s process at {path}: {source}; is `remora nic` running?")]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The card's process did not answer as it should.
+    #[error("the card’s process at {path} does not answer: {reason}")]
+    Greeting {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The card's process refuses.
+    #[error("the card’s process refuses this program: {0}")]
+    Refused(String),
+    /// Its message cannot be read.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// The memory that it shares cannot be used.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+}
+
+/// A client's end of a session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    socket: MessageSocket,
+    /// Why the session is over, if it is.
+    over: Option<String>,
+}
+
+/// What a session begins with.
+pub(crate) struct Begun {
+    pub(crate) session: Session,
+    pub(crate) welcome: Welcome,
+    pub(crate) arena: Arena,
+    /// Wakes the daemon.
+    pub(crate) doorbell: OwnedFd,
+    /// Wakes this client.
+    pub(crate) wake: OwnedFd,
+}
+
+impl Begun {
+    /// The card's address, port and path MTU.
+    pub(crate) fn info(&self) -> Result<DeviceInfo, AttachError> {
+        let card = &self.welcome.card;
+        let mtu = Mtu::from_code(card.mtu).ok_or(MessageError::Malformed)?;
+        Ok(DeviceInfo { address: card.address, port: card.port, mtu })
+    }
+
+    /// The card's settings and limits.
+    pub(crate) fn config(&mut self) -> Result<Config, AttachError> {
+        let config = self.session.call(&Command::ConfigNow {});
+        let over = || self.session.over().unwrap_or("it does not tell its limits").to_owned();
+        config.ok_or_else(|| AttachError::Refused(over()))
+    }
+
+    /// Asks the daemon at `path` for a session.
+    pub(crate) fn at(path: &Path, hello: &Hello) -> Result<Begun, AttachError> {
+        let refused = |source| AttachError::Connect { path: path.into(), source };
+        let silent = |reason: String| AttachError::Greeting { path: path.into(), reason };
+        let socket = MessageSocket::connect(path).map_err(refused)?;
+        socket.send(&greeting(hello), &[]).map_err(|error| silent(error.to_string()))?;
+        if !socket.wait(Some(GREETING)).map_err(|error| silent(error.to_string()))? {
+            return Err(silent(format!("nothing came within {GREETING:?}")));
+        }
+        let mut bytes = Vec::new();
+        let came = socket.receive(&mut bytes).map_err(|error| silent(error.to_string()))?;
+        let came = came.ok_or_else(|| silent("it has ended the connection".into()))?;
+        let welcome = match decode::<Answer<'_>>(&bytes)? {
+            Answer::Welcome(welcome) => welcome,
+            Answer::Refused(reason) | Answer::Farewell(reason) => {
+                return Err(AttachError::Refused(reason.into()));
+            }
+            _ => return Err(MessageError::Malformed.into()),
+        };
+        let Ok([arena, doorbell, wake]) = <[OwnedFd; 3]>::try_from(came) else {
+            return Err(silent("it has sent other descriptors than those of a session".into()));
+        };
+        let arena = Arena::open(arena.as_fd())?;
+        let session = Session { socket, over: None };
+        Ok(Begun { session, welcome, arena, doorbell, wake })
+    }
+}
+
+impl Session {
+    /// The process of the daemon, which may have to be let at this process's memory.
+    pub(crate) fn daemon(&self) -> Option<i32> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.socket).ok()?;
+        Some(peer.pid.as_raw_nonzero().get())
+    }
+
+    /// Why the session is over, if it is.
+    pub(crate) fn over(&self) -> Option<&str> {
+        self.over.as_deref()
+    }
+
+    /// Ends the session, for this reason, unless it is over already.
+    pub(crate) fn end(&mut self, reason: &str) {
+        self.over.get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// Looks whether the daemon has ended the session unasked.
+    pub(crate) fn look(&mut self) {
+        if self.over.is_none() {
+            let mut bytes = Vec::new();
+            match self.socket.receive(&mut bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Ok(Some(_)) => match decode::<Answer<'_>>(&bytes) {
+                    Ok(Answer::Farewell(reason)) => self.end(reason),
+                    _ => self.end("it has sent something that was not asked for"),
+                },
+                Ok(None) => self.end("it has ended"),
+                Err(error) => self.end(&error.to_string()),
+            }
+        }
+    }
+
+    /// Asks, and gives the answer to `read`; `None` if the session is over.
+    fn ask<R>(
+        &mut self,
+        request: &Request<'_>,
+        descriptors: &[BorrowedFd<'_>],
+        read: impl FnOnce(Answer<'_>) -> Option<R>,
+    ) -> Option<R> {
+        if self.over.is_some() {
+            return None;
+        }
+        let mut bytes = encode(request);
+        if let Err(error) = self.exchange(&mut bytes, descriptors) {
+            self.end(&error.to_string());
+            return None;
+        }
+        match decode::<Answer<'_>>(&bytes) {
+            Ok(Answer::Farewell(reason)) => {
+                self.end(reason);
+                None
+            }
+            Ok(Answer::Refused(reason)) => {
+                tracing::warn!(reason, "the card’s process refuses a request");
+                None
+            }
+            Ok(answer) => read(answer),
+            Err(error) => {
+                self.end(&error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Sends a message, and receives the next one in its place.
+    fn exchange(&self, bytes: &mut Vec<u8>, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut attempts = ATTEMPTS;
+        while let Err(error) = self.socket.send(bytes, descriptors) {
+            match error.kind() {
+                ErrorKind::WouldBlock if attempts > 0 => attempts -= 1,
+                // What it said before it ended is worth more.
+                ErrorKind::BrokenPipe => break,
+                _ => return Err(error),
+            }
+            std::thread::sleep(PAUSE);
+        }
+        loop {
+            self.socket.wait(None)?;
+            match self.socket.receive(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Ok(Some(_)) => return Ok(()),
+                Ok(None) => return Err(io::Error::other("it has ended")),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Where a completion queue lies in the arena.
+    pub(crate) fn completion_queue(&mut self, cq: u32) -> Option<CompletionQueuePlace> {
+        self.ask(&Request::CompletionQueue(cq), &[], |answer| match answer {
+            Answer::CompletionQueue(place) => Some(place),
+            _ => None,
+        })
+    }
+
+    /// Lends memory to the card; returns its number.
+    pub(crate) fn lend(&mut self, loan: Loan, file: Option<BorrowedFd<'_>>) -> Option<u32> {
+        self.ask(&Request::Lend(loan), file.as_slice(), |answer| match answer {
+            Answer::Lent(number) => Some(number),
+            _ => None,
+        })
+    }
+
+    /// Takes lent memory back.
+    pub(crate) fn take_back(&mut self, number: u32) {
+        self.ask(&Request::TakeBack(number), &[], |_| Some(()));
+    }
+}
+
+impl Wire for Session {
+    fn call<R: DeserializeOwned>(&mut self, command: &Command<'_>) -> Option<R> {
+        let bytes = encode(command);
+        self.ask(&Request::Command(&bytes), &[], |answer| match answer {
+            Answer::Result(bytes) => decode(bytes).ok(),
+            _ => None,
+        })
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

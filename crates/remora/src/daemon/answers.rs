@@ -1,0 +1,416 @@
+//! What the daemon answers to a client's requests.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use super::guarded::Guarded;
+use super::lent::{Lender, Lent};
+use super::objects::Ask;
+use super::server::Server;
+use super::table::Held;
+use crate::commands::{Command, dispatch};
+use crate::driver::Own;
+use crate::event::Event;
+use crate::message::{
+    Answer, CardInfo, Hello, Loan, NAME_MAX, Object, Request, SessionStatus, StatusPage, Token,
+    Welcome, decode, encode, parse_greeting,
+};
+use crate::shared::Arena;
+
+/// Requests of one client that are answered in one turn.
+const REQUESTS: usize = 16;
+/// Sessions in one answer.
+const PAGE: usize = 64;
+
+/// Why a request is not carried out.
+type Refusal = String;
+
+/// What to do with a client behind an answer.
+enum Then {
+    Stay,
+    /// It broke the rules: it is told why, and dropped.
+    Drop(String),
+}
+
+impl Server {
+    /// Answers some requests of a client.
+    pub(super) fn serve_client(&mut self, number: u32) {
+        let mut message = Vec::new();
+        for _ in 0..REQUESTS {
+            let Some(client) = self.clients.get(number) else { return };
+            let descriptors = match client.socket.receive(&mut message) {
+                Ok(Some(descriptors)) => descriptors,
+                Ok(None) => return self.drop_client(number, None),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => return self.drop_client(number, Some(&error.to_string())),
+            };
+            let greeted = client.greet_by.is_none();
+            let then = if greeted {
+                self.answer(number, &message, descriptors)
+            } else {
+                self.greet(number, &message)
+            };
+            if let Then::Drop(reason) = then {
+                return self.drop_client(number, Some(&reason));
+            }
+        }
+    }
+
+    /// Sends an answer. A client that does not read is dropped.
+    fn send(&mut self, number: u32, answer: &Answer<'_>, descriptors: &[BorrowedFd<'_>]) -> Then {
+        let Some(client) = self.clients.get(number) else { return Then::Stay };
+        match client.socket.send(&encode(answer), descriptors) {
+            Ok(()) => Then::Stay,
+            Err(error) => Then::Drop(format!("the answer cannot be sent: {error}")),
+        }
+    }
+
+    fn greet(&mut self, number: u32, message: &[u8]) -> Then {
+        let hello = match parse_greeting(message) {
+            Ok(hello) => hello,
+            Err(error) => return Then::Drop(error.to_string()),
+        };
+        let Some(client) = self.clients.get(number) else { return Then::Stay };
+        client.greet_by = None;
+        let (uid, pid) = (client.uid, client.pid);
+        let rule = *self.policy.rule(uid);
+        if !rule.attach {
+            return Then::Drop(format!("user {uid} may not attach: the daemon’s policy says so"));
+        }
+        if hello.observer {
+            return self.send(number, &Answer::Done, &[]);
+        }
+        let session = match hello.token {
+            Some(token) => self.take_over(number, (uid, pid), &hello, &token),
+            None => self.begin(number, (uid, pid), &hello),
+        };
+        let session = match session {
+            Ok(session) => session,
+            Err(refusal) => return Then::Drop(refusal),
+        };
+        self.welcome(number, session)
+    }
+
+    /// Gives the client a new session; returns its number.
+    fn begin(
+        &mut self,
+        client: u32,
+        (uid, pid): (u32, i32),
+        hello: &Hello,
+    ) -> Result<u32, Refusal> {
+        let rule = *self.policy.rule(uid);
+        let mine = self.sessions.values().filter(|held| held.uid == uid).count();
+        if self.sessions.len() >= self.policy.sessions() as usize || mine >= rule.sessions as usize
+        {
+            return Err("there are as many sessions as the daemon’s policy allows".into());
+        }
+        let taken = |name: &str| self.sessions.values().any(|h| h.uid == uid && h.name == name);
+        let name = match &hello.name {
+            Some(name) => checked_name(name)?,
+            // A process may have several.
+            None => match default_name(pid) {
+                name if taken(&name) => format!("{name}.{}", self.last_session.wrapping_add(1)),
+                name => name,
+            },
+        };
+        if taken(&name) {
+            return Err(format!(
+                "a session of the name {name} is there: show its token to take it over, or end it \
+                 (remora nic evict {name})"
+            ));
+        }
+        let mut token = Token::default();
+        rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| format!("the system has no random numbers: {error}"))?;
+        let room = usize::try_from(rule.quotas.arena_bytes).unwrap_or(usize::MAX);
+        let (arena, file) = Arena::create(room).map_err(|error| error.to_string())?;
+        arena.set_epoch(1);
+        let events = || Ok::<_, std::io::Error>((Event::new()?, Event::new()?));
+        let events = events().map_err(|error| format!("the daemon has no descriptors: {error}"))?;
+        let attached = self.device.live.command_own(|driver| {
+            let engine = driver.engine.as_deref_mut()?;
+            Some(engine.attach(arena, file, events, rule.quotas))
+        });
+        let slot = match attached {
+            Some(Ok(slot)) => slot,
+            Some(Err(error)) => return Err(format!("the daemon cannot add a session: {error}")),
+            None => return Err("the daemon ends".into()),
+        };
+        // If it sleeps, it must tell the new session so.
+        self.device.live.background.wake();
+        self.last_session = self.last_session.wrapping_add(1);
+        let number = self.last_session;
+        let held = Held {
+            number,
+            slot,
+            name,
+            uid,
+            pid,
+            token,
+            epoch: 1,
+            keep: rule.keep(hello.keep),
+            client: Some(client),
+            ends: None,
+        };
+        tracing::info!(session = number, name = held.name, uid, pid, "a session begins");
+        self.sessions.insert(number, held);
+        Ok(number)
+    }
+
+    /// Gives the client a session that is there; returns its number.
+    fn take_over(
+        &mut self,
+        client: u32,
+        (uid, pid): (u32, i32),
+        hello: &Hello,
+        token: &Token,
+    ) -> Result<u32, Refusal> {
+        let wanted = |held: &&mut Held| {
+            hello.name.as_ref().is_none_or(|name| *name == held.name)
+                && held.check(uid, token).is_ok()
+        };
+        let keep = self.policy.rule(uid).keep(hello.keep);
+        let found = self.sessions.values_mut().find(wanted);
+        let held = found.ok_or("there is no session of this name and token")?;
+        let old = held.take_over(client, pid);
+        held.keep = keep;
+        let (session, slot, epoch) = (held.number, held.slot, held.epoch);
+        self.device.live.command_own(|driver| {
+            if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
+                of.arena.set_epoch(epoch);
+            }
+        });
+        if let Some(old) = old {
+            self.drop_client(old, Some("another process has taken the session over"));
+        }
+        Ok(session)
+    }
+
+    fn welcome(&mut self, number: u32, session: u32) -> Then {
+        let Some(client) = self.clients.get(number) else { return Then::Stay };
+        client.session = Some(session);
+        let Some(held) = self.sessions.get(&session) else { return Then::Stay };
+        let slot = held.slot;
+        let (token, epoch) = (held.token, held.epoch);
+        let gathered = self.device.live.command_own(|driver| gather(driver, slot));
+        let (quotas, objects, descriptors) = match gathered {
+            Ok(gathered) => gathered,
+            Err(refusal) => return Then::Drop(refusal),
+        };
+        let welcome = Welcome {
+            session,
+            token,
+            epoch,
+            quotas,
+            card: self.card(),
+            clock_start_ns: self.device.live.clock.start_ns(),
+            objects,
+        };
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        self.send(number, &Answer::Welcome(welcome), &descriptors)
+    }
+
+    fn card(&self) -> CardInfo {
+        let info = self.device.info();
+        CardInfo { address: info.address, port: info.port, mtu: info.mtu.code() }
+    }
+
+    fn answer(&mut self, number: u32, message: &[u8], descriptors: Vec<OwnedFd>) -> Then {
+        let request = match decode::<Request<'_>>(message) {
+            Ok(request) => request,
+            Err(error) => return Then::Drop(error.to_string()),
+        };
+        let done = match request {
+            Request::Command(bytes) => return self.command(number, bytes),
+            Request::Lend(loan) => self.lend(number, loan, descriptors).map(Answer::Lent),
+            Request::TakeBack(lent) => self.take_back(number, lent).map(|()| Answer::Done),
+            Request::CompletionQueue(cq) => {
+                let place = self
+                    .with(number, |driver, slot| driver.engine.as_deref_mut()?.cq_place(slot, cq));
+                let place = place.flatten().ok_or_else(|| "no such completion queue".to_owned());
+                place.map(Answer::CompletionQueue)
+            }
+            Request::Keep(keep) => match self.held(number) {
+                Some(slot) => {
+                    let keep = self.policy.rule(self.sessions[&slot].uid).keep(keep);
+                    self.sessions.entry(slot).and_modify(|held| held.keep = keep);
+                    Ok(Answer::Done)
+                }
+                None => Err(NO_SESSION.to_owned()),
+            },
+            Request::Status(from) => Ok(Answer::Status(self.status(number, from))),
+            Request::Evict(name) => self.evict(number, name).map(|()| Answer::Done),
+        };
+        match done {
+            Ok(answer) => self.send(number, &answer, &[]),
+            Err(refusal) => self.send(number, &Answer::Refused(&refusal), &[]),
+        }
+    }
+
+    /// The number of the client's session.
+    fn held(&mut self, client: u32) -> Option<u32> {
+        let session = self.clients.get(client)?.session?;
+        self.sessions.contains_key(&session).then_some(session)
+    }
+
+    /// Commands the card, for the client's session; `None` if it has none.
+    fn with<R>(&mut self, client: u32, act: impl FnOnce(&mut Own, u16) -> R) -> Option<R> {
+        let session = self.held(client)?;
+        let slot = self.sessions.get(&session)?.slot;
+        Some(self.device.live.command_own(|driver| act(driver, slot)))
+    }
+
+    fn command(&mut self, number: u32, bytes: &[u8]) -> Then {
+        let Ok(command) = decode::<Command<'_>>(bytes) else {
+            return Then::Drop("the command cannot be read".into());
+        };
+        let result = self.with(number, |driver, slot| {
+            Guarded::new(driver, slot).map(|mut card| dispatch(&mut card, command))
+        });
+        match result.flatten() {
+            Some(result) => self.send(number, &Answer::Result(&result), &[]),
+            None => Then::Drop(NO_SESSION.into()),
+        }
+    }
+
+    fn lend(&mut self, number: u32, loan: Loan, with: Vec<OwnedFd>) -> Result<u32, Refusal> {
+        let Some(client) = self.clients.get(number) else { return Err(NO_SESSION.into()) };
+        let (uid, pid) = (client.uid, client.pid);
+        let may_lend_process_file = self.policy.rule(uid).lend_process_memory;
+        let lender = Lender { pid, uid, may_lend_process_file };
+        let lent = self.with(number, |driver, slot| {
+            let Own { engine: Some(engine), memory, .. } = driver else {
+                return Err(NO_SESSION.to_owned());
+            };
+            let lent = Lent::take(loan, with, lender, memory).map_err(|error| error.to_string())?;
+            let amount = lent.quota_bytes();
+            if let Err(limit) = engine.admits(slot, Ask::Lent(amount)) {
+                lent.give_back(memory);
+                return Err(format!("the session’s quota of {limit} is used up"));
+            }
+            Ok(engine.add_lent(slot, lent))
+        });
+        lent.ok_or(NO_SESSION)?
+    }
+
+    fn take_back(&mut self, number: u32, lent: u32) -> Result<(), Refusal> {
+        let done = self.with(number, |driver, slot| {
+            let Own { engine: Some(engine), memory, .. } = driver else {
+                return Err(NO_SESSION.to_owned());
+            };
+            let users = engine.objects.users_of(slot, lent);
+            if users > 0 {
+                return Err(format!("{users} regions are in the memory: deregister them first"));
+            }
+            let of = engine.session(slot).ok_or(NO_SESSION)?;
+            let gone = of.lent.remove(&lent).ok_or("no such memory")?;
+            gone.give_back(memory);
+            engine.disown(Object::Lent(lent));
+            Ok(())
+        });
+        done.ok_or(NO_SESSION)?
+    }
+
+    fn evict(&mut self, number: u32, name: &str) -> Result<(), Refusal> {
+        let Some(client) = self.clients.get(number) else { return Ok(()) };
+        let uid = client.uid;
+        let by_number = name.parse().ok();
+        let held = self.sessions.values().find(|held| {
+            may_see(uid, held.uid) && (held.name == name || by_number == Some(held.number))
+        });
+        let Some(held) = held else { return Err(format!("there is no session {name}")) };
+        let (session, client) = (held.number, held.client);
+        self.end_session(session);
+        if let Some(client) = client {
+            self.drop_client(client, Some("the session was ended (remora nic evict)"));
+        }
+        Ok(())
+    }
+
+    /// Sessions from number `from` on, as far as one answer has room.
+    fn status(&mut self, number: u32, from: u32) -> StatusPage {
+        let uid = self.clients.get(number).map_or(u32::MAX, |client| client.uid);
+        let now = Instant::now();
+        let (card, live) = (self.card(), &self.device.live);
+        let seen = self.sessions.range(from..).map(|(_, held)| held);
+        let mut seen = seen.filter(|held| may_see(uid, held.uid));
+        let sessions = live.command_own(|driver| {
+            let engine = driver.engine.as_deref_mut();
+            let Some(engine) = engine else { return Vec::new() };
+            let page = seen.by_ref().take(PAGE);
+            page.filter_map(|held| Some(describe(held, engine.session(held.slot)?, now))).collect()
+        });
+        StatusPage { card, sessions, more: seen.next().is_some() }
+    }
+}
+
+const NO_SESSION: &str = "the client has no session";
+
+/// May user `uid` see and end what is user `of`'s?
+fn may_see(uid: u32, of: u32) -> bool {
+    uid == of || uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+/// A session's quotas, objects and descriptors.
+type Gathered = (crate::message::Quotas, Vec<Object>, [OwnedFd; 3]);
+
+fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
+    let engine = driver.engine.as_deref_mut().ok_or(NO_SESSION)?;
+    let objects = engine.objects.of(slot);
+    let of = engine.session(slot).ok_or(NO_SESSION)?;
+    let copy = |fd: BorrowedFd<'_>| {
+        fd.try_clone_to_owned().map_err(|error| format!("the daemon has no descriptors: {error}"))
+    };
+    let descriptors = [copy(of.file.as_fd())?, copy(of.doorbell.as_fd())?, copy(of.wake.as_fd())?];
+    Ok((of.quotas, objects, descriptors))
+}
+
+fn describe(held: &Held, of: &super::session::Session, now: Instant) -> SessionStatus {
+    let usage = &of.usage;
+    let ways = [Loan::Sealed, Loan::File, Loan::Process, Loan::ProcessFile];
+    let pieces = |way| of.lent.values().filter(|lent| lent.loan == way).count() as u32;
+    let lent = ways.map(|way| (way, pieces(way))).into_iter().filter(|(_, count)| *count > 0);
+    SessionStatus {
+        session: held.number,
+        name: held.name.clone(),
+        uid: held.uid,
+        pid: held.pid,
+        attached: held.client.is_some(),
+        keep: held.keep,
+        ends_in_s: held.ends.map(|ends| ends.saturating_duration_since(now).as_secs() as u32),
+        epoch: held.epoch,
+        queue_pairs: usage.count(Object::Qp(0)) + usage.count(Object::Srq(0)),
+        completion_queues: usage.count(Object::Cq(0)),
+        regions: usage.count(Object::Mr(0)) + usage.count(Object::Mw(0)),
+        registered_bytes: usage.registered_bytes,
+        arena_bytes: of.parts.used() as u64,
+        lent: lent.collect(),
+        posted: of.counters.posted,
+        completed: of.counters.completed,
+        bytes: of.counters.bytes,
+        refused: of.counters.refused,
+        quotas: of.quotas,
+    }
+}
+
+/// A name that can be shown and typed.
+fn checked_name(name: &str) -> Result<String, Refusal> {
+    let fits = (1..=NAME_MAX).contains(&name.len());
+    if fits && name.chars().all(|c| !c.is_control()) {
+        return Ok(name.to_owned());
+    }
+    Err(format!("a session’s name has 1 to {NAME_MAX} bytes, none of which is a control character"))
+}
+
+/// The program's name, and the process's number.
+fn default_name(pid: i32) -> String {
+    let mut name = String::new();
+    let comm = File::open(format!("/proc/{pid}/comm"));
+    if let Ok(file) = comm {
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, 64), &mut name).ok();
+    }
+    let name: String = name.chars().filter(|c| !c.is_control()).collect();
+    if name.is_empty() { format!("process-{pid}") } else { format!("{name}-{pid}") }
+}

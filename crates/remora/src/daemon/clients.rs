@@ -1,0 +1,72 @@
+//! The connections to clients.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use crate::message::MessageSocket;
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) socket: MessageSocket,
+    pub(crate) uid: u32,
+    pub(crate) pid: i32,
+    /// When its greeting must have come; `None`: it has.
+    pub(crate) greet_by: Option<Instant>,
+    /// The session that it has; observers have none.
+    pub(crate) session: Option<u32>,
+}
+
+impl Client {
+    pub(crate) fn new(socket: MessageSocket, (uid, pid): (u32, i32), by: Instant) -> Client {
+        Client { socket, uid, pid, greet_by: Some(by), session: None }
+    }
+}
+
+/// All connections, by numbers that are not used again soon.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    clients: BTreeMap<u32, Client>,
+    first: u32,
+    next: u32,
+}
+
+impl Clients {
+    /// None; numbers begin at `first`.
+    pub(crate) fn new(first: u32) -> Clients {
+        Clients { clients: BTreeMap::new(), first, next: first }
+    }
+
+    /// A number that no client has.
+    pub(crate) fn free_number(&mut self) -> u32 {
+        loop {
+            let number = self.next;
+            self.next = self.next.checked_add(1).unwrap_or(self.first);
+            if !self.clients.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    pub(crate) fn add(&mut self, number: u32, client: Client) {
+        self.clients.insert(number, client);
+    }
+
+    pub(crate) fn get(&mut self, number: u32) -> Option<&mut Client> {
+        self.clients.get_mut(&number)
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Client> {
+        self.clients.remove(&number)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.clients.values()
+    }
+
+    /// Clients whose greeting has not come in time.
+    pub(crate) fn late(&self, now: Instant) -> Vec<u32> {
+        let late = |client: &Client| client.greet_by.is_some_and(|by| by <= now);
+        self.clients.iter().filter(|(_, client)| late(client)).map(|(number, _)| *number).collect()
+    }
+}

@@ -1,0 +1,136 @@
+//! The end of a session: everything that it has made is destroyed, in order.
+//!
+//! The caller holds the driver's lock for some objects at a time, so that a session with many does
+//! not silence the others.
+
+use remora_nic::kernel::Bound;
+
+use crate::commands::Commands;
+use crate::driver::Own;
+use crate::message::Object;
+
+/// Objects that are destroyed under one lock.
+const AT_A_TIME: usize = 256;
+
+/// What is left of a session to be destroyed.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    session: u16,
+    left: Vec<Object>,
+    /// Looks for objects: some are in use by others at the first look, and requests of peers may
+    /// make new ones meanwhile.
+    looks: u32,
+}
+
+impl Ending {
+    pub(crate) fn new(session: u16) -> Ending {
+        Ending { session, left: Vec::new(), looks: 0 }
+    }
+
+    /// Destroys some objects; returns whether the session has gone.
+    pub(crate) fn step(&mut self, driver: &mut Own) -> bool {
+        let Some(engine) = driver.engine.as_deref_mut() else { return true };
+        if let Some(of) = engine.session(self.session) {
+            of.ends = true;
+        }
+        if self.left.is_empty() {
+            self.left = engine.objects.of(self.session);
+            self.left.reverse();
+            self.looks += 1;
+        }
+        if self.left.is_empty() || self.looks > 4 {
+            if !self.left.is_empty() {
+                tracing::error!(left = ?self.left, "objects of a session cannot be destroyed");
+            }
+            self.finish(driver);
+            return true;
+        }
+        for _ in 0..AT_A_TIME {
+            let Some(object) = self.left.pop() else { break };
+            self.destroy(driver, object);
+        }
+        false
+    }
+
+    fn destroy(&self, driver: &mut Own, object: Object) {
+        let destroyed = destroy(driver, self.session, object);
+        let Some(engine) = driver.engine.as_deref_mut() else { return };
+        match destroyed {
+            Err(error) => tracing::debug!(?object, error, "is destroyed later"),
+            Ok(()) => {
+                match object {
+                    Object::Qp(qpn) => engine.remove_qp(qpn),
+                    Object::Srq(srq) => engine.remove_srq(srq),
+                    Object::Cq(cq) => engine.remove_cq(cq),
+                    _ => {}
+                }
+                engine.disown(object);
+            }
+        }
+    }
+
+    fn finish(&self, driver: &mut Own) {
+        let Some(engine) = driver.engine.as_deref_mut() else { return };
+        if let Some(of) = engine.session(self.session) {
+            for (_, lent) in std::mem::take(&mut of.lent) {
+                lent.give_back(&mut driver.memory);
+            }
+        }
+        for object in engine.objects.of(self.session) {
+            engine.disown(object);
+        }
+        engine.detach(self.session);
+    }
+}
+
+/// Destroys an object on the card; one that has gone already is no error.
+fn destroy(driver: &mut Own, session: u16, object: Object) -> Result<(), String> {
+    use remora_nic::DestroyError::Unknown;
+    let gone = |done: Result<(), remora_nic::DestroyError>| match done {
+        Ok(()) | Err(Unknown) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    match object {
+        Object::Connection(conn) => {
+            // The peer learns of it, if the connection is one.
+            driver.disconnect(conn, &[]).ok();
+            driver.destroy_connection(conn).ok();
+            Ok(())
+        }
+        Object::Listener(listener) => {
+            driver.unlisten(listener);
+            Ok(())
+        }
+        Object::Sidr(sidr) => {
+            driver.cancel_sidr(sidr).ok();
+            Ok(())
+        }
+        Object::Qp(qpn) => {
+            driver.detach_all(qpn);
+            for bound in [Bound::Send(qpn), Bound::Receive(qpn)] {
+                driver.unbind_kernel(bound).ok();
+            }
+            gone(driver.destroy_qp(qpn))
+        }
+        Object::Mr(key) => {
+            driver.unbind_kernel(Bound::Region(key)).ok();
+            gone(driver.dereg_mr(key))
+        }
+        Object::Mw(key) => gone(driver.dealloc_mw(key)),
+        Object::Srq(srq) => gone(driver.destroy_srq(srq)),
+        Object::Cq(cq) => gone(driver.destroy_cq(cq)),
+        Object::Ah(ah) => gone(driver.destroy_ah(ah)),
+        Object::Budget(budget) => gone(driver.destroy_budget(budget)),
+        Object::Xrcd(xrcd) => gone(driver.dealloc_xrcd(xrcd)),
+        Object::Pd(pd) => gone(driver.dealloc_pd(pd)),
+        Object::Dm(at) => {
+            if let Some(engine) = driver.engine.as_deref_mut() {
+                let len = engine.objects.amount(object);
+                engine.release_part(session, at, len);
+            }
+            Ok(())
+        }
+        // At the end, when no region is left.
+        Object::Lent(_) => Ok(()),
+    }
+}

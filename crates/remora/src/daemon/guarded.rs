@@ -1,0 +1,748 @@
+//! A session's view of the card: its own objects, up to its quotas.
+//!
+//! Each command first asks whether what it names belongs to the session. What belongs to another
+//! one looks as if it did not exist. Then the card carries the command out, and what it made is
+//! noted.
+
+use std::net::IpAddr;
+
+use remora_nic::cm::message::RejectReason;
+use remora_nic::cm::service::ServiceId;
+use remora_nic::cm::{
+    AcceptParams, AddressScope, CommandError, ConnId, ConnectError, ConnectRequest, ListenError,
+    ListenerId, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId, State as ConnState,
+};
+use remora_nic::kernel::Bound;
+use remora_nic::nic::{BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo};
+use remora_nic::qp::{ModifyQpError, QpAttr, State};
+use remora_nic::queue::{Moderation, PollCqError, ResizeCqError, RingInit};
+use remora_nic::{
+    Access, ChainError, ChainLimits, ChainStep, Config, CreateError, DestroyError, Key,
+    MemoryFault, MwType, Path, Pd, QpInfo, QpInit, RegMrError, Xrcd,
+};
+
+use super::engine::Engine;
+use super::objects::{Ask, window};
+use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
+use crate::driver::Own;
+use crate::message::{Object, RingPlace};
+use crate::multicast::JoinError;
+use crate::shared::arena::DATA;
+use crate::shared::completions::{DEPTH_MAX, depth_for};
+
+/// The card, for one session.
+pub(crate) struct Guarded<'a> {
+    driver: &'a mut Own,
+    session: u16,
+}
+
+impl<'a> Guarded<'a> {
+    /// The card of `driver` for `session`; `None` if there is no such session.
+    pub(crate) fn new(driver: &'a mut Own, session: u16) -> Option<Guarded<'a>> {
+        driver.engine.as_deref_mut()?.session(session)?;
+        Some(Guarded { driver, session })
+    }
+
+    fn engine(&mut self) -> &mut Engine {
+        self.driver.engine.as_deref_mut().expect("found when the view was made")
+    }
+
+    fn has(&mut self, object: Object) -> bool {
+        let session = self.session;
+        self.engine().objects.owner(object) == Some(session)
+    }
+
+    /// Does a queue pair belong to another session?
+    fn is_foreign(&mut self, qpn: u32) -> bool {
+        let owner = self.engine().objects.owner(Object::Qp(qpn));
+        owner.is_some_and(|owner| owner != self.session)
+    }
+
+    fn admits(&mut self, ask: Ask) -> Result<(), usize> {
+        let session = self.session;
+        self.engine().admits(session, ask)
+    }
+
+    fn admits_object(&mut self, ask: Ask) -> Result<(), CreateError> {
+        self.admits(ask).map_err(|limit| CreateError::Full { limit })
+    }
+
+    /// Notes an object that was made.
+    fn own(&mut self, object: Object) {
+        self.own_of(object, 0, None);
+    }
+
+    fn own_of(&mut self, object: Object, amount: u64, lent: Option<u32>) {
+        let session = self.session;
+        self.engine().own(session, object, (amount, lent));
+    }
+
+    /// Notes that an object was destroyed, if it was.
+    fn disown<E>(&mut self, object: Object, destroyed: Result<(), E>) -> Result<(), E> {
+        if destroyed.is_ok() {
+            self.engine().disown(object);
+        }
+        destroyed
+    }
+
+    /// Makes an object that counts as one of the others.
+    fn make<T: Copy>(
+        &mut self,
+        make: impl FnOnce(&mut Own) -> Result<T, CreateError>,
+        object: impl FnOnce(T) -> Object,
+    ) -> Result<T, CreateError> {
+        self.admits_object(Ask::Other)?;
+        let made = make(self.driver)?;
+        self.own(object(made));
+        Ok(made)
+    }
+
+    fn destroy(
+        &mut self,
+        object: Object,
+        destroy: impl FnOnce(&mut Own) -> Result<(), DestroyError>,
+    ) -> Result<(), DestroyError> {
+        if !self.has(object) {
+            return Err(DestroyError::Unknown);
+        }
+        let destroyed = destroy(self.driver);
+        self.disown(object, destroyed)
+    }
+
+    /// Takes memory of the arena for a ring, of which the client has said depth and stride.
+    fn take_ring(&mut self, ring: RingInit) -> Result<(Option<RingPlace>, RingInit), CreateError> {
+        if !ring.is_valid() {
+            return Err(CreateError::BadRing);
+        }
+        if ring.is_empty() {
+            return Ok((None, RingInit { addr: 0, ..ring }));
+        }
+        let session = self.session;
+        let taken = self.engine().take_ring(session, ring.len());
+        let (place, addr) = taken.map_err(|_| CreateError::NoMemory { bytes: ring.len() })?;
+        Ok((Some(place), RingInit { addr, ..ring }))
+    }
+
+    fn give_back(&mut self, rings: [Option<RingPlace>; 2]) {
+        let session = self.session;
+        for place in rings.into_iter().flatten() {
+            self.engine().give_back(session, place.number);
+        }
+    }
+
+    fn check_qp(&mut self, init: &QpInit) -> Result<(), CreateError> {
+        self.admits_object(Ask::Queues)?;
+        if !self.has(Object::Pd(init.pd)) {
+            return Err(CreateError::UnknownPd);
+        }
+        if !self.has(Object::Cq(init.send_cq)) || !self.has(Object::Cq(init.recv_cq)) {
+            return Err(CreateError::UnknownCq);
+        }
+        match init.srq {
+            Some(srq) if !self.has(Object::Srq(srq)) => Err(CreateError::UnknownSrq),
+            _ => Ok(()),
+        }
+    }
+
+    fn make_srq(
+        &mut self,
+        pd: Pd,
+        xrc: Option<(Xrcd, u32)>,
+        ring: RingInit,
+    ) -> Result<SrqMade, CreateError> {
+        self.admits_object(Ask::Queues)?;
+        if !self.has(Object::Pd(pd)) {
+            return Err(CreateError::UnknownPd);
+        }
+        if let Some((xrcd, cq)) = xrc {
+            if !self.has(Object::Xrcd(xrcd)) {
+                return Err(CreateError::UnknownXrcd);
+            }
+            if !self.has(Object::Cq(cq)) {
+                return Err(CreateError::UnknownCq);
+            }
+        }
+        let (place, inner) = self.take_ring(ring)?;
+        match self.driver.create_srq_in(pd, xrc, inner) {
+            Ok(SrqMade { srq, .. }) => {
+                self.own(Object::Srq(srq));
+                let addr = place.map_or(0, RingPlace::to_addr);
+                if let Some(place) = place {
+                    let session = self.session;
+                    self.engine().set_srq(session, srq, place.number, (0, 0));
+                }
+                Ok(SrqMade { srq, ring: RingInit { addr, ..ring } })
+            }
+            Err(refused) => {
+                self.give_back([place, None]);
+                Err(refused)
+            }
+        }
+    }
+
+    /// The bus address of bytes that the session may register, and the number of the lent memory
+    /// that they are in.
+    fn bus(&mut self, bytes: &Bytes) -> Result<(u64, Option<u32>), RegMrError> {
+        let session = self.session;
+        match bytes.place {
+            Place::Device(addr) => {
+                let covers = self.has_dm(addr, bytes.len);
+                let bus = covers.then(|| self.engine().arena_bus(session, addr, bytes.len));
+                Ok((bus.flatten().ok_or(RegMrError::Place)?, None))
+            }
+            Place::Arena(offset) if offset >= DATA as u64 => {
+                let bus = self.engine().arena_bus(session, offset, bytes.len);
+                Ok((bus.ok_or(RegMrError::Place)?, None))
+            }
+            Place::Lent { number, offset } => {
+                let of = self.engine().session(session).ok_or(RegMrError::Place)?;
+                let lent = of.lent.get(&number).ok_or(RegMrError::Place)?;
+                Ok((lent.bus(offset, bytes.len).ok_or(RegMrError::Place)?, Some(number)))
+            }
+            _ => Err(RegMrError::Place),
+        }
+    }
+
+    /// Are `len` bytes at `addr` within a piece of card memory of the session's?
+    fn has_dm(&mut self, addr: u64, len: u64) -> bool {
+        let session = self.session;
+        self.engine().is_dm(session, addr, len)
+    }
+
+    /// The queue pair has come to another state: it may take what was posted before.
+    fn ring_again(&mut self, qpn: u32) {
+        let now = self.driver.now();
+        let Own { engine, nic, memory, .. } = &mut *self.driver;
+        if let Some(engine) = engine {
+            engine.ring_again(qpn, now, nic, memory);
+        }
+    }
+
+    fn bound_to(&mut self, to: Bound) -> Result<(), BindError> {
+        let object = match to {
+            Bound::Receive(qpn) | Bound::Send(qpn) => Object::Qp(qpn),
+            Bound::Region(key) => Object::Mr(key),
+        };
+        if self.has(object) { Ok(()) } else { Err(BindError::Unknown) }
+    }
+
+    fn conn<R>(
+        &mut self,
+        conn: ConnId,
+        act: impl FnOnce(&mut Own) -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
+        if !self.has(Object::Connection(conn)) {
+            return Err(CommandError::UnknownConnection);
+        }
+        act(self.driver)
+    }
+}
+
+impl Commands for Guarded<'_> {
+    fn alloc_pd(&mut self) -> Result<Pd, CreateError> {
+        self.make(|card| card.alloc_pd(), Object::Pd)
+    }
+
+    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), DestroyError> {
+        self.destroy(Object::Pd(pd), |card| card.dealloc_pd(pd))
+    }
+
+    fn create_cq(&mut self, entries: usize) -> Result<u32, CreateError> {
+        self.admits_object(Ask::Completions(entries as u64))?;
+        let limit = self.driver.nic.config().max_cqe.min(DEPTH_MAX as usize);
+        let depth = depth_for(entries).ok_or(CreateError::Size { limit })?;
+        let cq = self.driver.nic.create_exported_cq(entries)?;
+        let session = self.session;
+        if self.engine().add_cq(session, cq, depth).is_err() {
+            self.driver.nic.destroy_cq(cq).ok();
+            return Err(CreateError::NoMemory { bytes: depth as usize * 64 });
+        }
+        self.own_of(Object::Cq(cq), entries as u64, None);
+        Ok(cq)
+    }
+
+    fn create_counting_cq(&mut self, errors: usize) -> Result<u32, CreateError> {
+        self.admits_object(Ask::Completions(errors as u64))?;
+        let cq = self.driver.create_counting_cq(errors)?;
+        self.own_of(Object::Cq(cq), errors as u64, None);
+        Ok(cq)
+    }
+
+    fn destroy_cq(&mut self, cq: u32) -> Result<(), DestroyError> {
+        self.destroy(Object::Cq(cq), |card| card.destroy_cq(cq))?;
+        self.engine().remove_cq(cq);
+        Ok(())
+    }
+
+    fn resize_cq(&mut self, cq: u32, entries: usize) -> Result<(), ResizeCqError> {
+        if !self.has(Object::Cq(cq)) {
+            return Err(ResizeCqError::UnknownCq);
+        }
+        let before = self.engine().objects.amount(Object::Cq(cq));
+        let more = (entries as u64).saturating_sub(before);
+        let asked = self.admits(Ask::Entries(more));
+        asked.map_err(|limit| ResizeCqError::Size { limit })?;
+        let limit = self.driver.nic.config().max_cqe;
+        let depth = depth_for(entries).ok_or(ResizeCqError::Size { limit })?;
+        self.driver.resize_cq(cq, entries)?;
+        let session = self.session;
+        if let Err(refused) = self.engine().resize_cq(session, cq, depth) {
+            // As before: what waits has fitted there.
+            self.driver.resize_cq(cq, before as usize).ok();
+            return Err(refused);
+        }
+        self.engine().disown(Object::Cq(cq));
+        self.own_of(Object::Cq(cq), entries as u64, None);
+        Ok(())
+    }
+
+    /// The client is notified of each entry that it has asked for, however many it wants to wait
+    /// for.
+    fn modify_cq(&mut self, cq: u32, moderation: Moderation) -> Result<(), PollCqError> {
+        if !self.has(Object::Cq(cq)) {
+            return Err(PollCqError::UnknownCq);
+        }
+        self.driver.modify_cq(cq, moderation)
+    }
+
+    fn cq_count(&mut self, cq: u32) -> Option<u64> {
+        self.has(Object::Cq(cq)).then(|| self.driver.cq_count(cq))?
+    }
+
+    fn create_qp(&mut self, init: QpInit) -> Result<QpMade, CreateError> {
+        self.check_qp(&init)?;
+        let (send, sq) = self.take_ring(init.sq)?;
+        let (recv, rq) = self.take_ring(init.rq).inspect_err(|_| self.give_back([send, None]))?;
+        match self.driver.create_qp_in(QpInit { sq, rq, ..init }) {
+            Ok(made) => {
+                self.own(Object::Qp(made.qpn));
+                let (session, number) = (self.session, |place: RingPlace| place.number);
+                self.engine().add_qp(session, made.qpn, send.map(number), recv.map(number));
+                let told = |place: Option<RingPlace>, ring| RingInit {
+                    addr: place.map_or(0, RingPlace::to_addr),
+                    ..ring
+                };
+                Ok(QpMade { sq: told(send, sq), rq: told(recv, rq), ..made })
+            }
+            Err(refused) => {
+                self.give_back([send, recv]);
+                Err(refused)
+            }
+        }
+    }
+
+    fn modify_qp(&mut self, qpn: u32, attr: QpAttr) -> Result<(), ModifyQpError> {
+        if !self.has(Object::Qp(qpn)) {
+            return Err(ModifyQpError::UnknownQp);
+        }
+        let resets = attr.state == Some(State::Reset);
+        self.driver.modify_qp(qpn, attr)?;
+        if resets {
+            self.engine().reset_qp(qpn);
+        } else {
+            self.ring_again(qpn);
+        }
+        Ok(())
+    }
+
+    fn query_qp(&mut self, qpn: u32) -> Option<QpInfo> {
+        self.has(Object::Qp(qpn)).then(|| self.driver.query_qp(qpn))?
+    }
+
+    fn destroy_qp(&mut self, qpn: u32) -> Result<(), DestroyError> {
+        self.destroy(Object::Qp(qpn), |card| card.destroy_qp(qpn))?;
+        self.engine().remove_qp(qpn);
+        Ok(())
+    }
+
+    fn attach_mcast(&mut self, qpn: u32, group: IpAddr) -> Result<(), JoinError> {
+        if !self.has(Object::Qp(qpn)) {
+            return Err(McastError::UnknownQp.into());
+        }
+        self.driver.attach_mcast(qpn, group)
+    }
+
+    fn detach_mcast(&mut self, qpn: u32, group: IpAddr) -> Result<(), McastError> {
+        if !self.has(Object::Qp(qpn)) {
+            return Err(McastError::UnknownQp);
+        }
+        self.driver.detach_mcast(qpn, group)
+    }
+
+    fn detach_all(&mut self, qpn: u32) {
+        if self.has(Object::Qp(qpn)) {
+            self.driver.detach_all(qpn);
+        }
+    }
+
+    fn settle(&mut self) {
+        Own::settle(self.driver);
+    }
+
+    fn create_srq(&mut self, pd: Pd, ring: RingInit) -> Result<SrqMade, CreateError> {
+        self.make_srq(pd, None, ring)
+    }
+
+    fn create_xrc_srq(
+        &mut self,
+        pd: Pd,
+        xrcd: Xrcd,
+        cq: u32,
+        ring: RingInit,
+    ) -> Result<SrqMade, CreateError> {
+        self.make_srq(pd, Some((xrcd, cq)), ring)
+    }
+
+    fn resize_srq(&mut self, srq: u32, ring: RingInit) -> Result<RingInit, ResizeSrqError> {
+        if !self.has(Object::Srq(srq)) {
+            return Err(ResizeSrqError::UnknownSrq);
+        }
+        let (place, inner) = self.take_ring(ring).map_err(|error| match error {
+            CreateError::NoMemory { bytes } => ResizeSrqError::NoMemory { bytes },
+            _ => ResizeSrqError::BadRing,
+        })?;
+        let Some(place) = place else { return Err(ResizeSrqError::BadRing) };
+        if let Err(refused) = self.driver.resize_srq_in(srq, inner) {
+            self.give_back([Some(place), None]);
+            return Err(refused);
+        }
+        let session = self.session;
+        let engine = self.engine();
+        let indices = engine.srq_indices(srq);
+        engine.set_srq(session, srq, place.number, indices);
+        Ok(RingInit { addr: place.to_addr(), ..ring })
+    }
+
+    fn arm_srq(&mut self, srq: u32, limit: u32) -> Result<(), DestroyError> {
+        if !self.has(Object::Srq(srq)) {
+            return Err(DestroyError::Unknown);
+        }
+        self.driver.arm_srq(srq, limit)
+    }
+
+    fn query_srq(&mut self, srq: u32) -> Option<SrqInfo> {
+        self.has(Object::Srq(srq)).then(|| self.driver.query_srq(srq))?
+    }
+
+    fn srq_number(&mut self, srq: u32) -> Option<u32> {
+        self.has(Object::Srq(srq)).then(|| self.driver.srq_number(srq))?
+    }
+
+    fn destroy_srq(&mut self, srq: u32) -> Result<(), DestroyError> {
+        self.destroy(Object::Srq(srq), |card| card.destroy_srq(srq))?;
+        self.engine().remove_srq(srq);
+        Ok(())
+    }
+
+    fn alloc_xrcd(&mut self) -> Result<Xrcd, CreateError> {
+        self.make(|card| card.alloc_xrcd(), Object::Xrcd)
+    }
+
+    fn dealloc_xrcd(&mut self, xrcd: Xrcd) -> Result<(), DestroyError> {
+        self.destroy(Object::Xrcd(xrcd), |card| card.dealloc_xrcd(xrcd))
+    }
+
+    fn create_xrc_target(&mut self, xrcd: Xrcd) -> Result<u32, CreateError> {
+        self.admits_object(Ask::Queues)?;
+        if !self.has(Object::Xrcd(xrcd)) {
+            return Err(CreateError::UnknownXrcd);
+        }
+        let qpn = self.driver.create_xrc_target(xrcd)?;
+        self.own(Object::Qp(qpn));
+        let session = self.session;
+        self.engine().add_qp(session, qpn, None, None);
+        Ok(qpn)
+    }
+
+    fn reg_mr(&mut self, pd: Pd, bytes: Bytes, access: Access) -> Result<Key, RegMrError> {
+        if !self.has(Object::Pd(pd)) {
+            return Err(RegMrError::UnknownPd);
+        }
+        let asked = self.admits(Ask::Region(bytes.len));
+        asked.map_err(|limit| RegMrError::Full { limit })?;
+        let (bus, lent) = self.bus(&bytes)?;
+        let key = self.driver.reg_mr_at(pd, bus, &bytes, access)?;
+        self.own_of(Object::Mr(key), bytes.len, lent);
+        Ok(key)
+    }
+
+    fn rereg_mr(&mut self, key: Key, change: Change) -> Result<Key, RegMrError> {
+        if !self.has(Object::Mr(key)) {
+            return Err(RegMrError::UnknownKey);
+        }
+        if let Some(pd) = change.pd
+            && !self.has(Object::Pd(pd))
+        {
+            return Err(RegMrError::UnknownPd);
+        }
+        let Some(bytes) = change.bytes else { return self.driver.rereg_mr_at(key, 0, &change) };
+        let asked = self.admits(Ask::Region(bytes.len));
+        asked.map_err(|limit| RegMrError::Full { limit })?;
+        let (bus, lent) = self.bus(&bytes)?;
+        let new = self.driver.rereg_mr_at(key, bus, &change)?;
+        self.engine().disown(Object::Mr(key));
+        self.own_of(Object::Mr(new), bytes.len, lent);
+        Ok(new)
+    }
+
+    fn alloc_null_mr(&mut self, pd: Pd) -> Result<Key, RegMrError> {
+        if !self.has(Object::Pd(pd)) {
+            return Err(RegMrError::UnknownPd);
+        }
+        self.admits(Ask::Region(0)).map_err(|limit| RegMrError::Full { limit })?;
+        let key = self.driver.alloc_null_mr(pd)?;
+        self.own(Object::Mr(key));
+        Ok(key)
+    }
+
+    fn dereg_mr(&mut self, key: Key) -> Result<(), DestroyError> {
+        self.destroy(Object::Mr(key), |card| card.dereg_mr(key))
+    }
+
+    fn alloc_mw(&mut self, pd: Pd, kind: MwType) -> Result<Key, RegMrError> {
+        if !self.has(Object::Pd(pd)) {
+            return Err(RegMrError::UnknownPd);
+        }
+        self.admits(Ask::Window).map_err(|limit| RegMrError::Full { limit })?;
+        let key = self.driver.alloc_mw(pd, kind)?;
+        self.own(window(key));
+        Ok(key)
+    }
+
+    fn dealloc_mw(&mut self, key: Key) -> Result<(), DestroyError> {
+        self.destroy(window(key), |card| card.dealloc_mw(key))
+    }
+
+    /// Card memory of a session is a part of its arena, at the offset that is returned.
+    fn alloc_dm(&mut self, len: u64) -> Result<u64, CreateError> {
+        self.admits_object(Ask::Other)?;
+        let session = self.session;
+        let limit = self.engine().arena_room(session);
+        match usize::try_from(len) {
+            Ok(bytes) if bytes > 0 => {
+                let taken = self.engine().take_part(session, bytes);
+                let at = taken.ok_or(CreateError::NoMemory { bytes })?;
+                self.own_of(Object::Dm(at), len, None);
+                Ok(at)
+            }
+            _ => Err(CreateError::Size { limit }),
+        }
+    }
+
+    fn free_dm(&mut self, addr: u64) -> Result<(), DestroyError> {
+        if !self.has(Object::Dm(addr)) {
+            return Err(DestroyError::Unknown);
+        }
+        let session = self.session;
+        let engine = self.engine();
+        let len = engine.objects.amount(Object::Dm(addr));
+        engine.release_part(session, addr, len);
+        engine.disown(Object::Dm(addr));
+        Ok(())
+    }
+
+    fn read_dm(&mut self, addr: u64, len: usize) -> Result<Vec<u8>, MemoryFault> {
+        let fault = MemoryFault { addr };
+        if len > DM_COPY_MAX || !self.has_dm(addr, len as u64) {
+            return Err(fault);
+        }
+        let session = self.session;
+        let of = self.engine().session(session).ok_or(fault)?;
+        let mut bytes = vec![0; len];
+        of.arena.memory().read_at(addr as usize, &mut bytes).map_err(|_| fault)?;
+        Ok(bytes)
+    }
+
+    fn write_dm<'a>(&mut self, addr: u64, data: &'a [u8]) -> Result<(), MemoryFault> {
+        let fault = MemoryFault { addr };
+        if !self.has_dm(addr, data.len() as u64) {
+            return Err(fault);
+        }
+        let session = self.session;
+        let of = self.engine().session(session).ok_or(fault)?;
+        of.arena.memory().write_at(addr as usize, data).map_err(|_| fault)
+    }
+
+    fn create_ah(&mut self, pd: Pd, path: Path) -> Result<u32, CreateError> {
+        if !self.has(Object::Pd(pd)) {
+            return Err(CreateError::UnknownPd);
+        }
+        self.make(|card| card.create_ah(pd, path), Object::Ah)
+    }
+
+    fn destroy_ah(&mut self, ah: u32) -> Result<(), DestroyError> {
+        self.destroy(Object::Ah(ah), |card| card.destroy_ah(ah))
+    }
+
+    fn loop_back(&mut self, a: u32, b: u32, access: Access) -> Result<(), ChainError> {
+        if !self.has(Object::Qp(a)) || !self.has(Object::Qp(b)) {
+            return Err(ChainError::UnknownQp);
+        }
+        self.driver.loop_back(a, b, access)?;
+        self.ring_again(a);
+        self.ring_again(b);
+        Ok(())
+    }
+
+    fn set_chain_limits(&mut self, qpn: u32, limits: ChainLimits) -> Result<(), ChainError> {
+        if !self.has(Object::Qp(qpn)) {
+            return Err(ChainError::UnknownQp);
+        }
+        if let Some(budget) = limits.budget
+            && !self.has(Object::Budget(budget))
+        {
+            return Err(ChainError::UnknownBudget);
+        }
+        self.driver.set_chain_limits(qpn, limits)
+    }
+
+    fn create_budget(&mut self, elements: u64) -> Result<u32, CreateError> {
+        self.make(|card| card.create_budget(elements), Object::Budget)
+    }
+
+    fn refill_budget(&mut self, budget: u32) -> Result<(), ChainError> {
+        if !self.has(Object::Budget(budget)) {
+            return Err(ChainError::UnknownBudget);
+        }
+        self.driver.refill_budget(budget)
+    }
+
+    fn destroy_budget(&mut self, budget: u32) -> Result<(), DestroyError> {
+        self.destroy(Object::Budget(budget), |card| card.destroy_budget(budget))
+    }
+
+    /// Nothing: steps of all sessions' chains would be seen.
+    fn trace_chains(&mut self, _most: usize) {}
+
+    fn poll_chain_step(&mut self) -> Option<ChainStep> {
+        None
+    }
+
+    fn bind_kernel(&mut self, to: Bound, tap: u32) -> Result<(), BindError> {
+        self.bound_to(to)?;
+        self.driver.bind_kernel(to, tap)
+    }
+
+    fn unbind_kernel(&mut self, from: Bound) -> Result<u32, BindError> {
+        self.bound_to(from)?;
+        self.driver.unbind_kernel(from)
+    }
+
+    fn bound_kernel(&mut self, to: Bound) -> Option<u32> {
+        self.bound_to(to).ok()?;
+        self.driver.bound_kernel(to)
+    }
+
+    fn call_kernel<'a>(&mut self, qpn: u32, opcode: u64, call: &'a [u8]) -> Result<(), CallError> {
+        if !self.has(Object::Qp(qpn)) {
+            return Err(CallError::UnknownQp);
+        }
+        self.driver.call_kernel(qpn, opcode, call)
+    }
+
+    fn listen(&mut self, service: ServiceId, at: AddressScope) -> Result<ListenerId, ListenError> {
+        self.admits(Ask::Other).map_err(|_| ListenError::TooMany)?;
+        let listener = self.driver.listen(service, at)?;
+        self.own(Object::Listener(listener));
+        Ok(listener)
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) -> bool {
+        let object = Object::Listener(listener);
+        self.has(object) && {
+            self.engine().disown(object);
+            self.driver.unlisten(listener)
+        }
+    }
+
+    fn connect<'a>(&mut self, request: ConnectRequest<'a>) -> Result<ConnId, ConnectError> {
+        if self.admits(Ask::Other).is_err() || self.is_foreign(request.local_qpn) {
+            return Err(ConnectError::TooManyConnections);
+        }
+        let conn = self.driver.connect(request)?;
+        self.own(Object::Connection(conn));
+        Ok(conn)
+    }
+
+    fn accept<'a>(&mut self, conn: ConnId, params: AcceptParams<'a>) -> Result<(), CommandError> {
+        if self.is_foreign(params.qpn) {
+            return Err(CommandError::UnknownConnection);
+        }
+        self.conn(conn, |card| card.accept(conn, params))
+    }
+
+    fn establish<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+        self.conn(conn, |card| card.establish(conn, data))
+    }
+
+    fn notify_established(&mut self, conn: ConnId) -> Result<(), CommandError> {
+        self.conn(conn, |card| card.notify_established(conn))
+    }
+
+    fn reject<'a>(
+        &mut self,
+        conn: ConnId,
+        reason: RejectReason,
+        data: &'a [u8],
+    ) -> Result<(), CommandError> {
+        self.conn(conn, |card| card.reject(conn, reason, data))
+    }
+
+    fn mra(&mut self, conn: ConnId, service_timeout: u8) -> Result<(), CommandError> {
+        self.conn(conn, |card| card.mra(conn, service_timeout))
+    }
+
+    fn disconnect<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+        self.conn(conn, |card| card.disconnect(conn, data))
+    }
+
+    fn disconnect_reply<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+        self.conn(conn, |card| card.disconnect_reply(conn, data))
+    }
+
+    fn destroy_connection(&mut self, conn: ConnId) -> Result<(), CommandError> {
+        let destroyed = self.conn(conn, |card| card.destroy_connection(conn));
+        self.disown(Object::Connection(conn), destroyed)
+    }
+
+    fn connection_state(&mut self, conn: ConnId) -> Option<ConnState> {
+        self.has(Object::Connection(conn)).then(|| self.driver.connection_state(conn))?
+    }
+
+    fn resolve_sidr<'a>(&mut self, request: ResolveRequest<'a>) -> Result<SidrId, ResolveError> {
+        self.admits(Ask::Other).map_err(|_| ResolveError::TooMany)?;
+        let sidr = self.driver.resolve_sidr(request)?;
+        self.own(Object::Sidr(sidr));
+        Ok(sidr)
+    }
+
+    fn sidr_reply<'a>(&mut self, sidr: SidrId, answer: SidrAnswer<'a>) -> Result<(), SidrError> {
+        if !self.has(Object::Sidr(sidr)) || self.is_foreign(answer.qpn) {
+            return Err(SidrError::Unknown);
+        }
+        let replied = self.driver.sidr_reply(sidr, answer);
+        self.disown(Object::Sidr(sidr), replied)
+    }
+
+    fn cancel_sidr(&mut self, sidr: SidrId) -> Result<(), SidrError> {
+        if !self.has(Object::Sidr(sidr)) {
+            return Err(SidrError::Unknown);
+        }
+        let cancelled = self.driver.cancel_sidr(sidr);
+        self.disown(Object::Sidr(sidr), cancelled)
+    }
+
+    /// What the session has made; of what is shared, nothing is told.
+    fn in_use(&mut self) -> InUse {
+        let session = self.session;
+        self.engine().session(session).map_or(InUse::default(), |of| of.usage.in_use())
+    }
+
+    fn config(&mut self) -> Config {
+        self.driver.config()
+    }
+
+    fn card_counters(&mut self) -> CardCounters {
+        self.driver.card_counters()
+    }
+}

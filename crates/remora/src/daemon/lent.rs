@@ -1,0 +1,278 @@
+//! Memory that clients lend to the card: what the daemon accepts, and how it reaches it.
+//!
+//! A hostile client may lend anything. What could end the daemon by a signal, or block it, is
+//! refused here:
+//! - a memory file is mapped only if it is sealed against shrinking, and not of huge pages, which
+//!   may be missing when they are touched;
+//! - other files are read and written by system calls, and only files of file systems whose server
+//!   is the kernel: a client could let a request to its own server wait for ever;
+//! - memory of the client's process is reached by the daemon's rights. So only clients of the same
+//!   user may lend it: another user's process could become a privileged one by `exec`.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+
+use rustix::fs::{FsWord, fstatfs};
+use thiserror::Error;
+
+use crate::memory::memfd::{self, MapError};
+use crate::memory::{Buffer, FilesFull, HostMemory, Process};
+use crate::message::Loan;
+
+/// Memory that a client lends.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    pub(crate) loan: Loan,
+    /// The bus address of its first byte.
+    base: u64,
+    /// Bytes from there on.
+    pub(crate) len: u64,
+    /// What is mapped, as long as the loan.
+    _mapping: Option<Buffer>,
+}
+
+/// Why lent memory is refused.
+#[derive(Debug, Error)]
+pub(crate) enum LentError {
+    #[error("this way of lending memory takes one descriptor, or none")]
+    Descriptors,
+    #[error("only regular files of local file systems can be lent")]
+    FileSystem,
+    #[error("only processes of the daemon’s own user can lend their memory as it is")]
+    OtherUser,
+    #[error("the descriptor is none of /proc/self/mem")]
+    NotMemory,
+    #[error("the memory is empty")]
+    Empty,
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error(transparent)]
+    Full(#[from] FilesFull),
+    #[error("cannot look at the memory: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Who lends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lender {
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+    /// The daemon's policy lets other users lend by `/proc/PID/mem`.
+    pub(crate) may_lend_process_file: bool,
+}
+
+/// File systems whose requests the kernel itself answers: ext2 to ext4, XFS, Btrfs, F2FS, ZFS, and
+/// files in memory.
+const LOCAL: [FsWord; 6] =
+    [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0x0102_1994];
+const PROC: FsWord = 0x9fa0;
+/// Where the addresses of processes end.
+const ADDRESSES: u64 = 1 << 47;
+
+impl Lent {
+    /// Takes a loan.
+    ///
+    /// # Errors
+    /// See [`LentError`].
+    pub(crate) fn take(
+        loan: Loan,
+        descriptors: Vec<OwnedFd>,
+        lender: Lender,
+        memory: &mut HostMemory,
+    ) -> Result<Lent, LentError> {
+        let mut descriptors = descriptors.into_iter();
+        let (first, more) = (descriptors.next(), descriptors.next());
+        if more.is_some() || first.is_some() == (loan == Loan::Process) {
+            return Err(LentError::Descriptors);
+        }
+        let own_user = rustix::process::geteuid().as_raw() == lender.uid;
+        let (base, len, mapping) = match (loan, first) {
+            (Loan::Sealed, Some(file)) => {
+                let mapping = map(&file)?;
+                (mapping.addr(), mapping.len() as u64, Some(mapping))
+            }
+            (Loan::File, Some(file)) => {
+                let file = local(file)?;
+                let len = file.metadata()?.len();
+                (memory.add_file(file)?, len, None)
+            }
+            (Loan::ProcessFile, Some(file)) if own_user || lender.may_lend_process_file => {
+                let process = Process::by_file(process_file(file)?);
+                (memory.add_process(process)?, ADDRESSES, None)
+            }
+            (Loan::Process, None) if own_user => {
+                (memory.add_process(Process::by_number(lender.pid)?)?, ADDRESSES, None)
+            }
+            _ => return Err(LentError::OtherUser),
+        };
+        if len == 0 {
+            memory.remove(base);
+            return Err(LentError::Empty);
+        }
+        Ok(Lent { loan, base, len, _mapping: mapping })
+    }
+
+    /// Ends the loan; no region is in it any more.
+    pub(crate) fn give_back(self, memory: &mut HostMemory) {
+        if self._mapping.is_none() {
+            memory.remove(self.base);
+        }
+    }
+
+    /// Bytes that count for the session's quota: those that the daemon maps, or a file's.
+    pub(crate) fn quota_bytes(&self) -> u64 {
+        match self.loan {
+            Loan::Sealed | Loan::File => self.len,
+            Loan::Process | Loan::ProcessFile => 0,
+        }
+    }
+
+    /// The bus address of `len` bytes at `offset`, if they are within what is lent.
+    pub(crate) fn bus(&self, offset: u64, len: u64) -> Option<u64> {
+        (offset.checked_add(len)? <= self.len).then(|| self.base + offset)
+    }
+}
+
+/// Maps a memory file that cannot shrink.
+fn map(file: &OwnedFd) -> Result<Buffer, LentError> {
+    match usize::try_from(memfd::len_of(file)?) {
+        Ok(len) if len > 0 => Ok(Buffer::map(file.as_fd(), 0, len)?),
+        _ => Err(LentError::Empty),
+    }
+}
+
+/// A regular file of a local file system.
+fn local(file: OwnedFd) -> Result<File, LentError> {
+    let kind = fstatfs(&file).map_err(io::Error::from)?.f_type;
+    let file = File::from(file);
+    let is_regular = file.metadata()?.file_type().is_file();
+    if is_regular && LOCAL.contains(&kind) { Ok(file) } else { Err(LentError::FileSystem) }
+}
+
+/// A file `/proc/PID/mem`, which the kernel alone makes: a regular file of that name.
+fn process_file(file: OwnedFd) -> Result<File, LentError> {
+    use std::os::fd::AsRawFd;
+    let kind = fstatfs(&file).map_err(io::Error::from)?.f_type;
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let is_memory = kind == PROC && name.to_str().is_some_and(is_memory_name);
+    let file = File::from(file);
+    let kind = file.metadata()?.file_type();
+    let is_regular = kind.is_file() && !kind.is_fifo();
+    if is_memory && is_regular { Ok(file) } else { Err(LentError::NotMemory) }
+}
+
+/// Is this `/proc/PID/mem`, or that of a thread?
+fn is_memory_name(name: &str) -> bool {
+    let mut parts = name.strip_prefix("/proc/").unwrap_or_default().split('/');
+    let is_number = |part: Option<&str>| {
+        part.is_some_and(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+    };
+    if !is_number(parts.next()) {
+        return false;
+    }
+    match parts.next() {
+        Some("mem") => parts.next().is_none(),
+        Some("task") => {
+            is_number(parts.next()) && parts.next() == Some("mem") && parts.next().is_none()
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use remora_nic::Memory;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use super::*;
+    use crate::memory::tests::memory;
+
+    fn lender() -> Lender {
+        let uid = rustix::process::geteuid().as_raw();
+        Lender { pid: std::process::id() as i32, uid, may_lend_process_file: false }
+    }
+
+    fn memory_file(len: u64) -> OwnedFd {
+        let file = memfd_create("lent", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, len).unwrap();
+        file
+    }
+
+    #[test]
+    fn sealed_memory_is_mapped_and_bounded() {
+        let mut memory = memory();
+        let file = memory_file(8192);
+        let unsealed =
+            Lent::take(Loan::Sealed, vec![file.try_clone().unwrap()], lender(), &mut memory);
+        assert!(matches!(unsealed, Err(LentError::Map(MapError::NotSealed))));
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        let lent = Lent::take(Loan::Sealed, vec![file], lender(), &mut memory).unwrap();
+        let bus = lent.bus(8184, 8).unwrap();
+        assert_eq!(memory.fetch_add(bus, 7), Ok(0), "atomics work");
+        assert_eq!(lent.bus(8185, 8), None);
+        assert_eq!(lent.bus(u64::MAX, 8), None);
+        lent.give_back(&mut memory);
+    }
+
+    #[test]
+    fn descriptors_of_wrong_kinds_are_refused() {
+        let mut memory = memory();
+        let null = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let folder = || OwnedFd::from(File::open("/").unwrap());
+        let status = || OwnedFd::from(File::open("/proc/self/status").unwrap());
+        let pipe = || OwnedFd::from(std::io::pipe().unwrap().0);
+        let socket = || OwnedFd::from(UnixDatagram::unbound().unwrap());
+        let event = || memory_file(0);
+        let kinds: [&dyn Fn() -> OwnedFd; 6] = [&null, &folder, &status, &pipe, &socket, &event];
+        for loan in [Loan::Sealed, Loan::File, Loan::ProcessFile] {
+            for (at, make) in kinds.iter().enumerate() {
+                let taken = Lent::take(loan, vec![make()], lender(), &mut memory);
+                assert!(taken.is_err(), "{loan:?} of kind {at}");
+            }
+            for descriptors in [vec![], vec![memory_file(64), memory_file(64)]] {
+                let taken = Lent::take(loan, descriptors, lender(), &mut memory);
+                assert!(matches!(taken, Err(LentError::Descriptors)));
+            }
+        }
+        let taken = Lent::take(Loan::Process, vec![null()], lender(), &mut memory);
+        assert!(matches!(taken, Err(LentError::Descriptors)));
+    }
+
+    #[test]
+    fn processes_of_others_are_not_reached() {
+        let mut memory = memory();
+        let other = Lender { uid: lender().uid + 1, ..lender() };
+        let taken = Lent::take(Loan::Process, vec![], other, &mut memory);
+        assert!(matches!(taken, Err(LentError::OtherUser)));
+        let own = || OwnedFd::from(File::open("/proc/self/mem").unwrap());
+        let taken = Lent::take(Loan::ProcessFile, vec![own()], other, &mut memory);
+        assert!(matches!(taken, Err(LentError::OtherUser)));
+        let allowed = Lender { may_lend_process_file: true, ..other };
+        let word = 7u64;
+        for lent in [
+            Lent::take(Loan::ProcessFile, vec![own()], allowed, &mut memory).unwrap(),
+            Lent::take(Loan::Process, vec![], lender(), &mut memory).unwrap(),
+        ] {
+            let bus = lent.bus((&raw const word).addr() as u64, 8).unwrap();
+            let mut bytes = [0; 8];
+            memory.read(bus, &mut bytes).unwrap();
+            assert_eq!(u64::from_ne_bytes(bytes), 7);
+            lent.give_back(&mut memory);
+            assert!(memory.read(bus, &mut bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn names_of_memory_files() {
+        for name in ["/proc/12/mem", "/proc/12/task/13/mem"] {
+            assert!(is_memory_name(name), "{name}");
+        }
+        for name in ["/proc/12/maps", "/proc//mem", "/tmp/proc/12/mem", "/proc/12/task/13/mem/x"] {
+            assert!(!is_memory_name(name), "{name}");
+        }
+    }
+}

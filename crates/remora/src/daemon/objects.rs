@@ -1,0 +1,237 @@
+//! Which object of the card belongs to which session, and what a session may still make.
+
+use std::collections::HashMap;
+
+use remora_nic::Key;
+use remora_nic::nic::InUse;
+
+use crate::message::{Object, Quotas};
+
+/// Who owns what: all objects that sessions have made.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    owned: HashMap<Object, Owned>,
+}
+
+/// An object's owner, and what it takes of the owner's quotas.
+#[derive(Clone, Copy, Debug)]
+struct Owned {
+    session: u16,
+    /// Bytes of a region or of lent memory, entries of a completion queue.
+    amount: u64,
+    /// The lent memory that a region is in.
+    lent: Option<u32>,
+}
+
+/// What a session has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Usage {
+    /// Objects of each kind: see [`kind`].
+    counts: [u32; KINDS],
+    /// Bytes of its regions.
+    pub(crate) registered_bytes: u64,
+    /// Bytes of memory files that it lends.
+    pub(crate) lent_bytes: u64,
+    /// Entries of its completion queues.
+    pub(crate) entries: u64,
+}
+
+const KINDS: usize = 14;
+
+/// The place of an object's kind in [`Usage`].
+fn kind(object: Object) -> usize {
+    match object {
+        Object::Pd(_) => 0,
+        Object::Cq(_) => 1,
+        Object::Qp(_) => 2,
+        Object::Srq(_) => 3,
+        Object::Xrcd(_) => 4,
+        Object::Mr(_) => 5,
+        Object::Mw(_) => 6,
+        Object::Dm(_) => 7,
+        Object::Ah(_) => 8,
+        Object::Budget(_) => 9,
+        Object::Listener(_) => 10,
+        Object::Connection(_) => 11,
+        Object::Sidr(_) => 12,
+        Object::Lent(_) => 13,
+    }
+}
+
+/// A kind of object that a quota bounds, and how much of it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ask {
+    /// A region of so many bytes.
+    Region(u64),
+    /// A window.
+    Window,
+    /// A queue pair, or a shared receive queue.
+    Queues,
+    /// A completion queue of so many entries.
+    Completions(u64),
+    /// So many more entries of a completion queue.
+    Entries(u64),
+    /// Lent memory of so many bytes.
+    Lent(u64),
+    /// Anything else.
+    Other,
+}
+
+impl Usage {
+    /// Objects of the kind that `sample` is of.
+    pub(crate) fn count(&self, sample: Object) -> u32 {
+        self.counts[kind(sample)]
+    }
+
+    /// Does what is asked for fit the quotas? Otherwise returns the limit.
+    pub(crate) fn admits(&self, ask: Ask, quotas: &Quotas) -> Result<(), usize> {
+        let below = |used: u64, limit: u64| if used < limit { Ok(()) } else { Err(limit as usize) };
+        let fits = |used: u64, more: u64, limit: u64| match used.checked_add(more) {
+            Some(sum) if sum <= limit => Ok(()),
+            _ => Err(limit as usize),
+        };
+        let counts = |kinds: &[usize]| kinds.iter().map(|at| u64::from(self.counts[*at])).sum();
+        let regions = || below(counts(&[5, 6]), u64::from(quotas.regions));
+        match ask {
+            Ask::Region(bytes) => {
+                regions()?;
+                fits(self.registered_bytes, bytes, quotas.memory_bytes)
+            }
+            Ask::Window => regions(),
+            Ask::Queues => below(counts(&[2, 3]), u64::from(quotas.queue_pairs)),
+            Ask::Completions(entries) => {
+                below(counts(&[1]), u64::from(quotas.completion_queues))?;
+                fits(self.entries, entries, quotas.entries)
+            }
+            Ask::Entries(more) => fits(self.entries, more, quotas.entries),
+            Ask::Lent(bytes) => {
+                below(counts(&[13]), u64::from(quotas.others))?;
+                fits(self.lent_bytes, bytes, quotas.memory_bytes)
+            }
+            Ask::Other => below(counts(&[0, 4, 7, 8, 9, 10, 11, 12]), u64::from(quotas.others)),
+        }
+    }
+
+    /// The session's part of what is in use on the card.
+    pub(crate) fn in_use(&self) -> InUse {
+        let of = |at: usize| self.counts[at] as usize;
+        let mut in_use = InUse::default();
+        (in_use.pds, in_use.cqs, in_use.qps, in_use.srqs) = (of(0), of(1), of(2), of(3));
+        (in_use.xrcds, in_use.mrs, in_use.mws) = (of(4), of(5), of(6));
+        (in_use.ahs, in_use.budgets) = (of(8), of(9));
+        in_use
+    }
+
+    fn change(&mut self, object: Object, amount: u64, by: impl Fn(u64, u64) -> u64) {
+        let count = &mut self.counts[kind(object)];
+        *count = by(u64::from(*count), 1) as u32;
+        match object {
+            Object::Mr(_) => self.registered_bytes = by(self.registered_bytes, amount),
+            Object::Lent(_) => self.lent_bytes = by(self.lent_bytes, amount),
+            Object::Cq(_) => self.entries = by(self.entries, amount),
+            _ => {}
+        }
+    }
+}
+
+/// The object of a window, whatever its key's low 8 bits are now.
+pub(crate) fn window(key: Key) -> Object {
+    Object::Mw(key & !0xff)
+}
+
+impl Objects {
+    /// The session that owns an object.
+    pub(crate) fn owner(&self, object: Object) -> Option<u16> {
+        self.owned.get(&object).map(|owned| owned.session)
+    }
+
+    /// Notes that `session`, whose usage is `usage`, has made an object.
+    pub(crate) fn add(
+        &mut self,
+        session: u16,
+        usage: &mut Usage,
+        object: Object,
+        (amount, lent): (u64, Option<u32>),
+    ) {
+        if self.owned.insert(object, Owned { session, amount, lent }).is_none() {
+            usage.change(object, amount, |sum, more| sum + more);
+        }
+    }
+
+    /// Notes that an object was destroyed.
+    pub(crate) fn remove(&mut self, usage: &mut Usage, object: Object) {
+        if let Some(owned) = self.owned.remove(&object) {
+            usage.change(object, owned.amount, u64::saturating_sub);
+        }
+    }
+
+    /// Bytes or entries of an object.
+    pub(crate) fn amount(&self, object: Object) -> u64 {
+        self.owned.get(&object).map_or(0, |owned| owned.amount)
+    }
+
+    /// How many regions of `session` are in the memory that it lends under `number`.
+    pub(crate) fn users_of(&self, session: u16, number: u32) -> usize {
+        let uses = |owned: &&Owned| owned.session == session && owned.lent == Some(number);
+        self.owned.values().filter(uses).count()
+    }
+
+    /// All objects of a session, those first that others stand on least.
+    pub(crate) fn of(&self, session: u16) -> Vec<Object> {
+        let mine = self.owned.iter().filter(|(_, owned)| owned.session == session);
+        let mut objects: Vec<Object> = mine.map(|(object, _)| *object).collect();
+        objects.sort_by_key(|object| LAST.iter().position(|at| *at == kind(*object)));
+        objects
+    }
+}
+
+/// The kinds in the order in which they are destroyed: connections and listeners, queue pairs,
+/// windows, regions, then what these stand on.
+const LAST: [usize; KINDS] = [11, 10, 12, 2, 6, 5, 3, 1, 8, 9, 4, 0, 7, 13];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_bound_counts_and_sums() {
+        let quotas = Quotas {
+            memory_bytes: 100,
+            regions: 2,
+            queue_pairs: 1,
+            completion_queues: 1,
+            entries: 10,
+            others: 1,
+            ..Quotas::default()
+        };
+        let (mut objects, mut usage) = (Objects::default(), Usage::default());
+        assert_eq!(usage.admits(Ask::Region(101), &quotas), Err(100));
+        assert_eq!(usage.admits(Ask::Region(u64::MAX), &quotas), Err(100));
+        objects.add(3, &mut usage, Object::Mr(0x100), (60, Some(1)));
+        assert_eq!(usage.admits(Ask::Region(41), &quotas), Err(100));
+        assert_eq!(usage.admits(Ask::Region(40), &quotas), Ok(()));
+        objects.add(3, &mut usage, window(0x2ff), (0, None));
+        assert_eq!(usage.admits(Ask::Window, &quotas), Err(2));
+        objects.add(3, &mut usage, Object::Cq(1), (10, None));
+        assert_eq!(usage.admits(Ask::Completions(1), &quotas), Err(1));
+        assert_eq!(usage.admits(Ask::Entries(1), &quotas), Err(10));
+        objects.add(3, &mut usage, Object::Srq(1), (0, None));
+        assert_eq!(usage.admits(Ask::Queues, &quotas), Err(1));
+        objects.add(3, &mut usage, Object::Ah(1), (0, None));
+        assert_eq!(usage.admits(Ask::Other, &quotas), Err(1));
+        assert_eq!(objects.users_of(3, 1), 1);
+        assert_eq!((objects.owner(Object::Cq(1)), objects.owner(Object::Cq(2))), (Some(3), None));
+        let in_use = usage.in_use();
+        assert_eq!((in_use.mrs, in_use.mws, in_use.cqs, in_use.srqs), (1, 1, 1, 1));
+
+        let all = objects.of(3);
+        let order: Vec<usize> = all.iter().map(|object| kind(*object)).collect();
+        assert_eq!(order, [6, 5, 3, 1, 8]);
+        for object in all {
+            objects.remove(&mut usage, object);
+            objects.remove(&mut usage, object);
+        }
+        assert_eq!(usage, Usage::default());
+        assert!(objects.of(3).is_empty());
+    }
+}

@@ -1,0 +1,282 @@
+//! Who may attach, and what they may use: a file in TOML.
+//!
+//! ```toml
+//! sessions = 256            # of all users together
+//!
+//! [others]                  # users that are not named below
+//! attach = false
+//!
+//! [users.alice]             # by name, or by number: [users.1000]
+//! attach = true
+//! sessions = 16
+//! keep_seconds = 3600       # how long a session may outlive its client
+//! lend_process_memory = true
+//!
+//! [users.alice.quotas]      # what one session may use; what is not said stays as it is
+//! arena_bytes = 268435456
+//! memory_bytes = 8589934592
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::message::{Keep, Quotas};
+
+/// Who may attach. By default, the daemon's own user and root may.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// The most sessions of all users.
+    sessions: u32,
+    others: Rule,
+    users: BTreeMap<u32, Rule>,
+    /// The daemon serves other users, too.
+    shares: bool,
+}
+
+/// What a user may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rule {
+    pub(crate) attach: bool,
+    /// The most sessions at a time.
+    pub(crate) sessions: u32,
+    /// The longest time for which a session is kept; `None`: without limit.
+    pub(crate) keep_seconds: Option<u32>,
+    /// The daemon may reach the memory of the user's processes by `/proc/PID/mem`.
+    pub(crate) lend_process_memory: bool,
+    pub(crate) quotas: Quotas,
+}
+
+/// The most sessions where nothing is said.
+const SESSIONS: u32 = 1024;
+
+/// Why a policy cannot be read.
+#[derive(Debug, Error)]
+pub enum PolicyError {
+    /// The file cannot be read.
+    #[error("cannot read the policy {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file is no policy.
+    #[error("the policy {path} cannot be understood: {message}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        message: String,
+    },
+    /// A user is unknown.
+    #[error("the policy names the user {0}, whom this system does not know: write a number")]
+    User(String),
+}
+
+/// The file as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    sessions: Option<u32>,
+    #[serde(default)]
+    others: Entry,
+    #[serde(default)]
+    users: BTreeMap<String, Entry>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    attach: Option<bool>,
+    sessions: Option<u32>,
+    keep_seconds: Option<u32>,
+    lend_process_memory: Option<bool>,
+    #[serde(default)]
+    quotas: Limits,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    arena_bytes: Option<u64>,
+    memory_bytes: Option<u64>,
+    regions: Option<u32>,
+    queue_pairs: Option<u32>,
+    completion_queues: Option<u32>,
+    entries: Option<u64>,
+    others: Option<u32>,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        let own = rustix::process::geteuid().as_raw();
+        let all = Rule::new(true);
+        Policy {
+            sessions: SESSIONS,
+            others: Rule::new(false),
+            users: [own, 0].map(|uid| (uid, all)).into(),
+            shares: false,
+        }
+    }
+}
+
+impl Rule {
+    fn new(attach: bool) -> Rule {
+        Rule {
+            attach,
+            sessions: SESSIONS,
+            keep_seconds: None,
+            lend_process_memory: false,
+            quotas: Quotas::default(),
+        }
+    }
+
+    fn of(entry: &Entry, attach: bool) -> Rule {
+        let Rule { quotas: usual, .. } = Rule::new(attach);
+        let Limits { arena_bytes, memory_bytes, regions, queue_pairs, .. } = entry.quotas;
+        let Limits { completion_queues, entries, others, .. } = entry.quotas;
+        Rule {
+            attach: entry.attach.unwrap_or(attach),
+            sessions: entry.sessions.unwrap_or(SESSIONS),
+            keep_seconds: entry.keep_seconds,
+            lend_process_memory: entry.lend_process_memory.unwrap_or(false),
+            quotas: Quotas {
+                arena_bytes: arena_bytes.unwrap_or(usual.arena_bytes),
+                memory_bytes: memory_bytes.unwrap_or(usual.memory_bytes),
+                regions: regions.unwrap_or(usual.regions),
+                queue_pairs: queue_pairs.unwrap_or(usual.queue_pairs),
+                completion_queues: completion_queues.unwrap_or(usual.completion_queues),
+                entries: entries.unwrap_or(usual.entries),
+                others: others.unwrap_or(usual.others),
+            },
+        }
+    }
+
+    /// What is granted of a wish to keep a session.
+    pub(crate) fn keep(&self, wish: Keep) -> Keep {
+        match (wish, self.keep_seconds) {
+            (Keep::Forever, Some(most)) => Keep::Seconds(most),
+            (Keep::Seconds(wish), Some(most)) => Keep::Seconds(wish.min(most)),
+            (wish, _) => wish,
+        }
+    }
+}
+
+impl Policy {
+    /// Reads a policy. The daemon's own user and root may attach if it does not say otherwise.
+    ///
+    /// # Errors
+    /// See [`PolicyError`].
+    pub fn read(path: &Path) -> Result<Policy, PolicyError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| PolicyError::File { path: path.into(), source })?;
+        Policy::parse(path, &text)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Policy, PolicyError> {
+        let syntax = |error: toml::de::Error| PolicyError::Syntax {
+            path: path.into(),
+            message: error.to_string(),
+        };
+        let document: Document = toml::from_str(text).map_err(syntax)?;
+        let mut policy = Policy {
+            sessions: document.sessions.unwrap_or(SESSIONS),
+            others: Rule::of(&document.others, false),
+            shares: true,
+            ..Policy::default()
+        };
+        for (name, entry) in &document.users {
+            policy.users.insert(user(name)?, Rule::of(entry, true));
+        }
+        Ok(policy)
+    }
+
+    /// What the user `uid` may do.
+    pub(crate) fn rule(&self, uid: u32) -> &Rule {
+        self.users.get(&uid).unwrap_or(&self.others)
+    }
+
+    /// The most sessions of all users.
+    pub(crate) fn sessions(&self) -> u32 {
+        self.sessions
+    }
+
+    /// May other users than the daemon's own ask for a session?
+    pub(crate) fn shares(&self) -> bool {
+        self.shares
+    }
+}
+
+/// The number of a user, who is named in `/etc/passwd`, or by the number.
+fn user(name: &str) -> Result<u32, PolicyError> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut fields = users.lines().map(|line| line.split(':'));
+    let found = fields.find_map(|mut fields| {
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    found.ok_or_else(|| PolicyError::User(name.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Policy, PolicyError> {
+        Policy::parse(Path::new("policy.toml"), text)
+    }
+
+    #[test]
+    fn without_a_file_the_own_user_may_attach() {
+        let policy = Policy::default();
+        let own = rustix::process::geteuid().as_raw();
+        assert!(policy.rule(own).attach && policy.rule(0).attach);
+        assert!(!policy.rule(own + 4711).attach);
+        assert!(!policy.shares());
+    }
+
+    #[test]
+    fn a_file_names_users_and_what_they_may_use() {
+        let text = "
+            sessions = 5
+            [others]
+            attach = true
+            sessions = 1
+            [users.root]
+            lend_process_memory = true
+            [users.4711]
+            attach = false
+            [users.4712]
+            keep_seconds = 60
+            [users.4712.quotas]
+            regions = 3
+        ";
+        let policy = parse(text).unwrap();
+        assert!(policy.shares());
+        assert_eq!((policy.sessions(), policy.rule(9999).sessions), (5, 1));
+        assert!(policy.rule(9999).attach && !policy.rule(4711).attach);
+        assert!(policy.rule(0).attach && policy.rule(0).lend_process_memory);
+        let rule = policy.rule(4712);
+        assert_eq!((rule.quotas.regions, rule.quotas.others), (3, Quotas::default().others));
+        assert_eq!(rule.keep(Keep::Forever), Keep::Seconds(60));
+        assert_eq!(rule.keep(Keep::Seconds(5)), Keep::Seconds(5));
+        assert_eq!(rule.keep(Keep::No), Keep::No);
+        assert_eq!(policy.rule(0).keep(Keep::Forever), Keep::Forever);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let unknown = parse("[users.nobody-of-this-name]").unwrap_err().to_string();
+        assert!(unknown.contains("nobody-of-this-name"), "{unknown}");
+        let typo = parse("[others]\natach = true").unwrap_err().to_string();
+        assert!(typo.contains("atach") && typo.contains("policy.toml"), "{typo}");
+        let none = Policy::read(Path::new("/no/such/policy")).unwrap_err().to_string();
+        assert!(none.contains("/no/such/policy"), "{none}");
+    }
+}

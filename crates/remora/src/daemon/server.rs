@@ -1,0 +1,347 @@
+//! The daemon: accepts clients, answers their requests, and ends their sessions.
+//!
+//! One thread does so, and never waits for a client: a client that does not read its answers is
+//! dropped, and of each client's requests some are answered at a time. What takes time, the end of
+//! a session with many objects, is done in steps between requests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use thiserror::Error;
+
+use super::clients::{Client, Clients};
+use super::ending::Ending;
+use super::engine::Engine;
+use super::policy::Policy;
+use super::table::Held;
+use crate::device::Device;
+use crate::event::Event;
+use crate::message::{Answer, MessageSocket, encode};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Connections accepted, and descriptors looked at, in one turn.
+const TURN: usize = 64;
+/// How long a client may take for its greeting.
+pub(super) const GREETING: Duration = Duration::from_secs(5);
+/// How long the daemon waits before it accepts again where it has no descriptor left.
+const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
+
+/// Tokens of the set of descriptors; clients have their numbers from [`FIRST_CLIENT`] on.
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
+const FIRST_CLIENT: u32 = 2;
+
+/// How to serve a card.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    /// Where to listen. `None`: at the user's usual place.
+    pub socket: Option<PathBuf>,
+    /// Who may attach.
+    pub policy: Policy,
+}
+
+/// Why a card cannot be served.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// There is no usual place.
+    #[error("there is no folder for the socket: name one (--socket), or set XDG_RUNTIME_DIR")]
+    NoPlace,
+    /// Another daemon listens there.
+    #[error(
+        "a daemon listens at {0} already: use it, or end it, or name another socket (--socket)"
+    )]
+    Taken(PathBuf),
+    /// The socket cannot be made.
+    #[error("cannot listen at {path}: {source}")]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The socket that the system has passed is none to listen on.
+    #[error("the socket that was passed (LISTEN_FDS) is no Unix socket of sequenced packets")]
+    Passed,
+    /// The device serves other processes already.
+    #[error("the device serves other processes already")]
+    Serving,
+    /// The system is short of descriptors or memory.
+    #[error("cannot serve the card: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A card that serves other processes.
+#[derive(Debug)]
+pub struct Server {
+    pub(super) device: Device,
+    listener: OwnedFd,
+    /// The socket's file, if this server has made it.
+    path: Option<PathBuf>,
+    pub(super) policy: Policy,
+    pub(super) poll: OwnedFd,
+    pub(super) clients: Clients,
+    pub(super) sessions: BTreeMap<u32, Held>,
+    pub(super) last_session: u32,
+    endings: Vec<Ending>,
+    /// No connections are accepted before this time.
+    pause_until: Option<Instant>,
+}
+
+impl Server {
+    /// Makes `device` serve other processes, and listens for them.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub fn new(device: Device, options: ServerOptions) -> Result<Server, ServeError> {
+        let path = match options.socket {
+            Some(path) => path,
+            None => crate::message::user_socket().ok_or(ServeError::NoPlace)?,
+        };
+        let mode = if options.policy.shares() { 0o666 } else { 0o600 };
+        let listener = listen(&path, mode)?;
+        Server::serve(device, listener, Some(path), options.policy)
+    }
+
+    /// As [`Server::new`], on a socket that the system has made and passed to this process (systemd
+    /// does so).
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub fn on(device: Device, listener: OwnedFd, policy: Policy) -> Result<Server, ServeError> {
+        let kind = rustix::net::sockopt::socket_type(&listener).map_err(|_| ServeError::Passed)?;
+        let listens = rustix::net::sockopt::socket_acceptconn(&listener) == Ok(true);
+        if kind != SocketType::SEQPACKET || !listens {
+            return Err(ServeError::Passed);
+        }
+        rustix::io::ioctl_fionbio(&listener, true).map_err(io::Error::from)?;
+        Server::serve(device, listener, None, policy)
+    }
+
+    fn serve(
+        device: Device,
+        listener: OwnedFd,
+        path: Option<PathBuf>,
+        policy: Policy,
+    ) -> Result<Server, ServeError> {
+        let engine = Engine::new()?;
+        let doorbells = engine.doorbells().try_clone_to_owned()?;
+        if device.live.doorbells.set(doorbells).is_err() {
+            return Err(ServeError::Serving);
+        }
+        device.live.lock().own().engine = Some(Box::new(engine));
+        device.live.background.wake();
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
+        watch(&poll, listener.as_fd(), LISTENER)?;
+        Ok(Server {
+            device,
+            listener,
+            path,
+            policy,
+            poll,
+            clients: Clients::new(FIRST_CLIENT),
+            sessions: BTreeMap::new(),
+            last_session: 0,
+            endings: Vec::new(),
+            pause_until: None,
+        })
+    }
+
+    /// The socket at which the server listens, if it has made it.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Serves until `stop` is notified. Then all clients are told that the card has gone.
+    ///
+    /// # Errors
+    /// The system's set of descriptors fails, which cannot be expected.
+    pub fn run(&mut self, stop: &Event) -> io::Result<()> {
+        watch(&self.poll, stop.as_fd(), STOP)?;
+        while self.turn()? {}
+        epoll::delete(&self.poll, stop)?;
+        let farewell = encode(&Answer::Farewell("the daemon was ended"));
+        for client in self.clients.iter() {
+            client.socket.send(&farewell, &[]).ok();
+        }
+        Ok(())
+    }
+
+    /// One look at everything; returns whether to go on.
+    fn turn(&mut self) -> io::Result<bool> {
+        let timeout = self.timeout();
+        let timeout = timeout.map(|time| Timespec {
+            tv_sec: time.as_secs() as i64,
+            tv_nsec: i64::from(time.subsec_nanos()),
+        });
+        let mut events = Vec::with_capacity(TURN);
+        match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref())
+        {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        }
+        let mut goes_on = true;
+        for event in events {
+            match event.data.u64() {
+                LISTENER => self.accept()?,
+                STOP => goes_on = false,
+                client => self.serve_client(client as u32),
+            }
+        }
+        self.end_some();
+        self.expire(Instant::now())?;
+        Ok(goes_on)
+    }
+
+    /// How long there is nothing to do but what clients ask for.
+    fn timeout(&self) -> Option<Duration> {
+        if !self.endings.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let leases = self.sessions.values().filter_map(|held| held.ends);
+        let greetings = self.clients.iter().filter_map(|client| client.greet_by);
+        let next = leases.chain(greetings).chain(self.pause_until).min()?;
+        // A millisecond more, so that the time is over when it is looked at.
+        Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        for _ in 0..TURN {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) => self.admit(MessageSocket::accepted(socket)),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a client: others have to go first");
+                    epoll::delete(&self.poll, &self.listener)?;
+                    self.pause_until = Some(Instant::now() + NO_DESCRIPTORS);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn admit(&mut self, socket: MessageSocket) {
+        let peer = match rustix::net::sockopt::socket_peercred(&socket) {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::warn!(%error, "a client that does not say who it is");
+                return;
+            }
+        };
+        let number = self.clients.free_number();
+        if let Err(error) = watch(&self.poll, socket.as_fd(), number.into()) {
+            tracing::warn!(%error, "cannot watch a client");
+            return;
+        }
+        let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+        self.clients.add(number, Client::new(socket, (uid, pid), Instant::now() + GREETING));
+    }
+
+    /// Ends a client's connection. Its session ends, too, unless it is kept.
+    pub(super) fn drop_client(&mut self, number: u32, reason: Option<&str>) {
+        let Some(client) = self.clients.remove(number) else { return };
+        if let Some(reason) = reason {
+            client.socket.send(&encode(&Answer::Farewell(reason)), &[]).ok();
+        }
+        epoll::delete(&self.poll, &client.socket).ok();
+        let Some(held) = client.session.and_then(|session| self.sessions.get_mut(&session)) else {
+            return;
+        };
+        // A client that was fenced has lost the session.
+        if held.client == Some(number) && held.leave(Instant::now()) == super::table::Left::Ends {
+            let session = held.number;
+            self.end_session(session);
+        }
+    }
+
+    /// Ends a session, which no client can reach from now on.
+    pub(super) fn end_session(&mut self, session: u32) {
+        if let Some(held) = self.sessions.remove(&session) {
+            tracing::info!(session, name = held.name, "the session ends");
+            self.endings.push(Ending::new(held.slot));
+        }
+    }
+
+    /// Destroys some of what sessions have left.
+    fn end_some(&mut self) {
+        let device = &self.device;
+        self.endings.retain_mut(|ending| !device.live.command_own(|driver| ending.step(driver)));
+    }
+
+    /// Ends what has had its time.
+    fn expire(&mut self, now: Instant) -> io::Result<()> {
+        let over = self.sessions.values().filter(|held| held.is_over(now));
+        for session in over.map(|held| held.number).collect::<Vec<_>>() {
+            self.end_session(session);
+        }
+        for number in self.clients.late(now) {
+            self.drop_client(number, Some("no greeting came: this is no client of a card"));
+        }
+        if self.pause_until.is_some_and(|until| until <= now) {
+            self.pause_until = None;
+            watch(&self.poll, self.listener.as_fd(), LISTENER)?;
+        }
+        Ok(())
+    }
+
+    /// Are sessions being ended?
+    pub(super) fn is_ending(&self) -> bool {
+        !self.endings.is_empty()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            fs::remove_file(path).ok();
+        }
+        for session in self.sessions.keys().copied().collect::<Vec<_>>() {
+            self.end_session(session);
+        }
+        while self.is_ending() {
+            self.end_some();
+        }
+    }
+}
+
+/// Has a descriptor watched, for what can be read.
+fn watch(poll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    let data = epoll::EventData::new_u64(token);
+    Ok(epoll::add(poll, fd, data, epoll::EventFlags::IN)?)
+}
+
+/// Makes a socket at `path`, which only those may use whom `mode` admits.
+fn listen(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
+    let failed = |source| ServeError::Listen { path: path.into(), source };
+    match MessageSocket::connect(path) {
+        Ok(_) => return Err(ServeError::Taken(path.into())),
+        // What a daemon has left that was killed.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(failed)?;
+        }
+        Err(_) => {}
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let made = || -> io::Result<OwnedFd> {
+        let kind = SocketType::SEQPACKET;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        // Nobody can connect before this process listens.
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(socket)
+    };
+    made().map_err(failed)
+}

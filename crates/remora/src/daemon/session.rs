@@ -1,0 +1,330 @@
+//! The queues of one session: what its doorbells do, and how its completions get there.
+//!
+//! Each call does a bounded amount of work, whatever the session has written into its arena.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+use remora_nic::chain::Queue as Side;
+use remora_nic::queue::Completion;
+use remora_nic::{Event as CardEvent, Memory, Nic, PostError, Time};
+
+use super::lent::Lent;
+use super::objects::Usage;
+use crate::event::Event;
+use crate::message::{Quotas, encode};
+use crate::shared::arena::QUEUES_MAX;
+use crate::shared::completions::ring_len;
+use crate::shared::{
+    Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue, WorkQueueState,
+};
+
+/// Completions that are moved at a time.
+const BATCH: usize = 16;
+/// Work queues of a session whose free slots are looked at in a step, besides those that complete.
+const ACTIVE: usize = 64;
+
+/// The records of a queue pair's send and receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sides {
+    pub(super) send: Option<u32>,
+    pub(super) recv: Option<u32>,
+}
+
+/// The shared part of a session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) arena: Arena,
+    /// The arena's memory file, for clients that attach again.
+    pub(crate) file: OwnedFd,
+    pub(crate) parts: Parts,
+    pub(super) doorbells: Doorbells,
+    pub(crate) events: EventProducer,
+    /// Wakes the daemon.
+    pub(crate) doorbell: Event,
+    /// Wakes the client.
+    pub(crate) wake: Event,
+    pub(super) queues: Vec<Option<Queue>>,
+    pub(super) sides: HashMap<u32, Sides>,
+    /// Work queues that hold elements which are not retired, as far as the client knows.
+    pub(super) active: VecDeque<u32>,
+    pub(crate) counters: SessionCounters,
+    pub(crate) quotas: Quotas,
+    pub(crate) usage: Usage,
+    /// Memory that the client lends, by its numbers.
+    pub(crate) lent: BTreeMap<u32, Lent>,
+    /// The session is being ended: its pages stay as they are, for a client that looks what became
+    /// of its requests, and go with the arena.
+    pub(crate) ends: bool,
+}
+
+/// What has happened in a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct SessionCounters {
+    /// Elements that were posted.
+    pub(crate) posted: u64,
+    /// Completions that were handed over.
+    pub(crate) completed: u64,
+    /// Bytes of successful completions.
+    pub(crate) bytes: u64,
+    /// Doorbells with an index that cannot be, or for a queue that is none.
+    pub(crate) refused: u64,
+}
+
+#[derive(Debug)]
+pub(super) enum Queue {
+    Work(Work),
+    Completions(Completions),
+}
+
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) of: Of,
+    pub(super) shared: WorkQueue,
+    ring: (usize, usize),
+    /// The index that the card has been told.
+    pub(super) rung: u32,
+    /// The index that the client has been told.
+    pub(super) retired: u32,
+    /// It is in `Session::active`.
+    active: bool,
+}
+
+/// Whose work queue it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Of {
+    Send(u32),
+    Recv(u32),
+    Srq(u32),
+}
+
+#[derive(Debug)]
+pub(super) struct Completions {
+    pub(super) cq: u32,
+    pub(super) producer: CompletionProducer,
+    pub(super) ring: usize,
+    pub(super) depth: u32,
+    /// Entries wait on the card for room.
+    pub(super) waits: bool,
+}
+
+impl Work {
+    pub(super) fn new(of: Of, shared: WorkQueue, ring: (usize, usize)) -> Work {
+        Work { of, shared, ring, rung: 0, retired: 0, active: false }
+    }
+
+    /// How far the card has retired the queue.
+    fn retired_on(&self, nic: &Nic) -> Option<u32> {
+        match self.of {
+            Of::Send(qpn) => nic.retired(qpn, Side::Send),
+            Of::Recv(qpn) => nic.retired(qpn, Side::Recv),
+            Of::Srq(srq) => nic.srq_retired(srq),
+        }
+    }
+
+    /// Tells the client which slots are free; returns whether all of them are.
+    fn publish(&mut self, nic: &Nic) -> bool {
+        let Some(retired) = self.retired_on(nic) else { return true };
+        if retired != self.retired {
+            self.retired = retired;
+            self.shared.retire(retired);
+        }
+        self.retired == self.rung
+    }
+}
+
+impl Session {
+    /// Tells the client an event, and wakes it if it sleeps.
+    pub(crate) fn tell(&mut self, event: &[u8]) {
+        if self.events.push(&self.arena, event) {
+            crate::event::wake(&self.wake);
+        }
+    }
+
+    pub(super) fn free_record(&self) -> Option<u32> {
+        let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len()) as u32;
+        (free < QUEUES_MAX).then_some(free)
+    }
+
+    pub(super) fn set(&mut self, number: u32, queue: Queue) {
+        let at = number as usize;
+        if at == self.queues.len() {
+            self.queues.push(None);
+        }
+        self.queues[at] = Some(queue);
+    }
+
+    pub(super) fn remove(&mut self, number: u32) {
+        match self.queues.get_mut(number as usize).and_then(Option::take) {
+            Some(Queue::Work(work)) => {
+                work.shared.set_state(WorkQueueState::Gone);
+                self.active.retain(|active| *active != number);
+                self.release(work.ring.0, work.ring.1);
+            }
+            Some(Queue::Completions(queue)) => self.release(queue.ring, ring_len(queue.depth)),
+            None => {}
+        }
+    }
+
+    /// Gives a part of the arena back, and its pages to the system.
+    pub(crate) fn release(&mut self, at: usize, len: usize) {
+        let pages = self.parts.give_back(at, len);
+        if self.ends {
+            return;
+        }
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        let (from, bytes) = (pages.start as u64, pages.len() as u64);
+        if let Err(error) = rustix::fs::fallocate(&self.file, flags, from, bytes) {
+            tracing::error!(%error, "cannot give memory of an arena back");
+        }
+    }
+
+    pub(super) fn take_doorbells(&mut self, now: Time, nic: &mut Nic, memory: &mut dyn Memory) {
+        let Session { arena, doorbells, queues, active, counters, .. } = self;
+        let mut read = Vec::new();
+        doorbells.take(arena, |number| match queues.get_mut(number as usize) {
+            Some(Some(Queue::Work(work))) => {
+                ring(work, number, (now, &mut *nic, &mut *memory), active, counters);
+            }
+            Some(Some(Queue::Completions(queue))) if queue.waits => read.push(number),
+            Some(Some(Queue::Completions(_))) => {}
+            // Number 0 is rung for room in the ring of events, too.
+            _ => counters.refused += u64::from(number != 0),
+        });
+        for number in read {
+            self.move_completions(nic, number);
+        }
+        if self.events.waits() && self.events.flush(&self.arena) {
+            crate::event::wake(&self.wake);
+        }
+    }
+
+    /// Moves entries from the card to the client, as far as there is room, and notifies it if it
+    /// has asked for that.
+    pub(super) fn move_completions(&mut self, nic: &mut Nic, number: u32) {
+        let Some(Some(Queue::Completions(mut queue))) =
+            self.queues.get_mut(number as usize).map(Option::take)
+        else {
+            return;
+        };
+        loop {
+            self.fill(nic, &mut queue);
+            let waits = nic.cq_len(queue.cq).is_some_and(|left| left > 0);
+            if waits != queue.waits || waits {
+                queue.waits = waits;
+                queue.producer.set_waits(waits);
+            }
+            // Behind the flag, another look: see `arena`. A client that reads on and on rings.
+            if !waits || queue.producer.room() == 0 {
+                break;
+            }
+        }
+        let notify = queue.producer.takes_notice();
+        let cq = queue.cq;
+        self.queues[number as usize] = Some(Queue::Completions(queue));
+        if notify {
+            self.tell(&encode(&CardEvent::CompletionQueueNotify(cq)));
+        }
+    }
+
+    /// Moves entries while there is room.
+    fn fill(&mut self, nic: &mut Nic, queue: &mut Completions) {
+        let mut entries = [Completion::default(); BATCH];
+        loop {
+            let room = (queue.producer.room() as usize).min(BATCH);
+            let moved = match nic.poll_cq(queue.cq, &mut entries[..room]) {
+                Ok(moved) => moved,
+                Err(_) => {
+                    queue.producer.set_overrun();
+                    return;
+                }
+            };
+            for entry in &entries[..moved] {
+                // A slot is free when its completion is seen.
+                self.publish_of(nic, entry.qpn);
+                self.counters.completed += 1;
+                self.counters.bytes += u64::from(entry.len);
+                queue.producer.push(entry);
+            }
+            if moved < BATCH {
+                return;
+            }
+        }
+    }
+}
+
+/// The work queues of a session, as its records name them.
+impl Session {
+    /// The records of a queue pair.
+    pub(super) fn records(&self, qpn: u32) -> impl Iterator<Item = u32> + use<> {
+        let sides = self.sides.get(&qpn).copied();
+        sides.into_iter().flat_map(|sides| [sides.send, sides.recv]).flatten()
+    }
+
+    /// Tells the client which slots of a queue pair are free.
+    fn publish_of(&mut self, nic: &Nic, qpn: u32) {
+        for number in self.records(qpn) {
+            if let Some(Some(Queue::Work(work))) = self.queues.get_mut(number as usize) {
+                work.publish(nic);
+            }
+        }
+    }
+
+    /// Tells the client which slots of the next few busy queues are free. (A request that is not
+    /// signaled completes silently.)
+    pub(super) fn publish_retired(&mut self, nic: &Nic) {
+        for _ in 0..self.active.len().min(ACTIVE) {
+            let Some(number) = self.active.pop_front() else { return };
+            let Some(Some(Queue::Work(work))) = self.queues.get_mut(number as usize) else {
+                continue;
+            };
+            work.active = !work.publish(nic);
+            if work.active {
+                self.active.push_back(number);
+            }
+        }
+    }
+}
+
+/// The card, and what its commands take.
+type Card<'a> = (Time, &'a mut Nic, &'a mut dyn Memory);
+
+/// Tells the card how far the client has posted. An index that the ring cannot hold takes the queue
+/// pair to the error state.
+pub(super) fn ring(
+    work: &mut Work,
+    number: u32,
+    (now, nic, memory): Card<'_>,
+    active: &mut VecDeque<u32>,
+    counters: &mut SessionCounters,
+) {
+    let posted = work.shared.posted();
+    if posted == work.rung {
+        return;
+    }
+    let taken = match work.of {
+        Of::Send(qpn) => nic.handle_send_doorbell(qpn, posted),
+        Of::Recv(qpn) => nic.handle_recv_doorbell(qpn, posted),
+        Of::Srq(srq) => nic.handle_srq_doorbell(srq, posted),
+    };
+    match taken {
+        Ok(()) => {
+            counters.posted += u64::from(posted.wrapping_sub(work.rung));
+            work.rung = posted;
+            if !std::mem::replace(&mut work.active, true) {
+                active.push_back(number);
+            }
+        }
+        // It is posted once the queue pair comes to another state.
+        Err(PostError::State(_)) => {}
+        Err(_) => {
+            counters.refused += 1;
+            work.shared.set_state(WorkQueueState::Refused);
+            if let Of::Send(qpn) | Of::Recv(qpn) = work.of
+                && let Err(error) = nic.fail_qp(now, memory, qpn)
+            {
+                tracing::debug!(%error, "a doorbell of a queue pair that has gone");
+            }
+        }
+    }
+}

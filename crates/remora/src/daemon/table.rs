@@ -1,0 +1,126 @@
+//! The sessions, as their clients know them: names, tokens, who has them, and what becomes of them.
+
+use std::time::{Duration, Instant};
+
+use crate::message::{Keep, Token};
+
+/// A session.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Its number, which no other session ever has.
+    pub(crate) number: u32,
+    /// Its place in the engine.
+    pub(crate) slot: u16,
+    pub(crate) name: String,
+    pub(crate) uid: u32,
+    pub(crate) pid: i32,
+    pub(crate) token: Token,
+    /// How many clients it has had.
+    pub(crate) epoch: u32,
+    pub(crate) keep: Keep,
+    /// The connection of its client; `None` if it is kept without one.
+    pub(crate) client: Option<u32>,
+    /// When it ends, if no client takes it over.
+    pub(crate) ends: Option<Instant>,
+}
+
+/// What becomes of a session whose client has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Left {
+    /// It ends now.
+    Ends,
+    /// It is kept.
+    Kept,
+}
+
+/// Why a client cannot have a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TakeError {
+    /// There is no session of this name, or it is another user's, or the token is another one.
+    None,
+}
+
+impl Held {
+    /// The client has ended.
+    pub(crate) fn leave(&mut self, now: Instant) -> Left {
+        self.client = None;
+        match self.keep {
+            Keep::No | Keep::Seconds(0) => return Left::Ends,
+            Keep::Seconds(seconds) => {
+                self.ends = now.checked_add(Duration::from_secs(seconds.into()));
+            }
+            Keep::Forever => self.ends = None,
+        }
+        Left::Kept
+    }
+
+    /// Another client takes the session over; returns the connection of the one that it is taken
+    /// from, if that one is still there.
+    pub(crate) fn take_over(&mut self, client: u32, pid: i32) -> Option<u32> {
+        self.epoch += 1;
+        self.pid = pid;
+        self.ends = None;
+        self.client.replace(client)
+    }
+
+    /// May a client of user `uid` with this token take the session over? Tokens are compared in a
+    /// time that does not depend on them.
+    pub(crate) fn check(&self, uid: u32, token: &Token) -> Result<(), TakeError> {
+        let differs = self.token.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
+        if self.uid == uid && differs == 0 { Ok(()) } else { Err(TakeError::None) }
+    }
+
+    /// Has its time ended?
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.client.is_none() && self.ends.is_some_and(|ends| ends <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(keep: Keep) -> Held {
+        Held {
+            number: 1,
+            slot: 0,
+            name: "rank 0".into(),
+            uid: 1000,
+            pid: 1,
+            token: [7; 16],
+            epoch: 1,
+            keep,
+            client: Some(3),
+            ends: None,
+        }
+    }
+
+    #[test]
+    fn a_session_is_kept_as_long_as_was_asked() {
+        let now = Instant::now();
+        assert_eq!(held(Keep::No).leave(now), Left::Ends);
+        assert_eq!(held(Keep::Seconds(0)).leave(now), Left::Ends);
+        let mut forever = held(Keep::Forever);
+        assert_eq!(forever.leave(now), Left::Kept);
+        assert!(!forever.is_over(now + Duration::from_secs(1 << 30)));
+        let mut minute = held(Keep::Seconds(60));
+        assert!(!minute.is_over(now + Duration::from_secs(61)), "its client has it");
+        assert_eq!(minute.leave(now), Left::Kept);
+        assert!(!minute.is_over(now + Duration::from_secs(59)));
+        assert!(minute.is_over(now + Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn the_same_user_with_the_token_takes_it_over() {
+        let mut held = held(Keep::Seconds(60));
+        assert_eq!(held.check(1000, &[7; 16]), Ok(()));
+        assert_eq!(held.check(1001, &[7; 16]), Err(TakeError::None));
+        assert_eq!(held.check(1000, &[8; 16]), Err(TakeError::None));
+        assert_eq!(held.take_over(9, 77), Some(3), "the old client is fenced");
+        assert_eq!((held.epoch, held.pid, held.client), (2, 77, Some(9)));
+        let now = Instant::now();
+        held.leave(now);
+        assert_eq!(held.take_over(10, 78), None);
+        assert!(!held.is_over(now + Duration::from_secs(100)));
+    }
+}

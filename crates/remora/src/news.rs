@@ -1,0 +1,156 @@
+//! What becomes of the card's events: who waits for them, and what a device does by itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use remora_nic::Event as CardEvent;
+use remora_nic::cm::message::RejectReason;
+use remora_nic::cm::{CmEvent, ConnId, ListenerId};
+use remora_nic::qp::{QpAttr, State as QpState};
+
+use crate::commands::Commands;
+use crate::event::Event;
+use crate::event_queue::Notify;
+use crate::wakes::Wakes;
+
+/// Events kept for an application that does not fetch them.
+const EVENTS_MAX: usize = 65_536;
+
+/// Takes events of connection management. The thread that drives the device calls it, under the
+/// device's lock, so it must not call the device. Where an answer is due at once, the sink gives it
+/// to the card in its first argument.
+pub type CmSink = Box<dyn FnMut(&mut dyn Commands, CmEvent) + Send>;
+
+/// Takes all other events of the card, under the same rules as [`CmSink`].
+pub type EventSink = Box<dyn FnMut(CardEvent) + Send>;
+
+/// The events of a card that nobody has taken yet, and who wants to know of them.
+pub(crate) struct News {
+    /// Where a completion queue's notifications go.
+    pub(crate) channels: HashMap<u32, Arc<dyn Notify>>,
+    pub(crate) async_events: VecDeque<CardEvent>,
+    pub(crate) async_ready: Arc<Event>,
+    cm_events: VecDeque<CmEvent>,
+    /// Takes events of connection management in the place of `cm_events`.
+    pub(crate) cm_sink: Option<CmSink>,
+    /// Takes all other events in the place of `channels` and `async_events`.
+    pub(crate) event_sink: Option<EventSink>,
+    /// Learns of completions and of events of connection management that tasks may wait for.
+    pub(crate) wakes: Arc<Wakes>,
+    /// Queue pairs that go to the error state when their connection ends.
+    pub(crate) follows: HashMap<ConnId, u32>,
+}
+
+impl News {
+    pub(crate) fn new(async_ready: Arc<Event>, wakes: Arc<Wakes>) -> News {
+        News {
+            channels: HashMap::new(),
+            async_events: VecDeque::new(),
+            async_ready,
+            cm_events: VecDeque::new(),
+            cm_sink: None,
+            event_sink: None,
+            wakes,
+            follows: HashMap::new(),
+        }
+    }
+
+    /// Forgets the events of a connection that the program has dropped.
+    pub(crate) fn forget_cm_events(&mut self, conn: ConnId) {
+        self.cm_events.retain(|event| event.conn() != Some(conn));
+    }
+
+    /// The oldest connection-management event that is about `conn`.
+    pub(crate) fn take_cm_event(&mut self, conn: ConnId) -> Option<CmEvent> {
+        let at = self.cm_events.iter().position(|e| e.conn() == Some(conn))?;
+        self.cm_events.remove(at)
+    }
+
+    /// The oldest connection request for `listener`.
+    pub(crate) fn take_cm_request(&mut self, listener: ListenerId) -> Option<CmEvent> {
+        let at = self.cm_events.iter().position(
+            |e| matches!(e, CmEvent::ConnectRequest(request) if request.listener == listener),
+        )?;
+        self.cm_events.remove(at)
+    }
+}
+
+/// A card whose events somebody waits for.
+pub(crate) trait Concerned: Commands + Sized {
+    /// The card's news.
+    fn news(&mut self) -> &mut News;
+
+    /// Hands an event to the task, thread or sink that waits for it.
+    fn pass_on(&mut self, event: CardEvent) {
+        let news = self.news();
+        match event {
+            CardEvent::Cm(event) => self.pass_on_cm(event),
+            event if news.event_sink.is_some() => {
+                if let Some(sink) = &mut news.event_sink {
+                    sink(event);
+                }
+            }
+            CardEvent::CompletionQueueNotify(cq) => {
+                if let Some(channel) = news.channels.get(&cq) {
+                    channel.push(cq);
+                }
+            }
+            event => {
+                // Where the oldest of too many is dropped, the counters have counted it.
+                keep(&mut news.async_events, event);
+                crate::event::wake(&news.async_ready);
+            }
+        }
+    }
+
+    /// As [`Concerned::pass_on`], for an event of connection management.
+    fn pass_on_cm(&mut self, event: CmEvent) {
+        if let Some(mut sink) = self.news().cm_sink.take() {
+            sink(self, event);
+            self.news().cm_sink = Some(sink);
+            return;
+        }
+        if let CmEvent::Disconnected { conn, .. } = event {
+            self.end_requests(conn);
+        }
+        if let Some(lost) = keep(&mut self.news().cm_events, event) {
+            self.give_up(&lost);
+        }
+        self.news().wakes.note_cm();
+    }
+
+    /// The peer has gone: the requests that the connection's queue pair has in flight end with an
+    /// error.
+    fn end_requests(&mut self, conn: ConnId) {
+        if let Some(qpn) = self.news().follows.remove(&conn) {
+            let attr = QpAttr { state: Some(QpState::Error), ..QpAttr::default() };
+            if let Err(error) = self.modify_qp(qpn, attr) {
+                tracing::debug!(%error, "a queue pair was gone before its connection");
+            }
+        }
+    }
+
+    /// Drops an event that the program did not fetch in time. A connection request is refused, so
+    /// that the peer does not wait.
+    fn give_up(&mut self, event: &CmEvent) {
+        tracing::warn!("more than {EVENTS_MAX} connection events wait: the oldest is dropped");
+        if let CmEvent::ConnectRequest(request) = event {
+            self.refuse(request.conn, b"busy");
+        }
+    }
+
+    /// Refuses a connection request, or forgets one that has ended meanwhile.
+    fn refuse(&mut self, conn: ConnId, message: &[u8]) {
+        if self.reject(conn, RejectReason::CONSUMER_DEFINED, message).is_err()
+            && let Err(error) = self.destroy_connection(conn)
+        {
+            tracing::debug!(%error, "a connection request was gone before it was refused");
+        }
+    }
+}
+
+/// Adds an event. If there are too many, drops the oldest and returns it.
+fn keep<E>(events: &mut VecDeque<E>, event: E) -> Option<E> {
+    events.push_back(event);
+    if events.len() > EVENTS_MAX { events.pop_front() } else { None }
+}

@@ -1,0 +1,424 @@
+//! Devices that are attached to the card of a daemon: memory, queues, connections, channels, and
+//! the end of the daemon.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use remora::daemon::{Server, ServerOptions};
+use remora::event::Event;
+use remora::memory::Buffer;
+use remora::nic::queue::{
+    Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Status,
+};
+use remora::nic::{CreateError, PostError};
+use remora::prelude::*;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A daemon in a thread of this process.
+struct Daemon {
+    socket: PathBuf,
+    stop: Arc<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("remora-attached-{}-{number}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let device = DeviceOptions::new().embedded().open().unwrap();
+        let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
+        let mut server = Server::new(device, options).unwrap();
+        let stop = Arc::new(Event::new().unwrap());
+        let told = stop.clone();
+        let thread = Some(thread::spawn(move || server.run(&told).unwrap()));
+        Daemon { socket, stop, thread }
+    }
+
+    fn attach(&self) -> Device {
+        DeviceOptions::new().attach(&self.socket).open().unwrap()
+    }
+
+    fn end(&mut self) {
+        self.stop.notify().unwrap();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.end();
+        std::fs::remove_file(&self.socket).ok();
+    }
+}
+
+/// A daemon in a process of its own: this program, started again for one test.
+struct DaemonProcess {
+    child: Child,
+    socket: PathBuf,
+}
+
+/// Names the socket for a daemon in a process of its own.
+const SOCKET: &str = "REMORA_TEST_SOCKET";
+
+impl DaemonProcess {
+    fn start() -> DaemonProcess {
+        let name = format!("remora-attached-{}-process.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "serve", "--nocapture"]).env(SOCKET, &socket);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let serves = lines.map(Result::unwrap).any(|line| line.contains("serves"));
+        assert!(serves, "the daemon has not started");
+        DaemonProcess { child, socket }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for DaemonProcess {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        std::fs::remove_file(&self.socket).ok();
+    }
+}
+
+/// A daemon, for tests that start it as a process: until its standard input ends.
+#[test]
+#[ignore = "a program for other tests"]
+fn serve() {
+    let socket = Some(PathBuf::from(std::env::var_os(SOCKET).unwrap()));
+    let device = DeviceOptions::new().embedded().open().unwrap();
+    let options = ServerOptions { socket, ..ServerOptions::default() };
+    let mut server = Server::new(device, options).unwrap();
+    let stop = Arc::new(Event::new().unwrap());
+    let told = stop.clone();
+    thread::spawn(move || {
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        told.notify().unwrap();
+    });
+    println!("serves");
+    server.run(&stop).unwrap();
+}
+
+/// A queue pair with a completion queue that the test polls.
+struct Side {
+    cq: CompletionQueue,
+    qp: QueuePair,
+    memory: MemoryRegion,
+}
+
+impl Side {
+    fn on(device: &Device) -> Side {
+        let cq = device.create_cq(64).unwrap();
+        let domain = device.alloc_pd().unwrap();
+        let qp = domain.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+        let memory = domain.alloc(1 << 16, Access::all()).unwrap();
+        Side { cq, qp, memory }
+    }
+
+    fn send(&self, wr_id: u64, op: SendOp, offset: u64, len: u32) -> Completion {
+        let sges = [self.memory.sge(offset, len)];
+        let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+        self.qp.post_send(&SendRequest { wr_id, op, data, flags }).unwrap();
+        let done = self.cq.spin(LONG).unwrap();
+        assert_eq!((done.wr_id, done.status), (wr_id, Status::Success));
+        done
+    }
+}
+
+fn connect(a: &Side, b: &Side, devices: [&Device; 2]) {
+    let params = ConnectionParams::new(devices[0].info().mtu.min(devices[1].info().mtu));
+    a.qp.connect(b.qp.local(), &params).unwrap();
+    b.qp.connect(a.qp.local(), &params).unwrap();
+}
+
+/// WRITE, READ, SEND and atomics, both ways.
+fn talk(a: &Side, b: &Side) {
+    for (a, b) in [(a, b), (b, a)] {
+        a.memory.write_at(0, &[7; 10_000]).unwrap();
+        a.send(1, SendOp::Write { to: b.memory.remote(20_000), imm: None }, 0, 10_000);
+        assert_eq!(b.memory.slice(20_000..30_000).to_vec().unwrap(), [7; 10_000]);
+
+        b.memory.write_at(40_000, b"read me").unwrap();
+        a.send(2, SendOp::Read { from: b.memory.remote(40_000) }, 50_000, 7);
+        assert_eq!(a.memory.slice(50_000..50_007).to_vec().unwrap(), b"read me");
+
+        let room = [b.memory.sge(1000, 64)];
+        b.qp.post_recv(&RecvRequest { wr_id: 9, sges: &room }).unwrap();
+        a.memory.write_at(100, b"message").unwrap();
+        a.send(3, SendOp::Send { imm: Some(5), to: None }, 100, 7);
+        let got = b.cq.spin(LONG).unwrap();
+        assert_eq!((got.wr_id, got.len, got.imm_or_key), (9, 7, 5));
+        assert_eq!(b.memory.slice(1000..1007).to_vec().unwrap(), b"message");
+
+        b.memory.buffer().unwrap().store_u64(64, 40).unwrap();
+        a.send(4, SendOp::FetchAdd { at: b.memory.remote(64), add: 2 }, 128, 8);
+        assert_eq!(a.memory.buffer().unwrap().load_u64(128), Ok(40));
+        let swap = SendOp::CompareSwap { at: b.memory.remote(64), compare: 42, swap: 1 };
+        a.send(5, swap, 128, 8);
+        assert_eq!(b.memory.buffer().unwrap().load_u64(64), Ok(1));
+    }
+}
+
+#[test]
+fn two_clients_of_one_daemon() {
+    let daemon = Daemon::start();
+    let (one, two) = (daemon.attach(), daemon.attach());
+    assert!(one.is_attached());
+    assert_eq!(one.info(), two.info());
+    let (a, b) = (Side::on(&one), Side::on(&two));
+    connect(&a, &b, [&one, &two]);
+    talk(&a, &b);
+    assert!(a.qp.query().attr.dest_qp.is_some());
+}
+
+#[test]
+fn clients_of_two_daemons_and_a_device_of_its_own() {
+    let daemons = [Daemon::start(), Daemon::start()];
+    let own = DeviceOptions::new().embedded().open().unwrap();
+    let devices = [daemons[0].attach(), daemons[1].attach(), own];
+    for (from, to) in [(0, 1), (0, 2), (2, 1)] {
+        let (one, two) = (&devices[from], &devices[to]);
+        let (a, b) = (Side::on(one), Side::on(two));
+        connect(&a, &b, [one, two]);
+        talk(&a, &b);
+    }
+}
+
+#[test]
+fn everything_that_was_made_is_given_back() {
+    let daemon = Daemon::start();
+    let device = daemon.attach();
+    let before = device.in_use();
+    {
+        let side = Side::on(&device);
+        side.qp.loop_back(&side.qp, Access::all()).unwrap();
+        let to = side.memory.remote(100);
+        side.send(1, SendOp::Write { to, imm: None }, 0, 10);
+        assert!(device.in_use() != before);
+    }
+    assert_eq!(device.in_use(), before);
+    // A client that goes without a word.
+    let other = daemon.attach();
+    let side = Side::on(&other);
+    std::mem::forget((side, other));
+}
+
+#[test]
+fn memory_of_the_program_is_reached_where_it_is() {
+    let daemon = Daemon::start();
+    let device = daemon.attach();
+    let side = Side::on(&device);
+    side.qp.loop_back(&side.qp, Access::all()).unwrap();
+    let buffer = Buffer::new(100_000).unwrap();
+    let memory = side.memory.domain().register(buffer, Access::all()).unwrap();
+    memory.write_at(0, b"private").unwrap();
+    let data = Data::Sges(&[memory.sge(0, 7)]);
+    let op = SendOp::Write { to: memory.remote(50_000), imm: None };
+    let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::SIGNALED };
+    side.qp.post_send(&request).unwrap();
+    assert_eq!(side.cq.spin(LONG).unwrap().status, Status::Success);
+    assert_eq!(memory.slice(50_000..50_007).to_vec().unwrap(), b"private");
+}
+
+#[test]
+fn a_ring_that_is_full_has_room_again() {
+    let daemon = Daemon::start();
+    let device = daemon.attach();
+    let (cq, domain) = (device.create_cq(4).unwrap(), device.alloc_pd().unwrap());
+    let options = QueuePairOptions::rc(&cq).send_depth(4);
+    let qp = domain.create_qp(&options).unwrap();
+    let request = |wr_id| SendRequest {
+        wr_id,
+        op: SendOp::NoOp,
+        data: Data::Sges(&[]),
+        flags: SendFlags::SIGNALED,
+    };
+    assert!(matches!(qp.post_send(&request(0)), Err(PostError::State(_))));
+    qp.loop_back(&qp, Access::all()).unwrap();
+    let (mut posted, mut done) = (0, 0);
+    let end = Instant::now() + LONG;
+    while done < 1000 {
+        assert!(Instant::now() < end, "{posted} posted, {done} done");
+        // No more than the completion queue holds.
+        if posted < 1000 && posted - done < 4 && qp.post_send(&request(posted)).is_ok() {
+            posted += 1;
+        }
+        let mut out = [Completion::default(); 2];
+        let found = cq.poll(&mut out).unwrap();
+        for entry in &out[..found] {
+            assert_eq!((entry.wr_id, entry.status), (done, Status::Success));
+            done += 1;
+        }
+    }
+}
+
+#[test]
+fn channels_wake_those_who_wait() {
+    let daemon = Daemon::start();
+    let (one, two) = (daemon.attach(), daemon.attach());
+    let channel = two.create_channel().unwrap();
+    let a = Side::on(&one);
+    let cq = two.create_cq_on(&channel, 16).unwrap();
+    let domain = two.alloc_pd().unwrap();
+    let qp = domain.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    let b = Side { cq, qp, memory: domain.alloc(4096, Access::all()).unwrap() };
+    connect(&a, &b, [&one, &two]);
+    for round in 0..20 {
+        let room = [b.memory.sge(0, 64)];
+        b.qp.post_recv(&RecvRequest { wr_id: round, sges: &room }).unwrap();
+        b.cq.arm(false).unwrap();
+        let mut out = [Completion::default()];
+        assert_eq!(b.cq.poll(&mut out), Ok(0));
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| channel.wait(LONG).unwrap());
+            a.send(1, SendOp::Send { imm: None, to: None }, 0, 8);
+            assert_eq!(waiter.join().unwrap(), b.cq.handle());
+        });
+        assert_eq!(b.cq.poll(&mut out), Ok(1));
+        assert_eq!(out[0].wr_id, round);
+    }
+}
+
+#[test]
+fn connections_and_requests_that_are_futures() {
+    let daemons = [Daemon::start(), Daemon::start()];
+    for to in [0, 1] {
+        let server = daemons[0].attach();
+        let listener = server.listen(7471).unwrap();
+        let address = SocketAddr::new(server.info().address, listener.port());
+        thread::scope(|scope| {
+            let served = scope.spawn(|| {
+                let domain = server.alloc_pd().unwrap();
+                let memory = domain.alloc(4096, Access::all()).unwrap();
+                let qp = domain.create_qp(&QueuePairOptions::new()).unwrap();
+                let params = ConnectionParams::new(server.info().mtu);
+                let request = listener.accept().wait(LONG).unwrap();
+                assert!(request.private_data().starts_with(b"hello"));
+                let connection = request.accept(qp, b"welcome", &params).wait(LONG).unwrap();
+                connection.send_remote(memory.slice(..).remote()).wait(LONG).unwrap();
+                connection.closed().wait(LONG).unwrap();
+                memory.slice(..5).to_vec().unwrap()
+            });
+            let device = daemons[to].attach();
+            let domain = device.alloc_pd().unwrap();
+            let qp = domain.create_qp(&QueuePairOptions::new()).unwrap();
+            let params = ConnectionParams::new(device.info().mtu);
+            let connecting = device.connect(qp.clone(), address, b"hello", &params);
+            let connection = connecting.wait(LONG).unwrap();
+            assert!(connection.private_data().starts_with(b"welcome"));
+            let peer = connection.recv_remote().wait(LONG).unwrap();
+            qp.write(b"bytes", peer.slice(..)).wait(LONG).unwrap();
+            drop(connection);
+            assert_eq!(served.join().unwrap(), b"bytes");
+        });
+    }
+}
+
+#[test]
+fn chains_run_on_the_daemons_card() {
+    use remora::offload::chain::offload::{list, table::Value};
+    let daemon = Daemon::start();
+    let server = daemon.attach();
+    let domain = server.alloc_pd().unwrap();
+    let memory = domain.alloc(4096, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
+    let value = Value { addr: memory.addr() + 1024, len: 5 };
+    memory.write_at(0, &list::nodes(memory.addr(), &[(7, value)])).unwrap();
+    memory.write_at(1024, b"seven").unwrap();
+    let chain = domain.load_chain(&list::walking(), &[memory.clone(), memory.clone()]).unwrap();
+    let device = DeviceOptions::new().embedded().open().unwrap();
+    let mtu = device.info().mtu;
+    let mut client = AsyncChainClient::new(&device.alloc_pd().unwrap(), 64).unwrap();
+    client.connect(chain.local().unwrap(), mtu).unwrap();
+    chain.serve(client.local(), mtu).unwrap();
+    for _ in 0..10 {
+        let answer = client.call(&list::message(7, memory.addr())).wait(LONG).unwrap();
+        assert_eq!(answer, b"seven");
+    }
+}
+
+#[test]
+fn the_end_of_the_daemon_is_noticed() {
+    let mut daemon = Daemon::start();
+    let device = daemon.attach();
+    let channel = device.create_channel().unwrap();
+    let cq = device.create_cq_on(&channel, 16).unwrap();
+    let domain = device.alloc_pd().unwrap();
+    let qp = domain.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    qp.loop_back(&qp, Access::all()).unwrap();
+    let memory = domain.alloc(4096, Access::all()).unwrap();
+    for wr_id in [1, 2] {
+        qp.post_recv(&RecvRequest { wr_id, sges: &[memory.sge(0, 64)] }).unwrap();
+    }
+    cq.arm(false).unwrap();
+    let events = device.events();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| channel.wait(LONG).unwrap());
+        daemon.end();
+        // The server's thread has ended, and with it its sockets; the waiting thread learns it.
+        assert_eq!(waiter.join().unwrap(), cq.handle());
+    });
+    let flushed = [(); 2].map(|()| cq.spin(LONG).unwrap());
+    assert_eq!(
+        flushed.map(|entry| (entry.wr_id, entry.status)),
+        [(1, Status::Flushed), (2, Status::Flushed),]
+    );
+    assert_eq!(cq.poll(&mut [Completion::default()]), Err(PollCqError::Gone));
+    let recv = RecvRequest { wr_id: 3, sges: &[memory.sge(0, 64)] };
+    assert_eq!(qp.post_recv(&recv), Err(PostError::Gone));
+    assert_eq!(device.create_cq(4).unwrap_err(), CreateError::Gone);
+    let end = Instant::now() + LONG;
+    while events.try_next() != Some(remora::nic::Event::DeviceFatal) {
+        assert!(Instant::now() < end);
+        thread::yield_now();
+    }
+    memory.write_at(0, b"still mapped").unwrap();
+}
+
+#[test]
+fn a_daemon_that_is_killed_takes_its_card_with_it() {
+    let mut daemon = DaemonProcess::start();
+    let device = DeviceOptions::new().attach(&daemon.socket).open().unwrap();
+    let (a, b) = (Side::on(&device), Side::on(&device));
+    connect(&a, &b, [&device, &device]);
+    talk(&a, &b);
+    // Memory of the program's own, in another process.
+    let memory = a.memory.domain().register(Buffer::new(4096).unwrap(), Access::all()).unwrap();
+    let room = [memory.sge(0, 64)];
+    a.qp.post_recv(&RecvRequest { wr_id: 17, sges: &room }).unwrap();
+    let listener = device.listen(7471).unwrap();
+    daemon.kill();
+    let flushed = a.cq.spin(LONG).unwrap();
+    assert_eq!((flushed.wr_id, flushed.status), (17, Status::Flushed));
+    let op = SendOp::NoOp;
+    let data = Data::Sges(&[]);
+    let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::SIGNALED };
+    assert_eq!(a.qp.post_send(&request), Err(PostError::Gone));
+    assert!(device.alloc_pd().is_err());
+    let error = DeviceOptions::new().attach(&daemon.socket).open().unwrap_err();
+    assert!(error.to_string().contains("remora nic"), "{error}");
+    drop((a, b, listener, device));
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_named() {
+    let error = DeviceOptions::new().attach("/nonexistent/nic.sock").open().unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("/nonexistent/nic.sock") && said.contains("remora nic"), "{said}");
+}

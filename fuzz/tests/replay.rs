@@ -123,8 +123,8 @@ fn inputs_for_module_reach_every_end_of_a_guest() {
 }
 
 #[test]
-fn inputs_for_descriptors_reach_what_an_engine_does() {
-    let target = TARGETS.iter().find(|target| target.name == "descriptors").unwrap();
+fn inputs_for_descriptor_reach_what_an_engine_does() {
+    let target = TARGETS.iter().find(|target| target.name == "descriptor").unwrap();
     let corpus = corpus(target);
     let mut sums = BTreeMap::new();
     for seed in 1..20_000 / target.cost {

@@ -109,6 +109,7 @@ pub mod multicast;
 mod news;
 pub mod options;
 mod own;
+mod own_memory;
 pub mod pcap;
 pub mod prelude;
 pub mod queue_pair;

@@ -88,11 +88,11 @@ impl World {
 ///
 /// # Panics
 /// If the engine panics, writes where it must not, or loses count.
-pub fn descriptors(data: &[u8]) {
+pub fn descriptor(data: &[u8]) {
     play(data);
 }
 
-/// [`descriptors()`], and what the engine has counted.
+/// [`descriptor()`], and what the engine has counted.
 pub fn descriptor_counters(data: &[u8]) -> Counters {
     play(data).map(|world| world.engine.counters()).unwrap_or_default()
 }
@@ -151,8 +151,8 @@ fn bytes_len() -> usize {
 }
 
 /// Copies, fills and mistakes, on each kind of channel.
-pub fn descriptor_rings() -> Vec<Seed> {
-    let descriptor = |code: u8, flags: Flags, len: u32, src: u64, dst: Address| {
+pub fn descriptors() -> Vec<Seed> {
+    let of = |code: u8, flags: Flags, len: u32, src: u64, dst: Address| {
         let mut bytes = vec![2, code, flags.bits(), 0, 0];
         bytes.extend(len.to_le_bytes());
         bytes.extend(src.to_le_bytes());
@@ -164,22 +164,22 @@ pub fn descriptor_rings() -> Vec<Seed> {
     let card = Address::Card(0x100);
     let none = Flags::empty();
     let to_card = [
-        descriptor(1, none, 4096, host(WRITABLE, 5), card),
-        descriptor(1, Flags::FENCE, 100, host(READ_ONLY, 0), card),
-        descriptor(1, Flags::LINKED, 9000, host(WRITABLE, 0), card),
-        descriptor(2, none, 1000, 0x0102_0304_0506_0708, card),
-        descriptor(1, none, 200, 0x180, Address::Card(0x4000)),
+        of(1, none, 4096, host(WRITABLE, 5), card),
+        of(1, Flags::FENCE, 100, host(READ_ONLY, 0), card),
+        of(1, Flags::LINKED, 9000, host(WRITABLE, 0), card),
+        of(2, none, 1000, 0x0102_0304_0506_0708, card),
+        of(1, none, 200, 0x180, Address::Card(0x4000)),
     ];
     let to_host = [
-        descriptor(1, none, 4096, 0x100, WRITABLE.at(1)),
-        descriptor(1, none, 8, 0x100, READ_ONLY.at(8)),
+        of(1, none, 4096, 0x100, WRITABLE.at(1)),
+        of(1, none, 8, 0x100, READ_ONLY.at(8)),
         // Over its own index and descriptors.
-        descriptor(1, none, 600, 0x100, RING.at(0)),
-        descriptor(2, none, 64, u64::MAX, WRITABLE.at(8128)),
+        of(1, none, 600, 0x100, RING.at(0)),
+        of(2, none, 64, u64::MAX, WRITABLE.at(8128)),
     ];
     let stream = [
-        descriptor(1, Flags::MORE, 100, host(WRITABLE, 0), card),
-        descriptor(1, none, 5000, host(READ_ONLY, 0), card),
+        of(1, Flags::MORE, 100, host(WRITABLE, 0), card),
+        of(1, none, 5000, host(READ_ONLY, 0), card),
     ];
     let wild = [vec![0, 0, 0], vec![0xff; 8], vec![1], vec![0xff; 8]].concat();
     let seed = |name: &str, first: u8, parts: &[Vec<u8>]| Seed {

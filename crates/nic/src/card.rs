@@ -25,6 +25,7 @@ use crate::queue::sgl::SglPool;
 use crate::queue::shared_receive::SharedReceiveQueue;
 use crate::queue::{Completion, Status};
 use crate::scheduler::Scheduler;
+use crate::staging::Staging;
 use crate::time::Time;
 use crate::timers::Timers;
 
@@ -62,6 +63,8 @@ pub(crate) struct Card {
     pub(crate) kernel: KernelState,
     pub(crate) chains: ChainState,
     pub(crate) clients: Clients,
+    /// Room for the payload of direct requests.
+    pub(crate) staging: Staging,
 }
 
 /// An acknowledge that came with a request. The peer waits for the answer to the request, so the

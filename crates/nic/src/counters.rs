@@ -33,6 +33,8 @@ counters! {
     /// Packets to the card itself that it handed over, without the driver: see
     /// `Config::local_shortcut`. They count as sent and as received, too.
     local_packets,
+    /// SENDs and WRITEs between queue pairs of this card that were carried out without packets.
+    local_messages,
     /// Requests and responses sent again after a loss.
     tx_retransmitted,
     /// Acknowledges sent.

@@ -10,8 +10,8 @@
 //! 4. `card` and `env`: what all queue pairs share, and how it is lent to one of them; `scheduler`:
 //!    which of them has the next turn; `shares`, `clients` and `rate`: how several programs share
 //!    the card, and what they are held to; `timers`: the queue pairs' timers, and the codes of the
-//!    ACK and RNR time-outs; `multi_queue`: their outstanding messages. `table` and `handles`: the
-//!    card's objects, and what names them.
+//!    ACK and RNR time-outs; `multi_queue`: their outstanding messages; `staging`: room for
+//!    payload. `table` and `handles`: the card's objects, and what names them.
 //! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder.
 //! 6. [`nic`]: the card as its driver sees it: commands, events, and the loop of turns.
 //!    [`transmit`]: what it hands to the driver to send.
@@ -50,6 +50,7 @@ pub mod queue;
 mod rate;
 mod scheduler;
 mod shares;
+mod staging;
 mod table;
 pub mod time;
 mod timers;

@@ -62,6 +62,7 @@ use crate::queue::ring::Ring;
 use crate::queue::sgl::SglPool;
 use crate::queue::shared_receive::SharedReceiveQueue;
 use crate::scheduler::Scheduler;
+use crate::staging::Staging;
 use crate::table::Table;
 use crate::time::Time;
 use crate::timers::Timers;
@@ -149,6 +150,7 @@ impl Nic {
                 kernel: KernelState::new(),
                 chains: ChainState::new(config.max_budgets),
                 clients: Clients::default(),
+                staging: Staging::default(),
                 config,
             },
         }

@@ -50,6 +50,8 @@ struct Rig {
     sides: Vec<[Side; 2]>,
     ah: u32,
     connect: ConnectOptions,
+    /// The burst has SENDs and WRITEs only, which may be direct.
+    plain: bool,
     /// What the application has seen.
     log: Vec<String>,
 }
@@ -81,7 +83,8 @@ impl Rig {
         };
         let address = world.hosts[0].address;
         let ah = world.hosts[0].nic.create_ah(pd, Path::new(address, 1)).unwrap();
-        let mut rig = Rig { world, pd, sides: Vec::new(), ah, connect, log: Vec::new() };
+        let mut rig =
+            Rig { world, pd, sides: Vec::new(), ah, connect, plain: false, log: Vec::new() };
         for (transport, shares) in [(Rc, false), (Rc, true), (Uc, false), (Ud, false)] {
             let sides = [rig.side(dice, transport, shares), rig.side(dice, transport, shares)];
             rig.sides.push(sides);
@@ -126,6 +129,7 @@ impl Rig {
             _ => {}
         }
         let sends = dice.between(1..=12);
+        self.plain = dice.coin();
         let receives = if dice.chance(0.8) { sends } else { dice.below(sends) };
         (0..receives).for_each(|_| self.receive(dice, pair, 1 - s));
         (0..sends).for_each(|_| self.send(dice, pair, s));
@@ -185,6 +189,7 @@ impl Rig {
         let (source, answers) = (own + at(SOURCE, len), own + at(ANSWERS, len.max(8)));
         let imm = dice.coin().then(|| dice.number() as u32);
         let choices = match transport {
+            Transport::Rc if self.plain => 2,
             Transport::Rc => 8,
             Transport::Uc => 2,
             _ => 1,
@@ -242,6 +247,11 @@ impl Rig {
         for side in self.sides.iter().flatten() {
             for cq in [side.end.send_cq, side.end.recv_cq] {
                 for entry in Endpoint::drain(&mut self.world, 0, cq) {
+                    // A message that fails has written all, some or none of its bytes.
+                    if cq == side.end.recv_cq && entry.status != Status::Success {
+                        let memory = &mut self.world.hosts[0].memory;
+                        side.region.write(memory, RECEIVES, &[0; PART as usize]);
+                    }
                     self.log.push(format!("{:?}", what_it_says(entry)));
                 }
             }
@@ -258,8 +268,9 @@ impl Rig {
     }
 }
 
-/// The log and the memory of a random program, and how many packets the network has had.
-fn outcome(seed: u64, local: bool) -> (Vec<String>, Vec<u8>, u64) {
+/// The log and the memory of a random program, how many packets the network has had, and how many
+/// messages needed none.
+fn outcome(seed: u64, local: bool) -> (Vec<String>, Vec<u8>, u64, u64) {
     let mut dice = Dice::new(seed);
     let mut rig = Rig::new(local, &mut dice);
     for _ in 0..40 {
@@ -270,14 +281,18 @@ fn outcome(seed: u64, local: bool) -> (Vec<String>, Vec<u8>, u64) {
         assert_eq!(rig.counters().local_packets, rig.counters().tx_packets);
         assert_eq!(rig.counters().local_packets, rig.counters().rx_packets);
     }
-    (rig.log, rig.world.hosts[0].memory.bytes().to_vec(), packets)
+    let direct = rig.counters().local_messages;
+    (rig.log, rig.world.hosts[0].memory.bytes().to_vec(), packets, direct)
 }
 
 #[test]
 fn a_random_program_does_the_same_with_and_without_the_shortcut() {
     let mut statuses = std::collections::BTreeSet::new();
+    let mut direct = 0;
     for seed in 0..40 {
         let (with, without) = (outcome(seed, true), outcome(seed, false));
+        direct += with.3;
+        assert_eq!(without.3, 0, "seed {seed}");
         assert_eq!(with.2, 0, "seed {seed}: packets have left the card");
         assert!(without.2 > 0, "seed {seed}: no packets without the shortcut");
         for (line, (a, b)) in with.0.iter().zip(&without.0).enumerate() {
@@ -295,6 +310,7 @@ fn a_random_program_does_the_same_with_and_without_the_shortcut() {
     }
     // Expect: the programs have met all ways in which a request ends.
     assert_eq!(statuses.len(), 9, "{statuses:?}");
+    assert!(direct > 1000, "{direct} messages were direct");
 }
 
 /// Two connected queue pairs of one host, the second of which has not been brought up.
@@ -382,7 +398,8 @@ fn the_shortcut_is_switched_while_requests_are_under_way() {
     world.run(Duration::from_secs(1));
     assert_eq!(sent(&mut world, &a), [Status::Success; 40]);
     let counters = world.hosts[0].nic.counters();
-    assert!(counters.local_packets > 0 && world.network.tally.sent > 0);
+    let local = counters.local_packets + counters.local_messages;
+    assert!(local > 0 && world.network.tally.sent > 0);
     let Host { memory, .. } = &world.hosts[0];
     assert_eq!(region.read(memory, 0, 100), region.read(memory, 1000, 100));
 }

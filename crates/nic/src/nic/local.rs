@@ -6,6 +6,8 @@
 //! a queue pair may change between both at any time. What is saved is the way to the network and
 //! back: system calls, checksums, the network itself.
 //!
+//! Most SENDs and WRITEs need not even packets: see `qp/direct.rs`.
+//!
 //! Loop-back (`qp/loop_back.rs`) is another thing: its queue pairs are made for chains, and have no
 //! packets.
 
@@ -13,21 +15,23 @@ use super::Nic;
 use crate::chain::Mode;
 use crate::env::Env;
 use crate::memory::{Memory, MemoryFault};
-use crate::qp::loop_back_turn;
+use crate::qp::{Qp, direct_turn, loop_back_turn};
 use crate::scheduler::Round;
+use crate::staging::Staging;
 use crate::time::Time;
 use crate::transmit::{Datagram, PayloadRef, Transmit, TransmitBatch};
-use crate::wire::{ICRC_LEN, Packet, ROCE_PORT};
+use crate::wire::{Packet, ROCE_PORT};
 
-/// What a packet costs of a round, in elements of loop-back queue pairs, so that the driver can
-/// receive again soon.
+/// What a packet and a direct message cost of a round, in elements of loop-back queue pairs: the
+/// driver must receive again soon.
 const PACKET_COST: u32 = 16;
+const MESSAGE_COST: u32 = 8;
 
 /// Room for the packets that are handed over, which is used again and again.
 #[derive(Debug, Default)]
 pub(super) struct HandOver {
     packets: Vec<Transmit>,
-    bytes: Vec<u8>,
+    staging: Staging,
 }
 
 impl Nic {
@@ -56,7 +60,11 @@ impl Nic {
             let (again, ran) = loop_back_turn(&mut self.qps, &mut env, qpn);
             round.spend_in_card(ran);
             again
+        } else if let ran @ 1.. = direct_turn(&mut self.qps, &mut env, qpn) {
+            round.spend_in_card(ran.saturating_mul(MESSAGE_COST));
+            self.qps.get(qpn).is_some_and(Qp::has_more)
         } else {
+            let Some(qp) = self.qps.get_mut(qpn) else { return };
             batch.set_sender(qpn);
             let from = batch.place();
             let again = qp.turn(&mut env, batch);
@@ -64,7 +72,7 @@ impl Nic {
             batch.take_to(self.card.config.address, &from, &mut hand_over.packets);
             for packet in hand_over.packets.drain(..) {
                 round.spend_in_card(PACKET_COST);
-                self.hand_over(now, mem, (&packet, batch), &mut hand_over.bytes);
+                self.hand_over(now, mem, (&packet, batch), &mut hand_over.staging);
             }
             batch.rewind_to(&from);
             self.hand_over = hand_over;
@@ -81,12 +89,12 @@ impl Nic {
         now: Time,
         mem: &mut dyn Memory,
         (packet, batch): (&Transmit, &TransmitBatch),
-        bytes: &mut Vec<u8>,
+        staging: &mut Staging,
     ) {
         // As a driver does that cannot read the payload.
-        if gather(packet, batch, mem, bytes).is_err() {
+        let Ok(bytes) = gather(packet, batch, mem, staging) else {
             return self.handle_fault(now, mem, packet);
-        }
+        };
         let (src, src_port) = (self.card.config.address, ROCE_PORT);
         let tos = packet.path.traffic_class & !3 | packet.ecn as u8;
         let datagram = Datagram { src, src_port, dst: packet.path.dst, ip_id: None, tos, bytes };
@@ -100,25 +108,28 @@ impl Nic {
     }
 }
 
-/// Writes a packet to `bytes` as it would be on the wire, with zeroes for its ICRC.
-fn gather(
+/// Lays out a packet as it would be on the wire, with zeroes for its ICRC.
+fn gather<'s>(
     packet: &Transmit,
     batch: &TransmitBatch,
     mem: &mut dyn Memory,
-    bytes: &mut Vec<u8>,
-) -> Result<(), MemoryFault> {
-    bytes.clear();
-    bytes.extend_from_slice(packet.header());
+    staging: &'s mut Staging,
+) -> Result<&'s [u8], MemoryFault> {
+    let headers = packet.header().len();
+    let bytes = staging.room(headers, packet.datagram_len() - headers);
+    bytes[..headers].copy_from_slice(packet.header());
+    let (payload, rest) = bytes[headers..].split_at_mut(packet.payload_len());
     match batch.payload(packet) {
         PayloadRef::Segments(segments) => {
+            let mut at = 0;
             for segment in segments {
-                let at = bytes.len();
-                bytes.resize(at + segment.len as usize, 0);
-                mem.read(segment.addr, &mut bytes[at..])?;
+                let end = at + segment.len as usize;
+                mem.read(segment.addr, &mut payload[at..end])?;
+                at = end;
             }
         }
-        PayloadRef::Bytes(payload) => bytes.extend_from_slice(payload),
+        PayloadRef::Bytes(owned) => payload.copy_from_slice(owned),
     }
-    bytes.resize(bytes.len() + packet.pad() + ICRC_LEN, 0);
-    Ok(())
+    rest.fill(0);
+    Ok(bytes)
 }

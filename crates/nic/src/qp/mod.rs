@@ -10,6 +10,7 @@
 //! - Other services: `datagram` receives for UC and UD, `xrc` is what XRC does besides.
 //! - What goes wrong: `refusal` says why something is not carried out, `flush` how work ends in
 //!   ERROR, `congestion` what ECN does.
+//! - A peer on the same card: `direct`.
 //! - Chains: `order` has WAIT and ENABLE, `loop_back` a peer on the same card, `limits` the limits
 //!   of a send queue. Kernels: `kernel` takes calls and sends results.
 //!
@@ -21,6 +22,7 @@ mod answers;
 mod completer;
 mod congestion;
 mod datagram;
+mod direct;
 mod flush;
 mod incoming;
 pub(crate) mod info;
@@ -44,6 +46,7 @@ pub use post::PostError;
 pub(crate) use post::post;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
 
+pub(crate) use direct::turn as direct_turn;
 pub(crate) use incoming::Incoming;
 pub(crate) use limits::SendLimits;
 pub(crate) use loop_back::{enable, turn as loop_back_turn};

@@ -100,6 +100,7 @@ fn queues(engine: &mut Engine, nic: &mut Nic, session: u16) {
             rq,
             signal_all: true,
             flags: QpFlags::empty(),
+            client: 0,
         };
         *qpn = nic.create_qp(init).expect("a new card has room");
         engine.add_qp(session, *qpn, Some(send), Some(recv));

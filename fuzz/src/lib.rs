@@ -14,6 +14,7 @@ mod arena;
 mod card;
 mod chain;
 mod chain_text;
+mod descriptor;
 mod element;
 mod interpreter;
 mod kernel;
@@ -26,6 +27,7 @@ mod seeds;
 pub use card::{card, card_counters};
 pub use chain::{chain, chain_counters, chains};
 pub use chain_text::{chain_text, texts};
+pub use descriptor::{descriptor, descriptor_counters, descriptors};
 pub use element::{element, element_counters};
 pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
@@ -66,6 +68,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096, cost: 1 },
     // Each input has memory of its own.
     Target { name: "ring", run: ring, seeds: rings, max_len: 512, cost: 10 },
+    // A ring is memory of the system's, made for each input.
+    Target { name: "descriptor", run: descriptor, seeds: descriptors, max_len: 1024, cost: 4 },
     // Inputs that are modules get compiled.
     Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];

@@ -14,6 +14,7 @@ mod doctor;
 mod draws;
 mod kernel;
 mod mem;
+mod nic;
 mod percentile;
 mod perf;
 mod remote;
@@ -60,6 +61,8 @@ enum Command {
     Ways(ways::Server),
     /// Serve files and memory to other processes by one-sided READs and WRITEs
     Node(Serve),
+    /// Serve one card to all programs of this user or machine; show and end their sessions
+    Nic(nic::Nic),
     /// List the regions of a node, and read and write them by one-sided READs and WRITEs
     Mem(mem::Mem),
     /// Load kernels into a node's card while it runs, list, call and unload them
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
         Command::DemoTcp(command) => command.run().map(succeeded),
         Command::Ways(command) => command.run().map(succeeded),
         Command::Node(command) => command.run().map(succeeded),
+        Command::Nic(command) => command.run().map(succeeded),
         Command::Mem(command) => command.run().map(succeeded),
         Command::Kernel(command) => command.run(),
         Command::Stats(command) => command.run().map(succeeded),

@@ -103,7 +103,9 @@ pub(crate) fn run(shared: &Shared, real_time: bool) {
         let by_loop = shared.background.by_loop();
         let quiet = watched.quiet(shared);
         let loop_ended = by_loop && quiet.is_none();
-        if shared.background.others_poll() && !loop_ended {
+        // Commands of other processes are no polls; their posts wait for this thread.
+        let serves = shared.doorbells.get().is_some();
+        if shared.background.others_poll() && !loop_ended && !serves {
             last_polled = Some(Instant::now());
             look_in = (look_in * 2).min(LOOK_IN_MAX);
             leave_to_others(shared, look_in, &mut kept);

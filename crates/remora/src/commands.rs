@@ -35,7 +35,7 @@ pub(crate) mod words {
         Key, MemoryFault, MwType, Path, Pd, Psn, QpInfo, QpInit, RegMrError, Xrcd,
     };
 
-    pub(crate) use crate::multicast::JoinError;
+    pub(crate) use crate::join::JoinError;
 }
 
 /// Where the bytes of a region are.

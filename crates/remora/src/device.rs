@@ -23,6 +23,7 @@ use crate::channel::Channel;
 use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
 use crate::device_events::DeviceEvents;
+use crate::dma::Piece;
 use crate::driver::{Clock, Own};
 use crate::egress::EgressCounters;
 use crate::either::Driver;
@@ -33,10 +34,11 @@ use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::loss::{BadLoss, Loss};
-use crate::memory::HostMemory;
+use crate::memory::{Buffer, HostMemory};
 use crate::message::{Hello, Place, place};
 use crate::news::{Concerned, News};
 use crate::own::PAGE_SHIFT;
+use crate::own_memory::OwnMemory;
 use crate::pcap::{Capture, Recorder};
 use crate::region::ProtectionDomain;
 use crate::scheduling;
@@ -79,6 +81,7 @@ pub struct DeviceOptions {
     real_time: bool,
     fabric: Option<FabricChoice>,
     card: Card,
+    device_memory: Option<Arc<Piece>>,
 }
 
 /// Whose card a device uses.
@@ -141,6 +144,9 @@ pub enum OpenError {
     /// There is no memory for the card's own memory.
     #[error(transparent)]
     Memory(#[from] crate::memory::AllocError),
+    /// The piece of card memory cannot be mapped.
+    #[error(transparent)]
+    DeviceMemory(#[from] crate::memory::memfd::MapError),
 }
 
 impl DeviceOptions {
@@ -211,6 +217,16 @@ impl DeviceOptions {
     #[must_use]
     pub fn attach(mut self, socket: impl Into<PathBuf>) -> DeviceOptions {
         self.card = Card::At(socket.into());
+        self
+    }
+
+    /// Takes a piece of a [`CardMemory`](crate::dma::CardMemory) as the device's own memory, of
+    /// which [`alloc_device_memory`](ProtectionDomain::alloc_device_memory) and `ibv_alloc_dm` give
+    /// out parts. A DMA engine of that memory reaches the same bytes. Without this option, the
+    /// device has a megabyte of its own; a device that uses another process's card has that card's.
+    #[must_use]
+    pub fn device_memory(mut self, piece: Piece) -> DeviceOptions {
+        self.device_memory = Some(Arc::new(piece));
         self
     }
 
@@ -305,9 +321,13 @@ impl DeviceOptions {
         };
         let capture =
             capture.transpose().map_err(|(path, source)| OpenError::Capture { path, source })?;
-        let own_memory = crate::memory::Buffer::new(DEVICE_MEMORY)?;
+        let bytes = match &self.device_memory {
+            Some(piece) => piece.map()?,
+            None => Buffer::new(DEVICE_MEMORY)?,
+        };
+        let own_memory = OwnMemory { bytes, piece: self.device_memory };
         let mut config = remora_nic::Config::new(socket.addr());
-        config.device_memory = own_memory.addr()..own_memory.addr() + DEVICE_MEMORY as u64;
+        config.device_memory = own_memory.range();
         config.neighbours = interface::addresses().unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot list this machine's addresses: another process may \
                 pretend to be the card at one of them");
@@ -482,7 +502,7 @@ impl Device {
 
     fn start(
         parts: Parts,
-        own_memory: Option<crate::memory::Buffer>,
+        own_memory: Option<OwnMemory>,
         real_time: bool,
     ) -> Result<Device, OpenError> {
         let Parts { mut driver, clock, wake, socket, info } = parts;

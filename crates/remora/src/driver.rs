@@ -22,7 +22,7 @@ use crate::event_loop::{EventLoop, Look};
 use crate::fabric::{Arrived, Fabric};
 use crate::memory::HostMemory;
 use crate::news::{Concerned, News};
-use crate::own::Rings;
+use crate::rings::Rings;
 use crate::pcap::Recorder;
 use crate::socket::{RecvBatch, Socket};
 

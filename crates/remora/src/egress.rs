@@ -2,8 +2,9 @@
 //!
 //! Packets for a ring are gathered there, one by one. All others leave in groups: packets that
 //! leave by one system call (`socket/segmentation.rs`). Their bytes are copied once, from registered
-//! memory to a staging buffer that stays in the cache, and checksummed there. The packets of a group that the socket refuses leave one by one. `ahead.rs` reads served
-//! files, `pace.rs` holds unreliable packets back.
+//! memory to a staging buffer that stays in the cache, and checksummed there. The packets of a
+//! group that the socket refuses leave one by one. `ahead.rs` reads served files, `pace.rs` holds
+//! unreliable packets back.
 
 mod ahead;
 mod pace;
@@ -83,8 +84,8 @@ pub struct EgressCounters {
 pub struct Progress {
     /// Packets handed to the kernel, or put into rings, by this call.
     pub sent: usize,
-    /// Is some of the batch left, because a socket or a ring is full? Call again with the same batch
-    /// when the socket is writable; or soon, if [`Egress::is_paced`].
+    /// Is some of the batch left, because a socket or a ring is full? Call again with the same
+    /// batch when the socket is writable; or soon, if [`Egress::is_paced`].
     pub blocked: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::either::Driver;
 use crate::event_loop::Look;
 use crate::event_queue::EventQueue;
 use crate::fabric::Sleep;
-use crate::memory::Buffer;
+use crate::own_memory::OwnMemory;
 use crate::wakes::Wakes;
 use crate::yielding::Yielding;
 
@@ -65,7 +65,7 @@ pub(crate) struct Shared {
     /// The background thread goes before all others, and so leaves the card to no event loop.
     pub(crate) real_time: bool,
     /// Device memory; the card gives out its parts. Dropped after the driver.
-    pub(crate) _own_memory: Option<Buffer>,
+    pub(crate) _own_memory: Option<OwnMemory>,
 }
 
 impl Deref for Live {

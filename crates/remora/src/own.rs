@@ -1,6 +1,5 @@
 //! The embedded card: carries commands out on the card that this process drives.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::net::IpAddr;
 
@@ -25,24 +24,13 @@ use remora_nic::{
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
 use crate::driver::Own;
 use crate::memory::{Buffer, CHECKED, FilesFull};
-use crate::multicast::JoinError;
+use crate::join::JoinError;
 use crate::news::{Concerned, News};
+use crate::rings::RingsOf;
 
 /// log2 of the bytes of a page of the card: one page holds what a process can map, so that a region
 /// takes one entry of the card's translation memory.
 pub(crate) const PAGE_SHIFT: u32 = 47;
-
-/// The queue, or the two queues, that memory holds the rings of.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum RingsOf {
-    /// A queue pair, by its number.
-    Qp(u32),
-    /// A shared receive queue, by its handle.
-    Srq(u32),
-}
-
-/// The memory of the rings that the card's owner has made, until the card has dropped the queues.
-pub(crate) type Rings = HashMap<RingsOf, Buffer>;
 
 /// What is fast: it takes no command.
 impl Own {
@@ -442,7 +430,7 @@ impl Commands for Own {
         Ok(bytes)
     }
 
-    fn write_dm<'a>(&mut self, addr: u64, data: &'a [u8]) -> Result<(), MemoryFault> {
+    fn write_dm(&mut self, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
         if !self.nic.is_dm(addr, data.len() as u64) {
             return Err(MemoryFault { addr });
         }
@@ -498,7 +486,7 @@ impl Commands for Own {
         self.nic.bound_kernel(to)
     }
 
-    fn call_kernel<'a>(&mut self, qpn: u32, opcode: u64, call: &'a [u8]) -> Result<(), CallError> {
+    fn call_kernel(&mut self, qpn: u32, opcode: u64, call: &[u8]) -> Result<(), CallError> {
         let now = self.now();
         self.nic.call_kernel(now, &mut self.memory, qpn, opcode, call)
     }
@@ -511,17 +499,17 @@ impl Commands for Own {
         self.nic.cm_mut().unlisten(listener)
     }
 
-    fn connect<'a>(&mut self, request: ConnectRequest<'a>) -> Result<ConnId, ConnectError> {
+    fn connect(&mut self, request: ConnectRequest<'_>) -> Result<ConnId, ConnectError> {
         let now = self.now();
         self.nic.cm_mut().connect(now, &request)
     }
 
-    fn accept<'a>(&mut self, conn: ConnId, params: AcceptParams<'a>) -> Result<(), CommandError> {
+    fn accept(&mut self, conn: ConnId, params: AcceptParams<'_>) -> Result<(), CommandError> {
         let now = self.now();
         self.nic.cm_mut().accept(now, conn, &params)
     }
 
-    fn establish<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+    fn establish(&mut self, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         let now = self.now();
         self.nic.cm_mut().establish(now, conn, data)
     }
@@ -531,11 +519,11 @@ impl Commands for Own {
         self.nic.cm_mut().notify_established(now, conn)
     }
 
-    fn reject<'a>(
+    fn reject(
         &mut self,
         conn: ConnId,
         reason: RejectReason,
-        data: &'a [u8],
+        data: &[u8],
     ) -> Result<(), CommandError> {
         let now = self.now();
         self.nic.cm_mut().reject(now, conn, reason, data)
@@ -546,12 +534,12 @@ impl Commands for Own {
         self.nic.cm_mut().mra(now, conn, service_timeout)
     }
 
-    fn disconnect<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+    fn disconnect(&mut self, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         let now = self.now();
         self.nic.cm_mut().disconnect(now, conn, data)
     }
 
-    fn disconnect_reply<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+    fn disconnect_reply(&mut self, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         let now = self.now();
         self.nic.cm_mut().disconnect_reply(now, conn, data)
     }
@@ -565,12 +553,12 @@ impl Commands for Own {
         self.nic.cm().state(conn)
     }
 
-    fn resolve_sidr<'a>(&mut self, request: ResolveRequest<'a>) -> Result<SidrId, ResolveError> {
+    fn resolve_sidr(&mut self, request: ResolveRequest<'_>) -> Result<SidrId, ResolveError> {
         let now = self.now();
         self.nic.cm_mut().resolve_sidr(now, &request)
     }
 
-    fn sidr_reply<'a>(&mut self, sidr: SidrId, answer: SidrAnswer<'a>) -> Result<(), SidrError> {
+    fn sidr_reply(&mut self, sidr: SidrId, answer: SidrAnswer<'_>) -> Result<(), SidrError> {
         let now = self.now();
         self.nic.cm_mut().sidr_reply(now, sidr, &answer)
     }

@@ -7,6 +7,7 @@ use remora::dma::choose::{Bench, NoPath, chosen, measured};
 use remora::dma::path::{Application, Kind as PathKind, Path};
 use remora::dma::*;
 use remora::memory::Buffer;
+use remora::prelude::*;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const NEAR: u64 = 4 << 20;
@@ -393,4 +394,31 @@ fn a_path_behind_a_channel_fails_by_its_descriptors() {
     for kind in [PathKind::ProcessVm, PathKind::ProcMem] {
         assert!(remora::dma::choose::open(kind, &gone).is_err(), "{kind}");
     }
+}
+
+#[test]
+fn device_memory_can_be_a_piece_of_card_memory() {
+    let mut engine = engine();
+    let piece = engine.card().alloc(Kind::Near, 1 << 20).unwrap();
+    let at = piece.address();
+    let device = DeviceOptions::new().embedded().device_memory(piece).open().unwrap();
+    let domain = device.alloc_pd().unwrap();
+    let memory = domain.alloc_device_memory(4096, Access::all()).unwrap();
+    let mut h2c = engine.open(ChannelOptions::new(Direction::HostToCard)).unwrap();
+    // What the engine writes to the piece, a READ finds in device memory.
+    h2c.fill(u64::from_le_bytes(*b"by DMA!!"), Address::Card(at), 4096, Flags::empty()).unwrap();
+    h2c.submit();
+    run(&mut engine);
+    let there = domain.alloc(4096, Access::all()).unwrap();
+    let (one, other) = (QueuePairOptions::new(), QueuePairOptions::new());
+    let (one, other) = (domain.create_qp(&one).unwrap(), domain.create_qp(&other).unwrap());
+    let params = ConnectionParams::new(device.info().mtu);
+    one.connect(other.local(), &params).unwrap();
+    other.connect(one.local(), &params).unwrap();
+    one.read(there.slice(..64), memory.slice(..64).remote()).wait(TIMEOUT).unwrap();
+    assert_eq!(there.slice(..16).to_vec().unwrap(), b"by DMA!!by DMA!!");
+    // The piece is the device's until that closes.
+    assert!(engine.card().alloc(Kind::Near, 2 << 20).is_err());
+    drop((one, other, there, memory, domain, device));
+    assert!(engine.card().alloc(Kind::Near, 2 << 20).is_ok());
 }

@@ -42,6 +42,7 @@ Examples:
   remora bench local                              shared memory beside UDP, within this machine
   remora bench kernels --html kernels.html        a page with plots
   remora bench chains --only fig10 --json rows.json
+  remora bench memory --simulated                 a paper's figures, in the simulator
   remora bench kernels --cpu v3                   as on a processor without AVX-512
 
 Compare runs of one machine only, and leave it idle otherwise.")]

@@ -35,8 +35,8 @@ impl Attached {
     }
 
     /// The bytes as the card's process can reach them.
-    fn reach(&mut self, bytes: Bytes) -> Result<Bytes, RegMrError> {
-        self.loans.reach(&mut self.session, &self.arena, bytes)
+    fn reach(&mut self, bytes: Bytes, access: Access) -> Result<Bytes, RegMrError> {
+        self.loans.reach(&mut self.session, &self.arena, bytes, access)
     }
 
     fn set_state(&mut self, qpn: u32, state: State) {
@@ -148,13 +148,14 @@ macro_rules! by_hand {
     }};
     (reg_mr, $card:ident, $command:ident, $pd:ident, $bytes:ident, $access:ident) => {{
         let _ = $command;
-        let reached = $card.reach($bytes);
+        let reached = $card.reach($bytes, $access);
         let ask = |bytes| $card.ask(&Command::RegMr { pd: $pd, bytes, access: $access });
         reached.and_then(ask)
     }};
     (rereg_mr, $card:ident, $command:ident, $key:ident, $change:ident) => {{
         let _ = $command;
-        let bytes = $change.bytes.map(|bytes| $card.reach(bytes)).transpose();
+        let access = $change.access.unwrap_or(Access::empty());
+        let bytes = $change.bytes.map(|bytes| $card.reach(bytes, access)).transpose();
         let ask = |bytes| {
             let change = Change { bytes, ..$change };
             $card.ask(&Command::ReregMr { key: $key, change })

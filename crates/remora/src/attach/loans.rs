@@ -2,12 +2,14 @@
 //!
 //! Memory of this crate's own is in sealed memory files, which the card's process maps. The
 //! program's other memory is reached by system calls (`process_vm_readv`), which have no atomics.
+//! Where peers may use atomics, it is converted, if that is safe (`convert`).
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
-use remora_nic::RegMrError;
+use remora_nic::{Access, RegMrError};
 
+use super::convert::{convert, is_mapped};
 use super::session::Session;
 use crate::commands::{Bytes, Place};
 use crate::memory::{Buffer, memfd};
@@ -21,6 +23,9 @@ pub(super) struct Loans {
     process: Option<u32>,
     /// Memory files, by the address at which this process has them: their length and number.
     files: BTreeMap<u64, (u64, u32)>,
+    /// The inode numbers of those files that took the place of the program's memory, by the same
+    /// addresses. The program may have unmapped them.
+    converted: BTreeMap<u64, u64>,
 }
 
 impl Loans {
@@ -54,12 +59,21 @@ impl Loans {
         session: &mut Session,
         arena: &Arena,
         bytes: Bytes,
+        access: Access,
     ) -> Result<Bytes, RegMrError> {
         let place = match bytes.place {
-            Place::Process(addr) => match self.shared(arena, addr, bytes.len) {
-                Some(place) => place,
-                None => self.by_calls(session, addr)?,
-            },
+            Place::Process(addr) => {
+                if !self.converted.is_empty() {
+                    self.forget_unmapped();
+                }
+                if access.contains(Access::REMOTE_ATOMIC) {
+                    self.convert(session, arena, addr, bytes.len);
+                }
+                match self.shared(arena, addr, bytes.len) {
+                    Some(place) => place,
+                    None => self.by_calls(session, addr)?,
+                }
+            }
             Place::Checked(addr) => self.by_calls(session, addr)?,
             other => other,
         };
@@ -79,6 +93,41 @@ impl Loans {
         let (start, (size, number)) = self.files.range(..=addr).next_back()?;
         let offset = within(*start, *size)?;
         Some(Place::Lent { number: *number, offset })
+    }
+
+    /// Has the card's process map memory of the program, if it is private and that is safe.
+    fn convert(&mut self, session: &mut Session, arena: &Arena, addr: u64, len: u64) {
+        if self.shared(arena, addr, len).is_some() {
+            return;
+        }
+        match convert(addr, len) {
+            Ok(Some(made)) => {
+                let inode = rustix::fs::fstat(&made.file).map_or(0, |stat| stat.st_ino);
+                if let Some(number) = session.lend(Loan::Sealed, Some(made.file.as_fd())) {
+                    self.files.insert(made.start, (made.len, number));
+                    self.converted.insert(made.start, inode);
+                }
+            }
+            Ok(None) => tracing::info!(
+                "atomics on this memory will be refused: it cannot be shared with the card’s \
+                 process while other threads run, or if it is no ordinary private memory"
+            ),
+            Err(error) => tracing::warn!(%error, "memory is not shared with the card’s process"),
+        }
+    }
+
+    /// Forgets converted memory that the program has unmapped.
+    fn forget_unmapped(&mut self) {
+        let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+        let files = &mut self.files;
+        self.converted.retain(|start, inode| {
+            let len = files.get(start).map_or(0, |(len, _)| *len);
+            let is_there = is_mapped(&maps, *inode, *start, *start + len);
+            if !is_there {
+                files.remove(start);
+            }
+            is_there
+        });
     }
 
     /// Any memory of this process.

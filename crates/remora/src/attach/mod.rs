@@ -2,7 +2,8 @@
 //!
 //! - [`session`]: the socket, on which commands go to the card's process and results come back;
 //! - [`posting`]: work queues in memory that both processes share;
-//! - [`loans`]: how the program's memory comes within the card's reach;
+//! - [`loans`]: how the program's memory comes within the card's reach; [`convert`]: how private
+//!   memory becomes shared;
 //! - [`commands`]: the commands that leave something here, too;
 //! - [`watch`]: the thread that waits for events and for the end of the card's process.
 //!
@@ -10,6 +11,7 @@
 //! a system call, unless the card's process sleeps and has to be woken.
 
 mod commands;
+mod convert;
 mod loans;
 mod posting;
 mod session;

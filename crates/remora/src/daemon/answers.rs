@@ -300,11 +300,11 @@ impl Server {
             let Own { engine: Some(engine), memory, .. } = driver else {
                 return Err(NO_SESSION.to_owned());
             };
-            let users = engine.objects.users_of(slot, lent);
+            let of = engine.session(slot).ok_or(NO_SESSION)?;
+            let users = of.lent.get(&lent).ok_or("no such memory")?.users;
             if users > 0 {
                 return Err(format!("{users} regions are in the memory: deregister them first"));
             }
-            let of = engine.session(slot).ok_or(NO_SESSION)?;
             let gone = of.lent.remove(&lent).ok_or("no such memory")?;
             gone.give_back(memory);
             engine.disown(Object::Lent(lent));

@@ -99,10 +99,12 @@ impl Engine {
             queues: Vec::new(),
             sides: HashMap::new(),
             active: VecDeque::new(),
+            shared_receives: Vec::new(),
             counters: SessionCounters::default(),
             quotas,
             usage: Usage::default(),
             lent: BTreeMap::new(),
+            dm: BTreeMap::new(),
             ends: false,
         });
         Ok(number)
@@ -228,6 +230,9 @@ impl Engine {
     /// Its elements up to the first of `indices` are posted, those up to the second retired.
     pub(crate) fn set_srq(&mut self, session: u16, srq: u32, number: u32, indices: (u32, u32)) {
         self.set_owner(session, Some(number), Of::Srq(srq));
+        if let Some(of) = self.session(session) {
+            of.shared_receives.push(number);
+        }
         if let Some(work) = self.work(session, number) {
             (work.rung, work.retired) = indices;
             work.shared.publish(indices.0);
@@ -320,6 +325,11 @@ impl Engine {
         let object = match event {
             CardEvent::Cm(CmEvent::ConnectRequest(request)) => Object::Connection(request.conn),
             CardEvent::Cm(CmEvent::SidrRequest(request)) => Object::Sidr(request.sidr),
+            // This was the resolution's last event.
+            CardEvent::Cm(event @ (CmEvent::SidrReply(_) | CmEvent::SidrUnreachable { .. })) => {
+                self.disown(subject(event));
+                return true;
+            }
             _ => return true,
         };
         let admitted = self.admits(session, Ask::Other).is_ok();
@@ -360,6 +370,9 @@ impl Engine {
     pub(crate) fn own(&mut self, session: u16, object: Object, details: (u64, Option<u32>)) {
         if let Some(of) = self.sessions.get_mut(usize::from(session)).and_then(Option::as_mut) {
             self.objects.add(session, &mut of.usage, object, details);
+            if let Some(lent) = details.1.and_then(|number| of.lent.get_mut(&number)) {
+                lent.users += 1;
+            }
         }
     }
 
@@ -368,7 +381,10 @@ impl Engine {
         let of = self.objects.owner(object);
         let of = of.and_then(|session| self.sessions.get_mut(usize::from(session)));
         if let Some(of) = of.and_then(Option::as_mut) {
-            self.objects.remove(&mut of.usage, object);
+            let lent = self.objects.remove(&mut of.usage, object);
+            if let Some(lent) = lent.and_then(|number| of.lent.get_mut(&number)) {
+                lent.users -= 1;
+            }
         }
     }
 
@@ -397,16 +413,10 @@ impl Engine {
     }
 
     /// Are `len` bytes at `addr` within a piece of card memory of the session's?
-    pub(crate) fn is_dm(&self, session: u16, addr: u64, len: u64) -> bool {
-        // A piece begins at a page, and most accesses at its beginning.
-        let pieces = self.objects.of(session).into_iter();
-        pieces.into_iter().any(|object| match object {
-            Object::Dm(start) if start <= addr => {
-                let end = start + self.objects.amount(object);
-                addr.checked_add(len).is_some_and(|to| to <= end)
-            }
-            _ => false,
-        })
+    pub(crate) fn is_dm(&mut self, session: u16, addr: u64, len: u64) -> bool {
+        let of = self.session(session);
+        let piece = of.and_then(|of| of.dm.range(..=addr).next_back().map(|(at, len)| at + len));
+        piece.is_some_and(|end| addr.checked_add(len).is_some_and(|to| to <= end))
     }
 
     /// Bytes of a session's arena that are not given out.
@@ -414,14 +424,18 @@ impl Engine {
         self.session(session).map_or(0, |of| of.parts.capacity() - of.parts.used())
     }
 
-    /// Takes `bytes` bytes of a session's arena.
+    /// Takes `bytes` bytes of a session's arena as card memory.
     pub(crate) fn take_part(&mut self, session: u16, bytes: usize) -> Option<u64> {
-        self.session(session)?.parts.take(bytes).map(|at| at as u64)
+        let of = self.session(session)?;
+        let at = of.parts.take(bytes)? as u64;
+        of.dm.insert(at, bytes as u64);
+        Some(at)
     }
 
     /// Gives back what [`Engine::take_part`] gave out.
     pub(crate) fn release_part(&mut self, session: u16, at: u64, len: u64) {
         if let Some(of) = self.session(session) {
+            of.dm.remove(&at);
             of.release(at as usize, len as usize);
         }
     }

@@ -553,7 +553,7 @@ impl Commands for Guarded<'_> {
         Ok(bytes)
     }
 
-    fn write_dm<'a>(&mut self, addr: u64, data: &'a [u8]) -> Result<(), MemoryFault> {
+    fn write_dm(&mut self, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
         let fault = MemoryFault { addr };
         if !self.has_dm(addr, data.len() as u64) {
             return Err(fault);
@@ -633,7 +633,7 @@ impl Commands for Guarded<'_> {
         self.driver.bound_kernel(to)
     }
 
-    fn call_kernel<'a>(&mut self, qpn: u32, opcode: u64, call: &'a [u8]) -> Result<(), CallError> {
+    fn call_kernel(&mut self, qpn: u32, opcode: u64, call: &[u8]) -> Result<(), CallError> {
         if !self.has(Object::Qp(qpn)) {
             return Err(CallError::UnknownQp);
         }
@@ -655,7 +655,7 @@ impl Commands for Guarded<'_> {
         }
     }
 
-    fn connect<'a>(&mut self, request: ConnectRequest<'a>) -> Result<ConnId, ConnectError> {
+    fn connect(&mut self, request: ConnectRequest<'_>) -> Result<ConnId, ConnectError> {
         if self.admits(Ask::Other).is_err() || self.is_foreign(request.local_qpn) {
             return Err(ConnectError::TooManyConnections);
         }
@@ -664,14 +664,14 @@ impl Commands for Guarded<'_> {
         Ok(conn)
     }
 
-    fn accept<'a>(&mut self, conn: ConnId, params: AcceptParams<'a>) -> Result<(), CommandError> {
+    fn accept(&mut self, conn: ConnId, params: AcceptParams<'_>) -> Result<(), CommandError> {
         if self.is_foreign(params.qpn) {
             return Err(CommandError::UnknownConnection);
         }
         self.conn(conn, |card| card.accept(conn, params))
     }
 
-    fn establish<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+    fn establish(&mut self, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         self.conn(conn, |card| card.establish(conn, data))
     }
 
@@ -679,11 +679,11 @@ impl Commands for Guarded<'_> {
         self.conn(conn, |card| card.notify_established(conn))
     }
 
-    fn reject<'a>(
+    fn reject(
         &mut self,
         conn: ConnId,
         reason: RejectReason,
-        data: &'a [u8],
+        data: &[u8],
     ) -> Result<(), CommandError> {
         self.conn(conn, |card| card.reject(conn, reason, data))
     }
@@ -692,11 +692,11 @@ impl Commands for Guarded<'_> {
         self.conn(conn, |card| card.mra(conn, service_timeout))
     }
 
-    fn disconnect<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+    fn disconnect(&mut self, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         self.conn(conn, |card| card.disconnect(conn, data))
     }
 
-    fn disconnect_reply<'a>(&mut self, conn: ConnId, data: &'a [u8]) -> Result<(), CommandError> {
+    fn disconnect_reply(&mut self, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         self.conn(conn, |card| card.disconnect_reply(conn, data))
     }
 
@@ -709,14 +709,14 @@ impl Commands for Guarded<'_> {
         self.has(Object::Connection(conn)).then(|| self.driver.connection_state(conn))?
     }
 
-    fn resolve_sidr<'a>(&mut self, request: ResolveRequest<'a>) -> Result<SidrId, ResolveError> {
+    fn resolve_sidr(&mut self, request: ResolveRequest<'_>) -> Result<SidrId, ResolveError> {
         self.admits(Ask::Other).map_err(|_| ResolveError::TooMany)?;
         let sidr = self.driver.resolve_sidr(request)?;
         self.own(Object::Sidr(sidr));
         Ok(sidr)
     }
 
-    fn sidr_reply<'a>(&mut self, sidr: SidrId, answer: SidrAnswer<'a>) -> Result<(), SidrError> {
+    fn sidr_reply(&mut self, sidr: SidrId, answer: SidrAnswer<'_>) -> Result<(), SidrError> {
         if !self.has(Object::Sidr(sidr)) || self.is_foreign(answer.qpn) {
             return Err(SidrError::Unknown);
         }

@@ -29,6 +29,8 @@ pub(crate) struct Lent {
     base: u64,
     /// Bytes from there on.
     pub(crate) len: u64,
+    /// Regions that are in it.
+    pub(crate) users: u32,
     /// What is mapped, as long as the loan.
     _mapping: Option<Buffer>,
 }
@@ -111,7 +113,7 @@ impl Lent {
             memory.remove(base);
             return Err(LentError::Empty);
         }
-        Ok(Lent { loan, base, len, _mapping: mapping })
+        Ok(Lent { loan, base, len, users: 0, _mapping: mapping })
     }
 
     /// Ends the loan; no region is in it any more.
@@ -189,11 +191,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     use super::*;
-
-    fn memory() -> HostMemory {
-        // SAFETY: the tests reach what is lent only.
-        unsafe { HostMemory::new() }
-    }
+    use crate::memory::tests::memory;
 
     fn lender() -> Lender {
         let uid = rustix::process::geteuid().as_raw();
@@ -275,7 +273,7 @@ mod tests {
         for name in ["/proc/12/mem", "/proc/12/task/13/mem"] {
             assert!(is_memory_name(name), "{name}");
         }
-        for name in ["/proc/12/maps", "/proc//mem", "/tmp/proc/12/mem", "/proc/12/task/13/mem/x"] {
+        for name in ["/proc/12/maps", "/proc//mem", "/x/proc/12/mem", "/proc/12/task/13/mem/x"] {
             assert!(!is_memory_name(name), "{name}");
         }
     }

@@ -10,20 +10,25 @@
 //!   quotas, too) and on memory that it lends (`lent`).
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`table`), as far as the
 //!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
-//!   has left.
+//!   has left; [`Observer`] asks it from another process.
 
 mod answers;
 mod clients;
 mod ending;
 pub(crate) mod engine;
 mod guarded;
+mod hostile;
 mod lent;
 mod objects;
+mod observer;
 pub mod policy;
 pub mod server;
 mod session;
 mod table;
 
+#[doc(hidden)]
+pub use hostile::hostile_arena;
+pub use observer::{ObserveError, Observer, Status};
 pub use policy::{Policy, PolicyError};
 pub use server::{ServeError, Server, ServerOptions};
 

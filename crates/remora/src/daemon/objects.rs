@@ -158,22 +158,16 @@ impl Objects {
         }
     }
 
-    /// Notes that an object was destroyed.
-    pub(crate) fn remove(&mut self, usage: &mut Usage, object: Object) {
-        if let Some(owned) = self.owned.remove(&object) {
-            usage.change(object, owned.amount, u64::saturating_sub);
-        }
+    /// Notes that an object was destroyed; returns the number of the lent memory that it was in.
+    pub(crate) fn remove(&mut self, usage: &mut Usage, object: Object) -> Option<u32> {
+        let owned = self.owned.remove(&object)?;
+        usage.change(object, owned.amount, u64::saturating_sub);
+        owned.lent
     }
 
     /// Bytes or entries of an object.
     pub(crate) fn amount(&self, object: Object) -> u64 {
         self.owned.get(&object).map_or(0, |owned| owned.amount)
-    }
-
-    /// How many regions of `session` are in the memory that it lends under `number`.
-    pub(crate) fn users_of(&self, session: u16, number: u32) -> usize {
-        let uses = |owned: &&Owned| owned.session == session && owned.lent == Some(number);
-        self.owned.values().filter(uses).count()
     }
 
     /// All objects of a session, those first that others stand on least.
@@ -219,7 +213,6 @@ mod tests {
         assert_eq!(usage.admits(Ask::Queues, &quotas), Err(1));
         objects.add(3, &mut usage, Object::Ah(1), (0, None));
         assert_eq!(usage.admits(Ask::Other, &quotas), Err(1));
-        assert_eq!(objects.users_of(3, 1), 1);
         assert_eq!((objects.owner(Object::Cq(1)), objects.owner(Object::Cq(2))), (Some(3), None));
         let in_use = usage.in_use();
         assert_eq!((in_use.mrs, in_use.mws, in_use.cqs, in_use.srqs), (1, 1, 1, 1));
@@ -228,8 +221,9 @@ mod tests {
         let order: Vec<usize> = all.iter().map(|object| kind(*object)).collect();
         assert_eq!(order, [6, 5, 3, 1, 8]);
         for object in all {
-            objects.remove(&mut usage, object);
-            objects.remove(&mut usage, object);
+            let lent = (object == Object::Mr(0x100)).then_some(1);
+            assert_eq!(objects.remove(&mut usage, object), lent);
+            assert_eq!(objects.remove(&mut usage, object), None);
         }
         assert_eq!(usage, Usage::default());
         assert!(objects.of(3).is_empty());

@@ -48,11 +48,15 @@ pub(crate) struct Session {
     pub(super) sides: HashMap<u32, Sides>,
     /// Work queues that hold elements which are not retired, as far as the client knows.
     pub(super) active: VecDeque<u32>,
+    /// The records of shared receive queues.
+    pub(super) shared_receives: Vec<u32>,
     pub(crate) counters: SessionCounters,
     pub(crate) quotas: Quotas,
     pub(crate) usage: Usage,
     /// Memory that the client lends, by its numbers.
     pub(crate) lent: BTreeMap<u32, Lent>,
+    /// Pieces of card memory, by where they begin, and their lengths.
+    pub(crate) dm: BTreeMap<u64, u64>,
     /// The session is being ended: its pages stay as they are, for a client that looks what became
     /// of its requests, and go with the arena.
     pub(crate) ends: bool,
@@ -159,6 +163,7 @@ impl Session {
             Some(Queue::Work(work)) => {
                 work.shared.set_state(WorkQueueState::Gone);
                 self.active.retain(|active| *active != number);
+                self.shared_receives.retain(|shared| *shared != number);
                 self.release(work.ring.0, work.ring.1);
             }
             Some(Queue::Completions(queue)) => self.release(queue.ring, ring_len(queue.depth)),
@@ -207,6 +212,10 @@ impl Session {
         else {
             return;
         };
+        // A slot is free when its completion is seen, which does not say which queue it was of.
+        for at in 0..self.shared_receives.len() {
+            self.publish_number(nic, self.shared_receives[at]);
+        }
         loop {
             self.fill(nic, &mut queue);
             let waits = nic.cq_len(queue.cq).is_some_and(|left| left > 0);
@@ -264,9 +273,13 @@ impl Session {
     /// Tells the client which slots of a queue pair are free.
     fn publish_of(&mut self, nic: &Nic, qpn: u32) {
         for number in self.records(qpn) {
-            if let Some(Some(Queue::Work(work))) = self.queues.get_mut(number as usize) {
-                work.publish(nic);
-            }
+            self.publish_number(nic, number);
+        }
+    }
+
+    fn publish_number(&mut self, nic: &Nic, number: u32) {
+        if let Some(Some(Queue::Work(work))) = self.queues.get_mut(number as usize) {
+            work.publish(nic);
         }
     }
 

@@ -1,5 +1,5 @@
-//! The cards of this machine that a card shares rings with. (`links/settle.rs` has how it finds them,
-//! and how links end.)
+//! The cards of this machine that a card shares rings with. (`links/settle.rs` has how it finds
+//! them, and how links end.)
 //!
 //! The first packet to an address of this machine has the card ask there, and meanwhile packets go
 //! by UDP. Where no card answers, it asks again after a second, since one may come. If two cards

@@ -7,8 +7,8 @@
 //!   leaves the machine.
 //! - *Rings* ([`ring`]) carry packets between two cards of one machine and one user, a hundred
 //!   times faster than a system call. Cards find each other by themselves (`rendezvous.rs`);
-//!   `link.rs` is a ring each way; `links.rs` keeps those of a card, and says what becomes of packets
-//!   when one comes or goes. [`FABRIC_VARIABLE`] turns rings off.
+//!   `link.rs` is a ring each way; `links.rs` keeps those of a card, and says what becomes of
+//!   packets when one comes or goes. [`FABRIC_VARIABLE`] turns rings off.
 //!
 //! In a ring are the same packets as in a datagram. Where neither card captures them, their ICRC is
 //! left out, since bytes in memory are not damaged on their way.

@@ -349,7 +349,7 @@ fn overwrite(file: &File, offset: u64, src: &[u8]) -> Option<()> {
 pub(crate) mod tests {
     use super::*;
 
-    fn memory() -> HostMemory {
+    pub(crate) fn memory() -> HostMemory {
         // SAFETY: the tests reach buffers that live, and addresses that are refused.
         unsafe { HostMemory::new() }
     }

@@ -86,7 +86,7 @@ impl Stated {
         match self.at {
             At::Peak => points.max_by(|a, b| a.1.total_cmp(&b.1)),
             At::Size(bytes) => points.find(|(size, _)| *size == bytes),
-            At::End => points.last(),
+            At::End => points.next_back(),
         }
     }
 
@@ -126,8 +126,8 @@ mod tests {
     fn differences_are_from_the_nearest_stated_value() {
         let range = stated(9, 1, At::End, 8.0, 10.0);
         assert_eq!(
-            [7.0, 9.0, 11.0].map(|value| range.difference(value).round()),
-            [-12.0, 0.0, 10.0]
+            [6.0, 9.0, 11.0].map(|value| range.difference(value).round()),
+            [-25.0, 0.0, 10.0]
         );
         for stated in STATED {
             assert!(!stated.way().is_empty() && stated.low <= stated.high);

@@ -50,7 +50,8 @@ parameters! {
     /// Bytes of a descriptor.
     DESCRIPTOR = 32, Bytes, Document, "descriptor", "PG195; libxdma.h";
     /// Descriptors that are fetched at once.
-    ADJACENT = 64, Count, Document, "descriptors fetched at once", "libxdma.h, XDMA_MAX_ADJ_BLOCK_SIZE";
+    ADJACENT = 64, Count, Document, "descriptors fetched at once",
+        "libxdma.h, XDMA_MAX_ADJ_BLOCK_SIZE";
     /// Descriptors of a run.
     RUN = 2048, Count, Document, "descriptors of a run", "libxdma.h, XDMA_ENGINE_XFER_MAX_DESC";
     /// Bytes that a descriptor covers.
@@ -126,6 +127,8 @@ pub enum Design {
 pub struct Machine {
     /// The link.
     pub link: Link,
+    /// From a read request to its data, in picoseconds.
+    pub round_trip_ps: u64,
     /// Read requests in flight.
     pub tags: u32,
     /// Whether all channels share them.
@@ -166,6 +169,7 @@ impl Machine {
                 payload: Payload::B512,
                 read_request: READ_REQUEST.value,
             },
+            round_trip_ps: ROUND_TRIP.value,
             tags: TAGS.value as u32,
             tags_shared: TAGS_SHARED.value == 1,
             tag_until_written: TAG_UNTIL_WRITTEN.value == 1,

@@ -96,7 +96,7 @@ pub fn run(verb: Verb, client: Client, bytes: u64, messages: u64) -> f64 {
         circuit.send(0, 0, steps.into(), Token::Posted);
     }
     let mut over = 0;
-    while let Some(token) = circuit.next() {
+    while let Some(token) = circuit.next_end() {
         match token {
             Token::Posted => parts.packets(&mut circuit, verb, client, bytes),
             Token::Moved { last: true } => {

@@ -109,7 +109,7 @@ impl<T> Circuit<T> {
 
     /// Lets time pass until a transaction ends; returns its token, or `None` if none is under way
     /// that can.
-    pub fn next(&mut self) -> Option<T> {
+    pub fn next_end(&mut self) -> Option<T> {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             self.now = at;
             match event {
@@ -210,7 +210,7 @@ mod tests {
         }
         circuit.send(50, 9, [Step::Wait(1)].into(), 9);
         let mut ends = Vec::new();
-        while let Some(id) = circuit.next() {
+        while let Some(id) = circuit.next_end() {
             ends.push((id, circuit.now()));
         }
         // Expect: two pass together, behind each other on the link; the third takes the first tag

@@ -182,7 +182,7 @@ impl<'a> Engine<'a> {
             self.access_of_kernel(every);
         }
         while self.running > 0 {
-            let token = self.circuit.next().expect("a transfer ends");
+            let token = self.circuit.next_end().expect("a transfer ends");
             self.follow(token);
         }
     }
@@ -414,7 +414,7 @@ impl Parts {
     fn new(circuit: &mut Circuit<Token>, machine: &Machine, load: Load) -> Parts {
         let in_turn = |rate| Terms { rate, order: Order::RoundRobin, ..Terms::default() };
         let link = in_turn(Some(machine.link.packets()));
-        let latency_ps = alveo::ROUND_TRIP.value;
+        let latency_ps = machine.round_trip_ps;
         let (up, down) = (circuit.add(link), circuit.add(link));
         let host = circuit.add(Terms { latency_ps, ..in_turn(None) });
         let (window, shared) = match load.direction {

@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use remora::nic::queue::{Completion, CompletionFlags, Opcode, Status, WorkKind};
+use remora::nic::queue::{Completion, CompletionFlags, Opcode, PollCqError, Status, WorkKind};
 use remora::raw;
 
 use super::objects::Cq;
@@ -100,7 +100,10 @@ pub(crate) fn take(
     cq: &Slot<Cq>,
     out: &mut [Completion],
 ) -> Result<usize, i32> {
-    card.poll_cq(cq.number, out).map_err(|_| libc::EOVERFLOW)
+    card.poll_cq(cq.number, out).map_err(|error| match error {
+        PollCqError::Gone => libc::EIO,
+        _ => libc::EOVERFLOW,
+    })
 }
 
 /// A completion as verbs report it.

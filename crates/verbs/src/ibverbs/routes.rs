@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora::nic::Event;
 
-use super::objects::{AsyncEvent, Cq, Qp, Srq, Subject};
+use super::objects::{AsyncEvent, Context, Cq, Qp, Srq, Subject};
 use crate::abi::*;
 use crate::card::Card;
-use crate::handles::Slot;
+use crate::handles::{self, Slot};
 use crate::process;
 
 /// The objects of all cards of this process, by the numbers that the cards give them.
@@ -25,6 +25,8 @@ pub(crate) struct Routes {
 /// The objects of one card. The card's lock is held to add or remove one, and by the event sink.
 #[derive(Default)]
 pub(crate) struct CardRoutes {
+    /// The card's index.
+    card: usize,
     objects: Mutex<Objects>,
 }
 
@@ -49,7 +51,7 @@ pub(crate) fn routes(card: &Card) -> Arc<CardRoutes> {
     if let Some(known) = cards.get(&card.index) {
         return known.clone();
     }
-    let made = Arc::<CardRoutes>::default();
+    let made = Arc::new(CardRoutes { card: card.index, ..CardRoutes::default() });
     cards.insert(card.index, made.clone());
     let of_sink = made.clone();
     card.device.set_event_sink(Box::new(move |event| of_sink.dispatch(&event)));
@@ -57,6 +59,16 @@ pub(crate) fn routes(card: &Card) -> Arc<CardRoutes> {
 }
 
 impl CardRoutes {
+    /// The card is gone: tells each context of it.
+    fn tell_contexts(&self) {
+        handles::for_each::<Context>(|context| {
+            if context.card.index == self.card {
+                let event_type = IBV_EVENT_DEVICE_FATAL;
+                context.events.push(AsyncEvent { event_type, subject: Subject::Port(0) });
+            }
+        });
+    }
+
     /// Passes an event on. Called with the card locked.
     fn dispatch(&self, event: &Event) {
         let objects = self.lock();
@@ -82,6 +94,8 @@ impl CardRoutes {
                 let event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
                 srq.context.events.push(AsyncEvent { event_type, subject: Subject::Srq(srq) });
             }
+            Event::QpFatal(number) => of_qp(number, IBV_EVENT_QP_FATAL),
+            Event::DeviceFatal => self.tell_contexts(),
             Event::QpAccessError(number) => of_qp(number, IBV_EVENT_QP_ACCESS_ERR),
             Event::QpRequestError(number) => of_qp(number, IBV_EVENT_QP_REQ_ERR),
             Event::CommunicationEstablished(number) => of_qp(number, IBV_EVENT_COMM_EST),

@@ -1,9 +1,9 @@
-//! The paths of this machine, live: by size, beside each other, beside the `memcpy` of one core, and
-//! beside UCX's transports.
+//! The paths of this machine, live: by size, beside each other, beside the `memcpy` of one core,
+//! and beside UCX's transports.
 //!
 //! This process is the card's, pinned to the first core. The application is another process, with
-//! its memory; where a path needs a thread there (the engine's, or a courier), that is on the second
-//! core. All that is copied begins at a page on both sides: on some processors the library's
+//! its memory; where a path needs a thread there (the engine's, or a courier), that is on the
+//! second core. All that is copied begins at a page on both sides: on some processors the library's
 //! `memcpy` takes twenty times as long for other distances, and ratios would be those of luck.
 
 mod ucx;
@@ -34,7 +34,7 @@ use ucx::{Transport, What};
 #[derive(Debug, Args)]
 pub(super) struct Live {}
 
-/// Sizes of copies in bytes, the largest first of all in memory.
+/// Sizes of copies in bytes.
 const SIZES: [usize; 7] = [8, 64, 512, 4 << 10, 64 << 10, 1 << 20, LARGEST];
 const QUICK: [usize; 3] = [8, 4 << 10, 1 << 20];
 const LARGEST: usize = 16 << 20;

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use remora_sim::figure::{Drawn, Way};
 use remora_sim::hardware::alveo::{self, Design, Machine};
 use remora_sim::hardware::bluefield;
@@ -19,6 +20,8 @@ use crate::output;
 const SIZE: (u32, u32) = (520, 300);
 /// The top of all y axes, in GB/s.
 const TOP: f64 = 16.0;
+/// The width of a mark beside others, in powers of two of the size.
+const MARK: f64 = 0.36;
 const FONT: &str = "sans-serif";
 
 /// The page's sections about the simulation.
@@ -29,9 +32,9 @@ pub(super) fn sections(simulated: &Simulated) -> Result<String> {
             page,
             "<section><h2>The paper’s figures, simulated</h2><p class=\"about\">Lines are the \
              simulator’s: descriptors, tags, packets and interrupts that pass links, buses and \
-             memories with a rate, a window and a latency. Marks are what the paper’s text \
-             states, at the place that it speaks of; its plots have more points, which are no \
-             text. The dashed line is what the link leaves for data. No parameter is fitted.</p>\
+             memories with a rate, a window and a latency. Marks behind them are what the \
+             paper’s text states of a line’s peak or its end; its plots show more, which only \
+             eyes can read. The dashed line is what the link leaves for data. No parameter is fitted.</p>\
              <div class=\"multiples\">"
         )?;
         for drawn in &simulated.figures {
@@ -117,6 +120,8 @@ struct Plot<'a> {
     x: &'a str,
     /// The range of the x axis, and its labels.
     ends: (f64, f64),
+    /// Room behind it, for marks.
+    behind: f64,
     labels: &'a dyn Fn(f64) -> String,
     label_count: usize,
 }
@@ -126,21 +131,23 @@ fn draw(drawn: &Drawn, compared: &[Compared]) -> Result<String> {
     let lines = drawn.lines.iter().map(|line| {
         drawn.sizes.iter().zip(line).map(|(size, value)| (place(*size), *value)).collect()
     });
-    let marks = compared.iter().map(|Compared { stated, size, .. }| Mark {
-        // The marks of one place stand side by side.
-        x: place(*size) + 0.14 * (stated.line as f64 - 1.5),
+    let (first, last) = (drawn.sizes[0], drawn.sizes[drawn.sizes.len() - 1]);
+    // All that the text states is about the largest sizes, or about peaks, which are there. The
+    // marks stand behind the lines, side by side.
+    let marks = compared.iter().enumerate().map(|(i, Compared { stated, .. })| Mark {
+        x: place(last) + 0.7 + MARK * i as f64,
         range: (stated.low, stated.high),
         line: stated.line,
     });
-    let (first, last) = (drawn.sizes[0], drawn.sizes[drawn.sizes.len() - 1]);
     svg(&Plot {
         lines: lines.collect(),
         marks: marks.collect(),
         limit: limit(drawn),
         x: "size of a transfer",
         ends: (place(first), place(last)),
+        behind: if compared.is_empty() { 0.0 } else { 0.9 + MARK * compared.len() as f64 },
         labels: &|at| output::bytes(1 << (at.round() as u32).min(62)),
-        label_count: 9,
+        label_count: 12,
     })
 }
 
@@ -168,12 +175,13 @@ fn fill(plot: &Plot<'_>, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::err
     let root = backend.into_drawing_area();
     let (first, last) = plot.ends;
     let margin = (last - first) * 0.03;
+    let right = last + margin + plot.behind;
     let mut chart = ChartBuilder::on(&root)
         .margin(8)
         .margin_right(22)
         .x_label_area_size(44)
         .y_label_area_size(48)
-        .build_cartesian_2d(first - margin..last + margin, 0.0..TOP)?;
+        .build_cartesian_2d(first - margin..right, 0.0..TOP)?;
     let style = |size: u32| (FONT, size).into_font().color(&INK);
     chart
         .configure_mesh()
@@ -182,7 +190,9 @@ fn fill(plot: &Plot<'_>, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::err
         .bold_line_style(GRID)
         .axis_style(GRID)
         .x_labels(plot.label_count)
-        .x_label_formatter(&|at| (plot.labels)(*at))
+        .x_label_formatter(&|at| {
+            if *at > last + margin { String::new() } else { (plot.labels)(*at) }
+        })
         .y_labels(9)
         .y_label_formatter(&|at| format!("{at:.0}"))
         .x_desc(plot.x)
@@ -191,7 +201,7 @@ fn fill(plot: &Plot<'_>, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::err
         .axis_desc_style(style(13))
         .draw()?;
     if let Some(limit) = plot.limit {
-        let ends = [(first - margin, limit), (last + margin, limit)];
+        let ends = [(first - margin, limit), (right, limit)];
         chart.draw_series(DashedLineSeries::new(ends, 5, 4, INK.mix(0.6).stroke_width(1)))?;
     }
     for (i, line) in plot.lines.iter().enumerate().rev() {
@@ -202,12 +212,16 @@ fn fill(plot: &Plot<'_>, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::err
     }
     for Mark { x, range: (low, high), line } in &plot.marks {
         let colour = COLOURS[line % COLOURS.len()];
-        let bar = PathElement::new(vec![(*x, *low), (*x, *high)], INK.stroke_width(5));
-        chart.draw_series([bar])?;
-        let ends = [*low, *high].map(|y| Circle::new((*x, y), 5, INK.filled()));
-        chart.draw_series(ends)?;
-        let inside = [*low, *high].map(|y| Circle::new((*x, y), 3, colour.filled()));
-        chart.draw_series(inside)?;
+        let ends = vec![(*x, *low), (*x, *high)];
+        chart.draw_series([PathElement::new(ends.clone(), INK.stroke_width(7))])?;
+        chart.draw_series(ends.iter().map(|end| Circle::new(*end, 4, INK.filled())))?;
+        chart.draw_series([PathElement::new(ends.clone(), colour.stroke_width(4))])?;
+        chart.draw_series(ends.iter().map(|end| Circle::new(*end, 3, colour.filled())))?;
+    }
+    if plot.behind > 0.0 {
+        let centred = Pos::new(HPos::Center, VPos::Top);
+        let middle = last + 0.5 + plot.behind / 2.0;
+        chart.draw_series([Text::new("paper", (middle, TOP), style(12).pos(centred))])?;
     }
     root.present()?;
     Ok(())
@@ -229,6 +243,7 @@ fn findings(page: &mut String, found: &Findings) -> Result<()> {
         limit: None,
         x: "latency that the interconnect adds, ns",
         ends: (0.0, last),
+        behind: 0.0,
         labels: &|at| format!("{at:.0}"),
         label_count: 8,
     })?;

@@ -14,7 +14,7 @@ use super::super::rendezvous::{self, Heard, Hello};
 use super::super::ring::{Consumer, Producer};
 use super::{LISTENER, Links, Pending, Stage, Way};
 use crate::memory::SharedMemory;
-use crate::memory::shared::{check_sealed, sealed_file};
+use crate::memory::circle::{check_sealed, sealed_file};
 
 /// Bytes of a ring's data: two or three rounds of sending, and little enough to stay in a cache.
 pub(super) const DATA: usize = 1 << 20;
@@ -205,7 +205,10 @@ impl Links {
             }
         }
         for peer in due {
-            let is_asked = |pending: &Pending| matches!(&pending.stage, Stage::Asked { peer: of, .. } if *of == peer);
+            let is_asked = |pending: &Pending| match &pending.stage {
+                Stage::Asked { peer: of, .. } => *of == peer,
+                _ => false,
+            };
             if self.links.len() + self.pending.len() < LINKS_MAX
                 && !self.pending.iter().any(is_asked)
             {

@@ -9,7 +9,7 @@ use super::super::rendezvous::Hello;
 use super::super::ring::{Consumer, Producer};
 use super::settle::{DATA, WAYS};
 use super::*;
-use crate::memory::shared::sealed_file;
+use crate::memory::circle::sealed_file;
 
 /// Not the port of RoCE, so that the tests do not meet a card that runs on this machine.
 const PORT: u16 = 47_931;

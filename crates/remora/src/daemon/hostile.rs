@@ -1,0 +1,130 @@
+//! A client that writes anything into its arena, for fuzzing: a card, a session, and no socket.
+
+use std::sync::atomic::Ordering;
+
+use remora_nic::queue::RingInit;
+use remora_nic::wire::Transport;
+use remora_nic::{Access, Config, Nic, QpFlags, QpInit, Time};
+
+use super::engine::Engine;
+use crate::event::Event;
+use crate::memory::HostMemory;
+use crate::message::Quotas;
+use crate::shared::Arena;
+use crate::shared::arena::{DATA, PAGE};
+
+/// Steps that one input makes at most.
+const STEPS: usize = 512;
+
+/// A session with a loop-back pair of queue pairs. The input is a list of steps of eight bytes: a
+/// place in the arena, and what the client writes there; each lets the daemon look afterwards.
+///
+/// # Panics
+/// If the engine or the card breaks a promise; if the system has no memory or descriptors.
+pub fn hostile_arena(data: &[u8]) {
+    let (arena, file) = Arena::create(DATA + 16 * PAGE).expect("memory for an arena");
+    let events = || (Event::new().expect("a descriptor"), Event::new().expect("a descriptor"));
+    let mut engine = Engine::new().expect("a descriptor");
+    let client = arena.clone();
+    let attached = engine.attach(arena, file, events(), Quotas::default());
+    let session = attached.expect("the first session");
+    let mut nic = Nic::new(Config::new(std::net::Ipv4Addr::LOCALHOST.into()), [7; 32]);
+    // SAFETY: no region is registered, so the card reaches its rings only. They lie in the arena,
+    // which this function keeps.
+    let mut memory = unsafe { HostMemory::new() };
+    queues(&mut engine, &mut nic, session);
+    for (round, step) in data.chunks_exact(8).take(STEPS).enumerate() {
+        let word =
+            |at: usize| u32::from_le_bytes([step[at], step[at + 1], step[at + 2], step[at + 3]]);
+        write(&client, word(0), word(4));
+        let now = Time(round as u64 * 1000);
+        if engine.is_rung() {
+            engine.take_doorbells(now, &mut nic, &mut memory);
+        }
+        let mut batch = remora_nic::TransmitBatch::new();
+        nic.poll_transmit(now, &mut memory, &mut batch, 16);
+        engine.publish(&mut nic);
+        while let Some(event) = nic.poll_event() {
+            if let Some(of) = engine.session_of(&event) {
+                engine.tell(of, &crate::message::encode(&event));
+            }
+        }
+        if engine.will_sleep() {
+            engine.woke();
+        }
+    }
+}
+
+/// The client writes `value` at a place that `at` names: mostly where something is.
+fn write(client: &Arena, at: u32, value: u32) {
+    let memory = client.memory();
+    let records = 4096 + (at as usize % 8) * 128 + (at as usize >> 8) % 32 * 4;
+    let place = match at % 5 {
+        // Indices are near those that are right.
+        0 => return store(memory, records, value % 40),
+        1 => records,
+        2 => 512 + (at as usize >> 8) % 16 * 4,
+        3 => DATA + (at as usize >> 8) % (16 * PAGE / 4) * 4,
+        _ => (at as usize >> 8) % (memory.len() / 4) * 4,
+    };
+    store(memory, place, value);
+    // And rings the doorbells of all that it has.
+    for queue in 0..8 {
+        client.ring(queue);
+    }
+}
+
+fn store(memory: &crate::memory::Buffer, at: usize, value: u32) {
+    memory.word32(at).expect("a place in the arena").store(value, Ordering::Relaxed);
+}
+
+/// Two queue pairs that are connected to each other, with a completion queue.
+fn queues(engine: &mut Engine, nic: &mut Nic, session: u16) {
+    let pd = nic.alloc_pd().expect("a new card has room");
+    let cq = nic.create_exported_cq(8).expect("a new card has room");
+    engine.add_cq(session, cq, 8).expect("a new arena has room");
+    let mut qpns = [0; 2];
+    for qpn in &mut qpns {
+        let mut ring = || {
+            let (place, addr) = engine.take_ring(session, 8 * 64).expect("a new arena has room");
+            (place.number, RingInit { addr, depth: 8, stride: 64 })
+        };
+        let ((send, sq), (recv, rq)) = (ring(), ring());
+        let init = QpInit {
+            pd,
+            transport: Transport::Rc,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            sq,
+            rq,
+            signal_all: true,
+            flags: QpFlags::empty(),
+        };
+        *qpn = nic.create_qp(init).expect("a new card has room");
+        engine.add_qp(session, *qpn, Some(send), Some(recv));
+    }
+    nic.loop_back(qpns[0], qpns[1], Access::all()).expect("fresh queue pairs");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_writes_leave_the_daemon_whole() {
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        };
+        for _ in 0..300 {
+            let steps: Vec<u8> = (0..200).flat_map(|_| next()).collect();
+            hostile_arena(&steps);
+        }
+        hostile_arena(&[]);
+        hostile_arena(&[255; 4096]);
+    }
+}

@@ -22,8 +22,8 @@ use crate::event_loop::{EventLoop, Look};
 use crate::fabric::{Arrived, Fabric};
 use crate::memory::HostMemory;
 use crate::news::{Concerned, News};
-use crate::rings::Rings;
 use crate::pcap::Recorder;
+use crate::rings::Rings;
 use crate::socket::{RecvBatch, Socket};
 
 /// Packets asked of the card at a time.

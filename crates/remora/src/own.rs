@@ -23,8 +23,8 @@ use remora_nic::{
 
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
 use crate::driver::Own;
-use crate::memory::{Buffer, CHECKED, FilesFull};
 use crate::join::JoinError;
+use crate::memory::{Buffer, CHECKED, FilesFull};
 use crate::news::{Concerned, News};
 use crate::rings::RingsOf;
 

@@ -1,5 +1,5 @@
-//! Direct requests: SENDs and WRITEs to a peer on the same card, carried out at once and whole while
-//! nothing else is under way between the two.
+//! Direct requests: SENDs and WRITEs to a peer on the same card, carried out at once and whole
+//! while nothing else is under way between the two.
 //!
 //! They leave both queue pairs as packets would that have arrived and been acknowledged: the PSNs
 //! go on. So the next request may take the other way, that of packets which the card hands over
@@ -21,8 +21,8 @@ use crate::scheduler::Budget;
 use crate::staging::Staging;
 use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Reth, Transport};
 
-/// The longest message that is carried out whole: longer ones are packets, so that a turn takes some
-/// ten microseconds at most.
+/// The longest message that is carried out whole: longer ones are packets, so that a turn takes
+/// some ten microseconds at most.
 const LONGEST: u32 = 256 << 10;
 
 /// What came of an element.

@@ -28,6 +28,8 @@ pub(crate) struct Scheduler {
     turn: Budget,
     /// What the last turn has left of its budget.
     pub(crate) left: Budget,
+    /// The bytes that it has spent beyond its budget, with a message that was carried out whole.
+    pub(crate) beyond: u32,
     /// Queue pairs that found the pool of outstanding work full, by number and client.
     starved: Vec<(u32, u16)>,
     /// How many times the starved queue pairs were woken, so that none is listed twice.
@@ -42,6 +44,7 @@ impl Scheduler {
     /// From now on clients share the card.
     pub(crate) fn share(&mut self) {
         if self.shares.is_none() {
+            self.beyond = 0;
             let mut shares = Shares::default();
             self.ready.drain(..).for_each(|qpn| shares.push(0, qpn, self.turn.bytes));
             self.shares = Some(Box::new(shares));
@@ -137,7 +140,8 @@ impl Scheduler {
         let spent = u64::from(elements.saturating_sub(left.elements));
         let by_elements = spent * u64::from(bytes) / u64::from(elements.max(1));
         let by_bytes = bytes.saturating_sub(left.bytes).max(LEAST_COST);
-        shares.charge(by_bytes.max(by_elements as u32));
+        let beyond = core::mem::take(&mut self.beyond);
+        shares.charge(by_bytes.saturating_add(beyond).max(by_elements as u32));
     }
 
     /// A round of turns, for a batch of at most `limit` packets.

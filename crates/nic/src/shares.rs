@@ -60,7 +60,7 @@ impl Shares {
                 of.credit = of.credit.min(0);
                 self.line.pop_front();
             } else if of.credit <= 0 {
-                // A turn costs a few credits at most, so that this ends soon.
+                // A turn costs a few credits, or some dozens where they are small: this ends soon.
                 of.credit += i64::from(credit.max(1));
                 self.line.rotate_left(1);
             } else {

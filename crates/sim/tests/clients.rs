@@ -233,3 +233,31 @@ fn a_rate_of_zero_is_refused() {
     }
     t.tear_down();
 }
+
+#[test]
+fn long_messages_within_the_card_are_paid_for_in_full() {
+    let config = |config: &mut remora_nic::Config| config.local_shortcut = true;
+    let mut t = Pair::new(&PairOptions { config, ..PairOptions::default() });
+    let pd = t.ends[A].pd;
+    let flows = [(1, 200_000), (2, 5000)].map(|(client, len)| {
+        let queues = QueueOptions { client, signal_all: true, ..QueueOptions::default() };
+        let [end, peer] =
+            [(); 2].map(|()| Endpoint::create(&mut t.world, (A, pd), Transport::Rc, &queues, None));
+        let psns = (Psn::new(5), Psn::new(9));
+        connect(&mut t.world, (&end, &peer), &ConnectOptions::default(), psns);
+        Flow { end, from: t.sge(A, 0, len), to: t.remote(A, 1 << 19), done: 0 }
+    });
+    let (mut flows, now) = (flows, t.world.now);
+    let mut batch = remora_nic::TransmitBatch::new();
+    for _ in 0..2000 {
+        for flow in &mut flows {
+            flow.post(&mut t);
+            flow.done += Endpoint::drain(&mut t.world, A, flow.end.send_cq).len();
+        }
+        let host = &mut t.world.hosts[A];
+        host.nic.poll_transmit(now, &mut host.memory, &mut batch, 64);
+    }
+    assert_eq!((batch.len(), t.world.hosts[A].nic.counters().local_packets), (0, 0));
+    let share = flows[0].bytes() as f64 / flows[1].bytes() as f64;
+    assert!((0.97..1.03).contains(&share), "{share}");
+}

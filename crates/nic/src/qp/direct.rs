@@ -1,5 +1,5 @@
-//! Direct requests: SENDs and WRITEs to a peer on the same card, carried out at once and whole while
-//! nothing else is under way between the two.
+//! Direct requests: SENDs and WRITEs to a peer on the same card, carried out at once and whole
+//! while nothing else is under way between the two.
 //!
 //! They leave both queue pairs as packets would that have arrived and been acknowledged: the PSNs
 //! go on. So the next request may take the other way, that of packets which the card hands over
@@ -21,9 +21,9 @@ use crate::scheduler::Budget;
 use crate::staging::Staging;
 use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Reth, Transport};
 
-/// The longest message that is carried out whole: longer ones are packets, so that a turn stays
-/// short.
-const LONGEST: u32 = 64 << 10;
+/// The longest message that is carried out whole: longer ones are packets, so that a turn takes
+/// some ten microseconds at most.
+const LONGEST: u32 = 256 << 10;
 
 /// What came of an element.
 enum Way {
@@ -40,6 +40,7 @@ enum Way {
 pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> u32 {
     let mut budget = Budget::turn(&env.card.config);
     let most = budget.elements;
+    env.card.scheduler.beyond = 0;
     let Some(qp) = qps.get_mut(qpn).filter(|qp| qp.may_be_direct(env)) else { return 0 };
     let (dest, stride) = (qp.dest_qp, qp.sq.stride());
     if !qps.get(dest).is_some_and(|peer| qps.get(qpn).is_some_and(|qp| qp.is_in_step(peer))) {
@@ -111,20 +112,15 @@ fn element(
     if nak.is_none() {
         peer.took_direct(psns);
     }
-    let Some(qp) = qps.get_mut(qpn) else { return Way::Packets };
-    qp.sq.fetched = qp.sq.fetched.wrapping_add(1);
-    qp.sq.retired = qp.sq.fetched;
     budget.elements -= 1;
+    env.card.scheduler.beyond = element.len.saturating_sub(budget.bytes);
     budget.spend(element.len);
-    if let Some(nak) = nak {
-        qp.fail_direct(env, &element, Failure::told(nak));
-        return Way::Failed;
+    match (qps.get_mut(qpn), nak) {
+        (Some(qp), None) => qp.complete_direct(env, &element, psns),
+        (Some(qp), Some(nak)) => qp.fail_direct(env, &element, Failure::told(nak)),
+        (None, _) => {}
     }
-    let next = qp.tx.next.plus(psns);
-    (qp.tx.una, qp.tx.next, qp.tx.high) = (next, next, next);
-    env.card.counters.local_messages += 1;
-    qp.report_done(env, &element);
-    Way::Done
+    if nak.is_none() { Way::Done } else { Way::Failed }
 }
 
 impl Qp {
@@ -201,9 +197,21 @@ impl Qp {
         self.rx.acknowledged = self.rx.expected.value() as u16;
     }
 
+    /// Ends an element that the peer has carried out.
+    fn complete_direct(&mut self, env: &mut Env<'_>, element: &Element, psns: u32) {
+        self.sq.fetched = self.sq.fetched.wrapping_add(1);
+        self.sq.retired = self.sq.fetched;
+        let next = self.tx.next.plus(psns);
+        (self.tx.una, self.tx.next, self.tx.high) = (next, next, next);
+        env.card.counters.local_messages += 1;
+        self.report_done(env, element);
+    }
+
     /// Ends an element that the peer has refused, and the queue pair with it.
     #[cold]
     fn fail_direct(&mut self, env: &mut Env<'_>, element: &Element, failure: Failure) {
+        self.sq.fetched = self.sq.fetched.wrapping_add(1);
+        self.sq.retired = self.sq.fetched;
         let Failure { status, blame, .. } = failure;
         let Element { wr_id, opcode, .. } = *element;
         let outcome = Outcome::Failed { wr_id, opcode: Some(opcode), status };

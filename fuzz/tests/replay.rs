@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use remora_fuzz::{
-    Seed, TARGETS, Target, card_counters, chain_counters, element_counters, kernel_counters,
-    descriptor_counters, module_counters,
+    Seed, TARGETS, Target, card_counters, chain_counters, descriptor_counters, element_counters,
+    kernel_counters, module_counters,
 };
 use remora_nic::Counters;
 use remora_nic::wire::opcode::TABLE;
@@ -128,7 +128,9 @@ fn inputs_for_descriptors_reach_what_an_engine_does() {
     let corpus = corpus(target);
     let mut sums = BTreeMap::new();
     for seed in 1..20_000 / target.cost {
-        for (name, value) in descriptor_counters(&Random(seed).input(&corpus, target.max_len)).iter() {
+        for (name, value) in
+            descriptor_counters(&Random(seed).input(&corpus, target.max_len)).iter()
+        {
             *sums.entry(name).or_insert(0) += value;
         }
     }

@@ -61,6 +61,8 @@ pub struct Resource {
     terms: Terms,
     server: Server,
     queues: BTreeMap<u32, VecDeque<Item>>,
+    /// Items in all of them.
+    waiting: usize,
     /// The user that was served last.
     last: u32,
     held: u32,
@@ -70,7 +72,7 @@ impl Resource {
     /// An idle resource.
     pub fn new(terms: Terms) -> Resource {
         let server = Server::new(terms.rate);
-        Resource { terms, server, queues: BTreeMap::new(), last: u32::MAX, held: 0 }
+        Resource { terms, server, queues: BTreeMap::new(), waiting: 0, last: u32::MAX, held: 0 }
     }
 
     /// Puts an item at the end of its queue.
@@ -80,12 +82,13 @@ impl Resource {
             Order::RoundRobin => item.user,
         };
         self.queues.entry(queue).or_default().push_back(item);
+        self.waiting += 1;
     }
 
     /// Begins the service of the next item, if the resource is free at `now`, has room and has an
     /// item. The caller asks again until there is none.
     pub fn start(&mut self, now: u64) -> Option<Service> {
-        if self.server.free_at() > now || !self.has_room() {
+        if self.waiting == 0 || self.server.free_at() > now || !self.has_room() {
             return None;
         }
         let item = self.pick()?;
@@ -97,8 +100,7 @@ impl Resource {
     /// The moment before which [`start`](Resource::start) gives nothing; `None` if something else
     /// must happen first: an offer, or a release.
     pub fn next_start(&self) -> Option<u64> {
-        let waits = self.queues.values().any(|queue| !queue.is_empty());
-        (waits && self.has_room()).then(|| self.server.free_at())
+        (self.waiting > 0 && self.has_room()).then(|| self.server.free_at())
     }
 
     /// Gives back the place of an item.
@@ -125,7 +127,7 @@ impl Resource {
         let behind = self.queues.range(after).find(|(_, queue)| !queue.is_empty());
         let any = || self.queues.iter().find(|(_, queue)| !queue.is_empty());
         let user = *behind.or_else(any)?.0;
-        self.last = user;
+        (self.last, self.waiting) = (user, self.waiting - 1);
         self.queues.get_mut(&user)?.pop_front()
     }
 }

@@ -87,6 +87,8 @@ impl Engine {
         if free == self.sessions.len() {
             self.sessions.push(None);
         }
+        // The thread that drives the card may sleep, and does not know of this session yet.
+        arena.will_sleep();
         let parts = Parts::new(arena.memory().len());
         self.sessions[free] = Some(Session {
             arena,

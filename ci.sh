@@ -393,7 +393,9 @@ stage_rxe() {
     done
     libraries=$(cd "$libraries" && pwd)
     read -ra words <<<"${RXE_CASES:-}"
-    REMORA_RXE_VM=$image REMORA_VERBS_DIR=${REMORA_VERBS_DIR:-$libraries} \
+    # Two ends on this host exchange packets as those in the machine do, too.
+    REMORA_FABRIC=udp \
+        REMORA_RXE_VM=$image REMORA_VERBS_DIR=${REMORA_VERBS_DIR:-$libraries} \
         cargo test "${locked[@]}" --quiet -p remora-tests --test rxe -- \
         "${words[@]}" || fail "Remora and soft-RoCE do not get along" \
         "Some cases alone: RXE_CASES='WORD...' ./ci.sh rxe"

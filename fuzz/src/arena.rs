@@ -198,6 +198,7 @@ impl Arena {
             rq,
             signal_all: true,
             flags: QpFlags::empty(),
+            client: 0,
         };
         let made = match i {
             XRC_RECEIVER => self.nic.create_xrc_target(xrcd),

@@ -109,6 +109,7 @@ impl Both {
                 rq,
                 signal_all: false,
                 flags,
+                client: 0,
             };
             let qpn = nic.create_qp(init).expect("room");
             nic.loop_back(qpn, qpn, Access::all()).expect("it is fresh");

@@ -14,22 +14,26 @@ mod arena;
 mod card;
 mod chain;
 mod chain_text;
+mod descriptors;
 mod element;
 mod interpreter;
 mod kernel;
 mod mad;
 mod module;
 mod packet;
+mod ring;
 mod seeds;
 
 pub use card::{card, card_counters};
 pub use chain::{chain, chain_counters, chains};
 pub use chain_text::{chain_text, texts};
+pub use descriptors::{descriptor_counters, descriptor_rings, descriptors};
 pub use element::{element, element_counters};
 pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
 pub use module::{module, module_counters, modules};
 pub use packet::packet;
+pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
 
 /// A fuzz target: its name, its function, and the inputs that its corpus must hold.
@@ -62,6 +66,16 @@ pub const TARGETS: &[Target] = &[
     Target { name: "chain", run: chain, seeds: chains, max_len: 640, cost: 1 },
     Target { name: "chain_text", run: chain_text, seeds: texts, max_len: 4096, cost: 1 },
     Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096, cost: 1 },
+    // Each input has memory of its own.
+    Target { name: "ring", run: ring, seeds: rings, max_len: 512, cost: 10 },
+    // A ring is memory of the system's, made for each input.
+    Target {
+        name: "descriptors",
+        run: descriptors,
+        seeds: descriptor_rings,
+        max_len: 1024,
+        cost: 4,
+    },
     // Inputs that are modules get compiled.
     Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];

@@ -144,24 +144,12 @@ impl Subject {
             1 => TransportService::Extended,
             _ => TransportService::Rc,
         };
+        let service = PortSpace::Tcp.service_id(PORT);
         let request = ConnectRequest {
-            remote: self.peer,
-            service: PortSpace::Tcp.service_id(PORT),
             local_port: 9,
-            told: None,
             transport,
-            local_qpn: u32::from(vary),
-            starting_psn: Psn::new(1),
-            responder_resources: 1,
-            initiator_depth: 1,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            srq: false,
-            flow_control: false,
-            path_mtu: 3,
-            ack_timeout: 14,
-            traffic_class: 0,
             private_data: b"please",
+            ..ConnectRequest::new(self.peer, service, vary.into())
         };
         self.conns.extend(self.cm.connect(self.now, &request));
     }

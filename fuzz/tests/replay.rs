@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use remora_fuzz::{
-    Seed, TARGETS, Target, card_counters, chain_counters, element_counters, kernel_counters,
-    module_counters,
+    Seed, TARGETS, Target, card_counters, chain_counters, descriptor_counters, element_counters,
+    kernel_counters, module_counters,
 };
 use remora_nic::Counters;
 use remora_nic::wire::opcode::TABLE;
@@ -120,6 +120,23 @@ fn inputs_for_module_reach_every_end_of_a_guest() {
         assert!(sums[name.as_str()] > 5, "{name}: {}", sums[name.as_str()]);
     }
     assert!(sums["kernel_taps_stopped"] > 5, "{}", sums["kernel_taps_stopped"]);
+}
+
+#[test]
+fn inputs_for_descriptors_reach_what_an_engine_does() {
+    let target = TARGETS.iter().find(|target| target.name == "descriptors").unwrap();
+    let corpus = corpus(target);
+    let mut sums = BTreeMap::new();
+    for seed in 1..20_000 / target.cost {
+        for (name, value) in
+            descriptor_counters(&Random(seed).input(&corpus, target.max_len)).iter()
+        {
+            *sums.entry(name).or_insert(0) += value;
+        }
+    }
+    for name in ["done", "invalid", "out_of_range", "bytes", "halted"] {
+        assert!(sums[name] > 20, "{name}: {}", sums[name]);
+    }
 }
 
 #[test]

@@ -73,8 +73,17 @@ impl Drop for Helper {
 
 /// Runs this program with `args` to its end and reads the JSON it prints.
 pub(crate) fn run_for_json<T: DeserializeOwned>(args: &[&str]) -> Result<T> {
+    run_for_json_with(&[], args)
+}
+
+/// As [`run_for_json`], with environment variables set.
+pub(crate) fn run_for_json_with<T: DeserializeOwned>(
+    variables: &[(&str, &str)],
+    args: &[&str],
+) -> Result<T> {
     let output = ourselves()?
         .args(args)
+        .envs(variables.iter().copied())
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
@@ -107,6 +116,14 @@ pub(crate) fn on_one_core<R>(act: impl FnOnce() -> Result<R>) -> Result<R> {
     let result = act();
     sched_setaffinity(None, &allowed).context("cannot use all cores again")?;
     result
+}
+
+/// All cores of the machine, for a thread that was pinned; the system leaves out those that the
+/// process may not use.
+pub(crate) fn all_cores() -> CpuSet {
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|core| all.set(core));
+    all
 }
 
 /// Pins the calling thread, and threads that it starts later, to the `which`-th core that the

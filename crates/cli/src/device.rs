@@ -26,6 +26,11 @@ pub struct DeviceArgs {
 impl DeviceArgs {
     /// Opens the device.
     pub fn open(&self) -> Result<Device, OpenError> {
+        self.options().open()
+    }
+
+    /// The device that is asked for.
+    pub fn options(&self) -> DeviceOptions {
         let mut options = DeviceOptions::new();
         if let Some(bind) = &self.bind {
             options = options.bind(bind);
@@ -36,7 +41,7 @@ impl DeviceArgs {
         if self.real_time {
             options = options.real_time();
         }
-        options.open()
+        options
     }
 
     /// Prints the counters, if `--stats` was given.

@@ -58,6 +58,14 @@ struct Field {
     note: Option<String>,
 }
 
+/// What carries packets.
+fn fabric(device: &Device) -> &'static str {
+    match device.ring_peers() {
+        Some(_) => "UDP, and shared memory to cards of this machine and user",
+        None => "UDP",
+    }
+}
+
 fn describe(device: &Device, socket: SocketInfo) -> Vec<Field> {
     let (info, limits) = (device.info(), device.limits());
     let field = |depth, name, value: Value| Field { depth, name, value, note: None };
@@ -68,6 +76,7 @@ fn describe(device: &Device, socket: SocketInfo) -> Vec<Field> {
     let mut fields = vec![
         field(0, "hca_id", json!("remora0")),
         field(1, "transport", json!("RoCE v2 over UDP, in software")),
+        noted(1, "fabric", json!(fabric(device)), "REMORA_FABRIC".into()),
         field(1, "fw_ver", json!(env!("CARGO_PKG_VERSION"))),
         field(1, "node_guid", json!(guid(limits.cm.ca_guid))),
         field(1, "sys_image_guid", json!(guid(limits.cm.ca_guid))),

@@ -9,10 +9,13 @@ mod chain;
 mod child;
 mod demo;
 mod devinfo;
+mod dma;
 mod doctor;
 mod draws;
 mod kernel;
 mod mem;
+mod nic;
+mod percentile;
 mod perf;
 mod remote;
 mod run;
@@ -58,6 +61,8 @@ enum Command {
     Ways(ways::Server),
     /// Serve files and memory to other processes by one-sided READs and WRITEs
     Node(Serve),
+    /// Serve one card to all programs of this user or machine; show and end their sessions
+    Nic(nic::Nic),
     /// List the regions of a node, and read and write them by one-sided READs and WRITEs
     Mem(mem::Mem),
     /// Load kernels into a node's card while it runs, list, call and unload them
@@ -68,6 +73,8 @@ enum Command {
     Sim(sim::Sim),
     /// Run, trace and draw programs of work requests
     Chain(chain::Chain),
+    /// Move bytes between applications’ memory and a card’s, and measure the ways
+    Dma(dma::Dma),
     /// Measure latency and bandwidth, in the manner of perftest
     Perf(perf::Perf),
     /// Measure Remora beside plain sockets and other baselines, in one run
@@ -112,11 +119,13 @@ fn main() -> ExitCode {
         Command::DemoTcp(command) => command.run().map(succeeded),
         Command::Ways(command) => command.run().map(succeeded),
         Command::Node(command) => command.run().map(succeeded),
+        Command::Nic(command) => command.run().map(succeeded),
         Command::Mem(command) => command.run().map(succeeded),
         Command::Kernel(command) => command.run(),
         Command::Stats(command) => command.run().map(succeeded),
         Command::Sim(command) => command.run().map(succeeded),
         Command::Chain(command) => command.run().map(succeeded),
+        Command::Dma(command) => command.run().map(succeeded),
         Command::Perf(command) => command.run().map(succeeded),
         Command::Bench(command) => command.run().map(succeeded),
     };

@@ -1,6 +1,7 @@
 //! The ways to tell a command to stop: Ctrl-C, `kill`, the end of its parent.
 
 use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +20,21 @@ pub fn on_signals() -> Result<Arc<AtomicBool>> {
             .context("cannot listen for signals")?;
     }
     Ok(stop)
+}
+
+/// What can be read after a SIGINT or SIGTERM. A second signal ends the process at once.
+pub fn signals() -> Result<UnixStream> {
+    let failed = "cannot listen for signals";
+    let (read, write) = UnixStream::pair().context(failed)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let told = write.try_clone().context(failed)?;
+        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
+            .and_then(|_| signal_hook::low_level::pipe::register(signal, told))
+            .context(failed)?;
+    }
+    Ok(read)
 }
 
 /// Sets `stop` when standard input closes: the parent, which holds the other end, has died or no

@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::Device;
+use remora::nic::Time;
 use remora::nic::cm::mad::{CM_QKEY, CM_QPN};
-use remora::nic::cm::message::{Message, Req, TransportService};
+use remora::nic::cm::message::{Message, Req};
 use remora::nic::cm::service::PortSpace;
 use remora::nic::cm::{Cm, CmConfig, ConnectRequest};
 use remora::nic::wire::icrc::IcrcMaker;
@@ -18,7 +19,6 @@ use remora::nic::wire::ip::Flow;
 use remora::nic::wire::{
     Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Packet, ROCE_PORT, Transport,
 };
-use remora::nic::{Psn, Time};
 use remora_cli::node::address::{NodeAddress, RegionAddress};
 use remora_cli::node::client::{OpenRegionError, RemoteRegion};
 use remora_cli::node::protocol::{Request, Token};
@@ -56,24 +56,11 @@ impl Hostile {
         let socket = UdpSocket::bind((IpAddr::from(ip), ROCE_PORT)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let data = Request { name: "m", token }.emit().unwrap();
+        let service = PortSpace::Tcp.service_id(node.port);
         let request = ConnectRequest {
-            remote: node.ip,
-            service: PortSpace::Tcp.service_id(node.port),
-            local_port: 0,
-            told: None,
-            transport: TransportService::Rc,
-            local_qpn: 1,
-            starting_psn: Psn::new(0),
-            responder_resources: 1,
-            initiator_depth: 1,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            srq: false,
-            flow_control: false,
-            path_mtu: 3,
             ack_timeout: 24,
-            traffic_class: 0,
             private_data: &data,
+            ..ConnectRequest::new(node.ip, service, 1)
         };
         let mut cm = Cm::new(CmConfig::new(ip.into(), 66), 66);
         cm.connect(Time::ZERO, &request).unwrap();

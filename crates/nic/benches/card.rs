@@ -80,6 +80,7 @@ impl End {
                 rq: ring(qps + i),
                 signal_all: false,
                 flags: QpFlags::empty(),
+                client: 0,
             };
             nic.create_qp(init).unwrap()
         });

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use rand_chacha::ChaCha8Rng;
 
 use crate::chain::{ChainState, Errand};
+use crate::clients::Clients;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::event::Event;
@@ -60,6 +61,7 @@ pub(crate) struct Card {
     pub(crate) fetched: Vec<u8>,
     pub(crate) kernel: KernelState,
     pub(crate) chains: ChainState,
+    pub(crate) clients: Clients,
 }
 
 /// An acknowledge that came with a request. The peer waits for the answer to the request, so the

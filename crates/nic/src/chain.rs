@@ -35,6 +35,7 @@ use crate::handles::Handles;
 use crate::multi_queue::Cursor;
 use crate::queue::element::Element;
 use crate::queue::{ELEMENT_LEN, Status};
+use crate::rate::Rate;
 use crate::time::Time;
 use crate::timers::Timers;
 
@@ -51,15 +52,19 @@ bitflags! {
 }
 
 bitflags! {
-    /// The properties of a queue pair that every turn needs: [`QpFlags`], and two more.
+    /// The properties of a queue pair that every turn needs: [`QpFlags`], and more.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) struct Mode: u8 {
         const MANAGED_SEND = QpFlags::MANAGED_SEND.bits();
         const MANAGED_RECV = QpFlags::MANAGED_RECV.bits();
         /// The queue pair is connected to one of the same card.
         const LOOP_BACK = 1 << 2;
-        /// The queue pair has [`ChainLimits`].
+        /// The queue pair has [`ChainLimits`], or its client is held to rates.
         const LIMITED = 1 << 3;
+        /// Packets of the queue pair may be for the card itself, which hands them over.
+        const LOCAL = 1 << 4;
+        /// Turns of the queue pair may act within the card.
+        const IN_CARD = Mode::LOOP_BACK.bits() | Mode::LOCAL.bits();
     }
 }
 
@@ -73,22 +78,14 @@ pub enum Queue {
     Recv,
 }
 
-/// The fastest that a send queue may run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Rate {
-    /// Elements a second; not zero.
-    pub per_second: u32,
-    /// Elements that may run at once after a pause; not zero.
-    pub burst: u32,
-}
-
 /// The limits of a send queue: see [`crate::Nic::set_chain_limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ChainLimits {
-    /// The queue's rate. `None`: as fast as the card gives it turns.
+    /// The queue's rate in elements. `None`: as fast as the card gives it turns.
     pub rate: Option<Rate>,
+    /// The queue's rate in bytes: see [`crate::RateLimits`].
+    pub bytes: Option<Rate>,
     /// The longest time that a WAIT may hold the queue. After that the WAIT ends with an error, so
     /// that queues that wait for each other end, too. `None`: without limit.
     pub max_wait: Option<Duration>,

@@ -68,6 +68,10 @@ pub struct Config {
     pub min_ack_timeout: Duration,
     /// ECN bits of data packets.
     pub ecn: Ecn,
+    /// The card hands packets to its own address over to its queue pairs itself. Without it they
+    /// leave like all others, so that the network can capture, delay or lose them.
+    /// [`crate::Nic::set_local_shortcut`] changes it.
+    pub local_shortcut: bool,
     /// The communication manager's settings.
     pub cm: CmConfig,
 }
@@ -101,16 +105,26 @@ impl Config {
             ack_every: 16,
             min_ack_timeout: Duration::ZERO,
             ecn: Ecn::Capable0,
+            local_shortcut: false,
             cm: CmConfig::new(address, guid(address)),
         }
     }
+
+    /// Gives the card a GUID of its own, from random bits. By its GUID a peer tells a card from the
+    /// one that had its address before, whose connections the peer may still remember.
+    pub fn set_guid(&mut self, random: u64) {
+        self.cm.ca_guid = random & !GROUP | LOCAL;
+    }
 }
 
-/// The card's GUID: never zero, and different for different addresses.
+/// The bits of a GUID's first byte that say "of a group" and "locally administered".
+const GROUP: u64 = 0x01 << 56;
+const LOCAL: u64 = 0x02 << 56;
+
+/// A GUID that is never zero, and different for different addresses.
 fn guid(address: IpAddr) -> u64 {
     let bits = gid(address).to_bits();
-    // The second bit of the first byte says "locally administered".
-    (bits as u64 ^ (bits >> 64) as u64) | 0x0200_0000_0000_0000
+    (bits as u64 ^ (bits >> 64) as u64) | LOCAL
 }
 
 impl Default for Config {

@@ -30,6 +30,9 @@ counters! {
     tx_packets,
     /// Payload bytes of packets sent.
     tx_bytes,
+    /// Packets to the card itself that it handed over, without the driver: see
+    /// `Config::local_shortcut`. They count as sent and as received, too.
+    local_packets,
     /// Requests and responses sent again after a loss.
     tx_retransmitted,
     /// Acknowledges sent.

@@ -1,4 +1,5 @@
-//! The events by which the card tells its owner what has happened.
+//! The events by which the card tells its owner what has happened. Those of completion queues and
+//! shared receive queues are raised in `card.rs`, those of queue pairs in `qp/`.
 
 use crate::cm::CmEvent;
 

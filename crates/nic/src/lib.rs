@@ -8,9 +8,10 @@
 //!    which the card reaches bytes.
 //! 3. [`queue`]: work-queue elements in rings in memory, completions in queues on the card.
 //! 4. `card` and `env`: what all queue pairs share, and how it is lent to one of them; `scheduler`:
-//!    which of them has the next turn; `timers`: their timers, and the codes of the ACK and RNR
-//!    time-outs; `multi_queue`: their outstanding messages. `table` and `handles`: the card's
-//!    objects, and what names them.
+//!    which of them has the next turn; `shares`, `clients` and `rate`: how several programs share
+//!    the card, and what they are held to; `timers`: the queue pairs' timers, and the codes of the
+//!    ACK and RNR time-outs; `multi_queue`: their outstanding messages. `table` and `handles`: the
+//!    card's objects, and what names them.
 //! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder.
 //! 6. [`nic`]: the card as its driver sees it: commands, events, and the loop of turns.
 //!    [`transmit`]: what it hands to the driver to send.
@@ -29,6 +30,7 @@
 mod buffer;
 mod card;
 pub mod chain;
+mod clients;
 pub mod cm;
 pub mod config;
 pub mod counters;
@@ -45,14 +47,16 @@ mod numbered;
 pub mod psn;
 pub mod qp;
 pub mod queue;
+mod rate;
 mod scheduler;
+mod shares;
 mod table;
 pub mod time;
 mod timers;
 pub mod transmit;
 pub mod wire;
 
-pub use chain::{ChainError, ChainLimits, ChainStep, EnableError, QpFlags, Queue, Rate, StepEnd};
+pub use chain::{ChainError, ChainLimits, ChainStep, EnableError, QpFlags, Queue, StepEnd};
 pub use config::Config;
 pub use counters::Counters;
 pub use event::Event;
@@ -66,5 +70,6 @@ pub use memory::{Calc, Memory, MemoryFault};
 pub use nic::{CreateError, DestroyError, Nic, PostError};
 pub use psn::Psn;
 pub use qp::{QpInfo, QpInit};
+pub use rate::{Rate, RateLimits};
 pub use time::Time;
 pub use transmit::{Datagram, Ecn, Path, PayloadRef, Segment, Transmit, TransmitBatch};

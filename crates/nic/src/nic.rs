@@ -5,12 +5,15 @@
 //! - `receive`: judges what arrives, and hands it on.
 //! - `shared`: doorbells, and what else an owner needs who writes and reads queues himself.
 //! - Commands: `memory` (domains, regions, windows, address handles), `queues` (completion queues,
-//!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`.
+//!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`, `clients`.
+//! - `local`: packets from the card to itself.
 //! - `error`: errors that several commands share.
 
 mod chains;
+mod clients;
 mod error;
 mod kernels;
+mod local;
 mod memory;
 mod multicast;
 mod queues;
@@ -26,6 +29,8 @@ pub use kernels::{BindError, CallError};
 pub use multicast::McastError;
 pub use queues::{ResizeSrqError, SrqInfo};
 
+use local::HandOver;
+
 use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -34,6 +39,7 @@ use rand_core::{Rng, SeedableRng};
 
 use crate::card::Card;
 use crate::chain::{ChainState, Mode, Queue};
+use crate::clients::Clients;
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -50,7 +56,7 @@ use crate::multi_queue::MultiQueue;
 use crate::numbered::{self, Numbered};
 use crate::psn::Psn;
 use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
-use crate::qp::{Cold, Qp, Qps, Requester, Responder, loop_back_turn, post};
+use crate::qp::{Cold, Qp, Qps, Requester, Responder, post};
 use crate::queue::element::{self, RecvRequest, SendRequest};
 use crate::queue::ring::Ring;
 use crate::queue::sgl::SglPool;
@@ -93,6 +99,7 @@ pub struct Nic {
     device_memory: DeviceMemory,
     icrc: IcrcChecker,
     cm: Cm,
+    hand_over: HandOver,
     /// Multicast groups, by address, and the queue pairs attached to them.
     groups: BTreeMap<IpAddr, Vec<u32>>,
 }
@@ -116,6 +123,7 @@ impl Nic {
             cm: Cm::new(config.cm, cm_seed),
             groups: BTreeMap::new(),
             kernels: Runner::NONE,
+            hand_over: HandOver::default(),
             card: Card {
                 pds: Table::new(config.max_pds),
                 regions: Regions::new(config.translation_entries, config.max_mrs, config.max_mws),
@@ -128,7 +136,7 @@ impl Nic {
                 outstanding: MultiQueue::new(config.max_outstanding),
                 answers: MultiQueue::new(answers),
                 sgls: SglPool::default(),
-                scheduler: Scheduler::default(),
+                scheduler: Scheduler::new(&config),
                 late: Vec::new(),
                 unsettled: None,
                 timers: Timers::default(),
@@ -140,6 +148,7 @@ impl Nic {
                 fetched: Vec::new(),
                 kernel: KernelState::new(),
                 chains: ChainState::new(config.max_budgets),
+                clients: Clients::default(),
                 config,
             },
         }
@@ -220,7 +229,11 @@ impl Nic {
 
     /// Gives a queue pair a number.
     fn insert_qp(&mut self, init: QpInit) -> Result<u32, CreateError> {
-        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags } = init;
+        let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags, client } =
+            init;
+        if client != 0 {
+            self.card.scheduler.share();
+        }
         let limit = self.card.config.max_qps;
         let config = &self.card.config;
         let made = self.qps.insert_with(|qpn| Qp {
@@ -244,9 +257,14 @@ impl Nic {
             mode: Mode::from_bits_truncate(flags.bits()),
             queued: false,
             signal_all,
+            client,
             cold: Box::new(Cold::new()),
         });
-        made.ok_or(CreateError::Full { limit })
+        let qpn = made.ok_or(CreateError::Full { limit })?;
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.note_limits(&self.card);
+        }
+        Ok(qpn)
     }
 
     /// Destroys a queue pair, which must not be attached to a multicast group. Its work is
@@ -410,6 +428,7 @@ impl Nic {
         }
         self.handle_cq_timeouts(now);
         self.handle_chain_timeouts(now);
+        self.wake_clients(now);
         self.turn_kernels(now, mem);
     }
 
@@ -452,18 +471,18 @@ impl Nic {
         {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
-            let mut env = Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
-            if qp.mode.contains(Mode::LOOP_BACK) {
-                let (again, ran) = loop_back_turn(&mut self.qps, &mut env, qpn);
-                round.spend_in_card(ran);
-                if let Some(qp) = self.qps.get_mut(qpn).filter(|_| again) {
-                    qp.schedule(&mut self.card);
-                }
+            if qp.mode.intersects(Mode::IN_CARD) {
+                self.turn_in_card((now, &mut *mem), qpn, &mut round, batch);
             } else {
+                let kernels = &mut self.kernels;
+                let mut env = Env { now, mem: &mut *mem, card: &mut self.card, kernels };
                 batch.set_sender(qpn);
                 if qp.turn(&mut env, batch) {
                     qp.schedule(&mut self.card);
                 }
+            }
+            if self.card.scheduler.is_shared() {
+                self.card.scheduler.end_turn();
             }
             self.run_errands(now, mem);
         }
@@ -524,15 +543,16 @@ impl Nic {
         let quiet = |qpn: u32| {
             self.qps.get(qpn).is_none_or(|qp| qp.rx.pending == 0 && qp.sq.waiting() == 0)
         };
-        let mut ready = self.card.scheduler.ready();
-        (1..=FEW).contains(&ready.len()) && !self.has_other_work() && ready.all(quiet)
+        let scheduler = &self.card.scheduler;
+        let few = (1..=FEW).contains(&scheduler.ready_len());
+        few && !self.has_other_work() && scheduler.ready().all(quiet)
     }
 
     /// When to call [`Nic::handle_timeout`] next: [`Time::NEVER`] if nothing waits. The time may be
     /// earlier than necessary.
     pub fn poll_timeout(&self) -> Time {
         let timers = self.card.timers.next().min(self.card.cq_timers.next());
-        let timers = timers.min(self.card.chains.timers.next());
+        let timers = timers.min(self.card.chains.timers.next()).min(self.card.clients.next());
         timers.min(self.cm.poll_timeout()).min(self.kernels.due())
     }
 }

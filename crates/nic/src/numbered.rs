@@ -15,31 +15,36 @@ const FIRST: u32 = 256;
 /// So many numbers of removed objects rest before they are drawn again, since peers may still know
 /// them (time-wait), or an eighth of all, if there are fewer.
 const RESTING: usize = 4096;
-/// A place without a slot.
-const VACANT: u32 = u32::MAX;
+/// The number of a vacant place.
+const VACANT: u32 = 0;
 
 /// A table whose numbers are random, so that nobody can tell one from another.
 ///
-/// The low bits of a number are its place in a list that says where the object is, so a look-up
-/// needs no search. A number whose place is taken is not drawn; at most half of the places are
-/// taken, so two draws do on average.
+/// The low bits of a number are its place, so a look-up needs no search. A number whose place is
+/// taken is not drawn; at most half of the places are taken, so two draws do on average.
 #[derive(Debug)]
 pub(crate) struct Numbered<T> {
-    /// The slot of the number that ends with an entry's index, or [`VACANT`]. The length is zero or
-    /// a power of two.
-    places: Vec<u32>,
-    slots: Vec<Slot<T>>,
-    free: Vec<u32>,
+    /// Each at the low bits of its number. The length is zero or a power of two.
+    places: Vec<Place<T>>,
+    len: usize,
     resting: VecDeque<u32>,
     limit: usize,
     bits: u32,
     random: ChaCha8Rng,
 }
 
+/// A place has the number itself, so that a look-up reads two words beside each other, and then the
+/// object.
 #[derive(Debug)]
-struct Slot<T> {
+struct Place<T> {
+    /// The number that lives or rests here, or [`VACANT`].
     number: u32,
-    value: Option<T>,
+    /// `None` while the number rests.
+    value: Option<Box<T>>,
+}
+
+impl<T> Place<T> {
+    const VACANT: Place<T> = Place { number: VACANT, value: None };
 }
 
 impl<T> Numbered<T> {
@@ -48,45 +53,33 @@ impl<T> Numbered<T> {
     pub(crate) fn new(limit: usize, bits: u32, random: ChaCha8Rng) -> Self {
         let bits = bits.clamp(FEWEST_BITS, BITS);
         let limit = limit.min(1 << 16).min(1 << (bits - 3));
-        let (places, slots, free, resting) = (Vec::new(), Vec::new(), Vec::new(), VecDeque::new());
-        Numbered { places, slots, free, resting, limit, bits, random }
+        Numbered { places: Vec::new(), len: 0, resting: VecDeque::new(), limit, bits, random }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.len
     }
 
     /// Adds the value that `make` builds from its number. `None` if the table is full.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
-        if self.len() >= self.limit {
+        if self.len >= self.limit {
             return None;
         }
         let number = self.draw();
-        let value = Some(make(number));
-        let slot = Slot { number, value };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.slots[index as usize] = slot;
-                index
-            }
-            None => {
-                self.slots.push(slot);
-                self.slots.len() as u32 - 1
-            }
-        };
-        let place = self.place(number);
-        self.places[place] = index;
+        let at = self.at(number);
+        self.places[at] = Place { number, value: Some(Box::new(make(number))) };
+        self.len += 1;
         Some(number)
     }
 
     /// A number whose place is vacant.
     fn draw(&mut self) -> u32 {
-        if 2 * (self.len() + self.resting.len() + 1) > self.places.len() {
+        if 2 * (self.len + self.resting.len() + 1) > self.places.len() {
             self.grow();
         }
         loop {
             let number = self.random.next_u32() >> (u32::BITS - self.bits);
-            let vacant = self.places[self.place(number)] == VACANT;
+            let vacant = self.places[self.at(number)].number == VACANT;
             // The highest number of all stands for all queue pairs of a multicast group.
             if vacant && (FIRST..MULTICAST_QPN).contains(&number) {
                 return number;
@@ -97,52 +90,50 @@ impl<T> Numbered<T> {
     /// Doubles the places. Numbers that differed in their low bits still do.
     fn grow(&mut self) {
         let before = core::mem::take(&mut self.places);
-        self.places = vec![VACANT; (2 * before.len()).max(8)];
-        let live = self.slots.iter().filter(|slot| slot.value.is_some()).map(|slot| slot.number);
-        for number in live.chain(self.resting.iter().copied()) {
-            let place = number as usize & (self.places.len() - 1);
-            self.places[place] = before[number as usize & (before.len() - 1)];
+        self.places.resize_with((2 * before.len()).max(8), || Place::VACANT);
+        for place in before.into_iter().filter(|place| place.number != VACANT) {
+            let at = self.at(place.number);
+            self.places[at] = place;
         }
     }
 
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
-        let index = self.index(number)?;
-        let slot = self.slots.get_mut(index as usize).filter(|slot| slot.number == number)?;
-        let value = slot.value.take()?;
-        self.free.push(index);
+        let at = self.at(number);
+        let place = self.places.get_mut(at).filter(|place| place.number == number)?;
+        let value = place.value.take()?;
+        self.len -= 1;
         self.resting.push_back(number);
         if self.resting.len() > RESTING.min(1 << (self.bits - 3))
             && let Some(rested) = self.resting.pop_front()
         {
-            let place = self.place(rested);
-            self.places[place] = VACANT;
+            let at = self.at(rested);
+            self.places[at] = Place::VACANT;
         }
-        Some(value)
+        Some(*value)
     }
 
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        let slot = self.slots.get(self.index(number)? as usize)?;
-        if slot.number == number { slot.value.as_ref() } else { None }
+        let place = self.places.get(self.at(number))?;
+        if place.number == number { place.value.as_deref() } else { None }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        let index = self.index(number)? as usize;
-        let slot = self.slots.get_mut(index)?;
-        if slot.number == number { slot.value.as_mut() } else { None }
+        let at = self.at(number);
+        let place = self.places.get_mut(at)?;
+        if place.number == number { place.value.as_deref_mut() } else { None }
     }
 
-    /// Where a number's place is. (There are places.)
-    #[inline]
-    fn place(&self, number: u32) -> usize {
-        number as usize & (self.places.len() - 1)
+    /// The objects, in no order.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().filter_map(|place| place.value.as_deref_mut())
     }
 
-    /// The only slot that may have a number; perhaps [`VACANT`].
+    /// The index of the only place that may have a number. (Without places it is out of range.)
     #[inline]
-    fn index(&self, number: u32) -> Option<u32> {
-        self.places.get(number as usize & self.places.len().wrapping_sub(1)).copied()
+    fn at(&self, number: u32) -> usize {
+        number as usize & self.places.len().wrapping_sub(1)
     }
 }
 
@@ -202,7 +193,7 @@ mod tests {
                 seen.pop_front();
             }
         }
-        assert_eq!((table.len(), table.slots.len()), (0, 1), "one slot serves all");
+        assert_eq!(table.len(), 0);
         assert!(table.places.len() <= 4 * RESTING, "{}", table.places.len());
     }
 

@@ -1,4 +1,5 @@
 //! The scheduler: which queue pair has the next turn, and what it may spend in it (SRNIC §4.3).
+//! Where clients share the card, [`Shares`] says which of them it is of.
 //!
 //! A queue pair that has something to do is *ready*, and is in the schedule queue once. Each poll
 //! of the card gives turns to the ready queue pairs, in order. A turn has a [`Budget`]; a queue
@@ -8,41 +9,66 @@
 use std::collections::VecDeque;
 
 use crate::config::Config;
+use crate::shares::Shares;
 
 /// How many elements loop-back queue pairs run in one [`crate::Nic::poll_transmit`]. They take
 /// about 6 µs; then the driver can receive again.
 const ELEMENTS_IN_CARD: u32 = 256;
+/// The least cost of a turn where clients share the card, in bytes: that of a packet of headers.
+const LEAST_COST: u32 = 64;
 
 /// The queue pairs that are ready, and those that are starved.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduler {
     /// SRNIC's schedule queue: the queue pairs that are ready, by number.
     ready: VecDeque<u32>,
-    /// Queue pairs that found the pool of outstanding work full, by number.
-    starved: Vec<u32>,
+    /// What stands in the place of `ready` once clients share the card.
+    shares: Option<Box<Shares>>,
+    /// The budget of a whole turn. Its bytes are what a client gets in a round of [`Shares`].
+    turn: Budget,
+    /// What the last turn has left of its budget.
+    pub(crate) left: Budget,
+    /// Queue pairs that found the pool of outstanding work full, by number and client.
+    starved: Vec<(u32, u16)>,
     /// How many times the starved queue pairs were woken, so that none is listed twice.
     feedings: u32,
 }
 
 impl Scheduler {
+    pub(crate) fn new(config: &Config) -> Scheduler {
+        Scheduler { turn: Budget::turn(config), ..Scheduler::default() }
+    }
+
+    /// From now on clients share the card.
+    pub(crate) fn share(&mut self) {
+        if self.shares.is_none() {
+            let mut shares = Shares::default();
+            self.ready.drain(..).for_each(|qpn| shares.push(0, qpn, self.turn.bytes));
+            self.shares = Some(Box::new(shares));
+        }
+    }
+
     /// A scheduling event: the queue pair has something to do (the event mux of SRNIC §4.3.1).
     /// `queued` is the queue pair's own mark that it is in the schedule queue.
     #[inline]
-    pub(crate) fn schedule(&mut self, qpn: u32, queued: &mut bool) {
+    pub(crate) fn schedule(&mut self, qpn: u32, client: u16, queued: &mut bool) {
         if !*queued {
             *queued = true;
-            self.ready.push_back(qpn);
+            match &mut self.shares {
+                None => self.ready.push_back(qpn),
+                Some(shares) => shares.push(client, qpn, self.turn.bytes),
+            }
         }
     }
 
     /// Notes that the queue pair has found the pool of outstanding work full. `starved` is the
     /// queue pair's own mark of when it last did.
-    pub(crate) fn starve(&mut self, qpn: u32, starved: &mut u32) {
+    pub(crate) fn starve(&mut self, qpn: u32, client: u16, starved: &mut u32) {
         // The mark is the number of feedings plus one, so that zero means "never".
         let now = self.feedings.wrapping_add(1);
         if *starved != now {
             *starved = now;
-            self.starved.push(qpn);
+            self.starved.push((qpn, client));
         }
     }
 
@@ -50,28 +76,75 @@ impl Scheduler {
     #[inline]
     pub(crate) fn feed(&mut self) {
         if !self.starved.is_empty() {
-            self.feedings = self.feedings.wrapping_add(1);
-            self.ready.extend(self.starved.drain(..));
+            self.feed_all();
         }
     }
 
-    /// The queue pairs that are ready, the next one first.
+    #[inline(never)]
+    fn feed_all(&mut self) {
+        self.feedings = self.feedings.wrapping_add(1);
+        for (qpn, client) in self.starved.drain(..) {
+            match &mut self.shares {
+                None => self.ready.push_back(qpn),
+                Some(shares) => shares.push(client, qpn, self.turn.bytes),
+            }
+        }
+    }
+
+    /// How many queue pairs are ready.
     #[inline]
-    pub(crate) fn ready(&self) -> impl ExactSizeIterator<Item = u32> {
-        self.ready.iter().copied()
+    pub(crate) fn ready_len(&self) -> usize {
+        match &self.shares {
+            None => self.ready.len(),
+            Some(shares) => shares.len(),
+        }
+    }
+
+    /// The queue pairs that are ready.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = u32> {
+        let shared = self.shares.iter().flat_map(|shares| shares.iter());
+        self.ready.iter().copied().chain(shared)
     }
 
     /// Is no queue pair ready?
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.ready.is_empty()
+        self.ready_len() == 0
+    }
+
+    /// Takes the queue pair that has the next turn; it is no longer ready.
+    #[inline]
+    fn take(&mut self) -> Option<u32> {
+        match &mut self.shares {
+            None => self.ready.pop_front(),
+            Some(shares) => shares.pop(self.turn.bytes),
+        }
+    }
+
+    /// Do clients share the card?
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shares.is_some()
+    }
+
+    /// Has the client pay for the turn that has just ended, where clients share the card.
+    #[inline(never)]
+    pub(crate) fn end_turn(&mut self) {
+        let Some(shares) = &mut self.shares else { return };
+        let (Budget { elements, bytes }, left) = (self.turn, self.left);
+        // A turn's elements cost as much as its bytes. Every turn costs something, since
+        // acknowledges do, too.
+        let spent = u64::from(elements.saturating_sub(left.elements));
+        let by_elements = spent * u64::from(bytes) / u64::from(elements.max(1));
+        let by_bytes = bytes.saturating_sub(left.bytes).max(LEAST_COST);
+        shares.charge(by_bytes.max(by_elements as u32));
     }
 
     /// A round of turns, for a batch of at most `limit` packets.
     #[inline]
     pub(crate) fn round(&self, limit: usize) -> Round {
         // A turn may send nothing, so the turns are limited, too: the caller can receive again.
-        Round { turns: self.ready.len().max(limit), in_card: ELEMENTS_IN_CARD }
+        Round { turns: self.ready_len().max(limit), in_card: ELEMENTS_IN_CARD }
     }
 }
 
@@ -93,7 +166,7 @@ impl Round {
             return None;
         }
         self.turns = self.turns.checked_sub(1)?;
-        scheduler.ready.pop_front()
+        scheduler.take()
     }
 
     /// Notes how many elements the last turn has run in the card.
@@ -104,7 +177,7 @@ impl Round {
 }
 
 /// What a turn, or a part of it, may still spend (SRNIC §4.3.1).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Budget {
     pub(crate) elements: u32,
     pub(crate) bytes: u32,
@@ -143,7 +216,7 @@ impl Budget {
     /// Spends a packet: its payload, and at least the size of its headers.
     #[inline]
     pub(crate) fn spend(&mut self, payload: u32) {
-        self.bytes = self.bytes.saturating_sub(payload.max(64));
+        self.bytes = self.bytes.saturating_sub(payload.max(LEAST_COST));
     }
 }
 
@@ -156,12 +229,12 @@ mod tests {
         let mut scheduler = Scheduler::default();
         let mut queued = [false; 3];
         for qpn in [2, 0, 1, 0, 2] {
-            scheduler.schedule(qpn, &mut queued[qpn as usize]);
+            scheduler.schedule(qpn, 0, &mut queued[qpn as usize]);
         }
         let mut round = scheduler.round(1);
         assert_eq!(round.next(&mut scheduler), Some(2));
         queued[2] = false;
-        scheduler.schedule(2, &mut queued[2]);
+        scheduler.schedule(2, 0, &mut queued[2]);
         assert_eq!(round.next(&mut scheduler), Some(0));
         assert_eq!(round.next(&mut scheduler), Some(1));
         assert_eq!(round.next(&mut scheduler), None, "each has had its turn");
@@ -173,12 +246,12 @@ mod tests {
         let mut scheduler = Scheduler::default();
         let mut starved = [0; 2];
         for qpn in [1, 0, 1] {
-            scheduler.starve(qpn, &mut starved[qpn as usize]);
+            scheduler.starve(qpn, 0, &mut starved[qpn as usize]);
         }
         assert!(scheduler.is_idle());
         scheduler.feed();
         assert_eq!(scheduler.ready().collect::<Vec<_>>(), [1, 0]);
-        scheduler.starve(1, &mut starved[1]);
+        scheduler.starve(1, 0, &mut starved[1]);
         scheduler.feed();
         assert_eq!(scheduler.ready().collect::<Vec<_>>(), [1, 0, 1]);
     }
@@ -187,8 +260,8 @@ mod tests {
     fn work_in_the_card_ends_a_round() {
         let mut scheduler = Scheduler::default();
         let mut queued = [false; 2];
-        scheduler.schedule(0, &mut queued[0]);
-        scheduler.schedule(1, &mut queued[1]);
+        scheduler.schedule(0, 0, &mut queued[0]);
+        scheduler.schedule(1, 0, &mut queued[1]);
         let mut round = scheduler.round(8);
         assert_eq!(round.next(&mut scheduler), Some(0));
         round.spend_in_card(ELEMENTS_IN_CARD);

@@ -1,5 +1,7 @@
 //! Timers of queue pairs, and the transport's two codings of durations: the local ACK timeout and
 //! the RNR timer.
+//!
+//! What a queue pair does when its timer has run out is in `qp/completer.rs`.
 
 use core::cmp::Reverse;
 use core::time::Duration;

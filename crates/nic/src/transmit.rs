@@ -175,6 +175,15 @@ pub struct TransmitBatch {
     serving: bool,
 }
 
+/// A place in a batch, behind all that it held at some time.
+#[derive(Debug)]
+pub(crate) struct Place {
+    packets: usize,
+    last: usize,
+    segments: usize,
+    bytes: usize,
+}
+
 impl TransmitBatch {
     /// An empty batch.
     pub fn new() -> TransmitBatch {
@@ -242,6 +251,28 @@ impl TransmitBatch {
     /// Sets the queue pair of the packets that are added next.
     pub(crate) fn set_sender(&mut self, qpn: u32) {
         self.sender = qpn;
+    }
+
+    /// The present end of the batch.
+    pub(crate) fn place(&self) -> Place {
+        let (segments, bytes) = (self.segments.len(), self.bytes.len());
+        Place { packets: self.packets.len(), last: self.last.len(), segments, bytes }
+    }
+
+    /// Moves the packets behind `from` that go to `address` to `out`, in the order in which they
+    /// would leave. Their payload stays in the batch.
+    pub(crate) fn take_to(&mut self, address: IpAddr, from: &Place, out: &mut Vec<Transmit>) {
+        let goes_there = |packet: &mut Transmit| packet.path.dst == address;
+        out.extend(self.packets.extract_if(from.packets.., goes_there));
+        out.extend(self.last.extract_if(from.last.., goes_there));
+    }
+
+    /// Removes the payload behind `from` if no packet is left there that may refer to it.
+    pub(crate) fn rewind_to(&mut self, from: &Place) {
+        if self.packets.len() == from.packets {
+            self.segments.truncate(from.segments);
+            self.bytes.truncate(from.bytes);
+        }
     }
 
     /// Copies the payload of the packets from `from` on into the batch, for a driver that cannot

@@ -51,9 +51,10 @@ use std::time::{Duration, Instant};
 
 use remora_nic::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use self::signals::{RESTING, SLEEPING, UNSENT_FOR};
-use crate::driver::PACE;
+use crate::driver::{Groups, PACE};
 use crate::either::Driver;
 use crate::live::Shared;
 
@@ -294,8 +295,12 @@ fn take_steps<'a>(
                 // acknowledge rides behind the answer. If it left alone, the peer's poll would get
                 // it without the answer. The peer would then watch memory too instead of polling,
                 // and both would wait for each other's background thread each time.
+                let may_sleep = driver.own().fabric.sleeps();
                 drop(driver);
-                linger(shared);
+                if may_sleep {
+                    linger(shared);
+                    shared.sleep.ends();
+                }
                 driver = shared.lock();
             }
         } else if driver.own().is_blocked() || driver.now() >= stay.until {
@@ -319,12 +324,33 @@ fn take_steps<'a>(
 /// Waits for [`LINGER`], or until a packet comes or the thread is woken. (The wake-up is not read
 /// here. It ends the next sleep at once, and the thread reads it there.)
 fn linger(shared: &Shared) {
-    let mut fds = [
-        PollFd::from_borrowed_fd(shared.socket_fd(), PollFlags::IN),
-        PollFd::new(&*shared.background.wake, PollFlags::IN),
-    ];
     // If this fails, the thread looks again at once.
-    let _ = poll(&mut fds, Some(&spec(LINGER)));
+    let _ = sleep_on(shared, PollFlags::IN, &Groups::default(), Some(LINGER));
+}
+
+/// Sleeps until packets come, the socket is as it is wanted, the thread is woken, or time is up.
+fn sleep_on(
+    shared: &Shared,
+    socket_wants: PollFlags,
+    groups: &Groups,
+    timeout: Option<Duration>,
+) -> Result<usize, Errno> {
+    let wake = PollFd::new(&*shared.background.wake, PollFlags::IN);
+    let mut fds = [wake.clone(), wake.clone(), wake.clone(), wake];
+    let mut count = 1;
+    let doorbells = shared.doorbells.get().map(AsFd::as_fd);
+    let wants = [socket_wants, PollFlags::IN, PollFlags::IN];
+    for (fd, wants) in shared.fds().chain(doorbells).zip(wants) {
+        fds[count] = PollFd::from_borrowed_fd(fd, wants);
+        count += 1;
+    }
+    let timeout = timeout.map(spec);
+    if groups.is_empty() {
+        return poll(&mut fds[..count], timeout.as_ref());
+    }
+    let joined = groups.iter().map(|socket| PollFd::new(&**socket, PollFlags::IN));
+    let mut fds: Vec<PollFd<'_>> = fds[..count].iter().cloned().chain(joined).collect();
+    poll(&mut fds, timeout.as_ref())
 }
 
 /// Drives the card until nothing moves, then sleeps until something does. `attended` says that the
@@ -345,6 +371,13 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
         if driver.own().engine.as_ref().is_some_and(|engine| !engine.will_sleep()) {
             return;
         }
+        // Peers wake this thread from here on, and no packet of theirs was overlooked.
+        if !driver.own().fabric.sleeps() {
+            if let Some(engine) = &driver.own().engine {
+                engine.woke();
+            }
+            return;
+        }
         shared.background.doing.store(SLEEPING, Ordering::Relaxed);
         let due = driver.own().poll_timeout();
         shared.background.wakes_at.store(due.0, Ordering::Release);
@@ -358,23 +391,11 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     };
     // From here on, a thread that notes news wakes this one.
     shared.wakes.deliver();
-    let wake = shared.background.wake.as_fd();
-    let doorbells = shared.doorbells.get().map(AsFd::as_fd);
-    let fds = [
-        PollFd::from_borrowed_fd(shared.socket_fd(), socket_wants),
-        PollFd::from_borrowed_fd(wake, PollFlags::IN),
-        // A card without sessions has one descriptor twice.
-        PollFd::from_borrowed_fd(doorbells.unwrap_or(wake), PollFlags::IN),
-    ];
-    if groups.is_empty() {
-        let _ = poll(&mut { fds }, timeout.map(spec).as_ref());
-    } else {
-        let joined = groups.iter().map(|socket| PollFd::new(&**socket, PollFlags::IN));
-        let mut fds: Vec<PollFd<'_>> = fds.into_iter().chain(joined).collect();
-        let _ = poll(&mut fds, timeout.map(spec).as_ref());
-    }
+    // If this fails, the thread looks again at once.
+    let _ = sleep_on(shared, socket_wants, &groups, timeout);
+    shared.sleep.ends();
     shared.background.wake.drain().ok();
-    if doorbells.is_some()
+    if shared.doorbells.get().is_some()
         && let Some(engine) = &shared.lock().own().engine
     {
         engine.woke();

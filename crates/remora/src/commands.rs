@@ -442,6 +442,7 @@ mod tests {
             rq: ring,
             signal_all: false,
             flags: QpFlags::empty(),
+            client: 0,
         }
     }
 

@@ -27,10 +27,12 @@ use crate::driver::{Clock, Own};
 use crate::egress::EgressCounters;
 use crate::either::Driver;
 use crate::event::Event;
+use crate::fabric::{Fabric, FabricChoice, FabricCounters, UnknownFabric};
 use crate::interface::{self, Interface, InterfaceError};
 use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
+use crate::loss::{BadLoss, Loss};
 use crate::memory::HostMemory;
 use crate::message::{Hello, Place, place};
 use crate::news::{Concerned, News};
@@ -75,6 +77,7 @@ pub struct DeviceOptions {
     window: Option<u16>,
     mtu: Option<Mtu>,
     real_time: bool,
+    fabric: Option<FabricChoice>,
     card: Card,
 }
 
@@ -97,6 +100,12 @@ pub enum OpenError {
     /// The environment names a level of processor that there is none of.
     #[error(transparent)]
     Cpu(#[from] cpu::UnknownLevel),
+    /// The environment names a fabric that there is none of.
+    #[error(transparent)]
+    Fabric(#[from] UnknownFabric),
+    /// The environment asks for a loss that cannot be understood.
+    #[error(transparent)]
+    Loss(#[from] BadLoss),
     /// The address or interface to bind to does not exist.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
@@ -179,6 +188,14 @@ impl DeviceOptions {
     #[must_use]
     pub fn real_time(mut self) -> DeviceOptions {
         self.real_time = true;
+        self
+    }
+
+    /// Chooses what carries packets. Without this option, the environment variable
+    /// [`FABRIC_VARIABLE`](crate::fabric::FABRIC_VARIABLE) does.
+    #[must_use]
+    pub fn fabric(mut self, choice: FabricChoice) -> DeviceOptions {
+        self.fabric = Some(choice);
         self
     }
 
@@ -268,6 +285,7 @@ impl DeviceOptions {
 
     /// Opens a device with a card of its own.
     fn open_own(self) -> Result<Device, OpenError> {
+        let choice = self.fabric.map_or_else(FabricChoice::from_environment, Ok)?;
         let tos = remora_nic::Config::default().ecn as u8;
         // Nothing on the loopback interface marks packets.
         let with = |marks| socket::Config { tos, marks, ..socket::Config::default() };
@@ -296,11 +314,11 @@ impl DeviceOptions {
             Vec::new()
         });
         config.page_shift = PAGE_SHIFT;
+        let (neighbours, captures) = (config.neighbours.clone(), capture.is_some());
         config.min_ack_timeout = MIN_ACK_TIMEOUT;
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
-        let mut seed = [0; 32];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(io::Error::from)?;
+        config.set_guid(u64::from_ne_bytes(random()?));
+        let loss = Loss::from_environment(u64::from_ne_bytes(random()?))?;
         let info = DeviceInfo { address: socket.addr(), port: socket.port(), mtu };
         let async_ready = Arc::new(Event::new()?);
         // SAFETY: the card passes only addresses of its own memory, of rings and of registered
@@ -308,18 +326,29 @@ impl DeviceOptions {
         // that their owners keep until they are destroyed on the card, or ranges for which the
         // caller of `ProtectionDomain::register_raw` has promised the same.
         let memory = unsafe { HostMemory::new() };
-        let mut nic = Nic::new(config, seed);
+        let mut nic = Nic::new(config, random()?);
         nic.set_kernels(Box::new(Kernels::new(Limits::default())));
         let wake = Arc::new(Event::new()?);
         let wakes = Arc::new(Wakes::new(wake.clone()));
         let recorder = Recorder::new(capture);
         let news = News::new(async_ready, wakes);
-        let own = Own::new(nic, memory, socket, recorder, news);
-        let socket = own.socket.as_fd().try_clone_to_owned()?;
+        let fabric = match choice {
+            FabricChoice::Auto => Fabric::with_rings(socket, neighbours, captures),
+            FabricChoice::Udp => Fabric::udp(socket),
+        };
+        let mut own = Own::new(nic, memory, fabric, recorder, news);
+        own.egress.set_loss(loss);
+        let socket = own.fabric.udp.as_fd().try_clone_to_owned()?;
         let clock = own.clock;
         let parts = Parts { driver: Driver::Own(own), clock, wake, socket, info };
         Device::start(parts, Some(own_memory), self.real_time)
     }
+}
+
+fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes)
 }
 
 /// What the next session of this process is called: the program's name and process number, and
@@ -384,6 +413,8 @@ pub struct DeviceCounters {
     pub egress: EgressCounters,
     /// Counters of the receiving side of the socket.
     pub ingress: RecvCounters,
+    /// Counters of shared-memory rings.
+    pub fabric: FabricCounters,
     /// Packets that are missing from the capture, because its file could not be written.
     pub capture_missed: u64,
 }
@@ -392,7 +423,7 @@ impl DeviceCounters {
     /// Names and values of all counters, the card's first.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let socket = [
-            ("socket_tx_packets", self.egress.packets),
+            ("socket_tx_packets", self.egress.packets - self.egress.by_ring),
             ("socket_tx_calls", self.egress.groups),
             ("socket_tx_full", self.egress.socket_full),
             ("peer_socket_full", self.egress.paced),
@@ -402,6 +433,13 @@ impl DeviceCounters {
             ("socket_rx_overflowed", u64::from(self.ingress.overflowed)),
             ("socket_rx_truncated", self.ingress.truncated),
             ("socket_icmp_errors", self.egress.icmp_errors + self.ingress.icmp_errors),
+            ("ring_tx_packets", self.fabric.tx_packets),
+            ("ring_rx_packets", self.fabric.rx_packets),
+            ("ring_tx_full", self.fabric.tx_full),
+            ("ring_tx_dropped", self.fabric.tx_dropped),
+            ("rings_opened", self.fabric.opened),
+            ("rings_broken", self.fabric.broken),
+            ("injected_losses", self.egress.injected_losses),
             ("capture_missed", self.capture_missed),
         ];
         let card = self.card.iter().map(|(name, value, _)| (name, value));
@@ -449,6 +487,10 @@ impl Device {
     ) -> Result<Device, OpenError> {
         let Parts { mut driver, clock, wake, socket, info } = parts;
         let attached = driver.as_own().is_none();
+        let (links, sleep) = match driver.as_own() {
+            Some(own) => (own.fabric.share_links_fd()?, own.fabric.sleep()),
+            None => Default::default(),
+        };
         let shared = Arc::new(Shared {
             clock,
             wakes: driver.news().wakes.clone(),
@@ -456,6 +498,8 @@ impl Device {
             driver: Mutex::new(driver),
             background: Background::new(wake),
             socket,
+            links,
+            sleep,
             info,
             yielding: Yielding::default(),
             doorbells: OnceLock::new(),
@@ -501,13 +545,19 @@ impl Device {
     pub fn socket_info(&self) -> io::Result<SocketInfo> {
         let mut driver = self.live.lock();
         let own = driver.as_own().ok_or(io::ErrorKind::Unsupported)?;
-        let socket = &own.socket;
+        let socket = &own.fabric.udp;
         Ok(SocketInfo {
             segmentation: socket.segmentation(),
             coalescing: socket.coalescing(),
             recv_buffer: socket.recv_buffer()?,
             send_buffer: socket.send_buffer()?,
         })
+    }
+
+    /// How many cards of this machine the device shares rings with now; `None` if all its packets
+    /// go by UDP.
+    pub fn ring_peers(&self) -> Option<usize> {
+        self.live.lock().as_own()?.fabric.rings()
     }
 
     /// The configuration of the device's card: its limits.
@@ -525,14 +575,15 @@ impl Device {
         let mut driver = self.live.lock();
         let CardCounters { card, management } = driver.card_counters();
         let Some(own) = driver.as_own() else {
-            let (egress, ingress) = Default::default();
-            return DeviceCounters { card, management, egress, ingress, capture_missed: 0 };
+            let (egress, ingress, fabric) = Default::default();
+            return DeviceCounters { card, management, egress, ingress, fabric, capture_missed: 0 };
         };
         DeviceCounters {
             card,
             management,
             egress: own.egress.counters(),
             ingress: own.received.counters(),
+            fabric: own.fabric.counters(),
             capture_missed: own.recorder.missed(),
         }
     }

@@ -1,4 +1,4 @@
-//! The driver of the card that this process has: one card, its socket and its clock, moved forward
+//! The driver of the card that this process has: one card, its fabric and its clock, moved forward
 //! a step at a time.
 //!
 //! The thread that holds the driver's lock drives: an application's thread that polls, or the
@@ -19,6 +19,7 @@ use crate::daemon::engine::Engine;
 use crate::door::Door;
 use crate::egress::{Egress, Sent};
 use crate::event_loop::{EventLoop, Look};
+use crate::fabric::{Arrived, Fabric};
 use crate::memory::HostMemory;
 use crate::news::{Concerned, News};
 use crate::own::Rings;
@@ -57,7 +58,7 @@ pub(crate) struct Own {
     pub(crate) rings: Rings,
     /// The sessions of other processes, if this card serves any.
     pub(crate) engine: Option<Box<Engine>>,
-    pub(crate) socket: Socket,
+    pub(crate) fabric: Fabric,
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
     batch: TransmitBatch,
@@ -133,7 +134,7 @@ impl Own {
     pub(crate) fn new(
         nic: Nic,
         memory: HostMemory,
-        socket: Socket,
+        fabric: Fabric,
         recorder: Recorder,
         news: News,
     ) -> Own {
@@ -142,7 +143,7 @@ impl Own {
             memory,
             rings: Rings::new(),
             engine: None,
-            socket,
+            fabric,
             egress: Egress::new(),
             received: RecvBatch::new(RECV_SLOTS),
             batch: TransmitBatch::new(),
@@ -170,6 +171,7 @@ impl Own {
     pub(crate) fn progress(&mut self) -> bool {
         self.nic.release_acknowledges();
         self.batch.set_serving(false);
+        self.fabric.look_at_all();
         self.step()
     }
 
@@ -177,6 +179,7 @@ impl Own {
     fn step(&mut self) -> bool {
         self.timeless = 0;
         let now = self.now();
+        self.fabric.tend(now, self.event_loop.drives());
         let due = self.nic.poll_timeout() <= now;
         if due {
             self.nic.handle_timeout(now, &mut self.memory);
@@ -240,6 +243,8 @@ impl Own {
     /// is still anything to do.
     pub(crate) fn turn(&mut self) -> bool {
         let now = self.now();
+        self.fabric.tend_now(now, true);
+        self.fabric.look_at_all();
         let due = self.nic.poll_timeout() <= now;
         if due {
             self.nic.handle_timeout(now, &mut self.memory);
@@ -255,6 +260,8 @@ impl Own {
             self.transmit_from(self.now());
             self.dispatch_events();
         }
+        // The loop may sleep after this.
+        let more = more || !self.fabric.arm();
         more || self.has_more() && !self.event_loop.expects_more()
     }
 
@@ -328,7 +335,8 @@ impl Own {
                 if round > 0 {
                     now = self.now();
                 }
-                let more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, BATCH);
+                let most = self.fabric.packets_wanted(BATCH);
+                let more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, most);
                 if self.batch.is_empty() {
                     // The card may have done work without a packet: it may have flushed requests.
                     any |= more;
@@ -343,12 +351,12 @@ impl Own {
         any
     }
 
-    /// Hands the batch, or what is left of it, to the socket; returns whether any packet left.
+    /// Hands the batch, or what is left of it, to the fabric; returns whether any packet left.
     fn send_batch(&mut self) -> bool {
         let recorder = &mut self.recorder;
         let was_blocked = self.blocked;
         let note = |group: Sent<'_>| recorder.sent(&group);
-        let progress = self.egress.send(&self.batch, &mut self.memory, &mut self.socket, note);
+        let progress = self.egress.send(&self.batch, &mut self.memory, &mut self.fabric, note);
         self.blocked = progress.blocked;
         if !self.egress.faults().is_empty() || self.blocked {
             self.tell_faults(was_blocked);
@@ -409,22 +417,26 @@ impl Own {
     #[inline(always)]
     fn receive(&mut self) -> bool {
         self.packets = 0;
-        match self.socket.recv(&mut self.received) {
-            Ok(0) => {
+        let packets = match self.fabric.receive(&mut self.received) {
+            Ok(Arrived::Nothing) => {
                 self.idle = self.idle.saturating_add(1);
                 return false;
             }
-            Ok(packets) => {
-                self.idle = 0;
-                self.packets = packets;
-                self.arrived += packets as u64;
+            Ok(Arrived::Udp(packets)) => {
+                self.handle_received();
+                packets
+            }
+            Ok(Arrived::Ring { packets, sums }) => {
+                self.handle_from_ring(sums);
+                packets
             }
             Err(error) => {
                 tracing::error!(%error, "cannot receive on the card's socket");
                 return false;
             }
-        }
-        self.handle_received();
+        };
+        (self.idle, self.packets) = (0, packets);
+        self.arrived += packets as u64;
         true
     }
 
@@ -446,8 +458,19 @@ impl Own {
 
     fn handle_received(&mut self) {
         let now = self.now();
-        self.recorder.received(self.received.datagrams(), self.socket.port());
+        self.recorder.received(self.received.datagrams(), self.fabric.udp.port());
         self.nic.handle_packets(now, &mut self.memory, self.received.datagrams());
+    }
+
+    /// Handles the packets that have come by a ring; `sums` says that they have an ICRC.
+    fn handle_from_ring(&mut self, sums: bool) {
+        let (now, packets) = (self.now(), self.fabric.datagrams());
+        if sums {
+            self.recorder.received(self.fabric.datagrams(), self.fabric.udp.port());
+            self.nic.handle_packets(now, &mut self.memory, packets);
+        } else {
+            self.nic.handle_packets_from_memory(now, &mut self.memory, packets);
+        }
     }
 
     /// Hands the card's events to the tasks, threads and sinks that wait for them.
@@ -475,20 +498,20 @@ impl Own {
 
     /// The calling thread looks for events behind `door`: see [`EventLoop::look`].
     pub(crate) fn look(&mut self, door: &Arc<Door>) -> Look {
-        let Own { socket, groups, event_loop, .. } = self;
-        event_loop.look(door, sockets(socket, groups))
+        let Own { fabric, groups, event_loop, .. } = self;
+        event_loop.look(door, sockets(fabric, groups))
     }
 
     /// The calling thread sleeps until an event comes: see [`EventLoop::sleeps`].
     pub(crate) fn sleeps(&mut self) {
-        let Own { socket, groups, event_loop, .. } = self;
-        event_loop.sleeps(sockets(socket, groups));
+        let Own { fabric, groups, event_loop, .. } = self;
+        event_loop.sleeps(sockets(fabric, groups));
     }
 
     /// Takes the card from the event loop that drives it, if one does.
     pub(crate) fn end_loop(&mut self) {
-        let Own { socket, groups, event_loop, .. } = self;
-        event_loop.end(sockets(socket, groups));
+        let Own { fabric, groups, event_loop, .. } = self;
+        event_loop.end(sockets(fabric, groups));
     }
 
     /// Does the socket have to become writable before the driver can go on?
@@ -504,16 +527,16 @@ impl Own {
     }
 }
 
-/// The sockets that the card receives from.
+/// The descriptors that are readable when the card has something to receive.
 fn sockets<'a>(
-    socket: &'a Socket,
+    fabric: &'a Fabric,
     groups: &'a Groups,
 ) -> impl Iterator<Item = BorrowedFd<'a>> + Clone {
-    std::iter::once(socket.as_fd()).chain(groups.iter().map(|socket| socket.as_fd()))
+    fabric.fds().chain(groups.iter().map(|socket| socket.as_fd()))
 }
 
 impl std::fmt::Debug for Own {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Own").field("socket", &self.socket).finish_non_exhaustive()
+        f.debug_struct("Own").field("fabric", &self.fabric).finish_non_exhaustive()
     }
 }

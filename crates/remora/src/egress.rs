@@ -1,9 +1,10 @@
-//! From a batch of packets to the socket: gather, checksum, group, send.
+//! From a batch of packets to the fabric: gather, checksum, group, send.
 //!
-//! A group is packets that leave by one system call (`socket/segmentation.rs`). Their bytes are
-//! copied once, from registered memory to a staging buffer that stays in the cache, and checksummed
-//! there. The packets of a group that the socket refuses leave one by one. `ahead.rs` reads served
-//! files, `pace.rs` holds unreliable packets back.
+//! Packets for a ring are gathered there, one by one. All others leave in groups: packets that
+//! leave by one system call (`socket/segmentation.rs`). Their bytes are copied once, from registered
+//! memory to a staging buffer that stays in the cache, and checksummed there. The packets of a
+//! group that the socket refuses leave one by one. `ahead.rs` reads served files, `pace.rs` holds
+//! unreliable packets back.
 
 mod ahead;
 mod pace;
@@ -13,13 +14,16 @@ use std::io;
 
 use remora_nic::wire::ICRC_LEN;
 use remora_nic::wire::icrc::{Flow, IcrcMaker};
-use remora_nic::{Memory, MemoryFault, PayloadRef, Transmit, TransmitBatch};
+use remora_nic::{MemoryFault, PayloadRef, Transmit, TransmitBatch};
 
 use self::ahead::Ahead;
 use self::pace::Pace;
-use crate::memory::PageAligned;
+use crate::fabric::link::Put;
+use crate::fabric::{Fabric, Went};
+use crate::loss::Loss;
+use crate::memory::{Gather, PageAligned};
 use crate::socket::segmentation::{Group, Segmentation};
-use crate::socket::{Destination, GROUP_MAX, SendFailure, Socket};
+use crate::socket::{Destination, GROUP_MAX, SEGMENTS_MAX, SendFailure};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -38,19 +42,22 @@ pub struct Egress {
     /// Packets of the batch whose memory could not be read in the last call.
     faults: Vec<usize>,
     pace: Pace,
-    /// The last call stopped because a peer's socket had no room.
+    /// The last call stopped because a peer's socket, or a ring, had no room.
     paced: bool,
+    loss: Loss,
     counters: EgressCounters,
 }
 
 /// What became of packets. All count from the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EgressCounters {
-    /// Packets handed to the kernel.
+    /// Packets handed to the kernel, or put into rings.
     pub packets: u64,
-    /// Their bytes, from BTH to ICRC.
+    /// Of these, packets that were put into rings.
+    pub by_ring: u64,
+    /// The bytes of all, from BTH to ICRC.
     pub bytes: u64,
-    /// System calls that sent them.
+    /// System calls that sent packets.
     pub groups: u64,
     /// How often the socket had no room. Nothing is lost: the rest of the batch waits.
     pub socket_full: u64,
@@ -68,15 +75,17 @@ pub struct EgressCounters {
     pub unreachable: u64,
     /// Errors that peers reported of earlier packets (a closed port, say).
     pub icmp_errors: u64,
+    /// Packets that were lost on purpose: see [`LOSS_VARIABLE`](crate::loss::LOSS_VARIABLE).
+    pub injected_losses: u64,
 }
 
 /// How far [`Egress::send`] got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Packets handed to the kernel by this call.
+    /// Packets handed to the kernel, or put into rings, by this call.
     pub sent: usize,
-    /// Is some of the batch left, because a socket is full? Call again with the same batch when the
-    /// socket is writable; or soon, if [`Egress::is_paced`].
+    /// Is some of the batch left, because a socket or a ring is full? Call again with the same
+    /// batch when the socket is writable; or soon, if [`Egress::is_paced`].
     pub blocked: bool,
 }
 
@@ -117,8 +126,14 @@ impl Egress {
             faults: Vec::new(),
             pace: Pace::default(),
             paced: false,
+            loss: Loss::default(),
             counters: EgressCounters::default(),
         }
+    }
+
+    /// Has packets lost on purpose.
+    pub(crate) fn set_loss(&mut self, loss: Loss) {
+        self.loss = loss;
     }
 
     /// What has become of packets so far.
@@ -127,18 +142,21 @@ impl Egress {
     }
 
     /// Sends the packets of `batch`, or those that an earlier call with this batch left over, with
-    /// payload from `memory`. Shows each group that has left to `sent`.
+    /// payload from `memory`. Shows each group that has left by the socket, and each that the card
+    /// captures, to `sent`.
     ///
     /// Packets leave in the order of the batch, from the socket's port. While the result says
     /// `blocked`, `batch` must not change.
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         batch: &TransmitBatch,
-        memory: &mut impl Memory,
-        socket: &mut Socket,
+        memory: &mut impl Gather,
+        fabric: &mut Fabric,
         sent: impl FnMut(Sent<'_>),
     ) -> Progress {
-        self.send_by(Socket::send, batch, memory, socket, sent)
+        let progress = self.send_by(Fabric::send, batch, memory, fabric, sent);
+        self.paced |= fabric.flush();
+        progress
     }
 
     /// Which packets of the batch the last call dropped because their memory could not be read.
@@ -152,7 +170,8 @@ impl Egress {
         self.staged.map_or(self.next, |group| group.first)
     }
 
-    /// Did the last call stop because a peer's socket has no room, and not this one?
+    /// Did the last call stop because a peer's socket or a ring has no room, and not this card's
+    /// socket?
     pub fn is_paced(&self) -> bool {
         self.paced
     }
@@ -167,10 +186,10 @@ impl Egress {
     /// As [`Egress::send`]; tests pass another `call`.
     fn send_by(
         &mut self,
-        mut call: impl FnMut(&mut Socket, Destination, usize, &[u8]) -> io::Result<()>,
+        mut call: impl FnMut(&mut Fabric, Destination, usize, &[u8]) -> io::Result<Went>,
         batch: &TransmitBatch,
-        memory: &mut impl Memory,
-        socket: &mut Socket,
+        memory: &mut impl Gather,
+        fabric: &mut Fabric,
         mut sent: impl FnMut(Sent<'_>),
     ) -> Progress {
         let before = self.counters.packets;
@@ -178,7 +197,11 @@ impl Egress {
         self.paced = false;
         let mut blocked = false;
         while !blocked {
-            let Some(group) = self.staged.take().or_else(|| self.stage(batch, memory, socket))
+            if let Some(full) = self.put_in_ring(batch, memory, fabric) {
+                blocked = full;
+                continue;
+            }
+            let Some(group) = self.staged.take().or_else(|| self.stage(batch, memory, fabric))
             else {
                 self.forget();
                 break;
@@ -186,25 +209,88 @@ impl Egress {
             if group.packets == 0 {
                 continue;
             }
-            if !self.pace.admits(socket, group.to.addr, group.room) {
-                self.counters.paced += 1;
-                self.paced = true;
+            if !self.is_admitted(&group, fabric) {
                 self.staged = Some(group);
                 blocked = true;
                 continue;
             }
             let bytes = &self.staging[group.start..][..group.len];
-            match call(socket, group.to, group.segment, bytes) {
-                Ok(()) => {
-                    self.counters.packets += group.packets as u64;
+            match call(fabric, group.to, group.segment, bytes) {
+                Ok(Went::Dropped) => {}
+                Ok(went) => {
+                    let packets = group.packets as u64;
+                    self.counters.packets += packets;
                     self.counters.bytes += group.len as u64;
-                    self.counters.groups += 1;
+                    match went {
+                        Went::Ring => self.counters.by_ring += packets,
+                        _ => self.counters.groups += 1,
+                    }
                     sent(Sent { to: group.to, flow: group.flow, bytes, segment: group.segment });
                 }
                 Err(e) => blocked = self.handle_failure(group, &e),
             }
         }
         Progress { sent: (self.counters.packets - before) as usize, blocked }
+    }
+
+    /// Puts the next packets of the batch into a ring, if they go there as they are: without an
+    /// ICRC. Returns whether the ring is full; `None` if they go another way.
+    #[inline]
+    fn put_in_ring(
+        &mut self,
+        batch: &TransmitBatch,
+        memory: &mut impl Gather,
+        fabric: &mut Fabric,
+    ) -> Option<bool> {
+        if self.staged.is_some() {
+            return None;
+        }
+        let rest = batch.packets().get(self.next..)?;
+        let to = rest.first()?.path.dst;
+        let (links, link) = fabric.link_to(to)?;
+        let run = &rest[..rest.len().min(SEGMENTS_MAX)];
+        self.ahead.read(run, batch, memory);
+        for packet in run.iter().take_while(|packet| packet.path.dst == to) {
+            let put = match self.loss.takes() {
+                true => {
+                    self.counters.injected_losses += 1;
+                    Put::Dropped
+                }
+                false => links.put(link, packet, batch, memory, |segment| self.ahead.get(segment)),
+            };
+            match put {
+                Put::Sent => {
+                    self.counters.packets += 1;
+                    self.counters.by_ring += 1;
+                    self.counters.bytes += packet.datagram_len() as u64;
+                }
+                Put::Full => {
+                    fabric.note_full();
+                    return Some(true);
+                }
+                Put::Fault => {
+                    self.counters.memory_faults += 1;
+                    self.faults.push(self.next);
+                }
+                Put::Dropped => {}
+                Put::Broken => return None,
+            }
+            self.next += 1;
+        }
+        Some(false)
+    }
+
+    /// Does a group not have to wait for room in the socket of a peer on this machine?
+    #[inline]
+    fn is_admitted(&mut self, group: &Group, fabric: &mut Fabric) -> bool {
+        let admitted = group.room == 0
+            || fabric.has_ring(group.to.addr)
+            || self.pace.admits(&mut fabric.udp, group.to.addr, group.room);
+        if !admitted {
+            self.counters.paced += 1;
+            self.paced = true;
+        }
+        admitted
     }
 
     /// Decides what becomes of a group that was not sent. Returns whether the socket must have room
@@ -252,9 +338,10 @@ impl Egress {
     fn stage(
         &mut self,
         batch: &TransmitBatch,
-        memory: &mut impl Memory,
-        socket: &Socket,
+        memory: &mut impl Gather,
+        fabric: &Fabric,
     ) -> Option<Group> {
+        let socket = &fabric.udp;
         let rest = batch.packets().get(self.next..)?;
         let first = rest.first()?;
         let from = (socket.addr(), socket.port());
@@ -270,6 +357,11 @@ impl Egress {
             }
             if !group.accepts(packet, len, packets_max) {
                 break;
+            }
+            if self.loss.takes() {
+                self.counters.injected_losses += 1;
+                group.end += 1;
+                continue;
             }
             let room = &mut self.staging[group.start + group.len..][..len];
             match gather(packet, batch, memory, &self.ahead, &mut self.icrc, &group, room) {
@@ -295,7 +387,7 @@ impl Egress {
 fn gather(
     packet: &Transmit,
     batch: &TransmitBatch,
-    memory: &mut impl Memory,
+    memory: &mut impl Gather,
     ahead: &Ahead,
     maker: &mut IcrcMaker,
     group: &Group,

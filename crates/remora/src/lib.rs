@@ -60,14 +60,16 @@
 //!   asks for priorities, `yielding` gives a core away, [`event`] wakes a thread, and [`threads`]
 //!   starts one.
 //! - Memory: [`region`] has protection domains, regions and address handles; [`slice`](mod@slice)
-//!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes.
+//!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes;
+//!   [`dma`] has the card's own memory, and the engine between it and applications'.
 //! - Queues: [`options`], [`queue_pair`], [`completion`], [`shared_receive`], [`multicast`].
 //!   Waiting for completions: [`channel`]; `event_queue` is what it holds, `door` its descriptor,
 //!   and `event_loop` says when packets make that readable, too. [`request`] makes futures of
 //!   requests, `block_on` waits for one.
 //! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].
-//! - Packets: [`egress`] and [`socket`] carry them, [`pcap`] captures them, [`interface`] finds the
-//!   address of the card.
+//! - Packets: [`fabric`] carries them, by [`socket`] or, within a machine, by shared memory;
+//!   [`egress`] hands them to it, [`loss`] loses some on request, [`pcap`] captures them, and
+//!   [`interface`] finds the address of the card.
 //! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
 //!   files for it; [`sock_diag`], who owns a socket.
 //!
@@ -87,6 +89,7 @@ pub mod connection;
 pub mod daemon;
 pub mod device;
 mod device_events;
+pub mod dma;
 mod door;
 mod driver;
 pub mod egress;
@@ -94,9 +97,11 @@ mod either;
 pub mod event;
 mod event_loop;
 mod event_queue;
+pub mod fabric;
 pub mod interface;
 pub mod kernel;
 mod live;
+pub mod loss;
 pub mod memory;
 pub mod message;
 pub mod multicast;

@@ -18,6 +18,7 @@ use crate::driver::{Clock, Own};
 use crate::either::Driver;
 use crate::event_loop::Look;
 use crate::event_queue::EventQueue;
+use crate::fabric::Sleep;
 use crate::memory::Buffer;
 use crate::wakes::Wakes;
 use crate::yielding::Yielding;
@@ -53,6 +54,10 @@ pub(crate) struct Shared {
     pub(crate) wakes: Arc<Wakes>,
     /// The card's socket, or the descriptor that wakes the client of another process's card.
     pub(crate) socket: OwnedFd,
+    /// Readable when a card of this machine has something to say; see [`crate::fabric`].
+    pub(crate) links: Option<OwnedFd>,
+    /// For the thread that sleeps on `links`.
+    pub(crate) sleep: Arc<Sleep>,
     pub(crate) info: DeviceInfo,
     pub(crate) yielding: Yielding,
     /// Readable when another process has posted to a card that sleeps.
@@ -323,7 +328,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn socket_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// The descriptors that are readable when packets have come, those of multicast groups apart.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.socket.as_fd()).chain(self.links.as_ref().map(|links| links.as_fd()))
     }
 }

@@ -53,7 +53,7 @@ impl Own {
         if self.groups.iter().any(|socket| socket.addr() == group) {
             return Ok(());
         }
-        match self.socket.join(group) {
+        match self.fabric.udp.join(group) {
             Ok(socket) => {
                 // An event loop is given the card again, with the new socket.
                 self.end_loop();
@@ -63,7 +63,7 @@ impl Own {
             }
             Err(source) => {
                 self.nic.detach_mcast(qpn, gid)?;
-                Err(JoinError::System { group, card: self.socket.addr(), source })
+                Err(JoinError::System { group, card: self.fabric.udp.addr(), source })
             }
         }
     }

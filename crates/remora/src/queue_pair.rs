@@ -119,6 +119,7 @@ impl QueuePair {
             rq,
             signal_all: options.signal_all,
             flags: options.flags,
+            client: 0,
         };
         let mut driver = pd.live().lock();
         let QpMade { qpn, psn, sq, rq } = driver.create_qp(init)?;

@@ -22,10 +22,11 @@ const OWNER: u16 = 7;
 
 /// A way to ask the kernel.
 #[derive(Debug)]
-pub(crate) struct SockDiag(OwnedFd);
+pub struct SockDiag(OwnedFd);
 
 impl SockDiag {
-    pub(crate) fn open() -> Option<SockDiag> {
+    /// `None` if the kernel has no such way, or the process no descriptor left.
+    pub fn open() -> Option<SockDiag> {
         let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
         let opened = socket_with(AddressFamily::NETLINK, kind, flags, Some(netlink::SOCK_DIAG));
         opened.ok().map(SockDiag)
@@ -45,6 +46,24 @@ impl SockDiag {
         let mut bytes = [0; 512];
         let (len, _) = recv(&self.0, &mut bytes[..], RecvFlags::DONTWAIT).ok()?;
         Answer::parse(bytes.get(..len)?)
+    }
+
+    /// The user who owns the Unix socket with this inode number: the one who made it. `None` if
+    /// there is no such socket in this network namespace, or if the kernel does not tell
+    /// (`CONFIG_UNIX_DIAG`, Linux 5.3). The kernel looks through its whole table for it.
+    pub fn unix_owner(&self, inode: u32) -> Option<u32> {
+        let mut request = [0; UNIX_REQUEST];
+        request[0] = AddressFamily::UNIX.as_raw() as u8;
+        // Sockets in any state, with any cookie.
+        request[4..8].fill(0xff);
+        request[8..12].copy_from_slice(&inode.to_ne_bytes());
+        request[12..16].copy_from_slice(&SHOW_OWNER.to_ne_bytes());
+        request[16..24].fill(0xff);
+        let answer = self.ask(&request)?;
+        if answer.word(4)? != inode {
+            return None;
+        }
+        answer.word(answer.attribute(UNIX_MESSAGE, OWNER)?)
     }
 }
 
@@ -77,24 +96,6 @@ impl Answer {
     }
 }
 
-/// The user who owns the Unix socket with this inode number: the one who made it. `None` if there
-/// is no such socket in this network namespace, or if the kernel does not tell
-/// (`CONFIG_UNIX_DIAG`, Linux 5.3).
-pub fn unix_owner(inode: u32) -> Option<u32> {
-    let mut request = [0; UNIX_REQUEST];
-    request[0] = AddressFamily::UNIX.as_raw() as u8;
-    // Sockets in any state, with any cookie.
-    request[4..8].fill(0xff);
-    request[8..12].copy_from_slice(&inode.to_ne_bytes());
-    request[12..16].copy_from_slice(&SHOW_OWNER.to_ne_bytes());
-    request[16..24].fill(0xff);
-    let answer = SockDiag::open()?.ask(&request)?;
-    if answer.word(4)? != inode {
-        return None;
-    }
-    answer.word(answer.attribute(UNIX_MESSAGE, OWNER)?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixDatagram;
@@ -105,13 +106,14 @@ mod tests {
     fn the_owner_of_a_socket_is_known() {
         let socket = UnixDatagram::unbound().unwrap();
         let inode = rustix::fs::fstat(&socket).unwrap().st_ino as u32;
-        let Some(owner) = unix_owner(inode) else {
+        let kernel = SockDiag::open().unwrap();
+        let Some(owner) = kernel.unix_owner(inode) else {
             println!("skipped: this kernel does not tell (CONFIG_UNIX_DIAG)");
             return;
         };
         assert_eq!(owner, rustix::process::geteuid().as_raw());
         drop(socket);
-        assert_eq!(unix_owner(inode), None, "the socket is closed");
+        assert_eq!(kernel.unix_owner(inode), None, "the socket is closed");
     }
 
     #[test]

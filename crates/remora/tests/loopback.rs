@@ -4,7 +4,6 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use remora::nic::cm::ConnectRequest;
-use remora::nic::cm::message::TransportService;
 use remora::nic::cm::service::PortSpace;
 use remora::nic::qp::{Mtu, QpAttr, State};
 use remora::nic::queue::{
@@ -14,7 +13,7 @@ use remora::nic::queue::{
 use remora::nic::transmit::PayloadRef;
 use remora::nic::wire::icrc::{Flow, Icrc};
 use remora::nic::wire::{ROCE_PORT, Transport};
-use remora::nic::{Access, Config, Nic, Path, Psn, Time, TransmitBatch};
+use remora::nic::{Access, Config, Nic, Path, Time, TransmitBatch};
 use remora::{
     Channel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams, Device,
     DeviceOptions, OpenError, Peer, ProtectionDomain, QueuePair, QueuePairOptions,
@@ -299,26 +298,11 @@ fn another_port_of_an_address_is_not_the_card_there() {
     let passive = passive.join().unwrap();
 
     let pretender = UdpSocket::bind((here, 0)).unwrap();
-    let request = ConnectRequest {
-        remote: there,
-        service: PortSpace::Tcp.service_id(7471),
-        local_port: 1,
-        told: None,
-        transport: TransportService::Rc,
-        local_qpn: client.qp.qpn(),
-        starting_psn: Psn::new(0),
-        responder_resources: 1,
-        initiator_depth: 1,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: false,
-        flow_control: false,
-        path_mtu: 3,
-        ack_timeout: 14,
-        traffic_class: 0,
-        private_data: b"",
-    };
-    let mut card = Nic::new(Config::new(here), [1; 32]);
+    let service = PortSpace::Tcp.service_id(7471);
+    let request = ConnectRequest::new(there, service, client.qp.qpn());
+    let mut config = Config::new(here);
+    config.cm.ca_guid = client.device.limits().cm.ca_guid;
+    let mut card = Nic::new(config, [1; 32]);
     card.cm_mut().connect(Time(0), &request).unwrap();
     let mut batch = TransmitBatch::new();
     // SAFETY: no memory is registered.
@@ -340,6 +324,21 @@ fn another_port_of_an_address_is_not_the_card_there() {
     assert_eq!(passive.end(), ConnectionEnd::Alive);
     assert_eq!(server.device.counters().card.drop_source_port, 1);
     drop((active, passive));
+}
+
+/// A peer may still remember connections of the process that had the address before, and a queue
+/// pair of this one may have a number of its. The peer tells the two cards by their GUIDs.
+#[test]
+fn each_card_at_an_address_has_a_guid_of_its_own() {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address = format!("127.88.{high}.{}", low.clamp(1, 254));
+    let guid = || {
+        let device = DeviceOptions::new().bind(&address).open().unwrap();
+        device.limits().cm.ca_guid.to_be_bytes()
+    };
+    let (first, second) = (guid(), guid());
+    assert_ne!(first, second);
+    assert_eq!((first[0] & 3, second[0] & 3), (2, 2), "of one card, and not of a vendor's");
 }
 
 #[test]

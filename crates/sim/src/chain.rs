@@ -137,6 +137,7 @@ impl Target for InDomain<'_> {
             rq,
             signal_all: false,
             flags: flag(send, QpFlags::MANAGED_SEND) | flag(recv, QpFlags::MANAGED_RECV),
+            client: 0,
         };
         let qpn = self.host.nic.create_qp(init).expect("room for a queue pair");
         Ok(Made { qpn, send: send_ring, recv: recv_ring })

@@ -28,6 +28,8 @@ pub struct QueueOptions {
     pub signal_all: bool,
     /// The card names the completion queues that have got entries.
     pub exported: bool,
+    /// The client of the card that the queue pair belongs to.
+    pub client: u16,
 }
 
 impl Default for QueueOptions {
@@ -40,6 +42,7 @@ impl Default for QueueOptions {
             completions: 256,
             signal_all: false,
             exported: false,
+            client: 0,
         }
     }
 }
@@ -149,9 +152,10 @@ impl Endpoint {
             None if half == Half::Both => ring(at, queues.receives, queues.sges, 0),
             _ => RingInit::default(),
         };
-        let signal_all = queues.signal_all;
+        let (signal_all, client) = (queues.signal_all, queues.client);
         let flags = QpFlags::empty();
-        let init = QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags };
+        let init =
+            QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags, client };
         let qpn = at.nic.create_qp(init).expect("room for a queue pair");
         Endpoint { host, pd, qpn, transport, send_cq, recv_cq, srq, half }
     }

@@ -7,6 +7,7 @@ use remora_offload::kernel::{
     AsyncProgram, Context, DeployError, Deployment, Grant, Kernels, Limits, Program, Timing,
 };
 
+use crate::hardware::{HostPort, PortTerms};
 use crate::pair::{A, B, Pair, PairOptions};
 
 /// The offset in A's region at which calls are put together.
@@ -16,19 +17,25 @@ pub const RESULT: u64 = 256 << 10;
 /// The offset in A's region that status words go to.
 pub const WORD: u64 = 1000 << 10;
 
-/// A pair of hosts that use StRoM's op-codes. B runs kernels.
+/// A pair of hosts that use StRoM's op-codes. B runs kernels, whose accesses to memory pass a port
+/// with these terms, or take no time.
 ///
 /// # Panics
 /// If a card refuses a valid request.
-pub fn kernel_pair(mut options: PairOptions, limits: Limits, timing: Option<Timing>) -> Pair {
+pub fn kernel_pair(mut options: PairOptions, limits: Limits, port: Option<PortTerms>) -> Pair {
     options.connect.dialect = Dialect::Strom;
     let mut pair = Pair::new(&options);
     for host in &mut pair.world.hosts {
         let mut kernels = Kernels::new(limits);
-        kernels.set_timing(timing);
+        kernels.set_timing(port.map(timing));
         host.nic.set_kernels(Box::new(kernels));
     }
     pair
+}
+
+/// A port with these terms, for a card's kernels.
+pub fn timing(terms: PortTerms) -> Box<dyn Timing> {
+    Box::new(HostPort::new(terms))
 }
 
 impl Pair {

@@ -7,13 +7,16 @@
 //!   [`Rule`]s that drop, delay or damage chosen packets.
 //! - [`chain`] sets up programs of work requests, [`kernel`] kernels and their callers.
 //! - [`goodput()`] measures a connection at a given loss.
+//! - [`hardware`] is what a rate, a window and a latency make of links, buses, memories and
+//!   engines. [`figure`] are a paper's figures, simulated with it.
 //!
 //! The reading order:
 //!
 //! 1. [`dice`]: the source of chance. [`memory`]: a host's memory.
 //! 2. [`packet`]: packets as bytes. [`faults`]: what goes wrong on a link. [`network`]: links.
 //! 3. [`world`]: hosts, the network and the clock. [`endpoint`]: queue pairs, and connecting them.
-//! 4. [`options`]: a random world's options. `traffic`: its applications. [`check`]: its judges.
+//! 4. [`options`]: a random world's options. `traffic`: its applications. [`guests`]: those
+//!    that stop at any step. [`check`]: its judges.
 //! 5. `run`: the phases of a random world, and how long a healed one may take.
 #![forbid(unsafe_code)]
 
@@ -22,7 +25,10 @@ pub mod check;
 pub mod dice;
 pub mod endpoint;
 pub mod faults;
+pub mod figure;
 pub mod goodput;
+pub mod guests;
+pub mod hardware;
 pub mod kernel;
 pub mod memory;
 pub mod network;

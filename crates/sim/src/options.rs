@@ -6,12 +6,16 @@ use core::time::Duration;
 
 use remora_nic::qp::Mtu;
 use remora_nic::wire::{Dialect, Transport};
-use remora_nic::{Ecn, Psn};
-use remora_offload::kernel::{Limits, Timing};
+use remora_nic::{Ecn, Psn, Rate, RateLimits};
+use remora_offload::kernel::Limits;
 
 use crate::dice::Dice;
 use crate::endpoint::{ConnectOptions, QueueOptions};
 use crate::faults::Faults;
+use crate::guests::GuestOptions;
+use crate::hardware::pcie::{Generation, Lanes, Payload};
+use crate::hardware::port::Bus;
+use crate::hardware::{Link, PortTerms};
 use crate::memory::Layout;
 use crate::network::LinkOptions;
 use crate::world::DriverOptions;
@@ -178,6 +182,10 @@ pub struct Options {
     /// The probability that a member leaves its group or joins it again when its host looks after
     /// its queues.
     pub restless: f64,
+    /// The cards hand packets to themselves over without the network.
+    pub local_shortcut: bool,
+    /// The programs that share the cards with the applications.
+    pub guests: Vec<GuestOptions>,
 }
 
 /// How cards run kernels.
@@ -186,7 +194,7 @@ pub struct KernelOptions {
     /// How much kernels may use of a card.
     pub limits: Limits,
     /// How long the kernels' memory accesses take; `None`: no time.
-    pub timing: Option<Timing>,
+    pub port: Option<PortTerms>,
 }
 
 impl Options {
@@ -207,7 +215,8 @@ impl Options {
         let (xrc_queues, xrc_receives) = xrc(seed, hosts, &mut connections);
         let (groups, restless) = groups(seed, &mut connections);
         let kernels = kernels(seed, &mut connections);
-        Options {
+        let guests = guests(seed, &plan, &mut connections);
+        let mut options = Options {
             seed,
             hosts,
             ipv6: dice.chance(0.25),
@@ -233,7 +242,20 @@ impl Options {
             xrc_receives,
             groups,
             restless,
+            local_shortcut: Dice::new(seed ^ 0x006C_6F63_616C).coin(),
+            guests,
+        };
+        let mut guests = core::mem::take(&mut options.guests);
+        for guest in &mut guests {
+            guest.may_fail = options.has_faults();
         }
+        Options { guests, ..options }
+    }
+
+    /// Whether the network does more in the first phase than to carry packets.
+    fn has_faults(&self) -> bool {
+        let Faults { loss, duplicate, reorder, corrupt, outage, .. } = self.faults;
+        loss + duplicate + reorder + corrupt + outage > 0.0
     }
 
     /// Whether a reliable connection with these options may fail by chance. If not, a failure is a
@@ -295,11 +317,20 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         payload_patience: Duration::from_secs(1),
         ..Limits::default()
     };
-    let timing = dice.coin().then(|| Timing {
-        round_trip: Duration::from_nanos(dice.scaled(100..=10_000)),
-        byte_ps: dice.pick(&[0, 100]),
+    let port = dice.coin().then(|| {
+        let link = Link {
+            generation: dice.pick(&[Generation::Gen3, Generation::Gen4]),
+            lanes: dice.pick(&[Lanes::X8, Lanes::X16]),
+            payload: dice.pick(&[Payload::B128, Payload::B256, Payload::B512]),
+            read_request: dice.pick(&[128, 512, 4096]),
+        };
+        PortTerms {
+            round_trip: Duration::from_nanos(dice.scaled(100..=10_000)),
+            bus: dice.pick(&[Bus::Pcie(link), Bus::Bytes(0)]),
+            tags: dice.pick(&[1, 32, 256]),
+        }
     });
-    Some(KernelOptions { limits, timing })
+    Some(KernelOptions { limits, port })
 }
 
 /// XRC, in a third of all worlds: some reliable connections become XRC connections, often from
@@ -346,6 +377,42 @@ fn groups(seed: u64, connections: &mut [ConnectionOptions]) -> (usize, f64) {
         }
     }
     (groups, dice.pick(&[0.0, 0.0, 0.01, 0.2]))
+}
+
+/// Guests, in a third of all worlds, with which the connections share the cards. Uses a stream of
+/// chance of its own, as [`kernels`] does. Guests send little, so that the time-outs of connections
+/// stay long enough.
+fn guests(seed: u64, plan: &Plan, connections: &mut [ConnectionOptions]) -> Vec<GuestOptions> {
+    let mut dice = Dice::new(seed ^ 0x6775_6573_7473);
+    if !dice.chance(0.35) {
+        return Vec::new();
+    }
+    let clients = dice.between(1..=4);
+    for connection in connections {
+        connection.queues.client = dice.below(clients + 1) as u16;
+    }
+    let guest = |_| {
+        let mtu = dice.pick(&[Mtu::B256, Mtu::B1024, Mtu::B4096]);
+        let timeout = timeout(&mut dice, plan, mtu);
+        let per_second = dice.pick(&[10_000, 1_000_000]);
+        let rate = Rate { per_second, burst: dice.between(1..=20) };
+        let elements = dice.chance(0.2).then_some(rate);
+        let min_rnr_timer = dice.between(1..=14) as u8;
+        let connect = ConnectOptions { mtu, timeout, min_rnr_timer, ..ConnectOptions::default() };
+        let mut stops = || dice.coin().then(|| dice.scaled(1..=20_000));
+        GuestOptions {
+            stops: [stops(), stops()],
+            hosts: [(); 2].map(|()| dice.below(plan.hosts as u64) as usize),
+            clients: [(); 2].map(|()| dice.below(clients + 1) as u16),
+            queue_pairs: dice.between(1..=4) as usize,
+            limits: RateLimits { elements, bytes: None },
+            shared: dice.coin(),
+            messages: dice.scaled(1..=400),
+            connect,
+            may_fail: false,
+        }
+    };
+    (0..=clients).map(guest).collect()
 }
 
 /// Removes the verbs that the connection's service does not support.
@@ -404,6 +471,7 @@ fn connection(dice: &mut Dice, plan: &Plan) -> ConnectionOptions {
         completions: 1024,
         signal_all: dice.chance(0.2),
         exported: false,
+        client: 0,
     };
     let longest = if transport == Ud { u64::from(mtu.bytes()) } else { dice.scaled(64..=2 << 20) };
     let all = Verb::of(transport);
@@ -517,11 +585,22 @@ impl Options {
         if self.groups > 0 {
             writeln!(f, "  groups  {}, restless {}", self.groups, self.restless)?;
         }
-        if let Some(KernelOptions { limits, timing }) = &self.kernels {
+        if self.local_shortcut {
+            writeln!(f, "          handing packets to themselves over")?;
+        }
+        for GuestOptions { hosts, clients, queue_pairs, messages, stops, .. } in &self.guests {
+            writeln!(
+                f,
+                "  guests  {} - {}, clients {} and {}, {queue_pairs} queue pairs, {messages} \
+                 messages, stopping at {stops:?}",
+                hosts[0], hosts[1], clients[0], clients[1]
+            )?;
+        }
+        if let Some(KernelOptions { limits, port }) = &self.kernels {
             writeln!(
                 f,
                 "  kernels {} invocations, {} bytes of results, turns of {} steps and {} \
-                 invocations, {timing:?}",
+                 invocations, {port:?}",
                 limits.invocations, limits.result_bytes, limits.turn_steps, limits.turn_invocations
             )?;
         }

@@ -9,6 +9,7 @@ use remora_nic::Time;
 use thiserror::Error;
 
 use crate::check::{Violation, counters, demand};
+use crate::guests::Guests;
 use crate::network::Tally;
 use crate::options::{Options, Verb};
 use crate::traffic::Traffic;
@@ -40,6 +41,8 @@ pub struct Report {
     pub answered: u64,
     /// Calls that ended because their results could not be sent in time.
     pub congested: u64,
+    /// Guests that stopped before the end.
+    pub stopped: usize,
     /// Queue pairs that failed in ways that the options allow, by status.
     pub failed: BTreeMap<String, u64>,
     /// Packets sent again.
@@ -88,6 +91,7 @@ struct Run {
     options: Options,
     world: World,
     traffic: Traffic,
+    guests: Guests,
     phase: &'static str,
     /// By host: the number of ticks in a row in which it had nothing to do.
     idle: Vec<u32>,
@@ -95,9 +99,9 @@ struct Run {
 
 impl Run {
     fn new(options: Options) -> Run {
-        let (world, traffic) = Traffic::set_up(&options);
+        let (world, traffic, guests) = Traffic::set_up(&options);
         let idle = vec![0; options.hosts];
-        Run { options, world, traffic, phase: "safety", idle }
+        Run { options, world, traffic, guests, phase: "safety", idle }
     }
 
     fn phases(&mut self) -> Result<[Duration; 2], Violation> {
@@ -114,6 +118,7 @@ impl Run {
         self.traffic.healed = true;
         self.work_until(healed + LIVENESS)?;
         demand(self.traffic.is_done(), "liveness", || self.traffic.unfinished(&self.world))?;
+        demand(self.guests.is_done(), "liveness", || self.guests.unfinished())?;
         let end = self.world.now;
         self.phase = "closing";
         self.close()?;
@@ -122,12 +127,13 @@ impl Run {
 
     /// Runs all hosts until all work is done, or until `end`.
     fn work_until(&mut self, end: Time) -> Result<(), Violation> {
-        while !self.traffic.is_done() && self.world.now < end {
+        while !(self.traffic.is_done() && self.guests.is_done()) && self.world.now < end {
             match self.world.step() {
                 Some(Step::Alarm(host)) => self.tick(host as usize)?,
                 Some(_) => {}
                 None => break,
             }
+            self.guests.step(&mut self.world)?;
             self.events()?;
             if self.world.steps.is_multiple_of(20_000) {
                 self.traffic.check_memory(&self.world)?;
@@ -137,10 +143,13 @@ impl Run {
     }
 
     fn tick(&mut self, host: usize) -> Result<(), Violation> {
-        let before = self.traffic.activity();
+        let activity = |run: &Run| run.traffic.activity() + run.guests.activity();
+        let before = activity(self);
         self.traffic.tick(&mut self.world, host)?;
+        self.guests.tick(&mut self.world, host)?;
+        let is_idle = activity(self) == before;
         let idle = &mut self.idle[host];
-        *idle = if self.traffic.activity() == before { *idle + 1 } else { 0 };
+        *idle = if is_idle { *idle + 1 } else { 0 };
         let most = self.options.tick.saturating_mul(1 << (*idle / 4).min(20)).min(IDLE_TICK);
         let most = most.max(self.options.tick).as_nanos() as u64;
         let delay = Duration::from_nanos(self.world.dice().between(1..=most));
@@ -178,7 +187,9 @@ impl Run {
         self.traffic.check_buffers(&self.world)?;
         self.traffic.check_memory(&self.world)?;
         self.traffic.check_words(&self.world)?;
-        counters::check(&self.world, self.traffic.may_stray())?;
+        let may_stray = self.traffic.may_stray() || self.guests.stopped > 0;
+        counters::check(&self.world, may_stray)?;
+        self.guests.close(&mut self.world)?;
         self.traffic.tear_down(&mut self.world)?;
         counters::check_leaks(&self.world)
     }
@@ -195,6 +206,7 @@ impl Run {
             heard: stats.heard,
             answered: stats.answered,
             congested: stats.congested,
+            stopped: self.guests.stopped,
             failed: stats.failed,
             retransmitted: again,
             phases,
@@ -218,6 +230,9 @@ impl fmt::Display for Report {
              {reordered} reordered, {corrupted} corrupted, {marked} marked",
             self.retransmitted
         )?;
+        if !self.options.guests.is_empty() {
+            writeln!(f, "  guests  {} of {} stopped", self.stopped, 2 * self.options.guests.len())?;
+        }
         for (status, n) in &self.failed {
             writeln!(f, "  failed  {n} queue pairs: {status}")?;
         }

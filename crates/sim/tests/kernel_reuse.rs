@@ -6,9 +6,10 @@ use remora_nic::kernel::CallStatus;
 use remora_nic::queue::Remote;
 use remora_nic::wire::{Dialect, Op, Operation};
 use remora_nic::{Psn, QpFlags, QpInit};
-use remora_offload::kernel::{Context, Limits, Timing};
+use remora_offload::kernel::{Context, Limits};
 use remora_sim::endpoint::{ConnectOptions, QueueOptions, connect, ring};
 use remora_sim::faults::{Fate, Rule};
+use remora_sim::hardware::PortTerms;
 use remora_sim::kernel::{RESULT, WORD, kernel_pair};
 use remora_sim::pair::{A, B, Pair, PairOptions};
 
@@ -58,9 +59,9 @@ async fn sends(context: Context) -> Result<(), CallStatus> {
 
 /// A pair whose memory takes time, so that a queue pair can be closed while a kernel waits.
 fn pair() -> Pair {
-    let timing = Timing { round_trip: Duration::from_micros(50), byte_ps: 80 };
+    let port = PortTerms::flat(Duration::from_micros(50), 80);
     let options = PairOptions { config: |config| config.qpn_bits = 10, ..PairOptions::default() };
-    let mut t = kernel_pair(options, Limits::default(), Some(timing));
+    let mut t = kernel_pair(options, Limits::default(), Some(port));
     t.deploy(B, READS, reads).unwrap();
     t.deploy(B, TAKES, takes).unwrap();
     t.deploy(B, SENDS, sends).unwrap();
@@ -84,6 +85,7 @@ fn renew(t: &mut Pair, of: usize, wanted: impl Fn(u32) -> bool) {
         rq: ring(host, queues.receives, queues.sges, 0),
         signal_all: queues.signal_all,
         flags: QpFlags::empty(),
+        client: 0,
     };
     // Numbers are random. Of ten bits, every number comes again within some thousand.
     for _ in 0..100_000 {

@@ -8,9 +8,10 @@ use remora_nic::queue::{Data, SendFlags, SendOp, Status, WorkKind};
 use remora_nic::wire::{Dialect, Operation};
 use remora_offload::kernel::builtin::{aggregate, consistency, filter, get, hyperloglog, shuffle};
 use remora_offload::kernel::builtin::{column::Column, shuffle_send, traversal};
-use remora_offload::kernel::{Context, Limits, Timing};
+use remora_offload::kernel::{Context, Limits};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::faults::{Fate, Faults, Rule};
+use remora_sim::hardware::PortTerms;
 use remora_sim::kernel::{CALL, RESULT, WORD, kernel_pair};
 use remora_sim::pair::{A, B, Pair, PairOptions};
 
@@ -22,8 +23,8 @@ fn pair() -> Pair {
 
 /// A pair whose memory takes 1.5 µs, as in StRoM §6.2.
 fn timed() -> Pair {
-    let timing = Timing { round_trip: Duration::from_nanos(1500), byte_ps: 80 };
-    kernel_pair(PairOptions::default(), Limits::default(), Some(timing))
+    let port = PortTerms::flat(Duration::from_nanos(1500), 80);
+    kernel_pair(PairOptions::default(), Limits::default(), Some(port))
 }
 
 /// Returns its parameters and its payload.
@@ -254,8 +255,8 @@ fn a_region_that_is_gone_before_its_value_is_sent_gets_an_error_status() {
 #[test]
 fn calls_beyond_the_limit_of_invocations_are_delayed() {
     let limits = Limits { invocations: 2, ..Limits::default() };
-    let timing = Timing { round_trip: Duration::from_micros(5), byte_ps: 0 };
-    let mut t = kernel_pair(PairOptions::default(), limits, Some(timing));
+    let port = PortTerms::flat(Duration::from_micros(5), 0);
+    let mut t = kernel_pair(PairOptions::default(), limits, Some(port));
     t.deploy(B, OP, |context: Context| async move {
         let at = context.params(|p| Ok(u64::from_le_bytes(p.try_into().unwrap()))).await?;
         let mut word = [0; 8];
@@ -282,8 +283,8 @@ fn calls_beyond_the_limit_of_invocations_are_delayed() {
 
 #[test]
 fn a_kernel_that_does_not_keep_up_stops_the_stream_for_a_while() {
-    let timing = Timing { round_trip: Duration::from_micros(20), byte_ps: 0 };
-    let mut t = kernel_pair(PairOptions::default(), Limits::default(), Some(timing));
+    let port = PortTerms::flat(Duration::from_micros(20), 0);
+    let mut t = kernel_pair(PairOptions::default(), Limits::default(), Some(port));
     let region = t.remote(B, 0).addr;
     t.deploy(B, OP, move |context: Context| async move {
         let mut to = region;

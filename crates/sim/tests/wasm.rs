@@ -5,8 +5,9 @@ use core::time::Duration;
 use remora_nic::kernel::CallStatus;
 use remora_offload::kernel::builtin::get;
 use remora_offload::kernel::wasm::Module;
-use remora_offload::kernel::{AsyncProgram, Limits, Program, Timing};
+use remora_offload::kernel::{AsyncProgram, Limits, Program};
 use remora_sim::faults::Faults;
+use remora_sim::hardware::PortTerms;
 use remora_sim::kernel::kernel_pair;
 use remora_sim::pair::{B, Pair, PairOptions};
 
@@ -16,8 +17,8 @@ const LINES: &[u8] = include_bytes!("../../../guest/built/lines.wasm");
 
 /// A pair whose memory takes 1.5 µs, as in StRoM §6.2.
 fn timed() -> Pair {
-    let timing = Timing { round_trip: Duration::from_nanos(1500), byte_ps: 80 };
-    kernel_pair(PairOptions::default(), Limits::default(), Some(timing))
+    let port = PortTerms::flat(Duration::from_nanos(1500), 80);
+    kernel_pair(PairOptions::default(), Limits::default(), Some(port))
 }
 
 /// Gets a few values with the kernel `program`. Returns for each the status, the value, and the

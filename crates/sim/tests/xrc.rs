@@ -65,6 +65,7 @@ impl Xrc {
             rq: RingInit::default(),
             signal_all: true,
             flags: QpFlags::empty(),
+            client: 0,
         });
         let sender = sender.unwrap();
         let b = &mut world.hosts[B];

@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::row::{PeerSide, Row, Run, Spread, Target};
 use crate::draws::Pauses;
 use crate::output;
+use crate::percentile::percentile;
 
 /// Measures one way once, and returns the times of its calls in µs.
 pub(super) type Calls<'a> = Box<dyn FnMut() -> Result<Vec<f64>> + 'a>;
@@ -83,8 +84,8 @@ impl Point {
         }
         let ways = taken.into_iter().map(|(middles, mut calls)| {
             calls.sort_by(f64::total_cmp);
-            let at = |part: f64| calls[((calls.len() - 1) as f64 * part).round() as usize];
-            Spread { min: at(0.01), median: median(&middles), max: at(0.99) }
+            let at = |per_mille| percentile(&calls, per_mille).unwrap_or(f64::NAN);
+            Spread { min: at(10), median: median(&middles), max: at(990) }
         });
         Ok(Point { x, ways: ways.collect() })
     }

@@ -3,8 +3,9 @@
 //! A benchmark is a list of [`row::Case`]s. [`row::measure`] runs Remora's way and the peer's in
 //! turn, and makes a [`row::Row`] of each case; [`report`] prints the rows and writes them.
 //!
-//! - The benchmarks: [`transport`], [`verbs`], [`kernels`], [`chains`]; [`peers`]: plain sockets,
-//!   to compare with.
+//! - The benchmarks: [`transport`], [`verbs`], [`kernels`], [`chains`], all by UDP; [`local`] by
+//!   shared memory; [`memory`], the paths between host and card; [`peers`]: plain sockets, to
+//!   compare with.
 //! - The output: [`figure`]: the same work by size; [`plot`]: a figure drawn; [`page`]: all in one
 //!   file.
 
@@ -13,6 +14,8 @@ mod cost;
 mod event_server;
 mod figure;
 mod kernels;
+mod local;
+mod memory;
 mod page;
 mod peers;
 mod plot;
@@ -22,10 +25,12 @@ mod running;
 mod transport;
 mod verbs;
 
+use std::env;
 use std::os::unix::process::CommandExt;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use remora::fabric::FABRIC_VARIABLE;
 use remora::offload::cpu;
 
 /// `remora bench`.
@@ -34,8 +39,10 @@ use remora::offload::cpu;
 Examples:
   remora bench transport                          WRITEs beside UDP and TCP
   remora bench transport --quick                  a short test that the benchmark works
+  remora bench local                              shared memory beside UDP, within this machine
   remora bench kernels --html kernels.html        a page with plots
   remora bench chains --only fig10 --json rows.json
+  remora bench memory --simulated                 a paper's figures, in the simulator
   remora bench kernels --cpu v3                   as on a processor without AVX-512
 
 Compare runs of one machine only, and leave it idle otherwise.")]
@@ -48,12 +55,16 @@ pub(crate) struct Bench {
 enum What {
     /// Latency, bandwidth and message rate of WRITEs, beside plain UDP and TCP on the same cores
     Transport(transport::Transport),
+    /// Two processes of this machine by shared memory, beside the same by UDP
+    Local(local::Local),
     /// Verbs programs, unmodified, beside Remora's own measurements and plain UDP
     Verbs(verbs::Verbs),
     /// Kernels on the card: StRoM's experiments beside their baselines, and a page with plots
     Kernels(kernels::KernelBench),
     /// Chains on the card: RedN's experiments beside their baselines, and a page with plots
     Chains(chains::ChainBench),
+    /// Paths between a host's memory and a card's, beside UCX's, and a page with plots
+    Memory(memory::MemoryBench),
     /// A hot path of two cards in one thread, for valgrind to count its instructions
     #[command(hide = true)]
     Cost(cost::Cost),
@@ -64,33 +75,42 @@ enum What {
 impl Bench {
     /// Runs the command.
     pub(crate) fn run(self) -> Result<()> {
-        self.take_level()?;
+        self.take_environment()?;
         match self.what {
             What::Transport(transport) => transport.run(),
+            What::Local(local) => local.run(),
             What::Verbs(verbs) => verbs.run(),
             What::Kernels(kernels) => kernels.run(),
             What::Chains(chains) => chains.run(),
+            What::Memory(memory) => memory.run(),
             What::Cost(cost) => cost.run(),
             What::Peer(peer) => peer.run(),
         }
     }
 
-    /// If another level of processor is asked for than this process would use, the command takes
-    /// this one's place with [`cpu::VARIABLE`] set, for itself and for processes that it starts.
-    fn take_level(&self) -> Result<()> {
+    /// If another level of processor is asked for than this process would use, or the bench judges
+    /// what goes by the wire, the command takes this one's place with [`cpu::VARIABLE`] or
+    /// [`FABRIC_VARIABLE`] set, for itself and for processes that it starts.
+    fn take_environment(&self) -> Result<()> {
         let options = match &self.what {
             What::Transport(transport) => &transport.options,
+            What::Local(local) => &local.options,
             What::Verbs(verbs) => &verbs.options,
             What::Kernels(kernels) => &kernels.options,
             What::Chains(chains) => &chains.options,
+            What::Memory(memory) => &memory.options,
             What::Cost(_) | What::Peer(_) => return Ok(()),
         };
-        let Some(asked) = options.cpu.filter(|asked| *asked != cpu::level()) else {
+        let level = options.cpu.filter(|asked| *asked != cpu::level());
+        let wire = !matches!(self.what, What::Local(_)) && env::var_os(FABRIC_VARIABLE).is_none();
+        if level.is_none() && !wire {
             return Ok(());
-        };
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        }
+        let program = env::current_exe().context("cannot find this program's own file")?;
         let mut again = std::process::Command::new(program);
-        again.args(std::env::args_os().skip(1)).env(cpu::VARIABLE, asked.name());
+        again.args(env::args_os().skip(1));
+        again.envs(level.map(|level| (cpu::VARIABLE, level.name())));
+        again.envs(wire.then_some((FABRIC_VARIABLE, "udp")));
         Err(again.exec()).context("cannot start this program again")
     }
 }

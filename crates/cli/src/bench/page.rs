@@ -29,7 +29,12 @@ td small{color:#6a737d}\
 .words{text-align:left}\
 .met{color:#1a7f37}.missed{color:#b35900}\
 details{margin-top:12px;overflow-x:auto}summary{cursor:pointer;color:#57606a;font-size:14px}\
-.wide{overflow-x:auto}";
+.wide{overflow-x:auto}\
+.multiples{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:26px 30px}\
+.multiples>div{min-width:0}.multiples .key{margin:4px 0 0 50px}\
+.multiples p{font-size:14px;margin:10px 0 0}\
+h3{font-size:17px;margin:0 0 4px}h3 small{font-weight:400;color:#6a737d}\
+@media(max-width:520px){.multiples{grid-template-columns:1fr}}";
 
 /// The texts of a page besides rows and figures.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +51,8 @@ pub(super) struct Words {
     pub(super) command: &'static str,
 }
 
-/// The page's text.
-pub(super) fn render(words: Words, rows: &[Row], figures: &[Figure]) -> Result<String> {
+/// The page's text. `more` are sections behind those of the figures.
+pub(super) fn render(words: Words, rows: &[Row], figures: &[Figure], more: &str) -> Result<String> {
     let Words { title, about, command, .. } = words;
     let mut page = String::new();
     write!(
@@ -60,10 +65,13 @@ pub(super) fn render(words: Words, rows: &[Row], figures: &[Figure]) -> Result<S
         text(title),
         text(about)
     )?;
-    table_of_rows(&mut page, words, rows)?;
+    if !rows.is_empty() {
+        table_of_rows(&mut page, words, rows)?;
+    }
     for figure in figures {
         section(&mut page, figure)?;
     }
+    page.push_str(more);
     writeln!(
         page,
         "<footer>Whiskers that would leave a plot end at its edge. \
@@ -143,7 +151,7 @@ fn section(page: &mut String, figure: &Figure) -> Result<()> {
 }
 
 /// Escapes a text for HTML.
-fn text(words: &str) -> String {
+pub(super) fn text(words: &str) -> String {
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -177,7 +185,7 @@ mod tests {
             here: String::new(),
         };
         let words = Words { title: "T", about: "", rows: "", ours: "", command: "" };
-        let page = render(words, &[], &[figure]).unwrap();
+        let page = render(words, &[], &[figure], "").unwrap();
         assert!(page.contains("Lists &amp; more") && page.contains("4 &lt; 8"), "{page}");
         assert!(page.matches("<circle").count() >= 2, "a mark for each way");
         assert!(

@@ -18,8 +18,10 @@ pub(super) const COLOURS: [RGBColor; 8] = [
     RGBColor(90, 96, 104),
     RGBColor(204, 121, 167),
 ];
-const INK: RGBColor = RGBColor(70, 76, 84);
-const GRID: RGBColor = RGBColor(228, 231, 235);
+/// The colour of words and axes.
+pub(super) const INK: RGBColor = RGBColor(70, 76, 84);
+/// The colour of a grid.
+pub(super) const GRID: RGBColor = RGBColor(228, 231, 235);
 const SIZE: (u32, u32) = (760, 400);
 const FONT: &str = "sans-serif";
 

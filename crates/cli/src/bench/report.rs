@@ -84,7 +84,7 @@ pub(super) fn publish(
     html: &Path,
     options: &Options,
 ) -> Result<()> {
-    let page = page::render(words, &rows, figures)?;
+    let page = page::render(words, &rows, figures, "")?;
     std::fs::write(html, page).with_context(|| format!("cannot write {}", html.display()))?;
     println!("\nThe plots: {}", html.display());
     rows.extend(figures.iter().flat_map(Figure::rows));
@@ -92,7 +92,7 @@ pub(super) fn publish(
 }
 
 /// Writes the rows to the file that the options name.
-fn write(rows: &[Row], options: &Options) -> Result<()> {
+pub(super) fn write(rows: &[Row], options: &Options) -> Result<()> {
     match &options.json {
         Some(path) => {
             let cpu = cpu::level().name();

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::percentile::percentile;
+
 /// How often all bytes are moved.
 pub(super) const ROUNDS: usize = 5;
 /// Operations of 8 bytes: before the measurement, measured, and the longest time for all of them.
@@ -22,11 +24,9 @@ pub(super) struct Latency {
 impl Latency {
     pub(super) fn of(mut samples: Vec<Duration>) -> Latency {
         samples.sort_unstable();
-        let at = |part: f64| {
-            let index = (samples.len().saturating_sub(1) as f64 * part) as usize;
-            samples.get(index).map_or(f64::NAN, |d| d.as_nanos() as f64 / 1000.0)
-        };
-        Latency { median_us: at(0.5), p99_us: at(0.99), samples: samples.len() }
+        let us = |d: Duration| d.as_nanos() as f64 / 1000.0;
+        let at = |per_mille| percentile(&samples, per_mille).map_or(f64::NAN, us);
+        Latency { median_us: at(500), p99_us: at(990), samples: samples.len() }
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Bandwidth {
 impl Bandwidth {
     pub(super) fn of(bytes: u64, mut rounds: Vec<Duration>) -> Bandwidth {
         rounds.sort_unstable();
-        let median = rounds.get(rounds.len() / 2).map_or(f64::NAN, Duration::as_secs_f64);
+        let median = percentile(&rounds, 500).map_or(f64::NAN, |d| d.as_secs_f64());
         Bandwidth { median_gb_s: bytes as f64 / median / 1e9, rounds: rounds.len() }
     }
 }

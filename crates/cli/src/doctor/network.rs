@@ -82,8 +82,21 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
     ));
     checks.extend(gid_variables(|name| env::var(name).ok()));
     checks.push(mtu(&interface));
+    checks.push(same_machine(device.ring_peers().is_some()));
     checks.extend(buffers(&device));
     Some(OpenCard { device, link_mtu: interface.link_mtu })
+}
+
+/// How packets go to cards of this machine.
+fn same_machine(rings: bool) -> Check {
+    let found = match rings {
+        true => {
+            "cards of this user on this machine share memory, and all others are reached by UDP; \
+             REMORA_FABRIC=udp has all packets go by UDP"
+        }
+        false => "packets to cards of this machine go by UDP, as REMORA_FABRIC=udp asks",
+    };
+    Check::note("same machine", found)
 }
 
 fn in_use(interface: &Interface, error: &dyn std::error::Error) -> Check {

@@ -7,6 +7,7 @@ use super::bandwidth::Bandwidth;
 use super::latency::Latency;
 use super::plan::Plan;
 use crate::output;
+use crate::percentile::percentile;
 
 /// A measurement and its outcome.
 #[derive(Debug)]
@@ -105,15 +106,14 @@ fn row(outcome: &Outcome) -> Row {
 /// The figures of `sorted`, which is not empty: every measurement has at least one operation.
 fn latency_figures(sorted: &[u64]) -> Figures {
     let us = |ns: u64| ns as f64 / 1e3;
-    let last = sorted.len() - 1;
-    let at = |share: f64| us(sorted[(last as f64 * share).round() as usize]);
+    let at = |per_mille| percentile(sorted, per_mille).map_or(f64::NAN, us);
     let sum: u64 = sorted.iter().sum();
     Figures::Latency {
-        min_us: us(sorted[0]),
-        median_us: at(0.5),
+        min_us: at(0),
+        median_us: at(500),
         avg_us: us(sum) / sorted.len() as f64,
-        p99_us: at(0.99),
-        p999_us: at(0.999),
-        max_us: us(sorted[last]),
+        p99_us: at(990),
+        p999_us: at(999),
+        max_us: at(1000),
     }
 }

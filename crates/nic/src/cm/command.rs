@@ -59,6 +59,33 @@ pub struct ConnectRequest<'a> {
     pub private_data: &'a [u8],
 }
 
+impl ConnectRequest<'_> {
+    /// A request for a reliable connection with the longest retries, one READ or atomic at a time
+    /// each way, packets of 1024 bytes and 67 ms to acknowledge, from port 0 and without private
+    /// data. The caller replaces what is to differ.
+    pub fn new(remote: IpAddr, service: ServiceId, local_qpn: u32) -> ConnectRequest<'static> {
+        ConnectRequest {
+            remote,
+            service,
+            local_port: 0,
+            told: None,
+            transport: TransportService::Rc,
+            local_qpn,
+            starting_psn: Psn::new(0),
+            responder_resources: 1,
+            initiator_depth: 1,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            srq: false,
+            flow_control: false,
+            path_mtu: 3,
+            ack_timeout: 14,
+            traffic_class: 0,
+            private_data: &[],
+        }
+    }
+}
+
 /// The passive side's answer. Numbers wider than their field are cut to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -1,4 +1,5 @@
-//! What the manager remembers of one connection.
+//! What the manager remembers of one connection. [`super::receive`], [`super::command`] and
+//! [`super::repeat`] act on it.
 
 use core::net::IpAddr;
 use core::time::Duration;

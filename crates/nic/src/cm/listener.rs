@@ -1,4 +1,5 @@
-//! The listeners: which services are offered, and how many requests wait at each.
+//! The listeners: which services are offered, and how many requests wait at each. (`receive`
+//! refuses those that find no room.)
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;

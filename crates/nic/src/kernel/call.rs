@@ -1,4 +1,5 @@
-//! The bytes of a call: the header before the kernel's own parameters, and the status word.
+//! The bytes of a call: the header before the kernel's own parameters, and the status word. (`io`
+//! sends the word, and the other ways in which a call's end is told.)
 //!
 //! StRoM leaves open how a kernel learns where its results go. Here the payload of an RPC, and of
 //! the first packet of an RPC WRITE, begins with a header, all fields little-endian:

@@ -5,7 +5,7 @@
 
 /// A first-fit allocator over a range of bus addresses.
 #[derive(Debug)]
-pub(crate) struct DeviceMemory {
+pub struct DeviceMemory {
     /// Free pieces (address, length), by address; no two of them touch.
     free: Vec<(u64, u64)>,
     /// Pieces in use (address, length), by address.
@@ -16,13 +16,14 @@ pub(crate) struct DeviceMemory {
 const GRANULE: u64 = 64;
 
 impl DeviceMemory {
-    pub(crate) fn new(range: core::ops::Range<u64>) -> DeviceMemory {
+    /// All of `range`, free.
+    pub fn new(range: core::ops::Range<u64>) -> DeviceMemory {
         let free = if range.is_empty() { vec![] } else { vec![(range.start, range.end)] };
         DeviceMemory { free, given: Vec::new() }
     }
 
     /// The bus address of `len` bytes of device memory; `None` if no free piece is long enough.
-    pub(crate) fn alloc(&mut self, len: u64) -> Option<u64> {
+    pub fn alloc(&mut self, len: u64) -> Option<u64> {
         let len = len.max(1).checked_next_multiple_of(GRANULE)?;
         let at = self.free.iter().position(|(start, end)| end - start >= len)?;
         let (start, end) = &mut self.free[at];
@@ -36,7 +37,7 @@ impl DeviceMemory {
     }
 
     /// Frees the piece at `addr`. Returns whether there was one.
-    pub(crate) fn free(&mut self, addr: u64) -> bool {
+    pub fn free(&mut self, addr: u64) -> bool {
         let Some(at) = self.given.iter().position(|(start, _)| *start == addr) else {
             return false;
         };
@@ -53,7 +54,7 @@ impl DeviceMemory {
     }
 
     /// Does the whole range lie within one piece that is in use?
-    pub(crate) fn holds(&self, addr: u64, len: u64) -> bool {
+    pub fn holds(&self, addr: u64, len: u64) -> bool {
         self.given.iter().any(|&(start, end)| start <= addr && len <= end.saturating_sub(addr))
     }
 }

@@ -7,13 +7,13 @@
 //! - [`page_table`]: where on the bus a region's bytes are.
 //! - `check`: decides whether an access is allowed, and which bus address it becomes.
 //! - `through_key`: reads and writes bytes through a key, once the check allows it.
-//! - `device`: device memory, which lives on the card.
+//! - [`device`]: device memory, which lives on the card.
 //!
 //! The rules of keys, regions and windows are those of InfiniBand volume 1, chapter 10 (Software
 //! Transport Interface).
 
 pub(crate) mod check;
-pub(crate) mod device;
+pub mod device;
 pub mod key;
 pub mod page_table;
 pub mod region;

@@ -10,6 +10,7 @@ use crate::qp::state::{Mtu, State};
 use crate::qp::{Requester, Responder, enable};
 use crate::queue::completion::CompletionQueue;
 use crate::queue::element::TooLong;
+use crate::rate::Rate;
 use crate::time::Time;
 use crate::transmit::Path;
 use crate::wire::{Dialect, Transport};
@@ -115,7 +116,7 @@ impl Nic {
         if limits.budget.is_some_and(|budget| self.card.chains.budgets.get(budget).is_none()) {
             return Err(ChainError::UnknownBudget);
         }
-        if limits.rate.is_some_and(|rate| rate.per_second == 0 || rate.burst == 0) {
+        if ![limits.rate, limits.bytes].iter().flatten().all(Rate::is_valid) {
             return Err(ChainError::Rate);
         }
         let some = limits != ChainLimits::default();

@@ -34,15 +34,46 @@ impl Nic {
         datagrams: impl IntoIterator<Item = Datagram<'a>>,
     ) {
         for datagram in datagrams {
-            self.handle_packet(now, mem, &datagram);
+            self.handle_packet(now, mem, &datagram, Integrity::Checked);
         }
     }
 
-    fn handle_packet(&mut self, now: Time, mem: &mut dyn Memory, datagram: &Datagram<'_>) {
+    /// As [`Nic::handle_packets`], for packets that have not left this machine's memory, and whose
+    /// senders have made no ICRC: its four bytes are there, and not looked at.
+    pub fn handle_packets_from_memory<'a>(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        datagrams: impl IntoIterator<Item = Datagram<'a>>,
+    ) {
+        for datagram in datagrams {
+            self.handle_packet(now, mem, &datagram, Integrity::Given);
+        }
+    }
+
+    fn handle_packet(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        datagram: &Datagram<'_>,
+        integrity: Integrity,
+    ) {
         if self.card.unsettled.is_some() {
             self.settle(now, mem);
         }
-        let Some(bth) = self.judge_packet(datagram) else { return };
+        let Some(bth) = self.judge_packet(datagram, integrity) else { return };
+        self.route_packet(now, mem, bth, datagram);
+    }
+
+    /// Hands a packet to what it names.
+    #[inline(always)]
+    pub(super) fn route_packet(
+        &mut self,
+        now: Time,
+        mem: &mut dyn Memory,
+        bth: Bth,
+        datagram: &Datagram<'_>,
+    ) {
         let counters = &mut self.card.counters;
         // Queue pair 1 is the communication manager's (InfiniBand volume 1, chapter 12).
         if bth.dest_qp == CM_QPN {
@@ -77,7 +108,7 @@ impl Nic {
     /// The base header of a datagram, if it is an undamaged packet of RoCE v2 in the version and
     /// the partition that the card knows. Otherwise the reason is counted.
     #[inline(always)]
-    fn judge_packet(&mut self, datagram: &Datagram<'_>) -> Option<Bth> {
+    fn judge_packet(&mut self, datagram: &Datagram<'_>, integrity: Integrity) -> Option<Bth> {
         let counters = &mut self.card.counters;
         counters.rx_packets += 1;
         // A card of this machine sends from the port that only it can hold (`Config::neighbours`).
@@ -98,7 +129,9 @@ impl Nic {
         };
         // A wrong ICRC means that the packet was damaged on its way. The drop looks like a loss,
         // which the sender repairs (`rxe_icrc_check`).
-        if !self.icrc.check(&flow, datagram.ip_id, datagram.bytes) {
+        if integrity == Integrity::Checked
+            && !self.icrc.check(&flow, datagram.ip_id, datagram.bytes)
+        {
             counters.drop_icrc += 1;
             return None;
         }
@@ -115,6 +148,15 @@ impl Nic {
         }
         Some(bth)
     }
+}
+
+/// How it is known that a packet is undamaged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Integrity {
+    /// By its ICRC.
+    Checked,
+    /// It has not left the memory of this machine.
+    Given,
 }
 
 /// Is it an address of this card's own machine?
@@ -165,5 +207,28 @@ mod tests {
         }
         // A card of another machine sends from any port (RoCE v2).
         assert!(!dropped_at_once("192.0.2.2", 50_000));
+    }
+
+    #[test]
+    fn packets_from_memory_need_no_icrc_and_are_judged_as_all_others() {
+        let own = "192.0.2.1".parse().unwrap();
+        let mut nic = Nic::new(Config::new(own), [1; 32]);
+        let mut bytes = [0; 64];
+        let mut handle = |bytes: &[u8], in_memory| {
+            let (src, src_port) = ("192.0.2.2".parse().unwrap(), ROCE_PORT);
+            let datagram = Datagram { src, src_port, dst: own, ip_id: None, tos: 0, bytes };
+            match in_memory {
+                true => nic.handle_packets_from_memory(Time(0), &mut Nowhere, [datagram]),
+                false => nic.handle_packets(Time(0), &mut Nowhere, [datagram]),
+            }
+            let c = nic.counters();
+            (c.drop_icrc, c.drop_pkey, c.drop_unknown_qp, c.drop_malformed)
+        };
+        assert_eq!(handle(&bytes, false), (1, 0, 0, 0));
+        assert_eq!(handle(&bytes, true), (1, 1, 0, 0), "of no partition");
+        bytes[2..4].fill(0xff);
+        bytes[7] = 9;
+        assert_eq!(handle(&bytes, true), (1, 1, 1, 0), "for a queue pair that does not exist");
+        assert_eq!(handle(&bytes[..15], true), (1, 1, 1, 1), "no room for an ICRC");
     }
 }

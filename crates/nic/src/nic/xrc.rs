@@ -86,6 +86,11 @@ impl Nic {
     /// Makes an XRC target, in RESET. It has neither queues of its own nor a protection domain.
     /// Returns its number.
     pub fn create_xrc_target(&mut self, xrcd: Xrcd) -> Result<u32, CreateError> {
+        self.create_xrc_target_for(0, xrcd)
+    }
+
+    /// As [`Nic::create_xrc_target`], for a client: see [`QpInit::client`].
+    pub fn create_xrc_target_for(&mut self, client: u16, xrcd: Xrcd) -> Result<u32, CreateError> {
         if self.card.xrcds.get(xrcd.0).is_none() {
             return Err(CreateError::UnknownXrcd);
         }
@@ -100,6 +105,7 @@ impl Nic {
             rq: RingInit::default(),
             signal_all: false,
             flags: QpFlags::empty(),
+            client,
         };
         let qpn = self.insert_qp(init)?;
         if let Some(qp) = self.qps.get_mut(qpn) {

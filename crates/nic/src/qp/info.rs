@@ -28,6 +28,10 @@ pub struct QpInit {
     pub signal_all: bool,
     /// Special kinds of queues.
     pub flags: QpFlags,
+    /// The client that it belongs to; 0 is the card's owner. Clients have equal shares of the card,
+    /// whatever the number of their queue pairs. A driver numbers them from 1 on, and uses numbers
+    /// again.
+    pub client: u16,
 }
 
 /// The present properties of a queue pair.
@@ -53,6 +57,8 @@ pub struct QpInfo {
     pub depths: (u32, u32),
     /// Every send request is reported.
     pub signal_all: bool,
+    /// The client that it belongs to.
+    pub client: u16,
     /// The queue pair is in SQD, and not all outstanding requests are done.
     pub draining: bool,
     /// How many elements are posted to the send queue and not yet done.

@@ -91,6 +91,7 @@ struct Fetched<'f> {
 pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
     let mut budget = Budget::turn(&env.card.config);
     let Budget { elements, bytes } = budget;
+    env.card.scheduler.left = budget;
     let Some(qp) = qps.get_mut(qpn) else { return (false, 0) };
     match qp.state {
         State::Rts | State::Sqd => {
@@ -102,7 +103,8 @@ pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
             let mut turn = Turn { qps, env, qpn, dest, scope, bytes, ran: 0 };
             let ahead = Fetched { bytes: &mut fetched, at: 0, end: 0, left: elements };
             let again = turn.run(ahead, &mut scratch);
-            let ran = turn.ran;
+            let (ran, bytes) = (turn.ran, turn.bytes);
+            env.card.scheduler.left = Budget { elements: elements.saturating_sub(ran), bytes };
             env.card.counters.chain_elements += u64::from(ran);
             env.card.fetched = fetched;
             env.card.chains.scratch = scratch;
@@ -197,12 +199,12 @@ impl Turn<'_, '_> {
             }
             Ok(Progress::Begun) => {
                 self.ran += 1;
-                qp.note_run(self.env);
+                qp.note_run(self.env, element);
                 self.go_on(scratch)
             }
             Ok(Progress::Done) => {
                 self.ran += 1;
-                qp.note_run(self.env);
+                qp.note_run(self.env, element);
                 qp.sq.retired = qp.sq.fetched;
                 qp.report_done(self.env, element);
                 // When the turn's bytes are spent, the driver or the next queue pair comes first.

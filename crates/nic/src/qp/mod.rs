@@ -52,6 +52,7 @@ use std::collections::VecDeque;
 
 use crate::card::Card;
 use crate::chain::Mode;
+use crate::config::Config;
 use crate::env::Env;
 use crate::event::Event;
 use crate::handles::Xrcd;
@@ -100,6 +101,8 @@ pub(crate) struct Qp {
     /// It is in the schedule queue (the ready state of SRNIC §4.3.1).
     pub(crate) queued: bool,
     pub(crate) signal_all: bool,
+    /// The client that it belongs to.
+    pub(crate) client: u16,
     pub(crate) cold: Box<Cold>,
 }
 
@@ -139,6 +142,8 @@ pub(crate) struct Cold {
     /// Where the queue pair is listed to be woken, if a WAIT holds it.
     pub(crate) waiting: Option<order::Waiting>,
     pub(crate) limits: Option<Box<SendLimits>>,
+    /// The queue pair is listed among those that wait until their client may go on.
+    pub(crate) waits_for_client: bool,
 }
 
 impl Cold {
@@ -164,6 +169,7 @@ impl Cold {
             written: [0; 2],
             waiting: None,
             limits: None,
+            waits_for_client: false,
         }
     }
 }
@@ -183,7 +189,7 @@ impl Qp {
     /// Makes the queue pair ready: it has something to do, and will have a turn.
     #[inline]
     pub(crate) fn schedule(&mut self, card: &mut Card) {
-        card.scheduler.schedule(self.qpn, &mut self.queued);
+        card.scheduler.schedule(self.qpn, self.client, &mut self.queued);
     }
 
     /// This queue pair as a user of keys.
@@ -245,6 +251,7 @@ impl Qp {
         self.access = attr.access.unwrap_or(self.access);
         self.qkey = attr.qkey.unwrap_or(self.qkey);
         self.path = attr.path.unwrap_or(self.path);
+        self.note_path(&env.card.config);
         self.mtu = attr.path_mtu.map_or(self.mtu, |mtu| mtu as u16);
         self.dest_qp = attr.dest_qp.unwrap_or(self.dest_qp);
         self.dialect = attr.dialect.unwrap_or(self.dialect);
@@ -282,6 +289,13 @@ impl Qp {
         }
     }
 
+    /// Notes whether packets of the queue pair may be for the card itself. A datagram may go
+    /// anywhere.
+    pub(crate) fn note_path(&mut self, config: &Config) {
+        let may_be = self.transport == Transport::Ud || self.path.dst == config.address;
+        self.mode.set(Mode::LOCAL, config.local_shortcut && may_be);
+    }
+
     /// The present properties of the queue pair.
     pub(crate) fn info(&self) -> QpInfo {
         let cold = &self.cold;
@@ -311,6 +325,7 @@ impl Qp {
             srq: (self.srq != 0).then_some(self.srq),
             depths: (self.sq.depth(), self.rq.depth()),
             signal_all: self.signal_all,
+            client: self.client,
             draining: self.state == State::Sqd && self.cold.drain_wanted,
             sends: self.sq.in_use(),
             outstanding: self.tx.outstanding.len(),
@@ -348,6 +363,7 @@ impl Qp {
         } else if !batch.is_answering(kernel_answers) || !self.hold_acknowledge(env.card) {
             self.send_acknowledge(env, batch);
         }
+        env.card.scheduler.left = budget;
         again || self.rx.pending > 0
     }
 

@@ -256,7 +256,7 @@ impl Qp {
         }
         self.sq.fetched = index.wrapping_add(1);
         self.tx.cursor = cursor;
-        self.note_run(env);
+        self.note_run(env, &element);
         if env.card.chains.traces() {
             let end = failed.map_or(StepEnd::Issued, StepEnd::Failed);
             self.trace(env, (Queue::Send, index), raw, end);
@@ -337,7 +337,7 @@ impl Qp {
     #[inline(never)]
     pub(super) fn starve(&mut self, env: &mut Env<'_>) -> Stop {
         env.card.counters.pool_full += 1;
-        env.card.scheduler.starve(self.qpn, &mut self.cold.starved);
+        env.card.scheduler.starve(self.qpn, self.client, &mut self.cold.starved);
         Stop::Blocked
     }
 

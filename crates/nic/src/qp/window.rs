@@ -1,4 +1,7 @@
 //! The congestion window: how many packets a requester may have outstanding.
+//!
+//! [`super::requester`] sends no more than that. Acknowledges open the window and losses shrink it
+//! in [`super::completer`], notifications in [`super::congestion`].
 
 use crate::psn::Psn;
 

@@ -1,4 +1,5 @@
-//! Shared receive queues.
+//! Shared receive queues. Elements are taken from them in `qp/receive.rs`; `card.rs` raises the
+//! event that few are left.
 
 use super::ring::Ring;
 use crate::handles::Xrcd;

@@ -1,4 +1,5 @@
-//! The invariant CRC: the last four bytes of every packet.
+//! The invariant CRC: the last four bytes of every packet. (Packets with a wrong one are dropped in
+//! `nic/receive.rs`.)
 //!
 //! It is the CRC-32 of Ethernet over everything that routers leave unchanged: eight bytes of ones
 //! (in place of InfiniBand's local route header), the IP and UDP headers, the transport headers,

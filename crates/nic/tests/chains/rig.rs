@@ -136,6 +136,7 @@ impl Rig {
             rq,
             signal_all: false,
             flags,
+            client: 0,
         };
         let qpn = self.nic.create_qp(init).unwrap();
         Qp { qpn, sq: sq.addr, cq, depth: depth.into(), stride: stride.into() }

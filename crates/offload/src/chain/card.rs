@@ -422,6 +422,7 @@ impl Planned {
             rq,
             signal_all: false,
             flags,
+            client: 0,
         })
     }
 

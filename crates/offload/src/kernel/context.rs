@@ -13,6 +13,7 @@ use remora_nic::queue::Remote;
 
 use super::invocation::{CHUNK, Invocation, OBJECT_MAX, Wait};
 use super::port::{Port, Ports};
+use super::timing::Direction;
 use super::turn::Turn;
 use super::{CallStatus, Grant};
 
@@ -139,7 +140,9 @@ impl Context {
     /// The address was not granted or cannot be reached, or the budget is spent.
     pub fn read(&self, addr: u64, dst: &mut [u8]) -> impl Future<Output = Result<(), CallStatus>> {
         let mut until = None;
-        leaf(move |turn| turn.access(&mut until, dst.len(), |turn| turn.read(addr, dst)))
+        leaf(move |turn| {
+            turn.access(&mut until, Direction::Read, dst.len(), |turn| turn.read(addr, dst))
+        })
     }
 
     /// Writes granted memory.
@@ -148,7 +151,9 @@ impl Context {
     /// Those of [`Context::read`].
     pub fn write(&self, addr: u64, src: &[u8]) -> impl Future<Output = Result<(), CallStatus>> {
         let mut until = None;
-        leaf(move |turn| turn.access(&mut until, src.len(), |turn| turn.write(addr, src)))
+        leaf(move |turn| {
+            turn.access(&mut until, Direction::Write, src.len(), |turn| turn.write(addr, src))
+        })
     }
 
     /// Appends granted memory to the results by a copy on the card: the requester gets exactly the
@@ -170,7 +175,7 @@ impl Context {
                     return Ok(Poll::Pending);
                 }
             }
-            turn.access(&mut until, len, |turn| turn.fetch(addr, len))
+            turn.access(&mut until, Direction::Read, len, |turn| turn.fetch(addr, len))
         })
     }
 

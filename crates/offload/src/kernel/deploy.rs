@@ -1,4 +1,5 @@
-//! What is deployed for an op-code: a program, the memory it may use, and its budget.
+//! What is deployed for an op-code: a program, the memory it may use, and its budget. (`executor`
+//! deploys it.)
 
 use core::future::Future;
 use core::pin::Pin;

@@ -62,7 +62,7 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Kernels {
     limits: Limits,
-    timing: Option<Timing>,
+    timing: Option<Box<dyn Timing>>,
     opcodes: HashMap<u64, u32, BuildHasherDefault<OpcodeHasher>>,
     programs: Vec<Option<Deployed>>,
     free_programs: Vec<u32>,
@@ -107,7 +107,7 @@ impl Kernels {
     }
 
     /// Sets how long memory accesses take, for simulated cards.
-    pub fn set_timing(&mut self, timing: Option<Timing>) {
+    pub fn set_timing(&mut self, timing: Option<Box<dyn Timing>>) {
         self.timing = timing;
     }
 
@@ -329,7 +329,7 @@ impl Kernels {
             invocation,
             buffers: &mut self.buffers,
             grants: &program.deployment.grants,
-            timing: self.timing,
+            timing: self.timing.as_deref_mut(),
             id,
             chunk: (!chunk.is_empty()).then_some(chunk),
             steps: self.limits.turn_steps,

@@ -1,4 +1,5 @@
-//! An invocation: what the card keeps of a call while its kernel runs.
+//! An invocation: what the card keeps of a call while its kernel runs. (`executor` begins and ends
+//! it.)
 
 use remora_nic::kernel::{Buffer, Call, Draft, KernelIo, Payload, WriteOut};
 use remora_nic::queue::Remote;

@@ -56,6 +56,6 @@ pub use grant::Grant;
 pub use port::Port;
 pub use scatter::Scatter;
 pub use tap::{Tap, TapInfo, TapIo};
-pub use timing::Timing;
+pub use timing::{Direction, Timing};
 
 pub use remora_nic::kernel::{CallStatus, Header, Notify, Passing, StatusWord, Verdict};

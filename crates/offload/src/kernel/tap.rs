@@ -1,4 +1,5 @@
-//! Kernels bound to streams of WRITEs: a bump in the wire (StRoM §3.2).
+//! Kernels bound to streams of WRITEs: a bump in the wire (StRoM §3.2). The card hands them payload
+//! in `qp/kernel.rs` of `remora-nic`, by way of `executor`.
 
 use remora_nic::Pd;
 use remora_nic::kernel::KernelIo;

@@ -1,20 +1,24 @@
-//! How long a kernel's memory accesses take in a simulation.
+//! How long a kernel's memory accesses take in a simulation. (`turn` lets the kernel wait for
+//! them.)
 
-use core::time::Duration;
+use core::fmt;
 
-/// The time that memory accesses take in a simulated card (PCIe, StRoM §6.2).
+use remora_nic::Time;
+
+/// The direction of an access to memory, as the card sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Timing {
-    /// The time of a round trip, for any length.
-    pub round_trip: Duration,
-    /// Further time for each byte, in picoseconds.
-    pub byte_ps: u64,
+pub enum Direction {
+    /// From memory.
+    Read,
+    /// To memory.
+    Write,
 }
 
-impl Timing {
-    /// The time of an access to `len` bytes.
-    pub(super) fn of(&self, len: usize) -> Duration {
-        let bytes = (len as u64).saturating_mul(self.byte_ps) / 1000;
-        self.round_trip + Duration::from_nanos(bytes)
-    }
+/// Says when the accesses of a simulated card's kernels are over (PCIe, StRoM §6.2).
+///
+/// All kernels of a card share it, so accesses can wait for each other.
+pub trait Timing: fmt::Debug + Send {
+    /// The moment at which an access to `len` bytes is over that begins `now`. Asked once for each
+    /// access, in the order of time.
+    fn over(&mut self, now: Time, direction: Direction, len: usize) -> Time;
 }

@@ -8,7 +8,7 @@ use remora_nic::{Access, Key, Time};
 use super::grant::{Grant, granted};
 use super::invocation::{CHUNK, Invocation, Pool, SENDS, Wait, flush};
 use super::port::Ports;
-use super::timing::Timing;
+use super::timing::{Direction, Timing};
 use super::{CallStatus, Scatter};
 
 pub(super) struct Turn<'a, 'b> {
@@ -16,7 +16,7 @@ pub(super) struct Turn<'a, 'b> {
     pub(super) invocation: &'a mut Invocation,
     pub(super) buffers: &'a mut Pool,
     pub(super) grants: &'a [Grant],
-    pub(super) timing: Option<Timing>,
+    pub(super) timing: Option<&'a mut (dyn Timing + 'static)>,
     /// The invocation's number.
     pub(super) id: u32,
     /// Payload that has just arrived.
@@ -47,6 +47,7 @@ impl Turn<'_, '_> {
     pub(super) fn access(
         &mut self,
         until: &mut Option<Time>,
+        direction: Direction,
         len: usize,
         act: impl FnOnce(&mut Self) -> Result<(), CallStatus>,
     ) -> Result<Poll<()>, CallStatus> {
@@ -61,8 +62,8 @@ impl Turn<'_, '_> {
             return Ok(Poll::Pending);
         }
         act(self)?;
-        let Some(timing) = self.timing else { return Ok(Poll::Ready(())) };
-        let ready = self.io.now() + timing.of(len);
+        let Some(timing) = &mut self.timing else { return Ok(Poll::Ready(())) };
+        let ready = timing.over(self.io.now(), direction, len);
         *until = Some(ready);
         self.invocation.wait = Wait::Until(ready);
         Ok(Poll::Pending)

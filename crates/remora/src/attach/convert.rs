@@ -10,8 +10,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::loans::sealed;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, memfd};
 use crate::threads::without_signals;
 
 /// The name of this library's own threads, or what it begins with. They do not write the program's
@@ -41,7 +40,7 @@ pub(super) fn convert(addr: u64, len: u64) -> io::Result<Option<Converted>> {
         return Ok(None);
     }
     let len = end - start;
-    let file = sealed(len as usize)?;
+    let file = memfd::sealed("remora-region", len)?;
     // SAFETY: the range is mapped, as the system has just said, and the view is used here only.
     let Some(mut pages) = (unsafe { Buffer::view(start, len as usize) }) else { return Ok(None) };
     without_signals(|| pages.move_to(file.as_fd()))?;

@@ -5,16 +5,14 @@
 //! Where peers may use atomics, it is converted, if that is safe (`convert`).
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use remora_nic::{Access, RegMrError};
-use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::convert::{convert, is_mapped};
 use super::session::Session;
 use crate::commands::{Bytes, Place};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, memfd};
 use crate::message::Loan;
 use crate::shared::Arena;
 
@@ -35,7 +33,7 @@ impl Loans {
     /// too. Where that cannot be, the card reaches it like other memory.
     pub(super) fn share(&mut self, session: &mut Session, buffer: &mut Buffer) {
         let len = buffer.len();
-        let lent = sealed(len).and_then(|file| {
+        let lent = memfd::sealed("remora-region", len as u64).and_then(|file| {
             buffer.move_to(file.as_fd())?;
             Ok(session.lend(Loan::Sealed, Some(file.as_fd())))
         });
@@ -156,14 +154,4 @@ fn admit(process: Option<i32>) {
     // SAFETY: the call takes numbers only. Where the system has no such restriction, it fails, and
     // nothing is lost.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, pid as libc::c_ulong, 0, 0, 0) };
-}
-
-/// A memory file of `len` bytes that cannot change its length.
-pub(super) fn sealed(len: usize) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create("remora-region", flags)?;
-    rustix::fs::ftruncate(&file, len as u64)?;
-    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&file, seals)?;
-    Ok(file)
 }

@@ -14,10 +14,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 
-use rustix::fs::{FsWord, SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{FsWord, fstatfs};
 use thiserror::Error;
 
-use crate::memory::{AllocError, Buffer, FilesFull, HostMemory, Process};
+use crate::memory::memfd::{self, MapError};
+use crate::memory::{Buffer, FilesFull, HostMemory, Process};
 use crate::message::Loan;
 
 /// Memory that a client lends.
@@ -37,10 +38,6 @@ pub(crate) struct Lent {
 pub(crate) enum LentError {
     #[error("this way of lending memory takes one descriptor, or none")]
     Descriptors,
-    #[error("the memory file is not sealed against shrinking")]
-    Unsealed,
-    #[error("memory of huge pages cannot be mapped safely here")]
-    HugePages,
     #[error("only regular files of local file systems can be lent")]
     FileSystem,
     #[error("only processes of the daemon’s own user can lend their memory as it is")]
@@ -50,7 +47,7 @@ pub(crate) enum LentError {
     #[error("the memory is empty")]
     Empty,
     #[error(transparent)]
-    Map(#[from] AllocError),
+    Map(#[from] MapError),
     #[error(transparent)]
     Full(#[from] FilesFull),
     #[error("cannot look at the memory: {0}")]
@@ -70,7 +67,6 @@ pub(crate) struct Lender {
 /// files in memory.
 const LOCAL: [FsWord; 6] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0x0102_1994];
-const HUGE_PAGES: FsWord = 0x9584_58f6;
 const PROC: FsWord = 0x9fa0;
 /// Where the addresses of processes end.
 const ADDRESSES: u64 = 1 << 47;
@@ -141,16 +137,8 @@ impl Lent {
 
 /// Maps a memory file that cannot shrink.
 fn map(file: &OwnedFd) -> Result<Buffer, LentError> {
-    let seals = fcntl_get_seals(file).map_err(|_| LentError::Unsealed)?;
-    if !seals.contains(SealFlags::SHRINK) {
-        return Err(LentError::Unsealed);
-    }
-    if fstatfs(file).map_err(io::Error::from)?.f_type == HUGE_PAGES {
-        return Err(LentError::HugePages);
-    }
-    let len = fstat(file).map_err(io::Error::from)?.st_size;
-    match usize::try_from(len) {
-        Ok(len) if len > 0 => Ok(Buffer::map_shared(file.as_fd(), len)?),
+    match usize::try_from(memfd::len_of(file)?) {
+        Ok(len) if len > 0 => Ok(Buffer::map(file.as_fd(), 0, len)?),
         _ => Err(LentError::Empty),
     }
 }
@@ -198,14 +186,10 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use remora_nic::Memory;
-    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     use super::*;
-
-    fn memory() -> HostMemory {
-        // SAFETY: the tests reach what is lent only.
-        unsafe { HostMemory::new() }
-    }
+    use crate::memory::tests::memory;
 
     fn lender() -> Lender {
         let uid = rustix::process::geteuid().as_raw();
@@ -224,7 +208,7 @@ mod tests {
         let file = memory_file(8192);
         let unsealed =
             Lent::take(Loan::Sealed, vec![file.try_clone().unwrap()], lender(), &mut memory);
-        assert!(matches!(unsealed, Err(LentError::Unsealed)));
+        assert!(matches!(unsealed, Err(LentError::Map(MapError::NotSealed))));
         fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
         let lent = Lent::take(Loan::Sealed, vec![file], lender(), &mut memory).unwrap();
         let bus = lent.bus(8184, 8).unwrap();

@@ -10,7 +10,7 @@
 //!   quotas, too) and on memory that it lends (`lent`).
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`table`), as far as the
 //!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
-//!   has left.
+//!   has left; [`Observer`] asks it from another process.
 
 mod answers;
 mod clients;
@@ -19,11 +19,13 @@ pub(crate) mod engine;
 mod guarded;
 mod lent;
 mod objects;
+mod observer;
 pub mod policy;
 pub mod server;
 mod session;
 mod table;
 
+pub use observer::{ObserveError, Observer, Status};
 pub use policy::{Policy, PolicyError};
 pub use server::{ServeError, Server, ServerOptions};
 

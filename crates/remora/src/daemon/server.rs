@@ -23,7 +23,6 @@ use super::engine::Engine;
 use super::policy::Policy;
 use super::table::Held;
 use crate::device::Device;
-use crate::event::Event;
 use crate::message::{Answer, MessageSocket, encode};
 
 /// Connections that wait to be accepted.
@@ -160,11 +159,11 @@ impl Server {
         self.path.as_deref()
     }
 
-    /// Serves until `stop` is notified. Then all clients are told that the card has gone.
+    /// Serves until `stop` is readable. Then all clients are told that the card has gone.
     ///
     /// # Errors
     /// The system's set of descriptors fails, which cannot be expected.
-    pub fn run(&mut self, stop: &Event) -> io::Result<()> {
+    pub fn run(&mut self, stop: &impl AsFd) -> io::Result<()> {
         watch(&self.poll, stop.as_fd(), STOP)?;
         while self.turn()? {}
         epoll::delete(&self.poll, stop)?;

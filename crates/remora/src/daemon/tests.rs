@@ -287,6 +287,7 @@ fn init(pd: remora_nic::Pd, cq: u32) -> QpInit {
         rq: ring,
         signal_all: true,
         flags: QpFlags::empty(),
+        client: 0,
     }
 }
 
@@ -310,7 +311,7 @@ fn sealed(len: usize) -> (OwnedFd, Buffer) {
     let file = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, len as u64).unwrap();
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-    let buffer = Buffer::map_shared(file.as_fd(), len).unwrap();
+    let buffer = Buffer::map(file.as_fd(), 0, len).unwrap();
     (file, buffer)
 }
 

@@ -3,18 +3,18 @@ use std::time::{Duration, Instant};
 
 use remora_nic::wire::MAX_HEADER;
 use remora_nic::wire::icrc::IcrcChecker;
-use remora_nic::{Ecn, Path, Segment};
+use remora_nic::{Ecn, Memory, Path, Segment};
 
 use super::*;
 use crate::memory::tests::file_of;
 use crate::memory::{Buffer, HostMemory};
-use crate::socket::{Config, RecvBatch};
+use crate::socket::{Config, RecvBatch, Socket};
 
 const CONFIG: Config = Config { port: 47_921, buffer: 4 << 20, tos: 0, marks: true };
 const HEADER: [u8; 12] = [10, 0, 0xff, 0xff, 0, 0, 0, 17, 0x80, 0, 0, 1];
 
 struct World {
-    socket: Socket,
+    fabric: Fabric,
     peer: Socket,
     buffer: Buffer,
     memory: HostMemory,
@@ -28,7 +28,7 @@ impl World {
         let bytes: Vec<u8> = (0..buffer.len()).map(|i| (i * 31 + i / 256) as u8).collect();
         buffer.write_at(0, &bytes).unwrap();
         World {
-            socket: Socket::bind_loopback(CONFIG).unwrap(),
+            fabric: Fabric::udp(Socket::bind_loopback(CONFIG).unwrap()),
             peer: Socket::bind_loopback(CONFIG).unwrap(),
             buffer,
             // SAFETY: the packets of these tests refer to the buffer, or to addresses that
@@ -61,7 +61,7 @@ impl World {
     }
 
     fn send(&mut self, egress: &mut Egress) -> Progress {
-        egress.send(&self.batch, &mut self.memory, &mut self.socket, |_| {})
+        egress.send(&self.batch, &mut self.memory, &mut self.fabric, |_| {})
     }
 
     /// The UDP payload of a packet, without its ICRC.
@@ -128,7 +128,7 @@ fn groups_end_at_64_packets_and_at_65000_bytes() {
         groups.push(sent.datagrams().count());
         assert!(sent.datagrams().enumerate().all(|(i, (ip_id, _))| i == usize::from(ip_id)));
     };
-    let progress = egress.send(&world.batch, &mut world.memory, &mut world.socket, note);
+    let progress = egress.send(&world.batch, &mut world.memory, &mut world.fabric, note);
     assert_eq!(progress, Progress { sent: 147, blocked: false });
     assert_eq!(groups, [64, 64, 2, 15, 2]);
     receive(&world.peer, 147);
@@ -145,7 +145,7 @@ fn the_icrc_covers_the_place_in_the_group() {
             assert!(!IcrcChecker::new().check(&sent.flow, Some(ip_id + 1), bytes));
         }
     };
-    Egress::new().send(&world.batch, &mut world.memory, &mut world.socket, check);
+    Egress::new().send(&world.batch, &mut world.memory, &mut world.fabric, check);
 }
 
 #[test]
@@ -168,6 +168,8 @@ fn packets_whose_memory_fails_are_left_out() {
 
 /// Memory that counts how often it is read.
 struct Counted<'a>(&'a mut HostMemory, usize);
+
+impl Gather for Counted<'_> {}
 
 impl Memory for Counted<'_> {
     fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
@@ -200,7 +202,7 @@ fn reads_of_a_file(places: &[usize], len: usize) -> usize {
     file.set_len(len as u64).unwrap();
     let mut egress = Egress::new();
     let mut memory = Counted(&mut world.memory, 0);
-    let progress = egress.send(&world.batch, &mut memory, &mut world.socket, |_| {});
+    let progress = egress.send(&world.batch, &mut memory, &mut world.fabric, |_| {});
     let there: Vec<_> = places.iter().filter(|at| **at + 4096 <= len).collect();
     assert_eq!(progress, Progress { sent: there.len(), blocked: false });
     assert_eq!(egress.counters().memory_faults, (places.len() - there.len()) as u64);
@@ -235,7 +237,7 @@ fn of_a_file_that_shrinks_the_rest_is_sent() {
 #[test]
 fn a_packet_left_out_takes_no_other_with_it() {
     let mut world = World::new();
-    let (peer, other) = (world.peer.addr(), world.socket.addr());
+    let (peer, other) = (world.peer.addr(), world.fabric.udp.addr());
     world.push_pieces(other, 0, &[(0, 64)]);
     world.push(peer, 0, 0, 64);
     let mut egress = Egress::new();
@@ -251,15 +253,15 @@ fn send_with_failures(
     failures: &mut Vec<i32>,
 ) -> (Progress, Vec<usize>) {
     let mut accepted = Vec::new();
-    let call = |_: &mut Socket, _, _, bytes: &[u8]| match failures.pop() {
+    let call = |_: &mut Fabric, _, _, bytes: &[u8]| match failures.pop() {
         Some(code) => Err(io::Error::from_raw_os_error(code)),
         None => {
             accepted.push(bytes.len());
-            Ok(())
+            Ok(Went::Udp)
         }
     };
-    let World { batch, memory, socket, .. } = world;
-    let progress = egress.send_by(call, batch, memory, socket, |_| {});
+    let World { batch, memory, fabric, .. } = world;
+    let progress = egress.send_by(call, batch, memory, fabric, |_| {});
     (progress, accepted)
 }
 
@@ -278,7 +280,7 @@ fn unreliable_packets_wait_for_room_in_a_socket_of_this_machine() {
     const UC_WRITE_MIDDLE: u8 = 0x27;
     let mut world = World::new();
     let peer = world.peer.addr();
-    if world.socket.queue_of(peer).is_none() {
+    if world.fabric.udp.queue_of(peer).is_none() {
         println!("skipped: this kernel does not tell (CONFIG_INET_UDP_DIAG)");
         return;
     }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use thiserror::Error;
 
-use super::copy;
+use super::memfd::{self, MapError};
+use super::{across, copy};
 
 /// Page-aligned memory, zero at first, that a card and its peers may change at any time.
 ///
@@ -34,10 +35,18 @@ use super::copy;
 pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
-    /// The mapping ends with the buffer. Otherwise somebody else keeps it.
-    owned: bool,
-    /// The buffer that this one is a part of, if it is one: kept, so that it stays mapped.
-    _whole: Option<Arc<Buffer>>,
+    owner: Owner,
+}
+
+/// Who unmaps the bytes of a buffer.
+#[derive(Debug)]
+enum Owner {
+    /// The buffer itself: they are a mapping.
+    This,
+    /// The buffer that this one is a part of.
+    Whole(#[expect(dead_code, reason = "kept, so that it stays mapped")] Arc<Buffer>),
+    /// Neither.
+    Elsewhere,
 }
 
 // SAFETY: the memory is reached only by volatile and atomic accesses, which any thread may make,
@@ -83,34 +92,38 @@ impl Buffer {
     /// # Errors
     /// `len` is zero, or the system has no more memory.
     pub fn new(len: usize) -> Result<Buffer, AllocError> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping, at a place of the kernel's choice, changes no memory
-        // that this process has.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-        Buffer::of_mapping(base, len)
+        Buffer::mmap(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    /// Maps the first `len` bytes of a memory file, which its other holders may change at any time.
-    /// The file must be sealed against shrinking: an access behind its end would end the process.
+    /// Maps `len` bytes of shared memory from `offset` on, a multiple of the page size. Whatever
+    /// the buffer's owner or others write there, all see. The mapping keeps the memory alive when
+    /// the descriptor is closed.
     ///
     /// # Errors
-    /// `len` is zero, or the system cannot map the file.
-    pub(crate) fn map_shared(file: BorrowedFd<'_>, len: usize) -> Result<Buffer, AllocError> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let (flags, fd) = (libc::MAP_SHARED, file.as_raw_fd());
-        // SAFETY: a new mapping, at a place of the kernel's choice, changes no memory that this
-        // process has.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
-        Buffer::of_mapping(base, len)
+    /// The file is not memory of [sealed](memfd::sealed) length, or is shorter, or the system
+    /// refuses.
+    pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Buffer, MapError> {
+        memfd::check(file, offset, len as u64)?;
+        let at = offset as libc::off_t;
+        Buffer::mmap(len, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd(), at)
+            .map_err(|AllocError { len, source }| MapError::Refused { len, source })
     }
 
-    fn of_mapping(base: *mut libc::c_void, len: usize) -> Result<Buffer, AllocError> {
+    fn mmap(
+        len: usize,
+        flags: libc::c_int,
+        file: libc::c_int,
+        at: libc::off_t,
+    ) -> Result<Buffer, AllocError> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, at a place of the kernel's choice, changes no memory that this
+        // process has.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, at) };
         if base == libc::MAP_FAILED {
             return Err(AllocError { len, source: io::Error::last_os_error() });
         }
         let base = NonNull::new(base.cast()).expect("the kernel maps nothing at 0 unasked");
-        Ok(Buffer { base, len, owned: true, _whole: None })
+        Ok(Buffer { base, len, owner: Owner::This })
     }
 
     /// The `len` bytes at `offset` as a buffer of their own. The whole stays mapped as long as any
@@ -120,7 +133,7 @@ impl Buffer {
     /// Some of the bytes are not within the buffer.
     pub fn part(this: &Arc<Buffer>, offset: usize, len: usize) -> Result<Buffer, AccessError> {
         let base = NonNull::new(this.range(offset, len)?).expect("behind a mapping's base");
-        Ok(Buffer { base, len, owned: false, _whole: Some(this.clone()) })
+        Ok(Buffer { base, len, owner: Owner::Whole(this.clone()) })
     }
 
     /// Moves the bytes to a file of memory of the same length, which takes the place of the
@@ -170,7 +183,22 @@ impl Buffer {
     /// atomics only.
     pub(crate) unsafe fn view(addr: u64, len: usize) -> Option<Buffer> {
         let base = NonNull::new(ptr::with_exposed_provenance_mut(addr as usize))?;
-        (len > 0).then_some(Buffer { base, len, owned: false, _whole: None })
+        (len > 0).then_some(Buffer { base, len, owner: Owner::Elsewhere })
+    }
+
+    /// Asks for huge pages in this part of the buffer, and for all its pages at once. Returns
+    /// whether the system has made the pages; without that they come with the first touch.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the buffer.
+    pub fn populate(&self, offset: usize, len: usize) -> Result<bool, AccessError> {
+        let start = self.range(offset, len)?.cast();
+        // SAFETY: the range is our own mapping; advice does not change its bytes.
+        let made = unsafe {
+            libc::madvise(start, len, libc::MADV_HUGEPAGE);
+            libc::madvise(start, len, libc::MADV_POPULATE_WRITE)
+        };
+        Ok(made == 0)
     }
 
     /// Length in bytes, never zero.
@@ -208,6 +236,25 @@ impl Buffer {
         let dst = self.range(offset, src.len())?;
         // SAFETY: the range is within our mapping, of which no slice exists.
         unsafe { copy::copy_out(src, dst) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes of `src` from `from` on to the bytes from `offset` on. Where both are the
+    /// same memory and the ranges overlap, the destination has bytes of either.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the one buffer or the other.
+    #[inline]
+    pub fn copy_at(
+        &self,
+        offset: usize,
+        src: &Buffer,
+        from: usize,
+        len: usize,
+    ) -> Result<(), AccessError> {
+        let (src, dst) = (src.range(from, len)?, self.range(offset, len)?);
+        // SAFETY: the ranges are within mappings of buffers, of which no slices exist.
+        unsafe { across::copy(src, dst, len) };
         Ok(())
     }
 
@@ -271,9 +318,9 @@ impl Buffer {
         Ok(unsafe { AtomicU32::from_ptr(ptr) })
     }
 
-    /// Where `len` bytes at `offset` lie.
+    /// Where `len` bytes at `offset` lie, for system calls: no reference to them may be made.
     #[inline]
-    fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
+    pub(crate) fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),
             _ => Err(AccessError::OutOfRange { offset, len, buffer: self.len }),
@@ -283,11 +330,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if !self.owned {
-            return;
+        if let Owner::This = self.owner {
+            // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         }
-        // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
@@ -315,9 +361,9 @@ mod tests {
         let mut buffer = Buffer::new(10_000).unwrap();
         buffer.write_at(9_990, b"the bytes").unwrap();
         let addr = buffer.addr();
-        let file = super::super::tests::file_of(&[0; 10_000]);
+        let file = memfd::sealed("remora-test", 10_000).unwrap();
         buffer.move_to(file.as_fd()).unwrap();
-        let other = Buffer::map_shared(file.as_fd(), 10_000).unwrap();
+        let other = Buffer::map(file.as_fd(), 0, 10_000).unwrap();
         buffer.write_at(0, b"and more").unwrap();
         let mut bytes = [0; 9];
         other.read_at(9_990, &mut bytes).unwrap();

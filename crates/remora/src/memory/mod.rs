@@ -1,13 +1,17 @@
 //! Registered memory of a live process.
 //!
 //! The card reaches registered memory through [`HostMemory`], here. `buffer.rs` makes memory to be
-//! registered ([`Buffer`]), and large memory that is not ([`PageAligned`]). `copy.rs` copies memory
-//! that others change meanwhile, `checked.rs` memory that may not be mapped, and `process.rs` that
-//! of other processes.
+//! registered ([`Buffer`]), and large memory that is not ([`PageAligned`]); [`memfd`] makes memory
+//! that processes share. `copy.rs` copies memory that others change meanwhile, `across.rs` from one
+//! such memory to another, `checked.rs` memory that may not be mapped, `process.rs` that of other
+//! processes. `circle.rs` is shared memory in which the first byte follows the last.
 
+mod across;
 mod buffer;
 mod checked;
+pub(crate) mod circle;
 mod copy;
+pub mod memfd;
 mod page_aligned;
 mod process;
 
@@ -22,6 +26,7 @@ use remora_nic::{Memory, MemoryFault};
 use thiserror::Error;
 
 pub use buffer::{AccessError, AllocError, Buffer};
+pub use circle::SharedMemory;
 pub use page_aligned::PageAligned;
 pub use process::Process;
 
@@ -271,6 +276,57 @@ impl Memory for HostMemory {
     }
 }
 
+/// Memory from which bytes can be copied to memory that processes share.
+pub trait Gather: Memory {
+    /// Copies `len` bytes from bus address `addr` on to the data of `to`, from `at` on.
+    ///
+    /// # Errors
+    /// As for [`Memory::read`]; some bytes may have been copied.
+    ///
+    /// # Panics
+    /// There are no such data in `to`.
+    fn read_to_shared(
+        &mut self,
+        addr: u64,
+        len: usize,
+        to: &SharedMemory,
+        at: usize,
+    ) -> Result<(), MemoryFault> {
+        let mut bytes = vec![0; len];
+        self.read(addr, &mut bytes)?;
+        to.write(at, &bytes);
+        Ok(())
+    }
+}
+
+impl Gather for HostMemory {
+    #[inline]
+    fn read_to_shared(
+        &mut self,
+        addr: u64,
+        len: usize,
+        to: &SharedMemory,
+        at: usize,
+    ) -> Result<(), MemoryFault> {
+        let room = to.room(at, len);
+        match HostMemory::own(addr, len) {
+            _ if len == 0 => Ok(()),
+            Some(src) => {
+                // SAFETY: the source is mapped by the promise made to `new`, and the room by the
+                // mapping that `to` has; no reference to either is made.
+                unsafe { copy::copy_in(src, room) };
+                Ok(())
+            }
+            None => {
+                let mut bytes = vec![0; len];
+                self.read_elsewhere(addr, &mut bytes)?;
+                to.write(at, &bytes);
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Does a bus address name a place in a served file?
 pub(crate) fn is_file(addr: u64) -> bool {
     addr & FILE_BIT != 0
@@ -293,7 +349,7 @@ fn overwrite(file: &File, offset: u64, src: &[u8]) -> Option<()> {
 pub(crate) mod tests {
     use super::*;
 
-    fn memory() -> HostMemory {
+    pub(crate) fn memory() -> HostMemory {
         // SAFETY: the tests reach buffers that live, and addresses that are refused.
         unsafe { HostMemory::new() }
     }

@@ -32,10 +32,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use rustix::fs::{MemfdFlags, SealFlags};
 use thiserror::Error;
 
-use crate::memory::{AllocError, Buffer};
+use crate::memory::Buffer;
+use crate::memory::memfd::{self, MapError};
 
 /// Bytes of a page: the unit in which an arena is given out.
 pub const PAGE: usize = 4096;
@@ -82,15 +82,12 @@ pub struct Arena {
 /// Why a memory file is no arena, or none can be made.
 #[derive(Debug, Error)]
 pub enum ArenaError {
-    /// The system cannot make, seal or map it.
-    #[error("cannot set up the memory that is shared with the card’s process: {0}")]
+    /// The system cannot make it.
+    #[error("cannot make memory to share with a client: {0}")]
     System(#[from] io::Error),
-    /// It cannot be mapped.
-    #[error(transparent)]
-    Map(#[from] AllocError),
-    /// It could shrink while it is mapped.
-    #[error("the card’s process has sent memory that is not sealed")]
-    Unsealed,
+    /// It cannot be mapped, or could shrink while it is.
+    #[error("cannot share memory with the other process: {0}")]
+    Map(#[from] MapError),
     /// It has another layout.
     #[error(
         "the card’s process shares memory in another layout: end it, and start the one of the \
@@ -107,11 +104,8 @@ impl Arena {
     /// See [`ArenaError`].
     pub fn create(len: usize) -> Result<(Arena, OwnedFd), ArenaError> {
         let len = len.max(DATA + PAGE).next_multiple_of(PAGE);
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("remora-arena", flags).map_err(io::Error::from)?;
-        rustix::fs::ftruncate(&file, len as u64).map_err(io::Error::from)?;
-        rustix::fs::fcntl_add_seals(&file, SEALS).map_err(io::Error::from)?;
-        let arena = Arena { memory: Arc::new(Buffer::map_shared(file.as_fd(), len)?) };
+        let file = memfd::sealed("remora-arena", len as u64)?;
+        let arena = Arena { memory: Arc::new(Buffer::map(file.as_fd(), 0, len)?) };
         arena.word32(8).store(VERSION, Ordering::Relaxed);
         arena.word32(12).store(DATA as u32, Ordering::Relaxed);
         arena.word(0).store(MAGIC, Ordering::Release);
@@ -123,15 +117,11 @@ impl Arena {
     /// # Errors
     /// See [`ArenaError`].
     pub fn open(file: BorrowedFd<'_>) -> Result<Arena, ArenaError> {
-        let sealed = rustix::fs::fcntl_get_seals(file).map_err(io::Error::from)?;
-        if !sealed.contains(SEALS) {
-            return Err(ArenaError::Unsealed);
-        }
-        let len = rustix::fs::fstat(file).map_err(io::Error::from)?.st_size as usize;
+        let len = memfd::len_of(file)? as usize;
         if len < DATA + PAGE {
             return Err(ArenaError::Layout);
         }
-        let arena = Arena { memory: Arc::new(Buffer::map_shared(file, len)?) };
+        let arena = Arena { memory: Arc::new(Buffer::map(file, 0, len)?) };
         let head = (arena.word(0), arena.word32(8), arena.word32(12));
         let head = (
             head.0.load(Ordering::Acquire),
@@ -208,9 +198,6 @@ impl Arena {
         self.memory.word(at).expect("the layout is aligned, and the arena holds it")
     }
 }
-
-/// What the file is sealed against: a change of its length, and of its seals.
-pub(super) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Where the record of `queue` begins.
 ///

@@ -183,8 +183,9 @@ impl CompletionProducer {
         self.place.word(AT_OVERRUN).store(1, Ordering::Release);
     }
 
-    /// Moves the queue to another ring of `depth` entries, which are zero, at `ring`. The client must not read it
-    /// meanwhile, or else loses entries. Returns whether what waits fits; otherwise nothing changes.
+    /// Moves the queue to another ring of `depth` entries, which are zero, at `ring`. The client
+    /// must not read it meanwhile, or else loses entries. Returns whether what waits fits;
+    /// otherwise nothing changes.
     ///
     /// # Panics
     /// As [`CompletionProducer::begin`].

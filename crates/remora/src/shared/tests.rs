@@ -6,6 +6,8 @@ use std::thread;
 
 use remora_nic::queue::{Completion, CompletionFlags, Opcode, Status, WorkKind};
 
+use crate::memory::memfd::{self, MapError};
+
 use super::arena::{AT_EVENTS_CONSUMED, DATA, PAGE, QUEUES_MAX, record};
 use super::events::EVENT_MAX;
 use super::*;
@@ -26,12 +28,12 @@ fn an_arena_is_sealed_and_of_one_layout() {
     assert!(rustix::fs::ftruncate(&file, 0).is_err(), "it cannot shrink under the daemon");
     let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
     let other = rustix::fs::memfd_create("other", flags).unwrap();
-    assert!(matches!(Arena::open(other.as_fd()), Err(ArenaError::Unsealed)));
     rustix::fs::ftruncate(&other, (DATA + PAGE) as u64).unwrap();
-    rustix::fs::fcntl_add_seals(&other, arena::SEALS).unwrap();
+    assert!(matches!(Arena::open(other.as_fd()), Err(ArenaError::Map(MapError::NotSealed))));
+    let other = memfd::sealed("other", (DATA + PAGE) as u64).unwrap();
     assert!(matches!(Arena::open(other.as_fd()), Err(ArenaError::Layout)));
     let pipe = std::io::pipe().unwrap().0;
-    assert!(matches!(Arena::open(pipe.as_fd()), Err(ArenaError::System(_))));
+    assert!(Arena::open(pipe.as_fd()).is_err());
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::spans::cut;
 use crate::check::memory::Rest;
 use crate::check::{Violation, demand};
 use crate::dice::pattern;
+use crate::kernel::timing;
 use crate::memory::Region;
 use crate::options::{KernelOptions, Verb};
 use crate::world::World;
@@ -66,7 +67,7 @@ async fn mirror(context: Context) -> Result<(), CallStatus> {
 /// The kernels of a host, with grants for `regions`.
 pub(super) fn kernels(options: &KernelOptions, regions: &[&Region]) -> Kernels {
     let mut kernels = Kernels::new(options.limits);
-    kernels.set_timing(options.timing);
+    kernels.set_timing(options.port.map(timing));
     let grants: Vec<Grant> =
         regions.iter().map(|region| Grant { key: region.key, write: false }).collect();
     let deployment = |name| Deployment::new(name, grants.clone()).budget(u64::MAX);

@@ -15,6 +15,7 @@ use crate::check::memory::MemoryModel;
 use crate::check::order::{ReceiveOrder, SendOrder};
 use crate::dice::Dice;
 use crate::endpoint::{self, Endpoint};
+use crate::guests::Guests;
 use crate::memory::{Layout, Region};
 use crate::options::{ConnectionOptions, Options, least_shared};
 use crate::world::{Host, World};
@@ -25,8 +26,8 @@ fn address(options: &Options, i: usize) -> IpAddr {
 }
 
 impl Traffic {
-    /// Creates the world of `options`, and its applications.
-    pub(crate) fn set_up(options: &Options) -> (World, Traffic) {
+    /// Creates the world of `options`, its applications, and its guests.
+    pub(crate) fn set_up(options: &Options) -> (World, Traffic, Guests) {
         let mut dice = Dice::new(options.seed ^ 0x7261_6666_6963);
         let mut world = World::new(options.seed, options.link);
         world.driver = options.driver;
@@ -51,6 +52,8 @@ impl Traffic {
         for connection in &options.connections {
             traffic.connect(&mut world, connection, &pds);
         }
+        let (guests, used) = Guests::set_up(&mut world, &options.guests, options.seed);
+        traffic.rings.extend(used);
         if let Some(kernels) = &options.kernels {
             for (i, host) in world.hosts.iter_mut().enumerate() {
                 let of = traffic.sides.iter().filter(|side| side.end.host == i);
@@ -64,7 +67,7 @@ impl Traffic {
             ignored.extend(traffic.rings.iter().filter(|(h, _)| *h == i).map(|(_, r)| r.clone()));
             host.model = MemoryModel::new(i, memory, ignored);
         }
-        (world, traffic)
+        (world, traffic, guests)
     }
 
     fn add_host(&mut self, world: &mut World, options: &Options, i: usize) -> Pd {
@@ -76,6 +79,7 @@ impl Traffic {
         config.burst_bytes = options.burst_bytes;
         config.max_outstanding = options.max_outstanding;
         config.ecn = options.ecn;
+        config.local_shortcut = options.local_shortcut;
         world.add_host(config);
         let host = &mut world.hosts[i];
         let pd = host.nic.alloc_pd().expect("room for a protection domain");

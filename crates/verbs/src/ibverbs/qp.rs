@@ -176,6 +176,7 @@ fn create(
         rq,
         signal_all: init.sq_sig_all != 0,
         flags: remora::nic::QpFlags::empty(),
+        client: 0,
     })?;
     let number = made.qpn;
     let state = Qp {

@@ -1,4 +1,5 @@
 //! The parameters on which the ends of a connection agree, and the names they have for each other.
+//! [`super::connect`] sends them, [`super::sink`] takes the peer's.
 
 use std::net::SocketAddr;
 

@@ -22,20 +22,25 @@
 //! @remora/cm/<port space>/<port>        held by the process that was the first to hold it
 //! ```
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::time::Instant;
 
 use remora::nic::cm::AddressScope as Scope;
-use remora::sock_diag::unix_owner;
+use remora::sock_diag::SockDiag;
 
+use super::found::Found;
 use crate::abi::rdma_cma::rdma_port_space;
+use crate::process;
 
 /// The UDP port of RoCE v2.
 const ROCE_PORT: u16 = 4791;
+/// Room for a kernel's table of sockets, in bytes. A longer one takes more calls to read.
+const TABLE_BYTES: usize = 16 << 10;
 
 /// The scope of an address to bind to.
 pub(super) fn scope_of(ip: IpAddr, v6_only: bool) -> Scope {
@@ -94,9 +99,21 @@ fn first_name(space: rdma_port_space, port: u16) -> String {
     format!("remora/cm/{space:04x}/{port}")
 }
 
+/// The name of a listener.
+fn listener_name(space: rdma_port_space, port: u16, scope: Scope, card: IpAddr) -> String {
+    format!("{}/{}/{card}", first_name(space, port), text_of(scope))
+}
+
+/// A table of the kernel's, read at once as long as it is short.
+fn read_table(path: &str) -> io::Result<String> {
+    let mut table = String::with_capacity(TABLE_BYTES);
+    File::open(path)?.read_to_string(&mut table)?;
+    Ok(table)
+}
+
 /// The inode, and what follows `prefix`, of each socket whose name begins with it.
 fn names(prefix: &str) -> Vec<(u32, String)> {
-    let table = fs::read_to_string("/proc/net/unix").unwrap_or_else(|error| {
+    let table = read_table("/proc/net/unix").unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot read /proc/net/unix: listeners of other processes are \
              found by their cards' addresses only");
         String::new()
@@ -112,10 +129,12 @@ fn names(prefix: &str) -> Vec<(u32, String)> {
 /// The names of a port that count: if a user holds the port, those of that user.
 fn entries(space: rdma_port_space, port: u16) -> Vec<Entry> {
     let names = names(&first_name(space, port));
+    let kernel = SockDiag::open();
+    let owner = |inode: u32| kernel.as_ref()?.unix_owner(inode);
     let first = names.iter().find(|(_, rest)| rest.is_empty());
-    let holder = first.and_then(|(inode, _)| unix_owner(*inode));
+    let holder = first.and_then(|(inode, _)| owner(*inode));
     let of_port = names.iter().filter_map(|(inode, rest)| Some((*inode, rest.strip_prefix('/')?)));
-    let counts = |inode: u32| holder.is_none_or(|holder| unix_owner(inode) == Some(holder));
+    let counts = |inode: u32| holder.is_none_or(|holder| owner(inode) == Some(holder));
     of_port
         .filter(|(inode, _)| counts(*inode))
         .filter_map(|(inode, rest)| Entry::parse(inode, rest))
@@ -209,7 +228,7 @@ impl Hold {
         if entries(space, port).iter().any(announced) {
             return Err(in_use());
         }
-        let name = bind(&format!("{first_name}/{}/{card}", text_of(scope)))?;
+        let name = bind(&listener_name(space, port, scope, card))?;
         let mine = inode(&name)?;
         let counts = || entries(space, port).iter().any(|entry| entry.inode == mine);
         // A process may have changed its user since it bound the port: a server that began as root.
@@ -235,6 +254,10 @@ pub(super) enum Place {
 /// The card of this machine's process that listens at `address`.
 pub(super) fn listener(space: rdma_port_space, address: SocketAddr) -> Option<IpAddr> {
     let ip = loopback_if_unspecified(address.ip().to_canonical());
+    let (found, now) = (process::current().shared::<Found>(), Instant::now());
+    if let Some(card) = found.recall(space, address, now) {
+        return Some(card);
+    }
     let asked = Scope::One(ip);
     let listeners: Vec<Entry> = entries(space, address.port())
         .into_iter()
@@ -242,7 +265,10 @@ pub(super) fn listener(space: rdma_port_space, address: SocketAddr) -> Option<Ip
         .collect();
     // Prefer the card that has the address itself, then a listener for just that address, then any.
     let best = listeners.iter().min_by_key(|entry| (entry.card != Some(ip), entry.scope != asked));
-    best.and_then(|entry| entry.card)
+    let (scope, card) = best.and_then(|entry| Some((entry.scope, entry.card?)))?;
+    let name = listener_name(space, address.port(), scope, card);
+    found.keep(space, address, (card, name), now);
+    Some(card)
 }
 
 /// Finds the card that serves `address` for a port space.
@@ -281,7 +307,7 @@ pub(crate) fn is_local(ip: IpAddr) -> bool {
 /// the kernel's own card has a socket at the unspecified address.
 pub(super) fn has_card(ip: IpAddr) -> bool {
     let bound = |table: &str| {
-        let text = fs::read_to_string(table).unwrap_or_default();
+        let text = read_table(table).unwrap_or_default();
         text.lines().filter_map(udp_socket).any(|socket| {
             socket.port() == ROCE_PORT && (socket.ip() == ip || socket.ip().is_unspecified())
         })
@@ -385,6 +411,25 @@ mod tests {
         assert_eq!(locate(SPACE, asked("127.9.8.6")), Place::Nowhere);
     }
 
+    /// However soon after another one: no answer outlives its listener.
+    #[test]
+    fn listeners_come_and_go() {
+        let port = port(5);
+        // (A card of another test may be at an address that cards choose by themselves.)
+        let asked = SocketAddr::new("127.9.8.4".parse().unwrap(), port);
+        for n in 1..100 {
+            let card = IpAddr::from([127, 9, 7, n]);
+            assert_eq!(locate(SPACE, asked), Place::Nowhere);
+            let mut held = hold(SPACE, port, Scope::All, false).unwrap();
+            assert_eq!(locate(SPACE, asked), Place::Nowhere, "the port is only held");
+            let said = held.announce(card).unwrap();
+            for _ in 0..3 {
+                assert_eq!(locate(SPACE, asked), Place::Card(card));
+            }
+            drop((said, held));
+        }
+    }
+
     /// Does something in a thread whose sockets belong to another user. `None` without the right to
     /// change users, or if the kernel does not tell whose a socket is.
     fn as_stranger<T: Send>(act: impl FnOnce() -> T + Send) -> Option<T> {
@@ -393,7 +438,8 @@ mod tests {
             // SAFETY: this changes the user of this thread only, and of its sockets and files.
             unsafe { libc::setfsuid(STRANGER) };
             let socket = OwnedFd::from(UnixDatagram::unbound().unwrap());
-            (unix_owner(inode(&socket).unwrap()) == Some(STRANGER)).then(act)
+            let owner = SockDiag::open()?.unix_owner(inode(&socket).unwrap());
+            (owner == Some(STRANGER)).then(act)
         };
         let done = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
         if done.is_none() {

@@ -28,6 +28,7 @@ mod connection;
 pub(crate) mod directory;
 mod endpoint;
 pub(crate) mod events;
+mod found;
 mod groups;
 mod id;
 mod lookup;

@@ -27,9 +27,15 @@ static struct rdma_cm_id *await(struct rdma_event_channel *channel, enum rdma_cm
 	return id;
 }
 
+/* A queue pair with two completion queues, which report to one channel. */
 static void give_queue_pair(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(id->verbs);
+	CHECK(channel);
+	init.send_cq = ibv_create_cq(id->verbs, 64, NULL, channel, 0);
+	init.recv_cq = ibv_create_cq(id->verbs, 64, NULL, channel, 0);
+	CHECK(init.send_cq && init.recv_cq);
 	init.cap.max_send_wr = init.cap.max_recv_wr = 64;
 	init.cap.max_send_sge = init.cap.max_recv_sge = 1;
 	CHECK(!rdma_create_qp(id, NULL, &init));
@@ -66,7 +72,7 @@ static void connect_ends(struct ends *ends)
 }
 
 /* Writes to the other end, and polls until that is done. */
-static void write_once(struct ends *ends)
+static inline void write_once(struct ends *ends)
 {
 	struct ibv_sge sge = { (uintptr_t) ends->bytes, 64, ends->region->lkey };
 	struct ibv_send_wr *bad, wr = { .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1,
@@ -77,7 +83,7 @@ static void write_once(struct ends *ends)
 	wr.wr.rdma.rkey = ends->region->rkey;
 	CHECK(!ibv_post_send(ends->client->qp, &wr, &bad));
 	do {
-		found = ibv_poll_cq(ends->client->send_cq, 1, &wc);
+		found = ibv_poll_cq(ends->client->qp->send_cq, 1, &wc);
 	} while (!found);
 	CHECK(found == 1 && wc.status == IBV_WC_SUCCESS);
 }

@@ -8,6 +8,7 @@ use super::super::figure::{Figure, Point, Style};
 use super::super::row::{Case, Run, Target};
 use super::extent::Extent;
 use super::gets::{Bucket, Get, Tables};
+use crate::percentile::percentile;
 use crate::ways::Client;
 
 /// The numbers of threads that write.
@@ -79,8 +80,8 @@ fn summary(of: Of, mut samples: Vec<f64>) -> f64 {
     match of {
         Of::Mean => samples.iter().sum::<f64>() / samples.len() as f64,
         Of::Tail => {
-            let at = (samples.len() * 99).div_ceil(100) - 1;
-            *samples.select_nth_unstable_by(at, f64::total_cmp).1
+            samples.sort_by(f64::total_cmp);
+            percentile(&samples, 990).unwrap_or(f64::NAN)
         }
     }
 }

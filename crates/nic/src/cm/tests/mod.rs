@@ -28,23 +28,12 @@ pub(super) fn config(last: u8) -> CmConfig {
 
 pub(super) fn to_port(remote: IpAddr, port: u16, qpn: u32) -> ConnectRequest<'static> {
     ConnectRequest {
-        remote,
-        service: PortSpace::Tcp.service_id(port),
         local_port: 40_000,
-        told: None,
-        transport: TransportService::Rc,
-        local_qpn: qpn,
         starting_psn: Psn::new(100),
         responder_resources: 4,
         initiator_depth: 2,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: false,
-        flow_control: false,
-        path_mtu: 3,
-        ack_timeout: 14,
-        traffic_class: 0,
         private_data: b"please",
+        ..ConnectRequest::new(remote, PortSpace::Tcp.service_id(port), qpn)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The limits of a module, of its instances, and of the instructions that they run. `instance`
-//! charges the instructions, and ends an invocation that has spent its budget.
+//! charges the instructions, and ends an invocation that has spent its budget; `guest` refuses
+//! memory that grows too far.
 
 /// The longest module, in bytes.
 pub const MODULE_MAX: usize = 1 << 20;

@@ -1,0 +1,302 @@
+//! `remora dma copy`: moves bytes between files, memory of processes, and card memory.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path as FilePath, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use remora::dma::Kind as MemoryKind;
+use remora::dma::choose::{Bench, chosen, open};
+use remora::dma::path::{Application, Kind, Path};
+use remora::memory::Buffer;
+use remora_cli::node::spec::parse_size;
+use serde::Serialize;
+
+use super::files::CARD;
+use crate::output;
+
+/// Bytes that are moved at a time.
+const PIECE: usize = 1 << 20;
+
+/// `remora dma copy`.
+#[derive(Debug, Args)]
+pub(super) struct Copy {
+    /// From where: FILE, - for standard input, card:ADDRESS, or pid:PROCESS:ADDRESS
+    from: Place,
+    /// To where: FILE, - for standard output, card:ADDRESS, or pid:PROCESS:ADDRESS
+    to: Place,
+    /// Bytes to copy [default: to the end of the file]
+    #[arg(long, value_parser = parse_size)]
+    len: Option<u64>,
+    /// The card whose memory is meant: the directory that `remora dma files` was given
+    #[arg(long, value_name = "DIR", env = "REMORA_DMA_CARD")]
+    card: Option<PathBuf>,
+    /// The way between host and card [default: the best here; see `remora dma paths`]
+    #[arg(long, value_name = "NAME")]
+    path: Option<Kind>,
+    /// Print one line of JSON about the copy, to standard error if the bytes go to standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// One end of a copy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Place {
+    Standard,
+    File(PathBuf),
+    Card(u64),
+    Process { pid: i32, addr: u64 },
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Place, String> {
+        if text == "-" {
+            return Ok(Place::Standard);
+        }
+        if let Some(address) = text.strip_prefix("card:") {
+            return Ok(Place::Card(number(address)?));
+        }
+        if let Some((pid, addr)) = text.strip_prefix("pid:").and_then(|rest| rest.split_once(':')) {
+            let pid = pid.parse().map_err(|_| format!("`{pid}` is no process id"))?;
+            return Ok(Place::Process { pid, addr: number(addr)? });
+        }
+        Ok(Place::File(text.into()))
+    }
+}
+
+/// A number as addresses are written, in hexadecimal behind `0x`; or a size.
+fn number(text: &str) -> Result<u64, String> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16)
+            .map_err(|_| format!("`{text}` is no address: write it as 0x1000 or 4K")),
+        None => parse_size(text).map_err(|error| error.to_string()),
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Standard => write!(f, "-"),
+            Place::File(path) => write!(f, "{}", path.display()),
+            Place::Card(address) => write!(f, "card:{address:#x}"),
+            Place::Process { pid, addr } => write!(f, "pid:{pid}:{addr:#x}"),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    from: String,
+    to: String,
+    bytes: u64,
+    /// By which path bytes came to the card, and from it; none if they were there.
+    to_card: Option<&'static str>,
+    to_host: Option<&'static str>,
+    seconds: f64,
+    gb_per_s: f64,
+}
+
+impl Copy {
+    pub(super) fn run(self) -> Result<()> {
+        let bench = Bench::new(PIECE).context("cannot set up a card to copy through")?;
+        let other = self.card.as_deref().map(card_of).transpose()?;
+        let on_card = |place: &Place| matches!(place, Place::Card(_));
+        ensure!(
+            other.is_some() || !(on_card(&self.from) || on_card(&self.to)),
+            "no card is named: pass --card DIR, with the directory of `remora dma files DIR`"
+        );
+        let card = other.as_ref().unwrap_or(bench.card().bytes());
+        let (mut source, mut sink) = (self.source(&bench)?, self.sink(&bench)?);
+        let mut len = self.len.unwrap_or(u64::MAX);
+        if let (Place::Card(_) | Place::Process { .. }, None) = (&self.from, self.len) {
+            bail!("how many bytes of {} shall be copied? Pass --len", self.from);
+        }
+        let stage = bench.card().range(MemoryKind::Near).start as usize;
+        let (mut done, mut moving) = (0, Duration::ZERO);
+        while len > 0 {
+            let wanted = len.min(PIECE as u64) as usize;
+            let got = source.fetch(&bench, wanted)?;
+            if got == 0 {
+                break;
+            }
+            let start = Instant::now();
+            // Where the bytes lie on the card between the two halves of the copy.
+            let (bytes, at) = match (&self.from, &self.to) {
+                (Place::Card(address), _) | (_, Place::Card(address)) => (card, address + done),
+                _ => (bench.card().bytes(), stage as u64),
+            };
+            let at = usize::try_from(at).context("no such address")?;
+            source.to_card(done, bytes, at, got)?;
+            if let (Place::Card(_), Place::Card(to)) = (&self.from, &self.to) {
+                card.copy_at((to + done) as usize, card, at, got)?;
+            }
+            sink.to_host(done, bytes, at, got)?;
+            moving += start.elapsed();
+            sink.store(&bench, got)?;
+            done += got as u64;
+            len -= got as u64;
+        }
+        ensure!(
+            self.len.is_none_or(|len| len == done),
+            "{} has only {done} bytes, not {}",
+            self.from,
+            self.len.unwrap_or(0)
+        );
+        self.report(done, moving, &source, &sink)
+    }
+
+    fn report(&self, bytes: u64, moving: Duration, source: &End, sink: &End) -> Result<()> {
+        let seconds = moving.as_secs_f64();
+        let report = Report {
+            from: self.from.to_string(),
+            to: self.to.to_string(),
+            bytes,
+            to_card: source.path.as_ref().map(|path| path.kind().name()),
+            to_host: sink.path.as_ref().map(|path| path.kind().name()),
+            seconds,
+            gb_per_s: bytes as f64 / seconds.max(1e-9) / 1e9,
+        };
+        let to_person = self.to == Place::Standard;
+        if self.json && !to_person {
+            return output::json_line(&report);
+        }
+        if self.json {
+            eprintln!("{}", serde_json::to_string(&report)?);
+            return Ok(());
+        }
+        let ways: Vec<_> = report.to_card.into_iter().chain(report.to_host).collect();
+        let by = if ways.is_empty() { "on the card".into() } else { ways.join(", then ") };
+        eprintln!(
+            "{} bytes in {:.6} s, {:.2} GB/s: {by}",
+            output::grouped(bytes),
+            report.seconds,
+            report.gb_per_s
+        );
+        Ok(())
+    }
+
+    fn source(&self, bench: &Bench) -> Result<End> {
+        let unreadable = || format!("cannot read {}", self.from);
+        let stream: Option<Box<dyn Read>> = match &self.from {
+            Place::Standard => Some(Box::new(io::stdin().lock())),
+            Place::File(path) => Some(Box::new(File::open(path).with_context(unreadable)?)),
+            Place::Card(_) | Place::Process { .. } => None,
+        };
+        Ok(End { path: self.path_of(&self.from, bench)?, read: stream, write: None })
+    }
+
+    fn sink(&self, bench: &Bench) -> Result<End> {
+        let unwritable = || format!("cannot write {}", self.to);
+        let stream: Option<Box<dyn Write>> = match &self.to {
+            Place::Standard => Some(Box::new(io::stdout().lock())),
+            Place::File(path) => Some(Box::new(File::create(path).with_context(unwritable)?)),
+            Place::Card(_) | Place::Process { .. } => None,
+        };
+        Ok(End { path: self.path_of(&self.to, bench)?, read: None, write: stream })
+    }
+
+    /// The path between a place and the card, for places that are not on the card.
+    fn path_of(&self, place: &Place, bench: &Bench) -> Result<Option<Box<dyn Path>>> {
+        match *place {
+            Place::Card(_) => Ok(None),
+            Place::Standard | Place::File(_) => {
+                let mut kind = chosen(self.path)?;
+                if kind == Kind::Engine && self.card.is_some() {
+                    ensure!(self.path.is_none(), "the engine’s path reaches its own card only");
+                    kind = Kind::Mapping;
+                }
+                Ok(Some(bench.open(kind).with_context(|| format!("no path {kind}"))?))
+            }
+            Place::Process { pid, addr } => {
+                let len = u64::MAX >> 8;
+                let application = Application { pid, addr, len, file: None };
+                let kind = self.path.unwrap_or(Kind::ProcessVm);
+                let path = open(kind, &application);
+                Ok(Some(path.with_context(|| format!("no path {kind} to {place}"))?))
+            }
+        }
+    }
+}
+
+/// One end at work: a path to the card, and a stream behind the host's memory, if it has one.
+struct End {
+    path: Option<Box<dyn Path>>,
+    read: Option<Box<dyn Read>>,
+    write: Option<Box<dyn Write>>,
+}
+
+impl End {
+    /// Fills host memory from the stream; returns how many bytes there are to move.
+    fn fetch(&mut self, bench: &Bench, wanted: usize) -> Result<usize> {
+        let Some(stream) = &mut self.read else { return Ok(wanted) };
+        let mut bytes = Vec::with_capacity(wanted);
+        stream.take(wanted as u64).read_to_end(&mut bytes).context("cannot read the source")?;
+        bench.memory().write_at(0, &bytes)?;
+        Ok(bytes.len())
+    }
+
+    /// Writes what has come to host memory to the stream.
+    fn store(&mut self, bench: &Bench, len: usize) -> Result<()> {
+        let Some(stream) = &mut self.write else { return Ok(()) };
+        let mut bytes = vec![0; len];
+        bench.memory().read_at(0, &mut bytes)?;
+        stream.write_all(&bytes).and_then(|()| stream.flush()).context("cannot write")
+    }
+
+    /// Where the bytes are on the host's side: a process's memory goes on, the others' is a piece.
+    fn host(&self, done: u64) -> u64 {
+        if self.read.is_some() || self.write.is_some() { 0 } else { done }
+    }
+
+    fn to_card(&mut self, done: u64, card: &Buffer, at: usize, len: usize) -> Result<()> {
+        let from = self.host(done);
+        let Some(path) = &mut self.path else { return Ok(()) };
+        Ok(path.to_card(from, card, at, len)?)
+    }
+
+    fn to_host(&mut self, done: u64, card: &Buffer, from: usize, len: usize) -> Result<()> {
+        let at = self.host(done);
+        let Some(path) = &mut self.path else { return Ok(()) };
+        Ok(path.to_host(card, from, at, len)?)
+    }
+}
+
+/// The memory of the card whose files are in `folder`.
+fn card_of(folder: &FilePath) -> Result<Buffer> {
+    let path = folder.join(CARD);
+    let file = File::options().read(true).write(true).open(&path);
+    let file = file.with_context(|| {
+        format!("no card is behind {}: does `remora dma files` run there?", path.display())
+    })?;
+    let len = file.metadata()?.len();
+    Ok(Buffer::map(file.as_fd(), 0, usize::try_from(len)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_as_a_person_types_them() {
+        let process = Place::Process { pid: 47, addr: 0x7f00 };
+        for (text, place) in [
+            ("-", Place::Standard),
+            ("card:0x1000", Place::Card(4096)),
+            ("card:4K", Place::Card(4096)),
+            ("pid:47:0x7f00", process),
+            ("cards", Place::File("cards".into())),
+        ] {
+            assert_eq!(text.parse(), Ok(place), "{text}");
+        }
+        for text in ["card:", "card:0xz", "pid:x:1", "pid:1:0x"] {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `remora dma`: a card's memory, and the ways between it and applications' memory.
+
+pub(crate) mod application;
+mod channels;
+mod copy;
+mod files;
+mod paths;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use remora::dma::Sizes;
+use remora_cli::node::spec::parse_size;
+
+/// `remora dma`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora dma paths                                    ways between an application and the card
+  remora dma channels                                 what channels can do, and how fast
+  remora dma files DIR                                a card’s memory as files: DIR/xdma0_h2c_0 …
+  remora dma copy image.bin card:0x1000 --card DIR    a file to that card’s memory
+  remora dma copy card:0x1000 - --len 4K --card DIR   and back, to standard output
+  remora dma copy pid:4711:0x7f0012340000 page --len 4K   memory of a process to a file
+
+A card’s memory lives as long as the process that made it. Without --card, copy makes a card of its
+own, and moves the bytes through that.")]
+pub(crate) struct Dma {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Copy between files, memory of processes, and card memory
+    Copy(copy::Copy),
+    /// Show what the channels of a DMA engine can do, and measure them
+    Channels(channels::Channels),
+    /// Show the paths between an application’s memory and the card’s, and which one is chosen
+    Paths(paths::Paths),
+    /// Offer a card’s memory and channels as files, which Xilinx’s tools, dd and fio can use
+    Files(files::Files),
+    /// Memory for another process of this program to reach
+    #[command(hide = true)]
+    Application(application::Serve),
+}
+
+impl Dma {
+    pub(crate) fn run(self) -> Result<()> {
+        match self.what {
+            What::Copy(command) => command.run(),
+            What::Channels(command) => command.run(),
+            What::Paths(command) => command.run(),
+            What::Files(command) => command.run(),
+            What::Application(command) => command.run(),
+        }
+    }
+}
+
+/// How much memory a card has.
+#[derive(Clone, Copy, Debug, Args)]
+struct SizeArgs {
+    /// Near memory of the card, whose pages are there from the start; K, M, G are powers of 1024
+    #[arg(long, default_value = "4M", value_name = "SIZE", value_parser = parse_size)]
+    near: u64,
+    /// Far memory of the card, whose pages come when they are touched
+    #[arg(long, default_value = "4G", value_name = "SIZE", value_parser = parse_size)]
+    far: u64,
+}
+
+impl SizeArgs {
+    fn sizes(self) -> Sizes {
+        Sizes { near: self.near, far: self.far }
+    }
+}

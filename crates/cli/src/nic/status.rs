@@ -1,0 +1,179 @@
+//! Who uses the card.
+
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use remora::daemon::Status as Served;
+use remora::message::{Keep, Loan, SessionStatus};
+use remora_cli::{output, stop};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+
+use super::Socket;
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// `remora nic status`.
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    /// Repeat once a second, with rates, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Print a line of JSON each time
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    socket: Socket,
+}
+
+impl Status {
+    pub(super) fn run(self) -> Result<()> {
+        let stop = stop::signals()?;
+        let observer = self.socket.connect()?;
+        let mut before: Option<(Instant, Served)> = None;
+        loop {
+            let (at, now) = (Instant::now(), observer.status()?);
+            if self.json {
+                output::json_line(&document(&now))?;
+            } else {
+                if self.watch && io::stdout().is_terminal() {
+                    // Clears the screen and starts at its top.
+                    print!("\x1b[H\x1b[2J");
+                }
+                let since = before.as_ref().map(|(then, served)| (at - *then, served));
+                show(&now, since);
+            }
+            before = Some((at, now));
+            if !self.watch || stops_within(&stop, PERIOD) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Waits; returns whether a signal has come.
+fn stops_within(stop: &impl AsFd, time: Duration) -> bool {
+    let limit = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: 0 };
+    poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&limit)) != Ok(0)
+}
+
+fn show(now: &Served, before: Option<(Duration, &Served)>) {
+    let card = now.card;
+    let count = now.sessions.len();
+    let sessions = if count == 1 { "session" } else { "sessions" };
+    println!("Card at {}, UDP port {}: {count} {sessions}", card.address, card.port);
+    if now.sessions.is_empty() {
+        return;
+    }
+    let mut header = vec![
+        "session", "name", "user", "process", "state", "QPs", "CQs", "regions", "memory", "by",
+        "arena", "posted", "moved", "refused",
+    ];
+    if before.is_some() {
+        header.extend(["posts a second", "bytes a second"]);
+    }
+    let mut table = output::table(header);
+    for session in &now.sessions {
+        let mut row = row(session);
+        if let Some((time, before)) = before {
+            row.extend(rates(session, time, before));
+        }
+        table.add_row(row);
+    }
+    output::align_right(&mut table, [0, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15]);
+    println!("{table}");
+}
+
+fn row(session: &SessionStatus) -> Vec<String> {
+    vec![
+        session.session.to_string(),
+        remora::printable(&session.name),
+        session.uid.to_string(),
+        session.pid.to_string(),
+        state(session),
+        session.queue_pairs.to_string(),
+        session.completion_queues.to_string(),
+        session.regions.to_string(),
+        output::bytes(session.registered_bytes),
+        ways(session).map(|(way, _)| way).collect::<Vec<_>>().join(", "),
+        output::bytes(session.arena_bytes),
+        output::grouped(session.posted),
+        output::bytes(session.bytes),
+        output::grouped(session.refused),
+    ]
+}
+
+/// Posts and bytes a second, of a session that was there before.
+fn rates(session: &SessionStatus, time: Duration, before: &Served) -> [String; 2] {
+    let then = before.sessions.iter().find(|then| then.session == session.session);
+    let Some(then) = then else { return [String::new(), String::new()] };
+    let a_second = |now: u64, then: u64| {
+        (now.saturating_sub(then) as f64 / time.as_secs_f64().max(0.001)).round() as u64
+    };
+    [
+        output::grouped(a_second(session.posted, then.posted)),
+        output::bytes(a_second(session.bytes, then.bytes)),
+    ]
+}
+
+fn state(session: &SessionStatus) -> String {
+    match (session.attached, session.ends_in_s) {
+        (true, _) => "attached".into(),
+        (false, Some(seconds)) => format!("kept, {seconds} s left"),
+        (false, None) => "kept".into(),
+    }
+}
+
+/// How the card reaches the session's memory, and how many pieces so.
+fn ways(session: &SessionStatus) -> impl Iterator<Item = (&'static str, u32)> {
+    session.lent.iter().map(|(way, count)| {
+        let name = match way {
+            Loan::Sealed => "mapping",
+            Loan::File => "file",
+            Loan::Process => "process_vm",
+            Loan::ProcessFile => "/proc/mem",
+        };
+        (name, *count)
+    })
+}
+
+fn document(now: &Served) -> Value {
+    let sessions: Vec<Value> = now.sessions.iter().map(describe).collect();
+    let card = json!({ "address": now.card.address, "port": now.card.port });
+    json!({ "card": card, "sessions": sessions })
+}
+
+fn describe(session: &SessionStatus) -> Value {
+    let lent: serde_json::Map<String, Value> =
+        ways(session).map(|(way, count)| (way.to_owned(), count.into())).collect();
+    let keep_seconds = match session.keep {
+        Keep::No => Some(0),
+        Keep::Seconds(seconds) => Some(seconds),
+        Keep::Forever => None,
+    };
+    json!({
+        "session": session.session,
+        "name": session.name,
+        "uid": session.uid,
+        "pid": session.pid,
+        "attached": session.attached,
+        "keep_seconds": keep_seconds,
+        "ends_in_seconds": session.ends_in_s,
+        "epoch": session.epoch,
+        "queue_pairs": session.queue_pairs,
+        "completion_queues": session.completion_queues,
+        "regions": session.regions,
+        "registered_bytes": session.registered_bytes,
+        "arena_bytes": session.arena_bytes,
+        "lent": lent,
+        "posted": session.posted,
+        "completed": session.completed,
+        "bytes": session.bytes,
+        "refused": session.refused,
+        "quotas": session.quotas,
+    })
+}

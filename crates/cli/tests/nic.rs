@@ -1,0 +1,187 @@
+//! `remora nic`: real processes share a card, are killed at any moment, and leave nothing behind.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Folder, command};
+
+/// A daemon; it ends with the test.
+struct Daemon {
+    child: Child,
+    socket: PathBuf,
+    ready: Value,
+    _folder: Folder,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        let folder = Folder::new();
+        let socket = folder.path("nic.sock");
+        let mut daemon = command(["nic", "--json", "--socket"]);
+        let mut child = daemon.arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let ready = serde_json::from_str(&line).unwrap();
+        Daemon { child, socket, ready, _folder: folder }
+    }
+
+    /// The command with these arguments, on this daemon's card.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = command(args);
+        command.env("REMORA_NIC", &self.socket);
+        command
+    }
+
+    fn succeed(&self, args: &[&str]) -> String {
+        let output = self.command(args).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {}: {errors}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn sessions(&self) -> Vec<Value> {
+        let status = self.succeed(&["nic", "status", "--json"]);
+        let status: Value = serde_json::from_str(&status).unwrap();
+        status["sessions"].as_array().unwrap().clone()
+    }
+
+    /// Waits until no session is left and the daemon's process has as many descriptors and
+    /// mappings as `before`.
+    fn wait_until_as(&self, before: (usize, usize)) {
+        while !self.sessions().is_empty() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        while self.counts() != before {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Open descriptors, and mapped arenas and lent memory.
+    fn counts(&self) -> (usize, usize) {
+        let process = Path::new("/proc").join(self.child.id().to_string());
+        let descriptors = fs::read_dir(process.join("fd")).unwrap().count();
+        let maps = fs::read_to_string(process.join("maps")).unwrap();
+        (descriptors, maps.lines().filter(|line| line.contains("/memfd:")).count())
+    }
+
+    /// A node whose memory is on the card, and which serves at `port`.
+    fn node(&self, port: u16) -> Child {
+        let port = port.to_string();
+        let args = ["node", "--json", "--port", &port, "--region", "data=1M,rw"];
+        self.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    fn terminate(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Waits until a node serves.
+fn ready(node: &mut Child) {
+    let mut line = String::new();
+    BufReader::new(node.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("data"), "{line}");
+}
+
+fn end(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn programs_share_a_card_and_an_address() {
+    let mut daemon = Daemon::start();
+    let before = daemon.counts();
+    let address = daemon.ready["address"].as_str().unwrap().to_owned();
+    let (mut one, mut other) = (daemon.node(1001), daemon.node(1002));
+    ready(&mut one);
+    ready(&mut other);
+    for port in [1001, 1002] {
+        let listed = daemon.succeed(&["mem", "ls", &format!("{address}:{port}")]);
+        assert!(listed.contains("data"), "{listed}");
+    }
+    let sessions = daemon.sessions();
+    assert_eq!(sessions.len(), 2);
+    assert!(sessions.iter().all(|session| session["attached"] == true));
+    assert_eq!(sessions[0]["pid"], one.id());
+    let table = daemon.succeed(&["nic", "status"]);
+    assert!(table.contains("2 sessions") && table.contains("attached"), "{table}");
+
+    let name = sessions[1]["name"].as_str().unwrap();
+    daemon.succeed(&["nic", "evict", name]);
+    assert_eq!(daemon.sessions().len(), 1);
+    let refused = daemon.command(&["nic", "evict", name]).output().unwrap();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no session"));
+    end(other);
+    end(one);
+    daemon.wait_until_as(before);
+    daemon.terminate();
+    assert!(!daemon.socket.exists());
+}
+
+#[test]
+fn clients_that_are_killed_at_any_moment_leave_nothing() {
+    let daemon = Daemon::start();
+    let before = daemon.counts();
+    for round in 0..40 {
+        let node = daemon.node(2000 + round);
+        // From before the attachment to behind the last command of the start.
+        thread::sleep(Duration::from_micros(u64::from(round) * 700));
+        end(node);
+    }
+    daemon.wait_until_as(before);
+}
+
+#[test]
+fn without_a_daemon_the_reason_is_told() {
+    let folder = Folder::new();
+    let socket = folder.path("nic.sock");
+    for args in [vec!["nic", "status"], vec!["nic", "evict", "x"]] {
+        let output = command(&args).env("REMORA_NIC", &socket).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success());
+        assert!(errors.contains("no daemon listens") && errors.contains("remora nic"), "{errors}");
+        let output = command(&args).env("REMORA_NIC", "off").output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--socket"));
+    }
+    let policy = folder.path("policy.toml");
+    fs::write(&policy, "[others]\nattach = 7\n").unwrap();
+    let output = command(["nic", "--policy"]).arg(&policy).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("policy.toml"), "{errors}");
+}
+
+#[test]
+fn a_killed_daemon_is_replaced_at_once() {
+    let mut daemon = Daemon::start();
+    let mut node = daemon.node(3001);
+    ready(&mut node);
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    assert!(daemon.socket.exists(), "a killed process removes nothing");
+    let mut again = command(["nic", "--json", "--socket"]);
+    let mut again = again.arg(&daemon.socket).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(again.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("address"), "{line}");
+    assert!(daemon.sessions().is_empty());
+    end(node);
+    end(again);
+}

@@ -1,0 +1,47 @@
+//! Commands on clients: the programs that share a card, by numbers that the driver gives them.
+
+use super::Nic;
+use crate::chain::ChainError;
+use crate::rate::RateLimits;
+use crate::time::Time;
+
+/// Clients: see [`crate::QpInit::client`].
+impl Nic {
+    /// Holds all queue pairs of a client together to rates, in place of those that it had. Without
+    /// a rate it is as fast as its share of the card.
+    ///
+    /// The rates stay with the number, also while it has no queue pairs.
+    ///
+    /// # Errors
+    /// [`ChainError::Rate`] for a rate or burst of zero.
+    pub fn set_client_limits(
+        &mut self,
+        now: Time,
+        client: u16,
+        limits: RateLimits,
+    ) -> Result<(), ChainError> {
+        if !limits.is_valid() {
+            return Err(ChainError::Rate);
+        }
+        let some = limits != RateLimits::default();
+        let waited = self.card.clients.set(now, client, some.then_some(limits));
+        for qp in self.qps.iter_mut().filter(|qp| qp.client == client) {
+            qp.note_limits(&self.card);
+        }
+        for qpn in waited {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.go_on(&mut self.card);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets queue pairs go on that the rates of their clients have held.
+    pub(super) fn wake_clients(&mut self, now: Time) {
+        while let Some(qpn) = self.card.clients.wake(now) {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.go_on(&mut self.card);
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Asking a daemon what it serves, and ending sessions, without a session of one's own.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::message::{
+    Answer, CardInfo, Hello, MessageError, MessageSocket, Place, Request, SessionStatus, decode,
+    encode, greeting, place,
+};
+
+/// How long a daemon has for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection to a daemon.
+#[derive(Debug)]
+pub struct Observer {
+    socket: MessageSocket,
+    path: PathBuf,
+}
+
+/// What a daemon serves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// Its card.
+    pub card: CardInfo,
+    /// The sessions that the asking user may see, by their numbers.
+    pub sessions: Vec<SessionStatus>,
+}
+
+/// Why a daemon cannot be asked.
+#[derive(Debug, Error)]
+pub enum ObserveError {
+    /// None listens.
+    #[error("no daemon listens at {}: start one (remora nic)", .0.display())]
+    None(PathBuf),
+    /// The environment says that there is none.
+    #[error("REMORA_NIC is off: name the daemon’s socket (--socket)")]
+    Off,
+    /// It cannot be reached.
+    #[error("cannot ask the daemon at {}: {source}", path.display())]
+    System {
+        /// Its socket.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// It does not answer.
+    #[error("the daemon at {} does not answer within {PATIENCE:?}", .0.display())]
+    Silent(PathBuf),
+    /// It has refused, or has ended.
+    #[error("the daemon refuses: {0}")]
+    Refused(String),
+    /// Its answer cannot be read.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+}
+
+impl Observer {
+    /// Connects to the daemon at `path`, or at the usual places.
+    ///
+    /// # Errors
+    /// See [`ObserveError`].
+    pub fn connect(path: Option<&Path>) -> Result<Observer, ObserveError> {
+        let places = match (path, place()) {
+            (Some(path), _) => vec![path.to_owned()],
+            (None, Place::Off) => return Err(ObserveError::Off),
+            (None, Place::Named(path)) => vec![path],
+            (None, Place::Usual(places)) => places,
+        };
+        let first = places.first().cloned().unwrap_or_default();
+        for path in places {
+            match MessageSocket::connect(&path) {
+                Ok(socket) => return Observer::greet(socket, path),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                    ) => {}
+                Err(source) => return Err(ObserveError::System { path, source }),
+            }
+        }
+        Err(ObserveError::None(first))
+    }
+
+    fn greet(socket: MessageSocket, path: PathBuf) -> Result<Observer, ObserveError> {
+        let observer = Observer { socket, path };
+        let hello = Hello { observer: true, ..Hello::default() };
+        observer.exchange(&greeting(&hello), |_| Some(()))?;
+        Ok(observer)
+    }
+
+    /// Where the daemon listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the daemon serves.
+    ///
+    /// # Errors
+    /// See [`ObserveError`].
+    pub fn status(&self) -> Result<Status, ObserveError> {
+        let (mut sessions, mut from) = (Vec::new(), 0);
+        loop {
+            let page = self.exchange(&encode(&Request::Status(from)), |answer| match answer {
+                Answer::Status(page) => Some(page),
+                _ => None,
+            })?;
+            sessions.extend(page.sessions);
+            let last = sessions.last().map_or(u32::MAX, |last| last.session);
+            if !page.more || last < from || last == u32::MAX {
+                return Ok(Status { card: page.card, sessions });
+            }
+            from = last + 1;
+        }
+    }
+
+    /// Ends the session of this name, or number. Its client is told.
+    ///
+    /// # Errors
+    /// There is no such session that this user may end, or as for [`Observer::status`].
+    pub fn evict(&self, name: &str) -> Result<(), ObserveError> {
+        self.exchange(&encode(&Request::Evict(name)), |answer| match answer {
+            Answer::Done => Some(()),
+            _ => None,
+        })
+    }
+
+    fn exchange<R>(
+        &self,
+        message: &[u8],
+        read: impl FnOnce(Answer<'_>) -> Option<R>,
+    ) -> Result<R, ObserveError> {
+        let system = |source| ObserveError::System { path: self.path.clone(), source };
+        self.socket.send(message, &[]).map_err(system)?;
+        if !self.socket.wait(Some(PATIENCE)).map_err(system)? {
+            return Err(ObserveError::Silent(self.path.clone()));
+        }
+        let mut bytes = Vec::new();
+        if self.socket.receive(&mut bytes).map_err(system)?.is_none() {
+            return Err(ObserveError::Refused("it has ended".into()));
+        }
+        match decode(&bytes)? {
+            Answer::Refused(reason) | Answer::Farewell(reason) => {
+                Err(ObserveError::Refused(reason.into()))
+            }
+            answer => Ok(read(answer).ok_or(MessageError::Malformed)?),
+        }
+    }
+}

@@ -1,0 +1,660 @@
+//! The engine: it carries out the descriptors of its channels.
+//!
+//! It is a plain value. Whoever owns it takes its steps: an application that polls, a thread
+//! ([`Service`](super::Service)), or another process. A step does a bounded amount of work, moves
+//! at most [`PIECE`] bytes a channel, and serves all channels in turn, so that a copy of a gigabyte
+//! holds up nobody.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use thiserror::Error;
+
+use super::card_memory::CardMemory;
+use super::channel::{Channel, ChannelOptions, Direction, Interface, Mode};
+use super::descriptor::{Address, Descriptor, Flags, Op, Outcome, RegionId, Status};
+use super::path::{Mapping, Path};
+use super::ring::{Halt, Ring, RingError};
+use super::stream::{Run, Stream};
+use crate::event::{Event, wake};
+use crate::memory::{AllocError, Buffer};
+
+/// The most bytes that a channel moves in a step.
+pub const PIECE: usize = 256 << 10;
+/// The most descriptors that a channel completes in a step.
+const BURST: u32 = 64;
+/// Completions that are told at once.
+const TELL: u64 = 16;
+/// Bytes that are moved before completions are told.
+const TELL_BYTES: usize = 64 << 10;
+/// The most regions that can be granted at a time.
+const REGIONS_MAX: usize = 1 << 15;
+/// The most channels of an engine.
+const CHANNELS_MAX: usize = 1024;
+/// The most streams of an engine.
+const STREAMS_MAX: u16 = 64;
+
+/// Why an engine has no such channel or region.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// It has as many regions as it can.
+    #[error("{REGIONS_MAX} regions are granted already: revoke one of them")]
+    RegionsFull,
+    /// It has as many channels as it can.
+    #[error("the engine has {CHANNELS_MAX} channels already: close one of them")]
+    ChannelsFull,
+    /// There is no such stream.
+    #[error("there is no stream {0}: an engine has streams 0 to {last}", last = STREAMS_MAX - 1)]
+    NoStream(u16),
+    /// A stream has no memory.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// The ring cannot be.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// An event cannot be made.
+    #[error("cannot make an event: {0}")]
+    Event(#[source] std::io::Error),
+}
+
+/// What an engine has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Descriptors that were done.
+    pub done: u64,
+    /// Descriptors that failed, for any reason.
+    pub failed: u64,
+    /// Of these, those that were no descriptors.
+    pub invalid: u64,
+    /// Of these, those whose addresses were not granted or not within memory.
+    pub out_of_range: u64,
+    /// Of these, those whose application's memory could not be reached.
+    pub faults: u64,
+    /// Bytes that were moved or filled.
+    pub bytes: u64,
+    /// Times that a sleeper was woken.
+    pub interrupts: u64,
+    /// Rings that are served no more, because their index was overwritten.
+    pub halted: u64,
+}
+
+impl Counters {
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("done", self.done),
+            ("failed", self.failed),
+            ("invalid", self.invalid),
+            ("out_of_range", self.out_of_range),
+            ("faults", self.faults),
+            ("bytes", self.bytes),
+            ("interrupts", self.interrupts),
+            ("halted", self.halted),
+        ]
+        .into_iter()
+    }
+}
+
+/// A channel of an engine, by its place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ChannelId(usize);
+
+/// What an engine tells about one of its channels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChannelState {
+    /// Which it is.
+    pub id: ChannelId,
+    /// What it is.
+    pub options: ChannelOptions,
+    /// Descriptors that are complete.
+    pub completed: u64,
+    /// Why it is served no more, if so.
+    pub halted: Option<Halt>,
+}
+
+/// Memory of an application that the engine may reach.
+#[derive(Debug)]
+struct Region {
+    path: Box<dyn Path>,
+    /// The bytes, where the path is a mapping.
+    mapped: Option<Arc<Buffer>>,
+    writable: bool,
+}
+
+/// The engine's side of a channel. All that it decides by is here, and not in the ring.
+#[derive(Debug)]
+struct Served {
+    ring: Ring,
+    options: ChannelOptions,
+    interrupt: Option<Arc<Event>>,
+    /// Descriptors that were taken up and have ended, and of these told.
+    ended: u64,
+    told: u64,
+    /// The descriptor in work, and how many of its bytes are moved.
+    current: Option<(Descriptor, u32)>,
+    /// The descriptor before failed, and the next is a part of the same operation.
+    skips: bool,
+    halted: Option<Halt>,
+}
+
+/// What became of a descriptor in a step.
+enum Turn {
+    /// It has ended.
+    Ended(Outcome),
+    /// So many bytes were moved, and more are left.
+    Moved(u32),
+    /// It waits for a stream.
+    Waits,
+}
+
+/// A DMA engine between the memory of applications and a card's.
+#[derive(Debug)]
+pub struct Engine {
+    channels: Vec<Option<Served>>,
+    reach: Reach,
+}
+
+/// The memories that an engine reaches.
+#[derive(Debug)]
+struct Reach {
+    card: Arc<CardMemory>,
+    regions: Vec<Option<Region>>,
+    streams: Vec<Option<Stream>>,
+    counters: Counters,
+}
+
+impl Engine {
+    /// An engine of a card, without channels, that reaches no application's memory.
+    pub fn new(card: Arc<CardMemory>) -> Engine {
+        let (regions, streams) = (Vec::new(), Vec::new());
+        let reach = Reach { card, regions, streams, counters: Counters::default() };
+        Engine { channels: Vec::new(), reach }
+    }
+
+    /// The card's memory.
+    pub fn card(&self) -> &Arc<CardMemory> {
+        &self.reach.card
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.reach.counters
+    }
+
+    /// Lets the engine reach an application's memory by `path`, and write it if `writable`.
+    ///
+    /// # Errors
+    /// Too many regions are granted.
+    pub fn grant(&mut self, path: Box<dyn Path>, writable: bool) -> Result<RegionId, EngineError> {
+        let regions = &mut self.reach.regions;
+        let free = regions.iter().position(Option::is_none).unwrap_or(regions.len());
+        if free == REGIONS_MAX {
+            return Err(EngineError::RegionsFull);
+        }
+        if free == regions.len() {
+            regions.push(None);
+        }
+        let mapped = path.mapped();
+        regions[free] = Some(Region { path, mapped, writable });
+        Ok(RegionId(free as u16))
+    }
+
+    /// [`Engine::grant`] for a buffer of this process.
+    ///
+    /// # Errors
+    /// Too many regions are granted.
+    pub fn grant_own(
+        &mut self,
+        buffer: Arc<Buffer>,
+        writable: bool,
+    ) -> Result<RegionId, EngineError> {
+        self.grant(Box::new(Mapping::own(buffer)), writable)
+    }
+
+    /// Takes a grant back. Descriptors that name the region fail from now on. Returns whether there
+    /// was one.
+    pub fn revoke(&mut self, region: RegionId) -> bool {
+        let region = self.reach.regions.get_mut(usize::from(region.0));
+        region.is_some_and(|region| region.take().is_some())
+    }
+
+    /// Opens a channel to this engine, for an application in the same process.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub fn open(&mut self, options: ChannelOptions) -> Result<Channel, EngineError> {
+        self.open_with(options, None)
+    }
+
+    pub(super) fn open_with(
+        &mut self,
+        options: ChannelOptions,
+        doorbell: Option<Arc<Event>>,
+    ) -> Result<Channel, EngineError> {
+        let ring = Ring::new(options.depth)?;
+        let interrupt = match options.mode {
+            Mode::Polled => None,
+            Mode::Interrupt => Some(Arc::new(Event::new().map_err(EngineError::Event)?)),
+        };
+        self.serve(ring.other_side()?, options, interrupt.clone())?;
+        Ok(Channel::new(ring, options, doorbell, interrupt))
+    }
+
+    /// Serves a ring, which another process may have made. `interrupt` is notified as the
+    /// application asks for it.
+    ///
+    /// # Errors
+    /// There are too many channels, or no such stream.
+    pub fn serve(
+        &mut self,
+        ring: Ring,
+        options: ChannelOptions,
+        interrupt: Option<Arc<Event>>,
+    ) -> Result<ChannelId, EngineError> {
+        if let Interface::Streaming(number) = options.interface {
+            self.reach.need_stream(number)?;
+        }
+        let free = self.channels.iter().position(Option::is_none).unwrap_or(self.channels.len());
+        if free == CHANNELS_MAX {
+            return Err(EngineError::ChannelsFull);
+        }
+        if free == self.channels.len() {
+            self.channels.push(None);
+        }
+        let (current, skips, halted) = (None, false, None);
+        let options = ChannelOptions { depth: ring.depth(), ..options };
+        let served = Served { ring, options, interrupt, ended: 0, told: 0, current, skips, halted };
+        self.channels[free] = Some(served);
+        Ok(ChannelId(free))
+    }
+
+    /// Serves a channel no more; its application is told. Returns whether there was one.
+    pub fn close(&mut self, channel: ChannelId) -> bool {
+        let served = self.channels.get_mut(channel.0).and_then(Option::take);
+        served.map(|mut served| served.stop(Halt::Stopped)).is_some()
+    }
+
+    /// The channels that are served.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelState> {
+        let places = self.channels.iter().enumerate();
+        places.filter_map(|(place, served)| {
+            let served = served.as_ref()?;
+            let (id, options) = (ChannelId(place), served.options);
+            Some(ChannelState { id, options, completed: served.ended, halted: served.halted })
+        })
+    }
+
+    /// Carries out what the channels have posted, a bounded part of it. Returns whether there was
+    /// anything to do.
+    #[inline]
+    pub fn step(&mut self) -> bool {
+        let mut worked = false;
+        for served in self.channels.iter_mut().flatten() {
+            worked |= served.step(&mut self.reach);
+        }
+        worked
+    }
+
+    /// Tells all rings whether the engine sleeps. A caller that is about to sleep says so, and then
+    /// takes another [step](Engine::step): whoever posts after that step rings the doorbell.
+    pub fn set_asleep(&mut self, asleep: bool) {
+        for served in self.channels.iter().flatten() {
+            served.ring.set_asleep(asleep);
+        }
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Drop for Engine {
+    /// Applications that wait learn that nobody serves them.
+    fn drop(&mut self) {
+        for served in self.channels.iter_mut().flatten() {
+            served.stop(Halt::Stopped);
+        }
+    }
+}
+
+impl Served {
+    fn step(&mut self, reach: &mut Reach) -> bool {
+        // Read once; the application may write it at any time.
+        let posted = self.ring.posted();
+        let waiting = posted.wrapping_sub(self.ended);
+        if waiting == 0 || self.halted.is_some() {
+            return false;
+        }
+        if waiting > u64::from(self.ring.depth()) {
+            reach.counters.halted += 1;
+            self.stop(Halt::BadIndex);
+            return true;
+        }
+        let before = self.ended;
+        let (mut moved, mut untold) = (0, 0);
+        for _ in 0..waiting.min(u64::from(BURST)) {
+            let bytes = match self.turn(reach) {
+                Turn::Ended(outcome) => {
+                    self.end(outcome, &mut reach.counters);
+                    outcome.bytes as usize
+                }
+                Turn::Moved(bytes) => {
+                    moved += bytes as usize;
+                    break;
+                }
+                Turn::Waits => break,
+            };
+            moved += bytes;
+            untold += bytes;
+            if self.ended - self.told >= TELL || untold >= TELL_BYTES {
+                self.tell(&mut reach.counters);
+                untold = 0;
+            }
+            if moved >= PIECE {
+                break;
+            }
+        }
+        self.tell(&mut reach.counters);
+        moved > 0 || self.ended > before
+    }
+
+    /// Works on the next descriptor.
+    #[inline]
+    fn turn(&mut self, reach: &mut Reach) -> Turn {
+        let (descriptor, done) = match self.current {
+            Some(current) => current,
+            None => {
+                let parsed = Descriptor::parse(&self.ring.descriptor(self.ended));
+                let Some(descriptor) = parsed else {
+                    return Turn::Ended(Outcome::failed(Status::Invalid));
+                };
+                (descriptor, 0)
+            }
+        };
+        if self.skips {
+            self.current = Some((descriptor, 0));
+            return Turn::Ended(Outcome::failed(Status::Skipped));
+        }
+        if descriptor.flags.contains(Flags::FENCE) && done == 0 {
+            // All before is complete, since descriptors are carried out in order.
+            self.tell(&mut reach.counters);
+            fence(Ordering::SeqCst);
+        }
+        let turn = match reach.carry_out(self.options, descriptor, done) {
+            Ok(turn) => turn,
+            Err(status) => Turn::Ended(Outcome { bytes: done, ..Outcome::failed(status) }),
+        };
+        let done = if let Turn::Moved(bytes) = turn { done + bytes } else { done };
+        self.current = Some((descriptor, done));
+        turn
+    }
+
+    #[inline]
+    fn end(&mut self, outcome: Outcome, counters: &mut Counters) {
+        let linked = self.current.take().is_some_and(|(d, _)| d.flags.contains(Flags::LINKED));
+        self.skips = linked && outcome.status != Status::Done;
+        self.ring.set_outcome(self.ended, outcome);
+        self.ended += 1;
+        counters.bytes += u64::from(outcome.bytes);
+        match outcome.status {
+            Status::Done => counters.done += 1,
+            status => {
+                counters.failed += 1;
+                match status {
+                    Status::Invalid => counters.invalid += 1,
+                    Status::OutOfRange => counters.out_of_range += 1,
+                    Status::Fault => counters.faults += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Tells the application what has ended.
+    #[inline]
+    fn tell(&mut self, counters: &mut Counters) {
+        if self.told == self.ended {
+            return;
+        }
+        self.ring.set_completed(self.ended);
+        if let Some(interrupt) = &self.interrupt {
+            // The application arms and then looks: either it sees the completion or this thread
+            // sees that it is armed.
+            fence(Ordering::SeqCst);
+            let armed = self.ring.armed();
+            if armed > self.told && armed <= self.ended {
+                counters.interrupts += 1;
+                wake(interrupt);
+            }
+        }
+        self.told = self.ended;
+    }
+
+    fn stop(&mut self, halt: Halt) {
+        self.halted = Some(halt);
+        self.ring.set_halt(halt);
+        if let Some(interrupt) = &self.interrupt {
+            wake(interrupt);
+        }
+    }
+}
+
+/// One end of a move, with the bytes that it reaches.
+enum End<'a> {
+    /// Mapped bytes, from an offset on.
+    Bytes(&'a Buffer, usize),
+    /// An application's memory, reached by calls.
+    Path(&'a mut dyn Path, u64),
+}
+
+impl Reach {
+    fn need_stream(&mut self, number: u16) -> Result<(), EngineError> {
+        if number >= STREAMS_MAX {
+            return Err(EngineError::NoStream(number));
+        }
+        let place = usize::from(number);
+        if self.streams.len() <= place {
+            self.streams.resize_with(place + 1, || None);
+        }
+        if self.streams[place].is_none() {
+            self.streams[place] = Some(Stream::new()?);
+        }
+        Ok(())
+    }
+
+    /// Moves a piece of a descriptor of which `done` bytes are moved already.
+    #[inline]
+    fn carry_out(
+        &mut self,
+        options: ChannelOptions,
+        descriptor: Descriptor,
+        done: u32,
+    ) -> Result<Turn, Status> {
+        let piece = (descriptor.len - done).min(PIECE as u32) as usize;
+        let span = Span { len: u64::from(descriptor.len), from: done, piece };
+        match (descriptor.op, options.interface) {
+            (Op::Copy { src, dst }, Interface::MemoryMapped) => {
+                let onto_card = match options.direction {
+                    Direction::HostToCard => dst,
+                    Direction::CardToHost => src,
+                };
+                if !matches!(onto_card, Address::Card(_)) {
+                    return Err(Status::Unsupported);
+                }
+                let (from, to) =
+                    ends(&self.card, &mut self.regions, (src, false), (dst, true), span)?;
+                move_bytes(from, to, piece)?;
+            }
+            (Op::Fill { pattern, dst }, Interface::MemoryMapped) => {
+                if matches!(dst, Address::Card(_)) != (options.direction == Direction::HostToCard) {
+                    return Err(Status::Unsupported);
+                }
+                match end(&self.card, &mut self.regions, dst, true, span)? {
+                    End::Bytes(bytes, at) => fill(bytes, at, piece, pattern),
+                    End::Path(..) => return Err(Status::Unsupported),
+                }
+            }
+            (Op::Copy { src, dst }, Interface::Streaming(number)) => {
+                return match options.direction {
+                    Direction::HostToCard => self.put(number, src, descriptor, span),
+                    Direction::CardToHost => self.take(number, dst, descriptor, span),
+                };
+            }
+            (Op::Fill { .. }, Interface::Streaming(_)) => return Err(Status::Unsupported),
+        }
+        Ok(ended_or_moved(descriptor, done, piece))
+    }
+
+    /// Puts bytes into a stream, as far as there is room.
+    fn put(
+        &mut self,
+        number: u16,
+        src: Address,
+        descriptor: Descriptor,
+        span: Span,
+    ) -> Result<Turn, Status> {
+        let stream = self.streams.get_mut(usize::from(number)).and_then(Option::as_mut);
+        let stream = stream.ok_or(Status::Unsupported)?;
+        let Run { at, len } = stream.room(span.piece);
+        // Judged first: a descriptor that must fail does not wait for room.
+        let from = end(&self.card, &mut self.regions, src, false, span)?;
+        if len == 0 {
+            return Ok(Turn::Waits);
+        }
+        move_bytes(from, End::Bytes(&stream.bytes, at), len)?;
+        let last = u64::from(span.from) + len as u64 == span.len;
+        stream.filled(len, last && !descriptor.flags.contains(Flags::MORE));
+        Ok(ended_or_moved(descriptor, span.from, len))
+    }
+
+    /// Takes bytes out of a stream, as far as there are any. A packet's end ends the descriptor.
+    fn take(
+        &mut self,
+        number: u16,
+        dst: Address,
+        descriptor: Descriptor,
+        span: Span,
+    ) -> Result<Turn, Status> {
+        let stream = self.streams.get_mut(usize::from(number)).and_then(Option::as_mut);
+        let stream = stream.ok_or(Status::Unsupported)?;
+        let Run { at, len } = stream.content(span.piece);
+        let to = end(&self.card, &mut self.regions, dst, true, span)?;
+        if len == 0 {
+            return Ok(Turn::Waits);
+        }
+        move_bytes(End::Bytes(&stream.bytes, at), to, len)?;
+        if stream.drained(len) {
+            let bytes = span.from + len as u32;
+            return Ok(Turn::Ended(Outcome { status: Status::Done, bytes, end_of_packet: true }));
+        }
+        Ok(ended_or_moved(descriptor, span.from, len))
+    }
+}
+
+/// The part of a descriptor that is moved now: `piece` bytes behind the first `from` of `len`.
+#[derive(Clone, Copy)]
+struct Span {
+    len: u64,
+    from: u32,
+    piece: usize,
+}
+
+#[inline]
+fn ended_or_moved(descriptor: Descriptor, done: u32, len: usize) -> Turn {
+    let bytes = done + len as u32;
+    if bytes == descriptor.len {
+        Turn::Ended(Outcome { status: Status::Done, bytes, end_of_packet: false })
+    } else {
+        Turn::Moved(len as u32)
+    }
+}
+
+/// Where an address is, if all of its descriptor's bytes may be reached.
+#[inline]
+fn end<'a>(
+    card: &'a CardMemory,
+    regions: &'a mut [Option<Region>],
+    address: Address,
+    writes: bool,
+    span: Span,
+) -> Result<End<'a>, Status> {
+    match address {
+        Address::Card(at) => card_end(card, at, span),
+        Address::Host(RegionId(number), at) => {
+            let region = regions.get_mut(usize::from(number)).and_then(Option::as_mut);
+            host_end(region.ok_or(Status::OutOfRange)?, at, writes, span)
+        }
+    }
+}
+
+/// [`end`] for both ends of a copy.
+#[inline]
+fn ends<'a>(
+    card: &'a CardMemory,
+    regions: &'a mut [Option<Region>],
+    src: (Address, bool),
+    dst: (Address, bool),
+    span: Span,
+) -> Result<(End<'a>, End<'a>), Status> {
+    // One of the two is card memory, so the regions are needed for the other only.
+    match (src.0, dst.0) {
+        (Address::Card(at), _) => {
+            Ok((card_end(card, at, span)?, end(card, regions, dst.0, dst.1, span)?))
+        }
+        (_, Address::Card(at)) => {
+            Ok((end(card, regions, src.0, src.1, span)?, card_end(card, at, span)?))
+        }
+        _ => Err(Status::Unsupported),
+    }
+}
+
+#[inline]
+fn card_end(card: &CardMemory, at: u64, span: Span) -> Result<End<'_>, Status> {
+    need_within(at, span.len, card.bytes().len() as u64)?;
+    Ok(End::Bytes(card.bytes(), (at + u64::from(span.from)) as usize))
+}
+
+#[inline]
+fn host_end(region: &mut Region, at: u64, writes: bool, span: Span) -> Result<End<'_>, Status> {
+    need_within(at, span.len, region.path.len())?;
+    if writes && !region.writable {
+        return Err(Status::ReadOnly);
+    }
+    let at = at + u64::from(span.from);
+    Ok(match &region.mapped {
+        Some(bytes) => End::Bytes(bytes, at as usize),
+        None => End::Path(&mut *region.path, at),
+    })
+}
+
+#[inline]
+fn need_within(at: u64, len: u64, whole: u64) -> Result<(), Status> {
+    let within = at.checked_add(len).is_some_and(|end| end <= whole);
+    if within { Ok(()) } else { Err(Status::OutOfRange) }
+}
+
+/// Moves `len` bytes from one end to the other.
+#[inline]
+fn move_bytes(from: End<'_>, to: End<'_>, len: usize) -> Result<(), Status> {
+    match (from, to) {
+        (End::Bytes(src, from), End::Bytes(dst, at)) => {
+            dst.copy_at(at, src, from, len).map_err(|_| Status::OutOfRange)
+        }
+        (End::Path(path, from), End::Bytes(card, at)) => {
+            path.to_card(from, card, at, len).map_err(|_| Status::Fault)
+        }
+        (End::Bytes(card, from), End::Path(path, at)) => {
+            path.to_host(card, from, at, len).map_err(|_| Status::Fault)
+        }
+        (End::Path(..), End::Path(..)) => Err(Status::Unsupported),
+    }
+}
+
+/// Repeats a pattern over bytes that lie within the buffer. Pieces are multiples of the pattern.
+fn fill(bytes: &Buffer, at: usize, len: usize, pattern: u64) {
+    let mut block = [0; 512];
+    for word in block.as_chunks_mut::<8>().0 {
+        *word = pattern.to_le_bytes();
+    }
+    for done in (0..len).step_by(block.len()) {
+        let part = (len - done).min(block.len());
+        bytes.write_at(at + done, &block[..part]).expect("the span was judged");
+    }
+}

@@ -1,0 +1,171 @@
+//! Paths that are system calls of the card's process, for which the application does nothing.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::sys::{self, Part};
+use super::{Application, Kind, Path, PathError};
+use crate::memory::{AccessError, Buffer};
+
+/// `process_vm_readv` and `process_vm_writev`: the system copies between two processes.
+#[derive(Debug)]
+pub struct ProcessVm {
+    pid: i32,
+    addr: u64,
+    len: u64,
+}
+
+/// `/proc/PID/mem`, or the file of the application's memory: a file, read and written at offsets.
+#[derive(Debug)]
+pub struct ByFile {
+    kind: Kind,
+    file: Arc<OwnedFd>,
+    /// Offset in the file of the memory's first byte.
+    base: u64,
+    len: u64,
+}
+
+impl ProcessVm {
+    /// The memory of an application of the same user.
+    ///
+    /// # Errors
+    /// The system does not permit to read it.
+    pub fn of(application: &Application) -> io::Result<ProcessVm> {
+        let Application { pid, addr, len, .. } = *application;
+        let path = ProcessVm { pid, addr, len };
+        let probe = Buffer::new(1).map_err(io::Error::other)?;
+        let part = Part::new(&probe, 0, 1).map_err(io::Error::other)?;
+        whole(part, |part, _| sys::read_process(pid, addr, part))?;
+        Ok(path)
+    }
+}
+
+impl ByFile {
+    /// The application's `/proc/PID/mem`.
+    ///
+    /// # Errors
+    /// The system does not permit to open it.
+    pub fn of_process(application: &Application) -> io::Result<ByFile> {
+        let path = format!("/proc/{}/mem", application.pid);
+        let file = File::options().read(true).write(true).open(path)?;
+        let file = Arc::new(OwnedFd::from(file));
+        let Application { addr, len, .. } = *application;
+        Ok(ByFile { kind: Kind::ProcMem, file, base: addr, len })
+    }
+
+    /// The file of the application's memory.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn of_memory(application: &Application) -> io::Result<ByFile> {
+        let none = || io::Error::new(ErrorKind::Unsupported, "the memory has no file");
+        let file = application.file.clone().ok_or_else(none)?;
+        Ok(ByFile { kind: Kind::Memfd, file, base: 0, len: application.len })
+    }
+}
+
+impl Path for ProcessVm {
+    fn kind(&self) -> Kind {
+        Kind::ProcessVm
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn to_card(
+        &mut self,
+        from: u64,
+        card: &Buffer,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PathError> {
+        let first = self.addr + within(from, len, self.len)?;
+        whole(Part::new(card, at, len)?, |part, done| {
+            sys::read_process(self.pid, first + done, part)
+        })
+        .map_err(|error| self.kind().failed(error))
+    }
+
+    fn to_host(
+        &mut self,
+        card: &Buffer,
+        from: usize,
+        at: u64,
+        len: usize,
+    ) -> Result<(), PathError> {
+        let first = self.addr + within(at, len, self.len)?;
+        whole(Part::new(card, from, len)?, |part, done| {
+            sys::write_process(self.pid, first + done, part)
+        })
+        .map_err(|error| self.kind().failed(error))
+    }
+}
+
+impl Path for ByFile {
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn to_card(
+        &mut self,
+        from: u64,
+        card: &Buffer,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PathError> {
+        let first = self.base + within(from, len, self.len)?;
+        whole(Part::new(card, at, len)?, |part, done| {
+            sys::read(self.file.as_fd(), Some(first + done), part)
+        })
+        .map_err(|error| self.kind.failed(error))
+    }
+
+    fn to_host(
+        &mut self,
+        card: &Buffer,
+        from: usize,
+        at: u64,
+        len: usize,
+    ) -> Result<(), PathError> {
+        let first = self.base + within(at, len, self.len)?;
+        whole(Part::new(card, from, len)?, |part, done| {
+            sys::write(self.file.as_fd(), Some(first + done), part)
+        })
+        .map_err(|error| self.kind.failed(error))
+    }
+}
+
+/// `offset`, if `len` bytes from there on are within the application's memory.
+pub(super) fn within(offset: u64, len: usize, whole: u64) -> Result<u64, AccessError> {
+    let fits = offset.checked_add(len as u64).is_some_and(|end| end <= whole);
+    let beyond = AccessError::OutOfRange { offset: offset as usize, len, buffer: whole as usize };
+    if fits { Ok(offset) } else { Err(beyond) }
+}
+
+/// Calls until all of `part` is moved; the call is told how much was before. A call that moves
+/// nothing is the end of the other side's memory.
+fn whole(
+    mut part: Part<'_>,
+    mut call: impl FnMut(Part<'_>, u64) -> io::Result<usize>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while part.len() > 0 {
+        match call(part, done) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(moved) => {
+                part = part.behind(moved);
+                done += moved as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

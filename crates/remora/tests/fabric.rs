@@ -1,0 +1,368 @@
+//! Cards of several processes of this machine, by shared memory and by UDP.
+
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use remora::fabric::FabricChoice;
+use remora::nic::Access;
+use remora::{
+    Connection, ConnectionParams, Device, DeviceOptions, MemoryRegion, QueuePairOptions, Remote,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The environment variable that makes this program a server, and says of what kind.
+const SERVER: &str = "REMORA_TEST_FABRIC_SERVER";
+/// The environment variable with the address of its card.
+const ADDRESS: &str = "REMORA_TEST_FABRIC_ADDRESS";
+const PORT: u16 = 7474;
+const SIZE: usize = 3 << 20;
+
+/// The server's process: it offers memory to each client, and sleeps meanwhile.
+#[test]
+fn server_process() {
+    let Ok(kind) = std::env::var(SERVER) else { return };
+    let options = match std::env::var(ADDRESS) {
+        Ok(address) => DeviceOptions::new().bind(address),
+        Err(_) => DeviceOptions::new(),
+    };
+    let device = options.open().unwrap();
+    let listener = device.listen(PORT).unwrap();
+    if kind == "forks" {
+        // SAFETY: the child calls nothing but `pause`, which is safe after a fork.
+        let child = unsafe { libc::fork() };
+        while child == 0 {
+            // SAFETY: no pointers are passed.
+            unsafe { libc::pause() };
+        }
+        println!("\nchild {child}");
+    }
+    println!("\naddress {}", device.info().address);
+    std::io::stdout().flush().unwrap();
+    let serve = move || {
+        let pd = device.alloc_pd().unwrap();
+        let memory = pd.alloc(SIZE, Access::all()).unwrap();
+        let mut clients = Vec::new();
+        loop {
+            let Ok(request) = listener.accept().wait(Duration::from_secs(3600)) else { return };
+            let qp = pd.create_qp(&QueuePairOptions::new()).unwrap();
+            let client = request.accept(qp, b"", &params(&device)).wait(PATIENCE).unwrap();
+            client.send_remote(memory.slice(..).remote()).wait(PATIENCE).unwrap();
+            clients.push(client);
+        }
+    };
+    thread::spawn(serve);
+    // The end of the test is the end of the input.
+    assert_eq!(std::io::stdin().lock().lines().count(), 0);
+    std::process::exit(0);
+}
+
+fn params(device: &Device) -> ConnectionParams {
+    ConnectionParams::new(device.info().mtu)
+}
+
+/// A process that is killed with the test.
+struct Server {
+    child: Child,
+    _pipes: (ChildStdin, BufReader<ChildStdout>),
+    address: IpAddr,
+    /// The process that it has forked.
+    forked: Option<i32>,
+}
+
+impl Server {
+    fn start(kind: &str, variables: &[(&str, &str)]) -> Server {
+        Server::run(Command::new(std::env::current_exe().unwrap()), kind, variables)
+    }
+
+    fn run(mut program: Command, kind: &str, variables: &[(&str, &str)]) -> Server {
+        let mut child = program
+            .args(["--exact", "server_process", "--nocapture"])
+            .env(SERVER, kind)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut forked = None;
+        let address = loop {
+            let mut line = String::new();
+            assert!(output.read_line(&mut line).unwrap() > 0, "the server has ended");
+            if let Some(pid) = line.strip_prefix("child ") {
+                forked = Some(pid.trim().parse().unwrap());
+            }
+            if let Some(address) = line.strip_prefix("address ") {
+                break address.trim().parse().unwrap();
+            }
+        };
+        let _pipes = (child.stdin.take().unwrap(), output);
+        Server { child, _pipes, address, forked }
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: no pointers are passed; the process is this test's own child.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(forked) = self.forked {
+            // SAFETY: no pointers are passed; the process was forked by this test's own child.
+            unsafe { libc::kill(forked, libc::SIGKILL) };
+        }
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A connection to a server, and the memory that it offers.
+struct Client {
+    device: Device,
+    connection: Connection,
+    memory: MemoryRegion,
+    theirs: Remote,
+}
+
+impl Client {
+    fn connect(device: &Device, server: &Server) -> Client {
+        let pd = device.alloc_pd().unwrap();
+        let qp = pd.create_qp(&QueuePairOptions::new()).unwrap();
+        let to = SocketAddr::new(server.address, PORT);
+        let connection = device.connect(qp, to, b"", &params(device)).wait(PATIENCE).unwrap();
+        let theirs = connection.recv_remote().wait(PATIENCE).unwrap();
+        let memory = pd.alloc(SIZE, Access::all()).unwrap();
+        Client { device: device.clone(), connection, memory, theirs }
+    }
+
+    /// Writes bytes to the server and reads them back.
+    fn exchange(&self, len: usize, seed: u8) {
+        let bytes: Vec<u8> = (0..len)
+            .map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed)
+            .collect();
+        self.memory.write_at(0, &bytes).unwrap();
+        let (qp, theirs) = (self.connection.queue_pair(), self.theirs.slice(..len));
+        qp.write(self.memory.slice(..len), theirs).wait(PATIENCE).unwrap();
+        self.memory.write_at(0, &vec![0; len]).unwrap();
+        qp.read(self.memory.slice(..len), theirs).wait(PATIENCE).unwrap();
+        assert!(self.memory.slice(..len).to_vec().unwrap() == bytes, "{len} bytes");
+    }
+
+    /// Exchanges bytes until they go by a ring.
+    fn until_by_ring(&self) {
+        self.until("a ring carries the packets", || {
+            self.exchange(100, 1);
+            let counters = self.device.counters().fabric;
+            counters.tx_packets > 0 && counters.rx_packets > 0
+        });
+    }
+
+    fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !done() {
+            assert!(Instant::now() < end, "{what} within {PATIENCE:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn by_udp(&self) -> u64 {
+        let counters = self.device.counters();
+        counters.egress.packets - counters.egress.by_ring
+    }
+}
+
+#[test]
+fn two_processes_meet_and_share_a_ring() {
+    let server = Server::start("plain", &[]);
+    let client = Client::connect(&Device::open().unwrap(), &server);
+    client.until_by_ring();
+    assert_eq!(client.device.ring_peers(), Some(1));
+    let by_udp = client.by_udp();
+    for (seed, len) in [1, 7, 8, 64, 4095, 4096, 4097, 65_536, 1_000_003, SIZE].iter().enumerate() {
+        client.exchange(*len, seed as u8);
+    }
+    let counters = client.device.counters();
+    assert_eq!(client.by_udp(), by_udp, "no packet goes by UDP any more");
+    assert_eq!((counters.card.drop_icrc, counters.fabric.broken), (0, 0));
+    assert!(counters.fabric.tx_packets > 700 && counters.fabric.rx_packets > 700);
+}
+
+/// Both ends sleep between two messages: each has to be woken for every one.
+#[test]
+fn cards_that_sleep_are_woken() {
+    let server = Server::start("plain", &[]);
+    let client = Client::connect(&Device::open().unwrap(), &server);
+    client.until_by_ring();
+    let start = Instant::now();
+    for round in 0..50 {
+        // Longer than either card's thread goes on looking.
+        thread::sleep(Duration::from_millis(3));
+        client.exchange(8, round);
+    }
+    // A wake-up that is lost costs a retransmission's wait each time.
+    assert_eq!(client.device.counters().card.timeouts, 0, "in {:?}", start.elapsed());
+}
+
+#[test]
+fn udp_alone_where_one_of_the_cards_asks_for_it() {
+    for ours in [true, false] {
+        let variables = [("REMORA_FABRIC", if ours { "auto" } else { "udp" })];
+        let server = Server::start("plain", &variables);
+        let choice = if ours { FabricChoice::Udp } else { FabricChoice::Auto };
+        let device = DeviceOptions::new().fabric(choice).open().unwrap();
+        let client = Client::connect(&device, &server);
+        (0..20).for_each(|seed| client.exchange(100_000, seed));
+        assert_eq!(device.ring_peers(), (!ours).then_some(0));
+        assert_eq!(device.counters().fabric, remora::fabric::FabricCounters::default());
+    }
+}
+
+/// The server's user is another one; only root can try it.
+#[test]
+fn users_do_not_share() {
+    // SAFETY: no pointers are passed.
+    if unsafe { libc::geteuid() } != 0 {
+        return println!("skipped: only root can start a program of another user");
+    }
+    let folder = std::env::temp_dir().join(format!("remora-fabric-user-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+    let program = folder.join("server");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(&program);
+    command.uid(61_185).gid(61_185).current_dir(&folder);
+    let server = Server::run(command, "plain", &[]);
+    let client = Client::connect(&Device::open().unwrap(), &server);
+    for seed in 0..20 {
+        client.exchange(100_000, seed);
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(client.device.ring_peers(), Some(0));
+    assert_eq!(client.device.counters().fabric.tx_packets, 0);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A process is killed while bytes flow, and another one takes its address.
+#[test]
+fn a_killed_peer_is_missed_and_the_next_one_found() {
+    // Of its own: other tests take the first free one.
+    let pid = std::process::id();
+    let address = format!("127.78.{}.{}", pid >> 8 & 0xff, pid & 0xff);
+    let mut server = Server::start("plain", &[(ADDRESS, &address)]);
+    let device = Device::open().unwrap();
+    let client = Client::connect(&device, &server);
+    client.until_by_ring();
+    let writing = |client: &Client| {
+        let qp = client.connection.queue_pair();
+        let writes: Vec<_> =
+            (0..40).map(|_| qp.write(client.memory.slice(..), client.theirs)).collect();
+        writes.into_iter().filter_map(|write| write.wait(PATIENCE).err()).count()
+    };
+    let failed = thread::scope(|scope| {
+        let writing = scope.spawn(|| writing(&client));
+        thread::sleep(Duration::from_millis(5));
+        server.kill();
+        writing.join().unwrap()
+    });
+    assert!(failed > 0, "requests to a process that is gone fail");
+    client.until("the ring is closed", || {
+        device.progress();
+        device.ring_peers() == Some(0)
+    });
+
+    let next = Server::start("plain", &[(ADDRESS, &address)]);
+    assert_eq!(next.address, server.address);
+    let client = Client::connect(&device, &next);
+    client.until("a ring to the next process", || {
+        client.exchange(1000, 3);
+        device.ring_peers() == Some(1)
+    });
+    client.exchange(SIZE, 4);
+}
+
+/// The connection between the two cards stays open in the child.
+#[test]
+fn a_killed_peer_is_missed_although_its_forked_child_lives() {
+    let mut server = Server::start("forks", &[]);
+    assert!(server.forked.is_some_and(|pid| pid > 0));
+    let device = Device::open().unwrap();
+    let client = Client::connect(&device, &server);
+    client.until_by_ring();
+    client.exchange(SIZE, 1);
+    server.kill();
+    client.until("the ring is closed", || {
+        device.progress();
+        device.ring_peers() == Some(0)
+    });
+}
+
+/// The packets to a process that is stopped must not hold up those to all others.
+#[test]
+fn a_stopped_peer_does_not_hold_up_others() {
+    let (stopped, other) = (Server::start("plain", &[]), Server::start("plain", &[]));
+    let device = Device::open().unwrap();
+    let [first, second] = [&stopped, &other].map(|server| Client::connect(&device, server));
+    first.until_by_ring();
+    second.until_by_ring();
+    second.until("both rings", || {
+        second.exchange(10, 1);
+        device.ring_peers() == Some(2)
+    });
+    stopped.signal(libc::SIGSTOP);
+    let qp = first.connection.queue_pair();
+    let writes: Vec<_> = (0..4).map(|_| qp.write(first.memory.slice(..), first.theirs)).collect();
+    (0..10).for_each(|seed| second.exchange(200_000, seed));
+    stopped.signal(libc::SIGCONT);
+    // They arrive, or fail if the machine was so busy that the retries were used up.
+    let results: Vec<_> = writes.into_iter().map(|write| write.wait(PATIENCE)).collect();
+    if results.iter().all(Result::is_ok) {
+        first.exchange(SIZE, 9);
+    }
+    second.exchange(SIZE, 8);
+}
+
+#[test]
+fn packets_are_lost_on_purpose_on_both_fabrics() {
+    for fabric in ["auto", "udp"] {
+        let variables = [("REMORA_LOSS", "3,7"), ("REMORA_FABRIC", fabric)];
+        let server = Server::start("plain", &variables);
+        let client = Client::connect(&Device::open().unwrap(), &server);
+        if fabric == "auto" {
+            client.until_by_ring();
+        }
+        (0..5).for_each(|seed| client.exchange(1_000_000, seed));
+        let card = client.device.counters().card;
+        assert!(card.tx_retransmitted > 0, "{card:?}");
+    }
+}
+
+/// Where one card captures packets, they have an ICRC in the ring, too.
+#[test]
+fn packets_of_a_ring_are_captured() {
+    let folder = std::env::temp_dir().join(format!("remora-fabric-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("packets.pcapng");
+    let variables = [("REMORA_PCAP", path.to_str().unwrap())];
+    let server = Server::start("plain", &variables);
+    let client = Client::connect(&Device::open().unwrap(), &server);
+    client.until_by_ring();
+    client.exchange(SIZE, 1);
+    assert_eq!(client.device.counters().card.drop_icrc, 0);
+    // The card's thread writes it out before it sleeps.
+    client.until("the packets are in the file", || {
+        std::fs::metadata(&path).unwrap().len() >= 2 * SIZE as u64
+    });
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -1,0 +1,235 @@
+//! A card that several clients share: who has how much of it, and rates.
+
+use core::time::Duration;
+
+use remora_nic::queue::{Data, Remote, SendFlags, SendOp, SendRequest, Sge};
+use remora_nic::wire::Transport;
+use remora_nic::{ChainError, ChainLimits, Psn, Rate, RateLimits};
+use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
+use remora_sim::{A, B, LinkOptions, Pair, PairOptions};
+
+/// A queue pair of host A with its client and its peer at host B.
+struct Flow {
+    end: Endpoint,
+    from: Sge,
+    to: Remote,
+    done: usize,
+}
+
+/// Two hosts with a link of 10 Gbit/s, which is slower than the cards.
+fn pair() -> Pair {
+    let link = LinkOptions {
+        latency: Duration::from_micros(1),
+        jitter: Duration::ZERO,
+        bits_per_second: 10_000_000_000,
+    };
+    Pair::new(&PairOptions { link, ..PairOptions::default() })
+}
+
+impl Flow {
+    fn new(t: &mut Pair, client: u16, len: u32) -> Flow {
+        let pds = t.ends.map(|end| end.pd);
+        let queues = QueueOptions { client, signal_all: true, ..QueueOptions::default() };
+        let end = Endpoint::create(&mut t.world, (A, pds[A]), Transport::Rc, &queues, None);
+        let peer = Endpoint::create(&mut t.world, (B, pds[B]), Transport::Rc, &queues, None);
+        let psns = (Psn::new(5), Psn::new(9));
+        connect(&mut t.world, (&end, &peer), &ConnectOptions::default(), psns);
+        Flow { end, from: t.sge(A, 0, len), to: t.remote(B, 0), done: 0 }
+    }
+
+    /// Posts WRITEs until the ring is full.
+    fn post(&self, t: &mut Pair) {
+        let op = SendOp::Write { to: self.to, imm: None };
+        let (sges, flags) = ([self.from], SendFlags::empty());
+        let request = SendRequest { wr_id: 0, op, data: Data::Sges(&sges), flags };
+        while self.end.post_send(&mut t.world, &request).is_ok() {}
+    }
+
+    fn bytes(&self) -> u64 {
+        self.done as u64 * u64::from(self.from.len)
+    }
+}
+
+/// Keeps all queues full for a time. Drivers ask the card for few packets at a time, as fast as the
+/// link takes them, so that the card decides who sends.
+fn keep_busy(t: &mut Pair, flows: &mut [Flow], rounds: usize) {
+    for flow in flows.iter() {
+        flow.post(t);
+    }
+    for _ in 0..rounds {
+        t.world.run(Duration::from_micros(20));
+        for flow in flows.iter_mut() {
+            flow.done += Endpoint::drain(&mut t.world, A, flow.end.send_cq).len();
+            flow.post(t);
+        }
+    }
+}
+
+/// Takes turns by hand and counts the payload bytes of each flow's packets: the card's own
+/// decisions, without a network.
+fn turns(t: &mut Pair, flows: &[Flow], packets: usize) -> Vec<u64> {
+    let mut batch = remora_nic::TransmitBatch::new();
+    let mut bytes = vec![0; flows.len()];
+    let mut seen = 0;
+    let now = t.world.now;
+    while seen < packets {
+        batch.clear();
+        let host = &mut t.world.hosts[A];
+        host.nic.poll_transmit(now, &mut host.memory, &mut batch, 1);
+        assert!(!batch.is_empty(), "a queue is empty");
+        for packet in batch.packets() {
+            let psn_and_dest = &packet.header()[4..8];
+            let dest = u32::from_be_bytes(psn_and_dest.try_into().unwrap()) & 0xFF_FFFF;
+            let of = flows.iter().position(|flow| {
+                let info = t.world.hosts[A].nic.query_qp(flow.end.qpn).unwrap();
+                info.attr.dest_qp == Some(dest)
+            });
+            bytes[of.expect("a packet of a flow")] += packet.payload_len() as u64;
+            seen += 1;
+        }
+    }
+    bytes
+}
+
+/// A pair with windows so large that no acknowledge is needed.
+fn unbounded() -> Pair {
+    Pair::new(&PairOptions {
+        config: |config| config.window_packets = u16::MAX,
+        ..PairOptions::default()
+    })
+}
+
+#[test]
+fn a_greedy_client_with_many_queue_pairs_has_its_share_only() {
+    let mut t = unbounded();
+    let mut flows: Vec<Flow> = (0..20).map(|_| Flow::new(&mut t, 1, 1 << 19)).collect();
+    flows.push(Flow::new(&mut t, 2, 1 << 19));
+    flows.iter().for_each(|flow| flow.post(&mut t));
+    let bytes = turns(&mut t, &flows, 10_000);
+    let greedy: u64 = bytes[..20].iter().sum();
+    let share = greedy as f64 / bytes[20] as f64;
+    // Expect: each client has half. Without clients the one would have 20 times as much.
+    assert!((0.97..1.03).contains(&share), "{share} {bytes:?}");
+    let (least, most) = (bytes[..20].iter().min().unwrap(), bytes[..20].iter().max().unwrap());
+    assert!(most - least <= 32 << 10, "the queue pairs of a client take turns: {bytes:?}");
+}
+
+#[test]
+fn queue_pairs_of_one_owner_take_turns_as_ever() {
+    let mut t = unbounded();
+    let flows: Vec<Flow> = (0..5).map(|_| Flow::new(&mut t, 0, 1 << 19)).collect();
+    flows.iter().for_each(|flow| flow.post(&mut t));
+    let bytes = turns(&mut t, &flows, 5000);
+    let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
+    assert!(most - least <= 16 << 10, "{bytes:?}");
+}
+
+#[test]
+fn the_owner_is_a_client_like_others() {
+    let mut t = unbounded();
+    // The owner's are ready before there is a client.
+    let mut flows: Vec<Flow> = (0..3).map(|_| Flow::new(&mut t, 0, 1 << 19)).collect();
+    flows.iter().for_each(|flow| flow.post(&mut t));
+    flows.push(Flow::new(&mut t, 9, 1 << 19));
+    flows[3].post(&mut t);
+    let bytes = turns(&mut t, &flows, 5000);
+    let share = bytes[..3].iter().sum::<u64>() as f64 / bytes[3] as f64;
+    assert!((0.97..1.03).contains(&share), "{share} {bytes:?}");
+}
+
+#[test]
+fn small_messages_do_not_wait_behind_a_greedy_clients() {
+    let mut t = unbounded();
+    let flows: Vec<Flow> = (0..50).map(|_| Flow::new(&mut t, 1, 1 << 19)).collect();
+    let small = Flow::new(&mut t, 2, 8);
+    flows.iter().for_each(|flow| flow.post(&mut t));
+    let flows: Vec<Flow> = flows.into_iter().chain([small]).collect();
+    for _ in 0..32 {
+        turns(&mut t, &flows, 64);
+        let small = &flows[50];
+        let op = SendOp::Write { to: small.to, imm: None };
+        let (sges, flags) = ([small.from], SendFlags::empty());
+        let request = SendRequest { wr_id: 0, op, data: Data::Sges(&sges), flags };
+        small.end.post_send(&mut t.world, &request).unwrap();
+        // Expect: it leaves within two turns of the others (16 KiB and less each), and not within
+        // fifty.
+        let bytes = turns(&mut t, &flows, 33);
+        assert_eq!(bytes[50], 8, "{bytes:?}");
+    }
+}
+
+#[test]
+fn a_client_is_held_to_a_rate_of_bytes_and_no_other_client_is() {
+    let mut t = pair();
+    let mut flows: Vec<Flow> = (0..3).map(|_| Flow::new(&mut t, 1, 4096)).collect();
+    flows.push(Flow::new(&mut t, 2, 4096));
+    let (now, begin) = (t.world.now, t.world.now);
+    // 100 MB/s for all three queue pairs of client 1 together.
+    let bytes = Some(Rate { per_second: 100_000_000, burst: 1 });
+    let limits = RateLimits { elements: None, bytes };
+    t.world.hosts[A].nic.set_client_limits(now, 1, limits).unwrap();
+    keep_busy(&mut t, &mut flows, 500);
+    let elapsed = t.world.now.since(begin).as_nanos() as u64;
+    let most = elapsed / 10;
+    let slow: u64 = flows[..3].iter().map(Flow::bytes).sum();
+    // Expect: exactly the rate, but for a message that has begun and one that is under way.
+    assert!(slow <= most + 4096 && slow + 3 * 4096 >= most, "{slow} of {most}");
+    // Expect: none of the three has starved.
+    let (least, most) =
+        (flows[..3].iter().map(Flow::bytes).min(), flows[..3].iter().map(Flow::bytes).max());
+    assert!(most.unwrap() - least.unwrap() <= 4 * 4096, "{least:?} {most:?}");
+    // Expect: the other client has the rest of the link: 1250 MB/s less headers.
+    assert!(flows[3].bytes() > elapsed, "{} in {elapsed} ns", flows[3].bytes());
+}
+
+#[test]
+fn a_client_is_held_to_a_rate_of_elements_until_it_is_lifted() {
+    let mut t = pair();
+    let mut flows: Vec<Flow> = (0..2).map(|_| Flow::new(&mut t, 1, 8)).collect();
+    let (now, begin) = (t.world.now, t.world.now);
+    let elements = Some(Rate { per_second: 1_000_000, burst: 10 });
+    let limits = RateLimits { elements, bytes: None };
+    t.world.hosts[A].nic.set_client_limits(now, 1, limits).unwrap();
+    // A queue pair that is made later is held, too.
+    flows.push(Flow::new(&mut t, 1, 8));
+    keep_busy(&mut t, &mut flows, 100);
+    let elapsed = t.world.now.since(begin).as_nanos() as usize;
+    let most = elapsed / 1000 + 10;
+    let done: usize = flows.iter().map(|flow| flow.done).sum();
+    // A round trip of some 3 µs separates an element's begin from its completion.
+    assert!(done <= most && done + 6 >= most, "{done} of {most}");
+    t.world.hosts[A].nic.set_client_limits(t.world.now, 1, RateLimits::default()).unwrap();
+    keep_busy(&mut t, &mut flows, 100);
+    let after: usize = flows.iter().map(|flow| flow.done).sum::<usize>() - done;
+    assert!(after > 2 * done, "{after} after {done}");
+}
+
+#[test]
+fn a_queue_pair_is_held_to_rates_of_its_own() {
+    let mut t = pair();
+    let mut flows = [Flow::new(&mut t, 0, 1000), Flow::new(&mut t, 0, 1000)];
+    let begin = t.world.now;
+    let bytes = Some(Rate { per_second: 50_000_000, burst: 5000 });
+    let limits = ChainLimits { bytes, ..ChainLimits::default() };
+    t.world.hosts[A].nic.set_chain_limits(begin, flows[0].end.qpn, limits).unwrap();
+    keep_busy(&mut t, &mut flows, 100);
+    let most = t.world.now.since(begin).as_nanos() as u64 / 20 + 5000;
+    let slow = flows[0].bytes();
+    assert!(slow <= most + 1000 && slow + 2000 >= most, "{slow} of {most}");
+    assert!(flows[1].bytes() > 5 * slow);
+}
+
+#[test]
+fn a_rate_of_zero_is_refused() {
+    let mut t = Pair::standard();
+    let (now, qpn) = (t.world.now, t.ends[A].qpn);
+    let nic = &mut t.world.hosts[A].nic;
+    for (per_second, burst) in [(0, 1), (1, 0)] {
+        let bytes = Some(Rate { per_second, burst });
+        let limits = RateLimits { elements: None, bytes };
+        assert_eq!(nic.set_client_limits(now, 1, limits), Err(ChainError::Rate));
+        let limits = ChainLimits { bytes, ..ChainLimits::default() };
+        assert_eq!(nic.set_chain_limits(now, qpn, limits), Err(ChainError::Rate));
+    }
+    t.tear_down();
+}

@@ -46,6 +46,8 @@ pub(crate) struct Engine {
     srqs: HashMap<u32, (u16, u32)>,
     /// The doorbells of all sessions, to sleep on.
     doorbells: OwnedFd,
+    /// The completion queues that got entries in this step, by session and record.
+    moved: Vec<(u16, u32)>,
 }
 
 /// A session's arena has no room left, or no record.
@@ -64,6 +66,7 @@ impl Engine {
             qps: HashMap::new(),
             srqs: HashMap::new(),
             doorbells: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            moved: Vec::new(),
         })
     }
 
@@ -87,6 +90,8 @@ impl Engine {
         if free == self.sessions.len() {
             self.sessions.push(None);
         }
+        // The thread that drives the card may sleep, and does not know of this session yet.
+        arena.will_sleep();
         let parts = Parts::new(arena.memory().len());
         self.sessions[free] = Some(Session {
             arena,
@@ -486,11 +491,20 @@ impl Engine {
     /// it was given before, so that no packet refers to such a slot.
     pub(crate) fn publish(&mut self, nic: &mut Nic) {
         while let Some(cq) = nic.poll_completed() {
-            let Some((session, number)) = self.cqs.get(&cq).copied() else { continue };
-            if let Some(session) = self.sessions[usize::from(session)].as_mut() {
+            let Some((session_of, number)) = self.cqs.get(&cq).copied() else { continue };
+            if let Some(session) = self.sessions[usize::from(session_of)].as_mut() {
                 session.move_completions(nic, number);
+                self.moved.push((session_of, number));
             }
         }
+        // Behind all of them: a client that is told of one queue finds what came with it in others.
+        for at in 0..self.moved.len() {
+            let (session, number) = self.moved[at];
+            if let Some(session) = self.sessions[usize::from(session)].as_mut() {
+                session.notify(number);
+            }
+        }
+        self.moved.clear();
         for session in self.sessions.iter_mut().flatten() {
             session.publish_retired(nic);
         }

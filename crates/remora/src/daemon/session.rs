@@ -198,14 +198,15 @@ impl Session {
         });
         for number in read {
             self.move_completions(nic, number);
+            self.notify(number);
         }
         if self.events.waits() && self.events.flush(&self.arena) {
             crate::event::wake(&self.wake);
         }
     }
 
-    /// Moves entries from the card to the client, as far as there is room, and notifies it if it
-    /// has asked for that.
+    /// Moves entries from the card to the client, as far as there is room. [`Session::notify`] is
+    /// to follow.
     pub(super) fn move_completions(&mut self, nic: &mut Nic, number: u32) {
         let Some(Some(Queue::Completions(mut queue))) =
             self.queues.get_mut(number as usize).map(Option::take)
@@ -228,10 +229,17 @@ impl Session {
                 break;
             }
         }
-        let notify = queue.producer.takes_notice();
-        let cq = queue.cq;
         self.queues[number as usize] = Some(Queue::Completions(queue));
-        if notify {
+    }
+
+    /// Notifies the client of the entries that were moved to a completion queue, if it has asked
+    /// for that.
+    pub(super) fn notify(&mut self, number: u32) {
+        let Some(Some(Queue::Completions(queue))) = self.queues.get_mut(number as usize) else {
+            return;
+        };
+        let cq = queue.cq;
+        if queue.producer.takes_notice() {
             self.tell(&encode(&CardEvent::CompletionQueueNotify(cq)));
         }
     }

@@ -181,7 +181,9 @@ impl Engine {
         self.reach.counters
     }
 
-    /// Lets the engine reach an application's memory by `path`, and write it if `writable`.
+    /// Lets the engine reach an application's memory by `path`, and write it if `writable`. A path
+    /// that waits for its application (a pipe, datagrams) holds up all channels meanwhile: an
+    /// engine that serves several applications takes no such path.
     ///
     /// # Errors
     /// Too many regions are granted.

@@ -82,9 +82,9 @@ impl Path for ProcessVm {
         at: usize,
         len: usize,
     ) -> Result<(), PathError> {
-        let first = self.addr + within(from, len, self.len)?;
+        let first = self.addr.wrapping_add(within(from, len, self.len)?);
         whole(Part::new(card, at, len)?, |part, done| {
-            sys::read_process(self.pid, first + done, part)
+            sys::read_process(self.pid, first.wrapping_add(done), part)
         })
         .map_err(|error| self.kind().failed(error))
     }
@@ -96,9 +96,9 @@ impl Path for ProcessVm {
         at: u64,
         len: usize,
     ) -> Result<(), PathError> {
-        let first = self.addr + within(at, len, self.len)?;
+        let first = self.addr.wrapping_add(within(at, len, self.len)?);
         whole(Part::new(card, from, len)?, |part, done| {
-            sys::write_process(self.pid, first + done, part)
+            sys::write_process(self.pid, first.wrapping_add(done), part)
         })
         .map_err(|error| self.kind().failed(error))
     }
@@ -120,9 +120,9 @@ impl Path for ByFile {
         at: usize,
         len: usize,
     ) -> Result<(), PathError> {
-        let first = self.base + within(from, len, self.len)?;
+        let first = self.base.wrapping_add(within(from, len, self.len)?);
         whole(Part::new(card, at, len)?, |part, done| {
-            sys::read(self.file.as_fd(), Some(first + done), part)
+            sys::read(self.file.as_fd(), Some(first.wrapping_add(done)), part)
         })
         .map_err(|error| self.kind.failed(error))
     }
@@ -134,9 +134,9 @@ impl Path for ByFile {
         at: u64,
         len: usize,
     ) -> Result<(), PathError> {
-        let first = self.base + within(at, len, self.len)?;
+        let first = self.base.wrapping_add(within(at, len, self.len)?);
         whole(Part::new(card, from, len)?, |part, done| {
-            sys::write(self.file.as_fd(), Some(first + done), part)
+            sys::write(self.file.as_fd(), Some(first.wrapping_add(done)), part)
         })
         .map_err(|error| self.kind.failed(error))
     }

@@ -87,6 +87,8 @@ pub struct Link {
     ends: Ends,
     last: u64,
     len: u64,
+    /// A copy has failed: bytes of it may still be on their way, and would be taken for others.
+    failed: bool,
     /// The courier, if it is a thread that this path has started.
     _thread: Option<CourierThread>,
 }
@@ -122,7 +124,7 @@ pub fn pair(kind: Kind, memory: Arc<Buffer>) -> io::Result<(Courier, Link)> {
         socket: cards.into(),
     };
     let courier = Courier { ends: courier, memory, last: 0 };
-    Ok((courier, Link { kind, ends: link, last: 0, len, _thread: None }))
+    Ok((courier, Link { kind, ends: link, last: 0, len, failed: false, _thread: None }))
 }
 
 /// [`pair`], with a thread of this process as the courier.
@@ -214,6 +216,23 @@ impl Courier {
 }
 
 impl Link {
+    /// Moves bytes by `half`, this side's half, once the courier is asked for its own.
+    fn exchange(
+        &mut self,
+        what: What,
+        (at, len): (u64, usize),
+        half: impl FnOnce(&Ends) -> io::Result<()>,
+    ) -> Result<(), PathError> {
+        if self.failed {
+            return Err(self.kind.failed(io::Error::other("it failed before: set up another")));
+        }
+        self.ask(what, at, len);
+        // The next request must not find the courier in this one.
+        let done = half(&self.ends).and_then(|()| self.wait());
+        self.failed = done.is_err();
+        done.map_err(|error| self.kind.failed(error))
+    }
+
     /// Asks the courier for its half.
     fn ask(&mut self, what: What, at: u64, len: usize) {
         self.last += 1;
@@ -246,15 +265,11 @@ impl Path for Link {
         len: usize,
     ) -> Result<(), PathError> {
         let (from, part) = (within(from, len, self.len)?, Part::new(card, at, len)?);
-        let done = if self.kind == Kind::Pipe {
-            self.ask(What::SplicePipe, from, len);
-            read_all(self.ends.into.as_fd(), part)
-        } else {
-            self.ask(What::Send, from, len);
-            receive_all(self.ends.socket.as_fd(), part)
-        };
-        // The next request must not find the courier in this one.
-        done.and_then(|()| self.wait()).map_err(|error| self.kind.failed(error))
+        if self.kind == Kind::Pipe {
+            let half = |ends: &Ends| read_all(ends.into.as_fd(), part);
+            return self.exchange(What::SplicePipe, (from, len), half);
+        }
+        self.exchange(What::Send, (from, len), |ends| receive_all(ends.socket.as_fd(), part))
     }
 
     fn to_host(
@@ -265,14 +280,11 @@ impl Path for Link {
         len: usize,
     ) -> Result<(), PathError> {
         let (at, part) = (within(at, len, self.len)?, Part::new(card, from, len)?);
-        let done = if self.kind == Kind::Pipe {
-            self.ask(What::ReadPipe, at, len);
-            splice_all(self.ends.out.as_fd(), part)
-        } else {
-            self.ask(What::Receive, at, len);
-            send_all(self.ends.socket.as_fd(), part)
-        };
-        done.and_then(|()| self.wait()).map_err(|error| self.kind.failed(error))
+        if self.kind == Kind::Pipe {
+            let half = |ends: &Ends| splice_all(ends.out.as_fd(), part);
+            return self.exchange(What::ReadPipe, (at, len), half);
+        }
+        self.exchange(What::Receive, (at, len), |ends| send_all(ends.socket.as_fd(), part))
     }
 }
 
@@ -379,5 +391,16 @@ mod tests {
         set_word(&link.ends.mailbox, WHAT, 99);
         set_word(&link.ends.mailbox, NUMBER, 99);
         assert!(courier.turn() && !courier.turn());
+    }
+
+    #[test]
+    fn a_path_that_has_failed_stays_so() {
+        let memory = Arc::new(Buffer::new(4096).unwrap());
+        let (courier, mut link) = pair(Kind::Pipe, memory).unwrap();
+        drop(courier);
+        let card = Buffer::new(4096).unwrap();
+        assert!(link.to_card(0, &card, 0, 8).is_err());
+        let error = link.to_card(0, &card, 0, 8).unwrap_err().to_string();
+        assert!(error.contains("it failed before"), "{error}");
     }
 }

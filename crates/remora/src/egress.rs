@@ -1,10 +1,10 @@
 //! From a batch of packets to the fabric: gather, checksum, group, send.
 //!
 //! Packets for a ring are gathered there, one by one. All others leave in groups: packets that
-//! leave by one system call (`socket/segmentation.rs`). Their bytes are copied once, from registered
-//! memory to a staging buffer that stays in the cache, and checksummed there. The packets of a
-//! group that the socket refuses leave one by one. `ahead.rs` reads served files, `pace.rs` holds
-//! unreliable packets back.
+//! leave by one system call (`socket/segmentation.rs`). Their bytes are copied once, from
+//! registered memory to a staging buffer that stays in the cache, and checksummed there. The
+//! packets of a group that the socket refuses leave one by one. `ahead.rs` reads served files,
+//! `pace.rs` holds unreliable packets back.
 
 mod ahead;
 mod pace;

@@ -34,7 +34,8 @@ pub(super) fn sections(simulated: &Simulated) -> Result<String> {
              simulator’s: descriptors, tags, packets and interrupts that pass links, buses and \
              memories with a rate, a window and a latency. Marks behind them are what the \
              paper’s text states of a line’s peak or its end; its plots show more, which only \
-             eyes can read. The dashed line is what the link leaves for data. No parameter is fitted.</p>\
+             eyes can read. The dashed line is what the link leaves for data. Each parameter has a \
+             stated source (<code>--parameters</code>); three rest on figures of the paper.</p>\
              <div class=\"multiples\">"
         )?;
         for drawn in &simulated.figures {

@@ -190,10 +190,11 @@ impl Findings {
         let [h2c_one, h2c_four, c2h_one, c2h_four] = [0, 1, 2, 3].map(|at| fall(at).abs());
         said.push(format!(
             "Prediction 2 holds for one H2C channel: 226 ns take {h2c_one:.0} % from it (the \
-             paper: 12 %). It fails for the others. From one C2H channel they take {c2h_one:.0} % (the \
-             paper: 21 %), which needs about twice the latency; and four H2C channels lose \
-             {h2c_four:.0} % all the same, since they share the tags that the latency keeps. Only \
-             C2H channels, each with requests of its own, hide it ({c2h_four:.0} %)."
+             paper: 12 %). It fails for the others. From one C2H channel they take \
+             {c2h_one:.0} % (the paper: 21 %), which needs about twice the latency; and four H2C \
+             channels lose {h2c_four:.0} % all the same, since they share the tags that the \
+             latency keeps. Only C2H channels, each with requests of its own, hide it \
+             ({c2h_four:.0} %)."
         ));
         said
     }

@@ -5,6 +5,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
+# Tests have cards of their own, also where somebody serves one to all programs.
+export REMORA_NIC=off
 
 usage() {
     cat <<'USAGE'

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use remora::dma::choose::{Bench, NoPath, chosen, measured};
 use remora::dma::path::{Application, Kind as PathKind, Path};
-use remora::dma::*;
+use remora::dma::{Channel, *};
 use remora::memory::Buffer;
 use remora::prelude::*;
 

@@ -133,11 +133,11 @@ impl Copy {
                 _ => (bench.card().bytes(), stage as u64),
             };
             let at = usize::try_from(at).context("no such address")?;
-            source.to_card(done, bytes, at, got)?;
+            source.copy_to_card(done, bytes, at, got)?;
             if let (Place::Card(_), Place::Card(to)) = (&self.from, &self.to) {
                 card.copy_at((to + done) as usize, card, at, got)?;
             }
-            sink.to_host(done, bytes, at, got)?;
+            sink.copy_to_host(done, bytes, at, got)?;
             moving += start.elapsed();
             sink.store(&bench, got)?;
             done += got as u64;
@@ -255,16 +255,16 @@ impl End {
         if self.read.is_some() || self.write.is_some() { 0 } else { done }
     }
 
-    fn to_card(&mut self, done: u64, card: &Buffer, at: usize, len: usize) -> Result<()> {
+    fn copy_to_card(&mut self, done: u64, card: &Buffer, at: usize, len: usize) -> Result<()> {
         let from = self.host(done);
         let Some(path) = &mut self.path else { return Ok(()) };
-        Ok(path.to_card(from, card, at, len)?)
+        Ok(path.copy_to_card(from, card, at, len)?)
     }
 
-    fn to_host(&mut self, done: u64, card: &Buffer, from: usize, len: usize) -> Result<()> {
+    fn copy_to_host(&mut self, done: u64, card: &Buffer, from: usize, len: usize) -> Result<()> {
         let at = self.host(done);
         let Some(path) = &mut self.path else { return Ok(()) };
-        Ok(path.to_host(card, from, at, len)?)
+        Ok(path.copy_to_host(card, from, at, len)?)
     }
 }
 

@@ -258,13 +258,13 @@ impl End {
     fn copy_to_card(&mut self, done: u64, card: &Buffer, at: usize, len: usize) -> Result<()> {
         let from = self.host(done);
         let Some(path) = &mut self.path else { return Ok(()) };
-        Ok(path.copy_to_card(from, card, at, len)?)
+        Ok(path.to_card(from, card, at, len)?)
     }
 
     fn copy_to_host(&mut self, done: u64, card: &Buffer, from: usize, len: usize) -> Result<()> {
         let at = self.host(done);
         let Some(path) = &mut self.path else { return Ok(()) };
-        Ok(path.copy_to_host(card, from, at, len)?)
+        Ok(path.to_host(card, from, at, len)?)
     }
 }
 

@@ -38,7 +38,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 use crate::card::Card;
-use crate::chain::{ChainState, Mode, Queue};
+use crate::chain::{ChainState, Mode, QpFlags, Queue};
 use crate::clients::Clients;
 use crate::cm::Cm;
 use crate::config::Config;
@@ -256,7 +256,7 @@ impl Nic {
             transport,
             dialect: Dialect::Standard,
             access: Access::empty(),
-            mode: Mode::from_bits_truncate(flags.bits()),
+            mode: Mode::from_bits_truncate(flags.bits() & QpFlags::all().bits()),
             queued: false,
             signal_all,
             client,

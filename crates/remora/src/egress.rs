@@ -136,6 +136,11 @@ impl Egress {
         self.loss = loss;
     }
 
+    /// Are packets lost on purpose?
+    pub(crate) fn loses(&self) -> bool {
+        self.loss.is_on()
+    }
+
     /// What has become of packets so far.
     pub fn counters(&self) -> EgressCounters {
         self.counters

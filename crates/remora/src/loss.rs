@@ -50,6 +50,11 @@ impl Loss {
         Ok(Loss { share: (percent / 100.0 * (1u64 << 32) as f64) as u64, state: seed })
     }
 
+    /// Is any packet lost?
+    pub(crate) fn is_on(&self) -> bool {
+        self.share != 0
+    }
+
     /// Is the next packet lost?
     #[inline]
     pub(crate) fn takes(&mut self) -> bool {

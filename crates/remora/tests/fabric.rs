@@ -36,9 +36,11 @@ fn server_process() {
     if kind == "forks" {
         // SAFETY: the child calls nothing but `pause`, which is safe after a fork.
         let child = unsafe { libc::fork() };
-        while child == 0 {
-            // SAFETY: no pointers are passed.
-            unsafe { libc::pause() };
+        if child == 0 {
+            loop {
+                // SAFETY: no pointers are passed.
+                unsafe { libc::pause() };
+            }
         }
         println!("\nchild {child}");
     }

@@ -47,6 +47,11 @@ impl<'a> Guarded<'a> {
         self.driver.engine.as_deref_mut().expect("found when the view was made")
     }
 
+    /// The session's number among those who share the card. (Number 0 is the card's owner.)
+    fn client(&self) -> u16 {
+        self.session.saturating_add(1)
+    }
+
     fn has(&mut self, object: Object) -> bool {
         let session = self.session;
         self.engine().objects.owner(object) == Some(session)
@@ -313,7 +318,7 @@ impl Commands for Guarded<'_> {
         self.check_qp(&init)?;
         let (send, sq) = self.take_ring(init.sq)?;
         let (recv, rq) = self.take_ring(init.rq).inspect_err(|_| self.give_back([send, None]))?;
-        match self.driver.create_qp_in(QpInit { sq, rq, ..init }) {
+        match self.driver.create_qp_in(QpInit { sq, rq, client: self.client(), ..init }) {
             Ok(made) => {
                 self.own(Object::Qp(made.qpn));
                 let (session, number) = (self.session, |place: RingPlace| place.number);
@@ -447,7 +452,7 @@ impl Commands for Guarded<'_> {
         if !self.has(Object::Xrcd(xrcd)) {
             return Err(CreateError::UnknownXrcd);
         }
-        let qpn = self.driver.create_xrc_target(xrcd)?;
+        let qpn = self.driver.nic.create_xrc_target_for(self.client(), xrcd)?;
         self.own(Object::Qp(qpn));
         let session = self.session;
         self.engine().add_qp(session, qpn, None, None);

@@ -136,7 +136,7 @@ impl Server {
         if device.live.doorbells.set(doorbells).is_err() {
             return Err(ServeError::Serving);
         }
-        device.live.lock().own().engine = Some(Box::new(engine));
+        device.live.lock().own().serve_sessions(engine);
         device.live.background.wake();
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         watch(&poll, listener.as_fd(), LISTENER)?;

@@ -28,6 +28,11 @@ impl Recorder {
         Recorder(capture.map_or(State::Off, State::On))
     }
 
+    /// Are packets captured?
+    pub(crate) fn is_on(&self) -> bool {
+        matches!(self.0, State::On(_))
+    }
+
     /// Packets that are missing because the file could not be written.
     pub(crate) fn missed(&self) -> u64 {
         if let State::Ended { missed } = self.0 { missed } else { 0 }

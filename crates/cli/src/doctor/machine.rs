@@ -5,6 +5,9 @@ use std::fs;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
+use remora::daemon::Observer;
+use remora::message::{Place, place};
+
 use super::check::Check;
 
 /// A listener of rdma_cm: `@remora/cm/<port space>/<port>/<address>/<card>`, an abstract Unix
@@ -17,10 +20,37 @@ pub(super) fn look(checks: &mut Vec<Check>) {
     checks.extend(confinement());
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     checks.push(listeners(&sockets));
+    checks.push(shared_card(&place()));
     checks.push(Check::note(
         "not needed",
         "limits on locked memory (ulimit -l), /dev/infiniband and kernel modules",
     ));
+}
+
+/// Does a daemon share one card among the programs of this user or machine?
+fn shared_card(place: &Place) -> Check {
+    const NAME: &str = "shared card";
+    match (place, Observer::connect(None).and_then(|observer| observer.status())) {
+        (Place::Off, _) => Check::note(NAME, "REMORA_NIC=off: each program has a card of its own"),
+        (_, Ok(status)) => Check::ok(
+            NAME,
+            format!(
+                "a daemon serves the card at {}; sessions: {} (remora nic status)",
+                status.card.address,
+                status.sessions.len()
+            ),
+        ),
+        (Place::Named(path), Err(error)) => Check::fail(
+            NAME,
+            format!("REMORA_NIC names {}, where no daemon answers: {error}", path.display()),
+            "start one there (remora nic --socket PATH), or unset REMORA_NIC",
+        ),
+        (Place::Usual(_), Err(_)) => Check::note(
+            NAME,
+            "no daemon: each program has a card of its own, with an address of its own; `remora \
+             nic` shares one",
+        ),
+    }
 }
 
 /// Could a firewall rule drop packets? The rules are only read.

@@ -57,10 +57,15 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
     let info = device.info();
     checks.push(Check::ok(
         "address",
-        if automatic {
-            format!("{} is free; each process takes a loopback address of its own", info.address)
-        } else {
-            format!("{} on {}", info.address, interface.name)
+        match (device.is_attached(), automatic) {
+            (true, _) => format!("{}: the card of a daemon, which programs share", info.address),
+            (false, true) => {
+                format!(
+                    "{} is free; each process takes a loopback address of its own",
+                    info.address
+                )
+            }
+            (false, false) => format!("{} on {}", info.address, interface.name),
         },
     ));
     if info.address.is_loopback() {
@@ -70,7 +75,8 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
              others, set --addr or REMORA_ADDR to an address or interface",
         ));
     }
-    checks.push(Check::ok("UDP port", format!("{} is free on {}", info.port, info.address)));
+    let whose = if device.is_attached() { "the daemon's" } else { "free" };
+    checks.push(Check::ok("UDP port", format!("{} is {whose} on {}", info.port, info.address)));
     checks.extend(kernel_card());
     checks.push(to_itself(&info.address));
     checks.push(Check::ok(
@@ -82,8 +88,10 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
     ));
     checks.extend(gid_variables(|name| env::var(name).ok()));
     checks.push(mtu(&interface));
-    checks.push(same_machine(device.ring_peers().is_some()));
-    checks.extend(buffers(&device));
+    if !device.is_attached() {
+        checks.push(same_machine(device.ring_peers().is_some()));
+        checks.extend(buffers(&device));
+    }
     Some(OpenCard { device, link_mtu: interface.link_mtu })
 }
 

@@ -45,8 +45,8 @@ pub enum Place {
     Process(u64),
     /// Memory of this process of which parts may not be mapped. An access to those fails.
     Checked(u64),
-    /// A file that was given to the card ([`raw::Card::add_file`](crate::raw::Card::add_file)),
-    /// from its beginning.
+    /// A file that was given to the card
+    /// ([`register_file`](crate::ProtectionDomain::register_file)), from its beginning.
     File(u64),
     /// The card's own memory, from this address on ([`Commands::alloc_dm`]).
     Device(u64),

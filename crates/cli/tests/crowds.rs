@@ -177,8 +177,10 @@ fn a_thread_that_cannot_be_started_is_told() {
         let output = command.output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(!errors.contains("panicked"), "{limit}: {errors}");
-        assert_eq!(output.status.success(), limit == 5, "{limit}: {errors}");
-        assert!(limit == 5 || errors.contains("raise it"), "{limit}: {errors}");
+        let serves = output.status.success();
+        // Four are enough if the one that reads the standard input has ended before the last starts.
+        assert!(if limit < 4 { !serves } else { serves || limit == 4 }, "{limit}: {errors}");
+        assert!(serves || errors.contains("raise it"), "{limit}: {errors}");
     }
 }
 

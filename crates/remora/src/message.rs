@@ -2,7 +2,8 @@
 //!
 //! One message is one packet: a request, and one answer to it. The first request is [`Hello`], in a
 //! form that every version can read ([`greeting`]); all others are [`Request`]s. A
-//! [`Farewell`](Answer::Farewell) comes unasked, in the place of an answer or behind the last one, and ends the session.
+//! [`Farewell`](Answer::Farewell) comes unasked, in the place of an answer or behind the last one, and
+//! ends the session.
 //!
 //! `socket.rs` sends messages and the descriptors that go with them; `place.rs` knows where a
 //! daemon listens.

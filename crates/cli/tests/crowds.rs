@@ -178,7 +178,7 @@ fn a_thread_that_cannot_be_started_is_told() {
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(!errors.contains("panicked"), "{limit}: {errors}");
         let serves = output.status.success();
-        // Four are enough if the one that reads the standard input has ended before the last starts.
+        // Four are enough if the one that reads the standard input ends before the last starts.
         assert!(if limit < 4 { !serves } else { serves || limit == 4 }, "{limit}: {errors}");
         assert!(serves || errors.contains("raise it"), "{limit}: {errors}");
     }

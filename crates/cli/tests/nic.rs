@@ -187,6 +187,6 @@ fn a_killed_daemon_is_replaced_at_once() {
     BufReader::new(again.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("address"), "{line}");
     assert!(daemon.sessions().is_empty());
-    end(node);
+    assert!(!node.wait().unwrap().success(), "a node without a card ends, and says so");
     end(again);
 }

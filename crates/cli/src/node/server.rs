@@ -8,9 +8,9 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
 use remora::nic::Access;
-use remora::nic::queue::Completion;
+use remora::nic::queue::{Completion, PollCqError};
 use remora::{
     Channel, CompletionQueue, ConnectionParams, Device, IncomingConnection, Listener,
     QueuePairOptions,
@@ -233,7 +233,7 @@ impl Node {
     /// Serves until `stop` is true.
     ///
     /// # Errors
-    /// A thread cannot be started.
+    /// A thread cannot be started, or the process that has the card has ended.
     pub fn serve(&self, stop: &AtomicBool) -> Result<()> {
         let ended = AtomicBool::new(false);
         let stopped = || stop.load(Ordering::Relaxed) || ended.load(Ordering::Relaxed);
@@ -242,18 +242,22 @@ impl Node {
         let calls = self.kernels.calls();
         let changed = || self.list_kernels(false);
         thread::scope(|scope| {
-            let started =
-                spawn_scoped(scope, "house", || self.keep_house(&stopped)).and_then(|_| {
-                    spawn_scoped(scope, "kernels", || {
-                        self.kernels.serve(&calls, &stopped, &changed)
-                    })
-                });
+            let house = || {
+                let kept = self.keep_house(&stopped);
+                ended.store(true, Ordering::Relaxed);
+                kept
+            };
+            let started = spawn_scoped(scope, "house", house).and_then(|house| {
+                spawn_scoped(scope, "kernels", || self.kernels.serve(&calls, &stopped, &changed))?;
+                Ok(house)
+            });
             if started.is_ok() {
                 self.admit_clients(&stopped);
             }
             // A thread that did start has to end.
             ended.store(true, Ordering::Relaxed);
-            started.map(drop)
+            let kept = started?.join().map_err(|_| anyhow!("the node's house thread panicked"))?;
+            kept.context("the node has no card any more; start `remora nic`, and then the node")
         })
     }
 
@@ -352,7 +356,10 @@ impl Node {
     }
 
     /// Checks connections and files and publishes counters, until told to stop.
-    fn keep_house(&self, stopped: &dyn Fn() -> bool) {
+    ///
+    /// # Errors
+    /// The process that has the card has ended.
+    fn keep_house(&self, stopped: &dyn Fn() -> bool) -> Result<(), PollCqError> {
         let publisher = |name| lock(&self.regions)[name].region().cloned().map(Publisher::new);
         let mut list = publisher(REGIONS_DOCUMENT);
         let mut stats = publisher(STATS_DOCUMENT);
@@ -366,21 +373,29 @@ impl Node {
             }
             publish(&mut stats, &self.stats());
             self.list_kernels(false);
-            self.watch_clients();
+            self.watch_clients()?;
             lock(&self.regions).values_mut().for_each(|region| self.withdraw_if_shrunk(region));
             self.words.store(0, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Sleeps for a tick, or until a probe ends; then removes clients that are gone.
-    fn watch_clients(&self) {
+    fn watch_clients(&self) -> Result<(), PollCqError> {
         let woken = self.cq.arm(false).is_ok() && self.channel.wait(TICK).is_ok();
         let mut departed = Vec::new();
         if woken {
             let mut done = [Completion::default(); 64];
-            while let Ok(count @ 1..) = self.cq.poll(&mut done) {
-                let mut roster = lock(&self.roster);
-                departed.extend(done[..count].iter().filter_map(|entry| roster.note(entry)));
+            loop {
+                match self.cq.poll(&mut done) {
+                    Ok(count @ 1..) => {
+                        let mut roster = lock(&self.roster);
+                        departed
+                            .extend(done[..count].iter().filter_map(|entry| roster.note(entry)));
+                    }
+                    Err(gone @ PollCqError::Gone) => return Err(gone),
+                    Ok(0) | Err(_) => break,
+                }
             }
         }
         departed.extend(lock(&self.roster).inspect(Instant::now()));
@@ -395,6 +410,7 @@ impl Node {
                 self.say(|| format!("{} {words}; its connection is closed", peer.ip()));
             }
         }
+        Ok(())
     }
 
     /// Publishes the list of kernels, if it has changed.

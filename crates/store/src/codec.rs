@@ -1,0 +1,1 @@
+//! How a value is stored: as it is, or compressed.

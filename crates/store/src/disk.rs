@@ -1,0 +1,1 @@
+//! Files, as the log and snapshots reach them.

@@ -1,0 +1,1 @@
+//! Which items go when memory is short.

@@ -1,0 +1,1 @@
+//! Items whose time has come.

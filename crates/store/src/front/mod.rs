@@ -1,0 +1,1 @@
+//! The store over TCP, in the protocols that clients already speak.

@@ -1,0 +1,1 @@
+//! An item: a key and its value, which say themselves whether they are whole.

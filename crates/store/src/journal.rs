@@ -1,0 +1,1 @@
+//! What hears of every change.

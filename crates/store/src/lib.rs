@@ -1,0 +1,31 @@
+//! The near-data key-value store (Caribou): rows in registered memory that kernels, one-sided
+//! reads, chains, and the clients of Redis and memcached reach alike.
+//!
+//! - [`memory`]: the bytes that the store lives in, as any other party may change them.
+//! - [`layout`], [`item`]: what lies where in them.
+//! - [`table`], [`slab`], [`tablespace`]: the index, the blocks, and who may use how many.
+//! - [`store`]: the operations, on all of these.
+//! - [`expiry`], [`evict`], [`scan`]: what walks the table.
+//! - [`codec`], [`select`]: compression, and selection next to the data.
+//! - [`journal`], [`log`], [`snapshot`], [`rdb`], [`disk`]: what outlives the process.
+//! - [`front`]: Redis' and memcached's protocols; [`stats`]: what the store counts.
+
+pub mod codec;
+pub mod disk;
+pub mod evict;
+pub mod expiry;
+pub mod front;
+pub mod item;
+pub mod journal;
+pub mod layout;
+pub mod log;
+pub mod memory;
+pub mod rdb;
+pub mod scan;
+pub mod select;
+pub mod slab;
+pub mod snapshot;
+pub mod stats;
+pub mod store;
+pub mod table;
+pub mod tablespace;

@@ -1,0 +1,1 @@
+//! The bytes that the store lives in.

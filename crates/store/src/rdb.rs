@@ -1,0 +1,1 @@
+//! Redis' RDB files, for strings.

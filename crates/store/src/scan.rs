@@ -1,0 +1,1 @@
+//! A walk over a tablespace.

@@ -1,0 +1,1 @@
+//! Selection next to the data.

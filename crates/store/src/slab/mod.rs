@@ -1,0 +1,1 @@
+//! Blocks of memory, by size class.

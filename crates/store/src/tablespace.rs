@@ -1,0 +1,1 @@
+//! Tablespaces: named parts of the store, each with its quota and policy.

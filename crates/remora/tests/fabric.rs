@@ -335,19 +335,66 @@ fn a_stopped_peer_does_not_hold_up_others() {
     second.exchange(SIZE, 8);
 }
 
+/// A network that does all that a bad one can, in both directions of both cards.
+const BAD: &str = "loss=1%,delay=20us+-10us,reorder=1%,duplicate=1%,corrupt=0.5%,rate=10G,seed=7";
+
 #[test]
-fn packets_are_lost_on_purpose_on_both_fabrics() {
+fn what_a_bad_network_does_is_repaired_on_both_fabrics() {
     for fabric in ["auto", "udp"] {
-        let variables = [("REMORA_LOSS", "3,7"), ("REMORA_FABRIC", fabric)];
-        let server = Server::start("plain", &variables);
-        let client = Client::connect(&Device::open().unwrap(), &server);
+        let server = Server::start("plain", &[("REMORA_IMPAIR", BAD), ("REMORA_FABRIC", fabric)]);
+        let options = DeviceOptions::new().impair(BAD.parse().unwrap());
+        let client = Client::connect(&options.open().unwrap(), &server);
         if fabric == "auto" {
             client.until_by_ring();
         }
         (0..5).for_each(|seed| client.exchange(1_000_000, seed));
-        let card = client.device.counters().card;
-        assert!(card.tx_retransmitted > 0, "{card:?}");
+        let counters = client.device.counters();
+        assert!(counters.card.tx_retransmitted > 0, "{counters:?}");
+        assert!(counters.card.drop_icrc > 0, "damage is seen by the ICRC, in rings too");
+        for (direction, counts) in counters.impaired {
+            let done = [counts.lost, counts.delayed, counts.duplicated, counts.corrupted];
+            assert!(done.iter().all(|count| *count > 0), "{fabric} {direction}: {counts:?}");
+        }
     }
+}
+
+#[test]
+fn a_network_becomes_bad_and_good_again_while_a_card_runs() {
+    let server = Server::start("plain", &[]);
+    let client = Client::connect(&Device::open().unwrap(), &server);
+    client.until_by_ring();
+    let lost = || client.device.counters().impaired.map(|(_, counts)| counts.lost);
+    client.exchange(SIZE, 1);
+    assert_eq!(lost(), [0, 0]);
+    let other = "peer=192.0.2.1,loss=100%; out,loss=3%,corrupt=1%; in,loss=0%,corrupt=1%,seed=7";
+    client.device.impair(&other.parse().unwrap()).unwrap();
+    client.until("packets are lost and repeated", || {
+        client.exchange(1_000_000, 2);
+        client.device.counters().card.tx_retransmitted > 0
+    });
+    let [arriving, leaving] = lost();
+    assert!(arriving == 0 && leaving > 0, "{arriving} {leaving}");
+    client.device.impair(&"off".parse().unwrap()).unwrap();
+    (0..3).for_each(|seed| client.exchange(SIZE, seed));
+    assert_eq!(lost(), [0, leaving]);
+}
+
+#[test]
+fn a_file_says_what_happens_to_packets_meanwhile() {
+    let path = std::env::temp_dir().join(format!("remora-bad-{}", std::process::id()));
+    std::fs::write(&path, "off").unwrap();
+    let from = format!("@{}", path.display());
+    let server = Server::start("plain", &[("REMORA_IMPAIR", &from)]);
+    let client = Client::connect(&Device::open().unwrap(), &server);
+    client.until_by_ring();
+    (0..5).for_each(|seed| client.exchange(1_000_000, seed));
+    assert_eq!(client.device.counters().card.tx_retransmitted, 0);
+    std::fs::write(&path, "in,loss=3%").unwrap();
+    client.until("the server's card loses packets", || {
+        client.exchange(1_000_000, 9);
+        client.device.counters().card.tx_retransmitted > 0
+    });
+    std::fs::remove_file(path).unwrap();
 }
 
 /// Where one card captures packets, they have an ICRC in the ring, too.

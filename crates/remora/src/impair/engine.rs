@@ -9,7 +9,7 @@ use super::{Direction, ImpairCounters, Impairments, REORDER_MIN, Rule, Share};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fate {
+pub enum Fate {
     /// It goes on, as if there were no rules.
     Passes,
     /// It is lost.
@@ -20,18 +20,18 @@ pub(crate) enum Fate {
 
 /// How a packet goes on that does not simply pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Held {
+pub struct Held {
     /// When it is due.
-    pub(crate) due: Time,
+    pub due: Time,
     /// This bit is another: counted from the first byte's lowest, modulo the packet's length.
-    pub(crate) flip: Option<u32>,
+    pub flip: Option<u32>,
     /// It goes on twice.
-    pub(crate) twice: bool,
+    pub twice: bool,
 }
 
 /// Decides for the packets of one direction.
 #[derive(Clone, Debug)]
-pub(crate) struct Impairer {
+pub struct Impairer {
     direction: Direction,
     lines: Vec<Line>,
     pub(crate) counters: ImpairCounters,
@@ -50,7 +50,7 @@ struct Line {
 
 impl Impairer {
     /// Decides for `direction` as `wanted` says; `seed` is for impairments without one.
-    pub(crate) fn new(direction: Direction, wanted: &Impairments, seed: u64) -> Impairer {
+    pub fn new(direction: Direction, wanted: &Impairments, seed: u64) -> Impairer {
         let mut impairer =
             Impairer { direction, lines: Vec::new(), counters: ImpairCounters::default() };
         impairer.set(wanted, seed);
@@ -58,7 +58,7 @@ impl Impairer {
     }
 
     /// Other rules hold from now on. Counts go on.
-    pub(crate) fn set(&mut self, wanted: &Impairments, seed: u64) {
+    pub fn set(&mut self, wanted: &Impairments, seed: u64) {
         let seed = wanted.seed.unwrap_or(seed);
         let line = |(at, rule): (u64, &Rule)| Line {
             rule: *rule,
@@ -73,13 +73,13 @@ impl Impairer {
     }
 
     /// Does anything happen to packets?
-    pub(crate) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         !self.lines.is_empty()
     }
 
     /// What becomes of a packet of `len` bytes to or from `peer` that comes now. Times must not go
     /// backwards, and what is held and due must have gone on.
-    pub(crate) fn judge(&mut self, now: Time, peer: IpAddr, len: usize) -> Fate {
+    pub fn judge(&mut self, now: Time, peer: IpAddr, len: usize) -> Fate {
         let direction = self.direction;
         let fits = |line: &&mut Line| line.rule.fits(direction, peer);
         match self.lines.iter_mut().find(fits) {

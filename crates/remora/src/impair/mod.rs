@@ -16,7 +16,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-pub(crate) use engine::{Fate, Impairer};
+pub use engine::{Fate, Held, Impairer};
 pub(crate) use hold::Hold;
 pub use parse::BadImpairment;
 

@@ -19,6 +19,7 @@ mod multicast;
 mod queues;
 mod receive;
 mod shared;
+mod silence;
 mod xrc;
 
 pub use crate::qp::PostError;
@@ -62,6 +63,7 @@ use crate::queue::ring::Ring;
 use crate::queue::sgl::SglPool;
 use crate::queue::shared_receive::SharedReceiveQueue;
 use crate::scheduler::Scheduler;
+use crate::silence::Silent;
 use crate::staging::Staging;
 use crate::table::Table;
 use crate::time::Time;
@@ -141,6 +143,7 @@ impl Nic {
                 late: Vec::new(),
                 unsettled: None,
                 timers: Timers::default(),
+                silent: Silent::default(),
                 cq_timers: Timers::default(),
                 counters: Counters::default(),
                 incidents: Incidents::default(),

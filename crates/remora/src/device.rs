@@ -369,11 +369,12 @@ impl DeviceOptions {
         let fabric = match choice {
             // Damage is seen by the ICRC.
             FabricChoice::Auto => {
-                Fabric::with_rings(socket, neighbours, captures || !wish.is_nothing())
+                let sums = captures || !wish.is_nothing();
+                Fabric::with_rings(socket, neighbours.clone(), sums)
             }
             FabricChoice::Udp => Fabric::udp(socket),
         };
-        let mut own = Own::new(nic, memory, fabric, recorder, news);
+        let mut own = Own::new(nic, memory, fabric.beside(neighbours), recorder, news);
         own.wish_impairments(wish, u64::from_ne_bytes(random()?));
         let socket = own.fabric.udp.as_fd().try_clone_to_owned()?;
         let clock = own.clock;

@@ -193,6 +193,7 @@ impl Own {
         let rung = self.take_doorbells(now);
         let sent = self.transmit_from(now);
         let received = self.receive() | self.receive_multicast();
+        self.look_at_silent();
         self.publish();
         self.dispatch_events();
         due || moved || rung || sent || received
@@ -219,6 +220,25 @@ impl Own {
     pub(crate) fn serve_sessions(&mut self, engine: Engine) {
         self.engine = Some(Box::new(engine));
         self.choose_shortcut();
+    }
+
+    /// Finds out why peers do not answer.
+    #[inline]
+    fn look_at_silent(&mut self) {
+        if self.nic.has_silent() || self.fabric.has_ended() {
+            self.look_at_each_silent();
+        }
+    }
+
+    #[cold]
+    fn look_at_each_silent(&mut self) {
+        let now = self.now();
+        let mut ended = self.fabric.take_ended();
+        while let Some(peer) = ended.pop().or_else(|| self.nic.poll_silent()) {
+            let silence = self.fabric.silence_of(peer);
+            tracing::debug!(%peer, ?silence, "a peer does not answer");
+            self.nic.handle_silence(now, &mut self.memory, peer, silence);
+        }
     }
 
     /// Decides whether packets of the card to itself stay within it.
@@ -274,6 +294,7 @@ impl Own {
         self.batch.set_serving(true);
         self.batch.set_answering(true);
         self.transmit_from(now);
+        self.look_at_silent();
         let more = (0..RECEIVES).all(|_| self.receive() | self.receive_multicast());
         self.dispatch_events();
         if !self.event_loop.expects_more() {

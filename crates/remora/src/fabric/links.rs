@@ -72,6 +72,8 @@ pub(crate) struct Links {
     /// Addresses of this machine, besides those of loopback.
     own: Vec<IpAddr>,
     sums: bool,
+    /// The peers whose ends of links have closed, since somebody asked.
+    pub(super) ended: Vec<IpAddr>,
     events: Arc<OwnedFd>,
     listener: Option<Watched>,
     links: Vec<Link>,
@@ -113,6 +115,7 @@ impl Links {
             user: rustix::process::geteuid().as_raw(),
             own,
             sums,
+            ended: Vec::new(),
             events,
             listener,
             links: Vec::new(),
@@ -180,6 +183,11 @@ impl Links {
                 None
             }
         }
+    }
+
+    /// Has the card at `peer` not taken all that is in its ring?
+    pub(super) fn is_unread(&mut self, peer: IpAddr) -> bool {
+        self.links.iter_mut().any(|link| link.peer == peer && !link.over && link.out.is_unread())
     }
 
     /// Do packets on a link have an ICRC?

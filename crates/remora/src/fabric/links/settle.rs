@@ -32,6 +32,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Cards that are asked or accepted in one look.
 const NEW_MAX: usize = 8;
 
+/// The most ends of links that are kept until somebody asks for them.
+const ENDED_MAX: usize = 4096;
+
 impl Links {
     /// Is it time to look?
     #[inline]
@@ -250,6 +253,9 @@ impl Links {
         for at in 0..self.links.len() {
             if self.links[at].over || self.links[at].broken.is_some() {
                 self.leave(at);
+            }
+            if self.links[at].over && self.ended.len() < ENDED_MAX {
+                self.ended.push(self.links[at].peer);
             }
             if self.links[at].broken.is_some() {
                 self.ask_later(now, self.links[at].peer);

@@ -127,7 +127,7 @@ pub(crate) struct Cold {
     /// The event "send queue drained" must still be raised.
     pub(crate) drain_wanted: bool,
     /// The scheduler's mark of when the queue pair was last starved.
-    pub(crate) starved: u32,
+    pub(crate) starved: u64,
     /// Of an XRC target: the domain of its shared receive queues.
     pub(crate) xrcd: Option<Xrcd>,
     /// How many multicast groups it is attached to.
@@ -400,7 +400,7 @@ impl Qp {
         }
         self.drop_posted(kernels, &mut card.kernel);
         kernels.closed(&mut card.kernel, self.qpn);
-        card.scheduler.feed();
+        card.scheduler.feed(card.outstanding.in_use() == 0);
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));
         self.leave_waiting(card);

@@ -84,7 +84,7 @@ impl Config {
             neighbours: Vec::new(),
             max_qps: 1 << 18,
             qpn_bits: crate::numbered::BITS,
-            max_cqs: 1 << 16,
+            max_cqs: 1 << 18,
             max_cqe: 1 << 20,
             max_srqs: 1 << 16,
             max_pds: 1 << 16,

@@ -15,6 +15,7 @@ mod error;
 mod kernels;
 mod local;
 mod memory;
+mod memory_use;
 mod multicast;
 mod queues;
 mod receive;
@@ -27,6 +28,7 @@ pub use crate::qp::{QpInfo, QpInit};
 pub use crate::wire::multicast::{MULTICAST_QPN, group_address};
 pub use error::{CreateError, DestroyError};
 pub use kernels::{BindError, CallError};
+pub use memory_use::StructureUse;
 pub use multicast::McastError;
 pub use queues::{ResizeSrqError, SrqInfo};
 

@@ -60,6 +60,11 @@ impl<T> Numbered<T> {
         self.len
     }
 
+    /// The bytes of the places, which do not hold the values themselves.
+    pub(crate) fn bytes_of_places(&self) -> usize {
+        self.places.capacity() * size_of::<Place<T>>()
+    }
+
     /// Adds the value that `make` builds from its number. `None` if the table is full.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
         if self.len >= self.limit {

@@ -115,6 +115,12 @@ impl Scheduler {
         }
     }
 
+    /// The bytes that are allocated for the queue pairs that are ready or starved, where no clients
+    /// share the card.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.ready.capacity() * size_of::<u32>() + self.starved.capacity() * size_of::<(u32, u16)>()
+    }
+
     /// The queue pairs that are ready.
     pub(crate) fn ready(&self) -> impl Iterator<Item = u32> {
         let shared = self.shares.iter().flat_map(|shares| shares.iter());

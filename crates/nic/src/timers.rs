@@ -50,6 +50,15 @@ impl Timers {
         }
     }
 
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.heap.capacity() * size_of::<Reverse<(Time, u32)>>()
+    }
+
     /// When the next timer may run out: [`Time::NEVER`] if none is armed. The time may be early.
     pub(crate) fn next(&self) -> Time {
         self.heap.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)

@@ -10,7 +10,7 @@ use std::time::Duration;
 use std::{env, io, thread};
 
 use remora_nic::cm::CmCounters;
-use remora_nic::nic::InUse;
+use remora_nic::nic::{InUse, StructureUse};
 use remora_nic::qp::Mtu;
 use remora_nic::{Counters, CreateError, Nic, Time};
 use remora_offload::cpu;
@@ -608,6 +608,22 @@ impl Device {
     /// How many of the card's objects are in use.
     pub fn in_use(&self) -> InUse {
         self.live.lock().in_use()
+    }
+
+    /// What each structure of the device takes of memory now, in bytes; `None` if the card is
+    /// another process's. The first parts are the card's ([`Nic::memory_use`]); `receive_buffer`
+    /// and `send_staging` are those of the socket, `work_queue_rings` the elements that the host
+    /// writes.
+    pub fn memory_use(&self) -> Option<Vec<StructureUse>> {
+        let mut driver = self.live.lock();
+        let own = driver.as_own()?;
+        let mut all = own.nic.memory_use();
+        let (rings, ring_bytes) = (own.rings.len(), own.rings.values().map(Buffer::len).sum());
+        let slots = own.received.allocated();
+        all.push(StructureUse::new("receive_buffer", slots.0, slots.1));
+        all.push(StructureUse::new("send_staging", 1, own.egress.allocated_bytes()));
+        all.push(StructureUse::new("work_queue_rings", rings, ring_bytes));
+        Some(all)
     }
 
     /// All counters, which count from the opening of the device.

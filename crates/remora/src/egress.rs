@@ -170,6 +170,11 @@ impl Egress {
         any
     }
 
+    /// The bytes of the staging buffer.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        GROUP_MAX + LINE
+    }
+
     /// What has become of packets so far.
     pub fn counters(&self) -> EgressCounters {
         self.counters

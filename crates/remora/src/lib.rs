@@ -99,6 +99,7 @@ mod event_loop;
 mod event_queue;
 pub mod fabric;
 pub mod impair;
+mod impaired;
 pub mod interface;
 mod join;
 pub mod kernel;

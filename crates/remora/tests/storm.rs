@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use remora::{Connection, ConnectionParams, Device, ProtectionDomain, QueuePairOptions};
+use remora::nic::qp::Mtu;
+use remora::{Connection, ConnectionParams, Device, Listener, ProtectionDomain, QueuePairOptions};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 7575;
@@ -56,9 +57,8 @@ fn small() -> QueuePairOptions<'static> {
     QueuePairOptions::new().send_depth(1).recv_depth(1)
 }
 
-fn accept_all(device: &Device, domain: &ProtectionDomain) -> Vec<Connection> {
-    let listener = device.listen(PORT).unwrap();
-    let params = ConnectionParams::new(device.info().mtu);
+fn accept_all(listener: &Listener, domain: &ProtectionDomain, mtu: Mtu) -> Vec<Connection> {
+    let params = ConnectionParams::new(mtu);
     let accepted = (0..STORM).map(|_| {
         let request = listener.accept().wait(PATIENCE).unwrap();
         request.accept(domain.create_qp(&small()).unwrap(), b"", &params)
@@ -83,8 +83,10 @@ fn poll_once(mut future: Connecting) -> Connecting {
 fn five_thousand_connections_at_once_are_all_made() {
     let [server, client] = [(); 2].map(|()| Device::open().unwrap());
     let to = SocketAddr::new(server.info().address, PORT);
+    let listener = server.listen(PORT).unwrap();
     let (asked, taken) = thread::scope(|scope| {
-        let serving = scope.spawn(|| accept_all(&server, &server.alloc_pd().unwrap()));
+        let mtu = server.info().mtu;
+        let serving = scope.spawn(|| accept_all(&listener, &server.alloc_pd().unwrap(), mtu));
         let domain = client.alloc_pd().unwrap();
         let params = ConnectionParams::new(client.info().mtu);
         let futures = (0..STORM).map(|_| {

@@ -149,6 +149,11 @@ pub(crate) struct Cold {
     pub(crate) waits_for_client: bool,
 }
 
+/// The bytes of a queue pair's hot state, which every packet needs.
+pub const HOT_BYTES: usize = size_of::<Qp>();
+/// The bytes of the rest of its state, without what kernels and chains add.
+pub(crate) const COLD_BYTES: usize = size_of::<Cold>();
+
 impl Cold {
     pub(crate) fn new() -> Cold {
         Cold {

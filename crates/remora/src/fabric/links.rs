@@ -19,7 +19,7 @@ mod settle;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -74,6 +74,8 @@ pub(crate) struct Links {
     sums: bool,
     /// The peers whose ends of links have closed, since somebody asked.
     pub(super) ended: Vec<IpAddr>,
+    /// The peers that have had a ring and closed their end of it, and have no other since.
+    pub(super) over: HashSet<IpAddr>,
     events: Arc<OwnedFd>,
     listener: Option<Watched>,
     links: Vec<Link>,
@@ -116,6 +118,7 @@ impl Links {
             own,
             sums,
             ended: Vec::new(),
+            over: HashSet::new(),
             events,
             listener,
             links: Vec::new(),

@@ -249,8 +249,15 @@ impl Fabric {
 
     /// Why does the card at `peer` not answer?
     pub(crate) fn silence_of(&mut self, peer: IpAddr) -> Silence {
-        let unread = self.links.as_mut().is_some_and(|links| links.is_unread(peer));
-        if unread { Silence::Held } else { self.silent.of(peer, &mut self.udp) }
+        let links = self.links.as_mut();
+        let (unread, over) = links
+            .map_or((false, false), |links| (links.is_unread(peer), links.over.contains(&peer)));
+        match self.silent.of(peer, &mut self.udp) {
+            _ if unread => Silence::Held,
+            // The process of its card has ended, though a child of it still has the socket open.
+            Silence::Held if over => Silence::Unexplained,
+            silence => silence,
+        }
     }
 
     /// Has the process of a card at the other end of a ring ended?

@@ -3,8 +3,8 @@
 //!
 //! Here: what can be asked for. [`parse`](mod@parse) reads it from text. `engine` decides what
 //! becomes of each packet, as a function of a seed and the time; `hold` keeps packets until they
-//! are due; `source` is where the wish comes from, and changes, while the card runs. The sending
-//! side is in `egress`, the receiving side in `arriving`.
+//! are due; `source` is where the wish comes from. The receiving side is in `arriving`, the sending
+//! side in `egress/leaving.rs`; `impaired.rs` joins both to a card.
 
 pub(crate) mod arriving;
 mod engine;
@@ -168,7 +168,10 @@ macro_rules! counters {
 
         impl ImpairCounters {
             /// The names of the counters of a direction, and their values.
-            pub fn named(&self, direction: Direction) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+            pub fn named(
+                &self,
+                direction: Direction,
+            ) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 let inwards = direction == Direction::In;
                 [$((if inwards { $in } else { $out }, self.$field),)+].into_iter()
             }

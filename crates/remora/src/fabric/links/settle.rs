@@ -190,6 +190,7 @@ impl Links {
             full_since: None,
         });
         self.peers.insert(peer, Way::Ring(self.links.len() - 1));
+        self.over.remove(&peer);
         (self.any_fresh, self.last) = (true, None);
         self.counters.opened += 1;
         tracing::debug!(%peer, "a shared-memory ring carries the packets from now on");
@@ -254,8 +255,11 @@ impl Links {
             if self.links[at].over || self.links[at].broken.is_some() {
                 self.leave(at);
             }
-            if self.links[at].over && self.ended.len() < ENDED_MAX {
-                self.ended.push(self.links[at].peer);
+            let Link { over, peer, .. } = self.links[at];
+            let has_next = matches!(self.peers.get(&peer), Some(Way::Ring(_)));
+            if over && !has_next && self.ended.len() < ENDED_MAX {
+                self.ended.push(peer);
+                self.over.insert(peer);
             }
             if self.links[at].broken.is_some() {
                 self.ask_later(now, self.links[at].peer);

@@ -16,6 +16,7 @@ mod chain;
 mod chain_text;
 mod descriptor;
 mod element;
+mod impair;
 mod interpreter;
 mod kernel;
 mod mad;
@@ -29,6 +30,7 @@ pub use chain::{chain, chain_counters, chains};
 pub use chain_text::{chain_text, texts};
 pub use descriptor::{descriptor, descriptor_counters, descriptors};
 pub use element::{element, element_counters};
+pub use impair::{impair, impairments};
 pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
 pub use module::{module, module_counters, modules};
@@ -65,6 +67,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "mad", run: mad, seeds: mads, max_len: 4096, cost: 1 },
     Target { name: "chain", run: chain, seeds: chains, max_len: 640, cost: 1 },
     Target { name: "chain_text", run: chain_text, seeds: texts, max_len: 4096, cost: 1 },
+    Target { name: "impair", run: impair, seeds: impairments, max_len: 1024, cost: 1 },
     Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096, cost: 1 },
     // Each input has memory of its own.
     Target { name: "ring", run: ring, seeds: rings, max_len: 512, cost: 10 },

@@ -36,6 +36,7 @@ Examples:
   remora run -- ib_write_bw &  sleep 1;  remora run -- ib_write_bw localhost
   remora run --addr eth0 -- ib_send_lat 192.0.2.7       a card on the network, to a peer there
   remora run --log why.log -- ./server                  what the card did, and why requests failed
+  remora run --impair loss=1%,delay=20us -- ./server    on a bad network (docs/bad-networks.md)
   eval \"$(remora run --env)\"                            for all programs of this shell
 
 The status is the program's own; 127: not found, 126: not executable, 1: Remora could not run it.")]
@@ -48,6 +49,10 @@ pub(crate) struct Run {
     /// process id
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// What happens to the card's packets, as in loss=1%,delay=20us+-5us,rate=10G; or @FILE, whose
+    /// content may change meanwhile
+    #[arg(long, value_name = "IMPAIRMENTS")]
+    impair: Option<String>,
     /// Set LD_LIBRARY_PATH only; programs that bring their own libibverbs then do not use Remora
     #[arg(long)]
     no_preload: bool,
@@ -69,6 +74,7 @@ impl Run {
         let wishes = Wishes {
             addr: self.addr.as_deref(),
             log: self.log.as_deref(),
+            impair: self.impair.as_deref(),
             no_preload: self.no_preload,
         };
         let variables = wishes.variables(&Libraries::find()?)?;

@@ -21,6 +21,7 @@ use crate::{output, stop};
 Examples:
   remora stats 127.0.0.2              the counters that are not zero
   remora stats 127.0.0.2 --all        all counters
+  remora stats 127.0.0.2 --memory     and what queue pairs, tables and buffers take
   remora stats 127.0.0.2 --watch      once a second, until Ctrl-C")]
 pub(crate) struct Stats {
     /// The node: IP or IP:PORT
@@ -34,6 +35,9 @@ pub(crate) struct Stats {
     /// Show counters that are zero, too
     #[arg(long)]
     all: bool,
+    /// Show what each structure of the card takes of memory
+    #[arg(long)]
+    memory: bool,
     #[command(flatten)]
     remote: RemoteArgs,
 }
@@ -97,5 +101,17 @@ impl Stats {
         }
         output::align_right(&mut table, [1, 2]);
         println!("{table}");
+        if self.memory {
+            show_memory(now);
+        }
     }
+}
+
+fn show_memory(now: &NodeStats) {
+    let mut table = output::table(["structure", "bytes"]);
+    for (name, bytes) in &now.memory_bytes {
+        table.add_row([name.clone(), output::grouped(*bytes)]);
+    }
+    output::align_right(&mut table, [1]);
+    println!("{table}");
 }

@@ -155,6 +155,19 @@ fn clients_that_are_killed_at_any_moment_leave_nothing() {
 }
 
 #[test]
+fn a_daemons_card_is_impaired_and_works() {
+    let daemon = Daemon::start();
+    let wrong = daemon.command(&["nic", "impair", "loss=1"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&wrong.stderr);
+    assert!(!wrong.status.success() && errors.contains("per cent"), "{errors}");
+    daemon.succeed(&["nic", "impair", "loss=1%,duplicate=1%,delay=10us,seed=7"]);
+    let perf = ["perf", "write", "bw", "--size", "64K", "--iters", "100", "--json"];
+    let result: Value = serde_json::from_str(&daemon.succeed(&perf)).unwrap();
+    assert!(result["gbps"].as_f64().unwrap() > 0.0, "{result}");
+    daemon.succeed(&["nic", "impair", "off"]);
+}
+
+#[test]
 fn without_a_daemon_the_reason_is_told() {
     let folder = Folder::new();
     let socket = folder.path("nic.sock");

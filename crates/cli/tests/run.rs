@@ -70,6 +70,8 @@ fn mistakes_are_reported_before_the_program_starts() {
         (vec!["--addr", "nosuch0", "--", "echo"], "no interface or address"),
         (vec!["--log", "/no/such/folder/x", "--", "echo"], "no folder for the log"),
         (vec!["--log", "/", "--", "echo"], "log"),
+        (vec!["--impair", "lose=1%", "--", "echo"], "the names are loss, delay"),
+        (vec!["--impair", "@/no/such/file", "--", "echo"], "cannot read the impairments"),
         (vec!["--env", "--", "echo"], "cannot be used with"),
         (vec![], "PROGRAM"),
     ] {
@@ -98,6 +100,14 @@ fn wishes_become_variables() {
 
     let out = printed(remora_run(args).env("REMORA_LOG", "trace"));
     assert!(out.contains("trace:/"), "{out}");
+
+    let script = ["--", "sh", "-c", "echo \"$REMORA_IMPAIR\""];
+    let out = |wish: &str| printed(&mut remora_run(["--impair", wish].iter().chain(&script)));
+    assert_eq!(out("loss=1%,seed=7").trim(), "loss=1%,seed=7");
+    let network = folder.path("network");
+    fs::write(&network, "off").unwrap();
+    let named = format!("@{}", network.canonicalize().unwrap().display());
+    assert_eq!(out(&named).trim(), named);
 }
 
 /// `eval "$(remora run --env)"` sets what `remora run` sets; and a run within a run adds nothing.

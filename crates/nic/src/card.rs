@@ -25,6 +25,7 @@ use crate::queue::sgl::SglPool;
 use crate::queue::shared_receive::SharedReceiveQueue;
 use crate::queue::{Completion, Status};
 use crate::scheduler::Scheduler;
+use crate::silence::Silent;
 use crate::staging::Staging;
 use crate::time::Time;
 use crate::timers::Timers;
@@ -52,6 +53,8 @@ pub(crate) struct Card {
     /// An acknowledge that came with a request and has not been acted on yet.
     pub(crate) unsettled: Option<Unsettled>,
     pub(crate) timers: Timers,
+    /// The peers that do not answer.
+    pub(crate) silent: Silent,
     /// For completion queues with a moderated notification that is due later.
     pub(crate) cq_timers: Timers,
     pub(crate) counters: Counters,

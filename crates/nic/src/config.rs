@@ -18,7 +18,7 @@ pub struct Config {
     /// holds the RoCE port of such an address is the card there; every process of the machine can
     /// send from other ports of it, so packets from those are dropped.
     pub neighbours: Vec<IpAddr>,
-    /// Queue pairs, at most 65,536.
+    /// Queue pairs, at most 2,097,152: an eighth of their numbers.
     pub max_qps: usize,
     /// Bits of queue pair numbers, which are random: 24. With fewer (at least 10) there is room for
     /// fewer queue pairs, an eighth of the numbers, and the numbers soon come again: for tests.
@@ -82,9 +82,9 @@ impl Config {
         Config {
             address,
             neighbours: Vec::new(),
-            max_qps: 1 << 16,
+            max_qps: 1 << 18,
             qpn_bits: crate::numbered::BITS,
-            max_cqs: 1 << 16,
+            max_cqs: 1 << 18,
             max_cqe: 1 << 20,
             max_srqs: 1 << 16,
             max_pds: 1 << 16,

@@ -55,6 +55,12 @@ counters! {
     rx_rnr_naks,
     /// Retransmission timers that ran out.
     timeouts,
+    /// Retries beyond the retry count of a queue pair, since its peer's card exists and has not
+    /// taken what was sent: the peer's process is stopped, or its machine is busy.
+    retries_waited,
+    /// Peers found to be gone while requests waited for them: the process with their card has
+    /// ended.
+    peers_gone,
     /// Read responses or acknowledges that showed that an earlier response was lost.
     implied_naks,
     /// Requests received twice and answered again.

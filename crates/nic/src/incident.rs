@@ -212,6 +212,9 @@ pub enum Cause {
         /// The time since the first sign of a loss.
         elapsed: Duration,
     },
+    /// The process that had the peer's card has ended.
+    #[error("the process that had the peer’s card has ended")]
+    CardGone,
     /// The peer had no receive element, as often as allowed.
     #[error("the peer had no receive request after {retries} tries in {elapsed:?}")]
     RnrRetriesExhausted {
@@ -276,6 +279,7 @@ impl Incident {
                 LossSign::SequenceNak => "rx_naks",
                 LossSign::ImpliedNak => "implied_naks",
             },
+            Cause::CardGone => "peers_gone",
             Cause::RnrRetriesExhausted { .. } => "rx_rnr_naks",
         }
     }

@@ -102,6 +102,10 @@ impl<T: Copy> MultiQueue<T> {
         self.in_use
     }
 
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node<T>>()
+    }
+
     pub(crate) fn front(&self, list: &List) -> Option<&T> {
         self.nodes.get(list.head as usize).map(|n| &n.item)
     }

@@ -15,10 +15,12 @@ mod error;
 mod kernels;
 mod local;
 mod memory;
+mod memory_use;
 mod multicast;
 mod queues;
 mod receive;
 mod shared;
+mod silence;
 mod xrc;
 
 pub use crate::qp::PostError;
@@ -26,6 +28,7 @@ pub use crate::qp::{QpInfo, QpInit};
 pub use crate::wire::multicast::{MULTICAST_QPN, group_address};
 pub use error::{CreateError, DestroyError};
 pub use kernels::{BindError, CallError};
+pub use memory_use::StructureUse;
 pub use multicast::McastError;
 pub use queues::{ResizeSrqError, SrqInfo};
 
@@ -62,6 +65,7 @@ use crate::queue::ring::Ring;
 use crate::queue::sgl::SglPool;
 use crate::queue::shared_receive::SharedReceiveQueue;
 use crate::scheduler::Scheduler;
+use crate::silence::Silent;
 use crate::staging::Staging;
 use crate::table::Table;
 use crate::time::Time;
@@ -141,6 +145,7 @@ impl Nic {
                 late: Vec::new(),
                 unsettled: None,
                 timers: Timers::default(),
+                silent: Silent::default(),
                 cq_timers: Timers::default(),
                 counters: Counters::default(),
                 incidents: Incidents::default(),

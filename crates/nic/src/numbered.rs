@@ -48,16 +48,21 @@ impl<T> Place<T> {
 }
 
 impl<T> Numbered<T> {
-    /// An empty table for at most `limit` values (65,536, and an eighth of the numbers), with
+    /// An empty table for at most `limit` values (and an eighth of the numbers), with
     /// numbers of `bits` bits (10 to 24) from `random`.
     pub(crate) fn new(limit: usize, bits: u32, random: ChaCha8Rng) -> Self {
         let bits = bits.clamp(FEWEST_BITS, BITS);
-        let limit = limit.min(1 << 16).min(1 << (bits - 3));
+        let limit = limit.min(1 << (bits - 3));
         Numbered { places: Vec::new(), len: 0, resting: VecDeque::new(), limit, bits, random }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The bytes of the places, which do not hold the values themselves.
+    pub(crate) fn bytes_of_places(&self) -> usize {
+        self.places.capacity() * size_of::<Place<T>>()
     }
 
     /// Adds the value that `make` builds from its number. `None` if the table is full.

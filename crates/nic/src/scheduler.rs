@@ -4,7 +4,7 @@
 //! A queue pair that has something to do is *ready*, and is in the schedule queue once. Each poll
 //! of the card gives turns to the ready queue pairs, in order. A turn has a [`Budget`]; a queue
 //! pair that could go on when the budget is spent is ready again, behind the others. A queue pair
-//! that finds the pool of outstanding work full is *starved*, and ready as soon as there is room.
+//! that finds the pool of outstanding work full is *starved*, and ready when there is room for it.
 
 use std::collections::VecDeque;
 
@@ -16,6 +16,10 @@ use crate::shares::Shares;
 const ELEMENTS_IN_CARD: u32 = 256;
 /// The least cost of a turn where clients share the card, in bytes: that of a packet of headers.
 const LEAST_COST: u32 = 64;
+
+/// How many starved queue pairs are woken for each message that ends: some may have nothing to send
+/// any more.
+const FED_AT_ONCE: usize = 4;
 
 /// The queue pairs that are ready, and those that are starved.
 #[derive(Debug, Default)]
@@ -31,9 +35,11 @@ pub(crate) struct Scheduler {
     /// The bytes that it has spent beyond its budget, with a message that was carried out whole.
     pub(crate) beyond: u32,
     /// Queue pairs that found the pool of outstanding work full, by number and client.
-    starved: Vec<(u32, u16)>,
-    /// How many times the starved queue pairs were woken, so that none is listed twice.
-    feedings: u32,
+    starved: VecDeque<(u32, u16)>,
+    /// How many queue pairs were listed there so far, and how many of them were woken, so that none
+    /// is listed twice.
+    listed: u64,
+    fed: u64,
 }
 
 impl Scheduler {
@@ -66,27 +72,33 @@ impl Scheduler {
 
     /// Notes that the queue pair has found the pool of outstanding work full. `starved` is the
     /// queue pair's own mark of when it last did.
-    pub(crate) fn starve(&mut self, qpn: u32, client: u16, starved: &mut u32) {
-        // The mark is the number of feedings plus one, so that zero means "never".
-        let now = self.feedings.wrapping_add(1);
-        if *starved != now {
-            *starved = now;
-            self.starved.push((qpn, client));
+    pub(crate) fn starve(&mut self, qpn: u32, client: u16, starved: &mut u64) {
+        // The mark is the number of the listing, counted from one, so that zero means "never".
+        if *starved <= self.fed {
+            self.listed += 1;
+            *starved = self.listed;
+            self.starved.push_back((qpn, client));
         }
     }
 
-    /// Notes that the pool of outstanding work has room again: the starved queue pairs are ready.
+    /// Notes that the pool of outstanding work has room again: some starved queue pairs are ready,
+    /// the first of them in front. `is_empty` says that no work is outstanding; then all are.
+    ///
+    /// Each message that ends makes room for one, so that a few are enough: to wake all each time
+    /// would cost as many turns as there are queue pairs. While work is outstanding, more room is
+    /// still to come for the others.
     #[inline]
-    pub(crate) fn feed(&mut self) {
+    pub(crate) fn feed(&mut self, is_empty: bool) {
         if !self.starved.is_empty() {
-            self.feed_all();
+            self.feed_some(if is_empty { self.starved.len() } else { FED_AT_ONCE });
         }
     }
 
     #[inline(never)]
-    fn feed_all(&mut self) {
-        self.feedings = self.feedings.wrapping_add(1);
-        for (qpn, client) in self.starved.drain(..) {
+    fn feed_some(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some((qpn, client)) = self.starved.pop_front() else { break };
+            self.fed += 1;
             match &mut self.shares {
                 None => self.ready.push_back(qpn),
                 Some(shares) => shares.push(client, qpn, self.turn.bytes),
@@ -101,6 +113,12 @@ impl Scheduler {
             None => self.ready.len(),
             Some(shares) => shares.len(),
         }
+    }
+
+    /// The bytes that are allocated for the queue pairs that are ready or starved, where no clients
+    /// share the card.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.ready.capacity() * size_of::<u32>() + self.starved.capacity() * size_of::<(u32, u16)>()
     }
 
     /// The queue pairs that are ready.
@@ -253,11 +271,26 @@ mod tests {
             scheduler.starve(qpn, 0, &mut starved[qpn as usize]);
         }
         assert!(scheduler.is_idle());
-        scheduler.feed();
+        scheduler.feed(false);
         assert_eq!(scheduler.ready().collect::<Vec<_>>(), [1, 0]);
         scheduler.starve(1, 0, &mut starved[1]);
-        scheduler.feed();
+        scheduler.feed(false);
         assert_eq!(scheduler.ready().collect::<Vec<_>>(), [1, 0, 1]);
+    }
+
+    #[test]
+    fn of_many_starved_a_few_are_woken_at_a_time_and_all_in_the_end() {
+        let mut scheduler = Scheduler::default();
+        let mut starved = [0; 100];
+        for qpn in 0..100 {
+            scheduler.starve(qpn, 0, &mut starved[qpn as usize]);
+        }
+        scheduler.feed(false);
+        assert_eq!(scheduler.ready().collect::<Vec<_>>(), [0, 1, 2, 3]);
+        scheduler.starve(99, 0, &mut starved[99]);
+        scheduler.starve(0, 0, &mut starved[0]);
+        scheduler.feed(true);
+        assert_eq!(scheduler.ready_len(), 101, "each once, and the first again");
     }
 
     #[test]

@@ -71,6 +71,11 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
         if slot.generation == handle >> INDEX { slot.value.as_mut() } else { None }
     }
 
+    /// The values, in the order of their places.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
+    }
+
     #[inline]
     const fn index(handle: u32) -> u32 {
         handle & ((1 << INDEX) - 1)

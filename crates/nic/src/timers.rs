@@ -50,6 +50,15 @@ impl Timers {
         }
     }
 
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.heap.capacity() * size_of::<Reverse<(Time, u32)>>()
+    }
+
     /// When the next timer may run out: [`Time::NEVER`] if none is armed. The time may be early.
     pub(crate) fn next(&self) -> Time {
         self.heap.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
@@ -84,6 +93,15 @@ impl Timers {
 /// The local ACK timeout: 4.096 µs · 2^`code`; code 0 means that there is none.
 pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code.min(31)))
+}
+
+/// The wait for an acknowledge after `vain` retries in a row without an answer. A requester may
+/// wait for one to four times the local ACK timeout (InfiniBand volume 1, chapter 9, Transport
+/// Layer). After two retries, which a loss may take, more and more of that is used, so that a busy
+/// peer is not given up early. Waits of a second are long enough as they are.
+pub(crate) fn wait_again(wait: Duration, vain: u8) -> Duration {
+    const LONG: Duration = Duration::from_secs(1);
+    (wait * (1 << vain.saturating_sub(2).min(2))).min(wait.max(LONG))
 }
 
 /// The wait that an RNR NAK's 5-bit timer code asks for (InfiniBand volume 1, chapter 9, Transport
@@ -131,6 +149,11 @@ mod tests {
     fn durations_are_those_of_the_specification() {
         assert_eq!(ack_timeout(0), None);
         assert_eq!(ack_timeout(14), Some(Duration::from_nanos(67_108_864)));
+        let ms = Duration::from_millis;
+        let waits = |wait| [2, 3, 4, 7].map(|vain| wait_again(ms(wait), vain));
+        assert_eq!(waits(67), [67, 134, 268, 268].map(ms));
+        assert_eq!(waits(400), [400, 800, 1000, 1000].map(ms));
+        assert_eq!(waits(4300), [4300; 4].map(ms));
         assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
         assert_eq!(rnr_delay(12), Duration::from_micros(640));
         assert_eq!(rnr_delay(31), Duration::from_micros(491_520));

@@ -44,6 +44,7 @@
 
 mod connect;
 mod handshake;
+pub(crate) mod inbox;
 mod listen;
 mod offer;
 
@@ -54,8 +55,9 @@ use std::time::Duration;
 use remora_nic::Access;
 use remora_nic::cm::{ConnId, State};
 
-use self::handshake::news;
+use self::handshake::news_of;
 pub use self::handshake::{ConnectFailure, Handshake};
+use self::inbox::Topic;
 pub use self::listen::{IncomingConnection, Listener};
 use crate::commands::Commands;
 use crate::either::Driver;
@@ -154,7 +156,8 @@ impl Connection {
     /// A future that ends when the peer disconnects.
     pub fn closed(&self) -> Handshake<'_, ()> {
         Handshake::new(async {
-            news(&self.live, |driver| (!is_alive(driver, self.conn)).then_some(())).await;
+            let over = |driver: &mut Driver| (!is_alive(driver, self.conn)).then_some(());
+            news_of(&self.live, Topic::Connection(self.conn), over).await;
             Ok(())
         })
     }
@@ -199,7 +202,8 @@ impl Drop for Connection {
             if let Err(error) = driver.destroy_connection(self.conn) {
                 tracing::debug!(%error, "a connection was gone before it was dropped");
             }
-            driver.news().forget_cm_events(self.conn);
+            driver.news().cm_inbox.forget(self.conn);
+            self.live.wakes.forget_cm(Topic::Connection(self.conn));
         });
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use std::{env, io, thread};
 
 use remora_nic::cm::CmCounters;
-use remora_nic::nic::InUse;
+use remora_nic::nic::{InUse, StructureUse};
 use remora_nic::qp::Mtu;
 use remora_nic::{Counters, CreateError, Nic, Time};
 use remora_offload::cpu;
@@ -29,11 +29,12 @@ use crate::egress::EgressCounters;
 use crate::either::Driver;
 use crate::event::Event;
 use crate::fabric::{Fabric, FabricChoice, FabricCounters, UnknownFabric};
+use crate::impair::source::Wish;
+use crate::impair::{BadImpairment, Direction, ImpairCounters, Impairments};
 use crate::interface::{self, Interface, InterfaceError};
 use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
-use crate::loss::{BadLoss, Loss};
 use crate::memory::{Buffer, HostMemory};
 use crate::message::{Hello, Place, place};
 use crate::news::{Concerned, News};
@@ -80,6 +81,7 @@ pub struct DeviceOptions {
     mtu: Option<Mtu>,
     real_time: bool,
     fabric: Option<FabricChoice>,
+    impairments: Option<Impairments>,
     card: Card,
     device_memory: Option<Arc<Piece>>,
 }
@@ -106,9 +108,9 @@ pub enum OpenError {
     /// The environment names a fabric that there is none of.
     #[error(transparent)]
     Fabric(#[from] UnknownFabric),
-    /// The environment asks for a loss that cannot be understood.
-    #[error(transparent)]
-    Loss(#[from] BadLoss),
+    /// The environment asks for a bad network that cannot be understood.
+    #[error("REMORA_IMPAIR: {0}")]
+    Impair(#[from] BadImpairment),
     /// The address or interface to bind to does not exist.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
@@ -205,6 +207,15 @@ impl DeviceOptions {
         self
     }
 
+    /// Does this to packets, as a bad network would: see [`Impairments`]. Without this option, the
+    /// environment variable [`IMPAIR_VARIABLE`](crate::impair::IMPAIR_VARIABLE) says so.
+    /// [`Device::impair`] changes it.
+    #[must_use]
+    pub fn impair(mut self, impairments: Impairments) -> DeviceOptions {
+        self.impairments = Some(impairments);
+        self
+    }
+
     /// The device has a card of its own, in this process, even where another process serves one.
     #[must_use]
     pub fn embedded(mut self) -> DeviceOptions {
@@ -258,7 +269,7 @@ impl DeviceOptions {
             },
         };
         let own = self.capture.is_some() || self.window.is_some() || self.mtu.is_some();
-        if own || self.real_time {
+        if own || self.real_time || self.impairments.is_some() {
             return Ok(None);
         }
         for socket in sockets.iter().filter(|socket| socket.exists()) {
@@ -338,7 +349,10 @@ impl DeviceOptions {
         config.min_ack_timeout = MIN_ACK_TIMEOUT;
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
         config.set_guid(u64::from_ne_bytes(random()?));
-        let loss = Loss::from_environment(u64::from_ne_bytes(random()?))?;
+        let wish = match self.impairments {
+            Some(impairments) => Wish { impairments, watch: None },
+            None => Wish::from_environment()?,
+        };
         let info = DeviceInfo { address: socket.addr(), port: socket.port(), mtu };
         let async_ready = Arc::new(Event::new()?);
         // SAFETY: the card passes only addresses of its own memory, of rings and of registered
@@ -353,11 +367,15 @@ impl DeviceOptions {
         let recorder = Recorder::new(capture);
         let news = News::new(async_ready, wakes);
         let fabric = match choice {
-            FabricChoice::Auto => Fabric::with_rings(socket, neighbours, captures),
+            // Damage is seen by the ICRC.
+            FabricChoice::Auto => {
+                let sums = captures || !wish.is_nothing();
+                Fabric::with_rings(socket, neighbours.clone(), sums)
+            }
             FabricChoice::Udp => Fabric::udp(socket),
         };
-        let mut own = Own::new(nic, memory, fabric, recorder, news);
-        own.egress.set_loss(loss);
+        let mut own = Own::new(nic, memory, fabric.beside(neighbours), recorder, news);
+        own.wish_impairments(wish, u64::from_ne_bytes(random()?));
         let socket = own.fabric.udp.as_fd().try_clone_to_owned()?;
         let clock = own.clock;
         let parts = Parts { driver: Driver::Own(own), clock, wake, socket, info };
@@ -435,6 +453,8 @@ pub struct DeviceCounters {
     pub ingress: RecvCounters,
     /// Counters of shared-memory rings.
     pub fabric: FabricCounters,
+    /// What was done to packets on purpose: to those that arrived, and to those that left.
+    pub impaired: [(Direction, ImpairCounters); 2],
     /// Packets that are missing from the capture, because its file could not be written.
     pub capture_missed: u64,
 }
@@ -459,11 +479,11 @@ impl DeviceCounters {
             ("ring_tx_dropped", self.fabric.tx_dropped),
             ("rings_opened", self.fabric.opened),
             ("rings_broken", self.fabric.broken),
-            ("injected_losses", self.egress.injected_losses),
             ("capture_missed", self.capture_missed),
         ];
         let card = self.card.iter().map(|(name, value, _)| (name, value));
-        card.chain(self.management.named()).chain(socket)
+        let impaired = self.impaired.into_iter().flat_map(|(way, counts)| counts.named(way));
+        card.chain(self.management.named()).chain(socket).chain(impaired)
     }
 }
 
@@ -590,13 +610,39 @@ impl Device {
         self.live.lock().in_use()
     }
 
+    /// What each structure of the device takes of memory now, in bytes; `None` if the card is
+    /// another process's. The first parts are the card's ([`Nic::memory_use`]); `receive_buffer`
+    /// and `send_staging` are those of the socket, `work_queue_rings` the elements that the host
+    /// writes.
+    pub fn memory_use(&self) -> Option<Vec<StructureUse>> {
+        let mut driver = self.live.lock();
+        let own = driver.as_own()?;
+        let mut all = own.nic.memory_use();
+        let (rings, ring_bytes) = (own.rings.len(), own.rings.values().map(Buffer::len).sum());
+        let slots = own.received.allocated();
+        all.push(StructureUse::new("receive_buffer", slots.0, slots.1));
+        all.push(StructureUse::new("send_staging", 1, own.egress.allocated_bytes()));
+        all.push(StructureUse::new("work_queue_rings", rings, ring_bytes));
+        Some(all)
+    }
+
     /// All counters, which count from the opening of the device.
     pub fn counters(&self) -> DeviceCounters {
         let mut driver = self.live.lock();
         let CardCounters { card, management } = driver.card_counters();
         let Some(own) = driver.as_own() else {
             let (egress, ingress, fabric) = Default::default();
-            return DeviceCounters { card, management, egress, ingress, fabric, capture_missed: 0 };
+            let impaired = [Direction::In, Direction::Out].map(|way| (way, Default::default()));
+            let capture_missed = 0;
+            return DeviceCounters {
+                card,
+                management,
+                egress,
+                ingress,
+                fabric,
+                impaired,
+                capture_missed,
+            };
         };
         DeviceCounters {
             card,
@@ -604,8 +650,22 @@ impl Device {
             egress: own.egress.counters(),
             ingress: own.received.counters(),
             fabric: own.fabric.counters(),
+            impaired: own.impair_counters(),
             capture_missed: own.recorder.missed(),
         }
+    }
+
+    /// Does this to packets from now on, as a bad network would; an empty list of rules ends it.
+    ///
+    /// # Errors
+    /// `Unsupported`: the card is another process's, to which the device is attached
+    /// (`remora nic impair` changes it); or the system is short of random numbers for a seed.
+    pub fn impair(&self, impairments: &Impairments) -> io::Result<()> {
+        let seed = u64::from_ne_bytes(random()?);
+        let mut driver = self.live.lock();
+        let own = driver.as_own().ok_or(io::ErrorKind::Unsupported)?;
+        own.set_impairments(impairments, seed);
+        Ok(())
     }
 
     /// Drives the device one step: sends what is due, receives what has come. Returns whether there

@@ -20,6 +20,7 @@ use crate::door::Door;
 use crate::egress::{Egress, Sent};
 use crate::event_loop::{EventLoop, Look};
 use crate::fabric::{Arrived, Fabric};
+use crate::impair::arriving::Arriving;
 use crate::memory::HostMemory;
 use crate::news::{Concerned, News};
 use crate::pcap::Recorder;
@@ -30,6 +31,8 @@ use crate::socket::{RecvBatch, Socket};
 const BATCH: usize = 128;
 /// System calls that receive in a turn of an event loop.
 const RECEIVES: usize = 16;
+/// A timer that is handled so much too late shows that the process had no processor.
+const LATE: Duration = Duration::from_millis(5);
 /// Batches sent in one step, before receiving gets its turn.
 const ROUNDS: usize = 2;
 /// Rounds of sending before a queue pair ends: other queue pairs may have work without end.
@@ -61,6 +64,8 @@ pub(crate) struct Own {
     pub(crate) fabric: Fabric,
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
+    /// What is done to packets on purpose, once something has been.
+    pub(crate) arriving: Option<Box<Arriving>>,
     batch: TransmitBatch,
     /// The socket was full, and the rest of `batch` is not sent yet. (Otherwise it is empty.)
     blocked: bool,
@@ -146,6 +151,7 @@ impl Own {
             fabric,
             egress: Egress::new(),
             received: RecvBatch::new(RECV_SLOTS),
+            arriving: None,
             batch: TransmitBatch::new(),
             blocked: false,
             clock: Clock::start(),
@@ -182,15 +188,20 @@ impl Own {
         self.fabric.tend(now, self.event_loop.drives());
         let due = self.nic.poll_timeout() <= now;
         if due {
+            if now.since(self.nic.poll_timeout()) > LATE {
+                self.catch_up();
+            }
             self.nic.handle_timeout(now, &mut self.memory);
         }
+        let moved = self.arriving.is_some() && self.tend_impaired(now);
         self.batch.set_answering(false);
         let rung = self.take_doorbells(now);
         let sent = self.transmit_from(now);
         let received = self.receive() | self.receive_multicast();
+        self.look_at_silent();
         self.publish();
         self.dispatch_events();
-        due || rung || sent || received
+        due || moved || rung || sent || received
     }
 
     /// Looks for posts of other processes, some times in a row, since a look takes a fraction of a
@@ -210,11 +221,46 @@ impl Own {
     }
 
     /// Serves sessions of other processes from now on. What they send each other stays within the
-    /// card, unless somebody wants to see it as packets, or wants packets to be lost.
+    /// card, unless somebody wants to see it as packets, or wants a bad network.
     pub(crate) fn serve_sessions(&mut self, engine: Engine) {
         self.engine = Some(Box::new(engine));
-        let has_rings = self.fabric.rings().is_some();
-        let shortcut = has_rings && !self.recorder.is_on() && !self.egress.loses();
+        self.choose_shortcut();
+    }
+
+    /// Takes what has arrived while this process had no processor. Answers that wait in the socket
+    /// must not count as missing.
+    #[cold]
+    fn catch_up(&mut self) {
+        for _ in 0..RECEIVES {
+            if !self.receive() {
+                break;
+            }
+        }
+    }
+
+    /// Finds out why peers do not answer.
+    #[inline]
+    fn look_at_silent(&mut self) {
+        if self.nic.has_silent() || self.fabric.has_ended() {
+            self.look_at_each_silent();
+        }
+    }
+
+    #[cold]
+    fn look_at_each_silent(&mut self) {
+        let now = self.now();
+        let mut ended = self.fabric.take_ended();
+        while let Some(peer) = ended.pop().or_else(|| self.nic.poll_silent()) {
+            let silence = self.fabric.silence_of(peer);
+            tracing::debug!(%peer, ?silence, "a peer does not answer");
+            self.nic.handle_silence(now, &mut self.memory, peer, silence);
+        }
+    }
+
+    /// Decides whether packets of the card to itself stay within it.
+    pub(crate) fn choose_shortcut(&mut self) {
+        let has_rings = self.engine.is_some() && self.fabric.rings().is_some();
+        let shortcut = has_rings && !self.recorder.is_on() && !self.is_impaired();
         self.nic.set_local_shortcut(shortcut);
     }
 
@@ -258,9 +304,13 @@ impl Own {
         if due {
             self.nic.handle_timeout(now, &mut self.memory);
         }
+        if self.arriving.is_some() {
+            self.tend_impaired(now);
+        }
         self.batch.set_serving(true);
         self.batch.set_answering(true);
         self.transmit_from(now);
+        self.look_at_silent();
         let more = (0..RECEIVES).all(|_| self.receive() | self.receive_multicast());
         self.dispatch_events();
         if !self.event_loop.expects_more() {
@@ -337,6 +387,9 @@ impl Own {
     /// As [`Own::transmit`], for a caller that knows the time: to read the clock costs as much
     /// as a quarter of an idle step.
     fn transmit_from(&mut self, mut now: Time) -> bool {
+        if self.arriving.is_some() {
+            self.release_leaving(now);
+        }
         (self.unsent.posts, self.unsent.bytes) = (0, 0);
         let mut any = false;
         for round in 0..ROUNDS {
@@ -467,12 +520,18 @@ impl Own {
 
     fn handle_received(&mut self) {
         let now = self.now();
+        if self.arriving.is_some() {
+            return self.impair_received(now);
+        }
         self.recorder.received(self.received.datagrams(), self.fabric.udp.port());
         self.nic.handle_packets(now, &mut self.memory, self.received.datagrams());
     }
 
     /// Handles the packets that have come by a ring; `sums` says that they have an ICRC.
     fn handle_from_ring(&mut self, sums: bool) {
+        if self.arriving.is_some() {
+            return self.impair_from_ring(self.now(), sums);
+        }
         let (now, packets) = (self.now(), self.fabric.datagrams());
         if sums {
             self.recorder.received(self.fabric.datagrams(), self.fabric.udp.port());

@@ -4,9 +4,11 @@
 //! leave by one system call (`socket/segmentation.rs`). Their bytes are copied once, from
 //! registered memory to a staging buffer that stays in the cache, and checksummed there. The
 //! packets of a group that the socket refuses leave one by one. `ahead.rs` reads served files,
-//! `pace.rs` holds unreliable packets back.
+//! `pace.rs` holds unreliable packets back, and
+//! `leaving.rs` does to packets what a bad network would.
 
 mod ahead;
+mod leaving;
 mod pace;
 
 use std::fmt;
@@ -14,13 +16,14 @@ use std::io;
 
 use remora_nic::wire::ICRC_LEN;
 use remora_nic::wire::icrc::{Flow, IcrcMaker};
-use remora_nic::{MemoryFault, PayloadRef, Transmit, TransmitBatch};
+use remora_nic::{MemoryFault, PayloadRef, Time, Transmit, TransmitBatch};
 
 use self::ahead::Ahead;
+use self::leaving::{Leaving, Taken};
 use self::pace::Pace;
 use crate::fabric::link::Put;
 use crate::fabric::{Fabric, Went};
-use crate::loss::Loss;
+use crate::impair::{ImpairCounters, Impairments};
 use crate::memory::{Gather, PageAligned};
 use crate::socket::segmentation::{Group, Segmentation};
 use crate::socket::{Destination, GROUP_MAX, SEGMENTS_MAX, SendFailure};
@@ -44,7 +47,8 @@ pub struct Egress {
     pace: Pace,
     /// The last call stopped because a peer's socket, or a ring, had no room.
     paced: bool,
-    loss: Loss,
+    /// What is done to packets on purpose, once something has been.
+    leaving: Option<Box<Leaving>>,
     counters: EgressCounters,
 }
 
@@ -75,8 +79,6 @@ pub struct EgressCounters {
     pub unreachable: u64,
     /// Errors that peers reported of earlier packets (a closed port, say).
     pub icmp_errors: u64,
-    /// Packets that were lost on purpose: see [`LOSS_VARIABLE`](crate::loss::LOSS_VARIABLE).
-    pub injected_losses: u64,
 }
 
 /// How far [`Egress::send`] got.
@@ -126,19 +128,51 @@ impl Egress {
             faults: Vec::new(),
             pace: Pace::default(),
             paced: false,
-            loss: Loss::default(),
+            leaving: None,
             counters: EgressCounters::default(),
         }
     }
 
-    /// Has packets lost on purpose.
-    pub(crate) fn set_loss(&mut self, loss: Loss) {
-        self.loss = loss;
+    /// Has this done to packets from now on; `seed` is for impairments without one.
+    pub(crate) fn set_impairments(&mut self, wanted: &Impairments, seed: u64) {
+        match &mut self.leaving {
+            Some(leaving) => leaving.set(wanted, seed),
+            None => self.leaving = Some(Box::new(Leaving::new(wanted, seed))),
+        }
     }
 
-    /// Are packets lost on purpose?
-    pub(crate) fn loses(&self) -> bool {
-        self.loss.is_on()
+    /// Is anything done to packets?
+    pub(crate) fn is_impaired(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leaving| leaving.is_on())
+    }
+
+    /// What was done to packets on purpose so far.
+    pub(crate) fn impair_counters(&self) -> ImpairCounters {
+        self.leaving.as_ref().map(|leaving| leaving.counters()).unwrap_or_default()
+    }
+
+    /// When a packet that was held on purpose is due.
+    pub(crate) fn next_due(&self) -> Time {
+        self.leaving.as_ref().map_or(Time::NEVER, |leaving| leaving.next_due())
+    }
+
+    /// Sends packets that were held on purpose and are due now; returns whether there were any.
+    /// Packets of later calls of [`Egress::send`] leave now.
+    pub(crate) fn release(
+        &mut self,
+        now: Time,
+        fabric: &mut Fabric,
+        sent: impl FnMut(Sent<'_>),
+    ) -> bool {
+        let Some(leaving) = &mut self.leaving else { return false };
+        let any = leaving.release(now, fabric, &mut self.counters, sent);
+        fabric.flush();
+        any
+    }
+
+    /// The bytes of the staging buffer.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        GROUP_MAX + LINE
     }
 
     /// What has become of packets so far.
@@ -186,6 +220,9 @@ impl Egress {
         self.staged = None;
         self.next = 0;
         self.segmentation.next_batch();
+        if let Some(leaving) = &mut self.leaving {
+            leaving.next_batch();
+        }
     }
 
     /// As [`Egress::send`]; tests pass another `call`.
@@ -247,7 +284,7 @@ impl Egress {
         memory: &mut impl Gather,
         fabric: &mut Fabric,
     ) -> Option<bool> {
-        if self.staged.is_some() {
+        if self.staged.is_some() || self.leaving.is_some() {
             return None;
         }
         let rest = batch.packets().get(self.next..)?;
@@ -256,14 +293,7 @@ impl Egress {
         let run = &rest[..rest.len().min(SEGMENTS_MAX)];
         self.ahead.read(run, batch, memory);
         for packet in run.iter().take_while(|packet| packet.path.dst == to) {
-            let put = match self.loss.takes() {
-                true => {
-                    self.counters.injected_losses += 1;
-                    Put::Dropped
-                }
-                false => links.put(link, packet, batch, memory, |segment| self.ahead.get(segment)),
-            };
-            match put {
+            match links.put(link, packet, batch, memory, |segment| self.ahead.get(segment)) {
                 Put::Sent => {
                     self.counters.packets += 1;
                     self.counters.by_ring += 1;
@@ -363,10 +393,22 @@ impl Egress {
             if !group.accepts(packet, len, packets_max) {
                 break;
             }
-            if self.loss.takes() {
-                self.counters.injected_losses += 1;
-                group.end += 1;
-                continue;
+            if let Some(leaving) = &mut self.leaving {
+                let make = |bytes: &mut [u8]| {
+                    let alone = Group { packets: 0, ..group };
+                    gather(packet, batch, memory, &self.ahead, &mut self.icrc, &alone, bytes)
+                };
+                match leaving.take(group.end, &group, len, make) {
+                    Taken::No => {}
+                    taken => {
+                        if matches!(taken, Taken::Unreadable) {
+                            self.counters.memory_faults += 1;
+                            self.faults.push(group.end);
+                        }
+                        group.end += 1;
+                        continue;
+                    }
+                }
             }
             let room = &mut self.staging[group.start + group.len..][..len];
             match gather(packet, batch, memory, &self.ahead, &mut self.icrc, &group, room) {

@@ -68,8 +68,8 @@
 //!   requests, `block_on` waits for one.
 //! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].
 //! - Packets: [`fabric`] carries them, by [`socket`] or, within a machine, by shared memory;
-//!   [`egress`] hands them to it, [`loss`] loses some on request, [`pcap`] captures them, and
-//!   [`interface`] finds the address of the card.
+//!   [`egress`] hands them to it, [`impair`] is a bad network on request, [`pcap`] captures them,
+//!   and [`interface`] finds the address of the card.
 //! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
 //!   files for it; [`sock_diag`], who owns a socket.
 //!
@@ -98,11 +98,12 @@ pub mod event;
 mod event_loop;
 mod event_queue;
 pub mod fabric;
+pub mod impair;
+mod impaired;
 pub mod interface;
 mod join;
 pub mod kernel;
 mod live;
-pub mod loss;
 pub mod memory;
 pub mod message;
 pub mod multicast;

@@ -173,6 +173,8 @@ pub enum Request<'a> {
     Status(u32),
     /// Ends the session of this name, or number. Answer: [`Answer::Done`].
     Evict(&'a str),
+    /// Has the card do this to packets, as a bad network would. Answer: [`Answer::Done`].
+    Impair(&'a str),
 }
 
 /// How memory is lent. All but [`Loan::Process`] come with a descriptor.
@@ -382,6 +384,7 @@ mod tests {
             Request::Keep(Keep::Seconds(60)),
             Request::Status(7),
             Request::Evict("rank 0"),
+            Request::Impair("loss=1%"),
         ];
         for request in requests {
             assert_eq!(decode::<Request<'_>>(&encode(&request)), Ok(request));

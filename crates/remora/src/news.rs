@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use remora_nic::Event as CardEvent;
 use remora_nic::cm::message::RejectReason;
-use remora_nic::cm::{CmEvent, ConnId, ListenerId};
+use remora_nic::cm::{CmEvent, ConnId};
 use remora_nic::qp::{QpAttr, State as QpState};
 
 use crate::commands::Commands;
+use crate::connection::inbox::Inbox;
 use crate::event::Event;
 use crate::event_queue::Notify;
 use crate::wakes::Wakes;
@@ -30,8 +31,8 @@ pub(crate) struct News {
     pub(crate) channels: HashMap<u32, Arc<dyn Notify>>,
     pub(crate) async_events: VecDeque<CardEvent>,
     pub(crate) async_ready: Arc<Event>,
-    cm_events: VecDeque<CmEvent>,
-    /// Takes events of connection management in the place of `cm_events`.
+    pub(crate) cm_inbox: Inbox,
+    /// Takes events of connection management in the place of `cm_inbox`.
     pub(crate) cm_sink: Option<CmSink>,
     /// Takes all other events in the place of `channels` and `async_events`.
     pub(crate) event_sink: Option<EventSink>,
@@ -47,31 +48,12 @@ impl News {
             channels: HashMap::new(),
             async_events: VecDeque::new(),
             async_ready,
-            cm_events: VecDeque::new(),
+            cm_inbox: Inbox::default(),
             cm_sink: None,
             event_sink: None,
             wakes,
             follows: HashMap::new(),
         }
-    }
-
-    /// Forgets the events of a connection that the program has dropped.
-    pub(crate) fn forget_cm_events(&mut self, conn: ConnId) {
-        self.cm_events.retain(|event| event.conn() != Some(conn));
-    }
-
-    /// The oldest connection-management event that is about `conn`.
-    pub(crate) fn take_cm_event(&mut self, conn: ConnId) -> Option<CmEvent> {
-        let at = self.cm_events.iter().position(|e| e.conn() == Some(conn))?;
-        self.cm_events.remove(at)
-    }
-
-    /// The oldest connection request for `listener`.
-    pub(crate) fn take_cm_request(&mut self, listener: ListenerId) -> Option<CmEvent> {
-        let at = self.cm_events.iter().position(
-            |e| matches!(e, CmEvent::ConnectRequest(request) if request.listener == listener),
-        )?;
-        self.cm_events.remove(at)
     }
 }
 
@@ -113,10 +95,11 @@ pub(crate) trait Concerned: Commands + Sized {
         if let CmEvent::Disconnected { conn, .. } = event {
             self.end_requests(conn);
         }
-        if let Some(lost) = keep(&mut self.news().cm_events, event) {
-            self.give_up(&lost);
+        match self.news().cm_inbox.keep(event) {
+            Ok(None) => {}
+            Ok(Some(topic)) => self.news().wakes.note_cm(topic),
+            Err(request) => self.give_up(&request),
         }
-        self.news().wakes.note_cm();
     }
 
     /// The peer has gone: the requests that the connection's queue pair has in flight end with an
@@ -130,10 +113,10 @@ pub(crate) trait Concerned: Commands + Sized {
         }
     }
 
-    /// Drops an event that the program did not fetch in time. A connection request is refused, so
-    /// that the peer does not wait.
+    /// Drops a connection request for which there is no room. It is refused, so that the peer does
+    /// not wait.
     fn give_up(&mut self, event: &CmEvent) {
-        tracing::warn!("more than {EVENTS_MAX} connection events wait: the oldest is dropped");
+        tracing::warn!("too many connection requests wait for the program: one is refused");
         if let CmEvent::ConnectRequest(request) = event {
             self.refuse(request.conn, b"busy");
         }
@@ -141,6 +124,7 @@ pub(crate) trait Concerned: Commands + Sized {
 
     /// Refuses a connection request, or forgets one that has ended meanwhile.
     fn refuse(&mut self, conn: ConnId, message: &[u8]) {
+        self.news().cm_inbox.forget(conn);
         if self.reject(conn, RejectReason::CONSUMER_DEFINED, message).is_err()
             && let Err(error) = self.destroy_connection(conn)
         {

@@ -120,10 +120,11 @@ impl Own {
         self.nic.wants_transmit()
     }
 
-    /// When the card's next timer is due.
+    /// When the card's next timer is due, or a packet that was held on purpose.
     #[inline]
     pub(crate) fn poll_timeout(&self) -> Time {
-        self.nic.poll_timeout()
+        let due = self.nic.poll_timeout();
+        if self.arriving.is_some() { due.min(self.impaired_until()) } else { due }
     }
 
     /// Makes a file reachable for the card, to be registered.

@@ -9,6 +9,8 @@ use rustix::net::{
 
 /// The kind of a request for one socket (`linux/sock_diag.h`).
 const BY_FAMILY: u16 = 20;
+/// The kind of an answer with an error (`linux/netlink.h`).
+const ERROR: u16 = 2;
 /// The flag that marks a request (`linux/netlink.h`).
 const REQUEST: u16 = 1;
 /// Bytes of a netlink header.
@@ -35,6 +37,19 @@ impl SockDiag {
     /// Asks for one socket with a request of its family. `None` if there is no such socket, or if
     /// the kernel does not tell.
     pub(crate) fn ask(&self, request: &[u8]) -> Option<Answer> {
+        Answer::parse(&self.reply_to(request)?)
+    }
+
+    /// Does the kernel say that there is no such socket? It says the same if it does not tell of
+    /// such sockets at all.
+    pub(crate) fn denies(&self, request: &[u8]) -> bool {
+        let reply = self.reply_to(request);
+        let word = |at: usize| Some(i32::from_ne_bytes(*reply.as_ref()?.get(at..)?.first_chunk()?));
+        let kind = reply.as_ref().and_then(|reply| reply.get(4..)?.first_chunk().copied());
+        kind.map(u16::from_ne_bytes) == Some(ERROR) && word(HEADER) == Some(-libc::ENOENT)
+    }
+
+    fn reply_to(&self, request: &[u8]) -> Option<Vec<u8>> {
         let mut message = Vec::with_capacity(HEADER + request.len());
         message.extend_from_slice(&u32::try_from(HEADER + request.len()).ok()?.to_ne_bytes());
         message.extend_from_slice(&BY_FAMILY.to_ne_bytes());
@@ -45,7 +60,7 @@ impl SockDiag {
         // The kernel has answered before `send` returns.
         let mut bytes = [0; 512];
         let (len, _) = recv(&self.0, &mut bytes[..], RecvFlags::DONTWAIT).ok()?;
-        Answer::parse(bytes.get(..len)?)
+        Some(bytes.get(..len)?.to_vec())
     }
 
     /// The user who owns the Unix socket with this inode number: the one who made it. `None` if

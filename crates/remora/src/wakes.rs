@@ -13,13 +13,14 @@
 //! that of connections.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
+use crate::connection::inbox::Topic;
 use crate::event::Event;
 
 thread_local! {
@@ -39,12 +40,18 @@ pub(crate) trait Concerned: fmt::Debug + Send + Sync {
 pub(crate) struct Wakes {
     any: AtomicBool,
     concerned: Mutex<VecDeque<Weak<dyn Concerned>>>,
-    /// Connection management has news.
-    cm: AtomicBool,
-    /// Tasks that wait for news of connection management.
-    cm_waiting: Mutex<Vec<Waker>>,
+    cm: Mutex<Cm>,
     /// Wakes the background thread.
     background: Arc<Event>,
+}
+
+/// News of connection management.
+#[derive(Debug, Default)]
+struct Cm {
+    /// The tasks that wait, by what they wait for.
+    waiting: HashMap<Topic, Vec<Waker>>,
+    /// The tasks whose news has come.
+    due: Vec<Waker>,
 }
 
 impl Wakes {
@@ -52,8 +59,7 @@ impl Wakes {
         Wakes {
             any: AtomicBool::new(false),
             concerned: Mutex::default(),
-            cm: AtomicBool::new(false),
-            cm_waiting: Mutex::default(),
+            cm: Mutex::default(),
             background,
         }
     }
@@ -65,20 +71,37 @@ impl Wakes {
     }
 
     /// Notes news of connection management. Where no task waits for it, nothing is to be delivered.
-    pub(crate) fn note_cm(&self) {
-        if !lock(&self.cm_waiting).is_empty() {
-            self.cm.store(true, Ordering::Release);
+    pub(crate) fn note_cm(&self, topic: Topic) {
+        let mut cm = lock(&self.cm);
+        if let Some(waiting) = cm.waiting.remove(&topic) {
+            cm.due.extend(waiting);
+            drop(cm);
             self.announce();
         }
     }
 
-    /// Wakes a task at the next news of connection management. The caller holds the driver's lock,
-    /// and has found no news for the task under it; so none is missed.
-    pub(crate) fn wait_for_cm(&self, waker: &Waker) {
-        let mut waiting = lock(&self.cm_waiting);
+    /// As [`Wakes::note_cm`], for all that tasks wait for.
+    pub(crate) fn note_all_cm(&self) {
+        let mut cm = lock(&self.cm);
+        let waiting = std::mem::take(&mut cm.waiting);
+        cm.due.extend(waiting.into_values().flatten());
+        drop(cm);
+        self.announce();
+    }
+
+    /// Wakes a task at the next news about `topic`. The caller holds the driver's lock, and has
+    /// found no news for the task under it; so none is missed.
+    pub(crate) fn wait_for_cm(&self, topic: Topic, waker: &Waker) {
+        let mut cm = lock(&self.cm);
+        let waiting = cm.waiting.entry(topic).or_default();
         if !waiting.iter().any(|other| other.will_wake(waker)) {
             waiting.push(waker.clone());
         }
+    }
+
+    /// Nobody waits for news about `topic` any more.
+    pub(crate) fn forget_cm(&self, topic: Topic) {
+        lock(&self.cm).waiting.remove(&topic);
     }
 
     fn announce(&self) {
@@ -105,10 +128,8 @@ impl Wakes {
                 concerned.take_news();
             }
         }
-        if self.cm.swap(false, Ordering::AcqRel) {
-            let waiting = std::mem::take(&mut *lock(&self.cm_waiting));
-            waiting.into_iter().for_each(Waker::wake);
-        }
+        let due = std::mem::take(&mut lock(&self.cm).due);
+        due.into_iter().for_each(Waker::wake);
     }
 
     /// Until the guard is dropped, this thread delivers the news that it notes, and wakes no other

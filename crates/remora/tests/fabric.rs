@@ -139,10 +139,14 @@ struct Client {
 
 impl Client {
     fn connect(device: &Device, server: &Server) -> Client {
+        Client::connect_with(device, server, params(device))
+    }
+
+    fn connect_with(device: &Device, server: &Server, params: ConnectionParams) -> Client {
         let pd = device.alloc_pd().unwrap();
         let qp = pd.create_qp(&QueuePairOptions::new()).unwrap();
         let to = SocketAddr::new(server.address, PORT);
-        let connection = device.connect(qp, to, b"", &params(device)).wait(PATIENCE).unwrap();
+        let connection = device.connect(qp, to, b"", &params).wait(PATIENCE).unwrap();
         let theirs = connection.recv_remote().wait(PATIENCE).unwrap();
         let memory = pd.alloc(SIZE, Access::all()).unwrap();
         Client { device: device.clone(), connection, memory, theirs }
@@ -327,27 +331,178 @@ fn a_stopped_peer_does_not_hold_up_others() {
     let writes: Vec<_> = (0..4).map(|_| qp.write(first.memory.slice(..), first.theirs)).collect();
     (0..10).for_each(|seed| second.exchange(200_000, seed));
     stopped.signal(libc::SIGCONT);
-    // They arrive, or fail if the machine was so busy that the retries were used up.
-    let results: Vec<_> = writes.into_iter().map(|write| write.wait(PATIENCE)).collect();
-    if results.iter().all(Result::is_ok) {
-        first.exchange(SIZE, 9);
+    for write in writes {
+        write.wait(PATIENCE).unwrap();
     }
+    first.exchange(SIZE, 9);
     second.exchange(SIZE, 8);
 }
 
+/// A server that is stopped for so long gets all that was on its way, once it goes on.
+fn survives_a_pause(fabric: &str, pause: Duration) {
+    let server = Server::start("plain", &[("REMORA_FABRIC", fabric)]);
+    let client = Client::connect(&Device::open().unwrap(), &server);
+    if fabric == "auto" {
+        client.until_by_ring();
+    }
+    client.exchange(SIZE, 1);
+    server.signal(libc::SIGSTOP);
+    let qp = client.connection.queue_pair();
+    let writes: Vec<_> = (0..4).map(|_| qp.write(client.memory.slice(..), client.theirs)).collect();
+    thread::sleep(pause);
+    server.signal(libc::SIGCONT);
+    for write in writes {
+        write.wait(PATIENCE).unwrap();
+    }
+    let counters = client.device.counters().card;
+    assert!(counters.retries_waited > 0 && counters.peers_gone == 0, "{counters:?}");
+    client.exchange(SIZE, 2);
+}
+
 #[test]
-fn packets_are_lost_on_purpose_on_both_fabrics() {
+fn a_connection_survives_a_pause_of_three_seconds() {
+    thread::scope(|scope| {
+        for fabric in ["auto", "udp"] {
+            scope.spawn(move || survives_a_pause(fabric, Duration::from_secs(3)));
+        }
+    });
+}
+
+#[test]
+fn a_connection_survives_a_pause_of_ten_seconds() {
+    thread::scope(|scope| {
+        for fabric in ["auto", "udp"] {
+            scope.spawn(move || survives_a_pause(fabric, Duration::from_secs(10)));
+        }
+    });
+}
+
+/// The timeout alone would take minutes.
+#[test]
+fn the_end_of_a_process_is_noticed_before_retries_are_used_up() {
+    for (fabric, timeout) in [("auto", 22), ("udp", 16)] {
+        let mut server = Server::start("plain", &[("REMORA_FABRIC", fabric)]);
+        let device = Device::open().unwrap();
+        let client = Client::connect_with(&device, &server, params(&device).timeout(timeout));
+        if fabric == "auto" {
+            client.until_by_ring();
+        }
+        server.signal(libc::SIGSTOP);
+        let qp = client.connection.queue_pair();
+        let write = qp.write(client.memory.slice(..), client.theirs);
+        client.until("packets have left", || {
+            device.progress();
+            device.counters().card.tx_packets > 10
+        });
+        server.kill();
+        assert!(write.wait(PATIENCE).is_err());
+        let counters = device.counters().card;
+        assert!(counters.peers_gone > 0 && counters.retries_waited == 0, "{fabric}: {counters:?}");
+    }
+}
+
+/// Processes that only compute, beside those of a test.
+struct Load(Vec<Child>);
+
+impl Load {
+    fn of(processes: usize) -> Load {
+        let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        Load((0..processes).map(|_| busy()).collect())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+#[test]
+fn connections_stay_beside_a_load_of_ten_processes() {
     for fabric in ["auto", "udp"] {
-        let variables = [("REMORA_LOSS", "3,7"), ("REMORA_FABRIC", fabric)];
-        let server = Server::start("plain", &variables);
-        let client = Client::connect(&Device::open().unwrap(), &server);
+        let server = Server::start("plain", &[("REMORA_FABRIC", fabric)]);
+        let device = Device::open().unwrap();
+        let clients: Vec<_> = (0..64).map(|_| Client::connect(&device, &server)).collect();
+        let load = Load::of(10);
+        for _ in 0..20 {
+            let writes = clients.iter().flat_map(|client| {
+                let qp = client.connection.queue_pair();
+                (0..32).map(move |n| {
+                    let part = n * 512..(n + 1) * 512;
+                    qp.write(client.memory.slice(part.clone()), client.theirs.slice(part))
+                })
+            });
+            for write in writes.collect::<Vec<_>>() {
+                write.wait(PATIENCE).unwrap();
+            }
+        }
+        drop(load);
+    }
+}
+
+/// A network that does all that a bad one can, in both directions of both cards.
+const BAD: &str = "loss=1%,delay=20us+-10us,reorder=1%,duplicate=1%,corrupt=0.5%,rate=10G,seed=7";
+
+#[test]
+fn what_a_bad_network_does_is_repaired_on_both_fabrics() {
+    for fabric in ["auto", "udp"] {
+        let server = Server::start("plain", &[("REMORA_IMPAIR", BAD), ("REMORA_FABRIC", fabric)]);
+        let options = DeviceOptions::new().impair(BAD.parse().unwrap());
+        let client = Client::connect(&options.open().unwrap(), &server);
         if fabric == "auto" {
             client.until_by_ring();
         }
         (0..5).for_each(|seed| client.exchange(1_000_000, seed));
-        let card = client.device.counters().card;
-        assert!(card.tx_retransmitted > 0, "{card:?}");
+        let counters = client.device.counters();
+        assert!(counters.card.tx_retransmitted > 0, "{counters:?}");
+        assert!(counters.card.drop_icrc > 0, "damage is seen by the ICRC, in rings too");
+        for (direction, counts) in counters.impaired {
+            let done = [counts.lost, counts.delayed, counts.duplicated, counts.corrupted];
+            assert!(done.iter().all(|count| *count > 0), "{fabric} {direction}: {counts:?}");
+        }
     }
+}
+
+#[test]
+fn a_network_becomes_bad_and_good_again_while_a_card_runs() {
+    let server = Server::start("plain", &[]);
+    let client = Client::connect(&Device::open().unwrap(), &server);
+    client.until_by_ring();
+    let lost = || client.device.counters().impaired.map(|(_, counts)| counts.lost);
+    client.exchange(SIZE, 1);
+    assert_eq!(lost(), [0, 0]);
+    let other = "peer=192.0.2.1,loss=100%; out,loss=3%,corrupt=1%; in,loss=0%,corrupt=1%,seed=7";
+    client.device.impair(&other.parse().unwrap()).unwrap();
+    client.until("packets are lost and repeated", || {
+        client.exchange(1_000_000, 2);
+        client.device.counters().card.tx_retransmitted > 0
+    });
+    let [arriving, leaving] = lost();
+    assert!(arriving == 0 && leaving > 0, "{arriving} {leaving}");
+    client.device.impair(&"off".parse().unwrap()).unwrap();
+    (0..3).for_each(|seed| client.exchange(SIZE, seed));
+    assert_eq!(lost(), [0, leaving]);
+}
+
+#[test]
+fn a_file_says_what_happens_to_packets_meanwhile() {
+    let path = std::env::temp_dir().join(format!("remora-bad-{}", std::process::id()));
+    std::fs::write(&path, "off").unwrap();
+    let from = format!("@{}", path.display());
+    let server = Server::start("plain", &[("REMORA_IMPAIR", &from)]);
+    let client = Client::connect(&Device::open().unwrap(), &server);
+    client.until_by_ring();
+    (0..5).for_each(|seed| client.exchange(1_000_000, seed));
+    assert_eq!(client.device.counters().card.tx_retransmitted, 0);
+    std::fs::write(&path, "in,loss=3%").unwrap();
+    client.until("the server's card loses packets", || {
+        client.exchange(1_000_000, 9);
+        client.device.counters().card.tx_retransmitted > 0
+    });
+    std::fs::remove_file(path).unwrap();
 }
 
 /// Where one card captures packets, they have an ICRC in the ring, too.

@@ -6,9 +6,10 @@ use remora_nic::qp::State;
 use remora_nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
 use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{Aeth, Extensions, Nak, Op, Operation, Position, Syndrome, Transport};
-use remora_nic::{Config, Psn};
+use remora_nic::{Config, Psn, Silence};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
 use remora_sim::network::LinkOptions;
+use remora_sim::world::Host;
 use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
 
 fn statuses(t: &mut Pair, of: usize) -> Vec<Status> {
@@ -270,6 +271,76 @@ fn a_peer_that_is_gone_ends_the_connection() {
     assert!(tries.windows(2).all(|w| w[1].at.since(w[0].at) == wait));
     assert_eq!(statuses(&mut t, A), [Status::RetryExceeded, Status::Flushed]);
     assert_eq!(t.received(A)[0].status, Status::Flushed);
+    t.tear_down();
+}
+
+/// Runs for a millisecond at a time; after each, the driver of A says what it knows of B.
+fn run_with(t: &mut Pair, silence: Silence, millis: u32) -> u32 {
+    let mut asked = 0;
+    for _ in 0..millis {
+        t.world.run(Duration::from_millis(1));
+        let now = t.world.now;
+        let Host { nic, memory, .. } = &mut t.world.hosts[A];
+        while let Some(peer) = nic.poll_silent() {
+            asked += 1;
+            nic.handle_silence(now, memory, peer, silence);
+        }
+    }
+    asked
+}
+
+#[test]
+fn requests_to_a_peer_that_is_held_go_on_beyond_the_retries_for_a_minute() {
+    let connect = ConnectOptions { retry_cnt: 2, ..ConnectOptions::default() };
+    let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
+    t.rule(Rule::all(Fate::Drop, |p| p.from == A));
+    t.write(A, 0, 0, 10);
+    // Expect: without the driver's word, the third wait of a millisecond would end it.
+    assert!(run_with(&mut t, Silence::Held, 50) > 3);
+    assert_eq!(statuses(&mut t, A), []);
+    assert!(t.world.hosts[A].nic.counters().retries_waited > 3);
+    run_with(&mut t, Silence::Held, 61_000);
+    assert_eq!(statuses(&mut t, A), [Status::RetryExceeded], "a minute is the longest");
+    t.tear_down();
+}
+
+#[test]
+fn a_peer_that_is_held_no_longer_answers_what_is_sent_again() {
+    let connect = ConnectOptions { retry_cnt: 2, ..ConnectOptions::default() };
+    let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
+    let data = t.fill(A, 0, 5000);
+    t.rule(Rule::first(40, Fate::Drop, |p| p.from == A));
+    t.write(A, 0, 0, 5000);
+    run_with(&mut t, Silence::Held, 1000);
+    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    assert_eq!(t.bytes(B, 0, 5000), data);
+    t.tear_down();
+}
+
+#[test]
+fn requests_to_a_peer_that_is_gone_end_at_once() {
+    let connect = ConnectOptions { retry_cnt: 7, ..ConnectOptions::default() };
+    let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
+    t.rule(Rule::all(Fate::Drop, |p| p.from == A));
+    t.write(A, 0, 0, 10);
+    // Expect: the first wait of a millisecond leads to the question, and the answer to the end.
+    assert_eq!(run_with(&mut t, Silence::Gone, 3), 1);
+    assert_eq!(statuses(&mut t, A), [Status::RetryExceeded]);
+    assert_eq!(t.world.hosts[A].nic.counters().peers_gone, 1);
+    t.tear_down();
+}
+
+#[test]
+fn waits_grow_to_what_the_specification_allows() {
+    let connect = ConnectOptions { retry_cnt: 7, ..ConnectOptions::default() };
+    let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
+    t.rule(Rule::all(Fate::Drop, |p| p.from == A));
+    t.write(A, 0, 0, 10);
+    t.run();
+    let tries = t.seen(|p| p.is(Operation::Write));
+    let wait = Duration::from_nanos(4096 << 8);
+    let waits: Vec<_> = tries.windows(2).map(|w| w[1].at.since(w[0].at)).collect();
+    assert_eq!(waits, [1, 1, 1, 2, 4, 4, 4].map(|times| times * wait));
     t.tear_down();
 }
 

@@ -4,8 +4,8 @@
 //! turn, and makes a [`row::Row`] of each case; [`report`] prints the rows and writes them.
 //!
 //! - The benchmarks: [`transport`], [`verbs`], [`kernels`], [`chains`], all by UDP; [`local`] by
-//!   shared memory; [`memory`], the paths between host and card; [`peers`]: plain sockets, to
-//!   compare with.
+//!   shared memory; [`scale`]: many connections; [`memory`], the paths between host and card;
+//!   [`peers`]: plain sockets, to compare with.
 //! - The output: [`figure`]: the same work by size; [`plot`]: a figure drawn; [`page`]: all in one
 //!   file.
 
@@ -22,6 +22,7 @@ mod plot;
 mod report;
 mod row;
 mod running;
+mod scale;
 mod transport;
 mod verbs;
 
@@ -40,6 +41,7 @@ Examples:
   remora bench transport                          WRITEs beside UDP and TCP
   remora bench transport --quick                  a short test that the benchmark works
   remora bench local                              shared memory beside UDP, within this machine
+  remora bench scale                              10,000 and 100,000 queue pairs, and a storm
   remora bench kernels --html kernels.html        a page with plots
   remora bench chains --only fig10 --json rows.json
   remora bench memory --simulated                 a paper's figures, in the simulator
@@ -57,6 +59,8 @@ enum What {
     Transport(transport::Transport),
     /// Two processes of this machine by shared memory, beside the same by UDP
     Local(local::Local),
+    /// Thousands of queue pairs and connections at once, beside few, and what they take of memory
+    Scale(scale::Scale),
     /// Verbs programs, unmodified, beside Remora's own measurements and plain UDP
     Verbs(verbs::Verbs),
     /// Kernels on the card: StRoM's experiments beside their baselines, and a page with plots
@@ -79,6 +83,7 @@ impl Bench {
         match self.what {
             What::Transport(transport) => transport.run(),
             What::Local(local) => local.run(),
+            What::Scale(scale) => scale.run(),
             What::Verbs(verbs) => verbs.run(),
             What::Kernels(kernels) => kernels.run(),
             What::Chains(chains) => chains.run(),
@@ -95,6 +100,7 @@ impl Bench {
         let options = match &self.what {
             What::Transport(transport) => &transport.options,
             What::Local(local) => &local.options,
+            What::Scale(scale) => &scale.options,
             What::Verbs(verbs) => &verbs.options,
             What::Kernels(kernels) => &kernels.options,
             What::Chains(chains) => &chains.options,

@@ -105,7 +105,7 @@ pub(super) fn writes(test: &str, seconds: &str, figure: &'static str) -> Run<'st
 }
 
 /// The field `figure` of the JSON that `remora perf VERB …` prints.
-fn ours(verb: &str, test: &str, seconds: &str, figure: &'static str) -> Run<'static> {
+pub(super) fn ours(verb: &str, test: &str, seconds: &str, figure: &'static str) -> Run<'static> {
     let args = format!("perf {verb} {test} --duration {seconds} --json");
     Box::new(move || {
         let args: Vec<&str> = args.split(' ').collect();

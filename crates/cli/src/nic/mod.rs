@@ -1,6 +1,7 @@
 //! `remora nic`: one card for the processes of a machine.
 //!
-//! Without a further word, the command is the daemon; `status` and `evict` ask one that runs.
+//! Without a further word, the command is the daemon; `status`, `evict` and `impair` ask one that
+//! runs.
 
 mod serve;
 mod status;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use remora::daemon::Observer;
+use remora::impair::Impairments;
 
 /// `remora nic`.
 #[derive(Debug, Args)]
@@ -21,6 +23,7 @@ Examples:
   remora run -- ib_send_bw -d remora0     a program that uses the card, in another terminal
   remora nic status --watch               who uses it, and how much
   remora nic evict ib_send_bw-4711        end a session, by its name or number
+  remora nic impair loss=1%               lose packets, until: remora nic impair off
 
 Programs of this user find the daemon by themselves; REMORA_NIC=PATH names another one's socket, and
 REMORA_NIC=off gives a program a card of its own. A daemon for several users needs a policy
@@ -39,6 +42,8 @@ enum Command {
     Status(status::Status),
     /// End a session: its program is told, and what it has on the card is destroyed
     Evict(Evict),
+    /// Have the card lose, delay or damage packets, as a bad network would
+    Impair(Impair),
 }
 
 /// `remora nic evict`.
@@ -48,6 +53,24 @@ struct Evict {
     session: String,
     #[command(flatten)]
     socket: Socket,
+}
+
+/// `remora nic impair`.
+#[derive(Debug, Args)]
+struct Impair {
+    /// What happens to packets, as in loss=1%,delay=20us+-5us (see docs/bad-networks.md); off: no
+    /// more
+    impairments: String,
+    #[command(flatten)]
+    socket: Socket,
+}
+
+impl Impair {
+    fn run(self) -> Result<()> {
+        // What is wrong with it is said here, without a daemon.
+        self.impairments.parse::<Impairments>()?;
+        Ok(self.socket.connect()?.impair(&self.impairments)?)
+    }
 }
 
 /// Which daemon to ask.
@@ -70,6 +93,7 @@ impl Nic {
             None => self.serve.run(),
             Some(Command::Status(status)) => status.run(),
             Some(Command::Evict(evict)) => Ok(evict.socket.connect()?.evict(&evict.session)?),
+            Some(Command::Impair(impair)) => impair.run(),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use remora::nic::Access;
+use remora::nic::nic::StructureUse;
 use remora::nic::queue::{Completion, PollCqError};
 use remora::{
     Channel, CompletionQueue, ConnectionParams, Device, IncomingConnection, Listener,
@@ -73,6 +74,13 @@ pub struct NodeStats {
     pub events: BTreeMap<String, u64>,
     /// The card's counters.
     pub counters: BTreeMap<String, u64>,
+    /// The bytes that each structure of the card takes now.
+    #[serde(default)]
+    pub memory_bytes: BTreeMap<String, u64>,
+}
+
+fn named(part: StructureUse) -> (String, u64) {
+    (part.name.to_owned(), part.bytes)
 }
 
 /// The node's own counters.
@@ -220,6 +228,7 @@ impl Node {
             clients: lock(&self.roster).len(),
             events: self.events(),
             counters: counters.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            memory_bytes: self.device.memory_use().into_iter().flatten().map(named).collect(),
         }
     }
 

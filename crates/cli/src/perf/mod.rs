@@ -70,7 +70,7 @@ struct Test {
     #[arg(long, short, value_parser = plan::parse_size)]
     size: Option<u32>,
     /// Queue pairs (bw)
-    #[arg(long, short, default_value_t = 1, value_parser = value_parser!(u32).range(1..=16_384))]
+    #[arg(long, short, default_value_t = 1, value_parser = qps_in_range())]
     qps: u32,
     /// Messages of each queue pair [default: 1000 for lat, 5000 for bw]
     #[arg(long, short = 'n', conflicts_with = "duration")]
@@ -207,4 +207,8 @@ fn resolve(node: &str) -> Result<SocketAddr> {
         .with_context(|| format!("`{node}` is neither an address nor the name of a machine"))?
         .next()
         .with_context(|| format!("`{node}` has no address"))
+}
+
+fn qps_in_range() -> clap::builder::RangedI64ValueParser<u32> {
+    value_parser!(u32).range(1..=i64::from(plan::QPS_MAX))
 }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use remora::impair::{IMPAIR_VARIABLE, Impairments};
 use remora::interface::Interface;
 
 use super::libraries::{Libraries, put_first};
@@ -29,6 +30,8 @@ pub(crate) struct Wishes<'a> {
     pub(crate) addr: Option<&'a str>,
     /// The file to which the library writes its log.
     pub(crate) log: Option<&'a Path>,
+    /// What is done to packets, or `@FILE`.
+    pub(crate) impair: Option<&'a str>,
     /// Do not set `LD_PRELOAD`.
     pub(crate) no_preload: bool,
 }
@@ -61,6 +64,9 @@ impl Wishes<'_> {
             are_addresses(addr)?;
             variables.push((ADDR_VARIABLE, addr.into()));
         }
+        if let Some(impair) = self.impair {
+            variables.push((IMPAIR_VARIABLE, impair_value(impair)?));
+        }
         if let Some(log) = self.log {
             variables.push((LOG_VARIABLE, log_value(log)?));
         }
@@ -76,6 +82,22 @@ pub(crate) fn are_addresses(list: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// `REMORA_IMPAIR` for impairments that can be understood, or for a file of them.
+fn impair_value(wanted: &str) -> Result<OsString> {
+    let Some(file) = wanted.strip_prefix('@') else {
+        wanted.parse::<Impairments>()?;
+        return Ok(wanted.into());
+    };
+    // Absolute, because the program may change its working directory.
+    let path = Path::new(file).canonicalize();
+    let path = path.with_context(|| format!("cannot read the impairments in {file}"))?;
+    let text = std::fs::read_to_string(&path);
+    text.with_context(|| format!("cannot read {file}"))?.parse::<Impairments>()?;
+    let mut value = OsString::from("@");
+    value.push(path);
+    Ok(value)
 }
 
 /// `REMORA_LOG` for this file: at the level that it names already, else at `debug`.

@@ -169,6 +169,15 @@ impl Cm {
         self.connections.len()
     }
 
+    /// The bytes that connections take, with the messages that they keep.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        let kept = self.connections.values().filter(|conn| conn.last.is_some()).count();
+        self.connections.len() * size_of::<(u32, Connection)>()
+            + kept * MAD_LEN
+            + (self.by_peer.len() + self.by_qpn.len()) * size_of::<((Card, u32), u32)>()
+            + self.timers.len() * size_of::<(Time, Timed)>()
+    }
+
     /// Takes requests for a service from now on, at whatever address the peer asks for.
     ///
     /// # Errors

@@ -26,6 +26,20 @@ pub(super) struct Admission {
     pub(super) private_data: Vec<u8>,
 }
 
+/// What a request that does not become a connection is answered.
+enum Refusal {
+    /// A REJ, for this reason.
+    Told(RejectReason),
+    /// Nothing.
+    Silent,
+}
+
+impl From<RejectReason> for Refusal {
+    fn from(reason: RejectReason) -> Refusal {
+        Refusal::Told(reason)
+    }
+}
+
 /// How long an accepted request keeps its place, though others need it: many times what a peer on
 /// a busy machine takes to complete it.
 const HALF_OPEN_GRACE: Duration = Duration::from_secs(1);
@@ -67,13 +81,14 @@ impl Cm {
         let verdict = match stale {
             Some(old) => {
                 self.end_stale(now, old);
-                Err(RejectReason::STALE_CONNECTION)
+                Err(RejectReason::STALE_CONNECTION.into())
             }
             None => self.admit(now, src, req),
         };
         match verdict {
             Ok(admission) => self.begin(src, tid, req, admission),
-            Err(reason) => {
+            Err(Refusal::Silent) => {}
+            Err(Refusal::Told(reason)) => {
                 self.answer(src, tid, rejection(0, req.local_comm_id, Answered::Req, reason));
             }
         }
@@ -99,16 +114,16 @@ impl Cm {
     }
 
     /// May this request become a connection? If not, the reason goes to the peer in a REJ.
-    fn admit(&mut self, now: Time, src: IpAddr, req: &Req) -> Result<Admission, RejectReason> {
+    fn admit(&mut self, now: Time, src: IpAddr, req: &Req) -> Result<Admission, Refusal> {
         // A service of a port space needs the address header (annex A11).
         let Some((peer, told, data)) = who_asks(src, req.service_id, &req.private_data) else {
             self.counters.invalid_cma_header += 1;
-            return Err(RejectReason::UNSUPPORTED);
+            return Err(RejectReason::UNSUPPORTED.into());
         };
         // A service without a listener at this address is not offered here.
         let Some(listener) = self.listener(req.service_id, told.as_ref()) else {
             self.counters.invalid_service += 1;
-            return Err(RejectReason::INVALID_SERVICE_ID);
+            return Err(RejectReason::INVALID_SERVICE_ID.into());
         };
         // The services that can be connected are RC, UC and XRC. RD does not exist here.
         let known = match req.transport {
@@ -118,22 +133,24 @@ impl Cm {
         };
         if !known {
             self.counters.invalid_transport += 1;
-            return Err(RejectReason::INVALID_TRANSPORT_TYPE);
+            return Err(RejectReason::INVALID_TRANSPORT_TYPE.into());
         }
         // A path MTU is one of five codes, 256 to 4096 bytes.
         if !(1..=MAX_MTU_CODE).contains(&req.path_mtu) {
             self.counters.invalid_mtu += 1;
-            return Err(RejectReason::INVALID_MTU);
+            return Err(RejectReason::INVALID_MTU.into());
         }
         // A peer must not make the manager remember more than its limits: connections in all, and
         // requests that wait at a listener.
         if !self.has_room(now) {
             self.counters.too_many_connections += 1;
-            return Err(RejectReason::NO_RESOURCES);
+            return Err(RejectReason::NO_RESOURCES.into());
         }
+        // Managers such as Linux's take "no resources" for a final answer. So a listener that is
+        // only busy stays silent, and the peer repeats its request.
         if !self.has_backlog(now, listener, src) {
             self.counters.backlog_full += 1;
-            return Err(RejectReason::NO_RESOURCES);
+            return Err(Refusal::Silent);
         }
         Ok(Admission { listener, peer, told, private_data: data.to_vec() })
     }

@@ -19,13 +19,18 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(8);
 /// The longest such wait.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
+/// The first wait before a message is repeated; each further one is twice as long, up to the time
+/// that the peer has for an answer. That is seconds, in which a program that sets up thousands of
+/// connections would wait for a few lost messages.
+const FIRST_REPEAT: Duration = Duration::from_millis(250);
+
 impl Cm {
     /// Sends a message of a connection, and repeats it until the connection moves on.
     pub(super) fn ask(&mut self, now: Time, id: u32, message: impl Into<Message>) {
         self.say(id, message);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.retries_left = conn.max_retries;
-        conn.wait = conn.first_wait;
+        conn.wait = conn.first_wait.min(FIRST_REPEAT);
         let again = now + conn.wait;
         self.set_deadline(id, again);
     }
@@ -50,7 +55,12 @@ impl Cm {
         } else if conn.retries_left == 0 {
             self.give_up(now, id);
         } else {
-            conn.retries_left -= 1;
+            // Repetitions before the time that the peer has for an answer do not count.
+            if conn.wait < conn.first_wait {
+                conn.wait = (2 * conn.wait).min(conn.first_wait);
+            } else {
+                conn.retries_left -= 1;
+            }
             let (peer, again) = (conn.peer, now + conn.wait);
             let last = conn.last.as_ref().map(|(_, bytes)| bytes.clone());
             self.counters.retransmissions += 1;

@@ -352,6 +352,16 @@ impl Regions {
     }
 
     /// How many regions there are.
+    /// The page-table entries of all regions.
+    pub(crate) fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// The bytes of the keys and of the page tables.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<(u32, KeySlot)>() + self.entries * size_of::<u64>()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.windows
     }

@@ -176,25 +176,35 @@ impl Qp {
         self.retry(env, self.tx.una, LossSign::Timeout);
     }
 
-    /// Sends again from `psn` on (go-back-N), or gives up. The wait is the same at every retry, as
-    /// the application has set it; only the window shrinks.
+    /// Sends again from `psn` on (go-back-N), or gives up. The window shrinks each time; the wait
+    /// grows as `arm_timer_again` says.
     fn retry(&mut self, env: &mut Env<'_>, psn: Psn, sign: LossSign) {
         if self.tx.retries_left == self.cold.retry_cnt {
             self.cold.trouble_since = env.now;
         }
-        // After `retry_cnt` retries without progress the request ends with an error.
-        if self.tx.retries_left == 0 {
-            let elapsed = env.now.since(self.cold.trouble_since);
+        // A loss is seldom repeated so often: the peer may be silent for another reason.
+        if sign == LossSign::Timeout || 2 * self.tx.retries_left <= self.cold.retry_cnt {
+            env.card.silent.ask(self.path.dst);
+        }
+        let elapsed = env.now.since(self.cold.trouble_since);
+        let held = self.cold.retry_cnt > 0 && env.card.silent.is_held(self.path.dst, elapsed);
+        // After `retry_cnt` retries without progress the request ends with an error, except if the
+        // peer's card has not taken them yet.
+        if self.tx.retries_left == 0 && !held {
             let cause = Cause::RetriesExhausted { sign, retries: self.cold.retry_cnt, elapsed };
             return self.fail_front_for(env, Status::RetryExceeded, cause, (None, psn));
         }
-        self.tx.retries_left -= 1;
+        env.card.counters.retries_waited += u64::from(self.tx.retries_left == 0);
+        self.tx.retries_left = self.tx.retries_left.saturating_sub(1);
         match sign {
             LossSign::Timeout => self.tx.window.shrink_again(self.tx.high),
             _ => self.tx.window.shrink(self.tx.high),
         }
         self.go_back(env, psn);
-        self.arm_timer(env);
+        match sign {
+            LossSign::Timeout => self.arm_timer_again(env),
+            _ => self.arm_timer(env),
+        }
         self.schedule(env.card);
     }
 
@@ -382,7 +392,8 @@ impl Qp {
     pub(crate) fn pop_outstanding(&mut self, env: &mut Env<'_>) -> Option<Outstanding> {
         let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
         work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
-        env.card.scheduler.feed();
+        let is_empty = env.card.outstanding.in_use() == 0;
+        env.card.scheduler.feed(is_empty);
         if !work.is_kernels() {
             self.sq.retired = work.index.wrapping_add(1);
         }

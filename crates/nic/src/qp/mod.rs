@@ -127,7 +127,7 @@ pub(crate) struct Cold {
     /// The event "send queue drained" must still be raised.
     pub(crate) drain_wanted: bool,
     /// The scheduler's mark of when the queue pair was last starved.
-    pub(crate) starved: u32,
+    pub(crate) starved: u64,
     /// Of an XRC target: the domain of its shared receive queues.
     pub(crate) xrcd: Option<Xrcd>,
     /// How many multicast groups it is attached to.
@@ -148,6 +148,11 @@ pub(crate) struct Cold {
     /// The queue pair is listed among those that wait until their client may go on.
     pub(crate) waits_for_client: bool,
 }
+
+/// The bytes of a queue pair's hot state, which every packet needs.
+pub const HOT_BYTES: usize = size_of::<Qp>();
+/// The bytes of the rest of its state, without what kernels and chains add.
+pub(crate) const COLD_BYTES: usize = size_of::<Cold>();
 
 impl Cold {
     pub(crate) fn new() -> Cold {
@@ -400,7 +405,7 @@ impl Qp {
         }
         self.drop_posted(kernels, &mut card.kernel);
         kernels.closed(&mut card.kernel, self.qpn);
-        card.scheduler.feed();
+        card.scheduler.feed(card.outstanding.in_use() == 0);
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));
         self.leave_waiting(card);

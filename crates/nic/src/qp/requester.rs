@@ -426,6 +426,15 @@ impl Qp {
         }
     }
 
+    /// As [`Qp::arm_timer`], after one wait or more was in vain: see [`timers::wait_again`].
+    pub(crate) fn arm_timer_again(&mut self, env: &mut Env<'_>) {
+        let vain = self.cold.retry_cnt.saturating_sub(self.tx.retries_left);
+        if let Some(wait) = timers::ack_timeout(self.cold.timeout) {
+            let wait = timers::wait_again(wait.max(env.card.config.min_ack_timeout), vain);
+            env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + wait);
+        }
+    }
+
     /// Makes the packet at `next`. Returns how many PSNs it takes.
     fn send_packet(
         &mut self,

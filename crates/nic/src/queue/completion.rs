@@ -259,6 +259,11 @@ pub(crate) struct CompletionQueue {
 }
 
 impl CompletionQueue {
+    /// How many entries it has room for.
+    pub(crate) fn allocated(&self) -> usize {
+        self.ring.capacity()
+    }
+
     pub(crate) fn new(capacity: usize) -> CompletionQueue {
         CompletionQueue {
             ring: VecDeque::with_capacity(capacity),

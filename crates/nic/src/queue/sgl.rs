@@ -53,6 +53,11 @@ impl SglPool {
         }
     }
 
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<[Sge; MAX_SGE]>()
+            + self.free.capacity() * size_of::<SglSlot>()
+    }
+
     pub(crate) fn in_use(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -427,7 +427,7 @@ impl Attached {
             }));
         }
         self.pass_on(CardEvent::DeviceFatal);
-        self.news.wakes.note_cm();
+        self.news.wakes.note_all_cm();
     }
 
     /// The requests that are not done, as far as is known, complete as flushed ones.

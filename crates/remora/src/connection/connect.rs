@@ -10,11 +10,11 @@ use remora_nic::qp::Mtu;
 
 use super::Connection;
 use super::handshake::{ConnectFailure, Handshake, news, text};
+use super::inbox::Topic;
 use super::offer::{REPLY_DATA, REQUEST_DATA, take_offer, with_offer};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::live::Live;
-use crate::news::Concerned;
 use crate::options::{ConnectionParams, Peer};
 use crate::queue_pair::QueuePair;
 
@@ -71,7 +71,7 @@ impl Asked {
             private_data: Vec::new(),
             peer: self.remote,
         };
-        match news(&self.live, |driver| driver.news().take_cm_event(conn)).await {
+        match news(&self.live, Topic::Connection(conn)).await {
             CmEvent::Replied(reply) => self.establish(connection, *reply),
             CmEvent::Rejected { reason, private_data, .. } => {
                 Err(ConnectFailure::Rejected { reason, message: text(&private_data) })

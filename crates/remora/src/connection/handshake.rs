@@ -11,13 +11,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use remora_nic::cm::message::RejectReason;
-use remora_nic::cm::{CommandError, ConnectError};
+use remora_nic::cm::{CmEvent, CommandError, ConnectError};
 use remora_nic::qp::{ModifyQpError, Mtu};
 use thiserror::Error;
 
+use super::inbox::Topic;
 use crate::channel::deadline;
 use crate::either::Driver;
 use crate::live::Live;
+use crate::news::Concerned;
 use crate::text::printable;
 
 /// Why a connection did not come about.
@@ -111,8 +113,18 @@ impl<T> fmt::Debug for Handshake<'_, T> {
     }
 }
 
-/// Waits until `look` finds the news that the caller waits for (see [`crate::wakes`]).
-pub(super) async fn news<T>(live: &Live, mut look: impl FnMut(&mut Driver) -> Option<T>) -> T {
+/// Waits for the next event about `topic`.
+pub(super) async fn news(live: &Live, topic: Topic) -> CmEvent {
+    news_of(live, topic, |driver| driver.news().cm_inbox.take(topic)).await
+}
+
+/// Waits until `look` finds what the caller waits for, and looks at each event about `topic` (see
+/// [`crate::wakes`]).
+pub(super) async fn news_of<T>(
+    live: &Live,
+    topic: Topic,
+    mut look: impl FnMut(&mut Driver) -> Option<T>,
+) -> T {
     poll_fn(|context| {
         let _here = live.wakes.here();
         let mut driver = live.lock();
@@ -122,7 +134,7 @@ pub(super) async fn news<T>(live: &Live, mut look: impl FnMut(&mut Driver) -> Op
             return Poll::Ready(found);
         }
         // Before the lock is released: news comes up under it, so none is missed.
-        live.wakes.wait_for_cm(context.waker());
+        live.wakes.wait_for_cm(topic, context.waker());
         drop(driver);
         live.background.take_over();
         Poll::Pending

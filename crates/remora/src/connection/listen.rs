@@ -12,6 +12,7 @@ use remora_nic::qp::{ModifyQpError, Mtu};
 
 use super::Connection;
 use super::handshake::{ConnectFailure, Handshake, news, text};
+use super::inbox::Topic;
 use super::offer::{REPLY_DATA, REQUEST_DATA, take_offer, with_offer};
 use crate::commands::Commands;
 use crate::device::Device;
@@ -100,7 +101,7 @@ impl Listener {
     pub fn accept(&self) -> Handshake<'_, IncomingConnection> {
         Handshake::new(async {
             loop {
-                let news = news(&self.live, |driver| driver.news().take_cm_request(self.id)).await;
+                let news = news(&self.live, Topic::Listener(self.id)).await;
                 let CmEvent::ConnectRequest(mut request) = news else { continue };
                 let offers = take_offer(&mut request.private_data, REQUEST_DATA);
                 let live = self.live.clone();
@@ -115,7 +116,7 @@ impl Drop for Listener {
         self.live.command(|driver| {
             driver.unlisten(self.id);
             while let Some(CmEvent::ConnectRequest(request)) =
-                driver.news().take_cm_request(self.id)
+                driver.news().cm_inbox.take(Topic::Listener(self.id))
             {
                 driver.refuse(request.conn, b"the listener is gone");
             }
@@ -215,7 +216,7 @@ impl IncomingConnection {
             peer: self.request.peer,
         };
         connection.follow();
-        match news(&self.live, |driver| driver.news().take_cm_event(conn)).await {
+        match news(&self.live, Topic::Connection(conn)).await {
             CmEvent::Established { .. } => Ok(connection),
             CmEvent::Rejected { reason, private_data, .. } => {
                 Err(ConnectFailure::Rejected { reason, message: text(&private_data) })

@@ -13,6 +13,7 @@ use super::table::Held;
 use crate::commands::{Command, dispatch};
 use crate::driver::Own;
 use crate::event::Event;
+use crate::impair::Impairments;
 use crate::message::{
     Answer, CardInfo, Hello, Loan, NAME_MAX, Object, Request, SessionStatus, StatusPage, Token,
     Welcome, decode, encode, parse_greeting,
@@ -242,6 +243,7 @@ impl Server {
             },
             Request::Status(from) => Ok(Answer::Status(self.status(number, from))),
             Request::Evict(name) => self.evict(number, name).map(|()| Answer::Done),
+            Request::Impair(text) => self.impair(number, text).map(|()| Answer::Done),
         };
         match done {
             Ok(answer) => self.send(number, &answer, &[]),
@@ -327,6 +329,16 @@ impl Server {
             self.drop_client(client, Some("the session was ended (remora nic evict)"));
         }
         Ok(())
+    }
+
+    /// Changes what the card does to packets, if the client is of the daemon's own user, or root.
+    fn impair(&mut self, number: u32, text: &str) -> Result<(), Refusal> {
+        let Some(client) = self.clients.get(number) else { return Ok(()) };
+        if client.uid != 0 && client.uid != rustix::process::geteuid().as_raw() {
+            return Err("only the user of the daemon, and root, may impair its card".to_owned());
+        }
+        let wanted = text.parse::<Impairments>().map_err(|error| error.to_string())?;
+        self.device.impair(&wanted).map_err(|error| format!("cannot impair the card: {error}"))
     }
 
     /// Sessions from number `from` on, as far as one answer has room.

@@ -128,6 +128,17 @@ impl Observer {
         })
     }
 
+    /// Has the daemon's card do this to packets from now on, as a bad network would; `off` ends it.
+    ///
+    /// # Errors
+    /// This user may not, the text is no impairment, or as for [`Observer::status`].
+    pub fn impair(&self, text: &str) -> Result<(), ObserveError> {
+        self.exchange(&encode(&Request::Impair(text)), |answer| match answer {
+            Answer::Done => Some(()),
+            _ => None,
+        })
+    }
+
     fn exchange<R>(
         &self,
         message: &[u8],

@@ -663,6 +663,20 @@ fn sessions_are_evicted_by_name_and_number() {
 }
 
 #[test]
+fn an_observer_impairs_the_card() {
+    let daemon = Daemon::start();
+    let observer = daemon.observer();
+    let refused = observer.refusal(&Request::Impair("lose=1%"), &[]).unwrap();
+    assert!(refused.contains("the names are loss"), "{refused}");
+    let rules = || daemon.device.live.lock().as_own().unwrap().is_impaired();
+    assert!(!rules());
+    assert_eq!(observer.refusal(&Request::Impair("loss=1%"), &[]), None);
+    assert!(rules());
+    assert_eq!(observer.refusal(&Request::Impair("off"), &[]), None);
+    assert!(!rules());
+}
+
+#[test]
 fn two_hundred_clients_come_and_go() {
     let daemon = Daemon::start();
     let clients: Vec<Client> = (0..200).map(|_| daemon.client()).collect();

@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn packets_wait_for_a_peer_that_receives_nothing_for_a_limited_time() {
         let mut peer = Peer::default();
-        let queue = |waiting| ReceiveQueue { waiting, room: 1000 };
+        let queue = |waiting| ReceiveQueue { waiting, room: 1000, dropped: 0 };
         assert!(peer.has_room(queue(250), 10_000), "nearly empty: waiting makes no more room");
         assert!(peer.has_room(queue(500), 250));
         assert!(!peer.has_room(queue(500), 251));

@@ -19,7 +19,7 @@ mod settle;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -72,6 +72,10 @@ pub(crate) struct Links {
     /// Addresses of this machine, besides those of loopback.
     own: Vec<IpAddr>,
     sums: bool,
+    /// The peers whose ends of links have closed, since somebody asked.
+    pub(super) ended: Vec<IpAddr>,
+    /// The peers that have had a ring and closed their end of it, and have no other since.
+    pub(super) over: HashSet<IpAddr>,
     events: Arc<OwnedFd>,
     listener: Option<Watched>,
     links: Vec<Link>,
@@ -113,6 +117,8 @@ impl Links {
             user: rustix::process::geteuid().as_raw(),
             own,
             sums,
+            ended: Vec::new(),
+            over: HashSet::new(),
             events,
             listener,
             links: Vec::new(),
@@ -180,6 +186,11 @@ impl Links {
                 None
             }
         }
+    }
+
+    /// Has the card at `peer` not taken all that is in its ring?
+    pub(super) fn is_unread(&mut self, peer: IpAddr) -> bool {
+        self.links.iter_mut().any(|link| link.peer == peer && !link.over && link.out.is_unread())
     }
 
     /// Do packets on a link have an ICRC?

@@ -21,6 +21,7 @@ pub(crate) mod link;
 pub(crate) mod links;
 mod rendezvous;
 pub mod ring;
+mod silence;
 
 use std::env;
 use std::io;
@@ -29,12 +30,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use remora_nic::{Datagram, Time};
+use remora_nic::{Datagram, Silence, Time};
 use thiserror::Error;
 
 use crate::socket::{Destination, RecvBatch, Socket};
 use link::Put;
 use links::Links;
+use silence::Silences;
 
 /// The environment variable that chooses what carries packets: `udp` for UDP alone, `auto` (or
 /// nothing) for shared memory where two cards of one user and one machine meet.
@@ -145,12 +147,14 @@ pub(crate) struct Fabric {
     fresh_looks: u32,
     /// A ring had no room at the last call that sent.
     full: bool,
+    silent: Silences,
 }
 
 impl Fabric {
     /// UDP alone.
     pub(crate) fn udp(udp: Socket) -> Fabric {
-        Fabric { udp, links: None, ring_looks: 0, by_ring: false, fresh_looks: 0, full: false }
+        let (silent, full) = (Silences::default(), false);
+        Fabric { udp, links: None, ring_looks: 0, by_ring: false, fresh_looks: 0, full, silent }
     }
 
     /// UDP, and rings to other cards of this machine, whose addresses are `own`. `sums` says that
@@ -235,6 +239,36 @@ impl Fabric {
             }
             _ => most,
         }
+    }
+
+    /// The addresses of this machine, besides those of loopback, are `own`.
+    pub(crate) fn beside(mut self, own: Vec<IpAddr>) -> Fabric {
+        self.silent.own = own;
+        self
+    }
+
+    /// Why does the card at `peer` not answer?
+    pub(crate) fn silence_of(&mut self, peer: IpAddr) -> Silence {
+        let links = self.links.as_mut();
+        let (unread, over) = links
+            .map_or((false, false), |links| (links.is_unread(peer), links.over.contains(&peer)));
+        match self.silent.of(peer, &mut self.udp) {
+            _ if unread => Silence::Held,
+            // The process of its card has ended, though a child of it still has the socket open.
+            Silence::Held if over => Silence::Unexplained,
+            silence => silence,
+        }
+    }
+
+    /// Has the process of a card at the other end of a ring ended?
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.links.as_ref().is_some_and(|links| !links.ended.is_empty())
+    }
+
+    /// The addresses of cards whose processes have ended.
+    pub(crate) fn take_ended(&mut self) -> Vec<IpAddr> {
+        self.links.as_mut().map(|links| std::mem::take(&mut links.ended)).unwrap_or_default()
     }
 
     // Receiving.

@@ -178,6 +178,11 @@ impl Producer {
         Ok(self.free())
     }
 
+    /// Has the reader not taken all that was shown?
+    pub fn is_unread(&mut self) -> bool {
+        self.look().is_ok() && self.read != self.next
+    }
+
     /// Looks whether there are `wanted` bytes of room; if not, asks the reader to say when.
     #[inline(never)]
     fn make_room(&mut self, wanted: usize) -> Result<bool, Broken> {

@@ -98,6 +98,11 @@ impl RecvBatch {
         self.heads[..self.used].iter().filter(|h| h.len > 0).map(datagrams).sum()
     }
 
+    /// How many slots there are, and the bytes of all.
+    pub(crate) fn allocated(&self) -> (usize, usize) {
+        (self.slots.len(), self.slots.len() * SLOT_LEN)
+    }
+
     /// Did nothing arrive?
     pub fn is_empty(&self) -> bool {
         self.len() == 0

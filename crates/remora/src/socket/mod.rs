@@ -213,6 +213,13 @@ impl Socket {
         self.diagnosis.receive_queue(from, to)
     }
 
+    /// Is there no socket of a card at `peer`, an address of this machine?
+    pub(crate) fn has_no_card(&mut self, peer: IpAddr) -> bool {
+        let from = socket_addr(self.addr, self.scope_id, self.port);
+        let to = socket_addr(peer.to_canonical(), self.scope_id, self.port);
+        self.diagnosis.has_none(from, to)
+    }
+
     /// Replaces the datagrams in `batch` by those that wait, and returns how many there are: 0 if
     /// none wait, or if none could be kept whole.
     ///

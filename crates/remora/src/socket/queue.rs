@@ -8,6 +8,8 @@ use crate::sock_diag::{Answer, SockDiag};
 
 /// The attribute with the socket's memory (`linux/inet_diag.h`).
 const MEMORY: u16 = 7;
+/// The word in it that counts what was dropped (`SK_MEMINFO_DROPS`, Linux 4.6).
+const DROPPED: usize = 8;
 /// Bytes of a request, and of the fixed part of the answer.
 const REQUEST: usize = 56;
 const MESSAGE: usize = 72;
@@ -18,6 +20,8 @@ pub(crate) struct ReceiveQueue {
     pub(crate) waiting: u32,
     /// How many bytes may wait.
     pub(crate) room: u32,
+    /// How many datagrams found no room so far.
+    pub(crate) dropped: u32,
 }
 
 /// Asks the kernel about sockets.
@@ -39,6 +43,14 @@ impl Diagnosis {
             self.kernel = Some(SockDiag::open()?);
         }
         read(&self.kernel.as_ref()?.ask(&request(from, to))?)
+    }
+
+    /// Is there no socket of this network namespace that gets datagrams from `from` to `to`,
+    /// addresses of this machine? `from` must be a socket's.
+    pub(crate) fn has_none(&mut self, from: SocketAddr, to: SocketAddr) -> bool {
+        // A kernel that tells of no socket does not tell of this one either.
+        let tells = self.receive_queue(to, from).is_some();
+        tells && self.kernel.as_ref().is_some_and(|kernel| kernel.denies(&request(from, to)))
     }
 }
 
@@ -79,7 +91,8 @@ fn read(answer: &Answer) -> Option<ReceiveQueue> {
     // The message itself has the queue's length too, but without bytes that were received and still
     // count against the room.
     let at = answer.attribute(MESSAGE, MEMORY)?;
-    Some(ReceiveQueue { waiting: answer.word(at)?, room: answer.word(at + 4)? })
+    let word = |index: usize| answer.word(at + 4 * index);
+    Some(ReceiveQueue { waiting: word(0)?, room: word(1)?, dropped: word(DROPPED)? })
 }
 
 #[cfg(test)]
@@ -100,12 +113,14 @@ mod tests {
                 return;
             };
             assert!(empty.waiting == 0 && empty.room > 1000, "{empty:?}");
+            assert!(!diagnosis.has_none(a, b));
             from.send_to(&[1; 1000], b).unwrap();
             assert!(diagnosis.receive_queue(a, b).unwrap().waiting >= 1000);
             to.recv(&mut [0; 1000]).unwrap();
             assert_eq!(diagnosis.receive_queue(a, b), Some(empty));
             drop(to);
             assert_eq!(diagnosis.receive_queue(a, b), None, "the socket is closed");
+            assert!(diagnosis.has_none(a, b), "and the kernel says so");
         }
     }
 }

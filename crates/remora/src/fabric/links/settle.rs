@@ -32,6 +32,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Cards that are asked or accepted in one look.
 const NEW_MAX: usize = 8;
 
+/// The most ends of links that are kept until somebody asks for them.
+const ENDED_MAX: usize = 4096;
+
 impl Links {
     /// Is it time to look?
     #[inline]
@@ -187,6 +190,7 @@ impl Links {
             full_since: None,
         });
         self.peers.insert(peer, Way::Ring(self.links.len() - 1));
+        self.over.remove(&peer);
         (self.any_fresh, self.last) = (true, None);
         self.counters.opened += 1;
         tracing::debug!(%peer, "a shared-memory ring carries the packets from now on");
@@ -250,6 +254,12 @@ impl Links {
         for at in 0..self.links.len() {
             if self.links[at].over || self.links[at].broken.is_some() {
                 self.leave(at);
+            }
+            let Link { over, peer, .. } = self.links[at];
+            let has_next = matches!(self.peers.get(&peer), Some(Way::Ring(_)));
+            if over && !has_next && self.ended.len() < ENDED_MAX {
+                self.ended.push(peer);
+                self.over.insert(peer);
             }
             if self.links[at].broken.is_some() {
                 self.ask_later(now, self.links[at].peer);

@@ -1,0 +1,41 @@
+//! Why a peer on this machine does not answer: the kernel says what waits in its socket.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use remora_nic::Silence;
+
+use crate::socket::Socket;
+
+/// The most peers that are remembered.
+const PEERS_MAX: usize = 4096;
+
+/// The peers that have been asked about.
+#[derive(Debug, Default)]
+pub(super) struct Silences {
+    /// The addresses of this machine, besides those of loopback.
+    pub(super) own: Vec<IpAddr>,
+    /// How many datagrams the kernel had dropped for want of room, when a peer was last asked
+    /// about.
+    dropped: HashMap<IpAddr, u32>,
+}
+
+impl Silences {
+    /// Why does the card at `peer` not answer packets that go by UDP?
+    pub(super) fn of(&mut self, peer: IpAddr, socket: &mut Socket) -> Silence {
+        let here = peer.is_loopback() || self.own.contains(&peer);
+        if !here || peer == socket.addr() {
+            return Silence::Unexplained;
+        }
+        let Some(queue) = socket.queue_of(peer) else {
+            let gone = socket.has_no_card(peer);
+            return if gone { Silence::Gone } else { Silence::Unexplained };
+        };
+        if self.dropped.len() >= PEERS_MAX && !self.dropped.contains_key(&peer) {
+            self.dropped.clear();
+        }
+        let before = self.dropped.insert(peer, queue.dropped);
+        let overflows = before.is_some_and(|before| before != queue.dropped);
+        if queue.waiting > 0 || overflows { Silence::Held } else { Silence::Unexplained }
+    }
+}

@@ -1,0 +1,168 @@
+//! Packets that wait until they are due.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use remora_nic::Time;
+
+use super::engine::Held;
+
+/// The most packets that wait in one direction, and the most bytes.
+const PACKETS_MAX: usize = 1 << 16;
+const BYTES_MAX: usize = 64 << 20;
+/// Buffers that are kept to be used again.
+const SPARE_MAX: usize = 1024;
+
+/// Packets that wait, each with a `T` that says where it goes or came from.
+#[derive(Debug)]
+pub(crate) struct Hold<T> {
+    /// By the time that they are due, then in the order in which they came.
+    waiting: BinaryHeap<Reverse<Waiting<T>>>,
+    came: u64,
+    bytes: usize,
+    spare: Vec<Vec<u8>>,
+}
+
+/// A packet that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting<T> {
+    due: Time,
+    number: u64,
+    /// Was a bit of it changed?
+    pub(crate) corrupt: bool,
+    /// BTH to ICRC.
+    pub(crate) bytes: Vec<u8>,
+    /// Where it goes, or came from.
+    pub(crate) about: T,
+}
+
+impl<T> Default for Hold<T> {
+    fn default() -> Hold<T> {
+        Hold { waiting: BinaryHeap::new(), came: 0, bytes: 0, spare: Vec::new() }
+    }
+}
+
+impl<T: Copy> Hold<T> {
+    /// Keeps a packet, as `held` says. Returns whether there was room.
+    pub(crate) fn keep(&mut self, held: Held, about: T, packet: &[u8]) -> bool {
+        for _ in 0..1 + u32::from(held.twice) {
+            if self.waiting.len() >= PACKETS_MAX || self.bytes + packet.len() > BYTES_MAX {
+                return false;
+            }
+            let mut bytes = self.spare.pop().unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(packet);
+            let bits = (8 * bytes.len()) as u32;
+            if let Some(bit) = held.flip.map(|bit| bit % bits.max(1))
+                && let Some(byte) = bytes.get_mut(bit as usize / 8)
+            {
+                *byte ^= 1 << (bit % 8);
+            }
+            self.bytes += bytes.len();
+            let (due, number, corrupt) = (held.due, self.came, held.flip.is_some());
+            self.came += 1;
+            self.waiting.push(Reverse(Waiting { due, number, corrupt, bytes, about }));
+        }
+        true
+    }
+
+    /// When the next packet is due.
+    pub(crate) fn next_due(&self) -> Time {
+        self.waiting.peek().map_or(Time::NEVER, |Reverse(waiting)| waiting.due)
+    }
+
+    /// The next packet that is due. [`Hold::reuse`] takes its bytes back.
+    pub(crate) fn take_due(&mut self, now: Time) -> Option<Waiting<T>> {
+        if self.next_due() > now {
+            return None;
+        }
+        let Reverse(waiting) = self.waiting.pop()?;
+        self.bytes -= waiting.bytes.len();
+        Some(waiting)
+    }
+
+    /// Puts a packet back that [`Hold::take_due`] returned, since there was no room for it.
+    pub(crate) fn put_back(&mut self, mut waiting: Waiting<T>, due: Time) {
+        waiting.due = due;
+        self.bytes += waiting.bytes.len();
+        self.waiting.push(Reverse(waiting));
+    }
+
+    /// Keeps the room of a packet that has gone on.
+    pub(crate) fn reuse(&mut self, bytes: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(bytes);
+        }
+    }
+}
+
+impl<T> PartialEq for Waiting<T> {
+    fn eq(&self, other: &Waiting<T>) -> bool {
+        (self.due, self.number) == (other.due, other.number)
+    }
+}
+
+impl<T> Eq for Waiting<T> {}
+
+impl<T> PartialOrd for Waiting<T> {
+    fn partial_cmp(&self, other: &Waiting<T>) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Waiting<T> {
+    fn cmp(&self, other: &Waiting<T>) -> std::cmp::Ordering {
+        (self.due, self.number).cmp(&(other.due, other.number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(due: u64) -> Held {
+        Held { due: Time(due), flip: None, twice: false }
+    }
+
+    #[test]
+    fn packets_come_out_when_they_are_due_and_in_their_order() {
+        let mut hold = Hold::default();
+        for (due, name) in [(30, 'c'), (10, 'a'), (10, 'b')] {
+            assert!(hold.keep(at(due), name, b"packet"));
+        }
+        assert_eq!(hold.next_due(), Time(10));
+        let mut out = |now| {
+            let waiting = hold.take_due(Time(now))?;
+            hold.reuse(waiting.bytes);
+            Some(waiting.about)
+        };
+        assert_eq!(
+            [out(9), out(10), out(10), out(29), out(30)],
+            [None, Some('a'), Some('b'), None, Some('c')]
+        );
+        assert_eq!((hold.next_due(), hold.bytes), (Time::NEVER, 0));
+    }
+
+    #[test]
+    fn one_bit_of_a_damaged_packet_differs() {
+        let mut hold = Hold::default();
+        hold.keep(Held { flip: Some(17), twice: true, ..at(0) }, (), &[0; 2]);
+        for _ in 0..2 {
+            let waiting = hold.take_due(Time(0)).unwrap();
+            assert!(waiting.corrupt);
+            assert_eq!(waiting.bytes, [2, 0], "bit 17 of 16 is bit 1");
+        }
+        assert!(hold.take_due(Time(0)).is_none());
+        assert!(hold.keep(Held { flip: Some(3), ..at(0) }, (), &[]), "a packet without bytes");
+    }
+
+    #[test]
+    fn room_is_limited() {
+        let mut hold = Hold::default();
+        let kept = (0..PACKETS_MAX + 5).filter(|_| hold.keep(at(0), (), &[0])).count();
+        assert_eq!(kept, PACKETS_MAX);
+        let mut hold = Hold::default();
+        let big = vec![0; BYTES_MAX / 4];
+        assert_eq!((0..9).filter(|_| hold.keep(at(0), (), &big)).count(), 4);
+    }
+}

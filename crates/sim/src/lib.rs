@@ -31,6 +31,7 @@ pub mod guests;
 pub mod hardware;
 pub mod kernel;
 pub mod memory;
+pub mod net;
 pub mod network;
 pub mod options;
 pub mod packet;

@@ -226,6 +226,7 @@ impl Options {
             driver: DriverOptions {
                 receive_delay: Duration::from_nanos(dice.pick(&[0, 0, 300, 5_000])),
                 transmit_batch: dice.pick(&[1, 8, 32, 64]),
+                hardware: false,
             },
             event_driven: dice.coin(),
             tick: Duration::from_nanos(dice.scaled(1_000..=200_000)),

@@ -18,7 +18,7 @@ use super::packets::{Cargo, Kind, Line, NONE, Packet, Packets};
 use super::pfc::{Entry, Ingress, PfcOptions};
 use super::port::{Flags, Leaving, Port, Queues};
 use super::routes::{NOWHERE, Routes, Routing};
-use super::time::Ps;
+use super::time::{LineRate, Ps};
 use super::topology::{Link, Node, Topology, TopologyError};
 use super::wheel::Wheel;
 use crate::dice::{Mix, mix};
@@ -72,6 +72,26 @@ pub struct NetTally {
     pub pauses: u64,
     /// Packets that have gone from link to link: hops.
     pub hops: u64,
+}
+
+impl core::ops::AddAssign for NetTally {
+    fn add_assign(&mut self, other: NetTally) {
+        let pairs = [
+            (&mut self.sent, other.sent),
+            (&mut self.sent_bytes, other.sent_bytes),
+            (&mut self.delivered, other.delivered),
+            (&mut self.delivered_bytes, other.delivered_bytes),
+            (&mut self.dropped_full, other.dropped_full),
+            (&mut self.dropped_loss, other.dropped_loss),
+            (&mut self.dropped_down, other.dropped_down),
+            (&mut self.dropped_no_path, other.dropped_no_path),
+            (&mut self.dropped_bytes, other.dropped_bytes),
+            (&mut self.marked, other.marked),
+            (&mut self.pauses, other.pauses),
+            (&mut self.hops, other.hops),
+        ];
+        pairs.into_iter().for_each(|(sum, more)| *sum += more);
+    }
 }
 
 /// Something that concerns a host.
@@ -204,6 +224,14 @@ impl Net {
         self.join_flight(link, number);
     }
 
+    /// Makes the links to hosts so fast that packets do not meet there.
+    pub(crate) fn free_hosts_inputs(&mut self) {
+        for host in 0..self.hosts {
+            let port = &mut self.ports[self.back[host as usize] as usize];
+            (port.rate, port.delay) = (LineRate::UNLIMITED, 0);
+        }
+    }
+
     /// How many hosts there are.
     pub fn hosts(&self) -> u32 {
         self.hosts
@@ -289,6 +317,22 @@ impl Net {
     pub fn backlog(&self, link: u32) -> u64 {
         let waiting = self.queues.get(link as usize).map_or(0, |queues| queues.bytes);
         self.ports[link as usize].backlog(self.now) + waiting
+    }
+
+    /// The rate and the delay of each link from one host to another, by a path that a packet may
+    /// take. Empty if there is none.
+    pub fn way(&mut self, from: u32, to: u32) -> Vec<(LineRate, Ps)> {
+        let (mut way, mut link) = (Vec::new(), from);
+        while link != NOWHERE {
+            let port = self.ports[link as usize];
+            way.push((port.rate, port.delay));
+            if port.to == to {
+                return way;
+            }
+            let Some(switch) = port.to.checked_sub(self.hosts) else { break };
+            link = self.routes.next(self.now, switch, to, 0);
+        }
+        Vec::new()
     }
 
     /// The packets in the network.

@@ -47,6 +47,26 @@ pub struct Packet {
     pub kind: Kind,
 }
 
+impl Packet {
+    /// A packet of so many bytes to a host, of the lowest class.
+    #[inline]
+    pub fn new(dst: u32, bytes: u32) -> Packet {
+        Packet { dst, bytes, ..Packet::default() }
+    }
+
+    /// The packet with this flow.
+    #[inline]
+    pub fn flow(self, flow: u32) -> Packet {
+        Packet { flow, ..self }
+    }
+
+    /// The packet with this class, and with or without heed for marks.
+    #[inline]
+    pub fn class(self, class: u8, heeds_marks: bool) -> Packet {
+        Packet { class, heeds_marks, ..self }
+    }
+}
+
 /// Bytes of a head's array.
 const HEAD: usize = 64;
 const _: () = assert!(MAX_HEADER <= HEAD, "a head holds the headers of any packet");

@@ -125,11 +125,6 @@ impl Ingress {
         hold.paused &= !resumes;
         resumes
     }
-
-    /// Has the link been asked to pause this class?
-    pub(super) fn is_paused(&self, class: u8) -> bool {
-        self.holds[usize::from(class)].paused
-    }
 }
 
 #[cfg(test)]

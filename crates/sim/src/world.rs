@@ -275,7 +275,7 @@ impl World {
     #[inline]
     fn happens(&mut self, happening: Happening) -> Option<Step> {
         match happening {
-            Happening::Arrival { host, packet } => Some(self.packet_arrives(host, packet)),
+            Happening::Arrival { host, packet } => Some(self.packet_arrives(host, &packet)),
             Happening::PortFree { host } => {
                 let _ = &mut self.hosts[host as usize];
                 None
@@ -296,15 +296,14 @@ impl World {
     }
 
     #[inline]
-    fn packet_arrives(&mut self, host: u32, number: u32) -> Step {
+    fn packet_arrives(&mut self, host: u32, packet: &Packet) -> Step {
         self.network.tally.delivered += 1;
-        if self.net().packets.is_whole(number) {
-            let (packet, cargo) = self.net().take(number);
-            if let Cargo::Wire(wire) = cargo {
-                return self.wire_arrives(host as usize, &packet, *wire);
+        if self.net().packets.is_whole(packet.cargo()) {
+            if let Cargo::Wire(wire) = self.net().take(packet) {
+                return self.wire_arrives(host as usize, packet, *wire);
             }
         } else {
-            self.head_arrives(host as usize, number);
+            self.head_arrives(host as usize, packet);
         }
         Step::Card(host as usize)
     }
@@ -327,11 +326,11 @@ impl World {
 
     /// A packet whose payload does not exist is handed to the card.
     #[inline]
-    fn head_arrives(&mut self, host: usize, number: u32) {
+    fn head_arrives(&mut self, host: usize, packet: &Packet) {
         let World { net, hosts, addresses, scratch, trace, now, .. } = self;
         let Some(net) = net else { return };
-        let head = *net.packets.head(number);
-        let packet = net.packets.remove(number);
+        let head = *net.packets.head(packet.cargo());
+        net.packets.remove(packet.cargo());
         let (header, len) = (head.header(), head.datagram_len as usize);
         if scratch.len() < len {
             scratch.resize(len.next_power_of_two(), 0);
@@ -340,7 +339,7 @@ impl World {
         trace.note(net.now(), host, scratch, len);
         let Host { nic, memory, address, .. } = &mut hosts[host];
         let datagram = Datagram {
-            src: addresses.of(packet.src),
+            src: addresses.of(head.src),
             src_port: head.src_port,
             dst: *address,
             ip_id: None,
@@ -451,7 +450,7 @@ impl World {
         let Some(to) = self.addresses.find(packet.path.dst) else { return };
         let tos = packet.path.traffic_class & !3 | packet.ecn as u8;
         let (src_port, len) = (packet.path.src_port, packet.datagram_len() as u32);
-        let head = Head::new(packet.header(), tos, src_port, len);
+        let head = Head::new(packet.header(), (tos, src_port), from as u32, len);
         let packet = outer((from as u32, to), src_port, tos, len);
         self.net().send(from as u32, packet, Cargo::Head(head));
     }

@@ -1,8 +1,8 @@
 //! Deadlocks of flow control: ports that wait for each other in a circle.
 
 use super::engine::Net;
-use super::packets::NONE;
 use super::pfc::CLASSES;
+use super::port::NONE;
 use super::topology::Node;
 
 impl Net {
@@ -54,8 +54,8 @@ impl Net {
             let queues = &self.queues[*next as usize];
             let waits = (0..CLASSES as u8)
                 .filter(|class| paused & queues.paused & 1 << class != 0)
-                .flat_map(|class| queues.of_class(&self.packets, class))
-                .any(|number| self.packets.get(number).via == link);
+                .flat_map(|class| queues.of_class(class))
+                .any(|packet| packet.via == link);
             if waits {
                 nexts.push(*next);
             }

@@ -12,11 +12,13 @@
 //! A switch stores a packet before it forwards it. Events are numbered: link by link arrivals, then
 //! ports that are free, hosts' timers, changes; [`Wheel`] orders those of a moment by that number.
 
+use std::collections::VecDeque;
+
 use super::buffer::{Buffer, BufferOptions, Marking, Verdict, marks};
 use super::changes::Changes;
-use super::packets::{Cargo, Kind, Line, NONE, Packet, Packets};
+use super::packets::{Cargo, Kind, Packet, Packets};
 use super::pfc::{Entry, Ingress, PfcOptions};
-use super::port::{Flags, Leaving, Port, Queues};
+use super::port::{Flags, Leaving, NONE, Port, Queues};
 use super::routes::{NOWHERE, Routes, Routing};
 use super::time::{LineRate, Ps};
 use super::topology::{Link, Node, Topology, TopologyError};
@@ -95,14 +97,14 @@ impl core::ops::AddAssign for NetTally {
 }
 
 /// Something that concerns a host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Happening {
-    /// A packet has arrived. The host takes it from [`Net::packets`].
+    /// A packet has arrived. The host takes it with [`Net::take`].
     Arrival {
         /// The host.
         host: u32,
-        /// The packet's number.
-        packet: u32,
+        /// The packet. What it carries is in [`Net::packets`].
+        packet: Packet,
     },
     /// The host's port is free, as [`Net::want_port`] has asked.
     PortFree {
@@ -121,7 +123,8 @@ pub enum Happening {
 pub struct Parcel {
     link: u32,
     packet: Packet,
-    cargo: Cargo,
+    /// Frames of flow control carry nothing.
+    cargo: Option<Cargo>,
 }
 
 /// Which nodes this part of the network has, where it has not all of them.
@@ -149,8 +152,8 @@ pub struct Net {
     wheel: Wheel,
     pub(super) hosts: u32,
     pub(super) ports: Vec<Port>,
-    /// By link: the packets on it.
-    flights: Vec<Line>,
+    /// Packets of hosts that are on their way.
+    live: u64,
     /// By link: the one in the other direction.
     pub(super) back: Vec<u32>,
     /// By link, if packets are marked: the thresholds.
@@ -190,7 +193,7 @@ impl Net {
             wheel: Wheel::default(),
             hosts,
             ports: links.iter().map(|link| port(link, hosts)).collect(),
-            flights: vec![Line::default(); links.len()],
+            live: 0,
             back: links.iter().map(|link| link.back).collect(),
             markings: links.iter().map(|l| options.buffer.marking_at(l.rate.bits())).collect(),
             randoms: (0..links.len() as u64).map(|i| Mix::new(mix(options.seed ^ i))).collect(),
@@ -219,9 +222,12 @@ impl Net {
 
     /// Takes a packet that another part has sent.
     pub fn receive(&mut self, parcel: Parcel) {
-        let Parcel { link, packet, cargo } = parcel;
-        let number = self.packets.add(packet, cargo);
-        self.join_flight(link, number);
+        let Parcel { link, mut packet, cargo } = parcel;
+        if let Some(cargo) = cargo {
+            packet.cargo = self.packets.add(cargo);
+            self.live += 1;
+        }
+        self.join_flight(link, packet);
     }
 
     /// Makes the links to hosts so fast that packets do not meet there.
@@ -281,13 +287,14 @@ impl Net {
     pub fn send(&mut self, host: u32, packet: Packet, cargo: Cargo) {
         self.tally.sent += 1;
         self.tally.sent_bytes += u64::from(packet.bytes);
-        let number = self.packets.add(Packet { src: host, via: NONE, ..packet }, cargo);
-        self.leave_by(host, number);
+        self.live += 1;
+        let cargo = self.packets.add(cargo);
+        self.leave_by(host, Packet { cargo, via: NONE, ..packet });
     }
 
-    /// Removes a packet that has arrived, and returns what it carries.
-    pub fn take(&mut self, packet: u32) -> (Packet, Cargo) {
-        self.packets.take(packet)
+    /// Takes what a packet that has arrived carries.
+    pub fn take(&mut self, packet: &Packet) -> Cargo {
+        self.packets.take(packet.cargo)
     }
 
     /// May the host's port begin to send at once?
@@ -324,7 +331,7 @@ impl Net {
     pub fn way(&mut self, from: u32, to: u32) -> Vec<(LineRate, Ps)> {
         let (mut way, mut link) = (Vec::new(), from);
         while link != NOWHERE {
-            let port = self.ports[link as usize];
+            let port = &self.ports[link as usize];
             way.push((port.rate, port.delay));
             if port.to == to {
                 return way;
@@ -337,7 +344,7 @@ impl Net {
 
     /// The packets in the network.
     pub fn in_flight(&self) -> u64 {
-        self.packets.live
+        self.live
     }
 
     /// The number of the event of a change.
@@ -346,9 +353,11 @@ impl Net {
     }
 
     /// Drops a packet.
-    fn drop_packet(&mut self, number: u32, why: fn(&mut NetTally) -> &mut u64) {
-        let packet = self.packets.remove(number);
+    #[cold]
+    fn drop_packet(&mut self, packet: Packet, why: fn(&mut NetTally) -> &mut u64) {
         if packet.kind == Kind::Data {
+            self.live -= 1;
+            self.packets.remove(packet.cargo);
             *why(&mut self.tally) += 1;
             self.tally.dropped_bytes += u64::from(packet.bytes);
         }
@@ -357,62 +366,60 @@ impl Net {
     /// The first packet on a link arrives at its end.
     #[inline]
     fn arrive(&mut self, link: u32) -> Option<Happening> {
-        let line = &mut self.flights[link as usize];
-        let number = line.pop(&self.packets)?;
-        if line.first != NONE {
-            self.wheel.push(self.packets.get(line.first).at, link);
+        let port = &mut self.ports[link as usize];
+        let mut packet = port.flight.pop_front()?;
+        if let Some(next) = port.flight.front() {
+            self.wheel.push(next.at, link);
         }
         self.tally.hops += 1;
-        let Port { to, flags, .. } = self.ports[link as usize];
+        let (to, flags) = (port.to, port.flags);
         if flags.down {
-            self.drop_packet(number, |tally| &mut tally.dropped_down);
+            self.drop_packet(packet, |tally| &mut tally.dropped_down);
             return None;
         }
         if flags.lossy && self.changes.loses(link) {
-            self.drop_packet(number, |tally| &mut tally.dropped_loss);
+            self.drop_packet(packet, |tally| &mut tally.dropped_loss);
             return None;
         }
-        let packet = self.packets.get_mut(number);
         if packet.kind != Kind::Data {
-            return self.pause(link, number);
+            return self.pause(link, packet);
         }
         if to < self.hosts {
+            self.live -= 1;
             self.tally.delivered += 1;
             self.tally.delivered_bytes += u64::from(packet.bytes);
-            return Some(Happening::Arrival { host: to, packet: number });
+            return Some(Happening::Arrival { host: to, packet });
         }
         packet.via = link;
-        let (host, flow) = (packet.dst, packet.flow);
-        match self.routes.next(self.now, to - self.hosts, host, flow) {
-            NOWHERE => self.drop_packet(number, |tally| &mut tally.dropped_no_path),
-            next => self.leave_by(next, number),
+        match self.routes.next(self.now, to - self.hosts, packet.dst, packet.flow) {
+            NOWHERE => self.drop_packet(packet, |tally| &mut tally.dropped_no_path),
+            next => self.leave_by(next, packet),
         }
         None
     }
 
     /// Sends a packet by a link, or lets it wait there.
     #[inline]
-    fn leave_by(&mut self, link: u32, number: u32) {
-        if self.ports[link as usize].flags.down {
-            return self.drop_packet(number, |tally| &mut tally.dropped_down);
-        }
-        if !self.queues.is_empty() {
-            return self.enqueue(link, number);
-        }
+    fn leave_by(&mut self, link: u32, mut packet: Packet) {
         let now = self.now;
         let port = &mut self.ports[link as usize];
-        let bytes = self.packets.get(number).bytes;
+        if port.flags.down {
+            return self.drop_packet(packet, |tally| &mut tally.dropped_down);
+        }
+        if !self.queues.is_empty() {
+            return self.enqueue(link, packet);
+        }
         if port.switch != NONE {
             let backlog = port.backlog(now);
             if !self.buffers[port.switch as usize].is_endless()
-                && !self.has_room(link, backlog, u64::from(bytes))
+                && !self.has_room(link, backlog, u64::from(packet.bytes))
             {
-                return self.drop_packet(number, |tally| &mut tally.dropped_full);
+                return self.drop_packet(packet, |tally| &mut tally.dropped_full);
             }
-            self.mark(link, number, backlog);
+            self.mark(link, &mut packet, backlog);
         }
-        let at = self.ports[link as usize].send(now, bytes);
-        self.fly(link, number, at);
+        packet.at = self.ports[link as usize].send(now, packet.bytes);
+        self.fly(link, packet);
     }
 
     /// Counts a packet of `bytes` in at a port with this backlog, if there is room.
@@ -441,36 +448,40 @@ impl Net {
 
     /// Marks a packet that meets a queue of `backlog` bytes, if its switch does that.
     #[inline]
-    fn mark(&mut self, link: u32, number: u32, backlog: u64) {
+    fn mark(&mut self, link: u32, packet: &mut Packet, backlog: u64) {
         let i = link as usize;
-        if backlog > 0 && marks(&self.markings[i], backlog, &mut self.randoms[i]) {
-            let packet = self.packets.get_mut(number);
-            if packet.heeds_marks && !packet.marked {
-                packet.marked = true;
-                self.tally.marked += 1;
-            }
+        if backlog > 0
+            && marks(&self.markings[i], backlog, &mut self.randoms[i])
+            && packet.heeds_marks
+            && !packet.marked
+        {
+            packet.marked = true;
+            self.tally.marked += 1;
         }
     }
 
-    /// Puts a packet on a link, at whose end it arrives at `at`.
+    /// Puts a packet on a link, at whose end it arrives at its time.
     #[inline]
-    fn fly(&mut self, link: u32, number: u32, at: Ps) {
-        self.packets.get_mut(number).at = at;
+    fn fly(&mut self, link: u32, packet: Packet) {
         if let Some(part) = &mut self.part
             && part.of[self.ports[link as usize].to as usize] != part.own
         {
-            let (packet, cargo) = self.packets.take(number);
+            let is_data = packet.kind == Kind::Data;
+            self.live -= u64::from(is_data);
+            let cargo = is_data.then(|| self.packets.take(packet.cargo));
             part.leaving.push(Parcel { link, packet, cargo });
             return;
         }
-        self.join_flight(link, number);
+        self.join_flight(link, packet);
     }
 
     #[inline]
-    fn join_flight(&mut self, link: u32, number: u32) {
-        if self.flights[link as usize].push(&mut self.packets, number) {
-            self.wheel.push(self.packets.get(number).at, link);
+    fn join_flight(&mut self, link: u32, packet: Packet) {
+        let flight = &mut self.ports[link as usize].flight;
+        if flight.is_empty() {
+            self.wheel.push(packet.at, link);
         }
+        flight.push_back(packet);
     }
 
     /// Makes an event happen when the port of this link is free.
@@ -506,17 +517,17 @@ impl Net {
 /// Ports with queues.
 impl Net {
     /// Puts a packet in its class's queue.
-    fn enqueue(&mut self, link: u32, number: u32) {
-        let Packet { via, class, bytes, .. } = *self.packets.get(number);
-        let port = self.ports[link as usize];
+    fn enqueue(&mut self, link: u32, mut packet: Packet) {
+        let Packet { via, class, bytes, .. } = packet;
+        let switch = self.ports[link as usize].switch;
         let backlog = self.backlog(link);
-        if port.switch != NONE {
-            if !self.enters(port.switch, (via, class), backlog, u64::from(bytes)) {
-                return self.drop_packet(number, |tally| &mut tally.dropped_full);
+        if switch != NONE {
+            if !self.enters(switch, (via, class), backlog, u64::from(bytes)) {
+                return self.drop_packet(packet, |tally| &mut tally.dropped_full);
             }
-            self.mark(link, number, backlog);
+            self.mark(link, &mut packet, backlog);
         }
-        self.queues[link as usize].push(&mut self.packets, number);
+        self.queues[link as usize].push(packet);
         self.start(link);
     }
 
@@ -568,26 +579,25 @@ impl Net {
         if queues.leaving.is_some() || port.free_at > self.now {
             return self.wake(link);
         }
-        let Some(number) = queues.pop(&self.packets) else { return };
-        let Packet { via, class, bytes, .. } = *self.packets.get(number);
+        let Some(mut packet) = queues.pop() else { return };
+        let Packet { via, class, bytes, .. } = packet;
         queues.leaving = Some(Leaving { via, class, bytes });
-        let at = port.send(self.now, bytes);
+        packet.at = port.send(self.now, bytes);
         self.wake(link);
-        self.fly(link, number, at);
+        self.fly(link, packet);
     }
 
     /// Tells the node from which `via` comes to pause a class, or to go on. The frame leaves before
     /// all packets that wait.
     fn tell(&mut self, via: u32, kind: Kind, class: u8) {
         let link = self.back[via as usize];
-        let number = self.packets.place(Packet { class, kind, ..Packet::default() });
         let at = self.ports[link as usize].send(self.now, PAUSE_BYTES);
-        self.fly(link, number, at);
+        self.fly(link, Packet { at, class, kind, ..Packet::default() });
     }
 
     /// A frame of flow control has come by `link`: it is about the port in the other direction.
-    fn pause(&mut self, link: u32, number: u32) -> Option<Happening> {
-        let Packet { kind, class, .. } = self.packets.remove(number);
+    fn pause(&mut self, link: u32, packet: Packet) -> Option<Happening> {
+        let Packet { kind, class, .. } = packet;
         let own = self.back[link as usize];
         let queues = self.queues.get_mut(own as usize)?;
         if kind == Kind::Pause {
@@ -613,6 +623,7 @@ fn port(link: &Link, hosts: u32) -> Port {
         to,
         switch: link.from.switch().unwrap_or(NONE),
         flags: Flags::default(),
+        flight: VecDeque::new(),
     }
 }
 

@@ -5,9 +5,6 @@ use remora_nic::wire::MAX_HEADER;
 use super::time::Ps;
 use crate::packet::Wire;
 
-/// No packet.
-pub const NONE: u32 = u32::MAX;
-
 /// What a packet is, for the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
@@ -20,17 +17,16 @@ pub enum Kind {
     Resume,
 }
 
-/// What routers need of a packet.
+/// What routers need of a packet. It moves from link to link by value, so that a hop reads one
+/// place in memory and writes one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Packet {
     /// When it arrives at the end of the link that it is on.
     pub(super) at: Ps,
-    /// The packet behind it: on the link, in a queue, or in the list of free ones.
-    pub(super) next: u32,
+    /// The number of its cargo.
+    pub(super) cargo: u32,
     /// The link by which it came to the switch that it is in.
     pub(super) via: u32,
-    /// The host that sends it.
-    pub src: u32,
     /// The host that it goes to.
     pub dst: u32,
     /// Its length on the wire in bytes, with preamble and gap.
@@ -47,11 +43,19 @@ pub struct Packet {
     pub kind: Kind,
 }
 
+const _: () = assert!(size_of::<Packet>() == 32, "two packets fit a cache line");
+
 impl Packet {
     /// A packet of so many bytes to a host, of the lowest class.
     #[inline]
     pub fn new(dst: u32, bytes: u32) -> Packet {
         Packet { dst, bytes, ..Packet::default() }
+    }
+
+    /// The number of its cargo in [`Packets`].
+    #[inline]
+    pub fn cargo(&self) -> u32 {
+        self.cargo
     }
 
     /// The packet with this flow.
@@ -80,20 +84,23 @@ pub struct Head {
     pub tos: u8,
     /// Its source port.
     pub src_port: u16,
+    /// The host that sends it.
+    pub src: u32,
     /// The UDP payload in bytes, from BTH to ICRC.
     pub datagram_len: u32,
 }
 
 impl Head {
-    /// The head of a packet with these headers.
+    /// The head of a packet with these headers, traffic class and source port, from host `src`,
+    /// with a UDP payload of `datagram_len` bytes.
     ///
     /// # Panics
     /// If they are longer than any packet's.
     #[inline]
-    pub fn new(header: &[u8], tos: u8, src_port: u16, datagram_len: u32) -> Head {
+    pub fn new(header: &[u8], (tos, src_port): (u8, u16), src: u32, datagram_len: u32) -> Head {
         let mut bytes = [0; HEAD];
         bytes[..header.len()].copy_from_slice(header);
-        Head { bytes, len: header.len() as u8, tos, src_port, datagram_len }
+        Head { bytes, len: header.len() as u8, tos, src_port, src, datagram_len }
     }
 
     /// The headers.
@@ -105,7 +112,7 @@ impl Head {
 
 impl Default for Head {
     fn default() -> Head {
-        Head::new(&[], 0, 0, 0)
+        Head::new(&[], (0, 0), 0, 0)
     }
 }
 
@@ -118,80 +125,55 @@ pub enum Cargo {
     Wire(Box<Wire>),
 }
 
-/// All packets in the network, by number. Numbers are used again.
-#[derive(Debug)]
+/// What the packets in the network carry, by number. Numbers are used again.
+#[derive(Debug, Default)]
 pub struct Packets {
-    records: Vec<Packet>,
     heads: Vec<Head>,
     /// As many as the others if a packet with all its bytes was ever added, otherwise none.
     wires: Vec<Option<Box<Wire>>>,
-    free: u32,
-    /// How many packets there are.
-    pub(super) live: u64,
-}
-
-impl Default for Packets {
-    fn default() -> Packets {
-        let (records, heads, wires) = (Vec::new(), Vec::new(), Vec::new());
-        Packets { records, heads, wires, free: NONE, live: 0 }
-    }
+    free: Vec<u32>,
 }
 
 impl Packets {
-    /// Adds a packet; returns its number.
+    /// Adds what a packet carries; returns its number.
     #[inline]
-    pub fn add(&mut self, packet: Packet, cargo: Cargo) -> u32 {
-        let head = match cargo {
-            Cargo::Head(head) => head,
-            Cargo::Wire(wire) => return self.add_wire(packet, wire),
+    pub fn add(&mut self, cargo: Cargo) -> u32 {
+        let (head, wire) = match cargo {
+            Cargo::Head(head) => (head, None),
+            Cargo::Wire(wire) => (Head::default(), Some(wire)),
         };
-        let number = self.place(packet);
-        self.heads[number as usize] = head;
-        number
-    }
-
-    fn add_wire(&mut self, packet: Packet, wire: Box<Wire>) -> u32 {
-        let number = self.place(packet);
-        self.wires.resize_with(self.records.len(), || None);
-        self.wires[number as usize] = Some(wire);
-        number
-    }
-
-    /// Adds a packet without cargo.
-    #[inline]
-    pub(super) fn place(&mut self, packet: Packet) -> u32 {
-        self.live += 1;
-        if self.free == NONE {
-            self.records.push(packet);
-            self.heads.push(Head::default());
-            return self.records.len() as u32 - 1;
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.heads[number as usize] = head;
+                number
+            }
+            None => {
+                self.heads.push(head);
+                self.heads.len() as u32 - 1
+            }
+        };
+        if wire.is_some() {
+            self.wires.resize_with(self.heads.len(), || None);
+            self.wires[number as usize] = wire;
         }
-        let number = self.free;
-        let record = &mut self.records[number as usize];
-        self.free = record.next;
-        *record = packet;
         number
     }
 
-    /// Removes a packet.
+    /// Removes what a packet carries.
     #[inline]
-    pub fn remove(&mut self, number: u32) -> Packet {
-        let record = &mut self.records[number as usize];
-        let packet = *record;
-        record.next = self.free;
-        self.free = number;
-        self.live -= 1;
+    pub fn take(&mut self, number: u32) -> Cargo {
+        self.free.push(number);
+        let wire = self.wires.get_mut(number as usize).and_then(Option::take);
+        wire.map_or_else(|| Cargo::Head(self.heads[number as usize]), Cargo::Wire)
+    }
+
+    /// Forgets what a packet carries.
+    #[inline]
+    pub fn remove(&mut self, number: u32) {
+        self.free.push(number);
         if let Some(wire) = self.wires.get_mut(number as usize) {
             *wire = None;
         }
-        packet
-    }
-
-    /// Removes a packet and takes what it carries.
-    pub fn take(&mut self, number: u32) -> (Packet, Cargo) {
-        let wire = self.wires.get_mut(number as usize).and_then(Option::take);
-        let cargo = wire.map_or_else(|| Cargo::Head(self.heads[number as usize]), Cargo::Wire);
-        (self.remove(number), cargo)
     }
 
     /// The headers of a packet whose payload does not exist.
@@ -206,54 +188,14 @@ impl Packets {
         self.wires.get(number as usize).is_some_and(Option::is_some)
     }
 
-    #[inline]
-    pub(super) fn get(&self, number: u32) -> &Packet {
-        &self.records[number as usize]
+    /// How many packets carry something.
+    pub fn len(&self) -> usize {
+        self.heads.len() - self.free.len()
     }
 
-    #[inline]
-    pub(super) fn get_mut(&mut self, number: u32) -> &mut Packet {
-        &mut self.records[number as usize]
-    }
-}
-
-/// Packets one behind the other, linked by their records.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
-    pub(super) first: u32,
-    last: u32,
-}
-
-impl Default for Line {
-    fn default() -> Line {
-        Line { first: NONE, last: NONE }
-    }
-}
-
-impl Line {
-    /// Adds a packet behind the others; returns whether it is the first.
-    #[inline]
-    pub(super) fn push(&mut self, packets: &mut Packets, number: u32) -> bool {
-        packets.get_mut(number).next = NONE;
-        let is_first = self.first == NONE;
-        if is_first {
-            self.first = number;
-        } else {
-            packets.get_mut(self.last).next = number;
-        }
-        self.last = number;
-        is_first
-    }
-
-    /// Takes the first packet.
-    #[inline]
-    pub(super) fn pop(&mut self, packets: &Packets) -> Option<u32> {
-        let first = self.first;
-        if first == NONE {
-            return None;
-        }
-        self.first = packets.get(first).next;
-        Some(first)
+    /// Does no packet carry anything?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -262,26 +204,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_used_again_and_lines_keep_their_order() {
+    fn numbers_are_used_again() {
         let mut packets = Packets::default();
-        let mut line = Line::default();
         for round in 0..3 {
-            let numbers: Vec<u32> = (0..4u32)
-                .map(|i| {
-                    let head = Head::new(&[i as u8; 12], 2, 7, 100);
-                    packets.add(Packet { dst: i, ..Packet::default() }, Cargo::Head(head))
-                })
-                .collect();
+            let heads = (0..4u8).map(|i| Head::new(&[i; 12], (2, 7), i.into(), 100));
+            let numbers: Vec<u32> = heads.map(|head| packets.add(Cargo::Head(head))).collect();
             assert!(numbers.iter().all(|n| *n < 4), "round {round}");
-            let firsts: Vec<bool> = numbers.iter().map(|n| line.push(&mut packets, *n)).collect();
-            assert_eq!(firsts, [true, false, false, false]);
-            for i in 0..4 {
-                let number = line.pop(&packets).unwrap();
-                assert_eq!(packets.head(number).header(), &[i as u8; 12]);
-                assert_eq!(packets.remove(number).dst, i);
+            for (i, number) in (0u8..).zip(numbers) {
+                assert_eq!(packets.head(number).header(), &[i; 12]);
+                assert!(!packets.is_whole(number));
+                packets.remove(number);
             }
-            assert_eq!(line.pop(&packets), None);
-            assert_eq!(packets.live, 0);
+            assert!(packets.is_empty());
         }
     }
 }

@@ -1,11 +1,16 @@
 //! Ports: the sending ends of links.
 
-use super::packets::{Line, NONE, Packets};
+use std::collections::VecDeque;
+
+use super::packets::Packet;
 use super::pfc::CLASSES;
 use super::time::{LineRate, Ps};
 
-/// The sending end of a link, as far as every packet needs it.
-#[derive(Clone, Copy, Debug)]
+/// No link, no switch.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A link, as far as every packet needs it: the port that sends, and what is on its way.
+#[derive(Clone, Debug)]
 pub(super) struct Port {
     /// The moment at which all that it has begun to send has left. Without [`Queues`], all that it
     /// was given.
@@ -19,6 +24,8 @@ pub(super) struct Port {
     /// The switch that it belongs to; [`NONE`] if it is a host's.
     pub(super) switch: u32,
     pub(super) flags: Flags,
+    /// The packets on the link. The first is the next to arrive.
+    pub(super) flight: VecDeque<Packet>,
 }
 
 /// What seldom holds for a port.
@@ -60,7 +67,7 @@ pub(super) struct Leaving {
 /// The queues of a port where there are classes, and neighbours that may pause them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queues {
-    lines: [Line; CLASSES],
+    lines: [VecDeque<Packet>; CLASSES],
     /// A bit for each class that has packets.
     filled: u8,
     /// A bit for each class that the neighbour has paused.
@@ -72,38 +79,28 @@ pub(super) struct Queues {
 
 impl Queues {
     /// Adds a packet at the end of its class's line.
-    pub(super) fn push(&mut self, packets: &mut Packets, number: u32) {
-        let (class, bytes) = (packets.get(number).class, packets.get(number).bytes);
-        self.lines[usize::from(class)].push(packets, number);
-        self.filled |= 1 << class;
-        self.bytes += u64::from(bytes);
+    pub(super) fn push(&mut self, packet: Packet) {
+        self.lines[usize::from(packet.class)].push_back(packet);
+        self.filled |= 1 << packet.class;
+        self.bytes += u64::from(packet.bytes);
     }
 
     /// Takes the first packet of the highest class that may send.
-    pub(super) fn pop(&mut self, packets: &Packets) -> Option<u32> {
+    pub(super) fn pop(&mut self) -> Option<Packet> {
         let ready = self.filled & !self.paused;
         let class = ready.checked_ilog2()?;
         let line = &mut self.lines[class as usize];
-        let number = line.pop(packets)?;
-        if line.first == NONE {
+        let packet = line.pop_front()?;
+        if line.is_empty() {
             self.filled &= !(1 << class);
         }
-        self.bytes -= u64::from(packets.get(number).bytes);
-        Some(number)
+        self.bytes -= u64::from(packet.bytes);
+        Some(packet)
     }
 
     /// The packets of a class, in order.
-    pub(super) fn of_class<'a>(
-        &self,
-        packets: &'a Packets,
-        class: u8,
-    ) -> impl Iterator<Item = u32> + use<'a> {
-        let mut at = self.lines[usize::from(class)].first;
-        core::iter::from_fn(move || {
-            let number = at;
-            at = (number != NONE).then(|| packets.get(number).next)?;
-            Some(number)
-        })
+    pub(super) fn of_class(&self, class: u8) -> impl Iterator<Item = &Packet> {
+        self.lines[usize::from(class)].iter()
     }
 
     /// Is there neither a packet in line nor one that is being sent?
@@ -115,23 +112,19 @@ impl Queues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::packets::Packet;
 
     #[test]
     fn the_highest_class_that_may_send_goes_first() {
-        let (mut packets, mut queues) = (Packets::default(), Queues::default());
+        let mut queues = Queues::default();
         for class in [0, 3, 0, 7] {
-            let number = packets.place(Packet { class, bytes: 100, ..Packet::default() });
-            queues.push(&mut packets, number);
+            queues.push(Packet { class, bytes: 100, ..Packet::default() });
         }
         queues.paused = 1 << 7;
-        let mut classes = Vec::new();
-        while let Some(number) = queues.pop(&packets) {
-            classes.push(packets.get(number).class);
-        }
+        let classes: Vec<u8> =
+            core::iter::from_fn(|| queues.pop()).map(|packet| packet.class).collect();
         assert_eq!((classes, queues.bytes), (vec![3, 0, 0], 100));
         queues.paused = 0;
-        assert_eq!(queues.of_class(&packets, 7).count(), 1);
-        assert!(queues.pop(&packets).is_some() && queues.is_empty());
+        assert_eq!(queues.of_class(7).count(), 1);
+        assert!(queues.pop().is_some() && queues.is_empty());
     }
 }

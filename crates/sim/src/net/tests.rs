@@ -18,7 +18,8 @@ fn arrivals(net: &mut Net) -> Vec<(Ps, u32, Packet)> {
     let mut all = Vec::new();
     while let Some(happening) = net.step(NEVER) {
         if let Happening::Arrival { host, packet } = happening {
-            all.push((net.now(), host, net.take(packet).0));
+            net.take(&packet);
+            all.push((net.now(), host, packet));
         }
     }
     all
@@ -122,7 +123,8 @@ fn packets_wait_at_a_port_as_queueing_theory_says() {
             at -= (1.0 - random.fraction()).ln() * service / load;
             while let Some(happening) = net.step(at as Ps) {
                 let Happening::Arrival { packet, .. } = happening else { continue };
-                let flow = net.take(packet).0.flow;
+                net.take(&packet);
+                let flow = packet.flow;
                 // The low bits of the time at which it was sent.
                 let took = (net.now() as u32).wrapping_sub(flow);
                 waited += f64::from(took) - alone;
@@ -289,7 +291,7 @@ fn two_parts_give_the_same_as_one() {
     let note = |net: &mut Net, happening| match happening {
         Happening::Arrival { host, packet } => {
             let at = net.now();
-            let packet = net.take(packet).0;
+            net.take(&packet);
             Some((at, host, packet.flow, packet.marked))
         }
         _ => None,

@@ -57,6 +57,10 @@ pub struct World {
     pub network: Network,
     /// How the hosts' drivers behave.
     pub driver: DriverOptions,
+    /// In a world that was not given a network: the links to hosts have the rate of those that
+    /// leave them, and the switch has a buffer of so many bytes. `None`: packets do not meet there.
+    /// To be set before the first step.
+    pub star: Option<u64>,
     /// The number of steps so far.
     pub steps: u64,
     /// The switches and links; `None` until the first packet, in a world that was not given any.
@@ -116,6 +120,7 @@ impl World {
             hosts: Hosts::default(),
             network: Network::new(link),
             driver: DriverOptions::default(),
+            star: None,
             steps: 0,
             net,
             addresses: Addresses::default(),
@@ -175,13 +180,20 @@ impl World {
 
     /// The switches and links. A world that was not given any makes them now.
     pub fn net(&mut self) -> &mut Net {
-        let (hosts, link, now) = (self.hosts.len(), self.network.options, self.now);
-        self.net.get_or_insert_with(|| private_links(hosts as u32, &link, from_card(now)))
+        let World { hosts, network, now, star, net, .. } = self;
+        let link = &network.options;
+        net.get_or_insert_with(|| one_switch(hosts.len() as u32, link, *star, from_card(*now)))
     }
 
     /// What has arrived so far at cards in hardware.
     pub fn trace(&self) -> Trace {
         self.trace
+    }
+
+    /// Ends all faults, and gives switches so much buffer that they drop nothing.
+    pub fn heal(&mut self) {
+        self.network.heal();
+        self.net().widen_buffers();
     }
 
     /// Makes [`Step::Alarm`] with this token happen after `delay`.
@@ -245,7 +257,7 @@ impl World {
     pub fn run(&mut self, for_at_most: Duration) -> bool {
         let end = from_card(self.now).saturating_add(span(for_at_most));
         while self.step_until(end).is_some() {}
-        let is_quiet = self.next() == NEVER;
+        let is_quiet = self.next_at() == NEVER;
         if !is_quiet {
             self.now = self.now.max(to_card(end));
         }
@@ -253,9 +265,9 @@ impl World {
     }
 
     /// The moment of the next event; [`NEVER`] if there is none.
-    pub(crate) fn next(&mut self) -> Ps {
+    pub(crate) fn next_at(&mut self) -> Ps {
         let own = self.queue.peek().map_or(NEVER, |Reverse((at, ..))| *at);
-        own.min(self.net().next())
+        own.min(self.net().next_at())
     }
 
     /// Takes the events of a host's card since the last call.
@@ -524,14 +536,22 @@ fn outer((from, to): (u32, u32), src_port: u16, tos: u8, len: u32) -> Packet {
     Packet::new(to, bytes).flow(flow).class(class, heeds_marks)
 }
 
-/// A star in which only the links that leave hosts have a rate and a delay.
-fn private_links(hosts: u32, link: &LinkOptions, now: Ps) -> Net {
+/// One switch. Without a buffer, only the links that leave hosts have a rate and a delay.
+fn one_switch(hosts: u32, link: &LinkOptions, buffer: Option<u64>, now: Ps) -> Net {
     let rate = LineRate::bits_per_second(link.bits_per_second);
     let rate = rate.expect("a link's rate is between 1 Mb/s and 100 Tb/s");
-    let topology = Star { hosts: hosts.max(1), rate, delay: span(link.latency) }.topology();
-    let options = NetOptions { buffer: BufferOptions::ENDLESS, ..NetOptions::default() };
+    let cables = if buffer.is_some() { 2 } else { 1 };
+    let delay = span(link.latency) / cables;
+    let topology = Star { hosts: hosts.max(1), rate, delay }.topology();
+    let buffer_options = match buffer {
+        Some(bytes) if bytes < u64::MAX => BufferOptions { bytes, ..BufferOptions::default() },
+        _ => BufferOptions::ENDLESS,
+    };
+    let options = NetOptions { buffer: buffer_options, ..NetOptions::default() };
     let mut net = Net::new(&topology, &options).expect("a star of moderate delay");
-    net.free_hosts_inputs();
+    if buffer.is_none() {
+        net.free_hosts_inputs();
+    }
     net.advance(now);
     net
 }

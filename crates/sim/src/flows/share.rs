@@ -317,7 +317,7 @@ impl<'a> Share<'a> {
         let until = self.start.saturating_add(shared.cluster.until);
         self.set_alarm();
         loop {
-            shared.nexts[usize::from(self.own)].store(self.world.next(), Ordering::Release);
+            shared.nexts[usize::from(self.own)].store(self.world.next_at(), Ordering::Release);
             shared.barrier.wait();
             let nexts = shared.nexts.iter().map(|next| next.load(Ordering::Acquire));
             let next = nexts.min().unwrap_or(NEVER);

@@ -115,6 +115,11 @@ impl Buffer {
         Buffer { options, used: 0 }
     }
 
+    /// Takes the limit away.
+    pub(super) fn widen(&mut self) {
+        self.options = BufferOptions::ENDLESS;
+    }
+
     /// Is there no limit, so that nobody needs to count?
     #[inline]
     pub(super) fn is_endless(&self) -> bool {

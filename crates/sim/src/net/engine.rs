@@ -238,6 +238,11 @@ impl Net {
         }
     }
 
+    /// Gives all switches buffers without an end.
+    pub(crate) fn widen_buffers(&mut self) {
+        self.buffers.iter_mut().for_each(Buffer::widen);
+    }
+
     /// How many hosts there are.
     pub fn hosts(&self) -> u32 {
         self.hosts
@@ -250,8 +255,8 @@ impl Net {
 
     /// The moment of the next event; [`NEVER`](super::time::NEVER) if there is none.
     #[inline]
-    pub fn next(&mut self) -> Ps {
-        self.wheel.next()
+    pub fn next_at(&mut self) -> Ps {
+        self.wheel.next_at()
     }
 
     /// Moves the clock on, to a moment that is not after the next event.
@@ -263,7 +268,12 @@ impl Net {
     /// Handles events until `until`, or until one concerns a host.
     pub fn step(&mut self, until: Ps) -> Option<Happening> {
         let links = self.ports.len() as u32;
-        while let Some((at, number)) = self.wheel.pop(until) {
+        loop {
+            if self.wheel.is_used_up() {
+                self.wheel.next_at();
+                self.warm_up();
+            }
+            let (at, number) = self.wheel.pop(until)?;
             self.now = at;
             let happening = if number < links {
                 self.arrive(number)
@@ -279,7 +289,31 @@ impl Net {
                 return happening;
             }
         }
-        None
+    }
+
+    /// Reads what the events of the next slot will need, so that the processor fetches it for all
+    /// of them at once: in a large network, waiting for memory is most of an event's time.
+    fn warm_up(&self) {
+        let slot = self.wheel.slot();
+        if slot.len() < 4 {
+            return;
+        }
+        let mut sum = 0;
+        for (_, link) in slot {
+            let packet = self.ports.get(*link as usize).and_then(|port| port.flight.front());
+            sum ^= packet.map_or(0, |packet| packet.dst);
+        }
+        for (_, link) in slot {
+            let Some(port) = self.ports.get(*link as usize) else { continue };
+            if let (Some(packet), Some(switch)) =
+                (port.flight.front(), port.to.checked_sub(self.hosts))
+            {
+                let next = self.routes.likely(switch, packet.dst, packet.flow);
+                let next = self.ports.get(next as usize).map_or(0, |port| port.free_at);
+                sum ^= next as u32;
+            }
+        }
+        core::hint::black_box(sum);
     }
 
     /// Has a host send a packet.

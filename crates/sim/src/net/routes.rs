@@ -164,12 +164,26 @@ impl Routes {
         }
     }
 
+    /// What [`Routes::next`] will probably say.
+    #[inline]
+    pub(super) fn likely(&self, switch: u32, host: u32, flow: u32) -> u32 {
+        let Node::Switch(edge) = self.edges[host as usize] else { return NOWHERE };
+        if edge == switch {
+            return self.down[host as usize];
+        }
+        let rank = self.ranks[host as usize] as usize;
+        let (start, len) = self.spans[self.table[rank * self.switches + switch as usize] as usize];
+        let hash = mix(self.choosers[switch as usize].salt ^ u64::from(flow));
+        let chosen = start + (((hash >> 32) * u64::from(len)) >> 32) as u32;
+        self.members.get(chosen as usize).copied().unwrap_or(NOWHERE)
+    }
+
     /// One of `len` paths.
     #[inline]
     fn choose(&mut self, now: Ps, switch: u32, flow: u32, len: u32) -> u32 {
         let chooser = &mut self.choosers[switch as usize];
         let hash = mix(chooser.salt ^ u64::from(flow));
-        let one_of = |random: u64| ((random >> 32) * u64::from(len) >> 32) as u32;
+        let one_of = |random: u64| (((random >> 32) * u64::from(len)) >> 32) as u32;
         match self.routing {
             Routing::Ecmp => one_of(hash),
             Routing::Spray => one_of(chooser.random.number()),

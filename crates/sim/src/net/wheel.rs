@@ -97,7 +97,7 @@ impl Wheel {
 
     /// The time of the next event; [`NEVER`] if there is none.
     #[inline]
-    pub fn next(&mut self) -> Ps {
+    pub fn next_at(&mut self) -> Ps {
         if self.current.is_empty() {
             self.turn();
         }
@@ -114,6 +114,19 @@ impl Wheel {
             return None;
         }
         self.current.pop()
+    }
+
+    /// Is there nothing left of the slot that was sorted last? Then the next look at the wheel sorts
+    /// another.
+    #[inline]
+    pub fn is_used_up(&self) -> bool {
+        self.current.is_empty()
+    }
+
+    /// The events that come next: all of one slot, the first of them last.
+    #[inline]
+    pub fn slot(&self) -> &[Entry] {
+        &self.current
     }
 
     /// Moves on to the next slot with events.
@@ -186,7 +199,7 @@ mod tests {
     #[test]
     fn an_empty_wheel_has_nothing() {
         let mut wheel = Wheel::default();
-        assert_eq!((wheel.next(), wheel.pop(NEVER)), (NEVER, None));
+        assert_eq!((wheel.next_at(), wheel.pop(NEVER)), (NEVER, None));
     }
 
     #[test]
@@ -213,7 +226,7 @@ mod tests {
                 wheel.push(at, number);
                 heap.push(Reverse((at, number)));
                 for _ in 0..pops {
-                    prop_assert_eq!(wheel.next(), heap.peek().map_or(NEVER, |e| e.0.0));
+                    prop_assert_eq!(wheel.next_at(), heap.peek().map_or(NEVER, |e| e.0.0));
                     let expected = heap.pop().map(|e| e.0);
                     now = expected.map_or(now, |e| e.0);
                     prop_assert_eq!(wheel.pop(NEVER), expected);

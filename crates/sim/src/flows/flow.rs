@@ -65,7 +65,7 @@ pub enum FlowError {
         other: u32,
     },
     /// There are more flows than fit a machine's memory.
-    #[error("{flows} flows need about {gib} GiB of memory; the most is {most}", 
+    #[error("{flows} flows need about {gib} GiB of memory; the most is {most}",
         most = Flow::MOST)]
     TooMany {
         /// The flows.

@@ -49,8 +49,10 @@ pub fn read_topology(text: &str) -> Result<HpccTopology, FormatError> {
     let switches: u32 = words.value("the number of switches")?;
     let links: u32 = words.value("the number of links")?;
     if total.max(links) > MOST || switches >= total {
-        let what = format!("{total} nodes, of them {switches} switches, and {links} links: there \
-            is at least one host, and at most {MOST} of each");
+        let what = format!(
+            "{total} nodes, of them {switches} switches, and {links} links: there \
+            is at least one host, and at most {MOST} of each"
+        );
         return Err(words.error(what));
     }
     let nodes = read_nodes(&mut words, total, switches)?;
@@ -60,8 +62,9 @@ pub fn read_topology(text: &str) -> Result<HpccTopology, FormatError> {
         let mut node = |what| {
             let number: u32 = words.value(what)?;
             let node = nodes.get(number as usize).copied();
-            node.ok_or_else(|| words.error(format!("there is no node {number}; the last is {}",
-                total - 1)))
+            node.ok_or_else(|| {
+                words.error(format!("there is no node {number}; the last is {}", total - 1))
+            })
         };
         let (a, b) = (node("the first end of a link")?, node("the second end of a link")?);
         if a == b {
@@ -110,8 +113,16 @@ fn with_unit(word: &str, units: &[(&str, f64)]) -> Option<f64> {
 }
 
 fn read_rate(words: &mut Words<'_>) -> Result<LineRate, FormatError> {
-    const UNITS: [(&str, f64); 8] = [("bps", 1.0), ("kbps", 1e3), ("Kbps", 1e3), ("Mbps", 1e6),
-        ("Gbps", 1e9), ("Tbps", 1e12), ("Mb/s", 1e6), ("Gb/s", 1e9)];
+    const UNITS: [(&str, f64); 8] = [
+        ("bps", 1.0),
+        ("kbps", 1e3),
+        ("Kbps", 1e3),
+        ("Mbps", 1e6),
+        ("Gbps", 1e9),
+        ("Tbps", 1e12),
+        ("Mb/s", 1e6),
+        ("Gb/s", 1e9),
+    ];
     let word = words.word("a link's rate")?;
     let rate = with_unit(word, &UNITS).map(|bits| bits.round() as u64);
     rate.and_then(LineRate::bits_per_second).ok_or_else(|| {
@@ -124,9 +135,9 @@ fn read_delay(words: &mut Words<'_>) -> Result<Ps, FormatError> {
         [("ps", 1.0), ("ns", 1e3), ("us", 1e6), ("ms", 1e9), ("s", 1e12)];
     let word = words.word("a link's delay")?;
     let delay = with_unit(word, &UNITS).map(|ps| ps.round() as u64);
-    delay.filter(|delay| *delay <= LONGEST).ok_or_else(|| {
-        words.error(format!("\"{}\" is not a delay from 0 to 1s", short(word)))
-    })
+    delay
+        .filter(|delay| *delay <= LONGEST)
+        .ok_or_else(|| words.error(format!("\"{}\" is not a delay from 0 to 1s", short(word))))
 }
 
 /// Reads a `flow.txt` for a topology.
@@ -160,7 +171,8 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
             return Err(words.error(format!("a start at {start} s is not from 0 to 1000")));
         }
         let flow = Flow::new(src, dst, bytes, ps as Ps);
-        Flow::check(&[flow.clone()], of.topology.hosts).map_err(|error| words.error(error))?;
+        Flow::check(core::slice::from_ref(&flow), of.topology.hosts)
+            .map_err(|error| words.error(error))?;
         read.flows.push(flow);
         read.ports.push(port);
         read.groups.push(group);
@@ -178,7 +190,7 @@ pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> Strin
     }
     let address = |host: u32| {
         let number = numbers[host as usize];
-        0x0B00_0001 + (number / 256 << 16) + (number % 256 << 8)
+        0x0B00_0001 + ((number / 256) << 16) + ((number % 256) << 8)
     };
     let mut ports: BTreeMap<u32, u16> = BTreeMap::new();
     let mut lines = Vec::new();
@@ -197,10 +209,8 @@ pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> Strin
         let (start, time, alone) = ((ended - time) / NS, time / NS, alone / NS);
         let bytes = flow.bytes;
         // A String takes whatever is written.
-        let _ = writeln!(
-            text,
-            "{src:08x} {dst:08x} {sport} {dport} {bytes} {start} {time} {alone}"
-        );
+        let _ =
+            writeln!(text, "{src:08x} {dst:08x} {sport} {dport} {bytes} {start} {time} {alone}");
     }
     text
 }
@@ -238,8 +248,10 @@ mod tests {
             read_topology(&TOPOLOGY.replace(from, to)).unwrap_err().to_string()
         };
         assert_eq!(wrong("0.001ms", "fast"), "line 4: \"fast\" is not a delay from 0 to 1s");
-        assert_eq!(wrong("25Gbps", "0Gbps"),
-            "line 5: \"0Gbps\" is not a rate from 1Mbps to 100Tbps");
+        assert_eq!(
+            wrong("25Gbps", "0Gbps"),
+            "line 5: \"0Gbps\" is not a rate from 1Mbps to 100Tbps"
+        );
         assert_eq!(wrong("2 3 25", "2 7 25"), "line 5: there is no node 7; the last is 3");
         assert!(wrong("4 1 3", "4 4 3").starts_with("line 1: 4 nodes"));
         assert!(wrong("4 1 3", "4 1 9").contains("the file ends"));

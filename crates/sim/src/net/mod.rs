@@ -3,8 +3,8 @@
 //! - [`time`]: picoseconds and rates. [`wheel`]: the queue of events.
 //! - [`topology`]: hosts, switches and cables; [`shapes`]: the usual ones. [`routes`]: the paths.
 //! - [`packets`]: what is on its way. [`buffer`], [`pfc`]: when a switch drops, marks, pauses.
-//! - [`engine`]: [`Net`], which moves packets. [`changes`]: what fails. [`deadlock`]: what stands
-//!   still for ever.
+//! - [`engine`]: [`Net`], which moves packets. [`changes`], `failures`: what fails.
+//!   [`deadlock`]: what stands still for ever.
 //!
 //! The network knows nothing of cards: [`World`](crate::World) joins the two. What it draws comes
 //! from one stream for each link and switch, and events of a moment have an order of their own; so
@@ -14,6 +14,7 @@ pub mod buffer;
 pub mod changes;
 pub mod deadlock;
 pub mod engine;
+mod failures;
 pub mod packets;
 pub mod pfc;
 mod port;

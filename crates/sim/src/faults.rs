@@ -123,7 +123,7 @@ pub(crate) fn corrupt(wire: &mut Wire, dice: &mut Dice) {
 
 pub(crate) fn flip(wire: &mut Wire, bit: usize) {
     debug_assert!(Bth::LEN <= wire.bytes.len());
-    wire.shows_id = wire.src.is_ipv4();
+    (wire.shows_id, wire.damaged) = (wire.src.is_ipv4(), true);
     let at = bit / 8 % wire.bytes.len();
     wire.bytes[at] ^= 1 << (bit % 8);
 }

@@ -7,17 +7,20 @@
 //!   [`Rule`]s that drop, delay or damage chosen packets.
 //! - [`chain`] sets up programs of work requests, [`kernel`] kernels and their callers.
 //! - [`goodput()`] measures a connection at a given loss.
+//! - [`flows`] runs messages on networks of any size; [`net`] is the network.
 //! - [`hardware`] is what a rate, a window and a latency make of links, buses, memories and
 //!   engines. [`figure`] are a paper's figures, simulated with it.
 //!
 //! The reading order:
 //!
 //! 1. [`dice`]: the source of chance. [`memory`]: a host's memory.
-//! 2. [`packet`]: packets as bytes. [`faults`]: what goes wrong on a link. [`network`]: links.
-//! 3. [`world`]: hosts, the network and the clock. [`endpoint`]: queue pairs, and connecting them.
+//! 2. [`packet`]: packets as bytes. [`net`]: the network. [`faults`], [`network`]: what goes wrong.
+//! 3. [`host`], [`world`]: hosts, and the clock. [`hollow`]: memory without bytes. [`endpoint`]:
+//!    queue pairs, and connecting them.
 //! 4. [`options`]: a random world's options. `traffic`: its applications. [`guests`]: those
 //!    that stop at any step. [`check`]: its judges.
 //! 5. `run`: the phases of a random world, and how long a healed one may take.
+//! 6. [`flows`]: workloads, the threads that run them, and reports. [`format`](mod@format): files.
 #![forbid(unsafe_code)]
 
 pub mod chain;
@@ -26,11 +29,16 @@ pub mod dice;
 pub mod endpoint;
 pub mod faults;
 pub mod figure;
+pub mod flows;
+pub mod format;
 pub mod goodput;
 pub mod guests;
 pub mod hardware;
+pub mod hollow;
+pub mod host;
 pub mod kernel;
 pub mod memory;
+pub mod net;
 pub mod network;
 pub mod options;
 pub mod packet;

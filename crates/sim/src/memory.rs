@@ -5,6 +5,7 @@ use core::ops::Range;
 use remora_nic::{Access, Key, Memory, MemoryFault, MrInit, PageTable};
 
 use crate::dice::Dice;
+use crate::hollow::{HOLLOW, Hollow};
 
 /// The value of bytes that have never been written.
 pub const UNTOUCHED: u8 = 0xA5;
@@ -15,6 +16,8 @@ pub struct SimMemory {
     bytes: Vec<u8>,
     /// Ranges whose access fails.
     faulty: Vec<Range<u64>>,
+    /// Buffers without bytes.
+    pub hollow: Hollow,
 }
 
 impl SimMemory {
@@ -81,12 +84,21 @@ impl SimMemory {
 
 impl Memory for SimMemory {
     fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
+        if addr >= HOLLOW {
+            dst.fill(0);
+            let there = self.hollow.holds(addr, dst.len() as u64);
+            return there.then_some(()).ok_or(MemoryFault { addr });
+        }
         let range = self.reach(addr, dst.len())?;
         dst.copy_from_slice(&self.bytes[range]);
         Ok(())
     }
 
     fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
+        if addr >= HOLLOW {
+            let there = self.hollow.cover(addr, src.len() as u64);
+            return there.then_some(()).ok_or(MemoryFault { addr });
+        }
         let range = self.reach(addr, src.len())?;
         self.bytes[range].copy_from_slice(src);
         Ok(())

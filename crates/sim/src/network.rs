@@ -1,4 +1,5 @@
-//! Links between hosts: their delay and rate, and where [`faults`](crate::faults) apply.
+//! What goes wrong on the way between hosts: where [`faults`](crate::faults) apply, and the usual
+//! properties of hosts' links. The way itself is in [`net`](crate::net).
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -9,10 +10,10 @@ use crate::dice::Dice;
 use crate::faults::{Fate, Faults, Rule, corrupt, flip, mark};
 use crate::packet::{Seen, Wire};
 
-/// The properties of a link without faults.
+/// The properties of a host's link, and of the way between two hosts, without faults.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LinkOptions {
-    /// The time from the end of sending to arrival.
+    /// The time from the end of sending to arrival at the other host.
     pub latency: Duration,
     /// The most that is added to the latency at random; packets keep their order.
     pub jitter: Duration,
@@ -49,20 +50,18 @@ pub struct Tally {
     pub marked: u64,
 }
 
-/// The state of one direction of a link between two hosts.
+/// What goes wrong between two hosts, in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
-    /// The time at which all earlier packets have been sent.
-    free_at: Time,
-    /// The time at which the last packet that keeps its order arrives.
-    last_arrival: Time,
+    /// The time at which the last packet that keeps its order leaves.
+    last: Time,
     out_until: Time,
 }
 
-/// All links between hosts.
+/// What goes wrong with packets when they leave a host, before they come to its port.
 #[derive(Debug)]
 pub struct Network {
-    /// The delay and rate of every link.
+    /// The delay and rate of every host's link.
     pub options: LinkOptions,
     /// The faults of every link.
     pub faults: Faults,
@@ -75,7 +74,7 @@ pub struct Network {
 }
 
 /// Bytes of Ethernet with preamble and gap, IPv4 and UDP for each packet.
-const OUTER_BYTES: u64 = 38 + 20 + 8;
+pub(crate) const OUTER_BYTES: u64 = 38 + 20 + 8;
 
 impl Network {
     /// A network without faults.
@@ -95,6 +94,13 @@ impl Network {
         self.rules.push(rule);
     }
 
+    /// Is there nothing that could go wrong, and nobody who looks? Then packets need no bytes.
+    #[inline]
+    pub(crate) fn is_calm(&self) -> bool {
+        let has_faults = self.faults != Faults::default() || self.options.jitter > Duration::ZERO;
+        !has_faults && self.rules.is_empty() && self.trace.is_none()
+    }
+
     /// Ends all faults.
     pub fn heal(&mut self) {
         self.faults = Faults::default();
@@ -104,22 +110,22 @@ impl Network {
         }
     }
 
-    /// Sends a packet to one host. Calls `arrive` for each datagram that will arrive, with its
-    /// time.
+    /// Decides what happens to a packet for one host. Calls `leave` for each datagram that will
+    /// come to the host's port, with its time.
     pub fn send(
         &mut self,
         now: Time,
         (from, to): (usize, usize),
         wire: Wire,
         dice: &mut Dice,
-        mut arrive: impl FnMut(Time, Wire),
+        mut leave: impl FnMut(Time, Wire),
     ) {
         let seen = Seen::new(now, from, to, &wire.bytes);
         let fate = self.rules.iter_mut().find_map(|r| r.apply(&seen)).unwrap_or(Fate::Pass);
         if let Some(trace) = &mut self.trace {
             trace.push(seen);
         }
-        let Some(at) = self.pass(now, (from, to), wire.bytes.len(), dice) else {
+        let Some(at) = self.pass(now, (from, to), dice) else {
             self.tally.lost += 1;
             return;
         };
@@ -142,65 +148,56 @@ impl Network {
         self.tally.reordered += u64::from(late > Duration::ZERO);
         if let Some(later) = echo {
             self.tally.duplicated += 1;
-            self.deliver(at + later, wire.clone(), Fate::Pass, dice, &mut arrive);
+            self.let_go(at + later, wire.clone(), Fate::Pass, dice, &mut leave);
         }
-        self.deliver(at + late, wire, fate, dice, &mut arrive);
+        self.let_go(at + late, wire, fate, dice, &mut leave);
     }
 
     fn hold(&self, dice: &mut Dice) -> Duration {
         Duration::from_nanos(dice.below(self.faults.reorder_by.as_nanos() as u64 + 1))
     }
 
-    /// The time at which a packet sent now arrives; `None` if its link has failed.
-    fn pass(
-        &mut self,
-        now: Time,
-        ends: (usize, usize),
-        len: usize,
-        dice: &mut Dice,
-    ) -> Option<Time> {
+    /// The time at which a packet sent now leaves; `None` if its link has failed.
+    fn pass(&mut self, now: Time, ends: (usize, usize), dice: &mut Dice) -> Option<Time> {
+        let (faults, jitter) = (self.faults, self.options.jitter.as_nanos() as u64);
+        if faults.outage == 0.0 && jitter == 0 && self.links.is_empty() {
+            return Some(now);
+        }
         let link = self.links.entry(ends).or_default();
-        if dice.chance(self.faults.outage) {
-            let most = self.faults.outage_for.as_nanos() as u64;
+        if dice.chance(faults.outage) {
+            let most = faults.outage_for.as_nanos() as u64;
             link.out_until = now + Duration::from_nanos(dice.below(most + 1));
         }
-        let bits = (len as u64 + OUTER_BYTES) * 8;
-        let takes = bits * 1_000_000_000 / self.options.bits_per_second;
-        link.free_at = link.free_at.max(now) + Duration::from_nanos(takes);
-        let jitter = dice.below(self.options.jitter.as_nanos() as u64 + 1);
-        let mut at = link.free_at + self.options.latency + Duration::from_nanos(jitter);
+        let mut at = now + Duration::from_nanos(dice.below(jitter + 1));
         if now < link.out_until {
-            if !self.faults.clog {
+            if !faults.clog {
                 return None;
             }
             at = at.max(link.out_until);
         }
-        link.last_arrival = link.last_arrival.max(at);
-        Some(link.last_arrival)
+        link.last = link.last.max(at);
+        Some(link.last)
     }
 
-    /// Delivers one copy of a packet, perhaps with flipped bits.
-    fn deliver(
+    /// Lets one copy of a packet go, perhaps with flipped bits.
+    fn let_go(
         &mut self,
         at: Time,
         mut wire: Wire,
         fate: Fate,
         dice: &mut Dice,
-        arrive: &mut impl FnMut(Time, Wire),
+        leave: &mut impl FnMut(Time, Wire),
     ) {
         if fate == Fate::Mark || dice.chance(self.faults.mark) {
             self.tally.marked += u64::from(mark(&mut wire));
         }
         if let Fate::Flip(bit) = fate {
-            self.tally.corrupted += 1;
             flip(&mut wire, bit);
         } else if dice.chance(self.faults.corrupt) {
-            self.tally.corrupted += 1;
             corrupt(&mut wire, dice);
         } else {
             wire.shows_id = wire.src.is_ipv4() && dice.coin();
         }
-        self.tally.delivered += 1;
-        arrive(at, wire);
+        leave(at, wire);
     }
 }

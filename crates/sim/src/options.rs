@@ -149,6 +149,9 @@ pub struct Options {
     pub faults: Faults,
     /// The longest duration of the first phase.
     pub broken_for: Duration,
+    /// The hosts' links towards them have the rate of those that leave them, and the switch between
+    /// has a buffer of so many bytes. `None`: packets only share the links that leave hosts.
+    pub star: Option<u64>,
     /// How drivers behave.
     pub driver: DriverOptions,
     /// Hosts poll a completion queue only after its notification.
@@ -222,10 +225,12 @@ impl Options {
             ipv6: dice.chance(0.25),
             link,
             faults: faults(&mut dice),
+            star: None,
             broken_for: Duration::from_nanos(dice.scaled(100_000..=1_000_000_000)),
             driver: DriverOptions {
                 receive_delay: Duration::from_nanos(dice.pick(&[0, 0, 300, 5_000])),
                 transmit_batch: dice.pick(&[1, 8, 32, 64]),
+                hardware: false,
             },
             event_driven: dice.coin(),
             tick: Duration::from_nanos(dice.scaled(1_000..=200_000)),
@@ -249,7 +254,19 @@ impl Options {
         for guest in &mut guests {
             guest.may_fail = options.has_faults();
         }
+        options.draw_network();
         Options { guests, ..options }
+    }
+
+    /// Draws what lies between the hosts and their cards. A switch that may drop packets is a
+    /// fault, so only worlds that lose packets anyway have one.
+    fn draw_network(&mut self) {
+        let mut dice = Dice::new(self.seed ^ 0x006E_6574_776F_726B);
+        self.driver.hardware = dice.chance(0.25);
+        if dice.coin() {
+            let buffer = dice.scaled(30_000..=1_000_000);
+            self.star = Some(if self.faults.loss > 0.0 { buffer } else { u64::MAX });
+        }
     }
 
     /// Whether the network does more in the first phase than to carry packets.
@@ -547,6 +564,11 @@ impl fmt::Display for Options {
         let way = if faults.clog { "clogged" } else { "cut" };
         let (outage, most, end) = (faults.outage, faults.outage_for, self.broken_for);
         writeln!(f, "          outages {outage} for {most:?}, {way}; healed after {end:?}")?;
+        match self.star {
+            None => writeln!(f, "  switch  none: hosts' inputs are always fast enough")?,
+            Some(u64::MAX) => writeln!(f, "  switch  with an endless buffer")?,
+            Some(bytes) => writeln!(f, "  switch  with a buffer of {bytes} bytes")?,
+        }
         self.fmt_cards(f)?;
         for (i, connection) in self.connections.iter().enumerate() {
             write!(f, "  {i:<7} {connection}")?;
@@ -560,7 +582,8 @@ impl Options {
     fn fmt_cards(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "  hosts   {} every {:?}, receive delay {:?}, transmit batch {}",
+            "  hosts   {}{} every {:?}, receive delay {:?}, transmit batch {}",
+            if self.driver.hardware { "in hardware, " } else { "" },
             if self.event_driven { "notified, else" } else { "polling" },
             self.tick,
             self.driver.receive_delay,

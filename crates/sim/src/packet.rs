@@ -26,6 +26,8 @@ pub struct Wire {
     pub tos: u8,
     /// UDP payload.
     pub bytes: Vec<u8>,
+    /// Whether bits of it have flipped.
+    pub damaged: bool,
 }
 
 impl Wire {
@@ -56,7 +58,8 @@ impl Wire {
         let mut bytes = header[..len].to_vec();
         bytes.extend_from_slice(payload);
         bytes.resize(bytes.len() + pad, 0);
-        let mut wire = Wire { src, src_port: 0xC123, dst, id: 0, shows_id: true, tos: 0, bytes };
+        let (src_port, id, tos, damaged) = (0xC123, 0, 0, false);
+        let mut wire = Wire { src, src_port, dst, id, shows_id: true, tos, bytes, damaged };
         wire.seal();
         wire
     }
@@ -94,7 +97,7 @@ pub fn seal(
     bytes.resize(bytes.len() + packet.pad(), 0);
     let tos = packet.path.traffic_class & !3 | packet.ecn as u8;
     let (src_port, dst) = (packet.path.src_port, packet.path.dst);
-    let mut wire = Wire { src, src_port, dst, id, shows_id: true, tos, bytes };
+    let mut wire = Wire { src, src_port, dst, id, shows_id: true, tos, bytes, damaged: false };
     wire.seal();
     assert_eq!(
         wire.bytes.len(),

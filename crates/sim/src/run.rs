@@ -29,6 +29,8 @@ pub struct Report {
     pub options: Options,
     /// What the network did.
     pub tally: Tally,
+    /// Packets that the switch had no room for.
+    pub dropped: u64,
     /// Work requests that succeeded, by verb.
     pub done: BTreeMap<Verb, u64>,
     /// The bytes of these requests.
@@ -114,7 +116,7 @@ impl Run {
         self.traffic.check_memory(&self.world)?;
         let healed = self.world.now;
         self.phase = "liveness";
-        self.world.network.heal();
+        self.world.heal();
         self.traffic.healed = true;
         self.work_until(healed + LIVENESS)?;
         demand(self.traffic.is_done(), "liveness", || self.traffic.unfinished(&self.world))?;
@@ -194,12 +196,13 @@ impl Run {
         counters::check_leaks(&self.world)
     }
 
-    fn report(self, phases: [Duration; 2]) -> Report {
+    fn report(mut self, phases: [Duration; 2]) -> Report {
         let stats = self.traffic.stats;
         let again = self.world.hosts.iter().map(|h| h.nic.counters().tx_retransmitted).sum();
         Report {
             options: self.options,
             tally: self.world.network.tally,
+            dropped: self.world.net().tally.dropped_full,
             done: stats.done,
             bytes: stats.bytes,
             received: stats.received,
@@ -218,6 +221,7 @@ impl Run {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tally { sent, lost, duplicated, reordered, corrupted, marked, .. } = self.tally;
+        let dropped = self.dropped;
         write!(f, "{}", self.options)?;
         let Report { bytes, received, heard, answered, congested, .. } = self;
         write!(f, "  done    {bytes} bytes, {received} messages received, {heard} by groups, ")?;
@@ -226,8 +230,8 @@ impl fmt::Display for Report {
         writeln!(f)?;
         writeln!(
             f,
-            "  packets {sent} sent, {} of them again; {lost} lost, {duplicated} duplicated, \
-             {reordered} reordered, {corrupted} corrupted, {marked} marked",
+            "  packets {sent} sent, {} of them again; {lost} lost, {dropped} dropped by the \
+             switch, {duplicated} duplicated, {reordered} reordered, {corrupted} corrupted, {marked} marked",
             self.retransmitted
         )?;
         if !self.options.guests.is_empty() {

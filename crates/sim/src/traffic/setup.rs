@@ -31,6 +31,7 @@ impl Traffic {
         let mut dice = Dice::new(options.seed ^ 0x7261_6666_6963);
         let mut world = World::new(options.seed, options.link);
         world.driver = options.driver;
+        world.star = options.star;
         let mut traffic = Traffic {
             sides: Vec::new(),
             hosts: Vec::new(),

@@ -1,0 +1,234 @@
+//! [`Cluster`]: a network, the cards of its hosts, and how they run flows.
+
+use core::net::{IpAddr, Ipv4Addr};
+use std::sync::{Barrier, Mutex, atomic::AtomicU64};
+
+use remora_nic::Config;
+use remora_nic::qp::Mtu;
+use thiserror::Error;
+
+use super::flow::{Flow, FlowError};
+use super::report::Report;
+use super::share::{Share, Shared};
+use crate::net::time::{LineRate, NEVER, Ps};
+use crate::net::{Cable, Net, NetOptions, Node, Topology, TopologyError};
+
+/// Whether the bytes of messages exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Payload {
+    /// They do not. What cards write is noted, and each flow that ends must have arrived whole.
+    #[default]
+    Hollow,
+    /// They do: they are sent with their checksums, and compared when all flows have ended.
+    Real,
+}
+
+/// A network with a card at each host.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Hosts, switches and cables.
+    pub topology: Topology,
+    /// Switches: buffers, marking, routing, flow control.
+    pub net: NetOptions,
+    /// Changes the configuration of each card.
+    pub config: fn(&mut Config),
+    /// The most bytes of payload in a packet.
+    pub mtu: Mtu,
+    /// The time to wait for an acknowledge, as a code of the specification: 4.096 µs · 2^code.
+    pub timeout: u8,
+    /// Whether payload exists.
+    pub payload: Payload,
+    /// Threads, 1 or 2. The result does not depend on it.
+    pub threads: u8,
+    /// Ends the run after so much simulated time, in picoseconds, even if flows are under way.
+    pub until: Ps,
+}
+
+/// Why flows could not be run.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ClusterError {
+    /// The topology cannot be built.
+    #[error("the topology cannot be built: {0}")]
+    Topology(#[from] TopologyError),
+    /// The list of flows is wrong.
+    #[error("{0}")]
+    Flow(#[from] FlowError),
+    /// Two threads need hosts on both sides and a delay between them.
+    #[error(
+        "two threads need at least two switches with hosts, and cables between them with a \
+        delay; use one thread"
+    )]
+    Threads,
+    /// Ports wait for each other in a circle: the network stands still for ever.
+    #[error("flow control has come to a deadlock: each of these links is paused by the next: {0}")]
+    Deadlock(String),
+    /// A flow has ended, but its bytes are not where they belong.
+    #[error("flow {flow} is complete at its sender, but {missing} of its bytes have not arrived")]
+    Missing {
+        /// The flow, by its index.
+        flow: usize,
+        /// How many bytes.
+        missing: u64,
+    },
+    /// A card has no room for what the flows need.
+    #[error("host {host}: its card has no room for the flows: {what}")]
+    Full {
+        /// The host.
+        host: u32,
+        /// What the card said.
+        what: String,
+    },
+}
+
+/// How a cluster is divided among threads.
+#[derive(Clone, Debug)]
+pub(super) struct Division {
+    /// By node: its part.
+    pub(super) of: Vec<u8>,
+    /// By part: its first host; and behind them the number of hosts.
+    pub(super) firsts: Vec<u32>,
+    /// The least delay of a link from part to part.
+    pub(super) lookahead: Ps,
+}
+
+impl Cluster {
+    /// A cluster with the default switches and cards, an MTU of 1024, one thread, no payload.
+    pub fn new(topology: Topology) -> Cluster {
+        Cluster {
+            topology,
+            net: NetOptions::default(),
+            config: |_| {},
+            mtu: Mtu::B1024,
+            timeout: 7,
+            payload: Payload::Hollow,
+            threads: 1,
+            until: NEVER,
+        }
+    }
+
+    /// The rate of the slowest host's cable, in bits per second; zero if it has no limit.
+    pub fn host_bits(&self) -> u64 {
+        let is_host = |cable: &&Cable| [cable.a, cable.b].iter().any(|n| n.switch().is_none());
+        let rates = self.topology.cables.iter().filter(is_host).map(|cable| cable.rate);
+        rates.filter_map(LineRate::bits).min().unwrap_or(0)
+    }
+
+    /// Runs flows until all have ended.
+    ///
+    /// # Errors
+    /// If the topology or a flow is wrong, or the network has come to a deadlock.
+    pub fn run(&self, flows: &[Flow]) -> Result<Report, ClusterError> {
+        self.topology.check()?;
+        Flow::check(flows, self.topology.hosts)?;
+        let division = match self.threads {
+            0 | 1 => self.whole(),
+            _ => self.halves().ok_or(ClusterError::Threads)?,
+        };
+        let parts = division.firsts.len() - 1;
+        let shared = Shared {
+            cluster: self,
+            flows,
+            division: &division,
+            ends: Mutex::new(vec![Default::default(); flows.len()]),
+            barrier: Barrier::new(parts),
+            mail: (0..parts).map(|_| Mutex::new(Vec::new())).collect(),
+            nexts: (0..parts).map(|_| AtomicU64::new(0)).collect(),
+            failed: Mutex::new(None),
+        };
+        let shared = &shared;
+        let mut report = Report::new(flows);
+        std::thread::scope(|scope| {
+            let others: Vec<_> =
+                (1..parts).map(|own| scope.spawn(move || Share::run(shared, own as u8))).collect();
+            report.add(Share::run(shared, 0));
+            for other in others {
+                report.add(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+        });
+        let failed = shared.failed.lock().map(|mut failed| failed.take());
+        match failed.ok().flatten() {
+            Some(error) => Err(error),
+            None => Ok(report.with_ideals(self)),
+        }
+    }
+
+    fn whole(&self) -> Division {
+        let Topology { hosts, switches, .. } = self.topology;
+        let of = vec![0; (hosts + switches) as usize];
+        Division { of, firsts: vec![0, hosts], lookahead: NEVER }
+    }
+
+    /// The first half of the hosts with their switches, and the others. Switches without hosts go
+    /// where most of their neighbours are; those between the halves go to either in turn.
+    fn halves(&self) -> Option<Division> {
+        const NOT_YET: u8 = 2;
+        let Topology { hosts, switches, ref cables } = self.topology;
+        let index = |node: Node| match node {
+            Node::Host(host) => host as usize,
+            Node::Switch(switch) => (hosts + switch) as usize,
+        };
+        let mut of = vec![NOT_YET; (hosts + switches) as usize];
+        let middle = self.middle()?;
+        (0..hosts).for_each(|h| of[h as usize] = u8::from(h >= middle));
+        // From the hosts inwards, so that a switch is decided when the switches below it are.
+        for _ in 0..switches {
+            let mut votes = vec![[0u32; 2]; of.len()];
+            for Cable { a, b, .. } in cables {
+                for (node, other) in [(index(*a), index(*b)), (index(*b), index(*a))] {
+                    if of[node] == NOT_YET && of[other] != NOT_YET {
+                        votes[node][usize::from(of[other])] += 1;
+                    }
+                }
+            }
+            let mut turn = 0;
+            let decided = (0..of.len()).filter(|node| votes[*node] != [0; 2]).collect::<Vec<_>>();
+            if decided.is_empty() {
+                break;
+            }
+            for node in decided {
+                let [left, right] = votes[node];
+                of[node] = match left.cmp(&right) {
+                    core::cmp::Ordering::Greater => 0,
+                    core::cmp::Ordering::Less => 1,
+                    core::cmp::Ordering::Equal => {
+                        turn = 1 - turn;
+                        turn
+                    }
+                };
+            }
+        }
+        let crossing = cables.iter().filter(|cable| of[index(cable.a)] != of[index(cable.b)]);
+        let lookahead = crossing.map(|cable| cable.delay).min().filter(|delay| *delay > 0)?;
+        Some(Division { of, firsts: vec![0, middle, hosts], lookahead })
+    }
+
+    /// The first host of the second half: near the middle, and not beside the one before it.
+    fn middle(&self) -> Option<u32> {
+        let hosts = self.topology.hosts;
+        let mut beside = vec![None; hosts as usize];
+        for Cable { a, b, .. } in &self.topology.cables {
+            for (node, other) in [(a, b), (b, a)] {
+                if let Node::Host(host) = node {
+                    beside[*host as usize] = Some(*other);
+                }
+            }
+        }
+        let differs = |h: &u32| beside[*h as usize] != beside[*h as usize - 1];
+        (1..hosts).filter(differs).min_by_key(|h| h.abs_diff(hosts / 2))
+    }
+
+    /// The configuration of a host's card.
+    pub(super) fn card(&self, host: u32) -> Config {
+        let address = Ipv4Addr::from_bits(0x0A00_0000 + host + 1);
+        let mut config = Config::new(IpAddr::V4(address));
+        config.window_packets = 256;
+        config.translation_entries = 1 << 24;
+        (self.config)(&mut config);
+        config
+    }
+
+    /// A network at rest.
+    pub(super) fn build(&self) -> Result<Net, TopologyError> {
+        Net::new(&self.topology, &self.net)
+    }
+}

@@ -1,0 +1,121 @@
+//! A flow: one message from host to host.
+
+use thiserror::Error;
+
+use crate::net::Ps;
+
+/// A message from one host to another: a WRITE, on a connection of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Flow {
+    /// The host that sends it.
+    pub src: u32,
+    /// The host that it is for.
+    pub dst: u32,
+    /// Its length in bytes, from 1 to [`Flow::LONGEST`].
+    pub bytes: u64,
+    /// When it begins, in picoseconds from the start of the run; for one that waits for others, the
+    /// time that passes between the last of those and it.
+    pub start: Ps,
+    /// Flows before it in the list that must have arrived at `src`, or, if `src` has sent them,
+    /// must be complete.
+    pub after: Vec<u32>,
+}
+
+/// Why a list of flows cannot be run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum FlowError {
+    /// A host does not exist.
+    #[error("flow {flow}: there is no host {host}; the last is {last}")]
+    NoSuchHost {
+        /// The flow, by its index.
+        flow: usize,
+        /// The host that it names.
+        host: u32,
+        /// The last host.
+        last: u32,
+    },
+    /// The flow leads from a host to itself.
+    #[error("flow {flow} goes from host {host} to itself")]
+    ToItself {
+        /// The flow, by its index.
+        flow: usize,
+        /// The host.
+        host: u32,
+    },
+    /// The flow has no bytes, or too many.
+    #[error("flow {flow} has {bytes} bytes; one has 1 to {}", Flow::LONGEST)]
+    Length {
+        /// The flow, by its index.
+        flow: usize,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// The flow starts too late for the clock.
+    #[error("flow {flow} starts later than {} s after the start", Flow::LATEST / 1_000_000_000_000)]
+    Late {
+        /// The flow, by its index.
+        flow: usize,
+    },
+    /// The flow waits for one that does not end at its source, or that is not before it.
+    #[error("flow {flow} waits for flow {other}, which is not before it, or not at its source")]
+    Order {
+        /// The flow, by its index.
+        flow: usize,
+        /// The flow that it waits for.
+        other: u32,
+    },
+    /// There are more flows than fit a machine's memory.
+    #[error("{flows} flows need about {gib} GiB of memory; the most is {most}",
+        most = Flow::MOST)]
+    TooMany {
+        /// The flows.
+        flows: usize,
+        /// What their connections take, in GiB.
+        gib: usize,
+    },
+}
+
+impl Flow {
+    /// The most bytes of a flow.
+    pub const LONGEST: u64 = 1 << 30;
+    /// The latest start: 1000 s.
+    pub const LATEST: Ps = 1_000_000_000_000_000;
+    /// The most flows of a run.
+    pub const MOST: usize = 4_000_000;
+    /// What a flow takes of memory, in bytes: two queue pairs and their rings.
+    pub const MEMORY: usize = 2600;
+
+    /// A flow that waits for no other.
+    pub fn new(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
+        Flow { src, dst, bytes, start, after: Vec::new() }
+    }
+
+    /// Checks a list of flows for a network of so many hosts.
+    pub fn check(flows: &[Flow], hosts: u32) -> Result<(), FlowError> {
+        if flows.len() > Flow::MOST {
+            let gib = flows.len().saturating_mul(Flow::MEMORY) >> 30;
+            return Err(FlowError::TooMany { flows: flows.len(), gib });
+        }
+        for (flow, Flow { src, dst, bytes, start, after }) in flows.iter().enumerate() {
+            if let Some(host) = [*src, *dst].into_iter().find(|host| *host >= hosts) {
+                return Err(FlowError::NoSuchHost { flow, host, last: hosts - 1 });
+            }
+            if src == dst {
+                return Err(FlowError::ToItself { flow, host: *src });
+            }
+            if *bytes == 0 || *bytes > Flow::LONGEST {
+                return Err(FlowError::Length { flow, bytes: *bytes });
+            }
+            if *start > Flow::LATEST {
+                return Err(FlowError::Late { flow });
+            }
+            for other in after {
+                let before = flows[..flow].get(*other as usize);
+                if before.is_none_or(|before| before.src != *src && before.dst != *src) {
+                    return Err(FlowError::Order { flow, other: *other });
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! Worlds of flows: a network of any size whose hosts send each other messages, with one card a
+//! host, the one that runs live.
+//!
+//! - [`flow`]: a message, when it begins, and what must happen before.
+//! - [`sizes`]: distributions of flow sizes. [`workload`]: flows by load, incasts, permutations.
+//!   [`collective`]: all-reduce, and calls that wait for answers.
+//! - [`cluster`]: runs flows on a topology. `share`: a thread's part of it. [`report`]: completion
+//!   times and slowdowns.
+//!
+//! ```
+//! use remora_sim::flows::{Cluster, Flow, Sizes, poisson};
+//! use remora_sim::net::{LeafSpine, LineRate, time::US};
+//!
+//! // Eight hosts of 100 Gb/s under two leaves and two spines.
+//! let shape = LeafSpine {
+//!     leaves: 2,
+//!     spines: 2,
+//!     hosts_per_leaf: 4,
+//!     host_rate: LineRate::gigabits(100),
+//!     fabric_rate: LineRate::gigabits(200),
+//!     delay: US,
+//! };
+//! let cluster = Cluster::new(shape.topology());
+//! // 100 µs of Poisson arrivals at half of the hosts' rate, and one message of 1 MB.
+//! let mut flows = poisson(8, cluster.host_bits(), 0.5, &Sizes::cache_follower(), 100 * US, 7)?;
+//! flows.push(Flow::new(0, 7, 1_000_000, 20 * US));
+//! let report = cluster.run(&flows)?;
+//! assert_eq!(report.done(), flows.len());
+//! println!("{report}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod cluster;
+pub mod collective;
+pub mod flow;
+pub mod report;
+mod share;
+pub mod sizes;
+#[cfg(test)]
+mod tests;
+pub mod workload;
+
+pub use cluster::{Cluster, ClusterError, Payload};
+pub use collective::{calls, halving_doubling, ring_all_reduce};
+pub use flow::{Flow, FlowError};
+pub use report::{Completion, Report};
+pub use sizes::{Sizes, SizesError};
+pub use workload::{LoadError, all_to_all, incast, permutation, poisson};

@@ -1,0 +1,209 @@
+//! What a run of flows has come to: completion times, slowdowns, and what the network did.
+
+use core::fmt;
+
+use remora_nic::queue::Status;
+
+use super::cluster::Cluster;
+use super::flow::Flow;
+use crate::net::time::{Ps, US};
+use crate::net::{Net, NetTally};
+use crate::network::OUTER_BYTES;
+use crate::world::Trace;
+
+/// What one thread has to report.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub(super) begun: Vec<(u32, Ps)>,
+    pub(super) ended: Vec<(u32, Ps)>,
+    pub(super) failed: Vec<(u32, Status)>,
+    /// By flow that ends there: how many bytes arrived.
+    pub(super) arrived: Vec<(u32, u64)>,
+    pub(super) tally: NetTally,
+    pub(super) in_flight: u64,
+    pub(super) trace: Trace,
+    pub(super) retransmitted: u64,
+    pub(super) run_seconds: f64,
+}
+
+/// What became of a flow.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Completion {
+    /// When it began, in picoseconds from the start of the run; `None` if it never did.
+    pub began: Option<Ps>,
+    /// When its sender had the last acknowledge; `None` if it did not end.
+    pub ended: Option<Ps>,
+    /// How it failed, if it did.
+    pub failed: Option<Status>,
+    /// The bytes that arrived without a hole.
+    pub arrived: u64,
+    /// How long it would take in a network without other flows.
+    pub alone: Ps,
+}
+
+impl Completion {
+    /// The completion time in picoseconds, if it ended.
+    pub fn time(&self) -> Option<Ps> {
+        Some(self.ended? - self.began?)
+    }
+
+    /// How many times longer it took than alone.
+    pub fn slowdown(&self) -> Option<f64> {
+        Some(self.time()? as f64 / self.alone.max(1) as f64)
+    }
+}
+
+/// What a run has come to.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// By flow.
+    pub flows: Vec<Completion>,
+    /// What the network did.
+    pub tally: NetTally,
+    /// Packets that were still on their way at the end.
+    pub in_flight: u64,
+    /// The sum of all arrivals.
+    pub trace: Trace,
+    /// Packets that cards sent again.
+    pub retransmitted: u64,
+    /// How long the run took after it was set up, in seconds of the machine's clock.
+    pub run_seconds: f64,
+    lengths: Vec<(u32, u32, u64)>,
+}
+
+impl PartialEq for Report {
+    /// How long the machine took is no part of what a run has come to.
+    fn eq(&self, other: &Report) -> bool {
+        let all = |r: &Report| (r.tally, r.in_flight, r.trace, r.retransmitted);
+        all(self) == all(other) && self.flows == other.flows && self.lengths == other.lengths
+    }
+}
+
+impl Report {
+    pub(super) fn new(flows: &[Flow]) -> Report {
+        Report {
+            flows: vec![Completion::default(); flows.len()],
+            tally: NetTally::default(),
+            in_flight: 0,
+            trace: Trace::default(),
+            retransmitted: 0,
+            run_seconds: 0.0,
+            lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
+        }
+    }
+
+    pub(super) fn add(&mut self, part: Part) {
+        part.begun.iter().for_each(|(i, at)| self.flows[*i as usize].began = Some(*at));
+        part.ended.iter().for_each(|(i, at)| self.flows[*i as usize].ended = Some(*at));
+        part.failed.iter().for_each(|(i, how)| self.flows[*i as usize].failed = Some(*how));
+        part.arrived.iter().for_each(|(i, n)| self.flows[*i as usize].arrived = *n);
+        self.tally += part.tally;
+        self.in_flight += part.in_flight;
+        self.trace.packets += part.trace.packets;
+        self.trace.hash = self.trace.hash.wrapping_add(part.trace.hash);
+        self.retransmitted += part.retransmitted;
+        self.run_seconds = self.run_seconds.max(part.run_seconds);
+    }
+
+    /// Finds how long each flow would take alone.
+    pub(super) fn with_ideals(mut self, cluster: &Cluster) -> Report {
+        if let Ok(mut net) = cluster.build() {
+            for (flow, (src, dst, bytes)) in self.flows.iter_mut().zip(&self.lengths) {
+                flow.alone = alone(&mut net, (*src, *dst), *bytes, cluster.mtu.bytes().into());
+            }
+        }
+        self
+    }
+
+    /// How many flows have ended.
+    pub fn done(&self) -> usize {
+        self.flows.iter().filter(|flow| flow.ended.is_some()).count()
+    }
+
+    /// The mean completion time in picoseconds; zero if no flow has ended.
+    pub fn mean(&self) -> f64 {
+        mean(self.flows.iter().filter_map(|flow| flow.time()).map(|ps| ps as f64))
+    }
+
+    /// The mean slowdown; zero if no flow has ended.
+    pub fn mean_slowdown(&self) -> f64 {
+        mean(self.flows.iter().filter_map(Completion::slowdown))
+    }
+
+    /// The completion time in picoseconds that this part of the flows does not exceed: the smallest
+    /// such. `None` if no flow has ended.
+    pub fn percentile(&self, part: f64) -> Option<Ps> {
+        let mut times: Vec<Ps> = self.flows.iter().filter_map(|flow| flow.time()).collect();
+        times.sort_unstable();
+        let rank = (part * times.len() as f64).ceil() as usize;
+        times.get(rank.clamp(1, times.len().max(1)) - 1).copied()
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, n) = values.fold((0.0, 0u32), |(sum, n), value| (sum + value, n + 1));
+    if n == 0 { 0.0 } else { sum / f64::from(n) }
+}
+
+/// Bytes of headers and checksum of a packet without payload, of the first of a WRITE, and of the
+/// others; and of an acknowledge.
+const BASE: u64 = 12 + 4;
+const FIRST: u64 = BASE + 16;
+const ACKNOWLEDGE: u64 = BASE + 4;
+
+/// How long a WRITE takes in an idle network, to its last acknowledge: every packet is stored and
+/// forwarded, and no packet waits for another but on the slowest link.
+///
+/// The packet that is last at the slowest link is followed from there: exact where all packets but
+/// the last are of one length, and the last is not shorter by so much that it waits behind another
+/// on a faster link.
+fn alone(net: &mut Net, (src, dst): (u32, u32), bytes: u64, mtu: u64) -> Ps {
+    let way = net.way(src, dst);
+    let back = net.way(dst, src);
+    let packets = bytes.div_ceil(mtu);
+    let len = |payload: u64, header| payload.next_multiple_of(4) + header + OUTER_BYTES;
+    // When each packet has left each link: a packet begins when it is there and the one before it
+    // has left. Packets in the middle are alike, so a few at each end tell the rest.
+    let mut left = vec![0; way.len()];
+    let mut send = |len: u64| {
+        let mut at = 0;
+        for ((rate, delay), left) in way.iter().zip(&mut left) {
+            *left = at.max(*left) + rate.time(len);
+            at = *left + delay;
+        }
+        at
+    };
+    let mut last = 0;
+    let simulated = packets.min(64);
+    let slowest = way.iter().map(|(rate, _)| rate.time(len(mtu, BASE))).max().unwrap_or(0);
+    for i in 0..simulated {
+        let payload = if i + 1 == simulated { bytes - (packets - 1) * mtu } else { mtu };
+        last = send(len(payload, if i == 0 { FIRST } else { BASE }));
+    }
+    let answer = len(0, ACKNOWLEDGE);
+    last + (packets - simulated) * slowest
+        + back.iter().map(|(rate, delay)| rate.time(answer) + delay).sum::<Ps>()
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |ps: f64| ps / US as f64;
+        let t = &self.tally;
+        let failed = self.flows.iter().filter(|flow| flow.failed.is_some()).count();
+        writeln!(f, "flows    {} of {} done, {failed} failed", self.done(), self.flows.len())?;
+        let p99 = self.percentile(0.99).unwrap_or(0) as f64;
+        writeln!(
+            f,
+            "time     mean {:.3} µs, 99th percentile {:.3} µs, mean slowdown {:.3}",
+            us(self.mean()),
+            us(p99),
+            self.mean_slowdown()
+        )?;
+        let dropped = t.dropped_full + t.dropped_loss + t.dropped_down + t.dropped_no_path;
+        writeln!(
+            f,
+            "packets  {} sent, {} delivered, {dropped} dropped, {} marked, {} sent again, {} pauses",
+            t.sent, t.delivered, t.marked, self.retransmitted, t.pauses
+        )
+    }
+}

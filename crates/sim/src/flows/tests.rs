@@ -1,0 +1,193 @@
+//! Judges of whole runs: closed forms, conservation, and runs that must be the same.
+
+use super::*;
+use crate::net::time::{MS, US};
+use crate::net::{
+    BufferOptions, Cable, Dumbbell, FatTree, LineRate, Marking, NetOptions, Node, PfcOptions,
+    Routing, Star, Topology,
+};
+
+fn star(hosts: u32) -> Cluster {
+    Cluster::new(Star { hosts, rate: LineRate::gigabits(100), delay: US }.topology())
+}
+
+fn tree() -> Topology {
+    FatTree {
+        pods: 2,
+        tors: 2,
+        aggs: 2,
+        cores: 2,
+        hosts_per_tor: 4,
+        host_rate: LineRate::gigabits(100),
+        fabric_rate: LineRate::gigabits(100),
+        delay: US,
+    }
+    .topology()
+}
+
+fn assert_whole(report: &Report, flows: &[Flow]) {
+    assert_eq!(report.done(), flows.len(), "{report}");
+    for (done, flow) in report.flows.iter().zip(flows) {
+        assert_eq!(done.arrived, flow.bytes, "{flow:?}");
+    }
+    let t = &report.tally;
+    let dropped = t.dropped_full + t.dropped_loss + t.dropped_down + t.dropped_no_path;
+    assert_eq!(t.sent, t.delivered + dropped + report.in_flight, "{t:?}");
+    assert_eq!(t.sent_bytes, t.delivered_bytes + t.dropped_bytes, "{t:?}");
+}
+
+/// A message of one packet: its bytes at each rate, the delays, and the acknowledge's.
+#[test]
+fn a_message_takes_what_arithmetic_says() {
+    let flows = [Flow::new(0, 1, 1000, 0)];
+    let report = star(2).run(&flows).unwrap();
+    let (data, acknowledge) = (1000 + 12 + 16 + 4 + 66, 12 + 4 + 4 + 66);
+    let expected = 2 * data * 80 + 2 * acknowledge * 80 + 4 * US;
+    // A card sees whole nanoseconds, and both its times are those of events.
+    assert_eq!(report.flows[0].time(), Some(expected));
+    assert_eq!(report.flows[0].alone, expected);
+    assert_whole(&report, &flows);
+}
+
+/// Messages of any length over links of different rates take what [`report`] computes for them.
+#[test]
+fn every_message_alone_has_a_slowdown_of_one() {
+    let host_rate = LineRate::gigabits(100);
+    let shapes = [
+        Dumbbell { side: 1, host_rate, middle_rate: LineRate::gigabits(25), delay: US }.topology(),
+        Dumbbell { side: 1, host_rate, middle_rate: LineRate::gigabits(400), delay: US }.topology(),
+        tree(),
+    ];
+    for topology in shapes {
+        let mut cluster = Cluster::new(topology);
+        // Larger than any window that is needed here.
+        cluster.config = |config| config.window_packets = 4096;
+        let last = cluster.topology.hosts - 1;
+        for bytes in [1, 1024, 1025, 10_000, 1 << 20] {
+            let flows = [Flow::new(0, last, bytes, 0)];
+            let report = cluster.run(&flows).unwrap();
+            let slowdown = report.flows[0].slowdown().unwrap();
+            assert!((slowdown - 1.0).abs() < 1e-3, "{bytes} bytes: {slowdown}");
+            assert_whole(&report, &flows);
+        }
+    }
+}
+
+fn mixed(hosts: u32) -> Vec<Flow> {
+    let sizes = Sizes::parse("100 0.3\n5000 0.7\n200000 1").unwrap();
+    poisson(hosts, 100_000_000_000, 0.6, &sizes, 150 * US, 5).unwrap()
+}
+
+/// A cluster in which packets are marked, dropped, and sprayed.
+fn stressed(topology: Topology) -> Cluster {
+    let marking = Some(Marking { from_bytes: 20_000, to_bytes: 80_000, most: 0.3 });
+    let buffer = BufferOptions { bytes: 200_000, marking, ..BufferOptions::default() };
+    let net = NetOptions { buffer, routing: Routing::Ecmp, ..NetOptions::default() };
+    Cluster { net, ..Cluster::new(topology) }
+}
+
+#[test]
+fn hollow_and_real_payload_two_threads_and_one_are_the_same() {
+    let flows = mixed(16);
+    let run = |payload, threads| {
+        let cluster = Cluster { payload, threads, ..stressed(tree()) };
+        let report = cluster.run(&flows).unwrap();
+        assert_whole(&report, &flows);
+        report
+    };
+    let hollow = run(Payload::Hollow, 1);
+    assert!(hollow.tally.marked > 0 && hollow.tally.delivered > 1000, "{hollow}");
+    let real = run(Payload::Real, 1);
+    assert_eq!((real.trace, real.tally), (hollow.trace, hollow.tally));
+    assert!(real == hollow, "with bytes it is different");
+    assert!(run(Payload::Hollow, 2) == hollow, "with two threads it is different");
+    assert!(run(Payload::Hollow, 1) == hollow, "the second time it is different");
+}
+
+/// What a full buffer drops is sent again, and everything arrives.
+#[test]
+fn an_incast_that_overflows_a_buffer_arrives() {
+    let flows = incast(1..9, 0, 300_000);
+    let mut cluster = star(9);
+    cluster.net.buffer = BufferOptions { bytes: 100_000, ..BufferOptions::default() };
+    let report = cluster.run(&flows).unwrap();
+    assert!(report.tally.dropped_full > 0 && report.retransmitted > 0, "{report}");
+    assert_whole(&report, &flows);
+}
+
+/// With flow control nothing is lost, and the last link is busy from the first packet to the last.
+#[test]
+fn an_incast_with_flow_control_takes_what_its_link_takes() {
+    let flows = incast(1..9, 0, 102_400);
+    let mut cluster = star(9);
+    cluster.net.buffer = BufferOptions { bytes: 300_000, ..BufferOptions::default() };
+    cluster.net.pfc = Some(PfcOptions::default());
+    let report = cluster.run(&flows).unwrap();
+    assert_eq!((report.tally.dropped_full, report.retransmitted), (0, 0), "{report}");
+    assert!(report.tally.pauses > 0, "{report}");
+    let wire = 8 * (100 * (1024 + 16 + 66) + 16);
+    let last = report.flows.iter().filter_map(|flow| flow.ended).max().unwrap();
+    let bound = wire * 80 + 4 * US;
+    assert!(last >= bound && last < bound + US, "{last} and {bound}");
+    assert_whole(&report, &flows);
+}
+
+#[test]
+fn collectives_take_as_long_as_their_steps() {
+    let cluster = star(8);
+    let (part, step) = (10_240u64, 2 * US);
+    for flows in [ring_all_reduce(8, 8 * part), halving_doubling(8, 8 * part).unwrap()] {
+        let report = cluster.run(&flows).unwrap();
+        assert_whole(&report, &flows);
+        let last = report.flows.iter().filter_map(|flow| flow.ended).max().unwrap();
+        // Each host sends 14 parts; each step takes a way of 2 µs at least.
+        let steps = flows.len() as u64 / 8;
+        let least = 14 * part * 80 + steps * step;
+        assert!(last > least && last < least * 5 / 4 + 4 * US, "{last} and {least}");
+    }
+    let flows = calls([1, 2, 3], 0, (64, 4096), US, 10);
+    let report = cluster.run(&flows).unwrap();
+    assert_whole(&report, &flows);
+    let began = |i: usize| report.flows[i].began.unwrap();
+    assert!(began(2) > began(1) + 3 * US, "the second call waits for the first answer");
+}
+
+#[test]
+fn a_deadlock_is_found_and_explained() {
+    let rate = LineRate::gigabits(100);
+    let cable = |a, b| Cable { a, b, rate, delay: US };
+    let mut cables: Vec<Cable> =
+        (0..8).map(|h| cable(Node::Host(h), Node::Switch(h / 2))).collect();
+    cables.extend((0..4).map(|s| cable(Node::Switch(s), Node::Switch((s + 1) % 4))));
+    let mut cluster = Cluster::new(Topology { hosts: 8, switches: 4, cables });
+    cluster.net.buffer = BufferOptions { bytes: 60_000, ..BufferOptions::default() };
+    cluster.net.pfc = Some(PfcOptions::default());
+    cluster.config = |config| config.window_packets = 4096;
+    let flows: Vec<Flow> = (0..8)
+        .flat_map(|src| (0..8).map(move |_| Flow::new(src, (src + 4) % 8, 2_000_000, 0)))
+        .collect();
+    let error = cluster.run(&flows).unwrap_err();
+    assert!(error.to_string().contains("switch"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused() {
+    let refused = |flow: Flow| star(2).run(&[flow]).unwrap_err().to_string();
+    assert!(refused(Flow::new(0, 2, 1, 0)).contains("there is no host 2"));
+    assert!(refused(Flow::new(1, 1, 1, 0)).contains("to itself"));
+    assert!(refused(Flow::new(0, 1, 0, 0)).contains("0 bytes"));
+    assert!(refused(Flow::new(0, 1, u64::MAX, 0)).contains("bytes"));
+    assert!(refused(Flow::new(0, 1, 1, u64::MAX)).contains("later"));
+    assert!(refused(Flow { after: vec![0], ..Flow::new(0, 1, 1, 0) }).contains("waits"));
+    let two = Cluster { threads: 2, ..star(2) };
+    assert_eq!(two.run(&[]), Err(ClusterError::Threads));
+    assert_eq!(star(2).run(&[]).unwrap().done(), 0);
+}
+
+#[test]
+fn a_run_can_end_early() {
+    let flows = [Flow::new(0, 1, 1 << 30, 0), Flow::new(1, 0, 1, 3 * MS)];
+    let report = Cluster { until: MS, ..star(2) }.run(&flows).unwrap();
+    assert_eq!((report.done(), report.flows[1].began), (0, None));
+    assert!(report.flows[0].arrived > 1 << 23);
+}

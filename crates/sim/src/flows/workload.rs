@@ -1,0 +1,138 @@
+//! Workloads: which hosts send each other how much, and when.
+
+use thiserror::Error;
+
+use super::flow::Flow;
+use super::sizes::Sizes;
+use crate::dice::{Mix, mix};
+use crate::net::Ps;
+
+/// Why there is no such load.
+#[derive(Clone, Copy, PartialEq, Debug, Error)]
+pub enum LoadError {
+    /// The load is out of bounds.
+    #[error("a load of {0} is not above 0 and at most 1")]
+    Load(f64),
+    /// There are too few hosts.
+    #[error("a load needs two hosts, and links with a rate")]
+    Hosts,
+    /// There would be too many flows.
+    #[error("this load means about {0:.0} flows; the most is {most}", most = Flow::MOST)]
+    TooMany(f64),
+}
+
+/// Bytes of headers and gap of a packet with `mtu` bytes of payload do not count towards a load.
+///
+/// Flows that arrive at random at each host (Poisson), to random other hosts, for `span`
+/// picoseconds. `load` is the part of the hosts' rate that their bytes take.
+///
+/// # Errors
+/// If the load is not above 0 and at most 1, or means more flows than can be run.
+pub fn poisson(
+    hosts: u32,
+    bits_per_second: u64,
+    load: f64,
+    sizes: &Sizes,
+    span: Ps,
+    seed: u64,
+) -> Result<Vec<Flow>, LoadError> {
+    if !(load > 0.0 && load <= 1.0) {
+        return Err(LoadError::Load(load));
+    }
+    if hosts < 2 || bits_per_second == 0 {
+        return Err(LoadError::Hosts);
+    }
+    let gap_ps = sizes.mean() * 8e12 / (bits_per_second as f64 * load);
+    let expected = span as f64 / gap_ps * f64::from(hosts);
+    if expected > 0.9 * Flow::MOST as f64 {
+        return Err(LoadError::TooMany(expected));
+    }
+    let mut flows = Vec::with_capacity(expected as usize);
+    for src in 0..hosts {
+        // A stream for each host: more hosts do not change those that were there.
+        let mut random = Mix::new(mix(seed ^ mix(u64::from(src))));
+        let mut at = 0.0;
+        loop {
+            at -= (1.0 - random.fraction()).ln() * gap_ps;
+            if at >= span as f64 {
+                break;
+            }
+            let dst = other(&mut random, src, hosts);
+            flows.push(Flow::new(src, dst, sizes.draw(&mut random), at as Ps));
+        }
+    }
+    flows.sort_by_key(|flow| (flow.start, flow.src));
+    Ok(flows)
+}
+
+/// A random host that is not `than`.
+fn other(random: &mut Mix, than: u32, hosts: u32) -> u32 {
+    let host = (random.number() % u64::from(hosts - 1)) as u32;
+    host + u32::from(host >= than)
+}
+
+/// All of `sources` send `bytes` to `dst` at once.
+pub fn incast(sources: impl IntoIterator<Item = u32>, dst: u32, bytes: u64) -> Vec<Flow> {
+    let sources = sources.into_iter().filter(|src| *src != dst);
+    sources.map(|src| Flow::new(src, dst, bytes, 0)).collect()
+}
+
+/// Each host sends `bytes` to one other at once, and gets from one, in a random way.
+pub fn permutation(hosts: u32, bytes: u64, seed: u64) -> Vec<Flow> {
+    // A random cycle: so that none sends to itself.
+    let mut random = Mix::new(seed);
+    let mut cycle: Vec<u32> = (0..hosts).collect();
+    for i in (1..cycle.len()).rev() {
+        cycle.swap(i, (random.number() % (i as u64 + 1)) as usize);
+    }
+    let next = cycle.iter().cycle().skip(1);
+    let pairs = cycle.iter().zip(next).filter(|(src, dst)| src != dst);
+    pairs.map(|(src, dst)| Flow::new(*src, *dst, bytes, 0)).collect()
+}
+
+/// Each host sends `bytes` to every other at once.
+pub fn all_to_all(hosts: u32, bytes: u64) -> Vec<Flow> {
+    let from = |src| (1..hosts).map(move |i| Flow::new(src, (src + i) % hosts, bytes, 0));
+    (0..hosts).flat_map(from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::time::MS;
+
+    #[test]
+    fn a_load_is_what_it_says() {
+        let sizes = Sizes::cache_follower();
+        let flows = poisson(256, 100_000_000_000, 0.7, &sizes, 5 * MS, 1).unwrap();
+        // 12,183 flows a second a host.
+        assert!((flows.len() as f64 / (256.0 * 12_183.0 * 0.005) - 1.0).abs() < 0.03);
+        let bytes: u64 = flows.iter().map(|flow| flow.bytes).sum();
+        let load = bytes as f64 * 8.0 / (256.0 * 100e9 * 0.005);
+        assert!((load / 0.7 - 1.0).abs() < 0.05, "{load}");
+        assert_eq!(Flow::check(&flows, 256), Ok(()));
+        let mut targets = [0; 256];
+        flows.iter().for_each(|flow| targets[flow.dst as usize] += 1);
+        assert!(targets.iter().all(|n| (20..110).contains(n)), "{targets:?}");
+        for load in [0.0, -1.0, 1.1, f64::NAN] {
+            assert!(poisson(2, 1, load, &sizes, MS, 1).is_err());
+        }
+        let much = poisson(1 << 20, 1 << 40, 1.0, &Sizes::fixed(1), 1000 * MS, 1);
+        assert!(matches!(much, Err(LoadError::TooMany(_))));
+    }
+
+    #[test]
+    fn every_host_has_its_part() {
+        let count = |flows: &[Flow], of: fn(&Flow) -> u32, host| {
+            flows.iter().filter(|flow| of(flow) == host).count()
+        };
+        let (cycle, all) = (permutation(9, 100, 4), all_to_all(9, 100));
+        for host in 0..9 {
+            assert_eq!((count(&cycle, |f| f.src, host), count(&cycle, |f| f.dst, host)), (1, 1));
+            assert_eq!((count(&all, |f| f.src, host), count(&all, |f| f.dst, host)), (8, 8));
+        }
+        assert!(cycle.iter().chain(&all).all(|flow| flow.src != flow.dst));
+        assert_eq!(incast(0..9, 4, 100).len(), 8);
+        assert!(permutation(1, 1, 1).is_empty());
+    }
+}

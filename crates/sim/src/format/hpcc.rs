@@ -1,0 +1,280 @@
+//! The files of HPCC's simulator (alibaba-edu/High-Precision-Congestion-Control): `topology.txt`
+//! and `flow.txt` in, `fct.txt` out, as its `simulation/scratch/third.cc` reads and writes them.
+//!
+//! - A topology is the number of nodes, of switches and of links; the switches' numbers; and for
+//!   each link its ends, rate (`100Gbps`), delay (`1000ns`, `0.001ms`) and loss.
+//! - A list of flows is its length, and for each flow its source, target, priority group, target
+//!   port, bytes, and start in seconds.
+//! - A completion is a line of eight columns: the addresses in hexadecimal, the ports, bytes, start,
+//!   completion time, and completion time alone, in nanoseconds.
+
+use core::fmt::Write;
+use std::collections::BTreeMap;
+
+use super::words::{FormatError, Words, short};
+use crate::flows::{Flow, Report};
+use crate::net::time::NS;
+use crate::net::topology::{LONGEST, MOST};
+use crate::net::{Cable, LineRate, Node, Ps, Topology};
+
+/// A topology, and what its file says besides.
+#[derive(Clone, PartialEq, Debug)]
+pub struct HpccTopology {
+    /// Hosts, switches and cables; the cables are in the order of the file.
+    pub topology: Topology,
+    /// By number in the file: the node.
+    pub nodes: Vec<Node>,
+    /// The cables that lose packets, by index, with the probability.
+    pub losses: Vec<(usize, f64)>,
+}
+
+/// The flows of a file, and what it says of each besides.
+#[derive(Clone, PartialEq, Debug)]
+pub struct HpccFlows {
+    /// The flows.
+    pub flows: Vec<Flow>,
+    /// By flow: the target port.
+    pub ports: Vec<u16>,
+    /// By flow: the priority group.
+    pub groups: Vec<u8>,
+}
+
+/// Reads a `topology.txt`.
+///
+/// # Errors
+/// If it is none; whether hosts are connected is for [`Topology::check`] to say.
+pub fn read_topology(text: &str) -> Result<HpccTopology, FormatError> {
+    let mut words = Words::of(text);
+    let total: u32 = words.value("the number of nodes")?;
+    let switches: u32 = words.value("the number of switches")?;
+    let links: u32 = words.value("the number of links")?;
+    if total.max(links) > MOST || switches >= total {
+        let what = format!(
+            "{total} nodes, of them {switches} switches, and {links} links: there \
+            is at least one host, and at most {MOST} of each"
+        );
+        return Err(words.error(what));
+    }
+    let nodes = read_nodes(&mut words, total, switches)?;
+    let mut topology = Topology { hosts: total - switches, switches, cables: Vec::new() };
+    let mut losses = Vec::new();
+    for i in 0..links as usize {
+        let mut node = |what| {
+            let number: u32 = words.value(what)?;
+            let node = nodes.get(number as usize).copied();
+            node.ok_or_else(|| {
+                words.error(format!("there is no node {number}; the last is {}", total - 1))
+            })
+        };
+        let (a, b) = (node("the first end of a link")?, node("the second end of a link")?);
+        if a == b {
+            return Err(words.error("the link leads from a node to itself"));
+        }
+        let (rate, delay) = (read_rate(&mut words)?, read_delay(&mut words)?);
+        let loss: f64 = words.value("a link's loss")?;
+        if !(0.0..=1.0).contains(&loss) {
+            return Err(words.error(format!("a loss of {loss} is not from 0 to 1")));
+        }
+        if loss > 0.0 {
+            losses.push((i, loss));
+        }
+        topology.cables.push(Cable { a, b, rate, delay });
+    }
+    Ok(HpccTopology { topology, nodes, losses })
+}
+
+/// Which of the nodes are switches. Hosts and switches keep their order.
+fn read_nodes(words: &mut Words<'_>, total: u32, switches: u32) -> Result<Vec<Node>, FormatError> {
+    let mut is_switch = vec![false; total as usize];
+    for _ in 0..switches {
+        let number: u32 = words.value("the number of a switch")?;
+        match is_switch.get_mut(number as usize) {
+            Some(is_switch) if !*is_switch => *is_switch = true,
+            Some(_) => return Err(words.error(format!("node {number} is named twice"))),
+            None => return Err(words.error(format!("there is no node {number}"))),
+        }
+    }
+    let mut next = [0, 0];
+    let node = |is_switch: &bool| {
+        let index = next[usize::from(*is_switch)];
+        next[usize::from(*is_switch)] += 1;
+        if *is_switch { Node::Switch(index) } else { Node::Host(index) }
+    };
+    Ok(is_switch.iter().map(node).collect())
+}
+
+/// A number with one of these units, as a number of the last column's.
+fn with_unit(word: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let digits = word.find(|c: char| c.is_alphabetic()).unwrap_or(word.len());
+    let (number, unit) = word.split_at(digits);
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    let value = number.parse::<f64>().ok()? * factor;
+    (value.is_finite() && value >= 0.0).then_some(value)
+}
+
+fn read_rate(words: &mut Words<'_>) -> Result<LineRate, FormatError> {
+    const UNITS: [(&str, f64); 8] = [
+        ("bps", 1.0),
+        ("kbps", 1e3),
+        ("Kbps", 1e3),
+        ("Mbps", 1e6),
+        ("Gbps", 1e9),
+        ("Tbps", 1e12),
+        ("Mb/s", 1e6),
+        ("Gb/s", 1e9),
+    ];
+    let word = words.word("a link's rate")?;
+    let rate = with_unit(word, &UNITS).map(|bits| bits.round() as u64);
+    rate.and_then(LineRate::bits_per_second).ok_or_else(|| {
+        words.error(format!("\"{}\" is not a rate from 1Mbps to 100Tbps", short(word)))
+    })
+}
+
+fn read_delay(words: &mut Words<'_>) -> Result<Ps, FormatError> {
+    const UNITS: [(&str, f64); 5] =
+        [("ps", 1.0), ("ns", 1e3), ("us", 1e6), ("ms", 1e9), ("s", 1e12)];
+    let word = words.word("a link's delay")?;
+    let delay = with_unit(word, &UNITS).map(|ps| ps.round() as u64);
+    delay
+        .filter(|delay| *delay <= LONGEST)
+        .ok_or_else(|| words.error(format!("\"{}\" is not a delay from 0 to 1s", short(word))))
+}
+
+/// Reads a `flow.txt` for a topology.
+///
+/// # Errors
+/// If it is none, or names a node that is no host.
+pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatError> {
+    let mut words = Words::of(text);
+    let count: u64 = words.value("the number of flows")?;
+    if count > Flow::MOST as u64 {
+        let gib = count.saturating_mul(Flow::MEMORY as u64) >> 30;
+        let most = Flow::MOST;
+        return Err(words.error(format!("{count} flows need {gib} GiB; the most is {most}")));
+    }
+    let mut read = HpccFlows { flows: Vec::new(), ports: Vec::new(), groups: Vec::new() };
+    for _ in 0..count {
+        let mut host = |what| {
+            let number: u32 = words.value(what)?;
+            match of.nodes.get(number as usize) {
+                Some(Node::Host(host)) => Ok(*host),
+                _ => Err(words.error(format!("node {number} is not a host"))),
+            }
+        };
+        let (src, dst) = (host("a flow's source")?, host("a flow's target")?);
+        let group = words.value("a priority group")?;
+        let port = words.value("a port")?;
+        let bytes: u64 = words.value("a number of bytes")?;
+        let start: f64 = words.value("a start in seconds")?;
+        let ps = (start * 1e12).round();
+        if !(0.0..=Flow::LATEST as f64).contains(&ps) {
+            return Err(words.error(format!("a start at {start} s is not from 0 to 1000")));
+        }
+        let flow = Flow::new(src, dst, bytes, ps as Ps);
+        Flow::check(core::slice::from_ref(&flow), of.topology.hosts)
+            .map_err(|error| words.error(error))?;
+        read.flows.push(flow);
+        read.ports.push(port);
+        read.groups.push(group);
+    }
+    Ok(read)
+}
+
+/// Writes an `fct.txt`: the flows that have ended, in the order in which they did.
+pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> String {
+    let mut numbers = vec![0; of.topology.hosts as usize];
+    for (number, node) in (0u32..).zip(&of.nodes) {
+        if let Node::Host(host) = node {
+            numbers[*host as usize] = number;
+        }
+    }
+    let address = |host: u32| {
+        let number = numbers[host as usize];
+        0x0B00_0001 + ((number / 256) << 16) + ((number % 256) << 8)
+    };
+    let mut ports: BTreeMap<u32, u16> = BTreeMap::new();
+    let mut lines = Vec::new();
+    for ((done, flow), dport) in report.flows.iter().zip(&flows.flows).zip(&flows.ports) {
+        let next = ports.entry(flow.src).or_insert(10_000);
+        let sport = *next;
+        *next = next.wrapping_add(1);
+        if let (Some(ended), Some(time)) = (done.ended, done.time()) {
+            lines.push((ended, flow, sport, *dport, time, done.alone));
+        }
+    }
+    lines.sort_by_key(|(ended, ..)| *ended);
+    let mut text = String::new();
+    for (ended, flow, sport, dport, time, alone) in lines {
+        let (src, dst) = (address(flow.src), address(flow.dst));
+        let (start, time, alone) = ((ended - time) / NS, time / NS, alone / NS);
+        let bytes = flow.bytes;
+        // A String takes whatever is written.
+        let _ =
+            writeln!(text, "{src:08x} {dst:08x} {sport} {dport} {bytes} {start} {time} {alone}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::flows::Cluster;
+
+    const TOPOLOGY: &str = "4 1 3\n3\n0 3 100Gbps 1000ns 0\n1 3 100Gbps 0.001ms 0\n\
+        2 3 25Gbps 1us 0.000000\n";
+    const FLOWS: &str = "2\n0 1 3 100 1000 0.000002\n2 1 3 100 50000 0\n";
+
+    #[test]
+    fn files_in_and_out() {
+        let of = read_topology(TOPOLOGY).unwrap();
+        assert_eq!((of.topology.hosts, of.topology.switches), (3, 1));
+        assert_eq!(of.topology.check(), Ok(()));
+        assert!(of.topology.cables.iter().all(|cable| cable.delay == 1_000_000));
+        let flows = read_flows(FLOWS, &of).unwrap();
+        assert_eq!(flows.flows[0], Flow::new(0, 1, 1000, 2_000_000));
+        let report = Cluster::new(of.topology.clone()).run(&flows.flows).unwrap();
+        // As `a_message_takes_what_arithmetic_says` of the flows has it.
+        let first = write_fct(&report, &flows, &of).lines().next().unwrap().to_owned();
+        assert_eq!(first, "0b000001 0b000101 10000 100 1000 2000 4189 4189");
+        assert_eq!(write_fct(&report, &flows, &of).lines().count(), 2);
+    }
+
+    #[test]
+    fn an_error_names_its_line() {
+        let of = read_topology(TOPOLOGY).unwrap();
+        let wrong = |from: &str, to: &str| {
+            read_topology(&TOPOLOGY.replace(from, to)).unwrap_err().to_string()
+        };
+        assert_eq!(wrong("0.001ms", "fast"), "line 4: \"fast\" is not a delay from 0 to 1s");
+        assert_eq!(
+            wrong("25Gbps", "0Gbps"),
+            "line 5: \"0Gbps\" is not a rate from 1Mbps to 100Tbps"
+        );
+        assert_eq!(wrong("2 3 25", "2 7 25"), "line 5: there is no node 7; the last is 3");
+        assert!(wrong("4 1 3", "4 4 3").starts_with("line 1: 4 nodes"));
+        assert!(wrong("4 1 3", "4 1 9").contains("the file ends"));
+        assert!(wrong("0.000000", "2").starts_with("line 5: a loss of 2"));
+        let wrong = |from: &str, to: &str| {
+            read_flows(&FLOWS.replace(from, to), &of).unwrap_err().to_string()
+        };
+        assert_eq!(wrong("2 1 3", "3 1 3"), "line 3: node 3 is not a host");
+        assert!(wrong("50000", "0").starts_with("line 3: "));
+        assert!(wrong("2\n", "1000000000\n").contains("2421 GiB"));
+        assert!(wrong("0.000002", "-1").starts_with("line 2: a start"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "[0-9 \nGbpsn.e+-]{0,200}", any: String) {
+            for text in [&text, &any] {
+                if let Ok(of) = read_topology(text) {
+                    let _ = of.topology.check();
+                }
+                let of = read_topology(TOPOLOGY).unwrap();
+                let _ = read_flows(text, &of);
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! A switch's buffer: who may use how much of it, and when packets are marked.
+//!
+//! The ports of a switch share its buffer. A queue may grow up to a dynamic threshold, `alpha`
+//! times what is free (Choudhury, Hahne: Dynamic Queue Length Thresholds for Shared-Memory Packet
+//! Switches, IEEE/ACM ToN 1998), so that few queues get much and many get little each.
+
+use crate::dice::Mix;
+
+/// When a switch marks packets for congestion, by the queue that a packet meets.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Marking {
+    /// No packet is marked at a queue of at most so many bytes.
+    pub from_bytes: u64,
+    /// Every packet is marked at a queue of more bytes than this. Between the two the probability
+    /// rises from zero to `most`, as RED's does (Floyd, Jacobson 1993); but of the queue as it is,
+    /// without an average, as switches of datacentres do.
+    pub to_bytes: u64,
+    /// The probability of a mark at `to_bytes`.
+    pub most: f64,
+}
+
+impl Marking {
+    /// Marks every packet that meets a queue of more than `bytes`, as DCTCP has it (SIGCOMM '10,
+    /// §3.1).
+    pub fn step(bytes: u64) -> Marking {
+        Marking { from_bytes: bytes, to_bytes: bytes, most: 1.0 }
+    }
+
+    /// Is a packet marked that meets a queue of so many bytes?
+    #[inline]
+    fn marks(&self, queue: u64, random: &mut Mix) -> bool {
+        if queue <= self.from_bytes {
+            return false;
+        }
+        if queue > self.to_bytes {
+            return true;
+        }
+        let part = (queue - self.from_bytes) as f64 / (self.to_bytes - self.from_bytes) as f64;
+        random.fraction() < part * self.most
+    }
+}
+
+/// The properties of a switch's buffer.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BufferOptions {
+    /// What all ports share, in bytes.
+    pub bytes: u64,
+    /// A queue may have this many times what is free.
+    pub alpha: f64,
+    /// The most bytes of one queue, whatever is free.
+    pub queue_bytes: u64,
+    /// When packets are marked; the thresholds are for ports of `marking_gigabits`, and grow in
+    /// proportion to a port's rate.
+    pub marking: Option<Marking>,
+    /// The rate in 10⁹ bits per second that `marking` is for; zero: the thresholds are for ports of
+    /// any rate.
+    pub marking_gigabits: u64,
+}
+
+impl Default for BufferOptions {
+    /// 32 MB with an `alpha` of 1, and no marking.
+    fn default() -> BufferOptions {
+        BufferOptions {
+            bytes: 32 << 20,
+            alpha: 1.0,
+            queue_bytes: u64::MAX,
+            marking: None,
+            marking_gigabits: 0,
+        }
+    }
+}
+
+impl BufferOptions {
+    /// A buffer without an end, and without marks.
+    pub const ENDLESS: BufferOptions = BufferOptions {
+        bytes: u64::MAX,
+        alpha: 1.0,
+        queue_bytes: u64::MAX,
+        marking: None,
+        marking_gigabits: 0,
+    };
+
+    /// The thresholds of a port of this rate in bits per second.
+    pub(super) fn marking_at(&self, bits: Option<u64>) -> Option<Marking> {
+        let marking = self.marking?;
+        let (Some(bits), 1..) = (bits, self.marking_gigabits) else { return Some(marking) };
+        let base = u128::from(self.marking_gigabits) * 1_000_000_000;
+        let scale = |bytes: u64| (u128::from(bytes) * u128::from(bits) / base) as u64;
+        let (from_bytes, to_bytes) = (scale(marking.from_bytes), scale(marking.to_bytes));
+        Some(Marking { from_bytes, to_bytes, ..marking })
+    }
+}
+
+/// What a switch does with a packet that meets a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// It has room.
+    Accept,
+    /// It has none.
+    Drop,
+    /// It has none if the number of bytes in use is right, which is an upper bound.
+    Recount,
+}
+
+/// The buffer of one switch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffer {
+    options: BufferOptions,
+    /// Bytes in use, or more.
+    pub(super) used: u64,
+}
+
+impl Buffer {
+    pub(super) fn new(options: BufferOptions) -> Buffer {
+        Buffer { options, used: 0 }
+    }
+
+    /// Takes the limit away.
+    pub(super) fn widen(&mut self) {
+        self.options = BufferOptions::ENDLESS;
+    }
+
+    /// Is there no limit, so that nobody needs to count?
+    #[inline]
+    pub(super) fn is_endless(&self) -> bool {
+        self.options.bytes == u64::MAX
+    }
+
+    /// Bytes that are free.
+    #[inline]
+    pub(super) fn free(&self) -> u64 {
+        self.options.bytes.saturating_sub(self.used)
+    }
+
+    /// May a packet of `bytes` join a queue of `queue` bytes? `exact` says that `used` is not just
+    /// an upper bound.
+    #[inline]
+    pub(super) fn judge(&self, queue: u64, bytes: u64, exact: bool) -> Verdict {
+        let free = self.free();
+        let limit = ((free as f64 * self.options.alpha) as u64).min(self.options.queue_bytes);
+        // A packet that finds its queue empty is dropped only if there is no room at all.
+        let fits = bytes <= free && (queue + bytes <= limit || queue == 0);
+        match (fits, exact) {
+            (true, _) => Verdict::Accept,
+            (false, true) => Verdict::Drop,
+            (false, false) => Verdict::Recount,
+        }
+    }
+}
+
+/// Is a packet marked that meets a queue of so many bytes?
+#[inline]
+pub(super) fn marks(marking: &Option<Marking>, queue: u64, random: &mut Mix) -> bool {
+    marking.as_ref().is_some_and(|marking| marking.marks(queue, random))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_gets_less_the_more_is_in_use() {
+        let options = BufferOptions { bytes: 1000, alpha: 0.5, ..BufferOptions::default() };
+        let mut buffer = Buffer::new(options);
+        assert_eq!(buffer.judge(400, 100, true), Verdict::Accept);
+        assert_eq!(buffer.judge(401, 100, true), Verdict::Drop);
+        buffer.used = 800;
+        assert_eq!(buffer.judge(50, 50, true), Verdict::Accept);
+        assert_eq!(buffer.judge(51, 50, true), Verdict::Drop);
+        assert_eq!(buffer.judge(51, 50, false), Verdict::Recount);
+        assert_eq!(buffer.judge(0, 150, true), Verdict::Accept, "an empty queue takes one");
+        assert_eq!(buffer.judge(0, 201, true), Verdict::Drop);
+        let short = BufferOptions { queue_bytes: 300, ..options };
+        assert_eq!(Buffer::new(short).judge(250, 100, true), Verdict::Drop);
+    }
+
+    #[test]
+    fn marks_come_as_often_as_red_has_it() {
+        let red = Some(Marking { from_bytes: 100, to_bytes: 300, most: 0.2 });
+        let mut random = Mix::new(1);
+        let mut share = |queue| {
+            let marked = (0..10_000).filter(|_| marks(&red, queue, &mut random)).count();
+            marked as f64 / 10_000.0
+        };
+        assert_eq!((share(100), share(301)), (0.0, 1.0));
+        assert!((share(200) - 0.1).abs() < 0.01 && (share(300) - 0.2).abs() < 0.02);
+        let step = Some(Marking::step(100));
+        assert!(!marks(&step, 100, &mut random) && marks(&step, 101, &mut random));
+    }
+
+    #[test]
+    fn thresholds_grow_with_the_rate() {
+        let options = BufferOptions {
+            marking: Some(Marking::step(300_000)),
+            marking_gigabits: 100,
+            ..BufferOptions::default()
+        };
+        let at = |gigabits: u64| options.marking_at(Some(gigabits * 1_000_000_000)).unwrap();
+        assert_eq!(at(400), Marking::step(1_200_000));
+        assert_eq!(at(25), Marking::step(75_000));
+        assert_eq!(options.marking_at(None), Some(Marking::step(300_000)));
+    }
+}

@@ -1,0 +1,78 @@
+//! What changes while the network runs: cables and switches fail and come back, slow down, lose.
+
+use super::time::LineRate;
+use super::topology::{Link, Node};
+use crate::dice::{Mix, mix};
+
+/// A change of the network.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Change {
+    /// The cable of this link carries nothing in either direction, or works again.
+    Cable {
+        /// One of its links: see `Net::links_between`.
+        link: u32,
+        /// Whether it works.
+        works: bool,
+    },
+    /// A switch fails, with all cables to it, or works again.
+    Switch {
+        /// The switch.
+        switch: u32,
+        /// Whether it works.
+        works: bool,
+    },
+    /// A link has another rate from now on. What has begun to be sent is not affected.
+    Rate {
+        /// The link.
+        link: u32,
+        /// Its rate.
+        rate: LineRate,
+    },
+    /// A link loses packets at random from now on.
+    Loss {
+        /// The link.
+        link: u32,
+        /// The probability that a packet is lost; zero ends it.
+        probability: f64,
+    },
+    /// Switches learn which links work. Until then they send packets to where they cannot go on.
+    Reroute,
+}
+
+/// The changes to come, and the state that only they change.
+#[derive(Debug)]
+pub(super) struct Changes {
+    pub(super) links: Vec<Link>,
+    pub(super) planned: Vec<Change>,
+    pub(super) cable_down: Vec<bool>,
+    pub(super) switch_down: Vec<bool>,
+    /// By link, once one loses packets: the probability and the random numbers.
+    losses: Vec<(f64, Mix)>,
+}
+
+impl Changes {
+    pub(super) fn new(links: Vec<Link>, switches: u32) -> Changes {
+        let (cable_down, switch_down) = (vec![false; links.len()], vec![false; switches as usize]);
+        Changes { links, planned: Vec::new(), cable_down, switch_down, losses: Vec::new() }
+    }
+
+    /// Does this packet get lost?
+    pub(super) fn loses(&mut self, link: u32) -> bool {
+        let (probability, random) = &mut self.losses[link as usize];
+        random.fraction() < *probability
+    }
+
+    pub(super) fn set_loss(&mut self, link: u32, probability: f64) {
+        if self.losses.is_empty() {
+            let stream = |i: u64| (0.0, Mix::new(mix(i ^ 0x6C6F_7373)));
+            self.losses = (0..self.links.len() as u64).map(stream).collect();
+        }
+        self.losses[link as usize].0 = probability;
+    }
+
+    pub(super) fn is_down(&self, link: u32) -> bool {
+        let Link { from, to, .. } = self.links[link as usize];
+        let is_down = |node: Node| node.switch().is_some_and(|s| self.switch_down[s as usize]);
+        self.cable_down[link as usize] || is_down(from) || is_down(to)
+    }
+}

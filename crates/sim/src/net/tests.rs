@@ -1,0 +1,331 @@
+//! Tests of the network alone: closed forms, conservation, and what switches do under pressure.
+
+use super::time::{NEVER, US};
+use super::*;
+use crate::dice::Mix;
+
+/// A packet of `bytes` to `dst`.
+fn packet(dst: u32, bytes: u32, flow: u32) -> Packet {
+    Packet { dst, bytes, flow, heeds_marks: true, ..Packet::default() }
+}
+
+fn send(net: &mut Net, src: u32, packet: Packet) {
+    net.send(src, packet, Cargo::Head(Head::default()));
+}
+
+/// Runs until nothing is left; returns each arrival: time, host, the packet.
+fn arrivals(net: &mut Net) -> Vec<(Ps, u32, Packet)> {
+    let mut all = Vec::new();
+    while let Some(happening) = net.step(NEVER) {
+        if let Happening::Arrival { host, packet } = happening {
+            net.take(&packet);
+            all.push((net.now(), host, packet));
+        }
+    }
+    all
+}
+
+fn assert_conserved(net: &Net) {
+    let t = net.tally;
+    let dropped = t.dropped_full + t.dropped_loss + t.dropped_down + t.dropped_no_path;
+    assert_eq!(t.sent, t.delivered + dropped + net.in_flight(), "{t:?}");
+    if net.in_flight() == 0 {
+        assert_eq!(t.sent_bytes, t.delivered_bytes + t.dropped_bytes, "{t:?}");
+    }
+}
+
+fn star(hosts: u32, options: &NetOptions) -> Net {
+    let star = Star { hosts, rate: LineRate::gigabits(100), delay: US };
+    Net::new(&star.topology(), options).unwrap()
+}
+
+/// Store and forward: the sum of rates and delays on the way of the first packet, and the slowest
+/// link's rate for each further one.
+#[test]
+fn a_message_takes_what_store_and_forward_takes() {
+    let (host_rate, fabric_rate) = (LineRate::gigabits(100), LineRate::gigabits(400));
+    let tree = FatTree {
+        pods: 2,
+        tors: 2,
+        aggs: 2,
+        cores: 1,
+        hosts_per_tor: 2,
+        host_rate,
+        fabric_rate,
+        delay: US,
+    };
+    for queues in [false, true] {
+        let options = NetOptions { classes: queues, ..NetOptions::default() };
+        let mut net = Net::new(&tree.topology(), &options).unwrap();
+        for _ in 0..10 {
+            send(&mut net, 0, packet(7, 1000, 5));
+        }
+        let all = arrivals(&mut net);
+        let times: Vec<Ps> = all.iter().map(|(at, ..)| *at).collect();
+        let first = 2 * 80_000 + 4 * 20_000 + 6 * US;
+        let expected: Vec<Ps> = (0..10).map(|i| first + i * 80_000).collect();
+        assert_eq!(times, expected, "with queues: {queues}");
+        assert_conserved(&net);
+    }
+}
+
+/// Both ways to wait agree where nothing is dropped, paused or overtaken.
+#[test]
+fn one_event_a_hop_and_two_give_the_same() {
+    let tree = FatTree {
+        pods: 3,
+        tors: 2,
+        aggs: 2,
+        cores: 2,
+        hosts_per_tor: 3,
+        host_rate: LineRate::gigabits(100),
+        fabric_rate: LineRate::gigabits(100),
+        delay: US,
+    };
+    let marking = Some(Marking { from_bytes: 5_000, to_bytes: 50_000, most: 0.5 });
+    let run = |classes| {
+        let buffer = BufferOptions { marking, ..BufferOptions::default() };
+        let options = NetOptions { classes, buffer, ..NetOptions::default() };
+        let mut net = Net::new(&tree.topology(), &options).unwrap();
+        let mut random = Mix::new(9);
+        for _ in 0..3000 {
+            let n = random.number();
+            let (src, dst) = ((n % 18) as u32, (n >> 8) as u32 % 18);
+            send(&mut net, src, packet(dst, 64 + (n >> 16) as u32 % 1400, n as u32 >> 20));
+        }
+        let all = arrivals(&mut net);
+        assert_conserved(&net);
+        let tally = net.tally;
+        let all: Vec<_> = all.iter().map(|(at, h, p)| (*at, *h, p.bytes, p.marked)).collect();
+        (all, tally)
+    };
+    let (fast, slow) = (run(false), run(true));
+    assert!(fast.1.marked > 100 && fast.1.dropped_full == 0, "{:?}", fast.1);
+    assert!(fast == slow, "{:?} and {:?}", fast.1, slow.1);
+}
+
+/// M/D/1: packets of one length that come at random wait for `rho / (2 (1 - rho))` of the time that
+/// one takes, on average (Pollaczek and Khinchine).
+#[test]
+fn packets_wait_at_a_port_as_queueing_theory_says() {
+    const PACKETS: usize = 400_000;
+    let fast = LineRate::gigabits(50_000);
+    let topology =
+        Dumbbell { side: 1, host_rate: fast, middle_rate: LineRate::gigabits(100), delay: US };
+    let buffer = BufferOptions::ENDLESS;
+    let options = NetOptions { buffer, ..NetOptions::default() };
+    for load in [0.5, 0.8] {
+        let mut net = Net::new(&topology.topology(), &options).unwrap();
+        let (mut random, mut waited, mut at) = (Mix::new(4), 0.0, 0.0);
+        let service = 80_000.0;
+        let alone = (3 * US + 80_000 + 2 * fast.time(1000)) as f64;
+        for _ in 0..PACKETS {
+            at -= (1.0 - random.fraction()).ln() * service / load;
+            while let Some(happening) = net.step(at as Ps) {
+                let Happening::Arrival { packet, .. } = happening else { continue };
+                net.take(&packet);
+                let flow = packet.flow;
+                // The low bits of the time at which it was sent.
+                let took = (net.now() as u32).wrapping_sub(flow);
+                waited += f64::from(took) - alone;
+            }
+            net.advance(at as Ps);
+            send(&mut net, 0, packet(1, 1000, at as Ps as u32));
+        }
+        let mean = waited / PACKETS as f64 / service;
+        let theory = load / (2.0 * (1.0 - load));
+        assert!((mean / theory - 1.0).abs() < 0.03, "at {load}: {mean} and not {theory}");
+    }
+}
+
+/// An incast is done when the last link has carried everything, and not earlier.
+#[test]
+fn an_incast_takes_what_its_last_link_takes() {
+    let mut net = star(9, &NetOptions::default());
+    for src in 1..9 {
+        for i in 0..20 {
+            send(&mut net, src, packet(0, 1000, src * 100 + i));
+        }
+    }
+    let all = arrivals(&mut net);
+    assert_eq!(all.last().unwrap().0, 160 * 80_000 + 80_000 + 2 * US);
+    assert_conserved(&net);
+}
+
+#[test]
+fn what_a_buffer_does_not_hold_is_dropped_and_counted() {
+    for classes in [false, true] {
+        let buffer = BufferOptions { bytes: 40_000, alpha: 1.0, ..BufferOptions::default() };
+        let mut net = star(9, &NetOptions { buffer, classes, ..NetOptions::default() });
+        for src in 1..9 {
+            (0..20).for_each(|i| send(&mut net, src, packet(0, 1000, src * 100 + i)));
+        }
+        let delivered = arrivals(&mut net).len() as u64;
+        let t = net.tally;
+        assert_eq!((t.delivered, t.delivered + t.dropped_full), (delivered, 160));
+        // With one busy queue the threshold is half of the buffer. While the eight packets that
+        // come at once arrive, one leaves.
+        assert!((35..=45).contains(&delivered), "{delivered}, {classes}");
+        assert_conserved(&net);
+    }
+}
+
+#[test]
+fn flow_control_loses_nothing() {
+    let buffer = BufferOptions { bytes: 100_000, ..BufferOptions::default() };
+    let pfc = Some(PfcOptions::default());
+    let mut net = star(9, &NetOptions { buffer, pfc, ..NetOptions::default() });
+    for src in 1..9 {
+        (0..200).for_each(|i| send(&mut net, src, packet(0, 1000, src * 100 + i)));
+    }
+    let all = arrivals(&mut net);
+    assert_eq!((all.len(), net.tally.dropped_full), (1600, 0));
+    assert!(net.tally.pauses > 8, "{:?}", net.tally);
+    assert_eq!(all.last().unwrap().0, 1600 * 80_000 + 80_000 + 2 * US, "the link never idles");
+    assert_eq!(net.circle_of_pauses(), None);
+    assert_conserved(&net);
+}
+
+#[test]
+fn a_higher_class_overtakes() {
+    let mut net = star(3, &NetOptions { classes: true, ..NetOptions::default() });
+    (0..10).for_each(|i| send(&mut net, 1, packet(0, 1000, i)));
+    send(&mut net, 1, Packet { class: 5, ..packet(0, 1000, 99) });
+    let order: Vec<u32> = arrivals(&mut net).iter().map(|(.., p)| p.flow).collect();
+    assert_eq!(order[..3], [0, 99, 1], "one had begun");
+}
+
+/// Four switches in a ring, each with traffic that goes two cables on: the textbook deadlock.
+#[test]
+fn a_circle_of_pauses_is_found() {
+    let rate = LineRate::gigabits(100);
+    let cable = |a, b| Cable { a, b, rate, delay: US };
+    let mut cables: Vec<Cable> =
+        (0..8).map(|h| cable(Node::Host(h), Node::Switch(h / 2))).collect();
+    cables.extend((0..4).map(|s| cable(Node::Switch(s), Node::Switch((s + 1) % 4))));
+    let topology = Topology { hosts: 8, switches: 4, cables };
+    let buffer = BufferOptions { bytes: 60_000, ..BufferOptions::default() };
+    let pfc = Some(PfcOptions::default());
+    let mut net =
+        Net::new(&topology, &NetOptions { buffer, pfc, ..NetOptions::default() }).unwrap();
+    // Two cables on there are two shortest paths, one each way round: both rings fill.
+    for i in 0..4000 {
+        for src in 0..8 {
+            send(&mut net, src, packet((src + 4) % 8, 1000, i * 8 + src));
+        }
+    }
+    let arrived = arrivals(&mut net).len();
+    assert_eq!(arrived as u64 + net.in_flight(), 32_000, "nothing is lost");
+    if net.in_flight() > 0 {
+        let circle = net.circle_of_pauses().expect("what stands still waits in a circle");
+        assert!(circle.len() >= 3, "{circle:?}");
+        assert!(net.describe(circle[0]).contains("switch"));
+    }
+    assert!(net.in_flight() > 0, "this traffic is known to stop");
+}
+
+#[test]
+fn what_fails_loses_packets_until_switches_know() {
+    let rate = LineRate::gigabits(100);
+    let shape = LeafSpine {
+        leaves: 2,
+        spines: 2,
+        hosts_per_leaf: 1,
+        host_rate: rate,
+        fabric_rate: rate,
+        delay: US,
+    };
+    let options = NetOptions { routing: Routing::Spray, ..NetOptions::default() };
+    let mut net = Net::new(&shape.topology(), &options).unwrap();
+    let link = net.links_between(Node::Switch(0), Node::Switch(2))[0];
+    net.plan(US, Change::Cable { link, works: false });
+    net.plan(50 * US, Change::Reroute);
+    (0..2000).for_each(|i| send(&mut net, 0, packet(1, 1000, i)));
+    arrivals(&mut net);
+    // Of the first 50 µs, 625 packets, half are lost.
+    let lost = net.tally.dropped_down;
+    assert!((250..380).contains(&lost), "{lost}");
+    assert_conserved(&net);
+    net.plan(net.now(), Change::Switch { switch: 3, works: false });
+    net.plan(net.now(), Change::Reroute);
+    net.step(net.now());
+    send(&mut net, 0, packet(1, 1000, 1));
+    arrivals(&mut net);
+    assert_eq!(net.tally.dropped_no_path, 1);
+}
+
+#[test]
+fn a_lossy_link_loses_its_share_and_a_slow_one_is_slow() {
+    let mut net = star(2, &NetOptions { buffer: BufferOptions::ENDLESS, ..NetOptions::default() });
+    net.plan(0, Change::Loss { link: 0, probability: 0.1 });
+    net.plan(0, Change::Rate { link: 0, rate: LineRate::gigabits(10) });
+    net.step(0);
+    (0..10_000).for_each(|i| send(&mut net, 0, packet(1, 1000, i)));
+    let all = arrivals(&mut net);
+    assert!((850..1150).contains(&net.tally.dropped_loss), "{:?}", net.tally);
+    assert!(all.last().unwrap().0 > 9_900 * 800_000);
+    assert_conserved(&net);
+}
+
+/// A network in two parts that hand over packets does what one does.
+#[test]
+fn two_parts_give_the_same_as_one() {
+    let rate = LineRate::gigabits(100);
+    let shape = LeafSpine {
+        leaves: 2,
+        spines: 2,
+        hosts_per_leaf: 3,
+        host_rate: rate,
+        fabric_rate: rate,
+        delay: US,
+    };
+    let topology = shape.topology();
+    let marking = Some(Marking { from_bytes: 0, to_bytes: 100_000, most: 0.5 });
+    let buffer = BufferOptions { marking, ..BufferOptions::default() };
+    let options = NetOptions { buffer, routing: Routing::Spray, ..NetOptions::default() };
+    let load = |net: &mut Net, mine: &dyn Fn(u32) -> bool| {
+        for i in (0..600u32).filter(|i| mine(i % 6)) {
+            send(net, i % 6, packet((i * 7 + 3) % 6, 500 + i, i));
+        }
+    };
+    let note = |net: &mut Net, happening| match happening {
+        Happening::Arrival { host, packet } => {
+            let at = net.now();
+            net.take(&packet);
+            Some((at, host, packet.flow, packet.marked))
+        }
+        _ => None,
+    };
+    let mut whole = Net::new(&topology, &options).unwrap();
+    load(&mut whole, &|_| true);
+    let mut expected = Vec::new();
+    while let Some(happening) = whole.step(NEVER) {
+        expected.extend(note(&mut whole, happening));
+    }
+    // Hosts 0-2, leaf 0 and spine 0 are one part.
+    let of = vec![0, 0, 0, 1, 1, 1, 0, 1, 0, 1];
+    let mut parts = [0, 1].map(|own| {
+        let mut net = Net::new(&topology, &options).unwrap();
+        net.set_part(Part { of: of.clone(), own, leaving: Vec::new() });
+        load(&mut net, &|host| of[host as usize] == own);
+        net
+    });
+    let mut all = Vec::new();
+    for window in 1..200 {
+        for net in &mut parts {
+            while let Some(happening) = net.step(window * US - 1) {
+                all.extend(note(net, happening));
+            }
+        }
+        for own in [0, 1] {
+            for parcel in parts[own].leaving() {
+                let to = usize::from(parcel.to(&parts[own], &of));
+                assert!(parcel.at() >= window * US);
+                parts[to].receive(parcel);
+            }
+        }
+    }
+    all.sort_unstable();
+    expected.sort_unstable();
+    assert!(all == expected, "{} and {} arrivals", all.len(), expected.len());
+}

@@ -6,8 +6,9 @@
 //! ends the session.
 //!
 //! `socket.rs` sends messages and the descriptors that go with them; `place.rs` knows where a
-//! daemon listens.
+//! daemon listens, and `keep.rs` whether the environment wants a session kept.
 
+mod keep;
 mod place;
 mod socket;
 
@@ -18,6 +19,7 @@ use remora_nic::{Key, Pd, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
 pub(crate) use place::user_socket;
 pub use place::{Place, SOCKET_VARIABLE, place};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use remora::interface::Interface;
+use remora::message::{KEEP_VARIABLE, Kept};
 
 use super::libraries::{Libraries, put_first};
 
@@ -31,6 +32,8 @@ pub(crate) struct Wishes<'a> {
     pub(crate) log: Option<&'a Path>,
     /// Do not set `LD_PRELOAD`.
     pub(crate) no_preload: bool,
+    /// Have the program's session kept.
+    pub(crate) keep: Option<&'a Kept>,
 }
 
 impl Wishes<'_> {
@@ -63,6 +66,9 @@ impl Wishes<'_> {
         }
         if let Some(log) = self.log {
             variables.push((LOG_VARIABLE, log_value(log)?));
+        }
+        if let Some(keep) = self.keep {
+            variables.push((KEEP_VARIABLE, keep.to_string().into()));
         }
         Ok(variables)
     }

@@ -2,7 +2,8 @@
 //!
 //! Memory of this crate's own is in sealed memory files, which the card's process maps. The
 //! program's other memory is reached by system calls (`process_vm_readv`), which have no atomics.
-//! Where peers may use atomics, it is converted, if that is safe (`convert`).
+//! Where peers may use atomics, or the memory is to outlive the program, it is converted, if that is
+//! safe (`convert`).
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -26,9 +27,16 @@ pub(super) struct Loans {
     /// The inode numbers of those files that took the place of the program's memory, by the same
     /// addresses. The program may have unmapped them.
     converted: BTreeMap<u64, u64>,
+    /// The session outlives this process, and so must its memory.
+    is_kept: bool,
 }
 
 impl Loans {
+    /// Nothing is lent, by a session that may outlive this process.
+    pub(super) fn new(is_kept: bool) -> Loans {
+        Loans { is_kept, ..Loans::default() }
+    }
+
     /// Turns a buffer, which nobody writes meanwhile, into memory that the card's process maps,
     /// too. Where that cannot be, the card reaches it like other memory.
     pub(super) fn share(&mut self, session: &mut Session, buffer: &mut Buffer) {
@@ -66,7 +74,7 @@ impl Loans {
                 if !self.converted.is_empty() {
                     self.forget_unmapped();
                 }
-                if access.contains(Access::REMOTE_ATOMIC) {
+                if self.is_kept || access.contains(Access::REMOTE_ATOMIC) {
                     self.convert(session, arena, addr, bytes.len);
                 }
                 match self.shared(arena, addr, bytes.len) {
@@ -109,8 +117,9 @@ impl Loans {
                 }
             }
             Ok(None) => tracing::info!(
-                "atomics on this memory will be refused: it cannot be shared with the card’s \
-                 process while other threads run, or if it is no ordinary private memory"
+                "atomics on this memory will be refused, and it ends with this process: it \
+                 cannot be shared with the card’s process while other threads run, or if it is no \
+                 ordinary private memory"
             ),
             Err(error) => tracing::warn!(%error, "memory is not shared with the card’s process"),
         }

@@ -108,7 +108,7 @@ impl QueuePair {
 impl Attached {
     /// The client's end of a session that has begun.
     pub(crate) fn new(begun: Begun, config: Config, news: News) -> Attached {
-        let Begun { session, welcome, arena, doorbell, wake } = begun;
+        let Begun { session, welcome, arena, doorbell, wake, is_kept } = begun;
         Attached {
             session,
             events: EventConsumer::new(&arena),
@@ -122,7 +122,7 @@ impl Attached {
             shared_receives: HashMap::new(),
             completion_queues: HashMap::new(),
             connections: HashMap::new(),
-            loans: Loans::default(),
+            loans: Loans::new(is_kept),
             news,
             wakes: false,
             lost: false,

@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::commands::{Command, Wire};
 use crate::live::DeviceInfo;
 use crate::message::{
-    Answer, CompletionQueuePlace, Hello, Loan, MessageError, MessageSocket, Request, Welcome,
+    Answer, CompletionQueuePlace, Hello, Keep, Loan, MessageError, MessageSocket, Request, Welcome,
     decode, encode, greeting,
 };
 use crate::shared::{Arena, ArenaError};
@@ -72,6 +72,8 @@ pub(crate) struct Begun {
     pub(crate) doorbell: OwnedFd,
     /// Wakes this client.
     pub(crate) wake: OwnedFd,
+    /// The session is to outlive this process.
+    pub(crate) is_kept: bool,
 }
 
 impl Begun {
@@ -113,7 +115,8 @@ impl Begun {
         };
         let arena = Arena::open(arena.as_fd())?;
         let session = Session { socket, over: None };
-        Ok(Begun { session, welcome, arena, doorbell, wake })
+        let is_kept = !matches!(hello.keep, Keep::No);
+        Ok(Begun { session, welcome, arena, doorbell, wake, is_kept })
     }
 }
 

@@ -25,7 +25,7 @@ pub use place::{Place, SOCKET_VARIABLE, place};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -61,7 +61,7 @@ pub enum Keep {
 }
 
 /// The answer to a [`Hello`]. With it come descriptors: the arena, the event that is the daemon's
-/// doorbell, and the event that wakes the client. (An observer gets none.)
+/// doorbell, and the end of a pipe by which the client is woken. (An observer gets none.)
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
     /// The number of the session.

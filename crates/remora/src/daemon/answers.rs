@@ -10,6 +10,7 @@ use super::lent::{Lender, Lent};
 use super::objects::Ask;
 use super::server::Server;
 use super::table::Held;
+use super::wake::Wake;
 use crate::commands::{Command, dispatch};
 use crate::driver::Own;
 use crate::event::Event;
@@ -127,7 +128,7 @@ impl Server {
         let room = usize::try_from(rule.quotas.arena_bytes).unwrap_or(usize::MAX);
         let (arena, file) = Arena::create(room).map_err(|error| error.to_string())?;
         arena.set_epoch(1);
-        let events = || Ok::<_, std::io::Error>((Event::new()?, Event::new()?));
+        let events = || Ok::<_, std::io::Error>((Event::new()?, Wake::new()?));
         let events = events().map_err(|error| format!("the daemon has no descriptors: {error}"))?;
         let attached = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
@@ -174,12 +175,16 @@ impl Server {
         let keep = self.policy.rule(uid).keep(hello.keep);
         let found = self.sessions.values_mut().find(wanted);
         let held = found.ok_or("there is no session of this name and token")?;
+        // The former client may still look at its pipe, and would take wake-ups from this one.
+        let wake =
+            Wake::new().map_err(|error| format!("the daemon has no descriptors: {error}"))?;
         let old = held.take_over(client, pid);
         held.keep = keep;
         let (session, slot, epoch) = (held.number, held.slot, held.epoch);
         self.device.live.command_own(|driver| {
             if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
                 of.arena.set_epoch(epoch);
+                of.wake = wake;
             }
         });
         if let Some(old) = old {
@@ -363,7 +368,7 @@ fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
     let copy = |fd: BorrowedFd<'_>| {
         fd.try_clone_to_owned().map_err(|error| format!("the daemon has no descriptors: {error}"))
     };
-    let descriptors = [copy(of.file.as_fd())?, copy(of.doorbell.as_fd())?, copy(of.wake.as_fd())?];
+    let descriptors = [copy(of.file.as_fd())?, copy(of.doorbell.as_fd())?, copy(of.wake.reader())?];
     Ok((of.quotas, objects, descriptors))
 }
 

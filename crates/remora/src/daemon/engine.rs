@@ -25,6 +25,7 @@ use super::objects::{Ask, Objects, Usage};
 use super::session::{
     Completions, Of, Queue, Session, SessionCounters, Sides, Work, ring as ring_doorbell,
 };
+use super::wake::Wake;
 use crate::event::Event;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
 use crate::shared::arena::DATA;
@@ -78,7 +79,7 @@ impl Engine {
         &mut self,
         arena: Arena,
         file: OwnedFd,
-        (doorbell, wake): (Event, Event),
+        (doorbell, wake): (Event, Wake),
         quotas: Quotas,
     ) -> io::Result<u16> {
         let free = self.sessions.iter().position(Option::is_none).unwrap_or(self.sessions.len());

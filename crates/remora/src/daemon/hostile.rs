@@ -7,6 +7,7 @@ use remora_nic::wire::Transport;
 use remora_nic::{Access, Config, Nic, QpFlags, QpInit, Time};
 
 use super::engine::Engine;
+use super::wake::Wake;
 use crate::event::Event;
 use crate::memory::HostMemory;
 use crate::message::Quotas;
@@ -23,7 +24,7 @@ const STEPS: usize = 512;
 /// If the engine or the card breaks a promise; if the system has no memory or descriptors.
 pub fn hostile_arena(data: &[u8]) {
     let (arena, file) = Arena::create(DATA + 16 * PAGE).expect("memory for an arena");
-    let events = || (Event::new().expect("a descriptor"), Event::new().expect("a descriptor"));
+    let events = || (Event::new().expect("a descriptor"), Wake::new().expect("a descriptor"));
     let mut engine = Engine::new().expect("a descriptor");
     let client = arena.clone();
     let attached = engine.attach(arena, file, events(), Quotas::default());

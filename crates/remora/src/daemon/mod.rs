@@ -8,6 +8,7 @@
 //!   steps of the thread that drives the card; `session` has the queues of one session;
 //! - `guarded` carries out a session's commands, on its own objects (`objects`, which knows the
 //!   quotas, too) and on memory that it lends (`lent`).
+//! - `wake` is how a client that sleeps is woken;
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`table`), as far as the
 //!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
 //!   has left; [`Observer`] asks it from another process.
@@ -25,6 +26,7 @@ pub mod policy;
 pub mod server;
 mod session;
 mod table;
+mod wake;
 
 #[doc(hidden)]
 pub use hostile::hostile_arena;

@@ -11,6 +11,7 @@ use remora_nic::{Event as CardEvent, Memory, Nic, PostError, Time};
 
 use super::lent::Lent;
 use super::objects::Usage;
+use super::wake::Wake;
 use crate::event::Event;
 use crate::message::{Quotas, encode};
 use crate::shared::arena::QUEUES_MAX;
@@ -43,7 +44,7 @@ pub(crate) struct Session {
     /// Wakes the daemon.
     pub(crate) doorbell: Event,
     /// Wakes the client.
-    pub(crate) wake: Event,
+    pub(crate) wake: Wake,
     pub(super) queues: Vec<Option<Queue>>,
     pub(super) sides: HashMap<u32, Sides>,
     /// Work queues that hold elements which are not retired, as far as the client knows.
@@ -141,7 +142,7 @@ impl Session {
     /// Tells the client an event, and wakes it if it sleeps.
     pub(crate) fn tell(&mut self, event: &[u8]) {
         if self.events.push(&self.arena, event) {
-            crate::event::wake(&self.wake);
+            self.wake.wake();
         }
     }
 
@@ -201,7 +202,7 @@ impl Session {
             self.notify(number);
         }
         if self.events.waits() && self.events.flush(&self.arena) {
-            crate::event::wake(&self.wake);
+            self.wake.wake();
         }
     }
 

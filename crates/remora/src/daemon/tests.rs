@@ -164,6 +164,7 @@ struct Client {
     welcome: Welcome,
     arena: Arena,
     doorbell: std::fs::File,
+    wake: OwnedFd,
 }
 
 /// A reliable queue pair of a client, with its rings and its completion queue.
@@ -185,9 +186,9 @@ impl Client {
             Answer::Farewell(reason) => return Err(reason.to_owned()),
             other => panic!("{other:?}"),
         };
-        let [arena, doorbell, _wake] = <[OwnedFd; 3]>::try_from(came).unwrap();
+        let [arena, doorbell, wake] = <[OwnedFd; 3]>::try_from(came).unwrap();
         let arena = Arena::open(arena.as_fd()).unwrap();
-        Ok(Client { asker, welcome, arena, doorbell: doorbell.into() })
+        Ok(Client { asker, welcome, arena, doorbell: doorbell.into(), wake })
     }
 
     fn card(&self) -> Stubs<&Asker> {
@@ -385,6 +386,46 @@ fn a_client_that_sleeps_is_woken() {
         assert_eq!(client.completion(&mut queues).wr_id, round);
         assert_eq!(memory.load_u64(64).unwrap(), round);
     }
+}
+
+/// Fills whatever the client is woken by, and makes it wait for room, as far as the client can.
+fn clog(client: &Client) {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", client.wake.as_raw_fd());
+    rustix::io::ioctl_fionbio(&client.wake, false).unwrap();
+    // The greatest count of an event.
+    rustix::io::write(&client.wake, &(u64::MAX - 1).to_ne_bytes()).ok();
+    let other = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+    if let Ok(other) = rustix::fs::open(path, other, rustix::fs::Mode::empty()) {
+        while rustix::io::write(&other, &[0; 4096]).is_ok() {}
+        rustix::io::ioctl_fionbio(&other, false).unwrap();
+    }
+}
+
+#[test]
+fn a_client_cannot_have_the_daemon_wait_for_it() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let mut queues = client.queues();
+    let peer = client.card().create_qp(init(queues.pd, queues.cq)).unwrap();
+    let other = Queues { made: peer, completions: client.queues().completions, ..queues };
+    client.connect(&queues, &peer);
+    client.connect(&other, &queues.made);
+    clog(&client);
+    let events = EventConsumer::new(&client.arena);
+    for round in 0..3 {
+        queues.completions.arm(false);
+        events.will_sleep(&client.arena);
+        client.post(&mut queues, &write(round, (0, 0), (0, 0), 0));
+        client.completion(&mut queues);
+    }
+    // The thread that drives the card goes on, and others get what they ask for.
+    let (sender, answered) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| sender.send(daemon.client().card().alloc_pd().is_ok()));
+        let patience = Duration::from_secs(20);
+        assert_eq!(answered.recv_timeout(patience), Ok(true), "the daemon is stuck");
+    });
 }
 
 #[test]

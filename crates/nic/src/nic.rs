@@ -18,6 +18,7 @@ mod memory;
 mod multicast;
 mod queues;
 mod receive;
+mod restore;
 mod shared;
 mod xrc;
 

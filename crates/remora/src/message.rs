@@ -9,6 +9,7 @@
 //! daemon listens, and `keep.rs` whether the environment wants a session kept.
 
 mod keep;
+mod kernels;
 mod place;
 mod socket;
 
@@ -20,12 +21,13 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
+pub use kernels::{Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow};
 pub(crate) use place::user_socket;
 pub use place::{Place, SOCKET_VARIABLE, place};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -107,7 +109,7 @@ pub struct Quotas {
     /// Entries of all completion queues.
     pub entries: u64,
     /// Everything else that a session makes on the card: domains, address handles, listeners,
-    /// connections, budgets.
+    /// connections, budgets, kernels.
     pub others: u32,
 }
 
@@ -175,6 +177,8 @@ pub enum Request<'a> {
     Status(u32),
     /// Ends the session of this name, or number. Answer: [`Answer::Done`].
     Evict(&'a str),
+    /// Asks something of the card's kernels. Answer: [`Answer::Kernel`].
+    Kernel(KernelRequest),
 }
 
 /// How memory is lent. All but [`Loan::Process`] come with a descriptor.
@@ -203,6 +207,8 @@ pub enum Answer<'a> {
     CompletionQueue(CompletionQueuePlace),
     /// To [`Request::Status`].
     Status(StatusPage),
+    /// To [`Request::Kernel`].
+    Kernel(KernelAnswer),
     /// It is done.
     Done,
     /// It is not done, for this reason.
@@ -243,6 +249,8 @@ pub struct SessionStatus {
     pub epoch: u32,
     /// Queue pairs and shared receive queues.
     pub queue_pairs: u32,
+    /// Kernels: those that answer calls, and those that are bound to streams.
+    pub kernels: u32,
     /// Completion queues.
     pub completion_queues: u32,
     /// Regions and windows.

@@ -196,7 +196,7 @@ impl Own {
 
     /// The page table of a range of the bus. It is refused before it is made where it would be too
     /// large: a sparse file may be as long as the bus.
-    fn pages(&self, bus: u64, len: u64) -> Result<PageTable, RegMrError> {
+    pub(crate) fn pages(&self, bus: u64, len: u64) -> Result<PageTable, RegMrError> {
         let limit = self.nic.config().translation_entries;
         let needed = PageTable::entries_for(PAGE_SHIFT, bus, len) as usize;
         if needed > limit {

@@ -63,7 +63,8 @@ impl Default for Limits {
 pub struct Kernels {
     limits: Limits,
     timing: Option<Box<dyn Timing>>,
-    opcodes: HashMap<u64, u32, BuildHasherDefault<OpcodeHasher>>,
+    /// By client and op-code: each client of a card has op-codes of its own.
+    opcodes: HashMap<(u16, u64), u32, BuildHasherDefault<OpcodeHasher>>,
     programs: Vec<Option<Deployed>>,
     free_programs: Vec<u32>,
     invocations: Vec<Invocation>,
@@ -121,7 +122,20 @@ impl Kernels {
         deployment: Deployment,
         code: Box<dyn Program>,
     ) -> Result<(), DeployError> {
-        if self.opcodes.contains_key(&opcode) {
+        self.deploy_for((0, opcode), deployment, code)
+    }
+
+    /// As [`Kernels::deploy`], for calls that come by the queue pairs of one client of the card.
+    ///
+    /// # Errors
+    /// See [`DeployError`]. After an error nothing has changed.
+    pub fn deploy_for(
+        &mut self,
+        (client, opcode): (u16, u64),
+        deployment: Deployment,
+        code: Box<dyn Program>,
+    ) -> Result<(), DeployError> {
+        if self.opcodes.contains_key(&(client, opcode)) {
             return Err(DeployError::Taken(opcode));
         }
         let used = self.programs.len() - self.free_programs.len();
@@ -129,7 +143,8 @@ impl Kernels {
             return Err(DeployError::Full(self.limits.kernels));
         }
         let (calls, failed, running, retired) = (0, 0, 0, false);
-        let deployed = Deployed { opcode, deployment, code, calls, failed, running, retired };
+        let deployed =
+            Deployed { client, opcode, deployment, code, calls, failed, running, retired };
         let at = match self.free_programs.pop() {
             Some(at) => {
                 self.programs[at as usize] = Some(deployed);
@@ -140,7 +155,7 @@ impl Kernels {
                 self.programs.len() as u32 - 1
             }
         };
-        self.opcodes.insert(opcode, at);
+        self.opcodes.insert((client, opcode), at);
         Ok(())
     }
 
@@ -155,9 +170,22 @@ impl Kernels {
         deployment: Deployment,
         code: Box<dyn Program>,
     ) -> Result<(), DeployError> {
-        let old = self.opcodes.remove(&opcode).ok_or(DeployError::Unknown(opcode))?;
-        if let Err(error) = self.deploy(opcode, deployment, code) {
-            self.opcodes.insert(opcode, old);
+        self.replace_for((0, opcode), deployment, code)
+    }
+
+    /// As [`Kernels::replace`], for a client's kernel.
+    ///
+    /// # Errors
+    /// See [`DeployError`]. After an error nothing has changed.
+    pub fn replace_for(
+        &mut self,
+        at: (u16, u64),
+        deployment: Deployment,
+        code: Box<dyn Program>,
+    ) -> Result<(), DeployError> {
+        let old = self.opcodes.remove(&at).ok_or(DeployError::Unknown(at.1))?;
+        if let Err(error) = self.deploy_for(at, deployment, code) {
+            self.opcodes.insert(at, old);
             return Err(error);
         }
         if let Some(program) = self.programs[old as usize].as_mut() {
@@ -172,7 +200,19 @@ impl Kernels {
     /// # Errors
     /// No kernel is deployed for the op-code.
     pub fn undeploy(&mut self, io: &mut KernelIo<'_>, opcode: u64) -> Result<(), DeployError> {
-        let at = self.opcodes.remove(&opcode).ok_or(DeployError::Unknown(opcode))?;
+        self.undeploy_for(io, (0, opcode))
+    }
+
+    /// As [`Kernels::undeploy`], for a client's kernel.
+    ///
+    /// # Errors
+    /// No kernel is deployed for the client's op-code.
+    pub fn undeploy_for(
+        &mut self,
+        io: &mut KernelIo<'_>,
+        at: (u16, u64),
+    ) -> Result<(), DeployError> {
+        let at = self.opcodes.remove(&at).ok_or(DeployError::Unknown(at.1))?;
         if let Some(program) = self.programs[at as usize].as_mut() {
             program.retired = true;
         }
@@ -188,7 +228,13 @@ impl Kernels {
 
     /// The deployed kernels, sorted by op-code.
     pub fn list(&self) -> Vec<KernelInfo> {
-        let deployed = self.programs.iter().flatten().filter(|program| !program.retired);
+        self.list_of(0)
+    }
+
+    /// A client's deployed kernels, sorted by op-code.
+    pub fn list_of(&self, client: u16) -> Vec<KernelInfo> {
+        let deployed = self.programs.iter().flatten();
+        let deployed = deployed.filter(|program| !program.retired && program.client == client);
         let mut list: Vec<_> = deployed.map(Deployed::info).collect();
         list.sort_by_key(|info| info.opcode);
         list
@@ -491,7 +537,8 @@ impl Kernels {
         (params, data): (&[u8], &[u8]),
         more: u32,
     ) -> Taken {
-        if self.fallback.is_none() {
+        // The host that answers is the card's own.
+        if self.fallback.is_none() || call.client != 0 {
             return Taken::NoKernel;
         }
         let Some(index) = self.place(call) else { return Taken::Busy };
@@ -537,7 +584,7 @@ impl remora_nic::kernel::Kernels for Kernels {
         data: &[u8],
         more: u32,
     ) -> Taken {
-        let Some(&at) = self.opcodes.get(&call.opcode) else {
+        let Some(&at) = self.opcodes.get(&(call.client, call.opcode)) else {
             let taken = self.call_host(io.now(), call, (params, data), more);
             if let (Taken::Wants(id), 0) = (taken, more) {
                 self.tell_host(io, id & 0xFFFF);
@@ -685,12 +732,16 @@ impl Hasher for OpcodeHasher {
 
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
-            self.write_u64(self.0 ^ u64::from(byte));
+            self.write_u64(u64::from(byte));
         }
     }
 
+    fn write_u16(&mut self, client: u16) {
+        self.0 = u64::from(client) << 48;
+    }
+
     fn write_u64(&mut self, opcode: u64) {
-        let mixed = opcode.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (opcode ^ self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = mixed ^ mixed >> 32;
     }
 }

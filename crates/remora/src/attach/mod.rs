@@ -34,8 +34,8 @@ pub(crate) use self::session::Begun;
 use self::session::Session;
 use crate::commands::Place;
 use crate::driver::Clock;
-use crate::memory::{Buffer, FilesFull};
-use crate::message::{Loan, decode};
+use crate::memory::{Buffer, FilesFull, memfd};
+use crate::message::{KernelAnswer, KernelRequest, Loan, decode};
 use crate::news::{Concerned, News};
 use crate::shared::{Arena, CompletionConsumer, EventConsumer};
 
@@ -378,6 +378,26 @@ impl Attached {
     /// Ends what [`Attached::share`] began, for the buffer at `addr`.
     pub(crate) fn end_loan(&mut self, addr: u64) {
         self.loans.end(&mut self.session, addr);
+    }
+
+    /// Asks something of the card's kernels; `None` if it is refused. `module` are the bytes of a
+    /// module that goes with the request.
+    pub(crate) fn kernel(
+        &mut self,
+        request: &KernelRequest,
+        module: Option<&[u8]>,
+    ) -> Option<KernelAnswer> {
+        let file = module.map(|bytes| {
+            let file = memfd::sealed("remora-module", bytes.len() as u64)?;
+            rustix::io::pwrite(&file, bytes, 0).map(|_| file).map_err(std::io::Error::from)
+        });
+        match file.transpose() {
+            Ok(file) => self.session.kernel(request, file.as_ref().map(AsFd::as_fd)),
+            Err(error) => {
+                tracing::warn!(%error, "a module cannot be sent to the card’s process");
+                None
+            }
+        }
     }
 
     /// Announces that this client sleeps from now on; returns whether it may: there are no events.

@@ -1,5 +1,6 @@
 //! What the daemon answers to a client's requests.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,14 +10,15 @@ use super::guarded::Guarded;
 use super::lent::{Lender, Lent};
 use super::objects::Ask;
 use super::server::Server;
+use super::store::Part;
 use super::table::Held;
 use super::wake::Wake;
 use crate::commands::{Command, dispatch};
 use crate::driver::Own;
 use crate::event::Event;
 use crate::message::{
-    Answer, CardInfo, Hello, Loan, NAME_MAX, Object, Request, SessionStatus, StatusPage, Token,
-    Welcome, decode, encode, parse_greeting,
+    Answer, CardInfo, Hello, KernelAnswer, Loan, NAME_MAX, Object, Request, SessionStatus,
+    StatusPage, Token, Welcome, decode, encode, parse_greeting,
 };
 use crate::shared::Arena;
 
@@ -40,7 +42,9 @@ impl Server {
     pub(super) fn serve_client(&mut self, number: u32) {
         let mut message = Vec::new();
         for _ in 0..REQUESTS {
-            let Some(client) = self.clients.get(number) else { return };
+            let Some(client) = self.clients.get(number).filter(|client| !client.waits) else {
+                return;
+            };
             let descriptors = match client.socket.receive(&mut message) {
                 Ok(Some(descriptors)) => descriptors,
                 Ok(None) => return self.drop_client(number, None),
@@ -154,9 +158,11 @@ impl Server {
             keep: rule.keep(hello.keep),
             client: Some(client),
             ends: None,
+            stored: BTreeSet::new(),
         };
         tracing::info!(session = number, name = held.name, uid, pid, "a session begins");
         self.sessions.insert(number, held);
+        self.keep_stored(number);
         Ok(number)
     }
 
@@ -187,6 +193,7 @@ impl Server {
                 of.wake = wake;
             }
         });
+        self.keep_stored(session);
         if let Some(old) = old {
             self.drop_client(old, Some("another process has taken the session over"));
         }
@@ -241,16 +248,33 @@ impl Server {
                 Some(slot) => {
                     let keep = self.policy.rule(self.sessions[&slot].uid).keep(keep);
                     self.sessions.entry(slot).and_modify(|held| held.keep = keep);
+                    self.keep_stored(slot);
                     Ok(Answer::Done)
                 }
                 None => Err(NO_SESSION.to_owned()),
             },
             Request::Status(from) => Ok(Answer::Status(self.status(number, from))),
+            Request::Kernel(request) => match self.kernel(number, request, descriptors) {
+                Some(done) => done.map(Answer::Kernel),
+                None => return Then::Stay,
+            },
             Request::Evict(name) => self.evict(number, name).map(|()| Answer::Done),
         };
         match done {
             Ok(answer) => self.send(number, &answer, &[]),
             Err(refusal) => self.send(number, &Answer::Refused(&refusal), &[]),
+        }
+    }
+
+    /// Answers a client that has waited, and looks at it again.
+    pub(super) fn go_on_with(&mut self, number: u32, done: Result<KernelAnswer, Refusal>) {
+        let then = match done {
+            Ok(answer) => self.send(number, &Answer::Kernel(answer), &[]),
+            Err(refusal) => self.send(number, &Answer::Refused(&refusal), &[]),
+        };
+        self.resume(number);
+        if let Then::Drop(reason) = then {
+            self.drop_client(number, Some(&reason));
         }
     }
 
@@ -261,7 +285,11 @@ impl Server {
     }
 
     /// Commands the card, for the client's session; `None` if it has none.
-    fn with<R>(&mut self, client: u32, act: impl FnOnce(&mut Own, u16) -> R) -> Option<R> {
+    pub(super) fn with<R>(
+        &mut self,
+        client: u32,
+        act: impl FnOnce(&mut Own, u16) -> R,
+    ) -> Option<R> {
         let session = self.held(client)?;
         let slot = self.sessions.get(&session)?.slot;
         Some(self.device.live.command_own(|driver| act(driver, slot)))
@@ -285,6 +313,8 @@ impl Server {
         let (uid, pid) = (client.uid, client.pid);
         let may_lend_process_file = self.policy.rule(uid).lend_process_memory;
         let lender = Lender { pid, uid, may_lend_process_file };
+        let file = with.first().map(AsFd::as_fd).filter(|_| self.store.is_some());
+        let file = file.and_then(|file| file.try_clone_to_owned().ok());
         let lent = self.with(number, |driver, slot| {
             let Own { engine: Some(engine), memory, .. } = driver else {
                 return Err(NO_SESSION.to_owned());
@@ -297,7 +327,11 @@ impl Server {
             }
             Ok(engine.add_lent(slot, lent))
         });
-        lent.ok_or(NO_SESSION)?
+        let lent = lent.ok_or(NO_SESSION)??;
+        if let Some((session, file)) = self.held(number).zip(file) {
+            self.store_lent(session, lent, loan, file.as_fd());
+        }
+        Ok(lent)
     }
 
     fn take_back(&mut self, number: u32, lent: u32) -> Result<(), Refusal> {
@@ -315,7 +349,11 @@ impl Server {
             engine.disown(Object::Lent(lent));
             Ok(())
         });
-        done.ok_or(NO_SESSION)?
+        done.ok_or(NO_SESSION)??;
+        if let Some(session) = self.held(number) {
+            self.unstore(session, Part::Lent(lent));
+        }
+        Ok(())
     }
 
     fn evict(&mut self, number: u32, name: &str) -> Result<(), Refusal> {
@@ -387,6 +425,7 @@ fn describe(held: &Held, of: &super::session::Session, now: Instant) -> SessionS
         ends_in_s: held.ends.map(|ends| ends.saturating_duration_since(now).as_secs() as u32),
         epoch: held.epoch,
         queue_pairs: usage.count(Object::Qp(0)) + usage.count(Object::Srq(0)),
+        kernels: usage.kernels,
         completion_queues: usage.count(Object::Cq(0)),
         regions: usage.count(Object::Mr(0)) + usage.count(Object::Mw(0)),
         registered_bytes: usage.registered_bytes,

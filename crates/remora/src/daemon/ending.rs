@@ -5,6 +5,7 @@
 
 use remora_nic::kernel::Bound;
 
+use super::kernels;
 use crate::commands::Commands;
 use crate::driver::Own;
 use crate::message::Object;
@@ -70,6 +71,7 @@ impl Ending {
     }
 
     fn finish(&self, driver: &mut Own) {
+        kernels::end(driver, self.session);
         let Some(engine) = driver.engine.as_deref_mut() else { return };
         if let Some(of) = engine.session(self.session) {
             for (_, lent) in std::mem::take(&mut of.lent) {

@@ -20,8 +20,10 @@ use remora_nic::queue::ResizeCqError;
 use remora_nic::{Event as CardEvent, Memory, Nic, Time};
 use rustix::event::epoll;
 
+use super::kernels::SessionKernels;
 use super::lent::Lent;
 use super::objects::{Ask, Objects, Usage};
+use super::record::Entry;
 use super::session::{
     Completions, Of, Queue, Session, SessionCounters, Sides, Work, ring as ring_doorbell,
 };
@@ -111,6 +113,8 @@ impl Engine {
             usage: Usage::default(),
             lent: BTreeMap::new(),
             dm: BTreeMap::new(),
+            kernels: SessionKernels::default(),
+            record: None,
             ends: false,
         });
         Ok(number)
@@ -379,6 +383,27 @@ impl Engine {
             if let Some(lent) = details.1.and_then(|number| of.lent.get_mut(&number)) {
                 lent.users += 1;
             }
+            let entry = match object {
+                Object::Pd(pd) => Some(Entry::Pd(pd)),
+                Object::Dm(at) => Some(Entry::Dm { at, len: details.0 }),
+                Object::Lent(number) => of.lent.get(&number).and_then(|lent| lent.entry(number)),
+                _ => None,
+            };
+            if let (Some(record), Some(entry)) = (&mut of.record, entry) {
+                record.add(&entry);
+            }
+        }
+    }
+
+    /// What was noted of an object that outlives the daemon.
+    pub(crate) fn recorded(&mut self, session: u16, object: Object) -> Option<Entry> {
+        self.session(session)?.record.as_ref()?.get(object)
+    }
+
+    /// Notes what has to be known of a region, so that it outlives the daemon.
+    pub(crate) fn record_region(&mut self, session: u16, region: &Entry) {
+        if let Some(record) = self.session(session).and_then(|of| of.record.as_mut()) {
+            record.add(region);
         }
     }
 
@@ -388,6 +413,9 @@ impl Engine {
         let of = of.and_then(|session| self.sessions.get_mut(usize::from(session)));
         if let Some(of) = of.and_then(Option::as_mut) {
             let lent = self.objects.remove(&mut of.usage, object);
+            if let Some(record) = &mut of.record {
+                record.remove(object);
+            }
             if let Some(lent) = lent.and_then(|number| of.lent.get_mut(&number)) {
                 lent.users -= 1;
             }
@@ -409,6 +437,31 @@ impl Engine {
         }
         self.own(session, Object::Lent(number), (amount, None));
         number
+    }
+
+    /// As [`Engine::add_lent`], under the number that the memory had with another daemon; returns
+    /// whether that is free.
+    pub(crate) fn restore_lent(&mut self, session: u16, number: u32, lent: Lent) -> bool {
+        if self.objects.owner(Object::Lent(number)).is_some() {
+            return false;
+        }
+        let amount = lent.quota_bytes();
+        if let Some(of) = self.session(session) {
+            of.lent.insert(number, lent);
+        }
+        self.own(session, Object::Lent(number), (amount, None));
+        true
+    }
+
+    /// Takes the part of a session's arena that was a piece of card memory with another daemon;
+    /// returns whether it is free.
+    pub(crate) fn restore_part(&mut self, session: u16, at: u64, len: u64) -> bool {
+        let Some(of) = self.session(session) else { return false };
+        let taken = of.parts.take_at(at as usize, len as usize);
+        if taken {
+            of.dm.insert(at, len);
+        }
+        taken
     }
 
     /// The bus address of `len` bytes at `offset` in a session's arena, if they are data there.

@@ -23,6 +23,7 @@ use remora_nic::{
 
 use super::engine::Engine;
 use super::objects::{Ask, window};
+use super::record::Entry;
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
 use crate::driver::Own;
 use crate::message::{Object, RingPlace};
@@ -468,6 +469,8 @@ impl Commands for Guarded<'_> {
         let (bus, lent) = self.bus(&bytes)?;
         let key = self.driver.reg_mr_at(pd, bus, &bytes, access)?;
         self.own_of(Object::Mr(key), bytes.len, lent);
+        let session = self.session;
+        self.engine().record_region(session, &Entry::Region { key, pd, bytes, access });
         Ok(key)
     }
 
@@ -480,13 +483,21 @@ impl Commands for Guarded<'_> {
         {
             return Err(RegMrError::UnknownPd);
         }
-        let Some(bytes) = change.bytes else { return self.driver.rereg_mr_at(key, 0, &change) };
+        let session = self.session;
+        let before = self.engine().recorded(session, Object::Mr(key));
+        let recorded = before.map(|before| before.changed(&change));
+        let Some(bytes) = change.bytes else {
+            let same = self.driver.rereg_mr_at(key, 0, &change)?;
+            recorded.iter().for_each(|entry| self.engine().record_region(session, entry));
+            return Ok(same);
+        };
         let asked = self.admits(Ask::Region(bytes.len));
         asked.map_err(|limit| RegMrError::Full { limit })?;
         let (bus, lent) = self.bus(&bytes)?;
         let new = self.driver.rereg_mr_at(key, bus, &change)?;
         self.engine().disown(Object::Mr(key));
         self.own_of(Object::Mr(new), bytes.len, lent);
+        recorded.iter().for_each(|entry| self.engine().record_region(session, entry));
         Ok(new)
     }
 
@@ -625,6 +636,12 @@ impl Commands for Guarded<'_> {
 
     fn bind_kernel(&mut self, to: Bound, tap: u32) -> Result<(), BindError> {
         self.bound_to(to)?;
+        let session = self.session;
+        let of = self.engine().session(session).ok_or(BindError::Unknown)?;
+        // The kernels of others are none of this session's.
+        if !of.kernels.taps.contains_key(&tap) {
+            return Err(BindError::Elsewhere);
+        }
         self.driver.bind_kernel(to, tap)
     }
 

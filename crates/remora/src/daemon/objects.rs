@@ -34,6 +34,8 @@ pub(crate) struct Usage {
     pub(crate) lent_bytes: u64,
     /// Entries of its completion queues.
     pub(crate) entries: u64,
+    /// Its kernels, deployed and bound ones.
+    pub(crate) kernels: u32,
 }
 
 const KINDS: usize = 14;
@@ -108,7 +110,10 @@ impl Usage {
                 below(counts(&[13]), u64::from(quotas.others))?;
                 fits(self.lent_bytes, bytes, quotas.memory_bytes)
             }
-            Ask::Other => below(counts(&[0, 4, 7, 8, 9, 10, 11, 12]), u64::from(quotas.others)),
+            Ask::Other => {
+                let objects: u64 = counts(&[0, 4, 7, 8, 9, 10, 11, 12]);
+                below(objects + u64::from(self.kernels), u64::from(quotas.others))
+            }
         }
     }
 

@@ -3,16 +3,19 @@
 //! Each call does a bounded amount of work, whatever the session has written into its arena.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use remora_nic::chain::Queue as Side;
 use remora_nic::queue::Completion;
 use remora_nic::{Event as CardEvent, Memory, Nic, PostError, Time};
 
+use super::kernels::SessionKernels;
 use super::lent::Lent;
 use super::objects::Usage;
+use super::record::Record;
 use super::wake::Wake;
 use crate::event::Event;
+use crate::memory::memfd;
 use crate::message::{Quotas, encode};
 use crate::shared::arena::QUEUES_MAX;
 use crate::shared::completions::ring_len;
@@ -58,6 +61,10 @@ pub(crate) struct Session {
     pub(crate) lent: BTreeMap<u32, Lent>,
     /// Pieces of card memory, by where they begin, and their lengths.
     pub(crate) dm: BTreeMap<u64, u64>,
+    /// What runs on the card for it.
+    pub(crate) kernels: SessionKernels,
+    /// What outlives the daemon, if anything does.
+    pub(crate) record: Option<Record>,
     /// The session is being ended: its pages stay as they are, for a client that looks what became
     /// of its requests, and go with the arena.
     pub(crate) ends: bool,
@@ -178,9 +185,8 @@ impl Session {
         if self.ends {
             return;
         }
-        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let (from, bytes) = (pages.start as u64, pages.len() as u64);
-        if let Err(error) = rustix::fs::fallocate(&self.file, flags, from, bytes) {
+        if let Err(error) = memfd::punch(self.file.as_fd(), from, bytes) {
             tracing::error!(%error, "cannot give memory of an arena back");
         }
     }

@@ -27,6 +27,8 @@ use crate::message::{
 use crate::shared::{Arena, CompletionConsumer, EventConsumer, WorkQueue, WorkQueueState};
 use crate::{Device, DeviceOptions};
 
+mod restore;
+
 /// A daemon in a thread of this process.
 struct Daemon {
     device: Device,
@@ -41,6 +43,14 @@ impl Daemon {
     }
 
     fn with(policy: Policy) -> Daemon {
+        Daemon::restored(policy, None).0
+    }
+
+    /// A daemon that goes on with what another one has left.
+    fn restored(
+        policy: Policy,
+        store: Option<(FdStore, Vec<(String, OwnedFd)>)>,
+    ) -> (Daemon, Restored) {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("remora-daemon-{}-{number}.sock", std::process::id());
@@ -48,10 +58,11 @@ impl Daemon {
         let device = DeviceOptions::new().embedded().open().unwrap();
         let options = ServerOptions { socket: Some(path.clone()), policy };
         let mut server = Server::new(device.clone(), options).unwrap();
+        let restored = store.map(|(store, left)| server.restore(store, left)).unwrap_or_default();
         let stop = Arc::new(Event::new().unwrap());
         let stops = stop.clone();
         let thread = std::thread::spawn(move || server.run(&stops).unwrap());
-        Daemon { device, path, stop, thread: Some(thread) }
+        (Daemon { device, path, stop, thread: Some(thread) }, restored)
     }
 
     /// Waits until all that sessions have made is gone from the card.

@@ -231,7 +231,7 @@ impl Own {
     #[inline]
     pub(crate) fn publish(&mut self) {
         if let Some(engine) = &mut self.engine {
-            engine.publish(&mut self.nic);
+            engine.publish(&mut self.nic, self.clock);
         }
     }
 

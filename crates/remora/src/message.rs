@@ -16,7 +16,7 @@ mod socket;
 use std::net::IpAddr;
 
 use remora_nic::cm::{ConnId, ListenerId, SidrId};
-use remora_nic::{Key, Pd, Xrcd};
+use remora_nic::{Key, Pd, RateLimits, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -271,6 +271,10 @@ pub struct SessionStatus {
     pub refused: u64,
     /// What it may use.
     pub quotas: Quotas,
+    /// How fast it may be.
+    pub rates: RateLimits,
+    /// How many shares of the card it has.
+    pub weight: u16,
 }
 
 /// Where a completion queue lies in the arena.

@@ -120,10 +120,11 @@ impl Own {
         self.nic.wants_transmit()
     }
 
-    /// When the card's next timer is due.
+    /// When the card's next timer is due, or a notification that another process has let wait.
     #[inline]
     pub(crate) fn poll_timeout(&self) -> Time {
-        self.nic.poll_timeout()
+        let due = self.nic.poll_timeout();
+        self.engine.as_ref().map_or(due, |engine| due.min(engine.next_notice()))
     }
 
     /// Makes a file reachable for the card, to be registered.

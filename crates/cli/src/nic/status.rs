@@ -177,5 +177,7 @@ fn describe(session: &SessionStatus) -> Value {
         "bytes": session.bytes,
         "refused": session.refused,
         "quotas": session.quotas,
+        "rates": session.rates,
+        "weight": session.weight,
     })
 }

@@ -27,6 +27,8 @@ pub struct Limits {
     pub kernels: usize,
     /// The most invocations in flight; more than 4,096 count as 4,096.
     pub invocations: usize,
+    /// The most of them for one client of a card that several programs share.
+    pub client_invocations: usize,
     /// The most bytes of results that wait on the card.
     pub result_bytes: usize,
     /// The most steps of an invocation in one turn.
@@ -49,6 +51,7 @@ impl Default for Limits {
         Limits {
             kernels: 4096,
             invocations: 256,
+            client_invocations: 64,
             result_bytes: 64 << 20,
             turn_steps: 4096,
             turn_invocations: 8,
@@ -351,6 +354,12 @@ impl Kernels {
         (invocation.live && u32::from(invocation.generation) == id >> 16).then_some(index)
     }
 
+    /// The invocations of a client in flight.
+    fn running_of(&self, client: u16) -> usize {
+        let of = |invocation: &&Invocation| invocation.live && invocation.call.client == client;
+        self.invocations.iter().filter(of).count()
+    }
+
     fn place(&mut self, call: &Call) -> Option<u32> {
         if let Some(index) = self.free.pop() {
             return Some(index);
@@ -592,6 +601,9 @@ impl remora_nic::kernel::Kernels for Kernels {
             }
             return taken;
         };
+        if call.client != 0 && self.running_of(call.client) >= self.limits.client_invocations {
+            return Taken::Busy;
+        }
         let Some(index) = self.place(call) else { return Taken::Busy };
         let Some(program) = self.programs[at as usize].as_mut() else { return Taken::NoKernel };
         program.calls += 1;

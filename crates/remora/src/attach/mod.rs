@@ -81,8 +81,8 @@ struct QueuePair {
 /// A completion queue.
 #[derive(Debug)]
 struct Completions {
-    /// Its entries; a queue that counts only has none.
-    consumer: Option<CompletionConsumer>,
+    /// Its entries.
+    consumer: CompletionConsumer,
     /// What was flushed when the card's process ended.
     flushed: VecDeque<Completion>,
 }
@@ -259,9 +259,8 @@ impl Attached {
         out: &mut [Completion],
     ) -> Result<usize, PollCqError> {
         let queue = self.completion_queues.get_mut(&cq).ok_or(PollCqError::UnknownCq)?;
-        let Some(consumer) = &mut queue.consumer else { return Ok(0) };
-        let (found, waits) = consumer.poll(out)?;
-        if waits && self.arena.ring(consumer.number()) {
+        let (found, waits) = queue.consumer.poll(out)?;
+        if waits && self.arena.ring(queue.consumer.number()) {
             self.wakes = true;
         }
         if found > 0 {
@@ -283,9 +282,7 @@ impl Attached {
         solicited_only: bool,
     ) -> Result<(), PollCqError> {
         let queue = self.completion_queues.get(&cq).ok_or(PollCqError::UnknownCq)?;
-        if let Some(consumer) = &queue.consumer {
-            consumer.arm(solicited_only);
-        }
+        queue.consumer.arm(solicited_only);
         if self.lost {
             // Nothing comes any more, and nobody is to sleep for it.
             self.pass_on(CardEvent::CompletionQueueNotify(cq));

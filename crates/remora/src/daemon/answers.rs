@@ -9,6 +9,7 @@ use std::time::Instant;
 use super::guarded::Guarded;
 use super::lent::{Lender, Lent};
 use super::objects::Ask;
+use super::policy::Rule;
 use super::server::Server;
 use super::store::Part;
 use super::table::Held;
@@ -136,7 +137,8 @@ impl Server {
         let events = events().map_err(|error| format!("the daemon has no descriptors: {error}"))?;
         let attached = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
-            Some(engine.attach(arena, file, events, rule.quotas))
+            let slot = engine.attach(arena, file, events, rule.quotas);
+            Some(slot.inspect(|slot| share(driver, *slot, &rule)))
         });
         let slot = match attached {
             Some(Ok(slot)) => slot,
@@ -376,14 +378,17 @@ impl Server {
     fn status(&mut self, number: u32, from: u32) -> StatusPage {
         let uid = self.clients.get(number).map_or(u32::MAX, |client| client.uid);
         let now = Instant::now();
-        let (card, live) = (self.card(), &self.device.live);
+        let (card, live, policy) = (self.card(), &self.device.live, &self.policy);
         let seen = self.sessions.range(from..).map(|(_, held)| held);
         let mut seen = seen.filter(|held| may_see(uid, held.uid));
         let sessions = live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut();
             let Some(engine) = engine else { return Vec::new() };
             let page = seen.by_ref().take(PAGE);
-            page.filter_map(|held| Some(describe(held, engine.session(held.slot)?, now))).collect()
+            page.filter_map(|held| {
+                Some(describe(policy.rule(held.uid), held, engine.session(held.slot)?, now))
+            })
+            .collect()
         });
         StatusPage { card, sessions, more: seen.next().is_some() }
     }
@@ -410,7 +415,16 @@ fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
     Ok((of.quotas, objects, descriptors))
 }
 
-fn describe(held: &Held, of: &super::session::Session, now: Instant) -> SessionStatus {
+/// Gives a session its share of the card, and holds it to its rates.
+pub(super) fn share(driver: &mut Own, slot: u16, rule: &Rule) {
+    let (client, now) = (super::client_of(slot), driver.now());
+    driver.nic.set_client_weight(client, rule.weight);
+    if let Err(error) = driver.nic.set_client_limits(now, client, rule.rates) {
+        tracing::error!(%error, "a session without its rates");
+    }
+}
+
+fn describe(rule: &Rule, held: &Held, of: &super::session::Session, now: Instant) -> SessionStatus {
     let usage = &of.usage;
     let ways = [Loan::Sealed, Loan::File, Loan::Process, Loan::ProcessFile];
     let pieces = |way| of.lent.values().filter(|lent| lent.loan == way).count() as u32;
@@ -436,6 +450,8 @@ fn describe(held: &Held, of: &super::session::Session, now: Instant) -> SessionS
         bytes: of.counters.bytes,
         refused: of.counters.refused,
         quotas: of.quotas,
+        rates: rule.rates,
+        weight: rule.weight,
     }
 }
 

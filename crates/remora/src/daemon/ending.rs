@@ -3,9 +3,10 @@
 //! The caller holds the driver's lock for some objects at a time, so that a session with many does
 //! not silence the others.
 
+use remora_nic::RateLimits;
 use remora_nic::kernel::Bound;
 
-use super::kernels;
+use super::{client_of, kernels};
 use crate::commands::Commands;
 use crate::driver::Own;
 use crate::message::Object;
@@ -72,6 +73,9 @@ impl Ending {
 
     fn finish(&self, driver: &mut Own) {
         kernels::end(driver, self.session);
+        let (client, now) = (client_of(self.session), driver.now());
+        driver.nic.set_client_weight(client, 1);
+        driver.nic.set_client_limits(now, client, RateLimits::default()).ok();
         let Some(engine) = driver.engine.as_deref_mut() else { return };
         if let Some(of) = engine.session(self.session) {
             for (_, lent) in std::mem::take(&mut of.lent) {

@@ -11,15 +11,16 @@
 //! which the thread sleeps. Sessions come and go under the driver's lock, and the thread that adds
 //! one wakes the background thread, which announces its next sleep to the new session, too.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use remora_nic::cm::CmEvent;
-use remora_nic::queue::ResizeCqError;
+use remora_nic::queue::{Moderation, ResizeCqError};
 use remora_nic::{Event as CardEvent, Memory, Nic, Time};
 use rustix::event::epoll;
 
+use super::by_number::ByNumber;
 use super::kernels::SessionKernels;
 use super::lent::Lent;
 use super::objects::{Ask, Objects, Usage};
@@ -28,6 +29,7 @@ use super::session::{
     Completions, Of, Queue, Session, SessionCounters, Sides, Work, ring as ring_doorbell,
 };
 use super::wake::Wake;
+use crate::driver::Clock;
 use crate::event::Event;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
 use crate::shared::arena::DATA;
@@ -42,11 +44,11 @@ pub(crate) struct Engine {
     /// The last number that was given to lent memory.
     last_lent: u32,
     /// Which session a completion queue of the card belongs to, and its record there.
-    cqs: HashMap<u32, (u16, u32)>,
+    cqs: ByNumber<(u16, u32)>,
     /// Which session a queue pair belongs to.
-    qps: HashMap<u32, u16>,
+    qps: ByNumber<u16>,
     /// As `cqs`, for shared receive queues.
-    srqs: HashMap<u32, (u16, u32)>,
+    srqs: ByNumber<(u16, u32)>,
     /// The doorbells of all sessions, to sleep on.
     doorbells: OwnedFd,
     /// The completion queues that got entries in this step, by session and record.
@@ -65,9 +67,9 @@ impl Engine {
             sessions: Vec::new(),
             objects: Objects::default(),
             last_lent: 0,
-            cqs: HashMap::new(),
-            qps: HashMap::new(),
-            srqs: HashMap::new(),
+            cqs: ByNumber::default(),
+            qps: ByNumber::default(),
+            srqs: ByNumber::default(),
             doorbells: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             moved: Vec::new(),
         })
@@ -105,12 +107,13 @@ impl Engine {
             doorbell,
             wake,
             queues: Vec::new(),
-            sides: HashMap::new(),
+            sides: ByNumber::default(),
             active: VecDeque::new(),
             shared_receives: Vec::new(),
             counters: SessionCounters::default(),
             quotas,
             usage: Usage::default(),
+            held: Vec::new(),
             lent: BTreeMap::new(),
             dm: BTreeMap::new(),
             kernels: SessionKernels::default(),
@@ -146,7 +149,9 @@ impl Engine {
         let number = of.free_record().ok_or(ArenaFull)?;
         let ring = of.parts.take(ring_len(depth)).ok_or(ArenaFull)?;
         let producer = CompletionProducer::begin(&of.arena, number, ring, depth);
-        of.set(number, Queue::Completions(Completions { cq, producer, ring, depth, waits: false }));
+        let (waits, moderation, held) = (false, Moderation::default(), None);
+        let queue = Completions { cq, producer, ring, depth, waits, moderation, held };
+        of.set(number, Queue::Completions(queue));
         self.cqs.insert(cq, (session, number));
         Ok(())
     }
@@ -191,6 +196,17 @@ impl Engine {
         (queue.ring, queue.depth) = (ring, depth);
         of.release(old.0, old.1);
         Ok(())
+    }
+
+    /// Changes how many entries the client is notified of together.
+    pub(crate) fn moderate_cq(&mut self, cq: u32, moderation: Moderation) {
+        let place = self.cqs.get(&cq).copied();
+        let queue = place.and_then(|(session, number)| {
+            self.session(session)?.queues.get_mut(number as usize)?.as_mut()
+        });
+        if let Some(Queue::Completions(queue)) = queue {
+            queue.moderation = moderation;
+        }
     }
 
     /// Removes a completion queue that was destroyed on the card.
@@ -543,7 +559,7 @@ impl Engine {
 
     /// Hands completions, and slots that are free again, to the sessions. The driver has sent what
     /// it was given before, so that no packet refers to such a slot.
-    pub(crate) fn publish(&mut self, nic: &mut Nic) {
+    pub(crate) fn publish(&mut self, nic: &mut Nic, clock: Clock) {
         while let Some(cq) = nic.poll_completed() {
             let Some((session_of, number)) = self.cqs.get(&cq).copied() else { continue };
             if let Some(session) = self.sessions[usize::from(session_of)].as_mut() {
@@ -551,17 +567,30 @@ impl Engine {
                 self.moved.push((session_of, number));
             }
         }
+        let now = match self.moved.is_empty() {
+            true => Time::ZERO,
+            false => clock.now(),
+        };
         // Behind all of them: a client that is told of one queue finds what came with it in others.
         for at in 0..self.moved.len() {
             let (session, number) = self.moved[at];
             if let Some(session) = self.sessions[usize::from(session)].as_mut() {
-                session.notify(number);
+                session.notify(number, now);
             }
         }
         self.moved.clear();
         for session in self.sessions.iter_mut().flatten() {
             session.publish_retired(nic);
+            if !session.held.is_empty() {
+                session.tell_held(clock.now());
+            }
         }
+    }
+
+    /// When the next client is to be notified of what has gathered.
+    pub(crate) fn next_notice(&self) -> Time {
+        let held = self.sessions.iter().flatten().flat_map(|session| &session.held);
+        held.map(|(until, _)| *until).min().unwrap_or(Time::NEVER)
     }
 
     /// Announces to all sessions that the background thread goes to sleep; returns false if it must

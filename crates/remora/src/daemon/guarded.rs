@@ -21,6 +21,7 @@ use remora_nic::{
     MemoryFault, MwType, Path, Pd, QpInfo, QpInit, RegMrError, Xrcd,
 };
 
+use super::client_of;
 use super::engine::Engine;
 use super::objects::{Ask, window};
 use super::record::Entry;
@@ -48,9 +49,8 @@ impl<'a> Guarded<'a> {
         self.driver.engine.as_deref_mut().expect("found when the view was made")
     }
 
-    /// The session's number among those who share the card. (Number 0 is the card's owner.)
     fn client(&self) -> u16 {
-        self.session.saturating_add(1)
+        client_of(self.session)
     }
 
     fn has(&mut self, object: Object) -> bool {
@@ -127,6 +127,16 @@ impl<'a> Guarded<'a> {
         let taken = self.engine().take_ring(session, ring.len());
         let (place, addr) = taken.map_err(|_| CreateError::NoMemory { bytes: ring.len() })?;
         Ok((Some(place), RingInit { addr, ..ring }))
+    }
+
+    /// Has a completion queue that was made reach the session.
+    fn export(&mut self, cq: u32, depth: u32) -> Result<(), CreateError> {
+        let session = self.session;
+        if self.engine().add_cq(session, cq, depth).is_err() {
+            self.driver.nic.destroy_cq(cq).ok();
+            return Err(CreateError::NoMemory { bytes: depth as usize * 64 });
+        }
+        Ok(())
     }
 
     fn give_back(&mut self, rings: [Option<RingPlace>; 2]) {
@@ -258,18 +268,17 @@ impl Commands for Guarded<'_> {
         let limit = self.driver.nic.config().max_cqe.min(DEPTH_MAX as usize);
         let depth = depth_for(entries).ok_or(CreateError::Size { limit })?;
         let cq = self.driver.nic.create_exported_cq(entries)?;
-        let session = self.session;
-        if self.engine().add_cq(session, cq, depth).is_err() {
-            self.driver.nic.destroy_cq(cq).ok();
-            return Err(CreateError::NoMemory { bytes: depth as usize * 64 });
-        }
+        self.export(cq, depth)?;
         self.own_of(Object::Cq(cq), entries as u64, None);
         Ok(cq)
     }
 
     fn create_counting_cq(&mut self, errors: usize) -> Result<u32, CreateError> {
         self.admits_object(Ask::Completions(errors as u64))?;
-        let cq = self.driver.create_counting_cq(errors)?;
+        let limit = self.driver.nic.config().max_cqe.min(DEPTH_MAX as usize);
+        let depth = depth_for(errors).ok_or(CreateError::Size { limit })?;
+        let cq = self.driver.nic.create_exported_counting_cq(errors)?;
+        self.export(cq, depth)?;
         self.own_of(Object::Cq(cq), errors as u64, None);
         Ok(cq)
     }
@@ -302,13 +311,13 @@ impl Commands for Guarded<'_> {
         Ok(())
     }
 
-    /// The client is notified of each entry that it has asked for, however many it wants to wait
-    /// for.
+    /// Sessions are notified by the engine, and not by the card.
     fn modify_cq(&mut self, cq: u32, moderation: Moderation) -> Result<(), PollCqError> {
         if !self.has(Object::Cq(cq)) {
             return Err(PollCqError::UnknownCq);
         }
-        self.driver.modify_cq(cq, moderation)
+        self.engine().moderate_cq(cq, moderation);
+        Ok(())
     }
 
     fn cq_count(&mut self, cq: u32) -> Option<u64> {

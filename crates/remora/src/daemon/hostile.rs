@@ -8,6 +8,7 @@ use remora_nic::{Access, Config, Nic, QpFlags, QpInit, Time};
 
 use super::engine::Engine;
 use super::wake::Wake;
+use crate::driver::Clock;
 use crate::event::Event;
 use crate::memory::HostMemory;
 use crate::message::Quotas;
@@ -44,7 +45,7 @@ pub fn hostile_arena(data: &[u8]) {
         }
         let mut batch = remora_nic::TransmitBatch::new();
         nic.poll_transmit(now, &mut memory, &mut batch, 16);
-        engine.publish(&mut nic);
+        engine.publish(&mut nic, Clock::from(0));
         while let Some(event) = nic.poll_event() {
             if let Some(of) = engine.session_of(&event) {
                 engine.tell(of, &crate::message::encode(&event));

@@ -14,6 +14,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use remora_nic::kernel::Bound;
 use remora_nic::nic::BindError;
 
+use super::client_of;
 use super::objects::Ask;
 use super::server::Server;
 use crate::commands::Commands;
@@ -230,11 +231,6 @@ fn builtin(
         }
         _ => Ok(Built::Program(shared.program(kind))),
     }
-}
-
-/// The number of a session among the card's clients.
-fn client_of(slot: u16) -> u16 {
-    slot.saturating_add(1)
 }
 
 fn grants(list: &[(u32, bool)]) -> Vec<Grant> {

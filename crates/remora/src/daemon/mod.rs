@@ -15,6 +15,7 @@
 //!   (`store`), by their `record`; [`Observer`] asks it from another process.
 
 mod answers;
+mod by_number;
 mod clients;
 mod ending;
 pub(crate) mod engine;
@@ -40,6 +41,12 @@ pub use policy::{Policy, PolicyError};
 pub use restore::Restored;
 pub use server::{ServeError, Server, ServerOptions};
 pub use store::{FdStore, is_stored};
+
+/// The number among the card's clients of the session at this place in the engine. (Number 0 is the
+/// card's owner.)
+fn client_of(slot: u16) -> u16 {
+    slot.saturating_add(1)
+}
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use remora_nic::MrInit;
 
+use super::answers::share;
 use super::lent::{Lender, Lent};
 use super::policy::Rule;
 use super::record::{Entry, Head, Record};
@@ -198,7 +199,10 @@ fn attach(driver: &mut Own, file: OwnedFd, head: &Head, rule: &Rule) -> Result<u
     arena.set_epoch(head.epoch);
     let events = || Ok::<_, std::io::Error>((Event::new()?, Wake::new()?));
     let events = events().map_err(|error| error.to_string())?;
-    engine.attach(arena, file, events, rule.quotas).map_err(|error| error.to_string())
+    let slot =
+        engine.attach(arena, file, events, rule.quotas).map_err(|error| error.to_string())?;
+    share(driver, slot, rule);
+    Ok(slot)
 }
 
 /// Makes a session's objects again, those first that others stand on; returns those that cannot be

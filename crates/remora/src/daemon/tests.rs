@@ -27,6 +27,7 @@ use crate::message::{
 use crate::shared::{Arena, CompletionConsumer, EventConsumer, WorkQueue, WorkQueueState};
 use crate::{Device, DeviceOptions};
 
+mod notices;
 mod restore;
 
 /// A daemon in a thread of this process.

@@ -295,3 +295,30 @@ fn a_kept_session_outlives_a_daemon_that_is_killed() {
     }
     end(next);
 }
+
+#[test]
+fn a_daemon_without_descriptors_serves_those_that_it_has() {
+    let folder = Folder::new();
+    let socket = folder.path("nic.sock");
+    let daemon = command(["nic", "--json", "--socket"]);
+    let mut shell = Command::new("bash");
+    shell.args(["-c", "ulimit -n 64; exec \"$@\"", "bash"]);
+    shell.arg(daemon.get_program()).args(daemon.get_args()).arg(&socket).stdout(Stdio::piped());
+    let mut child = shell.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let status = || {
+        let output = command(["nic", "status", "--json"]).env("REMORA_NIC", &socket).output();
+        output.unwrap().status.success()
+    };
+    assert!(status());
+    // Connections that say nothing, more than the daemon has descriptors for.
+    let connect = || remora::message::MessageSocket::connect(&socket);
+    let flood: Vec<_> = (0..150).map_while(|_| connect().ok()).collect();
+    assert!(flood.len() > 64, "{}", flood.len());
+    drop(flood);
+    while !status() {
+        thread::sleep(Duration::from_millis(20));
+    }
+    end(child);
+}

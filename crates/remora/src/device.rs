@@ -16,7 +16,7 @@ use remora_nic::{Counters, CreateError, Nic, Time};
 use remora_offload::cpu;
 use thiserror::Error;
 
-use crate::attach::{AttachError, Attached, Begun, watch};
+use crate::attach::{AttachError, Attached, Begun, UnknownWay, Ways, watch};
 use crate::background;
 use crate::background::signals::Background;
 use crate::channel::Channel;
@@ -148,6 +148,9 @@ pub enum OpenError {
          (remora nic)"
     )]
     NobodyKeeps(String),
+    /// The environment names a way to memory that there is none of.
+    #[error(transparent)]
+    Way(#[from] UnknownWay),
     /// The card of another process cannot be used.
     #[error(transparent)]
     Attach(#[from] AttachError),
@@ -305,6 +308,7 @@ impl DeviceOptions {
     /// Attaches to the card that is served at `socket`; `None` if it has another address than the
     /// one that is asked for.
     fn attach_at(&self, socket: &Path, kept: Option<&Kept>) -> Result<Option<Device>, OpenError> {
+        let ways = Ways::from_environment()?;
         let keep = kept.map_or(Keep::No, |kept| kept.keep);
         let hello = Hello { name: Some(session_name(kept)), keep, ..Hello::default() };
         let mut begun = Begun::at(socket, &hello)?;
@@ -321,7 +325,7 @@ impl DeviceOptions {
         let wake = Arc::new(Event::new()?);
         let wakes = Arc::new(Wakes::new(wake.clone()));
         let news = News::new(Arc::new(Event::new()?), wakes);
-        let attached = Attached::new(begun, config, news);
+        let attached = Attached::new(begun, config, news, ways);
         let (clock, fd) = (attached.clock(), attached.wake_fd().try_clone_to_owned()?);
         let driver = Driver::Attached(Box::new(attached));
         let parts = Parts { driver, clock, wake, socket: fd, info };

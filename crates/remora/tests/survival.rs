@@ -1,4 +1,5 @@
-//! What outlives a program: kept sessions, whose chains go on answering when the program is killed.
+//! Programs apart from each other: kept sessions, whose chains go on answering when their program
+//! is killed, and programs in namespaces of their own, which share a card by its socket only.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -25,8 +26,10 @@ struct Daemon {
 
 impl Daemon {
     fn start(name: &str) -> Daemon {
-        let name = format!("remora-survival-{}-{name}.sock", std::process::id());
-        let socket = std::env::temp_dir().join(name);
+        let name = format!("remora-survival-{}-{name}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let socket = folder.join("nic.sock");
         let device = DeviceOptions::new().embedded().open().unwrap();
         let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
         let mut server = Server::new(device, options).unwrap();
@@ -47,6 +50,7 @@ impl Drop for Daemon {
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
+        std::fs::remove_dir(self.socket.parent().unwrap()).ok();
     }
 }
 
@@ -93,6 +97,22 @@ impl Program {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--ignored", "--exact", "serve_a_chain", "--nocapture"]);
         command.env(SOCKET_VARIABLE, &daemon.socket).env(KEEP_VARIABLE, keep);
+        Program::spawn(command)
+    }
+
+    /// The program of the test `name`, in user, network and mount namespaces of its own, in which
+    /// the daemon's folder is at another place.
+    fn apart(daemon: &Daemon, name: &str) -> Program {
+        let mut command = Command::new("unshare");
+        let mount = "mount --bind \"$1\" /mnt && shift && exec \"$@\"";
+        command.args(["--user", "--map-root-user", "--net", "--mount", "sh", "-c", mount, "sh"]);
+        command.arg(daemon.socket.parent().unwrap()).arg(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", name, "--nocapture"]);
+        command.env(SOCKET_VARIABLE, "/mnt/nic.sock").env_remove(KEEP_VARIABLE);
+        Program::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Program {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -147,6 +167,48 @@ fn a_chain_answers_when_its_program_was_killed() {
     assert!(sessions()[0].ends_in_s.is_some_and(|seconds| seconds <= 600));
     observer.evict("list").unwrap();
     assert!(sessions().is_empty());
+}
+
+/// Calls a chain, of which its standard input tells, ten times.
+#[test]
+#[ignore = "a program for other tests"]
+fn call_a_chain() {
+    let device = DeviceOptions::new().open().unwrap();
+    let mut client = AsyncChainClient::new(&device.alloc_pd().unwrap(), 64).unwrap();
+    println!("chain {}", written(client.local()));
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let (at, peer) = line.split_once(' ').unwrap();
+    client.connect(read(peer), device.info().mtu).unwrap();
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    for _ in 0..10 {
+        let answer = client.call(&list::message(7, at.parse().unwrap())).wait(LONG).unwrap();
+        println!("chain {}", String::from_utf8(answer).unwrap());
+    }
+}
+
+#[test]
+fn programs_without_a_network_share_a_card_by_its_socket() {
+    let tried =
+        ["--user", "--map-root-user", "--net", "--mount", "mount", "--bind", "/tmp", "/mnt"];
+    let permitted = Command::new("unshare").args(tried).stderr(Stdio::null()).status();
+    if !permitted.is_ok_and(|status| status.success()) {
+        println!("this system permits no namespaces: there is nothing to test");
+        return;
+    }
+    let daemon = Daemon::start("apart");
+    let mut server = Program::apart(&daemon, "serve_a_chain");
+    let mut client = Program::apart(&daemon, "call_a_chain");
+    let (served, calls) = (server.line(), client.line());
+    writeln!(client.input, "{served}").unwrap();
+    writeln!(server.input, "{calls}").unwrap();
+    assert_eq!(server.line(), "serves");
+    writeln!(client.input).unwrap();
+    for _ in 0..10 {
+        assert_eq!(client.line(), "seven");
+    }
+    let sessions = daemon.observer().status().unwrap().sessions;
+    assert!(sessions.len() == 2 && sessions.iter().all(|session| session.attached));
 }
 
 #[test]

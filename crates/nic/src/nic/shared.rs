@@ -66,8 +66,8 @@ impl Nic {
         self.insert_cq(capacity, CompletionQueue::exported)
     }
 
-    /// As [`Nic::create_counting_cq`], for a completion queue that [`Nic::poll_completed`] names when
-    /// it has got an error.
+    /// As [`Nic::create_counting_cq`], for a completion queue that [`Nic::poll_completed`] names
+    /// when it has got an error.
     pub fn create_exported_counting_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
         self.insert_cq(capacity, |capacity| CompletionQueue::counting(capacity).export())
     }

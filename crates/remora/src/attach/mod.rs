@@ -2,8 +2,8 @@
 //!
 //! - [`session`]: the socket, on which commands go to the card's process and results come back;
 //! - [`posting`]: work queues in memory that both processes share;
-//! - [`loans`]: how the program's memory comes within the card's reach; [`convert`]: how private
-//!   memory becomes shared;
+//! - [`loans`]: how the program's memory comes within the card's reach, by which of the [`ways`];
+//!   [`convert`]: how private memory becomes shared, and [`guard`], how writers wait meanwhile;
 //! - [`commands`]: the commands that leave something here, too;
 //! - [`watch`]: the thread that waits for events and for the end of the card's process.
 //!
@@ -12,10 +12,12 @@
 
 mod commands;
 mod convert;
+mod guard;
 mod loans;
 mod posting;
 mod session;
 pub(crate) mod watch;
+mod ways;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -32,6 +34,8 @@ use self::posting::Posting;
 pub use self::session::AttachError;
 pub(crate) use self::session::Begun;
 use self::session::Session;
+pub(crate) use self::ways::Ways;
+pub use self::ways::{MEMORY_VARIABLE, UnknownWay};
 use crate::commands::Place;
 use crate::driver::Clock;
 use crate::memory::{Buffer, FilesFull, memfd};
@@ -107,7 +111,7 @@ impl QueuePair {
 
 impl Attached {
     /// The client's end of a session that has begun.
-    pub(crate) fn new(begun: Begun, config: Config, news: News) -> Attached {
+    pub(crate) fn new(begun: Begun, config: Config, news: News, ways: Ways) -> Attached {
         let Begun { session, welcome, arena, doorbell, wake, is_kept } = begun;
         Attached {
             session,
@@ -122,7 +126,7 @@ impl Attached {
             shared_receives: HashMap::new(),
             completion_queues: HashMap::new(),
             connections: HashMap::new(),
-            loans: Loans::new(is_kept),
+            loans: Loans::new(ways, is_kept),
             news,
             wakes: false,
             lost: false,

@@ -10,6 +10,7 @@ use super::guarded::Guarded;
 use super::lent::{Lender, Lent};
 use super::objects::Ask;
 use super::policy::Rule;
+use super::running::client_of;
 use super::server::Server;
 use super::store::Part;
 use super::table::Held;
@@ -161,6 +162,7 @@ impl Server {
             client: Some(client),
             ends: None,
             stored: BTreeSet::new(),
+            builtin: None,
         };
         tracing::info!(session = number, name = held.name, uid, pid, "a session begins");
         self.sessions.insert(number, held);
@@ -281,7 +283,7 @@ impl Server {
     }
 
     /// The number of the client's session.
-    fn held(&mut self, client: u32) -> Option<u32> {
+    pub(super) fn held(&mut self, client: u32) -> Option<u32> {
         let session = self.clients.get(client)?.session?;
         self.sessions.contains_key(&session).then_some(session)
     }
@@ -417,7 +419,7 @@ fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
 
 /// Gives a session its share of the card, and holds it to its rates.
 pub(super) fn share(driver: &mut Own, slot: u16, rule: &Rule) {
-    let (client, now) = (super::client_of(slot), driver.now());
+    let (client, now) = (client_of(slot), driver.now());
     driver.nic.set_client_weight(client, rule.weight);
     if let Err(error) = driver.nic.set_client_limits(now, client, rule.rates) {
         tracing::error!(%error, "a session without its rates");

@@ -21,15 +21,15 @@ use remora_nic::{Event as CardEvent, Memory, Nic, Time};
 use rustix::event::epoll;
 
 use super::by_number::ByNumber;
-use super::kernels::SessionKernels;
 use super::lent::Lent;
 use super::objects::{Ask, Objects, Usage};
 use super::record::Entry;
+use super::running::SessionKernels;
 use super::session::{
     Completions, Of, Queue, Session, SessionCounters, Sides, Work, ring as ring_doorbell,
 };
 use super::wake::Wake;
-use crate::driver::Clock;
+use crate::clock::Clock;
 use crate::event::Event;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
 use crate::shared::arena::DATA;

@@ -21,10 +21,10 @@ use remora_nic::{
     MemoryFault, MwType, Path, Pd, QpInfo, QpInit, RegMrError, Xrcd,
 };
 
-use super::client_of;
 use super::engine::Engine;
 use super::objects::{Ask, window};
 use super::record::Entry;
+use super::running::client_of;
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
 use crate::driver::Own;
 use crate::message::{Object, RingPlace};

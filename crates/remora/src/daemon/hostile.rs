@@ -8,7 +8,7 @@ use remora_nic::{Access, Config, Nic, QpFlags, QpInit, Time};
 
 use super::engine::Engine;
 use super::wake::Wake;
-use crate::driver::Clock;
+use crate::clock::Clock;
 use crate::event::Event;
 use crate::memory::HostMemory;
 use crate::message::Quotas;

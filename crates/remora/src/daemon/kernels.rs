@@ -5,28 +5,24 @@
 //! another thread does it, one module at a time, and the client that has sent it is not served
 //! meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
 
 use remora_nic::kernel::Bound;
 use remora_nic::nic::BindError;
 
-use super::client_of;
+use super::compiler::{Built, Job};
+use super::ending::remove_tap;
 use super::objects::Ask;
+use super::running::client_of;
 use super::server::Server;
 use crate::commands::Commands;
 use crate::driver::Own;
-use crate::event::Event;
 use crate::kernel::builtin::{Builtin, Kind};
 use crate::kernel::{DeployError, Deployment, Grant, Program, Tap};
 use crate::memory::{Buffer, memfd};
 use crate::message::{
     Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow, Object,
 };
-use crate::threads::without_signals;
 
 /// The longest module, in bytes.
 const MODULE_MAX: u64 = 1 << 20;
@@ -34,108 +30,6 @@ const MODULE_MAX: u64 = 1 << 20;
 const PAGE: usize = 16;
 
 type Refusal = String;
-
-/// What runs on the card for a session.
-#[derive(Debug, Default)]
-pub(crate) struct SessionKernels {
-    opcodes: BTreeSet<u64>,
-    /// What is bound to streams, by the card's numbers.
-    pub(super) taps: BTreeMap<u32, Bound>,
-    /// What the session's built-in kernels share.
-    builtin: Option<Builtin>,
-}
-
-/// Code that is ready to run.
-enum Built {
-    Program(Box<dyn Program>),
-    Tap(Box<dyn Tap>),
-}
-
-/// A module to be compiled, for a request of a client.
-struct Job {
-    client: u32,
-    request: KernelRequest,
-    module: Vec<u8>,
-}
-
-/// The thread that compiles.
-#[derive(Debug)]
-pub(super) struct Compiler {
-    waiting: VecDeque<Job>,
-    is_busy: bool,
-    sender: Sender<(Job, Result<Built, Refusal>)>,
-    done: Receiver<(Job, Result<Built, Refusal>)>,
-    /// Notified when something is done.
-    pub(super) event: Arc<Event>,
-}
-
-impl std::fmt::Debug for Job {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Job").field("client", &self.client).finish_non_exhaustive()
-    }
-}
-
-impl Compiler {
-    pub(super) fn new() -> io::Result<Compiler> {
-        let (sender, done) = mpsc::channel();
-        let event = Arc::new(Event::new()?);
-        Ok(Compiler { waiting: VecDeque::new(), is_busy: false, sender, done, event })
-    }
-
-    /// Begins with the next job, if none is under way.
-    fn go_on(&mut self) {
-        while !self.is_busy {
-            let Some(job) = self.waiting.pop_front() else { return };
-            let (sender, event) = (self.sender.clone(), Arc::clone(&self.event));
-            let run = move || {
-                let built = build(&job.request, &job.module);
-                sender.send((job, built)).ok();
-                crate::event::wake(&event);
-            };
-            let thread = std::thread::Builder::new().name("remora-compile".into());
-            match without_signals(|| thread.spawn(run)) {
-                Ok(_) => self.is_busy = true,
-                // The job went with the closure; its client hears nothing, and can be ended.
-                Err(error) => tracing::error!(%error, "no thread to compile a module"),
-            }
-        }
-    }
-}
-
-/// Compiles a module.
-#[cfg(feature = "wasm")]
-fn build(request: &KernelRequest, module: &[u8]) -> Result<Built, Refusal> {
-    use crate::kernel::wasm::{Module, ModuleLimits};
-    let limits = |code: &Code| match *code {
-        Code::Module { memory, table, instances } => {
-            let usual = ModuleLimits::default();
-            let at_most = |wish: u64, most: usize| usize::try_from(wish).unwrap_or(most).min(most);
-            Some(ModuleLimits {
-                memory: at_most(memory, 16 << 20),
-                table: at_most(table, usual.table),
-                instances: at_most(instances, usual.instances),
-            })
-        }
-        Code::Builtin(_) => None,
-    };
-    let load = |code| {
-        let limits = limits(code).ok_or_else(|| "this is no module".to_owned())?;
-        Module::load_with(module, limits).map_err(|error| error.to_string())
-    };
-    match request {
-        KernelRequest::Deploy { code, .. } => Ok(Built::Program(Box::new(load(code)?.program()))),
-        KernelRequest::Bind { code, budget, .. } => {
-            let tap = load(code)?.tap(*budget).map_err(|error| error.to_string())?;
-            Ok(Built::Tap(Box::new(tap)))
-        }
-        _ => Err("this request has no module".into()),
-    }
-}
-
-#[cfg(not(feature = "wasm"))]
-fn build(_: &KernelRequest, _: &[u8]) -> Result<Built, Refusal> {
-    Err("the daemon was built without kernels that are loaded".into())
-}
 
 impl Server {
     /// Carries a request out; `None` if its answer comes later.
@@ -166,12 +60,12 @@ impl Server {
         };
         match code {
             Code::Builtin(name) => {
-                let name = name.clone();
-                let done = self.with(client, |driver, slot| {
-                    let built = builtin(driver, slot, &name, &request)?;
-                    Ok(install(driver, slot, &request, built))
-                });
-                Some(done.unwrap_or_else(|| Err("the client has no session".into())))
+                let built = match self.builtin(client, name, &request) {
+                    Ok(built) => built,
+                    Err(refusal) => return Some(Err(refusal)),
+                };
+                let done = self.with(client, |driver, slot| install(driver, slot, &request, built));
+                Some(done.ok_or_else(|| "the client has no session".into()))
             }
             Code::Module { .. } => match module_bytes(with) {
                 Ok(module) => {
@@ -182,6 +76,27 @@ impl Server {
                 }
                 Err(refusal) => Some(Err(refusal)),
             },
+        }
+    }
+
+    /// A built-in kernel. Those of a session share what they keep.
+    fn builtin(
+        &mut self,
+        client: u32,
+        name: &str,
+        request: &KernelRequest,
+    ) -> Result<Built, Refusal> {
+        let kind = Kind::named(name);
+        let kind = kind.ok_or_else(|| format!("there is no built-in kernel {name}"))?;
+        let session = self.held(client).and_then(|session| self.sessions.get_mut(&session));
+        let held = session.ok_or("the client has no session")?;
+        let shared = held.builtin.get_or_insert_with(Builtin::new);
+        match request {
+            KernelRequest::Bind { .. } => {
+                let tap = shared.tap(kind);
+                Ok(Built::Tap(tap.ok_or_else(|| format!("{name} cannot be bound to a stream"))?))
+            }
+            _ => Ok(Built::Program(shared.program(kind))),
         }
     }
 
@@ -211,26 +126,6 @@ fn module_bytes(with: Vec<OwnedFd>) -> Result<Vec<u8>, Refusal> {
     let mut bytes = vec![0; len as usize];
     memory.read_at(0, &mut bytes).map_err(|error| error.to_string())?;
     Ok(bytes)
-}
-
-/// A built-in kernel.
-fn builtin(
-    driver: &mut Own,
-    slot: u16,
-    name: &str,
-    request: &KernelRequest,
-) -> Result<Built, Refusal> {
-    let kind = Kind::named(name).ok_or_else(|| format!("there is no built-in kernel {name}"))?;
-    let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
-    let of = of.ok_or("the session has ended")?;
-    let shared = of.kernels.builtin.get_or_insert_with(Builtin::new);
-    match request {
-        KernelRequest::Bind { .. } => {
-            let tap = shared.tap(kind);
-            Ok(Built::Tap(tap.ok_or_else(|| format!("{name} cannot be bound to a stream"))?))
-        }
-        _ => Ok(Built::Program(shared.program(kind))),
-    }
 }
 
 fn grants(list: &[(u32, bool)]) -> Vec<Grant> {
@@ -375,31 +270,5 @@ fn ask(driver: &mut Own, slot: u16, request: &KernelRequest) -> KernelAnswer {
             }
         }
         KernelRequest::Deploy { .. } | KernelRequest::Bind { .. } => KernelAnswer::Unknown,
-    }
-}
-
-/// Ends a binding. That of its stream may have ended before, and another may be there now.
-fn remove_tap(driver: &mut Own, number: u32, to: Bound) {
-    if driver.bound_kernel(to) == Some(number) {
-        driver.unbind_kernel(to).ok();
-    }
-    driver.kernels(|kernels, _| kernels.remove_tap(number));
-}
-
-/// The session ends: nothing runs for it any more.
-pub(super) fn end(driver: &mut Own, slot: u16) {
-    let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
-    let Some(of) = of else { return };
-    let SessionKernels { opcodes, taps, .. } = std::mem::take(&mut of.kernels);
-    of.usage.kernels = 0;
-    for opcode in opcodes {
-        let at = (client_of(slot), opcode);
-        let ended = driver.kernels(|kernels, io| kernels.undeploy_for(io, at));
-        if let Err(error) = ended {
-            tracing::error!(%error, "a kernel of a session that ends");
-        }
-    }
-    for (number, to) in taps {
-        remove_tap(driver, number, to);
     }
 }

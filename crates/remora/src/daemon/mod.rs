@@ -8,7 +8,8 @@
 //!   steps of the thread that drives the card; `session` has the queues of one session;
 //! - `guarded` carries out a session's commands, on its own objects (`objects`, which knows the
 //!   quotas, too) and on memory that it lends (`lent`).
-//! - `kernels` runs what clients send to run on the card; `wake` is how a client that sleeps is woken;
+//! - `kernels` runs on the card what clients send (`running`), and has modules compiled
+//!   (`compiler`); `wake` is how a client that sleeps is woken;
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`table`), as far as the
 //!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
 //!   has left; `restore` gives sessions what another daemon has left in the service manager's store
@@ -17,6 +18,7 @@
 mod answers;
 mod by_number;
 mod clients;
+mod compiler;
 mod ending;
 pub(crate) mod engine;
 mod guarded;
@@ -28,6 +30,7 @@ mod observer;
 pub mod policy;
 mod record;
 mod restore;
+mod running;
 pub mod server;
 mod session;
 mod store;
@@ -41,12 +44,6 @@ pub use policy::{Policy, PolicyError};
 pub use restore::Restored;
 pub use server::{ServeError, Server, ServerOptions};
 pub use store::{FdStore, is_stored};
-
-/// The number among the card's clients of the session at this place in the engine. (Number 0 is the
-/// card's owner.)
-fn client_of(slot: u16) -> u16 {
-    slot.saturating_add(1)
-}
 
 #[cfg(test)]
 mod tests;

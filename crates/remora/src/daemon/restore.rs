@@ -107,9 +107,21 @@ impl Server {
             Ok::<_, Refusal>(slot)
         })?;
         let Head { number, name, uid, pid, token, epoch, keep } = head;
-        let (client, ends) = (None, None);
-        let mut held =
-            Held { number, slot, name, uid, pid, token, epoch, keep, client, ends, stored };
+        let (client, ends, builtin) = (None, None, None);
+        let mut held = Held {
+            number,
+            slot,
+            name,
+            uid,
+            pid,
+            token,
+            epoch,
+            keep,
+            client,
+            ends,
+            stored,
+            builtin,
+        };
         held.leave(Instant::now());
         tracing::info!(session, name = held.name, regions, "a session is restored");
         self.sessions.insert(number, held);

@@ -18,9 +18,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
 use super::clients::{Client, Clients};
+use super::compiler::Compiler;
 use super::ending::Ending;
 use super::engine::Engine;
-use super::kernels::Compiler;
 use super::policy::Policy;
 use super::store::FdStore;
 use super::table::Held;

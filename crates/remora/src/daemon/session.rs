@@ -10,10 +10,10 @@ use remora_nic::queue::{Completion, Moderation};
 use remora_nic::{Event as CardEvent, Memory, Nic, PostError, Time};
 
 use super::by_number::ByNumber;
-use super::kernels::SessionKernels;
 use super::lent::Lent;
 use super::objects::Usage;
 use super::record::Record;
+use super::running::SessionKernels;
 use super::wake::Wake;
 use crate::event::Event;
 use crate::memory::memfd;
@@ -298,8 +298,8 @@ impl Session {
                 }
             };
             for entry in &entries[..moved] {
-                // A slot is free when its completion is seen. The card retires nothing meanwhile, so
-                // that once does for all completions of a queue pair in a row.
+                // A slot is free when its completion is seen. The card retires nothing meanwhile:
+                // once does for all completions of a queue pair in a row.
                 if last.replace(entry.qpn) != Some(entry.qpn) {
                     self.publish_of(nic, entry.qpn);
                 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::record::Head;
 use super::store::Part;
+use crate::kernel::builtin::Builtin;
 use crate::message::{Keep, Token};
 
 /// A session.
@@ -28,6 +29,8 @@ pub(crate) struct Held {
     /// What of it is in the store of the service manager; nothing if it does not outlive the
     /// daemon.
     pub(crate) stored: BTreeSet<Part>,
+    /// What the session's built-in kernels share.
+    pub(crate) builtin: Option<Builtin>,
 }
 
 /// What becomes of a session whose client has ended.
@@ -112,6 +115,7 @@ mod tests {
             client: Some(3),
             ends: None,
             stored: BTreeSet::new(),
+            builtin: None,
         }
     }
 

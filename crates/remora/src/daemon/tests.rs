@@ -27,6 +27,7 @@ use crate::message::{
 use crate::shared::{Arena, CompletionConsumer, EventConsumer, WorkQueue, WorkQueueState};
 use crate::{Device, DeviceOptions};
 
+mod crashes;
 mod notices;
 mod restore;
 

@@ -24,6 +24,7 @@ mod module;
 mod packet;
 mod ring;
 mod seeds;
+mod session;
 
 pub use card::{card, card_counters};
 pub use chain::{chain, chain_counters, chains};
@@ -37,6 +38,7 @@ pub use module::{module, module_counters, modules};
 pub use packet::packet;
 pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
+pub use session::{session, sessions};
 
 /// A fuzz target: its name, its function, and the inputs that its corpus must hold.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ring", run: ring, seeds: rings, max_len: 512, cost: 10 },
     // A ring is memory of the system's, made for each input.
     Target { name: "descriptor", run: descriptor, seeds: descriptors, max_len: 1024, cost: 4 },
+    // A card, a session and its memory are made for each input.
+    Target { name: "session", run: session, seeds: sessions, max_len: 1024, cost: 20 },
     // Inputs that are modules get compiled.
     Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];

@@ -18,6 +18,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use remora::daemon::Observer;
+use remora::message::Kept;
 
 use crate::child;
 use crate::verbs::environment::{Variables, Wishes};
@@ -35,6 +37,7 @@ Examples:
   remora run -- ibv_devinfo -v
   remora run -- ib_write_bw &  sleep 1;  remora run -- ib_write_bw localhost
   remora run --addr eth0 -- ib_send_lat 192.0.2.7       a card on the network, to a peer there
+  remora run --keep store:2h -- ./server                on a shared card: outlives the program
   remora run --log why.log -- ./server                  what the card did, and why requests failed
   remora run --impair loss=1%,delay=20us -- ./server    on a bad network (docs/bad-networks.md)
   eval \"$(remora run --env)\"                            for all programs of this shell
@@ -53,6 +56,10 @@ pub(crate) struct Run {
     /// content may change meanwhile
     #[arg(long, value_name = "IMPAIRMENTS")]
     impair: Option<String>,
+    /// Keep what the program has on the card when it ends or is killed: its session is called
+    /// NAME, and ends after TIME (60s, 5m, 2h) or by `remora nic evict NAME`; it needs `remora nic`
+    #[arg(long, value_name = "NAME[:TIME]")]
+    keep: Option<Kept>,
     /// Set LD_LIBRARY_PATH only; programs that bring their own libibverbs then do not use Remora
     #[arg(long)]
     no_preload: bool,
@@ -76,7 +83,11 @@ impl Run {
             log: self.log.as_deref(),
             impair: self.impair.as_deref(),
             no_preload: self.no_preload,
+            keep: self.keep.as_ref(),
         };
+        if self.keep.is_some() {
+            Observer::connect(None).context("a session can be kept only by a daemon")?;
+        }
         let variables = wishes.variables(&Libraries::find()?)?;
         if self.env {
             return print(&variables).map(|()| ExitCode::SUCCESS);

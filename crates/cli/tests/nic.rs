@@ -203,3 +203,135 @@ fn a_killed_daemon_is_replaced_at_once() {
     assert!(!node.wait().unwrap().success(), "a node without a card ends, and says so");
     end(again);
 }
+
+/// A service manager: keeps the descriptors that a service sends it, and starts it with them.
+struct Manager {
+    socket: std::os::unix::net::UnixDatagram,
+    path: PathBuf,
+    kept: Vec<(String, std::os::fd::OwnedFd)>,
+}
+
+impl Manager {
+    fn new(folder: &Folder) -> Manager {
+        let path = folder.path("notify");
+        let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Manager { socket, path, kept: Vec::new() }
+    }
+
+    /// Starts a daemon with what was kept. (A shell opens the descriptors of this process again.)
+    fn start(&mut self, nic: &Path) -> (Child, Value) {
+        use std::os::fd::AsRawFd;
+        let mut opens = String::new();
+        for (at, (_, fd)) in self.kept.iter().enumerate() {
+            opens += &format!("{}<>/proc/$PPID/fd/{} ", at + 3, fd.as_raw_fd());
+        }
+        let names: Vec<&str> = self.kept.iter().map(|(name, _)| name.as_str()).collect();
+        let script = format!("exec {opens}; export LISTEN_PID=$$; exec \"$@\"");
+        let daemon = command(["nic", "--json", "--socket"]);
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &script, "bash"]).arg(daemon.get_program()).args(daemon.get_args());
+        for (name, value) in daemon.get_envs() {
+            shell.env(name, value.unwrap_or_default());
+        }
+        shell.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        shell.arg(nic).env("NOTIFY_SOCKET", &self.path).stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        while !self.hear().starts_with("READY=1") {}
+        (child, serde_json::from_str(&line).unwrap())
+    }
+
+    /// The next message of the service's; a descriptor that comes with it is kept.
+    fn hear(&mut self) -> String {
+        use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+        let mut bytes = [0; 1024];
+        let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut room);
+        let mut slices = [std::io::IoSliceMut::new(&mut bytes)];
+        let got = recvmsg(&self.socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC);
+        let len = got.expect("the service speaks").bytes;
+        let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
+        let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).map(str::to_owned);
+        for part in control.drain() {
+            if let (RecvAncillaryMessage::ScmRights(came), Some(name)) = (part, &name) {
+                self.kept.extend(came.map(|fd| (name.clone(), fd)));
+            }
+        }
+        text
+    }
+}
+
+#[test]
+fn a_kept_session_outlives_a_daemon_that_is_killed() {
+    let folder = Folder::new();
+    let socket = folder.path("nic.sock");
+    let mut manager = Manager::new(&folder);
+    let (mut first, ready) = manager.start(&socket);
+    assert_eq!(ready["restored"], 0);
+    let with = |args: &[&str]| {
+        let mut command = command(args);
+        command.env("REMORA_NIC", &socket).env("REMORA_KEEP", "memory:1h");
+        command
+    };
+    let node = ["node", "--json", "--port", "4001", "--region", "data=1M,rw"];
+    let node = with(&node).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut node = node.unwrap();
+    self::ready(&mut node);
+    let status = || -> Value {
+        let output = with(&["nic", "status", "--json"]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let before = status()["sessions"][0].clone();
+    assert_eq!((&before["name"], &before["keep_seconds"]), (&"memory".into(), &3600.into()));
+    let regions = before["regions"].as_u64().unwrap();
+    assert!(regions > 0);
+    // The arena, the record, and at least the memory of the region.
+    while manager.kept.len() < 3 {
+        manager.hear();
+    }
+    first.kill().unwrap();
+    first.wait().unwrap();
+    node.wait().unwrap();
+
+    let (next, ready) = manager.start(&socket);
+    assert_eq!(ready["restored"], 1);
+    let after = status()["sessions"][0].clone();
+    assert_eq!((&after["name"], &after["attached"]), (&"memory".into(), &false.into()));
+    assert!(after["regions"].as_u64().unwrap() > 0 && after["queue_pairs"] == 0);
+    assert!(after["ends_in_seconds"].as_u64().unwrap() <= 3600);
+    assert!(with(&["nic", "evict", "memory"]).status().unwrap().success());
+    let mut removed = 0;
+    while removed < 3 {
+        removed += usize::from(manager.hear().starts_with("FDSTOREREMOVE=1"));
+    }
+    end(next);
+}
+
+#[test]
+fn a_daemon_without_descriptors_serves_those_that_it_has() {
+    let folder = Folder::new();
+    let socket = folder.path("nic.sock");
+    let daemon = command(["nic", "--json", "--socket"]);
+    let mut shell = Command::new("bash");
+    shell.args(["-c", "ulimit -n 64; exec \"$@\"", "bash"]);
+    shell.arg(daemon.get_program()).args(daemon.get_args()).arg(&socket).stdout(Stdio::piped());
+    let mut child = shell.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let status = || {
+        let output = command(["nic", "status", "--json"]).env("REMORA_NIC", &socket).output();
+        output.unwrap().status.success()
+    };
+    assert!(status());
+    // Connections that say nothing, more than the daemon has descriptors for.
+    let connect = || remora::message::MessageSocket::connect(&socket);
+    let flood: Vec<_> = (0..150).map_while(|_| connect().ok()).collect();
+    assert!(flood.len() > 64, "{}", flood.len());
+    drop(flood);
+    while !status() {
+        thread::sleep(Duration::from_millis(20));
+    }
+    end(child);
+}

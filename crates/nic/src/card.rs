@@ -120,10 +120,11 @@ impl Card {
         if queue.count_one() {
             self.chains.errands.extend(queue.wake().map(Errand::Wake));
         }
-        let pushed = match queue.counts_only() {
-            true => Pushed::Quietly,
-            false => queue.push(Completion { at: now, ..entry() }),
-        };
+        if queue.counts_only() {
+            self.counters.completions += 1;
+            return;
+        }
+        let pushed = queue.push(Completion { at: now, ..entry() });
         if queue.list() {
             self.completed.push_back(cq);
         }

@@ -19,6 +19,7 @@ mod memory_use;
 mod multicast;
 mod queues;
 mod receive;
+mod restore;
 mod shared;
 mod silence;
 mod xrc;

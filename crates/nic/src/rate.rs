@@ -38,7 +38,8 @@ pub struct RateLimits {
 }
 
 impl RateLimits {
-    pub(crate) fn is_valid(&self) -> bool {
+    /// Is no number zero?
+    pub fn is_valid(&self) -> bool {
         [self.elements, self.bytes].iter().flatten().all(Rate::is_valid)
     }
 }

@@ -57,6 +57,14 @@ impl Scheduler {
         }
     }
 
+    /// Gives a client `weight` times the share of others.
+    pub(crate) fn set_weight(&mut self, client: u16, weight: u16) {
+        self.share();
+        if let Some(shares) = &mut self.shares {
+            shares.set_weight(client, weight);
+        }
+    }
+
     /// A scheduling event: the queue pair has something to do (the event mux of SRNIC §4.3.1).
     /// `queued` is the queue pair's own mark that it is in the schedule queue.
     #[inline]

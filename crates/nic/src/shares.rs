@@ -5,6 +5,8 @@
 //! gets new credit at the end of the line. So each has the same share of the card while it wants
 //! it, whatever the number of its queue pairs and the size of its messages.
 //!
+//! A client of weight n gets n times the credit of others, and so n times their share.
+//!
 //! What a turn costs is known only behind it. So a client may overdraw its credit by a part of one
 //! turn, which its next credit pays for.
 
@@ -27,24 +29,29 @@ struct Client {
     /// What it may still spend; below zero, what it has spent too much.
     credit: i64,
     in_line: bool,
+    /// How many shares it has more than one.
+    more: u16,
+}
+
+impl Client {
+    /// What the client gets in a round in which others get `credit`.
+    fn credit(&self, credit: u32) -> i64 {
+        i64::from(credit.max(1)) * (i64::from(self.more) + 1)
+    }
 }
 
 impl Shares {
     /// Notes that a queue pair of `client` is ready. A client that comes into line gets `credit`.
     #[inline(never)]
     pub(crate) fn push(&mut self, client: u16, qpn: u32, credit: u32) {
-        let at = usize::from(client);
-        if at >= self.clients.len() {
-            self.clients.resize_with(at + 1, Client::default);
-        }
-        let of = &mut self.clients[at];
+        let of = self.of(client);
         of.ready.push_back(qpn);
-        self.ready += 1;
         if !of.in_line {
             of.in_line = true;
-            of.credit += i64::from(credit);
+            of.credit += of.credit(credit);
             self.line.push_back(client);
         }
+        self.ready += 1;
     }
 
     /// Takes the queue pair that has the next turn. `credit` is what a client gets each round; it
@@ -61,7 +68,7 @@ impl Shares {
                 self.line.pop_front();
             } else if of.credit <= 0 {
                 // A turn costs a few credits, or some dozens where they are small: this ends soon.
-                of.credit += i64::from(credit.max(1));
+                of.credit += of.credit(credit);
                 self.line.rotate_left(1);
             } else {
                 self.ready -= 1;
@@ -77,6 +84,19 @@ impl Shares {
         if let Some(client) = client {
             client.credit -= i64::from(cost);
         }
+    }
+
+    /// Gives a client `weight` times the share of others; 0 counts as 1.
+    pub(crate) fn set_weight(&mut self, client: u16, weight: u16) {
+        self.of(client).more = weight.max(1) - 1;
+    }
+
+    fn of(&mut self, client: u16) -> &mut Client {
+        let at = usize::from(client);
+        if at >= self.clients.len() {
+            self.clients.resize_with(at + 1, Client::default);
+        }
+        &mut self.clients[at]
     }
 
     /// How many queue pairs are ready.
@@ -118,6 +138,33 @@ mod tests {
         let qps: Vec<u32> = (100..200).chain([200]).collect();
         let spent = spent(&qps, 1000, |_| CREDIT);
         assert_eq!(spent[1..3], [500 * CREDIT; 2]);
+    }
+
+    #[test]
+    fn weights_make_shares_larger() {
+        let mut shares = Shares::default();
+        shares.set_weight(2, 3);
+        shares.set_weight(3, 0);
+        for qpn in [100, 200, 300] {
+            shares.push((qpn / 100) as u16, qpn, CREDIT);
+        }
+        let mut turns = [0; 4];
+        for _ in 0..5000 {
+            let qpn = shares.pop(CREDIT).unwrap();
+            shares.push((qpn / 100) as u16, qpn, CREDIT);
+            shares.charge(CREDIT);
+            turns[(qpn / 100) as usize] += 1;
+        }
+        assert_eq!(turns, [0, 1000, 3000, 1000]);
+        shares.set_weight(2, 1);
+        let before = turns[2];
+        for _ in 0..3000 {
+            let qpn = shares.pop(CREDIT).unwrap();
+            shares.push((qpn / 100) as u16, qpn, CREDIT);
+            shares.charge(CREDIT);
+            turns[(qpn / 100) as usize] += 1;
+        }
+        assert!((998..=1004).contains(&(turns[2] - before)), "{}", turns[2] - before);
     }
 
     #[test]

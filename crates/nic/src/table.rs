@@ -47,6 +47,27 @@ impl<T, const INDEX: u32, const BITS: u32> Table<T, INDEX, BITS> {
         Some(handle)
     }
 
+    /// Adds a value under a handle that it had in another table. Returns false if the handle's
+    /// place is taken, or is none of this table.
+    pub(crate) fn insert_at(&mut self, handle: u32, value: T) -> bool {
+        let (index, generation) = (Self::index(handle), handle >> INDEX);
+        let is_valid = (1..=Self::GENERATIONS).contains(&generation);
+        if !is_valid || index as usize >= self.limit {
+            return false;
+        }
+        while self.slots.len() <= index as usize {
+            self.free.push(self.slots.len() as u32);
+            self.slots.push(Slot { generation: 1, value: None });
+        }
+        let slot = &mut self.slots[index as usize];
+        if slot.value.is_some() {
+            return false;
+        }
+        *slot = Slot { generation, value: Some(value) };
+        self.free.retain(|free| *free != index);
+        true
+    }
+
     pub(crate) fn remove(&mut self, handle: u32) -> Option<T> {
         let index = Self::index(handle);
         let slot =
@@ -96,6 +117,23 @@ mod tests {
         assert_eq!(table.get(a), None);
         assert_eq!(table.remove(a), None);
         assert_eq!(table.get(b), Some(&"b"));
+    }
+
+    #[test]
+    fn a_handle_of_another_table_is_kept() {
+        let mut table: Table<&str, 4, 8> = Table::new(4);
+        let handle = 3 << 4 | 2;
+        assert!(table.insert_at(handle, "old"));
+        assert_eq!((table.get(handle), table.len()), (Some(&"old"), 1));
+        assert!(!table.insert_at(4 << 4 | 2, "taken"));
+        for wrong in [2, 1 << 4 | 4, u32::MAX] {
+            assert!(!table.insert_at(wrong, "no handle"), "{wrong:#x}");
+        }
+        let others: Vec<u32> = std::iter::from_fn(|| table.insert_with(|_| "new")).collect();
+        assert_eq!((others.len(), table.len()), (3, 4));
+        assert!(!others.iter().any(|other| other & 15 == 2));
+        assert_eq!(table.remove(handle), Some("old"));
+        assert_eq!(table.insert_with(|_| "next"), Some(4 << 4 | 2));
     }
 
     #[test]

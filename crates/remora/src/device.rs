@@ -16,7 +16,7 @@ use remora_nic::{Counters, CreateError, Nic, Time};
 use remora_offload::cpu;
 use thiserror::Error;
 
-use crate::attach::{AttachError, Attached, Begun, watch};
+use crate::attach::{AttachError, Attached, Begun, UnknownWay, Ways, watch};
 use crate::background;
 use crate::background::signals::Background;
 use crate::channel::Channel;
@@ -36,7 +36,7 @@ use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::memory::{Buffer, HostMemory};
-use crate::message::{Hello, Place, place};
+use crate::message::{BadKeep, Hello, Keep, Kept, Place, place};
 use crate::news::{Concerned, News};
 use crate::own::PAGE_SHIFT;
 use crate::own_memory::OwnMemory;
@@ -83,6 +83,7 @@ pub struct DeviceOptions {
     fabric: Option<FabricChoice>,
     impairments: Option<Impairments>,
     card: Card,
+    kept: Option<Kept>,
     device_memory: Option<Arc<Piece>>,
 }
 
@@ -140,6 +141,18 @@ pub enum OpenError {
     /// The system is short of descriptors or memory.
     #[error("cannot set up the card: {0}")]
     System(#[from] io::Error),
+    /// The environment asks for a session to be kept, in words that cannot be understood.
+    #[error("REMORA_KEEP: {0}")]
+    Keep(#[from] BadKeep),
+    /// A session is to be kept, and no other process has the card.
+    #[error(
+        "the session {0} cannot be kept without a process that has the card: start one \
+         (remora nic)"
+    )]
+    NobodyKeeps(String),
+    /// The environment names a way to memory that there is none of.
+    #[error(transparent)]
+    Way(#[from] UnknownWay),
     /// The card of another process cannot be used.
     #[error(transparent)]
     Attach(#[from] AttachError),
@@ -231,6 +244,17 @@ impl DeviceOptions {
         self
     }
 
+    /// Has the device's session outlive this process: its memory, queue pairs and connections, and
+    /// the chains that run on them, go on for as long as `keep` says. The session's name is `name`;
+    /// `remora nic status` shows it, and `remora nic evict` ends it. Only a process that has the
+    /// card for others can do so, and opening the device fails without one. Without this option,
+    /// the environment variable [`KEEP_VARIABLE`](crate::message::KEEP_VARIABLE) may ask for it.
+    #[must_use]
+    pub fn keep(mut self, name: impl Into<String>, keep: Keep) -> DeviceOptions {
+        self.kept = Some(Kept { name: name.into(), keep });
+        self
+    }
+
     /// Takes a piece of a [`CardMemory`](crate::dma::CardMemory) as the device's own memory, of
     /// which [`alloc_device_memory`](ProtectionDomain::alloc_device_memory) and `ibv_alloc_dm` give
     /// out parts. A DMA engine of that memory reaches the same bytes. Without this option, the
@@ -251,20 +275,27 @@ impl DeviceOptions {
     /// See [`OpenError`]; each says what to do.
     pub fn open(self) -> Result<Device, OpenError> {
         cpu::check()?;
-        match self.attached()? {
-            Some(device) => Ok(device),
-            None => self.open_own(),
+        let kept = match (&self.kept, &self.card) {
+            (Some(kept), _) => Some(kept.clone()),
+            // The process that has the card for others keeps their sessions.
+            (None, Card::Own) => None,
+            (None, _) => Kept::from_environment()?,
+        };
+        match (self.attached(kept.as_ref())?, kept) {
+            (Some(device), _) => Ok(device),
+            (None, None) => self.open_own(),
+            (None, Some(kept)) => Err(OpenError::NobodyKeeps(kept.name)),
         }
     }
 
     /// The device on the card of another process, if it is to use one.
-    fn attached(&self) -> Result<Option<Device>, OpenError> {
+    fn attached(&self, kept: Option<&Kept>) -> Result<Option<Device>, OpenError> {
         let sockets = match &self.card {
             Card::Own => return Ok(None),
-            Card::At(path) => return self.attach_at(path),
+            Card::At(path) => return self.attach_at(path, kept),
             Card::Any => match place() {
                 Place::Off => return Ok(None),
-                Place::Named(path) => return self.attach_at(&path),
+                Place::Named(path) => return self.attach_at(&path, kept),
                 Place::Usual(sockets) => sockets,
             },
         };
@@ -273,7 +304,7 @@ impl DeviceOptions {
             return Ok(None);
         }
         for socket in sockets.iter().filter(|socket| socket.exists()) {
-            match self.attach_at(socket) {
+            match self.attach_at(socket, kept) {
                 Ok(attached) => return Ok(attached),
                 // The file of a process that has ended, or one that serves others only.
                 Err(OpenError::Attach(error)) => {
@@ -287,8 +318,10 @@ impl DeviceOptions {
 
     /// Attaches to the card that is served at `socket`; `None` if it has another address than the
     /// one that is asked for.
-    fn attach_at(&self, socket: &Path) -> Result<Option<Device>, OpenError> {
-        let hello = Hello { name: Some(session_name()), ..Hello::default() };
+    fn attach_at(&self, socket: &Path, kept: Option<&Kept>) -> Result<Option<Device>, OpenError> {
+        let ways = Ways::from_environment()?;
+        let keep = kept.map_or(Keep::No, |kept| kept.keep);
+        let hello = Hello { name: Some(session_name(kept)), keep, ..Hello::default() };
         let mut begun = Begun::at(socket, &hello)?;
         let address = begun.welcome.card.address;
         if let Some(wanted) = &self.bind
@@ -303,7 +336,7 @@ impl DeviceOptions {
         let wake = Arc::new(Event::new()?);
         let wakes = Arc::new(Wakes::new(wake.clone()));
         let news = News::new(Arc::new(Event::new()?), wakes);
-        let attached = Attached::new(begun, config, news);
+        let attached = Attached::new(begun, config, news, ways);
         let (clock, fd) = (attached.clock(), attached.wake_fd().try_clone_to_owned()?);
         let driver = Driver::Attached(Box::new(attached));
         let parts = Parts { driver, clock, wake, socket: fd, info };
@@ -389,11 +422,16 @@ fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
     Ok(bytes)
 }
 
-/// What the next session of this process is called: the program's name and process number, and
-/// from the second one on a number.
-fn session_name() -> String {
+/// What the next session of this process is called: by the name that was asked for, or the
+/// program's name and process number, and from the second one on a number.
+fn session_name(kept: Option<&Kept>) -> String {
     static SESSIONS: AtomicU32 = AtomicU32::new(1);
     let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
+    match kept {
+        Some(kept) if number == 1 => return kept.name.clone(),
+        Some(kept) => return format!("{}-{number}", kept.name),
+        None => {}
+    }
     let program = env::current_exe().ok();
     let program = program.as_deref().and_then(Path::file_name).unwrap_or("program".as_ref());
     let mut program = program.to_string_lossy().into_owned();

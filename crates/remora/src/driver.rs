@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
+pub(crate) use crate::clock::Clock;
 use crate::daemon::engine::Engine;
 use crate::door::Door;
 use crate::egress::{Egress, Sent};
@@ -83,43 +84,6 @@ pub(crate) struct Own {
     pub(crate) unsent: Unsent,
     pub(crate) groups: Groups,
     pub(crate) event_loop: EventLoop,
-}
-
-/// The card's clock. (`Instant` keeps seconds and fractions apart; to subtract those takes longer
-/// than to read the clock.)
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    /// Nanoseconds from the start of the system to that of the card.
-    start: u64,
-}
-
-impl Clock {
-    fn start() -> Clock {
-        Clock::from(Clock::monotonic())
-    }
-
-    /// The clock of a card that started `start` nanoseconds after the system.
-    pub(crate) fn from(start: u64) -> Clock {
-        Clock { start }
-    }
-
-    #[inline]
-    pub(crate) fn now(self) -> Time {
-        Time(Clock::monotonic().saturating_sub(self.start))
-    }
-
-    /// Nanoseconds on the system's monotonic clock at which the card's time was zero.
-    pub(crate) fn start_ns(self) -> u64 {
-        self.start
-    }
-
-    #[inline]
-    fn monotonic() -> u64 {
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the call writes to `now` only. It cannot fail: every Linux has this clock.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-    }
 }
 
 /// Posted work that is kept back for a moment, so that later posts leave with it.
@@ -277,7 +241,7 @@ impl Own {
     #[inline]
     pub(crate) fn publish(&mut self) {
         if let Some(engine) = &mut self.engine {
-            engine.publish(&mut self.nic);
+            engine.publish(&mut self.nic, self.clock);
         }
     }
 

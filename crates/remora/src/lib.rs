@@ -84,6 +84,7 @@ mod background;
 mod block_on;
 pub mod chain;
 pub mod channel;
+mod clock;
 pub mod completion;
 pub mod connection;
 pub mod daemon;
@@ -133,7 +134,7 @@ pub mod tokio;
 mod wakes;
 mod yielding;
 
-pub use attach::AttachError;
+pub use attach::{AttachError, MEMORY_VARIABLE, UnknownWay};
 pub use block_on::wait_for;
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
 pub use channel::{Channel, WaitError};

@@ -6,24 +6,28 @@
 //! ends the session.
 //!
 //! `socket.rs` sends messages and the descriptors that go with them; `place.rs` knows where a
-//! daemon listens.
+//! daemon listens, and `keep.rs` whether the environment wants a session kept.
 
+mod keep;
+mod kernels;
 mod place;
 mod socket;
 
 use std::net::IpAddr;
 
 use remora_nic::cm::{ConnId, ListenerId, SidrId};
-use remora_nic::{Key, Pd, Xrcd};
+use remora_nic::{Key, Pd, RateLimits, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
+pub use kernels::{Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow};
 pub(crate) use place::user_socket;
 pub use place::{Place, SOCKET_VARIABLE, place};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 3;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -59,7 +63,7 @@ pub enum Keep {
 }
 
 /// The answer to a [`Hello`]. With it come descriptors: the arena, the event that is the daemon's
-/// doorbell, and the event that wakes the client. (An observer gets none.)
+/// doorbell, and the end of a pipe by which the client is woken. (An observer gets none.)
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
     /// The number of the session.
@@ -105,7 +109,7 @@ pub struct Quotas {
     /// Entries of all completion queues.
     pub entries: u64,
     /// Everything else that a session makes on the card: domains, address handles, listeners,
-    /// connections, budgets.
+    /// connections, budgets, kernels.
     pub others: u32,
 }
 
@@ -175,6 +179,8 @@ pub enum Request<'a> {
     Evict(&'a str),
     /// Has the card do this to packets, as a bad network would. Answer: [`Answer::Done`].
     Impair(&'a str),
+    /// Asks something of the card's kernels. Answer: [`Answer::Kernel`].
+    Kernel(KernelRequest),
 }
 
 /// How memory is lent. All but [`Loan::Process`] come with a descriptor.
@@ -203,6 +209,8 @@ pub enum Answer<'a> {
     CompletionQueue(CompletionQueuePlace),
     /// To [`Request::Status`].
     Status(StatusPage),
+    /// To [`Request::Kernel`].
+    Kernel(KernelAnswer),
     /// It is done.
     Done,
     /// It is not done, for this reason.
@@ -243,6 +251,8 @@ pub struct SessionStatus {
     pub epoch: u32,
     /// Queue pairs and shared receive queues.
     pub queue_pairs: u32,
+    /// Kernels: those that answer calls, and those that are bound to streams.
+    pub kernels: u32,
     /// Completion queues.
     pub completion_queues: u32,
     /// Regions and windows.
@@ -263,6 +273,10 @@ pub struct SessionStatus {
     pub refused: u64,
     /// What it may use.
     pub quotas: Quotas,
+    /// How fast it may be.
+    pub rates: RateLimits,
+    /// How many shares of the card it has.
+    pub weight: u16,
 }
 
 /// Where a completion queue lies in the arena.

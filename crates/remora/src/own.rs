@@ -120,11 +120,15 @@ impl Own {
         self.nic.wants_transmit()
     }
 
-    /// When the card's next timer is due, or a packet that was held on purpose.
+    /// When the card's next timer is due, a packet that was held on purpose, or a notification that
+    /// another process has let wait.
     #[inline]
     pub(crate) fn poll_timeout(&self) -> Time {
-        let due = self.nic.poll_timeout();
-        if self.arriving.is_some() { due.min(self.impaired_until()) } else { due }
+        let mut due = self.nic.poll_timeout();
+        if self.arriving.is_some() {
+            due = due.min(self.impaired_until());
+        }
+        self.engine.as_ref().map_or(due, |engine| due.min(engine.next_notice()))
     }
 
     /// Makes a file reachable for the card, to be registered.
@@ -197,7 +201,7 @@ impl Own {
 
     /// The page table of a range of the bus. It is refused before it is made where it would be too
     /// large: a sparse file may be as long as the bus.
-    fn pages(&self, bus: u64, len: u64) -> Result<PageTable, RegMrError> {
+    pub(crate) fn pages(&self, bus: u64, len: u64) -> Result<PageTable, RegMrError> {
         let limit = self.nic.config().translation_entries;
         let needed = PageTable::entries_for(PAGE_SHIFT, bus, len) as usize;
         if needed > limit {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use remora::daemon::{Policy, Server, ServerOptions};
+use remora::daemon::{FdStore, Policy, Restored, Server, ServerOptions, is_stored};
 use remora_cli::device::DeviceArgs;
 use remora_cli::{output, stop};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -39,20 +39,32 @@ impl Serve {
             None => Policy::default(),
         };
         let device = self.device.options().embedded().open()?;
-        let mut server = match passed_listener()? {
+        let Passed { listener, stored } = passed()?;
+        let mut server = match listener {
             Some(listener) => Server::on(device.clone(), listener, policy)?,
             None => {
                 let options = ServerOptions { socket: self.socket.clone(), policy };
                 Server::new(device.clone(), options)?
             }
         };
+        let store = FdStore::from_environment().context("cannot tell the service manager")?;
+        let restored = match store {
+            Some(store) => restore(&mut server, store, stored)?,
+            None => Restored::default(),
+        };
         let (address, port) = (device.info().address, device.info().port);
         let path = server.path().map(|path| path.display().to_string());
         if self.json {
-            output::json_line(&json!({ "address": address, "port": port, "socket": path }))?;
+            let sessions = restored.sessions;
+            let ready =
+                json!({ "address": address, "port": port, "socket": path, "restored": sessions });
+            output::json_line(&ready)?;
         } else {
             let at = path.as_deref().unwrap_or("the socket that was passed");
             println!("Card at {address}, UDP port {port}; programs attach at {at}.");
+            if restored.sessions > 0 {
+                println!("Sessions that another daemon has left: {}.", restored.sessions);
+            }
             println!("Try: remora nic status        Stop: Ctrl-C");
         }
         server.run(&stop).context("the daemon cannot go on")?;
@@ -65,18 +77,50 @@ impl Serve {
     }
 }
 
-/// The socket that systemd has made for this process, if it has.
-fn passed_listener() -> Result<Option<OwnedFd>> {
+/// What systemd has passed to this process.
+#[derive(Default)]
+struct Passed {
+    /// The socket that it has made.
+    listener: Option<OwnedFd>,
+    /// What another daemon has stored there, with its names.
+    stored: Vec<(String, OwnedFd)>,
+}
+
+/// Restores what another daemon has left, and tells the service manager that this one serves.
+fn restore(
+    server: &mut Server,
+    store: FdStore,
+    stored: Vec<(String, OwnedFd)>,
+) -> Result<Restored> {
+    let ready = FdStore::from_environment()?;
+    let restored = server.restore(store, stored);
+    if let Some(ready) = ready {
+        ready.ready();
+    }
+    Ok(restored)
+}
+
+/// The descriptors that systemd has passed, if it has any for this process.
+fn passed() -> Result<Passed> {
     let number = |name| env::var(name).ok().and_then(|value| value.parse::<i32>().ok());
     let own = getpid();
     if number("LISTEN_PID") != Some(own.as_raw_nonzero().get()) {
-        return Ok(None);
+        return Ok(Passed::default());
     }
-    if number("LISTEN_FDS").is_none_or(|count| count < 1) {
-        return Ok(None);
-    }
-    // A copy: the number alone says nothing of who owns the descriptor.
+    let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
+    let mut passed = Passed::default();
+    // Copies: the numbers alone say nothing of who owns the descriptors.
     let me = pidfd_open(own, PidfdFlags::empty()).context("cannot look at this process")?;
-    let listener = pidfd_getfd(me.as_fd(), PASSED, PidfdGetfdFlags::empty());
-    Ok(Some(listener.context("no socket was passed, although LISTEN_FDS says so")?))
+    for at in 0..number("LISTEN_FDS").unwrap_or(0) {
+        let name = names.next().unwrap_or_default();
+        let descriptor = pidfd_getfd(me.as_fd(), PASSED + at, PidfdGetfdFlags::empty())
+            .context("fewer descriptors were passed than LISTEN_FDS says")?;
+        if is_stored(name) {
+            passed.stored.push((name.into(), descriptor));
+        } else {
+            passed.listener.get_or_insert(descriptor);
+        }
+    }
+    Ok(passed)
 }

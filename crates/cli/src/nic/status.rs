@@ -70,8 +70,8 @@ fn show(now: &Served, before: Option<(Duration, &Served)>) {
         return;
     }
     let mut header = vec![
-        "session", "name", "user", "process", "state", "QPs", "CQs", "regions", "memory", "by",
-        "arena", "posted", "moved", "refused",
+        "session", "name", "user", "process", "state", "QPs", "kernels", "CQs", "regions",
+        "memory", "by", "arena", "posted", "moved", "refused",
     ];
     if before.is_some() {
         header.extend(["posts a second", "bytes a second"]);
@@ -84,7 +84,7 @@ fn show(now: &Served, before: Option<(Duration, &Served)>) {
         }
         table.add_row(row);
     }
-    output::align_right(&mut table, [0, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15]);
+    output::align_right(&mut table, [0, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16]);
     println!("{table}");
 }
 
@@ -96,6 +96,7 @@ fn row(session: &SessionStatus) -> Vec<String> {
         session.pid.to_string(),
         state(session),
         session.queue_pairs.to_string(),
+        session.kernels.to_string(),
         session.completion_queues.to_string(),
         session.regions.to_string(),
         output::bytes(session.registered_bytes),
@@ -165,6 +166,7 @@ fn describe(session: &SessionStatus) -> Value {
         "ends_in_seconds": session.ends_in_s,
         "epoch": session.epoch,
         "queue_pairs": session.queue_pairs,
+        "kernels": session.kernels,
         "completion_queues": session.completion_queues,
         "regions": session.regions,
         "registered_bytes": session.registered_bytes,
@@ -175,5 +177,7 @@ fn describe(session: &SessionStatus) -> Value {
         "bytes": session.bytes,
         "refused": session.refused,
         "quotas": session.quotas,
+        "rates": session.rates,
+        "weight": session.weight,
     })
 }

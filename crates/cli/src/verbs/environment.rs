@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use remora::impair::{IMPAIR_VARIABLE, Impairments};
 use remora::interface::Interface;
+use remora::message::{KEEP_VARIABLE, Kept};
 
 use super::libraries::{Libraries, put_first};
 
@@ -34,6 +35,8 @@ pub(crate) struct Wishes<'a> {
     pub(crate) impair: Option<&'a str>,
     /// Do not set `LD_PRELOAD`.
     pub(crate) no_preload: bool,
+    /// Have the program's session kept.
+    pub(crate) keep: Option<&'a Kept>,
 }
 
 impl Wishes<'_> {
@@ -69,6 +72,9 @@ impl Wishes<'_> {
         }
         if let Some(log) = self.log {
             variables.push((LOG_VARIABLE, log_value(log)?));
+        }
+        if let Some(keep) = self.keep {
+            variables.push((KEEP_VARIABLE, keep.to_string().into()));
         }
         Ok(variables)
     }

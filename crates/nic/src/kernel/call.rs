@@ -141,6 +141,9 @@ pub struct Call {
     pub qpn: u32,
     /// That queue pair's protection domain.
     pub pd: Pd,
+    /// The client that the queue pair belongs to, where several programs share the card
+    /// ([`crate::QpInit::client`]).
+    pub client: u16,
     /// The RPC op-code (StRoM §5.1).
     pub opcode: u64,
     /// The header: where the results go, and how the requester is told of the end.

@@ -193,6 +193,23 @@ impl Regions {
         self.insert(Region { pd, iova, len, access, windows, valid, null, tap, pages }, rng)
     }
 
+    /// Registers a region under a key that it had before.
+    ///
+    /// # Errors
+    /// As [`Regions::register`]; [`RegMrError::UnknownKey`] if the key is taken, or is none.
+    pub(crate) fn register_as(&mut self, key: Key, pd: Pd, init: MrInit) -> Result<(), RegMrError> {
+        if key >> OWNER_BITS == 0 || self.slots.contains_key(&(key >> OWNER_BITS)) {
+            return Err(RegMrError::UnknownKey);
+        }
+        let MrInit { iova, len, access, pages } = init;
+        judge(iova, len, access, &pages)?;
+        self.room(&pages)?;
+        let (windows, valid, null, tap) = (0, true, false, 0);
+        let region = Region { pd, iova, len, access, windows, valid, null, tap, pages };
+        self.slots.insert(key >> OWNER_BITS, KeySlot { key, named: Named::Region(region) });
+        Ok(())
+    }
+
     /// Makes a null region.
     pub(crate) fn register_null(
         &mut self,
@@ -203,13 +220,19 @@ impl Regions {
     }
 
     fn insert(&mut self, region: Region, rng: &mut ChaCha8Rng) -> Result<Key, RegMrError> {
+        self.room(&region.pages)?;
+        Ok(self.insert_named(Named::Region(region), rng))
+    }
+
+    /// Takes the room of one more region.
+    fn room(&mut self, pages: &PageTable) -> Result<(), RegMrError> {
         if self.len() >= self.limit {
             return Err(RegMrError::Full { limit: self.limit });
         }
-        let needed = region.pages.entries();
+        let needed = pages.entries();
         self.room_for(needed, 0)?;
         self.entries += needed;
-        Ok(self.insert_named(Named::Region(region), rng))
+        Ok(())
     }
 
     /// Gives a region or window a new key.

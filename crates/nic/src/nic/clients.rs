@@ -36,6 +36,12 @@ impl Nic {
         Ok(())
     }
 
+    /// Gives a client `weight` times the share of the card that others have; 0 counts as 1. The
+    /// weight stays with the number.
+    pub fn set_client_weight(&mut self, client: u16, weight: u16) {
+        self.card.scheduler.set_weight(client, weight);
+    }
+
     /// Lets queue pairs go on that the rates of their clients have held.
     pub(super) fn wake_clients(&mut self, now: Time) {
         while let Some(qpn) = self.card.clients.wake(now) {

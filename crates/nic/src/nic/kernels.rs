@@ -50,7 +50,9 @@ pub enum BindError {
     #[error("the process that has the card has ended: attach again")]
     Gone,
     /// The card is another process's, and kernels run there.
-    #[error("the card is another process’s: kernels are bound by the process that has it")]
+    #[error(
+        "the card is another process’s: only built-in kernels and loaded modules can be bound there"
+    )]
     Elsewhere,
 }
 
@@ -96,7 +98,7 @@ impl Nic {
         if !header.local && qp.state != State::Rts {
             return Err(CallError::State(qp.state));
         }
-        let call = Call { qpn, pd: qp.pd, opcode, header };
+        let call = Call { qpn, pd: qp.pd, client: qp.client, opcode, header };
         let io = KernelIo { now, mem, card: &mut self.card };
         match self.kernels.call(io, &call, params, data, 0) {
             Taken::Busy => Err(CallError::Busy),

@@ -66,6 +66,12 @@ impl Nic {
         self.insert_cq(capacity, CompletionQueue::exported)
     }
 
+    /// As [`Nic::create_counting_cq`], for a completion queue that [`Nic::poll_completed`] names
+    /// when it has got an error.
+    pub fn create_exported_counting_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
+        self.insert_cq(capacity, |capacity| CompletionQueue::counting(capacity).export())
+    }
+
     /// The next exported completion queue that has got entries, or has overflowed, since it was
     /// named last. The caller takes its entries with [`Nic::poll_cq`]. A queue that he does not
     /// empty is not named again for the entries that he leaves.

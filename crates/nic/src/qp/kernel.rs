@@ -68,7 +68,8 @@ impl Qp {
             env.card.counters.refused_bad_call += 1;
             return Err(Refusal::invalid(env, Cause::BadCall));
         };
-        let call = Call { qpn: self.qpn, pd: self.pd, opcode, header };
+        let (qpn, pd, client) = (self.qpn, self.pd, self.client);
+        let call = Call { qpn, pd, client, opcode, header };
         let (kernels, io) = env.lend();
         match kernels.call(io, &call, params, data, more) {
             // An op-code without a kernel is no error of the transport: the requester is told in

@@ -291,7 +291,12 @@ impl CompletionQueue {
 
     /// A queue that the card names when it has got entries.
     pub(crate) fn exported(capacity: usize) -> CompletionQueue {
-        CompletionQueue { export: Export::Quiet, ..CompletionQueue::new(capacity) }
+        CompletionQueue::new(capacity).export()
+    }
+
+    /// The same queue; the card names it when it has got entries.
+    pub(crate) fn export(self) -> CompletionQueue {
+        CompletionQueue { export: Export::Quiet, ..self }
     }
 
     /// Notes that the queue has got an entry. Must it be added to the list of queues to be named?

@@ -49,8 +49,11 @@ pub enum DeployError {
     /// The card has reached its limit of kernels.
     #[error("the card has no room for more than {0} kernels: undeploy one first")]
     Full(usize),
-    /// The card is another process's, and kernels run there.
-    #[error("the card is another process’s: kernels are deployed by the process that has it")]
+    /// The card is another process's, where only kernels run that can be sent there.
+    #[error(
+        "the card is another process’s: only built-in kernels and loaded modules can be deployed \
+         there"
+    )]
     Elsewhere,
 }
 
@@ -72,6 +75,14 @@ pub struct KernelInfo {
     pub failed: u64,
     /// Invocations in flight.
     pub running: u32,
+}
+
+impl KernelInfo {
+    /// A kernel that was not called yet.
+    pub fn new(opcode: u64, deployment: Deployment) -> KernelInfo {
+        let Deployment { name, grants, budget } = deployment;
+        KernelInfo { opcode, name, grants, budget, calls: 0, failed: 0, running: 0 }
+    }
 }
 
 /// The code of a kernel: starts invocations and runs them. [`AsyncProgram`] is the usual one.
@@ -158,6 +169,8 @@ impl<F, Fut> core::fmt::Debug for AsyncProgram<F, Fut> {
 
 /// A deployed kernel.
 pub(super) struct Deployed {
+    /// The client of the card for which it runs.
+    pub(super) client: u16,
     pub(super) opcode: u64,
     pub(super) deployment: Deployment,
     pub(super) code: Box<dyn Program>,
@@ -170,16 +183,9 @@ pub(super) struct Deployed {
 
 impl Deployed {
     pub(super) fn info(&self) -> KernelInfo {
-        let Deployment { name, grants, budget } = &self.deployment;
-        KernelInfo {
-            opcode: self.opcode,
-            name: name.clone(),
-            grants: grants.clone(),
-            budget: *budget,
-            calls: self.calls,
-            failed: self.failed,
-            running: self.running,
-        }
+        let mut info = KernelInfo::new(self.opcode, self.deployment.clone());
+        (info.calls, info.failed, info.running) = (self.calls, self.failed, self.running);
+        info
     }
 }
 

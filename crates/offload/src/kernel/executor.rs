@@ -27,6 +27,8 @@ pub struct Limits {
     pub kernels: usize,
     /// The most invocations in flight; more than 4,096 count as 4,096.
     pub invocations: usize,
+    /// The most of them for one client of a card that several programs share.
+    pub client_invocations: usize,
     /// The most bytes of results that wait on the card.
     pub result_bytes: usize,
     /// The most steps of an invocation in one turn.
@@ -49,6 +51,7 @@ impl Default for Limits {
         Limits {
             kernels: 4096,
             invocations: 256,
+            client_invocations: 64,
             result_bytes: 64 << 20,
             turn_steps: 4096,
             turn_invocations: 8,
@@ -63,7 +66,8 @@ impl Default for Limits {
 pub struct Kernels {
     limits: Limits,
     timing: Option<Box<dyn Timing>>,
-    opcodes: HashMap<u64, u32, BuildHasherDefault<OpcodeHasher>>,
+    /// By client and op-code: each client of a card has op-codes of its own.
+    opcodes: HashMap<(u16, u64), u32, BuildHasherDefault<OpcodeHasher>>,
     programs: Vec<Option<Deployed>>,
     free_programs: Vec<u32>,
     invocations: Vec<Invocation>,
@@ -121,7 +125,20 @@ impl Kernels {
         deployment: Deployment,
         code: Box<dyn Program>,
     ) -> Result<(), DeployError> {
-        if self.opcodes.contains_key(&opcode) {
+        self.deploy_for((0, opcode), deployment, code)
+    }
+
+    /// As [`Kernels::deploy`], for calls that come by the queue pairs of one client of the card.
+    ///
+    /// # Errors
+    /// See [`DeployError`]. After an error nothing has changed.
+    pub fn deploy_for(
+        &mut self,
+        (client, opcode): (u16, u64),
+        deployment: Deployment,
+        code: Box<dyn Program>,
+    ) -> Result<(), DeployError> {
+        if self.opcodes.contains_key(&(client, opcode)) {
             return Err(DeployError::Taken(opcode));
         }
         let used = self.programs.len() - self.free_programs.len();
@@ -129,7 +146,8 @@ impl Kernels {
             return Err(DeployError::Full(self.limits.kernels));
         }
         let (calls, failed, running, retired) = (0, 0, 0, false);
-        let deployed = Deployed { opcode, deployment, code, calls, failed, running, retired };
+        let deployed =
+            Deployed { client, opcode, deployment, code, calls, failed, running, retired };
         let at = match self.free_programs.pop() {
             Some(at) => {
                 self.programs[at as usize] = Some(deployed);
@@ -140,7 +158,7 @@ impl Kernels {
                 self.programs.len() as u32 - 1
             }
         };
-        self.opcodes.insert(opcode, at);
+        self.opcodes.insert((client, opcode), at);
         Ok(())
     }
 
@@ -155,9 +173,22 @@ impl Kernels {
         deployment: Deployment,
         code: Box<dyn Program>,
     ) -> Result<(), DeployError> {
-        let old = self.opcodes.remove(&opcode).ok_or(DeployError::Unknown(opcode))?;
-        if let Err(error) = self.deploy(opcode, deployment, code) {
-            self.opcodes.insert(opcode, old);
+        self.replace_for((0, opcode), deployment, code)
+    }
+
+    /// As [`Kernels::replace`], for a client's kernel.
+    ///
+    /// # Errors
+    /// See [`DeployError`]. After an error nothing has changed.
+    pub fn replace_for(
+        &mut self,
+        at: (u16, u64),
+        deployment: Deployment,
+        code: Box<dyn Program>,
+    ) -> Result<(), DeployError> {
+        let old = self.opcodes.remove(&at).ok_or(DeployError::Unknown(at.1))?;
+        if let Err(error) = self.deploy_for(at, deployment, code) {
+            self.opcodes.insert(at, old);
             return Err(error);
         }
         if let Some(program) = self.programs[old as usize].as_mut() {
@@ -172,7 +203,19 @@ impl Kernels {
     /// # Errors
     /// No kernel is deployed for the op-code.
     pub fn undeploy(&mut self, io: &mut KernelIo<'_>, opcode: u64) -> Result<(), DeployError> {
-        let at = self.opcodes.remove(&opcode).ok_or(DeployError::Unknown(opcode))?;
+        self.undeploy_for(io, (0, opcode))
+    }
+
+    /// As [`Kernels::undeploy`], for a client's kernel.
+    ///
+    /// # Errors
+    /// No kernel is deployed for the client's op-code.
+    pub fn undeploy_for(
+        &mut self,
+        io: &mut KernelIo<'_>,
+        at: (u16, u64),
+    ) -> Result<(), DeployError> {
+        let at = self.opcodes.remove(&at).ok_or(DeployError::Unknown(at.1))?;
         if let Some(program) = self.programs[at as usize].as_mut() {
             program.retired = true;
         }
@@ -188,7 +231,13 @@ impl Kernels {
 
     /// The deployed kernels, sorted by op-code.
     pub fn list(&self) -> Vec<KernelInfo> {
-        let deployed = self.programs.iter().flatten().filter(|program| !program.retired);
+        self.list_of(0)
+    }
+
+    /// A client's deployed kernels, sorted by op-code.
+    pub fn list_of(&self, client: u16) -> Vec<KernelInfo> {
+        let deployed = self.programs.iter().flatten();
+        let deployed = deployed.filter(|program| !program.retired && program.client == client);
         let mut list: Vec<_> = deployed.map(Deployed::info).collect();
         list.sort_by_key(|info| info.opcode);
         list
@@ -303,6 +352,12 @@ impl Kernels {
         let index = id & 0xFFFF;
         let invocation = self.invocations.get(index as usize)?;
         (invocation.live && u32::from(invocation.generation) == id >> 16).then_some(index)
+    }
+
+    /// The invocations of a client in flight.
+    fn running_of(&self, client: u16) -> usize {
+        let of = |invocation: &&Invocation| invocation.live && invocation.call.client == client;
+        self.invocations.iter().filter(of).count()
     }
 
     fn place(&mut self, call: &Call) -> Option<u32> {
@@ -491,7 +546,8 @@ impl Kernels {
         (params, data): (&[u8], &[u8]),
         more: u32,
     ) -> Taken {
-        if self.fallback.is_none() {
+        // The host that answers is the card's own.
+        if self.fallback.is_none() || call.client != 0 {
             return Taken::NoKernel;
         }
         let Some(index) = self.place(call) else { return Taken::Busy };
@@ -537,7 +593,7 @@ impl remora_nic::kernel::Kernels for Kernels {
         data: &[u8],
         more: u32,
     ) -> Taken {
-        let Some(&at) = self.opcodes.get(&call.opcode) else {
+        let Some(&at) = self.opcodes.get(&(call.client, call.opcode)) else {
             let taken = self.call_host(io.now(), call, (params, data), more);
             if let (Taken::Wants(id), 0) = (taken, more) {
                 self.tell_host(io, id & 0xFFFF);
@@ -545,6 +601,9 @@ impl remora_nic::kernel::Kernels for Kernels {
             }
             return taken;
         };
+        if call.client != 0 && self.running_of(call.client) >= self.limits.client_invocations {
+            return Taken::Busy;
+        }
         let Some(index) = self.place(call) else { return Taken::Busy };
         let Some(program) = self.programs[at as usize].as_mut() else { return Taken::NoKernel };
         program.calls += 1;
@@ -685,12 +744,16 @@ impl Hasher for OpcodeHasher {
 
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
-            self.write_u64(self.0 ^ u64::from(byte));
+            self.write_u64(u64::from(byte));
         }
     }
 
+    fn write_u16(&mut self, client: u16) {
+        self.0 = u64::from(client) << 48;
+    }
+
     fn write_u64(&mut self, opcode: u64) {
-        let mixed = opcode.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (opcode ^ self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = mixed ^ mixed >> 32;
     }
 }

@@ -54,9 +54,7 @@ impl Attached {
         for cq in cqs {
             if let Some(queue) = self.completion_queues.get_mut(&cq) {
                 queue.flushed.retain(|entry| entry.qpn != qpn);
-                if let Some(consumer) = &mut queue.consumer {
-                    consumer.forget(qpn);
-                }
+                queue.consumer.forget(qpn);
             }
         }
     }
@@ -86,14 +84,9 @@ macro_rules! by_hand {
     (create_cq, $card:ident, $command:ident, $entries:ident) => {
         $card.create_cq_here(&$command)
     };
-    (create_counting_cq, $card:ident, $command:ident, $errors:ident) => {{
-        let made: Result<u32, CreateError> = $card.ask(&$command);
-        if let Ok(cq) = made {
-            let queue = Completions { consumer: None, flushed: VecDeque::new() };
-            $card.completion_queues.insert(cq, queue);
-        }
-        made
-    }};
+    (create_counting_cq, $card:ident, $command:ident, $errors:ident) => {
+        $card.create_cq_here(&$command)
+    };
     (destroy_cq, $card:ident, $command:ident, $cq:ident) => {{
         let ended = $card.ended($command);
         if ended.is_ok() {
@@ -230,7 +223,7 @@ impl Attached {
 
     fn create_cq_here(&mut self, command: &Command<'_>) -> Result<u32, CreateError> {
         let cq = self.ask::<Result<u32, CreateError>>(command)?;
-        let consumer = Some(self.found(cq).ok_or(CreateError::Gone)?);
+        let consumer = self.found(cq).ok_or(CreateError::Gone)?;
         self.completion_queues.insert(cq, Completions { consumer, flushed: VecDeque::new() });
         Ok(cq)
     }
@@ -239,9 +232,7 @@ impl Attached {
         self.ask::<Result<(), ResizeCqError>>(command)?;
         let place = self.session.completion_queue(cq).ok_or(ResizeCqError::Gone)?;
         let queue = self.completion_queues.get_mut(&cq).ok_or(ResizeCqError::UnknownCq)?;
-        if let Some(consumer) = &mut queue.consumer {
-            consumer.move_to(&self.arena, place.ring as usize, place.depth);
-        }
+        queue.consumer.move_to(&self.arena, place.ring as usize, place.depth);
         Ok(())
     }
 

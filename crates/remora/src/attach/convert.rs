@@ -2,7 +2,8 @@
 //! bytes move to a sealed memory file, which is mapped in their place. Atomics need that, since no
 //! system call changes a word of another process in one step.
 //!
-//! A write by another thread between the copy and the mapping would be lost. So memory is converted
+//! A write by another thread between the copy and the mapping would be lost. So writers wait
+//! meanwhile ([`guard`](super::guard)), where the system permits that; elsewhere memory is converted
 //! only while no thread but the calling one runs code of the program, with signals blocked. (The
 //! memory is then shared with children of a fork, too.)
 
@@ -10,6 +11,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::guard::Guard;
 use crate::memory::{Buffer, memfd};
 use crate::threads::without_signals;
 
@@ -36,15 +38,49 @@ pub(super) fn convert(addr: u64, len: u64) -> io::Result<Option<Converted>> {
     let Some(end) = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)) else {
         return Ok(None);
     };
-    if !is_private(&fs::read_to_string("/proc/self/maps")?, start, end) || !is_alone()? {
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    if !is_private(&maps, start, end) {
         return Ok(None);
     }
     let len = end - start;
     let file = memfd::sealed("remora-region", len)?;
+    let is_alone = is_alone()?;
+    if !is_alone && is_own(&maps, start, end) {
+        return Ok(None);
+    }
     // SAFETY: the range is mapped, as the system has just said, and the view is used here only.
     let Some(mut pages) = (unsafe { Buffer::view(start, len as usize) }) else { return Ok(None) };
-    without_signals(|| pages.move_to(file.as_fd()))?;
-    Ok(Some(Converted { start, len, file }))
+    let moved = without_signals(|| {
+        // From here to its end, nothing may write the pages: so nothing is allocated, either.
+        let guard = if is_alone { None } else { Some(Guard::new(start, len)) };
+        match guard {
+            Some(Err(error)) => Err(error),
+            guard => pages.move_to(file.as_fd()).map(|()| drop(guard)),
+        }
+    });
+    match moved {
+        Ok(()) => Ok(Some(Converted { start, len, file })),
+        Err(error) if !is_alone && error.raw_os_error() == Some(libc::EPERM) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Does this thread itself write these pages all the time: its stack, and its variables?
+fn is_own(maps: &str, start: u64, end: u64) -> bool {
+    let here = 0u8;
+    let stack = (&raw const here).addr() as u64;
+    // SAFETY: the call returns an address that is valid for this thread.
+    let errno = unsafe { libc::__errno_location() }.addr() as u64;
+    [stack, errno].into_iter().any(|addr| {
+        let around =
+            maps.lines().filter_map(range).find(|(from, to, _)| (*from..*to).contains(&addr));
+        around.is_none_or(|(from, to, _)| {
+            from < end && start < to && {
+                // A thread's variables may lie beside memory of the program.
+                addr == stack || (start..end).contains(&addr)
+            }
+        })
+    })
 }
 
 /// Is the calling thread the only one that runs code of the program?
@@ -129,9 +165,49 @@ mod tests {
     }
 
     #[test]
-    fn beside_other_threads_nothing_is_converted() {
+    fn beside_threads_that_write_no_write_is_lost() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        const WORDS: usize = 64 * 512;
         // The thread of this test is not the only one of its process.
-        let buffer = Buffer::new(4096).unwrap();
-        assert!(convert(buffer.addr(), 4096).unwrap().is_none());
+        let buffer = Buffer::new(WORDS * 8).unwrap();
+        let end = AtomicBool::new(false);
+        let (counts, converted) = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..2usize)
+                .map(|first| {
+                    let (buffer, end) = (&buffer, &end);
+                    scope.spawn(move || {
+                        let mut rounds = 0;
+                        while !end.load(Ordering::Acquire) {
+                            rounds += 1;
+                            for word in (first..WORDS).step_by(2) {
+                                buffer.store_u64(word * 8, rounds).unwrap();
+                            }
+                        }
+                        rounds
+                    })
+                })
+                .collect();
+            while buffer.load_u64(8).unwrap() == 0 {
+                std::thread::yield_now();
+            }
+            let converted = convert(buffer.addr(), WORDS as u64 * 8).unwrap();
+            end.store(true, Ordering::Release);
+            let counts: Vec<u64> = writers.into_iter().map(|w| w.join().unwrap()).collect();
+            (counts, converted)
+        });
+        for word in 0..WORDS {
+            assert_eq!(buffer.load_u64(word * 8).unwrap(), counts[word % 2], "word {word}");
+        }
+        // Without the system's permission nothing is converted.
+        if let Some(converted) = converted {
+            let shared = Buffer::map(converted.file.as_fd(), 0, WORDS * 8).unwrap();
+            assert_eq!(shared.load_u64(0).unwrap(), counts[0]);
+        }
+    }
+
+    #[test]
+    fn the_stack_of_this_thread_stays_where_it_is() {
+        let here = [0u8; 16];
+        assert!(convert((&raw const here).addr() as u64, 16).unwrap().is_none());
     }
 }

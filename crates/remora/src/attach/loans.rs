@@ -2,15 +2,18 @@
 //!
 //! Memory of this crate's own is in sealed memory files, which the card's process maps. The
 //! program's other memory is reached by system calls (`process_vm_readv`), which have no atomics.
-//! Where peers may use atomics, it is converted, if that is safe (`convert`).
+//! Where peers may use atomics, or the memory is to outlive the program, it is converted, if that
+//! is safe (`convert`).
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::AsFd;
 
 use remora_nic::{Access, RegMrError};
 
 use super::convert::{convert, is_mapped};
 use super::session::Session;
+use super::ways::{Way, Ways};
 use crate::commands::{Bytes, Place};
 use crate::memory::{Buffer, memfd};
 use crate::message::Loan;
@@ -19,16 +22,25 @@ use crate::shared::Arena;
 /// What a client has lent.
 #[derive(Debug, Default)]
 pub(super) struct Loans {
-    /// The number under which the whole process is lent.
-    process: Option<u32>,
+    /// The numbers under which the whole process is lent.
+    processes: BTreeMap<Way, u32>,
+    /// The ways that may be used.
+    ways: Ways,
     /// Memory files, by the address at which this process has them: their length and number.
     files: BTreeMap<u64, (u64, u32)>,
     /// The inode numbers of those files that took the place of the program's memory, by the same
     /// addresses. The program may have unmapped them.
     converted: BTreeMap<u64, u64>,
+    /// The session outlives this process, and so must its memory.
+    is_kept: bool,
 }
 
 impl Loans {
+    /// Nothing is lent, by a session that may outlive this process.
+    pub(super) fn new(ways: Ways, is_kept: bool) -> Loans {
+        Loans { ways, is_kept, ..Loans::default() }
+    }
+
     /// Turns a buffer, which nobody writes meanwhile, into memory that the card's process maps,
     /// too. Where that cannot be, the card reaches it like other memory.
     pub(super) fn share(&mut self, session: &mut Session, buffer: &mut Buffer) {
@@ -66,15 +78,18 @@ impl Loans {
                 if !self.converted.is_empty() {
                     self.forget_unmapped();
                 }
-                if access.contains(Access::REMOTE_ATOMIC) {
-                    self.convert(session, arena, addr, bytes.len);
-                }
+                let ways = self.ways.of(access, self.is_kept);
                 match self.shared(arena, addr, bytes.len) {
                     Some(place) => place,
-                    None => self.by_calls(session, addr)?,
+                    None => self.by(session, arena, (addr, bytes.len), &ways)?,
                 }
             }
-            Place::Checked(addr) => self.by_calls(session, addr)?,
+            Place::Checked(addr) => {
+                let mut ways = self.ways.of(Access::empty(), false);
+                // What need not be mapped cannot be converted.
+                ways.retain(|way| *way != Way::Convert);
+                self.by(session, arena, (addr, bytes.len), &ways)?
+            }
             other => other,
         };
         Ok(Bytes { place, ..bytes })
@@ -109,8 +124,9 @@ impl Loans {
                 }
             }
             Ok(None) => tracing::info!(
-                "atomics on this memory will be refused: it cannot be shared with the card’s \
-                 process while other threads run, or if it is no ordinary private memory"
+                "atomics on this memory will be refused, and it ends with this process: it \
+                 cannot be shared with the card’s process, since it is no ordinary private memory, \
+                 or other threads run and the system permits no userfaultfd"
             ),
             Err(error) => tracing::warn!(%error, "memory is not shared with the card’s process"),
         }
@@ -131,21 +147,45 @@ impl Loans {
     }
 
     /// Any memory of this process.
-    fn by_calls(&mut self, session: &mut Session, addr: u64) -> Result<Place, RegMrError> {
-        let number = match self.process {
-            Some(number) => number,
-            None => {
-                admit(session.daemon());
-                let lent = session.lend(Loan::Process, None);
-                let refused = || match session.over() {
-                    Some(_) => RegMrError::Gone,
-                    None => RegMrError::Place,
-                };
-                *self.process.insert(lent.ok_or_else(refused)?)
+    fn by(
+        &mut self,
+        session: &mut Session,
+        arena: &Arena,
+        (addr, len): (u64, u64),
+        ways: &[Way],
+    ) -> Result<Place, RegMrError> {
+        for way in ways {
+            let place = match way {
+                Way::Convert => {
+                    self.convert(session, arena, addr, len);
+                    self.shared(arena, addr, len)
+                }
+                Way::ProcessVm | Way::ProcMem => {
+                    let number = self.processes.get(way).copied();
+                    let number = number.or_else(|| lend_process(session, *way));
+                    number.map(|number| {
+                        self.processes.insert(*way, number);
+                        Place::Lent { number, offset: addr }
+                    })
+                }
+            };
+            if let Some(place) = place {
+                return Ok(place);
             }
-        };
-        Ok(Place::Lent { number, offset: addr })
+        }
+        Err(if session.over().is_some() { RegMrError::Gone } else { RegMrError::Place })
     }
+}
+
+/// Lends all memory of this process, to be reached by system calls; `None` if the daemon refuses.
+fn lend_process(session: &mut Session, way: Way) -> Option<u32> {
+    if way == Way::ProcessVm {
+        admit(session.daemon());
+        return session.lend(Loan::Process, None);
+    }
+    let file = File::options().read(true).write(true).open("/proc/self/mem");
+    let file = file.inspect_err(|error| tracing::warn!(%error, "/proc/self/mem")).ok()?;
+    session.lend(Loan::ProcessFile, Some(file.as_fd()))
 }
 
 /// Lets a process at this one's memory where the system lets only its ancestors (Yama).

@@ -2,8 +2,8 @@
 //!
 //! - [`session`]: the socket, on which commands go to the card's process and results come back;
 //! - [`posting`]: work queues in memory that both processes share;
-//! - [`loans`]: how the program's memory comes within the card's reach; [`convert`]: how private
-//!   memory becomes shared;
+//! - [`loans`]: how the program's memory comes within the card's reach, by which of the [`ways`];
+//!   [`convert`]: how private memory becomes shared, and [`guard`], how writers wait meanwhile;
 //! - [`commands`]: the commands that leave something here, too;
 //! - [`watch`]: the thread that waits for events and for the end of the card's process.
 //!
@@ -12,10 +12,12 @@
 
 mod commands;
 mod convert;
+mod guard;
 mod loans;
 mod posting;
 mod session;
 pub(crate) mod watch;
+mod ways;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -32,10 +34,12 @@ use self::posting::Posting;
 pub use self::session::AttachError;
 pub(crate) use self::session::Begun;
 use self::session::Session;
+pub(crate) use self::ways::Ways;
+pub use self::ways::{MEMORY_VARIABLE, UnknownWay};
 use crate::commands::Place;
 use crate::driver::Clock;
-use crate::memory::{Buffer, FilesFull};
-use crate::message::{Loan, decode};
+use crate::memory::{Buffer, FilesFull, memfd};
+use crate::message::{KernelAnswer, KernelRequest, Loan, decode};
 use crate::news::{Concerned, News};
 use crate::shared::{Arena, CompletionConsumer, EventConsumer};
 
@@ -81,8 +85,8 @@ struct QueuePair {
 /// A completion queue.
 #[derive(Debug)]
 struct Completions {
-    /// Its entries; a queue that counts only has none.
-    consumer: Option<CompletionConsumer>,
+    /// Its entries.
+    consumer: CompletionConsumer,
     /// What was flushed when the card's process ended.
     flushed: VecDeque<Completion>,
 }
@@ -107,8 +111,8 @@ impl QueuePair {
 
 impl Attached {
     /// The client's end of a session that has begun.
-    pub(crate) fn new(begun: Begun, config: Config, news: News) -> Attached {
-        let Begun { session, welcome, arena, doorbell, wake } = begun;
+    pub(crate) fn new(begun: Begun, config: Config, news: News, ways: Ways) -> Attached {
+        let Begun { session, welcome, arena, doorbell, wake, is_kept } = begun;
         Attached {
             session,
             events: EventConsumer::new(&arena),
@@ -122,7 +126,7 @@ impl Attached {
             shared_receives: HashMap::new(),
             completion_queues: HashMap::new(),
             connections: HashMap::new(),
-            loans: Loans::default(),
+            loans: Loans::new(ways, is_kept),
             news,
             wakes: false,
             lost: false,
@@ -259,9 +263,8 @@ impl Attached {
         out: &mut [Completion],
     ) -> Result<usize, PollCqError> {
         let queue = self.completion_queues.get_mut(&cq).ok_or(PollCqError::UnknownCq)?;
-        let Some(consumer) = &mut queue.consumer else { return Ok(0) };
-        let (found, waits) = consumer.poll(out)?;
-        if waits && self.arena.ring(consumer.number()) {
+        let (found, waits) = queue.consumer.poll(out)?;
+        if waits && self.arena.ring(queue.consumer.number()) {
             self.wakes = true;
         }
         if found > 0 {
@@ -283,9 +286,7 @@ impl Attached {
         solicited_only: bool,
     ) -> Result<(), PollCqError> {
         let queue = self.completion_queues.get(&cq).ok_or(PollCqError::UnknownCq)?;
-        if let Some(consumer) = &queue.consumer {
-            consumer.arm(solicited_only);
-        }
+        queue.consumer.arm(solicited_only);
         if self.lost {
             // Nothing comes any more, and nobody is to sleep for it.
             self.pass_on(CardEvent::CompletionQueueNotify(cq));
@@ -378,6 +379,26 @@ impl Attached {
     /// Ends what [`Attached::share`] began, for the buffer at `addr`.
     pub(crate) fn end_loan(&mut self, addr: u64) {
         self.loans.end(&mut self.session, addr);
+    }
+
+    /// Asks something of the card's kernels; `None` if it is refused. `module` are the bytes of a
+    /// module that goes with the request.
+    pub(crate) fn kernel(
+        &mut self,
+        request: &KernelRequest,
+        module: Option<&[u8]>,
+    ) -> Option<KernelAnswer> {
+        let file = module.map(|bytes| {
+            let file = memfd::sealed("remora-module", bytes.len() as u64)?;
+            rustix::io::pwrite(&file, bytes, 0).map(|_| file).map_err(std::io::Error::from)
+        });
+        match file.transpose() {
+            Ok(file) => self.session.kernel(request, file.as_ref().map(AsFd::as_fd)),
+            Err(error) => {
+                tracing::warn!(%error, "a module cannot be sent to the card’s process");
+                None
+            }
+        }
     }
 
     /// Announces that this client sleeps from now on; returns whether it may: there are no events.

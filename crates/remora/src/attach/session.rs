@@ -13,8 +13,8 @@ use thiserror::Error;
 use crate::commands::{Command, Wire};
 use crate::live::DeviceInfo;
 use crate::message::{
-    Answer, CompletionQueuePlace, Hello, Loan, MessageError, MessageSocket, Request, Welcome,
-    decode, encode, greeting,
+    Answer, CompletionQueuePlace, Hello, Keep, KernelAnswer, KernelRequest, Loan, MessageError,
+    MessageSocket, Request, Welcome, decode, encode, greeting,
 };
 use crate::shared::{Arena, ArenaError};
 
@@ -72,6 +72,8 @@ pub(crate) struct Begun {
     pub(crate) doorbell: OwnedFd,
     /// Wakes this client.
     pub(crate) wake: OwnedFd,
+    /// The session is to outlive this process.
+    pub(crate) is_kept: bool,
 }
 
 impl Begun {
@@ -113,7 +115,8 @@ impl Begun {
         };
         let arena = Arena::open(arena.as_fd())?;
         let session = Session { socket, over: None };
-        Ok(Begun { session, welcome, arena, doorbell, wake })
+        let is_kept = !matches!(hello.keep, Keep::No);
+        Ok(Begun { session, welcome, arena, doorbell, wake, is_kept })
     }
 }
 
@@ -217,6 +220,19 @@ impl Session {
     pub(crate) fn lend(&mut self, loan: Loan, file: Option<BorrowedFd<'_>>) -> Option<u32> {
         self.ask(&Request::Lend(loan), file.as_slice(), |answer| match answer {
             Answer::Lent(number) => Some(number),
+            _ => None,
+        })
+    }
+
+    /// Asks something of the card's kernels; `None` if it is refused.
+    pub(crate) fn kernel(
+        &mut self,
+        request: &KernelRequest,
+        module: Option<BorrowedFd<'_>>,
+    ) -> Option<KernelAnswer> {
+        let request = Request::Kernel(request.clone());
+        self.ask(&request, module.as_slice(), |answer| match answer {
+            Answer::Kernel(answer) => Some(answer),
             _ => None,
         })
     }

@@ -38,9 +38,9 @@ pub(crate) fn run(shared: &Shared) {
         let _ = poll(watched, None);
         let ended = !over && !fds[2].revents().is_empty();
         shared.background.wake.drain().ok();
-        let mut count = [0; 8];
+        let mut woken = [0; 256];
         if !over {
-            rustix::io::read(&wake, &mut count).ok();
+            rustix::io::read(&wake, &mut woken).ok();
         }
         if let Driver::Attached(attached) = &mut *shared.lock() {
             attached.woke();

@@ -1,5 +1,6 @@
 //! What the daemon answers to a client's requests.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,15 +9,19 @@ use std::time::Instant;
 use super::guarded::Guarded;
 use super::lent::{Lender, Lent};
 use super::objects::Ask;
+use super::policy::Rule;
+use super::running::client_of;
 use super::server::Server;
+use super::store::Part;
 use super::table::Held;
+use super::wake::Wake;
 use crate::commands::{Command, dispatch};
 use crate::driver::Own;
 use crate::event::Event;
 use crate::impair::Impairments;
 use crate::message::{
-    Answer, CardInfo, Hello, Loan, NAME_MAX, Object, Request, SessionStatus, StatusPage, Token,
-    Welcome, decode, encode, parse_greeting,
+    Answer, CardInfo, Hello, KernelAnswer, Loan, NAME_MAX, Object, Request, SessionStatus,
+    StatusPage, Token, Welcome, decode, encode, parse_greeting,
 };
 use crate::shared::Arena;
 
@@ -40,7 +45,9 @@ impl Server {
     pub(super) fn serve_client(&mut self, number: u32) {
         let mut message = Vec::new();
         for _ in 0..REQUESTS {
-            let Some(client) = self.clients.get(number) else { return };
+            let Some(client) = self.clients.get(number).filter(|client| !client.waits) else {
+                return;
+            };
             let descriptors = match client.socket.receive(&mut message) {
                 Ok(Some(descriptors)) => descriptors,
                 Ok(None) => return self.drop_client(number, None),
@@ -128,11 +135,12 @@ impl Server {
         let room = usize::try_from(rule.quotas.arena_bytes).unwrap_or(usize::MAX);
         let (arena, file) = Arena::create(room).map_err(|error| error.to_string())?;
         arena.set_epoch(1);
-        let events = || Ok::<_, std::io::Error>((Event::new()?, Event::new()?));
+        let events = || Ok::<_, std::io::Error>((Event::new()?, Wake::new()?));
         let events = events().map_err(|error| format!("the daemon has no descriptors: {error}"))?;
         let attached = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
-            Some(engine.attach(arena, file, events, rule.quotas))
+            let slot = engine.attach(arena, file, events, rule.quotas);
+            Some(slot.inspect(|slot| share(driver, *slot, &rule)))
         });
         let slot = match attached {
             Some(Ok(slot)) => slot,
@@ -154,9 +162,12 @@ impl Server {
             keep: rule.keep(hello.keep),
             client: Some(client),
             ends: None,
+            stored: BTreeSet::new(),
+            builtin: None,
         };
         tracing::info!(session = number, name = held.name, uid, pid, "a session begins");
         self.sessions.insert(number, held);
+        self.keep_stored(number);
         Ok(number)
     }
 
@@ -175,14 +186,19 @@ impl Server {
         let keep = self.policy.rule(uid).keep(hello.keep);
         let found = self.sessions.values_mut().find(wanted);
         let held = found.ok_or("there is no session of this name and token")?;
+        // The former client may still look at its pipe, and would take wake-ups from this one.
+        let wake =
+            Wake::new().map_err(|error| format!("the daemon has no descriptors: {error}"))?;
         let old = held.take_over(client, pid);
         held.keep = keep;
         let (session, slot, epoch) = (held.number, held.slot, held.epoch);
         self.device.live.command_own(|driver| {
             if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
                 of.arena.set_epoch(epoch);
+                of.wake = wake;
             }
         });
+        self.keep_stored(session);
         if let Some(old) = old {
             self.drop_client(old, Some("another process has taken the session over"));
         }
@@ -237,11 +253,16 @@ impl Server {
                 Some(slot) => {
                     let keep = self.policy.rule(self.sessions[&slot].uid).keep(keep);
                     self.sessions.entry(slot).and_modify(|held| held.keep = keep);
+                    self.keep_stored(slot);
                     Ok(Answer::Done)
                 }
                 None => Err(NO_SESSION.to_owned()),
             },
             Request::Status(from) => Ok(Answer::Status(self.status(number, from))),
+            Request::Kernel(request) => match self.kernel(number, request, descriptors) {
+                Some(done) => done.map(Answer::Kernel),
+                None => return Then::Stay,
+            },
             Request::Evict(name) => self.evict(number, name).map(|()| Answer::Done),
             Request::Impair(text) => self.impair(number, text).map(|()| Answer::Done),
         };
@@ -251,14 +272,30 @@ impl Server {
         }
     }
 
+    /// Answers a client that has waited, and looks at it again.
+    pub(super) fn go_on_with(&mut self, number: u32, done: Result<KernelAnswer, Refusal>) {
+        let then = match done {
+            Ok(answer) => self.send(number, &Answer::Kernel(answer), &[]),
+            Err(refusal) => self.send(number, &Answer::Refused(&refusal), &[]),
+        };
+        self.resume(number);
+        if let Then::Drop(reason) = then {
+            self.drop_client(number, Some(&reason));
+        }
+    }
+
     /// The number of the client's session.
-    fn held(&mut self, client: u32) -> Option<u32> {
+    pub(super) fn held(&mut self, client: u32) -> Option<u32> {
         let session = self.clients.get(client)?.session?;
         self.sessions.contains_key(&session).then_some(session)
     }
 
     /// Commands the card, for the client's session; `None` if it has none.
-    fn with<R>(&mut self, client: u32, act: impl FnOnce(&mut Own, u16) -> R) -> Option<R> {
+    pub(super) fn with<R>(
+        &mut self,
+        client: u32,
+        act: impl FnOnce(&mut Own, u16) -> R,
+    ) -> Option<R> {
         let session = self.held(client)?;
         let slot = self.sessions.get(&session)?.slot;
         Some(self.device.live.command_own(|driver| act(driver, slot)))
@@ -282,6 +319,8 @@ impl Server {
         let (uid, pid) = (client.uid, client.pid);
         let may_lend_process_file = self.policy.rule(uid).lend_process_memory;
         let lender = Lender { pid, uid, may_lend_process_file };
+        let file = with.first().map(AsFd::as_fd).filter(|_| self.store.is_some());
+        let file = file.and_then(|file| file.try_clone_to_owned().ok());
         let lent = self.with(number, |driver, slot| {
             let Own { engine: Some(engine), memory, .. } = driver else {
                 return Err(NO_SESSION.to_owned());
@@ -294,7 +333,11 @@ impl Server {
             }
             Ok(engine.add_lent(slot, lent))
         });
-        lent.ok_or(NO_SESSION)?
+        let lent = lent.ok_or(NO_SESSION)??;
+        if let Some((session, file)) = self.held(number).zip(file) {
+            self.store_lent(session, lent, loan, file.as_fd());
+        }
+        Ok(lent)
     }
 
     fn take_back(&mut self, number: u32, lent: u32) -> Result<(), Refusal> {
@@ -312,7 +355,11 @@ impl Server {
             engine.disown(Object::Lent(lent));
             Ok(())
         });
-        done.ok_or(NO_SESSION)?
+        done.ok_or(NO_SESSION)??;
+        if let Some(session) = self.held(number) {
+            self.unstore(session, Part::Lent(lent));
+        }
+        Ok(())
     }
 
     fn evict(&mut self, number: u32, name: &str) -> Result<(), Refusal> {
@@ -345,14 +392,17 @@ impl Server {
     fn status(&mut self, number: u32, from: u32) -> StatusPage {
         let uid = self.clients.get(number).map_or(u32::MAX, |client| client.uid);
         let now = Instant::now();
-        let (card, live) = (self.card(), &self.device.live);
+        let (card, live, policy) = (self.card(), &self.device.live, &self.policy);
         let seen = self.sessions.range(from..).map(|(_, held)| held);
         let mut seen = seen.filter(|held| may_see(uid, held.uid));
         let sessions = live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut();
             let Some(engine) = engine else { return Vec::new() };
             let page = seen.by_ref().take(PAGE);
-            page.filter_map(|held| Some(describe(held, engine.session(held.slot)?, now))).collect()
+            page.filter_map(|held| {
+                Some(describe(policy.rule(held.uid), held, engine.session(held.slot)?, now))
+            })
+            .collect()
         });
         StatusPage { card, sessions, more: seen.next().is_some() }
     }
@@ -375,11 +425,20 @@ fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
     let copy = |fd: BorrowedFd<'_>| {
         fd.try_clone_to_owned().map_err(|error| format!("the daemon has no descriptors: {error}"))
     };
-    let descriptors = [copy(of.file.as_fd())?, copy(of.doorbell.as_fd())?, copy(of.wake.as_fd())?];
+    let descriptors = [copy(of.file.as_fd())?, copy(of.doorbell.as_fd())?, copy(of.wake.reader())?];
     Ok((of.quotas, objects, descriptors))
 }
 
-fn describe(held: &Held, of: &super::session::Session, now: Instant) -> SessionStatus {
+/// Gives a session its share of the card, and holds it to its rates.
+pub(super) fn share(driver: &mut Own, slot: u16, rule: &Rule) {
+    let (client, now) = (client_of(slot), driver.now());
+    driver.nic.set_client_weight(client, rule.weight);
+    if let Err(error) = driver.nic.set_client_limits(now, client, rule.rates) {
+        tracing::error!(%error, "a session without its rates");
+    }
+}
+
+fn describe(rule: &Rule, held: &Held, of: &super::session::Session, now: Instant) -> SessionStatus {
     let usage = &of.usage;
     let ways = [Loan::Sealed, Loan::File, Loan::Process, Loan::ProcessFile];
     let pieces = |way| of.lent.values().filter(|lent| lent.loan == way).count() as u32;
@@ -394,6 +453,7 @@ fn describe(held: &Held, of: &super::session::Session, now: Instant) -> SessionS
         ends_in_s: held.ends.map(|ends| ends.saturating_duration_since(now).as_secs() as u32),
         epoch: held.epoch,
         queue_pairs: usage.count(Object::Qp(0)) + usage.count(Object::Srq(0)),
+        kernels: usage.kernels,
         completion_queues: usage.count(Object::Cq(0)),
         regions: usage.count(Object::Mr(0)) + usage.count(Object::Mw(0)),
         registered_bytes: usage.registered_bytes,
@@ -404,6 +464,8 @@ fn describe(held: &Held, of: &super::session::Session, now: Instant) -> SessionS
         bytes: of.counters.bytes,
         refused: of.counters.refused,
         quotas: of.quotas,
+        rates: rule.rates,
+        weight: rule.weight,
     }
 }
 

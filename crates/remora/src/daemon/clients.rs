@@ -15,11 +15,13 @@ pub(crate) struct Client {
     pub(crate) greet_by: Option<Instant>,
     /// The session that it has; observers have none.
     pub(crate) session: Option<u32>,
+    /// It waits for an answer, and is not looked at.
+    pub(crate) waits: bool,
 }
 
 impl Client {
     pub(crate) fn new(socket: MessageSocket, (uid, pid): (u32, i32), by: Instant) -> Client {
-        Client { socket, uid, pid, greet_by: Some(by), session: None }
+        Client { socket, uid, pid, greet_by: Some(by), session: None, waits: false }
     }
 }
 

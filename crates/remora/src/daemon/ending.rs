@@ -3,8 +3,10 @@
 //! The caller holds the driver's lock for some objects at a time, so that a session with many does
 //! not silence the others.
 
+use remora_nic::RateLimits;
 use remora_nic::kernel::Bound;
 
+use super::running::{SessionKernels, client_of};
 use crate::commands::Commands;
 use crate::driver::Own;
 use crate::message::Object;
@@ -70,6 +72,10 @@ impl Ending {
     }
 
     fn finish(&self, driver: &mut Own) {
+        end_kernels(driver, self.session);
+        let (client, now) = (client_of(self.session), driver.now());
+        driver.nic.set_client_weight(client, 1);
+        driver.nic.set_client_limits(now, client, RateLimits::default()).ok();
         let Some(engine) = driver.engine.as_deref_mut() else { return };
         if let Some(of) = engine.session(self.session) {
             for (_, lent) in std::mem::take(&mut of.lent) {
@@ -132,5 +138,31 @@ fn destroy(driver: &mut Own, session: u16, object: Object) -> Result<(), String>
         }
         // At the end, when no region is left.
         Object::Lent(_) => Ok(()),
+    }
+}
+
+/// Ends a binding. That of its stream may have ended before, and another may be there now.
+pub(super) fn remove_tap(driver: &mut Own, number: u32, to: Bound) {
+    if driver.bound_kernel(to) == Some(number) {
+        driver.unbind_kernel(to).ok();
+    }
+    driver.kernels(|kernels, _| kernels.remove_tap(number));
+}
+
+/// The session ends: nothing runs for it any more.
+fn end_kernels(driver: &mut Own, slot: u16) {
+    let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
+    let Some(of) = of else { return };
+    let SessionKernels { opcodes, taps, .. } = std::mem::take(&mut of.kernels);
+    of.usage.kernels = 0;
+    for opcode in opcodes {
+        let at = (client_of(slot), opcode);
+        let ended = driver.kernels(|kernels, io| kernels.undeploy_for(io, at));
+        if let Err(error) = ended {
+            tracing::error!(%error, "a kernel of a session that ends");
+        }
+    }
+    for (number, to) in taps {
+        remove_tap(driver, number, to);
     }
 }

@@ -11,20 +11,25 @@
 //! which the thread sleeps. Sessions come and go under the driver's lock, and the thread that adds
 //! one wakes the background thread, which announces its next sleep to the new session, too.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use remora_nic::cm::CmEvent;
-use remora_nic::queue::ResizeCqError;
+use remora_nic::queue::{Moderation, ResizeCqError};
 use remora_nic::{Event as CardEvent, Memory, Nic, Time};
 use rustix::event::epoll;
 
+use super::by_number::ByNumber;
 use super::lent::Lent;
 use super::objects::{Ask, Objects, Usage};
+use super::record::Entry;
+use super::running::SessionKernels;
 use super::session::{
     Completions, Of, Queue, Session, SessionCounters, Sides, Work, ring as ring_doorbell,
 };
+use super::wake::Wake;
+use crate::clock::Clock;
 use crate::event::Event;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
 use crate::shared::arena::DATA;
@@ -39,11 +44,11 @@ pub(crate) struct Engine {
     /// The last number that was given to lent memory.
     last_lent: u32,
     /// Which session a completion queue of the card belongs to, and its record there.
-    cqs: HashMap<u32, (u16, u32)>,
+    cqs: ByNumber<(u16, u32)>,
     /// Which session a queue pair belongs to.
-    qps: HashMap<u32, u16>,
+    qps: ByNumber<u16>,
     /// As `cqs`, for shared receive queues.
-    srqs: HashMap<u32, (u16, u32)>,
+    srqs: ByNumber<(u16, u32)>,
     /// The doorbells of all sessions, to sleep on.
     doorbells: OwnedFd,
     /// The completion queues that got entries in this step, by session and record.
@@ -62,9 +67,9 @@ impl Engine {
             sessions: Vec::new(),
             objects: Objects::default(),
             last_lent: 0,
-            cqs: HashMap::new(),
-            qps: HashMap::new(),
-            srqs: HashMap::new(),
+            cqs: ByNumber::default(),
+            qps: ByNumber::default(),
+            srqs: ByNumber::default(),
             doorbells: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             moved: Vec::new(),
         })
@@ -78,7 +83,7 @@ impl Engine {
         &mut self,
         arena: Arena,
         file: OwnedFd,
-        (doorbell, wake): (Event, Event),
+        (doorbell, wake): (Event, Wake),
         quotas: Quotas,
     ) -> io::Result<u16> {
         let free = self.sessions.iter().position(Option::is_none).unwrap_or(self.sessions.len());
@@ -102,14 +107,17 @@ impl Engine {
             doorbell,
             wake,
             queues: Vec::new(),
-            sides: HashMap::new(),
+            sides: ByNumber::default(),
             active: VecDeque::new(),
             shared_receives: Vec::new(),
             counters: SessionCounters::default(),
             quotas,
             usage: Usage::default(),
+            held: Vec::new(),
             lent: BTreeMap::new(),
             dm: BTreeMap::new(),
+            kernels: SessionKernels::default(),
+            record: None,
             ends: false,
         });
         Ok(number)
@@ -141,7 +149,9 @@ impl Engine {
         let number = of.free_record().ok_or(ArenaFull)?;
         let ring = of.parts.take(ring_len(depth)).ok_or(ArenaFull)?;
         let producer = CompletionProducer::begin(&of.arena, number, ring, depth);
-        of.set(number, Queue::Completions(Completions { cq, producer, ring, depth, waits: false }));
+        let (waits, moderation, held) = (false, Moderation::default(), None);
+        let queue = Completions { cq, producer, ring, depth, waits, moderation, held };
+        of.set(number, Queue::Completions(queue));
         self.cqs.insert(cq, (session, number));
         Ok(())
     }
@@ -186,6 +196,17 @@ impl Engine {
         (queue.ring, queue.depth) = (ring, depth);
         of.release(old.0, old.1);
         Ok(())
+    }
+
+    /// Changes how many entries the client is notified of together.
+    pub(crate) fn moderate_cq(&mut self, cq: u32, moderation: Moderation) {
+        let place = self.cqs.get(&cq).copied();
+        let queue = place.and_then(|(session, number)| {
+            self.session(session)?.queues.get_mut(number as usize)?.as_mut()
+        });
+        if let Some(Queue::Completions(queue)) = queue {
+            queue.moderation = moderation;
+        }
     }
 
     /// Removes a completion queue that was destroyed on the card.
@@ -378,6 +399,27 @@ impl Engine {
             if let Some(lent) = details.1.and_then(|number| of.lent.get_mut(&number)) {
                 lent.users += 1;
             }
+            let entry = match object {
+                Object::Pd(pd) => Some(Entry::Pd(pd)),
+                Object::Dm(at) => Some(Entry::Dm { at, len: details.0 }),
+                Object::Lent(number) => of.lent.get(&number).and_then(|lent| lent.entry(number)),
+                _ => None,
+            };
+            if let (Some(record), Some(entry)) = (&mut of.record, entry) {
+                record.add(&entry);
+            }
+        }
+    }
+
+    /// What was noted of an object that outlives the daemon.
+    pub(crate) fn recorded(&mut self, session: u16, object: Object) -> Option<Entry> {
+        self.session(session)?.record.as_ref()?.get(object)
+    }
+
+    /// Notes what has to be known of a region, so that it outlives the daemon.
+    pub(crate) fn record_region(&mut self, session: u16, region: &Entry) {
+        if let Some(record) = self.session(session).and_then(|of| of.record.as_mut()) {
+            record.add(region);
         }
     }
 
@@ -387,6 +429,9 @@ impl Engine {
         let of = of.and_then(|session| self.sessions.get_mut(usize::from(session)));
         if let Some(of) = of.and_then(Option::as_mut) {
             let lent = self.objects.remove(&mut of.usage, object);
+            if let Some(record) = &mut of.record {
+                record.remove(object);
+            }
             if let Some(lent) = lent.and_then(|number| of.lent.get_mut(&number)) {
                 lent.users -= 1;
             }
@@ -408,6 +453,31 @@ impl Engine {
         }
         self.own(session, Object::Lent(number), (amount, None));
         number
+    }
+
+    /// As [`Engine::add_lent`], under the number that the memory had with another daemon; returns
+    /// whether that is free.
+    pub(crate) fn restore_lent(&mut self, session: u16, number: u32, lent: Lent) -> bool {
+        if self.objects.owner(Object::Lent(number)).is_some() {
+            return false;
+        }
+        let amount = lent.quota_bytes();
+        if let Some(of) = self.session(session) {
+            of.lent.insert(number, lent);
+        }
+        self.own(session, Object::Lent(number), (amount, None));
+        true
+    }
+
+    /// Takes the part of a session's arena that was a piece of card memory with another daemon;
+    /// returns whether it is free.
+    pub(crate) fn restore_part(&mut self, session: u16, at: u64, len: u64) -> bool {
+        let Some(of) = self.session(session) else { return false };
+        let taken = of.parts.take_at(at as usize, len as usize);
+        if taken {
+            of.dm.insert(at, len);
+        }
+        taken
     }
 
     /// The bus address of `len` bytes at `offset` in a session's arena, if they are data there.
@@ -489,7 +559,7 @@ impl Engine {
 
     /// Hands completions, and slots that are free again, to the sessions. The driver has sent what
     /// it was given before, so that no packet refers to such a slot.
-    pub(crate) fn publish(&mut self, nic: &mut Nic) {
+    pub(crate) fn publish(&mut self, nic: &mut Nic, clock: Clock) {
         while let Some(cq) = nic.poll_completed() {
             let Some((session_of, number)) = self.cqs.get(&cq).copied() else { continue };
             if let Some(session) = self.sessions[usize::from(session_of)].as_mut() {
@@ -497,17 +567,30 @@ impl Engine {
                 self.moved.push((session_of, number));
             }
         }
+        let now = match self.moved.is_empty() {
+            true => Time::ZERO,
+            false => clock.now(),
+        };
         // Behind all of them: a client that is told of one queue finds what came with it in others.
         for at in 0..self.moved.len() {
             let (session, number) = self.moved[at];
             if let Some(session) = self.sessions[usize::from(session)].as_mut() {
-                session.notify(number);
+                session.notify(number, now);
             }
         }
         self.moved.clear();
         for session in self.sessions.iter_mut().flatten() {
             session.publish_retired(nic);
+            if !session.held.is_empty() {
+                session.tell_held(clock.now());
+            }
         }
+    }
+
+    /// When the next client is to be notified of what has gathered.
+    pub(crate) fn next_notice(&self) -> Time {
+        let held = self.sessions.iter().flatten().flat_map(|session| &session.held);
+        held.map(|(until, _)| *until).min().unwrap_or(Time::NEVER)
     }
 
     /// Announces to all sessions that the background thread goes to sleep; returns false if it must

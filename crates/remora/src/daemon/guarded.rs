@@ -23,6 +23,8 @@ use remora_nic::{
 
 use super::engine::Engine;
 use super::objects::{Ask, window};
+use super::record::Entry;
+use super::running::client_of;
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
 use crate::driver::Own;
 use crate::message::{Object, RingPlace};
@@ -47,9 +49,8 @@ impl<'a> Guarded<'a> {
         self.driver.engine.as_deref_mut().expect("found when the view was made")
     }
 
-    /// The session's number among those who share the card. (Number 0 is the card's owner.)
     fn client(&self) -> u16 {
-        self.session.saturating_add(1)
+        client_of(self.session)
     }
 
     fn has(&mut self, object: Object) -> bool {
@@ -126,6 +127,16 @@ impl<'a> Guarded<'a> {
         let taken = self.engine().take_ring(session, ring.len());
         let (place, addr) = taken.map_err(|_| CreateError::NoMemory { bytes: ring.len() })?;
         Ok((Some(place), RingInit { addr, ..ring }))
+    }
+
+    /// Has a completion queue that was made reach the session.
+    fn export(&mut self, cq: u32, depth: u32) -> Result<(), CreateError> {
+        let session = self.session;
+        if self.engine().add_cq(session, cq, depth).is_err() {
+            self.driver.nic.destroy_cq(cq).ok();
+            return Err(CreateError::NoMemory { bytes: depth as usize * 64 });
+        }
+        Ok(())
     }
 
     fn give_back(&mut self, rings: [Option<RingPlace>; 2]) {
@@ -257,18 +268,17 @@ impl Commands for Guarded<'_> {
         let limit = self.driver.nic.config().max_cqe.min(DEPTH_MAX as usize);
         let depth = depth_for(entries).ok_or(CreateError::Size { limit })?;
         let cq = self.driver.nic.create_exported_cq(entries)?;
-        let session = self.session;
-        if self.engine().add_cq(session, cq, depth).is_err() {
-            self.driver.nic.destroy_cq(cq).ok();
-            return Err(CreateError::NoMemory { bytes: depth as usize * 64 });
-        }
+        self.export(cq, depth)?;
         self.own_of(Object::Cq(cq), entries as u64, None);
         Ok(cq)
     }
 
     fn create_counting_cq(&mut self, errors: usize) -> Result<u32, CreateError> {
         self.admits_object(Ask::Completions(errors as u64))?;
-        let cq = self.driver.create_counting_cq(errors)?;
+        let limit = self.driver.nic.config().max_cqe.min(DEPTH_MAX as usize);
+        let depth = depth_for(errors).ok_or(CreateError::Size { limit })?;
+        let cq = self.driver.nic.create_exported_counting_cq(errors)?;
+        self.export(cq, depth)?;
         self.own_of(Object::Cq(cq), errors as u64, None);
         Ok(cq)
     }
@@ -301,13 +311,13 @@ impl Commands for Guarded<'_> {
         Ok(())
     }
 
-    /// The client is notified of each entry that it has asked for, however many it wants to wait
-    /// for.
+    /// Sessions are notified by the engine, and not by the card.
     fn modify_cq(&mut self, cq: u32, moderation: Moderation) -> Result<(), PollCqError> {
         if !self.has(Object::Cq(cq)) {
             return Err(PollCqError::UnknownCq);
         }
-        self.driver.modify_cq(cq, moderation)
+        self.engine().moderate_cq(cq, moderation);
+        Ok(())
     }
 
     fn cq_count(&mut self, cq: u32) -> Option<u64> {
@@ -468,6 +478,8 @@ impl Commands for Guarded<'_> {
         let (bus, lent) = self.bus(&bytes)?;
         let key = self.driver.reg_mr_at(pd, bus, &bytes, access)?;
         self.own_of(Object::Mr(key), bytes.len, lent);
+        let session = self.session;
+        self.engine().record_region(session, &Entry::Region { key, pd, bytes, access });
         Ok(key)
     }
 
@@ -480,13 +492,21 @@ impl Commands for Guarded<'_> {
         {
             return Err(RegMrError::UnknownPd);
         }
-        let Some(bytes) = change.bytes else { return self.driver.rereg_mr_at(key, 0, &change) };
+        let session = self.session;
+        let before = self.engine().recorded(session, Object::Mr(key));
+        let recorded = before.map(|before| before.changed(&change));
+        let Some(bytes) = change.bytes else {
+            let same = self.driver.rereg_mr_at(key, 0, &change)?;
+            recorded.iter().for_each(|entry| self.engine().record_region(session, entry));
+            return Ok(same);
+        };
         let asked = self.admits(Ask::Region(bytes.len));
         asked.map_err(|limit| RegMrError::Full { limit })?;
         let (bus, lent) = self.bus(&bytes)?;
         let new = self.driver.rereg_mr_at(key, bus, &change)?;
         self.engine().disown(Object::Mr(key));
         self.own_of(Object::Mr(new), bytes.len, lent);
+        recorded.iter().for_each(|entry| self.engine().record_region(session, entry));
         Ok(new)
     }
 
@@ -625,6 +645,12 @@ impl Commands for Guarded<'_> {
 
     fn bind_kernel(&mut self, to: Bound, tap: u32) -> Result<(), BindError> {
         self.bound_to(to)?;
+        let session = self.session;
+        let of = self.engine().session(session).ok_or(BindError::Unknown)?;
+        // The kernels of others are none of this session's.
+        if !of.kernels.taps.contains_key(&tap) {
+            return Err(BindError::Elsewhere);
+        }
         self.driver.bind_kernel(to, tap)
     }
 

@@ -7,6 +7,8 @@ use remora_nic::wire::Transport;
 use remora_nic::{Access, Config, Nic, QpFlags, QpInit, Time};
 
 use super::engine::Engine;
+use super::wake::Wake;
+use crate::clock::Clock;
 use crate::event::Event;
 use crate::memory::HostMemory;
 use crate::message::Quotas;
@@ -23,7 +25,7 @@ const STEPS: usize = 512;
 /// If the engine or the card breaks a promise; if the system has no memory or descriptors.
 pub fn hostile_arena(data: &[u8]) {
     let (arena, file) = Arena::create(DATA + 16 * PAGE).expect("memory for an arena");
-    let events = || (Event::new().expect("a descriptor"), Event::new().expect("a descriptor"));
+    let events = || (Event::new().expect("a descriptor"), Wake::new().expect("a descriptor"));
     let mut engine = Engine::new().expect("a descriptor");
     let client = arena.clone();
     let attached = engine.attach(arena, file, events(), Quotas::default());
@@ -43,7 +45,7 @@ pub fn hostile_arena(data: &[u8]) {
         }
         let mut batch = remora_nic::TransmitBatch::new();
         nic.poll_transmit(now, &mut memory, &mut batch, 16);
-        engine.publish(&mut nic);
+        engine.publish(&mut nic, Clock::from(0));
         while let Some(event) = nic.poll_event() {
             if let Some(of) = engine.session_of(&event) {
                 engine.tell(of, &crate::message::encode(&event));

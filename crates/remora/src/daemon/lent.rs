@@ -17,6 +17,7 @@ use std::os::unix::fs::FileTypeExt;
 use rustix::fs::{FsWord, fstatfs};
 use thiserror::Error;
 
+use super::record::Entry;
 use crate::memory::memfd::{self, MapError};
 use crate::memory::{Buffer, FilesFull, HostMemory, Process};
 use crate::message::Loan;
@@ -129,6 +130,12 @@ impl Lent {
             Loan::Sealed | Loan::File => self.len,
             Loan::Process | Loan::ProcessFile => 0,
         }
+    }
+
+    /// What outlives the daemon: memory that does not end with the client's process.
+    pub(crate) fn entry(&self, number: u32) -> Option<Entry> {
+        let outlives = matches!(self.loan, Loan::Sealed | Loan::File);
+        outlives.then_some(Entry::Lent { number, loan: self.loan })
     }
 
     /// The bus address of `len` bytes at `offset`, if they are within what is lent.

@@ -26,7 +26,7 @@ struct Owned {
 /// What a session has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Usage {
-    /// Objects of each kind: see [`kind`].
+    /// Objects of each [`Kind`].
     counts: [u32; KINDS],
     /// Bytes of its regions.
     pub(crate) registered_bytes: u64,
@@ -34,27 +34,62 @@ pub(crate) struct Usage {
     pub(crate) lent_bytes: u64,
     /// Entries of its completion queues.
     pub(crate) entries: u64,
+    /// Its kernels, deployed and bound ones.
+    pub(crate) kernels: u32,
 }
 
-const KINDS: usize = 14;
+/// What kind of object it is, in the order in which a session's are destroyed: connections and
+/// listeners, queue pairs, windows, regions, then what these stand on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Kind {
+    Connection,
+    Listener,
+    Sidr,
+    Qp,
+    Mw,
+    Mr,
+    Srq,
+    Cq,
+    Ah,
+    Budget,
+    Xrcd,
+    Pd,
+    Dm,
+    Lent,
+}
 
-/// The place of an object's kind in [`Usage`].
-fn kind(object: Object) -> usize {
-    match object {
-        Object::Pd(_) => 0,
-        Object::Cq(_) => 1,
-        Object::Qp(_) => 2,
-        Object::Srq(_) => 3,
-        Object::Xrcd(_) => 4,
-        Object::Mr(_) => 5,
-        Object::Mw(_) => 6,
-        Object::Dm(_) => 7,
-        Object::Ah(_) => 8,
-        Object::Budget(_) => 9,
-        Object::Listener(_) => 10,
-        Object::Connection(_) => 11,
-        Object::Sidr(_) => 12,
-        Object::Lent(_) => 13,
+const KINDS: usize = Kind::Lent as usize + 1;
+
+/// Kinds that a quota of their own does not bound.
+const OTHERS: [Kind; 8] = [
+    Kind::Connection,
+    Kind::Listener,
+    Kind::Sidr,
+    Kind::Ah,
+    Kind::Budget,
+    Kind::Xrcd,
+    Kind::Pd,
+    Kind::Dm,
+];
+
+impl Kind {
+    fn of(object: Object) -> Kind {
+        match object {
+            Object::Pd(_) => Kind::Pd,
+            Object::Cq(_) => Kind::Cq,
+            Object::Qp(_) => Kind::Qp,
+            Object::Srq(_) => Kind::Srq,
+            Object::Xrcd(_) => Kind::Xrcd,
+            Object::Mr(_) => Kind::Mr,
+            Object::Mw(_) => Kind::Mw,
+            Object::Dm(_) => Kind::Dm,
+            Object::Ah(_) => Kind::Ah,
+            Object::Budget(_) => Kind::Budget,
+            Object::Listener(_) => Kind::Listener,
+            Object::Connection(_) => Kind::Connection,
+            Object::Sidr(_) => Kind::Sidr,
+            Object::Lent(_) => Kind::Lent,
+        }
     }
 }
 
@@ -80,7 +115,7 @@ pub(crate) enum Ask {
 impl Usage {
     /// Objects of the kind that `sample` is of.
     pub(crate) fn count(&self, sample: Object) -> u32 {
-        self.counts[kind(sample)]
+        self.counts[Kind::of(sample) as usize]
     }
 
     /// Does what is asked for fit the quotas? Otherwise returns the limit.
@@ -90,40 +125,45 @@ impl Usage {
             Some(sum) if sum <= limit => Ok(()),
             _ => Err(limit as usize),
         };
-        let counts = |kinds: &[usize]| kinds.iter().map(|at| u64::from(self.counts[*at])).sum();
-        let regions = || below(counts(&[5, 6]), u64::from(quotas.regions));
+        let counts = |kinds: &[Kind]| {
+            kinds.iter().map(|kind| u64::from(self.counts[*kind as usize])).sum::<u64>()
+        };
+        let regions = || below(counts(&[Kind::Mr, Kind::Mw]), u64::from(quotas.regions));
         match ask {
             Ask::Region(bytes) => {
                 regions()?;
                 fits(self.registered_bytes, bytes, quotas.memory_bytes)
             }
             Ask::Window => regions(),
-            Ask::Queues => below(counts(&[2, 3]), u64::from(quotas.queue_pairs)),
+            Ask::Queues => below(counts(&[Kind::Qp, Kind::Srq]), u64::from(quotas.queue_pairs)),
             Ask::Completions(entries) => {
-                below(counts(&[1]), u64::from(quotas.completion_queues))?;
+                below(counts(&[Kind::Cq]), u64::from(quotas.completion_queues))?;
                 fits(self.entries, entries, quotas.entries)
             }
             Ask::Entries(more) => fits(self.entries, more, quotas.entries),
             Ask::Lent(bytes) => {
-                below(counts(&[13]), u64::from(quotas.others))?;
+                below(counts(&[Kind::Lent]), u64::from(quotas.others))?;
                 fits(self.lent_bytes, bytes, quotas.memory_bytes)
             }
-            Ask::Other => below(counts(&[0, 4, 7, 8, 9, 10, 11, 12]), u64::from(quotas.others)),
+            Ask::Other => {
+                below(counts(&OTHERS) + u64::from(self.kernels), u64::from(quotas.others))
+            }
         }
     }
 
     /// The session's part of what is in use on the card.
     pub(crate) fn in_use(&self) -> InUse {
-        let of = |at: usize| self.counts[at] as usize;
+        let of = |kind: Kind| self.counts[kind as usize] as usize;
         let mut in_use = InUse::default();
-        (in_use.pds, in_use.cqs, in_use.qps, in_use.srqs) = (of(0), of(1), of(2), of(3));
-        (in_use.xrcds, in_use.mrs, in_use.mws) = (of(4), of(5), of(6));
-        (in_use.ahs, in_use.budgets) = (of(8), of(9));
+        (in_use.pds, in_use.cqs, in_use.qps) = (of(Kind::Pd), of(Kind::Cq), of(Kind::Qp));
+        (in_use.srqs, in_use.xrcds) = (of(Kind::Srq), of(Kind::Xrcd));
+        (in_use.mrs, in_use.mws) = (of(Kind::Mr), of(Kind::Mw));
+        (in_use.ahs, in_use.budgets) = (of(Kind::Ah), of(Kind::Budget));
         in_use
     }
 
     fn change(&mut self, object: Object, amount: u64, by: impl Fn(u64, u64) -> u64) {
-        let count = &mut self.counts[kind(object)];
+        let count = &mut self.counts[Kind::of(object) as usize];
         *count = by(u64::from(*count), 1) as u32;
         match object {
             Object::Mr(_) => self.registered_bytes = by(self.registered_bytes, amount),
@@ -174,14 +214,10 @@ impl Objects {
     pub(crate) fn of(&self, session: u16) -> Vec<Object> {
         let mine = self.owned.iter().filter(|(_, owned)| owned.session == session);
         let mut objects: Vec<Object> = mine.map(|(object, _)| *object).collect();
-        objects.sort_by_key(|object| LAST.iter().position(|at| *at == kind(*object)));
+        objects.sort_by_key(|object| Kind::of(*object));
         objects
     }
 }
-
-/// The kinds in the order in which they are destroyed: connections and listeners, queue pairs,
-/// windows, regions, then what these stand on.
-const LAST: [usize; KINDS] = [11, 10, 12, 2, 6, 5, 3, 1, 8, 9, 4, 0, 7, 13];
 
 #[cfg(test)]
 mod tests {
@@ -218,8 +254,8 @@ mod tests {
         assert_eq!((in_use.mrs, in_use.mws, in_use.cqs, in_use.srqs), (1, 1, 1, 1));
 
         let all = objects.of(3);
-        let order: Vec<usize> = all.iter().map(|object| kind(*object)).collect();
-        assert_eq!(order, [6, 5, 3, 1, 8]);
+        let order: Vec<Kind> = all.iter().map(|object| Kind::of(*object)).collect();
+        assert_eq!(order, [Kind::Mw, Kind::Mr, Kind::Srq, Kind::Cq, Kind::Ah]);
         for object in all {
             let lent = (object == Object::Mr(0x100)).then_some(1);
             assert_eq!(objects.remove(&mut usage, object), lent);

@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 
+use remora_nic::{Rate, RateLimits};
+
 use crate::message::{Keep, Quotas};
 
 /// Who may attach. By default, the daemon's own user and root may.
@@ -48,6 +50,10 @@ pub(crate) struct Rule {
     /// The daemon may reach the memory of the user's processes by `/proc/PID/mem`.
     pub(crate) lend_process_memory: bool,
     pub(crate) quotas: Quotas,
+    /// How fast each session may be.
+    pub(crate) rates: RateLimits,
+    /// How many shares of the card each session has.
+    pub(crate) weight: u16,
 }
 
 /// The most sessions where nothing is said.
@@ -72,6 +78,17 @@ pub enum PolicyError {
         /// What is wrong, and where.
         message: String,
     },
+    /// A rate, a burst or a weight of zero.
+    #[error(
+        "the policy {path} has a rate, burst or weight of zero for {user}: leave it out, or forbid \
+         the user to attach"
+    )]
+    Zero {
+        /// The file.
+        path: PathBuf,
+        /// Whose rule it is.
+        user: String,
+    },
     /// A user is unknown.
     #[error("the policy names the user {0}, whom this system does not know: write a number")]
     User(String),
@@ -95,8 +112,36 @@ struct Entry {
     sessions: Option<u32>,
     keep_seconds: Option<u32>,
     lend_process_memory: Option<bool>,
+    weight: Option<u16>,
+    #[serde(default)]
+    rates: Rates,
     #[serde(default)]
     quotas: Limits,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rates {
+    elements_per_second: Option<u64>,
+    elements_burst: Option<u64>,
+    bytes_per_second: Option<u64>,
+    bytes_burst: Option<u64>,
+}
+
+impl Rates {
+    /// What is not said of a burst is a hundredth of a second's worth, and at least so much.
+    fn rate(per_second: Option<u64>, burst: Option<u64>, least: u64) -> Option<Rate> {
+        let per_second = per_second?;
+        let burst = burst.unwrap_or((per_second / 100).max(least));
+        Some(Rate { per_second, burst })
+    }
+
+    fn limits(&self) -> RateLimits {
+        RateLimits {
+            elements: Rates::rate(self.elements_per_second, self.elements_burst, 32),
+            bytes: Rates::rate(self.bytes_per_second, self.bytes_burst, 65_536),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -132,6 +177,8 @@ impl Rule {
             keep_seconds: None,
             lend_process_memory: false,
             quotas: Quotas::default(),
+            rates: RateLimits::default(),
+            weight: 1,
         }
     }
 
@@ -144,6 +191,8 @@ impl Rule {
             sessions: entry.sessions.unwrap_or(SESSIONS),
             keep_seconds: entry.keep_seconds,
             lend_process_memory: entry.lend_process_memory.unwrap_or(false),
+            rates: entry.rates.limits(),
+            weight: entry.weight.unwrap_or(1),
             quotas: Quotas {
                 arena_bytes: arena_bytes.unwrap_or(usual.arena_bytes),
                 memory_bytes: memory_bytes.unwrap_or(usual.memory_bytes),
@@ -189,6 +238,12 @@ impl Policy {
             shares: true,
             ..Policy::default()
         };
+        let rules = document.users.iter().map(|(name, entry)| (name.as_str(), entry));
+        for (name, entry) in rules.chain([("others", &document.others)]) {
+            if !entry.rates.limits().is_valid() || entry.weight == Some(0) {
+                return Err(PolicyError::Zero { path: path.into(), user: name.into() });
+            }
+        }
         for (name, entry) in &document.users {
             policy.users.insert(user(name)?, Rule::of(entry, true));
         }
@@ -254,8 +309,13 @@ mod tests {
             attach = false
             [users.4712]
             keep_seconds = 60
+            weight = 4
             [users.4712.quotas]
             regions = 3
+            [users.4712.rates]
+            elements_per_second = 1000
+            bytes_per_second = 100000000
+            bytes_burst = 7
         ";
         let policy = parse(text).unwrap();
         assert!(policy.shares());
@@ -264,6 +324,10 @@ mod tests {
         assert!(policy.rule(0).attach && policy.rule(0).lend_process_memory);
         let rule = policy.rule(4712);
         assert_eq!((rule.quotas.regions, rule.quotas.others), (3, Quotas::default().others));
+        let rate = |per_second, burst| Some(Rate { per_second, burst });
+        assert_eq!((rule.rates.elements, rule.weight), (rate(1000, 32), 4));
+        assert_eq!(rule.rates.bytes, rate(100_000_000, 7));
+        assert_eq!(policy.rule(0).rates, RateLimits::default());
         assert_eq!(rule.keep(Keep::Forever), Keep::Seconds(60));
         assert_eq!(rule.keep(Keep::Seconds(5)), Keep::Seconds(5));
         assert_eq!(rule.keep(Keep::No), Keep::No);
@@ -276,6 +340,10 @@ mod tests {
         assert!(unknown.contains("nobody-of-this-name"), "{unknown}");
         let typo = parse("[others]\natach = true").unwrap_err().to_string();
         assert!(typo.contains("atach") && typo.contains("policy.toml"), "{typo}");
+        for wrong in ["weight = 0", "[others.rates]\nelements_per_second = 0"] {
+            let error = parse(&format!("[others]\n{wrong}")).unwrap_err().to_string();
+            assert!(error.contains("others") && error.contains("zero"), "{error}");
+        }
         let none = Policy::read(Path::new("/no/such/policy")).unwrap_err().to_string();
         assert!(none.contains("/no/such/policy"), "{none}");
     }

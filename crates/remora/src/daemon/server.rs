@@ -18,9 +18,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
 use super::clients::{Client, Clients};
+use super::compiler::Compiler;
 use super::ending::Ending;
 use super::engine::Engine;
 use super::policy::Policy;
+use super::store::FdStore;
 use super::table::Held;
 use crate::device::Device;
 use crate::message::{Answer, MessageSocket, encode};
@@ -37,7 +39,8 @@ const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
 /// Tokens of the set of descriptors; clients have their numbers from [`FIRST_CLIENT`] on.
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
-const FIRST_CLIENT: u32 = 2;
+const COMPILED: u64 = 2;
+const FIRST_CLIENT: u32 = 3;
 
 /// How to serve a card.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +93,10 @@ pub struct Server {
     pub(super) clients: Clients,
     pub(super) sessions: BTreeMap<u32, Held>,
     pub(super) last_session: u32,
+    /// Where what outlives this process is kept.
+    pub(super) store: Option<FdStore>,
     endings: Vec<Ending>,
+    pub(super) compiler: Compiler,
     /// No connections are accepted before this time.
     pause_until: Option<Instant>,
 }
@@ -140,6 +146,8 @@ impl Server {
         device.live.background.wake();
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         watch(&poll, listener.as_fd(), LISTENER)?;
+        let compiler = Compiler::new()?;
+        watch(&poll, compiler.event.as_fd(), COMPILED)?;
         Ok(Server {
             device,
             listener,
@@ -149,7 +157,9 @@ impl Server {
             clients: Clients::new(FIRST_CLIENT),
             sessions: BTreeMap::new(),
             last_session: 0,
+            store: None,
             endings: Vec::new(),
+            compiler,
             pause_until: None,
         })
     }
@@ -167,6 +177,9 @@ impl Server {
         watch(&self.poll, stop.as_fd(), STOP)?;
         while self.turn()? {}
         epoll::delete(&self.poll, stop)?;
+        if let Some(store) = &self.store {
+            store.stopping();
+        }
         let farewell = encode(&Answer::Farewell("the daemon was ended"));
         for client in self.clients.iter() {
             client.socket.send(&farewell, &[]).ok();
@@ -193,6 +206,7 @@ impl Server {
             match event.data.u64() {
                 LISTENER => self.accept()?,
                 STOP => goes_on = false,
+                COMPILED => self.answer_compiled(),
                 client => self.serve_client(client as u32),
             }
         }
@@ -248,6 +262,24 @@ impl Server {
         self.clients.add(number, Client::new(socket, (uid, pid), Instant::now() + GREETING));
     }
 
+    /// Does not look at a client until [`Server::resume`], so that what it asks for waits.
+    pub(super) fn pause(&mut self, number: u32) {
+        if let Some(client) = self.clients.get(number) {
+            client.waits = true;
+            epoll::delete(&self.poll, &client.socket).ok();
+        }
+    }
+
+    /// Looks at a client again.
+    pub(super) fn resume(&mut self, number: u32) {
+        let Some(client) = self.clients.get(number) else { return };
+        client.waits = false;
+        if let Err(error) = watch(&self.poll, client.socket.as_fd(), number.into()) {
+            tracing::warn!(%error, "cannot watch a client");
+            self.drop_client(number, Some("the daemon has no descriptors left"));
+        }
+    }
+
     /// Ends a client's connection. Its session ends, too, unless it is kept.
     pub(super) fn drop_client(&mut self, number: u32, reason: Option<&str>) {
         let Some(client) = self.clients.remove(number) else { return };
@@ -269,6 +301,7 @@ impl Server {
     pub(super) fn end_session(&mut self, session: u32) {
         if let Some(held) = self.sessions.remove(&session) {
             tracing::info!(session, name = held.name, "the session ends");
+            self.forget(&held);
             self.endings.push(Ending::new(held.slot));
         }
     }
@@ -306,6 +339,8 @@ impl Drop for Server {
         if let Some(path) = &self.path {
             fs::remove_file(path).ok();
         }
+        // What is in the store stays there.
+        self.store = None;
         for session in self.sessions.keys().copied().collect::<Vec<_>>() {
             self.end_session(session);
         }

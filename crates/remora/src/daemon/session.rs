@@ -2,21 +2,26 @@
 //!
 //! Each call does a bounded amount of work, whatever the session has written into its arena.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
 
 use remora_nic::chain::Queue as Side;
-use remora_nic::queue::Completion;
+use remora_nic::queue::{Completion, Moderation};
 use remora_nic::{Event as CardEvent, Memory, Nic, PostError, Time};
 
+use super::by_number::ByNumber;
 use super::lent::Lent;
 use super::objects::Usage;
+use super::record::Record;
+use super::running::SessionKernels;
+use super::wake::Wake;
 use crate::event::Event;
+use crate::memory::memfd;
 use crate::message::{Quotas, encode};
 use crate::shared::arena::QUEUES_MAX;
 use crate::shared::completions::ring_len;
 use crate::shared::{
-    Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue, WorkQueueState,
+    Arena, CompletionProducer, Doorbells, EventProducer, Notice, Parts, WorkQueue, WorkQueueState,
 };
 
 /// Completions that are moved at a time.
@@ -43,9 +48,9 @@ pub(crate) struct Session {
     /// Wakes the daemon.
     pub(crate) doorbell: Event,
     /// Wakes the client.
-    pub(crate) wake: Event,
+    pub(crate) wake: Wake,
     pub(super) queues: Vec<Option<Queue>>,
-    pub(super) sides: HashMap<u32, Sides>,
+    pub(super) sides: ByNumber<Sides>,
     /// Work queues that hold elements which are not retired, as far as the client knows.
     pub(super) active: VecDeque<u32>,
     /// The records of shared receive queues.
@@ -53,10 +58,16 @@ pub(crate) struct Session {
     pub(crate) counters: SessionCounters,
     pub(crate) quotas: Quotas,
     pub(crate) usage: Usage,
+    /// Completion queues that hold notifications back, and until when, in no order.
+    pub(super) held: Vec<(Time, u32)>,
     /// Memory that the client lends, by its numbers.
     pub(crate) lent: BTreeMap<u32, Lent>,
     /// Pieces of card memory, by where they begin, and their lengths.
     pub(crate) dm: BTreeMap<u64, u64>,
+    /// What runs on the card for it.
+    pub(crate) kernels: SessionKernels,
+    /// What outlives the daemon, if anything does.
+    pub(crate) record: Option<Record>,
     /// The session is being ended: its pages stay as they are, for a client that looks what became
     /// of its requests, and go with the arena.
     pub(crate) ends: bool,
@@ -110,6 +121,10 @@ pub(super) struct Completions {
     pub(super) depth: u32,
     /// Entries wait on the card for room.
     pub(super) waits: bool,
+    /// How many entries the client is notified of together.
+    pub(super) moderation: Moderation,
+    /// When it is notified of those that have gathered.
+    pub(super) held: Option<Time>,
 }
 
 impl Work {
@@ -141,7 +156,7 @@ impl Session {
     /// Tells the client an event, and wakes it if it sleeps.
     pub(crate) fn tell(&mut self, event: &[u8]) {
         if self.events.push(&self.arena, event) {
-            crate::event::wake(&self.wake);
+            self.wake.wake();
         }
     }
 
@@ -177,9 +192,8 @@ impl Session {
         if self.ends {
             return;
         }
-        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let (from, bytes) = (pages.start as u64, pages.len() as u64);
-        if let Err(error) = rustix::fs::fallocate(&self.file, flags, from, bytes) {
+        if let Err(error) = memfd::punch(self.file.as_fd(), from, bytes) {
             tracing::error!(%error, "cannot give memory of an arena back");
         }
     }
@@ -198,10 +212,10 @@ impl Session {
         });
         for number in read {
             self.move_completions(nic, number);
-            self.notify(number);
+            self.notify(number, now);
         }
         if self.events.waits() && self.events.flush(&self.arena) {
-            crate::event::wake(&self.wake);
+            self.wake.wake();
         }
     }
 
@@ -234,19 +248,46 @@ impl Session {
 
     /// Notifies the client of the entries that were moved to a completion queue, if it has asked
     /// for that.
-    pub(super) fn notify(&mut self, number: u32) {
+    pub(super) fn notify(&mut self, number: u32, now: Time) {
         let Some(Some(Queue::Completions(queue))) = self.queues.get_mut(number as usize) else {
             return;
         };
-        let cq = queue.cq;
-        if queue.producer.takes_notice() {
-            self.tell(&encode(&CardEvent::CompletionQueueNotify(cq)));
+        let (cq, Moderation { count, period }) = (queue.cq, queue.moderation);
+        match queue.producer.takes_notice(count.into()) {
+            Notice::Now => {
+                queue.held = None;
+                self.tell(&encode(&CardEvent::CompletionQueueNotify(cq)));
+            }
+            Notice::Later if queue.held.is_none() && !period.is_zero() => {
+                let until = now + period;
+                queue.held = Some(until);
+                self.held.push((until, number));
+            }
+            Notice::Later | Notice::No => {}
+        }
+    }
+
+    /// Notifies the client of what has gathered for long enough.
+    pub(super) fn tell_held(&mut self, now: Time) {
+        while let Some(at) = self.held.iter().position(|(until, _)| *until <= now) {
+            let (until, number) = self.held.swap_remove(at);
+            let queue = self.queues.get_mut(number as usize).and_then(Option::as_mut);
+            if let Some(Queue::Completions(queue)) = queue
+                && queue.held == Some(until)
+            {
+                queue.held = None;
+                let cq = queue.cq;
+                if queue.producer.period_over() {
+                    self.tell(&encode(&CardEvent::CompletionQueueNotify(cq)));
+                }
+            }
         }
     }
 
     /// Moves entries while there is room.
     fn fill(&mut self, nic: &mut Nic, queue: &mut Completions) {
         let mut entries = [Completion::default(); BATCH];
+        let mut last = None;
         loop {
             let room = (queue.producer.room() as usize).min(BATCH);
             let moved = match nic.poll_cq(queue.cq, &mut entries[..room]) {
@@ -257,8 +298,11 @@ impl Session {
                 }
             };
             for entry in &entries[..moved] {
-                // A slot is free when its completion is seen.
-                self.publish_of(nic, entry.qpn);
+                // A slot is free when its completion is seen. The card retires nothing meanwhile:
+                // once does for all completions of a queue pair in a row.
+                if last.replace(entry.qpn) != Some(entry.qpn) {
+                    self.publish_of(nic, entry.qpn);
+                }
                 self.counters.completed += 1;
                 self.counters.bytes += u64::from(entry.len);
                 queue.producer.push(entry);

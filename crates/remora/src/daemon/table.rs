@@ -1,7 +1,11 @@
 //! The sessions, as their clients know them: names, tokens, who has them, and what becomes of them.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use super::record::Head;
+use super::store::Part;
+use crate::kernel::builtin::Builtin;
 use crate::message::{Keep, Token};
 
 /// A session.
@@ -22,6 +26,11 @@ pub(crate) struct Held {
     pub(crate) client: Option<u32>,
     /// When it ends, if no client takes it over.
     pub(crate) ends: Option<Instant>,
+    /// What of it is in the store of the service manager; nothing if it does not outlive the
+    /// daemon.
+    pub(crate) stored: BTreeSet<Part>,
+    /// What the session's built-in kernels share.
+    pub(crate) builtin: Option<Builtin>,
 }
 
 /// What becomes of a session whose client has ended.
@@ -70,6 +79,19 @@ impl Held {
         if self.uid == uid && differs == 0 { Ok(()) } else { Err(TakeError::None) }
     }
 
+    /// What outlives the daemon of this.
+    pub(crate) fn head(&self) -> Head {
+        Head {
+            number: self.number,
+            name: self.name.clone(),
+            uid: self.uid,
+            pid: self.pid,
+            token: self.token,
+            epoch: self.epoch,
+            keep: self.keep,
+        }
+    }
+
     /// Has its time ended?
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.client.is_none() && self.ends.is_some_and(|ends| ends <= now)
@@ -92,6 +114,8 @@ mod tests {
             keep,
             client: Some(3),
             ends: None,
+            stored: BTreeSet::new(),
+            builtin: None,
         }
     }
 

@@ -27,6 +27,10 @@ use crate::message::{
 use crate::shared::{Arena, CompletionConsumer, EventConsumer, WorkQueue, WorkQueueState};
 use crate::{Device, DeviceOptions};
 
+mod crashes;
+mod notices;
+mod restore;
+
 /// A daemon in a thread of this process.
 struct Daemon {
     device: Device,
@@ -41,6 +45,14 @@ impl Daemon {
     }
 
     fn with(policy: Policy) -> Daemon {
+        Daemon::restored(policy, None).0
+    }
+
+    /// A daemon that goes on with what another one has left.
+    fn restored(
+        policy: Policy,
+        store: Option<(FdStore, Vec<(String, OwnedFd)>)>,
+    ) -> (Daemon, Restored) {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("remora-daemon-{}-{number}.sock", std::process::id());
@@ -48,10 +60,11 @@ impl Daemon {
         let device = DeviceOptions::new().embedded().open().unwrap();
         let options = ServerOptions { socket: Some(path.clone()), policy };
         let mut server = Server::new(device.clone(), options).unwrap();
+        let restored = store.map(|(store, left)| server.restore(store, left)).unwrap_or_default();
         let stop = Arc::new(Event::new().unwrap());
         let stops = stop.clone();
         let thread = std::thread::spawn(move || server.run(&stops).unwrap());
-        Daemon { device, path, stop, thread: Some(thread) }
+        (Daemon { device, path, stop, thread: Some(thread) }, restored)
     }
 
     /// Waits until all that sessions have made is gone from the card.
@@ -164,6 +177,7 @@ struct Client {
     welcome: Welcome,
     arena: Arena,
     doorbell: std::fs::File,
+    wake: OwnedFd,
 }
 
 /// A reliable queue pair of a client, with its rings and its completion queue.
@@ -185,9 +199,9 @@ impl Client {
             Answer::Farewell(reason) => return Err(reason.to_owned()),
             other => panic!("{other:?}"),
         };
-        let [arena, doorbell, _wake] = <[OwnedFd; 3]>::try_from(came).unwrap();
+        let [arena, doorbell, wake] = <[OwnedFd; 3]>::try_from(came).unwrap();
         let arena = Arena::open(arena.as_fd()).unwrap();
-        Ok(Client { asker, welcome, arena, doorbell: doorbell.into() })
+        Ok(Client { asker, welcome, arena, doorbell: doorbell.into(), wake })
     }
 
     fn card(&self) -> Stubs<&Asker> {
@@ -385,6 +399,46 @@ fn a_client_that_sleeps_is_woken() {
         assert_eq!(client.completion(&mut queues).wr_id, round);
         assert_eq!(memory.load_u64(64).unwrap(), round);
     }
+}
+
+/// Fills whatever the client is woken by, and makes it wait for room, as far as the client can.
+fn clog(client: &Client) {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", client.wake.as_raw_fd());
+    rustix::io::ioctl_fionbio(&client.wake, false).unwrap();
+    // The greatest count of an event.
+    rustix::io::write(&client.wake, &(u64::MAX - 1).to_ne_bytes()).ok();
+    let other = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+    if let Ok(other) = rustix::fs::open(path, other, rustix::fs::Mode::empty()) {
+        while rustix::io::write(&other, &[0; 4096]).is_ok() {}
+        rustix::io::ioctl_fionbio(&other, false).unwrap();
+    }
+}
+
+#[test]
+fn a_client_cannot_have_the_daemon_wait_for_it() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let mut queues = client.queues();
+    let peer = client.card().create_qp(init(queues.pd, queues.cq)).unwrap();
+    let other = Queues { made: peer, completions: client.queues().completions, ..queues };
+    client.connect(&queues, &peer);
+    client.connect(&other, &queues.made);
+    clog(&client);
+    let events = EventConsumer::new(&client.arena);
+    for round in 0..3 {
+        queues.completions.arm(false);
+        events.will_sleep(&client.arena);
+        client.post(&mut queues, &write(round, (0, 0), (0, 0), 0));
+        client.completion(&mut queues);
+    }
+    // The thread that drives the card goes on, and others get what they ask for.
+    let (sender, answered) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| sender.send(daemon.client().card().alloc_pd().is_ok()));
+        let patience = Duration::from_secs(20);
+        assert_eq!(answered.recv_timeout(patience), Ok(true), "the daemon is stuck");
+    });
 }
 
 #[test]

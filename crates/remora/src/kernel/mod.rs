@@ -10,6 +10,7 @@
 //! - [`builtin`]: the catalogue of the built-in kernels; `builtin/calls.rs` calls them.
 //! - `client`: calls by polling; `awaited`: calls as futures; `places`: the registered memory of
 //!   both; `failure`: why a call has no result.
+//! - `elsewhere`: what runs on the card of another process;
 //! - `fallback`: calls that no kernel is deployed for, answered by the host.
 //!
 //! `docs/kernels.md` says how to write and load kernels.
@@ -19,6 +20,7 @@
 mod awaited;
 pub mod builtin;
 mod client;
+mod elsewhere;
 mod failure;
 mod fallback;
 mod places;
@@ -45,6 +47,7 @@ use remora_nic::queue::{Data, SendFlags, SendOp, SendRequest};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::driver::Own;
+use crate::either::Driver;
 use crate::live::Live;
 use crate::queue_pair::QueuePair;
 use crate::region::MemoryRegion;
@@ -96,7 +99,9 @@ impl Device {
     }
 
     /// Deploys a kernel that was loaded as WebAssembly. (To replace another kernel by it, hand
-    /// [`wasm::Module::program`] to [`Device::replace_kernel`].)
+    /// [`wasm::Module::program`] to [`Device::replace_kernel`].) On a card of another process it
+    /// answers calls that come by this device's queue pairs; that process compiles the module
+    /// again.
     ///
     /// # Errors
     /// The op-code is taken, or the card has no room.
@@ -107,7 +112,40 @@ impl Device {
         deployment: Deployment,
         module: &wasm::Module,
     ) -> Result<(), DeployError> {
-        self.deploy_program(opcode, deployment, Box::new(module.program()))
+        match &mut *self.live.lock() {
+            Driver::Attached(card) => {
+                elsewhere::deploy(card, opcode, false, deployment, elsewhere::module(module))
+            }
+            Driver::Own(own) => {
+                let program = Box::new(module.program());
+                own.kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
+            }
+        }
+    }
+
+    /// Deploys a built-in kernel under an op-code, on a card of this process or of another one.
+    /// Built-in kernels of a device share their state with each other and with those that
+    /// [`Device::bind_builtin`] binds, but not with the host, as those of
+    /// [`Device::deploy_builtin`] do; `shared` is the state on a card of this process.
+    ///
+    /// # Errors
+    /// The op-code is taken, or the card has no room.
+    pub fn deploy_kind(
+        &self,
+        opcode: u64,
+        deployment: Deployment,
+        kind: builtin::Kind,
+        shared: &builtin::Builtin,
+    ) -> Result<(), DeployError> {
+        match &mut *self.live.lock() {
+            Driver::Attached(card) => {
+                elsewhere::deploy(card, opcode, false, deployment, elsewhere::builtin(kind))
+            }
+            Driver::Own(own) => {
+                let program = shared.program(kind);
+                own.kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
+            }
+        }
     }
 
     /// Deploys a kernel in the place of another. Calls from now on go to the new one; calls in
@@ -132,14 +170,18 @@ impl Device {
     /// # Errors
     /// No kernel is deployed for the op-code.
     pub fn undeploy(&self, opcode: u64) -> Result<(), DeployError> {
-        let undeployed =
-            self.live.command(|driver| driver.kernels(|kernels, io| kernels.undeploy(io, opcode)));
-        undeployed.unwrap_or(Err(DeployError::Elsewhere))
+        self.live.command(|driver| match driver {
+            Driver::Attached(card) => elsewhere::undeploy(card, opcode),
+            Driver::Own(own) => own.kernels(|kernels, io| kernels.undeploy(io, opcode)),
+        })
     }
 
     /// The deployed kernels, by op-code.
     pub fn kernels(&self) -> Vec<KernelInfo> {
-        self.live.lock().kernels(|kernels, _| kernels.list()).unwrap_or_default()
+        match &mut *self.live.lock() {
+            Driver::Attached(card) => elsewhere::list(card),
+            Driver::Own(own) => own.kernels(|kernels, _| kernels.list()),
+        }
     }
 
     /// Binds a kernel to a stream of WRITEs: a bump in the wire (StRoM §3.4). Dropping the binding
@@ -162,6 +204,50 @@ impl Device {
         }
         drop(driver);
         Ok(Binding { live: self.live.clone(), to, number })
+    }
+
+    /// Binds a module that exports a `tap` to a stream of WRITEs, on a card of this process or of
+    /// another one. It may take `budget` steps for each payload.
+    ///
+    /// # Errors
+    /// See [`BindError`]; [`BindError::Elsewhere`], too, if no instance of the module can be made.
+    #[cfg(feature = "wasm")]
+    pub fn bind_module(
+        &self,
+        to: Bound,
+        grants: Vec<Grant>,
+        module: &wasm::Module,
+        budget: u64,
+    ) -> Result<Binding, BindError> {
+        if let Driver::Attached(card) = &mut *self.live.lock() {
+            let number = elsewhere::bind(card, to, (&grants, budget), elsewhere::module(module))?;
+            return Ok(Binding { live: self.live.clone(), to, number });
+        }
+        let tap = module.tap(budget).map_err(|error| {
+            tracing::warn!(%error, "a module cannot be bound");
+            BindError::Elsewhere
+        })?;
+        self.bind_kernel(to, grants, Box::new(tap))
+    }
+
+    /// Binds the built-in kernel `kind` to a stream of WRITEs, on a card of this process or of
+    /// another one: see [`builtin::Builtin::tap`], and [`Device::deploy_kind`] for `shared`.
+    ///
+    /// # Errors
+    /// See [`BindError`]; [`BindError::Elsewhere`] for a kernel that cannot be bound.
+    pub fn bind_builtin(
+        &self,
+        to: Bound,
+        grants: Vec<Grant>,
+        kind: builtin::Kind,
+        shared: &builtin::Builtin,
+    ) -> Result<Binding, BindError> {
+        if let Driver::Attached(card) = &mut *self.live.lock() {
+            let number = elsewhere::bind(card, to, (&grants, u64::MAX), elsewhere::builtin(kind))?;
+            return Ok(Binding { live: self.live.clone(), to, number });
+        }
+        let tap = shared.tap(kind).ok_or(BindError::Elsewhere)?;
+        self.bind_kernel(to, grants, tap)
     }
 }
 
@@ -196,11 +282,16 @@ impl Binding {
 
     /// What the kernel has seen, and whether it was stopped.
     pub fn info(&self) -> TapInfo {
-        let info = self.live.lock().kernels(|kernels, _| kernels.tap(self.number));
-        info.flatten().unwrap_or_default()
+        match &mut *self.live.lock() {
+            Driver::Attached(card) => elsewhere::tap(card, self.number),
+            Driver::Own(own) => {
+                own.kernels(|kernels, _| kernels.tap(self.number)).unwrap_or_default()
+            }
+        }
     }
 
-    /// Puts another kernel in the place of the bound one; no payload passes unseen between them.
+    /// Puts another kernel in the place of the bound one; no payload passes unseen between them. On
+    /// a card of another process this does nothing.
     pub fn replace(&self, grants: Vec<Grant>, tap: Box<dyn Tap>) {
         self.live.lock().kernels(|kernels, _| kernels.replace_tap(self.number, grants, tap));
     }
@@ -209,6 +300,9 @@ impl Binding {
 impl Drop for Binding {
     fn drop(&mut self) {
         let mut driver = self.live.lock();
+        if let Driver::Attached(card) = &mut *driver {
+            return elsewhere::unbind(card, self.number);
+        }
         // The binding may have ended with its queue pair or region, and another may exist there
         // now.
         if driver.bound_kernel(self.to) == Some(self.number) {

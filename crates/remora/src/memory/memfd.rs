@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
-    memfd_create,
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
+    fstatfs, ftruncate, memfd_create,
 };
 use thiserror::Error;
 
@@ -60,6 +60,15 @@ pub fn sealed(name: &str, len: u64) -> io::Result<OwnedFd> {
     ftruncate(&file, len)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
+}
+
+/// Gives pages of a file of memory back to the system: they read as zeroes.
+///
+/// # Errors
+/// The file is none of memory.
+pub(crate) fn punch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(fallocate(file, flags, offset, len)?)
 }
 
 /// May these bytes of a file be mapped? Only where touching them cannot end the process.

@@ -106,10 +106,30 @@ impl Arena {
         let len = len.max(DATA + PAGE).next_multiple_of(PAGE);
         let file = memfd::sealed("remora-arena", len as u64)?;
         let arena = Arena { memory: Arc::new(Buffer::map(file.as_fd(), 0, len)?) };
-        arena.word32(8).store(VERSION, Ordering::Relaxed);
-        arena.word32(12).store(DATA as u32, Ordering::Relaxed);
-        arena.word(0).store(MAGIC, Ordering::Release);
+        arena.begin();
         Ok((arena, file))
+    }
+
+    /// Takes the arena that another daemon made, whatever its client has written there: the data
+    /// stays, and there are no queues and no events.
+    ///
+    /// # Errors
+    /// See [`ArenaError`].
+    pub fn take_over(file: BorrowedFd<'_>) -> Result<Arena, ArenaError> {
+        let len = memfd::len_of(file)? as usize;
+        if len < DATA + PAGE || !len.is_multiple_of(PAGE) {
+            return Err(ArenaError::Layout);
+        }
+        let arena = Arena { memory: Arc::new(Buffer::map(file, 0, len)?) };
+        memfd::punch(file, 0, DATA as u64)?;
+        arena.begin();
+        Ok(arena)
+    }
+
+    fn begin(&self) {
+        self.word32(8).store(VERSION, Ordering::Relaxed);
+        self.word32(12).store(DATA as u32, Ordering::Relaxed);
+        self.word(0).store(MAGIC, Ordering::Release);
     }
 
     /// Maps the arena that the daemon made.

@@ -98,14 +98,32 @@ pub struct CompletionProducer {
     produced: u32,
     /// The last index of the client's that could be.
     consumed: u32,
-    /// An entry was written since the client was last notified or armed the queue, and whether one
-    /// of them was solicited, or an error.
-    news: Option<Solicited>,
+    /// What was written since it was last asked whether the client is to be notified.
+    news: News,
+    /// How many entries the client waits for have come since it was last notified.
+    untold: u32,
 }
 
-/// Is an entry one of those that a client arms for as *solicited*?
+/// Entries that were written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct News {
+    all: u32,
+    /// Those that a client arms for as *solicited*: errors, too.
+    solicited: u32,
+    /// One of them is an error.
+    failed: bool,
+}
+
+/// Is a client to be notified?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Solicited(bool);
+pub enum Notice {
+    /// No: nothing has come that it has armed for.
+    No,
+    /// Not before more has come, or its time is over.
+    Later,
+    /// Now.
+    Now,
+}
 
 impl CompletionProducer {
     /// A queue that begins empty: its record is `number`, and `depth` entries, which are zero, lie
@@ -119,7 +137,7 @@ impl CompletionProducer {
         for at in [AT_CONSUMED, AT_ARMED, AT_WAITS, AT_OVERRUN] {
             place.word(at).store(0, Ordering::Relaxed);
         }
-        CompletionProducer { place, produced: 0, consumed: 0, news: None }
+        CompletionProducer { place, produced: 0, consumed: 0, news: News::default(), untold: 0 }
     }
 
     /// How many entries the client has room for. An index of the client's that cannot be counts as
@@ -148,27 +166,53 @@ impl CompletionProducer {
         let sequence = self.place.sequence(self.produced);
         self.produced = self.produced.wrapping_add(1);
         sequence.store(self.produced, Ordering::Release);
-        let solicited = entry.status != Status::Success
-            || entry.flags.contains(CompletionFlags::SOLICITED)
-            || self.news == Some(Solicited(true));
-        self.news = Some(Solicited(solicited));
+        let failed = entry.status != Status::Success;
+        let solicited = failed || entry.flags.contains(CompletionFlags::SOLICITED);
+        self.news.all += 1;
+        self.news.solicited += u32::from(solicited);
+        self.news.failed |= failed;
     }
 
     /// Is the client to be notified of the entries that were written? Call it behind the last one.
-    /// (A client that arms looks for entries behind that, so an entry is seen or notified.)
-    pub fn takes_notice(&mut self) -> bool {
-        let Some(Solicited(solicited)) = self.news.take() else { return false };
-        fence(Ordering::SeqCst);
-        let armed = self.place.word(AT_ARMED);
-        let notified = match armed.load(Ordering::Relaxed) {
-            ARMED_NEXT => true,
-            ARMED_SOLICITED => solicited,
-            _ => false,
-        };
-        if notified {
-            armed.store(0, Ordering::Relaxed);
+    /// (A client that arms looks for entries behind that, so an entry is seen or notified.) It is
+    /// notified of `least` entries together, or of an error at once.
+    pub fn takes_notice(&mut self, least: u32) -> Notice {
+        let news = std::mem::take(&mut self.news);
+        if news.all == 0 {
+            return Notice::No;
         }
-        notified
+        fence(Ordering::SeqCst);
+        let wanted = match self.place.word(AT_ARMED).load(Ordering::Relaxed) {
+            ARMED_NEXT => news.all,
+            ARMED_SOLICITED => news.solicited,
+            _ => {
+                self.untold = 0;
+                0
+            }
+        };
+        if wanted == 0 {
+            return Notice::No;
+        }
+        self.untold = self.untold.saturating_add(wanted);
+        if self.untold < least && !news.failed {
+            return Notice::Later;
+        }
+        self.disarm();
+        Notice::Now
+    }
+
+    /// The time is over for which the client has let entries gather. Is it to be notified?
+    pub fn period_over(&mut self) -> bool {
+        let waited = self.untold > 0;
+        if waited {
+            self.disarm();
+        }
+        waited
+    }
+
+    fn disarm(&mut self) {
+        self.untold = 0;
+        self.place.word(AT_ARMED).store(0, Ordering::Relaxed);
     }
 
     /// Says whether entries wait on the card for room. Behind `true` the caller looks once more for

@@ -26,7 +26,7 @@ pub mod queue;
 mod tests;
 
 pub use arena::{Arena, ArenaError, Doorbells};
-pub use completions::{CompletionConsumer, CompletionProducer};
+pub use completions::{CompletionConsumer, CompletionProducer, Notice};
 pub use events::{EventConsumer, EventProducer};
 pub use parts::Parts;
 pub use queue::{WorkQueue, WorkQueueState};

@@ -27,7 +27,11 @@ pub(crate) struct End {
 
 /// Opens one.
 pub(crate) fn end() -> End {
-    let device = Device::open().unwrap();
+    end_on(Device::open().unwrap())
+}
+
+/// The same on this device.
+pub(crate) fn end_on(device: Device) -> End {
     let pd = device.alloc_pd().unwrap();
     let send_cq = device.create_cq(256).unwrap();
     let recv_cq = device.create_cq(256).unwrap();
@@ -41,11 +45,16 @@ pub(crate) fn end() -> End {
 /// A client, and a server that knows nothing of what its card does.
 pub(crate) fn pair() -> (End, End, KernelClient) {
     let (a, b) = (end(), end());
+    let client = connect(&a, &b);
+    (a, b, client)
+}
+
+/// Connects a client to a server.
+pub(crate) fn connect(a: &End, b: &End) -> KernelClient {
     let params = ConnectionParams::new(a.device.info().mtu).kernels(true);
     a.qp.connect(b.qp.local(), &params).unwrap();
     b.qp.connect(a.qp.local(), &params).unwrap();
-    let client = KernelClient::new(&a.pd, &a.qp, &a.recv_cq, 8, 1 << 20).unwrap();
-    (a, b, client)
+    KernelClient::new(&a.pd, &a.qp, &a.recv_cq, 8, 1 << 20).unwrap()
 }
 
 /// A second queue pair between the two, and a client for it.

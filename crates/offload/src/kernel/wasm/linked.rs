@@ -14,4 +14,6 @@ pub(super) struct Linked {
     /// For instances that are bound to streams, if the module exports a `tap`.
     pub(super) tapping: Option<InstancePre<Guest>>,
     pub(super) limits: ModuleLimits,
+    /// The module as it was loaded.
+    pub(super) bytes: Box<[u8]>,
 }

@@ -60,7 +60,9 @@ impl Module {
         let (plain, suspending) = (link(&host.plain)?, link(&host.suspending)?);
         let tap = module.get_export("tap");
         let tapping = tap.map(|_| link(&host.tapping)).transpose()?;
-        Ok(Module { linked: Arc::new(Linked { host, plain, suspending, tapping, limits }) })
+        let bytes = bytes.into();
+        let linked = Linked { host, plain, suspending, tapping, limits, bytes };
+        Ok(Module { linked: Arc::new(linked) })
     }
 
     /// The code of a kernel that runs this module.
@@ -76,6 +78,11 @@ impl Module {
     /// The module exports no `tap`, or its instance cannot be created.
     pub fn tap(&self, budget: u64) -> Result<ModuleTap, LoadError> {
         ModuleTap::new(&self.linked, budget)
+    }
+
+    /// The module as it was loaded, for a card that is another process's.
+    pub fn bytes(&self) -> &[u8] {
+        &self.linked.bytes
     }
 
     /// The limits of the module's instances.

@@ -51,7 +51,8 @@ impl ModuleTap {
 
 /// The call that stands for a payload, which belongs to no call.
 fn call(passing: &Passing) -> Call {
-    Call { qpn: passing.qpn, pd: passing.pd, opcode: 0, header: Header::default() }
+    let (qpn, pd) = (passing.qpn, passing.pd);
+    Call { qpn, pd, client: 0, opcode: 0, header: Header::default() }
 }
 
 /// Calls the instance's `tap` with a payload.

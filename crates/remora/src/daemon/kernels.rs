@@ -1,0 +1,274 @@
+//! Kernels of clients: built-in ones, and WebAssembly modules that clients send.
+//!
+//! A session's kernels answer calls that come by its own queue pairs, under op-codes of its own,
+//! and use regions of the protection domains of those. Compiling a module takes up to seconds. So
+//! another thread does it, one module at a time, and the client that has sent it is not served
+//! meanwhile.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use remora_nic::kernel::Bound;
+use remora_nic::nic::BindError;
+
+use super::compiler::{Built, Job};
+use super::ending::remove_tap;
+use super::objects::Ask;
+use super::running::client_of;
+use super::server::Server;
+use crate::commands::Commands;
+use crate::driver::Own;
+use crate::kernel::builtin::{Builtin, Kind};
+use crate::kernel::{DeployError, Deployment, Grant, Program, Tap};
+use crate::memory::{Buffer, memfd};
+use crate::message::{
+    Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow, Object,
+};
+
+/// The longest module, in bytes.
+const MODULE_MAX: u64 = 1 << 20;
+/// Kernels in one answer.
+const PAGE: usize = 16;
+
+type Refusal = String;
+
+impl Server {
+    /// Carries a request out; `None` if its answer comes later.
+    pub(super) fn kernel(
+        &mut self,
+        client: u32,
+        request: KernelRequest,
+        with: Vec<OwnedFd>,
+    ) -> Option<Result<KernelAnswer, Refusal>> {
+        let code = match &request {
+            KernelRequest::Deploy { code, name, grants, .. } => {
+                if name.len() > KERNEL_NAME_MAX || grants.len() > GRANTS_MAX {
+                    return Some(Err(format!(
+                        "a kernel has a name of {KERNEL_NAME_MAX} bytes and {GRANTS_MAX} regions \
+                         at most"
+                    )));
+                }
+                code
+            }
+            KernelRequest::Bind { code, grants, .. } if grants.len() <= GRANTS_MAX => code,
+            KernelRequest::Bind { .. } => {
+                return Some(Err(format!("a kernel has {GRANTS_MAX} regions at most")));
+            }
+            _ => {
+                let done = self.with(client, |driver, slot| ask(driver, slot, &request));
+                return Some(done.ok_or_else(|| "the client has no session".into()));
+            }
+        };
+        match code {
+            Code::Builtin(name) => {
+                let built = match self.builtin(client, name, &request) {
+                    Ok(built) => built,
+                    Err(refusal) => return Some(Err(refusal)),
+                };
+                let done = self.with(client, |driver, slot| install(driver, slot, &request, built));
+                Some(done.ok_or_else(|| "the client has no session".into()))
+            }
+            Code::Module { .. } => match module_bytes(with) {
+                Ok(module) => {
+                    self.compiler.waiting.push_back(Job { client, request, module });
+                    self.pause(client);
+                    self.compiler.go_on();
+                    None
+                }
+                Err(refusal) => Some(Err(refusal)),
+            },
+        }
+    }
+
+    /// A built-in kernel. Those of a session share what they keep.
+    fn builtin(
+        &mut self,
+        client: u32,
+        name: &str,
+        request: &KernelRequest,
+    ) -> Result<Built, Refusal> {
+        let kind = Kind::named(name);
+        let kind = kind.ok_or_else(|| format!("there is no built-in kernel {name}"))?;
+        let session = self.held(client).and_then(|session| self.sessions.get_mut(&session));
+        let held = session.ok_or("the client has no session")?;
+        let shared = held.builtin.get_or_insert_with(Builtin::new);
+        match request {
+            KernelRequest::Bind { .. } => {
+                let tap = shared.tap(kind);
+                Ok(Built::Tap(tap.ok_or_else(|| format!("{name} cannot be bound to a stream"))?))
+            }
+            _ => Ok(Built::Program(shared.program(kind))),
+        }
+    }
+
+    /// Answers those whose modules are compiled.
+    pub(super) fn answer_compiled(&mut self) {
+        self.compiler.event.drain().ok();
+        while let Ok((job, built)) = self.compiler.done.try_recv() {
+            self.compiler.is_busy = false;
+            let Job { client, request, .. } = job;
+            let done = self.with(client, |driver, slot| {
+                built.map(|built| install(driver, slot, &request, built))
+            });
+            self.go_on_with(client, done.unwrap_or_else(|| Err("the session has ended".into())));
+        }
+        self.compiler.go_on();
+    }
+}
+
+/// The bytes of a module, which lie in a memory file.
+fn module_bytes(with: Vec<OwnedFd>) -> Result<Vec<u8>, Refusal> {
+    let [file] = <[OwnedFd; 1]>::try_from(with).map_err(|_| "a module is one memory file")?;
+    let len = memfd::len_of(&file).map_err(|error| error.to_string())?;
+    if !(1..=MODULE_MAX).contains(&len) {
+        return Err(format!("a module has 1 to {MODULE_MAX} bytes"));
+    }
+    let memory = Buffer::map(file.as_fd(), 0, len as usize).map_err(|error| error.to_string())?;
+    let mut bytes = vec![0; len as usize];
+    memory.read_at(0, &mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+fn grants(list: &[(u32, bool)]) -> Vec<Grant> {
+    list.iter().map(|&(key, write)| Grant { key, write }).collect()
+}
+
+/// Has code run.
+fn install(driver: &mut Own, slot: u16, request: &KernelRequest, built: Built) -> KernelAnswer {
+    match (request, built) {
+        (
+            KernelRequest::Deploy { opcode, replace, name, budget, grants: list, .. },
+            Built::Program(program),
+        ) => {
+            let deployment = Deployment::new(name.clone(), grants(list)).budget(*budget);
+            deploy(driver, slot, (*opcode, *replace), (deployment, program))
+        }
+        (KernelRequest::Bind { to, grants: list, .. }, Built::Tap(tap)) => {
+            bind(driver, slot, *to, (grants(list), tap))
+        }
+        _ => KernelAnswer::Unknown,
+    }
+}
+
+fn deploy(
+    driver: &mut Own,
+    slot: u16,
+    (opcode, replace): (u64, bool),
+    (deployment, program): (Deployment, Box<dyn Program>),
+) -> KernelAnswer {
+    let at = (client_of(slot), opcode);
+    if !replace && let Err(limit) = admits(driver, slot) {
+        return KernelAnswer::Full(limit as u64);
+    }
+    let deployed = driver.kernels(|kernels, _| match replace {
+        true => kernels.replace_for(at, deployment, program),
+        false => kernels.deploy_for(at, deployment, program),
+    });
+    if let Err(error) = deployed {
+        return refusal(error);
+    }
+    let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
+    if let Some(of) = of
+        && of.kernels.opcodes.insert(opcode)
+    {
+        of.usage.kernels += 1;
+    }
+    KernelAnswer::Done
+}
+
+fn bind(
+    driver: &mut Own,
+    slot: u16,
+    to: Bound,
+    (grants, tap): (Vec<Grant>, Box<dyn Tap>),
+) -> KernelAnswer {
+    let object = match to {
+        Bound::Receive(qpn) | Bound::Send(qpn) => Object::Qp(qpn),
+        Bound::Region(key) => Object::Mr(key),
+    };
+    let owner = driver.engine.as_deref().and_then(|engine| engine.objects.owner(object));
+    if owner != Some(slot) {
+        return KernelAnswer::Bind(BindError::Unknown);
+    }
+    if let Err(limit) = admits(driver, slot) {
+        return KernelAnswer::Full(limit as u64);
+    }
+    let number = driver.kernels(|kernels, _| kernels.add_tap(grants, tap));
+    if let Err(error) = driver.bind_kernel(to, number) {
+        driver.kernels(|kernels, _| kernels.remove_tap(number));
+        return KernelAnswer::Bind(error);
+    }
+    if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
+        of.kernels.taps.insert(number, to);
+        of.usage.kernels += 1;
+    }
+    KernelAnswer::Number(number)
+}
+
+fn admits(driver: &mut Own, slot: u16) -> Result<(), usize> {
+    driver.engine.as_deref_mut().map_or(Err(0), |engine| engine.admits(slot, Ask::Other))
+}
+
+fn refusal(error: DeployError) -> KernelAnswer {
+    match error {
+        DeployError::Taken(_) => KernelAnswer::Taken,
+        DeployError::Full(limit) => KernelAnswer::Full(limit as u64),
+        DeployError::Unknown(_) | DeployError::Elsewhere => KernelAnswer::Unknown,
+    }
+}
+
+/// Requests without code.
+fn ask(driver: &mut Own, slot: u16, request: &KernelRequest) -> KernelAnswer {
+    let client = client_of(slot);
+    match *request {
+        KernelRequest::Undeploy(opcode) => {
+            let at = (client, opcode);
+            if let Err(error) = driver.kernels(|kernels, io| kernels.undeploy_for(io, at)) {
+                return refusal(error);
+            }
+            let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
+            if let Some(of) = of
+                && of.kernels.opcodes.remove(&opcode)
+            {
+                of.usage.kernels -= 1;
+            }
+            KernelAnswer::Done
+        }
+        KernelRequest::List(from) => {
+            let all = driver.kernels(|kernels, _| kernels.list_of(client));
+            let mut rows = all.into_iter().filter(|info| info.opcode >= from);
+            let kernels = rows.by_ref().take(PAGE).map(|info| KernelRow {
+                opcode: info.opcode,
+                name: info.name,
+                grants: info.grants.iter().map(|grant| (grant.key, grant.write)).collect(),
+                budget: info.budget,
+                calls: info.calls,
+                failed: info.failed,
+                running: info.running,
+            });
+            KernelAnswer::List { kernels: kernels.collect(), more: rows.next().is_some() }
+        }
+        KernelRequest::Unbind(number) => {
+            let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
+            let Some((of, to)) =
+                of.and_then(|of| of.kernels.taps.remove(&number).map(|to| (of, to)))
+            else {
+                return KernelAnswer::Unknown;
+            };
+            of.usage.kernels -= 1;
+            remove_tap(driver, number, to);
+            KernelAnswer::Done
+        }
+        KernelRequest::Tap(number) => {
+            let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
+            let is_own = of.is_some_and(|of| of.kernels.taps.contains_key(&number));
+            match driver.kernels(|kernels, _| kernels.tap(number)).filter(|_| is_own) {
+                Some(info) => KernelAnswer::Tap {
+                    payloads: info.payloads,
+                    stopped: info.stopped.map(|status| status.0),
+                },
+                None => KernelAnswer::Unknown,
+            }
+        }
+        KernelRequest::Deploy { .. } | KernelRequest::Bind { .. } => KernelAnswer::Unknown,
+    }
+}

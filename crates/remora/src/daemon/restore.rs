@@ -1,0 +1,303 @@
+//! What outlives the daemon: sessions that are kept, with their card memory, the memory files that
+//! they lend, their domains, and their regions under the same keys.
+//!
+//! All that is written down before the client has its answer, so that a daemon may be killed at any
+//! moment. What cannot be made again is gone: queue pairs, whose peers have seen their connection
+//! end, completion queues, windows, and regions in memory that was reached by system calls in the
+//! client's process. A restored session waits for its client, as one that is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use remora_nic::MrInit;
+
+use super::answers::share;
+use super::lent::{Lender, Lent};
+use super::policy::Rule;
+use super::record::{Entry, Head, Record};
+use super::server::Server;
+use super::store::{FdStore, Part, name, parse};
+use super::table::Held;
+use super::wake::Wake;
+use crate::commands::Place;
+use crate::driver::Own;
+use crate::event::Event;
+use crate::memory::memfd;
+use crate::message::{Keep, Loan, Object};
+use crate::shared::Arena;
+
+/// What a daemon has given back to its clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Restored {
+    /// Sessions.
+    pub sessions: u32,
+    /// Regions of all of them.
+    pub regions: u32,
+    /// Sessions that could not be restored; the log says why.
+    pub lost: u32,
+}
+
+/// The descriptors of one session.
+type Parts = BTreeMap<Part, OwnedFd>;
+
+/// Why a session is lost.
+type Refusal = String;
+
+impl Server {
+    /// Has kept sessions outlive this process in `store`, and gives back those that another daemon
+    /// has left there: `descriptors` are what the service manager has passed, with their names. To
+    /// be called before [`Server::run`].
+    pub fn restore(
+        &mut self,
+        store: FdStore,
+        descriptors: impl IntoIterator<Item = (String, OwnedFd)>,
+    ) -> Restored {
+        let mut sessions: BTreeMap<u32, Parts> = BTreeMap::new();
+        for (name, descriptor) in descriptors {
+            if let Some((session, part)) = parse(&name) {
+                sessions.entry(session).or_default().insert(part, descriptor);
+            }
+        }
+        self.store = Some(store);
+        let mut restored = Restored::default();
+        for (session, parts) in sessions {
+            let stored: BTreeSet<Part> = parts.keys().copied().collect();
+            self.last_session = self.last_session.max(session);
+            match self.restore_session(session, parts) {
+                Ok(regions) => {
+                    restored.sessions += 1;
+                    restored.regions += regions;
+                }
+                Err(reason) => {
+                    tracing::warn!(session, reason, "a session does not outlive its daemon");
+                    restored.lost += 1;
+                    stored.into_iter().for_each(|part| self.tell_store(session, part, None));
+                }
+            }
+        }
+        restored
+    }
+
+    /// Gives a session back; returns how many regions it has.
+    fn restore_session(&mut self, session: u32, mut parts: Parts) -> Result<u32, Refusal> {
+        let stored = parts.keys().copied().collect();
+        let record = parts.remove(&Part::Record).ok_or("it has no record")?;
+        let arena = parts.remove(&Part::Arena).ok_or("it has no arena")?;
+        let (mut record, head, entries) =
+            Record::open(record).map_err(|error| error.to_string())?;
+        let rule = *self.policy.rule(head.uid);
+        if !rule.attach {
+            return Err(format!("user {} may not attach any more", head.uid));
+        }
+        if head.number != session || head.keep == Keep::No {
+            return Err("its record is that of another session".into());
+        }
+        let mut regions = 0;
+        let slot = self.device.live.command_own(|driver| {
+            let slot = attach(driver, arena, &head, &rule)?;
+            let lost = fill(driver, slot, &head, &rule, (&entries, parts));
+            lost.iter().for_each(|object| record.remove(*object));
+            let is_region = |entry: &&Entry| matches!(entry.object(), Object::Mr(_));
+            let lost = lost.iter().filter(|object| matches!(object, Object::Mr(_))).count();
+            regions = entries.iter().filter(is_region).count() - lost;
+            if let Some(of) = driver.engine.as_deref_mut().and_then(|e| e.session(slot)) {
+                of.record = Some(record);
+            }
+            Ok::<_, Refusal>(slot)
+        })?;
+        let Head { number, name, uid, pid, token, epoch, keep } = head;
+        let (client, ends, builtin) = (None, None, None);
+        let mut held = Held {
+            number,
+            slot,
+            name,
+            uid,
+            pid,
+            token,
+            epoch,
+            keep,
+            client,
+            ends,
+            stored,
+            builtin,
+        };
+        held.leave(Instant::now());
+        tracing::info!(session, name = held.name, regions, "a session is restored");
+        self.sessions.insert(number, held);
+        self.device.live.background.wake();
+        Ok(regions as u32)
+    }
+
+    /// Has the store keep a session, or forget it, as its client wants now. A session that was not
+    /// kept from its beginning does not outlive the daemon.
+    pub(super) fn keep_stored(&mut self, session: u32) {
+        let Some(held) = self.sessions.get_mut(&session).filter(|_| self.store.is_some()) else {
+            return;
+        };
+        let is_new = held.epoch == 1 && held.stored.is_empty();
+        if held.keep == Keep::No {
+            let held = std::mem::take(&mut held.stored);
+            held.into_iter().for_each(|part| self.tell_store(session, part, None));
+            return;
+        }
+        let (head, slot) = (held.head(), held.slot);
+        let files = self.device.live.command_own(|driver| {
+            let of = driver.engine.as_deref_mut()?.session(slot)?;
+            if is_new && of.record.is_none() {
+                let record = Record::create(&head, &of.quotas);
+                of.record = record.inspect_err(|error| tracing::warn!(%error, "no record")).ok();
+                let files = (of.file.try_clone().ok()?, of.record.as_ref()?.file());
+                return Some((files.0, files.1.try_clone_to_owned().ok()?));
+            }
+            of.record.iter().for_each(|record| record.set_head(&head));
+            None
+        });
+        if let Some((arena, record)) = files {
+            self.put(session, Part::Arena, arena.as_fd());
+            self.put(session, Part::Record, record.as_fd());
+        }
+    }
+
+    /// Has the store keep memory that a session lends, if it keeps the session.
+    pub(super) fn store_lent(&mut self, session: u32, lent: u32, loan: Loan, file: BorrowedFd<'_>) {
+        let is_stored = self.sessions.get(&session).is_some_and(|held| !held.stored.is_empty());
+        if is_stored && matches!(loan, Loan::Sealed | Loan::File) {
+            self.put(session, Part::Lent(lent), file);
+        }
+    }
+
+    /// Has the store forget a part of a session.
+    pub(super) fn unstore(&mut self, session: u32, part: Part) {
+        let held = self.sessions.get_mut(&session);
+        if held.is_some_and(|held| held.stored.remove(&part)) {
+            self.tell_store(session, part, None);
+        }
+    }
+
+    /// A session ends: the store forgets it, if there still is one. What is destroyed from now on
+    /// is not written down.
+    pub(super) fn forget(&self, held: &Held) {
+        held.stored.iter().for_each(|part| self.tell_store(held.number, *part, None));
+        self.device.live.command_own(|driver| {
+            let engine = driver.engine.as_deref_mut();
+            if let Some(of) = engine.and_then(|engine| engine.session(held.slot)) {
+                of.record = None;
+            }
+        });
+    }
+
+    fn put(&mut self, session: u32, part: Part, file: BorrowedFd<'_>) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.stored.insert(part);
+        }
+        self.tell_store(session, part, Some(file));
+    }
+
+    fn tell_store(&self, session: u32, part: Part, file: Option<BorrowedFd<'_>>) {
+        let name = name(session, part);
+        match (&self.store, file) {
+            (Some(store), Some(file)) => store.put(&name, file),
+            (Some(store), None) => store.remove(&name),
+            (None, _) => {}
+        }
+    }
+}
+
+/// Adds a session with the arena that it had; returns its place in the engine.
+fn attach(driver: &mut Own, file: OwnedFd, head: &Head, rule: &Rule) -> Result<u16, Refusal> {
+    let engine = driver.engine.as_deref_mut().ok_or("the daemon ends")?;
+    let arena = Arena::take_over(file.as_fd()).map_err(|error| error.to_string())?;
+    arena.set_epoch(head.epoch);
+    let events = || Ok::<_, std::io::Error>((Event::new()?, Wake::new()?));
+    let events = events().map_err(|error| error.to_string())?;
+    let slot =
+        engine.attach(arena, file, events, rule.quotas).map_err(|error| error.to_string())?;
+    share(driver, slot, rule);
+    Ok(slot)
+}
+
+/// Makes a session's objects again, those first that others stand on; returns those that cannot be
+/// made.
+fn fill(
+    driver: &mut Own,
+    slot: u16,
+    head: &Head,
+    rule: &Rule,
+    (entries, mut files): (&[Entry], Parts),
+) -> Vec<Object> {
+    let lender =
+        Lender { pid: head.pid, uid: head.uid, may_lend_process_file: rule.lend_process_memory };
+    let is_region = |entry: &Entry| matches!(entry, Entry::Region { .. });
+    let (regions, others): (Vec<Entry>, Vec<Entry>) = entries.iter().copied().partition(is_region);
+    let mut lost = Vec::new();
+    for entry in others.into_iter().chain(regions) {
+        let file = match entry {
+            Entry::Lent { number, .. } => files.remove(&Part::Lent(number)),
+            _ => None,
+        };
+        if make(driver, slot, entry, (lender, file)).is_none() {
+            tracing::info!(?entry, "does not outlive the daemon");
+            lost.push(entry.object());
+        }
+    }
+    clear(driver, slot);
+    lost
+}
+
+/// Makes an object again.
+fn make(
+    driver: &mut Own,
+    slot: u16,
+    entry: Entry,
+    (lender, file): (Lender, Option<OwnedFd>),
+) -> Option<()> {
+    match entry {
+        Entry::Pd(pd) => {
+            driver.nic.restore_pd(pd).ok()?;
+            driver.engine.as_deref_mut()?.own(slot, Object::Pd(pd), (0, None));
+        }
+        Entry::Dm { at, len } => {
+            let engine = driver.engine.as_deref_mut()?;
+            engine.restore_part(slot, at, len).then_some(())?;
+            engine.own(slot, Object::Dm(at), (len, None));
+        }
+        Entry::Lent { number, loan } => {
+            let lent = Lent::take(loan, vec![file?], lender, &mut driver.memory);
+            let lent = lent.inspect_err(|error| tracing::warn!(%error, "lent memory")).ok()?;
+            driver.engine.as_deref_mut()?.restore_lent(slot, number, lent).then_some(())?;
+        }
+        Entry::Region { key, pd, bytes, access } => {
+            let engine = driver.engine.as_deref_mut()?;
+            let (bus, lent) = match bytes.place {
+                Place::Device(at) | Place::Arena(at) => {
+                    engine.is_dm(slot, at, bytes.len).then_some(())?;
+                    (engine.arena_bus(slot, at, bytes.len)?, None)
+                }
+                Place::Lent { number, offset } => {
+                    let lent = engine.session(slot)?.lent.get(&number)?;
+                    (lent.bus(offset, bytes.len)?, Some(number))
+                }
+                _ => return None,
+            };
+            let pages = driver.pages(bus, bytes.len).ok()?;
+            let init = MrInit { iova: bytes.iova, len: bytes.len, access, pages };
+            driver.nic.restore_mr(key, pd, init).ok()?;
+            let engine = driver.engine.as_deref_mut()?;
+            engine.own(slot, Object::Mr(key), (bytes.len, lent));
+        }
+    }
+    Some(())
+}
+
+/// The pages of an arena that are no card memory are zero again: new queues rely on it.
+fn clear(driver: &mut Own, slot: u16) {
+    let engine = driver.engine.as_deref_mut();
+    let Some(of) = engine.and_then(|engine| engine.session(slot)) else { return };
+    for free in of.parts.free() {
+        let (from, len) = (free.start as u64, free.len() as u64);
+        if let Err(error) = memfd::punch(of.file.as_fd(), from, len) {
+            tracing::error!(%error, "cannot clear an arena");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Clients that end at any step. Each time the card gets back all that they had. (For the daemon, a
+//! client that is killed is one whose connection ends and whose memory stays as it is.)
+
+use super::*;
+
+/// A step at which a client ends.
+type Step = fn(&Daemon);
+
+fn asker(daemon: &Daemon) -> Asker {
+    Asker { socket: MessageSocket::connect(&daemon.path).unwrap() }
+}
+
+/// A client, and a connection between two queue pairs of it with a region of 4096 bytes.
+fn connected(daemon: &Daemon) -> (Client, Queues, Queues, u32) {
+    let client = daemon.client();
+    let (one, two) = (client.queues(), client.queues());
+    client.connect(&one, &two.made);
+    client.connect(&two, &one.made);
+    let (file, _) = sealed(4096);
+    let number = client.lend(Loan::Sealed, &file);
+    let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 4096 };
+    // Of the second one's domain: peers reach it there.
+    let key = client.card().reg_mr(two.pd, bytes, Access::all()).unwrap();
+    (client, one, two, key)
+}
+
+/// A region of the first queue pair's own domain.
+fn local(client: &Client, queues: &Queues) -> u32 {
+    let at = client.card().alloc_dm(4096).unwrap();
+    let bytes = Bytes { place: Place::Device(at), iova: 0, len: 4096 };
+    client.card().reg_mr(queues.pd, bytes, Access::all()).unwrap()
+}
+
+fn connects_and_says_nothing(daemon: &Daemon) {
+    drop(asker(daemon));
+}
+
+fn greets_and_does_not_read(daemon: &Daemon) {
+    asker(daemon).send(&greeting(&Hello::default()), &[]);
+}
+
+fn lends_and_does_not_read(daemon: &Daemon) {
+    let client = daemon.client();
+    let (file, _) = sealed(4096);
+    client.asker.send(&encode(&Request::Lend(Loan::Sealed)), &[file.as_fd()]);
+}
+
+fn registers_and_does_not_read(daemon: &Daemon) {
+    let client = daemon.client();
+    let pd = client.card().alloc_pd().unwrap();
+    let (file, _) = sealed(4096);
+    let number = client.lend(Loan::Sealed, &file);
+    let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 4096 };
+    let command = encode(&Command::RegMr { pd, bytes, access: Access::all() });
+    client.asker.send(&encode(&Request::Command(&command)), &[]);
+}
+
+fn makes_queues_and_does_not_read(daemon: &Daemon) {
+    let client = daemon.client();
+    let (pd, cq) = (client.card().alloc_pd().unwrap(), client.card().create_cq(16).unwrap());
+    let command = encode(&Command::CreateQp { init: init(pd, cq) });
+    client.asker.send(&encode(&Request::Command(&command)), &[]);
+}
+
+fn writes_half_an_element(daemon: &Daemon) {
+    let (client, one, _two, key) = connected(daemon);
+    let (_, ring) = client.work_queue(&one.made.sq);
+    let element = write(1, (0, key), (0, key), 8);
+    client.arena.memory().write_at(ring, &element[..32]).unwrap();
+}
+
+fn publishes_and_does_not_ring(daemon: &Daemon) {
+    let (client, one, _two, key) = connected(daemon);
+    let (queue, ring) = client.work_queue(&one.made.sq);
+    client.arena.memory().write_at(ring, &write(1, (0, key), (0, key), 8)).unwrap();
+    queue.publish(1);
+}
+
+fn rings_twice_and_ahead(daemon: &Daemon) {
+    let (client, one, _two, _key) = connected(daemon);
+    let (queue, _) = client.work_queue(&one.made.sq);
+    client.ring(queue.number());
+    queue.publish(1);
+    client.ring(queue.number());
+    client.ring(queue.number());
+}
+
+fn has_requests_under_way(daemon: &Daemon) {
+    let (client, mut one, _two, key) = connected(daemon);
+    let lkey = local(&client, &one);
+    for round in 0..8 {
+        client.post(&mut one, &write(round, (0, lkey), (0, key), 4096));
+    }
+}
+
+fn reads_under_way(daemon: &Daemon) {
+    let (client, mut one, _two, key) = connected(daemon);
+    let lkey = local(&client, &one);
+    let mut read = write(1, (0, lkey), (0, key), 4096);
+    read[0] = 6;
+    client.post(&mut one, &read);
+}
+
+fn sends_to_nobody(daemon: &Daemon) {
+    let (client, mut one, _two, _key) = connected(daemon);
+    let lkey = local(&client, &one);
+    let mut send = write(1, (0, lkey), (0, 0), 8);
+    // A SEND, whose receiver has posted nothing.
+    send[0] = 1;
+    client.post(&mut one, &send);
+}
+
+fn leaves_completions_unread(daemon: &Daemon) {
+    let (client, mut one, _two, key) = connected(daemon);
+    let lkey = local(&client, &one);
+    for round in 0..24 {
+        let (queue, _) = client.work_queue(&one.made.sq);
+        while one.posted.wrapping_sub(queue.retired()) >= one.made.sq.depth {
+            // Some entries wait on the card, since the ring of 16 is full.
+            std::thread::yield_now();
+        }
+        client.post(&mut one, &write(round, (0, lkey), (0, key), 8));
+    }
+}
+
+fn sleeps_armed(daemon: &Daemon) {
+    let (client, mut one, _two, key) = connected(daemon);
+    let lkey = local(&client, &one);
+    one.completions.arm(false);
+    EventConsumer::new(&client.arena).will_sleep(&client.arena);
+    client.post(&mut one, &write(1, (0, lkey), (0, key), 8));
+}
+
+fn destroys_and_does_not_read(daemon: &Daemon) {
+    let (client, one, _two, _key) = connected(daemon);
+    let command = encode(&Command::DestroyQp { qpn: one.made.qpn });
+    client.asker.send(&encode(&Request::Command(&command)), &[]);
+}
+
+fn has_windows_and_handles(daemon: &Daemon) {
+    let (client, one, ..) = connected(daemon);
+    let mut card = client.card();
+    card.alloc_mw(one.pd, remora_nic::MwType::Type1).unwrap();
+    card.create_ah(one.pd, Path::new(client.address(), 1)).unwrap();
+    card.create_budget(7).unwrap();
+    card.alloc_xrcd().unwrap();
+    card.create_srq(one.pd, RingInit { addr: 0, depth: 8, stride: 64 }).unwrap();
+}
+
+const STEPS: [Step; 15] = [
+    connects_and_says_nothing,
+    greets_and_does_not_read,
+    lends_and_does_not_read,
+    registers_and_does_not_read,
+    makes_queues_and_does_not_read,
+    writes_half_an_element,
+    publishes_and_does_not_ring,
+    rings_twice_and_ahead,
+    has_requests_under_way,
+    reads_under_way,
+    sends_to_nobody,
+    leaves_completions_unread,
+    sleeps_armed,
+    destroys_and_does_not_read,
+    has_windows_and_handles,
+];
+
+#[test]
+fn a_client_that_ends_at_any_step_leaves_nothing() {
+    let daemon = Daemon::start();
+    for step in STEPS {
+        step(&daemon);
+        daemon.wait_until_empty();
+    }
+    // All of them at once, and a client that goes on beside them.
+    let (client, mut one, _two, key) = connected(&daemon);
+    let lkey = local(&client, &one);
+    for round in 0..5 {
+        std::thread::scope(|scope| {
+            for step in STEPS {
+                let daemon = &daemon;
+                scope.spawn(move || step(daemon));
+            }
+            client.post(&mut one, &write(round, (0, lkey), (0, key), 4096));
+            let done = client.completion(&mut one);
+            assert_eq!((done.wr_id, done.status), (round, Status::Success));
+        });
+    }
+    drop((client, one));
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn a_daemon_that_ends_at_any_step_ends() {
+    for step in STEPS {
+        let daemon = Daemon::start();
+        step(&daemon);
+        drop(daemon);
+    }
+}
+
+#[test]
+fn parts_of_messages_are_refused() {
+    let daemon = Daemon::start();
+    let hello = greeting(&Hello { name: Some("whole".into()), ..Hello::default() });
+    for len in 1..hello.len() {
+        let asker = asker(&daemon);
+        asker.send(&hello[..len], &[]);
+        let (bytes, _) = asker.receive();
+        assert!(matches!(decode(&bytes), Ok(Answer::Farewell(_))), "{len} bytes of a greeting");
+    }
+    let init = init(daemon.client().card().alloc_pd().unwrap(), 7);
+    let command = encode(&Command::CreateQp { init });
+    for len in 0..command.len() {
+        let client = daemon.client();
+        client.asker.send(&encode(&Request::Command(&command[..len])), &[]);
+        assert!(client.asker.farewell().contains("cannot be read"), "{len} bytes of a command");
+    }
+    let long = [&command[..], &[0]].concat();
+    let client = daemon.client();
+    client.asker.send(&encode(&Request::Command(&long)), &[]);
+    assert!(client.asker.farewell().contains("cannot be read"));
+    drop(client);
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn a_thousand_greetings_leave_nothing() {
+    let daemon = Daemon::start();
+    for round in 0..1000 {
+        let client = daemon.client();
+        if round % 3 == 0 {
+            client.card().alloc_pd().unwrap();
+        }
+    }
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn of_two_that_take_a_session_over_one_has_it() {
+    let daemon = Daemon::start();
+    let hello = Hello { name: Some("one".into()), keep: Keep::Forever, ..Hello::default() };
+    let first = Client::attach(&daemon, &hello).unwrap();
+    let again = Hello { token: Some(first.welcome.token), ..hello };
+    let claimants: Vec<Client> = std::thread::scope(|scope| {
+        let claim = || Client::attach(&daemon, &again).unwrap();
+        let claims: Vec<_> = (0..4).map(|_| scope.spawn(claim)).collect();
+        claims.into_iter().map(|claim| claim.join().unwrap()).collect()
+    });
+    let mut epochs: Vec<u32> = claimants.iter().map(|client| client.welcome.epoch).collect();
+    epochs.sort_unstable();
+    assert_eq!(epochs, [2, 3, 4, 5]);
+    for client in claimants {
+        let mut card = client.card();
+        if client.welcome.epoch == 5 {
+            card.alloc_pd().unwrap();
+        } else {
+            assert!(client.asker.farewell().contains("taken the session over"));
+        }
+    }
+    assert!(first.asker.farewell().contains("taken the session over"));
+    assert_eq!(daemon.observer().refusal(&Request::Evict("one"), &[]), None);
+    daemon.wait_until_empty();
+}

@@ -1,0 +1,266 @@
+//! What outlives a daemon in the store of a service manager, which here is a thread.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Mutex;
+
+use remora_nic::RegMrError;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use super::*;
+
+/// A service manager: it keeps descriptors under names.
+struct Manager {
+    path: PathBuf,
+    kept: Arc<Mutex<BTreeMap<String, OwnedFd>>>,
+    said: Arc<Mutex<Vec<String>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Manager {
+    fn start(name: &str) -> Manager {
+        let name = format!("remora-notify-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let (kept, said) = (Arc::default(), Arc::default());
+        let (keeps, says) = (Arc::clone(&kept), Arc::clone(&said));
+        let thread = std::thread::spawn(move || while serve(&socket, &keeps, &says) {});
+        Manager { path, kept, said, thread: Some(thread) }
+    }
+
+    fn store(&self) -> FdStore {
+        FdStore::at(&OsString::from(&self.path)).unwrap()
+    }
+
+    /// Waits until all that was said so far is heard.
+    fn settle(&self) {
+        let mark = "MARK=1".to_owned();
+        let count = || self.said.lock().unwrap().iter().filter(|said| **said == mark).count();
+        let before = count();
+        let sender = UnixDatagram::unbound().unwrap();
+        sender.send_to(mark.as_bytes(), &self.path).unwrap();
+        while count() == before {
+            std::thread::yield_now();
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.settle();
+        self.kept.lock().unwrap().keys().cloned().collect()
+    }
+
+    /// What the next process of the service gets.
+    fn pass(&self) -> Vec<(String, OwnedFd)> {
+        self.settle();
+        let kept = self.kept.lock().unwrap();
+        kept.iter().map(|(name, fd)| (name.clone(), fd.try_clone().unwrap())).collect()
+    }
+
+    /// The next daemon.
+    fn daemon(&self) -> (Daemon, Restored) {
+        Daemon::restored(Policy::default(), Some((self.store(), self.pass())))
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        UnixDatagram::unbound().unwrap().send_to(b"END", &self.path).unwrap();
+        self.thread.take().map(JoinHandle::join);
+        std::fs::remove_file(&self.path).ok();
+    }
+}
+
+/// Hears one message; returns false for the last one.
+fn serve(
+    socket: &UnixDatagram,
+    kept: &Mutex<BTreeMap<String, OwnedFd>>,
+    said: &Mutex<Vec<String>>,
+) -> bool {
+    let mut bytes = [0; 4096];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let mut slices = [IoSliceMut::new(&mut bytes)];
+    let got = recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = part {
+            descriptors.extend(came);
+        }
+    }
+    let text = std::str::from_utf8(&bytes[..got.bytes]).unwrap();
+    let value = |key: &str| {
+        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
+    };
+    match (value("FDSTORE"), value("FDSTOREREMOVE"), value("FDNAME")) {
+        (Some(_), None, Some(name)) => {
+            assert_eq!(descriptors.len(), 1);
+            kept.lock().unwrap().insert(name, descriptors.remove(0));
+        }
+        (None, Some(_), Some(name)) => {
+            assert!(kept.lock().unwrap().remove(&name).is_some(), "{name} is not there");
+        }
+        _ => {}
+    }
+    said.lock().unwrap().push(text.to_owned());
+    text != "END"
+}
+
+fn kept(name: &str) -> Hello {
+    Hello { name: Some(name.into()), keep: Keep::Forever, ..Hello::default() }
+}
+
+#[test]
+fn memory_and_keys_outlive_the_daemon() {
+    let manager = Manager::start("memory");
+    let (daemon, restored) = manager.daemon();
+    assert_eq!(restored, Restored::default());
+    let client = Client::attach(&daemon, &kept("store")).unwrap();
+    let mut card = client.card();
+    let unused = card.alloc_pd().unwrap();
+    let pd = card.alloc_pd().unwrap();
+    card.dealloc_pd(unused).unwrap();
+    let at = card.alloc_dm(5000).unwrap();
+    let other = card.alloc_dm(64).unwrap();
+    let near = Bytes { place: Place::Device(at), iova: 0x1000, len: 5000 };
+    let near = card.reg_mr(pd, near, Access::all()).unwrap();
+    let gone = Bytes { place: Place::Device(other), iova: 0, len: 64 };
+    let gone = card.reg_mr(pd, gone, Access::all()).unwrap();
+    card.dereg_mr(gone).unwrap();
+    card.free_dm(other).unwrap();
+    let (file, memory) = sealed(8192);
+    let number = client.lend(Loan::Sealed, &file);
+    let place = Place::Lent { number, offset: 4096 };
+    let bytes = Bytes { place, iova: 0x9000, len: 4096 };
+    let lent = card.reg_mr(pd, bytes, Access::all()).unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    card.rereg_mr(lent, crate::commands::Change { access: Some(rights), ..Default::default() })
+        .unwrap();
+    let (unlent, _) = sealed(4096);
+    let unlent = client.lend(Loan::Sealed, &unlent);
+    assert_eq!(client.asker.refusal(&Request::TakeBack(unlent), &[]), None);
+    let queues = client.queues();
+    client.arena.memory().write_at(at as usize + 4998, b"ok").unwrap();
+    memory.write_at(4096, b"lent").unwrap();
+    let token = client.welcome.token;
+    let session = client.welcome.session;
+    assert_eq!(manager.names().len(), 3, "{:?}", manager.names());
+    // Another one, which nobody keeps.
+    let brief = daemon.client();
+    brief.card().alloc_pd().unwrap();
+    drop(daemon);
+    assert!(client.asker.farewell().contains("ended"));
+    assert!(manager.said.lock().unwrap().iter().any(|said| said == "STOPPING=1"));
+
+    let (daemon, restored) = manager.daemon();
+    assert_eq!(restored, Restored { sessions: 1, regions: 2, lost: 0 });
+    let waits = daemon.observer().status()[0].sessions[0].clone();
+    assert_eq!((waits.name.as_str(), waits.attached, waits.regions), ("store", false, 2));
+    let wrong = Hello { token: Some([7; 16]), ..kept("store") };
+    assert!(Client::attach(&daemon, &wrong).is_err());
+    let again = Hello { token: Some(token), ..kept("store") };
+    let next = Client::attach(&daemon, &again).unwrap();
+    assert_eq!((next.welcome.session, next.welcome.epoch), (session, 2));
+    let objects = [Object::Pd(pd), Object::Pd(queues.pd), Object::Dm(at), Object::Lent(number)];
+    for object in objects.into_iter().chain([near, lent].map(Object::Mr)) {
+        assert!(next.welcome.objects.contains(&object), "{object:?}");
+    }
+    assert_eq!(next.welcome.objects.len(), 6, "{:?}", next.welcome.objects);
+    assert!(next.card().query_qp(queues.made.qpn).is_none(), "queue pairs are gone");
+    assert_eq!(next.card().read_dm(at + 4998, 2).unwrap(), b"ok");
+
+    // A peer reads by the old key, and may no more than before.
+    let (mut mine, theirs) = (next.queues(), next.queues());
+    let dm = next.card().alloc_dm(64).unwrap();
+    let to = Bytes { place: Place::Device(dm), iova: 0, len: 64 };
+    let to = next.card().reg_mr(mine.pd, to, Access::all()).unwrap();
+    let bound = next.card().create_qp(init(pd, theirs.cq)).unwrap();
+    let peer = Queues { made: bound, completions: theirs.completions, ..theirs };
+    next.connect(&mine, &peer.made);
+    next.connect(&peer, &mine.made);
+    let mut read = write(1, (0, to), (0x9000, lent), 4);
+    read[0] = 6;
+    next.post(&mut mine, &read);
+    assert_eq!(next.completion(&mut mine).status, Status::Success);
+    assert_eq!(next.card().read_dm(dm, 4).unwrap(), b"lent");
+    next.post(&mut mine, &write(2, (0, to), (0x9000, lent), 4));
+    assert_eq!(next.completion(&mut mine).status, Status::RemoteAccess);
+
+    // It ends, and the store has nothing of it any more.
+    assert_eq!(daemon.observer().refusal(&Request::Evict("store"), &[]), None);
+    assert!(next.asker.farewell().contains("evict"));
+    assert_eq!(manager.names(), Vec::<String>::new());
+    drop((next, brief));
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn a_session_outlives_many_daemons_and_changes_in_between() {
+    let manager = Manager::start("many");
+    let mut keys = Vec::new();
+    let (mut pd, mut token) = (None, None);
+    for round in 0..5 {
+        let (daemon, restored) = manager.daemon();
+        assert_eq!(
+            (restored.sessions, restored.regions),
+            (u32::from(round > 0), keys.len() as u32)
+        );
+        let client = Client::attach(&daemon, &Hello { token, ..kept("long") }).unwrap();
+        token = Some(client.welcome.token);
+        assert_eq!(client.welcome.epoch, round + 1);
+        let mut card = client.card();
+        let pd = *pd.get_or_insert_with(|| card.alloc_pd().unwrap());
+        for _ in 0..3 {
+            let at = card.alloc_dm(4096).unwrap();
+            let bytes = Bytes { place: Place::Device(at), iova: 0, len: 4096 };
+            keys.push(card.reg_mr(pd, bytes, Access::all()).unwrap());
+        }
+        card.dereg_mr(keys.remove(0)).unwrap();
+        // What is registered in a ring goes with the ring.
+        let queues = client.queues();
+        let ring = RingPlace::of_addr(queues.made.sq.addr).offset;
+        let ring = Bytes { place: Place::Arena(ring), iova: 0, len: 64 };
+        card.reg_mr(queues.pd, ring, Access::all()).unwrap();
+        card.dealloc_pd(queues.pd).unwrap_err();
+    }
+    // Until it is not kept any more.
+    let (daemon, _) = manager.daemon();
+    let hello = Hello { token, keep: Keep::No, name: Some("long".into()), ..Hello::default() };
+    let last = Client::attach(&daemon, &hello).unwrap();
+    assert_eq!(manager.names(), Vec::<String>::new());
+    let bytes = Bytes { place: Place::Device(0), iova: 0, len: 1 };
+    let refused = last.card().reg_mr(pd.unwrap(), bytes, Access::all());
+    assert_eq!(refused, Err(RegMrError::Place));
+    drop(last);
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn what_the_store_has_wrong_is_left_out() {
+    let manager = Manager::start("wrong");
+    let (daemon, _) = manager.daemon();
+    for name in ["one", "two", "three"] {
+        Client::attach(&daemon, &kept(name)).unwrap().card().alloc_pd().unwrap();
+    }
+    drop(daemon);
+    let mut left = manager.pass();
+    left.retain(|(name, _)| name != "remora.1.record");
+    let arena = left.iter().position(|(name, _)| name == "remora.2.arena").unwrap();
+    left[arena].1 = std::io::pipe().unwrap().0.into();
+    left.push(("other.socket".into(), std::io::pipe().unwrap().0.into()));
+    left.push(("remora.9.lent.7".into(), std::io::pipe().unwrap().0.into()));
+    let names = ["remora.9.lent.7"];
+    for name in names {
+        let pipe = std::io::pipe().unwrap().0.into();
+        manager.kept.lock().unwrap().insert(name.into(), pipe);
+    }
+    manager.kept.lock().unwrap().remove("remora.1.record");
+    let (daemon, restored) = Daemon::restored(Policy::default(), Some((manager.store(), left)));
+    assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 3 });
+    assert_eq!(manager.names(), ["remora.3.arena", "remora.3.record"]);
+    assert_eq!(daemon.device.in_use().pds, 1);
+    // New sessions get other numbers than those that were there.
+    assert!(daemon.client().welcome.session > 9);
+}

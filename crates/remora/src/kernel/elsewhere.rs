@@ -1,0 +1,119 @@
+//! Kernels on the card of another process: what can be sent there runs there.
+
+use remora_nic::kernel::Bound;
+use remora_nic::nic::BindError;
+
+use super::builtin::Kind;
+use super::{CallStatus, DeployError, Deployment, Grant, KernelInfo, TapInfo};
+use crate::attach::Attached;
+use crate::message::{Code, KernelAnswer, KernelRequest, KernelRow};
+
+/// What a kernel runs, as it is sent: its description, and a module's bytes.
+pub(super) type Sent<'a> = (Code, Option<&'a [u8]>);
+
+/// The built-in kernel `kind`.
+pub(super) fn builtin(kind: Kind) -> Sent<'static> {
+    (Code::Builtin(kind.name().into()), None)
+}
+
+/// A module.
+#[cfg(feature = "wasm")]
+pub(super) fn module(module: &super::wasm::Module) -> Sent<'_> {
+    let limits = module.limits();
+    let code = Code::Module {
+        memory: limits.memory as u64,
+        table: limits.table as u64,
+        instances: limits.instances as u64,
+    };
+    (code, Some(module.bytes()))
+}
+
+fn pairs(grants: &[Grant]) -> Vec<(u32, bool)> {
+    grants.iter().map(|grant| (grant.key, grant.write)).collect()
+}
+
+/// Deploys a kernel, or replaces one.
+pub(super) fn deploy(
+    card: &mut Attached,
+    opcode: u64,
+    replace: bool,
+    deployment: Deployment,
+    (code, module): Sent<'_>,
+) -> Result<(), DeployError> {
+    let Deployment { name, grants, budget } = deployment;
+    let grants = pairs(&grants);
+    let request = KernelRequest::Deploy { opcode, replace, name, budget, grants, code };
+    judge(opcode, card.kernel(&request, module))
+}
+
+/// Ends a kernel.
+pub(super) fn undeploy(card: &mut Attached, opcode: u64) -> Result<(), DeployError> {
+    judge(opcode, card.kernel(&KernelRequest::Undeploy(opcode), None))
+}
+
+fn judge(opcode: u64, answer: Option<KernelAnswer>) -> Result<(), DeployError> {
+    match answer {
+        Some(KernelAnswer::Done) => Ok(()),
+        Some(KernelAnswer::Taken) => Err(DeployError::Taken(opcode)),
+        Some(KernelAnswer::Full(limit)) => Err(DeployError::Full(limit as usize)),
+        Some(KernelAnswer::Unknown) => Err(DeployError::Unknown(opcode)),
+        // The log has the reason.
+        _ => Err(DeployError::Elsewhere),
+    }
+}
+
+/// The session's kernels, by op-code.
+pub(super) fn list(card: &mut Attached) -> Vec<KernelInfo> {
+    let (mut all, mut from) = (Vec::new(), 0);
+    while let Some(KernelAnswer::List { kernels, more }) =
+        card.kernel(&KernelRequest::List(from), None)
+    {
+        let last = kernels.last().map(|row| row.opcode);
+        all.extend(kernels.into_iter().map(info));
+        match last.and_then(|last| last.checked_add(1)) {
+            Some(next) if more => from = next,
+            _ => break,
+        }
+    }
+    all
+}
+
+fn info(row: KernelRow) -> KernelInfo {
+    let grants = row.grants.iter().map(|&(key, write)| Grant { key, write }).collect();
+    let mut info =
+        KernelInfo::new(row.opcode, Deployment { name: row.name, grants, budget: row.budget });
+    (info.calls, info.failed, info.running) = (row.calls, row.failed, row.running);
+    info
+}
+
+/// Binds a kernel to a stream; returns its number.
+pub(super) fn bind(
+    card: &mut Attached,
+    to: Bound,
+    (grants, budget): (&[Grant], u64),
+    (code, module): Sent<'_>,
+) -> Result<u32, BindError> {
+    let request = KernelRequest::Bind { to, budget, grants: pairs(grants), code };
+    match card.kernel(&request, module) {
+        Some(KernelAnswer::Number(number)) => Ok(number),
+        Some(KernelAnswer::Bind(error)) => Err(error),
+        _ => Err(BindError::Elsewhere),
+    }
+}
+
+/// What a binding has seen.
+pub(super) fn tap(card: &mut Attached, number: u32) -> TapInfo {
+    match card.kernel(&KernelRequest::Tap(number), None) {
+        Some(KernelAnswer::Tap { payloads, stopped }) => {
+            let mut info = TapInfo::default();
+            (info.payloads, info.stopped) = (payloads, stopped.map(CallStatus));
+            info
+        }
+        _ => TapInfo::default(),
+    }
+}
+
+/// Ends a binding.
+pub(super) fn unbind(card: &mut Attached, number: u32) {
+    card.kernel(&KernelRequest::Unbind(number), None);
+}

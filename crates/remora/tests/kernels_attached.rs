@@ -1,0 +1,184 @@
+//! Kernels of programs that share a daemon's card: each has its own, and what they may use is
+//! theirs.
+
+mod support;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+
+use remora::daemon::{Server, ServerOptions};
+use remora::event::Event;
+use remora::kernel::builtin::{Builtin, Kind, RemoteTable};
+use remora::kernel::{Bound, CallFailure, CallStatus, DeployError, Deployment, KernelClient};
+use remora::nic::nic::BindError;
+use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
+use remora::offload::kernel::builtin::{get, opcode};
+use remora::{Device, DeviceOptions};
+use support::{End, PATIENCE, connect, end, end_on};
+
+/// A daemon in a thread of this process.
+struct Daemon {
+    socket: PathBuf,
+    stop: Arc<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("remora-kernels-{}-{number}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let device = DeviceOptions::new().embedded().open().unwrap();
+        let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
+        let mut server = Server::new(device, options).unwrap();
+        let stop = Arc::new(Event::new().unwrap());
+        let told = stop.clone();
+        let thread = Some(thread::spawn(move || server.run(&told).unwrap()));
+        Daemon { socket, stop, thread }
+    }
+
+    fn attach(&self) -> Device {
+        DeviceOptions::new().attach(&self.socket).open().unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.notify().unwrap();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// A table of one value, which a `get` finds by key 7.
+fn serve_table(end: &End, value: &[u8]) -> RemoteTable {
+    let mut table = get::Table::new(16, 48);
+    let at = end.memory.remote(1 << 16).addr;
+    table.insert(7, get::Value { addr: at, len: value.len() as u32 }).unwrap();
+    end.memory.write_at(1 << 16, value).unwrap();
+    end.memory.write_at(0, table.bytes()).unwrap();
+    let deployment = Deployment::new("get", [end.memory.grant_read()]);
+    end.device.deploy_kind(opcode::GET, deployment, Kind::Get, &Builtin::new()).unwrap();
+    RemoteTable { table: end.memory.remote(0).addr, heads: 16 }
+}
+
+fn get(client: &mut KernelClient, table: &RemoteTable) -> Result<Vec<u8>, CallFailure> {
+    let mut value = Vec::new();
+    table.get(client, 7, &mut value).map(|_| value)
+}
+
+#[test]
+fn each_program_has_its_own_kernels() {
+    let daemon = Daemon::start();
+    let (one, two) = (end_on(daemon.attach()), end_on(daemon.attach()));
+    let (a, b) = (end(), end_on(daemon.attach()));
+    let (mut of_one, mut of_two) = (connect(&a, &one), connect(&b, &two));
+    let first = serve_table(&one, b"the first program's");
+    assert!(matches!(get(&mut of_two, &first), Err(CallFailure::Status(CallStatus::NO_KERNEL))));
+    let second = serve_table(&two, b"the second program's");
+    assert_eq!(get(&mut of_one, &first).unwrap(), b"the first program's");
+    assert_eq!(get(&mut of_two, &second).unwrap(), b"the second program's");
+    // By the other one's connection, addresses of the first mean nothing.
+    assert!(get(&mut of_two, &first).is_err());
+
+    let again = Deployment::new("get", []);
+    let taken = one.device.deploy_kind(opcode::GET, again, Kind::Get, &Builtin::new());
+    assert_eq!(taken, Err(DeployError::Taken(opcode::GET)));
+    let listed = one.device.kernels();
+    assert_eq!((listed.len(), listed[0].calls, listed[0].name.as_str()), (1, 1, "get"));
+    assert_eq!(two.device.undeploy(9), Err(DeployError::Unknown(9)));
+    two.device.undeploy(opcode::GET).unwrap();
+    assert!(two.device.kernels().is_empty());
+    assert!(get(&mut of_two, &second).is_err());
+    assert_eq!(get(&mut of_one, &first).unwrap(), b"the first program's");
+}
+
+#[test]
+fn kernels_end_with_their_program() {
+    let daemon = Daemon::start();
+    for _ in 0..3 {
+        // A session of the same place, and the op-code is free again.
+        let server = end_on(daemon.attach());
+        let a = end();
+        let mut client = connect(&a, &server);
+        let table = serve_table(&server, b"value");
+        assert_eq!(get(&mut client, &table).unwrap(), b"value");
+        assert_eq!(server.device.kernels().len(), 1);
+    }
+}
+
+#[test]
+fn code_of_this_process_cannot_be_sent() {
+    let daemon = Daemon::start();
+    let server = end_on(daemon.attach());
+    let program = Builtin::new().program(Kind::Get);
+    let refused = server.device.deploy_program(1, Deployment::new("get", []), program);
+    assert_eq!(refused, Err(DeployError::Elsewhere));
+    let tap = Builtin::new().tap(Kind::HyperLogLog).unwrap();
+    let refused = server.device.bind_kernel(Bound::Receive(server.qp.qpn()), vec![], tap);
+    assert_eq!(refused.err(), Some(BindError::Elsewhere));
+}
+
+fn write(a: &End, b: &End, bytes: &[u8]) {
+    a.memory.write_at(0, bytes).unwrap();
+    let op = SendOp::Write { to: b.memory.remote(0), imm: None };
+    let sges = [a.memory.sge(0, bytes.len() as u32)];
+    let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+    a.qp.post_send(&SendRequest { wr_id: 1, op, data, flags }).unwrap();
+    assert_eq!(a.send_cq.spin(PATIENCE).unwrap().status, Status::Success);
+}
+
+#[test]
+fn streams_pass_through_built_in_kernels() {
+    let daemon = Daemon::start();
+    let (a, b, other) = (end(), end_on(daemon.attach()), end_on(daemon.attach()));
+    connect(&a, &b);
+    let to = Bound::Region(b.memory.key());
+    let bind = |end: &End| end.device.bind_builtin(to, vec![], Kind::HyperLogLog, &Builtin::new());
+    assert_eq!(bind(&other).err(), Some(BindError::Unknown), "another program's region");
+    let binding = bind(&b).unwrap();
+    assert_eq!(bind(&b).err(), Some(BindError::Taken));
+    write(&a, &b, &[7; 64]);
+    write(&a, &b, &[8; 64]);
+    assert_eq!((binding.info().payloads, binding.info().stopped), (2, None));
+    drop(binding);
+    let binding = bind(&b).unwrap();
+    write(&a, &b, &[9; 64]);
+    assert_eq!(binding.info().payloads, 1);
+    let none = b.device.bind_builtin(to, vec![], Kind::Get, &Builtin::new());
+    assert_eq!(none.err(), Some(BindError::Elsewhere));
+}
+
+#[cfg(feature = "wasm")]
+#[test]
+fn modules_are_compiled_by_the_daemon_and_run_there() {
+    use remora::kernel::wasm::Module;
+    let text = r#"(module
+        (import "remora" "params" (func $params (param i32 i32) (result i32)))
+        (import "remora" "output" (func $output (param i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (func (export "kernel") (result i32)
+            (drop (call $params (i32.const 0) (i32.const 64)))
+            (call $output (i32.const 0) (i32.const 5)))
+        (func (export "tap") (result i32) (i32.const 0)))"#;
+    let module = Module::load(&wat::parse_str(text).unwrap()).unwrap();
+    let daemon = Daemon::start();
+    let (a, b) = (end(), end_on(daemon.attach()));
+    let mut client = connect(&a, &b);
+    b.device.load_kernel(17, Deployment::new("echo", []), &module).unwrap();
+    let mut out = Vec::new();
+    client.call(17, b"hello", &mut out).unwrap();
+    assert_eq!(out, b"hello");
+    let to = Bound::Receive(b.qp.qpn());
+    let binding = b.device.bind_module(to, vec![b.memory.grant_read()], &module, 1000).unwrap();
+    write(&a, &b, b"seen");
+    assert_eq!(binding.info().payloads, 1);
+    // While a module is compiled, others are served; and what nobody waits for is forgotten.
+    let other = daemon.attach();
+    other.load_kernel(17, Deployment::new("echo", []), &module).unwrap();
+    assert_eq!(other.kernels().len(), 1);
+}

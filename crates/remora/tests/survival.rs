@@ -1,0 +1,219 @@
+//! Programs apart from each other: kept sessions, whose chains go on answering when their program
+//! is killed, and programs in namespaces of their own, which share a card by its socket only.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use remora::daemon::{Observer, Server, ServerOptions};
+use remora::event::Event;
+use remora::message::{KEEP_VARIABLE, SOCKET_VARIABLE};
+use remora::nic::Psn;
+use remora::offload::chain::offload::{list, table::Value};
+use remora::prelude::*;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A daemon in a thread of this process.
+struct Daemon {
+    socket: PathBuf,
+    stop: Arc<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn start(name: &str) -> Daemon {
+        let name = format!("remora-survival-{}-{name}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let socket = folder.join("nic.sock");
+        let device = DeviceOptions::new().embedded().open().unwrap();
+        let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
+        let mut server = Server::new(device, options).unwrap();
+        let stop = Arc::new(Event::new().unwrap());
+        let told = stop.clone();
+        let thread = Some(thread::spawn(move || server.run(&told).unwrap()));
+        Daemon { socket, stop, thread }
+    }
+
+    fn observer(&self) -> Observer {
+        Observer::connect(Some(&self.socket)).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.notify().unwrap();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+        std::fs::remove_dir(self.socket.parent().unwrap()).ok();
+    }
+}
+
+/// A peer as text.
+fn written(peer: Peer) -> String {
+    format!("{} {} {}", peer.address, peer.qpn, peer.psn.value())
+}
+
+fn read(line: &str) -> Peer {
+    let mut words = line.split_whitespace();
+    let address = words.next().unwrap().parse().unwrap();
+    let mut number = || words.next().unwrap().parse::<u32>().unwrap();
+    Peer { address, qpn: number(), psn: Psn::new(number()) }
+}
+
+/// Serves a list by a chain, until it is killed.
+#[test]
+#[ignore = "a program for other tests"]
+fn serve_a_chain() {
+    let server = DeviceOptions::new().open().unwrap();
+    let domain = server.alloc_pd().unwrap();
+    let memory = domain.alloc(4096, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
+    let value = Value { addr: memory.addr() + 1024, len: 5 };
+    memory.write_at(0, &list::nodes(memory.addr(), &[(7, value)])).unwrap();
+    memory.write_at(1024, b"seven").unwrap();
+    let chain = domain.load_chain(&list::walking(), &[memory.clone(), memory.clone()]).unwrap();
+    println!("chain {} {}", memory.addr(), written(chain.local().unwrap()));
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    chain.serve(read(&line), server.info().mtu).unwrap();
+    println!("chain serves");
+    thread::sleep(LONG * 10);
+}
+
+/// A program that serves a chain, in a process of its own.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    lines: Box<dyn Iterator<Item = String>>,
+}
+
+impl Program {
+    fn start(daemon: &Daemon, keep: &str) -> Program {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "serve_a_chain", "--nocapture"]);
+        command.env(SOCKET_VARIABLE, &daemon.socket).env(KEEP_VARIABLE, keep);
+        Program::spawn(command)
+    }
+
+    /// The program of the test `name`, in user, network and mount namespaces of its own, in which
+    /// the daemon's folder is at another place.
+    fn apart(daemon: &Daemon, name: &str) -> Program {
+        let mut command = Command::new("unshare");
+        let mount = "mount --bind \"$1\" /mnt && shift && exec \"$@\"";
+        command.args(["--user", "--map-root-user", "--net", "--mount", "sh", "-c", mount, "sh"]);
+        command.arg(daemon.socket.parent().unwrap()).arg(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", name, "--nocapture"]);
+        command.env(SOCKET_VARIABLE, "/mnt/nic.sock").env_remove(KEEP_VARIABLE);
+        Program::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Program {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        Program { child, input, lines: Box::new(lines) }
+    }
+
+    /// The rest of the next line of the program's that begins with `chain`.
+    fn line(&mut self) -> String {
+        // The line may stand behind what the test's harness writes.
+        let rest = |line: String| line.split_once("chain ").map(|(_, rest)| rest.to_owned());
+        self.lines.find_map(rest).expect("the program goes on")
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[test]
+fn a_chain_answers_when_its_program_was_killed() {
+    let daemon = Daemon::start("chain");
+    let mut program = Program::start(&daemon, "list:10m");
+    let line = program.line();
+    let (at, peer) = line.split_once(' ').unwrap();
+    let at = at.parse().unwrap();
+    let device = DeviceOptions::new().embedded().open().unwrap();
+    let mtu = device.info().mtu;
+    let mut client = AsyncChainClient::new(&device.alloc_pd().unwrap(), 64).unwrap();
+    client.connect(read(peer), mtu).unwrap();
+    writeln!(program.input, "{}", written(client.local())).unwrap();
+    assert_eq!(program.line(), "serves");
+    assert_eq!(client.call(&list::message(7, at)).wait(LONG).unwrap(), b"seven");
+
+    program.kill();
+    for _ in 0..20 {
+        assert_eq!(client.call(&list::message(7, at)).wait(LONG).unwrap(), b"seven");
+    }
+    let observer = daemon.observer();
+    let sessions = || observer.status().unwrap().sessions;
+    while sessions()[0].attached {
+        thread::yield_now();
+    }
+    assert_eq!(sessions()[0].name, "list");
+    assert!(sessions()[0].ends_in_s.is_some_and(|seconds| seconds <= 600));
+    observer.evict("list").unwrap();
+    assert!(sessions().is_empty());
+}
+
+/// Calls a chain, of which its standard input tells, ten times.
+#[test]
+#[ignore = "a program for other tests"]
+fn call_a_chain() {
+    let device = DeviceOptions::new().open().unwrap();
+    let mut client = AsyncChainClient::new(&device.alloc_pd().unwrap(), 64).unwrap();
+    println!("chain {}", written(client.local()));
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let (at, peer) = line.split_once(' ').unwrap();
+    client.connect(read(peer), device.info().mtu).unwrap();
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    for _ in 0..10 {
+        let answer = client.call(&list::message(7, at.parse().unwrap())).wait(LONG).unwrap();
+        println!("chain {}", String::from_utf8(answer).unwrap());
+    }
+}
+
+#[test]
+fn programs_without_a_network_share_a_card_by_its_socket() {
+    let tried =
+        ["--user", "--map-root-user", "--net", "--mount", "mount", "--bind", "/tmp", "/mnt"];
+    let permitted = Command::new("unshare").args(tried).stderr(Stdio::null()).status();
+    if !permitted.is_ok_and(|status| status.success()) {
+        println!("this system permits no namespaces: there is nothing to test");
+        return;
+    }
+    let daemon = Daemon::start("apart");
+    let mut server = Program::apart(&daemon, "serve_a_chain");
+    let mut client = Program::apart(&daemon, "call_a_chain");
+    let (served, calls) = (server.line(), client.line());
+    writeln!(client.input, "{served}").unwrap();
+    writeln!(server.input, "{calls}").unwrap();
+    assert_eq!(server.line(), "serves");
+    writeln!(client.input).unwrap();
+    for _ in 0..10 {
+        assert_eq!(client.line(), "seven");
+    }
+    let sessions = daemon.observer().status().unwrap().sessions;
+    assert!(sessions.len() == 2 && sessions.iter().all(|session| session.attached));
+}
+
+#[test]
+fn without_a_daemon_nothing_is_kept() {
+    let kept = DeviceOptions::new().embedded().keep("x", remora::message::Keep::Forever).open();
+    let error = kept.unwrap_err().to_string();
+    assert!(error.contains("session x") && error.contains("remora nic"), "{error}");
+}

@@ -29,8 +29,8 @@ fn main() {
     let (packets, run) = (report.tally.delivered, report.run_seconds);
     println!("{report}");
     println!(
-        "{hosts} hosts, {threads} threads: {packets} packets in {run:.2} s of {whole:.2}: {:.0} K/s, \
-         {:.2} M hops/s, trace {:x}",
+        "{hosts} hosts, {threads} threads: {packets} packets in {run:.2} s of {whole:.2}: \
+         {:.0} K/s, {:.2} M hops/s, trace {:x}",
         packets as f64 / run / 1e3,
         report.tally.hops as f64 / run / 1e6,
         report.trace.hash

@@ -231,7 +231,8 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "  packets {sent} sent, {} of them again; {lost} lost, {dropped} dropped by the \
-             switch, {duplicated} duplicated, {reordered} reordered, {corrupted} corrupted, {marked} marked",
+             switch, {duplicated} duplicated, {reordered} reordered, {corrupted} corrupted, \
+             {marked} marked",
             self.retransmitted
         )?;
         if !self.options.guests.is_empty() {

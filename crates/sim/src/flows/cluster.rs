@@ -1,15 +1,12 @@
 //! [`Cluster`]: a network, the cards of its hosts, and how they run flows.
 
 use core::net::{IpAddr, Ipv4Addr};
-use std::sync::{Barrier, Mutex, atomic::AtomicU64};
 
 use remora_nic::Config;
 use remora_nic::qp::Mtu;
 use thiserror::Error;
 
-use super::flow::{Flow, FlowError};
-use super::report::Report;
-use super::share::{Share, Shared};
+use super::flow::FlowError;
 use crate::net::time::{LineRate, NEVER, Ps};
 use crate::net::{Cable, Net, NetOptions, Node, Topology, TopologyError};
 
@@ -113,46 +110,8 @@ impl Cluster {
         rates.filter_map(LineRate::bits).min().unwrap_or(0)
     }
 
-    /// Runs flows until all have ended.
-    ///
-    /// # Errors
-    /// If the topology or a flow is wrong, or the network has come to a deadlock.
-    pub fn run(&self, flows: &[Flow]) -> Result<Report, ClusterError> {
-        self.topology.check()?;
-        Flow::check(flows, self.topology.hosts)?;
-        let division = match self.threads {
-            0 | 1 => self.whole(),
-            _ => self.halves().ok_or(ClusterError::Threads)?,
-        };
-        let parts = division.firsts.len() - 1;
-        let shared = Shared {
-            cluster: self,
-            flows,
-            division: &division,
-            ends: Mutex::new(vec![Default::default(); flows.len()]),
-            barrier: Barrier::new(parts),
-            mail: (0..parts).map(|_| Mutex::new(Vec::new())).collect(),
-            nexts: (0..parts).map(|_| AtomicU64::new(0)).collect(),
-            failed: Mutex::new(None),
-        };
-        let shared = &shared;
-        let mut report = Report::new(flows);
-        std::thread::scope(|scope| {
-            let others: Vec<_> =
-                (1..parts).map(|own| scope.spawn(move || Share::run(shared, own as u8))).collect();
-            report.add(Share::run(shared, 0));
-            for other in others {
-                report.add(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            }
-        });
-        let failed = shared.failed.lock().map(|mut failed| failed.take());
-        match failed.ok().flatten() {
-            Some(error) => Err(error),
-            None => Ok(report.with_ideals(self)),
-        }
-    }
-
-    fn whole(&self) -> Division {
+    /// One part.
+    pub(super) fn whole(&self) -> Division {
         let Topology { hosts, switches, .. } = self.topology;
         let of = vec![0; (hosts + switches) as usize];
         Division { of, firsts: vec![0, hosts], lookahead: NEVER }
@@ -160,7 +119,7 @@ impl Cluster {
 
     /// The first half of the hosts with their switches, and the others. Switches without hosts go
     /// where most of their neighbours are; those between the halves go to either in turn.
-    fn halves(&self) -> Option<Division> {
+    pub(super) fn halves(&self) -> Option<Division> {
         const NOT_YET: u8 = 2;
         let Topology { hosts, switches, ref cables } = self.topology;
         let index = |node: Node| match node {

@@ -4,7 +4,7 @@
 //! - [`flow`]: a message, when it begins, and what must happen before.
 //! - [`sizes`]: distributions of flow sizes. [`workload`]: flows by load, incasts, permutations.
 //!   [`collective`]: all-reduce, and calls that wait for answers.
-//! - [`cluster`]: runs flows on a topology. `share`: a thread's part of it. [`report`]: completion
+//! - [`cluster`]: runs flows on a topology. `run`, `share`: its threads. [`report`]: completion
 //!   times and slowdowns.
 //!
 //! ```
@@ -34,6 +34,7 @@ pub mod cluster;
 pub mod collective;
 pub mod flow;
 pub mod report;
+mod run;
 mod share;
 pub mod sizes;
 #[cfg(test)]

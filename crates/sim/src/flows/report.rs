@@ -202,7 +202,8 @@ impl fmt::Display for Report {
         let dropped = t.dropped_full + t.dropped_loss + t.dropped_down + t.dropped_no_path;
         writeln!(
             f,
-            "packets  {} sent, {} delivered, {dropped} dropped, {} marked, {} sent again, {} pauses",
+            "packets  {} sent, {} delivered, {dropped} dropped, {} marked, {} sent again, \
+             {} pauses",
             t.sent, t.delivered, t.marked, self.retransmitted, t.pauses
         )
     }

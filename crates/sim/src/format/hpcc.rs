@@ -5,8 +5,8 @@
 //!   each link its ends, rate (`100Gbps`), delay (`1000ns`, `0.001ms`) and loss.
 //! - A list of flows is its length, and for each flow its source, target, priority group, target
 //!   port, bytes, and start in seconds.
-//! - A completion is a line of eight columns: the addresses in hexadecimal, the ports, bytes, start,
-//!   completion time, and completion time alone, in nanoseconds.
+//! - A completion is a line of eight columns: the addresses in hexadecimal, the ports, bytes,
+//!   start, completion time, and completion time alone, in nanoseconds.
 
 use core::fmt::Write;
 use std::collections::BTreeMap;

@@ -23,7 +23,7 @@ pub enum Routing {
 }
 
 impl Routing {
-    /// Flowlets with a gap of 20 µs: longer than the paths of a fabric with links of 1 µs differ, so
+    /// Flowlets with a gap of 20 µs: the paths of a fabric with links of 1 µs differ by less, so
     /// that packets keep their order.
     pub const FLOWLETS: Routing = Routing::Flowlet { gap_ps: 20 * US };
 }

@@ -116,8 +116,8 @@ impl Wheel {
         self.current.pop()
     }
 
-    /// Is there nothing left of the slot that was sorted last? Then the next look at the wheel sorts
-    /// another.
+    /// Is there nothing left of the slot that was sorted last? The next look at the wheel then
+    /// sorts another.
     #[inline]
     pub fn is_used_up(&self) -> bool {
         self.current.is_empty()

@@ -1,0 +1,49 @@
+//! Runs flows: a thread for each part of the cluster.
+
+use std::sync::{Barrier, Mutex, atomic::AtomicU64};
+
+use super::cluster::{Cluster, ClusterError};
+use super::flow::Flow;
+use super::report::Report;
+use super::share::{Share, Shared};
+
+impl Cluster {
+    /// Runs flows until all have ended.
+    ///
+    /// # Errors
+    /// If the topology or a flow is wrong, or the network has come to a deadlock.
+    pub fn run(&self, flows: &[Flow]) -> Result<Report, ClusterError> {
+        self.topology.check()?;
+        Flow::check(flows, self.topology.hosts)?;
+        let division = match self.threads {
+            0 | 1 => self.whole(),
+            _ => self.halves().ok_or(ClusterError::Threads)?,
+        };
+        let parts = division.firsts.len() - 1;
+        let shared = Shared {
+            cluster: self,
+            flows,
+            division: &division,
+            ends: Mutex::new(vec![Default::default(); flows.len()]),
+            barrier: Barrier::new(parts),
+            mail: (0..parts).map(|_| Mutex::new(Vec::new())).collect(),
+            nexts: (0..parts).map(|_| AtomicU64::new(0)).collect(),
+            failed: Mutex::new(None),
+        };
+        let shared = &shared;
+        let mut report = Report::new(flows);
+        std::thread::scope(|scope| {
+            let others: Vec<_> =
+                (1..parts).map(|own| scope.spawn(move || Share::run(shared, own as u8))).collect();
+            report.add(Share::run(shared, 0));
+            for other in others {
+                report.add(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+        });
+        let failed = shared.failed.lock().map(|mut failed| failed.take());
+        match failed.ok().flatten() {
+            Some(error) => Err(error),
+            None => Ok(report.with_ideals(self)),
+        }
+    }
+}

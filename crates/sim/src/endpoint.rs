@@ -81,7 +81,7 @@ impl Default for ConnectOptions {
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 3,
-            dialect: Dialect::Standard,
+            dialect: Dialect::STANDARD,
         }
     }
 }

@@ -298,7 +298,7 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         if dice.chance(0.25) {
             continue;
         }
-        connection.connect.dialect = Dialect::Strom;
+        connection.connect.dialect = Dialect::KERNELS;
         let calls: &[Verb] = match dice.below(3) {
             0 => &[Verb::Rpc],
             1 => &[Verb::RpcWrite],

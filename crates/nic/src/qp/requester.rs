@@ -588,7 +588,7 @@ impl Qp {
             Some(Unsettled { qpn, end, .. }) if qpn == self.qpn => end,
             _ => self.tx.una,
         };
-        self.dialect == Dialect::Strom
+        self.dialect == Dialect::KERNELS
             && self.tx.next == una
             && self.sq.waiting() == 0
             && !self.has_posted()

@@ -81,8 +81,8 @@ impl Mtu {
 
     /// The largest path MTU whose packets fit an IP packet of `ip_mtu` bytes.
     pub fn fitting(ip_mtu: usize) -> Mtu {
-        // What is left beside IPv6 and UDP headers, the longest transport headers, pad and ICRC.
-        let room = ip_mtu.saturating_sub(40 + 8 + crate::wire::MAX_HEADER + 3 + 4);
+        // What is left beside IPv6 and UDP headers, the longest headers of data, pad and ICRC.
+        let room = ip_mtu.saturating_sub(40 + 8 + crate::wire::MAX_DATA_HEADER + 3 + 4);
         [Mtu::B4096, Mtu::B2048, Mtu::B1024, Mtu::B512]
             .into_iter()
             .find(|m| m.bytes() as usize <= room)

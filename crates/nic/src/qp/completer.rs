@@ -20,7 +20,7 @@ use crate::incident::{Blame, Cause, LossSign, Touched};
 use crate::memory::key::AccessError;
 use crate::psn::Psn;
 use crate::queue::element::Element;
-use crate::queue::outstanding::Outstanding;
+use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::scatter;
 use crate::queue::{Completion, Opcode, SendFlags, Status, WorkKind};
 use crate::timers::rnr_delay;
@@ -162,6 +162,9 @@ impl Qp {
 
     /// The queue pair's timer has run out: an RNR wait is over, or an acknowledge did not come.
     pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        if self.is_lossy() {
+            return self.handle_lossy_timeout(env);
+        }
         let recovery = core::mem::replace(&mut self.tx.recovery, Recovery::Nothing);
         if recovery == Recovery::RnrWait {
             self.schedule(env.card);
@@ -363,7 +366,7 @@ impl Qp {
     }
 
     /// Writes response data to the memory that the request's entries name.
-    fn scatter(
+    pub(super) fn scatter(
         &self,
         env: &mut Env<'_>,
         work: &Outstanding,
@@ -383,7 +386,7 @@ impl Qp {
         let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
         work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
         env.card.scheduler.feed();
-        if !work.is_kernels() {
+        if work.origin == Origin::Ring {
             self.sq.retired = work.index.wrapping_add(1);
         }
         Some(work)
@@ -416,7 +419,7 @@ impl Qp {
         let element = work.element;
         if work.is_kernels() {
             self.end_posted(env, &work, Status::Success);
-        } else {
+        } else if !work.is_answer() {
             self.report_done(env, &element);
         }
         if self.state == State::Sqd && self.tx.outstanding.is_empty() && self.cold.drain_wanted {
@@ -477,7 +480,7 @@ impl Qp {
         let work = self.pop_outstanding(env);
         if let Some(work) = work.filter(Outstanding::is_kernels) {
             self.end_posted(env, &work, status);
-        } else if let Some(work) = work {
+        } else if let Some(work) = work.filter(|work| !work.is_answer()) {
             self.report_failed(env, &work.element, status);
         }
         if self.transport.is_reliable() {

@@ -1,0 +1,250 @@
+//! The lossy dialect: packets in any order, lost and repeated.
+
+use core::time::Duration;
+
+use remora_nic::queue::Status;
+use remora_nic::wire::{Dialect, Operation};
+use remora_sim::endpoint::ConnectOptions;
+use remora_sim::{A, B, Fate, Faults, Pair, PairOptions, Rule};
+
+fn options() -> PairOptions {
+    let connect = ConnectOptions { dialect: Dialect::LOSSY, ..ConnectOptions::default() };
+    PairOptions { connect, ..PairOptions::default() }
+}
+
+fn pair() -> Pair {
+    Pair::new(&options())
+}
+
+/// All requests of A have succeeded, and there were so many.
+fn succeeded(pair: &mut Pair, count: usize) {
+    let sent = pair.sent(A);
+    assert!(sent.iter().all(|c| c.status == Status::Success), "{sent:?}");
+    assert_eq!(sent.len(), count);
+}
+
+#[test]
+fn every_verb_works_on_a_quiet_network() {
+    let mut pair = pair();
+    let data = pair.fill(A, 0, 10_000);
+    let away = pair.fill(B, 50_000, 10_000);
+    pair.receive(B, 20_000, 10_000);
+    pair.set(B, 40_000, &7u64.to_ne_bytes());
+    pair.write(A, 0, 0, 10_000);
+    pair.send(A, 0, 10_000);
+    pair.read(A, 50_000, 30_000, 10_000);
+    pair.fetch_add(A, 40_000, 5, 48_000);
+    pair.write(A, 0, 12_000, 0);
+    pair.run();
+    succeeded(&mut pair, 5);
+    assert_eq!(pair.bytes(B, 0, 10_000), data);
+    assert_eq!(pair.bytes(B, 20_000, 10_000), data);
+    assert_eq!(pair.bytes(A, 30_000, 10_000), away);
+    assert_eq!((pair.word(A, 48_000), pair.word(B, 40_000)), (7, 12));
+    let received = pair.received(B);
+    assert_eq!(received.iter().map(|c| c.len).collect::<Vec<_>>(), [10_000]);
+    let again: u64 =
+        [A, B].map(|i| pair.world.hosts[i].nic.counters().tx_retransmitted).iter().sum();
+    assert_eq!(again, 0, "nothing was lost");
+    pair.tear_down();
+}
+
+/// Each packet of a message in turn is lost, the last one too: it is sent again, and nothing else
+/// is.
+#[test]
+fn a_lost_packet_alone_is_sent_again() {
+    for n in 1..=8 {
+        for send in [false, true] {
+            let mut pair = pair();
+            let data = pair.fill(A, 0, 8 << 10);
+            pair.receive(B, 0, 8 << 10);
+            pair.rule(Rule::nth(n, Fate::Drop, |seen| seen.from == A));
+            if send {
+                pair.send(A, 0, 8 << 10);
+            } else {
+                pair.write(A, 0, 0, 8 << 10);
+            }
+            pair.run();
+            succeeded(&mut pair, 1);
+            assert_eq!(pair.bytes(B, 0, 8 << 10), data);
+            let again = pair.world.hosts[A].nic.counters().tx_retransmitted;
+            assert!(again == 1 || n == 8 && again <= 2, "packet {n}: {again} sent again");
+            pair.tear_down();
+        }
+    }
+}
+
+/// A lost last packet costs round trips, not a time-out.
+#[test]
+fn a_lost_last_packet_costs_three_round_trips() {
+    let mut pair = pair();
+    // Round trips are known before.
+    for _ in 0..20 {
+        pair.write(A, 0, 0, 64);
+        pair.run();
+    }
+    let before = pair.world.now;
+    pair.write(A, 0, 0, 64);
+    while pair.sent(A).len() < 21 && pair.world.step().is_some() {
+        if !pair.sent(A).is_empty() {
+            break;
+        }
+    }
+    let _ = before;
+    pair.sent(A);
+    let start = pair.world.now;
+    pair.write(A, 0, 0, 64);
+    let round_trip = loop {
+        pair.world.step();
+        if !pair.sent(A).is_empty() {
+            break pair.world.now.since(start);
+        }
+    };
+    pair.rule(Rule::nth(1, Fate::Drop, |seen| seen.from == A));
+    let start = pair.world.now;
+    pair.write(A, 0, 0, 64);
+    let took = loop {
+        pair.world.step();
+        if !pair.sent(A).is_empty() {
+            break pair.world.now.since(start);
+        }
+    };
+    assert!(took <= 3 * round_trip + Duration::from_nanos(200), "{took:?} of {round_trip:?}");
+    assert_eq!(pair.world.hosts[A].nic.counters().timeouts, 0);
+}
+
+/// Packets arrive in any order: each is placed at once, and messages complete in order.
+#[test]
+fn reordered_packets_are_placed_and_messages_complete_in_order() {
+    let mut pair = pair();
+    let data = pair.fill(A, 0, 64 << 10);
+    for i in 0..16 {
+        pair.receive(B, i * 4096, 4096);
+    }
+    pair.rule(Rule::nth(1, Fate::Delay(Duration::from_micros(3)), |seen| {
+        seen.from == A && seen.is(Operation::Send)
+    }));
+    for i in 0..16 {
+        pair.send(A, i * 4096, 4096);
+    }
+    pair.run();
+    succeeded(&mut pair, 16);
+    let received = pair.received(B);
+    assert!(received.iter().all(|c| c.status == Status::Success), "{received:?}");
+    assert!(received.is_sorted_by_key(|c| c.wr_id) && received.len() == 16);
+    assert_eq!(pair.bytes(B, 0, 64 << 10), data);
+    assert!(pair.world.hosts[B].nic.counters().rx_out_of_sequence > 0);
+    pair.tear_down();
+}
+
+/// What must be in order is: an atomic behind a delayed WRITE sees what was written.
+#[test]
+fn atomics_wait_for_their_turn() {
+    let mut pair = pair();
+    pair.set(A, 0, &40u64.to_ne_bytes());
+    pair.rule(Rule::nth(1, Fate::Delay(Duration::from_micros(2)), |seen| {
+        seen.is(Operation::Write)
+    }));
+    pair.write(A, 0, 800, 8);
+    pair.fetch_add(A, 800, 2, 16);
+    pair.read(A, 800, 24, 8);
+    pair.run();
+    succeeded(&mut pair, 3);
+    assert_eq!((pair.word(A, 16), pair.word(A, 24), pair.word(B, 800)), (40, 42, 42));
+    pair.tear_down();
+}
+
+/// A receiver without elements makes the sender wait, and loses nothing.
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for() {
+    let mut pair = pair();
+    let data = pair.fill(A, 0, 40_000);
+    for i in 0..10 {
+        pair.send(A, i * 4000, 4000);
+    }
+    pair.world.run(Duration::from_micros(100));
+    for i in 0..10 {
+        pair.receive(B, i * 4000, 4000);
+    }
+    pair.run();
+    succeeded(&mut pair, 10);
+    assert_eq!((pair.received(B).len(), pair.bytes(B, 0, 40_000)), (10, data));
+    assert!(pair.world.hosts[B].nic.counters().tx_rnr_naks > 0);
+    pair.tear_down();
+}
+
+/// The peer is gone: the request ends after its retries, and not before.
+#[test]
+fn a_peer_that_is_gone_is_found_out() {
+    for read in [false, true] {
+        let mut pair = pair();
+        pair.rule(Rule::all(Fate::Drop, |_| true));
+        if read {
+            pair.read(A, 0, 0, 64);
+        } else {
+            pair.write(A, 0, 0, 64);
+        }
+        pair.run();
+        assert_eq!(pair.sent(A)[0].status, Status::RetryExceeded);
+        let took = pair.world.now.0;
+        // Eight waits of 4.096 µs · 2⁸.
+        assert!((8 * 1_048_576..16 * 1_048_576).contains(&took), "{took} ns");
+        pair.tear_down();
+    }
+}
+
+/// A refusal waits until the answers before it have arrived, and names the request.
+#[test]
+fn a_refused_request_ends_the_connection_behind_earlier_answers() {
+    let mut pair = pair();
+    let away = pair.fill(B, 0, 8000);
+    pair.rule(Rule::nth(2, Fate::Drop, |seen| seen.is(Operation::ReadResponse)));
+    pair.read(A, 0, 0, 8000);
+    pair.write(A, 0, 1 << 30, 64);
+    pair.run();
+    let statuses: Vec<Status> = pair.sent(A).iter().map(|c| c.status).collect();
+    assert_eq!(statuses, [Status::Success, Status::RemoteAccess]);
+    assert_eq!(pair.bytes(A, 0, 8000), away);
+    pair.tear_down();
+}
+
+/// Bad weather both ways: everything arrives, and in order.
+#[test]
+fn bad_weather() {
+    for seed in 0..300 {
+        let mut pair = Pair::seeded(&options(), seed);
+        let data = pair.fill(A, 0, 200_000);
+        let away = pair.fill(B, 300_000, 50_000);
+        pair.set(B, 1_000_000, &0u64.to_ne_bytes());
+        for i in 0..20 {
+            pair.receive(B, 600_000 + i * 5000, 5000);
+        }
+        pair.world.network.faults = Faults {
+            loss: 0.05,
+            duplicate: 0.02,
+            reorder: 0.1,
+            reorder_by: Duration::from_micros(5),
+            ..Faults::default()
+        };
+        for i in 0..20u64 {
+            pair.write(A, i * 10_000, i * 10_000, 10_000);
+            pair.send(A, i * 5000, 5000);
+            if i % 2 == 0 {
+                pair.read(A, 300_000 + i / 2 * 5000, 800_000 + i / 2 * 5000, 5000);
+            } else {
+                pair.fetch_add(A, 1_000_000, 1, 900_000 + i * 8);
+            }
+        }
+        pair.run();
+        succeeded(&mut pair, 60);
+        assert_eq!(pair.bytes(B, 0, 200_000), data);
+        assert_eq!(pair.bytes(B, 600_000, 100_000), data[..100_000]);
+        assert_eq!(pair.bytes(A, 800_000, 50_000), away);
+        let originals: Vec<u64> =
+            (1..20).step_by(2).map(|i| pair.word(A, 900_000 + i * 8)).collect();
+        assert_eq!(originals, (0..10).collect::<Vec<u64>>(), "seed {seed}");
+        let received: Vec<u64> = pair.received(B).iter().map(|c| c.wr_id).collect();
+        assert!(received.is_sorted() && received.len() == 20, "seed {seed}: {received:?}");
+        pair.tear_down();
+    }
+}

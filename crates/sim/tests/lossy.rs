@@ -1,11 +1,13 @@
 //! The lossy dialect: packets in any order, lost and repeated.
 
 use core::time::Duration;
+use std::env;
 
 use remora_nic::queue::Status;
-use remora_nic::wire::{Dialect, Operation};
+use remora_nic::wire::{Dialect, Operation, Transport};
 use remora_sim::endpoint::ConnectOptions;
-use remora_sim::{A, B, Fate, Faults, Pair, PairOptions, Rule};
+use remora_sim::run::run_world;
+use remora_sim::{A, B, Fate, Faults, Options, Pair, PairOptions, Rule};
 
 fn options() -> PairOptions {
     let connect = ConnectOptions { dialect: Dialect::LOSSY, ..ConnectOptions::default() };
@@ -247,4 +249,37 @@ fn bad_weather() {
         assert!(received.is_sorted() && received.len() == 20, "seed {seed}: {received:?}");
         pair.tear_down();
     }
+}
+
+/// Random worlds whose reliable connections all speak the dialect, on networks that all lose,
+/// repeat and reorder packets. `LOSSY_SEEDS` sets their number and `LOSSY_FIRST` the first seed.
+#[test]
+fn random_lossy_worlds() {
+    let number = |name, default| env::var(name).map_or(default, |v| v.parse().unwrap());
+    let (first, count): (u64, u64) = (number("LOSSY_FIRST", 1), number("LOSSY_SEEDS", 40));
+    let mut failures = Vec::new();
+    for seed in first..first + count {
+        let mut options = Options::draw(seed);
+        for connection in &mut options.connections {
+            if connection.transport == Transport::Rc {
+                connection.connect.dialect |= Dialect::LOSSY;
+            }
+        }
+        let faults = &mut options.faults;
+        faults.loss = faults.loss.max(0.01);
+        faults.reorder = faults.reorder.max(0.02);
+        faults.duplicate = faults.duplicate.max(0.005);
+        match std::panic::catch_unwind(|| run_world(options)) {
+            Ok(Ok(_)) => {}
+            Ok(Err(failure)) => {
+                println!("{}{failure}", failure.options);
+                failures.push(seed);
+            }
+            Err(_) => {
+                println!("seed {seed}: panic");
+                failures.push(seed);
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} of {count} seeds failed: {failures:?}", failures.len());
 }

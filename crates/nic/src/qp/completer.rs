@@ -419,7 +419,7 @@ impl Qp {
         let element = work.element;
         if work.is_kernels() {
             self.end_posted(env, &work, Status::Success);
-        } else if !work.is_answer() {
+        } else {
             self.report_done(env, &element);
         }
         if self.state == State::Sqd && self.tx.outstanding.is_empty() && self.cold.drain_wanted {
@@ -480,7 +480,7 @@ impl Qp {
         let work = self.pop_outstanding(env);
         if let Some(work) = work.filter(Outstanding::is_kernels) {
             self.end_posted(env, &work, status);
-        } else if let Some(work) = work.filter(|work| !work.is_answer()) {
+        } else if let Some(work) = work {
             self.report_failed(env, &work.element, status);
         }
         if self.transport.is_reliable() {

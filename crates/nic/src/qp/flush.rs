@@ -19,7 +19,7 @@ impl Qp {
         self.state = State::Error;
         self.tx.stop();
         self.drop_answers(env);
-        self.stop_lossy();
+        self.stop_lossy(env.card);
         self.drop_posted(env.kernels, &mut env.card.kernel);
         env.kernels.closed(&mut env.card.kernel, self.qpn);
         self.schedule(env.card);
@@ -39,9 +39,6 @@ impl Qp {
             if let Some(work) = self.pop_outstanding(env) {
                 if work.is_kernels() {
                     self.end_posted(env, &work, Status::Flushed);
-                    continue;
-                }
-                if work.is_answer() {
                     continue;
                 }
                 let kind = WorkKind::Send(work.element.opcode);

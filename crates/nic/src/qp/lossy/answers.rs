@@ -62,9 +62,13 @@ impl Qp {
         Ok(())
     }
 
-    /// Begins the next answer that is owed: it becomes a message like those of the ring. Returns
-    /// whether there was one.
+    /// Begins the next answer that is owed, if there is one: a message in the place of the next
+    /// request, none of whose packets has left. Returns whether it was begun.
     pub(super) fn begin_answer(&mut self, env: &mut Env<'_>) -> bool {
+        let next = env.card.outstanding.get(self.tx.cursor);
+        if next.is_some_and(|work| work.psn != self.tx.next) {
+            return false;
+        }
         let Some(owing) = self.lossy_mut().owed.pop_front() else { return false };
         let Owing { psn, what, addr, rkey, len, original } = owing;
         let work = Outstanding {
@@ -91,8 +95,12 @@ impl Qp {
         };
         // Answers may exceed the pool's limit, or requests that wait for them would fill it. A peer
         // has as many under way as it was agreed, and as the window holds.
-        self.tx.cursor = env.card.outstanding.push_in_any_case(&mut self.tx.outstanding, work);
-        self.lossy_mut().answering += 1;
+        let cursor = self.tx.cursor;
+        let lossy = self.lossy_mut();
+        lossy.answer = env.card.outstanding.push_in_any_case(&mut lossy.answers, work);
+        if let Some(next) = env.card.outstanding.get_mut(cursor) {
+            next.psn = work.end();
+        }
         true
     }
 
@@ -101,9 +109,7 @@ impl Qp {
         error.count(&mut env.card.counters);
         let (nak, packet) = (Nak::RemoteAccess, (None, Some(self.tx.next)));
         self.report(env, Outcome::Refused(nak), packet, Cause::Access(error));
-        let lossy = self.lossy_mut();
-        lossy.owed.clear();
-        lossy.answering = 0;
+        self.lossy_mut().drop_answers(env.card);
         self.break_connection(env, nak);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const AHEAD: u32 = 1 << 15;
 const MESSAGES_MAX: usize = 4096;
 const WAITING_MAX: usize = 4096;
 /// Bytes of payload that may wait with their packets, because they cannot be placed out of order.
-const WAITING_BYTES_MAX: usize = 256 << 10;
+const WAITING_BYTES_MAX: usize = 1 << 20;
 
 /// The receiver's half of the state.
 #[derive(Debug, Default)]

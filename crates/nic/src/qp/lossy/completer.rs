@@ -185,24 +185,25 @@ impl Qp {
     pub(super) fn complete_lossy(&mut self, env: &mut Env<'_>) {
         self.complete_local(env);
         while let Some(work) = env.card.outstanding.front(&self.tx.outstanding) {
-            let answer = work.is_answer();
-            let asks = work.element.opcode.wants_response();
-            let arrived = self.tx.una.distance_from(work.psn) >= work.packets;
+            // The cursor stands at a message that has not left.
+            let left = self.tx.cursor != env.card.outstanding.first(&self.tx.outstanding);
+            let arrived = left && !self.tx.una.is_before(work.end());
             if !arrived || work.failed.is_some() || work.element.opcode.is_local() {
                 break;
             }
-            // The cursor stands at a message that has not left.
-            if self.tx.cursor == env.card.outstanding.first(&self.tx.outstanding) {
+            if work.element.opcode.wants_response() && self.awaits(work) {
                 break;
-            }
-            if asks && self.awaits(work) {
-                break;
-            }
-            if answer {
-                let lossy = self.lossy_mut();
-                lossy.answering = lossy.answering.saturating_sub(1);
             }
             self.complete_front(env);
+        }
+        let una = self.tx.una;
+        let lossy = self.lossy_mut();
+        while let Some(work) = env.card.outstanding.front(&lossy.answers) {
+            if una.is_before(work.end()) {
+                break;
+            }
+            env.card.outstanding.pop(&mut lossy.answers);
+            env.card.scheduler.feed();
         }
         if self.rx.breaking && !self.owes_lossy_answers() {
             self.schedule(env.card);
@@ -357,9 +358,7 @@ impl Qp {
         }
         // A responder does not know whether anybody waits for its answers. It does not fail, but
         // sends no more until it hears of the peer.
-        let front = env.card.outstanding.front(&self.tx.outstanding);
-        let answers_only =
-            front.is_none_or(|work| work.is_answer()) && self.lossy().asks.is_empty();
+        let answers_only = self.tx.outstanding.is_empty();
         if self.tx.retries_left == 0 && answers_only && !self.rx.breaking {
             self.lossy_mut().dormant = true;
             return self.tx.timer.disarm();

@@ -29,7 +29,7 @@ use super::Qp;
 use crate::card::Card;
 use crate::config::Config;
 use crate::env::Env;
-use crate::multi_queue::Cursor;
+use crate::multi_queue::{Cursor, List};
 use crate::psn::Psn;
 use crate::queue::Status;
 use crate::queue::outstanding::Answering;
@@ -51,8 +51,12 @@ pub(crate) struct Lossy {
     asks: VecDeque<Ask>,
     /// Requests of the peer whose answers have not been begun.
     owed: VecDeque<Owing>,
-    /// Answers that have been begun and not been acknowledged.
-    answering: u32,
+    /// Answers that have been begun and not been acknowledged, and the one that is being sent. They
+    /// have a list of their own, since they wait for nothing that requests wait for.
+    answers: List,
+    answer: Cursor,
+    /// An answer was the last message to leave: a request has the next turn.
+    answered: bool,
     /// Since when nothing has been heard of the peer while something was expected.
     quiet_since: Time,
     /// How many probes have been sent since.
@@ -109,7 +113,9 @@ impl Lossy {
             next_ssn: 0,
             asks: VecDeque::new(),
             owed: VecDeque::new(),
-            answering: 0,
+            answers: List::EMPTY,
+            answer: Cursor::NONE,
+            answered: false,
             quiet_since: Time::ZERO,
             probes: 0,
             dormant: false,
@@ -124,9 +130,16 @@ impl Lossy {
         }
     }
 
+    /// Sends no more answers.
+    fn drop_answers(&mut self, card: &mut Card) {
+        while card.outstanding.pop(&mut self.answers).is_some() {}
+        self.answer = Cursor::NONE;
+        self.owed.clear();
+    }
+
     /// Has the peer asked for something that it has not got whole?
     fn owes_answers(&self) -> bool {
-        self.answering > 0 || !self.owed.is_empty()
+        !self.answers.is_empty() || !self.owed.is_empty()
     }
 }
 
@@ -149,6 +162,7 @@ impl Qp {
     /// Makes the state anew, if the queue pair is one of the dialect; removes it otherwise.
     pub(super) fn renew_lossy(&mut self, card: &mut Card) {
         self.release_receives(card);
+        self.stop_lossy(card);
         let state = || Box::new(Lossy::new(&card.config, self.mtu));
         self.cold.lossy = self.is_lossy().then(state);
     }
@@ -161,13 +175,12 @@ impl Qp {
     }
 
     /// Stops: nothing more arrives or leaves.
-    pub(super) fn stop_lossy(&mut self) {
+    pub(super) fn stop_lossy(&mut self, card: &mut Card) {
         if let Some(lossy) = &mut self.cold.lossy {
+            lossy.drop_answers(card);
             lossy.arrivals.clear();
             lossy.departures = Departures::default();
             lossy.asks.clear();
-            lossy.owed.clear();
-            lossy.answering = 0;
             lossy.probe = false;
         }
     }

@@ -5,9 +5,10 @@ use crate::env::Env;
 use crate::incident::Cause;
 use crate::memory::Calc;
 use crate::memory::key::{Access, AccessError, Scope};
+use crate::multi_queue::Cursor;
 use crate::psn::Psn;
-use crate::qp::Qp;
 use crate::qp::requester::{Part, Recovery, Stop};
+use crate::qp::{Qp, State};
 use crate::queue::outstanding::{Answering, Origin, Outstanding};
 use crate::queue::{Opcode, SendFlags, Status};
 use crate::scheduler::Budget;
@@ -57,9 +58,22 @@ impl Qp {
                     None => {}
                 }
             }
+            let answer = self.lossy().answer;
+            if let Some(&work) = env.card.outstanding.get(answer) {
+                // Answers leave while the peer is not ready for a SEND.
+                if !self.has_lossy_room() {
+                    return Some(Stop::Blocked);
+                }
+                self.send_first(env, batch, budget, (answer, &work));
+                continue;
+            }
+            if !self.is_turn_of_request(env, waits) && self.begin_answer(env) {
+                continue;
+            }
             let Some(&work) = env.card.outstanding.get(self.tx.cursor) else {
-                if self.begin_answer(env) {
-                    continue;
+                // If no request can be issued after all, the next turn is an answer's.
+                if !self.lossy().owed.is_empty() {
+                    self.schedule(env.card);
                 }
                 let far = self.is_far_ahead(env);
                 return (waits || far).then_some(Stop::Blocked);
@@ -73,19 +87,27 @@ impl Qp {
                 self.complete_lossy(env);
                 continue;
             }
-            // Answers leave while the peer is not ready for a SEND.
-            if waits && !work.is_answer() || !self.has_lossy_room() {
+            // A message of which a part has left goes on if answers wait behind it.
+            let begun = work.psn != self.tx.next && !self.lossy().owed.is_empty();
+            let full =
+                work.element.opcode.wants_response() && self.tx.reads >= self.cold.max_rd_atomic;
+            if waits && !begun || full || !self.has_lossy_room() {
                 return Some(Stop::Blocked);
             }
-            let asks = work.element.opcode.wants_response();
-            if asks && self.tx.reads >= self.cold.max_rd_atomic {
-                return Some(Stop::Blocked);
+            self.send_first(env, batch, budget, (self.tx.cursor, &work));
+        }
+    }
+
+    /// Requests and answers take turns. Is it a request's, and can one leave?
+    fn is_turn_of_request(&mut self, env: &Env<'_>, waits: bool) -> bool {
+        if waits || !core::mem::take(&mut self.lossy_mut().answered) {
+            return false;
+        }
+        match env.card.outstanding.get(self.tx.cursor) {
+            Some(work) => {
+                !work.element.opcode.wants_response() || self.tx.reads < self.cold.max_rd_atomic
             }
-            let psn = self.tx.next;
-            match self.send_lossy_packet(env, batch, budget, (&work, psn, 0)) {
-                Ok(()) => self.sent_lossy(env, &work, asks),
-                Err(error) => self.fail_lossy(env, (self.tx.cursor, &work), psn, error),
-            }
+            None => self.sq.waiting() > 0 && self.state == State::Rts,
         }
     }
 
@@ -121,7 +143,11 @@ impl Qp {
         if !probe && in_flight > 0 && !self.tx.window.has_room(in_flight) {
             return Some(false);
         }
-        let at = env.card.outstanding.find(&self.tx.outstanding, |work| work.holds(psn));
+        let pool = &env.card.outstanding;
+        let at = match pool.find(&lossy.answers, |work| work.holds(psn)) {
+            none if none.is_none() => pool.find(&self.tx.outstanding, |work| work.holds(psn)),
+            answer => answer,
+        };
         let Some(&work) = env.card.outstanding.get(at) else {
             // A message that has ended meanwhile has no packets.
             debug_assert!(false, "{psn} is not outstanding: {:?}", self.tx);
@@ -167,7 +193,7 @@ impl Qp {
     fn fail_lossy(
         &mut self,
         env: &mut Env<'_>,
-        (at, work): (crate::multi_queue::Cursor, &Outstanding),
+        (at, work): (Cursor, &Outstanding),
         psn: Psn,
         error: AccessError,
     ) {
@@ -183,22 +209,41 @@ impl Qp {
         self.settle_failures(env);
     }
 
-    /// Notes that the packet at `next` has left.
-    fn sent_lossy(&mut self, env: &mut Env<'_>, work: &Outstanding, asks: bool) {
+    /// Sends the packet at `next`, of a request or an answer.
+    fn send_first(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+        (at, work): (Cursor, &Outstanding),
+    ) {
         let (psn, now) = (self.tx.next, env.now);
+        if let Err(error) = self.send_lossy_packet(env, batch, budget, (work, psn, 0)) {
+            return self.fail_lossy(env, (at, work), psn, error);
+        }
         let quiet = self.tx.una == self.tx.high;
         let lossy = self.lossy_mut();
         if quiet && lossy.asks.is_empty() {
             (lossy.quiet_since, lossy.probes) = (now, 0);
         }
         lossy.departures.left(psn, now);
-        if asks {
-            self.ask(work);
-        }
         self.tx.next = psn.plus(1);
         self.tx.high = self.tx.next;
-        if self.tx.next == work.end() {
-            self.tx.cursor = env.card.outstanding.next(self.tx.cursor);
+        let next = env.card.outstanding.next(at);
+        let ends = self.tx.next == work.end();
+        if work.is_answer() {
+            let lossy = self.lossy_mut();
+            lossy.answered = true;
+            if ends {
+                lossy.answer = next;
+            }
+        } else {
+            if work.element.opcode.wants_response() {
+                self.ask(work);
+            }
+            if ends {
+                self.tx.cursor = next;
+            }
         }
         self.tx.debug_assert_in_order();
         if !self.tx.timer.is_armed() {

@@ -231,7 +231,13 @@ impl Qp {
         if self.cold.rnr_retry != RNR_FOR_EVER {
             self.tx.rnr_retries_left -= 1;
         }
+        // The peer answers, so that nothing is wrong with the path to it.
+        self.tx.retries_left = self.cold.retry_cnt;
         self.tx.recovery = Recovery::RnrWait;
+        let now = env.now;
+        let lossy = self.lossy_mut();
+        (lossy.quiet_since, lossy.probes) = (now, 0);
+        lossy.departures.take_back();
         self.lose_sends(env, psn);
         env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + rnr_delay(timer));
     }
@@ -376,6 +382,7 @@ impl Qp {
         let lossy = self.lossy_mut();
         lossy.quiet_since = now;
         lossy.probe = true;
+        lossy.departures.take_back();
         for ahead in 0..sent {
             lossy.departures.lose(una, una.plus(ahead));
         }

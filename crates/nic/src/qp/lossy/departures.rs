@@ -44,6 +44,10 @@ pub(super) struct Patience {
     pub(super) other_paths: Duration,
 }
 
+/// A packet that is lost again and again, as it may be that a receiver has no room for it, is sent
+/// again after 1 µs at least, then after twice as long, up to this many doublings.
+const TRIES_MAX: u8 = 12;
+
 impl Departures {
     /// Notes that the packet `psn` leaves, the first time.
     pub(super) fn left(&mut self, psn: Psn, now: Time) {
@@ -132,6 +136,12 @@ impl Departures {
         }
     }
 
+    /// The receiver has taken the oldest unacknowledged packet back, which had arrived: when its
+    /// turn came, it could not be carried out.
+    pub(super) fn take_back(&mut self) {
+        self.arrived.clear_base();
+    }
+
     /// Counts the packet `psn` as lost. Returns whether it was not counted yet.
     pub(super) fn lose(&mut self, una: Psn, psn: Psn) -> bool {
         if self.arrived.get(psn.distance_from(una)) {
@@ -189,13 +199,14 @@ impl Departures {
             let passed = measured
                 .newest
                 .is_some_and(|(latest, by)| latest > left || latest == left && by.is_after(psn));
-            let due = if passed {
-                left + measured.latest + paths.least(path) * patience.quarters / 4
+            let wait = if passed {
+                measured.latest + paths.least(path) * patience.quarters / 4
             } else if newest > left {
-                left + patience.other_paths
+                patience.other_paths
             } else {
                 continue;
             };
+            let due = left + wait.max(Duration::from_micros(1 << tries.min(TRIES_MAX)) / 2);
             if due <= now {
                 found += u32::from(self.lose(una, psn));
                 among += usize::from(lost.is_none());

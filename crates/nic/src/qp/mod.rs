@@ -47,6 +47,7 @@ pub use info::{QpInfo, QpInit};
 pub use post::PostError;
 pub(crate) use post::post;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
+pub use window::Congestion;
 
 pub(crate) use direct::turn as direct_turn;
 pub(crate) use incoming::Incoming;
@@ -74,6 +75,7 @@ use crate::transmit::{Path, TransmitBatch};
 use crate::wire::{Bth, Dialect, Nak, Op, Transport};
 pub(crate) use requester::Requester;
 pub(crate) use responder::Responder;
+use window::Window;
 
 /// The most READs and atomics that may be outstanding in one direction of a queue pair.
 pub const MAX_RD_ATOMIC: u8 = 16;
@@ -274,10 +276,15 @@ impl Qp {
         if attr.dialect.is_some() || attr.rq_psn.is_some() {
             self.renew_lossy(env.card);
         }
+        let policy = attr.congestion.unwrap_or(self.tx.window.policy());
+        if attr.congestion.is_some() {
+            self.tx.window = Window::of(policy, env.card.config.window_packets);
+        }
         if let Some(psn) = attr.sq_psn {
             self.tx = Requester {
                 retries_left: self.cold.retry_cnt,
                 rnr_retries_left: self.cold.rnr_retry,
+                window: Window::of(policy, env.card.config.window_packets),
                 ..Requester::new(psn, env.card.config.window_packets)
             };
         }
@@ -332,6 +339,7 @@ impl Qp {
                 retry_cnt: Some(cold.retry_cnt),
                 rnr_retry: Some(cold.rnr_retry),
                 dialect: Some(self.dialect),
+                congestion: Some(self.tx.window.policy()),
             },
             pd: self.pd,
             send_cq: self.send_cq,

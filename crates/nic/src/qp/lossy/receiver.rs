@@ -2,8 +2,8 @@
 //! what must be done in order.
 //!
 //! A packet is first made part of its message ([`Arrivals::join`](super::arrivals::Arrivals)), then
-//! placed, then it has its effect: at once if it is the expected one, else when its turn comes. What
-//! cannot be placed alone (READs, atomics, calls, what passes a kernel) waits whole.
+//! placed, then it has its effect: at once if it is the expected one, else when its turn comes.
+//! What cannot be placed alone (READs, atomics, calls, what passes a kernel) waits whole.
 //!
 //! Only the expected packet can be refused, as its requester knows only then which request it is
 //! about. Another one that would be refused is dropped and comes again. The checks of a request are

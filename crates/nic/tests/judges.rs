@@ -243,6 +243,8 @@ impl Random {
 
     fn extensions(&mut self) -> Extensions {
         Extensions {
+            leth: None,
+            sack: None,
             xrceth: Xrceth { srqn: self.next() as u32 & 0xFF_FFFF },
             feth: Feth { placement: self.next() as u8 & 15, selectivity: self.next() as u8 & 3 },
             deth: Deth { qkey: self.next() as u32, src_qp: self.next() as u32 & 0xFF_FFFF | 2 },

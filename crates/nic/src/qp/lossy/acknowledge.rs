@@ -26,6 +26,8 @@ impl Qp {
         let ahead = Some(last.distance_from(expected)).filter(|ahead| *ahead < AHEAD);
         let from = ahead.unwrap_or(0).saturating_sub(63);
         let held = env.now.since(at).as_nanos() as u64 / Sack::HELD_UNIT;
+        let echo_flag = if any { Sack::ECHO } else { 0 };
+        let copy_flag = if copy { Sack::COPY } else { 0 };
         let sack = Sack {
             bitmap: arrivals.arrived.window(from),
             received: arrivals.received,
@@ -33,7 +35,7 @@ impl Qp {
             echo: sent,
             held: held.min(u16::MAX.into()) as u16,
             path,
-            flags: u8::from(any) * Sack::ECHO | u8::from(copy) * Sack::COPY,
+            flags: echo_flag | copy_flag,
         };
         arrivals.last.copy = false;
         let aeth = Aeth { syndrome, msn: expected.plus(from).value() };

@@ -10,7 +10,9 @@ pub(crate) struct Bitmap {
     word: u64,
     shift: u32,
     ones: u32,
-    /// The words behind the first; the last one is never zero.
+    /// The words behind the first; the last one is never zero. (Boxed, since most bitmaps have none
+    /// and are part of a queue pair's state.)
+    #[allow(clippy::box_collection)]
     rest: Option<Box<VecDeque<u64>>>,
 }
 
